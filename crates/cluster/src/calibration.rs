@@ -1,71 +1,71 @@
-//! What a calibration measured on a machine.
+//! Calibration of a machine.
 
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What was measured on a machine by `partita calibrate`, and how far estimates from it err.
+/// What `partita calibrate` measured on a machine, and the errors of estimates from it.
 ///
-/// Where a machine has one, kernels are estimated from those measured, not by shares of peaks, and
-/// messages and sums within a node by the laws.
+/// If a machine has one, kernels are estimated from the measured ones instead of shares of peaks, and messages
+/// and collectives within a node follow the fits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
-    /// Day, as in 2026-11-22.
+    /// Date, as in 2026-11-22.
     pub date: String,
     /// Model name of the processor.
     pub processor: String,
-    /// Cores that the process could use.
+    /// Cores available to the process.
     pub cores: usize,
     /// Instruction level of the kernels.
     pub simd: String,
     /// Set of kernels, with its version.
     pub kernels: String,
-    /// What carried the messages: threads, or an MPI library with its version.
+    /// Transport: threads, or an MPI library with its version.
     pub world: String,
-    /// Ranks at work together.
+    /// Ranks that computed at the same time.
     pub ranks: usize,
-    /// Threads of each.
+    /// Threads per rank.
     pub threads: usize,
-    /// Errors of kernels that the laws had not seen.
+    /// Errors of the estimates by cross-validation.
     pub validation: CalibrationError,
-    /// Messages; absent of one rank.
-    pub message: Option<Law>,
+    /// Messages; absent for one rank.
+    pub message: Option<LinearFit>,
     /// Collectives by name, then by number of members.
-    pub collectives: BTreeMap<String, BTreeMap<String, Law>>,
-    /// What the coordinates of the kernels' shapes are; none in files that do not say it.
+    pub collectives: BTreeMap<String, BTreeMap<String, LinearFit>>,
+    /// Names of the features in [`MeasuredKernel`]; empty in older files.
     pub coordinates: Vec<String>,
-    /// Kernels, one a row.
+    /// Measured kernels.
     pub measured: Vec<MeasuredKernel>,
 }
 
-/// How far estimates are off for kernels that the laws were not fitted to.
+/// Errors of estimates of kernels that were not in the fit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CalibrationError {
-    /// Kernels estimated.
+    /// Number of kernels.
     pub kernels: usize,
-    /// The middle of `|estimated / measured - 1|`.
+    /// Median of `|estimated / measured - 1|`.
     pub median: f64,
-    /// Its mean, each kernel weighed by its time.
+    /// Its mean weighted by time.
     pub mean_by_time: f64,
-    /// All estimated times by all measured ones, less 1.
+    /// Sum of the estimated times by the sum of the measured ones, minus 1.
     pub total: f64,
 }
 
-/// A law of seconds by bytes.
+/// A linear fit of seconds over bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Law {
-    /// Time without bytes.
+pub struct LinearFit {
+    /// Seconds of 0 bytes.
     pub latency: f64,
-    /// Seconds for each byte.
+    /// Seconds per byte.
     pub seconds_per_byte: f64,
-    /// Seconds for each byte that the processor that computes loses.
+    /// Host overhead per byte, in seconds.
     pub host_seconds_per_byte: f64,
 }
 
-/// A kernel that was measured: family, flops, bytes, coordinates of its shape, seconds alone, seconds
-/// with all ranks of the node at work.
+/// A measured kernel: family, flops, bytes, features of its shape, seconds alone, seconds while all ranks of
+/// the node compute.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct MeasuredKernel(
     pub String,

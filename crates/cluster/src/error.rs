@@ -3,21 +3,21 @@
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why a machine could not be had.
+/// Why a machine cannot be loaded.
 #[derive(Debug, Error)]
 pub enum MachineError {
     /// No machine has this name.
     #[error(
-        "unknown machine `{asked}`{}; known are {}; a path to a machine file works too",
+        "unknown machine `{asked}`{}; machines are {}; a path to a machine file works too",
         did_you_mean(.nearest),
         .available.join(", ")
     )]
     Unknown {
-        /// What was asked for.
+        /// The given name.
         asked: String,
         /// The names that exist, sorted.
         available: Vec<String>,
-        /// The one that was probably meant.
+        /// The most similar name.
         nearest: Option<String>,
     },
     /// The file cannot be read.
@@ -25,7 +25,7 @@ pub enum MachineError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The text is not TOML, or a part of it has the wrong form.
@@ -35,12 +35,12 @@ pub enum MachineError {
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What stands in the line.
+        /// Text of the line.
         text: String,
         /// What is wrong with it.
         message: String,
     },
-    /// A key that means nothing here.
+    /// An unknown key.
     #[error(
         "{file}, line {line}: unknown key `{key}`{}; possible here: {}",
         did_you_mean(.nearest),
@@ -55,10 +55,10 @@ pub enum MachineError {
         key: String,
         /// The keys that are possible there.
         possible: Vec<String>,
-        /// The one that was probably meant.
+        /// The most similar name.
         nearest: Option<String>,
     },
-    /// A value that makes no sense for its key.
+    /// An invalid value.
     #[error("{file}, line {line}: `{key}` is {given}, expected {expected}")]
     BadValue {
         /// The file.
@@ -69,7 +69,7 @@ pub enum MachineError {
         key: String,
         /// The value as given.
         given: String,
-        /// What is possible, and the nearest valid choice where there is one.
+        /// Valid values, and the nearest one if there is one.
         expected: String,
     },
 }

@@ -1,9 +1,8 @@
 //! The machine on which a training runs: nodes, devices, memories, links, storage.
 //!
-//! Does: reads, checks and writes machine files; says which link joins two ranks.
-//! Knows: facts, each with the source it was taken from and on what basis.
-//! Must not know: models, programs, strategies, or how a time is made of these facts (no formula
-//! of cost lives here, no number of a machine lives in code).
+//! Does: reads, checks and writes machine files; knows which link joins two ranks.
+//! Knows: facts, each with its source and basis.
+//! Must not know: models, programs, strategies, or cost models. No number of a machine is in the code.
 //!
 //! ```
 //! use partita_cluster::{LinkKind, Machine};
@@ -22,9 +21,10 @@ mod quantity;
 mod read;
 mod write;
 
-pub use calibration::{Calibration, CalibrationError, Law, MeasuredKernel};
+pub use calibration::{Calibration, CalibrationError, LinearFit, MeasuredKernel};
 pub use error::MachineError;
 pub use machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, ConvSaturation, Device, DeviceKind,
-    Efficiency, Exchange, Fact, Half, InterLink, IntraLink, Io, LinkKind, Links, Machine, Share,
+    Efficiency, Exchange, Fact, HalfSaturation, InterLink, IntraLink, Io, LinkKind, Links, Machine,
+    Share,
 };

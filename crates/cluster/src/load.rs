@@ -1,4 +1,4 @@
-//! Finding machine files: those of this repository, and those of the user.
+//! Finds machine files: those of this repository, and those of the user.
 
 use crate::error::MachineError;
 use crate::machine::Machine;
@@ -20,7 +20,7 @@ const BUILT_IN: [(&str, &str); 6] = [
 impl Machine {
     /// A machine by its name or by the path of its file.
     ///
-    /// What holds a separator or ends in `.toml` is a path. A name is `NAME.toml` in the first of
+    /// A text with a separator or that ends in `.toml` is a path. A name is `NAME.toml` in the first of
     /// `search_dirs` that has it, else one of the machines that are compiled in.
     /// Errors: an unknown name (with those that exist), a file that cannot be read, and all that
     /// [`Machine::parse`] refuses.
@@ -73,13 +73,13 @@ fn read_file(path: &Path) -> Result<Machine, MachineError> {
     Machine::parse(&text, &path.display().to_string())
 }
 
-/// Devices and pipes may never end.
+/// Reads from devices and pipes may never end.
 fn read_regular(path: &Path) -> io::Result<String> {
     if fs::metadata(path)?.is_file() {
         return fs::read_to_string(path);
     }
     Err(io::Error::other(
-        "it is a folder, a device or a pipe; possible is a regular file",
+        "it is a folder, a device or a pipe, not a regular file",
     ))
 }
 

@@ -6,7 +6,7 @@ use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Rank, Seconds};
 /// A cluster of equal nodes. Ranks fill nodes in order, one rank per device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// The name under which the machine is asked for.
+    /// Name, as in `--machine NAME`.
     pub name: String,
     /// Nodes that one job may use.
     pub nodes: Fact<usize>,
@@ -16,13 +16,13 @@ pub struct Machine {
     pub device: Device,
     /// Point-to-point links.
     pub links: Links,
-    /// What the collective library reaches where that was fitted apart from the links.
+    /// Fit of the allreduce of the collective library, which replaces the links.
     pub allreduce: Option<Allreduce>,
-    /// What messages between neighbors reach where that was fitted apart from the links.
+    /// Fit of messages between neighbors, which replaces the links.
     pub exchange: Option<Exchange>,
-    /// The shared file system; absent where nothing is known of it.
+    /// The shared file system, if known.
     pub io: Option<Io>,
-    /// What was measured on the machine; absent where its file was written by hand.
+    /// Measurements of `partita calibrate`; absent in files written by hand.
     pub calibration: Option<Calibration>,
 }
 
@@ -31,13 +31,13 @@ pub struct Machine {
 pub struct Fact<T> {
     /// The number.
     pub value: T,
-    /// How it was come by.
+    /// How it was obtained.
     pub basis: Basis,
     /// Paper, vendor page, data file or measurement, with the arithmetic if there was any.
     pub source: String,
 }
 
-/// How a number was come by, surest first.
+/// How a number was obtained, most reliable first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Basis {
     /// The source states it.
@@ -46,9 +46,9 @@ pub enum Basis {
     Measured,
     /// Fitted to measurements.
     Fitted,
-    /// Computed from stated numbers; the arithmetic stands in the source.
+    /// Computed from stated numbers; the source has the arithmetic.
     Derived,
-    /// A guess, with its reason in the source.
+    /// A guess; the source has its reason.
     Assumed,
 }
 
@@ -57,37 +57,37 @@ pub enum Basis {
 pub struct Device {
     /// Product name.
     pub name: String,
-    /// What it is.
+    /// GPU or CPU.
     pub kind: DeviceKind,
-    /// Memory that a rank may fill.
+    /// Memory available to a rank.
     pub memory: Fact<Bytes>,
-    /// Peak rate of f32 arithmetic; a multiply-add counts two.
+    /// Peak f32 throughput; a fused multiply-add counts as two flops.
     pub peak_flops_f32: Fact<FlopsPerSecond>,
-    /// Peak rate of the memory.
+    /// Peak memory bandwidth.
     pub memory_bandwidth: Fact<BytesPerSecond>,
-    /// From the launch of an empty kernel to its start; absent where unknown.
+    /// Launch latency of a kernel, if known.
     pub kernel_start: Option<Fact<Seconds>>,
-    /// What kernels reach of the peaks.
+    /// Shares of the peaks that kernels reach.
     pub efficiency: Efficiency,
 }
 
-/// What a device is.
+/// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceKind {
-    /// A graphics processor.
+    /// Graphics processor.
     Gpu,
-    /// A host processor.
+    /// Host processor.
     Cpu,
 }
 
-/// What kernels reach of a device's peaks.
+/// Shares of the peaks of a device that kernels reach.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Efficiency {
     /// Convolutions with one or two spatial dims, of the arithmetic peak.
     pub conv2d: ConvEfficiency,
     /// Convolutions with three spatial dims, of the arithmetic peak.
     pub conv3d: ConvEfficiency,
-    /// Kernels limited by memory (activation, pooling, normalization), of the memory's peak.
+    /// Memory-bound kernels (activation, pooling, normalization), of the peak memory bandwidth.
     pub memory_bound: Fact<Share>,
 }
 
@@ -100,27 +100,26 @@ pub struct ConvEfficiency {
     pub backward_data: Fact<Share>,
     /// dw from x and dy.
     pub backward_weight: Fact<Share>,
-    /// How the shares fall for small shapes; absent where they are means over all shapes.
+    /// How the shares fall for small shapes; absent if they are means over all shapes.
     pub saturation: Option<ConvSaturation>,
 }
 
 /// Extents at which a convolution reaches half of its share of the peak.
 ///
-/// The share is multiplied by `x / (x + half)` for each. What the extents are of a kernel is said
-/// where the formula is (`cost/saturation` of the oracle).
+/// The share is multiplied by `x / (x + half)` for each. `cost/saturation` of the oracle defines the extents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConvSaturation {
     /// Channels, forward.
-    pub channels_forward: Fact<Half>,
+    pub channels_forward: Fact<HalfSaturation>,
     /// Channels, in both backward passes.
-    pub channels_backward: Fact<Half>,
+    pub channels_backward: Fact<HalfSaturation>,
     /// Output positions along the shortest spatial dim, in all passes.
-    pub thickness: Fact<Half>,
+    pub thickness: Fact<HalfSaturation>,
 }
 
-/// The extent at which half is reached; above 0.
+/// An extent at which half of the peak is reached, above 0.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Half(pub f64);
+pub struct HalfSaturation(pub f64);
 
 /// The three passes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,7 +132,7 @@ pub enum ConvPass {
     BackwardWeight,
 }
 
-/// A part of a peak, greater than 0.
+/// A share of a peak, greater than 0.
 ///
 /// Above 1 only for a convolution whose algorithm saves flops (Winograd), since shares count the
 /// flops of direct convolution; 4 is what F(4x4, 3x3) saves and the most that is accepted.
@@ -155,7 +154,7 @@ pub struct Links {
 pub struct IntraLink {
     /// Time of an empty message.
     pub latency: Fact<Seconds>,
-    /// Rate of one message on an idle link, in one direction.
+    /// Bandwidth of one message on an idle link, in one direction.
     pub bandwidth: Fact<BytesPerSecond>,
 }
 
@@ -164,30 +163,28 @@ pub struct IntraLink {
 pub struct InterLink {
     /// Time of an empty message.
     pub latency: Fact<Seconds>,
-    /// Rate of one message on an idle network, in one direction.
+    /// Bandwidth of one message on an idle network, in one direction.
     pub bandwidth: Fact<BytesPerSecond>,
-    /// Rate of all messages of a node together, in one direction; its devices share it.
+    /// Injection bandwidth of a node in one direction, which its devices share.
     pub node_bandwidth: Fact<BytesPerSecond>,
     /// Network adapters in a node.
     pub nics_per_node: Fact<usize>,
 }
 
-/// What a message between neighbors takes with all that a library does around it: packing, the
-/// synchronization of streams, staging. `T(m) = latency + m / bandwidth`, m in bytes, and no faster
-/// than the link.
+/// A message between neighbors including packing, stream synchronization and staging:
+/// `T(m) = latency + m / bandwidth`, with m bytes, and no faster than the link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exchange {
     /// Time of an empty message.
     pub latency: Fact<Seconds>,
-    /// Rate of a message.
+    /// Bandwidth of a message.
     pub bandwidth: Fact<BytesPerSecond>,
 }
 
-/// Fits of the allreduce: a law for ranks of one node and one for ranks of several.
+/// Fits of the allreduce, for ranks of one node and for ranks of several nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allreduce {
-    /// Part of its time for which a sum keeps its device from computing; absent where a sum is hidden
-    /// by whatever is computed meanwhile.
+    /// Share of its time in which it occupies the device; absent if it overlaps with computation.
     pub occupancy: Option<Fact<Share>>,
     /// All ranks in one node.
     pub intra: AllreduceLink,
@@ -195,39 +192,38 @@ pub struct Allreduce {
     pub inter: AllreduceLink,
 }
 
-/// A law of the allreduce, of p ranks that stretch over n nodes, m in bytes.
+/// A fit of the allreduce of m bytes over p ranks that span n nodes.
 ///
-/// A ring of p steps up and p steps down, `T = 2 (p - 1) (latency + m / (p bandwidth))`; or with
-/// `growth` a tree's latency and a rate that falls as the group stretches,
-/// `T = 2 lg p latency + 2 (p - 1) / p m / bandwidth n^growth`. Nodes are counted from the first to the
-/// last of the group: groups that interleave do the same at the same time.
+/// A ring, `T = 2 (p - 1) (latency + m / (p bandwidth))`; or with `growth` the latency of a tree and a
+/// bandwidth that falls with the number of nodes, `T = 2 lg p latency + 2 (p - 1) / p m / bandwidth n^growth`.
+/// Nodes are counted from the first to the last of the group, since interleaved groups share their links.
 /// Source: ParaDL technical report (October 2020), section on communication primitives; the power
 /// as in Oyama et al. (2020), who fit the logarithm of the time to those of bytes and devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllreduceLink {
-    /// Time of a step without its bytes.
+    /// Latency of a step.
     pub latency: Fact<Seconds>,
-    /// Rate of a step.
+    /// Bandwidth of a step.
     pub bandwidth: Fact<BytesPerSecond>,
-    /// The power of the number of nodes it stretches over with which the time of the bytes grows.
+    /// Exponent of the number of nodes in the transfer time.
     pub growth: Option<Fact<Share>>,
 }
 
 /// The shared file system.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Io {
-    /// Rate of all nodes together.
+    /// Bandwidth of all nodes together.
     pub bandwidth_total: Fact<BytesPerSecond>,
-    /// Rate of one node.
+    /// Bandwidth of one node.
     pub bandwidth_per_node: Fact<BytesPerSecond>,
     /// Time of an empty read.
     pub latency: Fact<Seconds>,
 }
 
-/// What lies between two ranks.
+/// The kind of link between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LinkKind {
-    /// Nothing: it is one rank.
+    /// A rank to itself.
     Same,
     /// The links within a node.
     Intra,
@@ -236,17 +232,17 @@ pub enum LinkKind {
 }
 
 impl Machine {
-    /// The number of devices, which is the most ranks it can hold.
+    /// Number of devices, which is the most ranks.
     pub fn devices(&self) -> usize {
         self.nodes.value * self.devices_per_node.value
     }
 
-    /// The node on which a rank lies. Ranks beyond the last device are the caller's error to find.
+    /// The node of a rank. The caller checks that the rank has a device.
     pub fn node(&self, rank: Rank) -> usize {
         rank / self.devices_per_node.value
     }
 
-    /// What lies between two ranks.
+    /// The kind of link between two ranks.
     pub fn link(&self, a: Rank, b: Rank) -> LinkKind {
         if a == b {
             LinkKind::Same
@@ -257,7 +253,7 @@ impl Machine {
         }
     }
 
-    /// Latency of a message over a kind of link; between a rank and itself there is none.
+    /// Latency of a message; 0 from a rank to itself.
     pub fn latency(&self, kind: LinkKind) -> Seconds {
         match kind {
             LinkKind::Same => Seconds(0.0),
@@ -266,7 +262,7 @@ impl Machine {
         }
     }
 
-    /// Rate of one message over an idle link; a rank reaches itself at the rate of its memory.
+    /// Bandwidth of one message on an idle link; from a rank to itself, that of its memory.
     pub fn bandwidth(&self, kind: LinkKind) -> BytesPerSecond {
         match kind {
             LinkKind::Same => self.device.memory_rate(),
@@ -277,19 +273,19 @@ impl Machine {
 }
 
 impl Device {
-    /// Rate of a convolution in flops of direct convolution per second, if its shape is large enough.
+    /// Rate of a large convolution, in flops of direct convolution per second.
     pub fn conv_rate(&self, spatial_dims: usize, pass: ConvPass) -> FlopsPerSecond {
         FlopsPerSecond(self.peak_flops_f32.value.0 * self.efficiency.conv(spatial_dims, pass).0)
     }
 
-    /// Rate of a kernel limited by memory, of bytes read and written together.
+    /// Rate of a memory-bound kernel, in bytes read and written per second.
     pub fn memory_rate(&self) -> BytesPerSecond {
         BytesPerSecond(self.memory_bandwidth.value.0 * self.efficiency.memory_bound.value.0)
     }
 }
 
 impl Efficiency {
-    /// What is known of convolutions with `spatial_dims` spatial dims (3, or fewer).
+    /// Shares of convolutions with `spatial_dims` spatial dims (3 or fewer).
     pub fn by_dims(&self, spatial_dims: usize) -> &ConvEfficiency {
         if spatial_dims >= 3 {
             &self.conv3d
@@ -298,7 +294,7 @@ impl Efficiency {
         }
     }
 
-    /// The share for a convolution with `spatial_dims` spatial dims (3, or fewer), however small.
+    /// Share of a large convolution with `spatial_dims` spatial dims (3 or fewer).
     pub fn conv(&self, spatial_dims: usize, pass: ConvPass) -> Share {
         let by_pass = self.by_dims(spatial_dims);
         match pass {
@@ -310,7 +306,7 @@ impl Efficiency {
 }
 
 impl Basis {
-    /// All, surest first.
+    /// All, most reliable first.
     pub const ALL: [Basis; 5] = [
         Basis::Stated,
         Basis::Measured,

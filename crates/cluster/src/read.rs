@@ -1,4 +1,4 @@
-//! Reads a machine file, with the position of every fault.
+//! Reads a machine file, with the line of every fault.
 
 use crate::error::MachineError;
 use crate::machine::{
@@ -135,7 +135,7 @@ impl Machine {
     }
 }
 
-/// The text being read, for the lines of its faults.
+/// The text being read, for the lines of faults.
 struct Reader<'a> {
     text: &'a str,
     file: &'a str,
@@ -212,7 +212,7 @@ impl Reader<'_> {
         })
     }
 
-    /// What is never a vendor's number must say how it was come by.
+    /// A number that no vendor states, which must have a basis.
     fn fitted<T: Quantity>(&self, key: &str, raw: RawFact) -> Result<Fact<T>, MachineError> {
         if raw.basis.is_none() {
             let expected = format!("one of {}", listed(&bases()));
@@ -336,7 +336,7 @@ impl Reader<'_> {
 
     pub(super) fn word(&self, key: &str, raw: Spanned<String>) -> Result<String, MachineError> {
         if raw.get_ref().trim().is_empty() {
-            let expected = "a text that says something".to_owned();
+            let expected = "a text that is not blank".to_owned();
             return Err(self.bad(key, raw.span().start, "empty", expected));
         }
         Ok(raw.into_inner())
@@ -375,12 +375,12 @@ impl Reader<'_> {
         }
     }
 
-    /// What the TOML reader refused, in our words where it is an unknown key.
+    /// The error of the TOML reader, as [`MachineError::UnknownKey`] if it is one.
     fn refuse(&self, error: &toml::de::Error) -> MachineError {
         let (line, text) = self.line(error.span().map_or(0, |span| span.start));
         let file = self.file.to_owned();
         if error.message().starts_with("unknown field") {
-            // serde has no structured form of this: the names stand between backticks.
+            // serde has no structured form of this error: the names are in backticks.
             let mut names = error.message().split('`').skip(1).step_by(2);
             let key = names.next().unwrap_or_default().to_owned();
             let possible: Vec<String> = names.map(str::to_owned).collect();
@@ -401,7 +401,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The line (from 1) that holds a byte offset, and what stands in it.
+    /// The line (from 1) of a byte offset, and its text.
     fn line(&self, offset: usize) -> (usize, &str) {
         let before = &self.text.as_bytes()[..offset.min(self.text.len())];
         let index = before.iter().filter(|&&byte| byte == b'\n').count();

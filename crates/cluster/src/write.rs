@@ -1,6 +1,6 @@
 //! Writes a machine as a file that reads back equal.
 
-use crate::calibration::{Calibration, CalibrationError, Law, MeasuredKernel};
+use crate::calibration::{Calibration, CalibrationError, LinearFit, MeasuredKernel};
 use crate::machine::{Basis, ConvEfficiency, Fact, Machine};
 use crate::quantity::Quantity;
 use toml::Value;
@@ -103,7 +103,7 @@ fn write_calibration(text: &mut String, calibration: &Calibration) {
         ),
     );
     if let Some(message) = &calibration.message {
-        line(text, format_args!("message = {}", law(message)));
+        line(text, format_args!("message = {}", fit(message)));
     }
     let names: Vec<String> = calibration
         .coordinates
@@ -124,20 +124,20 @@ fn write_calibration(text: &mut String, calibration: &Calibration) {
         );
     }
     line(text, format_args!("]"));
-    for (name, laws) in &calibration.collectives {
+    for (name, fits) in &calibration.collectives {
         table(text, &format!("calibration.collectives.{name}"));
-        for (members, one) in laws {
-            line(text, format_args!("{members} = {}", law(one)));
+        for (members, one) in fits {
+            line(text, format_args!("{members} = {}", fit(one)));
         }
     }
 }
 
-fn law(law: &Law) -> String {
-    let Law {
+fn fit(fit: &LinearFit) -> String {
+    let LinearFit {
         latency,
         seconds_per_byte,
         host_seconds_per_byte,
-    } = law;
+    } = fit;
     format!(
         "{{ latency = {latency:?}, seconds_per_byte = {seconds_per_byte:?}, host_seconds_per_byte = \
          {host_seconds_per_byte:?} }}"

@@ -91,7 +91,7 @@ fn show(name: &str, mut run: impl FnMut() -> Result<KernelTally, RunError>) {
     let best = all.min_by(|a, b| a.0.total_cmp(&b.0));
     let (seconds, worked) = best.expect("there are runs");
     println!(
-        "{name:36} {:9.1} us {:8.1} GFlop/s {:7.1} GB/s",
+        "{name:36} {:9.1} us {:8.1} Gflop/s {:7.1} GB/s",
         1e6 * seconds,
         1e-9 * worked.flops as f64 / seconds,
         1e-9 * worked.bytes as f64 / seconds

@@ -1,4 +1,4 @@
-//! Which stored numbers are class numbers.
+//! Validation of class indices.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::samples::Samples;
 use crate::slab::{self, Region4};
 use crate::split::Split;
 
-/// The class numbers from 0 on that a dataset names or a model tells apart.
+/// The classes, from 0 on, of a dataset or of a model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Classes {
     /// At least 1.
@@ -16,13 +16,13 @@ pub(crate) struct Classes {
     remedy: &'static str,
 }
 
-/// Where numbers were read.
+/// A sample in a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Site<'a> {
+pub(crate) struct SampleLocation<'a> {
     pub path: &'a Path,
     pub key: &'static str,
     pub split: Split,
-    /// Within the split.
+    /// Index in the split.
     pub sample: usize,
 }
 
@@ -36,7 +36,7 @@ impl Classes {
         }
     }
 
-    /// The classes for which a model gives scores.
+    /// The classes of a model's scores.
     pub(crate) fn of_model(count: usize) -> Self {
         Self {
             count,
@@ -45,21 +45,21 @@ impl Classes {
         }
     }
 
-    /// Refuses a region of class numbers, which is not empty where one is wrong.
+    /// Errors: a class index of a region is invalid.
     pub(crate) fn check(
         self,
-        site: Site<'_>,
+        location: SampleLocation<'_>,
         region: &Region4,
         labels: &Samples,
     ) -> Result<(), DataError> {
-        let stray = |class: f32| !self.has(class);
+        let is_invalid = |class: f32| !self.has(class);
         let found = match labels {
             Samples::I16(values) => {
-                let found = values.iter().position(|&value| stray(value.into()));
+                let found = values.iter().position(|&value| is_invalid(value.into()));
                 found.map(|at| (at, f32::from(values[at])))
             }
             Samples::F32(values) => {
-                let found = values.iter().position(|&value| stray(value));
+                let found = values.iter().position(|&value| is_invalid(value));
                 found.map(|at| (at, values[at]))
             }
         };
@@ -68,33 +68,37 @@ impl Classes {
         };
         let [c, d, h, w] = slab::position(region, at);
         let position = format!("at (C, D, H, W) = ({c}, {d}, {h}, {w})");
-        Err(self.refuse(site, position, class))
+        Err(self.refuse(location, position, class))
     }
 
-    /// Refuses a target vector with an element that is no class number.
-    pub(crate) fn check_row(self, site: Site<'_>, row: &[f32]) -> Result<(), DataError> {
+    /// Errors: an element of a target vector is not a class index.
+    pub(crate) fn check_row(
+        self,
+        location: SampleLocation<'_>,
+        row: &[f32],
+    ) -> Result<(), DataError> {
         match row.iter().position(|&value| !self.has(value)) {
-            Some(at) => Err(self.refuse(site, format!("target {at}"), row[at])),
+            Some(at) => Err(self.refuse(location, format!("target {at}"), row[at])),
             None => Ok(()),
         }
     }
 
-    /// Not a number is not.
+    /// False for NaN.
     fn has(self, class: f32) -> bool {
         class >= 0.0 && class < self.count as f32 && class.fract() == 0.0
     }
 
-    fn refuse(self, site: Site<'_>, position: String, class: f32) -> DataError {
+    fn refuse(self, location: SampleLocation<'_>, position: String, class: f32) -> DataError {
         let last = self.count - 1;
         DataError::NoClass(Box::new(NoClass {
-            path: site.path.to_path_buf(),
-            key: site.key,
-            split: site.split.name(),
-            sample: site.sample,
+            path: location.path.to_path_buf(),
+            key: location.key,
+            split: location.split.name(),
+            sample: location.sample,
             position,
             class: class.to_string(),
             last,
-            // A cast of what is negative or not a number gives 0.
+            // Negative numbers and NaN cast to 0.
             nearest: (class.round() as usize).min(last),
             owner: self.owner,
             remedy: self.remedy,

@@ -15,7 +15,7 @@ use crate::split::Split;
 /// Longest target vector accepted where no index says its length.
 const TARGETS_MAX: usize = 4096;
 
-/// A dataset that was found whole: every file is there and the first of each split was checked.
+/// A complete dataset: all files exist, and the first of each split was checked.
 ///
 /// Cheap to clone; holds no open file.
 #[derive(Clone, Debug)]
@@ -40,12 +40,12 @@ impl Dataset {
         })
     }
 
-    /// The path it was opened by.
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// What it is about; `None` for a single HDF5 file, which does not say.
+    /// Kind of dataset; `None` for a single HDF5 file.
     pub fn kind(&self) -> Option<Kind> {
         self.inner.kind
     }
@@ -71,23 +71,23 @@ impl Dataset {
         &self.inner.targets
     }
 
-    /// Extents D, H, W of the class numbers of a sample: its own, or 1, 1, 1; `None` where targets
+    /// Extents D, H, W of the class indices of a sample: its own, or 1, 1, 1; `None` where targets
     /// are vectors of numbers.
     pub fn labels(&self) -> Option<[usize; 3]> {
         self.inner.labels
     }
 
-    /// Universe of each sample of a split; empty for a single HDF5 file, which does not say.
+    /// Universe of each sample of a split; empty for a single HDF5 file.
     pub fn universes(&self, split: Split) -> &[u64] {
         &self.inner.universes[split as usize]
     }
 
-    /// What the maker was asked for, as it wrote it; empty if it did not.
+    /// Options with which the dataset was made; may be empty.
     pub fn spec(&self) -> &toml::Table {
         &self.inner.spec
     }
 
-    /// A reader of one split. Every rank makes its own; readers share nothing that locks.
+    /// A reader of one split. Every rank has its own; readers share no locks.
     pub fn reader(&self, split: Split) -> Reader {
         Reader::new(Arc::clone(&self.inner), split)
     }
@@ -102,7 +102,7 @@ fn open_folder(path: &Path) -> Result<Inner, DataError> {
     if !index_path.is_file() {
         return Err(DataError::Incomplete {
             path: path.to_path_buf(),
-            found: format!("it has no `{INDEX_FILE}`, which a maker writes last"),
+            found: format!("it has no `{INDEX_FILE}`, which is written last"),
         });
     }
     let index = Index::read(&index_path)?;
@@ -176,7 +176,7 @@ fn check_files(inner: &Inner, files: &Files) -> Result<(), DataError> {
         }
     }
     inner.volumes(&file, stacked)?;
-    inner.check_answers(&file, stacked)
+    inner.check_targets(&file, stacked)
 }
 
 fn open_file(path: &Path) -> Result<Inner, DataError> {
@@ -199,7 +199,7 @@ fn open_file(path: &Path) -> Result<Inner, DataError> {
     if shape.contains(&0) {
         return Err(volumes.wrong_shape("extents of at least 1".to_string()));
     }
-    let (targets, labels) = answers_of(&file)?;
+    let (targets, labels) = targets_of(&file)?;
     let train = match samples {
         Some(samples) => Files::Stacked {
             path: path.to_path_buf(),
@@ -218,13 +218,13 @@ fn open_file(path: &Path) -> Result<Inner, DataError> {
         universes: [Vec::new(), Vec::new(), Vec::new()],
         spec: toml::Table::new(),
     };
-    inner.check_answers(&file, samples)?;
+    inner.check_targets(&file, samples)?;
     Ok(inner)
 }
 
-/// Names of the targets of a file that comes without an index, and the extents of its class numbers
+/// Names of the targets of a file that comes without an index, and the extents of its class indices
 /// where it has these instead.
-fn answers_of(file: &SourceFile) -> Result<(Vec<String>, Option<[usize; 3]>), DataError> {
+fn targets_of(file: &SourceFile) -> Result<(Vec<String>, Option<[usize; 3]>), DataError> {
     if file.has(LABEL_KEY) {
         let array = file.array(LABEL_KEY)?;
         return match *array.shape.as_slice() {

@@ -1,26 +1,24 @@
-//! What can go wrong with a dataset or a weight file.
+//! Errors of datasets and weight files.
 
 use std::path::PathBuf;
 
-/// Failure of an operation on a dataset or a weight file.
-///
-/// Each text says what was asked, what was found, and what would be valid.
+/// Why an operation on a dataset or a weight file failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// No file or folder at a path.
     #[error("{path} does not exist; {valid}")]
     Missing {
-        /// The path asked for.
+        /// The path.
         path: PathBuf,
-        /// What would be valid there.
+        /// What is expected there.
         valid: String,
     },
     /// The operating system refused to open or list a path.
     #[error("{path} cannot be opened: {reason}; a readable HDF5 file or dataset folder is needed")]
     Unopenable {
-        /// The path asked for.
+        /// The path.
         path: PathBuf,
-        /// The reason the system gave.
+        /// The error of the system.
         reason: String,
     },
     /// A file without an HDF5 signature.
@@ -131,10 +129,10 @@ pub enum DataError {
         /// What the HDF5 library found.
         reason: String,
     },
-    /// A class number that is none of the dataset's or of the model's.
+    /// A class index outside the classes of the dataset or the model.
     #[error(transparent)]
     NoClass(Box<NoClass>),
-    /// A stored value that no network can be trained on.
+    /// A stored value that a network cannot be trained on.
     #[error(
         "{path}: key `{key}`, sample {sample} of split {split}, {found}; valid is {expected}; \
          mend the sample, leave it out, or choose another transform"
@@ -153,7 +151,7 @@ pub enum DataError {
         /// What would be valid.
         expected: String,
     },
-    /// A dataset folder whose making did not finish or whose files are partly gone.
+    /// A dataset folder that was not completely written, or lacks files.
     #[error("the dataset {path} is incomplete: {found}; make it again or restore what is missing")]
     Incomplete {
         /// The folder.
@@ -161,7 +159,7 @@ pub enum DataError {
         /// What is missing.
         found: String,
     },
-    /// An index file that does not say what it must.
+    /// An invalid index file.
     #[error("the index {path} is not valid: {found}; valid is {expected}")]
     BadIndex {
         /// The index file.
@@ -171,15 +169,15 @@ pub enum DataError {
         /// What would be valid.
         expected: String,
     },
-    /// A writer was asked for a path that is in use.
+    /// The path of a new dataset exists.
     #[error("{path} cannot be written: {found}; name a path that does not exist yet")]
     Occupied {
-        /// The path asked for.
+        /// The path.
         path: PathBuf,
         /// What is there.
         found: String,
     },
-    /// A value given to a writer that does not fit.
+    /// An invalid value given to a writer.
     #[error("{what}: got {got}; valid is {expected}")]
     BadValue {
         /// What the value is for.
@@ -197,7 +195,7 @@ pub enum DataError {
         /// The reason given.
         reason: String,
     },
-    /// A weight file that is not what it should be.
+    /// An invalid weight file.
     #[error(
         "the weight file {path} cannot be read: {reason}; a safetensors file of F32 or F64 \
          tensors is needed"
@@ -213,7 +211,7 @@ pub enum DataError {
 /// A number in the place of a class that is none of the dataset's or of the model's.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{path}: key `{key}`, sample {sample} of split {split}, {position}: {class} is no class number; possible \
+    "{path}: key `{key}`, sample {sample} of split {split}, {position}: {class} is not a class index; possible \
      are the whole numbers 0 to {last}, the classes of the {owner}; nearest is {nearest}; mend or leave out \
      the sample, or {remedy}"
 )]

@@ -1,4 +1,4 @@
-//! What is known of a dataset that was found whole.
+//! An opened dataset.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::index::Kind;
 use crate::keys::{LABEL_KEY, TARGET_KEY, VOLUME_KEY};
 use crate::samples::{DType, VolumeShape};
 
-/// Where the samples of a split lie.
+/// Files of the samples of a split.
 #[derive(Clone, Debug)]
 pub(crate) enum Files {
     /// Arrays with a leading dim N in one file.
@@ -32,7 +32,7 @@ impl Files {
         }
     }
 
-    /// File of a sample, and its place in it where the file is stacked.
+    /// File of a sample, and its index in it if samples are stacked.
     pub(crate) fn locate(&self, sample: usize) -> (&Path, Option<usize>) {
         match self {
             Files::Stacked { path, .. } => (path, Some(sample)),
@@ -78,7 +78,7 @@ impl Inner {
         check_shape(file.array(key)?, samples, &[self.targets.len()], "targets")
     }
 
-    /// Opens the class numbers of a file, where the dataset has some, and checks them against it.
+    /// Opens the labels of a file, if the dataset has them, and checks them against it.
     pub(crate) fn label_array(
         &self,
         file: &SourceFile,
@@ -94,8 +94,8 @@ impl Inner {
         check_shape(array, samples, &[1, d, h, w], "1, D, H, W").map(Some)
     }
 
-    /// Opens the answers of a file, whichever kind they are, and checks them.
-    pub(crate) fn check_answers(
+    /// Opens the targets or labels of a file and checks them.
+    pub(crate) fn check_targets(
         &self,
         file: &SourceFile,
         samples: Option<usize>,

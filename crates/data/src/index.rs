@@ -14,7 +14,7 @@ pub const INDEX_FILE: &str = "dataset.toml";
 /// Version of the index format that this crate reads and writes.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// What a dataset is about.
+/// Kind of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -42,7 +42,7 @@ pub(crate) struct Index {
     pub(crate) dtype: DType,
     /// Names of the numbers of a target, or of the classes.
     pub(crate) targets: Vec<String>,
-    /// D, H, W of the class numbers of a sample: its own, or one position; absent where a target is
+    /// D, H, W of the class indices of a sample: its own, or one position; absent where a target is
     /// a vector of numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) labels: Option<[usize; 3]>,
@@ -52,12 +52,12 @@ pub(crate) struct Index {
     pub(crate) validation: SplitIndex,
     #[serde(default)]
     pub(crate) test: SplitIndex,
-    /// What the maker was asked for, as it chose to write it.
+    /// Options with which the dataset was made.
     #[serde(default, skip_serializing_if = "toml::Table::is_empty")]
     pub(crate) spec: toml::Table,
 }
 
-/// Where the samples of one split are. Exactly one of `file` and `files`, or neither if empty.
+/// Files of a split: exactly one of `file` and `files`, or neither if it is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SplitIndex {
@@ -105,7 +105,7 @@ impl Index {
         }
     }
 
-    /// The first thing that contradicts itself: what was found, what would be valid.
+    /// The first inconsistency: what was found, what is valid.
     pub(crate) fn fault(&self) -> Option<(String, String)> {
         if self.format != FORMAT_VERSION {
             return Some((
@@ -149,7 +149,7 @@ impl Index {
             .or_else(|| self.leak())
     }
 
-    /// A universe in two splits: validation would then be of trained data.
+    /// A universe in two splits: validation data would leak into training.
     fn leak(&self) -> Option<(String, String)> {
         let mut home = std::collections::BTreeMap::new();
         for split in Split::ALL {

@@ -1,4 +1,4 @@
-//! What a dataset holds, for reports.
+//! Summaries of datasets.
 
 use std::path::{Path, PathBuf};
 
@@ -12,15 +12,15 @@ use crate::index::Kind;
 use crate::samples::{DType, Samples};
 use crate::split::Split;
 
-/// Elements that the value summary of a split reads at most.
+/// Most elements that the value summary of a split reads.
 const ELEMENTS_MAX: usize = 1 << 24;
 
-/// What a dataset holds.
+/// Summary of a dataset.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DatasetSummary {
-    /// The path asked for.
+    /// The path.
     pub path: PathBuf,
-    /// What it is about; absent for a single HDF5 file.
+    /// Kind of dataset; absent for a single HDF5 file.
     pub kind: Option<Kind>,
     /// Channels of every sample.
     pub channels: usize,
@@ -30,25 +30,25 @@ pub struct DatasetSummary {
     pub dtype: DType,
     /// Names of the targets.
     pub targets: Vec<String>,
-    /// Extents D, H, W of the class numbers of a sample, whose classes the targets name; absent
+    /// Extents D, H, W of the class indices of a sample, whose classes the targets name; absent
     /// where targets are vectors of numbers.
     pub labels: Option<[usize; 3]>,
     /// Size of one volume, uncompressed.
     pub sample_bytes: Bytes,
     /// The three splits, in the order train, validation, test.
     pub splits: Vec<SplitSummary>,
-    /// What the maker was asked for.
+    /// Options with which it was made.
     pub spec: toml::Table,
 }
 
-/// What a split holds.
+/// Summary of a split.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SplitSummary {
     /// The split.
     pub split: Split,
     /// Number of samples.
     pub samples: usize,
-    /// Number of different universes they are cut from; 0 where the dataset does not say.
+    /// Number of different universes; 0 if unknown.
     pub universes: usize,
     /// Number of files.
     pub files: usize,
@@ -69,35 +69,35 @@ pub struct ArraySummary {
     pub shape: Vec<usize>,
     /// Its element type.
     pub dtype: String,
-    /// How it lies in its file.
+    /// Storage layout.
     pub storage: StorageSummary,
 }
 
-/// How an array lies in its file.
+/// Storage layout of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "layout")]
 pub enum StorageSummary {
-    /// In one piece.
+    /// Contiguous.
     Contiguous,
-    /// In blocks.
+    /// Chunked.
     Chunked {
-        /// Extents of a block.
+        /// Extents of a chunk.
         chunk: Vec<usize>,
-        /// Filters applied to each block, in order of writing.
+        /// Filters applied to each chunk, in order of writing.
         filters: Vec<String>,
     },
-    /// Inside its header.
+    /// In the header (compact).
     Compact,
-    /// In other files.
+    /// In other files (external or virtual).
     Virtual,
 }
 
 /// Statistics over part of the values of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ValueSummary {
-    /// Samples looked at, from the first on.
+    /// Samples read, from the first on.
     pub samples: usize,
-    /// Elements looked at.
+    /// Elements read.
     pub elements: usize,
     /// Smallest value.
     pub min: f64,

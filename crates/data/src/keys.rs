@@ -7,6 +7,6 @@ pub(crate) const TARGET_KEY: &str = "unitPar";
 /// Key of the targets in physical units; may be absent.
 pub(crate) const PHYSICAL_KEY: &str = "physPar";
 
-/// Key of class numbers in place of targets, (1, D, H, W) or (N, 1, D, H, W), int16, D = H = W = 1
+/// Key of class indices in place of targets, (1, D, H, W) or (N, 1, D, H, W), int16, D = H = W = 1
 /// where a sample has one class.
 pub(crate) const LABEL_KEY: &str = "labels";

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use partita_space::Bytes;
 
-use crate::classes::{Classes, Site};
+use crate::classes::{Classes, SampleLocation};
 use crate::error::DataError;
 use crate::files::Inner;
 use crate::hdf5::{SourceArray, SourceFile, Stored};
@@ -27,7 +27,7 @@ pub struct ReadTally {
     /// Bytes of these pieces, uncompressed: more than `volume_bytes` by whole chunks, and by the
     /// gaps between rows shorter than a page where a region is cut along the width.
     pub file_bytes: Bytes,
-    /// Target vectors, or regions of class numbers, read.
+    /// Target vectors, or regions of class indices, read.
     pub targets: u64,
     /// Bytes of these.
     pub target_bytes: Bytes,
@@ -121,7 +121,7 @@ impl Reader {
         Ok(values)
     }
 
-    /// Reads one region of the class numbers of a sample (key `labels`), as [`Self::read_volume`]
+    /// Reads one region of the class indices of a sample (key `labels`), as [`Self::read_volume`]
     /// does of its values.
     ///
     /// Shapes: `region` is half-open over (1, D, H, W), the extents being the dataset's
@@ -143,13 +143,13 @@ impl Reader {
         read_region(labels, place, &region, &mut buffer, out)?;
         // None are known of a dataset without names.
         if classes > 0 {
-            let site = Site {
+            let location = SampleLocation {
                 path: &file.path,
                 key: LABEL_KEY,
                 split,
                 sample,
             };
-            Classes::of_dataset(classes).check(site, &region, out)?;
+            Classes::of_dataset(classes).check(location, &region, out)?;
         }
         self.tally.targets += 1;
         self.tally.target_bytes += Bytes(2 * slab::elements(&region) as u64);

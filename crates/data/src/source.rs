@@ -1,4 +1,4 @@
-//! The samples of a rank: its own hyperslab of each, read by a thread of its own.
+//! Data loading of a rank: a background thread reads its hyperslab of each sample.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
@@ -9,7 +9,7 @@ use partita_program::{Dtype, Item, Load, TaskId, Transform, View, When};
 use partita_run::{Inputs, Memory, RunError, Source};
 use partita_space::{Interval, Mesh, Rank, Region};
 
-use crate::classes::{Classes, Site};
+use crate::classes::{Classes, SampleLocation};
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::keys::{LABEL_KEY, TARGET_KEY, VOLUME_KEY};
@@ -19,36 +19,34 @@ use crate::slab::{self, Region4};
 use crate::split::Split;
 use crate::valid::Valid;
 
-/// Called after each piece was read, by the thread that read it, to wake the rank if it sleeps.
+/// Called by the reading thread after each piece, to wake a sleeping rank.
 pub type Waker = Box<dyn Fn() + Send>;
 
-/// Reads this rank's own part of every sample of a dataset, behind the rank's back.
+/// Reads this rank's part of every sample of a dataset in a background thread.
 ///
 /// Samples of all splits are numbered in one sequence: training, validation, test; see
 /// [`first_sample`]. Nothing but the rank's own region is read. `poll` takes what has been read and
 /// never waits; the thread sleeps while there is nothing to read, or when the rank does not keep up.
-/// Values that no network can be trained on are refused: what is infinite, extreme or not a number, as
-/// it is stored or as the program's transform makes it.
-/// A load for the next step where the step inputs list no next samples delivers zeros, and counts
-/// them. Errors are [`RunError::Source`] with the rank, the file, the key, and the sample and position of a
-/// value that is refused. Targets of a model with scores of classes are class numbers, and refused in the
+/// Infinite and extreme values and NaN are errors, before and after the program's transform.
+/// A load for the next step delivers zeros if the step inputs list no next samples, and counts them. Errors are [`RunError::Source`] with the rank, the file, the key, and the sample and position of a
+/// value that is refused. Targets of a model with scores of classes are class indices, and refused in the
 /// same way where they are others.
 pub struct HyperslabSource {
     shape: [usize; 4],
-    /// (D, H, W, C) of the answer to a sample.
-    answer: [usize; 4],
+    /// (D, H, W, C) of the target of a sample.
+    target_shape: [usize; 4],
     has_labels: bool,
     mesh: Mesh,
     rank: Rank,
-    orders: Sender<Order>,
+    requests: Sender<ReadRequest>,
     pieces: Receiver<Piece>,
-    emptied: Sender<Values>,
+    recycler: Sender<Values>,
     zeros: Vec<(TaskId, View)>,
     bytes: u64,
 }
 
-/// One load, with the samples that this rank reads a part of.
-struct Order {
+/// A load, with the samples of which this rank reads a part.
+struct ReadRequest {
     task: TaskId,
     target: View,
     samples: Vec<usize>,
@@ -63,7 +61,7 @@ enum Part {
 }
 
 impl Part {
-    /// Of one sample, as it is handed over.
+    /// Bytes of one sample in a buffer.
     fn bytes(&self, dtype: DType) -> usize {
         match self {
             Part::Volume(region) => slab::elements(region) * dtype.size_bytes(),
@@ -73,7 +71,7 @@ impl Part {
     }
 }
 
-/// What was read of samples that follow each other in a load, or why not.
+/// Consecutive samples of a load, or the error.
 struct Piece {
     task: TaskId,
     view: View,
@@ -88,12 +86,12 @@ enum Values {
     Nothing,
 }
 
-/// What a network takes of stored samples.
+/// How a network reads stored samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Accepted {
-    /// What is done to a value on its way into the network.
+    /// Transformation of the values.
     pub transform: Transform,
-    /// For how many classes the network gives scores, where targets are class numbers.
+    /// Number of classes of the network, if targets are class indices.
     pub classes: Option<usize>,
 }
 
@@ -113,10 +111,10 @@ pub fn first_sample(dataset: &Dataset, split: Split) -> usize {
 }
 
 impl HyperslabSource {
-    /// The source of this rank of a mesh, whose program takes what `accepted` says: a [`Transform`] where
-    /// targets are any numbers. Files are opened at the first load.
+    /// The source of this rank of a mesh. A [`Transform`] suffices as `accepted` if targets are not class
+    /// indices. Files are opened at the first load.
     ///
-    /// Errors: the system gives no thread.
+    /// Errors: the thread cannot be started.
     pub fn new(
         dataset: &Dataset,
         mesh: Mesh,
@@ -125,14 +123,14 @@ impl HyperslabSource {
         wake: Option<Waker>,
     ) -> Result<Self, RunError> {
         let accepted = accepted.into();
-        let (orders, to_read) = channel();
+        let (requests, incoming) = channel();
         let (filled, pieces) = sync_channel(WAITING_MAX);
-        let (emptied, blanks) = channel();
+        let (recycler, returned) = channel();
         let worker = Worker {
             readers: Split::ALL.map(|split| dataset.reader(split)),
             dtype: dataset.dtype(),
             filled,
-            blanks,
+            returned,
             volumes: Buffers::default(),
             targets: Buffers::default(),
             one: Samples::new(dataset.dtype()),
@@ -141,27 +139,27 @@ impl HyperslabSource {
             classes: accepted.classes.filter(|&count| count > 0),
             wake,
         };
-        // The thread is left to itself: it ends when the source is dropped, after the read under way.
+        // The thread is detached: it ends after its current read when the source is dropped.
         thread::Builder::new()
             .name(format!("reader {rank}"))
-            .spawn(move || worker.work(&to_read))
+            .spawn(move || worker.work(&incoming))
             .map_err(|error| RunError::Source {
                 rank,
                 reason: format!("no thread to read with: {error}"),
             })?;
-        let answer = match dataset.labels() {
+        let target_shape = match dataset.labels() {
             Some([d, h, w]) => [d, h, w, 1],
             None => [1, 1, 1, dataset.targets().len()],
         };
         Ok(Self {
             shape: dataset.shape(),
-            answer,
+            target_shape,
             has_labels: dataset.labels().is_some(),
             mesh,
             rank,
-            orders,
+            requests,
             pieces,
-            emptied,
+            recycler,
             zeros: Vec::new(),
             bytes: 0,
         })
@@ -172,7 +170,7 @@ impl HyperslabSource {
         RunError::Source { rank, reason }
     }
 
-    /// Why the reading thread has ended: what it handed over last says so.
+    /// Why the reading thread has ended: its last piece has the error.
     fn gone(&self) -> RunError {
         let cause = self.pieces.try_iter().find_map(|piece| piece.values.err());
         self.refuse(cause.map_or_else(
@@ -208,8 +206,8 @@ impl HyperslabSource {
                 Ok(Part::Volume([channels, depth, height, width]))
             }
             Item::Target => {
-                if [d, h, w, c] != self.answer {
-                    let (got, expected) = (self.answer, [d, h, w, c]);
+                if [d, h, w, c] != self.target_shape {
+                    let (got, expected) = (self.target_shape, [d, h, w, c]);
                     let reason = format!(
                         "targets are (D, H, W, C) = {got:?}, those of the network {expected:?}"
                     );
@@ -243,13 +241,13 @@ impl HyperslabSource {
                 }
                 let elements = samples.len();
                 // Where the thread has ended, nobody needs the buffer.
-                let _ = self.emptied.send(Values::Volume(samples));
+                let _ = self.recycler.send(Values::Volume(samples));
                 elements
             }
             Values::Targets(values) => {
                 unpack_floats(memory, &piece.view, &values);
                 let elements = values.len();
-                let _ = self.emptied.send(Values::Targets(values));
+                let _ = self.recycler.send(Values::Targets(values));
                 elements
             }
             Values::Nothing => 0,
@@ -304,13 +302,13 @@ impl Source for HyperslabSource {
             listed.len(),
             load.place.shape[0]
         );
-        let order = Order {
+        let request = ReadRequest {
             task,
             target: load.target,
             samples: listed[mine].to_vec(),
             part,
         };
-        self.orders.send(order).map_err(|_| self.gone())
+        self.requests.send(request).map_err(|_| self.gone())
     }
 
     fn poll(&mut self, memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError> {
@@ -336,7 +334,7 @@ impl Source for HyperslabSource {
     }
 }
 
-/// Buffers of one kind on their way between the reading thread and the rank.
+/// Buffers of one kind, which circulate between the reading thread and the rank.
 struct Buffers<T> {
     free: Vec<T>,
     made: usize,
@@ -352,8 +350,8 @@ impl<T> Default for Buffers<T> {
 }
 
 impl<T> Buffers<T> {
-    /// One for a piece of a load of so many: as many are made as can be in use, whether or not the rank
-    /// keeps up, so that it does not depend on that how much memory is held.
+    /// A buffer for a piece of a load of so many. As many are allocated as can be in use, so that the memory does
+    /// not depend on timing.
     fn take(&mut self, pieces: usize, make: impl FnOnce() -> T) -> Option<T> {
         if self.made < pieces.min(BUFFERS_MAX) {
             self.made += 1;
@@ -368,37 +366,37 @@ struct Worker {
     readers: [Reader; 3],
     dtype: DType,
     filled: SyncSender<Piece>,
-    /// Buffers that come back from the rank.
-    blanks: Receiver<Values>,
+    /// Buffers that the rank returns.
+    returned: Receiver<Values>,
     volumes: Buffers<Samples>,
     targets: Buffers<Vec<f32>>,
     /// The last sample of a piece of several.
     one: Samples,
-    /// Class numbers of a sample, as they are stored.
+    /// Stored class indices of a sample.
     labels: Samples,
     valid: Valid,
-    /// Of the model, where targets are class numbers; at least 1.
+    /// Classes of the model, if targets are class indices; at least 1.
     classes: Option<usize>,
     wake: Option<Waker>,
 }
 
 impl Worker {
-    /// Reads until the source is dropped, or an error was handed over.
-    fn work(mut self, orders: &Receiver<Order>) {
-        while let Ok(order) = orders.recv() {
-            let count = order.samples.len();
-            if count == 0 && !self.hand_over(&order, 0..0, Ok(Values::Nothing)) {
+    /// Reads until the source is dropped or an error occurs.
+    fn work(mut self, requests: &Receiver<ReadRequest>) {
+        while let Ok(request) = requests.recv() {
+            let count = request.samples.len();
+            if count == 0 && !self.send(&request, 0..0, Ok(Values::Nothing)) {
                 return;
             }
-            let at_once = at_once(order.part.bytes(self.dtype));
+            let at_once = at_once(request.part.bytes(self.dtype));
             let pieces = count.div_ceil(at_once);
             for start in (0..count).step_by(at_once) {
                 let range = start..count.min(start + at_once);
-                let Some(blank) = self.blank(&order.part, pieces) else {
+                let Some(buffer) = self.buffer(&request.part, pieces) else {
                     return;
                 };
-                let values = self.read(&order.samples[range.clone()], &order.part, blank);
-                if !self.hand_over(&order, range, values) {
+                let values = self.read(&request.samples[range.clone()], &request.part, buffer);
+                if !self.send(&request, range, values) {
                     return;
                 }
             }
@@ -406,7 +404,7 @@ impl Worker {
     }
 
     /// An empty buffer for a piece of a load of so many. None where the source was dropped.
-    fn blank(&mut self, part: &Part, pieces: usize) -> Option<Values> {
+    fn buffer(&mut self, part: &Part, pieces: usize) -> Option<Values> {
         loop {
             let free = match part {
                 Part::Volume(_) => {
@@ -420,7 +418,7 @@ impl Worker {
             if free.is_some() {
                 return free;
             }
-            match self.blanks.recv().ok()? {
+            match self.returned.recv().ok()? {
                 Values::Volume(samples) => self.volumes.free.push(samples),
                 Values::Targets(values) => self.targets.free.push(values),
                 Values::Nothing => {}
@@ -428,20 +426,19 @@ impl Worker {
         }
     }
 
-    /// Hands over what was read of a range of the samples of an order; false if nothing more is to
-    /// be read.
-    fn hand_over(
+    /// Sends a range of the samples of a request to the rank; false if the thread should end.
+    fn send(
         &self,
-        order: &Order,
+        request: &ReadRequest,
         range: Range<usize>,
         values: Result<Values, DataError>,
     ) -> bool {
         let failed = values.is_err();
-        let mut view = order.target;
+        let mut view = request.target;
         view.start[0] += range.start;
         view.extent[0] = range.len();
-        let is_last = range.end == order.samples.len();
-        let task = order.task;
+        let is_last = range.end == request.samples.len();
+        let task = request.task;
         let piece = Piece {
             task,
             view,
@@ -456,8 +453,13 @@ impl Worker {
     }
 
     /// The same part of some samples, one after the other.
-    fn read(&mut self, samples: &[usize], part: &Part, blank: Values) -> Result<Values, DataError> {
-        match (part, blank) {
+    fn read(
+        &mut self,
+        samples: &[usize],
+        part: &Part,
+        buffer: Values,
+    ) -> Result<Values, DataError> {
+        match (part, buffer) {
             (Part::Volume(region), Values::Volume(mut values)) => {
                 self.read_volumes(samples, region, &mut values)?;
                 Ok(Values::Volume(values))
@@ -471,8 +473,8 @@ impl Worker {
                     let row = reader.read_target(sample)?;
                     check_target(reader, sample, &row)?;
                     if let Some(classes) = self.classes {
-                        let site = site(reader, sample, TARGET_KEY);
-                        Classes::of_model(classes).check_row(site, &row)?;
+                        let location = location(reader, sample, TARGET_KEY);
+                        Classes::of_model(classes).check_row(location, &row)?;
                     }
                     values.extend_from_slice(&row[range.clone()]);
                 }
@@ -486,8 +488,8 @@ impl Worker {
                     let reader = &mut self.readers[split];
                     reader.read_labels(sample, region.clone(), &mut self.labels)?;
                     if let Some(classes) = self.classes {
-                        let site = site(reader, sample, LABEL_KEY);
-                        Classes::of_model(classes).check(site, region, &self.labels)?;
+                        let location = location(reader, sample, LABEL_KEY);
+                        Classes::of_model(classes).check(location, region, &self.labels)?;
                     }
                     self.labels.append_f32(&mut values);
                 }
@@ -541,8 +543,8 @@ impl Worker {
     }
 }
 
-fn site<'a>(reader: &'a Reader, sample: usize, key: &'static str) -> Site<'a> {
-    Site {
+fn location<'a>(reader: &'a Reader, sample: usize, key: &'static str) -> SampleLocation<'a> {
+    SampleLocation {
         path: reader.file(sample),
         key,
         split: reader.split(),
@@ -550,7 +552,7 @@ fn site<'a>(reader: &'a Reader, sample: usize, key: &'static str) -> Site<'a> {
     }
 }
 
-/// Refuses a region with a value that no network can be trained on.
+/// Errors: a value that a network cannot be trained on.
 fn check_volume(
     valid: Valid,
     reader: &Reader,
@@ -572,7 +574,7 @@ fn check_volume(
     ))
 }
 
-/// Refuses targets whose errors would be no numbers.
+/// Errors: targets that are not finite.
 fn check_target(reader: &Reader, sample: usize, row: &[f32]) -> Result<(), DataError> {
     let valid = Valid::under(Transform::Identity);
     let Some((at, value)) = valid.first_outside_floats(row) else {

@@ -29,7 +29,7 @@ pub struct DatasetSpec {
     pub dtype: DType,
     /// Names of the targets, or of the classes.
     pub targets: Vec<String>,
-    /// Extents of the class numbers of a sample, its own or 1, 1, 1; `None` for vectors of numbers.
+    /// Extents of the class indices of a sample, its own or 1, 1, 1; `None` for vectors of numbers.
     pub labels: Option<[usize; 3]>,
     /// How the volumes lie in their file.
     pub layout: Layout,
@@ -50,11 +50,11 @@ impl DatasetSpec {
         /// Digits of a number and what separates it from the next.
         const NUMBER: usize = 12;
         let volume = self.shape.iter().product::<usize>() * self.dtype.size_bytes();
-        let answer = match self.labels {
+        let target = match self.labels {
             Some(extent) => extent.iter().product::<usize>() * DType::Int16.size_bytes(),
             None => 2 * self.targets.len() * DType::Float32.size_bytes(),
         };
-        Bytes((volume + answer + NUMBER) as u64)
+        Bytes((volume + target + NUMBER) as u64)
     }
 }
 
@@ -78,11 +78,11 @@ pub struct DatasetWriter {
 struct SplitWriter {
     file: TargetFile,
     volumes: TargetArray,
-    answers: AnswerArrays,
+    target_arrays: SampleTargetArrays,
     written: usize,
 }
 
-enum AnswerArrays {
+enum SampleTargetArrays {
     Vectors {
         targets: TargetArray,
         physical: TargetArray,
@@ -92,7 +92,7 @@ enum AnswerArrays {
 
 /// What a sample is answered with.
 #[derive(Clone, Copy)]
-enum Answer<'a> {
+enum SampleTarget<'a> {
     Vectors {
         unit: &'a [f32],
         physical: &'a [f32],
@@ -147,10 +147,10 @@ impl DatasetWriter {
         unit: &[f32],
         physical: &[f32],
     ) -> Result<(), DataError> {
-        self.append_answer(split, volume, Answer::Vectors { unit, physical })
+        self.append_sample(split, volume, SampleTarget::Vectors { unit, physical })
     }
 
-    /// Writes the next sample of a split of a dataset with class numbers.
+    /// Writes the next sample of a split of a dataset with class indices.
     ///
     /// Shapes: `volume` is (C, D, H, W); `labels` has the extents of the spec. Errors: `BadValue`
     /// where one does not fit, a number names no class or the split is full, `Unwritable`.
@@ -160,20 +160,20 @@ impl DatasetWriter {
         volume: &Samples,
         labels: &Samples,
     ) -> Result<(), DataError> {
-        self.append_answer(split, volume, Answer::Labels(labels))
+        self.append_sample(split, volume, SampleTarget::Labels(labels))
     }
 
-    fn append_answer(
+    fn append_sample(
         &mut self,
         split: Split,
         volume: &Samples,
-        answer: Answer<'_>,
+        target: SampleTarget<'_>,
     ) -> Result<(), DataError> {
         let samples = self.index.split(split).universes.len();
         check_volume(&self.index, volume)?;
-        check_answer(&self.index, answer)?;
+        check_target(&self.index, target)?;
         match &mut self.splits[split as usize] {
-            Some(writer) if writer.written < samples => writer.append(&self.index, volume, answer),
+            Some(writer) if writer.written < samples => writer.append(&self.index, volume, target),
             Some(_) | None => Err(DataError::BadValue {
                 what: "number of samples of a split",
                 got: format!("one more than {samples} for {split}"),
@@ -262,19 +262,24 @@ impl SplitWriter {
         let file = TargetFile::create(path)?;
         let [c, d, h, w] = spec.shape;
         let parameters = [samples, spec.targets.len()];
-        let answers = match spec.labels {
+        let target_arrays = match spec.labels {
             Some([d, h, w]) => {
                 let shape = [samples, 1, d, h, w];
                 let layout = Layout::Contiguous;
-                AnswerArrays::Labels(file.volumes(LABEL_KEY, &shape, DType::Int16, &layout)?)
+                SampleTargetArrays::Labels(file.volumes(
+                    LABEL_KEY,
+                    &shape,
+                    DType::Int16,
+                    &layout,
+                )?)
             }
-            None => AnswerArrays::Vectors {
+            None => SampleTargetArrays::Vectors {
                 targets: file.floats(TARGET_KEY, &parameters)?,
                 physical: file.floats(PHYSICAL_KEY, &parameters)?,
             },
         };
         Ok(Self {
-            answers,
+            target_arrays,
             volumes: file.volumes(VOLUME_KEY, &[samples, c, d, h, w], spec.dtype, &spec.layout)?,
             file,
             written: 0,
@@ -285,25 +290,25 @@ impl SplitWriter {
         &mut self,
         index: &Index,
         volume: &Samples,
-        answer: Answer<'_>,
+        target: SampleTarget<'_>,
     ) -> Result<(), DataError> {
         let (row, start) = ([self.written, 0], [self.written, 0, 0, 0, 0]);
         let [c, d, h, w] = index.shape();
         self.volumes.write_box(&start, &[1, c, d, h, w], volume)?;
-        match (&self.answers, answer) {
+        match (&self.target_arrays, target) {
             (
-                AnswerArrays::Vectors { targets, physical },
-                Answer::Vectors { unit, physical: p },
+                SampleTargetArrays::Vectors { targets, physical },
+                SampleTarget::Vectors { unit, physical: p },
             ) => {
                 targets.write_floats(&row, &[1, unit.len()], unit)?;
                 physical.write_floats(&row, &[1, p.len()], p)?;
             }
-            (AnswerArrays::Labels(array), Answer::Labels(labels)) => {
+            (SampleTargetArrays::Labels(array), SampleTarget::Labels(labels)) => {
                 let [d, h, w] = index.labels.unwrap_or([1; 3]);
                 array.write_box(&start, &[1, 1, d, h, w], labels)?;
             }
-            (AnswerArrays::Vectors { .. }, Answer::Labels(_))
-            | (AnswerArrays::Labels(_), Answer::Vectors { .. }) => {
+            (SampleTargetArrays::Vectors { .. }, SampleTarget::Labels(_))
+            | (SampleTargetArrays::Labels(_), SampleTarget::Vectors { .. }) => {
                 panic!("an answer of the other kind passed its check")
             }
         }
@@ -324,7 +329,7 @@ fn check_volume(index: &Index, volume: &Samples) -> Result<(), DataError> {
     Ok(())
 }
 
-fn check_answer(index: &Index, answer: Answer<'_>) -> Result<(), DataError> {
+fn check_target(index: &Index, target: SampleTarget<'_>) -> Result<(), DataError> {
     let refuse = |what, got, expected| {
         Err(DataError::BadValue {
             what,
@@ -332,8 +337,8 @@ fn check_answer(index: &Index, answer: Answer<'_>) -> Result<(), DataError> {
             expected,
         })
     };
-    match (answer, index.labels) {
-        (Answer::Vectors { unit, physical }, None) => {
+    match (target, index.labels) {
+        (SampleTarget::Vectors { unit, physical }, None) => {
             for (what, values) in [("unitPar", unit), ("physPar", physical)] {
                 if values.len() != index.targets.len() {
                     let names = index.targets.join(", ");
@@ -343,7 +348,7 @@ fn check_answer(index: &Index, answer: Answer<'_>) -> Result<(), DataError> {
             }
             Ok(())
         }
-        (Answer::Labels(labels), Some(extent)) => {
+        (SampleTarget::Labels(labels), Some(extent)) => {
             let elements: usize = extent.iter().product();
             let classes = index.targets.len();
             let got = match labels {
@@ -362,11 +367,11 @@ fn check_answer(index: &Index, answer: Answer<'_>) -> Result<(), DataError> {
             );
             refuse("labels", got, expected)
         }
-        (Answer::Vectors { .. }, Some(_)) => {
-            refuse("answer", "a vector".to_owned(), "class numbers".to_owned())
+        (SampleTarget::Vectors { .. }, Some(_)) => {
+            refuse("answer", "a vector".to_owned(), "class indices".to_owned())
         }
-        (Answer::Labels(_), None) => {
-            refuse("answer", "class numbers".to_owned(), "a vector".to_owned())
+        (SampleTarget::Labels(_), None) => {
+            refuse("answer", "class indices".to_owned(), "a vector".to_owned())
         }
     }
 }
@@ -452,7 +457,7 @@ fn claim(partial: &Path) -> Result<FolderLock, DataError> {
     let Some(lock) = FolderLock::take(partial, LOCK_FILE).map_err(failed)? else {
         return Err(DataError::Occupied {
             path: partial.to_path_buf(),
-            found: "another maker is writing it".to_string(),
+            found: "another process is writing it".to_string(),
         });
     };
     let lock_path = partial.join(LOCK_FILE);

@@ -186,7 +186,7 @@ impl GraphBuilder {
         self.node(name, Op::Slice { start, channels }, &[input], &[])
     }
 
-    /// An embedding with weights of its own, by class numbers below `rows`.
+    /// An embedding with weights of its own, by class indices below `rows`.
     pub fn embedding(
         &mut self,
         name: &str,

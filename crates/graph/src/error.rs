@@ -40,10 +40,10 @@ pub enum GraphError {
     },
     /// An id that this builder did not give out.
     #[error(
-        "`{node}` asks for {what} {asked}, but there are {count} so far, counted from 0; nearest is {nearest}"
+        "`{node}` uses {what} {asked}, but there are {count} so far, counted from 0; nearest is {nearest}"
     )]
     UnknownId {
-        /// The node that asks.
+        /// The node with the id.
         node: String,
         /// `node` or `parameter`.
         what: &'static str,
@@ -55,7 +55,7 @@ pub enum GraphError {
         nearest: String,
     },
     /// The first node is not an input.
-    #[error("`{node}` has nothing to read: the first node must be the input")]
+    #[error("`{node}` has no input: the first node must be the input")]
     NoInput {
         /// The node, or the graph when it has none.
         node: String,
@@ -130,14 +130,14 @@ pub enum GraphError {
         /// The first loss.
         first: String,
     },
-    /// A loss in the place of a tensor.
+    /// A loss as an input.
     #[error("`{node}` reads the loss `{loss}`, which is no tensor; nearest is to read `{nearest}`")]
     ReadsLoss {
         /// The reader.
         node: String,
         /// The auxiliary loss.
         loss: String,
-        /// What that one reads.
+        /// The input of the loss.
         nearest: String,
     },
     /// A node that nothing reads.
@@ -162,7 +162,7 @@ pub enum GraphError {
         /// Tensors it reads.
         expected: usize,
     },
-    /// Fewer inputs than an operation of any number needs.
+    /// Too few inputs of an operation with any number of them.
     #[error(
         "`{node}`: {operation} reads {nearest} tensors or more, {asked} given; nearest is {nearest}"
     )]
@@ -242,7 +242,7 @@ pub enum GraphError {
         /// Spatial dims of the model.
         spatial_rank: usize,
     },
-    /// Output padding of a transposed convolution that would be another input's.
+    /// Output padding of a transposed convolution beyond stride and dilation.
     #[error(
         "`{node}`: output_padding={asked} along {dim} must be below stride {stride} or dilation {dilation}: possible is 0 to {nearest}; nearest is {nearest}"
     )]
@@ -260,9 +260,9 @@ pub enum GraphError {
         /// The largest that is possible.
         nearest: usize,
     },
-    /// Padding that takes all outputs of a transposed convolution away.
+    /// Padding that removes all outputs of a transposed convolution.
     #[error(
-        "`{node}`: pad={low}:{high} along {dim} leaves nothing of {full} outputs: possible is less than {full} together; nearest is pad={nearest}"
+        "`{node}`: pad={low}:{high} along {dim} removes all {full} outputs: possible is less than {full} together; nearest is pad={nearest}"
     )]
     NothingLeft {
         /// The transposed convolution.
@@ -275,7 +275,7 @@ pub enum GraphError {
         high: usize,
         /// Outputs without padding.
         full: usize,
-        /// The largest padding of both sides that leaves something.
+        /// The largest padding on both sides that leaves an output.
         nearest: usize,
     },
     /// Padding of a pooling beyond half its kernel.
@@ -372,9 +372,9 @@ pub enum GraphError {
         /// A range that exists.
         nearest: String,
     },
-    /// An embedding of more than one number per position.
+    /// An embedding of more than one index per position.
     #[error(
-        "`{node}`: embedding reads one channel of class numbers, its input has {asked}; nearest is `slice` with channels=1 before it"
+        "`{node}`: embedding reads one channel of class indices, its input has {asked}; nearest is `slice` with channels=1 before it"
     )]
     EmbeddingChannels {
         /// The embedding.
@@ -382,9 +382,9 @@ pub enum GraphError {
         /// Channels of its input.
         asked: usize,
     },
-    /// Class numbers that training would change.
+    /// Class indices that depend on parameters.
     #[error(
-        "`{node}`: embedding reads class numbers of the sample, but `{input}` depends on parameters; nearest is to read `{nearest}`"
+        "`{node}`: embedding reads class indices of the sample, but `{input}` depends on parameters; nearest is to read `{nearest}`"
     )]
     EmbeddingOfTrained {
         /// The embedding.
@@ -394,7 +394,7 @@ pub enum GraphError {
         /// The sample.
         nearest: String,
     },
-    /// What works on sequences, on a tensor with other dims than W.
+    /// An operation on sequences, on a tensor with other dims than W.
     #[error(
         "`{node}`: {operation} works on sequences along W, its input is {shape}; nearest is a model with one spatial dim of {nearest}"
     )]
@@ -424,7 +424,7 @@ pub enum GraphError {
         /// The nearest of them, the smaller of two.
         nearest: usize,
     },
-    /// Keys and values that do not belong together, or to other queries.
+    /// Queries, keys and values whose shapes do not match.
     #[error(
         "`{node}`: attention reads q, k and v of as many channels, k and v of one extent, not {given}; nearest for k and v is {nearest}"
     )]
@@ -476,8 +476,7 @@ pub enum GraphError {
         /// Which one.
         role: &'static str,
     },
-    /// A vector with an initialization that is made for weights, running statistics that would be
-    /// drawn, or a number that is not finite, or negative where it is a width.
+    /// An initialization of weights for a vector, a random one for running statistics, or an invalid number.
     #[error(
         "`{node}`: its {role} cannot start with {asked}: possible is a constant that f32 holds, for what is trained also normal:WIDTH and uniform:WIDTH, for a weight also glorot_uniform, he_normal and he_normal_fan_out; nearest is {nearest}"
     )]
@@ -491,7 +490,7 @@ pub enum GraphError {
         /// The default constant, 0 for a weight.
         nearest: f64,
     },
-    /// A size that no machine could hold.
+    /// A size beyond the limits.
     #[error(
         "`{node}`: {asked} {what} are too many: possible are up to {limit}; nearest is {limit}"
     )]

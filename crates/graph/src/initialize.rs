@@ -4,17 +4,17 @@ use crate::{Initialization, Parameter, fans};
 use partita_space::random::{absorb, unit};
 use std::ops::Range;
 
-/// The values with which a parameter starts, in memory order of its shape.
+/// Initial values of a parameter, in memory order.
 ///
-/// Each value is decided by (seed, name of the parameter, index of the element) alone, so that it does
-/// not matter who computes it, how often, or what other parameters the model has. Errors: none.
+/// Each value depends on (seed, name of the parameter, index of the element) alone, not on the rank that computes
+/// it or on other parameters.
 /// Source: Glorot and Bengio, AISTATS 2010, equation 16; He et al., ICCV 2015, equation 10; Box and
 /// Muller, Annals of Mathematical Statistics 29(2), 1958.
 pub fn initial_values(parameter: &Parameter, seed: u64) -> Vec<f64> {
     initial_part(parameter, seed, 0..parameter.volume())
 }
 
-/// Some of the [`initial_values`]: those of a range of elements.
+/// The [`initial_values`] of a range of elements.
 pub fn initial_part(parameter: &Parameter, seed: u64, elements: Range<usize>) -> Vec<f64> {
     let (fan_in, fan_out) = fans(parameter);
     let draws = Draws::new(seed, &parameter.name);
@@ -43,7 +43,7 @@ fn normal(draws: &Draws, elements: Range<u64>, deviation: f64) -> Vec<f64> {
         .collect()
 }
 
-/// The draws of one parameter.
+/// The random stream of a parameter.
 struct Draws {
     key: u64,
 }

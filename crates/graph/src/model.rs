@@ -10,19 +10,19 @@ pub struct Node {
     pub name: String,
     /// What it computes.
     pub op: Op,
-    /// Tensors it reads, all of smaller id.
+    /// Tensors it reads, all with smaller ids.
     pub inputs: Vec<NodeId>,
     /// Parameters it uses, in the order weight, bias; gamma, beta, running mean, running variance.
     pub parameters: Vec<ParameterId>,
-    /// Shape of what it computes, per sample; of a loss its input's shape.
+    /// Shape of its output per sample; for a loss, that of its input.
     pub shape: Shape,
 }
 
-/// A checked model: nodes in topological order, the first is the input, the last is the loss; nothing
-/// reads that and the auxiliary losses before it, all else is read.
+/// A checked model: nodes in topological order, first the input, last the loss. Nothing reads the losses; every
+/// other node is read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
-    /// As asked for, `cosmoflow@32+bn`, or as the text form says.
+    /// Name in the zoo, `cosmoflow@32+bn`, or in the text form.
     pub name: String,
     /// Spatial dims the model has, 1 (W), 2 (H, W) or 3.
     pub spatial_rank: usize,
@@ -43,8 +43,7 @@ impl Graph {
 
     /// Per node, whether training needs the gradient of the tensor it computes.
     ///
-    /// True from the first trained parameter on: a convolution on a node without needs no
-    /// backward-data pass.
+    /// True from the first trained parameter on: a convolution before that needs no backward-data pass.
     pub fn needs_gradient(&self) -> Vec<bool> {
         let mut needs: Vec<bool> = Vec::with_capacity(self.nodes.len());
         for id in 0..self.nodes.len() {
@@ -53,7 +52,7 @@ impl Graph {
         needs
     }
 
-    /// The same of one node, where it is known of those before.
+    /// The same for one node, given the nodes before it.
     pub(crate) fn needs_gradient_after(&self, id: NodeId, before: &[bool]) -> bool {
         let node = self.node(id);
         let trained = |&id: &ParameterId| self.parameter(id).role.is_trained();
@@ -61,7 +60,7 @@ impl Graph {
         trains || node.inputs.iter().any(|input| before[input.0])
     }
 
-    /// Per node, whether the loss depends on it; not so the auxiliary losses and what only they read.
+    /// Per node, whether the loss depends on it: false for auxiliary losses and what only they read.
     pub fn is_evaluated(&self) -> Vec<bool> {
         needed_by_last(self.nodes.iter().map(|node| &node.inputs[..]))
     }
@@ -76,8 +75,8 @@ impl Graph {
         &self.parameters[id.0]
     }
 
-    /// Elements of a sample of every node's output, with the padding that its readers or, of a transposed
-    /// convolution, it itself asks for around it. The builder bounds them by
+    /// Elements of every node's output per sample, including the padding that its readers need, or that a
+    /// transposed convolution itself needs. The builder bounds them by
     /// [`partita_space::limits::ELEMENTS_MAX`].
     pub fn padded_volumes(&self) -> Vec<u128> {
         let mut around = vec![[(0, 0); 3]; self.nodes.len()];
@@ -99,8 +98,8 @@ impl Graph {
         self.nodes.iter().zip(around).map(volume).collect()
     }
 
-    /// Multiplications and additions with weights or of attention, and elements that poolings look at, in
-    /// the forward pass of every node on a sample.
+    /// Flops of convolutions, linear layers and attention, and elements that poolings read, in the forward pass
+    /// of every node per sample.
     pub fn work(&self) -> Vec<u128> {
         let work = |node: &Node| {
             let inputs: Vec<Shape> = node.inputs.iter().map(|&id| self.node(id).shape).collect();
@@ -109,7 +108,7 @@ impl Graph {
         self.nodes.iter().map(work).collect()
     }
 
-    /// Ids of the nodes that read `id`, each as often as it does.
+    /// The nodes that read `id`, each as often as it reads it.
     pub fn consumers(&self, id: NodeId) -> Vec<NodeId> {
         let reads = |node: &Node| node.inputs.iter().filter(|&&input| input == id).count();
         self.nodes

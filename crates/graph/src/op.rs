@@ -3,7 +3,7 @@
 use crate::{Initialization, ParameterRole};
 use partita_space::Window;
 
-/// What a node computes. The set is closed: a new kind must be decided on everywhere.
+/// What a node computes.
 ///
 /// Shapes are per sample: spatial extents (D, H, W) and channels C; see [`crate::Shape`].
 #[derive(Clone, Debug, PartialEq)]
@@ -49,15 +49,15 @@ pub enum Op {
     Concat,
     /// The channels `start .. start + channels` of the input.
     Slice {
-        /// The first of them.
+        /// First channel.
         start: usize,
-        /// How many.
+        /// Number of channels.
         channels: usize,
     },
-    /// Rows of a weight (1, 1, 1, rows, channels), by the class numbers that the only channel of the
+    /// Rows of a weight (1, 1, 1, rows, channels), by the class indices that the only channel of the
     /// input holds. These come from the sample; they have no gradient.
     Embedding {
-        /// Class numbers are below this.
+        /// Class indices are below this.
         rows: usize,
         /// Output channels.
         channels: usize,
@@ -72,18 +72,18 @@ pub enum Op {
     },
     /// A smooth function of each element.
     Activation(Activation),
-    /// Of sequences q, k, v along W, for each head, a range of `channels / heads` channels:
+    /// Attention of sequences q, k, v along W, for each head, a range of `channels / heads` channels:
     /// `softmax(q k' / sqrt(channels / heads)) v`, the softmax over the positions of k and v.
     Attention {
-        /// Divides the channels.
+        /// Number of heads, a divisor of the channels.
         heads: usize,
-        /// Whether position `i` of q sees only the positions up to `i` of k and v.
+        /// Causal mask: position `i` of q attends to positions up to `i` of k and v.
         causal: bool,
     },
-    /// The scalar that training minimizes, and evaluation reports; the last node.
+    /// The loss: the scalar that training minimizes and evaluation reports; the last node.
     Loss(Loss),
-    /// What training adds to the scalar that it minimizes, times `weight`: of the same kind as the
-    /// loss, and against the same target. Evaluation leaves it out, with all that only it reads.
+    /// An auxiliary loss, which training adds with `weight`: of the same kind as the loss, and with the same
+    /// target. Evaluation omits it, and whatever only it reads.
     AuxiliaryLoss {
         /// The kind.
         loss: Loss,
@@ -93,7 +93,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it has weights, by whose columns its output channels can be shared out.
+    /// Whether it has weights whose columns split its output channels.
     pub fn has_weights(&self) -> bool {
         match self {
             Self::Convolution(_)
@@ -126,7 +126,7 @@ impl Op {
         }
     }
 
-    /// The kind of a loss, auxiliary or not.
+    /// Kind of the loss, auxiliary or not.
     pub fn loss(&self) -> Option<Loss> {
         match self {
             Self::Loss(loss) | Self::AuxiliaryLoss { loss, .. } => Some(*loss),
@@ -296,7 +296,7 @@ pub enum Loss {
     MeanSquaredError,
     /// Negative log of the softmax over C at the target class, mean over samples and positions.
     SoftmaxCrossEntropy {
-        /// Part of the weight, in `[0, 1)`, that all classes share equally; the target has the rest.
+        /// Label smoothing in `[0, 1)`: the part of the target's weight that is spread evenly over all classes.
         /// Source: Szegedy et al., CVPR 2016, section 7; PyTorch, `CrossEntropyLoss`.
         smoothing: f64,
     },

@@ -1,8 +1,8 @@
-//! Parameters: what they are, their shapes and how they start.
+//! Parameters: their roles, shapes and initialization.
 
 use std::fmt;
 
-/// What a parameter is to the operation that uses it.
+/// The role of a parameter in its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ParameterRole {
     /// (Kd, Kh, Kw, C / groups, F) of a convolution, (Kd, Kh, Kw, F / groups, C) of a transposed one,
@@ -33,7 +33,7 @@ impl ParameterRole {
         }
     }
 
-    /// How a parameter of this role starts unless the model says otherwise.
+    /// Default initialization of parameters with this role.
     pub fn default_initialization(self) -> Initialization {
         match self {
             Self::Weight => Initialization::GlorotUniform,
@@ -51,7 +51,7 @@ impl ParameterRole {
     }
 }
 
-/// How a parameter starts.
+/// Initialization of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initialization {
     /// Uniform in `+-sqrt(6 / (fan_in + fan_out))`, fans counted with the kernel's volume.
@@ -64,7 +64,7 @@ pub enum Initialization {
     Normal(f64),
     /// Uniform in plus or minus this limit.
     Uniform(f64),
-    /// One value everywhere.
+    /// A constant.
     Constant(f64),
 }
 
@@ -81,16 +81,16 @@ impl fmt::Display for Initialization {
     }
 }
 
-/// A parameter, a node of its own: several operations may share it.
+/// A parameter, which several operations may share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     /// Unique, `layer.role`.
     pub name: String,
-    /// What it is.
+    /// Role in its operations.
     pub role: ParameterRole,
     /// (Kd, Kh, Kw, C, F); vectors are (1, 1, 1, 1, F).
     pub shape: [usize; 5],
-    /// How it starts.
+    /// Initialization.
     pub initialization: Initialization,
 }
 
@@ -104,8 +104,8 @@ impl Parameter {
 /// Inputs per output and outputs per input of a parameter, (fan_in, fan_out), for initialization.
 ///
 /// A weight (Kd, Kh, Kw, C / groups, F) has `K * C / groups` and `K * F`, K being the kernel's volume;
-/// a vector of F elements has 1 and F. A transposed convolution counts as the convolution whose adjoint
-/// it is, as in PyTorch.
+/// a vector of F elements has 1 and F. A transposed convolution counts as the convolution of which it is the
+/// adjoint, as in PyTorch.
 /// Source: Glorot and Bengio, AISTATS 2010, section 4.2.1, with a kernel's taps counted as units.
 pub fn fans(parameter: &Parameter) -> (usize, usize) {
     let [d, h, w, channels, features] = parameter.shape;

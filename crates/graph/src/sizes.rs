@@ -1,18 +1,18 @@
-//! Sizes of layers and of the model. They are checked while it is built, so that no later product or sum of
-//! them overflows.
+//! Bounds on sizes of layers and of the model, checked while it is built so that no later product or sum
+//! overflows.
 
 use crate::infer::parameter_shapes;
 use crate::{Convolution, GraphError, Op, ParameterRole, Pool, Shape, TransposedConvolution};
 use partita_space::limits::ELEMENTS_MAX;
 
-/// Flops of one layer and sample.
+/// Most flops of a layer per sample.
 const MAX_FLOPS: u64 = 1 << 52;
-/// Elements of all layers and sample, or of all parameters: bytes of values and gradients fit in 64 bits.
+/// Most elements of all layers per sample, or of all parameters: their bytes with gradients fit in 64 bits.
 const MAX_MODEL_ELEMENTS: u64 = 1 << 56;
-/// Flops of all layers and sample in the forward pass: those of a training step fit in 64 bits.
+/// Most flops of all layers per sample in the forward pass: those of a training step fit in 64 bits.
 const MAX_MODEL_FLOPS: u64 = 1 << 60;
 
-/// Refuses a layer that computes or holds more than can be counted.
+/// Errors: a layer with too many flops or elements.
 pub(crate) fn check_sizes(
     node: &str,
     op: &Op,
@@ -33,7 +33,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// With one more node and elements of parameters of its own, unless that makes more than can be counted.
+    /// Adds a node with so many elements of its own parameters. Errors: too many in all.
     pub(crate) fn with(
         mut self,
         node: &str,
@@ -68,14 +68,14 @@ impl Totals {
     }
 }
 
-/// Refuses padding that makes a tensor larger than can be counted.
+/// Errors: too many elements with padding.
 pub(crate) fn check_padded_volume(node: &str, volume: u128) -> Result<(), GraphError> {
     let what = "elements of its output with the padding that its readers ask for";
     at_most(node, what, volume, ELEMENTS_MAX)
 }
 
-/// Elements around a tensor, before and after each spatial dim, that an operation reads as padding: zeros,
-/// or those of the other end. A transposed convolution has them around its output.
+/// Padding of an operation before and after each spatial dim of its input, or of the output of a transposed
+/// convolution.
 pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
     match op {
         Op::Convolution(Convolution { window, .. })
@@ -111,7 +111,7 @@ pub(crate) fn flops_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128
     }
 }
 
-/// [`flops_per_sample`], and of a pooling the elements that it looks at.
+/// [`flops_per_sample`], and the elements that a pooling reads.
 pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 {
     let Some(input) = inputs.first() else {
         return 0;
@@ -154,7 +154,7 @@ pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 
     }
 }
 
-/// Refuses a parameter of more elements than can be counted exactly.
+/// Errors: too many elements.
 pub(crate) fn check_parameter_volume(node: &str, shape: [usize; 5]) -> Result<(), GraphError> {
     at_most(
         node,
@@ -164,7 +164,7 @@ pub(crate) fn check_parameter_volume(node: &str, shape: [usize; 5]) -> Result<()
     )
 }
 
-/// Refuses a tensor of more elements than can be counted.
+/// Errors: too many elements.
 pub(crate) fn check_volume(node: &str, shape: Shape) -> Result<(), GraphError> {
     let [d, h, w] = shape.extent;
     let volume = product(&[d, h, w, shape.channels]);

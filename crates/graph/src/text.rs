@@ -38,9 +38,9 @@
 //! loss = softmax_cross_entropy a smoothing=0.1
 //! ```
 //!
-//! A sequence lies along W. An `embedding` reads one channel of class numbers of the sample, and may share
-//! its weights, (1, 1, 1, rows, channels). An `attention` reads q, k and v. `smoothing` shares out a part
-//! of a target's weight among all classes; it may be left out, and may differ between losses.
+//! A sequence lies along W. An `embedding` reads one channel of class indices of the sample, and may share
+//! its weights, (1, 1, 1, rows, channels). An `attention` reads q, k and v. `smoothing` is label
+//! smoothing; it may be left out, and may differ between losses.
 //!
 //! An `add` reads two tensors, a `concat` two or more of equal extents, whose channels come one after
 //! the other in the order of the line.
@@ -50,8 +50,8 @@
 //! weights are those of that `conv`, (Kd, Kh, Kw, F / groups, C).
 //!
 //! A `conv` may leave out `stride=1`, `dilation=1`, `pad=0`, `padding=zero` and `groups=1`, a
-//! `conv_transpose` all but the `padding`, and `output_padding=0`, a pooling `pad=0`; all else whose
-//! custom differs between frameworks must be said. A parameter is shared by its name in place of a
+//! `conv_transpose` all but the `padding`, and `output_padding=0`, a pooling `pad=0`; whatever differs
+//! between frameworks must be given. A parameter is shared by its name in place of a
 //! value: `weight=`, `bias=`, `gamma=` or `beta=LAYER.ROLE`. Initializations are set by `init` for
 //! weights and `init_ROLE` for the others: `constant:NUMBER` (for vectors just `NUMBER`); for what is
 //! trained also `normal:DEVIATION` and `uniform:LIMIT`; for weights also `glorot_uniform`, `he_normal`
@@ -67,7 +67,7 @@ pub use print::print;
 use crate::GraphError;
 use thiserror::Error;
 
-/// Why a text is no model. Lines count from 1.
+/// Why a text is not a model. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum TextError {
     /// The text does not begin with its model line.

@@ -1,7 +1,6 @@
-//! What follows from who reads whom, for nodes in topological order. Whatever is numbered in such an order
-//! has an id of its own, as [`crate::NodeId`].
+//! Traversals of nodes in topological order, with an index type such as [`crate::NodeId`].
 
-/// Who reads each node, each once, from what each node reads.
+/// The readers of each node, each once, from the inputs of all nodes.
 pub fn readers<'n, Id>(inputs: impl ExactSizeIterator<Item = &'n [Id]>) -> Vec<Vec<Id>>
 where
     Id: Copy + PartialEq + From<usize> + Into<usize> + 'n,
@@ -19,7 +18,7 @@ where
     readers
 }
 
-/// Whether the last node depends on each node, itself included, from what each node reads.
+/// Whether the last node depends on each node, itself included, from the inputs of all nodes.
 pub fn needed_by_last<'n, Id>(
     inputs: impl DoubleEndedIterator<Item = &'n [Id]> + ExactSizeIterator,
 ) -> Vec<bool>

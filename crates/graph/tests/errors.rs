@@ -379,7 +379,7 @@ fn names_and_order() {
         &["line 4", "nothing reads `d`", "`e`"],
     );
     check(&refusal("d = relu x"), &["line 2", "no node `x`"]);
-    check(&refusal(""), &["`m` has nothing to read"]);
+    check(&refusal(""), &["`m` has no input"]);
 }
 
 #[test]
@@ -619,7 +619,7 @@ fn what_only_the_builder_can_be_asked() {
     let error = builder.relu("r", NodeId(7)).unwrap_err();
     check(
         &error.to_string(),
-        &["`r` asks for node 7", "there are 1", "nearest is 0"],
+        &["`r` uses node 7", "there are 1", "nearest is 0"],
     );
     let error = builder.node("y", Op::Input, &[], &[]).unwrap_err();
     assert!(matches!(error, GraphError::SecondInput { .. }), "{error}");
@@ -637,7 +637,7 @@ fn what_only_the_builder_can_be_asked() {
     let error = builder.node("b", norm.clone(), &[x], &sources).unwrap_err();
     check(
         &error.to_string(),
-        &["`b` asks for parameter 3", "there are 0", "none"],
+        &["`b` uses parameter 3", "there are 0", "none"],
     );
     builder.batch_norm("b", x, 1.0, 0.5).unwrap();
     let mean = builder.find_parameter("b.running_mean").unwrap();

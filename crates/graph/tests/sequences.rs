@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // The setting for tests leaves out their helper functions.
 
-use partita_graph::{Initialization, count, initial_values, text};
+use partita_graph::text::TextError;
+use partita_graph::{GraphError, Initialization, count, initial_values, text};
 
 /// Lines in their printed form.
 const PRINTED: &str = "model sequences
@@ -50,100 +51,108 @@ fn attention_counts_two_products_forward_and_five_backward() {
     assert_eq!(counts.parameters, 5 * 8 + 3 * 8 + 3 * 8 + 8 * 8 + 8);
 }
 
-/// Refused behind an input of 3 channels and 6 positions, of which `k` is one and `e` its embedding.
-fn assert_refused(line: &str, parts: &[&str]) {
+/// The error of a line after an input of 3 channels and 6 positions, its first channel `k`, and an embedding
+/// `e` of that.
+fn refusal(line: &str) -> TextError {
     let model = "model m\ninput x channels=3 extent=6\nk = slice x start=0 channels=1\n\
         e = embedding k rows=4 channels=6\n";
-    let read = text::parse(&format!("{model}{line}"));
-    let error = read.unwrap_err().to_string();
-    for part in parts {
-        assert!(error.contains(part), "{part:?} is not in {error:?}");
+    text::parse(&format!("{model}{line}")).unwrap_err()
+}
+
+fn graph_refusal(line: &str) -> GraphError {
+    match refusal(line) {
+        TextError::Graph { error, .. } => *error,
+        other => panic!("{line}: {other}"),
+    }
+}
+
+/// Key and nearest valid value of a number out of range.
+fn out_of_range(line: &str) -> (&'static str, String) {
+    match graph_refusal(line) {
+        GraphError::OutOfRange { key, nearest, .. } => (key, nearest),
+        other => panic!("{line}: {other}"),
     }
 }
 
 #[test]
 fn slices_and_embeddings_that_do_not_fit_are_refused() {
-    for (line, parts) in [
-        (
-            "d = slice x start=2 channels=2",
-            &[
-                "start=2 channels=2",
-                "3 channels",
-                "nearest is start=2 channels=1",
-            ][..],
-        ),
-        (
-            "d = slice x start=9 channels=1",
-            &["nearest is start=2 channels=1"],
-        ),
-        (
-            "d = slice x start=0 channels=0",
-            &["channels=0", "nearest is 1"],
-        ),
-        (
-            "d = embedding x rows=4 channels=2",
-            &["one channel of class numbers", "has 3", "`slice`"],
-        ),
-        (
-            "c = conv e filters=1 kernel=1 bias=false\nd = embedding c rows=4 channels=2",
-            &[
-                "line 6",
-                "`c` depends on parameters",
-                "nearest is to read `x`",
-            ],
-        ),
-        (
-            "d = embedding k rows=0 channels=2",
-            &["rows=0", "nearest is 1"],
-        ),
-        (
-            "d = embedding k rows=4 channels=2 bias=true",
-            &["no key `bias`"],
-        ),
-    ] {
-        assert_refused(line, parts);
+    for (start, asked) in [(2, 2), (9, 1)] {
+        let error = graph_refusal(&format!("d = slice x start={start} channels={asked}"));
+        let GraphError::Slice { input, nearest, .. } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!((*input, nearest.as_str()), (3, "start=2 channels=1"));
     }
+    for (line, key) in [
+        ("d = slice x start=0 channels=0", "channels"),
+        ("d = embedding k rows=0 channels=2", "rows"),
+    ] {
+        assert_eq!(out_of_range(line), (key, "1".to_owned()));
+    }
+    let error = graph_refusal("d = embedding x rows=4 channels=2");
+    assert!(
+        matches!(error, GraphError::EmbeddingChannels { asked: 3, .. }),
+        "{error}"
+    );
+    let trained = "c = conv e filters=1 kernel=1 bias=false\nd = embedding c rows=4 channels=2";
+    let GraphError::EmbeddingOfTrained { input, nearest, .. } = graph_refusal(trained) else {
+        panic!("`c` depends on parameters")
+    };
+    assert_eq!((input.as_str(), nearest.as_str()), ("c", "x"));
 }
 
 #[test]
 fn layers_of_sequences_that_do_not_fit_are_refused() {
-    for (line, parts) in [
-        ("d = layer_norm e epsilon=0", &["epsilon=0", "above 0"][..]),
-        (
-            "d = attention e e e heads=4 causal=true",
-            &["heads=4 must divide 6", "1, 2, 3, 6", "nearest is 3"],
+    assert_eq!(out_of_range("d = layer_norm e epsilon=0").0, "epsilon");
+    let (key, nearest) = out_of_range("d = softmax_cross_entropy e smoothing=1");
+    assert!(
+        key == "smoothing" && nearest.starts_with("0.99"),
+        "{nearest}"
+    );
+    let heads = graph_refusal("d = attention e e e heads=4 causal=true");
+    assert!(
+        matches!(&heads, GraphError::Heads { possible, nearest: 3, .. } if possible == "1, 2, 3, 6"),
+        "{heads}"
+    );
+    let two = graph_refusal("d = attention e e heads=2 causal=true");
+    assert!(
+        matches!(
+            two,
+            GraphError::InputCount {
+                asked: 2,
+                expected: 3,
+                ..
+            }
         ),
-        (
-            "d = attention e e heads=2 causal=true",
-            &["reads 3 tensor(s), 2 given"],
-        ),
-        (
-            "d = attention e x x heads=2 causal=true",
-            &[
-                "1x1x6 with 6 channels, 1x1x6 with 3 channels",
-                "nearest for k and v is",
-            ],
-        ),
-        (
-            "d = attention e e e heads=2",
-            &["needs the key `causal`", "causal=false"],
-        ),
-        (
-            "d = softmax_cross_entropy e smoothing=1",
-            &["smoothing=1", "below 1", "nearest is 0.99"],
-        ),
-        ("d = mse e smoothing=0.1", &["mse has no key `smoothing`"]),
+        "{two}"
+    );
+    let shapes = graph_refusal("d = attention e x x heads=2 causal=true");
+    assert!(
+        matches!(shapes, GraphError::AttentionShapes { .. }),
+        "{shapes}"
+    );
+    let causal = refusal("d = attention e e e heads=2");
+    assert!(
+        matches!(causal, TextError::MissingKey { key: "causal", .. }),
+        "{causal}"
+    );
+    for line in [
+        "d = embedding k rows=4 channels=2 bias=true",
+        "d = mse e smoothing=0.1",
     ] {
-        assert_refused(line, parts);
+        let error = refusal(line);
+        assert!(matches!(error, TextError::UnknownKey { .. }), "{error}");
     }
 }
 
 #[test]
 fn planes_have_no_positions() {
     let plane = "model m\ninput x channels=2 extent=3x4\nd = positions x";
-    let error = text::parse(plane).unwrap_err().to_string();
-    assert!(error.contains("sequences along W"), "{error}");
-    assert!(error.contains("1x3x4 with 2 channels"), "{error}");
+    let error = text::parse(plane).unwrap_err();
+    let TextError::Graph { error, .. } = error else {
+        panic!("{error}")
+    };
+    assert!(matches!(*error, GraphError::NoSequence { .. }), "{error}");
 }
 
 #[test]

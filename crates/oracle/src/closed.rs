@@ -1,4 +1,4 @@
-//! Closed forms of ParaDL: a step's time and memory from a table of layers, nothing lowered or played.
+//! Closed forms of ParaDL: time and memory of a step from a table of layers, without a program.
 //!
 //! Source: the technical report of October 2020 on the ParaDL oracle, table III and equations 3 to 22, of
 //! which `Source` names what differs; data with spatial parallelism as its public tool computes it. The
@@ -15,7 +15,7 @@
 use partita_space::{Bytes, Seconds};
 use std::ops::Range;
 
-/// What is known of a layer.
+/// A layer in the closed forms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LayerRow {
     /// Elements of the input for a sample.
@@ -30,63 +30,63 @@ pub struct LayerRow {
     pub backward: Seconds,
     /// Seconds of an update on one rank.
     pub update: Seconds,
-    /// Whether strategies that split layers split this one; else each rank of a group computes all of it.
+    /// Whether parallelism within layers splits this one; otherwise each rank of a group computes all of it.
     pub is_split: bool,
-    /// Elements of the input of a sample that a rank gets from neighbors where samples are split as asked.
+    /// Elements of the input of a sample that a rank receives from its neighbors as halo.
     pub halo_inputs: f64,
-    /// The same of the gradient of the output.
+    /// The same for the gradient of the output.
     pub halo_outputs: f64,
-    /// The most ranks over which the positions of a sample can be split here.
+    /// The most ranks over which the positions of a sample can be split in this layer.
     pub positions: usize,
-    /// Channels that are read.
+    /// Input channels.
     pub channels: usize,
-    /// Channels that are computed.
+    /// Output channels.
     pub filters: usize,
 }
 
-/// A message of `m` bytes takes `start + m * byte`.
+/// A link on which a message of `m` bytes takes `latency + m * byte`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Wire {
+pub struct Link {
     /// Seconds of an empty message.
-    pub start: Seconds,
-    /// Seconds of a byte.
+    pub latency: Seconds,
+    /// Seconds per byte.
     pub byte: Seconds,
 }
 
 /// The slowest link of each kind of traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Wires {
-    /// Between neighbors: halos, and what passes from stage to stage.
-    pub pair: Wire,
+pub struct Links {
+    /// Between neighbors: halos, and activations between stages.
+    pub pair: Link,
     /// The ring within a group of ranks that share samples, filters or channels.
-    pub group: Wire,
-    /// The ring over groups, or over all ranks where there is no group.
-    pub across: Wire,
+    pub group: Link,
+    /// The ring across groups, or over all ranks if there are no groups.
+    pub across: Link,
 }
 
-/// How a training is split.
+/// How a training is parallelized.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Split {
-    /// Not at all.
+pub enum Parallelism {
+    /// One rank.
     Serial,
     /// Samples over so many ranks.
     Data(usize),
     /// The positions of every sample over so many ranks.
     Spatial(usize),
-    /// Layers over ranks, as ranges of the table, with so many segments of a mini-batch.
+    /// Stages as ranges of layers, and the number of micro-batches.
     Pipeline(Vec<Range<usize>>, usize),
     /// The filters of each layer over so many ranks.
     Filter(usize),
-    /// The channels that each layer reads over so many ranks.
+    /// The input channels of each layer over so many ranks.
     Channel(usize),
     /// Samples over `[p1, _]` groups, filters over the `[_, p2]` ranks of a group.
     DataFilter([usize; 2]),
-    /// Samples over `[p1, _]` groups, positions of each over the `[_, p2]` ranks of a group, up to the last
-    /// layer that is split; its output is gathered.
+    /// Samples over `[p1, _]` groups, positions over the `[_, p2]` ranks of a group, up to the last layer
+    /// that is split; its output is gathered.
     DataSpatial([usize; 2]),
 }
 
-impl Split {
+impl Parallelism {
     /// Its name in lower case.
     pub fn name(&self) -> &'static str {
         match self {
@@ -102,7 +102,7 @@ impl Split {
     }
 }
 
-/// What the closed forms say of a step.
+/// Time and memory of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// Seconds of computation.
@@ -111,7 +111,7 @@ pub struct Estimate {
     pub communication: Seconds,
     /// Memory of the rank that needs most.
     pub memory: Bytes,
-    /// The most ranks that can be used.
+    /// The most ranks that this parallelism can use.
     pub ranks_max: usize,
 }
 
@@ -122,30 +122,30 @@ impl Estimate {
     }
 }
 
-/// About how long a step takes under a mixture of forms, which no form describes: the computation in
-/// equal parts, and the longer of the communication of samples with positions (`by_tiles`) and of samples
-/// with filters (`by_shares`), of which the first moves a part alone where filters are shared by `shares`
-/// ranks. `serial` is the step of one of `ranks` ranks alone.
-pub fn of_mixture(
+/// An approximation for parallelism that combines data, spatial and filter, for which there is no closed
+/// form. The computation is divided evenly over `ranks`. The communication is the larger of `data_spatial`,
+/// divided by the `filters` ranks that split its tensors further, and of `data_filter`. `serial` is the step
+/// on one rank.
+pub fn hybrid_seconds(
     serial: &Estimate,
-    [by_tiles, by_shares]: [&Estimate; 2],
+    [data_spatial, data_filter]: [&Estimate; 2],
     ranks: usize,
-    shares: usize,
+    filters: usize,
 ) -> Seconds {
     let parts = 1.0 / ranks as f64;
-    let by_tiles = by_tiles.communication;
-    let moved = match shares {
-        1 => by_tiles,
-        _ => by_shares
+    let data_spatial = data_spatial.communication;
+    let communication = match filters {
+        1 => data_spatial,
+        _ => data_filter
             .communication
-            .max(by_tiles * (1.0 / shares as f64)),
+            .max(data_spatial * (1.0 / filters as f64)),
     };
-    serial.compute * parts + moved
+    serial.compute * parts + communication
 }
 
-/// A training as the closed forms see it.
+/// The layers and the batch of a training.
 #[derive(Clone, Copy, Debug)]
-pub struct Table<'a> {
+pub struct LayerTable<'a> {
     /// Its layers in order.
     pub layers: &'a [LayerRow],
     /// Samples of a step, of all ranks.
@@ -154,17 +154,25 @@ pub struct Table<'a> {
     pub item: usize,
 }
 
-impl Table<'_> {
-    /// A step under this split.
-    pub fn estimate(&self, split: &Split, wires: &Wires) -> Estimate {
+impl LayerTable<'_> {
+    /// Time and memory of a step.
+    pub fn estimate(&self, split: &Parallelism, links: &Links) -> Estimate {
         let [compute, communication] = match split {
-            Split::Serial => [self.compute(1.0, 1.0) + self.update(1.0), 0.0],
-            Split::Data(ranks) => self.data(*ranks as f64, wires),
-            Split::Spatial(ranks) => self.spatial(*ranks as f64, wires),
-            Split::Pipeline(stages, segments) => self.pipeline(stages, *segments as f64, wires),
-            Split::Filter(ranks) | Split::Channel(ranks) => self.shares(1.0, *ranks as f64, wires),
-            Split::DataFilter([groups, ranks]) => self.shares(*groups as f64, *ranks as f64, wires),
-            Split::DataSpatial([groups, ranks]) => self.tiles(*groups as f64, *ranks as f64, wires),
+            Parallelism::Serial => [self.compute(1.0, 1.0) + self.update(1.0), 0.0],
+            Parallelism::Data(ranks) => self.data(*ranks as f64, links),
+            Parallelism::Spatial(ranks) => self.spatial(*ranks as f64, links),
+            Parallelism::Pipeline(stages, micro_batches) => {
+                self.pipeline(stages, *micro_batches as f64, links)
+            }
+            Parallelism::Filter(ranks) | Parallelism::Channel(ranks) => {
+                self.data_filter(1.0, *ranks as f64, links)
+            }
+            Parallelism::DataFilter([groups, ranks]) => {
+                self.data_filter(*groups as f64, *ranks as f64, links)
+            }
+            Parallelism::DataSpatial([groups, ranks]) => {
+                self.data_spatial(*groups as f64, *ranks as f64, links)
+            }
         };
         Estimate {
             compute: Seconds(compute),
@@ -174,7 +182,7 @@ impl Table<'_> {
         }
     }
 
-    /// `B/p1 sum (FW + BW)`, of split layers by `p2`.
+    /// `B/p1 sum (FW + BW)`, divided by `p2` for split layers.
     fn compute(&self, groups: f64, ranks: f64) -> f64 {
         let seconds = |layer: &LayerRow| {
             let whole = (layer.forward + layer.backward).0;
@@ -183,7 +191,7 @@ impl Table<'_> {
         self.batch as f64 / groups * self.sum(seconds)
     }
 
-    /// `sum WU`, of split layers by `p2`.
+    /// `sum WU`, divided by `p2` for split layers.
     fn update(&self, ranks: f64) -> f64 {
         self.sum(|layer| {
             if layer.is_split {
@@ -195,25 +203,25 @@ impl Table<'_> {
     }
 
     /// `B/p sum (FW + BW) + sum WU`; `2 (p-1) (a + |w|/p d b)`.
-    fn data(&self, ranks: f64, wires: &Wires) -> [f64; 2] {
+    fn data(&self, ranks: f64, links: &Links) -> [f64; 2] {
         [
             self.compute(ranks, 1.0) + self.update(1.0),
-            self.allreduce(ranks, self.weights(), wires.across),
+            self.allreduce(ranks, self.weights(), links.across),
         ]
     }
 
     /// As data parallelism, and for each layer with a halo `2 (2 a + B (halo(x) + halo(dy)) d b)`.
-    fn spatial(&self, ranks: f64, wires: &Wires) -> [f64; 2] {
+    fn spatial(&self, ranks: f64, links: &Links) -> [f64; 2] {
         let batch = self.batch as f64;
         let halos = self.sum(|layer| {
             let halo = batch * (layer.halo_inputs + layer.halo_outputs);
             if halo > 0.0 && layer.is_split {
-                2.0 * (2.0 * wires.pair.start.0 + self.bytes(halo) * wires.pair.byte.0)
+                2.0 * (2.0 * links.pair.latency.0 + self.bytes(halo) * links.pair.byte.0)
             } else {
                 0.0
             }
         });
-        let gradients = self.allreduce(ranks, self.weights(), wires.across);
+        let gradients = self.allreduce(ranks, self.weights(), links.across);
         [
             self.compute(1.0, ranks) + self.update(1.0),
             gradients + halos,
@@ -224,7 +232,7 @@ impl Table<'_> {
     ///
     /// Source: equation 12 has the update within the product, though it comes once a step and not once a
     /// sample; here it is outside.
-    fn pipeline(&self, stages: &[Range<usize>], segments: f64, wires: &Wires) -> [f64; 2] {
+    fn pipeline(&self, stages: &[Range<usize>], micro_batches: f64, links: &Links) -> [f64; 2] {
         let (ranks, batch) = (stages.len() as f64, self.batch as f64);
         let most = |of: &dyn Fn(&LayerRow) -> f64| {
             let sums = stages
@@ -234,17 +242,17 @@ impl Table<'_> {
         };
         let forward = most(&|layer| layer.forward.0);
         let backward = most(&|layer| layer.backward.0);
-        let turns = batch * (ranks + segments - 1.0) / segments;
+        let turns = batch * (ranks + micro_batches - 1.0) / micro_batches;
         let borders = stages.split_last().map_or(&[][..], |(_, before)| before);
         let messages = borders.iter().filter_map(|stage| {
             let last = self.layers[stage.clone()].last()?;
-            let bytes = self.bytes(batch / segments * last.outputs);
-            Some(wires.pair.start.0 + bytes * wires.pair.byte.0)
+            let bytes = self.bytes(batch / micro_batches * last.outputs);
+            Some(links.pair.latency.0 + bytes * links.pair.byte.0)
         });
         let longest = messages.fold(0.0, f64::max);
         [
             turns * (forward + backward) + most(&|layer| layer.update.0),
-            2.0 * (ranks + segments - 2.0) * longest,
+            2.0 * (ranks + micro_batches - 2.0) * longest,
         ]
     }
 
@@ -254,18 +262,18 @@ impl Table<'_> {
     /// Of the factor 3 one is an allgather of the filters, two are an allreduce of what they give to the
     /// gradient of the input; of channels it is the other way round. The printed form takes shares of all
     /// gradients, those of layers that are not split too.
-    fn shares(&self, groups: f64, ranks: f64, wires: &Wires) -> [f64; 2] {
+    fn data_filter(&self, groups: f64, ranks: f64, links: &Links) -> [f64; 2] {
         let (batch, all) = (self.batch as f64, groups * ranks);
         let inner = self.layers.split_last().map_or(&[][..], |(_, inner)| inner);
         let gathers = inner.iter().filter(|layer| layer.is_split).map(|layer| {
             let bytes = self.bytes(batch * layer.outputs / all);
-            wires.group.start.0 + bytes * wires.group.byte.0
+            links.group.latency.0 + bytes * links.group.byte.0
         });
         let gathers = 3.0 * (ranks - 1.0) * gathers.sum::<f64>();
         let weights = self.weights() / ranks;
         [
             self.compute(groups, ranks) + self.update(ranks),
-            gathers + self.allreduce(groups, weights, wires.across),
+            gathers + self.allreduce(groups, weights, links.across),
         ]
     }
 
@@ -275,12 +283,12 @@ impl Table<'_> {
     /// `2 (p1-1) (a + |w|/p1 d b)`.
     ///
     /// Source: the public tool; the report has no such row.
-    fn tiles(&self, groups: f64, ranks: f64, wires: &Wires) -> [f64; 2] {
+    fn data_spatial(&self, groups: f64, ranks: f64, links: &Links) -> [f64; 2] {
         let samples = self.batch as f64 / groups;
         let halos = self.sum(|layer| {
             if layer.halo_inputs > 0.0 && layer.is_split {
                 let bytes = self.bytes(samples * layer.halo_inputs);
-                4.0 * (wires.pair.start.0 + bytes * wires.pair.byte.0)
+                4.0 * (links.pair.latency.0 + bytes * links.pair.byte.0)
             } else {
                 0.0
             }
@@ -288,37 +296,37 @@ impl Table<'_> {
         let last = self.layers.iter().rfind(|layer| layer.is_split);
         let gather = last.map_or(0.0, |layer| {
             let bytes = self.bytes(samples * layer.outputs / ranks);
-            2.0 * (ranks - 1.0) * (wires.group.start.0 + bytes * wires.group.byte.0)
+            2.0 * (ranks - 1.0) * (links.group.latency.0 + bytes * links.group.byte.0)
         });
-        let within = self.allreduce(ranks, self.weights(), wires.group);
-        let between = self.allreduce(groups, self.weights(), wires.across);
+        let within = self.allreduce(ranks, self.weights(), links.group);
+        let between = self.allreduce(groups, self.weights(), links.across);
         [
             self.compute(groups, ranks) + self.update(1.0),
             halos + gather + within + between,
         ]
     }
 
-    /// `2 (p-1) (a + m/p b)`, `m` being the bytes of so many elements.
-    fn allreduce(&self, ranks: f64, elements: f64, wire: Wire) -> f64 {
+    /// Ring allreduce: `2 (p-1) (a + m/p b)`, with `m` the bytes of so many elements.
+    fn allreduce(&self, ranks: f64, elements: f64, link: Link) -> f64 {
         let part = self.bytes(elements) / ranks;
-        2.0 * (ranks - 1.0) * (wire.start.0 + part * wire.byte.0)
+        2.0 * (ranks - 1.0) * (link.latency.0 + part * link.byte.0)
     }
 
-    /// `2 d sum (samples (|x| + |y|) + |w|)`, each by the ranks that share it.
-    fn memory(&self, split: &Split) -> f64 {
+    /// `2 d sum (B (|x| + |y|) + |w|)`, each divided by the ranks that split it.
+    fn memory(&self, split: &Parallelism) -> f64 {
         let [samples, positions, weights] = match split {
-            Split::Serial => [1, 1, 1],
-            Split::Data(ranks) => [*ranks, 1, 1],
-            Split::Spatial(ranks) => [1, *ranks, 1],
-            Split::Filter(ranks) | Split::Channel(ranks) => [1, 1, *ranks],
-            Split::DataFilter([groups, ranks]) => [*groups, 1, *ranks],
-            Split::DataSpatial([groups, ranks]) => [*groups, *ranks, 1],
-            Split::Pipeline(stages, _) => {
-                let stages = stages.iter().map(|stage| Table {
+            Parallelism::Serial => [1, 1, 1],
+            Parallelism::Data(ranks) => [*ranks, 1, 1],
+            Parallelism::Spatial(ranks) => [1, *ranks, 1],
+            Parallelism::Filter(ranks) | Parallelism::Channel(ranks) => [1, 1, *ranks],
+            Parallelism::DataFilter([groups, ranks]) => [*groups, 1, *ranks],
+            Parallelism::DataSpatial([groups, ranks]) => [*groups, *ranks, 1],
+            Parallelism::Pipeline(stages, _) => {
+                let stages = stages.iter().map(|stage| LayerTable {
                     layers: &self.layers[stage.clone()],
                     ..*self
                 });
-                let each = stages.map(|stage| stage.memory(&Split::Serial));
+                let each = stages.map(|stage| stage.memory(&Parallelism::Serial));
                 return each.fold(0.0, f64::max);
             }
         };
@@ -334,21 +342,21 @@ impl Table<'_> {
         2.0 * self.bytes(elements)
     }
 
-    /// Over how many ranks a mini-batch, the smallest layer or all layers can be split.
-    fn ranks_max(&self, split: &Split) -> usize {
+    /// The most ranks over which the mini-batch, the smallest layer or the list of layers can be split.
+    fn ranks_max(&self, split: &Parallelism) -> usize {
         let least = |of: &dyn Fn(&LayerRow) -> usize| {
             let split = self.layers.iter().filter(|layer| layer.is_split);
             split.map(of).min().unwrap_or(1)
         };
         match split {
-            Split::Serial => 1,
-            Split::Data(_) => self.batch,
-            Split::Spatial(_) => least(&|layer| layer.positions),
-            Split::Pipeline(..) => self.layers.len(),
-            Split::Filter(_) => least(&|layer| layer.filters),
-            Split::Channel(_) => least(&|layer| layer.channels),
-            Split::DataFilter(_) => self.batch * least(&|layer| layer.filters),
-            Split::DataSpatial(_) => self.batch * least(&|layer| layer.positions),
+            Parallelism::Serial => 1,
+            Parallelism::Data(_) => self.batch,
+            Parallelism::Spatial(_) => least(&|layer| layer.positions),
+            Parallelism::Pipeline(..) => self.layers.len(),
+            Parallelism::Filter(_) => least(&|layer| layer.filters),
+            Parallelism::Channel(_) => least(&|layer| layer.channels),
+            Parallelism::DataFilter(_) => self.batch * least(&|layer| layer.filters),
+            Parallelism::DataSpatial(_) => self.batch * least(&|layer| layer.positions),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Predicted against measured seconds.
+//! Compares predicted with measured times.
 
 use crate::prediction::{Prediction, TaskPrediction};
 use partita_program::{Lane, Program, Task};
@@ -10,90 +10,89 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Why a prediction and traces cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompareError {
-    /// Prediction, program and traces are not of one program.
+    /// Prediction and traces are of different programs.
     #[error(
         "the prediction is of program {prediction}, the traces are of {measured}, the program is \
          {program}; predict and measure the same program"
     )]
     Digests {
-        /// Of the prediction.
+        /// Digest in the prediction.
         prediction: String,
-        /// Of the traces.
+        /// Digest in the traces.
         measured: String,
-        /// Of the program given.
+        /// Digest of the program.
         program: String,
     },
-    /// The prediction is none of a program.
+    /// The prediction is invalid.
     #[error(transparent)]
     Prediction(#[from] PredictionFault),
-    /// Nothing was measured.
+    /// No traces.
     #[error("no traces were given")]
     NoTraces,
-    /// A trace of a rank that the program does not have.
-    #[error("a trace is of rank {rank}, the program has {ranks} ranks")]
+    /// A rank outside the program.
+    #[error("a trace is of rank {rank}, but the program has {ranks} ranks")]
     Rank {
-        /// Of the trace.
+        /// Rank of the trace.
         rank: Rank,
-        /// Of the program.
+        /// Ranks of the program.
         ranks: usize,
     },
-    /// A task that a step does not have once.
+    /// A task that a step does not have exactly once.
     #[error(
-        "step {step} has task {task} of rank {rank}{what} {times} times; possible is each of the {tasks} \
-         tasks of that rank once in each step, as `partita train` writes them"
+        "step {step} has task {task} of rank {rank}{what} {times} times; each of the {tasks} tasks of that rank \
+         must occur once, as in traces of `partita train`"
     )]
     Times {
-        /// Whose.
+        /// Rank of the trace.
         rank: Rank,
-        /// Number of the step.
+        /// Step of the trace.
         step: u64,
         /// Number in the body of the rank.
         task: u32,
-        /// Its layer and work in parentheses, where the program has it.
+        /// Its layer and work in parentheses, if the program has it.
         what: String,
-        /// How often it is there.
+        /// How often it occurs.
         times: usize,
-        /// How many the rank has.
+        /// Number of tasks of the rank.
         tasks: usize,
     },
-    /// A step in which no task takes time.
+    /// A step without duration.
     #[error(
-        "all tasks of rank {rank} in step {step} together take 0 s; possible is a time above 0, as \
-         `partita train` measures it"
+        "the tasks of rank {rank} in step {step} take 0 s; a time above 0 is needed, as in traces of \
+         `partita train`"
     )]
     NoTime {
-        /// Whose.
+        /// Rank of the trace.
         rank: Rank,
-        /// Number of the step.
+        /// Step of the trace.
         step: u64,
     },
 }
 
-/// What a prediction cannot hold.
+/// Why a prediction is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PredictionFault {
-    /// No table of tasks, or an empty one.
+    /// It has no tasks.
     #[error(
-        "the prediction holds no tasks; predict again with tasks, as `partita predict --tasks --json` does"
+        "the prediction has no tasks; predict again with tasks: `partita predict --tasks --json`"
     )]
     NoTasks,
-    /// A time that nothing takes.
+    /// A negative, too long or invalid time.
     #[error(
-        "{entry} is {seconds}; possible is a number of seconds from 0 to {SECONDS_MAX:e}; predict again with \
-         tasks"
+        "{entry} is {seconds}, expected seconds from 0 to {SECONDS_MAX:e}; predict again with tasks"
     )]
     Seconds {
-        /// The key, with the task that it is of.
+        /// The key and its task.
         entry: String,
-        /// As it is, in digits.
+        /// The value.
         seconds: String,
     },
-    /// A task that the program lacks.
+    /// A task that the program does not have.
     #[error(
-        "tasks[{index}] is task {task} of class {class}; possible are {possible}; predict again with tasks"
+        "tasks[{index}] is task {task} of class {class}, but the program has {possible}; predict again with tasks"
     )]
     Task {
-        /// Its number in the list.
+        /// Its index in the list.
         index: usize,
         /// Class.
         class: u32,
@@ -102,46 +101,45 @@ pub enum PredictionFault {
         /// What the program has.
         possible: String,
     },
-    /// A task with two times.
+    /// A task with two entries.
     #[error(
-        "tasks[{first}] and tasks[{second}] are both task {task} of class {class}; possible is one entry for \
-         each task; predict again with tasks"
+        "tasks[{first}] and tasks[{second}] are both task {task} of class {class}; a task has one entry; predict \
+         again with tasks"
     )]
-    Twice {
-        /// Number in the list.
+    Duplicate {
+        /// Index in the list.
         first: usize,
-        /// Number in the list.
+        /// Index in the list.
         second: usize,
         /// Class.
         class: u32,
         /// Number in the body of the class.
         task: u32,
     },
-    /// A task that is described as another.
+    /// An entry that contradicts the program.
     #[error(
-        "`{key}` of tasks[{index}] (task {task} of class {class}) is `{asked}`; possible is `{possible}`, as \
-         the program has it; predict again with tasks"
+        "`{key}` of tasks[{index}] (task {task} of class {class}) is `{asked}`, but `{possible}` in the program; \
+         predict again with tasks"
     )]
-    Described {
+    Mismatch {
         /// The key.
         key: &'static str,
-        /// Number in the list.
+        /// Index in the list.
         index: usize,
         /// Class.
         class: u32,
         /// Number in the body of the class.
         task: u32,
-        /// As it is.
+        /// Value in the entry.
         asked: String,
-        /// As the program has it.
+        /// Value in the program.
         possible: String,
     },
-    /// A task of the program that has no entry.
+    /// A task without an entry.
     #[error(
-        "`tasks` lacks task {task} of class {class}{what}; possible is one entry for each task; predict again \
-         with tasks"
+        "`tasks` has no entry for task {task} of class {class}{what}; predict again with tasks"
     )]
-    Lacking {
+    Missing {
         /// Class.
         class: u32,
         /// Number in the body of the class.
@@ -151,31 +149,31 @@ pub enum PredictionFault {
     },
 }
 
-/// Longest time that is taken for one: three decades.
+/// Longest valid time, about 30 years.
 pub const SECONDS_MAX: f64 = 1e9;
 
-/// Predicted and measured seconds of one heading.
+/// A predicted and a measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Pair {
-    /// By the oracle.
+    /// Predicted time.
     pub predicted: Seconds,
-    /// By the clock.
+    /// Measured time.
     pub measured: Seconds,
     /// `1 - |predicted - measured| / measured`; negative beyond twice the measured time,
-    /// minus infinity (`null` in JSON) where the clock saw nothing.
+    /// minus infinity (`null` in JSON) if the measured time is 0.
     pub accuracy: f64,
 }
 
-/// A prediction held against a run of the same program. Seconds of kinds and phases are those of
-/// the mean rank in a step, from start to completion: tasks of different lanes overlap, and
-/// exchanges and collectives include waiting.
+/// A prediction compared with a run of the same program. Seconds of kinds and phases are means over ranks
+/// per step, from start to completion: tasks of different lanes overlap, and exchanges and collectives
+/// include waiting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Digest of the program.
     pub digest: String,
     /// Steps of the measured run.
     pub steps: usize,
-    /// Predicted tasks of classes without ranks, which no trace is of; they count on neither side.
+    /// Predicted tasks of classes without ranks, which have no trace; they are left out.
     pub tasks_unmeasured: usize,
     /// The time of a step: the median over the steps of the slowest rank's.
     pub iteration: Pair,
@@ -188,7 +186,7 @@ pub struct Comparison {
 }
 
 impl Pair {
-    /// Two durations side by side. Nothing measured and nothing predicted is an accuracy of 1.
+    /// The accuracy is 1 if both times are 0.
     pub fn new(predicted: Seconds, measured: Seconds) -> Self {
         let off = (predicted - measured).0.abs();
         let accuracy = if off == 0.0 {
@@ -208,9 +206,9 @@ impl Pair {
 /// ranks, under the digest that was recorded with them. Each task counts with the median over a
 /// rank's steps, then with the mean over the ranks of its class.
 ///
-/// Errors: three digests that are not one; no tasks, tasks that are missing, given twice, described as
-/// others or that the program lacks, times that nothing takes; no traces; a rank outside the program; a step
-/// that does not have each task of each rank once, or takes no time.
+/// Errors: different digests; tasks of the prediction that do not match the program, or have invalid times;
+/// no traces, a rank outside the program, a step that does not have each task of each rank exactly once, or
+/// has no duration.
 pub fn compare(
     prediction: &Prediction,
     program: &Program,
@@ -230,7 +228,7 @@ pub fn compare(
         return Err(CompareError::NoTraces);
     }
     check_traces(program, traces)?;
-    let measured = Measured::new(program, traces);
+    let measured = MeasuredTasks::new(program, traces);
     let mut sums = Sums::default();
     let ranks = program.mesh.ranks() as f64;
     let sizes = program.class_sizes();
@@ -264,7 +262,7 @@ pub fn compare(
     })
 }
 
-/// The tasks of a prediction of this program, each once and with a time.
+/// The tasks of a prediction. Errors: they do not match the program, or have invalid times.
 fn tasks_of<'p>(
     prediction: &'p Prediction,
     program: &Program,
@@ -289,9 +287,9 @@ fn tasks_of<'p>(
     let mut seen = HashMap::new();
     for (index, one) in tasks.iter().enumerate() {
         let (class, task) = (one.class, one.task);
-        check_described(program, index, one)?;
+        check_description(program, index, one)?;
         if let Some(first) = seen.insert((class, task), index) {
-            return Err(PredictionFault::Twice {
+            return Err(PredictionFault::Duplicate {
                 first,
                 second: index,
                 class,
@@ -308,26 +306,26 @@ fn tasks_of<'p>(
         .enumerate()
     {
         let (class, all) = (class as u32, 0..body.tasks.len() as u32);
-        let lacking = all
+        let missing = all
             .into_iter()
             .find(|&task| !seen.contains_key(&(class, task)));
-        if let (Some(task), 1..) = (lacking, ranks) {
+        if let (Some(task), 1..) = (missing, ranks) {
             let what = described(body.tasks.get(task as usize));
-            return Err(PredictionFault::Lacking { class, task, what });
+            return Err(PredictionFault::Missing { class, task, what });
         }
     }
     Ok(tasks)
 }
 
-/// Whether an entry is of a task of the program and says of it what the program says.
-fn check_described(
+/// Errors: an entry for no task of the program, or one that contradicts it.
+fn check_description(
     program: &Program,
     index: usize,
     one: &TaskPrediction,
 ) -> Result<(), PredictionFault> {
     let (class, task) = (one.class, one.task);
     let body = program.bodies.get(class as usize);
-    let Some(known) = body.and_then(|body| body.tasks.get(task as usize)) else {
+    let Some(in_program) = body.and_then(|body| body.tasks.get(task as usize)) else {
         let possible = match body {
             Some(body) => format!(
                 "tasks 0 to {} of that class",
@@ -343,12 +341,12 @@ fn check_described(
         });
     };
     for (key, asked, possible) in [
-        ("kind", one.kind.as_str(), known.work.name()),
-        ("phase", one.phase.name(), known.origin.phase.name()),
-        ("layer", &one.layer, &known.origin.layer),
+        ("kind", one.kind.as_str(), in_program.work.name()),
+        ("phase", one.phase.name(), in_program.origin.phase.name()),
+        ("layer", &one.layer, &in_program.origin.layer),
     ] {
         if asked != possible {
-            return Err(PredictionFault::Described {
+            return Err(PredictionFault::Mismatch {
                 key,
                 index,
                 class,
@@ -367,7 +365,7 @@ fn described(task: Option<&Task>) -> String {
     })
 }
 
-/// Whether each step that there is has each task of each rank once, and takes time.
+/// Errors: a step that does not have each task of each rank exactly once, or has no duration.
 fn check_traces(program: &Program, traces: &[Trace]) -> Result<(), CompareError> {
     let ranks = program.mesh.ranks();
     let mut seen: BTreeMap<u64, BTreeSet<Rank>> = BTreeMap::new();
@@ -377,7 +375,7 @@ fn check_traces(program: &Program, traces: &[Trace]) -> Result<(), CompareError>
             return Err(CompareError::Rank { rank, ranks });
         }
         let tasks = &program.body(rank).tasks;
-        // A second trace of the step has all of its tasks once more.
+        // A second trace of the step repeats all of its tasks.
         let before = usize::from(!seen.entry(step).or_default().insert(rank));
         let mut times = vec![before; tasks.len()];
         let mut unknown = None;
@@ -422,12 +420,11 @@ fn times_of(program: &Program, rank: Rank, step: u64, task: usize, times: usize)
 }
 
 /// Mean over the measured ranks of a class of the medians over their steps, by (class, task).
-struct Measured {
+struct MeasuredTasks {
     by_task: HashMap<(u32, u32), (f64, usize)>,
 }
 
-impl Measured {
-    /// Of traces of this program.
+impl MeasuredTasks {
     fn new(program: &Program, traces: &[Trace]) -> Self {
         let mut samples: HashMap<(Rank, u32), Vec<f64>> = HashMap::new();
         for trace in traces {

@@ -1,4 +1,5 @@
-//! What each thing a rank does costs in seconds. One formula per file; what is unknown is an error.
+//! Costs in seconds of kernels, messages, collectives and reads. One formula per file; an unknown cost is
+//! an error.
 
 pub mod collective;
 pub mod io;
@@ -14,97 +15,98 @@ mod times;
 pub use machine::MachineCosts;
 pub use measured::{LinkFit, MeasuredCosts};
 pub use measurements::{KernelTimes, rough_seconds};
-pub use scaled::{Scaled, Speeds};
-pub use times::{LinkTimes, Point, host_seconds_per_byte};
+pub use scaled::{ScaledCosts, SpeedFactors};
+pub use times::{LinkTimes, TransferTime, host_seconds_per_byte};
 
 use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// Where the seconds come from.
+/// What the costs of a machine are based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CostBasis {
-    /// Formulas over the facts of a machine file; nothing of this program was measured.
+    /// Formulas over the facts of a machine file.
     Modelled,
-    /// Times and fits measured on the machine itself.
+    /// Measurements of the program's kernels and links on the machine itself.
     Measured,
-    /// Fits to what was measured on the machine itself, of other kernels.
+    /// Models fitted to measurements of other kernels on the machine itself.
     Calibrated,
 }
 
-/// What a message costs.
+/// The cost of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MessageCost {
     /// Time of an empty message.
     pub latency: Seconds,
     /// Time of its bytes on the link.
     pub transfer: Seconds,
-    /// What packing (at the sender) or unpacking (at the receiver) takes from the compute lane,
-    /// at each of the two ends.
+    /// Host overhead at each end: packing at the sender, unpacking at the receiver. The compute lane
+    /// loses it.
     pub host: Seconds,
 }
 
-/// What a collective costs once its last member has started.
+/// The cost of a collective from the start of its last member.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CollectiveCost {
-    /// The part that does not depend on the bytes.
+    /// The part that is independent of the bytes.
     pub latency: Seconds,
-    /// The part that does.
+    /// The part that depends on them.
     pub transfer: Seconds,
-    /// What it takes from the compute lane of each member.
+    /// Host overhead at each member, which the compute lane loses.
     pub host: Seconds,
 }
 
-/// What the members of an all-to-all send.
+/// Block sizes of an all-to-all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Blocks {
+pub struct AlltoallBlocks {
     /// The largest block from one member to another.
     pub largest: Bytes,
-    /// All blocks of the member that gives most, with the one that it keeps.
+    /// All blocks of the member that sends most, including the one to itself.
     pub given: Bytes,
 }
 
-/// What a kernel costs: ranks of a node share its memory, and often its cores.
+/// The cost of a kernel. Ranks of a node share its memory bandwidth, and often its cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KernelCost {
-    /// While no other rank of its node computes.
+    /// Time while no other rank of its node computes.
     pub alone: Seconds,
-    /// While all of them do.
+    /// Time while all of them compute.
     pub together: Seconds,
-    /// How it is known.
-    pub known: Known,
+    /// What it is based on.
+    pub basis: KernelBasis,
 }
 
-/// How the time of a kernel is known, surest first.
+/// What the cost of a kernel is based on, most reliable first.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Known {
-    /// This very kernel was measured.
+pub enum KernelBasis {
+    /// A measurement of this kernel.
     Measured,
-    /// From measured kernels of about its shape.
+    /// An estimate from measured kernels of similar shapes.
     Estimated,
-    /// By a formula over facts of a machine.
+    /// A formula over facts of the machine.
     #[default]
     Modelled,
-    /// From measured kernels far from its shape.
-    Outside,
+    /// An estimate from measured kernels none of which has a similar shape.
+    #[serde(rename = "outside")]
+    Extrapolated,
 }
 
 impl KernelCost {
-    /// Of a kernel that nobody disturbs.
-    pub fn undisturbed(seconds: Seconds) -> Self {
+    /// The cost of a kernel that shares nothing with other ranks.
+    pub fn uncontended(seconds: Seconds) -> Self {
         Self {
             alone: seconds,
             together: seconds,
-            known: Known::Modelled,
+            basis: KernelBasis::Modelled,
         }
     }
 
-    /// While `computing` of the `ranks` of a node do, itself included: as much longer as there are
-    /// others.
+    /// Time while `computing` of the `ranks` of its node compute, itself included: linear between `alone`
+    /// and `together`.
     pub fn among(&self, computing: usize, ranks: usize) -> Seconds {
         if ranks <= 1 {
             return self.alone;
@@ -115,24 +117,24 @@ impl KernelCost {
 }
 
 impl MessageCost {
-    /// From the later of the two starts to arrival.
+    /// Time from the later of the two starts to arrival.
     pub fn seconds(&self) -> Seconds {
         self.latency + self.transfer
     }
 }
 
 impl CollectiveCost {
-    /// From the last start to completion.
+    /// Time from the last start to completion.
     pub fn seconds(&self) -> Seconds {
         self.latency + self.transfer
     }
 }
 
-/// A cost that is not known.
+/// Why a cost is unknown.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CostError {
-    /// The menu holds no time of a kernel.
-    #[error("no time is known of algorithm `{algorithm}` for {signature}; measure it first")]
+    /// A kernel was not measured.
+    #[error("algorithm `{algorithm}` of {signature} was not measured; measure it first")]
     Kernel {
         /// The kernel and its shapes.
         signature: String,
@@ -159,24 +161,24 @@ pub enum CostError {
         /// What cannot be costed.
         purpose: String,
     },
-    /// No law of a collective for this many members.
-    #[error("no fit of {kind} over {members} ranks; fits exist for {known:?} ranks")]
+    /// No fit of a collective for this many members.
+    #[error("no fit of {kind} over {members} ranks; fits exist for {fitted:?} ranks")]
     Collective {
         /// The collective.
         kind: &'static str,
         /// Members of the group.
         members: usize,
         /// Group sizes for which there is a fit.
-        known: Vec<usize>,
+        fitted: Vec<usize>,
     },
-    /// No law of something else that takes time.
+    /// No fit of messages or reads.
     #[error("no fit of {what} was given")]
     Fit {
-        /// Messages or reads.
+        /// `messages` or `reads`.
         what: &'static str,
     },
     /// More ranks than devices.
-    #[error("machine `{machine}` has {devices} devices, {ranks} ranks were asked for")]
+    #[error("machine `{machine}` has {devices} devices, too few for {ranks} ranks")]
     Capacity {
         /// The machine.
         machine: String,
@@ -187,22 +189,22 @@ pub enum CostError {
     },
 }
 
-/// Seconds of everything a rank can do.
+/// Costs of everything that a rank does.
 pub trait Costs: Send + Sync {
-    /// Whether the seconds are measured or modelled.
+    /// What the costs are based on.
     fn basis(&self) -> CostBasis;
 
-    /// Whether a rank notices a message or a sum that comes while a kernel runs at the kernel's end
-    /// only, because the processor that computes also delivers.
-    fn delivers_between_kernels(&self) -> bool;
+    /// Whether a rank polls its communication between kernels only, since the same thread computes and
+    /// makes progress. Whatever completes during a kernel is then noticed at the end of the kernel.
+    fn polls_between_kernels(&self) -> bool;
 
-    /// Whether this many ranks can be costed at all.
-    fn admit(&self, ranks: usize) -> Result<(), CostError>;
+    /// Errors: more ranks than devices.
+    fn check_capacity(&self, ranks: usize) -> Result<(), CostError>;
 
-    /// The node of a rank; ranks of a node share its network adapters.
+    /// The node of a rank. Ranks of a node share its network adapters.
     fn node(&self, rank: Rank) -> usize;
 
-    /// A number for what lies between two ranks; equal numbers mean equal costs of equal messages.
+    /// The kind of link between two ranks. Equal messages over links of one kind have equal costs.
     fn link(&self, a: Rank, b: Rank) -> u32;
 
     /// A kernel. `count` is that of the task.
@@ -213,50 +215,50 @@ pub trait Costs: Send + Sync {
         count: &Count,
     ) -> Result<KernelCost, CostError>;
 
-    /// A message. `sharing >= 1` is how many times longer its bytes keep a node's network adapters
-    /// busy than if it were alone ([`link::fair_sharing`]).
+    /// A message. `contention >= 1` is the factor by which other messages lengthen its time on the
+    /// network adapters of a node ([`link::fair_sharing`]).
     fn message(
         &self,
         from: Rank,
         to: Rank,
         bytes: Bytes,
-        sharing: f64,
+        contention: f64,
     ) -> Result<MessageCost, CostError>;
 
-    /// The sum of `bytes` over members, known to all. `sharing >= 1` groups of this collective meet
-    /// at the network adapters of a node.
+    /// An allreduce of `bytes`. `contention >= 1` is the number of groups that run this collective at the
+    /// same time over the network adapters of a node.
     fn allreduce(
         &self,
         members: &[Rank],
         bytes: Bytes,
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError>;
 
-    /// Every member's bytes, known to all. `sharing` as for the allreduce.
+    /// An allgather. `contention` as for the allreduce.
     fn allgather(
         &self,
         members: &[Rank],
         bytes_per_member: &[Bytes],
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError>;
 
-    /// The sum of what members give for each, known to that one. `bytes_per_member` is each one's
-    /// share of the sum; `sharing` as for the allreduce.
+    /// A reduce-scatter. `bytes_per_member` is each member's share of the result; `contention` as for the
+    /// allreduce.
     fn reduce_scatter(
         &self,
         members: &[Rank],
         bytes_per_member: &[Bytes],
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError>;
 
-    /// A block from every member to every member. `sharing` as for the allreduce.
+    /// An all-to-all. `contention` as for the allreduce.
     fn alltoall(
         &self,
         members: &[Rank],
-        blocks: Blocks,
-        sharing: f64,
+        blocks: AlltoallBlocks,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError>;
 
-    /// Reading of `bytes` from the dataset while `readers` ranks read as much.
+    /// A read of `bytes` from the dataset while `readers` ranks read as much each.
     fn load(&self, rank: Rank, bytes: Bytes, readers: usize) -> Result<Seconds, CostError>;
 }

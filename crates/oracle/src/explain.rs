@@ -1,16 +1,16 @@
-//! What bounds a program on a machine: limits of the split and bottlenecks of machine and
-//! implementation, each found in the program and its simulation.
+//! What bounds a program on a machine: limitations of the strategy and bottlenecks of the machine and the
+//! implementation, found in the program and its simulation.
 //!
 //! Source: the categories are those of the table of limitations and bottlenecks in the ParaDL technical
 //! report (October 2020).
 
 mod changes;
-mod copies;
 mod memory;
-mod repeated;
+mod redundancy;
+mod replication;
 mod time;
 
-pub use changes::{Change, Turn, WhatIf, turning_point, what_ifs};
+pub use changes::{Change, Crossover, WhatIf, crossover, what_ifs};
 
 use crate::cost::Costs;
 use crate::simulate::{SimulateError, Simulation};
@@ -19,34 +19,34 @@ use partita_space::{Bytes, Flops, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Shares of a step, or of memory, below this are no findings.
+/// Least share of a step or of memory for a finding.
 const SHARE_MIN: f64 = 0.001;
 
-/// What may bound a program.
+/// What limits time, memory or number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Item {
-    /// Sums of gradients over ranks; where training state is shared out, its gathering too.
+pub enum LimitingFactor {
+    /// Reduction of gradients over ranks; with sharded training state, its allgathers too.
     GradientExchange,
     /// Collectives over activations, their gradients, and statistics.
     LayerCollectives,
-    /// Messages between ranks: halos, and what stages hand on.
+    /// Messages between ranks: halos, and activations between stages.
     Messages,
-    /// Messages and collectives that share the adapters of a node.
+    /// Contention at the network adapters of a node.
     Congestion,
-    /// Reading of samples and bringing them into the network.
+    /// Reading of samples and moving them into the network.
     Reading,
-    /// Copies in memory of what other ranks hold.
+    /// Replicas in memory of what other ranks hold.
     MemoryRedundancy,
-    /// What lies between buffers when most is held.
+    /// Fragmentation: unused memory between buffers at the peak.
     MemoryGaps,
     /// The optimizer.
     WeightUpdate,
-    /// Ranks that wait for others: uneven work, bubbles of a pipeline.
+    /// Ranks that wait for others: load imbalance, pipeline bubbles.
     WorkloadBalance,
-    /// What is computed more than once.
+    /// Redundant computation.
     ComputationRedundancy,
-    /// How many ranks can take part.
+    /// The most ranks that a strategy can use.
     Ranks,
 }
 
@@ -64,114 +64,116 @@ pub enum Area {
     Scaling,
 }
 
-/// Where a bound comes from.
+/// What a bound is due to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Nature {
-    /// From the way of splitting; no machine or implementation is without it.
+    /// The strategy; every machine and implementation has it.
     Limitation,
-    /// From the machine or the implementation.
+    /// The machine or the implementation.
     Bottleneck,
 }
 
-/// A bound that applies to a program, with its numbers. Seconds are those of one step.
+/// A limiting factor of a program with its numbers. Seconds are those of one step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What bounds.
-    pub item: Item,
+    /// The limiting factor.
+    #[serde(rename = "item")]
+    pub factor: LimitingFactor,
     /// What is bounded.
     pub area: Area,
-    /// Where it comes from.
+    /// What it is due to.
     pub nature: Nature,
-    /// Whether inference with the same split would have it, too.
+    /// Whether inference with the same strategy would have it, too.
     pub in_inference: bool,
-    /// Parts of the step in which it is found; none where it is a matter of the whole.
+    /// Phases in which it occurs; empty if it applies to the whole step.
     pub phases: Vec<Phase>,
-    /// By which it lengthens the critical path; of waiting the mean over ranks.
+    /// Its part of the critical path; of waiting, the mean over ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<Seconds>,
-    /// On the rank that has most of it, hidden or not.
+    /// Its time on the rank with most of it, overlapped or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank_seconds: Option<Seconds>,
-    /// Of the largest rank.
+    /// Its bytes on the rank with the most memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Bytes>,
-    /// Over all ranks.
+    /// Its flops over all ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops: Option<Flops>,
-    /// Ranks.
+    /// The most ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<usize>,
-    /// `seconds` of the step, or `bytes` of the memory of that rank; from 0 to 1.
+    /// `seconds` by the time of a step, or `bytes` by the memory of that rank; from 0 to 1.
     pub share: f64,
-    /// The same for people.
-    pub says: String,
+    /// The same in words.
+    #[serde(rename = "says")]
+    pub message: String,
 }
 
-impl Item {
+impl LimitingFactor {
     /// All, in the order of reports.
-    pub const ALL: [Item; 11] = [
-        Item::GradientExchange,
-        Item::LayerCollectives,
-        Item::Messages,
-        Item::Congestion,
-        Item::Reading,
-        Item::MemoryRedundancy,
-        Item::MemoryGaps,
-        Item::WeightUpdate,
-        Item::WorkloadBalance,
-        Item::ComputationRedundancy,
-        Item::Ranks,
+    pub const ALL: [LimitingFactor; 11] = [
+        LimitingFactor::GradientExchange,
+        LimitingFactor::LayerCollectives,
+        LimitingFactor::Messages,
+        LimitingFactor::Congestion,
+        LimitingFactor::Reading,
+        LimitingFactor::MemoryRedundancy,
+        LimitingFactor::MemoryGaps,
+        LimitingFactor::WeightUpdate,
+        LimitingFactor::WorkloadBalance,
+        LimitingFactor::ComputationRedundancy,
+        LimitingFactor::Ranks,
     ];
 
     /// What it bounds.
     pub fn area(self) -> Area {
         match self {
-            Item::GradientExchange
-            | Item::LayerCollectives
-            | Item::Messages
-            | Item::Congestion
-            | Item::Reading => Area::Communication,
-            Item::MemoryRedundancy | Item::MemoryGaps => Area::Memory,
-            Item::WeightUpdate | Item::WorkloadBalance | Item::ComputationRedundancy => {
-                Area::Computation
-            }
-            Item::Ranks => Area::Scaling,
+            LimitingFactor::GradientExchange
+            | LimitingFactor::LayerCollectives
+            | LimitingFactor::Messages
+            | LimitingFactor::Congestion
+            | LimitingFactor::Reading => Area::Communication,
+            LimitingFactor::MemoryRedundancy | LimitingFactor::MemoryGaps => Area::Memory,
+            LimitingFactor::WeightUpdate
+            | LimitingFactor::WorkloadBalance
+            | LimitingFactor::ComputationRedundancy => Area::Computation,
+            LimitingFactor::Ranks => Area::Scaling,
         }
     }
 
-    /// Where it comes from.
+    /// What it is due to.
     pub fn nature(self) -> Nature {
         match self {
-            Item::GradientExchange
-            | Item::LayerCollectives
-            | Item::WeightUpdate
-            | Item::WorkloadBalance
-            | Item::Ranks => Nature::Limitation,
-            Item::Messages
-            | Item::Congestion
-            | Item::Reading
-            | Item::MemoryRedundancy
-            | Item::MemoryGaps
-            | Item::ComputationRedundancy => Nature::Bottleneck,
+            LimitingFactor::GradientExchange
+            | LimitingFactor::LayerCollectives
+            | LimitingFactor::WeightUpdate
+            | LimitingFactor::WorkloadBalance
+            | LimitingFactor::Ranks => Nature::Limitation,
+            LimitingFactor::Messages
+            | LimitingFactor::Congestion
+            | LimitingFactor::Reading
+            | LimitingFactor::MemoryRedundancy
+            | LimitingFactor::MemoryGaps
+            | LimitingFactor::ComputationRedundancy => Nature::Bottleneck,
         }
     }
 }
 
-impl fmt::Display for Item {
+impl fmt::Display for LimitingFactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Item::GradientExchange => "gradient exchange",
-            Item::LayerCollectives => "collectives of layers",
-            Item::Messages => "messages between ranks",
-            Item::Congestion => "network congestion",
-            Item::Reading => "reading",
-            Item::MemoryRedundancy => "memory redundancy",
-            Item::MemoryGaps => "memory gaps",
-            Item::WeightUpdate => "weight update",
-            Item::WorkloadBalance => "workload balance",
-            Item::ComputationRedundancy => "computation redundancy",
-            Item::Ranks => "number of ranks",
+            LimitingFactor::GradientExchange => "gradient exchange",
+            LimitingFactor::LayerCollectives => "collectives of layers",
+            LimitingFactor::Messages => "messages between ranks",
+            LimitingFactor::Congestion => "network congestion",
+            LimitingFactor::Reading => "reading",
+            LimitingFactor::MemoryRedundancy => "memory redundancy",
+            LimitingFactor::MemoryGaps => "memory gaps",
+            LimitingFactor::WeightUpdate => "weight update",
+            LimitingFactor::WorkloadBalance => "workload balance",
+            LimitingFactor::ComputationRedundancy => "computation redundancy",
+            LimitingFactor::Ranks => "number of ranks",
         })
     }
 }
@@ -186,11 +188,11 @@ impl fmt::Display for Nature {
 }
 
 impl Finding {
-    fn new(item: Item, phases: Vec<Phase>, share: f64, says: String) -> Self {
+    fn new(factor: LimitingFactor, phases: Vec<Phase>, share: f64, message: String) -> Self {
         Self {
-            item,
-            area: item.area(),
-            nature: item.nature(),
+            factor,
+            area: factor.area(),
+            nature: factor.nature(),
             in_inference: phases.is_empty() || phases.contains(&Phase::Forward),
             phases,
             seconds: None,
@@ -199,24 +201,24 @@ impl Finding {
             flops: None,
             ranks: None,
             share,
-            says,
+            message,
         }
     }
 
-    /// That no more than so many ranks can take part, and why.
+    /// The most ranks that the strategy can use, and why.
     pub fn of_ranks(ranks: usize, why: String) -> Self {
         Self {
             ranks: Some(ranks),
-            ..Self::new(Item::Ranks, Vec::new(), 0.0, why)
+            ..Self::new(LimitingFactor::Ranks, Vec::new(), 0.0, why)
         }
     }
 }
 
-/// What bounds a program, in the order of [`Item::ALL`], found in a simulation of this very program with
-/// these costs; how many ranks can take part is not found here. What makes less than a thousandth of the
-/// step or of the memory is left out.
+/// What bounds a program, in the order of [`LimitingFactor::ALL`], except for the number of ranks. `simulation`
+/// must be of this program with these costs. Factors below a thousandth of the step or of the memory are left
+/// out.
 ///
-/// Plays the program once more, as if no message shared anything with another.
+/// Simulates the program once more without contention.
 /// Errors: those of [`crate::simulate()`].
 pub fn explain(
     program: &Program,
@@ -227,7 +229,7 @@ pub fn explain(
     findings.extend(time::congestion(program, simulation, costs)?);
     findings.extend(memory::findings(program));
     findings.extend(time::waiting(program, simulation));
-    findings.extend(repeated::finding(program, simulation));
-    findings.sort_by_key(|finding| finding.item);
+    findings.extend(redundancy::finding(program, simulation));
+    findings.sort_by_key(|finding| finding.factor);
     Ok(findings)
 }

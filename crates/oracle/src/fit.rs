@@ -1,33 +1,33 @@
-//! Laws through measured points.
+//! Robust linear fits to measured times.
 
 use crate::cost::LinkFit;
 use partita_space::{Bytes, Seconds, upper_median};
 use serde::{Deserialize, Serialize};
 
-/// `seconds = latency + seconds_per_byte * bytes`, with the error it makes.
+/// `seconds = latency + seconds_per_byte * bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LineFit {
-    /// Time without bytes; never negative.
+    /// Never negative.
     pub latency: Seconds,
-    /// Seconds for each byte; never negative.
+    /// Never negative.
     pub seconds_per_byte: f64,
-    /// Mean relative error on points that the fit had not seen (each point left out once).
+    /// Mean relative error by leave-one-out cross-validation.
     pub validation_error: f64,
-    /// Points fitted.
+    /// Number of points.
     pub points: usize,
 }
 
-/// Points through which no law goes.
+/// Why points cannot be fitted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FitError {
-    /// A line needs three points, so that one can be left out.
-    #[error("{points} points were given; a fit with validation needs 3 of at least 3 sizes")]
+    /// A line needs two points, and cross-validation one more.
+    #[error("{points} different sizes were measured; a fit needs at least 3")]
     TooFew {
-        /// Of different sizes.
+        /// Number of different sizes.
         points: usize,
     },
-    /// A time that no clock measures.
-    #[error("{seconds} for {bytes} is not a measured time")]
+    /// A time that is not positive and finite.
+    #[error("the time of {bytes} is {seconds}; a time above 0 is needed")]
     Time {
         /// Of the point.
         bytes: Bytes,
@@ -36,14 +36,14 @@ pub enum FitError {
     },
 }
 
-/// Rounds of reweighting; the weights settle after a handful.
+/// Iterations of reweighting; the weights converge after a handful.
 const ROUNDS: usize = 20;
 
 /// Multiple of the median relative error beyond which a point loses weight (Huber 1964).
 const OUTLIER: f64 = 2.0;
 
 impl LineFit {
-    /// As a cost, with what the compute lane loses per byte.
+    /// The fit with host overhead.
     pub fn link(&self, host_seconds_per_byte: f64) -> LinkFit {
         LinkFit {
             latency: self.latency,
@@ -52,13 +52,13 @@ impl LineFit {
         }
     }
 
-    /// What the law says of a size.
+    /// The fitted time of a size.
     pub fn seconds(&self, bytes: Bytes) -> Seconds {
         Seconds(self.latency.0 + self.seconds_per_byte * bytes.0 as f64)
     }
 }
 
-/// Least squares of relative errors, with outliers weighted down; both coefficients at least 0.
+/// Non-negative least squares of relative errors, robust against outliers (Huber weights).
 ///
 /// Errors: fewer than 3 sizes, or a time that is not positive and finite.
 pub fn fit_line(points: &[(Bytes, Seconds)]) -> Result<LineFit, FitError> {
@@ -138,25 +138,24 @@ fn weighted(points: &[(f64, f64)], weights: &[f64]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_space::random::{SplitMix, unit};
 
-    fn law(bytes: u64) -> f64 {
+    fn line(bytes: u64) -> f64 {
         8e-6 + bytes as f64 * 2.661e-11
     }
 
     fn points(noise: f64) -> Vec<(Bytes, Seconds)> {
-        let mut seed = 17_u64;
-        (0..24)
-            .map(|power| {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let draw = (seed >> 11) as f64 / (1_u64 << 53) as f64 - 0.5;
-                let bytes = 1 << power;
-                (Bytes(bytes), Seconds(law(bytes) * (1.0 + noise * draw)))
-            })
-            .collect()
+        let mut stream = SplitMix(17);
+        let point = |power: u32| {
+            let bytes = 1 << power;
+            let error = noise * (unit(stream.bits()) - 0.5);
+            (Bytes(bytes), Seconds(line(bytes) * (1.0 + error)))
+        };
+        (0..24).map(point).collect()
     }
 
     #[test]
-    fn an_exact_law_is_recovered() {
+    fn an_exact_line_is_recovered() {
         let fit = fit_line(&points(0.0)).unwrap();
         assert!((fit.latency.0 / 8e-6 - 1.0).abs() < 1e-6, "{fit:?}");
         assert!(

@@ -1,28 +1,28 @@
-//! The least that a step takes: what a rank does on its own, were its peers always ready.
+//! A lower bound of the time of a step: the work of a rank alone, as if its peers were always ready.
 
-use crate::cost::{Blocks, Costs};
+use crate::cost::{AlltoallBlocks, Costs};
 use partita_program::{
     Body, Collective, CollectiveKind, Count, Exchange, KernelShape, Lane, Task, View, Work,
 };
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 
-/// The least that a step takes in which `rank` does this: its tasks in the order of their lanes, as if
-/// every peer were always ready, no link were shared and no message cost the processor anything.
+/// A lower bound of a step in which `rank` runs this body: its tasks in the order of their lanes, as if every
+/// peer were always ready, without contention and host overhead.
 ///
-/// All that is left out can only delay a task, and a task that starts later delays others or none, so
-/// no simulation with these costs is shorter. What has no known cost counts for nothing.
+/// Whatever is left out can only delay tasks, so no simulation with these costs is shorter. Unknown costs
+/// count as 0.
 pub fn rank_seconds(body: &Body, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> Seconds {
     let delays = task_seconds(body, rank, mesh, costs).into_iter();
     delays.fold(Seconds(0.0), |sum, delay| sum + delay)
 }
 
-/// Seconds of each task on its own, its peers being ready.
+/// Seconds of each task if its peers are ready.
 pub fn durations(body: &Body, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> Vec<Seconds> {
     let seconds = |task| Seconds(duration(body, task, rank, mesh, costs));
     body.tasks.iter().map(seconds).collect()
 }
 
-/// By how much each task delays the end of all before it; [`rank_seconds`] is their sum.
+/// By how much each task extends the end of those before it; [`rank_seconds`] is their sum.
 pub fn task_seconds(body: &Body, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> Vec<Seconds> {
     let mut last = 0.0_f64;
     let mut lanes = [0.0_f64; Lane::ALL.len()];
@@ -65,7 +65,7 @@ fn duration(body: &Body, task: &Task, rank: Rank, mesh: &Mesh, costs: &dyn Costs
     }
 }
 
-/// The longest of its messages.
+/// The longest message.
 fn exchange_seconds(
     body: &Body,
     exchange: &Exchange,
@@ -116,7 +116,7 @@ fn collective_seconds(
                 let blocks = views.iter().enumerate().filter(mine);
                 blocks.map(|(_, view)| bytes(view)).max()
             });
-            let blocks = Blocks {
+            let blocks = AlltoallBlocks {
                 largest: others.into_iter().flatten().max().unwrap_or_default(),
                 given: sources.iter().map(bytes).sum(),
             };

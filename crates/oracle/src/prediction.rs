@@ -1,6 +1,6 @@
-//! What the oracle says of a program: seconds, memory, where the time goes, what bounds it.
+//! Predictions: time and memory of a program, and what bounds them.
 
-use crate::cost::{CostBasis, Costs, Known};
+use crate::cost::{CostBasis, Costs, KernelBasis};
 use crate::simulate::{Breakdown, Category, Mode, Segment, SimulateError, Simulation, simulate};
 use partita_program::{Count, Lane, Phase, Program};
 use partita_run::Footprint;
@@ -8,7 +8,7 @@ use partita_space::{Bytes, Flops, Seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The answer to `predict`, for one program on one machine. Seconds are those of one step.
+/// Prediction for one program on one machine. Seconds are those of one step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// Digest of the program.
@@ -17,30 +17,29 @@ pub struct Prediction {
     pub ranks: usize,
     /// Time of a step.
     pub iteration_seconds: Seconds,
-    /// Samples of all ranks by the time of a step; 0 where nothing takes time.
+    /// Samples per second over all ranks; 0 if a step takes no time.
     pub samples_per_second: f64,
-    /// Largest memory of a rank, arena and staging.
+    /// Largest memory of a rank: arena and staging.
     pub memory_bytes_max: Bytes,
-    /// Memory of that rank by what it is for, buffers beside the arena among it.
+    /// Memory of that rank by purpose, buffers outside of the arena included.
     #[serde(default)]
     pub memory: Footprint,
-    /// The critical path; sums to the time of a step.
+    /// Seconds of the critical path by category; they sum to the time of a step.
     pub breakdown: Breakdown,
-    /// Where most of the time goes.
+    /// The category with the most time, in words.
     pub bottleneck: String,
-    /// What bounds the time, a sentence each.
+    /// What bounds the time, one sentence each.
     pub limits: Vec<String>,
     /// Participants of the simulation.
     pub classes: usize,
-    /// Whether the costs were measured or modelled.
+    /// What the costs are based on.
     pub basis: CostBasis,
-    /// Shares of the kernels' time by how it is known: of kernels that were measured, estimated from
-    /// measured ones of about their shape, modelled from facts, or outside of what was calibrated.
-    #[serde(default)]
-    pub known: BTreeMap<Known, f64>,
+    /// Shares of the time of kernels by what their cost is based on.
+    #[serde(default, rename = "known")]
+    pub kernel_bases: BTreeMap<KernelBasis, f64>,
     /// Seconds of kernels by name, on the rank that computes longest.
     pub by_kind: BTreeMap<String, Seconds>,
-    /// Every task of every class of the program, where asked for.
+    /// Every task of every class of the program, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<TaskPrediction>>,
 }
@@ -50,25 +49,25 @@ pub struct Prediction {
 pub struct TaskPrediction {
     /// Class of the program.
     pub class: u32,
-    /// Its number in the body.
+    /// Index in the body.
     pub task: u32,
-    /// Where it comes from.
+    /// Layer of the model.
     pub layer: String,
     /// Kind of work.
     pub kind: String,
     /// Part of the step.
     pub phase: Phase,
-    /// Arithmetic, as the program counts it.
+    /// Floating-point operations.
     #[serde(default)]
     pub flops: Flops,
-    /// Bytes that its kernel reads and writes, each view once; none where it is no kernel.
+    /// Bytes that its kernel reads and writes, each view once; 0 for communication and reads.
     #[serde(default)]
     pub bytes: Bytes,
     /// From start to completion, the mean over the ranks of the class and over the steps.
     pub seconds: Seconds,
 }
 
-/// Simulates `steps` steps and says what comes of it.
+/// Simulates `steps` steps and summarizes them.
 ///
 /// `with_tasks` adds the table that a comparison with measured traces needs.
 /// Errors: those of [`simulate`].
@@ -84,7 +83,7 @@ pub fn predict(
 }
 
 impl Prediction {
-    /// From a simulation of this very program.
+    /// From a simulation of this program.
     pub fn of(program: &Program, simulation: &Simulation, with_tasks: bool) -> Self {
         let per_step = 1.0 / simulation.steps as f64;
         let seconds = simulation.makespan * per_step;
@@ -109,7 +108,7 @@ impl Prediction {
             limits: limits(program, simulation),
             classes: simulation.participants.len(),
             basis: simulation.basis,
-            known: known(simulation),
+            kernel_bases: kernel_bases(simulation),
             by_kind: kernels.into_iter().map(own).collect(),
             tasks: with_tasks.then(|| tasks(program, simulation)),
         }
@@ -128,10 +127,14 @@ fn slowest(simulation: &Simulation) -> Option<usize> {
     (0..simulation.kernels.len()).max_by(|a, b| seconds(a).total_cmp(&seconds(b)))
 }
 
-fn known(simulation: &Simulation) -> BTreeMap<Known, f64> {
-    let whole: f64 = simulation.known.values().map(|seconds| seconds.0).sum();
-    let share = |(&known, seconds): (&Known, &Seconds)| (known, seconds.0 / whole);
-    let all = simulation.known.iter().filter(|_| whole > 0.0);
+fn kernel_bases(simulation: &Simulation) -> BTreeMap<KernelBasis, f64> {
+    let whole: f64 = simulation
+        .kernel_bases
+        .values()
+        .map(|seconds| seconds.0)
+        .sum();
+    let share = |(&basis, seconds): (&KernelBasis, &Seconds)| (basis, seconds.0 / whole);
+    let all = simulation.kernel_bases.iter().filter(|_| whole > 0.0);
     all.map(share).collect()
 }
 
@@ -143,7 +146,7 @@ fn percent(part: f64, whole: f64) -> f64 {
     }
 }
 
-/// The heading with the most seconds, and what weighs most under it.
+/// The category with the most seconds, and the layer with the most in it.
 fn bottleneck(program: &Program, simulation: &Simulation) -> String {
     let whole = simulation.makespan.0;
     let most = Category::ALL.into_iter().max_by(|&a, &b| {
@@ -151,7 +154,7 @@ fn bottleneck(program: &Program, simulation: &Simulation) -> String {
         of(a).total_cmp(&of(b))
     });
     let (Some(most), true) = (most, whole > 0.0) else {
-        return "Nothing takes time.".to_owned();
+        return "The step takes no time.".to_owned();
     };
     let mut by_work: BTreeMap<(&str, &str), f64> = BTreeMap::new();
     for segment in simulation
@@ -189,8 +192,7 @@ fn limits(program: &Program, simulation: &Simulation) -> Vec<String> {
     };
     let compute = compute_seconds(simulation, slowest);
     limits.push(format!(
-        "Rank {} computes longest, {} or {:.0} % of a step; no step is shorter without faster \
-         kernels or less to compute on it.",
+        "Rank {} computes longest: {}, {:.0} % of the step.",
         simulation.participants[slowest].rank,
         Seconds(compute),
         percent(compute, iteration)
@@ -202,22 +204,21 @@ fn limits(program: &Program, simulation: &Simulation) -> Vec<String> {
     let mean = sum / ranks.max(1) as f64;
     if compute > 1.02 * mean {
         limits.push(format!(
-            "Computation is uneven: it computes {:.2} times as long as the mean rank.",
+            "Load imbalance: it computes {:.2} times as long as the mean rank.",
             compute / mean
         ));
     }
     communication_limits(program, simulation, slowest, &mut limits);
-    if let Some(share) = known(simulation).get(&Known::Outside) {
+    if let Some(share) = kernel_bases(simulation).get(&KernelBasis::Extrapolated) {
         limits.push(format!(
-            "{:.1} % of the time of kernels is outside of what was calibrated: no kernel of about \
-             their shape was measured, and a trend stands for them.",
+            "{:.1} % of the time of kernels is extrapolated: no kernel of a similar shape was measured.",
             100.0 * share
         ));
     }
     limits
 }
 
-/// What of the communication shows, what hides, and whether latency or bandwidth makes it.
+/// How much communication is exposed, and whether latency or bandwidth bounds it.
 fn communication_limits(
     program: &Program,
     simulation: &Simulation,
@@ -242,8 +243,7 @@ fn communication_limits(
         return;
     }
     limits.push(format!(
-        "Exchanges and collectives take {} a step on rank {}, waiting included; {} a step lie on \
-         the critical path.",
+        "Communication takes {} per step on rank {}, waiting included; {} per step are exposed.",
         Seconds(under_way * per_step),
         simulation.participants[slowest].rank,
         Seconds(exposed * per_step)
@@ -256,7 +256,7 @@ fn communication_limits(
             "bandwidth"
         };
         limits.push(format!(
-            "Exposed communication is bound by {bound}: latency makes {latency:.0} % of it."
+            "Exposed communication is {bound}-bound: {latency:.0} % of it is latency."
         ));
     }
 }

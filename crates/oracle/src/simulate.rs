@@ -1,32 +1,32 @@
-//! A program played in virtual time with the driver that real ranks use.
+//! Discrete-event simulation of a program, with the driver that real ranks use.
 //!
-//! A message moves when the exchange tasks of both ends have started; an exchange that only sends goes on
-//! without the other end, as ranks send packets of their own. A collective runs when all members have
-//! started it. Kernels of a rank, and its reads, run one at a time. What a message or collective costs
-//! the host is taken from kernels that run meanwhile.
+//! A message is transferred once the exchange tasks of both ends have started (rendezvous); an exchange
+//! that only sends does not wait for the other end (eager). A collective runs once all members have
+//! started it. A rank runs one kernel and one read at a time. The host overhead of messages and
+//! collectives delays the kernels that run meanwhile.
 
 mod classes;
+mod costed_program;
+mod critical_path;
 mod engine;
-mod path;
-mod schedule;
 mod topology;
 
 pub use classes::{Classes, refine};
-pub use path::{Breakdown, Category, Segment};
+pub use critical_path::{Breakdown, Category, Segment};
 
-use crate::cost::{CostBasis, CostError, Costs, Known};
+use crate::cost::{CostBasis, CostError, Costs, KernelBasis};
+use costed_program::CostedProgram;
 use engine::Engine;
 use partita_program::Program;
 use partita_run::Trace;
 use partita_space::{Offset, Rank, Seconds};
-use schedule::Schedule;
 use std::collections::BTreeMap;
 use topology::Topology;
 
-/// Who takes part in a simulation.
+/// Which ranks are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// One participant per class of ranks that see the same of everything that costs time.
+    /// One participant per class of ranks for which all costs are the same.
     Classes,
     /// One participant per rank.
     Ranks,
@@ -41,86 +41,86 @@ pub enum SimulateError {
     /// A peer lies outside the mesh.
     #[error("rank {rank} has no peer at offset {offset:?}")]
     Peer {
-        /// Who looks.
+        /// The rank with the message.
         rank: Rank,
-        /// Where.
+        /// The offset of its peer.
         offset: Offset,
     },
-    /// A rank takes no part in an exchange or collective that others count on.
+    /// A rank lacks an exchange or collective that another one has with it.
     #[error(
-        "rank {rank} waits for rank {peer} in {work} {sequence}, which that rank does not have"
+        "rank {rank} waits for rank {peer} in {work} {sequence}, which rank {peer} does not have"
     )]
     Unmatched {
-        /// Who waits.
+        /// The rank that waits.
         rank: Rank,
-        /// For whom.
+        /// The rank that it waits for.
         peer: Rank,
         /// `exchange` or `collective`.
         work: &'static str,
-        /// Its number.
+        /// Its sequence number.
         sequence: u32,
     },
-    /// Nothing can happen anymore, and not everything is done.
-    #[error("the program stands still: rank {rank} is left with {open} tasks in step {step}")]
-    Standstill {
-        /// The first rank that is not finished.
+    /// No task can complete any more, and some have not completed.
+    #[error("deadlock: rank {rank} has {open} tasks left in step {step}")]
+    Deadlock {
+        /// The first rank with tasks left.
         rank: Rank,
-        /// In which step.
+        /// Step of the simulation, from 0.
         step: usize,
-        /// Tasks not completed.
+        /// Tasks left.
         open: usize,
     },
-    /// Nothing to simulate.
+    /// Zero steps.
     #[error("0 steps were asked for; simulate at least 1")]
     NoSteps,
 }
 
-/// A participant of a simulation.
+/// A simulated rank, which stands for all ranks of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Participant {
-    /// The rank it stands for, the first of its class.
+    /// The first rank of the class.
     pub rank: Rank,
-    /// Ranks that it stands for.
+    /// Number of ranks of the class.
     pub ranks: usize,
-    /// Its body in the program.
+    /// Index of its body in the program.
     pub body: u32,
 }
 
-/// A program in virtual time.
+/// The result of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Simulation {
-    /// Who took part.
+    /// Which ranks were simulated.
     pub mode: Mode,
-    /// Steps played, one after the other.
+    /// Steps simulated, one after the other.
     pub steps: usize,
     /// Whether the costs were measured or modelled.
     pub basis: CostBasis,
     /// From the start of the first task to the completion of the last.
     pub makespan: Seconds,
-    /// Seconds on the critical path by what they were spent on; sums to the makespan.
+    /// Seconds of the critical path by category; they sum to the makespan.
     pub breakdown: Breakdown,
     /// The critical path, from its end to its start.
     pub path: Vec<Segment>,
-    /// Part of the critical path that is latency of messages and collectives.
+    /// Seconds of the critical path that are latency of messages and collectives.
     pub path_latency: Seconds,
     /// Participants, in the order of their ranks.
     pub participants: Vec<Participant>,
     /// Per participant, a trace for each step.
     pub traces: Vec<Vec<Trace>>,
-    /// Per participant, seconds of its kernels in one step, by kernel name: without interruptions,
-    /// except where kernels of a node hold each other up.
+    /// Per participant, seconds of its kernels in one step by kernel name, without host overhead; as
+    /// simulated where kernels of a node slow each other down.
     pub kernels: Vec<BTreeMap<&'static str, Seconds>>,
-    /// Seconds of the kernels of all ranks by how they are known.
-    pub known: BTreeMap<Known, Seconds>,
-    /// Per participant and task, seconds without interruptions and without waiting for others.
+    /// Seconds of the kernels of all ranks by what their cost is based on.
+    pub kernel_bases: BTreeMap<KernelBasis, Seconds>,
+    /// Per participant and task, seconds without host overhead and without waiting for other ranks.
     pub durations: Vec<Vec<Seconds>>,
 }
 
-/// Plays `steps` steps of a program.
+/// Simulates `steps` steps of a program.
 ///
 /// In [`Mode::Classes`] the classes of the program are split until they are stable ([`refine`]), so
 /// that the result is that of [`Mode::Ranks`].
-/// Errors: a cost that is not known, or a program that does not end (which `verify` finds first).
+/// Errors: an unknown cost, or a deadlock (which `verify` finds first).
 pub fn simulate(
     program: &Program,
     costs: &dyn Costs,
@@ -130,35 +130,39 @@ pub fn simulate(
     if steps == 0 {
         return Err(SimulateError::NoSteps);
     }
-    costs.admit(program.mesh.ranks())?;
+    costs.check_capacity(program.mesh.ranks())?;
     let topology = Topology::new(program, &|rank| costs.node(rank))?;
     let classes = match mode {
         Mode::Classes => classes::stable(program, &topology, &|a, b| costs.link(a, b)),
         Mode::Ranks => Classes::of_ranks(program),
     };
-    let schedule = Schedule::new(program, &topology, &classes, costs)?;
-    let played = Engine::new(&schedule, steps).run()?;
-    let walk = path::walk(&schedule, &played);
-    let traces = played.traces.iter().enumerate();
+    let costed = CostedProgram::new(program, &topology, &classes, costs)?;
+    let timeline = Engine::new(&costed, steps).run()?;
+    let path = critical_path::critical_path(&costed, &timeline);
+    let traces = timeline.traces.iter().enumerate();
     let kernels = traces
-        .map(|(at, traces)| schedule.kernels(at, traces))
+        .map(|(at, traces)| costed.kernels(at, traces))
         .collect();
     Ok(Simulation {
         mode,
         steps,
         basis: costs.basis(),
-        makespan: Seconds(played.makespan()),
-        breakdown: path::breakdown(&walk.segments),
-        path: walk.segments,
-        path_latency: walk.latency,
-        participants: schedule.participants.iter().map(|one| one.who).collect(),
-        traces: played.traces,
-        kernels,
-        known: schedule.known(),
-        durations: schedule
+        makespan: Seconds(timeline.makespan()),
+        breakdown: critical_path::breakdown(&path.segments),
+        path: path.segments,
+        path_latency: path.latency,
+        participants: costed
             .participants
             .iter()
-            .map(schedule::durations)
+            .map(|one| one.participant)
+            .collect(),
+        traces: timeline.traces,
+        kernels,
+        kernel_bases: costed.kernel_bases(),
+        durations: costed
+            .participants
+            .iter()
+            .map(costed_program::durations)
             .collect(),
     })
 }

@@ -1,7 +1,7 @@
 //! Closed forms against published values, and against sums on paper.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use partita_oracle::closed::{Estimate, LayerRow, Split, Table, Wire, Wires};
+use partita_oracle::closed::{Estimate, LayerRow, LayerTable, Link, Links, Parallelism};
 use partita_space::{Bytes, Seconds};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 struct Golden {
     name: String,
     tolerance: f64,
-    links: Vec<Link>,
+    links: Vec<LinkRow>,
     models: BTreeMap<String, Model>,
     rows: Vec<Row>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Link {
+struct LinkRow {
     ranks: usize,
     start_us: f64,
     gigabytes_per_second: f64,
@@ -93,38 +93,38 @@ impl Model {
 }
 
 impl Golden {
-    fn wire(&self, ranks: usize) -> Wire {
+    fn link(&self, ranks: usize) -> Link {
         let link = self.links.iter().find(|link| ranks <= link.ranks).unwrap();
-        Wire {
-            start: Seconds(1e-6 * link.start_us),
+        Link {
+            latency: Seconds(1e-6 * link.start_us),
             byte: Seconds(1e-9 / link.gigabytes_per_second),
         }
     }
 
     fn estimate(&self, row: &Row) -> Estimate {
-        let mut wires = Wires {
-            group: self.wire(row.ranks),
-            across: self.wire(row.ranks),
-            ..Wires::default()
+        let mut links = Links {
+            group: self.link(row.ranks),
+            across: self.link(row.ranks),
+            ..Links::default()
         };
         let split = match row.strategy.as_str() {
-            "data" => Split::Data(row.ranks),
-            "filter" => Split::Filter(row.ranks),
-            "channel" => Split::Channel(row.ranks),
+            "data" => Parallelism::Data(row.ranks),
+            "filter" => Parallelism::Filter(row.ranks),
+            "channel" => Parallelism::Channel(row.ranks),
             "data and filter" => {
-                wires.group = self.wire(row.group);
-                wires.across.byte.0 *= row.divisor;
-                Split::DataFilter([row.ranks / row.group, row.group])
+                links.group = self.link(row.group);
+                links.across.byte.0 *= row.divisor;
+                Parallelism::DataFilter([row.ranks / row.group, row.group])
             }
             other => panic!("no strategy {other}"),
         };
         let layers = self.models[&row.model].rows();
-        let table = Table {
+        let table = LayerTable {
             layers: &layers,
             batch: row.batch,
             item: 4,
         };
-        table.estimate(&split, &wires)
+        table.estimate(&split, &links)
     }
 }
 
@@ -188,22 +188,22 @@ fn two() -> [LayerRow; 2] {
     [first, second]
 }
 
-fn wires() -> Wires {
-    let wire = |start, byte| Wire {
-        start: Seconds(start),
+fn links() -> Links {
+    let link = |latency, byte| Link {
+        latency: Seconds(latency),
         byte: Seconds(byte),
     };
-    Wires {
-        pair: wire(1.0, 0.5),
-        group: wire(2.0, 0.25),
-        across: wire(4.0, 0.125),
+    Links {
+        pair: link(1.0, 0.5),
+        group: link(2.0, 0.25),
+        across: link(4.0, 0.125),
     }
 }
 
 #[track_caller]
-fn holds(split: Split, [compute, communication]: [f64; 2], memory: u64, ranks_max: usize) {
+fn holds(split: Parallelism, [compute, communication]: [f64; 2], memory: u64, ranks_max: usize) {
     let layers = two();
-    let table = Table {
+    let table = LayerTable {
         layers: &layers,
         batch: 16,
         item: 4,
@@ -214,23 +214,23 @@ fn holds(split: Split, [compute, communication]: [f64; 2], memory: u64, ranks_ma
         memory: Bytes(memory),
         ranks_max,
     };
-    assert_eq!(table.estimate(&split, &wires()), expected, "{split:?}");
+    assert_eq!(table.estimate(&split, &links()), expected, "{split:?}");
 }
 
 #[test]
 fn forms_add_up_on_paper() {
     // 16 x 10 s and both updates; 2 x 4 bytes x (16 x 18 + 16).
-    holds(Split::Serial, [160.75, 0.0], 8 * (16 * 18 + 16), 1);
+    holds(Parallelism::Serial, [160.75, 0.0], 8 * (16 * 18 + 16), 1);
     // 64 bytes of gradients in quarters: 2 x 3 x (4 + 16 / 8).
-    holds(Split::Data(4), [40.75, 36.0], 8 * (4 * 18 + 16), 16);
+    holds(Parallelism::Data(4), [40.75, 36.0], 8 * (4 * 18 + 16), 16);
     // 16 x (3 / 4 + 7); and a halo of 16 x 3 elements twice: 2 x (2 + 192 / 2).
     let memory = 8 * (16 * 3 + 10 + 16 * 6 + 6);
-    holds(Split::Spatial(4), [124.75, 36.0 + 196.0], memory, 8);
+    holds(Parallelism::Spatial(4), [124.75, 36.0 + 196.0], memory, 8);
     // 16 x 5 / 4 turns of 3 + 4 s, and the longer update; 2 x 4 messages of 4 x 4 elements.
     let stages = || vec![0..1, 1..2];
     let memory = 8 * (16 * 12 + 10);
     holds(
-        Split::Pipeline(stages(), 4),
+        Parallelism::Pipeline(stages(), 4),
         [20.0 * 7.0 + 0.5, 8.0 * (1.0 + 32.0)],
         memory,
         2,
@@ -238,16 +238,26 @@ fn forms_add_up_on_paper() {
     // The first layer alone: 16 x (3 / 4 + 7), and 3 x 3 x (2 + 64 / 4).
     let memory = 8 * (16 * 18 + 6) + 20;
     let both = [16.0 * 7.75 + 0.125 + 0.25, 9.0 * 18.0];
-    holds(Split::Filter(4), both, memory, 16);
-    holds(Split::Channel(4), both, memory, 3);
+    holds(Parallelism::Filter(4), both, memory, 16);
+    holds(Parallelism::Channel(4), both, memory, 3);
     // In two groups of two: 8 x (3 / 2 + 7), 3 x (2 + 64 / 4), and 8 elements of gradients in halves.
     let gathers = 3.0 * 18.0 + 2.0 * (4.0 + 16.0 / 8.0);
     let compute = 8.0 * 8.5 + 0.25 + 0.25;
     let memory = 8 * (8 * 18 + 11);
-    holds(Split::DataFilter([2, 2]), [compute, gathers], memory, 256);
+    holds(
+        Parallelism::DataFilter([2, 2]),
+        [compute, gathers],
+        memory,
+        256,
+    );
     // A halo of 8 x 2 elements, 4 x (1 + 32); a gather of 64 bytes, 2 x (2 + 16); sums of 64 bytes in
     // halves within, 2 x (2 + 8), and between, 2 x (4 + 4).
     let moved = 132.0 + 36.0 + 20.0 + 16.0;
     let memory = 8 * (8 * 6 + 10 + 8 * 6 + 6);
-    holds(Split::DataSpatial([2, 2]), [68.75, moved], memory, 128);
+    holds(
+        Parallelism::DataSpatial([2, 2]),
+        [68.75, moved],
+        memory,
+        128,
+    );
 }

@@ -1,23 +1,24 @@
-//! What is found in programs of which it is known what bounds them.
+//! Findings in programs whose bounds are known.
 #![allow(
     clippy::unwrap_used,
     reason = "helpers of tests lie outside test functions"
 )]
 
-mod table;
+mod fixed_costs;
 
+use fixed_costs::{BodyBuilder, FixedCosts, program, step};
 use partita_oracle::explain::{Area, Nature};
 use partita_oracle::{
-    Change, Costs, Finding, Item, Mode, Scaled, Speeds, explain, simulate, turning_point, what_ifs,
+    Change, Costs, Finding, LimitingFactor, Mode, ScaledCosts, SpeedFactors, crossover, explain,
+    simulate, what_ifs,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Dtype, Home, Kernel, Origin, Phase, Place, Program, Role,
     Task, View, Work,
 };
 use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh, Seconds};
-use table::{Maker, Table, program, step};
 
-const TABLE: Table = Table {
+const COSTS: FixedCosts = FixedCosts {
     per_node: 64,
     host: 0.0,
 };
@@ -27,15 +28,17 @@ fn findings(program: &Program, costs: &dyn Costs) -> Vec<Finding> {
     explain(program, &simulation, costs).unwrap()
 }
 
-fn items(findings: &[Finding]) -> Vec<Item> {
-    let items = findings.iter().map(|finding| finding.item);
+fn factors(findings: &[Finding]) -> Vec<LimitingFactor> {
+    let factors = findings.iter().map(|finding| finding.factor);
     // Hand-made bodies have a buffer that nobody touches.
-    items.filter(|item| item.area() != Area::Memory).collect()
+    factors
+        .filter(|factor| factor.area() != Area::Memory)
+        .collect()
 }
 
-fn of(findings: &[Finding], item: Item) -> &Finding {
-    let found = findings.iter().find(|finding| finding.item == item);
-    found.unwrap_or_else(|| panic!("no {item} in {findings:?}"))
+fn of(findings: &[Finding], factor: LimitingFactor) -> &Finding {
+    let found = findings.iter().find(|finding| finding.factor == factor);
+    found.unwrap_or_else(|| panic!("no {factor} in {findings:?}"))
 }
 
 fn seconds(finding: &Finding) -> (f64, f64) {
@@ -48,114 +51,138 @@ fn data(ranks: usize) -> Mesh {
 
 /// Two ranks that sum `elements` of gradients after `compute` seconds.
 fn summing(compute: f64, elements: usize) -> Program {
-    let mut maker = Maker::new();
-    let back = maker.kernel(Phase::Backward, &[], compute);
+    let mut builder = BodyBuilder::new();
+    let back = builder.kernel(Phase::Backward, &[], compute);
     let all = AxisSet::of([Axis::Data]);
-    let sum = maker.allreduce(Phase::Reduce, &[back], 0, all, elements);
-    maker.kernel(Phase::Update, &[sum], 1.0);
-    program(data(2), vec![maker.body], vec![0, 0])
+    let sum = builder.allreduce(Phase::Reduce, &[back], 0, all, elements);
+    builder.kernel(Phase::Update, &[sum], 1.0);
+    program(data(2), vec![builder.body], vec![0, 0])
 }
 
 #[test]
-fn sums_of_gradients_and_the_update_are_limits_of_training_alone() {
-    let found = findings(&summing(3.0, 8), &TABLE);
-    assert_eq!(items(&found), [Item::GradientExchange, Item::WeightUpdate]);
-    let exchange = of(&found, Item::GradientExchange);
+fn gradient_reduction_and_update_are_limitations_of_training_alone() {
+    let found = findings(&summing(3.0, 8), &COSTS);
+    assert_eq!(
+        factors(&found),
+        [
+            LimitingFactor::GradientExchange,
+            LimitingFactor::WeightUpdate
+        ]
+    );
+    let exchange = of(&found, LimitingFactor::GradientExchange);
     assert_eq!(seconds(exchange), (10.0, 10.0));
     assert!((exchange.share - 10.0 / 14.0).abs() < 1e-12);
     assert_eq!(exchange.nature, Nature::Limitation);
     assert_eq!(exchange.phases, [Phase::Reduce]);
     assert!(!exchange.in_inference);
-    assert_eq!(seconds(of(&found, Item::WeightUpdate)), (1.0, 1.0));
+    assert_eq!(
+        seconds(of(&found, LimitingFactor::WeightUpdate)),
+        (1.0, 1.0)
+    );
 }
 
 #[test]
-fn what_hides_is_found_with_nothing_on_the_critical_path() {
-    let mut maker = Maker::new();
+fn overlapped_communication_has_no_time_on_the_critical_path() {
+    let mut builder = BodyBuilder::new();
     let all = AxisSet::of([Axis::Data]);
-    let sum = maker.allreduce(Phase::Reduce, &[], 0, all, 8);
-    let last = maker.kernel(Phase::Backward, &[], 20.0);
-    maker.kernel(Phase::Update, &[sum, last], 1.0);
-    let found = findings(&program(data(2), vec![maker.body], vec![0, 0]), &TABLE);
-    assert_eq!(seconds(of(&found, Item::GradientExchange)), (0.0, 10.0));
+    let sum = builder.allreduce(Phase::Reduce, &[], 0, all, 8);
+    let last = builder.kernel(Phase::Backward, &[], 20.0);
+    builder.kernel(Phase::Update, &[sum, last], 1.0);
+    let found = findings(&program(data(2), vec![builder.body], vec![0, 0]), &COSTS);
+    assert_eq!(
+        seconds(of(&found, LimitingFactor::GradientExchange)),
+        (0.0, 10.0)
+    );
 }
 
 #[test]
-fn collectives_of_layers_are_told_from_sums_of_gradients() {
-    let mut maker = Maker::new();
-    let before = maker.kernel(Phase::Forward, &[], 2.0);
+fn collectives_of_layers_and_reductions_of_gradients_are_told_apart() {
+    let mut builder = BodyBuilder::new();
+    let before = builder.kernel(Phase::Forward, &[], 2.0);
     let all = AxisSet::of([Axis::Data]);
-    let gather = maker.allgather(Phase::Forward, &[before], 0, all, 4);
-    maker.kernel(Phase::Backward, &[gather], 2.0);
-    let found = findings(&program(data(2), vec![maker.body], vec![0, 0]), &TABLE);
-    assert_eq!(items(&found), [Item::LayerCollectives]);
-    let gathered = of(&found, Item::LayerCollectives);
+    let gather = builder.allgather(Phase::Forward, &[before], 0, all, 4);
+    builder.kernel(Phase::Backward, &[gather], 2.0);
+    let found = findings(&program(data(2), vec![builder.body], vec![0, 0]), &COSTS);
+    assert_eq!(factors(&found), [LimitingFactor::LayerCollectives]);
+    let gathered = of(&found, LimitingFactor::LayerCollectives);
     assert_eq!(seconds(gathered), (8.0, 8.0));
     assert!(gathered.in_inference && gathered.nature == Nature::Limitation);
 }
 
 #[test]
-fn a_stage_that_waits_for_another_is_a_matter_of_balance() {
+fn a_stage_that_waits_for_another_is_load_imbalance() {
     let depth = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
     let body = |seconds: f64, by: i32, after: f64| {
-        let mut maker = Maker::new();
-        let before = maker.kernel(Phase::Forward, &[], seconds);
-        let message = maker.exchange(Phase::Forward, &[before], 0, &[step(1, by)], 8);
-        maker.kernel(Phase::Forward, &[message], after);
-        maker.body
+        let mut builder = BodyBuilder::new();
+        let before = builder.kernel(Phase::Forward, &[], seconds);
+        let message = builder.exchange(Phase::Forward, &[before], 0, &[step(1, by)], 8);
+        builder.kernel(Phase::Forward, &[message], after);
+        builder.body
     };
     let bodies = vec![body(5.0, 1, 1.0), body(1.0, -1, 5.0)];
-    let found = findings(&program(depth, bodies, vec![0, 1]), &TABLE);
-    assert_eq!(items(&found), [Item::Messages, Item::WorkloadBalance]);
-    let message = of(&found, Item::Messages);
+    let found = findings(&program(depth, bodies, vec![0, 1]), &COSTS);
+    assert_eq!(
+        factors(&found),
+        [LimitingFactor::Messages, LimitingFactor::WorkloadBalance]
+    );
+    let message = of(&found, LimitingFactor::Messages);
     assert_eq!(seconds(message), (9.0, 9.0));
     assert!(message.in_inference && message.nature == Nature::Bottleneck);
     // Until 5 the message cannot start, from 14 on each computes for itself, up to 15 and 19.
-    assert_eq!(seconds(of(&found, Item::WorkloadBalance)), (4.0, 4.0));
+    assert_eq!(
+        seconds(of(&found, LimitingFactor::WorkloadBalance)),
+        (4.0, 4.0)
+    );
 }
 
 #[test]
-fn shared_adapters_are_told_by_what_they_cost() {
+fn contention_at_network_adapters_is_found() {
     let depth = Mesh::new([2, 2, 1, 1, 1, 1, 1]);
     let body = |by: i32| {
-        let mut maker = Maker::new();
-        let message = maker.exchange(Phase::Forward, &[], 0, &[step(1, by)], 8);
-        maker.kernel(Phase::Forward, &[message], 10.0);
-        maker.body
+        let mut builder = BodyBuilder::new();
+        let message = builder.exchange(Phase::Forward, &[], 0, &[step(1, by)], 8);
+        builder.kernel(Phase::Forward, &[message], 10.0);
+        builder.body
     };
     // Ranks 0 and 2 share a node, and both send to the other one.
-    let apart = |per_node| Table {
+    let apart = |per_node| FixedCosts {
         per_node,
         host: 0.0,
     };
     let by_depth = program(depth, vec![body(1), body(-1)], vec![0, 1, 0, 1]);
-    assert_eq!(items(&findings(&by_depth, &apart(4))), [Item::Messages]);
+    assert_eq!(
+        factors(&findings(&by_depth, &apart(4))),
+        [LimitingFactor::Messages]
+    );
     let by_data = {
         let body = |by: i32| {
-            let mut maker = Maker::new();
-            let message = maker.exchange(Phase::Forward, &[], 0, &[step(0, by)], 8);
-            maker.kernel(Phase::Forward, &[message], 10.0);
-            maker.body
+            let mut builder = BodyBuilder::new();
+            let message = builder.exchange(Phase::Forward, &[], 0, &[step(0, by)], 8);
+            builder.kernel(Phase::Forward, &[message], 10.0);
+            builder.body
         };
         program(depth, vec![body(1), body(-1)], vec![0, 0, 1, 1])
     };
     let found = findings(&by_data, &apart(2));
-    assert_eq!(items(&found), [Item::Messages, Item::Congestion]);
+    assert_eq!(
+        factors(&found),
+        [LimitingFactor::Messages, LimitingFactor::Congestion]
+    );
     // 10 and 8 seconds alone; two messages of 8 words leave a node at once.
-    assert_eq!(seconds(of(&found, Item::Messages)), (26.0, 26.0));
-    let congestion = of(&found, Item::Congestion);
+    assert_eq!(seconds(of(&found, LimitingFactor::Messages)), (26.0, 26.0));
+    let congestion = of(&found, LimitingFactor::Congestion);
     assert_eq!(seconds(congestion), (8.0, 8.0));
     assert_eq!(congestion.phases, [Phase::Forward]);
 }
 
 #[test]
-fn reading_counts_where_it_does_not_hide() {
-    let mut maker = Maker::new();
-    maker.load(&[], 12);
-    maker.kernel(Phase::Forward, &[], 10.0);
-    let found = findings(&program(data(1), vec![maker.body], vec![0]), &TABLE);
-    assert_eq!(items(&found), [Item::Reading]);
-    assert_eq!(seconds(of(&found, Item::Reading)), (12.0, 12.0));
+fn reads_count_unless_overlapped() {
+    let mut builder = BodyBuilder::new();
+    builder.load(&[], 12);
+    builder.kernel(Phase::Forward, &[], 10.0);
+    let found = findings(&program(data(1), vec![builder.body], vec![0]), &COSTS);
+    assert_eq!(factors(&found), [LimitingFactor::Reading]);
+    assert_eq!(seconds(of(&found, LimitingFactor::Reading)), (12.0, 12.0));
 }
 
 fn buffer(name: &str, role: Role, elements: usize, home: Option<Home>) -> Buffer {
@@ -224,45 +251,45 @@ fn copying(redundant: bool) -> Program {
 }
 
 #[test]
-fn copies_gaps_and_work_done_twice_are_counted() {
-    let found = findings(&copying(false), &TABLE);
+fn replication_fragmentation_and_redundant_computation_are_counted() {
+    let found = findings(&copying(false), &COSTS);
     let expected = [
-        Item::MemoryRedundancy,
-        Item::MemoryGaps,
-        Item::ComputationRedundancy,
+        LimitingFactor::MemoryRedundancy,
+        LimitingFactor::MemoryGaps,
+        LimitingFactor::ComputationRedundancy,
     ];
     assert_eq!(
-        found.iter().map(|one| one.item).collect::<Vec<_>>(),
+        found.iter().map(|one| one.factor).collect::<Vec<_>>(),
         expected
     );
     // Of the second body three quarters of 64 bytes, half of 32, and 8 of the neighbor.
-    let redundancy = of(&found, Item::MemoryRedundancy);
+    let redundancy = of(&found, LimitingFactor::MemoryRedundancy);
     assert_eq!(redundancy.bytes, Some(Bytes(48 + 16 + 8)));
-    let gaps = of(&found, Item::MemoryGaps);
+    let gaps = of(&found, LimitingFactor::MemoryGaps);
     assert_eq!(gaps.bytes, Some(Bytes(112 - 64 - 40)));
-    let twice = of(&found, Item::ComputationRedundancy);
+    let twice = of(&found, LimitingFactor::ComputationRedundancy);
     assert_eq!(seconds(twice), (3.0, 3.0));
     assert!(twice.in_inference && twice.nature == Nature::Bottleneck);
     // A flop for each of 2 x 8 and 2 x 10 elements, half of them done by two.
     assert_eq!(twice.flops.unwrap().0, 18);
     // What is computed around the own part is a copy besides: 8 of 10 once, that for two.
-    let found = findings(&copying(true), &TABLE);
-    let twice = of(&found, Item::ComputationRedundancy);
+    let found = findings(&copying(true), &COSTS);
+    let twice = of(&found, LimitingFactor::ComputationRedundancy);
     let most = 6.0 * (1.0 - 0.8 / 2.0);
     assert!((seconds(twice).1 - most).abs() < 1e-12, "{twice:?}");
 }
 
 #[test]
-fn what_is_left_out_makes_no_thousandth() {
-    let found = findings(&summing(1e6, 8), &TABLE);
-    assert_eq!(items(&found), []);
+fn factors_below_a_thousandth_are_left_out() {
+    let found = findings(&summing(1e6, 8), &COSTS);
+    assert_eq!(factors(&found), []);
 }
 
 #[test]
-fn bandwidth_speeds_up_what_it_bounds_and_nothing_else() {
+fn more_bandwidth_speeds_up_bandwidth_bound_programs_alone() {
     let speedup = |program: &Program, change: Change| {
-        let now = simulate(program, &TABLE, Mode::Ranks, 1).unwrap().makespan;
-        let all = what_ifs(program, &TABLE, Mode::Ranks, now).unwrap();
+        let now = simulate(program, &COSTS, Mode::Ranks, 1).unwrap().makespan;
+        let all = what_ifs(program, &COSTS, Mode::Ranks, now).unwrap();
         all.iter().find(|one| one.change == change).unwrap().speedup
     };
     let links = summing(1.0, 60);
@@ -276,39 +303,39 @@ fn bandwidth_speeds_up_what_it_bounds_and_nothing_else() {
 }
 
 #[test]
-fn two_programs_change_places_where_their_times_meet() {
-    let costs: &dyn Costs = &TABLE;
+fn the_crossover_is_where_two_programs_take_equally_long() {
+    let costs: &dyn Costs = &COSTS;
     let (alone, summed) = (
         {
-            let mut maker = Maker::new();
-            maker.kernel(Phase::Backward, &[], 11.0);
-            program(data(2), vec![maker.body], vec![0, 0])
+            let mut builder = BodyBuilder::new();
+            builder.kernel(Phase::Backward, &[], 11.0);
+            program(data(2), vec![builder.body], vec![0, 0])
         },
         // 6 + 2 + 8 + 1 seconds: 11 where 8 take 2.
         summing(6.0, 8),
     );
-    let turn = turning_point((&alone, costs), (&summed, costs), Mode::Classes)
+    let found = crossover((&alone, costs), (&summed, costs), Mode::Classes)
         .unwrap()
         .unwrap();
-    assert!((turn.bandwidth - 4.0).abs() < 0.12, "{turn:?}");
-    assert_eq!(turn.iteration_seconds, Seconds(11.0));
+    assert!((found.bandwidth - 4.0).abs() < 0.12, "{found:?}");
+    assert_eq!(found.iteration_seconds, Seconds(11.0));
     let never = summing(9.0, 8);
     assert_eq!(
-        turning_point((&alone, costs), (&never, costs), Mode::Classes),
+        crossover((&alone, costs), (&never, costs), Mode::Classes),
         Ok(None)
     );
 }
 
 #[test]
-fn speeds_divide_what_they_are_of() {
-    let speeds = Speeds {
+fn speed_factors_divide_costs() {
+    let speeds = SpeedFactors {
         kernels: 2.0,
         links: 4.0,
         latency: 0.5,
         reading: 3.0,
-        ..Speeds::default()
+        ..SpeedFactors::default()
     };
-    let scaled = Scaled::new(&TABLE, speeds);
+    let scaled = ScaledCosts::new(&COSTS, speeds);
     let message = scaled.message(0, 1, Bytes(32), 1.0).unwrap();
     assert_eq!(
         (message.latency, message.transfer),
@@ -317,11 +344,11 @@ fn speeds_divide_what_they_are_of() {
     let sum = scaled.allreduce(&[0, 1], Bytes(32), 1.0).unwrap();
     assert_eq!((sum.latency, sum.transfer), (Seconds(4.0), Seconds(2.0)));
     assert_eq!(scaled.load(0, Bytes(12), 1).unwrap(), Seconds(1.0));
-    let unshared = Scaled::new(
-        &TABLE,
-        Speeds {
-            sharing: false,
-            ..Speeds::default()
+    let unshared = ScaledCosts::new(
+        &COSTS,
+        SpeedFactors {
+            contention: false,
+            ..SpeedFactors::default()
         },
     );
     assert_eq!(
@@ -330,12 +357,12 @@ fn speeds_divide_what_they_are_of() {
     );
     let unchanged = simulate(
         &summing(3.0, 8),
-        &Scaled::new(&TABLE, Speeds::default()),
+        &ScaledCosts::new(&COSTS, SpeedFactors::default()),
         Mode::Ranks,
         1,
     );
     assert_eq!(
         unchanged,
-        simulate(&summing(3.0, 8), &TABLE, Mode::Ranks, 1)
+        simulate(&summing(3.0, 8), &COSTS, Mode::Ranks, 1)
     );
 }

@@ -1,22 +1,22 @@
-//! What is told of a simulation, and what comes of holding it against measured traces.
+//! Predictions, costs of machines, and comparisons with traces.
 #![allow(
     clippy::unwrap_used,
     reason = "helpers of tests lie outside test functions"
 )]
 
-mod table;
+mod fixed_costs;
 
+use fixed_costs::{FixedCosts, spatial, view};
 use partita_oracle::{
-    Blocks, CompareError, CostError, Costs, KernelCost, LinkFit, MachineCosts, MeasuredCosts, Mode,
-    Prediction, PredictionFault, SimulateError, compare, predict, simulate,
+    AlltoallBlocks, CompareError, CostError, Costs, KernelCost, LinkFit, MachineCosts,
+    MeasuredCosts, Mode, Prediction, PredictionFault, SimulateError, compare, predict, simulate,
 };
 use partita_program::{Algorithm, Count, Dtype, Kernel, KernelShape, Taps, View};
 use partita_run::Trace;
 use partita_space::{Bytes, Seconds};
 use std::collections::BTreeMap;
-use table::{Table, spatial, view};
 
-const TABLE: Table = Table {
+const COSTS: FixedCosts = FixedCosts {
     per_node: 4,
     host: 0.0,
 };
@@ -24,7 +24,7 @@ const TABLE: Table = Table {
 #[test]
 fn a_prediction_has_the_promised_keys_and_reads_back() {
     let program = spatial([2, 4, 1, 1, 1, 1, 1], 4, 5);
-    let prediction = predict(&program, &TABLE, Mode::Classes, 2, true).unwrap();
+    let prediction = predict(&program, &COSTS, Mode::Classes, 2, true).unwrap();
     let json = serde_json::to_value(&prediction).unwrap();
     for key in [
         "digest",
@@ -64,10 +64,10 @@ fn stretched(simulation: &partita_oracle::Simulation, factor: f64) -> Vec<Trace>
 }
 
 #[test]
-fn a_comparison_finds_the_stretch_and_refuses_strangers() {
+fn a_comparison_finds_a_slowdown_and_refuses_other_programs() {
     let program = spatial([1, 4, 1, 1, 1, 1, 1], 4, 5);
-    let prediction = predict(&program, &TABLE, Mode::Classes, 1, true).unwrap();
-    let simulation = simulate(&program, &TABLE, Mode::Ranks, 1).unwrap();
+    let prediction = predict(&program, &COSTS, Mode::Classes, 1, true).unwrap();
+    let simulation = simulate(&program, &COSTS, Mode::Ranks, 1).unwrap();
     let digest = program.digest();
 
     let exact = compare(&prediction, &program, &digest, &stretched(&simulation, 1.0)).unwrap();
@@ -89,12 +89,12 @@ fn a_comparison_finds_the_stretch_and_refuses_strangers() {
 
     let other = spatial([1, 4, 1, 1, 1, 1, 1], 4, 6);
     let traces = stretched(&simulation, 1.0);
-    let strangers = [
+    let others = [
         compare(&prediction, &other, &digest, &traces),
         compare(&prediction, &program, &other.digest(), &traces),
     ];
-    for stranger in strangers {
-        assert!(matches!(stranger, Err(CompareError::Digests { .. })));
+    for comparison in others {
+        assert!(matches!(comparison, Err(CompareError::Digests { .. })));
     }
     assert_eq!(
         compare(&prediction, &program, &digest, &[]),
@@ -113,7 +113,7 @@ fn a_comparison_finds_the_stretch_and_refuses_strangers() {
 }
 
 #[test]
-fn measured_costs_know_what_was_measured_and_nothing_else() {
+fn measured_costs_refuse_what_was_not_measured() {
     let program = spatial([1, 2, 1, 1, 1, 1, 1], 2, 5);
     let mut costs = MeasuredCosts::default();
     let error = simulate(&program, &costs, Mode::Ranks, 1).unwrap_err();
@@ -132,7 +132,7 @@ fn measured_costs_know_what_was_measured_and_nothing_else() {
                     buffers: &body.buffers,
                 };
                 let key = (shape.signature(), algorithm.0.clone());
-                let cost = KernelCost::undisturbed(Seconds(0.001));
+                let cost = KernelCost::uncontended(Seconds(0.001));
                 costs.kernels.insert(key, cost);
             }
         }
@@ -158,11 +158,11 @@ fn measured_costs_know_what_was_measured_and_nothing_else() {
         Err(CostError::Collective {
             kind: "allreduce",
             members: 3,
-            known: vec![2],
+            fitted: vec![2],
         })
     );
     let shares = [Bytes(4), Bytes(12)];
-    let blocks = Blocks {
+    let blocks = AlltoallBlocks {
         largest: Bytes(5),
         given: Bytes(16),
     };
@@ -175,13 +175,13 @@ fn measured_costs_know_what_was_measured_and_nothing_else() {
         assert!(cost.as_ref().is_err_and(is_it), "{name}: {cost:?}");
     }
     (costs.reduce_scatter, costs.alltoall) = (fits.clone(), fits);
-    let [scatter, turn] = both(&costs).map(Result::unwrap);
-    assert_eq!(scatter, turn);
+    let [scatter, alltoall] = both(&costs).map(Result::unwrap);
+    assert_eq!(scatter, alltoall);
     assert!((scatter.seconds().0 - 1.16e-4).abs() < 1e-12, "{scatter:?}");
 }
 
 #[test]
-fn a_machine_costs_kernels_by_the_roofline() {
+fn kernels_of_a_machine_follow_the_roofline() {
     let machine = partita_cluster::Machine::load("lassen", &[]).unwrap();
     let costs = MachineCosts::new(machine);
     let buffer = |dtype| partita_program::Buffer {
@@ -251,7 +251,7 @@ fn a_machine_costs_kernels_by_the_roofline() {
 }
 
 #[test]
-fn a_machine_costs_messages_sums_and_reads() {
+fn communication_and_reads_of_a_machine_follow_the_formulas() {
     let mut machine = partita_cluster::Machine::load("lassen", &[]).unwrap();
     (machine.exchange, machine.allreduce) = (None, None);
     let costs = MachineCosts::new(machine);
@@ -280,33 +280,33 @@ fn a_machine_costs_messages_sums_and_reads() {
     let ratio = scatter(&uneven).transfer.0 / scatter(&share(4 * 9_440_000 / 512)).transfer.0;
     assert!((ratio - 2.0).abs() < 1e-3, "{ratio}");
     // Four GPUs of a node exchange 3 blocks of 1 MB each, in 2 steps where they are small.
-    let turn = |largest: u64| {
-        let blocks = Blocks {
+    let alltoall = |largest: u64| {
+        let blocks = AlltoallBlocks {
             largest: Bytes(largest),
             given: Bytes(4 * largest),
         };
         costs.alltoall(&[0, 1, 2, 3], blocks, 1.0).unwrap()
     };
-    assert!((turn(1_000_000).latency.0 - 3.0 * 8e-6).abs() < 1e-12);
+    assert!((alltoall(1_000_000).latency.0 - 3.0 * 8e-6).abs() < 1e-12);
     let message = costs.message(0, 3, Bytes(1_000_000), 1.0).unwrap();
-    let ratio = turn(1_000_000).transfer.0 / message.transfer.0;
+    let ratio = alltoall(1_000_000).transfer.0 / message.transfer.0;
     assert!((ratio - 3.0).abs() < 1e-9, "{ratio}");
-    assert!((turn(4).latency.0 - 2.0 * 8e-6).abs() < 1e-12);
+    assert!((alltoall(4).latency.0 - 2.0 * 8e-6).abs() < 1e-12);
     assert!(matches!(
-        costs.admit(4096),
+        costs.check_capacity(4096),
         Err(CostError::Capacity { devices: 2048, .. })
     ));
     assert!(costs.load(0, Bytes(1 << 30), 1).unwrap().0 > 0.04);
 
-    // A machine with a fitted law is costed by it: 2 (p - 1) (alpha + m beta / p).
+    // A fit of the allreduce replaces the formulas: 2 (p - 1) (alpha + m beta / p).
     let abci = MachineCosts::new(partita_cluster::Machine::load("abci", &[]).unwrap());
-    let law = abci
+    let allreduce = abci
         .allreduce(&[0, 1, 2, 3], Bytes(100_000_000), 1.0)
         .unwrap();
-    assert!((law.seconds().0 - 6.0 * (9e-6 + 25e6 / 50e9)).abs() < 1e-9);
+    assert!((allreduce.seconds().0 - 6.0 * (9e-6 + 25e6 / 50e9)).abs() < 1e-9);
     let shares = [Bytes(25_000_000); 4];
     let scatter = abci.reduce_scatter(&[0, 1, 2, 3], &shares, 1.0).unwrap();
-    assert!((scatter.seconds().0 - law.seconds().0 / 2.0).abs() < 1e-9);
+    assert!((scatter.seconds().0 - allreduce.seconds().0 / 2.0).abs() < 1e-9);
     assert!(matches!(
         abci.load(0, Bytes(1), 1),
         Err(CostError::Missing { key: "io", .. })
@@ -314,7 +314,7 @@ fn a_machine_costs_messages_sums_and_reads() {
 }
 
 #[test]
-fn fitted_laws_go_before_links() {
+fn fits_override_links() {
     use partita_cluster::{AllreduceLink, Basis, Exchange, Fact, Machine, Share};
     fn fact<T>(value: T) -> Fact<T> {
         Fact {
@@ -328,9 +328,9 @@ fn fitted_laws_go_before_links() {
         latency: fact(Seconds(1e-4)),
         bandwidth: fact(partita_space::BytesPerSecond(1e9)),
     });
-    let law = machine.allreduce.as_mut().unwrap();
-    law.occupancy = Some(fact(Share(0.25)));
-    law.inter = AllreduceLink {
+    let allreduce = machine.allreduce.as_mut().unwrap();
+    allreduce.occupancy = Some(fact(Share(0.25)));
+    allreduce.inter = AllreduceLink {
         latency: fact(Seconds(1e-5)),
         bandwidth: fact(partita_space::BytesPerSecond(1e9)),
         growth: Some(fact(Share(0.5))),
@@ -341,7 +341,7 @@ fn fitted_laws_go_before_links() {
         assert_eq!(message.latency, Seconds(1e-4));
         assert!((message.transfer.0 - 1e-3).abs() < 1e-12, "{message:?}");
     }
-    // Two ranks of nodes 0 and 3 stretch over 4: 2 lg 2 alpha + 2 (1/2) m beta 4^0.5.
+    // Two ranks of nodes 0 and 3 span 4 nodes: 2 lg 2 alpha + 2 (1/2) m beta 4^0.5.
     let sum = costs.allreduce(&[0, 12], Bytes(1_000_000), 1.0).unwrap();
     assert!((sum.latency.0 - 2e-5).abs() < 1e-12, "{sum:?}");
     assert!((sum.transfer.0 - 2e-3).abs() < 1e-12, "{sum:?}");
@@ -352,7 +352,7 @@ fn fitted_laws_go_before_links() {
     let shares = [Bytes(500_000); 2];
     let half = costs.reduce_scatter(&[0, 12], &shares, 1.0).unwrap();
     assert!((half.seconds().0 - sum.seconds().0 / 2.0).abs() < 1e-12);
-    // A ring fitted to gradients is not asked about four bytes.
+    // The ring was fitted to gradients and does not hold for four bytes.
     let abci = MachineCosts::new(Machine::load("abci", &[]).unwrap());
     let members: Vec<usize> = (0..64).collect();
     let few = abci.allreduce(&members, Bytes(4), 1.0).unwrap();

@@ -1,23 +1,23 @@
-//! Makespans computed by hand, and classes against ranks.
+//! Simulations against makespans computed by hand, and of classes against those of ranks.
 #![allow(
     clippy::unwrap_used,
     reason = "helpers of tests lie outside test functions"
 )]
 
-mod table;
+mod fixed_costs;
 
+use fixed_costs::{BodyBuilder, FixedCosts, program, spatial, step, view};
 use partita_oracle::{Classes, CostError, Mode, SimulateError, Simulation, refine, simulate};
 use partita_program::{CollectiveKind, Phase, Program};
 use partita_space::{Axis, AxisSet, Mesh, Seconds};
-use table::{Maker, Table, program, spatial, step, view};
 
-const TABLE: Table = Table {
+const COSTS: FixedCosts = FixedCosts {
     per_node: 64,
     host: 0.0,
 };
 
-fn ranks(program: &Program, table: &Table) -> Simulation {
-    simulate(program, table, Mode::Ranks, 1).unwrap()
+fn ranks(program: &Program, fixed_costs: &FixedCosts) -> Simulation {
+    simulate(program, fixed_costs, Mode::Ranks, 1).unwrap()
 }
 
 fn event(simulation: &Simulation, participant: usize, task: u32) -> (f64, f64) {
@@ -29,23 +29,23 @@ fn event(simulation: &Simulation, participant: usize, task: u32) -> (f64, f64) {
 /// Two ranks; the second computes `other` seconds before the exchange.
 fn pair(first: f64, other: f64) -> Program {
     let body = |seconds, by| {
-        let mut maker = Maker::new();
-        let before = maker.kernel(Phase::Forward, &[], seconds);
-        let halo = maker.exchange(Phase::Forward, &[before], 0, &[step(1, by)], 8);
-        maker.kernel(Phase::Forward, &[before], 2.0);
-        let border = maker.kernel(Phase::Backward, &[halo], 4.0);
+        let mut builder = BodyBuilder::new();
+        let before = builder.kernel(Phase::Forward, &[], seconds);
+        let halo = builder.exchange(Phase::Forward, &[before], 0, &[step(1, by)], 8);
+        builder.kernel(Phase::Forward, &[before], 2.0);
+        let border = builder.kernel(Phase::Backward, &[halo], 4.0);
         let all = AxisSet::of([Axis::Depth]);
-        let sum = maker.allreduce(Phase::Reduce, &[border], 0, all, 8);
-        maker.kernel(Phase::Update, &[sum], 0.5);
-        maker.body
+        let sum = builder.allreduce(Phase::Reduce, &[border], 0, all, 8);
+        builder.kernel(Phase::Update, &[sum], 0.5);
+        builder.body
     };
     let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
     program(mesh, vec![body(first, 1), body(other, -1)], vec![0, 1])
 }
 
 #[test]
-fn a_chain_of_kernels_messages_and_a_sum() {
-    let simulation = ranks(&pair(5.0, 7.0), &TABLE);
+fn a_chain_of_kernels_messages_and_an_allreduce() {
+    let simulation = ranks(&pair(5.0, 7.0), &COSTS);
     // Rendezvous: the message moves from 7 on, 1 + 32 / 4 seconds; the interior hides behind it.
     assert_eq!(event(&simulation, 0, 1), (5.0, 16.0));
     assert_eq!(event(&simulation, 1, 1), (7.0, 16.0));
@@ -66,27 +66,27 @@ fn a_chain_of_kernels_messages_and_a_sum() {
 }
 
 #[test]
-fn shares_and_blocks_are_costed_by_what_all_members_give() {
+fn reduce_scatter_and_alltoall_are_costed_by_the_bytes_of_all_members() {
     let group = AxisSet::of([Axis::Depth]);
     let views = |elements: [usize; 2]| elements.map(view).to_vec();
     let body = |rank: usize, seconds: f64, blocks: [usize; 2]| {
-        let mut maker = Maker::new();
-        let before = maker.kernel(Phase::Forward, &[], seconds);
+        let mut builder = BodyBuilder::new();
+        let before = builder.kernel(Phase::Forward, &[], seconds);
         let scatter = CollectiveKind::ReduceScatter {
             sources: views([1, 3]),
             target: view([1, 3][rank]),
         };
-        let sum = maker.collective(Phase::Reduce, &[before], 0, group, scatter);
+        let sum = builder.collective(Phase::Reduce, &[before], 0, group, scatter);
         let turn = CollectiveKind::AllToAll {
             sources: views(blocks),
             targets: Vec::new(),
         };
-        maker.collective(Phase::Forward, &[sum], 1, group, turn);
-        maker.body
+        builder.collective(Phase::Forward, &[sum], 1, group, turn);
+        builder.body
     };
     let bodies = vec![body(0, 1.0, [5, 2]), body(1, 3.0, [1, 7])];
     let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
-    let simulation = ranks(&program(mesh, bodies, vec![0, 1]), &TABLE);
+    let simulation = ranks(&program(mesh, bodies, vec![0, 1]), &COSTS);
     // 4 words of shares; at most 2 words to another member and 8 from one.
     for rank in 0..2 {
         assert_eq!(event(&simulation, rank, 1).1, 7.0);
@@ -99,10 +99,10 @@ fn shares_and_blocks_are_costed_by_what_all_members_give() {
 }
 
 #[test]
-fn a_sum_of_gradients_hides_behind_later_kernels() {
+fn a_gradient_allreduce_overlaps_later_kernels() {
     let body = |reduced_first: bool| {
-        let mut maker = Maker::new();
-        let weights = maker.kernel(Phase::Backward, &[], 3.0);
+        let mut builder = BodyBuilder::new();
+        let weights = builder.kernel(Phase::Backward, &[], 3.0);
         let all = AxisSet::of([Axis::Data]);
         let after = if reduced_first {
             vec![weights]
@@ -110,19 +110,19 @@ fn a_sum_of_gradients_hides_behind_later_kernels() {
             vec![weights, 1]
         };
         if reduced_first {
-            let sum = maker.allreduce(Phase::Reduce, &after, 0, all, 8);
-            let data = maker.kernel(Phase::Backward, &[], 6.0);
-            maker.kernel(Phase::Update, &[sum, data], 1.0);
+            let sum = builder.allreduce(Phase::Reduce, &after, 0, all, 8);
+            let data = builder.kernel(Phase::Backward, &[], 6.0);
+            builder.kernel(Phase::Update, &[sum, data], 1.0);
         } else {
-            maker.kernel(Phase::Backward, &[], 6.0);
-            let sum = maker.allreduce(Phase::Reduce, &after, 0, all, 8);
-            maker.kernel(Phase::Update, &[sum], 1.0);
+            builder.kernel(Phase::Backward, &[], 6.0);
+            let sum = builder.allreduce(Phase::Reduce, &after, 0, all, 8);
+            builder.kernel(Phase::Update, &[sum], 1.0);
         }
-        maker.body
+        builder.body
     };
     let mesh = Mesh::new([2, 1, 1, 1, 1, 1, 1]);
-    let early = ranks(&program(mesh, vec![body(true)], vec![0, 0]), &TABLE);
-    let late = ranks(&program(mesh, vec![body(false)], vec![0, 0]), &TABLE);
+    let early = ranks(&program(mesh, vec![body(true)], vec![0, 0]), &COSTS);
+    let late = ranks(&program(mesh, vec![body(false)], vec![0, 0]), &COSTS);
     assert_eq!(early.makespan, Seconds(3.0 + 10.0 + 1.0));
     assert_eq!(late.makespan, Seconds(3.0 + 6.0 + 10.0 + 1.0));
     // Six of the ten seconds hide: the path runs through the sum alone.
@@ -131,20 +131,20 @@ fn a_sum_of_gradients_hides_behind_later_kernels() {
 }
 
 #[test]
-fn reading_ahead_is_free_until_it_is_longer_than_the_step() {
+fn prefetching_is_hidden_unless_it_is_longer_than_the_step() {
     let body = |elements| {
-        let mut maker = Maker::new();
-        maker.load(&[], elements);
-        maker.kernel(Phase::Forward, &[], 10.0);
-        maker.body
+        let mut builder = BodyBuilder::new();
+        builder.load(&[], elements);
+        builder.kernel(Phase::Forward, &[], 10.0);
+        builder.body
     };
     let mesh = Mesh::new([1; 7]);
-    let hidden = ranks(&program(mesh, vec![body(4)], vec![0]), &TABLE);
+    let hidden = ranks(&program(mesh, vec![body(4)], vec![0]), &COSTS);
     assert_eq!(
         (hidden.makespan, hidden.breakdown.io),
         (Seconds(10.0), Seconds(0.0))
     );
-    let shown = ranks(&program(mesh, vec![body(12)], vec![0]), &TABLE);
+    let shown = ranks(&program(mesh, vec![body(12)], vec![0]), &COSTS);
     assert_eq!(
         (shown.makespan, shown.breakdown.io),
         (Seconds(12.0), Seconds(12.0))
@@ -152,12 +152,12 @@ fn reading_ahead_is_free_until_it_is_longer_than_the_step() {
 }
 
 #[test]
-fn packing_holds_kernels_up() {
-    let table = Table {
+fn host_overhead_delays_kernels() {
+    let fixed_costs = FixedCosts {
         per_node: 64,
         host: 0.5,
     };
-    let simulation = ranks(&pair(5.0, 5.0), &table);
+    let simulation = ranks(&pair(5.0, 5.0), &fixed_costs);
     // One send and one receive: a second of host time falls on the interior kernel.
     assert_eq!(event(&simulation, 0, 2), (5.0, 8.0));
     // The message still takes its nine seconds, and nothing else runs during the sum.
@@ -165,11 +165,11 @@ fn packing_holds_kernels_up() {
 
     let mut long = pair(5.0, 5.0);
     for body in &mut long.bodies {
-        let mut maker = Maker::new();
-        maker.kernel(Phase::Forward, &[], 20.0);
-        body.tasks[2].work = maker.body.tasks[0].work.clone();
+        let mut builder = BodyBuilder::new();
+        builder.kernel(Phase::Forward, &[], 20.0);
+        body.tasks[2].work = builder.body.tasks[0].work.clone();
     }
-    let simulation = ranks(&long, &table);
+    let simulation = ranks(&long, &fixed_costs);
     assert_eq!(event(&simulation, 0, 2), (5.0, 26.0));
     assert_eq!(simulation.breakdown.forward_exchange, Seconds(1.0));
     assert_eq!(simulation.breakdown.forward_compute, Seconds(25.0));
@@ -178,8 +178,8 @@ fn packing_holds_kernels_up() {
 
 #[test]
 fn steps_follow_each_other_without_a_barrier() {
-    let one = simulate(&pair(5.0, 7.0), &TABLE, Mode::Ranks, 1).unwrap();
-    let three = simulate(&pair(5.0, 7.0), &TABLE, Mode::Ranks, 3).unwrap();
+    let one = simulate(&pair(5.0, 7.0), &COSTS, Mode::Ranks, 1).unwrap();
+    let three = simulate(&pair(5.0, 7.0), &COSTS, Mode::Ranks, 3).unwrap();
     assert_eq!(three.makespan.0, 3.0 * one.makespan.0);
     assert_eq!(three.breakdown.total(), three.makespan);
     assert_eq!(three.traces[0].len(), 3);
@@ -192,11 +192,11 @@ fn steps_follow_each_other_without_a_barrier() {
 }
 
 #[test]
-fn messages_of_a_node_share_its_adapters() {
+fn messages_of_a_node_contend_for_its_adapters() {
     let body = |by| {
-        let mut maker = Maker::new();
-        maker.exchange(Phase::Forward, &[], 0, &[step(1, by)], 8);
-        maker.body
+        let mut builder = BodyBuilder::new();
+        builder.exchange(Phase::Forward, &[], 0, &[step(1, by)], 8);
+        builder.body
     };
     // Depth is the slower axis: ranks 0 to 3 have their peers in ranks 4 to 7.
     let mesh = Mesh::new([1, 2, 4, 1, 1, 1, 1]);
@@ -204,7 +204,7 @@ fn messages_of_a_node_share_its_adapters() {
     let makespan = |per_node| {
         ranks(
             &across,
-            &Table {
+            &FixedCosts {
                 per_node,
                 host: 0.0,
             },
@@ -219,7 +219,7 @@ fn messages_of_a_node_share_its_adapters() {
 }
 
 #[test]
-fn classes_equal_ranks() {
+fn simulations_of_classes_and_of_ranks_are_equal() {
     for (seed, per_node, host) in [
         (1, 64, 0.0),
         (2, 4, 0.0),
@@ -234,9 +234,9 @@ fn classes_equal_ranks() {
             [8, 1, 4, 2, 1, 1, 1],
         ] {
             let program = spatial(extents, 6, seed);
-            let table = Table { per_node, host };
-            let all = simulate(&program, &table, Mode::Ranks, 2).unwrap();
-            let few = simulate(&program, &table, Mode::Classes, 2).unwrap();
+            let fixed_costs = FixedCosts { per_node, host };
+            let all = simulate(&program, &fixed_costs, Mode::Ranks, 2).unwrap();
+            let few = simulate(&program, &fixed_costs, Mode::Classes, 2).unwrap();
             if extents[0] == 4 && matches!(per_node, 2 | 4 | 8 | 64) {
                 assert_eq!(few.participants.len(), 8, "four equal rows of 4 x 2 ranks");
             }
@@ -249,19 +249,24 @@ fn classes_equal_ranks() {
             );
             assert!((few.breakdown.total().0 / few.makespan.0 - 1.0).abs() < 1e-12);
             assert!((all.breakdown.total().0 / all.makespan.0 - 1.0).abs() < 1e-12);
-            every_task_at_the_same_time(&program, &table, &few, &all);
+            every_task_at_the_same_time(&program, &fixed_costs, &few, &all);
         }
     }
 }
 
 fn every_task_at_the_same_time(
     program: &Program,
-    table: &Table,
+    fixed_costs: &FixedCosts,
     few: &Simulation,
     all: &Simulation,
 ) {
     use partita_oracle::Costs;
-    let classes = refine(program, |rank| table.node(rank), |a, b| table.link(a, b)).unwrap();
+    let classes = refine(
+        program,
+        |rank| fixed_costs.node(rank),
+        |a, b| fixed_costs.link(a, b),
+    )
+    .unwrap();
     let ends = |simulation: &Simulation, at: usize| {
         let mut ends = vec![
             0.0;
@@ -305,21 +310,21 @@ fn classes_split_by_links_and_by_distance_from_the_edge() {
 }
 
 #[test]
-fn what_cannot_end_is_told() {
-    let mut alone = Maker::new();
+fn programs_that_cannot_end_are_errors() {
+    let mut alone = BodyBuilder::new();
     alone.exchange(Phase::Forward, &[], 0, &[step(1, 1)], 1);
-    let mut other = Maker::new();
+    let mut other = BodyBuilder::new();
     other.exchange(Phase::Forward, &[], 7, &[step(1, -1)], 1);
     let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
     let unmatched = program(mesh, vec![alone.body.clone(), other.body], vec![0, 1]);
-    let error = simulate(&unmatched, &TABLE, Mode::Ranks, 1).unwrap_err();
+    let error = simulate(&unmatched, &COSTS, Mode::Ranks, 1).unwrap_err();
     assert!(
         matches!(error, SimulateError::Unmatched { sequence: 0, .. }),
         "{error}"
     );
 
     let outside = program(mesh, vec![alone.body], vec![0, 0]);
-    let error = simulate(&outside, &TABLE, Mode::Classes, 1).unwrap_err();
+    let error = simulate(&outside, &COSTS, Mode::Classes, 1).unwrap_err();
     assert!(
         matches!(error, SimulateError::Peer { rank: 1, .. }),
         "{error}"
@@ -327,22 +332,22 @@ fn what_cannot_end_is_told() {
 
     // Each waits in its first exchange for the other's second.
     let body = |order: [u32; 2], by| {
-        let mut maker = Maker::new();
-        let first = maker.exchange(Phase::Forward, &[], order[0], &[step(1, by)], 1);
-        maker.exchange(Phase::Forward, &[first], order[1], &[step(1, by)], 1);
-        maker.body
+        let mut builder = BodyBuilder::new();
+        let first = builder.exchange(Phase::Forward, &[], order[0], &[step(1, by)], 1);
+        builder.exchange(Phase::Forward, &[first], order[1], &[step(1, by)], 1);
+        builder.body
     };
     let crossed = program(mesh, vec![body([0, 1], 1), body([1, 0], -1)], vec![0, 1]);
-    let error = simulate(&crossed, &TABLE, Mode::Ranks, 1).unwrap_err();
+    let error = simulate(&crossed, &COSTS, Mode::Ranks, 1).unwrap_err();
     assert!(
-        matches!(error, SimulateError::Standstill { open: 2, .. }),
+        matches!(error, SimulateError::Deadlock { open: 2, .. }),
         "{error}"
     );
 
     let mut unknown = pair(1.0, 1.0);
-    let mut maker = Maker::new();
-    maker.kernel(Phase::Forward, &[], f64::NAN);
-    unknown.bodies[0].tasks[0].work = match maker.body.tasks[0].work.clone() {
+    let mut builder = BodyBuilder::new();
+    builder.kernel(Phase::Forward, &[], f64::NAN);
+    unknown.bodies[0].tasks[0].work = match builder.body.tasks[0].work.clone() {
         partita_program::Work::Compute { kernel, .. } => partita_program::Work::Compute {
             kernel,
             algorithm: partita_program::Algorithm::unpinned(),
@@ -350,20 +355,20 @@ fn what_cannot_end_is_told() {
         },
         other => other,
     };
-    let error = simulate(&unknown, &TABLE, Mode::Ranks, 1).unwrap_err();
+    let error = simulate(&unknown, &COSTS, Mode::Ranks, 1).unwrap_err();
     let SimulateError::Cost(CostError::Kernel { algorithm, .. }) = &error else {
         panic!("{error}");
     };
     assert_eq!(algorithm, "unpinned");
     assert_eq!(
-        simulate(&unknown, &TABLE, Mode::Ranks, 0),
+        simulate(&unknown, &COSTS, Mode::Ranks, 0),
         Err(SimulateError::NoSteps)
     );
 }
 
 #[test]
 fn thousands_of_ranks_are_simulated_as_a_few_classes() {
-    let table = Table {
+    let fixed_costs = FixedCosts {
         per_node: 4,
         host: 0.0,
     };
@@ -372,28 +377,28 @@ fn thousands_of_ranks_are_simulated_as_a_few_classes() {
         let program = spatial([data, depth, height, 1, 1, 1, 1], 85, 3);
         assert_eq!(program.mesh.ranks(), ranks);
         assert!(program.bodies[0].tasks.len() > 500);
-        let simulation = simulate(&program, &table, Mode::Classes, 1).unwrap();
+        let simulation = simulate(&program, &fixed_costs, Mode::Classes, 1).unwrap();
         assert_eq!(simulation.participants.len(), classes, "{ranks} ranks");
     }
 }
 
 #[test]
-fn a_kernel_that_ends_as_a_message_begins_to_move_is_not_held_up() {
-    let mut late = Maker::new();
+fn a_kernel_that_ends_as_a_message_starts_is_not_delayed() {
+    let mut late = BodyBuilder::new();
     let before = late.kernel(Phase::Forward, &[], 5.0);
     late.exchange(Phase::Forward, &[before], 0, &[step(1, 1)], 8);
-    let mut early = Maker::new();
+    let mut early = BodyBuilder::new();
     early.exchange(Phase::Forward, &[], 0, &[step(1, -1)], 8);
     early.kernel(Phase::Forward, &[], 5.0);
     early.kernel(Phase::Forward, &[], 20.0);
     let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
-    let table = Table {
+    let fixed_costs = FixedCosts {
         per_node: 64,
         host: 0.5,
     };
     let simulation = ranks(
         &program(mesh, vec![late.body, early.body], vec![0, 1]),
-        &table,
+        &fixed_costs,
     );
     assert_eq!(event(&simulation, 1, 1), (0.0, 5.0));
     assert_eq!(event(&simulation, 1, 2), (5.0, 26.0));
@@ -402,11 +407,11 @@ fn a_kernel_that_ends_as_a_message_begins_to_move_is_not_held_up() {
 #[test]
 fn collectives_split_classes() {
     let body = |seconds| {
-        let mut maker = Maker::new();
-        let before = maker.kernel(Phase::Forward, &[], seconds);
+        let mut builder = BodyBuilder::new();
+        let before = builder.kernel(Phase::Forward, &[], seconds);
         let depth = AxisSet::of([Axis::Depth]);
-        maker.allreduce(Phase::Forward, &[before], 0, depth, 4);
-        maker.body
+        builder.allreduce(Phase::Forward, &[before], 0, depth, 4);
+        builder.body
     };
     let mesh = Mesh::new([4, 2, 1, 1, 1, 1, 1]);
     // Two of the four pairs have a slow member.
@@ -415,18 +420,18 @@ fn collectives_split_classes() {
         vec![body(1.0), body(9.0)],
         vec![0, 1, 0, 0, 0, 1, 0, 0],
     );
-    let few = simulate(&uneven, &TABLE, Mode::Classes, 1).unwrap();
+    let few = simulate(&uneven, &COSTS, Mode::Classes, 1).unwrap();
     let sizes: Vec<usize> = few.participants.iter().map(|one| one.ranks).collect();
     assert_eq!(sizes, [2, 2, 4]);
     // One pair of the four lies on two nodes: nodes of three hold 0 to 2, 3 to 5, 6 and 7.
     let even = program(mesh, vec![body(1.0)], vec![0; 8]);
-    let table = Table {
+    let fixed_costs = FixedCosts {
         per_node: 3,
         host: 0.0,
     };
-    let few = simulate(&even, &table, Mode::Classes, 1).unwrap();
-    let all = simulate(&even, &table, Mode::Ranks, 1).unwrap();
-    every_task_at_the_same_time(&even, &table, &few, &all);
+    let few = simulate(&even, &fixed_costs, Mode::Classes, 1).unwrap();
+    let all = simulate(&even, &fixed_costs, Mode::Ranks, 1).unwrap();
+    every_task_at_the_same_time(&even, &fixed_costs, &few, &all);
     let within = event(&all, 0, 1).1;
     let across = event(&all, 2, 1).1;
     assert_eq!((within, across), (1.0 + 2.0 + 4.0, 1.0 + 3.0 + 4.0));
@@ -435,9 +440,9 @@ fn collectives_split_classes() {
 #[test]
 fn kinds_of_links_split_classes() {
     let body = |by| {
-        let mut maker = Maker::new();
-        maker.exchange(Phase::Forward, &[], 0, &[step(1, by)], 4);
-        maker.body
+        let mut builder = BodyBuilder::new();
+        builder.exchange(Phase::Forward, &[], 0, &[step(1, by)], 4);
+        builder.body
     };
     let mesh = Mesh::new([4, 2, 1, 1, 1, 1, 1]);
     let pairs = program(mesh, vec![body(1), body(-1)], vec![0, 1, 0, 1, 0, 1, 0, 1]);
@@ -448,10 +453,10 @@ fn kinds_of_links_split_classes() {
 }
 
 #[test]
-fn who_only_sends_does_not_wait_for_the_other_end() {
-    let one_way = |maker: &mut Maker, after: &[u32], sequence, by: i32| {
-        let task = maker.exchange(Phase::Forward, after, sequence, &[step(1, by)], 8);
-        let work = &mut maker.body.tasks[task as usize].work;
+fn a_task_that_only_sends_does_not_wait() {
+    let one_way = |builder: &mut BodyBuilder, after: &[u32], sequence, by: i32| {
+        let task = builder.exchange(Phase::Forward, after, sequence, &[step(1, by)], 8);
+        let work = &mut builder.body.tasks[task as usize].work;
         if let partita_program::Work::Exchange(exchange) = work {
             match by {
                 1 => exchange.receives.clear(),
@@ -460,18 +465,18 @@ fn who_only_sends_does_not_wait_for_the_other_end() {
         }
         task
     };
-    let mut sender = Maker::new();
+    let mut sender = BodyBuilder::new();
     let before = sender.kernel(Phase::Forward, &[], 5.0);
     let first = one_way(&mut sender, &[before], 0, 1);
     one_way(&mut sender, &[first], 1, 1);
-    let mut receiver = Maker::new();
+    let mut receiver = BodyBuilder::new();
     let first = one_way(&mut receiver, &[], 0, -1);
     let between = receiver.kernel(Phase::Forward, &[first], 20.0);
     one_way(&mut receiver, &[between], 1, -1);
     let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
     let simulation = ranks(
         &program(mesh, vec![sender.body, receiver.body], vec![0, 1]),
-        &TABLE,
+        &COSTS,
     );
     assert_eq!(event(&simulation, 0, 1), (5.0, 14.0));
     assert_eq!(event(&simulation, 0, 2), (14.0, 23.0));
@@ -482,24 +487,24 @@ fn who_only_sends_does_not_wait_for_the_other_end() {
 #[test]
 fn the_longest_message_between_two_ranks_counts() {
     let body = |by| {
-        let mut maker = Maker::new();
+        let mut builder = BodyBuilder::new();
         let offsets = [step(1, by), step(1, by), step(1, by)];
-        maker.exchange(Phase::Forward, &[], 0, &offsets, 2);
-        if let partita_program::Work::Exchange(exchange) = &mut maker.body.tasks[0].work {
+        builder.exchange(Phase::Forward, &[], 0, &offsets, 2);
+        if let partita_program::Work::Exchange(exchange) = &mut builder.body.tasks[0].work {
             for (part, elements) in [5, 8, 3].into_iter().enumerate() {
                 exchange.sends[part].part = part as u32;
-                exchange.sends[part].view = table::view(elements);
+                exchange.sends[part].view = fixed_costs::view(elements);
                 exchange.receives[part].part = part as u32;
-                exchange.receives[part].view = table::view(elements);
+                exchange.receives[part].view = fixed_costs::view(elements);
             }
         }
-        maker.body
+        builder.body
     };
     let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
     let pair = program(mesh, vec![body(1), body(-1)], vec![0, 1]);
-    assert_eq!(ranks(&pair, &TABLE).makespan, Seconds(1.0 + 8.0));
+    assert_eq!(ranks(&pair, &COSTS).makespan, Seconds(1.0 + 8.0));
     // Over one adapter: 3 words three times, 2 more twice, 3 more alone, 16 in all for the longest.
-    let apart = Table {
+    let apart = FixedCosts {
         per_node: 1,
         host: 0.0,
     };
@@ -509,28 +514,28 @@ fn the_longest_message_between_two_ranks_counts() {
 /// Three ranks of one node, each with a kernel of its own and nothing to say.
 fn alone(times: [&str; 3]) -> Program {
     let body = |time: &str| {
-        let mut maker = Maker::new();
-        maker.kernel_of(Phase::Forward, &[], time);
-        maker.body
+        let mut builder = BodyBuilder::new();
+        builder.kernel_of(Phase::Forward, &[], time);
+        builder.body
     };
     let mesh = Mesh::new([3, 1, 1, 1, 1, 1, 1]);
     program(mesh, times.map(body).to_vec(), vec![0, 1, 2])
 }
 
 #[test]
-fn kernels_of_a_node_hold_each_other_up() {
+fn co_located_kernels_slow_each_other_down() {
     // All three take twice as long together: a third of them half as much longer.
-    let simulation = ranks(&alone(["2/4", "2/4", "2/4"]), &TABLE);
+    let simulation = ranks(&alone(["2/4", "2/4", "2/4"]), &COSTS);
     assert_eq!(simulation.makespan, Seconds(4.0));
     // The first ends at 1 and does 1 of 4 seconds' work at its pace; the two others have 3/4 left at
     // 1.5 times the time alone: the second ends after 3/4 * 3 s more, and the third, of twice the
     // work, has done 1/8 and 2.25/6 and has the other half to itself.
-    let simulation = ranks(&alone(["1/1", "2/4", "4/8"]), &TABLE);
+    let simulation = ranks(&alone(["1/1", "2/4", "4/8"]), &COSTS);
     assert_eq!(event(&simulation, 0, 0), (0.0, 1.0));
     assert_eq!(event(&simulation, 1, 0), (0.0, 3.25));
     assert_eq!(event(&simulation, 2, 0), (0.0, 3.25 + 2.0));
     // On nodes of their own nobody disturbs them.
-    let apart = Table {
+    let apart = FixedCosts {
         per_node: 1,
         host: 0.0,
     };

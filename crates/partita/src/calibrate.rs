@@ -1,6 +1,5 @@
 //! `calibrate`: measures this machine and writes a machine file.
 
-mod day;
 mod error;
 mod machine;
 
@@ -16,7 +15,7 @@ use crate::training::{COUNTS, FLOATS, SCALED_COUNTS, Training, request};
 use machine::{error_of, machine, text};
 use partita_cluster::{Calibration, CalibrationError, Machine};
 use partita_lower::{SampleFormat, Strategy, lower};
-use partita_oracle::{Efficiency, Errors, Validation};
+use partita_oracle::{CrossValidation, ErrorStatistics, KernelModel};
 use partita_program::{Program, ProgramKind};
 use partita_space::Bytes;
 use serde::Serialize;
@@ -95,7 +94,7 @@ pub struct Calibrated {
     /// The machine file that was written.
     pub file: PathBuf,
     /// Errors of the fit on kernels that it had not seen.
-    pub validation: Validation,
+    pub validation: CrossValidation,
 }
 
 /// Summary of a calibration.
@@ -120,7 +119,8 @@ pub struct CalibrationSummary {
 impl Calibrated {
     /// The summary.
     pub fn summary(&self) -> CalibrationSummary {
-        let one = |(family, errors): (&String, &Errors)| (family.clone(), error_of(errors));
+        let one =
+            |(family, errors): (&String, &ErrorStatistics)| (family.clone(), error_of(errors));
         CalibrationSummary {
             machine: self.machine.name.clone(),
             file: self.file.display().to_string(),
@@ -177,7 +177,7 @@ fn calibrate_with(
     let Some(found) = found else {
         return Ok(None);
     };
-    let validation = Efficiency::validate(&found.kernels);
+    let validation = KernelModel::validate(&found.kernels);
     let (machine, calibration) = machine(&name, &host, &ranks, &found, &validation);
     let written = text(&machine, &calibration, request.passes);
     let written = partita_files::write_whole(&path, written.as_bytes());

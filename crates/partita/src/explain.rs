@@ -3,7 +3,7 @@ use crate::machine;
 use crate::planning::PlanningError;
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{
-    Costs, Finding, Prediction, Simulation, Turn, explain, simulate, turning_point, what_ifs,
+    Costs, Crossover, Finding, Prediction, Simulation, crossover, explain, simulate, what_ifs,
 };
 use partita_plan::{doubled, ranks_max};
 use partita_program::Program;
@@ -115,14 +115,14 @@ pub struct Rival {
     pub iteration_seconds: Seconds,
     /// Link bandwidth from which it is faster, if any.
     #[serde(flatten)]
-    pub turn: Option<Crossover>,
+    pub turn: Option<BandwidthCrossover>,
     /// The rival in words.
     pub says: String,
 }
 
 /// The link bandwidth at which two strategies are equally fast.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Crossover {
+pub struct BandwidthCrossover {
     /// Ratio to the present bandwidth.
     pub link_bandwidth: f64,
     /// Time of a step of both there.
@@ -281,11 +281,11 @@ pub fn rival(
     let now = simulated(&program, costs.as_ref())?.makespan;
     let mode = machine::mode(subject.own, program.mesh.ranks());
     let own = (subject.program, subject.own);
-    let turn = turning_point(own, (&program, costs.as_ref()), mode)?;
+    let turn = crossover(own, (&program, costs.as_ref()), mode)?;
     Ok(Some(Rival {
         strategy: strategy.to_string(),
         iteration_seconds: now,
-        turn: turn.map(|turn| Crossover {
+        turn: turn.map(|turn| BandwidthCrossover {
             link_bandwidth: turn.bandwidth,
             turn_seconds: turn.iteration_seconds,
         }),
@@ -293,12 +293,12 @@ pub fn rival(
     }))
 }
 
-fn describe_rival(strategy: &Strategy, now: Seconds, turn: Option<Turn>) -> String {
+fn describe_rival(strategy: &Strategy, now: Seconds, turn: Option<Crossover>) -> String {
     let head = format!("`{strategy}` ({now})");
     match turn {
-        None => format!("{head} stays slower for any link bandwidth from 1/16x to 16x"),
-        Some(Turn { bandwidth, .. }) => {
-            format!("{head} is faster at {bandwidth:.2}x the link bandwidth")
+        None => format!("{head}. It stays slower for any link bandwidth from 1/16x to 16x."),
+        Some(Crossover { bandwidth, .. }) => {
+            format!("{head}. It is faster at {bandwidth:.2}x the link bandwidth.")
         }
     }
 }

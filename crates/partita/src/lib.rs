@@ -68,7 +68,7 @@ pub use data::{
 pub use doctor::{Diagnosis, LibraryFinding, MpiFinding, doctor};
 pub use environment::{Environment, EnvironmentError};
 pub use error::{ErrorKind, Fault, full_text};
-pub use explain::{Change, Crossover, Explanation, Point as ScalingPoint, Rival, Scaling};
+pub use explain::{BandwidthCrossover, Change, Explanation, Point as ScalingPoint, Rival, Scaling};
 pub use foreign::{HINT_VARIABLES, LoaderPaths};
 pub use host::{Cache, Host};
 pub use inspect::{Inspection, LayerSummary, inspect};

@@ -5,15 +5,17 @@ use crate::error::{ErrorKind, Fault};
 use crate::host::Host;
 use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, oversubscription, spin};
 use crate::times::NoScratch;
-use partita_oracle::{FitError, MeasuredCosts, Mode, Prediction, Sample, SimulateError, predict};
+use partita_oracle::{
+    FitError, KernelSample, MeasuredCosts, Mode, Prediction, SimulateError, predict,
+};
 use partita_program::{Dtype, Program};
 use partita_run::allocation::name_work;
 use partita_run::{Kernels, RunError, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank};
 use partita_threads::connect;
 use partita_tune::{
-    KernelMaker, LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError, measure,
-    measure_links, measure_load, measure_memory, middle,
+    KernelMaker, KernelTime, LinkTimes, Measurements, Options, Setting, TransferTime, TuneError,
+    measure, measure_links, measure_load, measure_memory, median_of_passes,
 };
 use std::collections::BTreeSet;
 use std::io;
@@ -53,7 +55,7 @@ const READ_SIZES: [Bytes; 5] = [
 /// Results of a calibration.
 pub struct CalibrationRun {
     /// Measured kernels.
-    pub kernels: Vec<Sample>,
+    pub kernels: Vec<KernelSample>,
     /// Costs, with fits of messages, collectives and reads.
     pub costs: MeasuredCosts,
     /// Copy bandwidth of each rank, with all ranks at work.
@@ -301,8 +303,8 @@ impl<'c> LocalMachine<'c> {
         })
     }
 
-    /// Whether these kernels are measured, with all ranks at work and alone.
-    fn samples(&self, measured: &BTreeSet<String>) -> Vec<Sample> {
+    /// Samples of these kernels, with all ranks at work and alone.
+    fn samples(&self, measured: &BTreeSet<String>) -> Vec<KernelSample> {
         self.known().samples(&self.measurements.shapes, measured)
     }
 
@@ -380,10 +382,10 @@ impl<'c> LocalMachine<'c> {
         series: &Series,
         anew: Option<usize>,
         pass: usize,
-    ) -> Result<Vec<Measured>, LocalError> {
+    ) -> Result<Vec<KernelTime>, LocalError> {
         let options = Options {
             concurrency: series.setting.at_work,
-            sharing: self.ranks,
+            cache_sharers: self.ranks,
             flush: self.flush,
             family_max: anew.map_or(usize::MAX, |_| FAMILY_MAX),
             repeats: REPEATS,
@@ -419,7 +421,7 @@ impl<'c> LocalMachine<'c> {
             setting, passes, ..
         } in all
         {
-            let measured = middle(&passes);
+            let measured = median_of_passes(&passes);
             signatures.extend(measured.iter().map(|one| one.key.signature.clone()));
             if !measured.is_empty() {
                 let mut new = Measurements::default();
@@ -533,7 +535,7 @@ struct Series {
     setting: Setting,
     /// Earlier measurements.
     known: Measurements,
-    passes: Vec<Vec<Measured>>,
+    passes: Vec<Vec<KernelTime>>,
 }
 
 /// The same setting with one rank at work.
@@ -580,7 +582,7 @@ pub fn memory(context: &Context<'_>, ranks: usize) -> Bytes {
 }
 
 /// Times reads of a temporary file.
-fn reads(context: &Context<'_>, ranks: usize) -> Result<Vec<Point>, LocalError> {
+fn reads(context: &Context<'_>, ranks: usize) -> Result<Vec<TransferTime>, LocalError> {
     context.status("measuring reads", true);
     let largest = READ_SIZES[READ_SIZES.len() - 1].0;
     let file = context.scratch_file(&vec![1u8; 2 * largest as usize])?;

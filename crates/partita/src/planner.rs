@@ -9,7 +9,7 @@ use crate::planning::PlanningError;
 use crate::search::{search, search_local};
 use partita_cluster::Machine;
 use partita_lower::Request;
-use partita_oracle::{Costs, MachineCosts, Scaled, SimulateError, Simulation, Speeds};
+use partita_oracle::{Costs, MachineCosts, ScaledCosts, SimulateError, Simulation, SpeedFactors};
 use partita_plan::Candidate;
 use partita_program::{Menu, Program};
 use partita_space::Bytes;
@@ -154,7 +154,7 @@ impl<'c> Planner<'c> {
     pub fn costs(&self, program: &Program) -> Result<Box<dyn Costs + '_>, PlanningError> {
         Ok(match &self.source {
             CostSource::Modelled { costs, .. } => {
-                Box::new(Scaled::new(costs.as_ref(), Speeds::default()))
+                Box::new(ScaledCosts::new(costs.as_ref(), SpeedFactors::default()))
             }
             CostSource::Measured { no_io, .. } => {
                 Box::new(self.local(program.mesh.ranks(), *no_io)?.costs(program)?)
@@ -187,11 +187,11 @@ impl<'c> Planner<'c> {
 pub fn costs(machine: &Machine, no_io: bool) -> Result<Box<dyn Costs>, PlanningError> {
     let costs = MachineCosts::new(machine.clone());
     if no_io {
-        let in_memory = Speeds {
+        let in_memory = SpeedFactors {
             reading: f64::INFINITY,
-            ..Speeds::default()
+            ..SpeedFactors::default()
         };
-        return Ok(Box::new(Scaled::new(Box::new(costs), in_memory)));
+        return Ok(Box::new(ScaledCosts::new(Box::new(costs), in_memory)));
     }
     costs.load(0, Bytes(1), 1).map_err(SimulateError::Cost)?;
     Ok(Box::new(costs))

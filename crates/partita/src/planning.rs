@@ -123,7 +123,7 @@ impl From<SimulateError> for PlanningError {
             SimulateError::Cost(_) => Self::Cost(error),
             SimulateError::Peer { .. }
             | SimulateError::Unmatched { .. }
-            | SimulateError::Standstill { .. }
+            | SimulateError::Deadlock { .. }
             | SimulateError::NoSteps => Self::Simulate(error),
         }
     }

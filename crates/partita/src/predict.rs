@@ -13,7 +13,7 @@ use crate::training::{
     Lowered, StrategyChoice, Training, given, lower_verified, lowered, request as lowering,
 };
 use partita_lower::Request;
-use partita_oracle::{Costs, Prediction, Scaled, Simulation, Speeds};
+use partita_oracle::{Costs, Prediction, ScaledCosts, Simulation, SpeedFactors};
 use partita_plan::{ClosedForm as Form, Known, closed_form};
 use partita_program::{Menu, Program, ProgramKind};
 use partita_space::{Bytes, Seconds};
@@ -143,7 +143,12 @@ pub fn predict(
     let on = OnMachine {
         name: &machine.name,
         memory,
-        costs: &|_| Ok(Box::new(Scaled::new(costs.as_ref(), Speeds::default()))),
+        costs: &|_| {
+            Ok(Box::new(ScaledCosts::new(
+                costs.as_ref(),
+                SpeedFactors::default(),
+            )))
+        },
         kernels: &*menu_of(kernels, local_machine::THREADS, context.level()),
     };
     let closed = closed(&on, request, &lowered, costs.as_ref())?;

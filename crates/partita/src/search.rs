@@ -6,7 +6,7 @@ use crate::local_machine::{LocalMachine, Ranks};
 use crate::machine;
 use crate::planning::PlanningError;
 use partita_lower::{Request, Strategy};
-use partita_oracle::closed::Wire;
+use partita_oracle::closed::Link;
 use partita_oracle::{Costs, MeasuredCosts, Prediction, predict, rank_seconds};
 use partita_plan::{Candidate, Floor, Known, PlanError, PlanRequest, StageCosts, balance, plan};
 use partita_program::{Body, Program};
@@ -154,7 +154,7 @@ impl StageCosts for MeasuredStages<'_, '_> {
         self.measured(program, |known| known.seconds(program, rank))
     }
 
-    fn ring(&self, members: &[Rank]) -> Wire {
+    fn ring(&self, members: &[Rank]) -> Link {
         Known(&*self.costs.borrow()).ring(members)
     }
 }

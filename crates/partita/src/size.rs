@@ -1,67 +1,46 @@
 //! Parsing of sizes in bytes.
 
-use partita_space::Bytes;
-
-/// Units of bytes, the ones printed first.
-const UNITS: [(&str, f64); 9] = [
-    ("B", 1.0),
-    ("KiB", 1024.0),
-    ("MiB", 1_048_576.0),
-    ("GiB", 1_073_741_824.0),
-    ("TiB", 1_099_511_627_776.0),
-    ("kB", 1e3),
-    ("MB", 1e6),
-    ("GB", 1e9),
-    ("TB", 1e12),
-];
+use partita_space::{Bytes, UnitTable};
 
 /// The largest size, 8192 TiB: above it an f64 cannot represent every byte.
 const BYTES_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// A size with its unit, `16GiB` or `500 MB`.
 pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
-    let text = text.trim();
-    let split = text
-        .find(|letter: char| letter.is_alphabetic())
-        .unwrap_or(text.len());
-    let (number, unit) = (text[..split].trim(), text[split..].trim());
-    let scale = UNITS
-        .into_iter()
-        .find(|(name, _)| *name == unit)
-        .map(|(_, scale)| scale);
-    let bytes = number.parse::<f64>().ok().zip(scale);
-    match bytes.map(|(number, scale)| (number * scale).round()) {
+    match UnitTable::BYTES.parse(text).map(f64::round) {
         Some(bytes) if (1.0..=BYTES_MAX).contains(&bytes) => Ok(Bytes(bytes as u64)),
         Some(_) | None => {
-            let nearest = match nearest_bytes(number, unit) {
+            let nearest = match nearest_bytes(text.trim()) {
                 Some(nearest) => format!("; nearest is `{nearest}`"),
                 None => String::new(),
             };
             Err(format!(
                 "possible is a number with a unit, like `16GiB`, from `1B` to `8192TiB`; units are \
                  {}{nearest}",
-                UNITS.map(|(name, _)| name).join(", ")
+                UnitTable::BYTES.names()
             ))
         }
     }
 }
 
 /// The size that was probably meant, or the nearest bound; `None` if the text is not a number.
-fn nearest_bytes(number: &str, unit: &str) -> Option<String> {
-    let digits = number.trim_start_matches(['-', '+']);
-    let magnitude = digits
-        .parse()
-        .ok()
-        .filter(|number: &f64| !number.is_nan())?;
+fn nearest_bytes(text: &str) -> Option<String> {
+    let split = text.find(|letter: char| letter.is_alphabetic());
+    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
+    let digits = number.trim().trim_start_matches(['-', '+']);
+    let number = digits.parse().ok();
+    let magnitude = number.filter(|number: &f64| !number.is_nan())?;
     // Without a unit, GiB is assumed.
     let meant = if unit.is_empty() { "GiB" } else { unit };
-    let mut alike = UNITS.into_iter();
-    let (name, scale) = alike.find(|(name, _)| name.eq_ignore_ascii_case(meant))?;
-    let bytes = (magnitude * scale).round();
-    Some(match (bytes < 1.0, bytes > BYTES_MAX) {
-        (true, _) => "1B".to_owned(),
-        (_, true) => "8192TiB".to_owned(),
-        (false, false) => format!("{digits}{name}"),
+    let mut units = UnitTable::BYTES.units();
+    let unit = units.find(|unit| unit.name.eq_ignore_ascii_case(meant))?;
+    let bytes = (magnitude * unit.factor()).round();
+    Some(if bytes < 1.0 {
+        "1B".to_owned()
+    } else if bytes > BYTES_MAX {
+        "8192TiB".to_owned()
+    } else {
+        format!("{digits}{}", unit.name)
     })
 }
 

@@ -424,8 +424,8 @@ fn arriving(training: &Request<'_>, costs: &dyn StageCosts) -> Arriving {
     let (mut links, mut first, mut before) = (Vec::new(), 0, None);
     for stage in &strategy.stages {
         let from = before.unwrap_or(first);
-        let wire = costs.pair(from, first);
-        links.push((wire.start.0, wire.byte.0));
+        let link = costs.pair(from, first);
+        links.push((link.latency.0, link.byte.0));
         before = Some(first);
         first += Mesh::new(stage.extents).ranks();
     }

@@ -4,7 +4,7 @@ use crate::candidates::SPATIAL;
 use crate::layers::{LayersError, StageCosts, origins};
 use partita_graph::{Graph, Node, Op};
 use partita_lower::{LayerDim, Request, Shard, Strategy, lower_rank};
-use partita_oracle::closed::{Estimate, LayerRow, Split, Table, Wires, of_mixture};
+use partita_oracle::closed::{Estimate, LayerRow, LayerTable, Links, Parallelism, hybrid_seconds};
 use partita_program::{Lane, Phase, Program, ProgramKind};
 use partita_space::{AXES, Axis, AxisList, Rank, Seconds};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClosedForm {
     /// Which of them it is.
-    pub split: Split,
+    pub split: Parallelism,
     /// What it says.
     pub estimate: Estimate,
 }
@@ -128,30 +128,30 @@ impl<'a> Forms<'a> {
         let tiles: usize = SPATIAL.into_iter().map(extent).product();
         let shares = extent(Axis::Filter).max(extent(Axis::Channel));
         let groups = extent(Axis::Data) * extent(Axis::Branch);
-        let estimate = |split: Split| self.estimate(&mixed, &split);
-        let by_tiles = estimate(Split::DataSpatial([groups, tiles]));
-        let by_shares = estimate(Split::DataFilter([groups * tiles, shares]));
-        let serial = estimate(Split::Serial);
+        let estimate = |split: Parallelism| self.estimate(&mixed, &split);
+        let by_tiles = estimate(Parallelism::DataSpatial([groups, tiles]));
+        let by_shares = estimate(Parallelism::DataFilter([groups * tiles, shares]));
+        let serial = estimate(Parallelism::Serial);
         let forms = [&by_tiles, &by_shares];
-        Some(of_mixture(&serial, forms, strategy.ranks(), shares))
+        Some(hybrid_seconds(&serial, forms, strategy.ranks(), shares))
     }
 
-    fn estimate(&self, strategy: &Strategy, split: &Split) -> Estimate {
+    fn estimate(&self, strategy: &Strategy, split: &Parallelism) -> Estimate {
         let rows: Vec<LayerRow> = self
             .rows
             .iter()
             .zip(&self.nodes)
             .map(|(row, nodes)| self.split_row(*row, nodes, strategy, split))
             .collect();
-        let table = Table {
+        let table = LayerTable {
             layers: &rows,
             batch: self.batch,
             item: self.item,
         };
-        table.estimate(split, &self.wires(strategy))
+        table.estimate(split, &self.links(strategy))
     }
 
-    fn split(&self, strategy: &Strategy) -> Option<Split> {
+    fn split(&self, strategy: &Strategy) -> Option<Parallelism> {
         let extent = |axis| strategy.extent(axis);
         let tiles: usize = SPATIAL.into_iter().map(extent).product();
         let [data, filters, channels] = [Axis::Data, Axis::Filter, Axis::Channel].map(extent);
@@ -169,19 +169,19 @@ impl<'a> Forms<'a> {
             return None;
         }
         Some(match [data, tiles, filters, channels] {
-            [1, 1, 1, 1] => Split::Serial,
-            [data, 1, 1, 1] => Split::Data(data),
-            [1, tiles, 1, 1] => Split::Spatial(tiles),
-            [1, 1, filters, 1] => Split::Filter(filters),
-            [1, 1, 1, channels] => Split::Channel(channels),
-            [data, 1, filters, 1] => Split::DataFilter([data, filters]),
-            [data, tiles, 1, 1] => Split::DataSpatial([data, tiles]),
+            [1, 1, 1, 1] => Parallelism::Serial,
+            [data, 1, 1, 1] => Parallelism::Data(data),
+            [1, tiles, 1, 1] => Parallelism::Spatial(tiles),
+            [1, 1, filters, 1] => Parallelism::Filter(filters),
+            [1, 1, 1, channels] => Parallelism::Channel(channels),
+            [data, 1, filters, 1] => Parallelism::DataFilter([data, filters]),
+            [data, tiles, 1, 1] => Parallelism::DataSpatial([data, tiles]),
             _ => return None,
         })
     }
 
     /// Stages of one rank each, of which the layers are said.
-    fn stages(&self, strategy: &Strategy) -> Option<Split> {
+    fn stages(&self, strategy: &Strategy) -> Option<Parallelism> {
         let mut stages = Vec::new();
         let mut first = 0;
         for stage in &strategy.stages {
@@ -197,7 +197,7 @@ impl<'a> Forms<'a> {
             stages.push(first..until.max(first));
             first = until;
         }
-        Some(Split::Pipeline(stages, strategy.micro))
+        Some(Parallelism::Pipeline(stages, strategy.micro))
     }
 
     /// A row with what depends on the strategy.
@@ -206,12 +206,12 @@ impl<'a> Forms<'a> {
         mut row: LayerRow,
         nodes: &Range<usize>,
         strategy: &Strategy,
-        split: &Split,
+        split: &Parallelism,
     ) -> LayerRow {
         let parts = SPATIAL.map(|axis| strategy.extent(axis));
         row.is_split = match split {
-            Split::Serial | Split::Data(_) | Split::Pipeline(..) => true,
-            Split::Spatial(_) | Split::DataSpatial(_) => {
+            Parallelism::Serial | Parallelism::Data(_) | Parallelism::Pipeline(..) => true,
+            Parallelism::Spatial(_) | Parallelism::DataSpatial(_) => {
                 let carries = |node: &Node| {
                     let extent = node.shape.extent;
                     !matches!(node.op, Op::Flatten | Op::Linear { .. })
@@ -219,8 +219,10 @@ impl<'a> Forms<'a> {
                 };
                 self.graph.nodes[nodes.clone()].iter().any(carries)
             }
-            Split::Filter(ranks) | Split::DataFilter([_, ranks]) => row.filters >= *ranks,
-            Split::Channel(ranks) => row.channels >= *ranks,
+            Parallelism::Filter(ranks) | Parallelism::DataFilter([_, ranks]) => {
+                row.filters >= *ranks
+            }
+            Parallelism::Channel(ranks) => row.channels >= *ranks,
         };
         for node in &self.graph.nodes[nodes.clone()] {
             let (inputs, outputs) = halo(self.graph, node, parts);
@@ -230,7 +232,7 @@ impl<'a> Forms<'a> {
         row
     }
 
-    fn wires(&self, strategy: &Strategy) -> Wires {
+    fn links(&self, strategy: &Strategy) -> Links {
         let mesh = strategy.mesh();
         let ranks = mesh.ranks();
         let groups = strategy.extent(Axis::Data);
@@ -246,7 +248,7 @@ impl<'a> Forms<'a> {
         } else {
             (0..ranks).collect()
         };
-        Wires {
+        Links {
             pair: self.costs.pair(0, 1.min(ranks - 1)),
             group: self.costs.ring(&within),
             across: self.costs.ring(&across),

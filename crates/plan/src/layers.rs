@@ -3,7 +3,7 @@
 use crate::closed::of_one_rank;
 use partita_graph::Graph;
 use partita_lower::{LowerError, Request, Strategy};
-use partita_oracle::closed::Wire;
+use partita_oracle::closed::Link;
 use partita_oracle::{Costs, durations, task_seconds};
 use partita_program::{Body, Phase, Program, ProgramKind, Role};
 use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
@@ -27,14 +27,14 @@ pub trait StageCosts {
     fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String>;
 
     /// What a link takes, were sums over these ranks taken round a ring; nothing where nothing is known.
-    fn ring(&self, members: &[Rank]) -> Wire;
+    fn ring(&self, members: &[Rank]) -> Link;
 
     /// What a link takes between two ranks.
-    fn pair(&self, from: Rank, to: Rank) -> Wire {
+    fn pair(&self, from: Rank, to: Rank) -> Link {
         let empty = self.message(from, to, Bytes(0));
         let long = self.message(from, to, LONG);
-        Wire {
-            start: empty,
+        Link {
+            latency: empty,
             byte: Seconds((long - empty).0.max(0.0) / LONG.0 as f64),
         }
     }
@@ -65,7 +65,7 @@ impl StageCosts for Known<'_> {
         Ok(durations(program.body(rank), rank, &program.mesh, self.0))
     }
 
-    fn ring(&self, members: &[Rank]) -> Wire {
+    fn ring(&self, members: &[Rank]) -> Link {
         let sum = |bytes| {
             let cost = self.0.allreduce(members, bytes, 1.0);
             cost.map_or(0.0, |cost| cost.seconds().0)
@@ -73,8 +73,8 @@ impl StageCosts for Known<'_> {
         let steps = 2.0 * members.len().saturating_sub(1).max(1) as f64;
         let empty = sum(Bytes(0));
         let bytes = LONG_SUM.0 as f64 / members.len().max(1) as f64;
-        Wire {
-            start: Seconds(empty / steps),
+        Link {
+            latency: Seconds(empty / steps),
             byte: Seconds((sum(LONG_SUM) - empty).max(0.0) / steps / bytes),
         }
     }

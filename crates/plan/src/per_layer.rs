@@ -10,7 +10,7 @@ use crate::closed::of_one_rank;
 use crate::layers::{LayersError, StageCosts, middle, origins};
 use partita_graph::{Graph, NodeId, Op, readers};
 use partita_lower::{LayerChoice, LayerDim, Request, Strategy};
-use partita_oracle::closed::Wire;
+use partita_oracle::closed::Link;
 use partita_program::{Lane, Phase, ProgramKind, Task};
 use partita_space::{AXES, Axis, AxisList, Mesh, Seconds};
 use std::ops::Range;
@@ -392,8 +392,8 @@ fn unit_seconds(
 /// What moves a tensor from one state to another, forward and back.
 struct Moves {
     sizes: [f64; 2],
-    rings: [Wire; 2],
-    pairs: [Wire; 2],
+    rings: [Link; 2],
+    pairs: [Link; 2],
 }
 
 /// Where a bundle has a tensor.
@@ -440,7 +440,7 @@ impl Moves {
                 bytes
             };
             let steps = (size - 1.0).max(0.0);
-            let over = |wire: Wire, bytes: f64| steps * (wire.start.0 + bytes * wire.byte.0);
+            let over = |link: Link, bytes: f64| steps * (link.latency.0 + bytes * link.byte.0);
             // Gathered, and its gradient scattered with a sum, or the other way round.
             let gather = 2.0 * over(self.rings[bundle], here / size);
             seconds += match (has, wants) {

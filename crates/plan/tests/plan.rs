@@ -5,8 +5,8 @@ mod requests;
 use partita_graph::{Graph, zoo};
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{
-    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode, Prediction,
-    predict, rank_seconds, simulate,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode,
+    Prediction, predict, rank_seconds, simulate,
 };
 use partita_plan::{Candidate, Known, PlanError, PlanRequest, candidates, pipelines, plan};
 use partita_program::{
@@ -35,11 +35,11 @@ impl Costs for Flat {
     fn basis(&self) -> CostBasis {
         CostBasis::Modelled
     }
-    fn delivers_between_kernels(&self) -> bool {
+    fn polls_between_kernels(&self) -> bool {
         false
     }
 
-    fn admit(&self, _ranks: usize) -> Result<(), CostError> {
+    fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {
         Ok(())
     }
     fn node(&self, rank: Rank) -> usize {
@@ -56,7 +56,7 @@ impl Costs for Flat {
     ) -> Result<KernelCost, CostError> {
         let bytes = (count.read + count.written).0 as f64;
         let seconds = Seconds(count.flops.0 as f64 / self.rate + bytes / 1e11);
-        Ok(KernelCost::undisturbed(seconds))
+        Ok(KernelCost::uncontended(seconds))
     }
     fn message(
         &self,
@@ -117,7 +117,7 @@ impl Costs for Flat {
     fn alltoall(
         &self,
         members: &[Rank],
-        blocks: Blocks,
+        blocks: AlltoallBlocks,
         sharing: f64,
     ) -> Result<CollectiveCost, CostError> {
         self.allgather(members, &[blocks.given, blocks.largest], sharing)

@@ -1,8 +1,8 @@
-//! Pages and text tables of what the library `partita` answers.
+//! Text tables and HTML pages of the results of the library `partita`.
 //!
-//! Does: writes each answer as text for a terminal, and a plan as a page of HTML with pictures in SVG.
-//! Knows: the data types of `partita`, and how people read numbers.
-//! Must not know: how an answer is found, arguments, files, the terminal. Whoever calls gives the output.
+//! Does: writes each result as text for a terminal, and a plan as a page of HTML with SVG figures.
+//! Knows: the data types of `partita`, and formats of numbers.
+//! Must not know: how a result is computed, arguments, files, the terminal. The caller passes the output.
 //!
 //! [`page()`] makes the page of a plan; [`text`] has a function for each verb.
 

@@ -1,22 +1,24 @@
-//! Numbers as tables show them.
+//! Formats of numbers in tables.
 
 use partita_space::{Bytes, Flops};
 
-/// Flops in the unit of published tables, `1183.42 GFlop`, unless that would show none.
+/// Flops in the unit of published tables, `1183.42 Gflop`, or a smaller one for small numbers.
 pub fn giga(flops: Flops) -> String {
     let number = flops.0 as f64 / 1e9;
-    match number < 0.01 {
-        true => flops.to_string(),
-        false => format!("{number:.2} GFlop"),
+    if number < 0.01 {
+        flops.to_string()
+    } else {
+        format!("{number:.2} Gflop")
     }
 }
 
-/// Bytes in the unit of published tables, `52.71 GiB`, unless that would show none.
+/// Bytes in the unit of published tables, `52.71 GiB`, or a smaller one for small numbers.
 pub fn gibi(bytes: Bytes) -> String {
     let number = bytes.0 as f64 / 1_073_741_824.0;
-    match number < 0.01 {
-        true => bytes.to_string(),
-        false => format!("{number:.2} GiB"),
+    if number < 0.01 {
+        bytes.to_string()
+    } else {
+        format!("{number:.2} GiB")
     }
 }
 
@@ -39,8 +41,8 @@ mod tests {
 
     #[test]
     fn small_numbers_show_in_smaller_units() {
-        assert_eq!(giga(Flops(1_183_420_000_000)), "1183.42 GFlop");
-        assert_eq!(giga(Flops(2_500_000)), "2.50 MFlop");
+        assert_eq!(giga(Flops(1_183_420_000_000)), "1183.42 Gflop");
+        assert_eq!(giga(Flops(2_500_000)), "2.50 Mflop");
         assert_eq!(gibi(Bytes(3 << 29)), "1.50 GiB");
         assert_eq!(gibi(Bytes(3 << 19)), "1.50 MiB");
     }

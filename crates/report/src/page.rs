@@ -1,4 +1,4 @@
-//! A plan as one page of HTML that needs nothing else: tables, and pictures in SVG.
+//! A plan as one self-contained page of HTML with tables and SVG figures.
 
 mod axis;
 mod memory;
@@ -17,10 +17,10 @@ use svg::escape;
 
 const STYLE: &str = include_str!("page/style.css");
 
-/// How a page begins.
+/// Head of a page.
 pub const DOCTYPE: &str = "<!DOCTYPE html>";
 
-/// Regions of ranks that are listed.
+/// Most regions that are listed.
 const REGIONS_MAX: usize = 32;
 
 /// The page about a plan.
@@ -58,7 +58,7 @@ fn section(title: &str, content: &str) -> String {
     )
 }
 
-/// A picture with words below.
+/// A figure with a caption.
 fn figure(picture: &str, caption: &str) -> String {
     format!(
         "<figure>\n{picture}<figcaption>{}</figcaption>\n</figure>\n",
@@ -108,7 +108,7 @@ fn summary(facts: &Figures) -> String {
 
 fn pairs(facts: &Figures, more: &[(&str, String)]) -> String {
     let reading = if facts.no_io {
-        ", reading left out"
+        ", input time ignored"
     } else {
         ""
     };
@@ -117,7 +117,7 @@ fn pairs(facts: &Figures, more: &[(&str, String)]) -> String {
         ("machine", format!("{}{reading}", facts.machine)),
         ("ranks", facts.ranks.to_string()),
         ("mini-batch", format!("{} samples", facts.batch)),
-        ("limit", format!("{} a rank", facts.memory)),
+        ("memory limit", format!("{} per rank", facts.memory)),
     ];
     let rows = first.iter().chain(more).map(|(name, value)| {
         format!(
@@ -135,17 +135,14 @@ fn pairs(facts: &Figures, more: &[(&str, String)]) -> String {
 fn scaling_section(facts: &Figures) -> String {
     let curves = figure(
         &scaling::curves(facts),
-        "Samples per second with the same mini-batch on more and more ranks: the best plan at \
-         each number, \
-         data parallelism alone as far as every rank has a sample, and the ideal, in proportion \
-         to the \
-         first number of ranks on which something fits. Both axes are logarithmic.",
+        "Strong scaling: samples per second with the same mini-batch. The best plan for each number of \
+         ranks, data parallelism alone as long as every rank has a sample, and ideal scaling from the \
+         smallest number of ranks on which a strategy fits. Both axes are logarithmic.",
     );
     let bars = figure(
         &scaling::bars(facts),
-        "What a sample costs in time of ranks, by what the critical path of the best plan is \
-         spent on. Under \
-         ideal scaling all bars are equally high; a cross stands where no strategy fits.",
+        "Rank time per sample, by category of the critical path of the best plan. Under ideal scaling \
+         all bars have the same height. A cross: no strategy fits.",
     );
     section("Scaling", &(curves + &ranking::counts(facts) + &bars))
 }
@@ -155,13 +152,9 @@ fn memory_section(facts: &Figures) -> String {
         return String::new();
     }
     let caption = format!(
-        "What the largest rank holds at the moment at which it holds most, by what it is for: the \
-         best \
-         strategies of the ranking, data parallelism alone, and some that do not fit. Halos are \
-         received \
-         into the frames of tensors; what a communication library holds beside that is not \
-         counted. A rank \
-         may fill {}.",
+        "Peak memory of the largest rank by purpose, for the best strategies of the ranking, data \
+         parallelism alone, and some strategies that do not fit. Halos are received in place; \
+         internal buffers of a communication library are not counted. The limit of a rank is {}.",
         facts.memory
     );
     section("Memory", &figure(&memory::figure(facts), &caption))
@@ -174,7 +167,7 @@ fn best_sections(facts: &Figures) -> String {
     let mut split = String::new();
     if let Some(stages) = partition::stages(best) {
         let caption = format!(
-            "Stages and their ranks; micro-batches go through them in the order of schedule {}.",
+            "Stages and their ranks; micro-batches are scheduled by {}.",
             best.strategy.schedule
         );
         split.push_str(&figure(&stages, &caption));
@@ -187,33 +180,30 @@ fn best_sections(facts: &Figures) -> String {
     let split = format!("<p>Under <code>{under}</code>.</p>\n{split}");
     let timeline = figure(
         &timeline::figure(best),
-        "A step of the best strategy as the simulator plays it, for some ranks in four lanes \
-         each. Messages \
-         and collectives that are under way together lie side by side; waiting for others is part of them.",
+        "A simulated step of the best strategy, for some ranks with four lanes each. Concurrent messages \
+         and collectives are drawn in several rows; they include waiting for other ranks.",
     );
-    section("Who holds what", &split) + &section("A step in time", &timeline)
+    section("Partitioning", &split) + &section("Timeline of a step", &timeline)
 }
 
 fn partition_figure(partition: &Partition) -> String {
     let others = match partition.sample_parts {
         1 => String::new(),
         parts => format!(
-            " The mini-batch is split in {parts} parts; the ranks of the others hold their \
-             samples the same \
-             way."
+            " The mini-batch is split into {parts} parts; the samples of the other parts are partitioned the \
+             same way."
         ),
     };
     let halo = match partition::halo_words(&partition.halo) {
-        words if words.is_empty() => "Nothing of the input is exchanged.".to_owned(),
+        words if words.is_empty() => "The input has no halo.".to_owned(),
         words => format!(
-            "Hatched is what ranks on both sides of a cut hold: the halo of the input is {words} \
-             positions \
-             (before + behind), drawn at least two points wide."
+            "Hatched: the halo of the input, {words} positions (before + after), drawn at least two points \
+             wide."
         ),
     };
     let caption = format!(
-        "The input, cut as the ranks of the first samples hold it; ranks named \
-         together hold the same. {halo}{others}"
+        "The partition of the input over the ranks of the first samples; ranks named together are \
+         replicas. {halo}{others}"
     );
     let rows = partition.rows();
     let listed = rows.iter().take(REGIONS_MAX).map(|cells| {
@@ -224,7 +214,7 @@ fn partition_figure(partition: &Partition) -> String {
     });
     let more = match rows.len().saturating_sub(REGIONS_MAX) {
         0 => String::new(),
-        more => format!("<p>{more} more regions are cut the same way.</p>\n"),
+        more => format!("<p>{more} more regions are partitioned the same way.</p>\n"),
     };
     format!(
         "{}<details><summary>First and last indices</summary>\n<table id=\"regions\"><thead><tr>\
@@ -249,7 +239,7 @@ fn halo_table(best: &Best) -> String {
     });
     format!(
         "<details><summary>Halos of all tensors</summary>\n<table id=\"halos\"><thead><tr>\
-         <th class=\"number\">positions before + behind</th><th>tensors</th></tr></thead><tbody>\n{}</tbody>\
+         <th class=\"number\">positions before + after</th><th>tensors</th></tr></thead><tbody>\n{}</tbody>\
          </table>\n</details>\n",
         rows.collect::<String>()
     )
@@ -261,12 +251,11 @@ fn pareto_section(facts: &Figures) -> String {
     }
     let passed = facts.points.len() - ranked(&facts.candidates).count();
     let caption = format!(
-        "Every strategy of the ranking, and {passed} that were refused or passed over and were \
-         costed for \
-         this picture. Both axes are logarithmic; lettered strategies lie on the front.",
+        "Every strategy of the ranking, and {passed} that were refused or pruned and costed for this figure. \
+         Both axes are logarithmic. Strategies with letters are on the Pareto front.",
     );
     section(
-        "Time against memory",
+        "Time and memory",
         &(figure(&pareto::figure(facts), &caption) + &ranking::pareto_table(facts)),
     )
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-/// On which side the cells of a column stand.
+/// Alignment of the cells of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Words.

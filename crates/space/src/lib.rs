@@ -34,5 +34,5 @@ pub use median::{median, upper_median};
 pub use mesh::{AXES, Axis, AxisSet, Coord, Mesh, MeshError, Offset, Rank};
 pub use region::{DIMS, Dim, Region};
 pub use spelling::{near, nearest};
-pub use units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
+pub use units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds, Unit, UnitTable};
 pub use window::Window;

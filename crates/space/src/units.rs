@@ -1,5 +1,9 @@
 //! Units: bytes, flops, seconds and rates.
 
+mod table;
+
+pub use table::{Unit, UnitTable};
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::iter::Sum;
@@ -126,80 +130,47 @@ impl Seconds {
     }
 }
 
-fn scaled(value: f64, steps: &[(f64, &str)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Two decimals of the unit that fits.
+fn show(value: f64, table: UnitTable, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     // An empty sum of floats is -0.
     let value = value + 0.0;
-    for &(scale, unit) in steps {
-        if value.abs() >= scale {
-            return write!(f, "{:.2} {unit}", value / scale);
-        }
-    }
-    let &(scale, unit) = steps.last().expect("a unit table is never empty");
-    write!(f, "{:.2} {unit}", value / scale)
+    let unit = table.shown(value);
+    write!(f, "{:.2} {}", value / unit.factor(), unit.name)
 }
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const STEPS: [(f64, &str); 4] = [
-            (1_099_511_627_776.0, "TiB"),
-            (1_073_741_824.0, "GiB"),
-            (1_048_576.0, "MiB"),
-            (1024.0, "KiB"),
-        ];
         if self.0 < 1024 {
             return write!(f, "{} B", self.0);
         }
-        scaled(self.0 as f64, &STEPS, f)
+        show(self.0 as f64, UnitTable::BYTES, f)
     }
 }
 
 impl fmt::Display for Flops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const STEPS: [(f64, &str); 4] = [
-            (1e12, "TFlop"),
-            (1e9, "GFlop"),
-            (1e6, "MFlop"),
-            (1e3, "kFlop"),
-        ];
         if self.0 < 1000 {
-            return write!(f, "{} Flop", self.0);
+            return write!(f, "{} flop", self.0);
         }
-        scaled(self.0 as f64, &STEPS, f)
+        show(self.0 as f64, UnitTable::FLOPS, f)
     }
 }
 
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        scaled(
-            self.0,
-            &[(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")],
-            f,
-        )
+        show(self.0, UnitTable::TIME, f)
     }
 }
 
 impl fmt::Display for BytesPerSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        scaled(
-            self.0,
-            &[(1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1.0, "B/s")],
-            f,
-        )
+        show(self.0, UnitTable::BYTES_PER_SECOND, f)
     }
 }
 
 impl fmt::Display for FlopsPerSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        scaled(
-            self.0,
-            &[
-                (1e12, "TFlop/s"),
-                (1e9, "GFlop/s"),
-                (1e6, "MFlop/s"),
-                (1.0, "Flop/s"),
-            ],
-            f,
-        )
+        show(self.0, UnitTable::FLOPS_PER_SECOND, f)
     }
 }
 
@@ -224,7 +195,7 @@ mod tests {
     fn prints_with_the_unit_that_fits() {
         assert_eq!(Bytes(56_597_000_000).to_string(), "52.71 GiB");
         assert_eq!(Bytes(17).to_string(), "17 B");
-        assert_eq!(Flops(1_183_420_000_000).to_string(), "1.18 TFlop");
+        assert_eq!(Flops(1_183_420_000_000).to_string(), "1.18 Tflop");
         assert_eq!(Seconds(0.0025).to_string(), "2.50 ms");
         assert_eq!((Bytes(100) / BytesPerSecond(50.0)).0, 2.0);
     }

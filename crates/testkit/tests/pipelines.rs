@@ -5,7 +5,8 @@
 use partita_graph::{Graph, text};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_oracle::{
-    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode, simulate,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode,
+    simulate,
 };
 use partita_program::{
     Algorithm, Body, Count, Dtype, Kernel, KernelShape, Optimizer, Program, ProgramKind, Role,
@@ -56,11 +57,11 @@ impl Costs for OneTap {
         CostBasis::Modelled
     }
 
-    fn delivers_between_kernels(&self) -> bool {
+    fn polls_between_kernels(&self) -> bool {
         false
     }
 
-    fn admit(&self, _ranks: usize) -> Result<(), CostError> {
+    fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {
         Ok(())
     }
 
@@ -84,7 +85,7 @@ impl Costs for OneTap {
             _ => 0.0,
         };
         let all = shape.kernel.parts().iter().map(seconds).sum();
-        Ok(KernelCost::undisturbed(Seconds(all)))
+        Ok(KernelCost::uncontended(Seconds(all)))
     }
 
     fn message(&self, _: Rank, _: Rank, _: Bytes, _: f64) -> Result<MessageCost, CostError> {
@@ -107,7 +108,7 @@ impl Costs for OneTap {
         Ok(FREE)
     }
 
-    fn alltoall(&self, _: &[Rank], _: Blocks, _: f64) -> Result<CollectiveCost, CostError> {
+    fn alltoall(&self, _: &[Rank], _: AlltoallBlocks, _: f64) -> Result<CollectiveCost, CostError> {
         Ok(FREE)
     }
 

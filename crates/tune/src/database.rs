@@ -1,9 +1,9 @@
-//! Measured times, kept in one file that processes share.
+//! A database of measured times: one file that processes share.
 
-use crate::old_keys::converted;
+use crate::key_version_0::converted;
 use crate::store::{Store, check_regular, scratch};
-use crate::{KernelKey, Measured, TuneError};
-use partita_oracle::{Features, LinkTimes, Point};
+use crate::{KernelKey, KernelTime, TuneError};
+use partita_oracle::{Features, LinkTimes, TransferTime};
 use partita_program::KernelShape;
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
@@ -14,25 +14,25 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
 
-/// Number of the file's format, raised also when times were measured wrongly: what a file of an older
-/// format holds does not count, one of a newer format is not read.
+/// Format of the file. Times in an older format are discarded (it is also raised after faulty measurements), a
+/// newer format is not read.
 ///
-/// Keys of kernels have a version of their own ([`KernelShape::KEY_VERSION`]), so that processes that write
-/// different ones may share a file: each leaves the keys of the other as they are.
+/// Keys of kernels have their own version ([`KernelShape::KEY_VERSION`]), so processes with different versions
+/// can share a file: each leaves the keys of the other unchanged.
 const FORMAT: u32 = 5;
 
-/// How long a process waits for another one that writes the file, which takes milliseconds.
+/// Longest wait for another process that writes the file, which takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(3);
 
-/// No kernel, message or read that is measured takes longer.
-const DAY: Seconds = Seconds(86_400.0);
+/// Longest valid time of a kernel, message or read.
+const TIME_MAX: Seconds = Seconds(86_400.0);
 
-/// Under what a time was measured; times of different settings are never mixed.
+/// The conditions of a measurement. Times of different settings are never mixed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Setting {
     /// Model name of the processor.
     pub processor: String,
-    /// Cores that the process may use.
+    /// Cores available to the process.
     pub cores: usize,
     /// Instruction level of the kernels.
     pub simd: String,
@@ -40,37 +40,37 @@ pub struct Setting {
     pub backend: String,
     /// Ranks that share the caches.
     pub ranks: usize,
-    /// Ranks at work at the same time.
+    /// Ranks that computed at the same time.
     pub at_work: usize,
-    /// Threads of each.
+    /// Threads per rank.
     pub threads: usize,
 }
 
-/// All that was measured under a setting.
+/// All measurements under a setting.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurements {
     /// Seconds of kernels by signature, then by algorithm.
     #[serde(default)]
     pub kernels: BTreeMap<String, BTreeMap<String, Seconds>>,
-    /// Shapes of kernels by signature.
+    /// Features of kernels by signature.
     #[serde(default)]
     pub shapes: BTreeMap<String, Features>,
     /// Messages and collectives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<LinkTimes>,
-    /// Reads, by what is read.
+    /// Reads, by what was read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub loads: BTreeMap<String, Vec<Point>>,
+    pub loads: BTreeMap<String, Vec<TransferTime>>,
 }
 
-/// Measurements of this and other machines, kept in one JSON file that processes share.
+/// Measurements of this and other machines in a JSON file that processes share.
 #[derive(Debug)]
 pub struct Database {
-    /// None where times are kept in memory only.
+    /// None if times are in memory only.
     store: Option<Store>,
-    /// All that is known.
+    /// All times.
     settings: Settings,
-    /// What this process has measured itself.
+    /// Times measured by this process.
     own: Settings,
     is_writable: bool,
     lacks_lock: bool,
@@ -79,19 +79,19 @@ pub struct Database {
 
 type Settings = BTreeMap<Setting, Measurements>;
 
-/// What a file holds.
+/// Contents of a file.
 enum Content {
-    /// And how many keys of kernels could not be converted.
+    /// Times, and the number of kernel keys that could not be converted.
     Times(Settings, usize),
-    /// No database, and why.
+    /// No database, with the reason.
     Corrupt(String),
-    /// Of this newer format.
+    /// A newer format.
     Newer(u32),
 }
 
-/// What files of all forms begin with.
+/// The part that all formats have.
 #[derive(Deserialize)]
-struct Form {
+struct Header {
     format: u32,
 }
 
@@ -121,9 +121,9 @@ impl Measurements {
             .copied()
     }
 
-    /// Takes in times; a newer one replaces an older.
-    pub fn add(&mut self, measured: impl IntoIterator<Item = Measured>) {
-        for Measured {
+    /// Adds times, which replace older ones.
+    pub fn add(&mut self, measured: impl IntoIterator<Item = KernelTime>) {
+        for KernelTime {
             key,
             features,
             seconds,
@@ -135,7 +135,7 @@ impl Measurements {
         }
     }
 
-    /// Takes in everything of `newer`.
+    /// Adds those of `newer`, which replace older ones.
     fn merge(&mut self, newer: &Measurements) {
         for (signature, algorithms) in &newer.kernels {
             let own = self.kernels.entry(signature.clone()).or_default();
@@ -152,8 +152,8 @@ impl Measurements {
             .extend(loads.map(|(what, points)| (what.clone(), points.clone())));
     }
 
-    /// Gives kernels whose keys have no version their keys of version 1, or of version 0 where nobody knows
-    /// what they mean. How many the latter are; nothing is lost.
+    /// Converts keys without a version to version 1. Marks those that cannot be converted as version 0, and
+    /// returns their number.
     fn convert_keys(&mut self) -> usize {
         let keys = self.kernels.keys().chain(self.shapes.keys());
         let old: BTreeSet<String> = keys.filter(|key| !has_version(key)).cloned().collect();
@@ -163,7 +163,7 @@ impl Measurements {
                 unconverted += 1;
                 format!("k0 {old}")
             });
-            // What stands under the new key is from a later version.
+            // Times under the new key are from a later version.
             if let Some(algorithms) = self.kernels.remove(&old) {
                 let known = self.kernels.entry(new.clone()).or_default();
                 for (algorithm, seconds) in algorithms {
@@ -177,12 +177,12 @@ impl Measurements {
         unconverted
     }
 
-    /// Errors: what no measurement gives.
+    /// Errors: values that no measurement has.
     fn check(&self) -> Result<(), String> {
-        let is_possible = |time: &Seconds| (0.0..=DAY.0).contains(&time.0);
+        let is_possible = |time: &Seconds| (0.0..=TIME_MAX.0).contains(&time.0);
         let links = self.links.iter();
-        let of_groups = links.clone().flat_map(LinkTimes::of_groups);
-        if of_groups
+        let collectives = links.clone().flat_map(LinkTimes::collectives);
+        if collectives
             .clone()
             .chain(self.loads.values())
             .any(Vec::is_empty)
@@ -190,9 +190,9 @@ impl Measurements {
             return Err("a list of measured points is empty".to_owned());
         }
         let messages = links.flat_map(|links| &links.message);
-        let points = of_groups.chain(self.loads.values()).flatten();
+        let points = collectives.chain(self.loads.values()).flatten();
         let points = points.chain(messages);
-        // Lines are fitted to the relative errors of points, so that none may take no time.
+        // Fits minimize relative errors, which a time of 0 does not have.
         if let Some(point) = points.clone().find(|point| point.seconds.0 == 0.0) {
             let time = point.seconds;
             return Err(format!("{time} for {} is not a measured time", point.bytes));
@@ -210,16 +210,16 @@ impl Measurements {
 }
 
 impl Database {
-    /// Reads the file; one that does not exist, or of an older format, holds nothing.
+    /// Reads the file; a missing file, or one of an older format, is empty.
     ///
-    /// A file that cannot be parsed is renamed, one of a newer format is left as it is, and one that
-    /// cannot be read leaves the database in memory; [`take_warnings`](Self::take_warnings) tells of each.
+    /// A corrupt file is renamed, one of a newer format is left unchanged, and if a file cannot be read the
+    /// database is in memory; each gives a warning ([`take_warnings`](Self::take_warnings)).
     pub fn open(path: &Path) -> Self {
         let mut database = Self {
             store: Some(Store::new(path)),
             ..Self::in_memory()
         };
-        // Files are replaced in one step, so that a good one can be read without the lock.
+        // Files are replaced atomically, so a valid one can be read without the lock.
         let read = match read(path) {
             Ok(Content::Times(settings, _)) => Ok(settings),
             Ok(Content::Corrupt(_) | Content::Newer(_)) | Err(_) => {
@@ -229,12 +229,12 @@ impl Database {
         };
         match read {
             Ok(settings) => database.settings = settings,
-            Err(error) => database.give_up(error),
+            Err(error) => database.continue_in_memory(error),
         }
         database
     }
 
-    /// Without a file: what is measured is known until the process ends.
+    /// A database without a file.
     pub fn in_memory() -> Self {
         Self {
             store: None,
@@ -246,18 +246,18 @@ impl Database {
         }
     }
 
-    /// What was measured under a setting.
+    /// The measurements under a setting.
     pub fn measurements(&self, setting: &Setting) -> Measurements {
         self.settings.get(setting).cloned().unwrap_or_default()
     }
 
-    /// The folder of the file; none where times are in memory only.
+    /// The folder of the file; none if times are in memory only.
     pub fn folder(&self) -> Option<&Path> {
         self.store.as_ref().map(Store::folder)
     }
 
-    /// Makes sure that the file can be written, before anything is measured for it. Where it cannot, the
-    /// database goes on in memory, with a warning.
+    /// Checks that the file can be written, before measurements start. If it cannot, the database continues in
+    /// memory, with a warning.
     pub fn check_writable(&mut self) {
         let Some(store) = self.store.as_ref().filter(|_| !self.is_writable) else {
             return;
@@ -266,16 +266,16 @@ impl Database {
             Ok(_) => self.is_writable = true,
             Err(error) => {
                 let error = store.not_kept(&error);
-                self.give_up(error);
+                self.continue_in_memory(error);
             }
         }
     }
 
-    /// Takes in what was measured under a setting, and writes the file.
+    /// Adds measurements under a setting, and writes the file.
     ///
-    /// What other processes have written meanwhile is kept. What this process has measured it knows from
-    /// now on, whatever becomes of the file: another process may replace or remove it at any time. A file
-    /// that cannot be written leaves the database in memory, with a warning.
+    /// Times that other processes have written meanwhile are kept. This process keeps its own times in memory,
+    /// too, since another process may replace or remove the file at any time. If the file cannot be written,
+    /// the database continues in memory, with a warning.
     pub fn keep(&mut self, setting: &Setting, new: &Measurements) {
         let written = match self.store {
             Some(_) => self.locked(|database| database.write(setting, new)),
@@ -285,22 +285,22 @@ impl Database {
             known.entry(setting.clone()).or_default().merge(new);
         }
         if let Err(error) = written {
-            self.give_up(error);
+            self.continue_in_memory(error);
         }
     }
 
-    /// What has gone wrong with the file since the last call; none of it keeps anybody from measuring.
+    /// Problems with the file since the last call; none of them prevents measurements.
     pub fn take_warnings(&mut self) -> Vec<TuneError> {
         std::mem::take(&mut self.warnings)
     }
 
-    fn give_up(&mut self, error: TuneError) {
+    fn continue_in_memory(&mut self, error: TuneError) {
         self.store = None;
         self.warnings.push(error);
     }
 
-    /// Does something with the file while no other process writes it. Without the lock, where it cannot be
-    /// had: times that others write at the same moment may then be lost, and are measured again.
+    /// Runs `work` with the lock of the file, or without if it cannot be locked: times that others write at the
+    /// same time may then be lost, and are measured again.
     fn locked<R>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<R, TuneError>,
@@ -312,7 +312,7 @@ impl Database {
         };
         let lock = self.store.as_ref().map(|store| store.lock(limit));
         let result = work(self);
-        // Where the work fails its error says enough.
+        // If the work fails, its error suffices.
         if let (Some(Err(error)), Ok(_), false) = (lock, &result, self.lacks_lock) {
             self.lacks_lock = true;
             self.warnings.push(error);
@@ -320,8 +320,8 @@ impl Database {
         result
     }
 
-    /// What the file holds, after what is no database has been moved or passed over, and how many keys of
-    /// it could not be converted.
+    /// Contents of the file, and the number of its keys that could not be converted. A corrupt file is renamed
+    /// first, and one of a newer format replaced by another file.
     fn settings_of_file(&mut self) -> Result<(Settings, usize), TuneError> {
         while let Some(store) = &mut self.store {
             match read(store.path()).map_err(|error| store.unreadable(&error))? {
@@ -331,7 +331,7 @@ impl Database {
                     self.warnings.push(warning);
                 }
                 Content::Newer(found) => {
-                    let warning = store.pass_over(found, FORMAT)?;
+                    let warning = store.switch_file(found, FORMAT)?;
                     self.warnings.push(warning);
                 }
             }
@@ -344,7 +344,7 @@ impl Database {
         let Some(store) = &self.store else {
             return Ok(());
         };
-        // Another process that had no lock may have lost what this one wrote.
+        // Another process without a lock may have overwritten what this one wrote.
         let mut written = self.own.clone();
         merge(&mut written, &of_file);
         written.entry(setting.clone()).or_default().merge(new);
@@ -360,7 +360,7 @@ impl Database {
         store
             .replace(&text)
             .map_err(|error| store.not_kept(&error))?;
-        // From now on their keys have a version, so that nobody tells of them again.
+        // These keys now have a version, so this is reported once.
         if unconverted > 0 {
             self.warnings.push(TuneError::OldKeys {
                 path: store.path().to_owned(),
@@ -368,7 +368,7 @@ impl Database {
                 version: KernelShape::KEY_VERSION,
             });
         }
-        // A kernel has one time as long as the process lives; the file only adds to what is known.
+        // The time of a kernel does not change while the process lives; the file only adds others.
         let known = std::mem::replace(&mut self.settings, written);
         merge(&mut self.settings, &known);
         Ok(())
@@ -384,7 +384,7 @@ fn merge(own: &mut Settings, newer: &Settings) {
 fn read(path: &Path) -> io::Result<Content> {
     let text = match check_regular(path).and_then(|()| fs::read(path)) {
         Ok(text) => text,
-        // That nothing can be written there is found out before something is measured.
+        // `check_writable` finds out whether the file can be written.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(Content::Times(Settings::new(), 0));
         }
@@ -395,11 +395,11 @@ fn read(path: &Path) -> io::Result<Content> {
 
 /// Errors: why the text is no database.
 fn parsed(text: &[u8]) -> Result<Content, String> {
-    let form: Form = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    match form.format.cmp(&FORMAT) {
+    let header: Header = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    match header.format.cmp(&FORMAT) {
         Ordering::Less => return Ok(Content::Times(Settings::new(), 0)),
         Ordering::Equal => {}
-        Ordering::Greater => return Ok(Content::Newer(form.format)),
+        Ordering::Greater => return Ok(Content::Newer(header.format)),
     }
     let stored: Stored = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let (mut settings, mut unconverted) = (Settings::new(), 0);
@@ -414,7 +414,7 @@ fn parsed(text: &[u8]) -> Result<Content, String> {
     Ok(Content::Times(settings, unconverted))
 }
 
-/// Whether a key of a kernel tells its version; those of version 0 did not.
+/// Whether a kernel key has a version; those of version 0 do not.
 fn has_version(key: &str) -> bool {
     let number = key.strip_prefix('k').and_then(|rest| rest.split_once(' '));
     number.is_some_and(|(number, _)| number.parse::<u32>().is_ok())

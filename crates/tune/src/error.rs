@@ -1,16 +1,16 @@
-//! Errors of measuring and of keeping times.
+//! Errors of measurements and of the database.
 
 use partita_run::RunError;
 use partita_space::{Bytes, Rank};
 use std::path::PathBuf;
 
-/// Why something could not be measured, or a measurement not kept.
+/// Why something could not be measured, or a time not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
-    /// A kernel that pins no implementation cannot run.
+    /// A kernel without a pinned implementation.
     #[error(
-        "{signature} leaves its implementation open and cannot be measured; lower the program with \
-         a set of kernels that can run"
+        "{signature} has no implementation and cannot be measured; lower the program with a set of \
+         kernels that can run"
     )]
     Unpinned {
         /// The kernel and its shapes.
@@ -23,37 +23,36 @@ pub enum TuneError {
         signature: String,
         /// The implementation.
         algorithm: String,
-        /// What it returned.
+        /// Its error.
         source: Box<RunError>,
     },
     /// A message or collective failed while it was measured.
     #[error("{what} failed while it was measured: {source}")]
     Transport {
-        /// Which one, of how many bytes.
+        /// Which one, with its bytes.
         what: String,
-        /// What the transport returned.
+        /// The error of the transport.
         source: Box<RunError>,
     },
-    /// The system gives no memory for what is measured.
+    /// No memory for a measurement.
     #[error(
-        "rank {rank}: the system gives no memory for the {bytes} with which {what} are measured; give this \
-         process more (`ulimit -v` shows the limit of its address space), or measure once without that \
-         limit: times are kept"
+        "rank {rank}: cannot allocate {bytes} to measure {what}; raise the memory limit of this process \
+         (`ulimit -v` shows it), or measure once without it: times are stored"
     )]
     Memory {
-        /// Who asked.
+        /// The rank that allocated.
         rank: Rank,
         /// `kernels`, `allreduces`.
         what: &'static str,
-        /// How much.
+        /// Size of the allocation.
         bytes: Bytes,
     },
     /// A read failed while it was measured.
-    #[error("rank {rank} could not read while reading was measured: {reason}")]
+    #[error("rank {rank}: a read failed while it was measured: {reason}")]
     Read {
-        /// Who tried.
+        /// The rank that read.
         rank: Rank,
-        /// What the reader said.
+        /// The error of the reader.
         reason: String,
     },
     /// A rank's thread ended without a result.
@@ -61,83 +60,82 @@ pub enum TuneError {
     Stopped {
         /// What was measured.
         what: &'static str,
-        /// What is known of it.
+        /// The cause, as far as known.
         reason: String,
     },
     /// The file of a database cannot be read.
-    #[error("the measured times in {} cannot be read: {reason}; they are measured again and not kept", path.display())]
+    #[error("the measured times in {} cannot be read: {reason}; they are measured again and not stored", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
     /// The file of a database cannot be written.
     #[error(
-        "measured times cannot be kept in {}: {reason}; they are known to this run alone, and the next \
-         one measures again",
+        "measured times cannot be written to {}: {reason}; this run uses them, and the next one measures again",
         path.display()
     )]
     NotKept {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
-    /// The file of a database holds something else; it has been renamed.
+    /// The file is no database and has been renamed.
     #[error(
-        "{} holds no measured times ({reason}); it is renamed to {}, and what is missing is measured \
-         again",
+        "{} is not a file of measured times ({reason}); it has been renamed to {}, and missing times are \
+         measured again",
         path.display(), renamed.display()
     )]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// Where it is wrong.
+        /// What is wrong with it.
         reason: String,
-        /// Its name from now on.
+        /// Its new name.
         renamed: PathBuf,
     },
-    /// A file of a later version, which has been left as it is.
+    /// A file of a newer format, which is left unchanged.
     #[error(
-        "{} has format {found} of a newer version, this one reads up to format {format}; it is left as \
-         it is, and the times that this version measures are kept in {}",
-        path.display(), instead.display()
+        "{} has format {found} of a newer version, this version reads up to format {format}; it is left \
+         unchanged, and times are stored in {}",
+        path.display(), replacement.display()
     )]
     Newer {
         /// The file.
         path: PathBuf,
         /// Its format.
         found: u32,
-        /// The newest that can be read.
+        /// The newest readable format.
         format: u32,
-        /// The file that is used.
-        instead: PathBuf,
+        /// The file that is used instead.
+        replacement: PathBuf,
     },
-    /// Keys of kernels that no version of this program has written.
+    /// Kernel keys of version 0 that cannot be converted.
     #[error(
-        "{kernels} kernel(s) in {} have keys of version 0 that cannot be converted to version {version}: \
-         their times are kept there but not used, and are measured again where they are needed",
+        "{kernels} kernel(s) in {} have keys of version 0 that cannot be converted to version {version}; \
+         their times stay in the file but are not used, and are measured again if needed",
         path.display()
     )]
     OldKeys {
         /// The file.
         path: PathBuf,
-        /// How many.
+        /// Number of kernels.
         kernels: usize,
-        /// Of the keys that are used.
+        /// Current version of keys.
         version: u32,
     },
-    /// No lock can be had.
+    /// The file cannot be locked.
     #[error(
-        "{} cannot be locked: {reason}; going on without a lock: times that other processes write at \
-         the same moment may be lost, and are then measured again",
+        "{} cannot be locked: {reason}; continuing without a lock: times that other processes write at \
+         the same time may be lost, and are then measured again",
         path.display()
     )]
     Unlocked {
-        /// The lock's file.
+        /// The lock file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
 }

@@ -1,32 +1,32 @@
-//! Tuning: how long kernels, messages and reads take on this machine, measured once and kept.
+//! Autotuning: microbenchmarks of kernels, messages and reads on this machine, and a database of their times.
 //!
-//! Does: times kernels, exchanges, collectives and reads with all ranks at work; keeps a database.
-//! Knows: programs, the traits of `run`, the features by which the oracle tells kernels apart, the clock of
-//! this machine, one file.
+//! Does: times kernels, exchanges, collectives and reads with all ranks running; keeps times in a file.
+//! Knows: programs, the traits of `run`, the features of the oracle's kernel model, the clock of this machine,
+//! one file.
 //! Must not know: models, strategies, backends by name, how a time becomes a prediction.
 
-mod contents;
+mod barrier;
+mod benchmark;
+mod cache_residency;
 mod database;
 mod error;
-mod gate;
-mod job;
+mod key_version_0;
 mod links;
 mod load;
 mod measure;
-mod old_keys;
-mod reuse;
+mod operand_fill;
 mod store;
 mod stream;
 
+pub use benchmark::KernelKey;
 pub use database::{Database, Measurements, Setting};
 pub use error::TuneError;
-pub use job::KernelKey;
 pub use links::{
-    OwnTimes, RankTransportMaker, Times, TransportMaker, link_times_of_ranks, measure_links,
+    RankTimes, RankTransportMaker, RepeatTimes, TransportMaker, link_times_of_ranks, measure_links,
     measure_links_of_rank,
 };
 pub use load::measure_load;
-pub use measure::{KernelMaker, Measured, Options, measure, middle};
-pub use partita_oracle::{LinkTimes, Point};
+pub use measure::{KernelMaker, KernelTime, Options, measure, median_of_passes};
+pub use partita_oracle::{LinkTimes, TransferTime};
 pub use store::scratch;
 pub use stream::measure_memory;

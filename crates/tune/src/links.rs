@@ -1,8 +1,8 @@
 //! Times of messages and collectives.
 
 use crate::TuneError;
-use crate::gate::{Stop, median_of_slowest, memory_of, together};
-use partita_oracle::{LinkTimes, Point};
+use crate::barrier::{EarlyEnd, median_of_slowest, memory_of, run_ranks};
+use partita_oracle::{LinkTimes, TransferTime};
 use partita_program::{
     Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase, Program,
     ProgramKind, Receive, Role, Send, Staging, Task, TaskId, View, Work,
@@ -21,7 +21,7 @@ const MESSAGE_MAX: u64 = 16 << 20;
 /// Largest collective.
 const COLLECTIVE_MAX: u64 = 64 << 20;
 
-/// Repeats of a size take about this long in all.
+/// Seconds for all repeats of a size.
 const BUDGET: f64 = 0.03;
 
 /// Fewest repeats of a size.
@@ -30,14 +30,13 @@ const REPEATS_MIN: usize = 5;
 /// Most repeats of a size.
 const REPEATS_MAX: usize = 40;
 
-/// How long a rank sleeps at most before it looks around again.
-const NAP: Duration = Duration::from_millis(20);
+/// Longest sleep of a rank between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Times what is not `known` of exchanges of 64 bytes to 16 MiB between neighbors, and of collectives of
-/// 64 bytes to 64 MiB in groups of these sizes: as many groups as `ranks` have room for, all at work at
-/// the same time.
+/// Times exchanges of 64 bytes to 16 MiB between neighbors, and collectives of 64 bytes to 64 MiB in groups of
+/// these sizes, unless they are `known`. As many groups as possible of `ranks` run at the same time.
 ///
-/// One rank has nothing to say. Errors: a transport that fails. Panics at a group that is larger than
+/// There is nothing to measure for one rank. Errors: a transport that fails. Panics at a group that is larger than
 /// `ranks`.
 pub fn measure_links(
     ranks: usize,
@@ -53,18 +52,18 @@ pub fn measure_links(
             what, mesh, trials, ..
         } = &sweep;
         let staging = sweep.staging();
-        let all = together(what, transports(*mesh), |gate, rank, mut transport| {
+        let all = run_ranks(what, transports(*mesh), |barrier, rank, mut transport| {
             let allocated = transport.allocate(&staging);
             allocated.map_err(|source| transport_error((*what).to_owned(), source))?;
-            sweep.repeats(rank, transport.as_mut(), &mut |_| Ok(gate.wait()?))
+            sweep.repeats(rank, transport.as_mut(), &mut |_| Ok(barrier.wait()?))
         })?;
         put(&mut times, &sweep, points(trials, &all));
     }
     Ok(times)
 }
 
-/// The part of a rank that is a process in the same measurements: seconds of every repeat of every size.
-/// What all ranks found makes [`link_times_of_ranks`].
+/// The same measurements by a rank that is a process: its seconds by size and repeat. [`link_times_of_ranks`]
+/// combines those of all ranks.
 ///
 /// `transports` makes the transport of this rank for a program; all ranks call it in the same order.
 /// Errors: a transport that cannot be made or that fails.
@@ -73,48 +72,50 @@ pub fn measure_links_of_rank(
     groups: &BTreeSet<usize>,
     known: &LinkTimes,
     transports: &mut RankTransportMaker<'_>,
-) -> Result<OwnTimes, TuneError> {
-    let mut own = Vec::new();
+) -> Result<RankTimes, TuneError> {
+    let mut rank_times = Vec::new();
     for sweep in sweeps(ranks, groups, known) {
         if rank >= sweep.mesh.ranks() {
-            own.push(Vec::new());
+            rank_times.push(Vec::new());
             continue;
         }
         let mut transport = transports(&sweep.program())?;
-        // Ranks leave a sum over all of them at about the same moment.
-        let barrier = barrier();
-        let mut arena = memory_of(sweep.what, rank, barrier.arena)?;
+        // Ranks leave an allreduce over all of them at about the same time.
+        let barrier_body = barrier_body();
+        let mut arena = memory_of(sweep.what, rank, barrier_body.arena)?;
         let all = sweep.repeats(rank, transport.as_mut(), &mut |transport| match once(
-            &barrier, &mut arena, transport,
+            &barrier_body,
+            &mut arena,
+            transport,
         ) {
             Ok(_) => Ok(()),
             Err(source) => Err(transport_error(sweep.what.to_owned(), source).into()),
         });
-        own.push(match all {
+        rank_times.push(match all {
             Ok(all) => all,
-            Err(Stop::Failed(error)) => return Err(error),
-            Err(Stop::Broken) => panic!("there is no gate to break"),
+            Err(EarlyEnd::Failed(error)) => return Err(error),
+            Err(EarlyEnd::Aborted) => panic!("processes have no barrier to abort"),
         });
     }
-    Ok(own)
+    Ok(rank_times)
 }
 
-/// From what the ranks found, in rank order, that took part in the measurement of `groups`.
+/// Combines what each rank measured, in rank order.
 pub fn link_times_of_ranks(
     groups: &BTreeSet<usize>,
     known: &LinkTimes,
-    own: &[OwnTimes],
+    rank_times: &[RankTimes],
 ) -> LinkTimes {
     let mut times = LinkTimes::default();
-    for (index, sweep) in sweeps(own.len(), groups, known).iter().enumerate() {
-        let taking_part = own.iter().take(sweep.mesh.ranks());
-        let all: Vec<Vec<Times>> = taking_part.map(|rank| rank[index].clone()).collect();
+    for (index, sweep) in sweeps(rank_times.len(), groups, known).iter().enumerate() {
+        let taking_part = rank_times.iter().take(sweep.mesh.ranks());
+        let all: Vec<Vec<RepeatTimes>> = taking_part.map(|rank| rank[index].clone()).collect();
         put(&mut times, sweep, points(&sweep.trials, &all));
     }
     times
 }
 
-fn put(times: &mut LinkTimes, sweep: &Sweep, points: Vec<Point>) {
+fn put(times: &mut LinkTimes, sweep: &Sweep, points: Vec<TransferTime>) {
     let groups = match sweep.kind {
         Kind::Message => {
             times.message = points;
@@ -132,8 +133,8 @@ fn put(times: &mut LinkTimes, sweep: &Sweep, points: Vec<Point>) {
 pub type RankTransportMaker<'a> =
     dyn FnMut(&Program) -> Result<Box<dyn Transport + 'a>, TuneError> + 'a;
 
-/// What a rank found: by sweep, by size, seconds of a repeat and those in which its thread worked.
-pub type OwnTimes = Vec<Vec<Times>>;
+/// Times measured by a rank: by sweep, then by size.
+pub type RankTimes = Vec<Vec<RepeatTimes>>;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +146,7 @@ enum Kind {
     AllToAll,
 }
 
-/// All sizes of one kind.
+/// All sizes of one kind of communication and group.
 struct Sweep {
     kind: Kind,
     what: &'static str,
@@ -154,7 +155,7 @@ struct Sweep {
     trials: Vec<Trial>,
 }
 
-/// What is not known of the messages of so many ranks, and of their collectives in these groups.
+/// What is left to measure.
 fn sweeps(ranks: usize, groups: &BTreeSet<usize>, known: &LinkTimes) -> Vec<Sweep> {
     let mut sweeps = Vec::new();
     if ranks < 2 {
@@ -174,7 +175,7 @@ fn sweeps(ranks: usize, groups: &BTreeSet<usize>, known: &LinkTimes) -> Vec<Swee
     for members in groups.iter().copied().filter(missing) {
         assert!(members <= ranks, "a group of {members} among {ranks} ranks");
         let mesh = Mesh::new([ranks / members, members, 1, 1, 1, 1, 1]);
-        let kinds: [(Kind, &'static str, Trier); 4] = [
+        let kinds: [(Kind, &'static str, TrialMaker); 4] = [
             (Kind::AllReduce, "allreduces", allreduce),
             (Kind::AllGather, "allgathers", allgather),
             (Kind::ReduceScatter, "reduce-scatters", reduce_scatter),
@@ -200,17 +201,17 @@ fn sizes(max: u64) -> impl Iterator<Item = Bytes> {
         .take_while(move |bytes| bytes.0 <= max)
 }
 
-/// One size: a body with one task for each rank; none for a rank without a peer.
+/// One size: a body with one task for each rank, none for a rank without a peer.
 struct Trial {
     bytes: Bytes,
     bodies: Vec<Option<Body>>,
 }
 
-/// Makes the trial of a size for so many ranks in groups of so many members.
-type Trier = fn(usize, usize, Bytes) -> Trial;
+/// Makes a trial from the number of ranks, the members of a group, and the bytes.
+type TrialMaker = fn(usize, usize, Bytes) -> Trial;
 
-/// Seconds of a repeat, and those in which the thread worked.
-pub type Times = Vec<[f64; 2]>;
+/// By repeat: seconds, and the host overhead in them.
+pub type RepeatTimes = Vec<[f64; 2]>;
 
 impl Sweep {
     fn name(&self) -> String {
@@ -222,12 +223,12 @@ impl Sweep {
         }
     }
 
-    /// A program with the largest trial, and the sum over all ranks between trials.
+    /// A program with the largest trial, and the barrier between trials.
     fn program(&self) -> Program {
         let ranks = self.mesh.ranks();
         let last = self.trials.last().map(|trial| trial.bodies.clone());
         let mut bodies: Vec<Body> = last.unwrap_or_default().into_iter().flatten().collect();
-        bodies.push(barrier());
+        bodies.push(barrier_body());
         let staging = self.staging();
         bodies.iter_mut().for_each(|body| body.staging = staging);
         Program {
@@ -241,22 +242,22 @@ impl Sweep {
         }
     }
 
-    /// Pools for the largest trial, and the sum over all ranks between trials.
+    /// Pools for the largest trial, and the barrier between trials.
     fn staging(&self) -> Staging {
         let last = self.trials.last().into_iter();
         let bodies = last.flat_map(|trial| trial.bodies.iter().flatten());
         let all = bodies.map(|body| Staging::of(body, &self.mesh));
-        all.fold(Staging::of(&barrier(), &self.mesh), Staging::max)
+        all.fold(Staging::of(&barrier_body(), &self.mesh), Staging::max)
     }
 
-    /// Seconds of a rank by size, then by repeat; `meet` lets all ranks start together.
+    /// Times of a rank by size, then by repeat; `meet` is a barrier.
     fn repeats(
         &self,
         rank: Rank,
         transport: &mut dyn Transport,
-        meet: &mut dyn FnMut(&mut dyn Transport) -> Result<(), Stop>,
-    ) -> Result<Vec<Times>, Stop> {
-        // A group that is not full has no trial for its ranks.
+        meet: &mut dyn FnMut(&mut dyn Transport) -> Result<(), EarlyEnd>,
+    ) -> Result<Vec<RepeatTimes>, EarlyEnd> {
+        // Ranks of an incomplete group have no trial.
         let body_of = |trial: &'_ Trial| trial.bodies.get(rank).cloned().flatten();
         let bodies: Vec<Option<Body>> = self.trials.iter().map(body_of).collect();
         let sizes = bodies.iter().flatten().map(|body| body.arena);
@@ -266,7 +267,7 @@ impl Sweep {
         let mut all = Vec::with_capacity(self.trials.len());
         for (trial, body) in self.trials.iter().zip(&bodies) {
             let mut times = Vec::new();
-            // The first one touches what the others find in caches.
+            // The first one warms up.
             for turn in 0..=repeats(trial.bytes) {
                 meet(transport)?;
                 let time = match body {
@@ -291,8 +292,8 @@ fn transport_error(what: String, source: RunError) -> TuneError {
     TuneError::Transport { what, source }
 }
 
-/// A sum of one number over all ranks.
-fn barrier() -> Body {
+/// An allreduce of one number over all ranks, as a barrier.
+fn barrier_body() -> Body {
     let kind = CollectiveKind::AllReduce { view: row(0, 0, 1) };
     body_of(
         &[[1, 1]],
@@ -305,18 +306,18 @@ fn barrier() -> Body {
     )
 }
 
-/// The times of all ranks at each size.
-fn points(trials: &[Trial], all: &[Vec<Times>]) -> Vec<Point> {
+/// Combines the times of all ranks by size.
+fn points(trials: &[Trial], all: &[Vec<RepeatTimes>]) -> Vec<TransferTime> {
     let point = |(index, trial): (usize, &Trial)| {
         let column = |part: usize| {
-            let of_rank = |rank: &Vec<Times>| -> Vec<f64> {
+            let of_rank = |rank: &Vec<RepeatTimes>| -> Vec<f64> {
                 rank[index].iter().map(|time| time[part]).collect()
             };
             let all: Vec<Vec<f64>> = all.iter().map(of_rank).collect();
             let all: Vec<&[f64]> = all.iter().map(Vec::as_slice).collect();
             Seconds(median_of_slowest(&all))
         };
-        Point {
+        TransferTime {
             bytes: trial.bytes,
             seconds: column(0),
             host: column(1),
@@ -325,8 +326,7 @@ fn points(trials: &[Trial], all: &[Vec<Times>]) -> Vec<Point> {
     trials.iter().enumerate().map(point).collect()
 }
 
-/// All ranks repeat as often, so the number must not depend on what one of them measured: it follows
-/// from the size and an assumed 1 GB/s.
+/// All ranks must repeat equally often, so the number follows from the size and an assumed 1 GB/s.
 fn repeats(bytes: Bytes) -> usize {
     let once = 2e-5 + bytes.0 as f64 * 1e-9;
     ((BUDGET / once) as usize).clamp(REPEATS_MIN, REPEATS_MAX)
@@ -353,14 +353,14 @@ fn once(
                 Work::Collective(collective) => {
                     transport.start_collective(TaskId(0), collective, &memory)?
                 }
-                Work::Compute { .. } | Work::Load(_) => panic!("a trial is communication"),
+                Work::Compute { .. } | Work::Load(_) => panic!("a trial communicates"),
             };
         transport.poll(&memory, &mut done)?;
         host += working.elapsed().as_secs_f64();
         if !done.is_empty() {
             return Ok([start.elapsed().as_secs_f64(), host]);
         }
-        transport.wait(NAP);
+        transport.wait(POLL_INTERVAL);
         working = Instant::now();
     }
 }
@@ -434,12 +434,12 @@ fn alltoall(ranks: usize, members: usize, bytes: Bytes) -> Trial {
     shared(ranks, members, length, [members, members], kind)
 }
 
-/// Elements of one member of so many that have these bytes together.
+/// Elements of one member if all have so many bytes.
 fn share(members: usize, bytes: Bytes) -> usize {
     (bytes.0 as usize / 4 / members).max(1)
 }
 
-/// A collective of shares of this length, with so many rows of them in its two buffers.
+/// A collective of shares of this length, with so many shares in each of its two buffers.
 fn shared(
     ranks: usize,
     members: usize,

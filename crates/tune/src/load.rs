@@ -1,32 +1,32 @@
 //! Times of reads.
 
 use crate::TuneError;
-use crate::gate::{median_of_slowest, together};
-use partita_oracle::Point;
+use crate::barrier::{median_of_slowest, run_ranks};
+use partita_oracle::TransferTime;
 use partita_space::{Bytes, Rank, Seconds};
 use std::time::Instant;
 
-/// Repeats of a size.
+/// Repeats per size.
 const REPEATS: usize = 3;
 
-/// Times reads of each size by all ranks at the same time. Whoever reads decides what is read; repeats
-/// and ranks should not read the same bytes where the system would keep them.
+/// Times reads of each size by all ranks at the same time. A read has no host overhead.
 ///
-/// `read(rank, turn, bytes)` reads that much. A read keeps no kernel from running.
+/// `read(rank, repeat, bytes)` reads so many bytes. Repeats and ranks should read different parts of a file,
+/// since the page cache keeps what was read.
 /// Errors: a read that fails.
 pub fn measure_load(
     ranks: usize,
     sizes: &[Bytes],
     read: &(dyn Fn(Rank, usize, Bytes) -> Result<(), String> + Sync),
-) -> Result<Vec<Point>, TuneError> {
-    let times = together("reading", vec![(); ranks.max(1)], |gate, rank, ()| {
+) -> Result<Vec<TransferTime>, TuneError> {
+    let times = run_ranks("reading", vec![(); ranks.max(1)], |barrier, rank, ()| {
         let mut all = Vec::with_capacity(sizes.len());
         for (index, &bytes) in sizes.iter().enumerate() {
             let mut times = Vec::with_capacity(REPEATS);
-            for turn in 0..REPEATS {
-                gate.wait()?;
+            for repeat in 0..REPEATS {
+                barrier.wait()?;
                 let start = Instant::now();
-                read(rank, index * REPEATS + turn, bytes)
+                read(rank, index * REPEATS + repeat, bytes)
                     .map_err(|reason| TuneError::Read { rank, reason })?;
                 times.push(start.elapsed().as_secs_f64());
             }
@@ -36,7 +36,7 @@ pub fn measure_load(
     })?;
     let point = |(index, &bytes): (usize, &Bytes)| {
         let all: Vec<&[f64]> = times.iter().map(|rank| rank[index].as_slice()).collect();
-        Point {
+        TransferTime {
             bytes,
             seconds: Seconds(median_of_slowest(&all)),
             host: Seconds(0.0),
@@ -52,10 +52,10 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_slowest_reader_counts_and_every_turn_is_new() {
+    fn the_slowest_reader_counts_and_every_repeat_is_new() {
         let reads = AtomicUsize::new(0);
-        let read = |rank: Rank, turn: usize, bytes: Bytes| {
-            assert!(turn < 2 * REPEATS);
+        let read = |rank: Rank, repeat: usize, bytes: Bytes| {
+            assert!(repeat < 2 * REPEATS);
             reads.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(bytes.0 * (1 + rank as u64)));
             Ok(())
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_read_is_told() {
+    fn a_failing_read_is_an_error() {
         let read = |rank: Rank, _: usize, _: Bytes| {
             if rank == 1 {
                 Err("no such file".to_owned())
@@ -75,10 +75,10 @@ mod tests {
                 Ok(())
             }
         };
-        let text = measure_load(2, &[Bytes(1)], &read).unwrap_err().to_string();
-        assert!(
-            text.contains("rank 1") && text.contains("no such file"),
-            "{text}"
-        );
+        let error = measure_load(2, &[Bytes(1)], &read).unwrap_err();
+        let TuneError::Read { rank: 1, reason } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(reason, "no such file");
     }
 }

@@ -1,4 +1,4 @@
-//! A file that several processes read and replace whole.
+//! A file that several processes read and replace atomically.
 
 use crate::TuneError;
 use partita_files::{NewFile, parent, sync_folder};
@@ -9,28 +9,28 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two tries to lock.
-const NAP: Duration = Duration::from_millis(5);
+/// Between two attempts to lock.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A file that processes, of several hosts where its folder is on a network, read and replace whole.
+/// A file that processes, possibly on several hosts, read and replace atomically.
 ///
-/// Whoever writes holds a lock on a file of its own beside it, as the file itself is another one after
-/// each write.
+/// The lock is on a second file, since every write replaces the first.
 #[derive(Debug)]
 pub(crate) struct Store {
     path: PathBuf,
     folder: PathBuf,
-    /// What the names of all files belonging to this one begin with.
+    /// Prefix of the names of all related files.
     stem: String,
 }
 
-/// Opening a pipe or a device may wait for ever.
+/// Opening a pipe or a device may block forever.
 ///
-/// Errors: none is there, or it is no regular file.
+/// Errors: no file, or no regular one.
 pub(crate) fn check_regular(path: &Path) -> io::Result<()> {
-    match fs::metadata(path)?.is_file() {
-        true => Ok(()),
-        false => Err(io::Error::other("it is no regular file")),
+    if fs::metadata(path)?.is_file() {
+        Ok(())
+    } else {
+        Err(io::Error::other("it is not a regular file"))
     }
 }
 
@@ -66,10 +66,10 @@ impl Store {
         }
     }
 
-    /// Waits for the lock, which goes with the file returned or with the process.
+    /// Waits for the lock, which is released when the returned file is closed or the process ends.
     ///
-    /// Errors: a file system without locks, or another process that has held it for longer than `limit`,
-    /// as one that is stopped does.
+    /// Errors: a file system without locks, or another process that holds it for longer than `limit`, as a
+    /// stopped one does.
     pub(crate) fn lock(&self, limit: Duration) -> Result<File, TuneError> {
         let path = self.folder.join(format!("{}.lock", self.stem));
         let failed = |error: &dyn Display| TuneError::Unlocked {
@@ -88,7 +88,9 @@ impl Store {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
                 Err(TryLockError::Error(error)) => return Err(failed(&error)),
-                Err(TryLockError::WouldBlock) if start.elapsed() < limit => thread::sleep(NAP),
+                Err(TryLockError::WouldBlock) if start.elapsed() < limit => {
+                    thread::sleep(RETRY_INTERVAL)
+                }
                 Err(TryLockError::WouldBlock) => {
                     return Err(failed(
                         &"another process holds the lock and does not release it",
@@ -98,14 +100,14 @@ impl Store {
         }
     }
 
-    /// Gives the file another name, which no file has yet.
+    /// Renames the file to a new name.
     ///
-    /// Errors: the folder cannot be written; the file is then as it was.
+    /// Errors: the folder cannot be written; the file is then unchanged.
     pub(crate) fn set_aside(&self, reason: String) -> Result<TuneError, TuneError> {
         let mut number = 1;
         let renamed = loop {
             let name = self.path.with_extension(format!("corrupt-{number}.json"));
-            // The empty file keeps the name until the rename, which would replace any other.
+            // The empty file reserves the name until the rename, which would replace any other.
             match File::create_new(&name) {
                 Ok(_) => break name,
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
@@ -115,7 +117,7 @@ impl Store {
             }
         };
         if let Err(error) = fs::rename(&self.path, &renamed) {
-            // The empty file is of no use.
+            // The empty file is not needed.
             let _ = fs::remove_file(&renamed);
             return Err(self.unreadable(&format!("{reason}; nor renamed: {error}")));
         }
@@ -126,40 +128,39 @@ impl Store {
         })
     }
 
-    /// Goes on with another file, whose name has the format.
+    /// Switches to another file, whose name contains the format.
     ///
-    /// Errors: this is that other file already.
-    pub(crate) fn pass_over(&mut self, found: u32, format: u32) -> Result<TuneError, TuneError> {
+    /// Errors: this is that file already.
+    pub(crate) fn switch_file(&mut self, found: u32, format: u32) -> Result<TuneError, TuneError> {
         let name = format!("{}.{format}.json", self.stem);
-        let instead = self.folder.join(name);
-        if instead == self.path {
+        let replacement = self.folder.join(name);
+        if replacement == self.path {
             let reason = format!("it has format {found} of a newer version");
             return Err(self.unreadable(&reason));
         }
         Ok(TuneError::Newer {
-            path: std::mem::replace(&mut self.path, instead.clone()),
+            path: std::mem::replace(&mut self.path, replacement.clone()),
             found,
             format,
-            instead,
+            replacement,
         })
     }
 
-    /// Puts a new file in the place of the old one, in one step: readers see one or the other, and so does
-    /// whoever comes after a failure of power.
+    /// Replaces the file atomically, also across a power failure.
     pub(crate) fn replace(&self, text: &[u8]) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let mut file = NewFile::create(&self.path)?;
         file.write_all(text)?;
         file.rename()?;
-        // Some file systems cannot sync a folder; the file is in its place all the same.
+        // Some file systems cannot sync a folder; the file is replaced anyway.
         let _ = sync_folder(&self.folder);
         Ok(())
     }
 }
 
-/// A new file without a name in a folder: it is gone when it is closed, even by a kill.
+/// A temporary file without a name, deleted when it is closed, even by a kill.
 ///
-/// Errors: the folder cannot be made or written.
+/// Errors: the folder cannot be created or written.
 pub fn scratch(folder: &Path) -> io::Result<File> {
     fs::create_dir_all(folder)?;
     partita_files::scratch(&folder.join("measured.json"))
@@ -170,13 +171,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_aside_replaces_nothing() {
+    fn a_renamed_file_replaces_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("measured.json");
         for text in ["first", "second"] {
             fs::write(&path, text).unwrap();
             let said = Store::new(&path).set_aside("wrong".to_owned()).unwrap();
-            assert!(said.to_string().contains("measured.corrupt-"), "{said}");
+            assert!(matches!(said, TuneError::Corrupt { .. }), "{said}");
         }
         let text = |number| {
             let name = format!("measured.corrupt-{number}.json");

@@ -1,27 +1,27 @@
-//! The rate of memory.
+//! Memory bandwidth.
 
 use crate::TuneError;
-use crate::gate::{median_of_slowest, together, zeros};
+use crate::barrier::{median_of_slowest, run_ranks, zeros};
 use partita_space::{Bytes, BytesPerSecond};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Repeats, of which the first does not count.
+/// Repeats after a warm-up.
 const REPEATS: usize = 6;
 
-/// Rate at which each of so many ranks copies memory while all do, bytes read and written together.
+/// Bandwidth of each rank, bytes read plus written, while all ranks copy memory.
 ///
-/// `bytes` is what each copies at a time; much more than the caches hold, or it is their rate.
+/// Each rank copies `bytes` at a time, which must be much more than the caches hold.
 /// Errors: a thread that cannot be started.
 pub fn measure_memory(ranks: usize, bytes: Bytes) -> Result<BytesPerSecond, TuneError> {
     let words = (bytes.0 / 8) as usize;
-    let times = together("memory", vec![(); ranks.max(1)], |gate, rank, ()| {
+    let times = run_ranks("memory", vec![(); ranks.max(1)], |barrier, rank, ()| {
         let mut source = zeros("copies of memory", rank, words)?;
         source.fill(1);
         let mut target = zeros("copies of memory", rank, words)?;
         let mut times = Vec::with_capacity(REPEATS);
         for turn in 0..=REPEATS {
-            gate.wait()?;
+            barrier.wait()?;
             let start = Instant::now();
             target.copy_from_slice(black_box(&source));
             black_box(&mut target);
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_neither_slower_than_a_disk_nor_faster_than_any_cache() {
+    fn bandwidth_lies_between_that_of_a_disk_and_that_of_a_cache() {
         let rate = measure_memory(2, Bytes(8 << 20)).unwrap().0;
         assert!((1e8..1e13).contains(&rate), "{rate}");
     }

@@ -1,4 +1,4 @@
-//! Kernels are measured once per shape, all ranks at a time, on data that suits them.
+//! Kernels are measured once per shape, by all ranks at the same time, on data in their domain.
 
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Choice, Dtype, Kernel, KernelShape, Menu, MenuError,
@@ -7,13 +7,13 @@ use partita_program::{
 use partita_run::{Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use partita_testkit::{Setup, random_case, reference_kernels};
-use partita_tune::{KernelKey, Options, TuneError, measure, middle};
+use partita_tune::{KernelKey, Options, TuneError, measure, median_of_passes};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Counts calls by algorithm and sleeps as long as it is told.
+/// Counts calls by algorithm, and sleeps as `sleep` says.
 struct Sleeper<'a> {
     rank: Rank,
     calls: &'a Mutex<Vec<(String, usize)>>,
@@ -139,7 +139,7 @@ fn measured(
     sleep: &'static (dyn Fn(&str, usize) -> Duration + Sync),
     known: &BTreeSet<KernelKey>,
     concurrency: usize,
-) -> Result<Vec<partita_tune::Measured>, TuneError> {
+) -> Result<Vec<partita_tune::KernelTime>, TuneError> {
     let maker = |_: Mesh, _: Rank, _: usize| -> Box<dyn Kernels> {
         Box::new(Sleeper {
             rank: watch.ranks.fetch_add(1, Ordering::SeqCst),
@@ -197,7 +197,7 @@ fn each_shape_and_algorithm_is_measured_once_and_only_if_missing() {
 }
 
 #[test]
-fn a_while_of_disturbance_spoils_one_of_three_passes() {
+fn a_disturbed_pass_of_three_does_not_count() {
     let one = program(&["a", "b"]);
     let pass = |milliseconds: u64| {
         let sleep = Box::leak(Box::new(move |_: &str, _: usize| {
@@ -206,20 +206,20 @@ fn a_while_of_disturbance_spoils_one_of_three_passes() {
         measured(leaked(), &[&one], sleep, &BTreeSet::new(), 1).unwrap()
     };
     let passes = [pass(4), pass(60), pass(4)];
-    let seconds = |all: &[partita_tune::Measured]| -> Vec<f64> {
+    let seconds = |all: &[partita_tune::KernelTime]| -> Vec<f64> {
         all.iter().map(|one| one.seconds.0).collect()
     };
     assert!(seconds(&passes[1]).iter().all(|&seconds| seconds >= 0.06));
-    let found = middle(&passes);
+    let found = median_of_passes(&passes);
     assert!(
         seconds(&found).iter().all(|s| (0.004..0.04).contains(s)),
         "{found:?}"
     );
-    let keys = |all: &[partita_tune::Measured]| -> Vec<KernelKey> {
+    let keys = |all: &[partita_tune::KernelTime]| -> Vec<KernelKey> {
         all.iter().map(|one| one.key.clone()).collect()
     };
     assert_eq!(keys(&found), keys(&passes[0]));
-    assert!(middle(&[]).is_empty());
+    assert!(median_of_passes(&[]).is_empty());
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn the_median_of_the_slowest_rank_counts() {
     );
 }
 
-/// All threads make kernels of the rank whose job it is; the slot tells them apart.
+/// All threads make kernels of the same rank; slots tell them apart.
 #[test]
 fn each_thread_has_a_slot_of_its_own() {
     let watch = leaked();
@@ -284,7 +284,7 @@ fn each_thread_has_a_slot_of_its_own() {
     measure(&[&copies], &maker, &|_| false, &options, &|_, _| {}).unwrap();
     let made = made.into_inner().unwrap();
     let ranks: BTreeSet<Rank> = made.iter().map(|(rank, _, _)| *rank).collect();
-    assert_eq!(ranks, BTreeSet::from([0]), "the job is one of rank 0");
+    assert_eq!(ranks, BTreeSet::from([0]), "the benchmark is of rank 0");
     let mut slots: Vec<usize> = made.iter().map(|(_, slot, _)| *slot).collect();
     slots.sort_unstable();
     assert_eq!(slots, [0, 1, 2], "each slot once");
@@ -293,7 +293,7 @@ fn each_thread_has_a_slot_of_its_own() {
 }
 
 #[test]
-fn open_and_broken_kernels_are_told() {
+fn unpinned_and_failing_kernels_are_errors() {
     let sleep = &|_: &str, _: usize| Duration::ZERO;
     let open = measured(
         leaked(),
@@ -310,8 +310,10 @@ fn open_and_broken_kernels_are_told() {
         &BTreeSet::new(),
         2,
     );
-    let text = broken.unwrap_err().to_string();
-    assert!(text.contains("copy") && text.contains("`broken`"), "{text}");
+    let Err(TuneError::Kernel { algorithm, .. }) = broken else {
+        panic!("{broken:?}")
+    };
+    assert_eq!(algorithm, "broken");
 }
 
 const ADAM: Optimizer = Optimizer::Adam {
@@ -325,7 +327,7 @@ const SGD: Optimizer = Optimizer::Sgd {
     weight_decay: 0.01,
 };
 
-/// Pins the plain kernels.
+/// Chooses the reference kernels.
 struct Reference;
 
 impl Menu for Reference {
@@ -338,7 +340,7 @@ impl Menu for Reference {
     }
 }
 
-/// Every kind of kernel that lowering makes takes the contents it is given.
+/// Every kind of kernel that lowering emits can be measured.
 #[test]
 fn kernels_of_random_programs_can_be_measured() {
     let kernels = reference_kernels(Dtype::F32);

@@ -4,7 +4,7 @@ use crate::command::{answer, assert_keys, json, refusal};
 use serde_json::Value;
 use std::fs;
 
-/// Size, forward GFlop, training GFlop, GiB per sample.
+/// Size, forward Gflop, training Gflop, GiB per sample.
 /// Source: Oyama et al., "The Case for Strong Scaling in Deep Learning", table 1.
 const PUBLISHED: [(usize, &str, &str, &str); 3] = [
     (128, "18.52", "55.55", "0.82"),
@@ -29,9 +29,9 @@ fn cosmoflow_prints_the_published_figures() {
             let found = lines.find(|line| line.starts_with(key)).unwrap();
             found.trim_start_matches(key).trim().to_owned()
         };
-        assert_eq!(line("forward"), format!("{forward} GFlop"));
+        assert_eq!(line("forward"), format!("{forward} Gflop"));
         assert!(
-            line("training").starts_with(&format!("{training} GFlop")),
+            line("training").starts_with(&format!("{training} Gflop")),
             "{text}"
         );
         assert_eq!(line("memory"), format!("{memory} GiB"));

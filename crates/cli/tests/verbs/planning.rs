@@ -170,7 +170,7 @@ fn a_plan_fits_on_a_screen_and_all_of_it_is_told_on_request() {
     assert!(short.lines().count() <= 40, "{short}");
     for part in [
         "front",
-        "what bounds it",
+        "limiting factor",
         "number of ranks",
         "changes:",
         "Not chosen",

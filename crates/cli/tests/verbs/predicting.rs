@@ -239,7 +239,7 @@ fn reading_is_left_out_on_request_and_only_then() {
 #[test]
 fn every_built_in_machine_predicts() {
     let names = refusal(&asked_on("none"));
-    let known = names.split_once("known are ").unwrap().1;
+    let known = names.split_once("machines are ").unwrap().1;
     let known = known.split_once(';').unwrap().0;
     let known: Vec<&str> = known.split(", ").collect();
     for name in ["dgx-a100", "dgx-h100", "frontera", "lassen", "summit"] {

@@ -1,19 +1,19 @@
-//! What was measured, as a machine file has it: each number is refused with its own line.
+//! Reads the calibration of a machine file.
 
 use super::{Reader, near};
-use crate::calibration::{Calibration, CalibrationError, Law, MeasuredKernel};
+use crate::calibration::{Calibration, CalibrationError, LinearFit, MeasuredKernel};
 use crate::error::MachineError;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::{Spanned, Value};
 
-/// A day in seconds: nothing that is measured takes longer.
-const LONGEST: f64 = 86400.0;
+/// Longest valid time in seconds, a day.
+const SECONDS_MAX: f64 = 86400.0;
 
-/// Natural logarithms of what computers hold are far below.
-const FARTHEST: f64 = 1000.0;
+/// Largest valid feature; features are mostly logarithms.
+const FEATURE_MAX: f64 = 1000.0;
 
-/// The collectives that are measured.
+/// Names of collectives.
 const COLLECTIVES: [&str; 4] = ["allgather", "allreduce", "alltoall", "reduce_scatter"];
 
 #[derive(Deserialize)]
@@ -28,9 +28,9 @@ pub(super) struct RawCalibration {
     ranks: Spanned<Value>,
     threads: Spanned<Value>,
     validation: Spanned<CalibrationError>,
-    message: Option<Spanned<Law>>,
+    message: Option<Spanned<LinearFit>>,
     #[serde(default)]
-    collectives: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<Law>>>,
+    collectives: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<LinearFit>>>,
     #[serde(default)]
     coordinates: Vec<String>,
     measured: Vec<Spanned<MeasuredKernel>>,
@@ -50,7 +50,7 @@ impl Reader<'_> {
             validation: self.errors("calibration.validation", &raw.validation)?,
             message: raw
                 .message
-                .map(|law| self.law("calibration.message", &law))
+                .map(|fit| self.fit("calibration.message", &fit))
                 .transpose()?,
             collectives: self.collectives(raw.collectives)?,
             coordinates: raw.coordinates,
@@ -78,7 +78,7 @@ impl Reader<'_> {
             key,
             raw.span().start,
             &given,
-            "a day such as \"2026-11-22\"".to_owned(),
+            "a date such as \"2026-11-22\"".to_owned(),
         ))
     }
 
@@ -99,21 +99,21 @@ impl Reader<'_> {
         Err(self.bad(key, raw.span().start, &given, expected.to_owned()))
     }
 
-    fn law(&self, key: &str, raw: &Spanned<Law>) -> Result<Law, MachineError> {
-        let law = *raw.get_ref();
+    fn fit(&self, key: &str, raw: &Spanned<LinearFit>) -> Result<LinearFit, MachineError> {
+        let fit = *raw.get_ref();
         let numbers = [
-            ("latency", law.latency),
-            ("seconds_per_byte", law.seconds_per_byte),
-            ("host_seconds_per_byte", law.host_seconds_per_byte),
+            ("latency", fit.latency),
+            ("seconds_per_byte", fit.seconds_per_byte),
+            ("host_seconds_per_byte", fit.host_seconds_per_byte),
         ];
         let mut wrong = numbers
             .into_iter()
-            .filter(|(_, number)| !(0.0..=LONGEST).contains(number));
+            .filter(|(_, number)| !(0.0..=SECONDS_MAX).contains(number));
         match wrong.next() {
-            None => Ok(law),
+            None => Ok(fit),
             Some((name, number)) => {
                 let key = format!("{key}.{name}");
-                let expected = format!("seconds from 0 to {LONGEST}");
+                let expected = format!("seconds from 0 to {SECONDS_MAX}");
                 Err(self.bad(&key, raw.span().start, &number.to_string(), expected))
             }
         }
@@ -121,10 +121,10 @@ impl Reader<'_> {
 
     fn collectives(
         &self,
-        raw: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<Law>>>,
-    ) -> Result<BTreeMap<String, BTreeMap<String, Law>>, MachineError> {
+        raw: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<LinearFit>>>,
+    ) -> Result<BTreeMap<String, BTreeMap<String, LinearFit>>, MachineError> {
         let mut all = BTreeMap::new();
-        for (name, laws) in raw {
+        for (name, fits) in raw {
             let word = name.get_ref();
             if !COLLECTIVES.contains(&word.as_str()) {
                 return Err(MachineError::UnknownKey {
@@ -136,14 +136,14 @@ impl Reader<'_> {
                 });
             }
             let mut of_members = BTreeMap::new();
-            for (members, law) in laws {
+            for (members, fit) in fits {
                 let (text, key) = (members.get_ref(), format!("calibration.collectives.{word}"));
                 if !text.parse().is_ok_and(|members: u32| members > 1) {
                     let expected = "a number of members, at least 2".to_owned();
                     return Err(self.bad(&key, members.span().start, text, expected));
                 }
-                let law = self.law(&format!("{key}.{text}"), &law)?;
-                of_members.insert(members.into_inner(), law);
+                let fit = self.fit(&format!("{key}.{text}"), &fit)?;
+                of_members.insert(members.into_inner(), fit);
             }
             all.insert(name.into_inner(), of_members);
         }
@@ -161,11 +161,11 @@ impl Reader<'_> {
                 Err(self.bad("calibration.measured", row.span().start, &given, expected))
             };
             if family.trim().is_empty() {
-                return bad("\"\"".to_owned(), "the name of a kernel first".to_owned());
+                return bad("\"\"".to_owned(), "the name of a family".to_owned());
             }
             if shape.len() != coordinates {
-                let expected = format!("{coordinates}, as in the first row");
-                return bad(format!("a shape of {} coordinates", shape.len()), expected);
+                let expected = format!("{coordinates} as in the first row");
+                return bad(format!("a row with {} features", shape.len()), expected);
             }
             let mut counts = [*flops, *bytes].into_iter();
             if let Some(count) = counts.find(|count| !(count.is_finite() && *count >= 0.0)) {
@@ -173,17 +173,16 @@ impl Reader<'_> {
             }
             if let Some(at) = shape
                 .iter()
-                .find(|at| !(0.0..=FARTHEST).contains(&at.abs()))
+                .find(|at| !(0.0..=FEATURE_MAX).contains(&at.abs()))
             {
-                let expected =
-                    format!("coordinates from -{FARTHEST} to {FARTHEST}, most of them logarithms");
+                let expected = format!("features from -{FEATURE_MAX} to {FEATURE_MAX}");
                 return bad(at.to_string(), expected);
             }
             let mut times = [alone.0, together.0].into_iter();
-            if let Some(time) = times.find(|time| !(*time > 0.0 && *time <= LONGEST)) {
+            if let Some(time) = times.find(|time| !(*time > 0.0 && *time <= SECONDS_MAX)) {
                 return bad(
                     time.to_string(),
-                    format!("seconds above 0, at most {LONGEST}"),
+                    format!("seconds above 0, at most {SECONDS_MAX}"),
                 );
             }
         }

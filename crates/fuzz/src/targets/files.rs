@@ -3,7 +3,7 @@
 use super::{put, text, verb};
 use partita_data::{Dataset, INDEX_FILE, Samples, Split, VolumeShape, weights};
 use partita_oracle::fit_line;
-use partita_tune::{Database, LinkTimes, Measurements, Point, Setting, TuneError};
+use partita_tune::{Database, LinkTimes, Measurements, Setting, TransferTime, TuneError};
 use serde::Deserialize;
 use std::fs;
 use std::io;
@@ -192,7 +192,7 @@ fn opened(path: &Path) -> Result<Database, String> {
 
 /// Fits all points. An error is fine.
 fn fit(measured: &Measurements) {
-    let line = |points: &Vec<Point>| {
+    let line = |points: &Vec<TransferTime>| {
         let points: Vec<_> = points
             .iter()
             .map(|point| (point.bytes, point.seconds))

@@ -1,6 +1,6 @@
 //! AlexNet as torchvision has it.
 
-use super::network::{Customs, Network, Start, window};
+use super::network::{Defaults, Network, Start, window};
 use crate::{Graph, GraphError};
 
 /// Sides of the image: those whose features average evenly to 6x6 positions.
@@ -16,7 +16,7 @@ const CONVOLUTIONS: [(usize, usize, usize, usize, usize); 5] = [
 ];
 /// Convolutions after whose ReLU a pooling comes.
 const POOLED: [usize; 3] = [0, 3, 10];
-const CUSTOMS: Customs = Customs {
+const DEFAULTS: Defaults = Defaults {
     weights: Start::FanIn,
     biases: Some(Start::FanIn),
     epsilon: 1e-5,
@@ -28,7 +28,7 @@ const CUSTOMS: Customs = Customs {
 /// Source: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014;
 /// torchvision 0.29.2, `alexnet.py`.
 pub(super) fn build(name: &str, size: usize) -> Result<Graph, GraphError> {
-    let (mut net, mut last) = Network::new(name, &[size; 2], 3, CUSTOMS)?;
+    let (mut net, mut last) = Network::new(name, &[size; 2], 3, DEFAULTS)?;
     for (i, filters, kernel, stride, pad) in CONVOLUTIONS {
         let shape = window(kernel, stride, pad);
         last = net.conv(&format!("features.{i}"), last, filters, shape)?;

@@ -1,6 +1,6 @@
 //! AmoebaNet-D as torchgpipe has it.
 
-use super::network::{Customs, Network, Start, window};
+use super::network::{Defaults, Network, Start, window};
 use crate::{Graph, GraphError, NodeId};
 use partita_space::Window;
 
@@ -13,7 +13,7 @@ pub(super) const FILTERS_MIN: usize = 8;
 pub(super) const FILTERS_MAX: usize = 4096;
 
 const CLASSES: usize = 10;
-const CUSTOMS: Customs = Customs {
+const DEFAULTS: Defaults = Defaults {
     weights: Start::FanIn,
     biases: None,
     epsilon: 1e-5,
@@ -39,7 +39,7 @@ pub(super) fn build(
     layers: usize,
     filters: usize,
 ) -> Result<Graph, GraphError> {
-    let (mut net, input) = Network::new(name, &[size; 2], 3, CUSTOMS)?;
+    let (mut net, input) = Network::new(name, &[size; 2], 3, DEFAULTS)?;
     let channels = filters / 4;
     let mut last = net.relu("stem1.relu", input)?;
     last = net.conv("stem1.conv", last, channels, window(3, 2, 1))?;

@@ -1,6 +1,6 @@
 //! DenseNet-121 as torchvision has it.
 
-use super::network::{Customs, Network, Start, window};
+use super::network::{Defaults, Network, Start, window};
 use crate::{Graph, GraphError, Initialization, NodeId};
 
 /// Sides of the image: those whose features average to one position.
@@ -12,7 +12,7 @@ const LAYERS: [usize; 4] = [6, 12, 24, 16];
 const GROWTH: usize = 32;
 /// Filters of a layer's 1x1 convolution.
 const BOTTLENECK: usize = 4 * GROWTH;
-const CUSTOMS: Customs = Customs {
+const DEFAULTS: Defaults = Defaults {
     weights: Start::As(Initialization::HeNormal),
     biases: None,
     epsilon: 1e-5,
@@ -24,7 +24,7 @@ const CUSTOMS: Customs = Customs {
 /// Source: Huang et al., "Densely connected convolutional networks", CVPR 2017, table 1; torchvision
 /// 0.29.2, `densenet.py`.
 pub(super) fn build(name: &str, size: usize) -> Result<Graph, GraphError> {
-    let (mut net, mut last) = Network::new(name, &[size; 2], 3, CUSTOMS)?;
+    let (mut net, mut last) = Network::new(name, &[size; 2], 3, DEFAULTS)?;
     last = net.conv("features.conv0", last, 2 * GROWTH, window(7, 2, 3))?;
     last = net.norm_relu("features.norm0", "features.relu0", last)?;
     last = net.max_pool("features.pool0", last, window(3, 2, 1))?;

@@ -1,6 +1,6 @@
 //! Inception v3 as torchvision has it.
 
-use super::network::{Customs, Network, Start, window};
+use super::network::{Defaults, Network, Start, window};
 use crate::{Graph, GraphError, Initialization, NodeId};
 use partita_space::Window;
 
@@ -12,7 +12,7 @@ pub(super) const AUXILIARY_SIZES: [usize; 3] = [299, 512, 1024];
 /// tutorial on fine-tuning follows.
 const AUXILIARY_WEIGHT: f64 = 0.4;
 
-const CUSTOMS: Customs = Customs {
+const DEFAULTS: Defaults = Defaults {
     weights: WEIGHTS,
     biases: None,
     epsilon: 1e-3,
@@ -28,7 +28,7 @@ const WEIGHTS: Start = Start::As(Initialization::Normal(0.1));
 /// Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", CVPR 2016;
 /// torchvision 0.29.2, `inception.py`.
 pub(super) fn build(name: &str, size: usize, auxiliary: bool) -> Result<Graph, GraphError> {
-    let (net, input) = Network::new(name, &[size; 2], 3, CUSTOMS)?;
+    let (net, input) = Network::new(name, &[size; 2], 3, DEFAULTS)?;
     let mut net = Inception { net };
     let mut last = net.stem(input)?;
     for (module, pooled) in [("5b", 32), ("5c", 64), ("5d", 64)] {

@@ -1,4 +1,4 @@
-//! Layers in the customs of a framework: names, initial values, windows.
+//! Layers with the defaults of a framework: names, initialization, windows.
 
 use crate::{
     Convolution, Graph, GraphBuilder, GraphError, Initialization, Loss, NodeId, Op, ParameterRole,
@@ -9,31 +9,31 @@ use partita_space::Window;
 /// Largest window of one pooling in [`Network::global_average`].
 const POOL_MAX: usize = 8;
 
-/// A network as its layers are added, in the customs of its original.
+/// Builds a network with the defaults of the original framework.
 pub(super) struct Network {
     builder: GraphBuilder,
-    customs: Customs,
+    defaults: Defaults,
 }
 
-/// What all layers of a network have in common.
+/// Defaults of all layers of a network.
 #[derive(Clone, Copy)]
-pub(super) struct Customs {
+pub(super) struct Defaults {
     /// Weights of convolutions.
     pub(super) weights: Start,
-    /// Biases of convolutions, where they have some.
+    /// Biases of convolutions, if they have them.
     pub(super) biases: Option<Start>,
-    /// Of batch norms.
+    /// Epsilon of batch norms.
     pub(super) epsilon: f64,
-    /// Of batch norms: the weight of the new value.
+    /// Momentum of batch norms, the weight of the new value.
     pub(super) momentum: f64,
 }
 
-/// How a parameter starts.
+/// Initialization of a parameter.
 #[derive(Clone, Copy)]
 pub(super) enum Start {
-    /// Uniform within `1 / sqrt(fan_in)` of the layer: what PyTorch does unless told otherwise.
+    /// Uniform within `1 / sqrt(fan_in)` of the layer, the default of PyTorch.
     FanIn,
-    /// As said.
+    /// A given initialization.
     As(Initialization),
 }
 
@@ -66,16 +66,16 @@ impl Network {
         name: &str,
         extent: &[usize],
         channels: usize,
-        customs: Customs,
+        defaults: Defaults,
     ) -> Result<(Self, NodeId), GraphError> {
         let mut builder = GraphBuilder::new(name)?;
         let input = builder.input("x", extent, channels)?;
-        Ok((Self { builder, customs }, input))
+        Ok((Self { builder, defaults }, input))
     }
 
-    /// How weights of convolutions start from here on.
+    /// Sets the initialization of convolution weights from here on.
     pub(super) fn set_weights(&mut self, weights: Start) {
-        self.customs.weights = weights;
+        self.defaults.weights = weights;
     }
 
     /// A convolution with one window for all dims.
@@ -100,9 +100,9 @@ impl Network {
     ) -> Result<NodeId, GraphError> {
         let taps: usize = window.iter().map(|window| window.kernel).product();
         let fan_in = taps * self.builder.shape(input).channels;
-        let Customs {
+        let Defaults {
             weights, biases, ..
-        } = self.customs;
+        } = self.defaults;
         let op = Op::Convolution(Convolution {
             filters,
             window,
@@ -128,7 +128,7 @@ impl Network {
             bias: false,
         });
         let fan_in = self.builder.shape(input).channels;
-        self.weighted(name, op, input, fan_in, self.customs.weights, None)
+        self.weighted(name, op, input, fan_in, self.defaults.weights, None)
     }
 
     /// A linear layer with bias.
@@ -165,9 +165,9 @@ impl Network {
 
     /// A batch norm.
     pub(super) fn norm(&mut self, name: &str, input: NodeId) -> Result<NodeId, GraphError> {
-        let Customs {
+        let Defaults {
             epsilon, momentum, ..
-        } = self.customs;
+        } = self.defaults;
         self.builder.batch_norm(name, input, epsilon, momentum)
     }
 

@@ -1,6 +1,6 @@
 //! ResNet as torchvision has it.
 
-use super::network::{Customs, Network, Start, window};
+use super::network::{Defaults, Network, Start, window};
 use crate::{Graph, GraphError, Initialization, NodeId};
 
 /// Sides of the image: those whose features average to one position.
@@ -8,7 +8,7 @@ pub(super) const SIZES: [usize; 7] = [32, 64, 128, 224, 256, 512, 1024];
 
 /// Filters of the 3x3 convolutions, per stage.
 const WIDTHS: [usize; 4] = [64, 128, 256, 512];
-const CUSTOMS: Customs = Customs {
+const DEFAULTS: Defaults = Defaults {
     weights: Start::As(Initialization::HeNormalFanOut),
     biases: None,
     epsilon: 1e-5,
@@ -35,7 +35,7 @@ pub(super) fn build(
     block: Block,
     blocks: [usize; 4],
 ) -> Result<Graph, GraphError> {
-    let (mut net, mut last) = Network::new(name, &[size; 2], 3, CUSTOMS)?;
+    let (mut net, mut last) = Network::new(name, &[size; 2], 3, DEFAULTS)?;
     last = net.conv("conv1", last, WIDTHS[0], window(7, 2, 3))?;
     last = net.norm_relu("bn1", "relu", last)?;
     last = net.max_pool("maxpool", last, window(3, 2, 1))?;

@@ -1,6 +1,6 @@
 //! ResNet with pre-activation, as the Keras example has it.
 
-use super::network::{Customs, Network, Start, window};
+use super::network::{Defaults, Network, Start, window};
 use crate::{Graph, GraphError, Initialization, NodeId};
 
 /// Sides of the image: CIFAR's, and larger ones.
@@ -13,7 +13,7 @@ const WIDTHS: [(usize, usize); 3] = [(16, 64), (64, 128), (128, 256)];
 const CLASSES: usize = 10;
 /// The original draws He's normal distribution cut at two deviations.
 const HE: Start = Start::As(Initialization::HeNormal);
-const CUSTOMS: Customs = Customs {
+const DEFAULTS: Defaults = Defaults {
     weights: HE,
     biases: Some(Start::ZERO),
     epsilon: 1e-3,
@@ -29,13 +29,13 @@ const CUSTOMS: Customs = Customs {
 /// Source: He et al., "Identity mappings in deep residual networks", ECCV 2016; Keras,
 /// `examples/cifar10_resnet.py`, `resnet_v2`.
 pub(super) fn build(name: &str, size: usize, depth: usize) -> Result<Graph, GraphError> {
-    let (mut net, mut last) = Network::new(name, &[size; 2], 3, CUSTOMS)?;
+    let (mut net, mut last) = Network::new(name, &[size; 2], 3, DEFAULTS)?;
     last = net.conv("conv1", last, FIRST, window(3, 1, 1))?;
     last = net.norm_relu("bn1", "relu1", last)?;
     for (stage, (width, filters)) in WIDTHS.into_iter().enumerate() {
         for i in 0..(depth - 2) / 9 {
-            let place = Place { stage, block: i };
-            last = add_block(&mut net, place, last, width, filters)?;
+            let index = BlockIndex { stage, block: i };
+            last = add_block(&mut net, index, last, width, filters)?;
         }
     }
     last = net.norm_relu("bn2", "relu2", last)?;
@@ -45,21 +45,21 @@ pub(super) fn build(name: &str, size: usize, depth: usize) -> Result<Graph, Grap
     net.classify(last)
 }
 
-/// Where a block stands, from 0.
+/// Stage and index of a block in it, from 0.
 #[derive(Clone, Copy)]
-struct Place {
+struct BlockIndex {
     stage: usize,
     block: usize,
 }
 
 fn add_block(
     net: &mut Network,
-    place: Place,
+    index: BlockIndex,
     input: NodeId,
     width: usize,
     filters: usize,
 ) -> Result<NodeId, GraphError> {
-    let Place { stage, block } = place;
+    let BlockIndex { stage, block } = index;
     let stride = if stage > 0 && block == 0 { 2 } else { 1 };
     let name = |what: &str| format!("stage{stage}.block{block}.{what}");
     let mut last = input;

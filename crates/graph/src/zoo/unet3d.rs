@@ -1,6 +1,6 @@
 //! 3D U-Net as LBANN has it.
 
-use super::network::{Customs, Network, Start, window};
+use super::network::{Defaults, Network, Start, window};
 use crate::{Graph, GraphError, Initialization, NodeId};
 
 /// Sides of the cubic volume.
@@ -10,7 +10,7 @@ pub(super) const SIZES: [usize; 4] = [32, 64, 128, 256];
 const DOWN: [[usize; 2]; 3] = [[32, 64], [64, 128], [128, 256]];
 const BOTTOM: [usize; 2] = [256, 512];
 const CLASSES: usize = 3;
-const CUSTOMS: Customs = Customs {
+const DEFAULTS: Defaults = Defaults {
     weights: Start::As(Initialization::HeNormal),
     biases: None,
     epsilon: 1e-5,
@@ -27,7 +27,7 @@ const CUSTOMS: Customs = Customs {
 /// Hybrid Parallelism", section on 3D U-Net, which names 256, with the layers of LBANN's
 /// `applications/segmentation/unet3d`; after Cicek et al., MICCAI 2016.
 pub(super) fn build(name: &str, size: usize) -> Result<Graph, GraphError> {
-    let (mut net, mut last) = Network::new(name, &[size; 3], 1, CUSTOMS)?;
+    let (mut net, mut last) = Network::new(name, &[size; 3], 1, DEFAULTS)?;
     let mut skipped = Vec::new();
     for (i, filters) in DOWN.into_iter().enumerate() {
         let number = i + 1;

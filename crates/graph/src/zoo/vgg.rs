@@ -1,6 +1,6 @@
 //! VGG16 as torchvision has it.
 
-use super::network::{Customs, Network, Start, window};
+use super::network::{Defaults, Network, Start, window};
 use crate::{Graph, GraphError, Initialization};
 
 /// Sides of the image: those whose features average evenly to 7x7 positions.
@@ -8,7 +8,7 @@ pub(super) const SIZES: [usize; 4] = [224, 448, 896, 1792];
 
 /// Filters of the convolutions between one pooling and the next.
 const STAGES: [&[usize]; 5] = [&[64; 2], &[128; 2], &[256; 3], &[512; 3], &[512; 3]];
-const CUSTOMS: Customs = Customs {
+const DEFAULTS: Defaults = Defaults {
     weights: Start::As(Initialization::HeNormalFanOut),
     biases: Some(Start::ZERO),
     epsilon: 1e-5,
@@ -22,7 +22,7 @@ const LINEAR: Start = Start::As(Initialization::Normal(0.01));
 /// Source: Simonyan and Zisserman, "Very deep convolutional networks for large-scale image
 /// recognition", ICLR 2015, configuration D; torchvision 0.29.2, `vgg.py`.
 pub(super) fn build(name: &str, size: usize, batch_norm: bool) -> Result<Graph, GraphError> {
-    let (mut net, mut last) = Network::new(name, &[size; 2], 3, CUSTOMS)?;
+    let (mut net, mut last) = Network::new(name, &[size; 2], 3, DEFAULTS)?;
     let mut indices = (0..).map(|index| format!("features.{index}"));
     let mut next = || indices.next().unwrap_or_default();
     for stage in STAGES {

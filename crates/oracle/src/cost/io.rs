@@ -2,14 +2,14 @@
 
 use partita_space::{Bytes, BytesPerSecond, Seconds};
 
-/// The rates of a file system.
+/// Latency and bandwidth of a file system.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FileSystem {
     /// Time of an empty read.
     pub latency: Seconds,
-    /// Rate of all nodes together.
+    /// Bandwidth of all nodes together.
     pub total: BytesPerSecond,
-    /// Rate of one node.
+    /// Bandwidth of one node.
     pub per_node: BytesPerSecond,
 }
 

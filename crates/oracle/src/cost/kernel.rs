@@ -1,4 +1,4 @@
-//! Kernels by the roofline.
+//! The roofline model of kernels.
 
 use super::saturation::Extents;
 use partita_program::KernelShape;
@@ -6,28 +6,28 @@ use partita_program::descriptor::Cost;
 pub use partita_program::descriptor::Pass;
 use partita_space::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
 
-/// Which rate of a device a kernel is held against.
+/// The rate of a device that bounds a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Character {
+pub enum RateClass {
     /// A convolution over 2 or 3 spatial dims.
     Convolution {
         /// 2 or 3.
         spatial_dims: usize,
         /// Its pass.
         pass: Pass,
-        /// What its rate is judged by.
+        /// What its saturation depends on.
         extents: Extents,
     },
-    /// A linear layer or attention, matrix products like the 2D convolution of one tap.
+    /// A linear layer or attention: matrix products, as a 2D convolution of one tap.
     Linear {
         /// Its pass.
         pass: Pass,
     },
-    /// Few flops per byte.
+    /// A memory-bound kernel.
     Memory,
 }
 
-/// Time of a kernel: the longer of its arithmetic and its traffic, after its start.
+/// Time of a kernel: its launch, then the longer of its arithmetic and its memory traffic.
 ///
 /// Source: Williams, Waterman and Patterson, Roofline (2009), with a term for the launch.
 pub fn roofline(
@@ -40,13 +40,13 @@ pub fn roofline(
     launch + (flops / rate).max(traffic / memory)
 }
 
-/// The character of a kernel, which is that of its first part. A convolution counts as 3D when its window
-/// or its data have depth.
-pub fn character(shape: &KernelShape<'_>) -> Character {
+/// The rate class of a kernel, which is that of its first part. A convolution is 3D if its window or its
+/// data have depth.
+pub fn rate_class(shape: &KernelShape<'_>) -> RateClass {
     let descriptor = shape.kernel.parts()[0].descriptor();
     match (descriptor.cost, descriptor.window) {
-        (Cost::Memory, _) => Character::Memory,
-        (Cost::Linear { pass }, _) => Character::Linear { pass },
+        (Cost::Memory, _) => RateClass::Memory,
+        (Cost::Linear { pass }, _) => RateClass::Linear { pass },
         (
             Cost::Convolution {
                 pass,
@@ -59,7 +59,7 @@ pub fn character(shape: &KernelShape<'_>) -> Character {
             let has_depth = window.taps.kernel[0] > 1 || output.extent[1] > 1;
             let [_, depth, height, width, _] = written.extent;
             let plane = height.min(width);
-            Character::Convolution {
+            RateClass::Convolution {
                 spatial_dims: if has_depth { 3 } else { 2 },
                 pass,
                 extents: Extents {

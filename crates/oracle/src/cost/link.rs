@@ -1,28 +1,28 @@
-//! Messages: a latency and a time per byte, with the network adapters of a node shared.
+//! Messages: a latency and a time per byte, with contention at the network adapters of a node.
 
 use partita_space::{Bytes, BytesPerSecond, Seconds};
 
 /// Time of the bytes of a message on its link.
 ///
-/// `sharing` stretches only what passes the node's adapters: a link that is slower than its share
-/// of them stays the bound.
+/// `contention` divides the bandwidth of the node's adapters alone: a link that is slower than its share
+/// of them remains the bound.
 pub fn transfer(
     bytes: Bytes,
     link: BytesPerSecond,
     node: Option<BytesPerSecond>,
-    sharing: f64,
+    contention: f64,
 ) -> Seconds {
     let alone = bytes / link;
     match node {
-        Some(node) => alone.max(bytes / node * sharing),
+        Some(node) => alone.max(bytes / node * contention),
         None => alone,
     }
 }
 
-/// How many times longer a message takes than alone when it shares a resource evenly with `flows`
-/// (bytes of every message that passes, its own among them), all of which start together.
+/// The factor by which a message takes longer if it shares a link fairly with `flows`, the bytes of all
+/// messages including itself, which start at the same time.
 ///
-/// Under even sharing a message of `b` bytes ends when `sum over flows of min(b, flow)` bytes have
+/// Under fair sharing a message of `b` bytes ends when `sum over flows of min(b, flow)` bytes have
 /// passed. 1 for an empty message.
 pub fn fair_sharing(bytes: u64, flows: &[u64]) -> f64 {
     if bytes == 0 {

@@ -1,54 +1,54 @@
-//! Costs from the facts of a machine file.
+//! Costs from a machine file.
 
-use super::collective::{self, Hop, Parts};
+use super::collective::{self, AlphaBeta, CommTime};
 use super::io::{self, FileSystem};
-use super::kernel::{self, Character, Pass};
+use super::kernel::{self, Pass, RateClass};
 use super::{
-    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, LinkFit, MessageCost,
-    link, saturation,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost, LinkFit,
+    MessageCost, link, saturation,
 };
-use crate::efficiency::{Efficiency, Features, Sample};
-use partita_cluster::{ConvPass, DeviceKind, Law, LinkKind, Machine, MeasuredKernel};
+use crate::kernel_model::{Features, KernelModel, KernelSample};
+use partita_cluster::{ConvPass, DeviceKind, LinearFit, LinkKind, Machine, MeasuredKernel};
 use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
 
-/// Costs from the facts of a machine file; where it holds a calibration, kernels are estimated from
-/// those measured, and messages and sums within a node go by the measured laws.
+/// Costs from the facts of a machine file. If it holds a calibration, kernels are estimated from measured
+/// ones, and messages and collectives within a node follow the measured fits.
 #[derive(Clone, Debug)]
 pub struct MachineCosts {
     machine: Machine,
-    kernels: Option<Efficiency>,
+    kernels: Option<KernelModel>,
 }
 
-/// How the members of a group lie on nodes.
-struct Spread {
+/// How the members of a group are distributed over nodes.
+struct GroupLayout {
     members: usize,
     nodes: usize,
     most_on_node: usize,
     fewest_on_node: usize,
-    /// Nodes from the first to the last, those between without a member counted too.
-    stretch: usize,
+    /// Nodes from the first to the last, including those in between without a member.
+    node_span: usize,
 }
 
 impl MachineCosts {
-    /// Costs on this machine.
+    /// Fits the kernel model if the machine has a calibration.
     pub fn new(machine: Machine) -> Self {
         let calibration = machine.calibration.as_ref();
         Self {
-            kernels: calibration.and_then(|one| Efficiency::fit(&samples(&one.measured))),
+            kernels: calibration.and_then(|one| KernelModel::fit(&samples(&one.measured))),
             machine,
         }
     }
 
-    /// The law of a collective within a node, where it was measured with as many members.
-    fn measured(&self, spread: &Spread, name: &str, bytes: Bytes) -> Option<CollectiveCost> {
+    /// A collective within a node by its measured fit, if there is one for as many members.
+    fn measured(&self, layout: &GroupLayout, name: &str, bytes: Bytes) -> Option<CollectiveCost> {
         let calibration = self.machine.calibration.as_ref();
-        let laws = calibration
-            .filter(|_| spread.nodes == 1)?
+        let fits = calibration
+            .filter(|_| layout.nodes == 1)?
             .collectives
             .get(name)?;
-        let law = laws.get(&spread.members.to_string())?;
-        Some(fit(law).collective(bytes))
+        let fit = fits.get(&layout.members.to_string())?;
+        Some(link_fit(fit).collective(bytes))
     }
 
     /// The machine.
@@ -56,30 +56,31 @@ impl MachineCosts {
         &self.machine
     }
 
-    fn arithmetic_rate(&self, character: Character) -> FlopsPerSecond {
+    fn arithmetic_rate(&self, rate_class: RateClass) -> FlopsPerSecond {
         let device = &self.machine.device;
-        match character {
-            Character::Convolution {
+        match rate_class {
+            RateClass::Convolution {
                 spatial_dims,
                 pass,
                 extents,
             } => {
                 let rate = device.conv_rate(spatial_dims, conv_pass(pass));
-                let law = device.efficiency.by_dims(spatial_dims).saturation.as_ref();
-                let reached = law.map_or(1.0, |law| saturation::saturation(extents, pass, law));
+                let saturation = device.efficiency.by_dims(spatial_dims).saturation.as_ref();
+                let reached =
+                    saturation.map_or(1.0, |half| saturation::saturation(extents, pass, half));
                 FlopsPerSecond(rate.0 * reached)
             }
-            Character::Linear { pass } => device.conv_rate(2, conv_pass(pass)),
-            Character::Memory => device.peak_flops_f32.value,
+            RateClass::Linear { pass } => device.conv_rate(2, conv_pass(pass)),
+            RateClass::Memory => device.peak_flops_f32.value,
         }
     }
 
-    /// Kernels limited by memory are costed by their bytes in any dtype; the others need a rate, and
-    /// so does a fused kernel by its first part: sums in f64 that end it are a matter of memory.
-    fn check_dtype(&self, shape: &KernelShape<'_>, character: Character) -> Result<(), CostError> {
-        let needs_rate = match character {
-            Character::Convolution { .. } | Character::Linear { .. } => true,
-            Character::Memory => false,
+    /// Memory-bound kernels have a cost in any dtype. The others need an arithmetic rate, which there is in
+    /// f32 alone; of a fused kernel the first part decides.
+    fn check_dtype(&self, shape: &KernelShape<'_>, rate_class: RateClass) -> Result<(), CostError> {
+        let needs_rate = match rate_class {
+            RateClass::Convolution { .. } | RateClass::Linear { .. } => true,
+            RateClass::Memory => false,
         };
         let first = &shape.kernel.parts()[0];
         let other = first.accesses().into_iter().find_map(|(view, _)| {
@@ -112,7 +113,7 @@ impl MachineCosts {
         }
     }
 
-    /// Time for which traffic of that many bytes keeps a host processor from computing.
+    /// Host overhead of so many bytes of memory traffic: none on a GPU, which does not copy itself.
     fn host(&self, traffic: f64) -> Seconds {
         match self.machine.device.kind {
             DeviceKind::Gpu => Seconds(0.0),
@@ -120,126 +121,136 @@ impl MachineCosts {
         }
     }
 
-    /// Time that a member loses to a sum of that many bytes: each is summed once (two reads, a write)
-    /// and copied once (a read, a write).
-    fn host_of_sum(&self, spread: &Spread, bytes: f64) -> Seconds {
-        let share = (spread.members - 1) as f64 / spread.members as f64;
+    /// Host overhead of a reduction of so many bytes: each byte is added once (two reads, a write) and
+    /// copied once (a read, a write).
+    fn host_of_sum(&self, layout: &GroupLayout, bytes: f64) -> Seconds {
+        let share = (layout.members - 1) as f64 / layout.members as f64;
         self.host(5.0 * share * bytes)
     }
 
-    fn spread(&self, members: &[Rank]) -> Spread {
+    fn layout(&self, members: &[Rank]) -> GroupLayout {
         let mut nodes: Vec<usize> = members
             .iter()
             .map(|&rank| self.machine.node(rank))
             .collect();
         nodes.sort_unstable();
         let sizes = || nodes.chunk_by(|a, b| a == b).map(<[usize]>::len);
-        Spread {
+        GroupLayout {
             members: members.len(),
             nodes: sizes().count(),
             most_on_node: sizes().max().unwrap_or(0),
             fewest_on_node: sizes().min().unwrap_or(0),
-            stretch: nodes
+            node_span: nodes
                 .last()
                 .zip(nodes.first())
                 .map_or(0, |(last, first)| last - first + 1),
         }
     }
 
-    /// Seconds per byte summed: two reads and a write.
+    /// Seconds per reduced byte: two reads and a write.
     fn gamma(&self) -> f64 {
         3.0 / self.machine.device.memory_rate().0
     }
 
-    fn intra(&self) -> Hop {
-        Hop {
+    fn intra(&self) -> AlphaBeta {
+        AlphaBeta {
             alpha: self.machine.latency(LinkKind::Intra).0,
             beta: 1.0 / self.machine.bandwidth(LinkKind::Intra).0,
             gamma: self.gamma(),
         }
     }
 
-    fn inter(&self, flows: f64) -> Hop {
+    fn inter(&self, flows: f64) -> AlphaBeta {
         let node = self.machine.links.inter.node_bandwidth.value.0;
-        Hop {
+        AlphaBeta {
             alpha: self.machine.latency(LinkKind::Inter).0,
             beta: (1.0 / self.machine.bandwidth(LinkKind::Inter).0).max(flows / node),
             gamma: self.gamma(),
         }
     }
 
-    /// The worst hop of a flat algorithm in which `flows` messages leave a node at once.
-    fn flat(&self, spread: &Spread, flows: f64) -> Hop {
-        if spread.nodes == 1 {
+    /// The slowest link of a flat algorithm in which `flows` messages leave a node at once.
+    fn flat(&self, layout: &GroupLayout, flows: f64) -> AlphaBeta {
+        if layout.nodes == 1 {
             return self.intra();
         }
         let (intra, inter) = (self.intra(), self.inter(flows));
-        if spread.most_on_node == 1 {
+        if layout.most_on_node == 1 {
             return inter;
         }
-        Hop {
+        AlphaBeta {
             alpha: intra.alpha.max(inter.alpha),
             beta: intra.beta.max(inter.beta),
             gamma: inter.gamma,
         }
     }
 
-    /// By the law of the allreduce, where the machine file gives one.
-    fn fitted(&self, formulas: &SumFormulas, spread: &Spread, n: f64, flows: f64) -> Option<Parts> {
-        let law = self.machine.allreduce.as_ref()?;
-        let single = spread.nodes == 1;
-        let fitted = if single { &law.intra } else { &law.inter };
+    /// A reduction by the fit of the allreduce, if the machine file has one.
+    fn fitted(
+        &self,
+        formulas: &SumFormulas,
+        layout: &GroupLayout,
+        n: f64,
+        flows: f64,
+    ) -> Option<CommTime> {
+        let allreduce = self.machine.allreduce.as_ref()?;
+        let single = layout.nodes == 1;
+        let fitted = if single {
+            &allreduce.intra
+        } else {
+            &allreduce.inter
+        };
         let own = 1.0 / fitted.bandwidth.value.0;
         let node = flows / self.machine.links.inter.node_bandwidth.value.0;
         let beta = if single { own } else { own.max(node) };
         let alpha = fitted.latency.value.0;
-        let p = spread.members;
+        let p = layout.members;
         Some(match &fitted.growth {
             None => {
-                // A ring fitted to gradients says nothing of few bytes, for which none is taken.
-                let tree = self.flat(spread, flows * spread.most_on_node as f64);
+                // The ring was fitted to gradients; libraries do not use it for few bytes.
+                let tree = self.flat(layout, flows * layout.most_on_node as f64);
                 let short = collective::allreduce_doubling(p, n, tree);
-                (formulas.law)(p, n, alpha, beta).min(short)
+                (formulas.fitted_ring)(p, n, alpha, beta).min(short)
             }
             Some(growth) => {
-                let grown = beta * (spread.stretch as f64).powf(growth.value.0);
-                (formulas.growing)(p, n, alpha, grown)
+                let grown = beta * (layout.node_span as f64).powf(growth.value.0);
+                (formulas.fitted_tree)(p, n, alpha, grown)
             }
         })
     }
 
-    /// What a member loses to a sum: on a host processor its arithmetic and copies, on a device the
-    /// part of the time for which the library's own kernels keep it.
-    fn held_by_sum(&self, spread: &Spread, bytes: f64, parts: Parts) -> Seconds {
+    /// Overhead of a reduction at a member: on a CPU arithmetic and copies, on a GPU the share of the time
+    /// in which the kernels of the library occupy the device.
+    fn overhead_of_sum(&self, layout: &GroupLayout, bytes: f64, time: CommTime) -> Seconds {
         let occupancy = self
             .machine
             .allreduce
             .as_ref()
-            .and_then(|law| law.occupancy.as_ref());
-        let held = occupancy.map_or(0.0, |share| share.value.0 * parts.total());
-        self.host_of_sum(spread, bytes) + Seconds(held)
+            .and_then(|allreduce| allreduce.occupancy.as_ref());
+        let occupied = occupancy.map_or(0.0, |share| share.value.0 * time.total());
+        self.host_of_sum(layout, bytes) + Seconds(occupied)
     }
 
-    fn sum_parts(
+    fn sum_time(
         &self,
         formulas: &SumFormulas,
-        spread: &Spread,
+        layout: &GroupLayout,
         bytes: f64,
-        sharing: f64,
-    ) -> Parts {
-        if let Some(parts) = self.fitted(formulas, spread, bytes, sharing) {
-            return parts;
+        contention: f64,
+    ) -> CommTime {
+        if let Some(time) = self.fitted(formulas, layout, bytes, contention) {
+            return time;
         }
-        let tree_flows = sharing * spread.most_on_node as f64;
-        let ring = self.flat(spread, sharing);
-        let tree = self.flat(spread, tree_flows);
-        let flat = (formulas.flat)(spread.members, bytes, ring, tree);
-        if spread.nodes == 1 || spread.fewest_on_node == 1 {
+        let tree_flows = contention * layout.most_on_node as f64;
+        let ring = self.flat(layout, contention);
+        let tree = self.flat(layout, tree_flows);
+        let flat = (formulas.flat)(layout.members, bytes, ring, tree);
+        if layout.nodes == 1 || layout.fewest_on_node == 1 {
             return flat;
         }
         flat.min((formulas.hierarchical)(
-            spread.nodes,
-            spread.fewest_on_node,
+            layout.nodes,
+            layout.fewest_on_node,
             bytes,
             self.intra(),
             self.inter(tree_flows),
@@ -247,19 +258,19 @@ impl MachineCosts {
     }
 }
 
-fn fit(law: &Law) -> LinkFit {
+fn link_fit(fit: &LinearFit) -> LinkFit {
     LinkFit {
-        latency: Seconds(law.latency),
-        seconds_per_byte: law.seconds_per_byte,
-        host_seconds_per_byte: law.host_seconds_per_byte,
+        latency: Seconds(fit.latency),
+        seconds_per_byte: fit.seconds_per_byte,
+        host_seconds_per_byte: fit.host_seconds_per_byte,
     }
 }
 
-/// Rows of a calibration whose shapes have as many coordinates as [`Features`] has.
-fn samples(measured: &[MeasuredKernel]) -> Vec<Sample> {
+/// Kernels of a calibration whose shapes have as many coordinates as [`Features`].
+fn samples(measured: &[MeasuredKernel]) -> Vec<KernelSample> {
     let sample = |row: &MeasuredKernel| {
         let MeasuredKernel(family, flops, bytes, shape, alone, together) = row;
-        Some(Sample {
+        Some(KernelSample {
             features: Features {
                 family: family.clone(),
                 flops: *flops,
@@ -269,32 +280,32 @@ fn samples(measured: &[MeasuredKernel]) -> Vec<Sample> {
             cost: KernelCost {
                 alone: *alone,
                 together: *together,
-                known: Known::Measured,
+                basis: KernelBasis::Measured,
             },
         })
     };
     measured.iter().filter_map(sample).collect()
 }
 
-/// What a sum over ranks takes: by a fitted law, by one flat algorithm, and within nodes before between
+/// Formulas of a reduction: with fitted parameters, flat, and hierarchical: within nodes before between
 /// them.
 struct SumFormulas {
-    law: fn(usize, f64, f64, f64) -> Parts,
-    growing: fn(usize, f64, f64, f64) -> Parts,
-    flat: fn(usize, f64, Hop, Hop) -> Parts,
-    hierarchical: fn(usize, usize, f64, Hop, Hop) -> Parts,
+    fitted_ring: fn(usize, f64, f64, f64) -> CommTime,
+    fitted_tree: fn(usize, f64, f64, f64) -> CommTime,
+    flat: fn(usize, f64, AlphaBeta, AlphaBeta) -> CommTime,
+    hierarchical: fn(usize, usize, f64, AlphaBeta, AlphaBeta) -> CommTime,
 }
 
 const ALLREDUCE: SumFormulas = SumFormulas {
-    law: collective::allreduce_law,
-    growing: collective::allreduce_tree_law,
+    fitted_ring: collective::fitted_allreduce_ring,
+    fitted_tree: collective::fitted_allreduce_tree,
     flat: collective::allreduce_flat,
     hierarchical: collective::allreduce_hierarchical,
 };
 
 const REDUCE_SCATTER: SumFormulas = SumFormulas {
-    law: collective::reduce_scatter_law,
-    growing: collective::reduce_scatter_tree_law,
+    fitted_ring: collective::fitted_reduce_scatter_ring,
+    fitted_tree: collective::fitted_reduce_scatter_tree,
     flat: collective::reduce_scatter_flat,
     hierarchical: collective::reduce_scatter_hierarchical,
 };
@@ -307,10 +318,10 @@ fn conv_pass(pass: Pass) -> ConvPass {
     }
 }
 
-fn collective_cost(parts: Parts, host: Seconds) -> CollectiveCost {
+fn collective_cost(time: CommTime, host: Seconds) -> CollectiveCost {
     CollectiveCost {
-        latency: Seconds(parts.latency),
-        transfer: Seconds(parts.transfer),
+        latency: Seconds(time.latency),
+        transfer: Seconds(time.transfer),
         host,
     }
 }
@@ -323,14 +334,14 @@ impl Costs for MachineCosts {
         }
     }
 
-    fn delivers_between_kernels(&self) -> bool {
+    fn polls_between_kernels(&self) -> bool {
         match self.machine.device.kind {
             DeviceKind::Cpu => true,
             DeviceKind::Gpu => false,
         }
     }
 
-    fn admit(&self, ranks: usize) -> Result<(), CostError> {
+    fn check_capacity(&self, ranks: usize) -> Result<(), CostError> {
         let devices = self.machine.devices();
         if ranks <= devices {
             return Ok(());
@@ -360,14 +371,14 @@ impl Costs for MachineCosts {
         _algorithm: &Algorithm,
         count: &Count,
     ) -> Result<KernelCost, CostError> {
-        if let Some(laws) = &self.kernels {
-            return Ok(laws.estimate(&Features::of(shape)));
+        if let Some(model) = &self.kernels {
+            return Ok(model.estimate(&Features::of(shape)));
         }
-        let character = kernel::character(shape);
-        self.check_dtype(shape, character)?;
-        Ok(KernelCost::undisturbed(kernel::roofline(
+        let rate_class = kernel::rate_class(shape);
+        self.check_dtype(shape, rate_class)?;
+        Ok(KernelCost::uncontended(kernel::roofline(
             count.flops,
-            self.arithmetic_rate(character),
+            self.arithmetic_rate(rate_class),
             count.read + count.written,
             self.machine.device.memory_rate(),
             self.launch()?,
@@ -379,20 +390,20 @@ impl Costs for MachineCosts {
         from: Rank,
         to: Rank,
         bytes: Bytes,
-        sharing: f64,
+        contention: f64,
     ) -> Result<MessageCost, CostError> {
         let kind = self.machine.link(from, to);
         let calibration = self.machine.calibration.as_ref();
-        if let (LinkKind::Intra, Some(law)) = (kind, calibration.and_then(|one| one.message)) {
-            return Ok(fit(&law).message(bytes));
+        if let (LinkKind::Intra, Some(fit)) = (kind, calibration.and_then(|one| one.message)) {
+            return Ok(link_fit(&fit).message(bytes));
         }
         let node = match kind {
             LinkKind::Same | LinkKind::Intra => None,
             LinkKind::Inter => Some(self.machine.links.inter.node_bandwidth.value),
         };
-        let link = link::transfer(bytes, self.machine.bandwidth(kind), node, sharing);
+        let link = link::transfer(bytes, self.machine.bandwidth(kind), node, contention);
         let (latency, transfer) = match &self.machine.exchange {
-            Some(law) => (law.latency.value, link.max(bytes / law.bandwidth.value)),
+            Some(fit) => (fit.latency.value, link.max(bytes / fit.bandwidth.value)),
             None => (self.machine.latency(kind), link),
         };
         Ok(MessageCost {
@@ -406,29 +417,29 @@ impl Costs for MachineCosts {
         &self,
         members: &[Rank],
         bytes: Bytes,
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
-        let spread = self.spread(members);
-        if spread.members <= 1 {
+        let layout = self.layout(members);
+        if layout.members <= 1 {
             return Ok(CollectiveCost::default());
         }
         let n = bytes.0 as f64;
-        if let Some(cost) = self.measured(&spread, "allreduce", bytes) {
+        if let Some(cost) = self.measured(&layout, "allreduce", bytes) {
             return Ok(cost);
         }
-        let parts = self.sum_parts(&ALLREDUCE, &spread, n, sharing);
-        let held = self.held_by_sum(&spread, n, parts);
-        Ok(collective_cost(parts, held))
+        let time = self.sum_time(&ALLREDUCE, &layout, n, contention);
+        let host = self.overhead_of_sum(&layout, n, time);
+        Ok(collective_cost(time, host))
     }
 
     fn allgather(
         &self,
         members: &[Rank],
         bytes_per_member: &[Bytes],
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
-        let spread = self.spread(members);
-        if spread.members <= 1 {
+        let layout = self.layout(members);
+        if layout.members <= 1 {
             return Ok(CollectiveCost::default());
         }
         let blocks: Vec<f64> = bytes_per_member
@@ -436,59 +447,59 @@ impl Costs for MachineCosts {
             .map(|bytes| bytes.0 as f64)
             .collect();
         let total = bytes_per_member.iter().copied().sum();
-        if let Some(cost) = self.measured(&spread, "allgather", total) {
+        if let Some(cost) = self.measured(&layout, "allgather", total) {
             return Ok(cost);
         }
-        let ring = self.flat(&spread, sharing);
-        let tree = self.flat(&spread, sharing * spread.most_on_node as f64);
-        let parts = collective::allgather_ring(&blocks, ring)
+        let ring = self.flat(&layout, contention);
+        let tree = self.flat(&layout, contention * layout.most_on_node as f64);
+        let time = collective::allgather_ring(&blocks, ring)
             .min(collective::allgather_doubling(&blocks, tree));
         let host = self.host(2.0 * blocks.iter().sum::<f64>());
-        Ok(collective_cost(parts, host))
+        Ok(collective_cost(time, host))
     }
 
     fn reduce_scatter(
         &self,
         members: &[Rank],
         bytes_per_member: &[Bytes],
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
-        let spread = self.spread(members);
-        if spread.members <= 1 {
+        let layout = self.layout(members);
+        if layout.members <= 1 {
             return Ok(CollectiveCost::default());
         }
         let total: Bytes = bytes_per_member.iter().copied().sum();
-        if let Some(cost) = self.measured(&spread, "reduce_scatter", total) {
+        if let Some(cost) = self.measured(&layout, "reduce_scatter", total) {
             return Ok(cost);
         }
         let largest = bytes_per_member.iter().map(|bytes| bytes.0).max();
-        let n = spread.members as f64 * largest.unwrap_or(0) as f64;
-        let parts = self.sum_parts(&REDUCE_SCATTER, &spread, n, sharing);
-        let held = self.held_by_sum(&spread, n, parts);
-        Ok(collective_cost(parts, held))
+        let n = layout.members as f64 * largest.unwrap_or(0) as f64;
+        let time = self.sum_time(&REDUCE_SCATTER, &layout, n, contention);
+        let host = self.overhead_of_sum(&layout, n, time);
+        Ok(collective_cost(time, host))
     }
 
     fn alltoall(
         &self,
         members: &[Rank],
-        blocks: Blocks,
-        sharing: f64,
+        blocks: AlltoallBlocks,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
-        let spread = self.spread(members);
-        if spread.members <= 1 {
+        let layout = self.layout(members);
+        if layout.members <= 1 {
             return Ok(CollectiveCost::default());
         }
-        if let Some(cost) = self.measured(&spread, "alltoall", blocks.given) {
+        if let Some(cost) = self.measured(&layout, "alltoall", blocks.given) {
             return Ok(cost);
         }
         let largest = blocks.largest.0 as f64;
-        // Most partners of the members of a node are on others, and all send at once.
-        let hop = self.flat(&spread, sharing * spread.most_on_node as f64);
-        let parts = collective::alltoall_pairwise(spread.members, largest, hop)
-            .min(collective::alltoall_bruck(spread.members, largest, hop));
-        // As much is packed as is unpacked.
+        // Most partners are on other nodes, and all members of a node send at once.
+        let link = self.flat(&layout, contention * layout.most_on_node as f64);
+        let time = collective::alltoall_pairwise(layout.members, largest, link)
+            .min(collective::alltoall_bruck(layout.members, largest, link));
+        // As many bytes are packed as unpacked.
         let host = self.host(4.0 * blocks.given.0 as f64);
-        Ok(collective_cost(parts, host))
+        Ok(collective_cost(time, host))
     }
 
     fn load(&self, rank: Rank, bytes: Bytes, readers: usize) -> Result<Seconds, CostError> {

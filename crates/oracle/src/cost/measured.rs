@@ -1,20 +1,20 @@
-//! Costs measured on this machine.
+//! Costs from measurements.
 
-use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
-use crate::efficiency::{Efficiency, Features};
+use super::{AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
+use crate::kernel_model::{Features, KernelModel};
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A measured law: seconds by bytes.
+/// A linear fit of seconds over bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkFit {
     /// Time without bytes.
     pub latency: Seconds,
-    /// Seconds for each byte.
+    /// Seconds per byte.
     pub seconds_per_byte: f64,
-    /// Seconds for each byte that the compute lane loses, at each rank that takes part.
+    /// Host overhead per byte at each rank.
     pub host_seconds_per_byte: f64,
 }
 
@@ -23,8 +23,8 @@ pub struct LinkFit {
 pub struct MeasuredCosts {
     /// Kernels by signature ([`KernelShape::signature`]) and algorithm.
     pub kernels: BTreeMap<(String, String), KernelCost>,
-    /// Estimates of kernels that were not measured; without, these are errors.
-    pub efficiency: Option<Efficiency>,
+    /// Estimates kernels that were not measured; without it, these are errors.
+    pub estimator: Option<KernelModel>,
     /// Messages.
     pub message: Option<LinkFit>,
     /// Allreduces by number of members; bytes of one member's view.
@@ -35,7 +35,7 @@ pub struct MeasuredCosts {
     pub reduce_scatter: BTreeMap<usize, LinkFit>,
     /// All-to-alls by number of members; bytes of all blocks of one member.
     pub alltoall: BTreeMap<usize, LinkFit>,
-    /// Reads, with as many readers as the run will have.
+    /// Reads, with as many readers as in the run.
     pub load: Option<LinkFit>,
 }
 
@@ -79,7 +79,7 @@ fn collective(
         None => Err(CostError::Collective {
             kind,
             members,
-            known: fits.keys().copied().collect(),
+            fitted: fits.keys().copied().collect(),
         }),
     }
 }
@@ -89,11 +89,11 @@ impl Costs for MeasuredCosts {
         CostBasis::Measured
     }
 
-    fn delivers_between_kernels(&self) -> bool {
+    fn polls_between_kernels(&self) -> bool {
         true
     }
 
-    fn admit(&self, _ranks: usize) -> Result<(), CostError> {
+    fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {
         Ok(())
     }
 
@@ -115,8 +115,8 @@ impl Costs for MeasuredCosts {
         if let Some(&cost) = self.kernels.get(&key) {
             return Ok(cost);
         }
-        match &self.efficiency {
-            Some(laws) => Ok(laws.estimate(&Features::of(shape))),
+        match &self.estimator {
+            Some(model) => Ok(model.estimate(&Features::of(shape))),
             None => Err(CostError::Kernel {
                 signature: key.0,
                 algorithm: key.1,
@@ -129,7 +129,7 @@ impl Costs for MeasuredCosts {
         _from: Rank,
         _to: Rank,
         bytes: Bytes,
-        _sharing: f64,
+        _contention: f64,
     ) -> Result<MessageCost, CostError> {
         let fit = self.message.ok_or(CostError::Fit { what: "messages" })?;
         Ok(fit.message(bytes))
@@ -139,7 +139,7 @@ impl Costs for MeasuredCosts {
         &self,
         members: &[Rank],
         bytes: Bytes,
-        _sharing: f64,
+        _contention: f64,
     ) -> Result<CollectiveCost, CostError> {
         collective("allreduce", &self.allreduce, members.len(), bytes)
     }
@@ -148,7 +148,7 @@ impl Costs for MeasuredCosts {
         &self,
         members: &[Rank],
         bytes_per_member: &[Bytes],
-        _sharing: f64,
+        _contention: f64,
     ) -> Result<CollectiveCost, CostError> {
         let bytes = bytes_per_member.iter().copied().sum();
         collective("allgather", &self.allgather, members.len(), bytes)
@@ -158,7 +158,7 @@ impl Costs for MeasuredCosts {
         &self,
         members: &[Rank],
         bytes_per_member: &[Bytes],
-        _sharing: f64,
+        _contention: f64,
     ) -> Result<CollectiveCost, CostError> {
         let bytes = bytes_per_member.iter().copied().sum();
         let fits = &self.reduce_scatter;
@@ -168,8 +168,8 @@ impl Costs for MeasuredCosts {
     fn alltoall(
         &self,
         members: &[Rank],
-        blocks: Blocks,
-        _sharing: f64,
+        blocks: AlltoallBlocks,
+        _contention: f64,
     ) -> Result<CollectiveCost, CostError> {
         collective("alltoall", &self.alltoall, members.len(), blocks.given)
     }

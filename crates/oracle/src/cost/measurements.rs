@@ -1,8 +1,10 @@
-//! From what was measured on a machine to what a program costs on it.
+//! Makes costs from measured times.
 
-use super::{KernelCost, Known, LinkFit, LinkTimes, MeasuredCosts, Point, host_seconds_per_byte};
-use crate::efficiency::{Features, Sample};
+use super::{
+    KernelBasis, KernelCost, LinkFit, LinkTimes, MeasuredCosts, TransferTime, host_seconds_per_byte,
+};
 use crate::fit::{FitError, fit_line};
+use crate::kernel_model::{Features, KernelSample};
 use partita_program::Count;
 use partita_space::{Bytes, Seconds};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,35 +12,35 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Seconds of kernels by signature, then by algorithm.
 pub type KernelTimes = BTreeMap<String, BTreeMap<String, Seconds>>;
 
-/// Flops in a second, and bytes that are moved, of about any core of today.
+/// Typical flops and bytes per second of a core.
 const CORE_FLOPS: f64 = 1e11;
 const CORE_BYTES: f64 = 1e10;
 
-/// About how long a core takes for a task of which only the counts are known, within a factor of ten:
-/// enough to tell what caches have lost meanwhile, and for nothing else.
+/// A guess of a task's time on one core from its counts, within a factor of ten. It serves to estimate what
+/// caches lose meanwhile, and nothing else.
 pub fn rough_seconds(count: &Count) -> Seconds {
     let bytes = count.read + count.written;
     Seconds(count.flops.0 as f64 / CORE_FLOPS + bytes.0 as f64 / CORE_BYTES)
 }
 
-/// How many threads share a core on the mean; at least 1.
-fn turns(threads: usize, cores: usize) -> f64 {
+/// Threads per core, at least 1.
+fn oversubscription(threads: usize, cores: usize) -> f64 {
     (threads as f64 / cores.max(1) as f64).max(1.0)
 }
 
 impl MeasuredCosts {
-    /// Kernels that were measured both with all ranks at work (`together`) and with the others at rest
-    /// (`alone`), of so many threads of all ranks on so many cores.
+    /// Costs of kernels that were measured both with all ranks computing (`together`) and with the others
+    /// idle (`alone`); `threads` of all ranks share `cores`.
     ///
-    /// A kernel may have a core to itself for as long as it is timed, but not all of them have one for a
-    /// whole step: together they take at least as many turns as threads share a core.
+    /// While it is timed, a kernel may have a core to itself even if there are fewer cores than threads. In a
+    /// step it does not: `together` is at least `alone` times the threads per core.
     pub fn of_kernels(
         together: &KernelTimes,
         alone: &KernelTimes,
         threads: usize,
         cores: usize,
     ) -> Self {
-        let (mut costs, turns) = (Self::default(), turns(threads, cores));
+        let (mut costs, oversubscription) = (Self::default(), oversubscription(threads, cores));
         for (signature, algorithms) in together {
             for (algorithm, &together) in algorithms {
                 let alone = alone.get(signature).and_then(|times| times.get(algorithm));
@@ -46,10 +48,10 @@ impl MeasuredCosts {
                     continue;
                 };
                 let cost = KernelCost {
-                    // Measured slower alone, something else disturbed it.
+                    // Noise may make a kernel slower alone.
                     alone: alone.min(together),
-                    together: together.max(alone * turns),
-                    known: Known::Measured,
+                    together: together.max(alone * oversubscription),
+                    basis: KernelBasis::Measured,
                 };
                 let key = (signature.clone(), algorithm.clone());
                 costs.kernels.insert(key, cost);
@@ -58,9 +60,9 @@ impl MeasuredCosts {
         costs
     }
 
-    /// Takes in the fits of messages and collectives.
+    /// Fits messages and collectives.
     ///
-    /// Errors: points that no line fits.
+    /// Errors: those of [`fit_line`].
     pub fn add_links(&mut self, links: &LinkTimes) -> Result<(), FitError> {
         if !links.message.is_empty() {
             // A message is packed at one end and unpacked at the other.
@@ -80,10 +82,10 @@ impl MeasuredCosts {
         Ok(())
     }
 
-    /// Takes in the fit of reads; without points, reading takes no time.
+    /// Fits reads; without points, reads take no time.
     ///
-    /// Errors: points that no line fits.
-    pub fn add_reads(&mut self, points: Option<&[Point]>) -> Result<(), FitError> {
+    /// Errors: those of [`fit_line`].
+    pub fn add_reads(&mut self, points: Option<&[TransferTime]>) -> Result<(), FitError> {
         self.load = Some(match points {
             Some(points) => link_fit(points, 1.0)?,
             None => LinkFit::default(),
@@ -91,16 +93,16 @@ impl MeasuredCosts {
         Ok(())
     }
 
-    /// The kernels of these signatures as samples of a fit, where their features are known.
+    /// The kernels with these signatures, if their features are known.
     pub fn samples(
         &self,
         features: &BTreeMap<String, Features>,
         measured: &BTreeSet<String>,
-    ) -> Vec<Sample> {
+    ) -> Vec<KernelSample> {
         let sample = |((signature, _), cost): (&(String, String), &KernelCost)| {
             measured.get(signature)?;
             let features = features.get(signature)?.clone();
-            Some(Sample {
+            Some(KernelSample {
                 features,
                 cost: *cost,
             })
@@ -109,8 +111,8 @@ impl MeasuredCosts {
     }
 }
 
-/// A line through the points. `bytes_per_byte` as in [`host_seconds_per_byte`].
-fn link_fit(points: &[Point], bytes_per_byte: f64) -> Result<LinkFit, FitError> {
+/// `bytes_per_byte` as in [`host_seconds_per_byte`].
+fn link_fit(points: &[TransferTime], bytes_per_byte: f64) -> Result<LinkFit, FitError> {
     let pairs: Vec<(Bytes, Seconds)> = points
         .iter()
         .map(|point| (point.bytes, point.seconds))

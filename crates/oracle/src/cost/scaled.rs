@@ -1,31 +1,31 @@
-//! Costs of a machine of which one thing or another is changed.
+//! Costs of a hypothetical machine: those of another one, with some parts faster or slower.
 
-use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
+use super::{AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Flops, Rank, Seconds};
 use std::ops::Deref;
 
-/// How many times as fast each thing is as on the machine at hand; 1 leaves it.
+/// Speedup of each part of a machine; 1 leaves it unchanged.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Speeds {
-    /// Kernels as a whole, their start included.
+pub struct SpeedFactors {
+    /// Kernels, including their launch.
     pub kernels: f64,
-    /// Arithmetic, where costs follow from counts.
+    /// Arithmetic, if costs follow from counts.
     pub arithmetic: f64,
-    /// Memory, where costs follow from counts.
+    /// Memory traffic, if costs follow from counts.
     pub memory: f64,
-    /// Bytes of messages and collectives.
+    /// Bandwidth of messages and collectives.
     pub links: f64,
-    /// What messages and collectives take without bytes.
+    /// Latency of messages and collectives.
     pub latency: f64,
-    /// Reading of samples; infinite where ranks hold them in memory already.
+    /// Reads of samples; infinite if the samples are in memory.
     pub reading: f64,
-    /// Whether messages and collectives share the adapters of a node.
-    pub sharing: bool,
+    /// Whether messages and collectives contend for the network adapters of a node.
+    pub contention: bool,
 }
 
-impl Default for Speeds {
-    /// Nothing is changed.
+impl Default for SpeedFactors {
+    /// The machine unchanged.
     fn default() -> Self {
         Self {
             kernels: 1.0,
@@ -34,26 +34,29 @@ impl Default for Speeds {
             links: 1.0,
             latency: 1.0,
             reading: 1.0,
-            sharing: true,
+            contention: true,
         }
     }
 }
 
-/// Other costs, changed. What a message costs the host stays as it is, and so does the algorithm that
-/// is chosen for a collective.
-pub struct Scaled<C> {
+/// Costs scaled by speedups. Host overhead is not scaled, and collectives keep their algorithm.
+pub struct ScaledCosts<C> {
     costs: C,
-    speeds: Speeds,
+    speeds: SpeedFactors,
 }
 
-impl<C> Scaled<C> {
-    /// These costs, borrowed or owned, with these changes.
-    pub fn new(costs: C, speeds: Speeds) -> Self {
+impl<C> ScaledCosts<C> {
+    /// `costs` may be borrowed or owned.
+    pub fn new(costs: C, speeds: SpeedFactors) -> Self {
         Self { costs, speeds }
     }
 
-    fn sharing(&self, sharing: f64) -> f64 {
-        if self.speeds.sharing { sharing } else { 1.0 }
+    fn contention(&self, contention: f64) -> f64 {
+        if self.speeds.contention {
+            contention
+        } else {
+            1.0
+        }
     }
 
     fn collective(&self, cost: CollectiveCost) -> CollectiveCost {
@@ -65,11 +68,11 @@ impl<C> Scaled<C> {
     }
 }
 
-fn fewer(number: u64, times: f64) -> u64 {
-    (number as f64 / times).round() as u64
+fn divided(count: u64, speed: f64) -> u64 {
+    (count as f64 / speed).round() as u64
 }
 
-impl<C> Costs for Scaled<C>
+impl<C> Costs for ScaledCosts<C>
 where
     C: Deref<Target: Costs> + Send + Sync,
 {
@@ -77,12 +80,12 @@ where
         self.costs.basis()
     }
 
-    fn delivers_between_kernels(&self) -> bool {
-        self.costs.delivers_between_kernels()
+    fn polls_between_kernels(&self) -> bool {
+        self.costs.polls_between_kernels()
     }
 
-    fn admit(&self, ranks: usize) -> Result<(), CostError> {
-        self.costs.admit(ranks)
+    fn check_capacity(&self, ranks: usize) -> Result<(), CostError> {
+        self.costs.check_capacity(ranks)
     }
 
     fn node(&self, rank: Rank) -> usize {
@@ -101,16 +104,16 @@ where
     ) -> Result<KernelCost, CostError> {
         // Half the flops at a rate take as long as all of them at twice the rate.
         let count = Count {
-            flops: Flops(fewer(count.flops.0, self.speeds.arithmetic)),
-            read: Bytes(fewer(count.read.0, self.speeds.memory)),
-            written: Bytes(fewer(count.written.0, self.speeds.memory)),
+            flops: Flops(divided(count.flops.0, self.speeds.arithmetic)),
+            read: Bytes(divided(count.read.0, self.speeds.memory)),
+            written: Bytes(divided(count.written.0, self.speeds.memory)),
             ..*count
         };
         let cost = self.costs.kernel(shape, algorithm, &count)?;
         Ok(KernelCost {
             alone: cost.alone * (1.0 / self.speeds.kernels),
             together: cost.together * (1.0 / self.speeds.kernels),
-            known: cost.known,
+            basis: cost.basis,
         })
     }
 
@@ -119,9 +122,11 @@ where
         from: Rank,
         to: Rank,
         bytes: Bytes,
-        sharing: f64,
+        contention: f64,
     ) -> Result<MessageCost, CostError> {
-        let cost = self.costs.message(from, to, bytes, self.sharing(sharing))?;
+        let cost = self
+            .costs
+            .message(from, to, bytes, self.contention(contention))?;
         Ok(MessageCost {
             latency: cost.latency * (1.0 / self.speeds.latency),
             transfer: cost.transfer * (1.0 / self.speeds.links),
@@ -133,9 +138,11 @@ where
         &self,
         members: &[Rank],
         bytes: Bytes,
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
-        let cost = self.costs.allreduce(members, bytes, self.sharing(sharing));
+        let cost = self
+            .costs
+            .allreduce(members, bytes, self.contention(contention));
         cost.map(|cost| self.collective(cost))
     }
 
@@ -143,10 +150,10 @@ where
         &self,
         members: &[Rank],
         bytes_per_member: &[Bytes],
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
-        let sharing = self.sharing(sharing);
-        let cost = self.costs.allgather(members, bytes_per_member, sharing);
+        let contention = self.contention(contention);
+        let cost = self.costs.allgather(members, bytes_per_member, contention);
         cost.map(|cost| self.collective(cost))
     }
 
@@ -154,28 +161,30 @@ where
         &self,
         members: &[Rank],
         bytes_per_member: &[Bytes],
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
-        let sharing = self.sharing(sharing);
+        let contention = self.contention(contention);
         let cost = self
             .costs
-            .reduce_scatter(members, bytes_per_member, sharing);
+            .reduce_scatter(members, bytes_per_member, contention);
         cost.map(|cost| self.collective(cost))
     }
 
     fn alltoall(
         &self,
         members: &[Rank],
-        blocks: Blocks,
-        sharing: f64,
+        blocks: AlltoallBlocks,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
-        let cost = self.costs.alltoall(members, blocks, self.sharing(sharing));
+        let cost = self
+            .costs
+            .alltoall(members, blocks, self.contention(contention));
         cost.map(|cost| self.collective(cost))
     }
 
     fn load(&self, rank: Rank, bytes: Bytes, readers: usize) -> Result<Seconds, CostError> {
         if self.speeds.reading.is_infinite() {
-            // Nothing need be known of it.
+            // The costs may lack reads.
             return Ok(Seconds(0.0));
         }
         let seconds = self.costs.load(rank, bytes, readers)?;

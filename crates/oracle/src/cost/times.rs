@@ -1,39 +1,39 @@
-//! What was measured of messages, collectives and reads, by size.
+//! Measured times of messages, collectives and reads by size.
 
 use partita_space::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Times of a collective by size, by number of members.
-type Groups = BTreeMap<usize, Vec<Point>>;
+/// Times of a collective by number of members.
+type TimesByMembers = BTreeMap<usize, Vec<TransferTime>>;
 
-/// The time of a size.
+/// The time of a message, collective or read of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Point {
+pub struct TransferTime {
     /// The size.
     pub bytes: Bytes,
     /// Median over repeats of the slowest rank's time, from a common start to completion.
     pub seconds: Seconds,
-    /// Part of it in which the rank's own thread worked and so could run no kernel.
+    /// Host overhead in it: time in which the thread of the rank could not run a kernel.
     pub host: Seconds,
 }
 
-/// Times of what ranks say to each other, by size.
+/// Times of messages and collectives by size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkTimes {
-    /// Messages between two ranks that send as much to each other; bytes of one of the two.
-    pub message: Vec<Point>,
+    /// Exchanges between two ranks; bytes of one direction.
+    pub message: Vec<TransferTime>,
     /// Allreduces by number of members; bytes of one member's view.
-    pub allreduce: Groups,
+    pub allreduce: TimesByMembers,
     /// Allgathers by number of members; bytes of all members' views together.
-    pub allgather: Groups,
-    /// Reduce-scatters by number of members; bytes of all shares together. Files of before there were
-    /// any lack these and the next.
+    pub allgather: TimesByMembers,
+    /// Reduce-scatters by number of members; bytes of all shares together. Absent in older files, as the
+    /// all-to-alls.
     #[serde(default)]
-    pub reduce_scatter: Groups,
+    pub reduce_scatter: TimesByMembers,
     /// All-to-alls by number of members; bytes of all blocks of one member.
     #[serde(default)]
-    pub alltoall: Groups,
+    pub alltoall: TimesByMembers,
 }
 
 impl LinkTimes {
@@ -48,15 +48,14 @@ impl LinkTimes {
         all.iter().all(|times| times.contains_key(&members))
     }
 
-    /// Whether nothing is left to measure of messages between so many ranks, and of collectives in these
-    /// groups.
+    /// Whether messages between so many ranks and collectives in groups of these sizes were all measured.
     pub fn has_all(&self, ranks: usize, groups: &BTreeSet<usize>) -> bool {
         let mut groups = groups.iter().filter(|&&members| members > 1);
         ranks < 2 || !self.message.is_empty() && groups.all(|&members| self.has_group(members))
     }
 
-    /// The points of all collectives.
-    pub fn of_groups(&self) -> impl Iterator<Item = &Vec<Point>> + Clone {
+    /// Times of all collectives.
+    pub fn collectives(&self) -> impl Iterator<Item = &Vec<TransferTime>> + Clone {
         let groups = [
             &self.allreduce,
             &self.allgather,
@@ -66,12 +65,12 @@ impl LinkTimes {
         groups.into_iter().flat_map(BTreeMap::values)
     }
 
-    /// Takes in everything of `newer`.
+    /// Adds the times of `newer`, which replace older ones.
     pub fn merge(&mut self, newer: &Self) {
         if !newer.message.is_empty() {
             self.message.clone_from(&newer.message);
         }
-        let merge = |own: &mut Groups, new: &Groups| {
+        let merge = |own: &mut TimesByMembers, new: &TimesByMembers| {
             own.extend(
                 new.iter()
                     .map(|(&members, points)| (members, points.clone())),
@@ -84,11 +83,11 @@ impl LinkTimes {
     }
 }
 
-/// Seconds of the rank's thread for each byte, over all points together.
+/// Host overhead per byte, over all points together.
 ///
-/// `bytes_per_byte` is how many bytes pass through the thread for each byte of a point: 2 for a
-/// message, which is packed at one end and unpacked at the other, 1 for a collective.
-pub fn host_seconds_per_byte(points: &[Point], bytes_per_byte: f64) -> f64 {
+/// `bytes_per_byte` is how many bytes a rank copies for each byte of a point: 2 for an exchange, which is
+/// packed and unpacked, 1 for a collective.
+pub fn host_seconds_per_byte(points: &[TransferTime], bytes_per_byte: f64) -> f64 {
     let bytes: f64 = points.iter().map(|point| point.bytes.0 as f64).sum();
     let host: f64 = points.iter().map(|point| point.host.0).sum();
     if bytes > 0.0 {

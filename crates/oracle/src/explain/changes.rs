@@ -1,18 +1,18 @@
-//! What a changed machine would bring: the same program with other costs.
+//! What-if analysis: the same program on a changed machine.
 
-use crate::cost::{CostBasis, Costs, Scaled, Speeds};
+use crate::cost::{CostBasis, Costs, ScaledCosts, SpeedFactors};
 use crate::simulate::{Mode, SimulateError, simulate};
 use partita_program::Program;
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Links are made faster and slower up to here.
+/// Largest factor by which links are made faster or slower.
 const LINKS_MAX: f64 = 16.0;
-/// Halvings of the range of exponents, after which a factor is known to within 3 %.
+/// Steps of the bisection over exponents, which find a factor to within 3 %.
 const HALVINGS: usize = 7;
 
-/// One change of a machine.
+/// A change of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -20,9 +20,9 @@ pub enum Change {
     LinkBandwidth,
     /// Half the latency of messages and collectives.
     LinkLatency,
-    /// Twice the rates of arithmetic.
+    /// Twice the arithmetic throughput.
     Arithmetic,
-    /// Twice the rate of memory.
+    /// Twice the memory bandwidth.
     MemoryBandwidth,
     /// Kernels that take half as long.
     Kernels,
@@ -30,23 +30,23 @@ pub enum Change {
     Reading,
 }
 
-/// What a change brings.
+/// The effect of a change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WhatIf {
     /// The change.
     pub change: Change,
-    /// Of a step then.
+    /// Time of a step with the change.
     pub iteration_seconds: Seconds,
-    /// How many times as fast as now.
+    /// Speedup of a step.
     pub speedup: f64,
 }
 
-/// The bandwidth of links at which one program takes as long as another.
+/// The link bandwidth at which two programs take equally long.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Turn {
-    /// Times the bandwidth at hand.
+pub struct Crossover {
+    /// As a multiple of the bandwidth of the machine.
     pub bandwidth: f64,
-    /// Of a step of the first one then.
+    /// Time of a step of the first program at this bandwidth.
     pub iteration_seconds: Seconds,
 }
 
@@ -61,16 +61,16 @@ impl Change {
         Change::Reading,
     ];
 
-    /// Measured times of kernels do not tell arithmetic from memory.
-    fn is_known(self, basis: CostBasis) -> bool {
+    /// Measured times of kernels do not separate arithmetic from memory traffic.
+    fn is_separable(self, basis: CostBasis) -> bool {
         match self {
             Change::Arithmetic | Change::MemoryBandwidth => basis == CostBasis::Modelled,
             Change::LinkBandwidth | Change::LinkLatency | Change::Kernels | Change::Reading => true,
         }
     }
 
-    fn speeds(self) -> Speeds {
-        let mut speeds = Speeds::default();
+    fn speeds(self) -> SpeedFactors {
+        let mut speeds = SpeedFactors::default();
         let changed = match self {
             Change::LinkBandwidth => &mut speeds.links,
             Change::LinkLatency => &mut speeds.latency,
@@ -97,7 +97,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// What each change alone would bring to a program that takes `now` a step.
+/// The effect of each change alone on a program whose step takes `now`.
 ///
 /// Errors: those of [`simulate`].
 pub fn what_ifs(
@@ -107,7 +107,7 @@ pub fn what_ifs(
     now: Seconds,
 ) -> Result<Vec<WhatIf>, SimulateError> {
     let changes = Change::ALL.into_iter();
-    let known = changes.filter(|change| change.is_known(costs.basis()));
+    let known = changes.filter(|change| change.is_separable(costs.basis()));
     let what_if = |change: Change| {
         let then = seconds((program, costs), mode, change.speeds())?;
         Ok(WhatIf {
@@ -119,21 +119,20 @@ pub fn what_ifs(
     known.map(what_if).collect()
 }
 
-/// At which bandwidth of links, from a sixteenth of the one at hand to sixteen times that, a second
-/// program passes a first one that is faster now; none where it does not. Each comes with its costs.
-///
-/// Where it does for slower links and for faster ones, the nearer turn is told.
+/// The link bandwidth, from 1/16 to 16 times that of the machine, beyond which `second` is faster than
+/// `first`, which is faster now; the nearer one, if there is one below and one above. Each program comes
+/// with its costs.
 /// Errors: those of [`simulate`].
-pub fn turning_point(
+pub fn crossover(
     first: (&Program, &dyn Costs),
     second: (&Program, &dyn Costs),
     mode: Mode,
-) -> Result<Option<Turn>, SimulateError> {
-    let speeds = |exponent: f64| Speeds {
+) -> Result<Option<Crossover>, SimulateError> {
+    let speeds = |exponent: f64| SpeedFactors {
         links: exponent.exp2(),
-        ..Speeds::default()
+        ..SpeedFactors::default()
     };
-    let is_passed = |exponent: f64| -> Result<bool, SimulateError> {
+    let is_second_faster = |exponent: f64| -> Result<bool, SimulateError> {
         let one = seconds(first, mode, speeds(exponent))?;
         let other = seconds(second, mode, speeds(exponent))?;
         Ok(other < one)
@@ -141,13 +140,13 @@ pub fn turning_point(
     let end = LINKS_MAX.log2();
     let mut nearest: Option<f64> = None;
     for side in [-end, end] {
-        if !is_passed(side)? {
+        if !is_second_faster(side)? {
             continue;
         }
         let (mut near, mut far) = (0.0, side);
         for _ in 0..HALVINGS {
             let middle = f64::midpoint(near, far);
-            if is_passed(middle)? {
+            if is_second_faster(middle)? {
                 far = middle;
             } else {
                 near = middle;
@@ -157,20 +156,20 @@ pub fn turning_point(
             nearest = Some(far);
         }
     }
-    let turn = |exponent: f64| {
-        Ok(Turn {
+    let crossover = |exponent: f64| {
+        Ok(Crossover {
             bandwidth: exponent.exp2(),
             iteration_seconds: seconds(first, mode, speeds(exponent))?,
         })
     };
-    nearest.map(turn).transpose()
+    nearest.map(crossover).transpose()
 }
 
 fn seconds(
     (program, costs): (&Program, &dyn Costs),
     mode: Mode,
-    speeds: Speeds,
+    speeds: SpeedFactors,
 ) -> Result<Seconds, SimulateError> {
-    let costs = Scaled::new(costs, speeds);
+    let costs = ScaledCosts::new(costs, speeds);
     Ok(simulate(program, &costs, mode, 1)?.makespan)
 }

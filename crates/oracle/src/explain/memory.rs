@@ -1,60 +1,60 @@
-//! Memory that is held more than once, or lies idle.
+//! Replicated memory, and fragmentation.
 
-use super::copies::Copies;
-use super::{Finding, Item, SHARE_MIN};
+use super::replication::Replication;
+use super::{Finding, LimitingFactor, SHARE_MIN};
 use partita_program::{Body, BufferId, Program, Role, live_at_peak};
 use partita_space::{Bytes, Coord};
 
-/// What of the memory of the largest rank others hold, too, and what lies idle between buffers.
+/// Replication and fragmentation of the memory of the largest rank.
 pub(super) fn findings(program: &Program) -> Vec<Finding> {
     let Some((body, rank)) = program.largest() else {
         return Vec::new();
     };
     let live = live_at_peak(body);
     let coord = program.mesh.coord(rank);
-    let held: Bytes = live.iter().map(|&id| body.buffer(id).bytes()).sum();
-    let [state, values, frames] = redundant(program, body, &coord, &live);
+    let live_bytes: Bytes = live.iter().map(|&id| body.buffer(id).bytes()).sum();
+    let [state, activations, halos] = redundant(program, body, &coord, &live);
     let redundancy = finding(
         body,
-        Item::MemoryRedundancy,
-        state + values + frames,
+        LimitingFactor::MemoryRedundancy,
+        state + activations + halos,
         format!(
-            "of {} on the largest rank, {state} of parameters and what belongs to them, {values} of \
-             activations and {frames} of halos are copies of what others hold.",
+            "of {} on the largest rank, {state} of training state, {activations} of activations and {halos} \
+             of halos are replicas.",
             body.memory()
         ),
     );
     let gaps = finding(
         body,
-        Item::MemoryGaps,
-        Bytes(body.arena.0.saturating_sub(held.0)),
+        LimitingFactor::MemoryGaps,
+        Bytes(body.arena.0.saturating_sub(live_bytes.0)),
         format!(
-            "buffers of the largest rank hold at most {held} at a time, in {}.",
+            "live buffers of the largest rank peak at {live_bytes}, in an arena of {}.",
             body.arena
         ),
     );
     [redundancy, gaps].into_iter().flatten().collect()
 }
 
-fn finding(body: &Body, item: Item, bytes: Bytes, says: String) -> Option<Finding> {
+fn finding(body: &Body, factor: LimitingFactor, bytes: Bytes, text: String) -> Option<Finding> {
     let share = bytes.0 as f64 / body.memory().0.max(1) as f64;
     (share >= SHARE_MIN).then(|| Finding {
         bytes: Some(bytes),
-        ..Finding::new(item, Vec::new(), share, format!("{item}: {says}"))
+        ..Finding::new(factor, Vec::new(), share, format!("{factor}: {text}"))
     })
 }
 
-/// Of live buffers, what would be saved if everything were held once: of the training state, of
-/// activations, and of the halos around these.
+/// Bytes of live buffers that would be saved without replication: of the training state, of activations,
+/// and of their halos.
 fn redundant(program: &Program, body: &Body, coord: &Coord, live: &[BufferId]) -> [Bytes; 3] {
-    let copies = Copies::new(program);
-    let [mut state, mut values, mut frames] = [0.0_f64; 3];
+    let replication = Replication::new(program);
+    let [mut state, mut activations, mut halos] = [0.0_f64; 3];
     for &id in live {
         let buffer = body.buffer(id);
-        let saved = 1.0 - 1.0 / copies.of(buffer) as f64;
+        let saved = 1.0 - 1.0 / replication.of(buffer) as f64;
         let size = buffer.dtype.size() as f64;
-        let (own, frame) = match &buffer.home {
-            Some(home) => copies.owned_and_framed(home, &buffer.view(id), coord),
+        let (own, halo) = match &buffer.home {
+            Some(home) => replication.owned_and_halo(home, &buffer.view(id), coord),
             None => (buffer.dims.iter().product(), 0),
         };
         let own = own as f64 * size * saved;
@@ -63,11 +63,11 @@ fn redundant(program: &Program, body: &Body, coord: &Coord, live: &[BufferId]) -
                 state += own;
             }
             Role::Activation | Role::ActivationGradient => {
-                values += own;
-                frames += frame as f64 * size;
+                activations += own;
+                halos += halo as f64 * size;
             }
             Role::Staging | Role::PackedWeights | Role::Statistics | Role::Workspace => {}
         }
     }
-    [state, values, frames].map(|bytes| Bytes(bytes as u64))
+    [state, activations, halos].map(|bytes| Bytes(bytes as u64))
 }

@@ -1,12 +1,12 @@
-//! Rank classes for the simulator: the coarsest stable partition.
+//! Equivalence classes of ranks for the simulation: the coarsest stable partition.
 
 use super::SimulateError;
-use super::topology::{Groups, Topology};
+use super::topology::{GroupSet, Topology};
 use partita_program::Program;
 use partita_space::Rank;
 use std::collections::HashMap;
 
-/// A partition of the ranks, in which the ranks of a class have one body.
+/// A partition of the ranks. The ranks of a class have the same body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Classes {
     /// Class of each rank; numbered in the order of their first ranks.
@@ -19,11 +19,11 @@ pub struct Classes {
     pub sizes: Vec<usize>,
 }
 
-/// The coarsest partition in which all ranks of a class have the same body, peers of the same
-/// classes over the same kinds of link, groups of the same classes laid out alike on nodes, and
-/// nodes filled with the same classes.
+/// The coarsest partition in which all ranks of a class have the same body, peers of the same classes
+/// over the same kinds of link, groups of the same classes with the same layout on nodes, and nodes with
+/// the same classes.
 ///
-/// `node` says on which node a rank lies, `link` numbers what lies between two ranks.
+/// `node` is the node of a rank, `link` the kind of link between two ranks.
 /// Bodies are not copied: classes split from one class share its body.
 /// Errors: a peer outside the mesh.
 pub fn refine(
@@ -36,7 +36,7 @@ pub fn refine(
 }
 
 impl Classes {
-    /// Every rank a class of its own.
+    /// One class per rank.
     pub(super) fn of_ranks(program: &Program) -> Self {
         let ranks = program.mesh.ranks();
         Self::new(program, (0..ranks as u32).collect())
@@ -68,7 +68,7 @@ impl Classes {
         self.sizes.len()
     }
 
-    /// Whether there is no rank.
+    /// Whether there are no classes.
     pub fn is_empty(&self) -> bool {
         self.sizes.is_empty()
     }
@@ -77,16 +77,16 @@ impl Classes {
 /// Numbers for lists, in the order of their first appearance.
 #[derive(Default)]
 struct Interner {
-    known: HashMap<Vec<u32>, u32>,
+    numbers: HashMap<Vec<u32>, u32>,
 }
 
 impl Interner {
     fn number(&mut self, list: &[u32]) -> u32 {
-        if let Some(&number) = self.known.get(list) {
+        if let Some(&number) = self.numbers.get(list) {
             return number;
         }
-        let number = self.known.len() as u32;
-        self.known.insert(list.to_vec(), number);
+        let number = self.numbers.len() as u32;
+        self.numbers.insert(list.to_vec(), number);
         number
     }
 }
@@ -119,18 +119,18 @@ pub(super) fn stable(
     }
 }
 
-/// Per group, a number for how its members lie on nodes and how many groups meet there.
-fn layouts(groups: &Groups, node_of: &[u32]) -> Vec<u32> {
+/// Per group, a number for its layout on nodes and the contention there.
+fn layouts(groups: &GroupSet, node_of: &[u32]) -> Vec<u32> {
     let mut interner = Interner::default();
     let mut list = Vec::new();
     groups
         .members
         .iter()
-        .zip(&groups.sharing)
-        .map(|(members, &sharing)| {
+        .zip(&groups.contention)
+        .map(|(members, &contention)| {
             let mut order: HashMap<u32, u32> = HashMap::new();
             list.clear();
-            list.push(sharing);
+            list.push(contention);
             for &rank in members {
                 let next = order.len() as u32;
                 list.push(*order.entry(node_of[rank]).or_insert(next));
@@ -140,7 +140,7 @@ fn layouts(groups: &Groups, node_of: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// One round: ranks stay together that are alike in everything around them.
+/// One round of refinement: ranks stay together that have the same surroundings.
 fn split(
     program: &Program,
     topology: &Topology,
@@ -190,5 +190,5 @@ fn split(
             interner.number(&list)
         })
         .collect();
-    (next, interner.known.len())
+    (next, interner.numbers.len())
 }

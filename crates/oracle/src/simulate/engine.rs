@@ -1,8 +1,8 @@
-//! The event loop: what happens when.
+//! The event loop of the simulation.
 
 use super::SimulateError;
-use super::path::Category;
-use super::schedule::{Duty, Player, Schedule};
+use super::costed_program::{CostedProgram, RankProgram, TaskCost};
+use super::critical_path::Category;
 use crate::cost::KernelCost;
 use partita_program::{Lane, TaskId};
 use partita_run::{Driver, Event, Trace};
@@ -13,37 +13,38 @@ use std::collections::{BinaryHeap, HashMap};
 /// A task of a participant in a step: `base[participant] + step * tasks + task`.
 pub(super) type Instance = usize;
 
-/// What the simulation knows of an instance.
+/// Start, end and causes of an instance.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
+pub(super) struct TaskRecord {
     /// NaN until it has started.
     pub start: f64,
     pub end: f64,
-    /// The instance whose completion let it start; none at the beginning.
+    /// The instance whose completion made it ready; none at the start of the simulation.
     pub trigger: Option<u32>,
-    /// The instance whose start was the last one that it waited for: its own, a peer's, a member's.
-    pub decider: u32,
-    /// Part of the time since then that is latency.
+    /// The instance that started last of those it needs: itself, or the task of a peer or member.
+    /// Its completion counts from that start.
+    pub last_start: u32,
+    /// The latency in the time since then.
     pub latency: f64,
-    /// Peers that have not started.
-    waits: u32,
-    /// The kernel at whose end it was delivered, where that was later than its own end.
-    pub held_by: Option<u32>,
-    /// Of the completion that stands.
+    /// Peers that have not started yet.
+    missing_peers: u32,
+    /// The kernel at whose end its completion was noticed, if that is later than its own end.
+    pub deferred_by: Option<u32>,
+    /// Version of the completion event that is valid.
     version: u32,
 }
 
-/// All that happened.
-pub(super) struct Played {
-    pub records: Vec<Record>,
+/// Starts and ends of all instances.
+pub(super) struct Timeline {
+    pub records: Vec<TaskRecord>,
     /// First instance of each participant, and the end of all.
     pub base: Vec<Instance>,
     pub traces: Vec<Vec<Trace>>,
-    /// Seconds by which messages and collectives held a kernel up.
+    /// Delays of kernels by the host overhead of messages and collectives.
     pub stalls: HashMap<Instance, Vec<(Category, f64)>>,
 }
 
-impl Played {
+impl Timeline {
     pub fn makespan(&self) -> f64 {
         self.records
             .iter()
@@ -52,8 +53,8 @@ impl Played {
     }
 
     /// Participant, step and task of an instance.
-    pub fn locate(&self, schedule: &Schedule<'_>, instance: Instance) -> (usize, usize, usize) {
-        let tasks = |at: usize| schedule.participants[at].duties.len();
+    pub fn locate(&self, program: &CostedProgram<'_>, instance: Instance) -> (usize, usize, usize) {
+        let tasks = |at: usize| program.participants[at].costs.len();
         let participant = self.base.partition_point(|&base| base <= instance) - 1;
         let within = instance - self.base[participant];
         (
@@ -64,7 +65,7 @@ impl Played {
     }
 }
 
-/// The completion of an instance; `version` tells whether it still stands.
+/// The completion event of an instance, stale unless `version` is that of the instance's record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Completion {
     time: f64,
@@ -91,7 +92,7 @@ impl PartialOrd for Completion {
     }
 }
 
-/// A kernel under way.
+/// A running kernel.
 #[derive(Clone, Copy)]
 struct Running {
     instance: Instance,
@@ -100,74 +101,76 @@ struct Running {
     cost: KernelCost,
 }
 
-/// Host time of a communication that began when no kernel ran.
-struct Debt {
-    begin: f64,
+/// Host overhead of a communication that started while no kernel ran. Kernels that start before `end`
+/// are delayed by what is left of it.
+struct Overhead {
+    start: f64,
     end: f64,
     seconds: f64,
     category: Category,
 }
 
-struct State<'p> {
+/// The simulated state of a participant.
+struct RankState<'p> {
     driver: Driver<'p>,
     step: usize,
     running: Option<Running>,
-    debts: Vec<Debt>,
-    /// What has come while the kernel runs, to be seen at its end.
-    held: Vec<Completion>,
+    pending_overheads: Vec<Overhead>,
+    /// Completions during the running kernel, to be noticed at its end.
+    deferred: Vec<Completion>,
     traces: Vec<Trace>,
 }
 
 pub(super) struct Engine<'s, 'p> {
-    schedule: &'s Schedule<'p>,
+    program: &'s CostedProgram<'p>,
     steps: usize,
-    states: Vec<State<'p>>,
+    states: Vec<RankState<'p>>,
     heap: BinaryHeap<Reverse<Completion>>,
-    /// Instances that wait for an instance to start, with the delay and latency of the messages.
+    /// By instance, the instances that wait for its start, with delay and latency of their messages.
     waiters: HashMap<Instance, Vec<(Instance, f64, f64)>>,
-    /// Instances that have come to a meeting of a step.
+    /// Instances that have arrived at a rendezvous, by step and rendezvous.
     arrived: HashMap<(usize, usize), Vec<Instance>>,
-    /// Kernels under way, by node.
+    /// Running kernels by node.
     computing: Vec<usize>,
-    played: Played,
+    timeline: Timeline,
 }
 
 impl<'s, 'p> Engine<'s, 'p> {
-    pub fn new(schedule: &'s Schedule<'p>, steps: usize) -> Self {
+    pub fn new(program: &'s CostedProgram<'p>, steps: usize) -> Self {
         let mut base = Vec::new();
         let mut next = 0;
-        for player in &schedule.participants {
+        for program in &program.participants {
             base.push(next);
-            next += player.duties.len() * steps;
+            next += program.costs.len() * steps;
         }
-        let blank = Record {
+        let unstarted = TaskRecord {
             start: f64::NAN,
             end: 0.0,
             trigger: None,
-            decider: 0,
+            last_start: 0,
             latency: 0.0,
-            waits: 0,
-            held_by: None,
+            missing_peers: 0,
+            deferred_by: None,
             version: 0,
         };
-        let state = |player: &Player<'p>| State {
-            driver: Driver::new(player.body),
+        let state = |program: &RankProgram<'p>| RankState {
+            driver: Driver::new(program.body),
             step: 0,
             running: None,
-            debts: Vec::new(),
-            held: Vec::new(),
-            traces: (0..steps).map(|step| blank_trace(player, step)).collect(),
+            pending_overheads: Vec::new(),
+            deferred: Vec::new(),
+            traces: (0..steps).map(|step| empty_trace(program, step)).collect(),
         };
         Self {
-            schedule,
+            program,
             steps,
-            states: schedule.participants.iter().map(state).collect(),
+            states: program.participants.iter().map(state).collect(),
             heap: BinaryHeap::new(),
             waiters: HashMap::new(),
             arrived: HashMap::new(),
-            computing: vec![0; schedule.crowds.len()],
-            played: Played {
-                records: vec![blank; next],
+            computing: vec![0; program.co_located.len()],
+            timeline: Timeline {
+                records: vec![unstarted; next],
                 base,
                 traces: Vec::new(),
                 stalls: HashMap::new(),
@@ -175,26 +178,26 @@ impl<'s, 'p> Engine<'s, 'p> {
         }
     }
 
-    pub fn run(mut self) -> Result<Played, SimulateError> {
+    pub fn run(mut self) -> Result<Timeline, SimulateError> {
         for participant in 0..self.states.len() {
             self.start_ready(participant, 0.0, None);
         }
         while let Some(Reverse(completion)) = self.heap.pop() {
-            if self.stands(&completion) && !self.held_back(completion) {
+            if self.is_current(&completion) && !self.defer(completion) {
                 self.complete(completion);
             }
         }
-        for (state, player) in self.states.iter().zip(&self.schedule.participants) {
-            if state.step < self.steps && !player.duties.is_empty() {
-                return Err(SimulateError::Standstill {
-                    rank: player.who.rank,
+        for (state, program) in self.states.iter().zip(&self.program.participants) {
+            if state.step < self.steps && !program.costs.is_empty() {
+                return Err(SimulateError::Deadlock {
+                    rank: program.participant.rank,
                     step: state.step,
                     open: state.driver.open(),
                 });
             }
         }
-        self.played.traces = self.states.into_iter().map(|state| state.traces).collect();
-        Ok(self.played)
+        self.timeline.traces = self.states.into_iter().map(|state| state.traces).collect();
+        Ok(self.timeline)
     }
 
     fn instance(&self, participant: usize, task: usize) -> Instance {
@@ -202,69 +205,70 @@ impl<'s, 'p> Engine<'s, 'p> {
     }
 
     fn instance_in(&self, participant: usize, step: usize, task: usize) -> Instance {
-        let tasks = self.schedule.participants[participant].duties.len();
-        self.played.base[participant] + step * tasks + task
+        let tasks = self.program.participants[participant].costs.len();
+        self.timeline.base[participant] + step * tasks + task
     }
 
-    /// False for the completion of a kernel whose end has moved since.
-    fn stands(&self, completion: &Completion) -> bool {
-        self.played.records[completion.instance].version == completion.version
+    /// False for a stale event: the end of its kernel has moved since.
+    fn is_current(&self, completion: &Completion) -> bool {
+        self.timeline.records[completion.instance].version == completion.version
     }
 
-    /// Where a rank delivers between kernels only, what comes during one is seen at its end.
-    fn held_back(&mut self, completion: Completion) -> bool {
-        if !self.schedule.delivers_between_kernels {
+    /// Whether the completion is put off to the end of the running kernel, since the rank polls between
+    /// kernels only.
+    fn defer(&mut self, completion: Completion) -> bool {
+        if !self.program.polls_between_kernels {
             return false;
         }
-        let record = &mut self.played.records[completion.instance];
+        let record = &mut self.timeline.records[completion.instance];
         let state = &mut self.states[completion.participant];
         match state.running {
             Some(running)
                 if running.instance != completion.instance
                     && running.end > completion.time
-                    && record.held_by.is_none() =>
+                    && record.deferred_by.is_none() =>
             {
-                record.held_by = Some(running.instance as u32);
-                state.held.push(completion);
+                record.deferred_by = Some(running.instance as u32);
+                state.deferred.push(completion);
                 true
             }
             Some(_) | None => false,
         }
     }
 
-    /// The kernel of a participant has ended.
-    fn release(&mut self, participant: usize, now: f64) {
+    /// Ends the running kernel of a participant, and delivers what was deferred to its end.
+    fn end_kernel(&mut self, participant: usize, now: f64) {
         self.states[participant].running = None;
-        for completion in std::mem::take(&mut self.states[participant].held) {
-            self.played.records[completion.instance].end = now;
+        for completion in std::mem::take(&mut self.states[participant].deferred) {
+            self.timeline.records[completion.instance].end = now;
             self.heap.push(Reverse(Completion {
                 time: now,
                 ..completion
             }));
         }
-        self.crowd_changes(participant, false, now);
+        self.rescale_co_located(participant, false, now);
     }
 
-    /// A kernel of a participant has begun or ended, so that those of its node go on at another pace.
-    fn crowd_changes(&mut self, participant: usize, is_begun: bool, now: f64) {
-        let schedule = self.schedule;
-        if schedule.crowds.is_empty() {
+    /// Rescales the remaining time of the other kernels of a node after one has started or ended.
+    fn rescale_co_located(&mut self, participant: usize, is_start: bool, now: f64) {
+        let program = self.program;
+        if program.co_located.is_empty() {
             return;
         }
-        let node = schedule.participants[participant].node;
-        let crowd = &schedule.crowds[node];
+        let node = program.participants[participant].node;
+        let co_located = &program.co_located[node];
         let before = self.computing[node];
-        let after = if is_begun { before + 1 } else { before - 1 };
+        let after = if is_start { before + 1 } else { before - 1 };
         self.computing[node] = after;
-        for &other in crowd {
+        for &other in co_located {
             let Some(running) = self.states[other].running else {
                 continue;
             };
-            let pace = |computing| running.cost.among(computing, crowd.len()).0;
-            if other == participant || running.end <= now || pace(before) == 0.0 {
+            let seconds = |computing| running.cost.among(computing, co_located.len()).0;
+            if other == participant || running.end <= now || seconds(before) == 0.0 {
                 continue;
             }
-            let end = now + (running.end - now) * pace(after) / pace(before);
+            let end = now + (running.end - now) * seconds(after) / seconds(before);
             self.reschedule(other, running, end);
         }
     }
@@ -272,7 +276,7 @@ impl<'s, 'p> Engine<'s, 'p> {
     fn reschedule(&mut self, participant: usize, running: Running, end: f64) {
         let moved = Running { end, ..running };
         self.states[participant].running = Some(moved);
-        let record = &mut self.played.records[moved.instance];
+        let record = &mut self.timeline.records[moved.instance];
         record.end = end;
         record.version += 1;
         let version = record.version;
@@ -293,14 +297,14 @@ impl<'s, 'p> Engine<'s, 'p> {
             task,
             ..
         } = completion;
-        let record = &mut self.played.records[instance];
-        // Those that were put off to later than this are void, too.
+        let record = &mut self.timeline.records[instance];
+        // Events that were put off to later than this become stale, too.
         record.version += 1;
         let start = record.start;
         let steps = self.steps;
         let running = self.states[participant].running;
         if running.is_some_and(|running| running.instance == instance) {
-            self.release(participant, time);
+            self.end_kernel(participant, time);
         }
         let state = &mut self.states[participant];
         let id = TaskId(task as u32);
@@ -322,77 +326,77 @@ impl<'s, 'p> Engine<'s, 'p> {
     fn start_ready(&mut self, participant: usize, now: f64, trigger: Option<u32>) {
         while let Some(TaskId(task)) = self.states[participant].driver.next_ready() {
             let instance = self.instance(participant, task as usize);
-            let record = &mut self.played.records[instance];
+            let record = &mut self.timeline.records[instance];
             record.start = now;
             record.end = now;
             record.trigger = trigger;
-            record.decider = instance as u32;
-            self.begin(participant, task as usize, instance, now);
+            record.last_start = instance as u32;
+            self.start(participant, task as usize, instance, now);
         }
     }
 
-    fn begin(&mut self, participant: usize, task: usize, instance: Instance, now: f64) {
-        let schedule = self.schedule;
-        match &schedule.participants[participant].duties[task] {
-            Duty::Alone { cost } => self.begin_alone(participant, task, instance, *cost),
-            Duty::Exchange { peers, .. } => {
+    fn start(&mut self, participant: usize, task: usize, instance: Instance, now: f64) {
+        let program = self.program;
+        match &program.participants[participant].costs[task] {
+            TaskCost::Local { cost } => self.start_local(participant, task, instance, *cost),
+            TaskCost::Exchange { peers, .. } => {
                 let step = self.states[participant].step;
                 for peer in peers {
                     let other = self.instance_in(peer.participant, step, peer.task);
-                    let has_come = !self.played.records[other].start.is_nan();
+                    let has_come = !self.timeline.records[other].start.is_nan();
                     if other == instance || has_come || !peer.is_awaited {
                         self.arrive(instance, now + peer.delay, instance, peer.latency);
                     } else {
-                        self.played.records[instance].waits += 1;
+                        self.timeline.records[instance].missing_peers += 1;
                         let waiting = (instance, peer.delay, peer.latency);
                         self.waiters.entry(other).or_default().push(waiting);
                     }
                 }
-                if self.played.records[instance].waits == 0 {
-                    self.settle(instance, now);
+                if self.timeline.records[instance].missing_peers == 0 {
+                    self.schedule_completion(instance, now);
                 }
                 for (waiter, delay, latency) in self.waiters.remove(&instance).unwrap_or_default() {
                     self.arrive(waiter, now + delay, instance, latency);
-                    self.played.records[waiter].waits -= 1;
-                    if self.played.records[waiter].waits == 0 {
-                        self.settle(waiter, now);
+                    self.timeline.records[waiter].missing_peers -= 1;
+                    if self.timeline.records[waiter].missing_peers == 0 {
+                        self.schedule_completion(waiter, now);
                     }
                 }
             }
-            Duty::Collective {
-                meeting,
+            TaskCost::Collective {
+                rendezvous,
                 latency,
                 seconds,
                 ..
             } => {
-                let key = (self.states[participant].step, *meeting);
+                let key = (self.states[participant].step, *rendezvous);
                 let present = self.arrived.entry(key).or_default();
                 present.push(instance);
-                if present.len() < schedule.meetings[*meeting] {
+                if present.len() < program.rendezvous_sizes[*rendezvous] {
                     return;
                 }
                 for member in self.arrived.remove(&key).unwrap_or_default() {
                     self.arrive(member, now + seconds, instance, *latency);
-                    self.settle(member, now);
+                    self.schedule_completion(member, now);
                 }
             }
         }
     }
 
-    /// Messages of an instance arrive at `time` because `decider` has started.
-    fn arrive(&mut self, instance: Instance, time: f64, decider: Instance, latency: f64) {
-        let record = &mut self.played.records[instance];
+    /// The messages between an instance and `last_start`, which has just started, arrive at `time`.
+    fn arrive(&mut self, instance: Instance, time: f64, last_start: Instance, latency: f64) {
+        let record = &mut self.timeline.records[instance];
         if time >= record.end {
             record.end = time;
-            record.decider = decider as u32;
+            record.last_start = last_start as u32;
             record.latency = latency;
         }
     }
 
-    /// The end of a communication is known: it will complete then, and costs its host meanwhile.
-    fn settle(&mut self, instance: Instance, now: f64) {
-        let (participant, _, task) = self.played.locate(self.schedule, instance);
-        let time = self.played.records[instance].end;
+    /// Queues the completion of a communication whose end is known, and charges its host overhead.
+    fn schedule_completion(&mut self, instance: Instance, now: f64) {
+        let (participant, _, task) = self.timeline.locate(self.program, instance);
+        let time = self.timeline.records[instance].end;
         self.heap.push(Reverse(Completion {
             time,
             instance,
@@ -400,22 +404,22 @@ impl<'s, 'p> Engine<'s, 'p> {
             task,
             version: 0,
         }));
-        let player = &self.schedule.participants[participant];
-        let seconds = match &player.duties[task] {
-            Duty::Alone { .. } => 0.0,
-            Duty::Exchange { host, .. } | Duty::Collective { host, .. } => *host,
+        let program = &self.program.participants[participant];
+        let seconds = match &program.costs[task] {
+            TaskCost::Local { .. } => 0.0,
+            TaskCost::Exchange { host, .. } | TaskCost::Collective { host, .. } => *host,
         };
         if seconds == 0.0 {
             return;
         }
-        let category = Category::of(&player.body.tasks[task]);
+        let category = Category::of(&program.body.tasks[task]);
         match self.states[participant].running {
-            // A kernel that ends now is through, even if its completion has yet to be looked at.
+            // A kernel that ends now is not delayed, even if its completion event is still queued.
             Some(running) if running.end > now => {
-                self.hold_up(participant, running, seconds, category);
+                self.delay_kernel(participant, running, seconds, category);
             }
-            Some(_) | None => self.states[participant].debts.push(Debt {
-                begin: now,
+            Some(_) | None => self.states[participant].pending_overheads.push(Overhead {
+                start: now,
                 end: time,
                 seconds,
                 category,
@@ -423,45 +427,51 @@ impl<'s, 'p> Engine<'s, 'p> {
         }
     }
 
-    fn hold_up(&mut self, participant: usize, running: Running, seconds: f64, category: Category) {
-        self.note_stall(running.instance, category, seconds);
+    fn delay_kernel(
+        &mut self,
+        participant: usize,
+        running: Running,
+        seconds: f64,
+        category: Category,
+    ) {
+        self.record_stall(running.instance, category, seconds);
         self.reschedule(participant, running, running.end + seconds);
     }
 
-    fn note_stall(&mut self, instance: Instance, category: Category, seconds: f64) {
-        self.played
+    fn record_stall(&mut self, instance: Instance, category: Category, seconds: f64) {
+        self.timeline
             .stalls
             .entry(instance)
             .or_default()
             .push((category, seconds));
     }
 
-    fn begin_alone(
+    fn start_local(
         &mut self,
         participant: usize,
         task: usize,
         instance: Instance,
         cost: KernelCost,
     ) {
-        let now = self.played.records[instance].start;
-        let player = &self.schedule.participants[participant];
-        let is_kernel = match player.body.tasks[task].work.lane() {
+        let now = self.timeline.records[instance].start;
+        let program = &self.program.participants[participant];
+        let is_kernel = match program.body.tasks[task].work.lane() {
             Lane::Compute => true,
             Lane::Exchange | Lane::Collective | Lane::Io => false,
         };
         let mut end = now + cost.together.0;
         if is_kernel {
-            if let Some(crowd) = self.schedule.crowds.get(player.node) {
-                let computing = self.computing[player.node] + 1;
-                end = now + cost.among(computing, crowd.len()).0;
+            if let Some(co_located) = self.program.co_located.get(program.node) {
+                let computing = self.computing[program.node] + 1;
+                end = now + cost.among(computing, co_located.len()).0;
             }
-            for debt in std::mem::take(&mut self.states[participant].debts) {
-                if debt.end <= now {
+            for overhead in std::mem::take(&mut self.states[participant].pending_overheads) {
+                if overhead.end <= now {
                     continue;
                 }
-                let left = (debt.end - now) / (debt.end - debt.begin);
-                end += debt.seconds * left;
-                self.note_stall(instance, debt.category, debt.seconds * left);
+                let left = (overhead.end - now) / (overhead.end - overhead.start);
+                end += overhead.seconds * left;
+                self.record_stall(instance, overhead.category, overhead.seconds * left);
             }
             self.states[participant].running = Some(Running {
                 instance,
@@ -469,9 +479,9 @@ impl<'s, 'p> Engine<'s, 'p> {
                 end,
                 cost,
             });
-            self.crowd_changes(participant, true, now);
+            self.rescale_co_located(participant, true, now);
         }
-        self.played.records[instance].end = end;
+        self.timeline.records[instance].end = end;
         self.heap.push(Reverse(Completion {
             time: end,
             instance,
@@ -482,10 +492,10 @@ impl<'s, 'p> Engine<'s, 'p> {
     }
 }
 
-fn blank_trace(player: &Player<'_>, step: usize) -> Trace {
+fn empty_trace(program: &RankProgram<'_>, step: usize) -> Trace {
     Trace {
-        rank: player.who.rank,
+        rank: program.participant.rank,
         step: step as u64,
-        events: Vec::with_capacity(player.duties.len()),
+        events: Vec::with_capacity(program.costs.len()),
     }
 }

@@ -11,10 +11,10 @@ pub(super) struct Topology {
     pub offsets: Vec<Vec<Offset>>,
     /// Per rank, its peers, in the order of its body's offsets.
     pub peers: Vec<Vec<u32>>,
-    /// Per body, its kinds of groups as indices of `groups`.
+    /// Per body, the kinds of groups of its collectives, as indices into `groups`.
     pub body_groups: Vec<Vec<usize>>,
-    /// Per kind of group of a collective, the groups of that kind.
-    pub groups: Vec<Groups>,
+    /// Per kind of group, the groups of that kind.
+    pub groups: Vec<GroupSet>,
     /// Per rank, its node, numbered densely.
     pub node_of: Vec<u32>,
     /// Per node, its ranks, ascending.
@@ -22,19 +22,19 @@ pub(super) struct Topology {
 }
 
 /// The groups of one kind.
-pub(super) struct Groups {
-    /// The kind.
+pub(super) struct GroupSet {
     pub kind: Group,
     /// Per rank, its group.
     pub group_of: Vec<u32>,
     /// Per group, its members, ascending.
     pub members: Vec<Vec<Rank>>,
-    /// Per group, the most groups that meet on a node of its members; 1 within a node.
-    pub sharing: Vec<u32>,
+    /// Per group, the most groups that share the network adapters of a node of its members; 1 within a
+    /// node.
+    pub contention: Vec<u32>,
 }
 
 impl Topology {
-    /// `node` says on which node a rank lies.
+    /// `node` is the node of a rank.
     pub fn new(program: &Program, node: &dyn Fn(Rank) -> usize) -> Result<Self, SimulateError> {
         let ranks = program.mesh.ranks();
         let offsets: Vec<Vec<Offset>> = program.bodies.iter().map(body_offsets).collect();
@@ -53,7 +53,7 @@ impl Topology {
         let distinct: Vec<Group> = distinct.into_iter().collect();
         let groups = distinct
             .iter()
-            .map(|&kind| Groups::new(program, kind, &node_of, &node_ranks))
+            .map(|&kind| GroupSet::new(program, kind, &node_of, &node_ranks))
             .collect();
         let body_groups = kinds
             .iter()
@@ -129,7 +129,7 @@ fn nodes(ranks: usize, node: &dyn Fn(Rank) -> usize) -> (Vec<u32>, Vec<Vec<Rank>
     (node_of, node_ranks)
 }
 
-impl Groups {
+impl GroupSet {
     fn new(program: &Program, kind: Group, node_of: &[u32], node_ranks: &[Vec<Rank>]) -> Self {
         let mesh = &program.mesh;
         let mut number: HashMap<Rank, u32> = HashMap::new();
@@ -144,18 +144,18 @@ impl Groups {
             members[group as usize].push(rank);
             group_of.push(group);
         }
-        let sharing = sharing(&members, &group_of, node_of, node_ranks);
+        let contention = contention(&members, &group_of, node_of, node_ranks);
         Self {
             kind,
             group_of,
             members,
-            sharing,
+            contention,
         }
     }
 }
 
-/// How many groups that leave a node meet on the fullest node of each group.
-fn sharing(
+/// How many groups send over the network adapters of the busiest node of each group.
+fn contention(
     members: &[Vec<Rank>],
     group_of: &[u32],
     node_of: &[u32],
@@ -165,7 +165,7 @@ fn sharing(
         .iter()
         .map(|group| group.iter().any(|&rank| node_of[rank] != node_of[group[0]]))
         .collect();
-    let meeting: Vec<u32> = node_ranks
+    let per_node: Vec<u32> = node_ranks
         .iter()
         .map(|ranks| {
             let groups: BTreeSet<u32> = ranks.iter().map(|&rank| group_of[rank]).collect();
@@ -181,7 +181,7 @@ fn sharing(
         .map(|(group, &leaves)| {
             let most = group
                 .iter()
-                .map(|&rank| meeting[node_of[rank] as usize])
+                .map(|&rank| per_node[node_of[rank] as usize])
                 .max();
             if leaves { most.unwrap_or(1) } else { 1 }
         })

@@ -1,17 +1,17 @@
 //! The machine file of a calibration.
 
-use super::day::today;
 use crate::host::Host;
 use crate::kernel_set::KernelSet;
 use crate::local_machine::{CalibrationRun, Ranks};
 use partita_cluster::{
     Basis, Calibration, CalibrationError, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
-    InterLink, IntraLink, Io, Law, Links, Machine, MeasuredKernel, Share,
+    InterLink, IntraLink, Io, LinearFit, Links, Machine, MeasuredKernel, Share,
 };
 use partita_oracle::Features;
-use partita_oracle::{Errors, LinkFit, Sample, Validation};
+use partita_oracle::{CrossValidation, ErrorStatistics, KernelSample, LinkFit};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, upper_median};
 use std::collections::BTreeMap;
+use time::OffsetDateTime;
 
 fn fact<T>(value: T, basis: Basis, source: &str) -> Fact<T> {
     Fact {
@@ -27,7 +27,7 @@ pub fn machine(
     host: &Host,
     ranks: &Ranks,
     found: &CalibrationRun,
-    validation: &Validation,
+    validation: &CrossValidation,
 ) -> (Machine, Calibration) {
     let world = ranks
         .library
@@ -85,7 +85,7 @@ pub fn machine(
 }
 
 fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
-    let rate = |sample: &&Sample| sample.features.flops / sample.cost.together.0;
+    let rate = |sample: &&KernelSample| sample.features.flops / sample.cost.together.0;
     let of = |family: &str| -> Vec<f64> {
         let all = found.kernels.iter();
         all.filter(|sample| sample.features.family == family)
@@ -157,11 +157,11 @@ fn calibration(
     host: &Host,
     ranks: &Ranks,
     found: &CalibrationRun,
-    validation: &Validation,
+    validation: &CrossValidation,
     world: String,
 ) -> Calibration {
-    let row = |sample: &Sample| {
-        let Sample { features, cost } = sample;
+    let row = |sample: &KernelSample| {
+        let KernelSample { features, cost } = sample;
         MeasuredKernel(
             features.family.clone(),
             features.flops,
@@ -171,20 +171,21 @@ fn calibration(
             Seconds(rounded(cost.together.0)),
         )
     };
-    let laws = |fits: &BTreeMap<usize, LinkFit>| -> BTreeMap<String, Law> {
-        let one = |(members, fit): (&usize, &LinkFit)| (members.to_string(), law(fit));
+    let fits = |fits: &BTreeMap<usize, LinkFit>| -> BTreeMap<String, LinearFit> {
+        let one = |(members, fit): (&usize, &LinkFit)| (members.to_string(), linear_fit(fit));
         fits.iter().map(one).collect()
     };
     let costs = &found.costs;
     let collectives = [
-        ("allreduce", laws(&costs.allreduce)),
-        ("allgather", laws(&costs.allgather)),
-        ("reduce_scatter", laws(&costs.reduce_scatter)),
-        ("alltoall", laws(&costs.alltoall)),
+        ("allreduce", fits(&costs.allreduce)),
+        ("allgather", fits(&costs.allgather)),
+        ("reduce_scatter", fits(&costs.reduce_scatter)),
+        ("alltoall", fits(&costs.alltoall)),
     ];
-    let known = collectives.into_iter().filter(|(_, laws)| !laws.is_empty());
+    let known = collectives.into_iter().filter(|(_, fits)| !fits.is_empty());
     Calibration {
-        date: today(),
+        // In UTC, as in 2026-11-22.
+        date: OffsetDateTime::now_utc().date().to_string(),
         processor: host.processor.clone().unwrap_or_default(),
         cores: ranks.cores.len(),
         simd: host.simd.to_owned(),
@@ -193,15 +194,15 @@ fn calibration(
         ranks: ranks.count,
         threads: ranks.threads,
         validation: error_of(&validation.all),
-        message: costs.message.as_ref().map(law),
-        collectives: known.map(|(name, laws)| (name.to_owned(), laws)).collect(),
+        message: costs.message.as_ref().map(linear_fit),
+        collectives: known.map(|(name, fits)| (name.to_owned(), fits)).collect(),
         coordinates: Features::NAMES.map(str::to_owned).to_vec(),
         measured: found.kernels.iter().map(row).collect(),
     }
 }
 
-fn law(fit: &LinkFit) -> Law {
-    Law {
+fn linear_fit(fit: &LinkFit) -> LinearFit {
+    LinearFit {
         latency: fit.latency.0,
         seconds_per_byte: fit.seconds_per_byte,
         host_seconds_per_byte: fit.host_seconds_per_byte,
@@ -209,7 +210,7 @@ fn law(fit: &LinkFit) -> Law {
 }
 
 /// Errors in the form of a machine file.
-pub fn error_of(errors: &Errors) -> CalibrationError {
+pub fn error_of(errors: &ErrorStatistics) -> CalibrationError {
     CalibrationError {
         kernels: errors.kernels,
         median: rounded(errors.median),
@@ -223,14 +224,14 @@ fn rounded(value: f64) -> f64 {
     format!("{value:.4e}").parse().unwrap_or(value)
 }
 
-/// The machine file, with what it rests on at its head.
+/// The machine file, with a summary of the calibration at its head.
 pub fn text(machine: &Machine, calibration: &Calibration, passes: usize) -> String {
     let CalibrationError {
         kernels, median, ..
     } = calibration.validation;
     format!(
-        "# Measured by `partita calibrate` on {}, {}, in {passes} pass{}.\n# Of {kernels} kernels that the laws \
-         had not seen, half are estimated within {:.1} %.\n\n{}",
+        "# Measured by `partita calibrate` on {}, {}, in {passes} pass{}.\n# Cross-validation: half of \
+         {kernels} kernels are estimated within {:.1} %.\n\n{}",
         calibration.date,
         calibration.world,
         if passes == 1 { "" } else { "es" },

@@ -15,7 +15,7 @@ use partita_program::Program;
 use partita_run::{Arena, PackedTensor, RunError, Transport};
 use partita_session::{Outcome, PersistentTensor, RunEnd, Session};
 use partita_space::{Bytes, Rank, Seconds};
-use partita_tune::{LinkTimes, OwnTimes, TuneError, link_times_of_ranks, measure_links_of_rank};
+use partita_tune::{LinkTimes, RankTimes, TuneError, link_times_of_ranks, measure_links_of_rank};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -259,7 +259,7 @@ impl<'c> Job<'c> {
         };
         let own = measure_links_of_rank((self.rank, self.size), &groups, &known, &mut transports);
         let own = own.map_err(LaunchError::Links)?;
-        let all: Vec<OwnTimes> = self.gather(&own)?;
+        let all: Vec<RankTimes> = self.gather(&own)?;
         let found = match self.rank {
             0 => link_times_of_ranks(&groups, &known, &all),
             _ => LinkTimes::default(),

@@ -1,20 +1,20 @@
 //! Axes of figures, linear and logarithmic.
 
 use super::svg::{Anchor, Stroke, Svg, color};
-use partita_space::{Bytes, Seconds};
+use partita_space::{Bytes, Seconds, Unit, UnitTable};
 
-/// From values to places in a figure.
+/// Maps values to positions in a figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// The least and the greatest value.
     values: [f64; 2],
-    /// Where they lie.
+    /// Their positions.
     places: [f64; 2],
     is_logarithmic: bool,
 }
 
 impl Scale {
-    /// Equal steps for equal differences, from 0 to a round number above `most`.
+    /// A linear axis from 0 to a round number above `most`.
     pub fn linear(most: f64, places: [f64; 2]) -> Self {
         let step = round_step(most);
         let top = (most / step).ceil().max(1.0) * step;
@@ -25,7 +25,7 @@ impl Scale {
         }
     }
 
-    /// Equal steps for equal differences, from 0 to exactly `most`.
+    /// A linear axis from 0 to exactly `most`.
     pub fn exact(most: f64, places: [f64; 2]) -> Self {
         Self {
             values: [0.0, most],
@@ -34,7 +34,7 @@ impl Scale {
         }
     }
 
-    /// Equal steps for equal ratios, a little beyond both values, which are positive.
+    /// A logarithmic axis a little beyond both values, which are positive.
     pub fn logarithmic([least, most]: [f64; 2], places: [f64; 2]) -> Self {
         assert!(
             0.0 < least && least <= most,
@@ -48,26 +48,26 @@ impl Scale {
         }
     }
 
-    /// Where a value lies.
+    /// The position of a value.
     pub fn at(&self, value: f64) -> f64 {
         let ([least, most], [start, end]) = (self.values, self.places);
-        let part = match self.is_logarithmic {
-            true => (value / least).ln() / (most / least).ln(),
-            false => (value - least) / (most - least),
+        let part = if self.is_logarithmic {
+            (value / least).ln() / (most / least).ln()
+        } else {
+            (value - least) / (most - least)
         };
         start + part * (end - start)
     }
 
-    /// Round values between the ends, with their texts.
+    /// Ticks at round values, with their labels.
     pub fn ticks(&self) -> Vec<(f64, String)> {
         let [least, most] = self.values;
-        let values: Vec<f64> = match self.is_logarithmic {
-            true => round_ratios(least, most),
-            false => {
-                let step = round_step(most);
-                let count = (most / step + 1e-9) as usize;
-                (0..=count).map(|tick| tick as f64 * step).collect()
-            }
+        let values: Vec<f64> = if self.is_logarithmic {
+            round_ratios(least, most)
+        } else {
+            let step = round_step(most);
+            let count = (most / step + 1e-9) as usize;
+            (0..=count).map(|tick| tick as f64 * step).collect()
         };
         values
             .into_iter()
@@ -75,7 +75,7 @@ impl Scale {
             .collect()
     }
 
-    /// A vertical axis at `left` with its title, and faint lines as far as `right`.
+    /// Draws a vertical axis at `left` with its title, and grid lines up to `right`.
     pub fn draw_upward(&self, svg: &mut Svg, left: f64, right: f64, title: &str) {
         for (value, text) in self.ticks() {
             let y = self.at(value);
@@ -90,7 +90,7 @@ impl Scale {
         svg.upward((left - 52.0, (start + end) / 2.0), title);
     }
 
-    /// A horizontal axis at `bottom` with its title, and faint lines as far up as `top`.
+    /// Draws a horizontal axis at `bottom` with its title, and grid lines up to `top`.
     pub fn draw_across(&self, svg: &mut Svg, top: f64, bottom: f64, title: &str) {
         let mut free = f64::NEG_INFINITY;
         for (value, text) in self.ticks() {
@@ -111,7 +111,7 @@ impl Scale {
     }
 }
 
-/// The distance of about five round ticks below a value.
+/// Step of about five round ticks below a value.
 fn round_step(most: f64) -> f64 {
     if most <= 0.0 || !most.is_finite() {
         return 1.0;
@@ -123,7 +123,7 @@ fn round_step(most: f64) -> f64 {
     steps.into_iter().find(fits).unwrap_or(10.0 * power)
 }
 
-/// Round values of a logarithmic axis: the more of each power of ten, the fewer powers there are.
+/// Ticks of a logarithmic axis: more per decade if there are fewer decades.
 fn round_ratios(least: f64, most: f64) -> Vec<f64> {
     if most < 4.0 * least {
         let step = round_step(most - least);
@@ -143,7 +143,7 @@ fn round_ratios(least: f64, most: f64) -> Vec<f64> {
     all.filter(inside).collect()
 }
 
-/// A number without needless digits.
+/// A number without trailing zeros.
 pub fn plain(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 || size == 0.0 => 0,
@@ -152,29 +152,25 @@ pub fn plain(value: f64) -> String {
         size => (1.0 - size.log10().floor()) as usize,
     };
     let text = format!("{value:.digits$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
     }
 }
 
-/// The unit in which times up to this one are told, and how many seconds it has.
+/// The unit for times up to this one: its seconds and its name.
 pub fn time_unit(most: Seconds) -> (f64, &'static str) {
-    let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs")];
-    units
-        .into_iter()
-        .find(|(size, _)| most.0 >= *size)
-        .unwrap_or((1e-9, "ns"))
+    shown(UnitTable::TIME.shown(most.0))
 }
 
-/// The unit in which sizes up to this one are told, and how many bytes it has.
+/// The unit for sizes up to this one: its bytes and its name.
 pub fn size_unit(most: Bytes) -> (f64, &'static str) {
-    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let units = units.map(|(power, name)| ((1u64 << power) as f64, name));
-    units
-        .into_iter()
-        .find(|(size, _)| most.0 as f64 >= *size)
-        .unwrap_or((1.0, "B"))
+    shown(UnitTable::BYTES.shown(most.0 as f64))
+}
+
+fn shown(unit: Unit) -> (f64, &'static str) {
+    (unit.factor(), unit.name)
 }
 
 #[cfg(test)]

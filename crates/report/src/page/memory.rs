@@ -1,4 +1,4 @@
-//! Figure: the memory of the largest rank by what it is for.
+//! Figure: the memory of the largest rank by purpose.
 
 use super::axis::{Scale, size_unit};
 use super::svg::{Anchor, Stroke, Svg, WIDTH, color, shortened};
@@ -6,7 +6,7 @@ use partita::figures::{Figures, ranked};
 use partita_run::Footprint;
 use partita_space::Bytes;
 
-/// Of each of [`Footprint::items`]; a plan keeps no records, the last of them.
+/// Colors of [`Footprint::items`], without the records of a trace, which a plan does not have.
 const COLORS: [&str; 12] = [
     color::BLUE,
     color::SKY,
@@ -22,7 +22,7 @@ const COLORS: [&str; 12] = [
     color::FAINT,
 ];
 
-/// A strategy with its number in the ranking, if it has one.
+/// A strategy with its rank in the ranking, if it has one.
 fn name(facts: &Figures, strategy: &str) -> String {
     let mut ranking = ranked(&facts.candidates);
     match ranking.position(|(candidate, _)| candidate.strategy.to_string() == strategy) {
@@ -39,13 +39,13 @@ pub fn figure(facts: &Figures) -> String {
         .map(|(_, footprint)| footprint.total())
         .collect();
     let most = sums.iter().copied().max().unwrap_or_default();
-    // A limit far beyond all bars would leave nothing of them.
+    // A limit far beyond all bars would make them invisible.
     let shows_limit = facts.memory.0 <= 4 * most.0;
     let top = most.max(if shows_limit { facts.memory } else { most });
     let (unit, unit_name) = size_unit(top);
     let (left, right, row) = (300.0, WIDTH - 80.0, 26.0);
     let description = format!(
-        "One bar for each of {} strategies: what the largest rank holds when it holds most, by \
+        "One bar for each of {} strategies: peak memory of the largest rank, by \
          what it \
          is for; a rank may fill {}.",
         facts.itemized.len(),
@@ -111,8 +111,8 @@ fn draw_bar(
                 scale.at(end) - scale.at(start),
                 height,
             ];
-            let told = format!("{strategy}: {name}, {bytes}");
-            svg.bar(frame, color, &told);
+            let tooltip = format!("{strategy}: {name}, {bytes}");
+            svg.bar(frame, color, &tooltip);
         }
         start = end;
     }

@@ -1,9 +1,9 @@
-//! Colors, the same in all figures.
+//! Colors of categories.
 
 use super::svg::color;
 use partita_oracle::simulate::Category;
 
-/// The color of a heading of the breakdown, the same in all figures.
+/// The color of a category, the same in all figures.
 pub fn of(category: Category) -> &'static str {
     match category {
         Category::ForwardCompute => color::SKY,
@@ -17,7 +17,7 @@ pub fn of(category: Category) -> &'static str {
     }
 }
 
-/// All of them with their names.
+/// All categories with their colors.
 pub fn entries() -> [(&'static str, String); 8] {
     Category::ALL.map(|category| (of(category), category.to_string()))
 }

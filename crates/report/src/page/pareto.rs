@@ -1,4 +1,4 @@
-//! Figure: time against memory.
+//! Figure: time and memory of strategies.
 
 use super::axis::{Scale, size_unit, time_unit};
 use super::svg::{Anchor, Stroke, Svg, WIDTH, color};
@@ -10,12 +10,12 @@ const RIGHT: f64 = WIDTH - 30.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 380.0;
 
-/// The points that no other beats in both time and memory, by memory.
+/// The Pareto front, by memory.
 pub fn pareto(points: &[Point]) -> Vec<&Point> {
     partita::pareto(points, |point| (point.memory, point.seconds))
 }
 
-/// Letters for the points of the front: A to Z, then AA.
+/// Letters of the points of the front: A to Z, then AA.
 pub fn letter(index: usize) -> String {
     let last = char::from(b'A' + (index % 26) as u8);
     match index / 26 {
@@ -24,7 +24,7 @@ pub fn letter(index: usize) -> String {
     }
 }
 
-/// All strategies that were costed, in the plane of memory and time.
+/// All costed strategies by memory and time.
 pub fn figure(facts: &Figures) -> String {
     let front = pareto(&facts.points);
     let description = format!(
@@ -34,7 +34,7 @@ pub fn figure(facts: &Figures) -> String {
         facts.points.len(),
         front.len()
     );
-    let mut svg = Svg::new("front", "Time against memory", &description, BOTTOM + 46.0);
+    let mut svg = Svg::new("front", "Time and memory", &description, BOTTOM + 46.0);
     let memories = facts.points.iter().map(|point| point.memory);
     let seconds = facts.points.iter().map(|point| point.seconds.0);
     let (Some(most), Some(least)) = (memories.clone().max(), memories.min()) else {
@@ -46,7 +46,7 @@ pub fn figure(facts: &Figures) -> String {
         seconds.fold(f64::INFINITY, f64::min),
     );
     if fastest <= 0.0 || least.0 == 0 {
-        svg.label((LEFT, 60.0), Anchor::Start, "Nothing takes time.");
+        svg.label((LEFT, 60.0), Anchor::Start, "The steps take no time.");
         return svg.finish();
     }
     let shows_limit = facts.memory.0 <= 4 * most.0;
@@ -84,10 +84,11 @@ pub fn figure(facts: &Figures) -> String {
         Stroke::solid(color::ORANGE, 2.0),
     );
     for point in &facts.points {
-        let told = format!("{}: {}, {}", point.strategy, point.seconds, point.memory);
-        match point.fits {
-            true => svg.dot(at(point), 4.5, color::SKY, color::BLUE, &told),
-            false => svg.cross(at(point), 4.5, color::VERMILLION, &told),
+        let tooltip = format!("{}: {}, {}", point.strategy, point.seconds, point.memory);
+        if point.fits {
+            svg.dot(at(point), 4.5, color::SKY, color::BLUE, &tooltip)
+        } else {
+            svg.cross(at(point), 4.5, color::VERMILLION, &tooltip)
         }
     }
     draw_letters(&mut svg, &front, &at);
@@ -107,7 +108,7 @@ fn steps(places: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     steps
 }
 
-/// Beside the points of the front, where the letters before leave room.
+/// Letters beside the points of the front, unless they overlap.
 fn draw_letters(svg: &mut Svg, front: &[&Point], at: &dyn Fn(&Point) -> (f64, f64)) {
     let mut taken: Vec<(f64, f64)> = Vec::new();
     for (index, point) in front.iter().enumerate() {

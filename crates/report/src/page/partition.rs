@@ -7,39 +7,39 @@ use partita_space::{AXES, Axis, DIMS, Interval, Mesh, Rank, Region};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Light forms of the palette, on which black words can be read.
+/// Light colors of the palette, on which black text is readable.
 const TINTS: [&str; 7] = [
     "#abd9f4", "#f2cf80", "#80ceb9", "#f7f1a0", "#eaae80", "#e5bcd3", "#80b8d8",
 ];
-/// Slabs that are drawn; of more the first and the last.
+/// Most slabs that are drawn: the first ones and the last.
 const SLABS_MAX: usize = 16;
 const COLUMNS_MAX: usize = 8;
 /// Side of a face.
 const FACE_MAX: f64 = 220.0;
-/// How far a slab reaches back.
+/// Least and greatest drawn depth of a slab.
 const BACK: [f64; 2] = [10.0, 40.0];
-/// What is drawn of a halo at least, on each side of a cut.
+/// Least drawn width of a halo, on each side of a cut.
 const HALO_MIN: f64 = 2.0;
 
 /// Width and height of a stage.
 const BOX: [f64; 2] = [190.0, 108.0];
-/// Letters in a line of a stage.
+/// Most letters in a line of a stage.
 const LETTERS_MAX: usize = 23;
 
-/// How a sample is shared out.
+/// The partition of a sample over ranks.
 pub struct Partition {
-    /// Of the samples.
+    /// Distribution of the samples.
     place: Place,
-    /// Regions of the ranks that share the first samples, with those ranks.
+    /// Regions of the first samples, each with the ranks that hold it.
     shares: Vec<(Region, Vec<Rank>)>,
     /// Parts of the mini-batch.
     pub sample_parts: usize,
-    /// Width of the frame that messages fill, below and above, per dim.
+    /// Width of the halo below and above, per dim.
     pub halo: [[usize; 2]; 5],
 }
 
 impl Partition {
-    /// Of the samples that a program reads; none where it reads none.
+    /// None if the program reads no samples.
     pub fn of(program: &Program) -> Option<Self> {
         let tasks = program.bodies.iter().flat_map(|body| &body.tasks);
         let mut places = tasks.filter_map(|task| match &task.work {
@@ -74,7 +74,7 @@ impl Partition {
         })
     }
 
-    /// First and last sample of the ranks that are shown.
+    /// Samples of the ranks that are shown.
     fn samples(&self) -> Interval {
         self.shares[0].0.0[0]
     }
@@ -101,9 +101,10 @@ impl Partition {
     /// across.
     pub fn figure(&self) -> String {
         let slabs = self.parts(1);
-        let shown: Vec<usize> = match slabs.len() <= SLABS_MAX {
-            true => (0..slabs.len()).collect(),
-            false => (0..SLABS_MAX - 1).chain([slabs.len() - 1]).collect(),
+        let shown: Vec<usize> = if slabs.len() <= SLABS_MAX {
+            (0..slabs.len()).collect()
+        } else {
+            (0..SLABS_MAX - 1).chain([slabs.len() - 1]).collect()
         };
         let [_, depth, height, width, _] = self.place.shape;
         let columns = shown.len().min(COLUMNS_MAX);
@@ -121,11 +122,10 @@ impl Partition {
             face: [face, tall],
         };
         let samples = self.samples();
-        let title = format!("Who holds what of samples {}", inclusive(&samples));
+        let title = format!("Partition of samples {}", inclusive(&samples));
         let description = format!(
-            "A sample of {depth} x {height} x {width} positions in {} parts of depth, {} of \
-             height and {} of width; on each tile the ranks that hold it, hatched what neighbors \
-             hold too.",
+            "A sample of {depth} x {height} x {width} positions in {} parts along depth, {} along \
+             height and {} along width; each tile has its ranks, halos are hatched.",
             slabs.len(),
             self.parts(2).len(),
             self.parts(3).len()
@@ -166,11 +166,12 @@ impl Partition {
     }
 }
 
-/// How far a slab of so many planes reaches back at a scale; a picture has no depth.
+/// Drawn depth of a slab of so many planes; 0 for images.
 fn back(depth: usize, scale: f64, planes: usize) -> f64 {
-    match depth > 1 {
-        true => (0.5 * scale * planes as f64).clamp(BACK[0], BACK[1]),
-        false => 0.0,
+    if depth > 1 {
+        (0.5 * scale * planes as f64).clamp(BACK[0], BACK[1])
+    } else {
+        0.0
     }
 }
 
@@ -305,7 +306,7 @@ impl Sketch<'_> {
 
 const HATCH: &str = "url(#hatch)";
 
-/// The widest frames of some buffers along dims that are split; what lies along others is padding.
+/// The widest halos of some buffers along split dims; along others there is only padding.
 fn halo(program: &Program, is_meant: impl Fn(&Buffer) -> bool) -> [[usize; 2]; 5] {
     let mut widest = [[0; 2]; 5];
     for (body, rank) in program.bodies.iter().zip(program.representatives()) {
@@ -332,7 +333,7 @@ fn halo(program: &Program, is_meant: impl Fn(&Buffer) -> bool) -> [[usize; 2]; 5
     widest
 }
 
-/// `D 1 + 1, H 1 + 1`: positions below and above; empty where there is no halo.
+/// `D 1 + 1, H 1 + 1`: positions below and above; empty without a halo.
 pub fn halo_words(halo: &[[usize; 2]; 5]) -> String {
     let dims = DIMS
         .iter()
@@ -364,7 +365,7 @@ pub fn halos(program: &Program) -> Vec<(String, Vec<String>)> {
     groups
 }
 
-/// The stages of a pipeline with their layers and ranks; none where all ranks run all layers.
+/// The stages of a pipeline with their layers and ranks; none without a pipeline.
 pub fn stages(best: &Best) -> Option<String> {
     const COLUMNS: usize = 4;
     let places = best.strategy.stages.len();
@@ -408,7 +409,7 @@ pub fn stages(best: &Best) -> Option<String> {
     Some(svg.finish())
 }
 
-/// The words of a stage, whose ranks have these coordinates along the axis of stages.
+/// The text of a stage whose ranks have these coordinates along the axis of stages.
 fn draw_stage(svg: &mut Svg, [x, y]: [f64; 2], best: &Best, index: usize, on: Range<usize>) {
     let (strategy, world) = (&best.strategy, &best.program.mesh);
     let stage = &strategy.stages[index];
@@ -441,19 +442,20 @@ fn draw_stage(svg: &mut Svg, [x, y]: [f64; 2], best: &Best, index: usize, on: Ra
     }
 }
 
-/// What splits a mesh, in words.
+/// The split axes of a mesh, in words.
 fn split(mesh: &Mesh) -> String {
     let axes = AXES.into_iter().filter(|&axis| mesh.extent(axis) > 1);
     let words: Vec<String> = axes
         .map(|axis| format!("{}={}", axis.name(), mesh.extent(axis)))
         .collect();
-    match words.is_empty() {
-        true => "not split".to_owned(),
-        false => words.join(","),
+    if words.is_empty() {
+        "not split".to_owned()
+    } else {
+        words.join(",")
     }
 }
 
-/// Ascending numbers of ranks as ranges: `0–3, 8–11`.
+/// Ascending ranks as ranges: `0–3, 8–11`.
 fn ranges(ranks: impl IntoIterator<Item = usize>) -> String {
     let mut runs: BTreeMap<usize, usize> = BTreeMap::new();
     let mut last = None;
@@ -469,9 +471,12 @@ fn ranges(ranks: impl IntoIterator<Item = usize>) -> String {
             }
         }
     }
-    let run = |(start, end): (usize, usize)| match start == end {
-        true => start.to_string(),
-        false => format!("{start}–{end}"),
+    let run = |(start, end): (usize, usize)| {
+        if start == end {
+            start.to_string()
+        } else {
+            format!("{start}–{end}")
+        }
     };
     runs.into_iter().map(run).collect::<Vec<_>>().join(", ")
 }

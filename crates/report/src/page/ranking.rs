@@ -1,4 +1,4 @@
-//! Figure: the strategies of a plan by their time.
+//! Tables of the strategies of a plan.
 
 use super::pareto::{letter, pareto};
 use super::scaling::efficiency;
@@ -6,7 +6,7 @@ use super::svg::escape;
 use partita::figures::{Figures, ranked};
 use partita_oracle::Prediction;
 
-/// Rows of the ranking that are not folded.
+/// Rows of the ranking that are not collapsed.
 const ROWS_MAX: usize = 12;
 
 const HEAD: &str = "<thead><tr><th class=\"number\">#</th><th class=\"number\">step</th>\
@@ -63,12 +63,12 @@ fn row(number: usize, strategy: &str, prediction: &Prediction) -> String {
     )
 }
 
-/// A number for people, with the exact one in SI base units for programs.
+/// A rounded number, with the exact one in SI base units as data.
 fn datum(exact: impl std::fmt::Display, text: &str) -> String {
     format!("<data value=\"{exact}\">{}</data>", escape(text))
 }
 
-/// The candidates that do not fit, do not suit, or cannot be best, with the reasons.
+/// The refused candidates with their reasons.
 pub fn refused(facts: &Figures) -> String {
     let refused = facts.candidates.iter().filter_map(|candidate| {
         let reason = candidate.reason.as_ref()?;
@@ -90,10 +90,10 @@ pub fn refused(facts: &Figures) -> String {
     )
 }
 
-/// The numbers of the curves.
+/// The data of the scaling figure.
 pub fn counts(facts: &Figures) -> String {
     let rows = facts.scaling.iter().map(|count| {
-        let none = || "nothing fits".to_owned();
+        let none = || "no strategy fits".to_owned();
         let (rate, share, strategy) = match &count.best {
             Some((strategy, prediction)) => (
                 datum(prediction.samples_per_second, &format!("{:.2}", prediction.samples_per_second)),
@@ -107,10 +107,7 @@ pub fn counts(facts: &Figures) -> String {
             Some(data) => {
                 let rate = data.samples_per_second;
                 let rate = rate.map(|rate| datum(rate, &format!("{rate:.2}"))).unwrap_or_default();
-                let misfit = match data.fits {
-                    true => String::new(),
-                    false => format!(" needs {}", data.memory),
-                };
+                let misfit = if data.fits { String::new() } else { format!(" needs {}", data.memory) };
                 rate + &misfit
             }
         };

@@ -1,4 +1,4 @@
-//! Figure: samples per second over numbers of ranks.
+//! Figure: samples per second by number of ranks.
 
 use super::axis::{Scale, plain, time_unit};
 use super::palette;
@@ -14,7 +14,7 @@ const TOP: f64 = 34.0;
 const BOTTOM: f64 = 330.0;
 const NOTHING: &str = "no strategy fits";
 
-/// Samples a second over numbers of ranks, both logarithmic.
+/// Samples per second by number of ranks, both logarithmic.
 pub fn curves(facts: &Figures) -> String {
     let description = format!(
         "Predicted samples per second of {} with mini-batches of {} on {} for numbers of ranks \
@@ -45,7 +45,7 @@ pub fn curves(facts: &Figures) -> String {
         svg.label(
             (LEFT, 60.0),
             Anchor::Start,
-            "Nothing fits, or nothing takes time.",
+            "No strategy fits, or steps take no time.",
         );
         return svg.finish();
     }
@@ -64,8 +64,8 @@ pub fn curves(facts: &Figures) -> String {
     for &(ranks, rate, fits) in &data {
         let fill = if fits { color::VERMILLION } else { "#ffffff" };
         let word = if fits { "" } else { ", does not fit in memory" };
-        let told = format!("data={ranks}: {rate:.2} samples/s{word}");
-        svg.dot(at(ranks, rate), 6.0, fill, color::VERMILLION, &told);
+        let tooltip = format!("data={ranks}: {rate:.2} samples/s{word}");
+        svg.dot(at(ranks, rate), 6.0, fill, color::VERMILLION, &tooltip);
     }
     for (count, &(ranks, rate)) in facts
         .scaling
@@ -74,8 +74,8 @@ pub fn curves(facts: &Figures) -> String {
         .zip(&best)
     {
         let strategy = count.best.as_ref().map_or("", |(strategy, _)| strategy);
-        let told = format!("{ranks} ranks, {strategy}: {rate:.2} samples/s");
-        svg.dot(at(ranks, rate), 4.0, color::BLUE, color::BLUE, &told);
+        let tooltip = format!("{ranks} ranks, {strategy}: {rate:.2} samples/s");
+        svg.dot(at(ranks, rate), 4.0, color::BLUE, color::BLUE, &tooltip);
     }
     draw_key(&mut svg);
     if facts.scaling.iter().any(|count| count.best.is_none()) {
@@ -91,7 +91,7 @@ fn best_of(count: &Count) -> Option<(f64, f64)> {
     (rate > 0.0).then_some((count.ranks as f64, rate))
 }
 
-/// In proportion to the first point.
+/// Ideal scaling from the first point.
 fn ideal(best: &[(f64, f64)], ranks: f64) -> Vec<(f64, f64)> {
     let first = best.first().copied();
     let ends = first.map(|(first, rate)| [(first, rate), (ranks, rate * ranks / first)]);
@@ -147,9 +147,9 @@ fn draw_key(svg: &mut Svg) {
     svg.label((x + 18.0, 18.5), Anchor::Start, "does not fit in memory");
 }
 
-/// What a sample costs in time of ranks, by headings, for the best plan of each number of ranks.
+/// Rank time per sample by category, for the best plan of each number of ranks.
 pub fn bars(facts: &Figures) -> String {
-    let description = "One bar for each number of ranks: time of a step by headings of the \
+    let description = "One bar for each number of ranks: time of a step by category of the \
          critical path, times the ranks, by the samples of the mini-batch. Bars of equal height \
          would be ideal scaling.";
     let mut svg = Svg::new(
@@ -178,7 +178,7 @@ pub fn bars(facts: &Figures) -> String {
         svg.label(
             (LEFT, top),
             Anchor::Start,
-            "Nothing fits, or nothing takes time.",
+            "No strategy fits, or steps take no time.",
         );
         return svg.finish();
     }
@@ -218,7 +218,7 @@ pub fn bars(facts: &Figures) -> String {
     svg.finish()
 }
 
-/// A bar around a place, with the time of its step above.
+/// A bar with the time of its step above.
 fn draw_bar(
     svg: &mut Svg,
     [middle, width]: [f64; 2],
@@ -231,10 +231,10 @@ fn draw_bar(
         let next = sum + part;
         if next > sum {
             let seconds = prediction.breakdown.of(category);
-            let told = format!("{ranks} ranks, {strategy}: {category}, {seconds} a step");
+            let tooltip = format!("{ranks} ranks, {strategy}: {category}, {seconds} a step");
             let (top, height) = (y.at(next), y.at(sum) - y.at(next));
             let frame = [middle - width / 2.0, top, width, height];
-            svg.bar(frame, palette::of(category), &told);
+            svg.bar(frame, palette::of(category), &tooltip);
         }
         sum = next;
     }
@@ -242,7 +242,7 @@ fn draw_bar(
     svg.styled((middle, above), Anchor::Middle, "small over", step);
 }
 
-/// How much of the ideal is reached.
+/// Parallel efficiency.
 pub fn efficiency(facts: &Figures, count: &Count) -> Option<String> {
     let (first, rate) = facts.scaling.iter().find_map(best_of)?;
     let (ranks, reached) = best_of(count)?;

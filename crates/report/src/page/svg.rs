@@ -2,38 +2,31 @@
 
 use std::fmt::{Display, Write};
 
-/// The palette of Okabe and Ito 2008, which people of any color vision tell apart.
+/// The palette of Okabe and Ito (2008), which is safe for color blindness.
 pub mod color {
     /// Text and axes.
     pub const BLACK: &str = "#000000";
-    /// See the module.
     pub const ORANGE: &str = "#e69f00";
-    /// See the module.
     pub const SKY: &str = "#56b4e9";
-    /// See the module.
     pub const GREEN: &str = "#009e73";
-    /// See the module.
     pub const YELLOW: &str = "#f0e442";
-    /// See the module.
     pub const BLUE: &str = "#0072b2";
-    /// See the module.
     pub const VERMILLION: &str = "#d55e00";
-    /// See the module.
     pub const PURPLE: &str = "#cc79a7";
-    /// What is there and means little.
+    /// For areas of little importance.
     pub const GRAY: &str = "#b3b3b3";
-    /// What is there and means much, in place of the black of the palette where areas are large.
+    /// For large areas, instead of black.
     pub const STONE: &str = "#6e6e6e";
-    /// Lines behind the data.
+    /// Grid lines.
     pub const FAINT: &str = "#dddddd";
-    /// Words of less weight; contrast to white is above 7.
+    /// Secondary text; the contrast to white is above 7.
     pub const QUIET: &str = "#444444";
 }
 
-/// Width of every figure, in its own units, of which a letter is about 13 high.
+/// Width of every figure in its units; a letter is about 13 high.
 pub const WIDTH: f64 = 860.0;
 
-/// On which side of its point a text stands.
+/// Alignment of a text at its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     /// The text starts there.
@@ -44,19 +37,19 @@ pub enum Anchor {
     End,
 }
 
-/// How a line looks.
+/// Style of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Stroke {
-    /// Its color.
+    /// Color.
     pub color: &'static str,
-    /// Its width.
+    /// Width.
     pub width: f64,
-    /// Whether it is broken.
+    /// Whether it is dashed.
     pub is_dashed: bool,
 }
 
 impl Stroke {
-    /// A line without gaps.
+    /// A solid line.
     pub fn solid(color: &'static str, width: f64) -> Self {
         Self {
             color,
@@ -65,7 +58,7 @@ impl Stroke {
         }
     }
 
-    /// A line with gaps.
+    /// A dashed line.
     pub fn dashed(color: &'static str, width: f64) -> Self {
         Self {
             color,
@@ -107,16 +100,17 @@ impl Svg {
         assert!(written.is_ok(), "a string takes any text");
     }
 
-    /// A filled box with a thin white border, and what is told of it when it is pointed at.
-    pub fn bar(&mut self, frame: Frame, fill: &str, told: &str) {
+    /// A filled box with a thin white border, and its tooltip.
+    pub fn bar(&mut self, frame: Frame, fill: &str, tooltip: &str) {
         let [x, y, width, height] = frame.map(number);
-        let told = match told.is_empty() {
-            true => "/>".to_owned(),
-            false => format!("><title>{}</title></rect>", escape(told)),
+        let tooltip = if tooltip.is_empty() {
+            "/>".to_owned()
+        } else {
+            format!("><title>{}</title></rect>", escape(tooltip))
         };
         self.push(format_args!(
             "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\" \
-             stroke=\"#fff\" stroke-width=\"0.5\"{told}\n"
+             stroke=\"#fff\" stroke-width=\"0.5\"{tooltip}\n"
         ));
     }
 
@@ -146,32 +140,32 @@ impl Svg {
         ));
     }
 
-    /// A disc, or a ring where the fill is white, and what is told of it when it is pointed at.
-    pub fn dot(&mut self, (x, y): (f64, f64), radius: f64, fill: &str, edge: &str, told: &str) {
-        let ([x, y, radius], told) = ([x, y, radius].map(number), escape(told));
+    /// A disc, or a ring where the fill is white, and its tooltip.
+    pub fn dot(&mut self, (x, y): (f64, f64), radius: f64, fill: &str, edge: &str, tooltip: &str) {
+        let ([x, y, radius], tooltip) = ([x, y, radius].map(number), escape(tooltip));
         self.push(format_args!(
             "<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" fill=\"{fill}\" stroke=\"{edge}\" \
-             stroke-width=\"1.5\"><title>{told}</title></circle>\n"
+             stroke-width=\"1.5\"><title>{tooltip}</title></circle>\n"
         ));
     }
 
-    /// A cross, and what is told of it when it is pointed at.
-    pub fn cross(&mut self, (x, y): (f64, f64), radius: f64, color: &str, told: &str) {
+    /// A cross, and its tooltip.
+    pub fn cross(&mut self, (x, y): (f64, f64), radius: f64, color: &str, tooltip: &str) {
         let [left, right, top, bottom] =
             [x - radius, x + radius, y - radius, y + radius].map(number);
-        let told = escape(told);
+        let tooltip = escape(tooltip);
         self.push(format_args!(
             "<path d=\"M{left} {top}L{right} {bottom}M{left} {bottom}L{right} {top}\" \
-             stroke=\"{color}\" stroke-width=\"2\" fill=\"none\"><title>{told}</title></path>\n"
+             stroke=\"{color}\" stroke-width=\"2\" fill=\"none\"><title>{tooltip}</title></path>\n"
         ));
     }
 
-    /// Words.
+    /// A text.
     pub fn label(&mut self, at: (f64, f64), anchor: Anchor, words: impl Display) {
         self.words(at, anchor, "", &words.to_string());
     }
 
-    /// Words in a class of the style sheet: `strong`, `small`, `quiet` or `code`.
+    /// A text in a class of the style sheet: `strong`, `small`, `quiet` or `code`.
     pub fn styled(&mut self, at: (f64, f64), anchor: Anchor, class: &str, words: impl Display) {
         let class = format!(" class=\"{class}\"");
         self.words(at, anchor, &class, &words.to_string());
@@ -189,7 +183,7 @@ impl Svg {
         ));
     }
 
-    /// Words that run upward, around a point: the title of a vertical axis.
+    /// A vertical text centered at a point, such as the title of an axis.
     pub fn upward(&mut self, (x, y): (f64, f64), words: &str) {
         let ([x, y], words) = ([x, y].map(number), escape(words));
         self.push(format_args!(
@@ -198,7 +192,7 @@ impl Svg {
         ));
     }
 
-    /// Names of colors side by side from a point, in lines within the figure; the height they take.
+    /// A legend from a point on, in as many lines as needed; returns its height.
     pub fn legend(&mut self, left: f64, top: f64, entries: &[(&str, String)]) -> f64 {
         let (mut x, mut y) = (left, top);
         for (fill, name) in entries {
@@ -213,7 +207,7 @@ impl Svg {
         y + 19.0 - top
     }
 
-    /// Makes `url(#hatch)` a filling; in one figure of a page.
+    /// Defines the fill `url(#hatch)`, once per page.
     pub fn define_hatch(&mut self) {
         self.text.push_str(
             "<defs><pattern id=\"hatch\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\" \
@@ -222,12 +216,12 @@ impl Svg {
         );
     }
 
-    /// Says that the figure is higher than was thought.
+    /// Sets the height of the figure.
     pub fn grow(&mut self, height: f64) {
         self.height = height;
     }
 
-    /// The element.
+    /// Returns the element.
     pub fn finish(self) -> String {
         let [width, height] = [WIDTH, self.height].map(number);
         format!(
@@ -243,9 +237,10 @@ fn places(points: &[(f64, f64)]) -> String {
 }
 
 fn style(stroke: Stroke) -> String {
-    let dash = match stroke.is_dashed {
-        true => " stroke-dasharray=\"5 3\"",
-        false => "",
+    let dash = if stroke.is_dashed {
+        " stroke-dasharray=\"5 3\""
+    } else {
+        ""
     };
     let width = number(stroke.width);
     format!(
@@ -254,7 +249,7 @@ fn style(stroke: Stroke) -> String {
     )
 }
 
-/// A coordinate with as many digits as can be seen.
+/// A coordinate with as many digits as are visible.
 fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -264,7 +259,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// A text as it stands in HTML and XML, between tags and in quotes; what no XML may hold is left out.
+/// Escapes a text for HTML and XML, in elements and attributes; drops characters that XML does not allow.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -282,7 +277,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// At most so many letters of a text; where some are left out its middle is.
+/// At most so many letters of a text; a longer one loses its middle.
 pub fn shortened(text: &str, letters: usize) -> String {
     let all: Vec<char> = text.chars().collect();
     if all.len() <= letters {

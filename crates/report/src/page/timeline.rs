@@ -1,4 +1,4 @@
-//! Figure: a step in time.
+//! Figure: the timeline of a step.
 
 use super::axis::{Scale, time_unit};
 use super::palette;
@@ -9,24 +9,23 @@ use partita_program::{Body, Lane};
 use partita_run::Trace;
 use partita_space::Seconds;
 
-/// Ranks that are shown.
+/// Most ranks that are shown.
 const RANKS_MAX: usize = 4;
-/// Tasks of a lane that are shown beside each other; what is under way beyond that lies over the
-/// last.
+/// Most concurrent tasks of a lane that are drawn in rows of their own; others are drawn over the last.
 const ROWS_MAX: usize = 3;
 const LEFT: f64 = 186.0;
 const RIGHT: f64 = WIDTH - 16.0;
 const LANE: f64 = 22.0;
-/// Below this width tasks of a kind run together, and nothing is told of one.
+/// Tasks of a category that are narrower than this are merged and have no tooltip.
 const FINE: f64 = 0.5;
 
-/// A stretch of one color in a row of a lane.
-struct Stretch {
+/// A bar of one color in a row of a lane.
+struct Bar {
     start: f64,
     end: f64,
     row: usize,
     category: Category,
-    told: String,
+    tooltip: String,
 }
 
 /// The lanes of some ranks over a step.
@@ -40,7 +39,7 @@ pub fn figure(best: &Best) -> String {
         best.strategy,
         simulation.makespan
     );
-    let mut svg = Svg::new("timeline", "A step in time", &description, 0.0);
+    let mut svg = Svg::new("timeline", "Timeline of a step", &description, 0.0);
     let top = 12.0 + svg.legend(LEFT, 4.0, &palette::entries());
     let (unit, unit_name) = time_unit(simulation.makespan);
     let most = (simulation.makespan.0 / unit).max(f64::MIN_POSITIVE);
@@ -71,8 +70,8 @@ pub fn figure(best: &Best) -> String {
             let y = y + LANE * number as f64;
             svg.styled((LEFT - 8.0, y + 14.0), Anchor::End, "small", lane.name());
             svg.area([LEFT, y + 1.0, RIGHT - LEFT, LANE - 2.0], "#f4f4f4");
-            let stretches = stretches(body, &simulation.traces[at], lane, &x, unit);
-            draw(&mut svg, &stretches, y + 1.0);
+            let bars = bars(body, &simulation.traces[at], lane, &x, unit);
+            draw(&mut svg, &bars, y + 1.0);
         }
         let y = y + 4.0 * LANE + 6.0;
         svg.line(&[(8.0, y), (RIGHT, y)], Stroke::solid(color::FAINT, 1.0));
@@ -81,24 +80,25 @@ pub fn figure(best: &Best) -> String {
     svg.finish()
 }
 
-/// At most so many of the numbers below `all`, first and last among them.
+/// At most `most` numbers below `all`, evenly spaced, including the first and the last.
 fn spread(all: usize, most: usize) -> Vec<usize> {
-    match all <= most {
-        true => (0..all).collect(),
-        false => (0..most)
+    if all <= most {
+        (0..all).collect()
+    } else {
+        (0..most)
             .map(|index| index * (all - 1) / (most - 1))
-            .collect(),
+            .collect()
     }
 }
 
-fn stretches(body: &Body, traces: &[Trace], lane: Lane, x: &Scale, unit: f64) -> Vec<Stretch> {
+fn bars(body: &Body, traces: &[Trace], lane: Lane, x: &Scale, unit: f64) -> Vec<Bar> {
     let mut events: Vec<_> = traces.iter().flat_map(|trace| &trace.events).collect();
     events.retain(|event| {
         body.tasks[event.task.0 as usize].work.lane() == lane && event.end > event.start
     });
     events.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
     let mut ends: Vec<f64> = Vec::new();
-    let mut stretches: Vec<Stretch> = Vec::new();
+    let mut bars: Vec<Bar> = Vec::new();
     for event in events {
         let task = &body.tasks[event.task.0 as usize];
         let (start, end) = (x.at(event.start.0 / unit), x.at(event.end.0 / unit));
@@ -109,42 +109,43 @@ fn stretches(body: &Body, traces: &[Trace], lane: Lane, x: &Scale, unit: f64) ->
             None => ends.push(end),
         }
         let category = Category::of(task);
-        let before = stretches.iter_mut().rev().find(|one| one.row == row);
+        let before = bars.iter_mut().rev().find(|one| one.row == row);
         if let Some(before) = before
             && before.category == category
             && start - before.end < FINE / 2.0
             && (end - start < FINE || before.end - before.start < FINE)
         {
             before.end = before.end.max(end);
-            before.told.clear();
+            before.tooltip.clear();
             continue;
         }
         let (layer, work) = (&task.origin.layer, task.work.name());
         let seconds = Seconds(event.end.0 - event.start.0);
-        stretches.push(Stretch {
+        bars.push(Bar {
             start,
             end,
             row,
             category,
-            told: format!("{layer} {work}, {seconds}"),
+            tooltip: format!("{layer} {work}, {seconds}"),
         });
     }
-    stretches
+    bars
 }
 
-fn draw(svg: &mut Svg, stretches: &[Stretch], y: f64) {
-    let rows = stretches.iter().map(|one| one.row + 1).max().unwrap_or(1);
+fn draw(svg: &mut Svg, bars: &[Bar], y: f64) {
+    let rows = bars.iter().map(|one| one.row + 1).max().unwrap_or(1);
     let height = (LANE - 2.0) / rows as f64;
-    for one in stretches {
+    for one in bars {
         let frame = [
             one.start,
             y + height * one.row as f64,
             (one.end - one.start).max(0.3),
             height,
         ];
-        match one.end - one.start < 2.0 {
-            true => svg.area(frame, palette::of(one.category)),
-            false => svg.bar(frame, palette::of(one.category), &one.told),
+        if one.end - one.start < 2.0 {
+            svg.area(frame, palette::of(one.category))
+        } else {
+            svg.bar(frame, palette::of(one.category), &one.tooltip)
         }
     }
 }

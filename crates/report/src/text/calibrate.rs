@@ -30,7 +30,7 @@ pub fn calibrate(calibrated: &Calibrated, out: &mut dyn Write) -> io::Result<()>
             percent(errors.total),
         ]);
     }
-    writeln!(out, "Each kernel estimated by laws that had not seen it:\n")?;
+    writeln!(out, "Errors of the kernel estimates by cross-validation:\n")?;
     table.write(out)?;
     writeln!(out)?;
     write_pairs(

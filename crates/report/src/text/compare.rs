@@ -7,9 +7,10 @@ use std::io::{self, Write};
 
 /// An accuracy as tables show it; none of what was predicted but took no time.
 pub fn accuracy(pair: &Pair) -> String {
-    match pair.accuracy.is_finite() {
-        true => format!("{:.1} %", 100.0 * pair.accuracy),
-        false => "-".to_owned(),
+    if pair.accuracy.is_finite() {
+        format!("{:.1} %", 100.0 * pair.accuracy)
+    } else {
+        "-".to_owned()
     }
 }
 

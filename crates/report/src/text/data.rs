@@ -4,7 +4,7 @@ use crate::table::{Side, Table, write_pairs};
 use partita_data::{ArraySummary, DatasetSummary, Kind, StorageSummary};
 use std::io::{self, Write};
 
-/// Writes what a dataset holds.
+/// Writes a summary of a dataset.
 pub fn dataset(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
     write_head(summary, out)?;
     writeln!(out)?;
@@ -49,9 +49,9 @@ fn write_head(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The targets of a sample: numbers, or classes.
+/// The targets of a sample: numbers or classes.
 fn answers(summary: &DatasetSummary) -> (&'static str, String) {
-    /// Classes whose names are all shown.
+    /// Most classes whose names are all shown.
     const NAMED_MAX: usize = 20;
     let Some(extent) = summary.labels else {
         return ("targets", summary.targets.join(", "));

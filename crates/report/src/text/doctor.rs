@@ -1,11 +1,11 @@
-//! Text of what the machine offers.
+//! Text of a check of the machine.
 
 use crate::table::{Side, Table, write_pairs};
 use partita::{Diagnosis, Host, LibraryFinding, MpiFinding};
 use partita_space::Bytes;
 use std::io::{self, Write};
 
-/// Writes what a machine offers.
+/// Writes processor, memory and libraries of the machine.
 pub fn doctor(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<()> {
     write_host(&diagnosis.host, out)?;
     writeln!(out)?;
@@ -18,7 +18,7 @@ fn write_mpi(finding: &MpiFinding, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out)?;
         let threads = finding
             .thread_level
-            .unwrap_or("told under a launcher: mpirun -n 1 partita doctor");
+            .unwrap_or("unknown without a launcher: mpirun -n 1 partita doctor");
         write_pairs(
             out,
             &[
@@ -33,8 +33,8 @@ fn write_mpi(finding: &MpiFinding, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn write_host(host: &Host, out: &mut dyn Write) -> io::Result<()> {
-    let told =
-        |bytes: Option<Bytes>| bytes.map_or("not told".to_owned(), |bytes| bytes.to_string());
+    let or_unknown =
+        |bytes: Option<Bytes>| bytes.map_or("unknown".to_owned(), |bytes| bytes.to_string());
     let count = |cores: Option<usize>| cores.map_or("?".to_owned(), |cores| cores.to_string());
     let cores = format!(
         "{} usable, {} in the machine ({} physical)",
@@ -44,8 +44,8 @@ fn write_host(host: &Host, out: &mut dyn Write) -> io::Result<()> {
     );
     let memory = format!(
         "{}, available {}",
-        told(host.memory_bytes),
-        told(host.memory_bytes_available)
+        or_unknown(host.memory_bytes),
+        or_unknown(host.memory_bytes_available)
     );
     let mut limits = Vec::new();
     limits.extend(host.cores_limit.map(|cores| format!("{cores:.2} cores")));
@@ -53,7 +53,7 @@ fn write_host(host: &Host, out: &mut dyn Write) -> io::Result<()> {
     if limits.is_empty() {
         limits.push("none".to_owned());
     }
-    let processor = host.processor.as_deref().unwrap_or("not told");
+    let processor = host.processor.as_deref().unwrap_or("unknown");
     let mut pairs = vec![
         ("processor", processor.to_owned()),
         ("cores", cores),

@@ -1,14 +1,14 @@
-//! Text of what bounds a step.
+//! Text of limiting factors and of what-if analyses.
 
 use crate::table::{Side, Table};
 use partita::Explanation;
 use partita_oracle::Finding;
 use std::io::{self, Write};
 
-/// Changes that bring less than this are not shown.
+/// Smallest speedup that is shown.
 const SPEEDUP_MIN: f64 = 1.005;
 
-/// Writes a line for each of the `most` heaviest bounds, those of time before those of memory.
+/// Writes a row for each of the `most` largest limiting factors, those of time before those of memory.
 pub fn write_findings(findings: &[Finding], most: usize, out: &mut dyn Write) -> io::Result<()> {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by(|a, b| {
@@ -19,12 +19,12 @@ pub fn write_findings(findings: &[Finding], most: usize, out: &mut dyn Write) ->
         by_area.then(by_share).then(b_most.total_cmp(&a_most))
     });
     let mut table = Table::new(&[
-        ("what bounds it", Side::Left),
+        ("limiting factor", Side::Left),
         ("kind", Side::Left),
-        ("costs", Side::Right),
+        ("cost", Side::Right),
         ("share", Side::Right),
         ("most on a rank", Side::Right),
-        ("where", Side::Left),
+        ("phase", Side::Left),
     ]);
     for finding in sorted
         .into_iter()
@@ -38,15 +38,18 @@ pub fn write_findings(findings: &[Finding], most: usize, out: &mut dyn Write) ->
         } else {
             "step"
         };
-        let costs = finding.seconds.map(|seconds| match seconds.0 > 0.0 {
-            true => seconds.to_string(),
-            false => "hidden".to_owned(),
+        let cost = finding.seconds.map(|seconds| {
+            if seconds.0 > 0.0 {
+                seconds.to_string()
+            } else {
+                "overlapped".to_owned()
+            }
         });
-        let costs = costs.or_else(|| finding.bytes.map(|bytes| bytes.to_string()));
+        let cost = cost.or_else(|| finding.bytes.map(|bytes| bytes.to_string()));
         table.row(vec![
-            finding.item.to_string(),
+            finding.factor.to_string(),
             finding.nature.to_string(),
-            costs.unwrap_or_default(),
+            cost.unwrap_or_default(),
             format!("{:.1} % of {of}", 100.0 * finding.share),
             finding
                 .rank_seconds
@@ -57,28 +60,29 @@ pub fn write_findings(findings: &[Finding], most: usize, out: &mut dyn Write) ->
     }
     table.write(out)?;
     for finding in findings.iter().filter(|one| one.ranks.is_some()) {
-        writeln!(out, "{}: {}", finding.item, finding.says)?;
+        writeln!(out, "{}: {}", finding.factor, finding.message)?;
     }
     Ok(())
 }
 
-/// Writes what changes would bring, in a few lines.
+/// Writes the effects of changes, in a few lines.
 pub fn write_changes(explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
-    let told = explanation.what_ifs.iter().filter(|one| {
+    let shown = explanation.what_ifs.iter().filter(|one| {
         one.speedup >= SPEEDUP_MIN || one.change == "batch" || one.change == "device_memory"
     });
-    let told: Vec<String> = told
+    let shown: Vec<String> = shown
         .map(|one| format!("{} x{:.2}", one.says, one.speedup))
         .collect();
     if !explanation.what_ifs.is_empty() {
-        let told = match told.is_empty() {
-            true => "none brings anything".to_owned(),
-            false => told.join("; "),
+        let shown = if shown.is_empty() {
+            "none shortens the step".to_owned()
+        } else {
+            shown.join("; ")
         };
-        writeln!(out, "changes: {told}")?;
+        writeln!(out, "changes: {shown}")?;
     }
     if let Some(rival) = &explanation.rival {
-        writeln!(out, "of another kind: {}", rival.says)?;
+        writeln!(out, "best of another kind: {}", rival.says)?;
     }
     if let Some(scaling) = &explanation.scaling {
         let points = scaling.points.iter().map(|point| {
@@ -86,9 +90,10 @@ pub fn write_changes(explanation: &Explanation, out: &mut dyn Write) -> io::Resu
             format!("{} ranks x {percent:.0} %", point.ranks)
         });
         let points: Vec<String> = points.collect();
-        let points = match points.is_empty() {
-            true => "not at all".to_owned(),
-            false => points.join(", "),
+        let points = if points.is_empty() {
+            "none".to_owned()
+        } else {
+            points.join(", ")
         };
         writeln!(out, "with more ranks: {points}; {}", scaling.end)?;
     }

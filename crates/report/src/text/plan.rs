@@ -6,14 +6,14 @@ use partita::Planned;
 use partita_plan::Refusal;
 use std::io::{self, Write};
 
-/// Rows of the ranking that fit on a screen with all else.
+/// Rows of the ranking that fit on a screen.
 const ROWS_MAX: usize = 10;
-/// Candidates of the Pareto front that are listed behind these.
+/// Candidates of the Pareto front that are listed after these.
 const FRONT_MAX: usize = 5;
-/// Bounds that are listed.
+/// Limiting factors that are listed.
 const FINDINGS_MAX: usize = 8;
 
-/// Writes a plan: a screen full, or `all` of it.
+/// Writes a plan: a screenful, or `all` of it.
 pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()> {
     write_ranking(planned, if all { usize::MAX } else { ROWS_MAX }, out)?;
     if let Some((best, prediction)) = planned.fitting().next() {
@@ -33,7 +33,7 @@ pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()>
     write_refusals(planned, all, out)
 }
 
-/// The first rows, and behind them those of the front.
+/// The first rows, then those of the Pareto front.
 fn write_ranking(planned: &Planned, most: usize, out: &mut dyn Write) -> io::Result<()> {
     let mut table = Table::new(&[
         ("iteration", Side::Right),
@@ -61,12 +61,15 @@ fn write_ranking(planned: &Planned, most: usize, out: &mut dyn Write) -> io::Res
         left => format!("... and {left} more, listed by --all. "),
     };
     if total > 0 {
-        writeln!(out, "{rest}* no other is both faster and smaller")?;
+        writeln!(
+            out,
+            "{rest}* Pareto-optimal: no other is both faster and smaller"
+        )?;
     }
     Ok(())
 }
 
-/// Reasons by kind with the nearest example of each, or all of them.
+/// Refusals by kind with the first of each, or all of them.
 fn write_refusals(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()> {
     let refused = || {
         let refused = planned.candidates.iter();
@@ -80,7 +83,7 @@ fn write_refusals(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Resu
     } else {
         " (each is listed by --all)"
     };
-    writeln!(out, "\nNot chosen, with {} a rank{hint}:", planned.memory)?;
+    writeln!(out, "\nNot chosen, with {} per rank{hint}:", planned.memory)?;
     if all {
         for (one, _, reason) in refused() {
             writeln!(out, "- {}: {reason}", one.strategy)?;
@@ -90,14 +93,14 @@ fn write_refusals(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Resu
     for heading in Heading::ALL {
         let of_kind = || refused().filter(|(_, refusal, _)| Heading::of(*refusal) == heading);
         if let Some((one, _, reason)) = of_kind().next() {
-            let (count, says) = (of_kind().count(), heading.says());
-            writeln!(out, "- {count} {says}, first `{}`: {reason}", one.strategy)?;
+            let (count, text) = (of_kind().count(), heading.text());
+            writeln!(out, "- {count} {text}, first `{}`: {reason}", one.strategy)?;
         }
     }
     Ok(())
 }
 
-/// Under what a refusal is counted.
+/// Kinds of refusals.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Heading {
     Memory,
@@ -118,7 +121,7 @@ impl Heading {
         }
     }
 
-    fn says(self) -> &'static str {
+    fn text(self) -> &'static str {
         match self {
             Self::Memory => "do not fit in memory",
             Self::Slower => "cannot be the fastest",

@@ -8,7 +8,7 @@ use partita_oracle::{CostBasis, Prediction, TaskPrediction};
 use partita_run::Footprint;
 use std::io::{self, Write};
 
-/// Writes a prediction: its parts, what bounds it, and its tasks if it has them.
+/// Writes a prediction with its limiting factors, and its tasks if it has them.
 pub fn predict(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     write_summary(predicted, out)?;
     writeln!(out)?;
@@ -29,19 +29,19 @@ pub fn predict(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Where seconds come from.
+/// What costs are based on.
 pub fn basis(basis: CostBasis) -> &'static str {
     match basis {
-        CostBasis::Modelled => "modelled from the facts of the machine file",
+        CostBasis::Modelled => "modelled from the machine file",
         CostBasis::Measured => "measured on the machine",
-        CostBasis::Calibrated => "from other kernels measured on the machine",
+        CostBasis::Calibrated => "estimated from other kernels measured on the machine",
     }
 }
 
 fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     let prediction = &predicted.prediction;
     let memory = format!(
-        "{} of {} on the largest rank, {} of that beside its arena",
+        "{} of {} on the largest rank, {} of it outside the arena",
         prediction.memory_bytes_max,
         predicted.memory_bytes_device,
         prediction.memory.beside_arena()
@@ -92,7 +92,7 @@ fn write_breakdown(prediction: &Prediction, out: &mut dyn Write) -> io::Result<(
     table.write(out)
 }
 
-/// Writes what the largest rank holds.
+/// Writes the memory of the largest rank.
 fn write_memory(memory: &Footprint, out: &mut dyn Write) -> io::Result<()> {
     let mut table = Table::new(&[
         ("memory", Side::Left),

@@ -7,7 +7,7 @@ use partita_oracle::Comparison;
 use partita_oracle::compare::Pair;
 use std::io::{self, Write};
 
-/// Classes of which the text has a row each.
+/// Most classes that are listed.
 const CLASSES_SHOWN_MAX: usize = 20;
 
 /// Writes times, memory, errors and files of a run.
@@ -39,7 +39,7 @@ pub fn train(trained: &Trained, out: &mut dyn Write) -> io::Result<()> {
 fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::Result<()> {
     let memory = &result.memory;
     let peak = memory.measured_peak_bytes;
-    let peak = peak.map_or_else(|| "not told".to_owned(), |peak| peak.to_string());
+    let peak = peak.map_or_else(|| "unknown".to_owned(), |peak| peak.to_string());
     write_pairs(
         out,
         &[
@@ -128,7 +128,7 @@ fn write_seconds(comparison: Option<&Comparison>, out: &mut dyn Write) -> io::Re
     let Some(comparison) = comparison else {
         return writeln!(
             out,
-            "Nothing was predicted for this machine, so there is nothing to compare."
+            "There is no prediction for this machine to compare with."
         );
     };
     let mut table = Table::new(&[

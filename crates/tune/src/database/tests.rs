@@ -1,4 +1,4 @@
-//! One file, many processes, and what becomes of what they find there.
+//! One file that many processes share.
 
 use super::*;
 use partita_space::Bytes;
@@ -24,7 +24,7 @@ fn key(number: usize) -> KernelKey {
 
 fn times(numbers: &[(usize, f64)]) -> Measurements {
     let mut all = Measurements::default();
-    all.add(numbers.iter().map(|&(number, seconds)| Measured {
+    all.add(numbers.iter().map(|&(number, seconds)| KernelTime {
         key: key(number),
         features: Features {
             family: "fill".to_owned(),
@@ -37,17 +37,24 @@ fn times(numbers: &[(usize, f64)]) -> Measurements {
     all
 }
 
-/// All that has been told of it.
-fn told(database: &mut Database) -> String {
+#[track_caller]
+fn assert_no_warnings(database: &mut Database) {
     let warnings = database.take_warnings();
-    let texts: Vec<String> = warnings.iter().map(TuneError::to_string).collect();
-    texts.join("; ")
+    assert!(warnings.is_empty(), "{warnings:?}");
 }
 
-/// A database that has nothing to tell.
+/// The only warning of a database.
+#[track_caller]
+fn warning(database: &mut Database) -> TuneError {
+    let mut warnings = database.take_warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    warnings.remove(0)
+}
+
+/// A database without warnings.
 fn opened(path: &Path) -> Database {
     let mut database = Database::open(path);
-    assert_eq!(told(&mut database), "");
+    assert_no_warnings(&mut database);
     database
 }
 
@@ -64,12 +71,12 @@ fn times_are_read_again_to_the_last_bit() {
 }
 
 #[test]
-fn what_is_kept_is_read_again_by_setting() {
+fn stored_times_are_read_again_by_setting() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("deep/measured.json");
     let mut database = opened(&path);
     let mut one = times(&[(1, 0.5), (2, 1e-6)]);
-    let point = Point {
+    let point = TransferTime {
         bytes: Bytes(64),
         seconds: Seconds(2e-6),
         host: Seconds(1e-6),
@@ -83,7 +90,7 @@ fn what_is_kept_is_read_again_by_setting() {
     database.check_writable();
     database.keep(&setting(1), &one);
     database.keep(&setting(2), &times(&[(1, 0.75)]));
-    assert_eq!(told(&mut database), "");
+    assert_no_warnings(&mut database);
     let again = opened(&path);
     assert_eq!(again.settings, database.settings);
     assert_eq!(again.measurements(&setting(1)), one);
@@ -106,7 +113,7 @@ fn two_writers_lose_nothing_and_the_newer_wins() {
     let all = opened(&path).measurements(&setting(1));
     assert_eq!(all, times(&[(1, 1.0), (2, 20.0), (3, 30.0)]));
     assert_eq!(second.measurements(&setting(1)), all);
-    // The first one's plans rest on the time that it knows.
+    // A process keeps the time with which it has planned.
     first.keep(&setting(1), &times(&[(4, 4.0)]));
     let own = times(&[(1, 1.0), (2, 2.0), (3, 30.0), (4, 4.0)]);
     assert_eq!(first.measurements(&setting(1)), own);
@@ -123,7 +130,7 @@ fn many_writers_at_once_lose_nothing() {
             // Each time as another process would.
             let mut database = opened(&path);
             database.keep(&setting(1), &times(&[(100 * writer + number, 1.0)]));
-            assert_eq!(told(&mut database), "");
+            assert_no_warnings(&mut database);
         }
     };
     std::thread::scope(|scope| {
@@ -136,7 +143,7 @@ fn many_writers_at_once_lose_nothing() {
 }
 
 #[test]
-fn what_a_process_measured_it_knows_whatever_others_do_to_the_file() {
+fn a_process_keeps_its_own_times_if_the_file_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("measured.json");
     let mut database = opened(&path);
@@ -154,7 +161,7 @@ fn what_a_process_measured_it_knows_whatever_others_do_to_the_file() {
 }
 
 #[test]
-fn a_corrupt_file_is_renamed_and_named_and_measuring_starts_anew() {
+fn a_corrupt_file_is_renamed_and_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("measured.json");
     let mut whole = opened(&path);
@@ -163,7 +170,7 @@ fn a_corrupt_file_is_renamed_and_named_and_measuring_starts_anew() {
     whole.keep(&setting(1), &one);
     let empty_list = fs::read(&path).unwrap();
     let mut timeless = one.clone();
-    let point = Point {
+    let point = TransferTime {
         bytes: Bytes(64),
         seconds: Seconds(0.0),
         host: Seconds(0.0),
@@ -195,41 +202,42 @@ fn a_corrupt_file_is_renamed_and_named_and_measuring_starts_anew() {
     for (number, wrong) in (1..).zip(&wrong) {
         fs::write(&path, wrong).unwrap();
         let mut database = Database::open(&path);
-        let renamed = format!("measured.corrupt-{number}.json");
-        let said = told(&mut database);
-        assert!(
-            said.contains("measured.json holds") && said.contains(&renamed),
-            "{said}"
-        );
-        assert_eq!(&fs::read(folder.path().join(renamed)).unwrap(), wrong);
+        let corrupt = warning(&mut database);
+        let TuneError::Corrupt { renamed, .. } = corrupt else {
+            panic!("{corrupt}")
+        };
+        let name = format!("measured.corrupt-{number}.json");
+        assert_eq!(renamed, folder.path().join(name));
+        assert_eq!(&fs::read(renamed).unwrap(), wrong);
         database.keep(&setting(1), &one);
         assert_eq!(fs::read(&path).unwrap(), good);
     }
-    // Another process may have spoilt the file meanwhile.
+    // Another process may corrupt the file meanwhile.
     let mut database = opened(&path);
     fs::write(&path, "{").unwrap();
     database.keep(&setting(1), &one);
-    assert!(told(&mut database).contains("measured.corrupt-10.json"));
+    let corrupt = warning(&mut database);
+    assert!(matches!(corrupt, TuneError::Corrupt { .. }), "{corrupt}");
     assert_eq!(fs::read(&path).unwrap(), good);
 }
 
 #[test]
-fn a_file_of_a_newer_format_is_left_as_it_is() {
+fn a_file_of_a_newer_format_is_left_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("measured.json");
     let newer = format!("{{\"format\": {}, \"else\": 1}}", FORMAT + 1);
     fs::write(&path, &newer).unwrap();
     for turn in 0..2 {
         let mut database = Database::open(&path);
-        let said = told(&mut database);
-        let own = format!("measured.{FORMAT}.json");
-        assert!(
-            said.contains("newer version") && said.contains(&own),
-            "{said}"
-        );
+        let newer_format = warning(&mut database);
+        let TuneError::Newer { replacement, .. } = newer_format else {
+            panic!("{newer_format}")
+        };
+        let name = format!("measured.{FORMAT}.json");
+        assert_eq!(replacement, folder.path().join(name));
         assert_eq!(database.measurements(&setting(1)).has(&key(1)), turn == 1);
         database.keep(&setting(1), &times(&[(1, 1.0)]));
-        assert_eq!(told(&mut database), "");
+        assert_no_warnings(&mut database);
         assert_eq!(fs::read_to_string(&path).unwrap(), newer);
     }
     fs::write(
@@ -238,13 +246,20 @@ fn a_file_of_a_newer_format_is_left_as_it_is() {
     )
     .unwrap();
     let mut database = Database::open(&path);
-    assert!(told(&mut database).contains("cannot be read"));
+    let warnings = database.take_warnings();
+    assert!(
+        matches!(
+            warnings[..],
+            [TuneError::Newer { .. }, TuneError::Unreadable { .. }]
+        ),
+        "{warnings:?}"
+    );
     database.keep(&setting(1), &times(&[(1, 1.0)]));
     assert!(database.measurements(&setting(1)).has(&key(1)));
 }
 
 #[test]
-fn times_that_cannot_be_written_are_known_all_the_same() {
+fn times_that_cannot_be_written_stay_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "no folder").unwrap();
@@ -252,23 +267,27 @@ fn times_that_cannot_be_written_are_known_all_the_same() {
     for _ in 0..2 {
         database.check_writable();
     }
-    let said = told(&mut database);
-    assert_eq!(said.matches("cannot be kept in").count(), 1, "{said}");
+    let not_kept = warning(&mut database);
+    assert!(matches!(not_kept, TuneError::NotKept { .. }), "{not_kept}");
     database.keep(&setting(1), &times(&[(1, 1.0)]));
     assert!(database.measurements(&setting(1)).has(&key(1)));
-    assert_eq!(told(&mut database), "");
-    // A folder in the place of the file.
+    assert_no_warnings(&mut database);
+    // A folder instead of the file.
     let path = folder.path().join("measured.json");
     fs::create_dir(&path).unwrap();
     let mut database = Database::open(&path);
-    assert!(told(&mut database).contains("cannot be read"));
+    let unreadable = warning(&mut database);
+    assert!(
+        matches!(unreadable, TuneError::Unreadable { .. }),
+        "{unreadable}"
+    );
     database.keep(&setting(1), &times(&[(1, 1.0)]));
     assert!(database.measurements(&setting(1)).has(&key(1)));
 }
 
 #[test]
 #[cfg(unix)]
-fn a_pipe_or_a_device_in_the_place_of_a_file_is_not_opened() {
+fn pipes_and_devices_are_not_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("measured.json");
     let pipe = |name: &str| {
@@ -278,24 +297,30 @@ fn a_pipe_or_a_device_in_the_place_of_a_file_is_not_opened() {
         assert!(made.unwrap().success());
     };
     pipe("measured.json");
-    let said = told(&mut Database::open(&path));
-    assert!(said.contains("it is no regular file"), "{said}");
+    let unreadable = warning(&mut Database::open(&path));
+    assert!(
+        matches!(unreadable, TuneError::Unreadable { .. }),
+        "{unreadable}"
+    );
     fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
-    let said = told(&mut Database::open(&path));
-    assert!(said.contains("it is no regular file"), "{said}");
+    let unreadable = warning(&mut Database::open(&path));
+    assert!(
+        matches!(unreadable, TuneError::Unreadable { .. }),
+        "{unreadable}"
+    );
     fs::remove_file(&path).unwrap();
     fs::remove_file(folder.path().join("measured.lock")).unwrap();
     pipe("measured.lock");
     let mut database = opened(&path);
     database.keep(&setting(1), &times(&[(1, 1.0)]));
-    let said = told(&mut database);
-    assert!(said.contains("measured.lock cannot be locked"), "{said}");
+    let unlocked = warning(&mut database);
+    assert!(matches!(unlocked, TuneError::Unlocked { .. }), "{unlocked}");
     assert!(opened(&path).measurements(&setting(1)).has(&key(1)));
 }
 
 #[test]
-fn a_lock_that_cannot_be_had_is_told_once_and_does_without() {
+fn without_a_lock_there_is_one_warning_and_times_are_stored() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("measured.json");
     let stuck = fs::File::create(folder.path().join("measured.lock")).unwrap();
@@ -303,19 +328,19 @@ fn a_lock_that_cannot_be_had_is_told_once_and_does_without() {
     let mut database = opened(&path);
     let start = std::time::Instant::now();
     database.keep(&setting(1), &times(&[(1, 1.0)]));
-    let said = told(&mut database);
-    assert!(said.contains("measured.lock cannot be locked"), "{said}");
+    let unlocked = warning(&mut database);
+    assert!(matches!(unlocked, TuneError::Unlocked { .. }), "{unlocked}");
     let waited = start.elapsed();
     assert!(waited >= LOCK_WAIT, "{waited:?}");
     database.keep(&setting(1), &times(&[(2, 2.0)]));
-    assert_eq!(told(&mut database), "");
+    assert_no_warnings(&mut database);
     assert!(start.elapsed() < waited + LOCK_WAIT);
     let both = times(&[(1, 1.0), (2, 2.0)]);
     assert_eq!(opened(&path).measurements(&setting(1)), both);
 }
 
 #[test]
-fn times_of_an_older_format_do_not_count() {
+fn times_of_an_older_format_are_discarded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("measured.json");
     opened(&path).keep(&setting(2), &times(&[(1, 2.0)]));
@@ -342,7 +367,7 @@ fn with_keys(path: &Path, keys: &[(usize, &str)]) -> String {
 }
 
 #[test]
-fn times_under_keys_without_a_version_are_those_of_today() {
+fn keys_without_a_version_are_converted() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("measured.json");
     let all = times(&[(1, 1.0), (2, 2.0)]);
@@ -357,7 +382,7 @@ fn times_under_keys_without_a_version_are_those_of_today() {
     assert_eq!(database.measurements(&setting(1)), all);
     assert_eq!(fs::read_to_string(&path).unwrap(), written);
     database.keep(&setting(1), &times(&[(3, 3.0)]));
-    assert_eq!(told(&mut database), "");
+    assert_no_warnings(&mut database);
     let all = times(&[(1, 1.0), (2, 2.0), (3, 3.0)]);
     assert_eq!(opened(&path).measurements(&setting(1)), all);
     let text = fs::read_to_string(&path).unwrap();
@@ -365,7 +390,7 @@ fn times_under_keys_without_a_version_are_those_of_today() {
 }
 
 #[test]
-fn where_a_kernel_has_keys_of_two_versions_the_later_one_counts() {
+fn times_under_a_newer_key_override_those_under_an_older_one() {
     let mut all = times(&[(1, 1.0)]);
     let features = all.shapes.values().next().unwrap().clone();
     let old = "fill  | F32 1x1x1x1x1 of 1x1x1x1x1".to_owned();
@@ -381,7 +406,7 @@ fn where_a_kernel_has_keys_of_two_versions_the_later_one_counts() {
 }
 
 #[test]
-fn keys_that_nobody_knows_are_told_of_once_and_stay() {
+fn unknown_keys_give_one_warning_and_stay() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("measured.json");
     opened(&path).keep(&setting(1), &times(&[(1, 1.0), (2, 2.0), (3, 3.0)]));
@@ -391,15 +416,15 @@ fn keys_that_nobody_knows_are_told_of_once_and_stay() {
     assert!(!database.measurements(&setting(1)).has(&key(1)));
     assert!(database.measurements(&setting(1)).has(&key(3)));
     database.keep(&setting(1), &times(&[(1, 4.0)]));
-    let said = told(&mut database);
+    let old_keys = warning(&mut database);
     assert!(
-        said.contains("1 kernel(s)") && said.contains("measured.json have keys of version 0"),
-        "{said}"
+        matches!(old_keys, TuneError::OldKeys { kernels: 1, .. }),
+        "{old_keys}"
     );
     for number in [4, 5] {
         let mut database = opened(&path);
         database.keep(&setting(1), &times(&[(number, 5.0)]));
-        assert_eq!(told(&mut database), "", "told twice");
+        assert_no_warnings(&mut database);
         let all = database.measurements(&setting(1));
         assert_eq!(all.seconds(&key(1)), Some(Seconds(4.0)));
         for (signature, seconds) in [

@@ -237,7 +237,7 @@ fn class_numbers_out_of_range_are_named_with_file_sample_and_position() {
     let run = "batch = 2\nepochs = 1\nranks = 2\nstrategy = \"depth=2\"\n[schedule]\n\
                learning_rate = 0.001\n";
     let place = [
-        "key `labels`, sample 4 of split train, at (C, D, H, W) = (0, 5, 2, 1): 3 is no class number",
+        "key `labels`, sample 4 of split train, at (C, D, H, W) = (0, 5, 2, 1): 3 is not a class index",
         "0 to 2",
         "nearest is 2",
     ];
@@ -292,7 +292,7 @@ fn numbers_that_are_no_classes_are_named_with_file_and_sample() {
                learning_rate = 0.001\n";
     let error = train(&folder, run).unwrap_err();
     for part in [
-        "train.h5: key `unitPar`, sample 3 of split train, target 0: 0.5 is no class number",
+        "train.h5: key `unitPar`, sample 3 of split train, target 0: 0.5 is not a class index",
         "0 to 3, the classes of the model",
     ] {
         assert!(error.contains(part), "{part:?} is not in {error:?}");

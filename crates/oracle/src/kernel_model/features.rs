@@ -1,25 +1,25 @@
-//! The coordinates of a kernel, in which kernels that are near each other take similar times.
+//! Features of a kernel. Kernels with similar features take similar times.
 
 use partita_program::{Count, Dtype, KernelShape, Role, View};
 use serde::{Deserialize, Serialize};
 
-/// What the time of a kernel is estimated from where it was never measured.
+/// Features from which the time of a kernel is estimated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Features {
-    /// Kernels of one family share a fit: the name of the first part, with the dtype where it is not
-    /// f32, and with `log` where it takes logarithms.
+    /// Kernels of one family share a model: the name of the first part, with the dtype if it is not f32,
+    /// and with `log` if the kernel takes logarithms.
     pub family: String,
     /// [`Count::flops`].
     pub flops: f64,
     /// [`Count::read`] and [`Count::written`] together.
     pub bytes: f64,
-    /// Coordinates of the shape, those of extents as natural logarithms, so that equal distances are
-    /// equal ratios; see [`Features::NAMES`].
+    /// The features of [`Features::NAMES`]. Extents are natural logarithms, so that equal distances are
+    /// equal ratios.
     pub shape: [f64; Features::NAMES.len()],
 }
 
 impl Features {
-    /// What the coordinates are, of the first part of a fused kernel, except the last three.
+    /// Names of the features, which are those of the first part of a fused kernel, except the last three.
     pub const NAMES: [&'static str; 12] = [
         "positions of the largest view, without its row",
         "length of its row",
@@ -37,7 +37,7 @@ impl Features {
 }
 
 impl Features {
-    /// Those of a kernel.
+    /// Features of a kernel.
     pub fn of(shape: &KernelShape<'_>) -> Self {
         let count = Count::of_kernel(shape.kernel, shape.buffers);
         let parts = shape.kernel.parts();

@@ -1,33 +1,35 @@
-//! Hand-made programs and costs that can be added up on paper.
+//! Hand-made programs, and costs so simple that their times can be added up on paper.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use partita_oracle::{
-    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, MessageCost,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
+    MessageCost,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Count, Dtype, Exchange, Item,
     Kernel, KernelShape, Load, Origin, Phase, Place, Program, ProgramKind, Receive, Role, Send,
     Task, TaskId, View, When, Work,
 };
+use partita_space::random::SplitMix;
 use partita_space::{AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
 
-/// A kernel takes what its algorithm says ([`Maker::kernel_of`]); a message 1 s and 1 s per 4 bytes (10 times the latency
+/// A kernel takes what its algorithm says ([`BodyBuilder::kernel_of`]); a message 1 s and 1 s per 4 bytes (10 times the latency
 /// between nodes); an allreduce a second per member and 4 bytes; an allgather a second per 4 bytes.
-pub struct Table {
+pub struct FixedCosts {
     pub per_node: usize,
     pub host: f64,
 }
 
-impl Costs for Table {
+impl Costs for FixedCosts {
     fn basis(&self) -> CostBasis {
         CostBasis::Modelled
     }
 
-    fn delivers_between_kernels(&self) -> bool {
+    fn polls_between_kernels(&self) -> bool {
         false
     }
 
-    fn admit(&self, _ranks: usize) -> Result<(), CostError> {
+    fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {
         Ok(())
     }
 
@@ -56,7 +58,7 @@ impl Costs for Table {
                 Ok(KernelCost {
                     alone,
                     together,
-                    known: Known::Modelled,
+                    basis: KernelBasis::Modelled,
                 })
             })
             .map_err(|_| CostError::Kernel {
@@ -70,12 +72,12 @@ impl Costs for Table {
         from: Rank,
         to: Rank,
         bytes: Bytes,
-        sharing: f64,
+        contention: f64,
     ) -> Result<MessageCost, CostError> {
         let inter = f64::from(self.link(from, to));
         Ok(MessageCost {
             latency: Seconds(1.0 + 9.0 * inter),
-            transfer: Seconds(bytes.0 as f64 / 4.0 * sharing),
+            transfer: Seconds(bytes.0 as f64 / 4.0 * contention),
             host: Seconds(self.host),
         })
     }
@@ -84,14 +86,14 @@ impl Costs for Table {
         &self,
         members: &[Rank],
         bytes: Bytes,
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
         let nodes = members
             .chunk_by(|&a, &b| self.node(a) == self.node(b))
             .count();
         Ok(CollectiveCost {
             latency: Seconds((members.len() + nodes - 1) as f64),
-            transfer: Seconds(bytes.0 as f64 / 4.0 * sharing),
+            transfer: Seconds(bytes.0 as f64 / 4.0 * contention),
             host: Seconds(self.host),
         })
     }
@@ -100,12 +102,12 @@ impl Costs for Table {
         &self,
         _members: &[Rank],
         bytes_per_member: &[Bytes],
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
         let bytes: Bytes = bytes_per_member.iter().copied().sum();
         Ok(CollectiveCost {
             latency: Seconds(0.0),
-            transfer: Seconds(bytes.0 as f64 / 4.0 * sharing),
+            transfer: Seconds(bytes.0 as f64 / 4.0 * contention),
             host: Seconds(self.host),
         })
     }
@@ -114,18 +116,18 @@ impl Costs for Table {
         &self,
         members: &[Rank],
         bytes_per_member: &[Bytes],
-        sharing: f64,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
-        self.allgather(members, bytes_per_member, sharing)
+        self.allgather(members, bytes_per_member, contention)
     }
 
     fn alltoall(
         &self,
         members: &[Rank],
-        blocks: Blocks,
-        sharing: f64,
+        blocks: AlltoallBlocks,
+        contention: f64,
     ) -> Result<CollectiveCost, CostError> {
-        let cost = self.allgather(members, &[blocks.given], sharing)?;
+        let cost = self.allgather(members, &[blocks.given], contention)?;
         Ok(CollectiveCost {
             latency: Seconds(blocks.largest.0 as f64 / 4.0),
             ..cost
@@ -137,13 +139,13 @@ impl Costs for Table {
     }
 }
 
-/// A body under construction; every view is a part of one buffer of f32.
+/// Builds a body. Every view is a part of one buffer of f32.
 #[derive(Clone, Default)]
-pub struct Maker {
+pub struct BodyBuilder {
     pub body: Body,
 }
 
-impl Maker {
+impl BodyBuilder {
     pub fn new() -> Self {
         let buffer = Buffer {
             name: "all".to_owned(),
@@ -309,13 +311,13 @@ pub fn program(mesh: Mesh, bodies: Vec<Body>, class_of: Vec<u32>) -> Program {
     }
 }
 
-/// A program of spatial form: along depth and height each rank exchanges with its neighbors, all
+/// A spatially parallel program: along depth and height each rank exchanges with its neighbors, all
 /// with `layers` of interior kernel, exchange, border kernel, backward, and an allreduce each;
 /// now and then an allgather. Ranks with the same neighbors have one body; the time of kernels is
 /// drawn by body.
 pub fn spatial(extents: [usize; 7], layers: usize, seed: u64) -> Program {
     let mesh = Mesh::new(extents);
-    let mut known: Vec<Vec<Offset>> = Vec::new();
+    let mut neighborhoods: Vec<Vec<Offset>> = Vec::new();
     let mut class_of = Vec::new();
     for rank in 0..mesh.ranks() {
         let steps = [step(1, -1), step(1, 1), step(2, -1), step(2, 1)];
@@ -323,16 +325,16 @@ pub fn spatial(extents: [usize; 7], layers: usize, seed: u64) -> Program {
             .into_iter()
             .filter(|&by| mesh.neighbor(rank, by).is_some())
             .collect();
-        let class = known
+        let class = neighborhoods
             .iter()
             .position(|other| *other == near)
             .unwrap_or_else(|| {
-                known.push(near);
-                known.len() - 1
+                neighborhoods.push(near);
+                neighborhoods.len() - 1
             });
         class_of.push(class as u32);
     }
-    let bodies = known
+    let bodies = neighborhoods
         .iter()
         .enumerate()
         .map(|(class, near)| spatial_body(&mesh, near, layers, seed + 1000 * class as u64))
@@ -341,45 +343,40 @@ pub fn spatial(extents: [usize; 7], layers: usize, seed: u64) -> Program {
 }
 
 fn spatial_body(mesh: &Mesh, near: &[Offset], layers: usize, seed: u64) -> Body {
-    let mut state = seed;
-    let mut draw = move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        1.0 + ((state >> 33) % 1000) as f64 / 50.0
-    };
+    let mut stream = SplitMix(seed);
+    let mut draw = || 1.0 + stream.between(0, 999) as f64 / 50.0;
     let all = mesh.split_axes();
     let depth = AxisSet::of([partita_space::Axis::Depth]);
-    let mut maker = Maker::new();
-    let mut last = maker.load(&[], 3);
+    let mut builder = BodyBuilder::new();
+    let mut last = builder.load(&[], 3);
     let mut sequence = 0;
     for layer in 0..layers {
-        let halo = maker.exchange(
+        let halo = builder.exchange(
             Phase::Forward,
             &[last],
             sequence,
             near,
             2 + layer % 5 + near.len() % 2,
         );
-        maker.kernel(Phase::Forward, &[last], draw());
-        last = maker.kernel(Phase::Forward, &[halo], draw());
+        builder.kernel(Phase::Forward, &[last], draw());
+        last = builder.kernel(Phase::Forward, &[halo], draw());
         sequence += 1;
     }
-    last = maker.allgather(Phase::Forward, &[last], 0, depth, 2);
+    last = builder.allgather(Phase::Forward, &[last], 0, depth, 2);
     let mut sums = Vec::new();
     for layer in 0..layers {
-        let halo = maker.exchange(Phase::Backward, &[last], sequence, near, 3);
-        let weights = maker.kernel(Phase::Backward, &[last], draw());
+        let halo = builder.exchange(Phase::Backward, &[last], sequence, near, 3);
+        let weights = builder.kernel(Phase::Backward, &[last], draw());
         let group = if layer % 3 == 0 {
             all
         } else {
             all.minus(depth)
         };
-        sums.push(maker.allreduce(Phase::Reduce, &[weights], 1 + layer as u32, group, 5));
-        last = maker.kernel(Phase::Backward, &[halo], draw());
+        sums.push(builder.allreduce(Phase::Reduce, &[weights], 1 + layer as u32, group, 5));
+        last = builder.kernel(Phase::Backward, &[halo], draw());
         sequence += 1;
     }
     sums.push(last);
-    maker.kernel(Phase::Update, &sums, draw());
-    maker.body
+    builder.kernel(Phase::Update, &sums, draw());
+    builder.body
 }

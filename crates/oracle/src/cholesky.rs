@@ -1,13 +1,13 @@
-//! Systems of linear equations with a symmetric positive definite matrix, by Cholesky's method.
+//! Linear equations with a symmetric positive definite matrix, by Cholesky decomposition.
 
 /// `L` with `L L' = A`, row by row.
-pub(crate) struct Factor {
+pub(crate) struct Cholesky {
     rows: Vec<f64>,
     size: usize,
 }
 
-impl Factor {
-    /// Of a matrix of `size` rows; none where it is not positive definite.
+impl Cholesky {
+    /// None if the matrix of `size` rows is not positive definite.
     pub fn new(mut matrix: Vec<f64>, size: usize) -> Option<Self> {
         for a in 0..size {
             for b in 0..=a {
@@ -43,10 +43,10 @@ impl Factor {
     }
 }
 
-/// `x` with `matrix x = right`; none where the matrix is not positive definite.
+/// `x` with `matrix x = right`; none if the matrix is not positive definite.
 pub(crate) fn solve(matrix: Vec<f64>, right: Vec<f64>) -> Option<Vec<f64>> {
     let size = right.len();
-    Factor::new(matrix, size).map(|factor| factor.solve(right))
+    Cholesky::new(matrix, size).map(|factor| factor.solve(right))
 }
 
 #[cfg(test)]

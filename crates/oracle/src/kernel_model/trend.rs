@@ -1,24 +1,24 @@
 //! The trend of a family of kernels: `T = start + flops / rate + bytes / bandwidth`.
 //!
-//! Three numbers that are not negative, with the least sum of squared relative errors. Assumes that
-//! arithmetic and traffic add up, as they do where neither hides all of the other; what a shape makes of
-//! either is left to the interpolation between shapes.
+//! Non-negative least squares of relative errors. Assumes that arithmetic and memory traffic add up, as they
+//! do if neither hides all of the other. The Gaussian process corrects for the shape.
 //! Source: the linear form of Amdahl's balance; relative errors, since times span six decades.
 
 use super::Features;
-use super::Sample;
-use crate::linear::solve;
+use super::KernelSample;
+use crate::cholesky::solve;
 
-/// Seconds of a start, of a flop and of a byte.
+/// Seconds per launch, per flop and per byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Trend([f64; 3]);
 
 impl Trend {
-    /// None of no samples.
-    pub fn fit(samples: &[&Sample]) -> Option<Self> {
-        let row = |sample: &&Sample| terms(&sample.features).map(|term| term / sample.cost.alone.0);
+    /// None without samples.
+    pub fn fit(samples: &[&KernelSample]) -> Option<Self> {
+        let row =
+            |sample: &&KernelSample| terms(&sample.features).map(|term| term / sample.cost.alone.0);
         let rows: Vec<[f64; 3]> = samples.iter().map(row).collect();
-        // Of the fits that leave some of the numbers 0, the best of those without a negative one.
+        // The best non-negative solution is that of some subset of the terms.
         let subsets = (1..8usize).map(|subset| {
             let chosen: Vec<usize> = (0..3).filter(|at| subset >> at & 1 == 1).collect();
             let numbers = least_squares(&rows, &chosen)?;
@@ -34,7 +34,7 @@ impl Trend {
         best.map(|(_, trend)| trend)
     }
 
-    /// Above 0.
+    /// Always above 0.
     pub fn seconds(&self, features: &Features) -> f64 {
         let terms = terms(features);
         let sum: f64 = terms.iter().zip(&self.0).map(|(a, b)| a * b).sum();
@@ -46,7 +46,7 @@ fn terms(features: &Features) -> [f64; 3] {
     [1.0, features.flops, features.bytes]
 }
 
-/// The numbers for which `row numbers = 1` in all rows as nearly as can be, those not chosen 0.
+/// Least squares solution of `row numbers = 1` over all rows; terms that are not chosen are 0.
 fn least_squares(rows: &[[f64; 3]], chosen: &[usize]) -> Option<[f64; 3]> {
     let size = chosen.len();
     // Columns of equal length keep the normal equations well conditioned.

@@ -1,4 +1,4 @@
-//! A barrier that ranks leave at the same moment.
+//! A spinning barrier for threads, and threads that run a measurement together.
 
 use crate::TuneError;
 use partita_run::Arena;
@@ -6,41 +6,39 @@ use partita_run::allocation::handling_failure;
 use partita_space::{Bytes, Rank, upper_median};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Lets ranks start at the same moment.
-///
-/// A sleeping thread wakes tens of microseconds late, longer than a small kernel runs, so those that
-/// wait keep asking and yield; they do so between measurements only.
-pub(crate) struct Gate {
+/// A barrier whose waiting threads spin and yield, between measurements only: waking a sleeping thread takes
+/// tens of microseconds, longer than a small kernel.
+pub(crate) struct Barrier {
     ranks: usize,
     arrived: AtomicUsize,
-    openings: AtomicUsize,
-    is_broken: AtomicBool,
+    rounds: AtomicUsize,
+    is_aborted: AtomicBool,
 }
 
-/// Another rank failed.
-pub(crate) struct Broken;
+/// Another rank has failed.
+pub(crate) struct Aborted;
 
-impl Gate {
+impl Barrier {
     pub fn new(ranks: usize) -> Self {
         Self {
             ranks,
             arrived: AtomicUsize::new(0),
-            openings: AtomicUsize::new(0),
-            is_broken: AtomicBool::new(false),
+            rounds: AtomicUsize::new(0),
+            is_aborted: AtomicBool::new(false),
         }
     }
 
-    /// Returns when all ranks have come.
-    pub fn wait(&self) -> Result<(), Broken> {
-        let opening = self.openings.load(Ordering::Acquire);
+    /// Returns once all ranks have called it.
+    pub fn wait(&self) -> Result<(), Aborted> {
+        let round = self.rounds.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.ranks {
             self.arrived.store(0, Ordering::Relaxed);
-            self.openings.fetch_add(1, Ordering::Release);
+            self.rounds.fetch_add(1, Ordering::Release);
             return Ok(());
         }
-        while self.openings.load(Ordering::Acquire) == opening {
-            if self.is_broken.load(Ordering::Relaxed) {
-                return Err(Broken);
+        while self.rounds.load(Ordering::Acquire) == round {
+            if self.is_aborted.load(Ordering::Relaxed) {
+                return Err(Aborted);
             }
             std::thread::yield_now();
         }
@@ -48,46 +46,46 @@ impl Gate {
     }
 }
 
-/// How a rank's part of a measurement ends early.
-pub(crate) enum Stop {
-    /// By its own failure.
+/// Why a rank ends a measurement early.
+pub(crate) enum EarlyEnd {
+    /// It failed.
     Failed(TuneError),
-    /// By that of another.
-    Broken,
+    /// Another rank failed.
+    Aborted,
 }
 
-impl From<Broken> for Stop {
-    fn from(_: Broken) -> Self {
-        Stop::Broken
+impl From<Aborted> for EarlyEnd {
+    fn from(_: Aborted) -> Self {
+        EarlyEnd::Aborted
     }
 }
 
-impl From<TuneError> for Stop {
+impl From<TuneError> for EarlyEnd {
     fn from(error: TuneError) -> Self {
-        Stop::Failed(error)
+        EarlyEnd::Failed(error)
     }
 }
 
-/// Breaks the gate when a rank leaves early, by panic too.
-struct Guard<'g>(&'g Gate);
+/// Aborts the barrier if a rank ends early, by panic too.
+struct Guard<'g>(&'g Barrier);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.0.is_broken.store(true, Ordering::Relaxed);
+        self.0.is_aborted.store(true, Ordering::Relaxed);
     }
 }
 
-/// Runs `work` on one thread per part; results in rank order. Whoever fails ends all.
-pub(crate) fn together<P: Send, R: Send>(
+/// Runs `work` on one thread per part; results in rank order. The failure of one rank ends all.
+pub(crate) fn run_ranks<P: Send, R: Send>(
     what: &'static str,
     parts: Vec<P>,
-    work: impl Fn(&Gate, Rank, P) -> Result<R, Stop> + Sync,
+    work: impl Fn(&Barrier, Rank, P) -> Result<R, EarlyEnd> + Sync,
 ) -> Result<Vec<R>, TuneError> {
-    let gate = Gate::new(parts.len());
+    let barrier = Barrier::new(parts.len());
     let stopped = |reason: String| TuneError::Stopped { what, reason };
-    let play = |rank: Rank, part: P| {
-        let guard = Guard(&gate);
-        let result = work(&gate, rank, part);
+    let run_rank = |rank: Rank, part: P| {
+        let guard = Guard(&barrier);
+        let result = work(&barrier, rank, part);
         if result.is_ok() {
             std::mem::forget(guard);
         }
@@ -97,49 +95,45 @@ pub(crate) fn together<P: Send, R: Send>(
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for (rank, part) in parts.into_iter().enumerate() {
-            let play = &play;
+            let run_rank = &run_rank;
             let named = std::thread::Builder::new().name(format!("measure {rank}"));
-            match named.spawn_scoped(scope, move || play(rank, part)) {
+            match named.spawn_scoped(scope, move || run_rank(rank, part)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    drop(Guard(&gate));
+                    drop(Guard(&barrier));
                     let reason = format!("no thread could be started for rank {rank}: {error}");
-                    ends.push(Err(Stop::Failed(stopped(reason))));
+                    ends.push(Err(EarlyEnd::Failed(stopped(reason))));
                     break;
                 }
             }
         }
         for (rank, thread) in threads.into_iter().enumerate() {
             let end = thread.join();
-            let panicked = |_| Err(Stop::Failed(stopped(format!("rank {rank} panicked"))));
+            let panicked = |_| Err(EarlyEnd::Failed(stopped(format!("rank {rank} panicked"))));
             ends.push(end.unwrap_or_else(panicked));
         }
     });
     let mut results = Vec::with_capacity(ends.len());
-    let mut is_broken = false;
+    let mut is_aborted = false;
     for end in ends {
         match end {
             Ok(result) => results.push(result),
-            Err(Stop::Failed(error)) => return Err(error),
-            Err(Stop::Broken) => is_broken = true,
+            Err(EarlyEnd::Failed(error)) => return Err(error),
+            Err(EarlyEnd::Aborted) => is_aborted = true,
         }
     }
-    if is_broken {
+    if is_aborted {
         return Err(stopped("another rank left early".to_owned()));
     }
     Ok(results)
 }
 
-/// Memory with which a rank measures.
-///
-/// Errors: the system gives none.
+/// Errors: the system has no memory.
 pub(crate) fn memory_of(what: &'static str, rank: Rank, bytes: Bytes) -> Result<Arena, TuneError> {
     Arena::of_rank(rank, bytes).map_err(|_| TuneError::Memory { rank, what, bytes })
 }
 
-/// Zeros to be written to and read.
-///
-/// Errors: the system gives no memory for them.
+/// Errors: the system has no memory.
 pub(crate) fn zeros(what: &'static str, rank: Rank, words: usize) -> Result<Vec<u64>, TuneError> {
     let mut zeros = Vec::new();
     let reserved = handling_failure(|| zeros.try_reserve_exact(words));
@@ -149,14 +143,14 @@ pub(crate) fn zeros(what: &'static str, rank: Rank, words: usize) -> Result<Vec<
     Ok(zeros)
 }
 
-/// Of the slowest rank, for each repeat. Shapes: `times[rank][repeat]`.
+/// The slowest rank's time by repeat. Shapes: `times[rank][repeat]`.
 fn slowest(times: &[&[f64]]) -> Vec<f64> {
     let repeats = times.iter().map(|times| times.len()).min().unwrap_or(0);
     let slowest = |repeat: usize| times.iter().map(|times| times[repeat]).fold(0.0, f64::max);
     (0..repeats).map(slowest).collect()
 }
 
-/// The middle of the slowest rank's times.
+/// The median over repeats of the slowest rank's time.
 pub(crate) fn median_of_slowest(times: &[&[f64]]) -> f64 {
     upper_median(&slowest(times))
 }
@@ -172,44 +166,40 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_ends_all_and_is_told() {
-        let end = together("a test", vec![(); 3], |gate, rank, ()| {
-            gate.wait()?;
+    fn the_failure_of_a_rank_ends_all() {
+        let end = run_ranks("a test", vec![(); 3], |barrier, rank, ()| {
+            barrier.wait()?;
             if rank == 1 {
                 let reason = "the disk is gone".to_owned();
-                return Err(Stop::Failed(TuneError::Read { rank, reason }));
+                return Err(EarlyEnd::Failed(TuneError::Read { rank, reason }));
             }
-            gate.wait()?;
+            barrier.wait()?;
             Ok(rank)
         });
-        let text = end.unwrap_err().to_string();
-        assert!(
-            text.contains("rank 1") && text.contains("disk is gone"),
-            "{text}"
-        );
+        assert!(matches!(end, Err(TuneError::Read { rank: 1, .. })));
     }
 
     #[test]
     fn a_panic_ends_all() {
-        let end = together("a test", vec![(); 2], |gate, rank, ()| {
+        let end = run_ranks("a test", vec![(); 2], |barrier, rank, ()| {
             assert!(rank == 0, "this rank fails on purpose");
-            gate.wait()?;
+            barrier.wait()?;
             Ok(rank)
         });
         assert!(matches!(end, Err(TuneError::Stopped { .. })));
     }
 
     #[test]
-    fn all_pass_together_again_and_again() {
+    fn all_ranks_pass_in_every_round() {
         let passed = AtomicUsize::new(0);
-        let seen = together("a test", vec![(); 3], |gate, _, ()| {
+        let seen = run_ranks("a test", vec![(); 3], |barrier, _, ()| {
             let mut seen = Vec::new();
             for _ in 0..50 {
-                gate.wait()?;
+                barrier.wait()?;
                 passed.fetch_add(1, Ordering::SeqCst);
-                gate.wait()?;
+                barrier.wait()?;
                 seen.push(passed.load(Ordering::SeqCst));
-                gate.wait()?;
+                barrier.wait()?;
             }
             Ok(seen)
         });

@@ -1,45 +1,45 @@
-//! What can happen in a step, with its costs, before anything happens.
+//! A program with the cost of every task, worked out before the simulation.
 
 use super::topology::Topology;
 use super::{Classes, Participant, SimulateError};
-use crate::cost::{Blocks, CollectiveCost, Costs, KernelCost, Known, link};
+use crate::cost::{AlltoallBlocks, CollectiveCost, Costs, KernelBasis, KernelCost, link};
 use partita_program::{Body, CollectiveKind, Count, KernelShape, Program, View, Work};
 use partita_run::Trace;
 use partita_space::{Bytes, Rank, Seconds};
 use std::collections::{BTreeMap, HashMap};
 
-/// Everything that can happen in a step, with its cost, as integers and seconds.
-pub(super) struct Schedule<'p> {
-    pub participants: Vec<Player<'p>>,
-    /// Per collective and group, the number of participants that meet.
-    pub meetings: Vec<usize>,
-    /// See [`Costs::delivers_between_kernels`].
-    pub delivers_between_kernels: bool,
-    /// Participants by node, where kernels of one hold those of another up. Empty where they do not,
-    /// and where a participant stands for several ranks: kernels then take as long as with all ranks
-    /// of their node at work.
-    pub crowds: Vec<Vec<usize>>,
+/// A program with the cost of every task, as seen by each participant.
+pub(super) struct CostedProgram<'p> {
+    pub participants: Vec<RankProgram<'p>>,
+    /// Number of participants of each rendezvous, which is a collective of one group.
+    pub rendezvous_sizes: Vec<usize>,
+    /// See [`Costs::polls_between_kernels`].
+    pub polls_between_kernels: bool,
+    /// Participants by node, whose kernels slow each other down. Empty where they do not, and where a
+    /// participant stands for several ranks: a kernel then takes as long as while all ranks of its node
+    /// compute.
+    pub co_located: Vec<Vec<usize>>,
 }
 
-/// A participant with its duties.
-pub(super) struct Player<'p> {
-    pub who: Participant,
+/// A participant and the cost of each task of its body.
+pub(super) struct RankProgram<'p> {
+    pub participant: Participant,
     pub body: &'p Body,
-    /// Of its rank.
+    /// Node of its rank.
     pub node: usize,
     /// Per task.
-    pub duties: Vec<Duty>,
+    pub costs: Vec<TaskCost>,
 }
 
-/// What a task takes.
-pub(super) enum Duty {
-    /// A kernel or a read.
-    Alone { cost: KernelCost },
-    /// An exchange.
+/// The cost of a task.
+pub(super) enum TaskCost {
+    /// A kernel or a read, which needs no other rank.
+    Local { cost: KernelCost },
+    /// Messages with peers; `host` seconds of overhead.
     Exchange { peers: Vec<Peer>, host: f64 },
-    /// A collective.
+    /// A collective, which starts when all participants of its rendezvous have started it.
     Collective {
-        meeting: usize,
+        rendezvous: usize,
         latency: f64,
         seconds: f64,
         host: f64,
@@ -50,25 +50,24 @@ pub(super) enum Duty {
 pub(super) struct Peer {
     pub participant: usize,
     pub task: usize,
-    /// Whether anything comes from it. A sender gives its message away and goes on, whether the other end
-    /// has come or not.
+    /// Whether it sends anything. A task that only sends does not wait for its peer: messages are buffered.
     pub is_awaited: bool,
-    /// From the later of the two starts until the last message in either direction has arrived; where
-    /// nothing comes, from the own start until the last has been sent.
+    /// From the later of the two starts until the last message in either direction has arrived; if the
+    /// peer is not awaited, from the own start until the last message has been sent.
     pub delay: f64,
     /// The latency in it.
     pub latency: f64,
 }
 
-/// The messages of an exchange of a body: index of the body's offsets, bytes.
+/// The messages of an exchange of a body, each as an index into the body's offsets and bytes.
 struct Messages {
     task: usize,
     sends: Vec<(usize, u64)>,
     receives: Vec<(usize, u64)>,
 }
 
-/// A body with what does not depend on the rank worked out.
-struct Facts {
+/// Costs of a body that do not depend on the rank, and its communication tasks by sequence number.
+struct BodyCosts {
     kernels: Vec<KernelCost>,
     exchanges: HashMap<u32, Messages>,
     collectives: HashMap<u32, usize>,
@@ -79,118 +78,123 @@ struct Builder<'a> {
     topology: &'a Topology,
     classes: &'a Classes,
     costs: &'a dyn Costs,
-    facts: Vec<Facts>,
-    /// Bytes of the messages that pass a node's adapters in an exchange: (node, sequence, is_out).
+    body_costs: Vec<BodyCosts>,
+    /// Bytes of the messages that pass a node's network adapters in an exchange, by
+    /// (node, sequence, is_out).
     flows: HashMap<(u32, u32, bool), Vec<u64>>,
-    meetings: Vec<usize>,
-    /// (sequence, axis set, first participant) to its meeting.
-    meeting_of: HashMap<(u32, usize, u32), usize>,
-    /// (sequence, axis set, group) to its cost.
+    rendezvous_sizes: Vec<usize>,
+    /// Rendezvous by (sequence, axis set, first participant).
+    rendezvous_of: HashMap<(u32, usize, u32), usize>,
+    /// By (sequence, axis set, group).
     collective_costs: HashMap<(u32, usize, u32), CollectiveCost>,
-    /// (axis set, group) to the participants that stand for its members, ascending.
-    attendants: HashMap<(usize, u32), Vec<u32>>,
+    /// Participants that stand for the members of a group, ascending, by (axis set, group).
+    participants_of: HashMap<(usize, u32), Vec<u32>>,
 }
 
-impl<'p> Schedule<'p> {
+impl<'p> CostedProgram<'p> {
     pub fn new(
         program: &'p Program,
         topology: &Topology,
         classes: &Classes,
         costs: &dyn Costs,
     ) -> Result<Self, SimulateError> {
-        let facts = program
+        let body_costs = program
             .bodies
             .iter()
             .zip(&topology.offsets)
-            .map(|(body, offsets)| Facts::new(body, offsets, costs))
+            .map(|(body, offsets)| BodyCosts::new(body, offsets, costs))
             .collect::<Result<_, _>>()?;
         let mut builder = Builder {
             program,
             topology,
             classes,
             costs,
-            facts,
+            body_costs,
             flows: HashMap::new(),
-            meetings: Vec::new(),
-            meeting_of: HashMap::new(),
+            rendezvous_sizes: Vec::new(),
+            rendezvous_of: HashMap::new(),
             collective_costs: HashMap::new(),
-            attendants: HashMap::new(),
+            participants_of: HashMap::new(),
         };
         let mut participants = Vec::with_capacity(classes.len());
         for class in 0..classes.len() {
             let body = classes.body_of[class];
-            participants.push(Player {
-                who: Participant {
+            participants.push(RankProgram {
+                participant: Participant {
                     rank: classes.representatives[class],
                     ranks: classes.sizes[class],
                     body,
                 },
                 body: &program.bodies[body as usize],
                 node: topology.node_of[classes.representatives[class]] as usize,
-                duties: builder.duties(class)?,
+                costs: builder.task_costs(class)?,
             });
         }
         Ok(Self {
-            crowds: crowds(&participants),
+            co_located: co_located(&participants),
             participants,
-            meetings: builder.meetings,
-            delivers_between_kernels: costs.delivers_between_kernels(),
+            rendezvous_sizes: builder.rendezvous_sizes,
+            polls_between_kernels: costs.polls_between_kernels(),
         })
     }
 }
 
-fn crowds(participants: &[Player<'_>]) -> Vec<Vec<usize>> {
-    let is_disturbed = |duty: &Duty| match duty {
-        Duty::Alone { cost } => cost.alone != cost.together,
-        Duty::Exchange { .. } | Duty::Collective { .. } => false,
+fn co_located(participants: &[RankProgram<'_>]) -> Vec<Vec<usize>> {
+    let is_contended = |cost: &TaskCost| match cost {
+        TaskCost::Local { cost } => cost.alone != cost.together,
+        TaskCost::Exchange { .. } | TaskCost::Collective { .. } => false,
     };
-    let mut kernels = participants.iter().flat_map(|player| &player.duties);
-    if participants.iter().any(|player| player.who.ranks > 1) || !kernels.any(is_disturbed) {
+    let mut kernels = participants.iter().flat_map(|program| &program.costs);
+    if participants
+        .iter()
+        .any(|program| program.participant.ranks > 1)
+        || !kernels.any(is_contended)
+    {
         return Vec::new();
     }
-    let nodes = participants.iter().map(|player| player.node + 1).max();
-    let mut crowds = vec![Vec::new(); nodes.unwrap_or(0)];
-    for (at, player) in participants.iter().enumerate() {
-        crowds[player.node].push(at);
+    let nodes = participants.iter().map(|program| program.node + 1).max();
+    let mut co_located = vec![Vec::new(); nodes.unwrap_or(0)];
+    for (at, program) in participants.iter().enumerate() {
+        co_located[program.node].push(at);
     }
-    crowds
+    co_located
 }
 
-impl Schedule<'_> {
-    /// Seconds of the kernels of all ranks by how they are known.
-    pub fn known(&self) -> BTreeMap<Known, Seconds> {
-        let mut known = BTreeMap::new();
-        for player in &self.participants {
-            for (task, duty) in player.body.tasks.iter().zip(&player.duties) {
-                if let (Work::Compute { .. }, Duty::Alone { cost }) = (&task.work, duty) {
-                    let seconds = known.entry(cost.known).or_insert(Seconds(0.0));
-                    *seconds += cost.together * player.who.ranks as f64;
+impl CostedProgram<'_> {
+    /// Seconds of the kernels of all ranks by what their cost is based on.
+    pub fn kernel_bases(&self) -> BTreeMap<KernelBasis, Seconds> {
+        let mut kernel_bases = BTreeMap::new();
+        for program in &self.participants {
+            for (task, cost) in program.body.tasks.iter().zip(&program.costs) {
+                if let (Work::Compute { .. }, TaskCost::Local { cost }) = (&task.work, cost) {
+                    let seconds = kernel_bases.entry(cost.basis).or_insert(Seconds(0.0));
+                    *seconds += cost.together * program.participant.ranks as f64;
                 }
             }
         }
-        known
+        kernel_bases
     }
 
-    /// Seconds of the kernels of a participant in a step, by kernel name; among others that compute, as
-    /// they were played.
-    pub fn kernels(&self, participant: usize, played: &[Trace]) -> BTreeMap<&'static str, Seconds> {
-        let player = &self.participants[participant];
+    /// Seconds of the kernels of a participant in a step, by kernel name; as simulated where co-located
+    /// kernels slow each other down.
+    pub fn kernels(&self, participant: usize, traces: &[Trace]) -> BTreeMap<&'static str, Seconds> {
+        let program = &self.participants[participant];
         let mut by_kind = BTreeMap::new();
         let mut add = |task: usize, seconds| {
-            if let Work::Compute { kernel, .. } = &player.body.tasks[task].work {
+            if let Work::Compute { kernel, .. } = &program.body.tasks[task].work {
                 *by_kind.entry(kernel.name()).or_insert(Seconds(0.0)) += seconds;
             }
         };
-        if self.crowds.is_empty() {
-            for (task, duty) in player.duties.iter().enumerate() {
-                match duty {
-                    Duty::Alone { cost } => add(task, cost.together),
-                    Duty::Exchange { .. } | Duty::Collective { .. } => {}
+        if self.co_located.is_empty() {
+            for (task, cost) in program.costs.iter().enumerate() {
+                match cost {
+                    TaskCost::Local { cost } => add(task, cost.together),
+                    TaskCost::Exchange { .. } | TaskCost::Collective { .. } => {}
                 }
             }
         } else {
-            let steps = played.len() as f64;
-            for event in played.iter().flat_map(|trace| &trace.events) {
+            let steps = traces.len() as f64;
+            for event in traces.iter().flat_map(|trace| &trace.events) {
                 add(
                     event.task.0 as usize,
                     (event.end - event.start) * (1.0 / steps),
@@ -201,28 +205,28 @@ impl Schedule<'_> {
     }
 }
 
-/// Seconds of a participant's tasks, from the last start that they need to their end; of kernels those
-/// with all ranks of the node at work.
-pub(super) fn durations(player: &Player<'_>) -> Vec<Seconds> {
-    let seconds = |duty: &Duty| match duty {
-        Duty::Alone { cost } => cost.together.0,
-        Duty::Collective { seconds, .. } => *seconds,
-        Duty::Exchange { peers, .. } => peers.iter().map(|peer| peer.delay).fold(0.0, f64::max),
+/// Seconds of each task from the last start that it needs to its end; of kernels, while all ranks of
+/// the node compute.
+pub(super) fn durations(program: &RankProgram<'_>) -> Vec<Seconds> {
+    let seconds = |cost: &TaskCost| match cost {
+        TaskCost::Local { cost } => cost.together.0,
+        TaskCost::Collective { seconds, .. } => *seconds,
+        TaskCost::Exchange { peers, .. } => peers.iter().map(|peer| peer.delay).fold(0.0, f64::max),
     };
-    player
-        .duties
+    program
+        .costs
         .iter()
-        .map(|duty| Seconds(seconds(duty)))
+        .map(|cost| Seconds(seconds(cost)))
         .collect()
 }
 
-impl Facts {
+impl BodyCosts {
     fn new(
         body: &Body,
         offsets: &[partita_space::Offset],
         costs: &dyn Costs,
     ) -> Result<Self, SimulateError> {
-        let mut facts = Self {
+        let mut body_costs = Self {
             kernels: vec![KernelCost::default(); body.tasks.len()],
             exchanges: HashMap::new(),
             collectives: HashMap::new(),
@@ -243,7 +247,7 @@ impl Facts {
                         buffers: &body.buffers,
                     };
                     let count = Count::of(task, &body.buffers);
-                    facts.kernels[id] = costs.kernel(&shape, algorithm, &count)?;
+                    body_costs.kernels[id] = costs.kernel(&shape, algorithm, &count)?;
                 }
                 Work::Exchange(exchange) => {
                     let sends = exchange.sends.iter();
@@ -255,33 +259,33 @@ impl Facts {
                             .map(|one| (index(one.from), bytes(&one.view)))
                             .collect(),
                     };
-                    facts.exchanges.insert(exchange.sequence, messages);
+                    body_costs.exchanges.insert(exchange.sequence, messages);
                 }
                 Work::Collective(collective) => {
-                    facts.collectives.insert(collective.sequence, id);
+                    body_costs.collectives.insert(collective.sequence, id);
                 }
                 Work::Load(_) => {}
             }
         }
-        Ok(facts)
+        Ok(body_costs)
     }
 }
 
 impl Builder<'_> {
-    fn duties(&mut self, class: usize) -> Result<Vec<Duty>, SimulateError> {
+    fn task_costs(&mut self, class: usize) -> Result<Vec<TaskCost>, SimulateError> {
         let rank = self.classes.representatives[class];
         let body_index = self.classes.body_of[class] as usize;
         let program = self.program;
         let body = &program.bodies[body_index];
         let ranks = program.mesh.ranks();
-        let mut duties = Vec::with_capacity(body.tasks.len());
+        let mut costs = Vec::with_capacity(body.tasks.len());
         for (id, task) in body.tasks.iter().enumerate() {
-            duties.push(match &task.work {
-                Work::Compute { .. } => Duty::Alone {
-                    cost: self.facts[body_index].kernels[id],
+            costs.push(match &task.work {
+                Work::Compute { .. } => TaskCost::Local {
+                    cost: self.body_costs[body_index].kernels[id],
                 },
-                Work::Load(load) => Duty::Alone {
-                    cost: KernelCost::undisturbed(self.costs.load(
+                Work::Load(load) => TaskCost::Local {
+                    cost: KernelCost::uncontended(self.costs.load(
                         rank,
                         load.target.bytes(&body.buffers),
                         ranks,
@@ -294,12 +298,17 @@ impl Builder<'_> {
                 }
             });
         }
-        Ok(duties)
+        Ok(costs)
     }
 
-    fn exchange(&mut self, rank: Rank, body: usize, sequence: u32) -> Result<Duty, SimulateError> {
+    fn exchange(
+        &mut self,
+        rank: Rank,
+        body: usize,
+        sequence: u32,
+    ) -> Result<TaskCost, SimulateError> {
         let peers_of = &self.topology.peers[rank];
-        let messages = &self.facts[body].exchanges[&sequence];
+        let messages = &self.body_costs[body].exchanges[&sequence];
         let out = messages
             .sends
             .iter()
@@ -312,8 +321,8 @@ impl Builder<'_> {
         let mut peers: BTreeMap<usize, Peer> = BTreeMap::new();
         let mut host = 0.0;
         for (from, to, bytes) in all {
-            let sharing = self.sharing(from, to, bytes, sequence);
-            let cost = self.costs.message(from, to, Bytes(bytes), sharing)?;
+            let contention = self.contention(from, to, bytes, sequence);
+            let cost = self.costs.message(from, to, Bytes(bytes), contention)?;
             host += cost.host.0;
             let other = if from == rank { to } else { from };
             let task = self.peer_task(rank, other, sequence)?;
@@ -331,7 +340,7 @@ impl Builder<'_> {
                 (peer.delay, peer.latency) = (delay, cost.latency.0);
             }
         }
-        Ok(Duty::Exchange {
+        Ok(TaskCost::Exchange {
             peers: peers.into_values().collect(),
             host,
         })
@@ -339,7 +348,7 @@ impl Builder<'_> {
 
     fn peer_task(&self, rank: Rank, peer: Rank, sequence: u32) -> Result<usize, SimulateError> {
         let body = self.program.class_of[peer] as usize;
-        match self.facts[body].exchanges.get(&sequence) {
+        match self.body_costs[body].exchanges.get(&sequence) {
             Some(messages) => Ok(messages.task),
             None => Err(SimulateError::Unmatched {
                 rank,
@@ -350,8 +359,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The longer of the queues at the sender's and at the receiver's adapters.
-    fn sharing(&mut self, from: Rank, to: Rank, bytes: u64, sequence: u32) -> f64 {
+    /// The larger contention of the sender's and the receiver's network adapters.
+    fn contention(&mut self, from: Rank, to: Rank, bytes: u64, sequence: u32) -> f64 {
         let (here, there) = (self.topology.node_of[from], self.topology.node_of[to]);
         if here == there {
             return 1.0;
@@ -362,14 +371,14 @@ impl Builder<'_> {
     }
 
     fn flows(&mut self, node: u32, sequence: u32, is_out: bool) -> &[u64] {
-        let (topology, facts, program) = (self.topology, &self.facts, self.program);
+        let (topology, body_costs, program) = (self.topology, &self.body_costs, self.program);
         self.flows
             .entry((node, sequence, is_out))
             .or_insert_with(|| {
                 let mut flows = Vec::new();
                 for &rank in &topology.node_ranks[node as usize] {
                     let body = program.class_of[rank] as usize;
-                    let Some(messages) = facts[body].exchanges.get(&sequence) else {
+                    let Some(messages) = body_costs[body].exchanges.get(&sequence) else {
                         continue;
                     };
                     let list = if is_out {
@@ -392,7 +401,7 @@ impl Builder<'_> {
         axes: usize,
         kind: &CollectiveKind,
         body: &Body,
-    ) -> Result<Duty, SimulateError> {
+    ) -> Result<TaskCost, SimulateError> {
         let group = self.topology.groups[axes].group_of[rank];
         let cost = match self.collective_costs.get(&(sequence, axes, group)) {
             Some(&cost) => cost,
@@ -403,21 +412,25 @@ impl Builder<'_> {
             }
         };
         let (topology, classes) = (self.topology, self.classes);
-        let attendants = self.attendants.entry((axes, group)).or_insert_with(|| {
-            let members = &topology.groups[axes].members[group as usize];
-            let mut all: Vec<u32> = members.iter().map(|&rank| classes.class_of[rank]).collect();
-            all.sort_unstable();
-            all.dedup();
-            all
-        });
-        let key = (sequence, axes, attendants[0]);
-        let next = self.meetings.len();
-        let meeting = *self.meeting_of.entry(key).or_insert(next);
-        if meeting == next {
-            self.meetings.push(attendants.len());
+        let participants_of = self
+            .participants_of
+            .entry((axes, group))
+            .or_insert_with(|| {
+                let members = &topology.groups[axes].members[group as usize];
+                let mut all: Vec<u32> =
+                    members.iter().map(|&rank| classes.class_of[rank]).collect();
+                all.sort_unstable();
+                all.dedup();
+                all
+            });
+        let key = (sequence, axes, participants_of[0]);
+        let next = self.rendezvous_sizes.len();
+        let rendezvous = *self.rendezvous_of.entry(key).or_insert(next);
+        if rendezvous == next {
+            self.rendezvous_sizes.push(participants_of.len());
         }
-        Ok(Duty::Collective {
-            meeting,
+        Ok(TaskCost::Collective {
+            rendezvous,
             latency: cost.latency.0,
             seconds: cost.seconds().0,
             host: cost.host.0,
@@ -435,7 +448,7 @@ impl Builder<'_> {
         let groups = &self.topology.groups[axes];
         let group = groups.group_of[rank] as usize;
         let members = &groups.members[group];
-        let sharing = f64::from(groups.sharing[group]);
+        let contention = f64::from(groups.contention[group]);
         let mut sources = Vec::with_capacity(members.len());
         for &member in members {
             sources.push(self.source_bytes(rank, member, sequence)?);
@@ -445,28 +458,30 @@ impl Builder<'_> {
         let bytes = |view: &View| view.bytes(&body.buffers);
         Ok(match kind {
             CollectiveKind::AllReduce { view } => {
-                self.costs.allreduce(members, bytes(view), sharing)?
+                self.costs.allreduce(members, bytes(view), contention)?
             }
-            CollectiveKind::AllGather { .. } => self.costs.allgather(members, &given, sharing)?,
+            CollectiveKind::AllGather { .. } => {
+                self.costs.allgather(members, &given, contention)?
+            }
             CollectiveKind::ReduceScatter { sources, .. } => {
                 let shares: Vec<Bytes> = sources.iter().map(bytes).collect();
-                self.costs.reduce_scatter(members, &shares, sharing)?
+                self.costs.reduce_scatter(members, &shares, contention)?
             }
             CollectiveKind::AllToAll { .. } => {
                 let sent = sources.iter().enumerate().flat_map(|(place, blocks)| {
                     let others = blocks.iter().enumerate();
                     others.filter(move |&(to, _)| to != place)
                 });
-                let blocks = Blocks {
+                let blocks = AlltoallBlocks {
                     largest: sent.map(|(_, &bytes)| bytes).max().unwrap_or_default(),
                     given: given.iter().copied().max().unwrap_or_default(),
                 };
-                self.costs.alltoall(members, blocks, sharing)?
+                self.costs.alltoall(members, blocks, contention)?
             }
         })
     }
 
-    /// What a member gives to a collective, view by view.
+    /// Bytes that a member contributes to a collective, by view.
     fn source_bytes(
         &self,
         rank: Rank,
@@ -475,7 +490,7 @@ impl Builder<'_> {
     ) -> Result<Vec<Bytes>, SimulateError> {
         let index = self.program.class_of[member] as usize;
         let body = &self.program.bodies[index];
-        let task = self.facts[index].collectives.get(&sequence);
+        let task = self.body_costs[index].collectives.get(&sequence);
         match task.map(|&id| &body.tasks[id].work) {
             Some(Work::Collective(collective)) => {
                 let sources = collective.kind.sources().iter();

@@ -1,146 +1,151 @@
-//! What kernels take that were never measured, from those that were.
+//! Estimates of kernels that were not measured, from those that were.
 //!
-//! `T(k) = trend(k) exp(r(k))`: a trend of flops and bytes for each family of kernels (`trend`), times
-//! what the shape makes of it, interpolated between the measured shapes (`kriging`). Both are fitted
-//! to measured kernels, and how far they err is known from folds that they were not fitted to.
+//! `T(k) = trend(k) exp(r(k))`: a trend in flops and bytes for each family of kernels (`trend`), times a
+//! correction by shape, a Gaussian process over the measured shapes (`gaussian_process`). Both are fitted
+//! to measured kernels; their error is estimated by cross-validation.
 
 mod features;
-mod kriging;
+mod gaussian_process;
 mod trend;
 
 pub use features::Features;
 
-use crate::cost::{KernelCost, Known};
-use kriging::Kriging;
+use crate::cost::{KernelBasis, KernelCost};
+use gaussian_process::GaussianProcess;
 use partita_space::{Seconds, upper_median};
 use std::collections::BTreeMap;
 use trend::Trend;
 
-/// Fewest kernels to which a trend of a family is fitted; fewer take that of all kernels.
+/// A family with fewer kernels uses the trend of all kernels.
 const FAMILY_MIN: usize = 6;
 
-/// Most kernels of a family that are fitted; of more, as many are taken evenly.
+/// Most kernels of a family in a fit; larger families are subsampled evenly.
 const FAMILY_MAX: usize = 600;
 
-/// Parts into which the kernels of a family are dealt out to validate.
+/// Folds of the cross-validation.
 const FOLDS: usize = 5;
 
-/// A kernel that was measured.
+/// A measured kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
-    /// Its shape.
+pub struct KernelSample {
+    /// Features.
     pub features: Features,
-    /// Its times.
+    /// Measured times.
     pub cost: KernelCost,
 }
 
-/// Laws of all families of kernels.
+/// A model of the time of every family of kernels.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Efficiency {
-    families: BTreeMap<String, Law>,
-    /// Of all kernels together, for families of which none or few were measured.
+pub struct KernelModel {
+    families: BTreeMap<String, FamilyModel>,
+    /// Trend of all kernels, for families with few or no measurements.
     pooled: Trend,
     samples: usize,
 }
 
-/// Of a family: kernels alone, and how much longer they take together.
+/// The model of a family: its trend, and the corrections of `alone` and of `together / alone`.
 #[derive(Clone, Debug, PartialEq)]
-struct Law {
+struct FamilyModel {
     trend: Trend,
-    alone: Kriging,
-    slowdown: Kriging,
+    alone: GaussianProcess,
+    slowdown: GaussianProcess,
 }
 
-/// How far estimates are off, for kernels that the laws were not fitted to.
+/// Errors of estimates of kernels that the model was not fitted to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Validation {
+pub struct CrossValidation {
     /// By family.
-    pub families: BTreeMap<String, Errors>,
-    /// Of all kernels.
-    pub all: Errors,
+    pub families: BTreeMap<String, ErrorStatistics>,
+    /// Over all kernels.
+    pub all: ErrorStatistics,
 }
 
 /// Errors of estimates, `|estimated / measured - 1|`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Errors {
-    /// Kernels estimated.
+pub struct ErrorStatistics {
+    /// Number of kernels.
     pub kernels: usize,
-    /// The middle error.
+    /// Median error.
     pub median: f64,
-    /// The mean error, each kernel weighed by its time.
+    /// Mean error weighted by time.
     pub mean_by_time: f64,
-    /// All estimated times by all measured ones, less 1.
+    /// Sum of the estimated times by the sum of the measured ones, minus 1.
     pub total: f64,
 }
 
-impl Efficiency {
-    /// Fits laws to measured kernels; none to no kernels.
-    pub fn fit(samples: &[Sample]) -> Option<Self> {
-        let mut by_family: BTreeMap<&str, Vec<&Sample>> = BTreeMap::new();
+impl KernelModel {
+    /// None without samples.
+    pub fn fit(samples: &[KernelSample]) -> Option<Self> {
+        let mut by_family: BTreeMap<&str, Vec<&KernelSample>> = BTreeMap::new();
         let timed = samples.iter().filter(|sample| sample.cost.alone.0 > 0.0);
         for sample in timed {
             let family = by_family.entry(&sample.features.family).or_default();
             family.push(sample);
         }
-        let all: Vec<&Sample> = by_family.values().flatten().copied().collect();
+        let all: Vec<&KernelSample> = by_family.values().flatten().copied().collect();
         let pooled = Trend::fit(&all)?;
-        let law = |(family, samples): (&str, Vec<&Sample>)| {
-            (family.to_owned(), Law::fit(&thinned(samples), pooled))
+        let model = |(family, samples): (&str, Vec<&KernelSample>)| {
+            (
+                family.to_owned(),
+                FamilyModel::fit(&subsampled(samples), pooled),
+            )
         };
         Some(Self {
-            families: by_family.into_iter().map(law).collect(),
+            families: by_family.into_iter().map(model).collect(),
             pooled,
             samples: all.len(),
         })
     }
 
-    /// Kernels that the laws were fitted to.
+    /// Number of kernels in the fit.
     pub fn samples(&self) -> usize {
         self.samples
     }
 
-    /// What a kernel takes. Where no measured kernel of its family is near it, it is
-    /// [`Known::Outside`], and no more than a trend.
+    /// Estimates a kernel, as [`KernelBasis::Extrapolated`] if no kernel of its family with a similar shape
+    /// was measured.
     pub fn estimate(&self, features: &Features) -> KernelCost {
         match self.families.get(&features.family) {
-            Some(law) => law.estimate(features),
+            Some(model) => model.estimate(features),
             None => KernelCost {
-                known: Known::Outside,
-                ..KernelCost::undisturbed(Seconds(self.pooled.seconds(features)))
+                basis: KernelBasis::Extrapolated,
+                ..KernelCost::uncontended(Seconds(self.pooled.seconds(features)))
             },
         }
     }
 
-    /// Estimates every kernel from laws fitted without it, a fifth of each family at a time.
-    pub fn validate(samples: &[Sample]) -> Validation {
+    /// Cross-validation: estimates each fold by a model fitted to the others.
+    pub fn validate(samples: &[KernelSample]) -> CrossValidation {
         let mut pairs: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for fold in 0..FOLDS {
-            let is_in = |&(at, _): &(usize, &Sample)| at % FOLDS == fold;
+            let is_in = |&(at, _): &(usize, &KernelSample)| at % FOLDS == fold;
             let numbered = || samples.iter().enumerate();
-            let rest: Vec<Sample> = numbered()
+            let rest: Vec<KernelSample> = numbered()
                 .filter(|one| !is_in(one))
                 .map(|(_, sample)| sample.clone())
                 .collect();
-            let Some(laws) = Self::fit(&rest) else {
+            let Some(model) = Self::fit(&rest) else {
                 continue;
             };
             for (_, sample) in numbered().filter(is_in) {
-                let estimate = laws.estimate(&sample.features);
+                let estimate = model.estimate(&sample.features);
                 let pair = (estimate.together.0, sample.cost.together.0);
                 pairs.entry(&sample.features.family).or_default().push(pair);
             }
         }
         let all: Vec<(f64, f64)> = pairs.values().flatten().copied().collect();
-        let of = |(family, pairs): (&str, Vec<(f64, f64)>)| (family.to_owned(), Errors::of(&pairs));
-        Validation {
+        let of = |(family, pairs): (&str, Vec<(f64, f64)>)| {
+            (family.to_owned(), ErrorStatistics::of(&pairs))
+        };
+        CrossValidation {
             families: pairs.into_iter().map(of).collect(),
-            all: Errors::of(&all),
+            all: ErrorStatistics::of(&all),
         }
     }
 }
 
-impl Errors {
-    /// Of pairs of an estimate and a measurement.
+impl ErrorStatistics {
+    /// From pairs of an estimate and a measurement.
     fn of(pairs: &[(f64, f64)]) -> Self {
         let pairs = pairs.iter().filter(|(_, measured)| *measured > 0.0);
         let mut errors = Vec::new();
@@ -161,13 +166,13 @@ impl Errors {
     }
 }
 
-fn thinned(samples: Vec<&Sample>) -> Vec<&Sample> {
+fn subsampled(samples: Vec<&KernelSample>) -> Vec<&KernelSample> {
     let step = samples.len().div_ceil(FAMILY_MAX).max(1);
     samples.into_iter().step_by(step).collect()
 }
 
-impl Law {
-    fn fit(samples: &[&Sample], pooled: Trend) -> Self {
+impl FamilyModel {
+    fn fit(samples: &[&KernelSample], pooled: Trend) -> Self {
         let own = if samples.len() >= FAMILY_MIN {
             Trend::fit(samples)
         } else {
@@ -175,15 +180,15 @@ impl Law {
         };
         let trend = own.unwrap_or(pooled);
         let shapes: Vec<&[f64]> = samples.iter().map(|one| &one.features.shape[..]).collect();
-        let residual = |sample: &&Sample| {
+        let residual = |sample: &&KernelSample| {
             let expected = trend.seconds(&sample.features);
             (sample.cost.alone.0 / expected).ln()
         };
-        let slowdown = |sample: &&Sample| (sample.cost.together.0 / sample.cost.alone.0).ln();
+        let slowdown = |sample: &&KernelSample| (sample.cost.together.0 / sample.cost.alone.0).ln();
         Self {
             trend,
-            alone: Kriging::fit(&shapes, samples.iter().map(residual).collect()),
-            slowdown: Kriging::fit(&shapes, samples.iter().map(slowdown).collect()),
+            alone: GaussianProcess::fit(&shapes, samples.iter().map(residual).collect()),
+            slowdown: GaussianProcess::fit(&shapes, samples.iter().map(slowdown).collect()),
         }
     }
 
@@ -193,10 +198,10 @@ impl Law {
         KernelCost {
             alone: Seconds(alone),
             together: Seconds(alone * slowdown),
-            known: if self.alone.is_outside(&features.shape) {
-                Known::Outside
+            basis: if self.alone.is_extrapolation(&features.shape) {
+                KernelBasis::Extrapolated
             } else {
-                Known::Estimated
+                KernelBasis::Estimated
             },
         }
     }
@@ -207,7 +212,7 @@ mod tests {
     use super::*;
 
     /// Convolutions whose rate grows with their channels and falls for short rows.
-    fn sample(positions: usize, channels: usize, row: usize) -> Sample {
+    fn sample(positions: usize, channels: usize, row: usize) -> KernelSample {
         let flops = (2 * positions * row * channels * channels * 27) as f64;
         let bytes = (8 * positions * row * channels) as f64;
         let ln = |extent: usize| (extent as f64).ln();
@@ -221,7 +226,7 @@ mod tests {
         let rate =
             1e11 * channels as f64 / (channels as f64 + 20.0) * row as f64 / (row as f64 + 2.0);
         let alone = Seconds(2e-6 + flops / rate + bytes / 1e10);
-        Sample {
+        KernelSample {
             features: Features {
                 family: "convolution_forward".to_owned(),
                 flops,
@@ -231,12 +236,12 @@ mod tests {
             cost: KernelCost {
                 alone,
                 together: alone * (1.0 + 4.0 / channels as f64),
-                known: Known::Measured,
+                basis: KernelBasis::Measured,
             },
         }
     }
 
-    fn grid() -> Vec<Sample> {
+    fn grid() -> Vec<KernelSample> {
         let mut all = Vec::new();
         for positions in [16, 64, 256, 1024] {
             for channels in [4, 8, 16, 32, 64, 128] {
@@ -248,10 +253,10 @@ mod tests {
 
     #[test]
     fn a_shape_between_measured_ones_is_estimated_within_a_few_percent() {
-        let laws = Efficiency::fit(&grid()).unwrap();
+        let model = KernelModel::fit(&grid()).unwrap();
         for between in [sample(100, 24, 12), sample(500, 96, 7), sample(40, 12, 20)] {
-            let estimate = laws.estimate(&between.features);
-            assert!(estimate.known == Known::Estimated);
+            let estimate = model.estimate(&between.features);
+            assert!(estimate.basis == KernelBasis::Estimated);
             let times = [
                 (estimate.alone, between.cost.alone),
                 (estimate.together, between.cost.together),
@@ -261,19 +266,19 @@ mod tests {
                 assert!(error < 0.05, "{estimated} {measured}");
             }
         }
-        let validation = Efficiency::validate(&grid());
+        let validation = KernelModel::validate(&grid());
         assert!(validation.all.mean_by_time < 0.05, "{validation:?}");
         assert_eq!(validation.all.kernels, grid().len());
     }
 
     #[test]
-    fn what_is_far_from_all_that_was_measured_says_so() {
-        let laws = Efficiency::fit(&grid()).unwrap();
-        let far = laws.estimate(&sample(1 << 20, 2048, 512).features);
-        assert_eq!(far.known, Known::Outside);
+    fn a_shape_far_from_all_measured_ones_is_extrapolated() {
+        let model = KernelModel::fit(&grid()).unwrap();
+        let far = model.estimate(&sample(1 << 20, 2048, 512).features);
+        assert_eq!(far.basis, KernelBasis::Extrapolated);
         let mut other = sample(64, 16, 8).features;
         other.family = "pool_forward".to_owned();
-        assert_eq!(laws.estimate(&other).known, Known::Outside);
-        assert!(Efficiency::fit(&[]).is_none());
+        assert_eq!(model.estimate(&other).basis, KernelBasis::Extrapolated);
+        assert!(KernelModel::fit(&[]).is_none());
     }
 }

@@ -1,17 +1,17 @@
-//! How many ranks hold, or compute, the same.
+//! How many ranks hold the same data, or compute the same.
 
 use partita_program::{Body, Buffer, Home, Program, Role, View};
 use partita_space::{AxisSet, Coord, Region};
 use std::collections::HashMap;
 
-/// Who holds the same.
-pub(super) struct Copies<'p> {
+/// Replication of data and computation over the ranks of a program.
+pub(super) struct Replication<'p> {
     program: &'p Program,
-    /// Ranks and buffers by the name of a tensor that each of them holds whole.
+    /// Number of buffers that hold all of a tensor, by the name of the tensor.
     whole: HashMap<&'p str, usize>,
 }
 
-impl<'p> Copies<'p> {
+impl<'p> Replication<'p> {
     pub fn new(program: &'p Program) -> Self {
         let mut whole = HashMap::new();
         for (body, ranks) in program.bodies.iter().zip(program.class_sizes()) {
@@ -22,7 +22,7 @@ impl<'p> Copies<'p> {
         Self { program, whole }
     }
 
-    /// How often what a buffer owns of its tensor is held; 1 where nothing is known of others.
+    /// Number of replicas of what a buffer owns of its tensor; 1 if unknown.
     pub fn of(&self, buffer: &Buffer) -> usize {
         match buffer.home {
             Some(home) => self.along(&home, home.place.split_axes()),
@@ -31,9 +31,9 @@ impl<'p> Copies<'p> {
         }
     }
 
-    /// How many ranks compute the same from the same: those along the axes that split none of the
-    /// operands. Operands without a home say nothing where others have one.
-    pub fn of_work(&self, body: &Body, views: &[View]) -> usize {
+    /// Number of ranks that compute the same from the same operands: those along the axes that split none of
+    /// them. Operands without a home are ignored if others have one.
+    pub fn of_computation(&self, body: &Body, views: &[View]) -> usize {
         let buffers = || views.iter().map(|view| body.buffer(view.buffer));
         let homes: Vec<Home> = buffers().filter_map(|buffer| buffer.home).collect();
         if let Some(first) = homes.first() {
@@ -44,14 +44,14 @@ impl<'p> Copies<'p> {
         whole.map(|buffer| self.of(buffer)).min().unwrap_or(1)
     }
 
-    /// Ranks of the mesh of a tensor that differ along none of the axes.
+    /// Number of ranks in the mesh of a tensor with the same coordinates along `axes`.
     fn along(&self, home: &Home, axes: AxisSet) -> usize {
         let mesh = home.place.mesh(&self.program.mesh);
         mesh.ranks() / mesh.group_size(axes)
     }
 
-    /// Elements of a view that the rank owns, and others of it that lie in the tensor.
-    pub fn owned_and_framed(&self, home: &Home, view: &View, coord: &Coord) -> (usize, usize) {
+    /// Elements of a view that the rank owns, and those of its halo inside the tensor.
+    pub fn owned_and_halo(&self, home: &Home, view: &View, coord: &Coord) -> (usize, usize) {
         let mesh = &self.program.mesh;
         let owned = home.place.owned(mesh, coord);
         let held = home.region(view, mesh, coord);
@@ -75,7 +75,7 @@ fn is_whole(buffer: &Buffer) -> bool {
     is_state && buffer.home.is_none()
 }
 
-/// Without the number that a second copy on a rank has.
+/// The name of a tensor without the number of its replica on a rank.
 fn stem(name: &str) -> &str {
     name.split('@').next().unwrap_or(name)
 }

@@ -1,36 +1,36 @@
-//! Keys of kernels from before keys had a version, as keys of version 1.
+//! Conversion of kernel keys of version 0 to version 1.
 //!
 //! Version 0 is what Rust's `Debug` gave of constants, and operands without names:
 //! `copy false | F32 1x1x1x4x8 of 1x1x1x6x8 | F32 1x1x1x4x8 of 1x1x1x4x8` becomes
-//! `k1 copy accumulate=false source=f32:1x1x1x4x8/1x1x1x6x8 target=f32:1x1x1x4x8/1x1x1x4x8`. Nothing here
-//! follows the kernels of today: files that hold such keys do not change any more.
+//! `k1 copy accumulate=false source=f32:1x1x1x4x8/1x1x1x6x8 target=f32:1x1x1x4x8/1x1x1x4x8`. Version 0 is
+//! frozen, so new kernels need no entry here.
 
 use partita_program::KernelShape;
 
-// Keys of version 1 have to be converted, too, and these then twice.
+// A new version must convert keys of version 1, too, and those of version 0 twice.
 const _: () = assert!(KernelShape::KEY_VERSION == 1);
 
-/// Constants of a kind, as they follow each other.
+/// A constant of a kernel in a key.
 enum Form {
-    /// Windows of three dims.
+    /// Kernel, stride and dilation.
     Taps,
-    /// A whole number.
+    /// An integer.
     Number(&'static str),
-    /// Three whole numbers.
+    /// Three integers.
     Offsets(&'static str),
     /// `true` or `false`.
     Flag(&'static str),
-    /// Was left out where it is `false`.
+    /// A flag that is absent if it is `false`.
     FlagIfTrue(&'static str),
     /// Three flags.
     Flags(&'static str),
-    /// How many optional operands there are, a flag for each; a key of version 1 tells by their names.
+    /// A flag for each of so many optional operands; version 1 has their names instead.
     Present(usize),
-    /// What becomes of an old word.
+    /// A word, with the new one for each old one.
     Word(&'static str, &'static [[&'static str; 2]]),
-    /// What is done to stored values.
+    /// The transformation of samples.
     Transform,
-    /// The rule of an update.
+    /// The optimizer.
     Rule,
 }
 
@@ -53,7 +53,7 @@ const DIRECTION: Form = Word(
     &[["Forward", "forward"], ["BackwardData", "backward_data"]],
 );
 
-/// Kinds with their constants and operands; `?` is said of those that may be missing, `*` of any number.
+/// Kinds of kernels with their constants and operands; `?` marks an optional one, `*` any number.
 const KINDS: [(&str, &[Form], &str); 44] = [
     ("fill", &[], "target"),
     ("copy", &[ADDS], "source target"),
@@ -150,7 +150,7 @@ const KINDS: [(&str, &[Form], &str); 44] = [
     ),
 ];
 
-/// The key of version 1; none for what is no key of version 0.
+/// The key of version 1; none if the text is no key of version 0.
 pub(crate) fn converted(key: &str) -> Option<String> {
     let parts: Option<Vec<String>> = key.split(" + ").map(part).collect();
     Some(format!("k1 {}", parts?.join(" + ")))
@@ -203,7 +203,7 @@ fn constant<'w>(form: &Form, words: &mut impl Iterator<Item = &'w str>) -> Optio
         Form::Flag(name) => format!("{name}={}", flag(words.next()?)?),
         Form::FlagIfTrue(name) => format!("{name}={}", flag(words.next().unwrap_or("false"))?),
         Form::Flags(name) => format!("{name}={}", three(words, ",", &flag)?),
-        Form::Present(_) => panic!("a key of version 1 has no such constant"),
+        Form::Present(_) => panic!("flags of operands are no constants of version 1"),
         Form::Word(name, all) => {
             let old = words.next()?;
             let [_, new] = all.iter().find(|[known, _]| *known == old)?;
@@ -226,7 +226,7 @@ fn constant<'w>(form: &Form, words: &mut impl Iterator<Item = &'w str>) -> Optio
     })
 }
 
-/// Three words, each checked.
+/// Three checked words.
 fn three<'w>(
     words: &mut impl Iterator<Item = &'w str>,
     between: &str,
@@ -244,7 +244,7 @@ fn flag(word: &str) -> Option<&str> {
     ["true", "false"].contains(&word).then_some(word)
 }
 
-/// Fields of these names.
+/// Fields with these names.
 fn floats<'w>(words: &mut impl Iterator<Item = &'w str>, names: &[&str]) -> Option<String> {
     let field = |name: &&str| {
         words.next().filter(|word| word == name)?;
@@ -254,7 +254,7 @@ fn floats<'w>(words: &mut impl Iterator<Item = &'w str>, names: &[&str]) -> Opti
     names.iter().map(field).collect()
 }
 
-/// `F32 1x1x1x4x8 of 1x1x1x6x8`, after `packed ` where weights are.
+/// `F32 1x1x1x4x8 of 1x1x1x6x8`, after `packed ` for packed weights.
 fn view(text: &str) -> Option<String> {
     let (form, text) = match text.strip_prefix("packed ") {
         Some(text) => ("packed:", text),
@@ -276,8 +276,7 @@ fn view(text: &str) -> Option<String> {
     is_sound.then(|| format!("{form}{dtype}:{extent}/{dims}"))
 }
 
-/// The names of so many operands. Without a word on those that may be missing, it is the only one of its
-/// kind.
+/// The names of so many operands. A single optional operand has no flag: the count tells.
 fn operands(names: &str, present: &[bool], count: usize) -> Option<Vec<String>> {
     let names: Vec<&str> = names.split(' ').filter(|name| !name.is_empty()).collect();
     let is_fixed = |name: &&&str| !name.ends_with(['?', '*']);
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_not_converted() {
+    fn other_texts_are_not_converted() {
         let view = "F32 1x1x1x4x8 of 1x1x1x6x8";
         let good = format!("copy false | {view} | {view}");
         let pool = |kind: &str, kernel: &str| {

@@ -1,33 +1,37 @@
-//! What the buffers of a kernel hold while it is measured: finite, normal, within its domain.
+//! Operand values of benchmarks: finite, normal, and in the domain of the kernel.
 
 use partita_program::{Body, Buffer, Dtype, Kernel, Role, View};
 use partita_run::Memory;
 
-/// Fills every buffer that a view lies in.
-pub(crate) fn fill(memory: &Memory<'_>, kernel: &Kernel, views: impl IntoIterator<Item = View>) {
+/// Fills all buffers of these views.
+pub(crate) fn fill_operands(
+    memory: &Memory<'_>,
+    kernel: &Kernel,
+    views: impl IntoIterator<Item = View>,
+) {
     let classes = class_views(kernel);
     for view in views {
         let buffer = memory.body().buffer(view.buffer);
         let whole = buffer.view(view.buffer);
         let labels = classes.filter(|(target, _)| target.buffer == view.buffer);
-        let draw = Draw::of(buffer, labels.map(|(_, classes)| classes));
+        let fill = Fill::of(buffer, labels.map(|(_, classes)| classes));
         let channels = buffer.dims[4].max(1);
         match buffer.dtype {
             Dtype::F32 => set(memory.write::<f32>(&whole).data_mut(), |i| {
-                draw.value(i, channels) as f32
+                fill.value(i, channels) as f32
             }),
             Dtype::F64 => set(memory.write::<f64>(&whole).data_mut(), |i| {
-                draw.value(i, channels)
+                fill.value(i, channels)
             }),
             Dtype::I16 => set(memory.write::<i16>(&whole).data_mut(), |i| {
-                draw.value(i, channels) as i16
+                fill.value(i, channels) as i16
             }),
         }
     }
 }
 
-/// Reads all of a view's buffer, as earlier kernels would have left it in the caches.
-pub(crate) fn warm(memory: &Memory<'_>, body: &Body, view: &View) -> u64 {
+/// Reads a view, which brings it into the caches.
+pub(crate) fn touch(memory: &Memory<'_>, body: &Body, view: &View) -> u64 {
     fn folded<T: Copy>(data: &[T], bits: impl Fn(T) -> u64) -> u64 {
         data.iter().fold(0, |sum, &value| sum ^ bits(value))
     }
@@ -46,7 +50,7 @@ fn set<T>(data: &mut [T], value: impl Fn(usize) -> T) {
     }
 }
 
-/// The view that holds class numbers, and how many classes there are.
+/// The view with class indices, and the number of classes.
 fn class_views(kernel: &Kernel) -> Option<(View, usize)> {
     if let Kernel::SoftmaxCrossEntropy { x, target, .. } | Kernel::ClassCounts { x, target, .. } =
         kernel
@@ -61,52 +65,52 @@ fn class_views(kernel: &Kernel) -> Option<(View, usize)> {
     }
 }
 
-/// What a buffer is filled with.
-enum Draw {
-    /// Signed, of magnitude 1/16 to 1 times this.
+/// Distribution of the values of a buffer.
+enum Fill {
+    /// Signed, with magnitudes from 1/16 to 1 times this.
     Signed(f64),
-    /// Positive, 1/16 to 1.
+    /// Positive, from 1/16 to 1.
     Positive,
-    /// Whole numbers below this.
+    /// Integers below this.
     Whole(usize),
-    /// Rows of sums of x and of x squared that are those of no constant.
+    /// Sums of x, then of x squared, with a variance above 0.
     Sums,
 }
 
-impl Draw {
+impl Fill {
     fn of(buffer: &Buffer, classes: Option<usize>) -> Self {
         if let Some(classes) = classes {
-            return Draw::Whole(classes);
+            return Fill::Whole(classes);
         }
         match buffer.role {
             // Trained weights are small; so are gradients.
             Role::Parameter | Role::Gradient | Role::PackedWeights | Role::Gathered => {
-                Draw::Signed(0.125)
+                Fill::Signed(0.125)
             }
             // Variances and second moments are positive.
-            Role::State | Role::Optimizer => Draw::Positive,
-            // Stored values are counts, whose logarithm may be taken.
-            Role::Staging => Draw::Whole(4),
-            Role::Activation | Role::ActivationGradient | Role::Workspace => Draw::Signed(1.0),
-            Role::Statistics => Draw::Sums,
+            Role::State | Role::Optimizer => Fill::Positive,
+            // Stored samples are counts, of which kernels may take logarithms.
+            Role::Staging => Fill::Whole(4),
+            Role::Activation | Role::ActivationGradient | Role::Workspace => Fill::Signed(1.0),
+            Role::Statistics => Fill::Sums,
         }
     }
 
-    /// Of element `i` of a buffer with this many channels.
+    /// The value of element `i` of a buffer with so many channels.
     fn value(&self, i: usize, channels: usize) -> f64 {
         let bits = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
         let share = 0.0625 + 0.9375 * (bits >> 1) as f64 / f64::from(1 << 23);
         match self {
-            Draw::Signed(scale) => {
+            Fill::Signed(scale) => {
                 if bits & 1 == 0 {
                     share * scale
                 } else {
                     -share * scale
                 }
             }
-            Draw::Positive => share,
-            Draw::Whole(limit) => (bits % *limit as u64) as f64,
-            Draw::Sums => {
+            Fill::Positive => share,
+            Fill::Whole(limit) => (bits % *limit as u64) as f64,
+            Fill::Sums => {
                 if (i / channels).is_multiple_of(2) {
                     0.125 * share
                 } else {
@@ -148,17 +152,17 @@ mod tests {
             Role::Statistics,
             Role::Workspace,
         ] {
-            let draw = Draw::of(&buffer(role), None);
-            let values: Vec<f64> = (0..10_000).map(|i| draw.value(i, 8)).collect();
+            let fill = Fill::of(&buffer(role), None);
+            let values: Vec<f64> = (0..10_000).map(|i| fill.value(i, 8)).collect();
             for &value in &values {
                 assert!(
                     value == 0.0 && role == Role::Staging || (0.001..4.0).contains(&value.abs()),
                     "{role:?} {value}"
                 );
-                let signed = matches!(draw, Draw::Signed(_));
+                let signed = matches!(fill, Fill::Signed(_));
                 assert!(signed || value >= 0.0, "{role:?} {value}");
             }
-            if matches!(draw, Draw::Signed(_)) {
+            if matches!(fill, Fill::Signed(_)) {
                 let negative = values.iter().filter(|value| **value < 0.0).count();
                 assert!((4_000..6_000).contains(&negative), "{role:?} {negative}");
             }
@@ -166,20 +170,20 @@ mod tests {
     }
 
     #[test]
-    fn class_numbers_stay_below_the_number_of_classes() {
-        let draw = Draw::of(&buffer(Role::Staging), Some(3));
+    fn class_indices_are_below_the_number_of_classes() {
+        let fill = Fill::of(&buffer(Role::Staging), Some(3));
         let mut seen = [false; 3];
         for i in 0..100 {
-            seen[draw.value(i, 1) as usize] = true;
+            seen[fill.value(i, 1) as usize] = true;
         }
         assert_eq!(seen, [true; 3]);
     }
 
     #[test]
-    fn sums_are_those_of_values_that_vary() {
-        let draw = Draw::of(&buffer(Role::Statistics), None);
+    fn sums_have_a_variance_above_0() {
+        let fill = Fill::of(&buffer(Role::Statistics), None);
         for channel in 0..8 {
-            let (sum, squares) = (draw.value(channel, 8), draw.value(8 + channel, 8));
+            let (sum, squares) = (fill.value(channel, 8), fill.value(8 + channel, 8));
             for count in [1.0, 1e6] {
                 let mean = sum / count;
                 assert!(squares / count - mean * mean > 0.0);

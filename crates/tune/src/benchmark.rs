@@ -1,7 +1,7 @@
-//! Kernels taken out of programs, to be measured one by one.
+//! Benchmarks of kernels, extracted from programs.
 
 use crate::TuneError;
-use crate::reuse::{Held, at_hand, buffers_of};
+use crate::cache_residency::{Resident, buffers_of, resident_operands};
 use partita_oracle::Features;
 use partita_program::{
     Access, Algorithm, Body, Buffer, Kernel, KernelShape, Program, Task, View, Work,
@@ -10,7 +10,7 @@ use partita_space::{Bytes, Mesh, Rank, Seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is measured as one: kernels of equal keys take equal time.
+/// Identity of a kernel: those with equal keys take equal time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KernelKey {
     /// [`KernelShape::signature`].
@@ -19,27 +19,27 @@ pub struct KernelKey {
     pub algorithm: String,
 }
 
-/// A kernel taken out of its body, with memory of its own.
-pub(crate) struct Job {
+/// A kernel extracted from its body, with its own arena.
+pub(crate) struct KernelBenchmark {
     pub key: KernelKey,
     pub features: Features,
     pub mesh: Mesh,
     /// A rank that runs it.
     pub rank: Rank,
-    /// The buffers of its body, of which only its own have room in the arena; one task.
+    /// One task, and the buffers of the original body, of which the arena has those of the task alone.
     pub body: Body,
-    /// Samples of a step.
+    /// Batch size.
     pub batch: usize,
-    /// Bytes that the rest of a step moves through the caches.
-    pub rest: Bytes,
-    /// What it touches that caches still hold when a step comes to it, that touched longest ago first, and
-    /// about how long ago.
+    /// Bytes of the other buffers of a step, which pass through the caches.
+    pub other_bytes: Bytes,
+    /// Operands that are in the caches when a step reaches the kernel, least recently used first, each with
+    /// the time since its last access.
     pub warm: Vec<(View, Seconds)>,
-    /// Buffers whose contents it changes and depends on.
-    pub renewed: Vec<View>,
+    /// Buffers that it reads and writes.
+    pub read_write: Vec<View>,
 }
 
-impl Job {
+impl KernelBenchmark {
     pub fn kernel(&self) -> (&Kernel, &Algorithm, Option<&View>) {
         match &self.body.tasks[0].work {
             Work::Compute {
@@ -48,26 +48,25 @@ impl Job {
                 workspace,
             } => (kernel, algorithm, workspace.as_ref()),
             Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
-                panic!("a job holds a kernel")
+                panic!("a benchmark has a kernel")
             }
         }
     }
 }
 
-/// The kernels of all programs, each key once, without those already known; `cache` is what the caches of
-/// a rank hold.
-pub(crate) fn jobs(
+/// The kernels of all programs, each key once, without known ones. `cache` is the size of the caches of a rank.
+pub(crate) fn benchmarks(
     programs: &[&Program],
     is_known: &dyn Fn(&KernelKey) -> bool,
     cache: Bytes,
-) -> Result<Vec<Job>, TuneError> {
+) -> Result<Vec<KernelBenchmark>, TuneError> {
     let mut seen = BTreeSet::new();
-    let mut jobs = Vec::new();
+    let mut benchmarks = Vec::new();
     for program in programs {
         let mut found: BTreeMap<KernelKey, Vec<Occurrence<'_>>> = BTreeMap::new();
         let mut order = Vec::new();
         for (body, rank) in program.bodies.iter().zip(program.representatives()) {
-            let mut held: Option<Vec<Vec<Held>>> = None;
+            let mut resident: Option<Vec<Vec<Resident>>> = None;
             for (id, task) in body.tasks.iter().enumerate() {
                 let Work::Compute {
                     kernel, algorithm, ..
@@ -90,12 +89,12 @@ pub(crate) fn jobs(
                     let signature = key.signature;
                     return Err(TuneError::Unpinned { signature });
                 }
-                let held = held.get_or_insert_with(|| at_hand(body, cache));
+                let resident = resident.get_or_insert_with(|| resident_operands(body, cache));
                 let one = Occurrence {
                     rank,
                     body,
                     task,
-                    held: std::mem::take(&mut held[id]),
+                    resident: std::mem::take(&mut resident[id]),
                 };
                 let all = found.entry(key.clone()).or_default();
                 if all.is_empty() {
@@ -106,23 +105,23 @@ pub(crate) fn jobs(
         }
         for key in order {
             let one = typical(found.remove(&key).expect("what was found is kept"));
-            jobs.push(one.job(key.clone(), program));
+            benchmarks.push(one.benchmark(key.clone(), program));
             seen.insert(key);
         }
     }
-    Ok(jobs)
+    Ok(benchmarks)
 }
 
-/// A kernel where a body has it.
+/// An occurrence of a kernel in a body.
 struct Occurrence<'p> {
     rank: Rank,
     body: &'p Body,
     task: &'p Task,
-    held: Vec<Held>,
+    resident: Vec<Resident>,
 }
 
 impl Occurrence<'_> {
-    fn job(self, key: KernelKey, program: &Program) -> Job {
+    fn benchmark(self, key: KernelKey, program: &Program) -> KernelBenchmark {
         let Self { body, task, .. } = self;
         let Work::Compute { kernel, .. } = &task.work else {
             panic!("an occurrence is of a kernel")
@@ -145,19 +144,21 @@ impl Occurrence<'_> {
                 .any(|(view, access)| view.buffer.0 == id && *access != Access::Write)
         };
         let whole = |&id: &u32| buffers[id as usize].view(partita_program::BufferId(id));
-        let renewed = own.iter().filter(|id| is_read(**id) && is_written(**id));
-        let renewed = renewed.map(whole).collect();
-        let warm = self.held.iter();
-        let warm = warm.map(|held| (whole(&held.buffer), held.age)).collect();
-        Job {
+        let read_write = own.iter().filter(|id| is_read(**id) && is_written(**id));
+        let read_write = read_write.map(whole).collect();
+        let warm = self.resident.iter();
+        let warm = warm
+            .map(|resident| (whole(&resident.buffer), resident.age))
+            .collect();
+        KernelBenchmark {
             key,
             features: Features::of(&shape),
             mesh: program.mesh,
             rank: self.rank,
             batch: program.batch,
-            rest: Bytes(body.arena.0.saturating_sub(arena.0)),
+            other_bytes: Bytes(body.arena.0.saturating_sub(arena.0)),
             warm,
-            renewed,
+            read_write,
             body: Body {
                 buffers,
                 tasks: vec![Task {
@@ -172,18 +173,18 @@ impl Occurrence<'_> {
     }
 }
 
-/// That of which caches hold neither most nor least: the first of many micro-batches, for one, may find
-/// what all the others do not.
+/// The occurrence with the median of resident bytes, since the first of many micro-batches, for example, may
+/// find other operands in the caches than the rest.
 fn typical(mut all: Vec<Occurrence<'_>>) -> Occurrence<'_> {
-    let held = |one: &Occurrence<'_>| -> u64 {
-        let buffers = one.held.iter().map(|held| held.buffer as usize);
+    let resident = |one: &Occurrence<'_>| -> u64 {
+        let buffers = one.resident.iter().map(|resident| resident.buffer as usize);
         buffers.map(|id| one.body.buffers[id].bytes().0).sum()
     };
-    all.sort_by_key(held);
+    all.sort_by_key(resident);
     all.swap_remove((all.len() - 1) / 2)
 }
 
-/// The same buffers, those in `own` one after the other from the start of the arena, the others empty.
+/// The same buffers, those in `own` packed from the start of the arena, the others empty.
 fn packed(buffers: &[Buffer], own: &BTreeSet<u32>) -> (Vec<Buffer>, Bytes) {
     let mut buffers = buffers.to_vec();
     for (id, buffer) in buffers.iter_mut().enumerate() {
@@ -196,7 +197,7 @@ fn packed(buffers: &[Buffer], own: &BTreeSet<u32>) -> (Vec<Buffer>, Bytes) {
     for &id in own {
         let buffer = &mut buffers[id as usize];
         buffer.offset = Bytes(end);
-        // Where lowering places a buffer is a multiple of 64 bytes too.
+        // Lowering aligns buffers to 64 bytes, too.
         end = (end + buffer.bytes().0).next_multiple_of(64);
     }
     (buffers, Bytes(end))
@@ -205,25 +206,24 @@ fn packed(buffers: &[Buffer], own: &BTreeSet<u32>) -> (Vec<Buffer>, Bytes) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reuse::tests::copies;
+    use crate::cache_residency::tests::copies;
 
-    /// A kernel that many tasks have is measured as it is found most of the time: here twice cold and
-    /// once with what the task before it has touched.
+    /// A kernel of several tasks is measured in its typical state: here two of three find cold caches.
     #[test]
-    fn the_middle_of_what_caches_hold_is_measured() {
+    fn the_occurrence_with_median_residency_is_measured() {
         let body = copies(&[[0, 1], [1, 2], [2, 3], [0, 4], [5, 1]]);
-        let held = at_hand(&body, Bytes(1 << 16));
-        let count = [1, 3, 4].map(|at: usize| held[at].len());
+        let resident = resident_operands(&body, Bytes(1 << 16));
+        let count = [1, 3, 4].map(|at: usize| resident[at].len());
         assert_eq!(count, [1, 0, 0]);
         let occurrence = |at: usize| Occurrence {
             rank: at,
             body: &body,
             task: &body.tasks[at],
-            held: held[at].clone(),
+            resident: resident[at].clone(),
         };
         let all = [1, 3, 4].map(occurrence).into_iter().collect();
-        assert!(typical(all).held.is_empty());
+        assert!(typical(all).resident.is_empty());
         let all = [1, 3, 0].map(occurrence).into_iter().collect();
-        assert_eq!(typical(all).held.len(), 1);
+        assert_eq!(typical(all).resident.len(), 1);
     }
 }

@@ -1,53 +1,52 @@
 //! The critical path, and the breakdown of its seconds.
 
-use super::engine::{Instance, Played};
-use super::schedule::Schedule;
+use super::costed_program::CostedProgram;
+use super::engine::{Instance, Timeline};
 use partita_program::{CollectiveKind, Phase, Task, TaskId, Work};
 use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Under which heading a second of the critical path is listed.
+/// What a second of the critical path is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
-    /// Kernels from the input to the loss and its metrics.
+    /// Kernels from the input to the loss and the metrics.
     ForwardCompute,
-    /// Messages and sums between them (halos, statistics of normalizations, the loss).
+    /// Messages and allreduces of the forward pass (halos, statistics of normalizations, the loss).
     ForwardExchange,
     /// Kernels from the loss to the gradients.
     BackwardCompute,
-    /// Messages and sums between them.
+    /// Messages and allreduces of the backward pass.
     BackwardExchange,
-    /// Everything that sums gradients over ranks, as far as nothing hides it.
+    /// Reduction of gradients over ranks that no computation hides.
     GradientAllreduceExposed,
-    /// Collectives other than sums that all members keep, forward and backward: data change their
-    /// distribution.
+    /// Collectives other than allreduces, forward and backward: a tensor changes its distribution.
     Redistribution,
-    /// Reading of samples and bringing them into the network.
+    /// Reading of samples and moving them into the network.
     Io,
-    /// The optimizer, with the sums it needs.
+    /// The optimizer and its reductions.
     Update,
 }
 
-/// Seconds of the critical path by heading.
+/// Seconds of the critical path by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Breakdown {
-    /// See [`Category::ForwardCompute`].
+    /// [`Category::ForwardCompute`].
     pub forward_compute: Seconds,
-    /// See [`Category::ForwardExchange`].
+    /// [`Category::ForwardExchange`].
     pub forward_exchange: Seconds,
-    /// See [`Category::BackwardCompute`].
+    /// [`Category::BackwardCompute`].
     pub backward_compute: Seconds,
-    /// See [`Category::BackwardExchange`].
+    /// [`Category::BackwardExchange`].
     pub backward_exchange: Seconds,
-    /// See [`Category::GradientAllreduceExposed`].
+    /// [`Category::GradientAllreduceExposed`].
     pub gradient_allreduce_exposed: Seconds,
-    /// See [`Category::Redistribution`].
+    /// [`Category::Redistribution`].
     pub redistribution: Seconds,
-    /// See [`Category::Io`].
+    /// [`Category::Io`].
     pub io: Seconds,
-    /// See [`Category::Update`].
+    /// [`Category::Update`].
     pub update: Seconds,
 }
 
@@ -58,13 +57,13 @@ pub struct Segment {
     pub rank: Rank,
     /// Index of its body.
     pub body: u32,
-    /// In which step.
+    /// Step of the simulation, from 0.
     pub step: usize,
-    /// The task that was under way.
+    /// The task that ran.
     pub task: TaskId,
-    /// Its heading.
+    /// What the time was spent on.
     pub category: Category,
-    /// How long.
+    /// Length.
     pub seconds: Seconds,
 }
 
@@ -81,7 +80,7 @@ impl Category {
         Category::Update,
     ];
 
-    /// The heading of a task.
+    /// The category of a task.
     pub fn of(task: &Task) -> Self {
         let phase = task.origin.phase;
         match &task.work {
@@ -92,15 +91,15 @@ impl Category {
                 Phase::Reduce => Category::GradientAllreduceExposed,
                 Phase::Update => Category::Update,
             },
-            Work::Exchange(_) => Self::of_movement(phase),
+            Work::Exchange(_) => Self::of_communication(phase),
             Work::Collective(collective) => match collective.kind {
-                CollectiveKind::AllReduce { .. } => Self::of_movement(phase),
+                CollectiveKind::AllReduce { .. } => Self::of_communication(phase),
                 CollectiveKind::AllGather { .. }
                 | CollectiveKind::ReduceScatter { .. }
                 | CollectiveKind::AllToAll { .. } => match phase {
                     Phase::Forward | Phase::Backward => Category::Redistribution,
                     Phase::Load | Phase::Reduce | Phase::Update | Phase::Report => {
-                        Self::of_movement(phase)
+                        Self::of_communication(phase)
                     }
                 },
             },
@@ -108,7 +107,7 @@ impl Category {
         }
     }
 
-    fn of_movement(phase: Phase) -> Self {
+    fn of_communication(phase: Phase) -> Self {
         match phase {
             Phase::Load => Category::Io,
             Phase::Forward | Phase::Report => Category::ForwardExchange,
@@ -126,16 +125,16 @@ impl fmt::Display for Category {
             Category::ForwardExchange => "forward exchange",
             Category::BackwardCompute => "backward computation",
             Category::BackwardExchange => "backward exchange",
-            Category::GradientAllreduceExposed => "the sum of gradients over ranks",
+            Category::GradientAllreduceExposed => "exposed gradient allreduce",
             Category::Redistribution => "redistribution",
             Category::Io => "input",
-            Category::Update => "the update",
+            Category::Update => "weight update",
         })
     }
 }
 
 impl Breakdown {
-    /// The seconds under one heading.
+    /// The seconds of one category.
     pub fn of(&self, category: Category) -> Seconds {
         match category {
             Category::ForwardCompute => self.forward_compute,
@@ -162,7 +161,7 @@ impl Breakdown {
         }
     }
 
-    /// All headings together.
+    /// The sum of all categories.
     pub fn total(&self) -> Seconds {
         Category::ALL
             .into_iter()
@@ -170,7 +169,7 @@ impl Breakdown {
             .sum()
     }
 
-    /// Every heading times a factor.
+    /// Every category times a factor.
     pub fn scaled(&self, factor: f64) -> Self {
         let mut scaled = Self::default();
         for category in Category::ALL {
@@ -180,8 +179,8 @@ impl Breakdown {
     }
 }
 
-/// The critical path with what is known of it.
-pub(super) struct Walk {
+/// The critical path, and the latency in it.
+pub(super) struct CriticalPath {
     pub segments: Vec<Segment>,
     pub latency: Seconds,
 }
@@ -194,57 +193,57 @@ pub(super) fn breakdown(segments: &[Segment]) -> Breakdown {
     breakdown
 }
 
-/// From the last completion back to the beginning: each task's time since the start that decided
-/// its completion, then whatever let that start happen.
-pub(super) fn walk(schedule: &Schedule<'_>, played: &Played) -> Walk {
-    let mut walk = Walk {
+/// Walks from the last completion back to the start: over each task's time since the last start that it
+/// needed, then to the task whose completion made that start possible.
+pub(super) fn critical_path(costed: &CostedProgram<'_>, timeline: &Timeline) -> CriticalPath {
+    let mut path = CriticalPath {
         segments: Vec::new(),
         latency: Seconds(0.0),
     };
-    let last = (0..played.records.len())
-        .max_by(|&a, &b| played.records[a].end.total_cmp(&played.records[b].end));
+    let last = (0..timeline.records.len())
+        .max_by(|&a, &b| timeline.records[a].end.total_cmp(&timeline.records[b].end));
     let mut cursor = last;
     while let Some(found) = cursor {
-        // What was seen at the end of a kernel was held up by that kernel.
-        let instance = played.records[found]
-            .held_by
+        // A completion that was deferred to the end of a kernel is due to that kernel.
+        let instance = timeline.records[found]
+            .deferred_by
             .map_or(found, |kernel| kernel as Instance);
-        let record = &played.records[instance];
-        let decider = &played.records[record.decider as usize];
+        let record = &timeline.records[instance];
+        let last_start = &timeline.records[record.last_start as usize];
         push(
-            schedule,
-            played,
+            costed,
+            timeline,
             instance,
-            record.end - decider.start,
-            &mut walk.segments,
+            record.end - last_start.start,
+            &mut path.segments,
         );
-        walk.latency += Seconds(record.latency);
-        cursor = decider.trigger.map(|trigger| trigger as Instance);
+        path.latency += Seconds(record.latency);
+        cursor = last_start.trigger.map(|trigger| trigger as Instance);
     }
-    walk
+    path
 }
 
 fn push(
-    schedule: &Schedule<'_>,
-    played: &Played,
+    costed: &CostedProgram<'_>,
+    timeline: &Timeline,
     instance: Instance,
     seconds: f64,
     segments: &mut Vec<Segment>,
 ) {
-    let (participant, step, task) = played.locate(schedule, instance);
-    let player = &schedule.participants[participant];
+    let (participant, step, task) = timeline.locate(costed, instance);
+    let program = &costed.participants[participant];
     let segment = |category, seconds| Segment {
-        rank: player.who.rank,
-        body: player.who.body,
+        rank: program.participant.rank,
+        body: program.participant.body,
         step,
         task: TaskId(task as u32),
         category,
         seconds: Seconds(seconds),
     };
     let mut rest = seconds;
-    for &(category, stall) in played.stalls.get(&instance).into_iter().flatten() {
+    for &(category, stall) in timeline.stalls.get(&instance).into_iter().flatten() {
         segments.push(segment(category, stall));
         rest -= stall;
     }
-    segments.push(segment(Category::of(&player.body.tasks[task]), rest));
+    segments.push(segment(Category::of(&program.body.tasks[task]), rest));
 }

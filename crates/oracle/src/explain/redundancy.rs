@@ -1,24 +1,24 @@
-//! Work that is done more than once.
+//! Redundant computation.
 
-use super::copies::Copies;
-use super::time::{is_much, step, timed};
-use super::{Finding, Item};
+use super::replication::Replication;
+use super::time::{is_significant, step, timed};
+use super::{Finding, LimitingFactor};
 use crate::simulate::Simulation;
 use partita_program::{Access, Body, Count, Kernel, Phase, Program, Task, View, Work};
 use partita_space::{Coord, Flops, Seconds};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// What is computed more than once: by several ranks from the same values, around the part of a rank in
-/// a group of layers that exchange halos once, and again on the way back.
+/// Redundant computation: by several ranks from the same values, in the halos of layers that exchange them
+/// once for several layers, and recomputation in the backward pass.
 pub(super) fn finding(program: &Program, simulation: &Simulation) -> Option<Finding> {
-    let copies = Copies::new(program);
+    let replication = Replication::new(program);
     let mut shares: HashMap<usize, Vec<f64>> = HashMap::new();
     let (mut most, mut flops, mut all) = (0.0_f64, 0.0, 0.0);
     let mut phases = BTreeSet::new();
     for (at, participant) in simulation.participants.iter().enumerate() {
         let body = &program.bodies[participant.body as usize];
         let coord = program.mesh.coord(participant.rank);
-        let own = self::shares(&copies, body, &coord);
+        let own = self::shares(&replication, body, &coord);
         let mut seconds = 0.0;
         for (id, task) in body.tasks.iter().enumerate() {
             let counted = Count::of(task, &body.buffers).flops.0 as f64 * participant.ranks as f64;
@@ -38,17 +38,17 @@ pub(super) fn finding(program: &Program, simulation: &Simulation) -> Option<Find
     });
     let path = path.sum::<f64>() / simulation.steps as f64;
     let step = step(simulation);
-    is_much(path.max(most), step).then(|| {
-        let says = format!(
-            "{}: {:.1} % of all arithmetic is done by several ranks alike or a second time, {} a step \
-             where most, {} of the critical path.",
-            Item::ComputationRedundancy,
+    is_significant(path.max(most), step).then(|| {
+        let message = format!(
+            "{}: {:.1} % of all flops are redundant, {} per step on the rank with the most, {} on the \
+             critical path.",
+            LimitingFactor::ComputationRedundancy,
             100.0 * flops / f64::max(all, 1.0),
             Seconds(most),
             Seconds(path)
         );
         let phases = phases.into_iter().collect();
-        let finding = Finding::new(Item::ComputationRedundancy, phases, path / step, says);
+        let finding = Finding::new(LimitingFactor::ComputationRedundancy, phases, path / step, message);
         Finding {
             flops: Some(Flops(flops as u64)),
             ..timed(finding, path, most)
@@ -56,8 +56,8 @@ pub(super) fn finding(program: &Program, simulation: &Simulation) -> Option<Find
     })
 }
 
-/// Of each task, the share that others do alike, or that is done a second time.
-fn shares(copies: &Copies<'_>, body: &Body, coord: &Coord) -> Vec<f64> {
+/// The redundant share of each task.
+fn shares(replication: &Replication<'_>, body: &Body, coord: &Coord) -> Vec<f64> {
     let forward: HashSet<(&str, &str)> = body
         .tasks
         .iter()
@@ -69,16 +69,16 @@ fn shares(copies: &Copies<'_>, body: &Body, coord: &Coord) -> Vec<f64> {
             return 0.0;
         };
         let key = (task.origin.layer.as_str(), kernel.name());
-        let is_again = task.origin.phase == Phase::Backward && forward.contains(&key);
-        // The way back of these two is their way forth.
-        let goes_both_ways = matches!(kernel, Kernel::Add { .. } | Kernel::Dropout { .. });
-        if is_again && !goes_both_ways && Count::of(task, &body.buffers).flops.0 > 0 {
+        let is_recomputation = task.origin.phase == Phase::Backward && forward.contains(&key);
+        // These two have the same kernel in both passes.
+        let is_in_both_passes = matches!(kernel, Kernel::Add { .. } | Kernel::Dropout { .. });
+        if is_recomputation && !is_in_both_passes && Count::of(task, &body.buffers).flops.0 > 0 {
             return 1.0;
         }
         let accesses = task.accesses();
         let views: Vec<View> = accesses.iter().map(|(view, _)| *view).collect();
-        let alike = copies.of_work(body, &views) as f64;
-        1.0 - (1.0 - around(copies, body, coord, &accesses)) / alike
+        let ranks = replication.of_computation(body, &views) as f64;
+        1.0 - (1.0 - halo_share(replication, body, coord, &accesses)) / ranks
     };
     body.tasks.iter().map(share).collect()
 }
@@ -91,9 +91,13 @@ fn first(task: &Task) -> Option<&Kernel> {
     }
 }
 
-/// Of what a kernel writes, or else of what it reads, the share outside of what its rank owns, where
-/// ranks compute copies of what others own.
-fn around(copies: &Copies<'_>, body: &Body, coord: &Coord, accesses: &[(View, Access)]) -> f64 {
+/// The share of the output of a kernel, or else of its input, that is a redundantly computed halo.
+fn halo_share(
+    replication: &Replication<'_>,
+    body: &Body,
+    coord: &Coord,
+    accesses: &[(View, Access)],
+) -> f64 {
     let redundant = accesses.iter().filter_map(|(view, access)| {
         let home = body.buffer(view.buffer).home?;
         home.redundant.then_some((home, view, access))
@@ -102,6 +106,6 @@ fn around(copies: &Copies<'_>, body: &Body, coord: &Coord, accesses: &[(View, Ac
     else {
         return 0.0;
     };
-    let (own, frame) = copies.owned_and_framed(&home, view, coord);
-    frame as f64 / (own + frame).max(1) as f64
+    let (own, halo) = replication.owned_and_halo(&home, view, coord);
+    halo as f64 / (own + halo).max(1) as f64
 }
