@@ -3,10 +3,10 @@
 use crate::fuse::{compute, fuse};
 use crate::passes::LoweringPass;
 use partita_program::{
-    Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Home, Kernel, KernelShape, Menu,
-    MenuError, Origin, Output, Phase, Place, Role, Task, TaskId, View, Work,
+    Body, Buffer, BufferId, Collective, CollectiveKind, Distribution, Dtype, Kernel, KernelShape,
+    Menu, MenuError, Origin, Output, Phase, Role, Task, TaskId, TensorRegion, View, Work,
 };
-use partita_space::{AxisSet, Bytes, Coord, Grid, Mesh, Offset, Rank, Region};
+use partita_space::{AxisSet, Bytes, Coord, Mesh, Offset, Rank, Region, Submesh};
 use std::collections::HashMap;
 
 /// Numbers that a layer may use for its exchanges and collectives in a slot, or a parameter for those of
@@ -15,13 +15,13 @@ pub(crate) const NUMBERS: u32 = 32;
 
 /// A buffer that holds a region of a tensor, frame included.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct TensorBuffer {
     pub id: BufferId,
     /// Global region of the whole buffer.
     pub region: Region,
 }
 
-impl Held {
+impl TensorBuffer {
     /// The view of a global region.
     pub fn view(&self, region: &Region) -> View {
         assert!(
@@ -45,7 +45,7 @@ pub(crate) struct Builder<'a> {
     /// not that of all.
     pub mesh: Mesh,
     pub coord: Coord,
-    pub on: Option<Grid>,
+    pub submesh: Option<Submesh>,
     /// Where the layer at hand stands in the order that all ranks keep.
     pub turn: u32,
     pub dtype: Dtype,
@@ -64,7 +64,7 @@ impl<'a> Builder<'a> {
             rank,
             mesh: *world,
             coord: world.coord(rank),
-            on: None,
+            submesh: None,
             turn: 0,
             dtype,
             menu,
@@ -76,40 +76,42 @@ impl<'a> Builder<'a> {
     }
 
     /// Goes to the mesh of other tensors; false if the rank is not in it.
-    pub fn enter(&mut self, on: Option<Grid>) -> bool {
-        if self.on == on {
+    pub fn enter(&mut self, submesh: Option<Submesh>) -> bool {
+        if self.submesh == submesh {
             return true;
         }
-        let seat = match on {
+        let there = match submesh {
             None => Some((self.world, self.world.coord(self.rank))),
-            Some(grid) => grid.coord(self.rank).map(|coord| (grid.mesh(), coord)),
+            Some(submesh) => submesh
+                .coord(self.rank)
+                .map(|coord| (submesh.mesh(), coord)),
         };
-        let Some((mesh, coord)) = seat else {
+        let Some((mesh, coord)) = there else {
             return false;
         };
-        (self.mesh, self.coord, self.on) = (mesh, coord, on);
+        (self.mesh, self.coord, self.submesh) = (mesh, coord, submesh);
         true
     }
 
     /// Whether the rank is among those of a mesh.
-    pub fn is_in(&self, on: Option<Grid>) -> bool {
-        self.on == on || on.is_none_or(|grid| grid.coord(self.rank).is_some())
+    pub fn is_in(&self, submesh: Option<Submesh>) -> bool {
+        self.submesh == submesh || submesh.is_none_or(|submesh| submesh.coord(self.rank).is_some())
     }
 
     /// What the rank owns of a tensor, wherever that lies.
-    pub fn owned(&self, place: &Place) -> Region {
-        if place.on == self.on {
-            place.owned_at(&self.mesh, &self.coord)
+    pub fn owned(&self, distribution: &Distribution) -> Region {
+        if distribution.submesh == self.submesh {
+            distribution.owned_at(&self.mesh, &self.coord)
         } else {
-            place.owned(&self.world, &self.world.coord(self.rank))
+            distribution.owned(&self.world, &self.world.coord(self.rank))
         }
     }
 
     /// The way to who stands at a coordinate of the mesh at hand.
     pub fn offset_to(&self, coord: &Coord) -> Offset {
         let there = self
-            .on
-            .map_or_else(|| self.world.rank(*coord), |grid| grid.rank(coord));
+            .submesh
+            .map_or_else(|| self.world.rank(*coord), |submesh| submesh.rank(coord));
         self.world.offset(self.rank, there)
     }
 
@@ -138,7 +140,7 @@ impl<'a> Builder<'a> {
         let collective = Collective {
             sequence,
             group,
-            on: self.on,
+            submesh: self.submesh,
             kind,
         };
         self.push(layer, phase, Work::Collective(collective));
@@ -162,7 +164,7 @@ impl<'a> Builder<'a> {
             role,
             dtype,
             dims,
-            home: None,
+            tensor: None,
             offset: Bytes(0),
         });
         id
@@ -183,33 +185,33 @@ impl<'a> Builder<'a> {
     }
 
     /// A buffer for the part `region` of a tensor.
-    pub fn held(
+    pub fn tensor_buffer(
         &mut self,
         name: &str,
         role: Role,
         tensor: u32,
-        place: Place,
+        distribution: Distribution,
         region: Region,
-    ) -> Held {
-        let owned = self.owned(&place);
-        let low = std::array::from_fn(|dim| {
-            let low = owned.0[dim].start - region.0[dim].start;
-            usize::try_from(low).expect("a buffer begins at or before its owned region")
+    ) -> TensorBuffer {
+        let owned = self.owned(&distribution);
+        let halo_low = std::array::from_fn(|dim| {
+            let halo_low = owned.0[dim].start - region.0[dim].start;
+            usize::try_from(halo_low).expect("a buffer begins at or before its owned region")
         });
         let id = self.buffer(name, role, self.dtype, region.shape());
-        self.body.buffers[id.0 as usize].home = Some(Home {
-            tensor,
-            place,
-            low,
+        self.body.buffers[id.0 as usize].tensor = Some(TensorRegion {
+            id: tensor,
+            distribution,
+            halo_low,
             redundant: false,
         });
-        Held { id, region }
+        TensorBuffer { id, region }
     }
 
     /// Says whether the rank computes what a buffer holds around the own part.
-    pub fn set_redundant(&mut self, held: Held, redundant: bool) {
-        if let Some(home) = &mut self.body.buffers[held.id.0 as usize].home {
-            home.redundant = redundant;
+    pub fn set_redundant(&mut self, held: TensorBuffer, redundant: bool) {
+        if let Some(tensor) = &mut self.body.buffers[held.id.0 as usize].tensor {
+            tensor.redundant = redundant;
         }
     }
 

@@ -5,11 +5,11 @@
 //! layers around the block split these samples over the whole axis. Ranks that differ along it are
 //! neighbors, so that what goes to the branches and comes back stays within a node.
 
-use crate::placement::{Placement, Site, weights};
+use crate::placement::{Placement, RankSet, weights};
 use crate::strategy::Branches;
 use crate::{LayerChoice, Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op, readers};
-use partita_space::{Axis, Grid};
+use partita_space::{Axis, Submesh};
 
 /// Nodes of each branch between a fork and a join.
 pub(crate) type Block = Vec<Vec<usize>>;
@@ -123,7 +123,7 @@ impl Placement {
     /// Errors: stages that the model or its layers cannot give.
     pub fn new(graph: &Graph, strategy: &Strategy) -> Result<Self, StrategyError> {
         let mut placement = Self::of_stages(graph, strategy)?;
-        place(graph, strategy, &mut placement)?;
+        place_branches(graph, strategy, &mut placement)?;
         Ok(placement)
     }
 }
@@ -131,7 +131,7 @@ impl Placement {
 /// Puts branches on groups of the ranks of each site with an axis `branch`.
 ///
 /// Errors: branches where there are none, sizes that are not those of the axis.
-fn place(
+fn place_branches(
     graph: &Graph,
     strategy: &Strategy,
     placement: &mut Placement,
@@ -159,20 +159,22 @@ fn place(
     }
     let costs = weights(graph);
     for (block, choice) in blocks {
-        let site_of = |id: &usize| placement.site_of[*id];
-        let mut sites = block.iter().flatten().map(site_of);
-        let Some(site) = sites.next() else { continue };
-        let others: Vec<usize> = sites.filter(|&other| other != site).collect();
+        let rank_set_of = |id: &usize| placement.rank_set_of[*id];
+        let mut rank_sets = block.iter().flatten().map(rank_set_of);
+        let Some(rank_set) = rank_sets.next() else {
+            continue;
+        };
+        let others: Vec<usize> = rank_sets.filter(|&other| other != rank_set).collect();
         if !others.is_empty() {
-            let stage = |at: usize| placement.sites[at].stage;
-            let is_cut = others.iter().any(|&other| stage(other) != stage(site));
+            let stage = |at: usize| placement.rank_sets[at].stage;
+            let is_cut = others.iter().any(|&other| stage(other) != stage(rank_set));
             match choice.filter(|choice| choice.branches != Some(Branches::Off) && !is_cut) {
                 Some(choice) => return Err(inner_first(strategy, choice)),
                 // A block that stages cut lies with them.
                 None => continue,
             }
         }
-        let extent = placement.sites[site].mesh.extent(Axis::Branch);
+        let extent = placement.rank_sets[rank_set].mesh.extent(Axis::Branch);
         if extent == 1 && choice.is_none() {
             continue;
         }
@@ -187,10 +189,10 @@ fn place(
             check(strategy, choice, &block, extent)?;
         }
         for (first, size, nodes) in groups {
-            let sliced = slice(&placement.sites[site], strategy, first, size);
-            placement.sites.push(sliced);
+            let sliced = slice(&placement.rank_sets[rank_set], strategy, first, size);
+            placement.rank_sets.push(sliced);
             for id in nodes {
-                placement.site_of[id] = placement.sites.len() - 1;
+                placement.rank_set_of[id] = placement.rank_sets.len() - 1;
             }
         }
     }
@@ -380,16 +382,16 @@ fn with_sizes(block: &Block, costs: &[f64], sizes: &[usize]) -> Groups {
 }
 
 /// The ranks of a site with these coordinates along `branch`.
-fn slice(site: &Site, strategy: &Strategy, first: usize, size: usize) -> Site {
+fn slice(rank_set: &RankSet, strategy: &Strategy, first: usize, size: usize) -> RankSet {
     let world = strategy.mesh();
-    let whole = Grid::repeated(&world, 0, 1, world.ranks());
-    let grids = site.grids.map(|grid| {
-        let grid = grid.unwrap_or(whole);
-        Some(grid.slice(Axis::Branch, first, size))
+    let whole = Submesh::repeated(&world, 0, 1, world.ranks());
+    let submeshes = rank_set.submeshes.map(|submesh| {
+        let submesh = submesh.unwrap_or(whole);
+        Some(submesh.slice(Axis::Branch, first, size))
     });
-    Site {
-        stage: site.stage,
-        mesh: grids[0].map_or(site.mesh, |grid| grid.mesh()),
-        grids,
+    RankSet {
+        stage: rank_set.stage,
+        mesh: submeshes[0].map_or(rank_set.mesh, |submesh| submesh.mesh()),
+        submeshes,
     }
 }

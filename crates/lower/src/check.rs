@@ -85,10 +85,10 @@ impl Strategy {
     fn check_named_axes(&self, graph: &Graph, placement: &Placement) -> Result<(), StrategyError> {
         for choice in &self.layers {
             let ids = layers(graph, self, choice)?;
-            let sites = ids
+            let rank_sets = ids
                 .iter()
-                .map(|&id| &placement.sites[placement.site_of[id]]);
-            let meshes = sites.map(|site| site.mesh.split_axes());
+                .map(|&id| &placement.rank_sets[placement.rank_set_of[id]]);
+            let meshes = rank_sets.map(|rank_set| rank_set.mesh.split_axes());
             let split = meshes.fold(AxisSet::NONE, AxisSet::union);
             check_split(self, choice, split)?;
         }

@@ -115,7 +115,7 @@ const LANES: usize = Lane::ALL.len();
 /// What has completed when each task starts: of a serial lane always a number of first tasks.
 struct Done {
     /// Lane and place of each task; those of all lanes that are not serial are counted together.
-    seats: Vec<(Lane, usize)>,
+    positions: Vec<(Lane, usize)>,
     /// Per task, how many of each serial lane.
     first: Vec<[u32; LANES]>,
     /// Per task, which others.
@@ -126,7 +126,7 @@ impl Done {
     fn new(body: &Body) -> Self {
         let (mut counts, mut others) = ([0; LANES], 0);
         let lanes = body.tasks.iter().map(|task| task.work.lane());
-        let seats: Vec<(Lane, usize)> = lanes
+        let positions: Vec<(Lane, usize)> = lanes
             .map(|lane| {
                 let next = if lane.is_serial() {
                     &mut counts[lane as usize]
@@ -138,14 +138,14 @@ impl Done {
             })
             .collect();
         Self {
-            first: vec![[0; LANES]; seats.len()],
-            others: vec![TaskSet::default(); seats.len()],
-            seats,
+            first: vec![[0; LANES]; positions.len()],
+            others: vec![TaskSet::default(); positions.len()],
+            positions,
         }
     }
 
     fn has(&self, id: usize, other: usize) -> bool {
-        match self.seats[other] {
+        match self.positions[other] {
             (lane, at) if lane.is_serial() => at < self.first[id][lane as usize] as usize,
             (_, at) => self.others[id].has(at),
         }
@@ -158,7 +158,7 @@ impl Done {
         }
         let (earlier, later) = self.others.split_at_mut(id);
         later[0].join(&earlier[other]);
-        match self.seats[other] {
+        match self.positions[other] {
             (lane, at) if lane.is_serial() => {
                 let first = &mut self.first[id][lane as usize];
                 *first = (*first).max(at as u32 + 1);

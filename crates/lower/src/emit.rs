@@ -3,30 +3,30 @@
 //! All ranks go through all slots and layers in one order, so that exchanges and collectives have the
 //! same numbers everywhere; a rank emits what the layers on its ranks ask of it.
 
-use crate::body::{Builder, Held, NUMBERS};
+use crate::body::{Builder, NUMBERS, TensorBuffer};
 use crate::network::{Layer, LayerId, Network, reads_whole};
 use crate::parameter_gradient::{Deferred, Key, ParameterGradient};
-use crate::plan::Plan;
 use crate::request::Request;
 use crate::schedule::{Pass, Slot};
+use crate::step_plan::StepPlan;
 use crate::storage::Storages;
 use partita_graph::{Graph, Loss, Op, ParameterId};
-use partita_program::{Item, Load, Phase, Place, ProgramKind, Role, View, When, Work};
-use partita_space::{AxisSet, Grid, Rank, Region};
+use partita_program::{Distribution, Item, Load, Phase, ProgramKind, Role, View, When, Work};
+use partita_space::{AxisSet, Rank, Region, Submesh};
 use std::collections::BTreeMap;
 
 /// Gradient of a storage while contributions arrive.
 #[derive(Clone, Copy)]
-pub(crate) struct GradientState {
-    pub held: Held,
+pub(crate) struct GradientBuffer {
+    pub held: TensorBuffer,
     pub written: bool,
 }
 
 /// What a rank holds of a micro-batch between its slots.
 #[derive(Default)]
 struct MicroBatchState {
-    values: Vec<Option<Held>>,
-    gradients: Vec<Option<GradientState>>,
+    values: Vec<Option<TensorBuffer>>,
+    gradients: Vec<Option<GradientBuffer>>,
     sums: BTreeMap<LayerId, View>,
     deferred: Vec<Deferred>,
 }
@@ -34,18 +34,18 @@ struct MicroBatchState {
 pub(crate) struct Emit<'a> {
     pub request: &'a Request<'a>,
     pub graph: &'a Graph,
-    pub plan: &'a Plan,
+    pub plan: &'a StepPlan,
     pub network: &'a Network,
     pub storages: &'a Storages,
     pub builder: Builder<'a>,
-    pub values: Vec<Option<Held>>,
-    pub gradients: Vec<Option<GradientState>>,
+    pub values: Vec<Option<TensorBuffer>>,
+    pub gradients: Vec<Option<GradientBuffer>>,
     /// Moments of each batch norm, from forward to backward.
     pub sums: BTreeMap<LayerId, View>,
     /// Of each holder on the rank.
-    pub parameters: BTreeMap<(ParameterId, Option<Grid>), Held>,
+    pub parameters: BTreeMap<(ParameterId, Option<Submesh>), TensorBuffer>,
     /// Those of the layer at hand that are kept by shares.
-    pub gathered: BTreeMap<ParameterId, Held>,
+    pub gathered: BTreeMap<ParameterId, TensorBuffer>,
     pub moments: Vec<Vec<View>>,
     /// Sample and target of each replica.
     pub staging: [[Option<View>; 2]; 2],
@@ -72,7 +72,7 @@ pub(crate) struct Emit<'a> {
 }
 
 impl<'a> Emit<'a> {
-    pub fn new(request: &'a Request<'a>, plan: &'a Plan, rank: Rank) -> Self {
+    pub fn new(request: &'a Request<'a>, plan: &'a StepPlan, rank: Rank) -> Self {
         let (network, storages) = &plan.networks[0];
         let mut emit = Self {
             request,
@@ -137,12 +137,12 @@ impl<'a> Emit<'a> {
         self.network.layer(id)
     }
 
-    pub fn place(&self, id: LayerId) -> &Place {
-        &self.network.layer(id).place
+    pub fn distribution(&self, id: LayerId) -> &Distribution {
+        &self.network.layer(id).distribution
     }
 
     pub fn owned(&self, id: LayerId) -> Region {
-        self.builder.owned(self.place(id))
+        self.builder.owned(self.distribution(id))
     }
 
     /// What is computed of a tensor: the own part, and inside of a group what is read around it.
@@ -172,7 +172,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Where the value of a layer is held; it was computed before.
-    pub fn value(&self, id: LayerId) -> Held {
+    pub fn value(&self, id: LayerId) -> TensorBuffer {
         self.values[self.storages.of[id.0]].expect("inputs are computed before their readers")
     }
 
@@ -253,8 +253,8 @@ impl<'a> Emit<'a> {
         self.layer_id = id;
         self.builder.number_from(number);
         self.builder.turn = self.turn_of(self.slot, id);
-        let on = self.place(id).on;
-        self.builder.enter(on)
+        let submesh = self.distribution(id).submesh;
+        self.builder.enter(submesh)
     }
 
     /// Where a layer stands in a slot of the order that all ranks keep.
@@ -295,16 +295,18 @@ impl<'a> Emit<'a> {
     pub fn stage_samples(&mut self) {
         let (network, format) = (&self.plan.networks[0].0, self.request.samples);
         let last = &network.layers[network.layers.len() - 1];
-        let sites = [network.layer(LayerId(0)).site, last.site];
-        let places = [Item::Sample, Item::Target].map(|item| staged_place(network, item));
+        let rank_sets = [network.layer(LayerId(0)).rank_set, last.rank_set];
+        let distributions =
+            [Item::Sample, Item::Target].map(|item| staged_distribution(network, item));
         for replica in 0..self.request.strategy.schedule.replicas() {
             for (index, name) in ["sample", "target"].into_iter().enumerate() {
-                let mut place = places[index];
-                place.on = self.plan.placement.sites[sites[index]].grids[replica];
-                if !self.builder.is_in(place.on) {
+                let mut distribution = distributions[index];
+                distribution.submesh =
+                    self.plan.placement.rank_sets[rank_sets[index]].submeshes[replica];
+                if !self.builder.is_in(distribution.submesh) {
                     continue;
                 }
-                let mut dims = self.builder.owned(&place).shape();
+                let mut dims = self.builder.owned(&distribution).shape();
                 let mut dtype = self.request.dtype;
                 if index == 0 {
                     let [n, d, h, w, c] = dims;
@@ -362,19 +364,19 @@ impl<'a> Emit<'a> {
         let index = usize::from(item == Item::Target);
         let memory = self.staging[self.plan.replica_of[micro]][index];
         let mut view = memory.expect("staging comes first");
-        let place = staged_place(&self.plan.networks[micro].0, item);
-        view.extent[0] = self.builder.owned(&place).shape()[0];
+        let distribution = staged_distribution(&self.plan.networks[micro].0, item);
+        view.extent[0] = self.builder.owned(&distribution).shape()[0];
         view
     }
 
     fn load(&mut self, micro: usize, item: Item, when: When) {
         let network = &self.plan.networks[micro].0;
-        let place = staged_place(network, item);
+        let distribution = staged_distribution(network, item);
         let layer = match item {
             Item::Sample => "sample",
             Item::Target => "target",
         };
-        if !self.builder.is_in(place.on) {
+        if !self.builder.is_in(distribution.submesh) {
             return;
         }
         let target = self.staged(micro, item);
@@ -382,7 +384,7 @@ impl<'a> Emit<'a> {
             let load = Load {
                 item,
                 when,
-                place,
+                distribution,
                 target,
             };
             self.builder.push(layer, Phase::Load, Work::Load(load));
@@ -391,14 +393,14 @@ impl<'a> Emit<'a> {
 }
 
 /// Split of the samples, or of what the network shall answer.
-fn staged_place(network: &Network, item: Item) -> Place {
+fn staged_distribution(network: &Network, item: Item) -> Distribution {
     if item == Item::Sample {
-        return network.layer(LayerId(0)).place;
+        return network.layer(LayerId(0)).distribution;
     }
     let last = &network.layers[network.layers.len() - 1];
-    let mut place = network.layer(last.inputs[0]).place;
+    let mut distribution = network.layer(last.inputs[0]).distribution;
     if let Some(Op::Loss(Loss::SoftmaxCrossEntropy { .. })) = last.op() {
-        place.shape[4] = 1;
+        distribution.shape[4] = 1;
     }
-    place
+    distribution
 }

@@ -1,14 +1,14 @@
 //! From the samples to the loss.
 
 use crate::emit::Emit;
-use crate::exchange::{gather_frame, zero_outside};
+use crate::exchange::{gather_halo, zero_outside};
 use crate::network::{LayerId, Step, positions};
-use crate::redistribute::{Cargo, Destination};
+use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::schedule::Pass;
 use crate::storage::{contributors, transposed_window, window};
 use partita_graph::{Convolution, Loss, Op, Pool, PoolKind, TransposedConvolution};
-use partita_program::{Item, Kernel, Phase, Place, ProgramKind, Role, Taps, View};
+use partita_program::{Distribution, Item, Kernel, Phase, ProgramKind, Role, Taps, View};
 use partita_space::{AxisSet, Interval, Region, Window};
 
 pub(crate) fn taps(windows: &[Window; 3]) -> Taps {
@@ -73,15 +73,15 @@ impl Emit<'_> {
     fn send_values(&mut self, id: LayerId) {
         for &reader in self.network.readers(id) {
             if self.network.reshards(reader) && !self.network.reshards_within_stage(reader) {
-                let (from, to) = (*self.place(id), *self.place(reader));
+                let (from, to) = (*self.distribution(id), *self.distribution(reader));
                 let resharding = Resharding::new(&self.builder.world, &from, &to);
                 let (number, value) = (self.resharding_number(reader, false), self.value(id));
                 let layer = self.layer(reader).name.clone();
-                let cargo = self.cargo(reader, &layer, self.pass, Role::Activation);
+                let moved = self.moved_tensor(reader, &layer, self.pass, Role::Activation);
                 let stage = self.layer(reader).stage;
                 let turn = self.turn_of_receiver(stage, reader, Pass::Forward);
                 let builder = &mut self.builder;
-                builder.send_in_turn(turn, cargo, number, &resharding, &value);
+                builder.send_in_turn(turn, moved, number, &resharding, &value);
             }
         }
     }
@@ -90,30 +90,30 @@ impl Emit<'_> {
     /// which this rank may be one.
     fn reshard_value(&mut self, id: LayerId, is_here: bool) {
         let input = self.layer(id).inputs[0];
-        let (from, to) = (*self.place(input), *self.place(id));
+        let (from, to) = (*self.distribution(input), *self.distribution(id));
         let layer = self.layer(id).name.clone();
         if is_here {
             self.hold_value(id);
         }
-        let cargo = self.cargo(id, &layer, self.pass, Role::Activation);
+        let moved = self.moved_tensor(id, &layer, self.pass, Role::Activation);
         let resharding = Resharding::new(&self.builder.world, &from, &to);
         let number = self.resharding_number(id, self.pass == Phase::Backward);
         let source = self.values[self.storages.of[input.0]];
         let target = self.values[self.storages.of[id.0]].filter(|_| is_here);
         let ends = (source.as_ref(), target.as_ref());
-        self.builder.move_across(cargo, number, &resharding, ends);
+        self.builder.move_across(moved, number, &resharding, ends);
     }
 
     /// What goes with a value or a gradient when it moves.
-    pub(crate) fn cargo<'n>(
+    pub(crate) fn moved_tensor<'n>(
         &self,
         id: LayerId,
         layer: &'n str,
         phase: Phase,
         role: Role,
-    ) -> Cargo<'n> {
+    ) -> MovedTensor<'n> {
         let is_gradient = role == Role::ActivationGradient;
-        Cargo {
+        MovedTensor {
             layer,
             phase,
             role,
@@ -161,15 +161,15 @@ impl Emit<'_> {
                 self.elementwise(id, layer, |x, y| Kernel::LinearForward { x, w, bias, y });
             }
             Op::Dropout { rate } if training => {
-                let (place, low) = (*self.place(id), self.frame_below(id));
+                let (distribution, halo_low) = (*self.distribution(id), self.halo_below(id));
                 let operation = self.layer(id).origin.0 as u32;
                 self.elementwise(id, layer, |x, y| Kernel::Dropout {
                     x,
                     y,
                     rate,
                     operation,
-                    place,
-                    low,
+                    distribution,
+                    halo_low,
                     accumulate: false,
                 });
             }
@@ -204,10 +204,10 @@ impl Emit<'_> {
         let storage = &self.storages.all[index];
         let region = storage.value.held(&self.builder.coord);
         let name = self.layer(id).name.clone();
-        let (tensor, place) = (self.tensor(id, false), storage.value.place);
-        let held = self
-            .builder
-            .held(&name, Role::Activation, tensor, place, region);
+        let (tensor, distribution) = (self.tensor(id, false), storage.value.distribution);
+        let held =
+            self.builder
+                .tensor_buffer(&name, Role::Activation, tensor, distribution, region);
         self.builder.set_redundant(held, storage.inner);
         self.values[index] = Some(held);
     }
@@ -219,15 +219,15 @@ impl Emit<'_> {
             return;
         };
         let layer = self.layer(id).name.clone();
-        if storage.zero_frame {
+        if storage.zero_padding {
             let inside = held
                 .region
-                .intersect(&Region::all(storage.value.place.shape));
+                .intersect(&Region::all(storage.value.distribution.shape));
             let (builder, pass) = (&mut self.builder, self.pass);
             zero_outside(builder, &layer, pass, &held, &held.region, &inside);
         }
         if !storage.inner {
-            gather_frame(&mut self.builder, &layer, self.pass, &held, &storage.value);
+            gather_halo(&mut self.builder, &layer, self.pass, &held, &storage.value);
         }
     }
 
@@ -282,7 +282,7 @@ impl Emit<'_> {
     }
 
     /// How far what is computed begins before the own part.
-    pub(crate) fn frame_below(&self, id: LayerId) -> [usize; 5] {
+    pub(crate) fn halo_below(&self, id: LayerId) -> [usize; 5] {
         let (owned, computed) = (self.owned(id), self.computed(id));
         std::array::from_fn(|dim| (owned.0[dim].start - computed.0[dim].start) as usize)
     }
@@ -290,7 +290,7 @@ impl Emit<'_> {
     /// The channels of an input in what is computed of that which joins it with others.
     pub(crate) fn channels_of(&self, id: LayerId, input: usize) -> Region {
         let (before, from) = self.layer(id).inputs.split_at(input);
-        let channels = |id: &LayerId| self.place(*id).shape[4] as i64;
+        let channels = |id: &LayerId| self.distribution(*id).shape[4] as i64;
         let start: i64 = before.iter().map(channels).sum();
         let mut region = self.computed(id);
         region.0[4] = Interval::new(start, start + channels(&from[0]));
@@ -308,30 +308,30 @@ impl Emit<'_> {
     pub(crate) fn groups(&self, id: LayerId, all: usize) -> usize {
         match all {
             1 => 1,
-            _ => all / self.builder.mesh.parts(self.place(id).axes[4]),
+            _ => all / self.builder.mesh.parts(self.distribution(id).axes[4]),
         }
     }
 
     /// The value of the input in another distribution.
     fn move_value(&mut self, id: LayerId, layer: &str) {
         let input = self.layer(id).inputs[0];
-        let cargo = self.cargo(id, layer, self.pass, Role::Activation);
+        let moved = self.moved_tensor(id, layer, self.pass, Role::Activation);
         if self.network.reshards(id) {
-            let (from, to) = (*self.place(input), *self.place(id));
+            let (from, to) = (*self.distribution(input), *self.distribution(id));
             let resharding = Resharding::new(&self.builder.world, &from, &to);
             let number = self.resharding_number(id, false);
             let (own, target) = (self.values[self.storages.of[input.0]], self.value(id));
             let builder = &mut self.builder;
-            return builder.receive_across(cargo, number, &resharding, own.as_ref(), &target);
+            return builder.receive_across(moved, number, &resharding, own.as_ref(), &target);
         }
-        let from = (*self.place(input), self.layer(input).partial);
+        let from = (*self.distribution(input), self.layer(input).partial);
         let (source, target) = (self.value(input), self.value(id));
         let to = Destination {
             held: target,
-            place: *self.place(id),
+            distribution: *self.distribution(id),
             accumulate: false,
         };
-        self.builder.redistribute(cargo, source, from, to);
+        self.builder.redistribute(moved, source, from, to);
     }
 
     fn convolution(&mut self, id: LayerId, layer: &str, convolution: &Convolution) {
@@ -365,7 +365,7 @@ impl Emit<'_> {
         let (x, y) = (self.value(input), self.value(id));
         let w = self.parameter(id, 0);
         let bias = self.bias(id, convolution.bias);
-        let mut within = Region::all(self.place(input).shape);
+        let mut within = Region::all(self.distribution(input).shape);
         within.0[4] = self.owned(input).0[4];
         let all = self.contributors(&self.computed(id), convolution, &within);
         for outputs in self.pieces(id) {
@@ -425,7 +425,7 @@ impl Emit<'_> {
                 transposed_window(self.layer(id), dim),
             );
             if let (true, Some(window)) = (remote, slides.or(spreads)) {
-                let inside = Interval::all(geometry.place.shape[dim]);
+                let inside = Interval::all(geometry.distribution.shape[dim]);
                 let wraps = line.pieces.iter().any(|piece| piece.at != piece.from);
                 let read = |o: i64| {
                     let output = Interval::new(o, o + 1);
@@ -470,7 +470,7 @@ impl Emit<'_> {
     /// What the computed outputs of a pooling read inside the image, and where that lies.
     pub(crate) fn pool_inputs(&self, id: LayerId, windows: &[Window; 3]) -> (Region, [i64; 3]) {
         let outputs = self.computed(id);
-        let shape = self.place(self.layer(id).inputs[0]).shape;
+        let shape = self.distribution(self.layer(id).inputs[0]).shape;
         let inputs = inputs_of(&outputs, windows, outputs.0[4]).intersect(&Region::all(shape));
         let shift = std::array::from_fn(|dim| {
             let window = &windows[dim];
@@ -481,13 +481,15 @@ impl Emit<'_> {
     }
 
     /// Elements per channel over all ranks.
-    pub(crate) fn count(place: &Place) -> u64 {
-        (0..4).map(|dim| place.shared(dim).len() as u64).product()
+    pub(crate) fn count(distribution: &Distribution) -> u64 {
+        (0..4)
+            .map(|dim| distribution.split_range(dim).len() as u64)
+            .product()
     }
 
     fn batch_norm(&mut self, id: LayerId, layer: &str, epsilon: f64, momentum: f64) {
-        let place = *self.place(id);
-        let count = Self::count(&place);
+        let distribution = *self.distribution(id);
+        let count = Self::count(&distribution);
         let known = self.sums.get(&id).copied();
         let sums = known.unwrap_or_else(|| self.moments(id, layer));
         let [gamma, beta, mean, variance] = std::array::from_fn(|i| self.parameter(id, i));
@@ -539,7 +541,7 @@ impl Emit<'_> {
                 },
             );
         }
-        self.allreduce(layer, self.pass, positions(self.place(id)), sums);
+        self.allreduce(layer, self.pass, positions(self.distribution(id)), sums);
         self.sums.insert(id, sums);
         sums
     }
@@ -578,7 +580,7 @@ impl Emit<'_> {
                 // The loss is the first to contribute, so it may overwrite whatever was set before.
                 self.contribute(input, &self.owned(input)).0
             });
-            let shape = self.place(input).shape;
+            let shape = self.distribution(input).shape;
             let positions = shape[..4].iter().product::<usize>() as u64;
             let kernel = match loss {
                 Loss::MeanSquaredError => Kernel::MeanSquaredError {
@@ -607,7 +609,7 @@ impl Emit<'_> {
     /// Reports the sum of all losses over ranks, and in an evaluation also the metrics of the predictions.
     fn report_loss(&mut self, id: LayerId, layer: &str, loss: Loss) {
         let input = self.layer(id).inputs[0];
-        let axes = positions(self.place(input));
+        let axes = positions(self.distribution(input));
         self.report("loss", layer, axes);
         if self.request.kind != ProgramKind::Evaluate {
             return;
@@ -616,7 +618,9 @@ impl Emit<'_> {
             Loss::MeanSquaredError => ("errors", 2),
             Loss::SoftmaxCrossEntropy { .. } => ("counts", 3),
         };
-        let sums = self.builder.sums(name, rows, self.place(input).shape[4]);
+        let sums = self
+            .builder
+            .sums(name, rows, self.distribution(input).shape[4]);
         let x = self.owned_value(input);
         let target = self.staged(self.micro, Item::Target);
         if x.is_empty() {

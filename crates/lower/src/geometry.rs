@@ -1,7 +1,7 @@
 //! Where the parts of one storage lie along each dim, for every coordinate of the axis that splits it.
 
-use partita_program::Place;
-use partita_space::{AxisList, Coord, Grid, Interval, Mesh, Region};
+use partita_program::Distribution;
+use partita_space::{AxisList, Coord, Interval, Mesh, Region, Submesh};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Row {
 /// What a row follows from; many tensors have the same.
 #[derive(PartialEq, Eq, Hash)]
 struct RowKey {
-    on: Option<Grid>,
+    submesh: Option<Submesh>,
     axes: AxisList,
     shared: Interval,
     extent: usize,
@@ -95,7 +95,7 @@ struct RowKey {
 }
 
 /// What parts follow from: the ranks, the axes and what they share.
-type PartsKey = (Option<Grid>, AxisList, Interval);
+type PartsKey = (Option<Submesh>, AxisList, Interval);
 
 /// What each part of a dim owns; a clone shares it.
 pub(crate) type Parts = Arc<Vec<Interval>>;
@@ -107,10 +107,10 @@ pub(crate) struct Rows {
     parts: RefCell<HashMap<PartsKey, Parts>>,
 }
 
-/// The lines of all coordinates, per dim, of a tensor that is split by `place`.
+/// The lines of all coordinates, per dim, of a tensor that is split by `distribution`.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
-    pub place: Place,
+    pub distribution: Distribution,
     mesh: Mesh,
     rows: [Arc<Row>; 5],
 }
@@ -129,30 +129,30 @@ pub(crate) struct Transfer {
 impl Geometry {
     /// From what each coordinate of the tensor's mesh needs beyond what it owns; `needs(dim, coordinate)` may be empty.
     pub fn new(
-        place: Place,
+        distribution: Distribution,
         (world, rows): (&Mesh, &Rows),
         periodic: bool,
         needs: impl Fn(usize, usize) -> Interval,
     ) -> Self {
-        let mesh = &place.mesh(world);
+        let mesh = &distribution.mesh(world);
         let rows = std::array::from_fn(|dim| {
             let split = Shares {
                 mesh,
-                place: &place,
+                distribution: &distribution,
                 dim,
-                parts: rows.parts(&place, mesh, dim),
+                parts: rows.parts(&distribution, mesh, dim),
             };
             rows.row(&split, periodic, |i| needs(dim, i))
         });
         Self {
-            place,
+            distribution,
             mesh: *mesh,
             rows,
         }
     }
 
     fn index(&self, dim: usize, coord: &Coord) -> usize {
-        self.mesh.part_index(self.place.axes[dim], coord)
+        self.mesh.part_index(self.distribution.axes[dim], coord)
     }
 
     /// The lines of one rank.
@@ -227,7 +227,7 @@ impl Geometry {
         for_product(candidates, |choice| {
             let mut peer = *coord;
             for dim in 0..5 {
-                let axes = self.place.axes[dim];
+                let axes = self.distribution.axes[dim];
                 self.mesh.go_to_part(axes, choice[dim].0, &mut peer);
             }
             visit(peer, choice.map(|(_, piece)| piece));
@@ -269,20 +269,20 @@ fn for_product<T: Copy>(lists: &[Vec<T>; 5], mut visit: impl FnMut(&[T; 5])) {
 /// How a dim is shared out.
 struct Shares<'m> {
     mesh: &'m Mesh,
-    place: &'m Place,
+    distribution: &'m Distribution,
     dim: usize,
     parts: Parts,
 }
 
 impl Rows {
     /// What each part of a dim of a tensor owns, on the mesh of the tensor.
-    pub fn parts(&self, place: &Place, mesh: &Mesh, dim: usize) -> Parts {
-        let axes = place.axes[dim];
+    pub fn parts(&self, distribution: &Distribution, mesh: &Mesh, dim: usize) -> Parts {
+        let axes = distribution.axes[dim];
         let mut known = self.parts.borrow_mut();
-        let key = (place.on, axes, place.shared(dim));
+        let key = (distribution.submesh, axes, distribution.split_range(dim));
         let parts = known.entry(key).or_insert_with(|| {
             let parts = 0..mesh.parts(axes);
-            Arc::new(parts.map(|i| place.part(mesh, dim, i)).collect())
+            Arc::new(parts.map(|i| distribution.part(mesh, dim, i)).collect())
         });
         parts.clone()
     }
@@ -293,7 +293,7 @@ impl Rows {
         periodic: bool,
         need: impl Fn(usize) -> Interval,
     ) -> Arc<Row> {
-        let (place, dim) = (split.place, split.dim);
+        let (distribution, dim) = (split.distribution, split.dim);
         let mut is_plain = true;
         let all_held = split.parts.iter().enumerate().map(|(i, &owned)| {
             let need = need(i);
@@ -307,10 +307,10 @@ impl Rows {
         });
         let held: Vec<Interval> = all_held.collect();
         let key = RowKey {
-            on: place.on,
-            axes: place.axes[dim],
-            shared: place.shared(dim),
-            extent: place.shape[dim],
+            submesh: distribution.submesh,
+            axes: distribution.axes[dim],
+            shared: distribution.split_range(dim),
+            extent: distribution.shape[dim],
             periodic: periodic && !is_plain,
             held: if is_plain { Vec::new() } else { held },
         };
@@ -329,7 +329,7 @@ impl Rows {
 }
 
 fn line(split: &Shares<'_>, owned: Interval, held: Interval, periodic: bool) -> Line {
-    let all = split.place.shape[split.dim];
+    let all = split.distribution.shape[split.dim];
     let extent = all as i64;
     let mut pieces = Vec::new();
     if extent > 0 {
@@ -340,7 +340,10 @@ fn line(split: &Shares<'_>, owned: Interval, held: Interval, periodic: bool) -> 
         };
         for image in images {
             let inside = held.shift(-image * extent).intersect(&Interval::all(all));
-            for source in split.place.part_range(split.mesh, split.dim, &inside) {
+            for source in split
+                .distribution
+                .part_range(split.mesh, split.dim, &inside)
+            {
                 let from = inside.intersect(&split.parts[source]);
                 if from.is_empty() {
                     continue;
@@ -367,8 +370,8 @@ mod tests {
 
     fn ring(periodic: bool) -> (Geometry, Mesh) {
         let mesh = Mesh::new([1, 1, 1, 3, 1, 1, 1]);
-        let mut place = Place::replicated([1, 1, 1, 7, 2]);
-        place.axes[3] = AxisList::of([Axis::Width]);
+        let mut distribution = Distribution::replicated([1, 1, 1, 7, 2]);
+        distribution.axes[3] = AxisList::of([Axis::Width]);
         let split = Split {
             extent: 7,
             parts: 3,
@@ -378,7 +381,7 @@ mod tests {
             _ => Interval::default(),
         };
         (
-            Geometry::new(place, (&mesh, &Rows::default()), periodic, needs),
+            Geometry::new(distribution, (&mesh, &Rows::default()), periodic, needs),
             mesh,
         )
     }
@@ -481,7 +484,7 @@ mod tests {
                 owned += moved(&transfer.from, &transfer.at, x(rank), y(peer));
             }
         }
-        assert_eq!(held, owned, "{:?} seed {seed}", geometry.place);
+        assert_eq!(held, owned, "{:?} seed {seed}", geometry.distribution);
         held != 0
     }
 
@@ -496,9 +499,9 @@ mod tests {
             let parts = [draw(1, 1, 2), draw(2, 1, 3), draw(3, 1, 4)];
             let mesh = Mesh::new([1, parts[0], parts[1], parts[2], 1, 1, 1]);
             let shape = [1, draw(4, 1, 5), draw(5, 2, 6), draw(6, 3, 9), 2];
-            let mut place = Place::replicated(shape);
+            let mut distribution = Distribution::replicated(shape);
             for (dim, axis) in [(1, Axis::Depth), (2, Axis::Height), (3, Axis::Width)] {
-                place.axes[dim] = (mesh.extent(axis) > 1).then_some(axis).into();
+                distribution.axes[dim] = (mesh.extent(axis) > 1).then_some(axis).into();
             }
             let periodic = seed % 3 == 0;
             let reach = |dim: usize| draw(10 + dim as u64, 0, if periodic { 1 } else { 4 }) as i64;
@@ -506,7 +509,7 @@ mod tests {
                 if dim == 0 || dim == 4 {
                     return Interval::default();
                 }
-                let parts = mesh.parts(place.axes[dim]);
+                let parts = mesh.parts(distribution.axes[dim]);
                 let own = Split {
                     extent: shape[dim],
                     parts,
@@ -515,7 +518,7 @@ mod tests {
                 Interval::new(own.start - reach(dim), own.end + reach(dim + 3))
             };
             telling += u32::from(check_adjoint(
-                &Geometry::new(place, (&mesh, &Rows::default()), periodic, needs),
+                &Geometry::new(distribution, (&mesh, &Rows::default()), periodic, needs),
                 &mesh,
                 seed,
             ));

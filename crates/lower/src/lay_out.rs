@@ -21,7 +21,7 @@ use crate::placement::Placement;
 use crate::strategy::LayerDim;
 use crate::{Shard, Strategy, StrategyError};
 use partita_graph::{Convolution, Graph, NodeId, Op, ParameterId, ParameterRole, Pool, readers};
-use partita_program::Place;
+use partita_program::Distribution;
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Window};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, HashMap};
 type Axes = [AxisList; 5];
 
 /// A node of the model, and how it lies.
-type Lying = (NodeId, Axes);
+type NodeAxes = (NodeId, Axes);
 
 /// The network of a model under a strategy for mini-batches of so many samples.
 ///
@@ -62,31 +62,39 @@ fn lay_out_once(
     let samples = batch.div_ceil(strategy.micro_batches(batch));
     let layout = Layout::of(graph, strategy, placement, (batch, samples))?;
     let shape = |id: usize| graph.parameters[id].shape;
-    let place = |(id, known): (usize, &Vec<(Place, NodeId)>)| {
+    let distribution = |(id, known): (usize, &Vec<(Distribution, NodeId)>)| {
         if known.is_empty() {
-            vec![Place::replicated(shape(id))]
+            vec![Distribution::replicated(shape(id))]
         } else {
-            known.iter().map(|(place, _)| *place).collect()
+            known
+                .iter()
+                .map(|(distribution, _)| *distribution)
+                .collect()
         }
     };
-    let places: Vec<Vec<Place>> = layout.parameters.iter().enumerate().map(place).collect();
+    let distributions: Vec<Vec<Distribution>> = layout
+        .parameters
+        .iter()
+        .enumerate()
+        .map(distribution)
+        .collect();
     // What outlives a step must not depend on how many samples it has, and one sample is not split over
     // the ranks of branches.
     let has_branches = || {
         placement
-            .sites
+            .rank_sets
             .iter()
-            .any(|site| site.mesh.extent(Axis::Branch) > 1)
+            .any(|rank_set| rank_set.mesh.extent(Axis::Branch) > 1)
     };
     let shares = if strategy.shard != Shard::Off && has_branches() {
         let least = Layout::of(graph, strategy, placement, (batch, 1))?;
-        shares(graph, strategy, &least.layers, &places)
+        shares(graph, strategy, &least.layers, &distributions)
     } else {
-        shares(graph, strategy, &layout.layers, &places)
+        shares(graph, strategy, &layout.layers, &distributions)
     };
     Ok(Network::new(
         layout.layers,
-        places,
+        distributions,
         shares,
         layout.needs_gradient,
     ))
@@ -107,7 +115,7 @@ struct Layout<'a> {
     strategy: &'a Strategy,
     placement: &'a Placement,
     /// The site of the node at hand, and its mesh.
-    site: usize,
+    rank_set: usize,
     mesh: Mesh,
     batch: usize,
     /// Samples of a micro-batch.
@@ -127,11 +135,11 @@ struct Layout<'a> {
     /// Who reads a node of the model, each once.
     readers: Vec<Vec<NodeId>>,
     /// Places and who wanted them.
-    parameters: Vec<Vec<(Place, NodeId)>>,
+    parameters: Vec<Vec<(Distribution, NodeId)>>,
     /// Elements that move, of the movements that were looked at.
-    moved: RefCell<HashMap<(Mesh, Place, AxisSet, Place), f64>>,
+    moved: RefCell<HashMap<(Mesh, Distribution, AxisSet, Distribution), f64>>,
     /// Where gradients are handed on to, from layers of a site that lie so.
-    ways: RefCell<HashMap<(usize, NodeId, Axes), Option<Lying>>>,
+    ways: RefCell<HashMap<(usize, NodeId, Axes), Option<NodeAxes>>>,
 }
 
 impl<'a> Layout<'a> {
@@ -146,8 +154,8 @@ impl<'a> Layout<'a> {
             graph,
             strategy,
             placement,
-            site: 0,
-            mesh: placement.sites[0].mesh,
+            rank_set: 0,
+            mesh: placement.rank_sets[0].mesh,
             batch,
             samples,
             choices: choices(graph, strategy)?,
@@ -172,8 +180,8 @@ impl<'a> Layout<'a> {
     fn add(&mut self, id: NodeId) -> Result<(), StrategyError> {
         let graph = self.graph;
         let node = graph.node(id);
-        self.site = self.placement.site_of[id.0];
-        self.mesh = self.placement.sites[self.site].mesh;
+        self.rank_set = self.placement.rank_set_of[id.0];
+        self.mesh = self.placement.rank_sets[self.rank_set].mesh;
         self.check_dims(id)?;
         let value = match node.op {
             // It comes with the loss; nobody reads it.
@@ -228,9 +236,9 @@ impl<'a> Layout<'a> {
 
     /// A layer whose output lies as its input does: pooling, normalization, sums and the like; or as
     /// another one of its shape does.
-    fn follower(&mut self, id: NodeId, as_: NodeId) -> Result<LayerId, StrategyError> {
+    fn follower(&mut self, id: NodeId, like: NodeId) -> Result<LayerId, StrategyError> {
         let node = self.graph.node(id);
-        let (reads, axes) = match self.graph.node(as_).inputs.first() {
+        let (reads, axes) = match self.graph.node(like).inputs.first() {
             None => {
                 let axes = dims_of_tensor(|dim| {
                     if dim == LayerDim::C {
@@ -241,14 +249,14 @@ impl<'a> Layout<'a> {
                 });
                 (axes, axes)
             }
-            Some(input) => self.following(as_, self.known(as_, self.of[input.0])),
+            Some(input) => self.following(like, self.known(like, self.of[input.0])),
         };
         let mut all = axes.to_vec();
         all.push(AxisList::NONE);
         self.check_twice(id, &all)?;
         self.check_extent(id, "channels", node.shape.channels, axes[4])?;
         self.check_heads(id, axes[4])?;
-        let partial = self.passed_on(id, &reads, &axes);
+        let partial = self.kept_partial(id, &reads, &axes);
         let inputs: Vec<LayerId> = node
             .inputs
             .iter()
@@ -266,8 +274,8 @@ impl<'a> Layout<'a> {
     /// How an input of a layer lies; where it comes from other ranks, as tensors usually lie here.
     fn known(&self, id: NodeId, input: LayerId) -> Axes {
         let (node, x) = (self.graph.node(id), &self.layers[input.0]);
-        if x.place.on == self.placement.sites[self.site].grids[0] {
-            return x.place.axes;
+        if x.distribution.submesh == self.placement.rank_sets[self.rank_set].submeshes[0] {
+            return x.distribution.axes;
         }
         dims_of_tensor(|dim| {
             if dim != LayerDim::C && can_carry(node, dim) {
@@ -299,40 +307,41 @@ impl<'a> Layout<'a> {
     /// Axes along which the gradient of a layer that lies so may stay a sum still due: its only reader
     /// adds what its own filters give, what the layer does to it is linear, and its inputs change
     /// owners anyway, where the sum then costs less than here.
-    fn passed_on(&self, id: NodeId, reads: &Axes, axes: &Axes) -> AxisSet {
+    fn kept_partial(&self, id: NodeId, reads: &Axes, axes: &Axes) -> AxisSet {
         let inputs = self.graph.node(id).inputs.iter();
         let inputs: Vec<&Layer> = inputs.map(|of| &self.layers[self.of[of.0].0]).collect();
-        let due = self.due(id, axes);
-        let moves = |layer: &&Layer| layer.place.axes != *reads || layer.partial_gradient == due;
+        let partial = self.partial_axes(id, axes);
+        let moves =
+            |layer: &&Layer| layer.distribution.axes != *reads || layer.partial_gradient == partial;
         let mut of = self.graph.node(id).inputs.iter();
         let is_trained = of.any(|of| self.needs_gradient[of.0]);
         if inputs.iter().any(moves) && is_trained {
-            due
+            partial
         } else {
             AxisSet::NONE
         }
     }
 
     /// Axes along which the only reader of a layer that lies so adds to its gradient.
-    fn due(&self, id: NodeId, axes: &Axes) -> AxisSet {
+    fn partial_axes(&self, id: NodeId, axes: &Axes) -> AxisSet {
         let (mut id, mut axes) = (id, *axes);
         loop {
-            let Some((last, lies)) = self.handed_on(id, axes) else {
+            let Some((last, axes_there)) = self.end_of_linear_chain(id, axes) else {
                 return AxisSet::NONE;
             };
             let reader = self.readers[last.0][0];
             let node = self.graph.node(reader);
             if !node.op.has_weights() {
-                let (reads, made) = self.following(reader, lies);
-                if node.inputs[0] != last || reads != lies {
+                let (reads, made) = self.following(reader, axes_there);
+                if node.inputs[0] != last || reads != axes_there {
                     return AxisSet::NONE;
                 }
                 (id, axes) = (reader, made);
                 continue;
             }
-            let (mut wanted, filters, channels) = self.weighted_axes(reader, lies);
+            let (mut wanted, filters, channels) = self.weighted_axes(reader, axes_there);
             wanted[4] = channels;
-            return if groups(&node.op) == 1 && wanted == lies {
+            return if groups(&node.op) == 1 && wanted == axes_there {
                 filters.set()
             } else {
                 AxisSet::NONE
@@ -344,19 +353,19 @@ impl<'a> Layout<'a> {
     /// which has weights or is a flatten, and how it lies; none where the way ends otherwise. What such a
     /// reader does may depend on layers that are still to come, the way to it does not, and is kept: every
     /// layer of a long chain asks for it.
-    fn handed_on(&self, id: NodeId, axes: Axes) -> Option<Lying> {
+    fn end_of_linear_chain(&self, id: NodeId, axes: Axes) -> Option<NodeAxes> {
         let (mut id, mut axes) = (id, axes);
         let mut way = Vec::new();
         let end = loop {
-            if let Some(&known) = self.ways.borrow().get(&(self.site, id, axes)) {
+            if let Some(&known) = self.ways.borrow().get(&(self.rank_set, id, axes)) {
                 break known;
             }
-            way.push((self.site, id, axes));
+            way.push((self.rank_set, id, axes));
             let &[reader] = &self.readers[id.0][..] else {
                 break None;
             };
-            let is_here = self.placement.site_of[reader.0] == self.placement.site_of[id.0];
-            if !is_here || !hands_on(&self.graph.node(id).op) {
+            let is_here = self.placement.rank_set_of[reader.0] == self.placement.rank_set_of[id.0];
+            if !is_here || !has_linear_gradient(&self.graph.node(id).op) {
                 break None;
             }
             let node = self.graph.node(reader);
@@ -478,15 +487,15 @@ impl<'a> Layout<'a> {
             AxisSet::NONE
         };
         let known = &self.layers[x.0];
-        let on = self.placement.sites[self.site].grids[0];
-        let is_here = known.place.on == on
-            && known.place.axes == axes
+        let submesh = self.placement.rank_sets[self.rank_set].submeshes[0];
+        let is_here = known.distribution.submesh == submesh
+            && known.distribution.axes == axes
             && known.partial_gradient == partial_gradient;
         let wraps = self.wraps_apart(id, x);
         if is_here && !wraps && !self.is_apart(id, x) {
             return x;
         }
-        let key = (x, self.site, axes, partial_gradient, wraps);
+        let key = (x, self.rank_set, axes, partial_gradient, wraps);
         if let Some(&known) = self.moves.get(&key) {
             return known;
         }
@@ -513,9 +522,9 @@ impl<'a> Layout<'a> {
     ) -> LayerId {
         let origin = self.layers[of.0].origin;
         let id = self.push(origin, Step::Move, vec![of], axes, AxisSet::NONE);
-        let from = self.layers[of.0].place.on;
+        let from = self.layers[of.0].distribution.submesh;
         let layer = &mut self.layers[id.0];
-        if from != layer.place.on {
+        if from != layer.distribution.submesh {
             // What comes from other ranks comes once.
             layer.block = None;
         }
@@ -538,19 +547,19 @@ impl<'a> Layout<'a> {
             Step::Layer(_) => self.groups[origin.0],
             Step::Move => None,
         };
-        let mut place = Place::replicated(node.shape.batched(self.batch));
-        place.axes = axes;
-        let site = &self.placement.sites[self.site];
-        place.on = site.grids[0];
+        let mut distribution = Distribution::replicated(node.shape.batched(self.batch));
+        distribution.axes = axes;
+        let rank_set = &self.placement.rank_sets[self.rank_set];
+        distribution.submesh = rank_set.submeshes[0];
         self.layers.push(Layer {
-            site: self.site,
-            stage: site.stage,
+            rank_set: self.rank_set,
+            stage: rank_set.stage,
             name: node.name.clone(),
             step,
             inputs,
             parameters: node.parameters.clone(),
             origin,
-            place,
+            distribution,
             block: self.blocks[origin.0],
             partial,
             partial_gradient: AxisSet::NONE,
@@ -584,27 +593,28 @@ impl<'a> Layout<'a> {
         rows: AxisList,
         columns: AxisList,
     ) -> Result<(), StrategyError> {
-        let mut place = Place::replicated(self.graph.parameter(parameter).shape);
-        place.axes[3] = rows;
-        place.axes[4] = columns;
-        let [own, mirrored] = self.placement.sites[self.site].grids;
-        place.on = own;
+        let mut distribution = Distribution::replicated(self.graph.parameter(parameter).shape);
+        distribution.axes[3] = rows;
+        distribution.axes[4] = columns;
+        let [own, mirrored] = self.placement.rank_sets[self.rank_set].submeshes;
+        distribution.submesh = own;
         let has_replicas = self.strategy.schedule.replicas() > 1;
-        let is_mirrored =
-            |known: &Place| has_replicas && known.on == mirrored && known.axes != place.axes;
-        let places = &mut self.parameters[parameter.0];
+        let is_mirrored = |known: &Distribution| {
+            has_replicas && known.submesh == mirrored && known.axes != distribution.axes
+        };
+        let distributions = &mut self.parameters[parameter.0];
         // The second replica of one layer has the ranks of another one in the first.
-        let other = places.iter().find(|(known, _)| is_mirrored(known));
-        let same = || places.iter().find(|(known, _)| known.on == own);
+        let other = distributions.iter().find(|(known, _)| is_mirrored(known));
+        let same = || distributions.iter().find(|(known, _)| known.submesh == own);
         let Some(known) = other.or_else(same) else {
-            places.push((place, id));
+            distributions.push((distribution, id));
             return Ok(());
         };
-        if known.0 == place {
+        if known.0 == distribution {
             return Ok(());
         }
         let known = *known;
-        Err(self.shared(parameter, known, (place, id)))
+        Err(self.shared(parameter, known, (distribution, id)))
     }
 }
 
@@ -665,7 +675,7 @@ fn border(op: &Op) -> Border {
 }
 
 /// Whether the gradient of an input is linear in that of the output, whatever the values.
-fn hands_on(op: &Op) -> bool {
+fn has_linear_gradient(op: &Op) -> bool {
     match op {
         Op::Flatten
         | Op::Concat

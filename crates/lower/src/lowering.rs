@@ -5,8 +5,8 @@ use crate::classes::{by_bodies, classes};
 use crate::emit::Emit;
 use crate::network_text::text_of;
 use crate::passes::LoweringPass;
-use crate::plan::{Plan, network};
 use crate::request::{LowerError, Request};
+use crate::step_plan::{StepPlan, network};
 use partita_program::{Body, Program, ProgramKind, Staging};
 use partita_space::Rank;
 
@@ -38,7 +38,7 @@ pub fn lower_after(request: &Request<'_>, pass: LoweringPass) -> Result<String, 
 
 /// What the passes up to one make.
 fn lower_until(request: &Request<'_>, last: LoweringPass) -> Result<Program, LowerError> {
-    let plan = Plan::new(request)?;
+    let plan = StepPlan::new(request)?;
     let lower_planned = |rank| lower_planned(request, &plan, rank, last);
     let is_like = request.batch.is_multiple_of(plan.networks.len());
     let (bodies, class_of) = if plan.placement.is_whole() && is_like {
@@ -72,7 +72,7 @@ fn lower_until(request: &Request<'_>, last: LoweringPass) -> Result<Program, Low
 ///
 /// Errors: as [`lower`].
 pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError> {
-    let plan = Plan::new(request)?;
+    let plan = StepPlan::new(request)?;
     lower_planned(request, &plan, rank, LoweringPass::Stage)
 }
 
@@ -83,7 +83,7 @@ pub fn lower_ranks<'a>(
     request: &'a Request<'a>,
     ranks: &'a [Rank],
 ) -> Result<impl Iterator<Item = Result<Body, LowerError>> + use<'a>, LowerError> {
-    let plan = Plan::new(request)?;
+    let plan = StepPlan::new(request)?;
     Ok(ranks
         .iter()
         .map(move |&rank| lower_planned(request, &plan, rank, LoweringPass::Stage)))
@@ -92,7 +92,7 @@ pub fn lower_ranks<'a>(
 /// Ranks of one class give equal bodies.
 fn lower_planned(
     request: &Request<'_>,
-    plan: &Plan,
+    plan: &StepPlan,
     rank: Rank,
     last: LoweringPass,
 ) -> Result<Body, LowerError> {

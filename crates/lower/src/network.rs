@@ -1,10 +1,10 @@
 //! The network as it is lowered: the layers of the model with their distribution, and changes of
 //! distribution between them.
 
-use crate::placement::Site;
+use crate::placement::RankSet;
 use partita_graph::{Loss, NodeId, Op, ParameterId, needed_by_last, readers};
-use partita_program::Place;
-use partita_space::{AxisSet, Grid};
+use partita_program::Distribution;
+use partita_space::{AxisSet, Submesh};
 
 /// Index of a layer of the lowered network, and of the tensor that it makes. A node of the model has an
 /// id of its own, [`NodeId`]: changes of distribution, which the model lacks, stand between them.
@@ -43,9 +43,9 @@ pub(crate) struct Layer {
     /// The node of the model that it is, or whose value it is.
     pub origin: NodeId,
     /// Who owns what of the value.
-    pub place: Place,
+    pub distribution: Distribution,
     /// The ranks on which it lies, as a site of the placement.
-    pub site: usize,
+    pub rank_set: usize,
     /// The stage that it belongs to.
     pub stage: usize,
     /// The block with which it is computed again for the backward pass.
@@ -80,9 +80,9 @@ pub(crate) struct Network {
     pub layers: Vec<Layer>,
     /// Of each parameter of the model, as layers use it: once for each site with ranks of its own, those
     /// first that keep the state of the optimizer.
-    pub parameters: Vec<Vec<Place>>,
+    pub parameters: Vec<Vec<Distribution>>,
     /// Of what is kept of it, in whatever of the training state is shared out.
-    pub shares: Vec<Vec<Place>>,
+    pub shares: Vec<Vec<Distribution>>,
     readers: Vec<Vec<LayerId>>,
     /// Of each node of the model.
     needs_gradient: Vec<bool>,
@@ -92,8 +92,8 @@ impl Network {
     /// Whether training needs the gradient is known of the nodes of the model.
     pub fn new(
         layers: Vec<Layer>,
-        parameters: Vec<Vec<Place>>,
-        shares: Vec<Vec<Place>>,
+        parameters: Vec<Vec<Distribution>>,
+        shares: Vec<Vec<Distribution>>,
         needs_gradient: Vec<bool>,
     ) -> Self {
         let readers = readers(layers.iter().map(|layer| &layer.inputs[..]));
@@ -129,25 +129,27 @@ impl Network {
     pub fn of_micro_batch(&self, samples: (usize, usize)) -> Self {
         let mut part = self.clone();
         for layer in &mut part.layers {
-            layer.place.micro = Some(samples);
+            layer.distribution.micro = Some(samples);
         }
         part
     }
 
     /// The same on the ranks of another replica.
-    pub fn of_replica(&self, sites: &[Site], replica: usize) -> Self {
-        let there = |on: Option<Grid>| {
-            let site = sites.iter().find(|site| site.grids[0] == on);
-            site.map_or(on, |site| site.grids[replica])
+    pub fn of_replica(&self, rank_sets: &[RankSet], replica: usize) -> Self {
+        let there = |submesh: Option<Submesh>| {
+            let rank_set = rank_sets
+                .iter()
+                .find(|rank_set| rank_set.submeshes[0] == submesh);
+            rank_set.map_or(submesh, |rank_set| rank_set.submeshes[replica])
         };
         let mut other = self.clone();
         for layer in &mut other.layers {
-            layer.place.on = there(layer.place.on);
+            layer.distribution.submesh = there(layer.distribution.submesh);
         }
-        for places in other.parameters.iter_mut().chain(&mut other.shares) {
-            places
+        for distributions in other.parameters.iter_mut().chain(&mut other.shares) {
+            distributions
                 .iter_mut()
-                .for_each(|place| place.on = there(place.on));
+                .for_each(|distribution| distribution.submesh = there(distribution.submesh));
         }
         other
     }
@@ -162,7 +164,7 @@ impl Network {
     pub fn reshards(&self, id: LayerId) -> bool {
         let layer = self.layer(id);
         let is_move = matches!(layer.step, Step::Move);
-        is_move && self.layer(layer.inputs[0]).place.on != layer.place.on
+        is_move && self.layer(layer.inputs[0]).distribution.submesh != layer.distribution.submesh
     }
 
     pub fn layer(&self, id: LayerId) -> &Layer {
@@ -186,7 +188,7 @@ pub(crate) fn reads_whole(op: &Op) -> bool {
 }
 
 /// Axes that split samples and positions; a sum over these is due along them.
-pub(crate) fn positions(place: &Place) -> AxisSet {
-    let sets = place.axes[..4].iter().map(|axes| axes.set());
+pub(crate) fn positions(distribution: &Distribution) -> AxisSet {
+    let sets = distribution.axes[..4].iter().map(|axes| axes.set());
     sets.fold(AxisSet::NONE, AxisSet::union)
 }

@@ -103,6 +103,6 @@ impl<'n> Overlap<'n> {
     }
 
     fn extent(&self, id: LayerId, dim: usize) -> Interval {
-        Interval::all(self.network.layer(id).place.shape[dim])
+        Interval::all(self.network.layer(id).distribution.shape[dim])
     }
 }

@@ -1,13 +1,13 @@
 //! Gradients of parameters while contributions to them arrive.
 
-use crate::body::Held;
+use crate::body::TensorBuffer;
 use crate::network::LayerId;
 use partita_graph::ParameterId;
 use partita_program::{Kernel, View};
-use partita_space::{AxisSet, Grid};
+use partita_space::{AxisSet, Submesh};
 
 /// A parameter on the ranks of one of its holders, with the axes along which uses of it are partial.
-pub(crate) type Key = (ParameterId, Option<Grid>, AxisSet);
+pub(crate) type Key = (ParameterId, Option<Submesh>, AxisSet);
 
 /// A contribution to the gradient of a parameter that waits for its slot.
 pub(crate) struct Deferred {
@@ -20,14 +20,14 @@ pub(crate) struct Deferred {
 /// Gradient of a parameter from the uses that are partial along the same axes.
 #[derive(Clone, Copy)]
 pub(crate) struct ParameterGradient {
-    pub held: Held,
+    pub held: TensorBuffer,
     pub written: bool,
     /// Uses whose contribution is still to come before it is summed over ranks.
     pub open: usize,
     /// Uses in a micro-batch.
     pub uses: usize,
     /// Where the own share of the sum goes, and whether a micro-batch has been there before.
-    pub share: Option<(Held, bool)>,
+    pub share: Option<(TensorBuffer, bool)>,
 }
 
 impl ParameterGradient {

@@ -2,32 +2,32 @@
 
 use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, LayerCount, count};
-use partita_space::{Axis, Grid, Mesh, nearest};
+use partita_space::{Axis, Mesh, Submesh, nearest};
 use std::ops::Range;
 
 /// Ranks on which layers run, as each replica of the model has them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Site {
+pub(crate) struct RankSet {
     /// The stage that they belong to.
     pub stage: usize,
     /// The mesh over which they are shared out.
     pub mesh: Mesh,
     /// Which ranks these are, for each replica; none where it is the mesh of all.
-    pub grids: [Option<Grid>; 2],
+    pub submeshes: [Option<Submesh>; 2],
 }
 
 /// The sites of all layers.
 #[derive(Clone, Debug)]
 pub(crate) struct Placement {
-    pub sites: Vec<Site>,
+    pub rank_sets: Vec<RankSet>,
     /// The site of each node of the model.
-    pub site_of: Vec<usize>,
+    pub rank_set_of: Vec<usize>,
 }
 
 impl Placement {
     /// Whether all layers run on all ranks.
     pub fn is_whole(&self) -> bool {
-        self.sites.len() == 1 && self.sites[0].grids[0].is_none()
+        self.rank_sets.len() == 1 && self.rank_sets[0].submeshes[0].is_none()
     }
 
     /// The sites of stages, whose branches run on all ranks of the stage.
@@ -36,46 +36,46 @@ impl Placement {
     pub fn of_stages(graph: &Graph, strategy: &Strategy) -> Result<Self, StrategyError> {
         let nodes = graph.nodes.len();
         if strategy.stages.is_empty() {
-            let site = Site {
+            let rank_set = RankSet {
                 stage: 0,
                 mesh: strategy.mesh(),
-                grids: [None; 2],
+                submeshes: [None; 2],
             };
             return Ok(Self {
-                sites: vec![site],
-                site_of: vec![0; nodes],
+                rank_sets: vec![rank_set],
+                rank_set_of: vec![0; nodes],
             });
         }
         let places = strategy.stages.len();
         let stages = places * strategy.schedule.chunks();
         let ranges = ranges(graph, strategy, stages)?;
-        let mut site_of = vec![0; nodes];
+        let mut rank_set_of = vec![0; nodes];
         for (stage, range) in ranges.into_iter().enumerate() {
-            site_of[range].fill(stage);
+            rank_set_of[range].fill(stage);
         }
         Ok(Self {
-            sites: (0..stages).map(|stage| site(strategy, stage)).collect(),
-            site_of,
+            rank_sets: (0..stages).map(|stage| rank_set(strategy, stage)).collect(),
+            rank_set_of,
         })
     }
 }
 
 /// Where a stage stands: the ranks of stage after stage, and of the second replica in reverse order; the
 /// whole again for every part of the mini-batch.
-fn site(strategy: &Strategy, stage: usize) -> Site {
+fn rank_set(strategy: &Strategy, stage: usize) -> RankSet {
     let ranks = |place: usize| Mesh::new(strategy.stages[place].extents).ranks();
     let places = strategy.stages.len();
     let (all, copies) = (strategy.ranks_of_stages(), strategy.extent(Axis::Data));
     let place = stage % places;
     let mesh = Mesh::new(strategy.stages[place].extents);
     let first: usize = (0..place).map(ranks).sum();
-    let grid = |first| Some(Grid::repeated(&mesh, first, copies, all));
+    let submesh = |first| Some(Submesh::repeated(&mesh, first, copies, all));
     let mut extents = strategy.stages[place].extents;
     extents[Axis::Data.index()] *= copies;
-    Site {
+    RankSet {
         stage,
         mesh: Mesh::new(extents),
-        grids: [grid(first), grid(all - first - mesh.ranks())],
+        submeshes: [submesh(first), submesh(all - first - mesh.ranks())],
     }
 }
 

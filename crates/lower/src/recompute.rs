@@ -52,7 +52,7 @@ impl Emit<'_> {
     fn needed(&self, block: usize, layers: &[LayerId]) -> Vec<bool> {
         let is_missing = |index: usize| {
             let first = self.layer(self.storages.all[index].members[0]);
-            let is_here = self.builder.is_in(first.place.on);
+            let is_here = self.builder.is_in(first.distribution.submesh);
             first.block == Some(block) && is_here && self.values[index].is_none()
         };
         let mut needed = vec![false; self.storages.all.len()];

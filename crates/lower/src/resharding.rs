@@ -9,17 +9,17 @@
 //! Example: a stage with `depth=2` sends to a stage of two ranks that split samples. Each rank of the first
 //! sends its planes of half the samples to each rank of the second, which then has whole volumes.
 
-use crate::body::{Builder, Held};
-use crate::redistribute::Cargo;
-use partita_program::{Exchange, Place, Receive, Send, Work};
+use crate::body::{Builder, TensorBuffer};
+use crate::redistribute::MovedTensor;
+use partita_program::{Distribution, Exchange, Receive, Send, Work};
 use partita_space::{Axis, AxisSet, Coord, Mesh, Rank, Region};
 use std::ops::Range;
 
 /// A change of distribution between two groups of ranks.
 pub(crate) struct Resharding {
     world: Mesh,
-    from: Place,
-    to: Place,
+    from: Distribution,
+    to: Distribution,
     meshes: [Mesh; 2],
     /// Partial sums, which go from each rank to the one at the same coordinate: not what it owns, but its
     /// own addend.
@@ -27,7 +27,7 @@ pub(crate) struct Resharding {
 }
 
 impl Resharding {
-    pub fn new(world: &Mesh, from: &Place, to: &Place) -> Self {
+    pub fn new(world: &Mesh, from: &Distribution, to: &Distribution) -> Self {
         Self {
             world: *world,
             from: *from,
@@ -38,7 +38,7 @@ impl Resharding {
     }
 
     /// From each rank of a mesh to the one at the same coordinate of another, of the same extents.
-    pub fn of_partial_sums(world: &Mesh, from: &Place, to: &Place) -> Self {
+    pub fn of_partial_sums(world: &Mesh, from: &Distribution, to: &Distribution) -> Self {
         Self {
             partial_sums: true,
             ..Self::new(world, from, to)
@@ -46,35 +46,35 @@ impl Resharding {
     }
 
     /// The distribution afterwards.
-    pub fn target(&self) -> &Place {
+    pub fn target(&self) -> &Distribution {
         &self.to
     }
 
     /// What a rank receives, and from which ranks; itself among them.
     fn incoming(&self, rank: Rank) -> Vec<(Rank, Region)> {
         let coord = self.world.coord(rank);
-        let Some(seat) = self.to.seat(&self.world, &coord) else {
+        let Some(there) = self.to.local_coord(&self.world, &coord) else {
             return Vec::new();
         };
-        let wanted = self.to.owned_at(&self.meshes[1], &seat);
+        let wanted = self.to.owned_at(&self.meshes[1], &there);
         if wanted.is_empty() {
             return Vec::new();
         }
         if self.partial_sums {
-            return vec![(self.from.rank(&self.world, &seat), wanted)];
+            return vec![(self.from.rank(&self.world, &there), wanted)];
         }
         let parts = corners(&self.from, &self.meshes[0], &wanted);
         let get = |corner: Coord| {
             let owned = self.from.owned_at(&self.meshes[0], &corner);
             let common = owned.intersect(&wanted);
-            (!common.is_empty()).then(|| (self.owner(rank, &seat, corner), common))
+            (!common.is_empty()).then(|| (self.owner(rank, &there, corner), common))
         };
         parts.into_iter().filter_map(get).collect()
     }
 
-    /// The rank that sends to `rank`, which is at `seat` in the target mesh, the part that belongs to a
+    /// The rank that sends to `rank`, which is at `there` in the target mesh, the part that belongs to a
     /// coordinate of the source mesh.
-    fn owner(&self, rank: Rank, seat: &Coord, corner: Coord) -> Rank {
+    fn owner(&self, rank: Rank, there: &Coord, corner: Coord) -> Rank {
         let mesh = &self.meshes[0];
         let split = self.from.split_axes();
         let is_owner = |there: &Coord| {
@@ -83,12 +83,12 @@ impl Resharding {
                 .all(|axis| there[axis] == corner[axis])
         };
         // A rank that has it copies it.
-        let own = self.from.seat(&self.world, &self.world.coord(rank));
+        let own = self.from.local_coord(&self.world, &self.world.coord(rank));
         if own.as_ref().is_some_and(is_owner) {
             return rank;
         }
-        if self.meshes[0] == self.meshes[1] && is_owner(seat) {
-            return self.from.rank(&self.world, seat);
+        if self.meshes[0] == self.meshes[1] && is_owner(there) {
+            return self.from.rank(&self.world, there);
         }
         let copies = self.world.extent(Axis::Data);
         let each = self.world.ranks() / copies;
@@ -126,13 +126,13 @@ impl Resharding {
     /// What a rank sends, and to which ranks; itself left out.
     fn outgoing(&self, rank: Rank) -> Vec<(Rank, Region)> {
         let coord = self.world.coord(rank);
-        let Some(seat) = self.from.seat(&self.world, &coord) else {
+        let Some(there) = self.from.local_coord(&self.world, &coord) else {
             return Vec::new();
         };
         let to: Vec<Rank> = if self.partial_sums {
-            vec![self.to.rank(&self.world, &seat)]
+            vec![self.to.rank(&self.world, &there)]
         } else {
-            let own = self.from.owned_at(&self.meshes[0], &seat);
+            let own = self.from.owned_at(&self.meshes[0], &there);
             let mesh = &self.meshes[1];
             let free = mesh.split_axes().minus(self.to.split_axes());
             let corners = corners(&self.to, mesh, &own).into_iter();
@@ -162,12 +162,12 @@ impl Resharding {
 }
 
 /// The coordinates of the parts that hold something of a region, 0 along the axes that split nothing.
-fn corners(place: &Place, mesh: &Mesh, wanted: &Region) -> Vec<Coord> {
+fn corners(distribution: &Distribution, mesh: &Mesh, wanted: &Region) -> Vec<Coord> {
     let mut corners = vec![[0; 7]];
-    for (dim, &axes) in place.axes.iter().enumerate() {
-        let range = place.part_range(mesh, dim, &wanted.0[dim]);
+    for (dim, &axes) in distribution.axes.iter().enumerate() {
+        let range = distribution.part_range(mesh, dim, &wanted.0[dim]);
         let has_some = |part: &usize| {
-            let part = place.part(mesh, dim, *part);
+            let part = distribution.part(mesh, dim, *part);
             !part.intersect(&wanted.0[dim]).is_empty()
         };
         let parts: Vec<usize> = range.filter(has_some).collect();
@@ -187,13 +187,13 @@ impl Builder<'_> {
     /// The sends.
     pub(crate) fn send_across(
         &mut self,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         sequence: u32,
         resharding: &Resharding,
-        source: &Held,
+        source: &TensorBuffer,
     ) {
         let sends = self.sends(resharding, source);
-        self.exchange_across(cargo, sequence, sends, Vec::new());
+        self.exchange_across(moved, sequence, sends, Vec::new());
     }
 
     /// The sends, in the turn of the receivers: so all ranks start messages in one order, and no ranks wait
@@ -201,23 +201,23 @@ impl Builder<'_> {
     pub(crate) fn send_in_turn(
         &mut self,
         turn: u32,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         sequence: u32,
         resharding: &Resharding,
-        source: &Held,
+        source: &TensorBuffer,
     ) {
         let now = std::mem::replace(&mut self.turn, turn);
-        self.send_across(cargo, sequence, resharding, source);
+        self.send_across(moved, sequence, resharding, source);
         self.turn = now;
     }
 
     /// Sends and receives at once, for a rank that may be in the source group, in the target group, or both.
     pub(crate) fn move_across(
         &mut self,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         sequence: u32,
         resharding: &Resharding,
-        (source, target): (Option<&Held>, Option<&Held>),
+        (source, target): (Option<&TensorBuffer>, Option<&TensorBuffer>),
     ) {
         let sends = source.map(|source| self.sends(resharding, source));
         let target = target.map(|target| (target, resharding.incoming(self.rank)));
@@ -225,28 +225,28 @@ impl Builder<'_> {
             .as_ref()
             .map(|(target, incoming)| self.receives(incoming, target));
         let (sends, receives) = (sends.unwrap_or_default(), receives.unwrap_or_default());
-        self.exchange_across(cargo, sequence, sends, receives);
+        self.exchange_across(moved, sequence, sends, receives);
         if let Some((target, incoming)) = target {
-            self.keep_own(cargo, &incoming, source, target);
+            self.keep_own(moved, &incoming, source, target);
         }
     }
 
     /// The receives; `own` is what a rank that is also in the source group has.
     pub(crate) fn receive_across(
         &mut self,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         sequence: u32,
         resharding: &Resharding,
-        own: Option<&Held>,
-        target: &Held,
+        own: Option<&TensorBuffer>,
+        target: &TensorBuffer,
     ) {
         let incoming = resharding.incoming(self.rank);
-        self.keep_own(cargo, &incoming, own, target);
+        self.keep_own(moved, &incoming, own, target);
         let receives = self.receives(&incoming, target);
-        self.exchange_across(cargo, sequence, Vec::new(), receives);
+        self.exchange_across(moved, sequence, Vec::new(), receives);
     }
 
-    fn sends(&self, resharding: &Resharding, source: &Held) -> Vec<Send> {
+    fn sends(&self, resharding: &Resharding, source: &TensorBuffer) -> Vec<Send> {
         let send = |(to, region): (Rank, Region)| Send {
             to: self.world.offset(self.rank, to),
             part: 0,
@@ -260,7 +260,7 @@ impl Builder<'_> {
     }
 
     /// What comes from other ranks.
-    fn receives(&self, incoming: &[(Rank, Region)], target: &Held) -> Vec<Receive> {
+    fn receives(&self, incoming: &[(Rank, Region)], target: &TensorBuffer) -> Vec<Receive> {
         let others = incoming.iter().filter(|(from, _)| *from != self.rank);
         let receive = |(from, region): &(Rank, Region)| Receive {
             from: self.world.offset(self.rank, *from),
@@ -274,21 +274,21 @@ impl Builder<'_> {
     /// Copies what the rank itself has.
     fn keep_own(
         &mut self,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         incoming: &[(Rank, Region)],
-        own: Option<&Held>,
-        target: &Held,
+        own: Option<&TensorBuffer>,
+        target: &TensorBuffer,
     ) {
         let rank = self.rank;
         for (_, region) in incoming.iter().filter(|(from, _)| *from == rank) {
             let own = own.expect("a rank that sends holds the source");
-            self.keep_part(cargo, own, target, region);
+            self.keep_part(moved, own, target, region);
         }
     }
 
     fn exchange_across(
         &mut self,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         sequence: u32,
         sends: Vec<Send>,
         receives: Vec<Receive>,
@@ -299,7 +299,7 @@ impl Builder<'_> {
                 sends,
                 receives,
             };
-            self.push(cargo.layer, cargo.phase, Work::Exchange(exchange));
+            self.push(moved.layer, moved.phase, Work::Exchange(exchange));
         }
     }
 }
@@ -307,14 +307,14 @@ impl Builder<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_space::{AxisList, Grid};
+    use partita_space::{AxisList, Submesh};
     use std::collections::BTreeSet;
 
-    fn place(on: Grid, axes: [&[Axis]; 5]) -> Place {
-        let mut place = Place::replicated([6, 4, 5, 3, 2]);
-        place.on = Some(on);
-        place.axes = axes.map(|axes| AxisList::of(axes.iter().copied()));
-        place
+    fn distribution(submesh: Submesh, axes: [&[Axis]; 5]) -> Distribution {
+        let mut distribution = Distribution::replicated([6, 4, 5, 3, 2]);
+        distribution.submesh = Some(submesh);
+        distribution.axes = axes.map(|axes| AxisList::of(axes.iter().copied()));
+        distribution
     }
 
     /// Every element that a rank will own comes exactly once, from an owner, and sends match receives.
@@ -355,32 +355,32 @@ mod tests {
         use Axis::{Channel, Data, Depth, Height};
         let world = Mesh::new([2, 1, 1, 1, 1, 1, 6]);
         let mesh = |extents| Mesh::new(extents);
-        let tiles = Grid::repeated(&mesh([1, 2, 2, 1, 1, 1, 1]), 0, 2, 6);
-        let samples = Grid::repeated(&mesh([2, 1, 1, 1, 1, 1, 1]), 4, 2, 6);
-        let from = place(tiles, [&[Data], &[Depth], &[Height], &[], &[]]);
-        let to = place(samples, [&[Data], &[], &[], &[], &[]]);
+        let tiles = Submesh::repeated(&mesh([1, 2, 2, 1, 1, 1, 1]), 0, 2, 6);
+        let samples = Submesh::repeated(&mesh([2, 1, 1, 1, 1, 1, 1]), 4, 2, 6);
+        let from = distribution(tiles, [&[Data], &[Depth], &[Height], &[], &[]]);
+        let to = distribution(samples, [&[Data], &[], &[], &[], &[]]);
         // Each of 4 ranks of 4 tiles hands on both samples halves, for each part of the mini-batch; of 3
         // samples a part, 2 and 1.
         assert_eq!(check(&Resharding::new(&world, &from, &to)), 2 * 4 * 2);
         check(&Resharding::new(&world, &to, &from));
-        let whole = place(tiles, [&[Data], &[], &[], &[], &[]]);
+        let whole = distribution(tiles, [&[Data], &[], &[], &[], &[]]);
         check(&Resharding::new(&world, &whole, &to));
         check(&Resharding::new(&world, &to, &whole));
-        let shares = place(tiles, [&[], &[], &[], &[], &[Depth]]);
+        let shares = distribution(tiles, [&[], &[], &[], &[], &[Depth]]);
         check(&Resharding::new(&world, &shares, &to));
         check(&Resharding::new(&world, &to, &shares));
-        let mut all = Place::replicated(to.shape);
+        let mut all = Distribution::replicated(to.shape);
         all.axes[4] = AxisList::NONE;
         check(&Resharding::new(&world, &to, &all));
         // Two replicas on mirrored ranks.
         let chain = Mesh::new([1, 1, 1, 1, 1, 1, 8]);
         let stage = mesh([1, 1, 1, 1, 1, 2, 1]);
-        let one = place(
-            Grid::repeated(&stage, 0, 1, 8),
+        let one = distribution(
+            Submesh::repeated(&stage, 0, 1, 8),
             [&[], &[], &[], &[], &[Channel]],
         );
-        let other = place(
-            Grid::repeated(&stage, 6, 1, 8),
+        let other = distribution(
+            Submesh::repeated(&stage, 6, 1, 8),
             [&[], &[], &[], &[], &[Channel]],
         );
         assert_eq!(check(&Resharding::new(&chain, &one, &other)), 2);

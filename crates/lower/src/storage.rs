@@ -4,7 +4,7 @@ use crate::geometry::{Geometry, Parts, Rows};
 use crate::network::{Layer, LayerId, Network, Step};
 use crate::overlap::Overlap;
 use partita_graph::Op;
-use partita_program::Place;
+use partita_program::Distribution;
 use partita_space::{Interval, Mesh, Window};
 
 /// How the gradient of a convolution's input comes together where a dim is split.
@@ -28,7 +28,7 @@ pub(crate) struct Storage {
     /// What each rank holds of the value: as much as the largest consumer reads.
     pub value: Geometry,
     /// Whether a convolution may read zeros around the image. Who reads another border has another storage.
-    pub zero_frame: bool,
+    pub zero_padding: bool,
     /// What each rank contributes to the gradient of others.
     pub partial: Geometry,
     /// What the producer's data gradient reads around the own part.
@@ -59,8 +59,8 @@ impl Storages {
             members.iter().for_each(|member| of[member.0] = index);
         }
         let own = |layer: &Layer| {
-            let mesh = layer.place.mesh(mesh);
-            std::array::from_fn(|dim| rows.parts(&layer.place, &mesh, dim))
+            let mesh = layer.distribution.mesh(mesh);
+            std::array::from_fn(|dim| rows.parts(&layer.distribution, &mesh, dim))
         };
         let own: Vec<[Parts; 5]> = network.layers.iter().map(own).collect();
         let context = Context {
@@ -106,7 +106,7 @@ fn groups(network: &Network) -> Vec<Vec<LayerId>> {
                 && !reads_own_output(network.layer(input))
                 && network.layer(input).group == layer.group
                 && network.layer(input).stage == layer.stage
-                && network.layer(input).place.on == layer.place.on
+                && network.layer(input).distribution.submesh == layer.distribution.submesh
         };
         if in_place {
             let group = of[layer.inputs[0].0];
@@ -151,7 +151,7 @@ fn is_copy(network: &Network, layer: &Layer) -> bool {
     layer.partial_gradient.is_empty()
         && layer.inputs.iter().all(|&input| {
             let input = network.layer(input);
-            input.place == layer.place && input.partial.is_empty()
+            input.distribution == layer.distribution && input.partial.is_empty()
         })
 }
 
@@ -169,12 +169,12 @@ impl Context<'_> {
         self.own[id.0][dim][part]
     }
 
-    fn place(&self, id: LayerId) -> &Place {
-        &self.network.layer(id).place
+    fn distribution(&self, id: LayerId) -> &Distribution {
+        &self.network.layer(id).distribution
     }
 
     fn extent(&self, id: LayerId, dim: usize) -> Interval {
-        Interval::all(self.place(id).shape[dim])
+        Interval::all(self.distribution(id).shape[dim])
     }
 
     fn rule(&self, members: &[LayerId]) -> Option<DataGradient> {
@@ -248,11 +248,11 @@ impl Context<'_> {
         rules: &[Option<DataGradient>],
     ) -> Storage {
         let (first, last) = (members[0], members[members.len() - 1]);
-        let place = *self.place(first);
+        let distribution = *self.distribution(first);
         let readers = self.network.readers(last);
         let inner = self.overlap.is_inner(last);
         let world = (self.mesh, self.rows);
-        let computed = Geometry::new(place, world, false, |dim, i| match dim {
+        let computed = Geometry::new(distribution, world, false, |dim, i| match dim {
             1..4 => self.overlap.part(last, dim, i),
             _ => Interval::default(),
         });
@@ -264,13 +264,13 @@ impl Context<'_> {
                 .iter()
                 .fold(Interval::default(), |all, &reader| all.hull(&needs(reader)))
         };
-        let value = Geometry::new(place, world, periodic, |dim, i| {
+        let value = Geometry::new(distribution, world, periodic, |dim, i| {
             hull(&|reader| match self.network.layer(reader).op() {
                 Some(Op::Convolution(_)) => self.overlap.inputs(reader, dim, i),
                 _ => self.overlap.inputs_inside(reader, dim, i),
             })
         });
-        let partial = Geometry::new(place, world, periodic, |dim, i| {
+        let partial = Geometry::new(distribution, world, periodic, |dim, i| {
             hull(&|reader| {
                 if self.contributes(reader, rules[of[reader.0]]) {
                     self.overlap.inputs_inside(reader, dim, i)
@@ -279,19 +279,19 @@ impl Context<'_> {
                 }
             })
         });
-        let around = Geometry::new(place, world, false, |dim, i| {
+        let around = Geometry::new(distribution, world, false, |dim, i| {
             self.gradient_read(first, rule, dim, i)
         });
         let is_convolution =
             |&id: &LayerId| matches!(self.network.layer(id).op(), Some(Op::Convolution(_)));
-        let zero_frame = !periodic && readers.iter().any(is_convolution);
+        let zero_padding = !periodic && readers.iter().any(is_convolution);
         let has_gradient = self.network.needs_gradient(first);
         Storage {
             members,
             computed,
             inner,
             value,
-            zero_frame,
+            zero_padding,
             partial,
             around,
             rule,

@@ -23,7 +23,7 @@ impl Emit<'_> {
 
     pub(crate) fn embedding_backward(&mut self, id: LayerId, layer: &str) {
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
-        let axes = positions(self.place(id));
+        let axes = positions(self.distribution(id));
         let weight = self.layer(id).parameters[0];
         self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
             (!x.is_empty()).then_some(Kernel::EmbeddingBackward {
@@ -36,8 +36,13 @@ impl Emit<'_> {
     }
 
     pub(crate) fn positions(&mut self, id: LayerId, layer: &str) {
-        let (place, low) = (*self.place(id), self.frame_below(id));
-        self.elementwise(id, layer, |x, y| Kernel::Positions { x, y, place, low });
+        let (distribution, halo_low) = (*self.distribution(id), self.halo_below(id));
+        self.elementwise(id, layer, |x, y| Kernel::Positions {
+            x,
+            y,
+            distribution,
+            halo_low,
+        });
     }
 
     /// Positions are constants that are added, so the gradient passes as it is.
@@ -92,7 +97,7 @@ impl Emit<'_> {
     /// What a slice reads of its input.
     fn sliced(&self, id: LayerId, start: usize) -> Region {
         let mut region = self.reach(id, self.layer(id).inputs[0]);
-        let channels = self.place(id).shape[4];
+        let channels = self.distribution(id).shape[4];
         region.0[4] = Interval::all(channels).shift(start as i64);
         region
     }
@@ -115,14 +120,14 @@ impl Emit<'_> {
 
     /// Heads in the own share of the channels.
     fn own_heads(&self, id: LayerId, all: usize) -> usize {
-        all / self.builder.mesh.parts(self.place(id).axes[4])
+        all / self.builder.mesh.parts(self.distribution(id).axes[4])
     }
 
     pub(crate) fn layer_norm(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let known = self.sums.get(&id).copied();
         let sums = known.unwrap_or_else(|| self.row_moments(id, layer));
         let (gamma, beta) = (self.parameter(id, 0), self.parameter(id, 1));
-        let count = self.place(id).shape[4] as u64;
+        let count = self.distribution(id).shape[4] as u64;
         self.elementwise(id, layer, |x, y| Kernel::LayerNormForward {
             x,
             sums,
@@ -156,7 +161,7 @@ impl Emit<'_> {
     /// The sum over ranks that share the channels of the same positions. If one has no position, none of
     /// them has.
     fn add_rows(&mut self, id: LayerId, layer: &str, phase: Phase, sums: View) {
-        let axes = self.place(id).axes[4].set();
+        let axes = self.distribution(id).axes[4].set();
         if sums.is_empty() {
             self.builder.next_sequence();
         } else {
@@ -165,10 +170,10 @@ impl Emit<'_> {
     }
 
     pub(crate) fn layer_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
-        let count = self.place(id).shape[4] as u64;
+        let count = self.distribution(id).shape[4] as u64;
         let (sums, gamma) = (self.sums[&id], self.parameter(id, 0));
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
-        let axes = positions(self.place(id));
+        let axes = positions(self.distribution(id));
         let [of_gamma, of_beta] = [0, 1].map(|index| self.layer(id).parameters[index]);
         let is_here = !x.is_empty();
         let ([dgamma, dbeta], accumulate) = self.scale_and_shift([of_gamma, of_beta], axes, layer);

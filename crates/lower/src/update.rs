@@ -9,16 +9,16 @@
 //! what it sends and what it receives of one movement is one exchange. Every rank counts every movement
 //! and every sum, its own or not, so that each has a number of its own that is the same on all ranks.
 
-use crate::body::Held;
+use crate::body::TensorBuffer;
 use crate::emit::Emit;
 use crate::network::LayerId;
 use crate::parameter_gradient::Key;
-use crate::redistribute::{Cargo, Destination};
+use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::strategy::Shard;
 use partita_graph::{Op, ParameterId};
-use partita_program::{Kernel, Phase, Place, Role, View};
-use partita_space::{AxisSet, Grid};
+use partita_program::{Distribution, Kernel, Phase, Role, View};
+use partita_space::{AxisSet, Submesh};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Emit<'_> {
@@ -39,7 +39,7 @@ impl Emit<'_> {
             .request
             .clip
             .map(|maximum| (self.norm(&gradients), maximum));
-        let mut shares: BTreeMap<ParameterId, Held> = BTreeMap::new();
+        let mut shares: BTreeMap<ParameterId, TensorBuffer> = BTreeMap::new();
         for &(id, _) in &gradients {
             let share = self.own_share(id);
             shares.insert(id, share);
@@ -124,55 +124,61 @@ impl Emit<'_> {
     fn sum_apart(&mut self, id: ParameterId) -> Option<View> {
         let plan = self.plan;
         let (holders, keys) = (&plan.holders[id.0], &plan.keys[id.0]);
-        let place = |on: Option<Grid>| {
-            let place = holders.iter().find(|place| place.on == on);
-            *place.expect("who uses a parameter holds it")
+        let distribution = |submesh: Option<Submesh>| {
+            let distribution = holders
+                .iter()
+                .find(|distribution| distribution.submesh == submesh);
+            *distribution.expect("who uses a parameter holds it")
         };
         let owner = holders[0];
-        for &(on, axes) in keys {
-            let twin = plan.twin_of(on);
-            if twin != on {
-                let resharding = Resharding::of_partial_sums(&plan.world, &place(on), &place(twin));
-                let ends = ((id, on, axes), (id, twin, axes));
+        for &(submesh, axes) in keys {
+            let twin = plan.twin_of(submesh);
+            if twin != submesh {
+                let resharding = Resharding::of_partial_sums(
+                    &plan.world,
+                    &distribution(submesh),
+                    &distribution(twin),
+                );
+                let ends = ((id, submesh, axes), (id, twin, axes));
                 self.add_across(ends, &resharding);
             }
         }
-        let is_own = |on: &Option<Grid>| plan.twin_of(*on) == *on;
-        let mut sums: BTreeMap<Option<Grid>, Key> = BTreeMap::new();
-        for &(on, axes) in keys {
+        let is_own = |submesh: &Option<Submesh>| plan.twin_of(*submesh) == *submesh;
+        let mut sums: BTreeMap<Option<Submesh>, Key> = BTreeMap::new();
+        for &(submesh, axes) in keys {
             self.number_anew();
-            if !is_own(&on) || !self.builder.enter(on) {
+            if !is_own(&submesh) || !self.builder.enter(submesh) {
                 continue;
             }
-            let key = (id, on, axes);
+            let key = (id, submesh, axes);
             let mut state = self.parameter_gradients[&key];
             self.sum_gradient(id, axes, &mut state);
             self.parameter_gradients.insert(key, state);
-            match sums.get(&on) {
-                None => drop(sums.insert(on, key)),
+            match sums.get(&submesh) {
+                None => drop(sums.insert(submesh, key)),
                 Some(first) => {
                     let target = self.parameter_gradients[first].view();
                     self.add(id, state.view(), target);
                 }
             }
         }
-        let first = |on: Option<Grid>| keys.iter().find(|key| key.0 == on);
+        let first = |submesh: Option<Submesh>| keys.iter().find(|key| key.0 == submesh);
         for other in &holders[1..] {
-            let ends = (first(other.on), first(owner.on));
-            if let (true, (Some(from), Some(to))) = (is_own(&other.on), ends) {
+            let ends = (first(other.submesh), first(owner.submesh));
+            if let (true, (Some(from), Some(to))) = (is_own(&other.submesh), ends) {
                 let resharding = Resharding::new(&plan.world, other, &owner);
                 let ends = ((id, from.0, from.1), (id, to.0, to.1));
                 self.add_across(ends, &resharding);
             }
         }
-        let key = sums.get(&owner.on)?;
+        let key = sums.get(&owner.submesh)?;
         Some(self.parameter_gradients[key].view())
     }
 
     /// Adds the gradient of one holder to that of another.
     fn add_across(&mut self, (from, to): (Key, Key), resharding: &Resharding) {
         let layer = self.graph.parameter(from.0).name.clone();
-        let cargo = Cargo {
+        let moved = MovedTensor {
             layer: &layer,
             phase: Phase::Reduce,
             role: Role::Gradient,
@@ -181,9 +187,9 @@ impl Emit<'_> {
         let number = self.number_of_movement();
         let [own, sum] = [from, to].map(|key| self.parameter_gradients.get(&key));
         let [own, sum] = [own, sum].map(|state| state.map(|state| state.held));
-        let between = sum.map(|_| self.builder.between(cargo, *resharding.target()));
+        let between = sum.map(|_| self.builder.between(moved, *resharding.target()));
         let ends = (own.as_ref(), between.as_ref());
-        self.builder.move_across(cargo, number, resharding, ends);
+        self.builder.move_across(moved, number, resharding, ends);
         if let (Some(between), Some(sum)) = (between, sum) {
             let whole = sum.view(&sum.region);
             self.add(from.0, between.view(&sum.region), whole);
@@ -203,19 +209,19 @@ impl Emit<'_> {
             };
             (parameter.name.clone(), role)
         };
-        let cargo = Cargo {
+        let moved = MovedTensor {
             layer: &layer,
             phase: Phase::Update,
             role,
             tensor: self.parameter_tensor(id, role),
         };
-        let own = self.parameters.get(&(id, holders[0].on)).copied();
+        let own = self.parameters.get(&(id, holders[0].submesh)).copied();
         for other in &holders[1..] {
             let resharding = Resharding::new(&plan.world, &holders[0], other);
             let number = self.number_of_movement();
-            let held = self.parameters.get(&(id, other.on)).copied();
+            let held = self.parameters.get(&(id, other.submesh)).copied();
             let ends = (own.as_ref(), held.as_ref());
-            self.builder.move_across(cargo, number, &resharding, ends);
+            self.builder.move_across(moved, number, &resharding, ends);
         }
     }
 
@@ -235,20 +241,21 @@ impl Emit<'_> {
             }
             for (micro, (network, _)) in plan.networks.iter().enumerate() {
                 let of = network.layer(LayerId(index));
-                let shape = [1, 1, 1, 2, of.place.shape[4]];
-                let mut place = Place::replicated(shape);
-                (place.axes[4], place.on) = (of.place.axes[4], of.place.on);
-                let to = Place {
-                    on: owner.on,
-                    ..place
+                let shape = [1, 1, 1, 2, of.distribution.shape[4]];
+                let mut distribution = Distribution::replicated(shape);
+                (distribution.axes[4], distribution.submesh) =
+                    (of.distribution.axes[4], of.distribution.submesh);
+                let to = Distribution {
+                    submesh: owner.submesh,
+                    ..distribution
                 };
                 let own = self.late_moments.get(&(LayerId(index), micro)).copied();
-                let Some(sums) = self.moments_at(&layer.name, own, (&place, &to)) else {
+                let Some(sums) = self.moments_at(&layer.name, own, (&distribution, &to)) else {
                     continue;
                 };
-                let count = Self::count(&of.place);
+                let count = Self::count(&of.distribution);
                 let [mean, variance] = [mean, variance].map(|id| {
-                    let held = self.parameters[&(id, owner.on)];
+                    let held = self.parameters[&(id, owner.submesh)];
                     held.view(&held.region)
                 });
                 let running = Kernel::BatchNormRunning {
@@ -269,41 +276,41 @@ impl Emit<'_> {
         &mut self,
         layer: &str,
         own: Option<View>,
-        (from, to): (&Place, &Place),
+        (from, to): (&Distribution, &Distribution),
     ) -> Option<View> {
-        if from.on == to.on {
+        if from.submesh == to.submesh {
             return own;
         }
         let number = self.number_of_movement();
         let resharding = Resharding::new(&self.builder.world, from, to);
-        let cargo = Cargo {
+        let moved = MovedTensor {
             layer,
             phase: Phase::Report,
             role: Role::Statistics,
             tensor: 0,
         };
-        let held = |emit: &Self, view: View, place: &Place| Held {
+        let held = |emit: &Self, view: View, distribution: &Distribution| TensorBuffer {
             id: view.buffer,
-            region: emit.builder.owned(place),
+            region: emit.builder.owned(distribution),
         };
         let own = own.map(|view| held(self, view, from));
-        let view = self.builder.is_in(to.on).then(|| {
+        let view = self.builder.is_in(to.submesh).then(|| {
             let dims = self.builder.owned(to).shape();
             let name = format!("{layer}.moved");
             self.builder.sums(&name, dims[3], dims[4])
         });
         let target = view.map(|view| held(self, view, to));
         let ends = (own.as_ref(), target.as_ref());
-        self.builder.move_across(cargo, number, &resharding, ends);
+        self.builder.move_across(moved, number, &resharding, ends);
         view
     }
 
     /// What the rank moves of a parameter: all that it keeps, or a copy of its share of the whole.
-    fn own_share(&mut self, id: ParameterId) -> Held {
+    fn own_share(&mut self, id: ParameterId) -> TensorBuffer {
         let whole = self.plan.holders[id.0][0];
         let share = self.share_of(id, whole);
-        self.builder.enter(whole.on);
-        let kept = self.parameters[&(id, whole.on)];
+        self.builder.enter(whole.submesh);
+        let kept = self.parameters[&(id, whole.submesh)];
         if share == whole || self.request.strategy.shard == Shard::Parameters {
             return kept;
         }
@@ -321,16 +328,16 @@ impl Emit<'_> {
     }
 
     /// Each rank has moved its share; those who use the whole get what the others have moved.
-    fn complete_parameter(&mut self, id: ParameterId, own: Held) {
+    fn complete_parameter(&mut self, id: ParameterId, own: TensorBuffer) {
         let whole = self.plan.holders[id.0][0];
-        let held = self.parameters[&(id, whole.on)];
+        let held = self.parameters[&(id, whole.submesh)];
         if own.id == held.id {
             return;
         }
-        self.builder.enter(whole.on);
+        self.builder.enter(whole.submesh);
         let to = Destination {
             held,
-            place: whole,
+            distribution: whole,
             accumulate: false,
         };
         let from = (own, self.share_of(id, whole), AxisSet::NONE);
@@ -343,38 +350,38 @@ impl Emit<'_> {
         &mut self,
         (id, role): (ParameterId, Role),
         phase: Phase,
-        (source, place, partial): (Held, Place, AxisSet),
+        (source, distribution, partial): (TensorBuffer, Distribution, AxisSet),
         to: Destination,
     ) {
         let layer = self.graph.parameter(id).name.clone();
-        let cargo = Cargo {
+        let moved = MovedTensor {
             layer: &layer,
             phase,
             role,
             tensor: self.parameter_tensor(id, role),
         };
         self.builder
-            .redistribute(cargo, source, (place, partial), to);
+            .redistribute(moved, source, (distribution, partial), to);
     }
 
     /// The ranks that move parameters.
-    fn owners(&self) -> BTreeSet<Option<Grid>> {
+    fn owners(&self) -> BTreeSet<Option<Submesh>> {
         let trained = self.graph.parameters.iter().zip(&self.plan.holders);
         let trained = trained.filter(|(parameter, _)| parameter.role.is_trained());
-        trained.map(|(_, holders)| holders[0].on).collect()
+        trained.map(|(_, holders)| holders[0].submesh).collect()
     }
 
     /// Sum of the squares of all gradients, each element counted once.
     fn norm(&mut self, gradients: &[(ParameterId, View)]) -> View {
         let name = "gradient_norm";
         let mut totals = Vec::new();
-        for (at, on) in self.owners().into_iter().enumerate() {
-            let own = self.norm_on((at, on), gradients);
-            let scalar = Place {
-                on,
-                ..Place::replicated([1; 5])
+        for (at, submesh) in self.owners().into_iter().enumerate() {
+            let own = self.norm_on((at, submesh), gradients);
+            let scalar = Distribution {
+                submesh,
+                ..Distribution::replicated([1; 5])
             };
-            let to = Place::replicated([1; 5]);
+            let to = Distribution::replicated([1; 5]);
             totals.extend(self.moments_at(name, own, (&scalar, &to)));
         }
         self.add_up_norms(&totals);
@@ -396,13 +403,13 @@ impl Emit<'_> {
     /// The part of the parameters that some ranks move, the `at`th ones that do, if this is one of them.
     fn norm_on(
         &mut self,
-        (at, on): (usize, Option<Grid>),
+        (at, submesh): (usize, Option<Submesh>),
         gradients: &[(ParameterId, View)],
     ) -> Option<View> {
         let axes_of = |id: ParameterId| {
             let whole = self.plan.holders[id.0][0];
             let axes = || self.share_of(id, whole).split_axes();
-            (whole.on == on).then(axes)
+            (whole.submesh == submesh).then(axes)
         };
         let trained = |id: &ParameterId| self.graph.parameter(*id).role.is_trained();
         let ids = (0..self.graph.parameters.len()).map(ParameterId);
@@ -420,7 +427,7 @@ impl Emit<'_> {
         let mut totals = Vec::new();
         for (axes, sources) in sets {
             self.number_anew();
-            if !self.builder.enter(on) {
+            if !self.builder.enter(submesh) {
                 continue;
             }
             // A rank may move parameters with several groups of ranks, and each calls it the same.
@@ -447,27 +454,29 @@ impl Emit<'_> {
         let plan = self.plan;
         let network = &plan.networks[0].0;
         let last = &network.layers[network.layers.len() - 1];
-        let channels = network.layer(last.inputs[0]).place.shape[4];
-        let axes = crate::network::positions(&network.layer(last.inputs[0]).place);
-        let grids = plan.placement.sites[last.site].grids;
+        let channels = network.layer(last.inputs[0]).distribution.shape[4];
+        let axes = crate::network::positions(&network.layer(last.inputs[0]).distribution);
+        let submeshes = plan.placement.rank_sets[last.rank_set].submeshes;
         let replicas = if plan.replica_of.contains(&1) { 2 } else { 1 };
         let outputs = self.outputs_of(channels);
         for (name, rows, columns) in outputs {
-            let place = |on| Place {
-                on,
-                ..Place::replicated([1, 1, 1, rows, columns])
+            let distribution = |submesh| Distribution {
+                submesh,
+                ..Distribution::replicated([1, 1, 1, rows, columns])
             };
             let own = self.report.get(name).copied();
             self.number_anew();
             if let Some(view) = own {
-                let of = grids[..replicas].iter().find(|on| self.builder.is_in(**on));
+                let of = submeshes[..replicas]
+                    .iter()
+                    .find(|submesh| self.builder.is_in(**submesh));
                 self.builder.enter(of.copied().flatten());
                 self.allreduce(name, Phase::Report, axes, view);
             }
-            let mut sum = own.filter(|_| self.builder.is_in(grids[0]));
-            if replicas == 2 && grids[0] != grids[1] {
-                let ends = (&place(grids[1]), &place(grids[0]));
-                let theirs = own.filter(|_| self.builder.is_in(grids[1]));
+            let mut sum = own.filter(|_| self.builder.is_in(submeshes[0]));
+            if replicas == 2 && submeshes[0] != submeshes[1] {
+                let ends = (&distribution(submeshes[1]), &distribution(submeshes[0]));
+                let theirs = own.filter(|_| self.builder.is_in(submeshes[1]));
                 let moved = self.moments_at(name, theirs, ends);
                 if let (Some(source), Some(target)) = (moved, sum) {
                     let copy = Kernel::Copy {
@@ -478,7 +487,11 @@ impl Emit<'_> {
                     self.builder.kernel(name, Phase::Report, copy);
                 }
             }
-            sum = self.moments_at(name, sum, (&place(grids[0]), &place(None)));
+            sum = self.moments_at(
+                name,
+                sum,
+                (&distribution(submeshes[0]), &distribution(None)),
+            );
             if let Some(view) = sum {
                 self.builder.output(name, view);
             }

@@ -266,7 +266,7 @@ fn shares() -> Program {
             role: Role::Activation,
             dtype: Dtype::F32,
             dims: whole.extent,
-            home: None,
+            tensor: None,
             offset: Bytes(0),
         };
         let kinds = [
@@ -289,7 +289,7 @@ fn shares() -> Program {
             work: Work::Collective(Collective {
                 sequence,
                 group: AxisSet::of([Axis::Data]),
-                on: None,
+                submesh: None,
                 kind,
             }),
         };

@@ -18,7 +18,7 @@ mod update;
 
 pub use operand::{Elements, Extents, Operand, Over, SumRole};
 
-use crate::{Access, Direction, Kernel, Optimizer, Place, Taps, Transform, View};
+use crate::{Access, Direction, Distribution, Kernel, Optimizer, Taps, Transform, View};
 use operand::*;
 
 /// What is known of a kernel.
@@ -36,7 +36,7 @@ pub struct Descriptor<'k> {
     pub window: Option<Window<'k>>,
     /// Where elements lie in the whole tensor, if what is done to them depends on it: the tensor, and
     /// by how many elements the view begins before what the rank owns.
-    pub place: Option<(&'k Place, &'k [usize; 5])>,
+    pub distribution: Option<(&'k Distribution, &'k [usize; 5])>,
     /// How operands have to lie on the ranks.
     pub layout: Layout<'k>,
     /// What it does to gradients and parameters.
@@ -249,7 +249,7 @@ impl<'k> Descriptor<'k> {
             flops,
             cost: Cost::Memory,
             window: None,
-            place: None,
+            distribution: None,
             layout: Layout::Any,
             flow: Flow::Computes,
             fusion: FusionRole::No,
@@ -272,9 +272,12 @@ impl<'k> Descriptor<'k> {
     }
 
     #[inline]
-    fn placed(self, place: &'k Place, low: &'k [usize; 5]) -> Self {
-        let place = Some((place, low));
-        Self { place, ..self }
+    fn placed(self, distribution: &'k Distribution, halo_low: &'k [usize; 5]) -> Self {
+        let distribution = Some((distribution, halo_low));
+        Self {
+            distribution,
+            ..self
+        }
     }
 
     #[inline]
@@ -310,7 +313,10 @@ impl<'k> Descriptor<'k> {
     /// One more constant.
     #[inline]
     fn constant(mut self, constant: Constant<'k>) -> Self {
-        let free = self.constants.iter_mut().find(|place| place.is_none());
+        let free = self
+            .constants
+            .iter_mut()
+            .find(|constant| constant.is_none());
         *free.expect("no kernel has more constants") = Some(constant);
         self
     }

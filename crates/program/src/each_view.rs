@@ -1,6 +1,6 @@
 //! Goes through the views of a kernel's fields.
 
-use crate::{Activation, Direction, Optimizer, Place, PoolKind, Taps, Transform, View};
+use crate::{Activation, Direction, Distribution, Optimizer, PoolKind, Taps, Transform, View};
 
 /// A field of a kernel, which may hold views.
 pub(crate) trait EachView {
@@ -42,6 +42,19 @@ macro_rules! constants {
 }
 
 constants!(
-    bool, f64, u32, u64, usize, [bool; 3], [i64; 3], [usize; 5], Activation, Direction, Optimizer,
-    Place, PoolKind, Taps, Transform
+    bool,
+    f64,
+    u32,
+    u64,
+    usize,
+    [bool; 3],
+    [i64; 3],
+    [usize; 5],
+    Activation,
+    Direction,
+    Optimizer,
+    Distribution,
+    PoolKind,
+    Taps,
+    Transform
 );

@@ -1,7 +1,7 @@
 //! The kernels, a closed enum.
 
 use crate::each_view::EachView;
-use crate::{Place, View};
+use crate::{Distribution, View};
 use serde::{Deserialize, Serialize};
 
 /// Taps of a window: kernel, stride and dilation per spatial dim (D, H, W).
@@ -367,16 +367,17 @@ kernels! {
             accumulate: bool,
         },
         /// Zeroes elements by a draw keyed by (seed, epoch, sample, `operation`, element); `y` may be `x`.
-        /// The view begins `low` elements before what the rank owns of the tensor at `place`. The same
-        /// kernel serves forward (x, y) and backward (dy, dx).
+        /// The view begins `halo_low` elements before the owned region of a tensor with this distribution. The
+        /// same kernel serves forward (x, y) and backward (dy, dx).
         Dropout {
             x: View,
             y: View,
             rate: f64,
             operation: u32,
-            place: Place,
-            #[serde(default, skip_serializing_if = "is_zero")]
-            low: [usize; 5],
+            #[serde(rename = "place")]
+            distribution: Distribution,
+            #[serde(rename = "low", default, skip_serializing_if = "is_zero")]
+            halo_low: [usize; 5],
             accumulate: bool,
         },
         /// `y = a + b`
@@ -391,14 +392,15 @@ kernels! {
             accumulate: bool,
         },
         /// Adds `sin(w / 10000^(c / C))` where the channel `c` is even, and where it is odd the cosine of
-        /// the channel before, `w` and `c` counted in the whole tensor at `place`, C its channels. The view
-        /// begins `low` elements before what the rank owns of it.
+        /// the channel before, `w` and `c` counted in the whole tensor, C its channels. The view begins
+        /// `halo_low` elements before the owned region.
         Positions {
             x: View,
             y: View,
-            place: Place,
-            #[serde(default, skip_serializing_if = "is_zero")]
-            low: [usize; 5],
+            #[serde(rename = "place")]
+            distribution: Distribution,
+            #[serde(rename = "low", default, skip_serializing_if = "is_zero")]
+            halo_low: [usize; 5],
         },
         /// `sums` is (N, D, H, W, 2) in f64: sums over channels of x and of x squared.
         LayerNormStatistics { x: View, sums: View },
@@ -543,8 +545,8 @@ fn is_none(smoothing: &f64) -> bool {
     *smoothing == 0.0
 }
 
-fn is_zero(low: &[usize; 5]) -> bool {
-    *low == [0; 5]
+fn is_zero(halo_low: &[usize; 5]) -> bool {
+    *halo_low == [0; 5]
 }
 
 impl Kernel {

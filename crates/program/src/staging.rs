@@ -5,7 +5,7 @@
 //! tasks as well. So the pool bounds how far a rank may run ahead, and a pool that holds each single task of
 //! its lane is enough for every step to end, as the crate `verify` proves.
 
-use crate::reading;
+use crate::prefetch;
 use crate::{Body, Collective, CollectiveKind, Dtype, Exchange, Lane, Task, View, Work};
 use partita_space::{Bytes, Mesh};
 use serde::{Deserialize, Serialize};
@@ -42,15 +42,15 @@ pub struct Staging {
 }
 
 /// A dtype and a number of elements.
-pub type Room = (Dtype, usize);
+pub type PacketSize = (Dtype, usize);
 
 /// The packets that a task holds while it is under way: rooms, and how many packets of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packets {
     /// What it sends, or packs for itself.
-    pub out: Vec<(Room, usize)>,
+    pub out: Vec<(PacketSize, usize)>,
     /// What it receives.
-    pub into: Vec<(Room, usize)>,
+    pub into: Vec<(PacketSize, usize)>,
 }
 
 impl Staging {
@@ -77,7 +77,7 @@ impl Staging {
         Self {
             exchange: pool(Lane::Exchange),
             collective: pool(Lane::Collective),
-            io: reading::buffer_bytes(body),
+            io: prefetch::buffer_bytes(body),
         }
     }
 
@@ -117,7 +117,7 @@ impl Staging {
             Work::Exchange(_) | Work::Collective(_) => {
                 Packets::of(task, body, mesh).needed(task, body)
             }
-            Work::Load(load) => reading::load_bytes(body, load),
+            Work::Load(load) => prefetch::load_bytes(body, load),
         }
     }
 }
@@ -138,8 +138,8 @@ impl Packets {
         let sends = exchange.sends.iter().map(|send| &send.view);
         let receives = exchange.receives.iter().map(|receive| &receive.view);
         Self {
-            out: sends.map(|view| (room(body, view), 1)).collect(),
-            into: receives.map(|view| (room(body, view), 1)).collect(),
+            out: sends.map(|view| (packet_size(body, view), 1)).collect(),
+            into: receives.map(|view| (packet_size(body, view), 1)).collect(),
         }
     }
 
@@ -151,10 +151,15 @@ impl Packets {
         // What a member keeps for itself goes by a packet where elements lie apart.
         let is_direct = views.all(|view| body.is_dense(view));
         let own = usize::from(!is_direct);
-        let each = |views: &[View]| views.iter().map(|view| (room(body, view), 1)).collect();
+        let each = |views: &[View]| {
+            views
+                .iter()
+                .map(|view| (packet_size(body, view), 1))
+                .collect()
+        };
         match kind {
             CollectiveKind::AllReduce { view } => {
-                let (dtype, elements) = room(body, view);
+                let (dtype, elements) = packet_size(body, view);
                 let is_small = (elements * dtype.size()) as u64 <= SMALL_SUM.0;
                 let chunk = match is_small {
                     true => elements,
@@ -168,8 +173,8 @@ impl Packets {
                 }
             }
             CollectiveKind::ReduceScatter { sources, target } => {
-                let target = room(body, target);
-                let all: Vec<(Room, usize)> = each(sources);
+                let target = packet_size(body, target);
+                let all: Vec<(PacketSize, usize)> = each(sources);
                 Self {
                     out: match is_direct {
                         true => without(all, target),
@@ -179,7 +184,7 @@ impl Packets {
                 }
             }
             CollectiveKind::AllGather { source, targets } => {
-                let source = room(body, source);
+                let source = packet_size(body, source);
                 Self {
                     out: vec![(source, others + own)],
                     into: without(each(targets), source),
@@ -195,7 +200,9 @@ impl Packets {
     /// Of a collective of a library, which wants what a member gives in one piece, and what it takes.
     pub fn of_library(collective: &Collective, body: &Body) -> Self {
         let piece = |views: &[View]| {
-            let dtype = views.first().map_or(Dtype::F32, |view| room(body, view).0);
+            let dtype = views
+                .first()
+                .map_or(Dtype::F32, |view| packet_size(body, view).0);
             let volumes = views.iter().map(View::volume);
             vec![((dtype, volumes.fold(0, usize::saturating_add)), 1)]
         };
@@ -213,19 +220,19 @@ impl Packets {
     }
 
     /// The room of each packet that is taken from the pool in a world.
-    pub fn taken(&self, transfer: BufferTransfer) -> impl Iterator<Item = Room> {
-        let rooms = self.out.iter().chain(self.into(transfer));
-        rooms.flat_map(|&(room, count)| std::iter::repeat_n(room, count))
+    pub fn taken(&self, transfer: BufferTransfer) -> impl Iterator<Item = PacketSize> {
+        let sizes = self.out.iter().chain(self.into(transfer));
+        sizes.flat_map(|&(size, count)| std::iter::repeat_n(size, count))
     }
 
     /// Bytes of what is taken.
     pub fn bytes(&self, transfer: BufferTransfer) -> Bytes {
-        let rooms = self.out.iter().chain(self.into(transfer));
-        let sizes = rooms.map(|&(room, count)| packet_bytes(room).0.saturating_mul(count as u64));
+        let sizes = self.out.iter().chain(self.into(transfer));
+        let sizes = sizes.map(|&(size, count)| packet_bytes(size).0.saturating_mul(count as u64));
         Bytes(sizes.fold(0, u64::saturating_add))
     }
 
-    fn into(&self, transfer: BufferTransfer) -> &[(Room, usize)] {
+    fn into(&self, transfer: BufferTransfer) -> &[(PacketSize, usize)] {
         match transfer {
             BufferTransfer::Moved => &[],
             BufferTransfer::Copied => &self.into,
@@ -246,15 +253,15 @@ impl Packets {
 }
 
 /// All but one packet of a room.
-fn without(mut rooms: Vec<(Room, usize)>, room: Room) -> Vec<(Room, usize)> {
-    if let Some(at) = rooms.iter().position(|one| one.0 == room) {
-        rooms.swap_remove(at);
+fn without(mut sizes: Vec<(PacketSize, usize)>, size: PacketSize) -> Vec<(PacketSize, usize)> {
+    if let Some(at) = sizes.iter().position(|one| one.0 == size) {
+        sizes.swap_remove(at);
     }
-    rooms
+    sizes
 }
 
 /// Bytes that a packet takes in its pool.
-pub fn packet_bytes((dtype, elements): Room) -> Bytes {
+pub fn packet_bytes((dtype, elements): PacketSize) -> Bytes {
     let bytes = (elements as u64).saturating_mul(dtype.size() as u64);
     Bytes(
         bytes
@@ -263,6 +270,6 @@ pub fn packet_bytes((dtype, elements): Room) -> Bytes {
     )
 }
 
-fn room(body: &Body, view: &View) -> Room {
+fn packet_size(body: &Body, view: &View) -> PacketSize {
     (body.buffer(view.buffer).dtype, view.volume())
 }

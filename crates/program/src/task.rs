@@ -1,7 +1,7 @@
 //! Tasks and the work that they do.
 
-use crate::{Algorithm, Kernel, Place, View};
-use partita_space::{AxisSet, Coord, Grid, Mesh, Offset, Rank};
+use crate::{Algorithm, Distribution, Kernel, View};
+use partita_space::{AxisSet, Coord, Mesh, Offset, Rank, Submesh};
 use serde::{Deserialize, Serialize};
 use std::slice;
 
@@ -201,9 +201,9 @@ pub struct Collective {
     pub sequence: u32,
     /// Axes of the group.
     pub group: AxisSet,
-    /// The mesh whose axes they are, where it is not that of all ranks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on: Option<Grid>,
+    /// The submesh whose axes they are; none for the mesh of all ranks.
+    #[serde(rename = "on", default, skip_serializing_if = "Option::is_none")]
+    pub submesh: Option<Submesh>,
     /// What is done.
     pub kind: CollectiveKind,
 }
@@ -297,33 +297,34 @@ pub struct Load {
     pub item: Item,
     /// For which step.
     pub when: When,
-    /// Split of the tensor (N, D, H, W, C), from which the part follows.
-    pub place: Place,
+    /// Distribution of the tensor (N, D, H, W, C), from which the part follows.
+    #[serde(rename = "place")]
+    pub distribution: Distribution,
     /// Where it goes.
     pub target: View,
 }
 
-/// Over which ranks a collective runs: those that differ from one only along axes of a mesh.
+/// The ranks of a collective: those that differ from one only along axes of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Group {
     /// The axes.
     pub axes: AxisSet,
-    /// The mesh whose axes they are, where it is not that of all ranks.
-    pub on: Option<Grid>,
+    /// The submesh whose axes they are; none for the mesh of all ranks.
+    pub submesh: Option<Submesh>,
 }
 
 impl Group {
     /// The members, `rank` among them, in the order of the mesh; none if it is not in the mesh.
     pub fn members(&self, world: &Mesh, rank: Rank) -> Vec<Rank> {
-        match self.on {
+        match self.submesh {
             None => world.group(rank, self.axes),
-            Some(grid) => grid.group(rank, self.axes),
+            Some(submesh) => submesh.group(rank, self.axes),
         }
     }
 
     /// How many members there are.
     pub fn size(&self, world: &Mesh) -> usize {
-        let mesh = self.on.map_or(*world, |grid| grid.mesh());
+        let mesh = self.submesh.map_or(*world, |submesh| submesh.mesh());
         mesh.group_size(self.axes)
     }
 
@@ -333,17 +334,17 @@ impl Group {
             self.axes.iter().for_each(|axis| coord[axis.index()] = 0);
             coord
         };
-        match self.on {
+        match self.submesh {
             None => world.rank(corner(world.coord(rank))),
-            Some(grid) => grid
+            Some(submesh) => submesh
                 .coord(rank)
-                .map_or(rank, |coord| grid.rank(&corner(coord))),
+                .map_or(rank, |coord| submesh.rank(&corner(coord))),
         }
     }
 
     /// Axes along which there is more than one member.
     pub fn wide(&self, world: &Mesh) -> AxisSet {
-        let mesh = self.on.map_or(*world, |grid| grid.mesh());
+        let mesh = self.submesh.map_or(*world, |submesh| submesh.mesh());
         AxisSet::of(self.axes.iter().filter(|&axis| mesh.extent(axis) > 1))
     }
 }
@@ -353,7 +354,7 @@ impl Collective {
     pub fn group(&self) -> Group {
         Group {
             axes: self.group,
-            on: self.on,
+            submesh: self.submesh,
         }
     }
 }

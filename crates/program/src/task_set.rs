@@ -14,22 +14,22 @@ pub struct TaskSet {
 
 impl TaskSet {
     /// Whether a place is in the set.
-    pub fn has(&self, place: usize) -> bool {
-        let word = place / 64;
+    pub fn has(&self, position: usize) -> bool {
+        let word = position / 64;
         let open = word.checked_sub(self.full);
         let word = open.map_or(u64::MAX, |open| self.words.get(open).copied().unwrap_or(0));
-        word >> (place % 64) & 1 == 1
+        word >> (position % 64) & 1 == 1
     }
 
     /// Adds a place.
-    pub fn insert(&mut self, place: usize) {
-        let Some(open) = (place / 64).checked_sub(self.full) else {
+    pub fn insert(&mut self, position: usize) {
+        let Some(open) = (position / 64).checked_sub(self.full) else {
             return;
         };
         if open >= self.words.len() {
             self.words.resize(open + 1, 0);
         }
-        self.words[open] |= 1 << (place % 64);
+        self.words[open] |= 1 << (position % 64);
         self.trim();
     }
 
@@ -83,20 +83,20 @@ mod tests {
             let known = &all[draw(all.len() as u64) as usize];
             let (mut set, mut plain) = known.clone();
             for _ in 0..draw(90) {
-                let place = draw(400) as usize;
-                set.insert(place);
-                plain.insert(place);
+                let position = draw(400) as usize;
+                set.insert(position);
+                plain.insert(position);
             }
             let (other, theirs) = &all[draw(all.len() as u64) as usize];
             set.join(other);
             plain.extend(theirs);
-            assert!((0..700).all(|place| set.has(place) == plain.contains(&place)));
+            assert!((0..700).all(|position| set.has(position) == plain.contains(&position)));
             all.push((set, plain));
         }
         let mut long = TaskSet::default();
-        for place in 0..100_000 {
-            long.insert(place);
-            assert!(long.kept() <= 1, "{place}");
+        for position in 0..100_000 {
+            long.insert(position);
+            assert!(long.kept() <= 1, "{position}");
         }
         assert!(long.has(99_999) && !long.has(100_000));
     }

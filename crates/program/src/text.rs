@@ -122,7 +122,7 @@ impl Body {
                 ron(&buffer.dtype),
                 buffer.dims.map(|dim| dim.to_string()).join("x"),
                 buffer.offset.0,
-                ron(&buffer.home),
+                ron(&buffer.tensor),
             );
         }
         for output in &self.outputs {
@@ -229,7 +229,7 @@ fn body_line(body: &mut Body, line: usize, text: &str) -> Result<(), ParseError>
     };
     if let Some(rest) = text.strip_prefix("buffer ") {
         let parts: Vec<&str> = rest.splitn(7, ' ').collect();
-        let [id, name, role, dtype, dims, offset, home] = parts[..] else {
+        let [id, name, role, dtype, dims, offset, tensor] = parts[..] else {
             return Err(fail("a buffer has seven words"));
         };
         if id != format!("b{}", body.buffers.len()) {
@@ -242,7 +242,7 @@ fn body_line(body: &mut Body, line: usize, text: &str) -> Result<(), ParseError>
             role: read(line, role)?,
             dtype: read(line, dtype)?,
             dims: dims.ok_or_else(|| fail("five extents are expected"))?,
-            home: read(line, home)?,
+            tensor: read(line, tensor)?,
             offset: Bytes(read(line, offset.trim_start_matches('@'))?),
         });
     } else if let Some(rest) = text.strip_prefix("output ") {

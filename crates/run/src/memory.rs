@@ -513,7 +513,7 @@ mod tests {
             role: Role::Activation,
             dtype: Dtype::F32,
             dims,
-            home: None,
+            tensor: None,
             offset: Bytes(0),
         }
     }

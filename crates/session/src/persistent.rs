@@ -2,7 +2,7 @@
 
 use crate::session::{Session, persists_over_programs};
 use crate::shares::{for_share_rows, persistent_name, put_share};
-use partita_program::{Body, Buffer, BufferId, Dtype, Home, Program, Role, View};
+use partita_program::{Body, Buffer, BufferId, Dtype, Program, Role, TensorRegion, View};
 use partita_run::{Arena, Element, Memory, PackedTensor};
 use partita_space::{AXES, AxisSet, Coord, Mesh, Rank};
 use std::collections::BTreeMap;
@@ -45,7 +45,9 @@ impl Session<'_> {
                     name: buffer.name.clone(),
                     role: buffer.role,
                     dtype: buffer.dtype,
-                    dims: buffer.home.map_or(buffer.dims, |home| home.place.shape),
+                    dims: buffer
+                        .tensor
+                        .map_or(buffer.dims, |tensor| tensor.distribution.shape),
                     holders: Vec::new(),
                 });
                 one.holders.push((rank, id));
@@ -81,17 +83,17 @@ impl Session<'_> {
         whole.resize(elements);
         for (&(rank, id), share) in shares {
             let (mesh, coord) = (&program.mesh, program.mesh.coord(rank));
-            let home = program.body(rank).buffer(id).home;
-            let home = home.expect("a tensor with shares has a home");
+            let region = program.body(rank).buffer(id).tensor;
+            let region = region.expect("a sharded buffer holds a region of a tensor");
             match (&mut whole, &share) {
                 (PackedTensor::F32(whole), PackedTensor::F32(share)) => {
-                    put_share(whole, share, &home, mesh, &coord);
+                    put_share(whole, share, &region, mesh, &coord);
                 }
                 (PackedTensor::F64(whole), PackedTensor::F64(share)) => {
-                    put_share(whole, share, &home, mesh, &coord);
+                    put_share(whole, share, &region, mesh, &coord);
                 }
                 (PackedTensor::I16(whole), PackedTensor::I16(share)) => {
-                    put_share(whole, share, &home, mesh, &coord);
+                    put_share(whole, share, &region, mesh, &coord);
                 }
                 (whole, share) => {
                     let (whole, share) = (whole.dtype(), share.dtype());
@@ -154,12 +156,15 @@ fn not_finite<T: Copy>(values: &[T], wide: impl Fn(T) -> f64) -> (usize, Option<
 
 /// Whether the rank at `coord` is the first of those that hold the same share.
 fn is_first(buffer: &Buffer, mesh: &Mesh, coord: Coord) -> bool {
-    let (shares, seat) = match &buffer.home {
+    let (shares, there) = match &buffer.tensor {
         None => (AxisSet::NONE, Some(coord)),
-        Some(Home { place, .. }) => (place.split_axes(), place.seat(mesh, &coord)),
+        Some(TensorRegion { distribution, .. }) => (
+            distribution.split_axes(),
+            distribution.local_coord(mesh, &coord),
+        ),
     };
     let mut same = AXES.into_iter().filter(|&axis| !shares.has(axis));
-    let is_first = seat.is_some_and(|seat| same.all(|axis| seat[axis.index()] == 0));
+    let is_first = there.is_some_and(|there| same.all(|axis| there[axis.index()] == 0));
     is_first && persistent_name(&buffer.name) == buffer.name
 }
 
@@ -170,8 +175,8 @@ pub(crate) fn set_initial(program: &Program, rank: Rank, arena: &mut Arena, init
     let memory = arena.memory(body);
     for (id, buffer) in persistent(body) {
         let view = buffer.view(id);
-        let rows = |visit: &mut dyn FnMut(usize, usize)| match &buffer.home {
-            Some(home) => for_share_rows(home, mesh, &coord, visit),
+        let rows = |visit: &mut dyn FnMut(usize, usize)| match &buffer.tensor {
+            Some(tensor) => for_share_rows(tensor, mesh, &coord, visit),
             None => visit(0, view.volume()),
         };
         match buffer.dtype {

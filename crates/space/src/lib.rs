@@ -16,7 +16,6 @@
 //! ```
 
 mod axis_list;
-mod grid;
 mod interval;
 pub mod limits;
 mod median;
@@ -24,15 +23,16 @@ mod mesh;
 pub mod random;
 mod region;
 mod spelling;
+mod submesh;
 mod units;
 mod window;
 
 pub use axis_list::AxisList;
-pub use grid::Grid;
 pub use interval::{Interval, Split};
 pub use median::{median, upper_median};
 pub use mesh::{AXES, Axis, AxisSet, Coord, Mesh, MeshError, Offset, Rank};
 pub use region::{DIMS, Dim, Region};
 pub use spelling::{near, nearest};
+pub use submesh::Submesh;
 pub use units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
 pub use window::Window;

@@ -189,7 +189,7 @@ fn buffer(name: String, role: Role, dtype: Dtype, dims: [usize; 5], offset: Byte
         role,
         dtype,
         dims,
-        home: None,
+        tensor: None,
         offset,
     }
 }

@@ -3,8 +3,8 @@
 use crate::collectives::collectives_of;
 use crate::matching::{Exchanges, messages};
 use crate::{Case, Fault};
-use partita_program::{CollectiveKind, Group, Place, View, Work};
-use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Grid, Interval, Mesh, Offset, Rank};
+use partita_program::{CollectiveKind, Distribution, Group, View, Work};
+use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank, Submesh};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Every rank of a class stands to its peers as the representative does: classes of neighbors and of
@@ -46,7 +46,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
 struct Part {
     extent: usize,
     axes: AxisList,
-    on: Option<Grid>,
+    submesh: Option<Submesh>,
 }
 
 /// Distance from the start of one part to the start of another, which may be at a peer.
@@ -59,19 +59,19 @@ struct Distance {
 }
 
 impl Part {
-    fn along(place: &Place, dim: usize) -> Self {
+    fn along(distribution: &Distribution, dim: usize) -> Self {
         Self {
-            extent: place.shared(dim).len(),
-            axes: place.axes[dim],
-            on: place.on,
+            extent: distribution.split_range(dim).len(),
+            axes: distribution.axes[dim],
+            submesh: distribution.submesh,
         }
     }
 
     fn at(&self, mesh: &Mesh, coord: &Coord, step: Offset) -> Option<Interval> {
-        if let Some(grid) = self.on {
-            let seat = grid.coord(mesh.neighbor(mesh.rank(*coord), step)?)?;
-            let mesh = grid.mesh();
-            let part = mesh.part_index(self.axes, &seat);
+        if let Some(submesh) = self.submesh {
+            let there = submesh.coord(mesh.neighbor(mesh.rank(*coord), step)?)?;
+            let mesh = submesh.mesh();
+            let part = mesh.part_index(self.axes, &there);
             return Some(mesh.part(self.axes, self.extent, part));
         }
         let mut there = *coord;
@@ -109,14 +109,14 @@ impl Uses {
     fn of(case: &Case<'_>, class: usize, exchanges: &Exchanges) -> Self {
         let mut uses = Self::default();
         let body = &case.program.bodies[class];
-        let homes = body
+        let tensors = body
             .buffers
             .iter()
-            .filter_map(|buffer| buffer.home.as_ref());
-        homes.for_each(|home| uses.place(&home.place));
+            .filter_map(|buffer| buffer.tensor.as_ref());
+        tensors.for_each(|tensor| uses.distribution(&tensor.distribution));
         for task in &body.tasks {
             match &task.work {
-                Work::Load(load) => uses.place(&load.place),
+                Work::Load(load) => uses.distribution(&load.distribution),
                 Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => {}
             }
         }
@@ -125,8 +125,8 @@ impl Uses {
         uses
     }
 
-    fn place(&mut self, place: &Place) {
-        let parts = (0..5).map(|dim| Part::along(place, dim));
+    fn distribution(&mut self, distribution: &Distribution) {
+        let parts = (0..5).map(|dim| Part::along(distribution, dim));
         self.parts
             .extend(parts.filter(|part| !part.axes.is_empty()));
     }
@@ -139,16 +139,27 @@ impl Uses {
                 continue;
             };
             if let (Some(mine), Some(theirs)) =
-                (case.home(class, &message.view), case.home(peer, &view))
+                (case.tensor(class, &message.view), case.tensor(peer, &view))
             {
-                self.distance(&mine.place, &theirs.place, AxisSet::NONE, offset);
+                self.distance(
+                    &mine.distribution,
+                    &theirs.distribution,
+                    AxisSet::NONE,
+                    offset,
+                );
             }
         }
     }
 
     /// `offset` tells how far away the other one is; along the axes of `each` it is every rank in its
     /// turn, whoever asks.
-    fn distance(&mut self, mine: &Place, theirs: &Place, each: AxisSet, offset: Offset) {
+    fn distance(
+        &mut self,
+        mine: &Distribution,
+        theirs: &Distribution,
+        each: AxisSet,
+        offset: Offset,
+    ) {
         for dim in 0..5 {
             let (mine, mut theirs) = (Part::along(mine, dim), Part::along(theirs, dim));
             theirs.axes = theirs.axes.around(each);
@@ -156,7 +167,7 @@ impl Uses {
             for axis in theirs.axes.iter().map(Axis::index) {
                 step.0[axis] = offset.0[axis];
             }
-            if theirs.on.is_some() {
+            if theirs.submesh.is_some() {
                 step = offset;
             }
             if !(mine.axes.is_empty() && theirs.axes.is_empty()) {
@@ -179,7 +190,7 @@ impl Uses {
                 }
             };
             let held: Vec<View> = mine.iter().copied().filter(|v| !v.is_empty()).collect();
-            for mut mine in places(case, class, &held) {
+            for mut mine in distributions(case, class, &held) {
                 match kind {
                     CollectiveKind::AllReduce { .. }
                     | CollectiveKind::AllGather { .. }
@@ -191,7 +202,7 @@ impl Uses {
                         .iter_mut()
                         .for_each(|axes| *axes = axes.around(group)),
                 }
-                for theirs in places(case, class, theirs) {
+                for theirs in distributions(case, class, theirs) {
                     self.distance(&mine, &theirs, group, Offset::default());
                 }
             }
@@ -199,12 +210,12 @@ impl Uses {
     }
 }
 
-/// Places of the buffers of these views that have a home.
-fn places(case: &Case<'_>, class: usize, views: &[View]) -> Vec<Place> {
+/// Distributions of the tensors in the buffers of these views.
+fn distributions(case: &Case<'_>, class: usize, views: &[View]) -> Vec<Distribution> {
     let body = &case.program.bodies[class];
     let buffers: BTreeSet<_> = views.iter().map(|view| view.buffer).collect();
-    let homes = buffers.into_iter().filter_map(|id| body.buffer(id).home);
-    homes.map(|home| home.place).collect()
+    let tensors = buffers.into_iter().filter_map(|id| body.buffer(id).tensor);
+    tensors.map(|tensor| tensor.distribution).collect()
 }
 
 /// A number per rank, equal where the members of its group have the same classes in the same order.
@@ -258,7 +269,7 @@ impl Class<'_, '_> {
         // Parts depend on few coordinates: one rank stands for all that have them.
         let mut known = HashMap::new();
         let mut distinct = |parts: [Part; 2]| -> Vec<Rank> {
-            let known = known.entry(parts.map(|part| (part.axes, part.on)));
+            let known = known.entry(parts.map(|part| (part.axes, part.submesh)));
             let ranks = known.or_insert_with(|| self.distinct(ranks, parts));
             ranks.clone()
         };
@@ -286,7 +297,7 @@ impl Class<'_, '_> {
     /// The first rank for each choice of coordinates along the axes of these parts; all ranks where one
     /// lies on a mesh of its own.
     fn distinct(&self, ranks: &[Rank], parts: [Part; 2]) -> Vec<Rank> {
-        if parts.iter().any(|part| part.on.is_some()) {
+        if parts.iter().any(|part| part.submesh.is_some()) {
             return ranks.to_vec();
         }
         let mut seen = HashSet::new();

@@ -28,7 +28,7 @@ impl std::error::Error for Faults {}
 
 /// A part of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct BufferRegion {
     /// Index of the buffer in the body.
     pub buffer: u32,
     /// Its name.
@@ -37,7 +37,7 @@ pub struct Spot {
     pub region: Region,
 }
 
-impl fmt::Display for Spot {
+impl fmt::Display for BufferRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "b{}{} ({})", self.buffer, self.region, self.name)
     }
@@ -59,17 +59,17 @@ pub enum Fault {
     ClassUnused { class: usize },
     #[error(transparent)]
     Size(SizeFault),
-    #[error("class {class}: {place} names buffer b{buffer}, the body has {buffers}")]
+    #[error("class {class}: {location} names buffer b{buffer}, the body has {buffers}")]
     NoSuchBuffer {
         class: usize,
-        place: String,
+        location: String,
         buffer: u32,
         buffers: usize,
     },
-    #[error("class {class}: {place} reaches to {end:?} in b{buffer} ({name}) of {dims:?}")]
+    #[error("class {class}: {location} reaches to {end:?} in b{buffer} ({name}) of {dims:?}")]
     ViewOutside {
         class: usize,
-        place: String,
+        location: String,
         buffer: u32,
         name: String,
         end: [usize; 5],
@@ -149,7 +149,7 @@ pub enum Fault {
     #[error("{site} has its workspace in {spot}, a buffer for {role:?}")]
     WorkspaceRole {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         role: Role,
     },
     #[error("{site} has the sequence {sequence} of t{first}")]
@@ -179,7 +179,7 @@ pub enum Fault {
         sequence: u32,
         part: u32,
         peer: Rank,
-        spot: Spot,
+        spot: BufferRegion,
     },
     #[error("{site}: part {part} of exchange {sequence} from rank {peer}, {spot}, is never sent")]
     ReceiveUnmatched {
@@ -187,15 +187,15 @@ pub enum Fault {
         sequence: u32,
         part: u32,
         peer: Rank,
-        spot: Spot,
+        spot: BufferRegion,
     },
     #[error("{site}: {spot}, part {part} to rank {peer}, does not fit {target}: {reason}")]
     MessageDiffers {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         part: u32,
         peer: Rank,
-        target: Spot,
+        target: BufferRegion,
         reason: String,
     },
     #[error("{site}: rank {member} takes no part in collective {sequence}")]
@@ -242,10 +242,10 @@ pub enum Fault {
     Race {
         first: TaskSite,
         second: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
     },
     #[error("{site} touches {spot} twice and writes it")]
-    Overlap { site: TaskSite, spot: Spot },
+    Overlap { site: TaskSite, spot: BufferRegion },
     #[error(
         "class {class} (rank {rank}): {first} and {second} share memory, and {first_use} is not \
          ordered with {second_use}"
@@ -266,62 +266,62 @@ pub enum Fault {
         other: String,
     },
     #[error("{site} reads {spot}, which nothing before it has written")]
-    Uninitialized { site: TaskSite, spot: Spot },
+    Uninitialized { site: TaskSite, spot: BufferRegion },
     #[error("{site}: {spot} holds packed weights, and {reason}")]
     Packed {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         reason: String,
     },
     #[error("{site} takes packed weights, but {writer} may have changed {weights} since")]
     PackedStale {
         site: TaskSite,
-        weights: Spot,
+        weights: BufferRegion,
         writer: TaskSite,
     },
     #[error("{site}: {spot}: partial sum over {axes} is read before its reduction")]
     PartialSumRead {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         axes: AxisSet,
     },
     #[error("{site}: {spot} mixes partial sums of different reductions")]
-    PartialSumsMixed { site: TaskSite, spot: Spot },
+    PartialSumsMixed { site: TaskSite, spot: BufferRegion },
     #[error("{site}: {spot} is reduced over {group}, and holds no partial sum")]
     NotPartial {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         group: AxisSet,
     },
     #[error("{site}: {spot}: partial sum over {axes} is reduced over {group}")]
     ReducedOverOthers {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         axes: AxisSet,
         group: AxisSet,
     },
     #[error("{site}: {spot}: partial sum over {axes} is sent along {along} before its reduction")]
     PartialSumSent {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         axes: AxisSet,
         along: AxisSet,
     },
     #[error("{site}: {spot}: several ranks of a partial sum over {axes} add the bias")]
     BiasRepeated {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         axes: AxisSet,
     },
     #[error("{site}: {spot} is not the rank's own share of the parameter")]
-    NotOwnShare { site: TaskSite, spot: Spot },
+    NotOwnShare { site: TaskSite, spot: BufferRegion },
     #[error(
         "{site}: {spot} has its channels on `{channels}`, the other side on `{other}`, and the weights \
          are on `{rows}` and `{columns}`"
     )]
     WeightsMisplaced {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         channels: AxisList,
         other: AxisList,
         rows: AxisList,
@@ -333,7 +333,7 @@ pub enum Fault {
     )]
     TableMisplaced {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         channels: AxisList,
         rows: AxisList,
         columns: AxisList,
@@ -344,7 +344,7 @@ pub enum Fault {
     )]
     SequenceMisplaced {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         positions: AxisList,
         channels: AxisList,
         wanted: AxisList,
@@ -356,20 +356,20 @@ pub enum Fault {
         class: usize,
         rank: Rank,
         name: String,
-        spot: Spot,
+        spot: BufferRegion,
     },
     #[error("{site} updates {spot}, and the update never reaches the stored parameter")]
-    UpdateLost { site: TaskSite, spot: Spot },
+    UpdateLost { site: TaskSite, spot: BufferRegion },
     #[error("{site} writes {spot}, and {reason}")]
     GradientLost {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         reason: &'static str,
     },
     #[error("{site} writes {spot}, a partial sum over {axes}, and nothing reads it after that")]
     PartialSumLost {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         axes: AxisSet,
     },
     #[error(
@@ -378,7 +378,7 @@ pub enum Fault {
     )]
     GradientIncomplete {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         first: Rank,
         sample: usize,
     },
@@ -387,13 +387,13 @@ pub enum Fault {
     )]
     MicroBatches {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         sample: usize,
     },
     #[error("{site} does to {spot} what {first} did before")]
     Repeated {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         first: TaskSite,
     },
     #[error(
@@ -409,37 +409,37 @@ pub enum Fault {
     WeightsStale {
         class: usize,
         rank: Rank,
-        spot: Spot,
+        spot: BufferRegion,
     },
     #[error("{site} reads {spot} after its update in this step")]
-    MovedEarly { site: TaskSite, spot: Spot },
+    MovedEarly { site: TaskSite, spot: BufferRegion },
     #[error("{site} reads {spot}, which belongs to another rank and holds a constant")]
-    HaloFilled { site: TaskSite, spot: Spot },
+    HaloFilled { site: TaskSite, spot: BufferRegion },
     #[error(
         "{site}: a message (accumulate={accumulate}) comes to {spot}, where it destroys or is lost"
     )]
     ReceiveMisplaced {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         accumulate: bool,
     },
     #[error("{site} sends {spot}, a redundant copy of what other ranks compute")]
-    CopySent { site: TaskSite, spot: Spot },
+    CopySent { site: TaskSite, spot: BufferRegion },
     #[error("{site} reads {spot}, where the rank's own contribution to another rank still stands")]
-    HaloStale { site: TaskSite, spot: Spot },
+    HaloStale { site: TaskSite, spot: BufferRegion },
     #[error("{site} leaves out what {spot} contributes, and rank {owner} does not send it")]
     ContributionMissing {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         owner: Rank,
     },
     #[error("{site} writes {spot} for another rank, and nothing reads it after that")]
-    ContributionLost { site: TaskSite, spot: Spot },
+    ContributionLost { site: TaskSite, spot: BufferRegion },
     #[error("class {class} (rank {rank}): output `{name}` is not written: {spot}")]
     OutputUnwritten {
         class: usize,
         rank: Rank,
         name: String,
-        spot: Spot,
+        spot: BufferRegion,
     },
 }

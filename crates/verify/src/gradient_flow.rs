@@ -9,13 +9,13 @@
 mod uses;
 
 use self::uses::{Numbers, Uses};
-use crate::collectives::Groups;
+use crate::collectives::GroupMembers;
 use crate::{Case, Fault};
 use partita_program::descriptor::Flow;
 use partita_program::{
     Access, Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, Role, View, Work,
 };
-use partita_space::{Grid, Rank, Region};
+use partita_space::{Rank, Region, Submesh};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What elements hold.
@@ -52,7 +52,7 @@ fn join(all: Option<Contents>, one: Option<&Contents>) -> Option<Contents> {
 }
 
 /// What each class gives to others: by the sequence, and for messages by receiver and part.
-type Given = HashMap<(usize, u32, [i32; 7], u32), Contents>;
+type Sent = HashMap<(usize, u32, [i32; 7], u32), Contents>;
 
 /// What all members of a group give to a collective, by the first of them, the group and the sequence.
 type Sums = HashMap<(Rank, Group, u32), Option<Contents>>;
@@ -66,16 +66,16 @@ enum Key {
 }
 
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    let mut groups = Groups::default();
-    let mut given = Given::new();
+    let mut groups = GroupMembers::default();
+    let mut given = Sent::new();
     let numbers = Numbers::new(case.bodies().map(|(_, body)| body));
     // What ranks get depends on what others have got: again until nothing new is known.
-    let (uses, readers, plays) = loop {
-        let (mut next, mut sums) = (Given::new(), Sums::new());
+    let (uses, readers, results) = loop {
+        let (mut next, mut sums) = (Sent::new(), Sums::new());
         let (mut uses, mut readers) = (BTreeMap::new(), BTreeMap::new());
-        let mut plays = Vec::new();
+        let mut results = Vec::new();
         for (class, body) in case.bodies() {
-            let mut play = Play {
+            let mut interpreter = Interpreter {
                 case,
                 class,
                 body,
@@ -88,40 +88,46 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 uses: &mut uses,
                 readers: &mut readers,
                 packed: HashMap::new(),
-                seen: Seen::default(),
+                findings: Findings::default(),
             };
-            play.run();
-            let (contents, seen) = (play.contents, play.seen);
-            plays.push((contents, seen));
+            interpreter.run();
+            let (contents, findings) = (interpreter.contents, interpreter.findings);
+            results.push((contents, findings));
         }
         if next == given {
-            break (uses, readers, plays);
+            break (uses, readers, results);
         }
         given = next;
     };
-    let all_seen = || plays.iter().map(|(_, seen)| seen);
-    let moved: BTreeSet<u32> = all_seen().flat_map(|seen| &seen.moved).copied().collect();
-    let samples: BTreeSet<usize> = all_seen().flat_map(|seen| &seen.samples).copied().collect();
-    for (class, (contents, seen)) in plays.into_iter().enumerate() {
-        faults.extend(seen.faults);
-        for (task, [parameter, view], got) in seen.updates {
+    let all_seen = || results.iter().map(|(_, findings)| findings);
+    let moved: BTreeSet<u32> = all_seen()
+        .flat_map(|findings| &findings.moved)
+        .copied()
+        .collect();
+    let samples: BTreeSet<usize> = all_seen()
+        .flat_map(|findings| &findings.samples)
+        .copied()
+        .collect();
+    for (class, (contents, findings)) in results.into_iter().enumerate() {
+        faults.extend(findings.faults);
+        for (task, [parameter, view], got) in findings.updates {
             let given = uses.get(&key(case, class, &view));
             let all = [given, readers.get(&key(case, class, &parameter))];
             let missing = all
                 .into_iter()
                 .flatten()
                 .flat_map(|all| got.missing(all))
-                .map(|(on, at)| (on, numbers.sample(at)));
-            if let Some((on, sample)) = missing.min() {
+                .map(|(submesh, at)| (submesh, numbers.sample(at)));
+            if let Some((submesh, sample)) = missing.min() {
                 faults.push(Fault::GradientIncomplete {
                     site: case.site(class, task),
                     spot: case.spot(class, &view),
-                    first: on.map_or(0, |grid| grid.first()),
+                    first: submesh.map_or(0, |submesh| submesh.first()),
                     sample,
                 });
             }
         }
-        for (name, got) in seen.outputs {
+        for (name, got) in findings.outputs {
             let is_missing = |sample: &usize| !got.contains(None, numbers.of(*sample));
             if let Some(sample) = samples.iter().copied().find(is_missing) {
                 faults.push(Fault::OutputIncomplete {
@@ -146,7 +152,10 @@ fn stale(
     let buffers = case.program.bodies[class].buffers.iter().enumerate();
     let kept = buffers.filter(|(_, buffer)| {
         let is_kept = matches!(buffer.role, Role::Parameter | Role::State);
-        is_kept && buffer.home.is_some_and(|home| moved.contains(&home.tensor))
+        is_kept
+            && buffer
+                .tensor
+                .is_some_and(|tensor| moved.contains(&tensor.id))
     });
     let old = kept.filter_map(|(id, _)| {
         let mut pieces = contents[id].iter();
@@ -154,15 +163,15 @@ fn stale(
         Some(Fault::WeightsStale {
             class,
             rank: case.representatives[class],
-            spot: case.spot_at(class, id, *region),
+            spot: case.buffer_region_at(class, id, *region),
         })
     });
     old.collect()
 }
 
 fn key(case: &Case<'_>, class: usize, view: &View) -> Key {
-    match case.home(class, view) {
-        Some(home) => Key::Tensor(home.tensor),
+    match case.tensor(class, view) {
+        Some(tensor) => Key::Tensor(tensor.id),
         None => Key::Buffer(class, view.buffer),
     }
 }
@@ -194,7 +203,7 @@ fn initial(body: &Body) -> Vec<Vec<(Region, Contents)>> {
 
 /// What is noted of a class.
 #[derive(Default)]
-struct Seen {
+struct Findings {
     /// Updates with their parameters and gradients, and the uses that the gradients hold.
     updates: Vec<(usize, [View; 2], Uses)>,
     /// Tensors of parameters that move.
@@ -210,15 +219,15 @@ fn is_tensor(role: Role) -> bool {
     matches!(role, Role::Activation | Role::ActivationGradient)
 }
 
-struct Play<'a, 'p> {
+struct Interpreter<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
     body: &'p Body,
     numbers: &'a Numbers,
     contents: Vec<Vec<(Region, Contents)>>,
-    groups: &'a mut Groups,
-    given: &'a Given,
-    next: &'a mut Given,
+    groups: &'a mut GroupMembers,
+    given: &'a Sent,
+    next: &'a mut Sent,
     sums: &'a mut Sums,
     /// Uses of which kernels give gradients.
     uses: &'a mut BTreeMap<Key, Uses>,
@@ -226,10 +235,10 @@ struct Play<'a, 'p> {
     readers: &'a mut BTreeMap<Key, Uses>,
     /// Weights of which packed ones are made.
     packed: HashMap<BufferId, View>,
-    seen: Seen,
+    findings: Findings,
 }
 
-impl<'p> Play<'_, 'p> {
+impl<'p> Interpreter<'_, 'p> {
     /// Tasks that touch the same are ordered as they stand, or there is a race, another fault.
     fn run(&mut self) {
         for (id, task) in self.body.tasks.iter().enumerate() {
@@ -240,7 +249,7 @@ impl<'p> Play<'_, 'p> {
                 Work::Exchange(exchange) => self.exchange(exchange),
                 Work::Collective(collective) => self.collective(collective),
                 Work::Load(load) => {
-                    let first = load.place.micro.map_or(0, |(first, _)| first);
+                    let first = load.distribution.micro.map_or(0, |(first, _)| first);
                     let contents = Contents::of(self.numbers.of(first));
                     self.write(&load.target, Some(contents));
                 }
@@ -248,7 +257,7 @@ impl<'p> Play<'_, 'p> {
         }
         for output in &self.body.outputs {
             let uses = self.read(&output.view).unwrap_or_default().uses;
-            self.seen.outputs.push((output.name.clone(), uses));
+            self.findings.outputs.push((output.name.clone(), uses));
         }
     }
 
@@ -260,8 +269,8 @@ impl<'p> Play<'_, 'p> {
     fn read(&self, view: &View) -> Option<Contents> {
         let region = view.region();
         if is_tensor(self.role(view)) {
-            let home = self.case.home(self.class, view)?;
-            let first = home.place.micro.map_or(0, |(first, _)| first);
+            let tensor = self.case.tensor(self.class, view)?;
+            let first = tensor.distribution.micro.map_or(0, |(first, _)| first);
             return (!region.is_empty()).then(|| Contents::of(self.numbers.of(first)));
         }
         let pieces = self.contents[view.buffer.0 as usize].iter();
@@ -326,7 +335,7 @@ impl<'p> Play<'_, 'p> {
                 let uses = self.read(gradient).unwrap_or_default().uses;
                 if !gradient.is_empty() {
                     let both = [*parameter, *gradient];
-                    self.seen.updates.push((task, both, uses));
+                    self.findings.updates.push((task, both, uses));
                 }
                 self.moves(parameter);
             }
@@ -343,8 +352,8 @@ impl<'p> Play<'_, 'p> {
     }
 
     fn moves(&mut self, parameter: &View) {
-        let home = self.case.home(self.class, parameter);
-        self.seen.moved.extend(home.map(|home| home.tensor));
+        let tensor = self.case.tensor(self.class, parameter);
+        self.findings.moved.extend(tensor.map(|tensor| tensor.id));
         let moved = Contents {
             uses: Uses::default(),
             has_moved: true,
@@ -365,7 +374,7 @@ impl<'p> Play<'_, 'p> {
                 Role::Parameter | Role::Gathered | Role::PackedWeights
             );
             if is_parameter && contents.has_moved {
-                self.seen.faults.push(Fault::MovedEarly {
+                self.findings.faults.push(Fault::MovedEarly {
                     site: self.case.site(self.class, task),
                     spot: self.case.spot(self.class, view),
                 });
@@ -396,9 +405,9 @@ impl<'p> Play<'_, 'p> {
     }
 
     /// The mesh of ranks that a parameter or gradient lies on.
-    fn mesh(&self, view: &View) -> Option<Grid> {
-        let home = self.case.home(self.class, view);
-        home.and_then(|home| home.place.on)
+    fn mesh(&self, view: &View) -> Option<Submesh> {
+        let tensor = self.case.tensor(self.class, view);
+        tensor.and_then(|tensor| tensor.distribution.submesh)
     }
 
     /// A kernel for these micro-batches reads a view, of which the gradient is due if it is a parameter.
@@ -445,13 +454,13 @@ impl<'p> Play<'_, 'p> {
             let contents = self.read(view).filter(|_| counts).unwrap_or_default();
             for sample in contents.uses.numbers().map(|at| self.numbers.sample(at)) {
                 if *first.get_or_insert(sample) != sample {
-                    self.seen.faults.push(Fault::MicroBatches {
+                    self.findings.faults.push(Fault::MicroBatches {
                         site: self.case.site(self.class, task),
                         spot: self.case.spot(self.class, view),
                         sample,
                     });
                 }
-                self.seen.samples.insert(sample);
+                self.findings.samples.insert(sample);
             }
         }
     }

@@ -24,9 +24,9 @@ mod structure;
 mod termination;
 mod updated;
 
-pub use fault::{Fault, Faults, Spot};
+pub use fault::{BufferRegion, Fault, Faults};
 
-use partita_program::{Body, Home, Program, SizeFaults, TaskSite, View};
+use partita_program::{Body, Program, SizeFaults, TaskSite, TensorRegion, View};
 use partita_space::{Coord, Rank, Region};
 
 /// Checks everything.
@@ -100,27 +100,30 @@ impl<'p> Case<'p> {
         TaskSite::of(self.program, class, self.representatives[class], task)
     }
 
-    fn spot(&self, class: usize, view: &View) -> Spot {
-        self.spot_at(class, view.buffer.0 as usize, view.region())
+    fn spot(&self, class: usize, view: &View) -> BufferRegion {
+        self.buffer_region_at(class, view.buffer.0 as usize, view.region())
     }
 
-    fn spot_at(&self, class: usize, buffer: usize, region: Region) -> Spot {
+    fn buffer_region_at(&self, class: usize, buffer: usize, region: Region) -> BufferRegion {
         let body = &self.program.bodies[class];
-        Spot {
+        BufferRegion {
             buffer: buffer as u32,
             name: body.buffers[buffer].name.clone(),
             region,
         }
     }
 
-    fn home(&self, class: usize, view: &View) -> Option<&'p Home> {
-        self.program.bodies[class].buffer(view.buffer).home.as_ref()
+    fn tensor(&self, class: usize, view: &View) -> Option<&'p TensorRegion> {
+        self.program.bodies[class]
+            .buffer(view.buffer)
+            .tensor
+            .as_ref()
     }
 
-    /// The global region of a view on a rank of the class, where its buffer has a home.
+    /// The global region of a view on a rank of the class, where its buffer holds a tensor.
     fn global(&self, class: usize, view: &View, coord: &Coord) -> Option<Region> {
-        self.home(class, view)
-            .map(|home| home.region(view, &self.program.mesh, coord))
+        self.tensor(class, view)
+            .map(|tensor| tensor.region(view, &self.program.mesh, coord))
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         for &at in &walk.overwritten {
             lost(at, "it is overwritten before anything has read it");
         }
-        let tensor = |view: &View| case.home(class, view).map(|home| home.tensor);
+        let tensor = |view: &View| case.tensor(class, view).map(|tensor| tensor.id);
         let kernels = body.tasks.iter().flat_map(|task| task.work.kernels());
         let moved: BTreeSet<Option<u32>> = kernels
             .filter_map(|kernel| {

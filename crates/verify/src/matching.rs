@@ -281,7 +281,7 @@ impl<'p> At<'_, 'p> {
     }
 }
 
-/// In what the global regions of two views differ, where both buffers have a home. Regions without an
+/// In what the global regions of two views differ, where both buffers hold tensors. Regions without an
 /// element do not differ.
 pub(crate) fn region_difference(
     case: &Case<'_>,
@@ -289,14 +289,14 @@ pub(crate) fn region_difference(
     (other_class, other): (usize, &View),
     (coord, other_coord): (&Coord, &Coord),
 ) -> Option<String> {
-    let (mine, theirs) = (case.home(class, view)?, case.home(other_class, other)?);
+    let (mine, theirs) = (case.tensor(class, view)?, case.tensor(other_class, other)?);
     if view.is_empty() && other.is_empty() {
         return None;
     }
-    if mine.tensor != theirs.tensor {
-        return Some(format!("tensor {} against {}", mine.tensor, theirs.tensor));
+    if mine.id != theirs.id {
+        return Some(format!("tensor {} against {}", mine.id, theirs.id));
     }
-    let (shape, other_shape) = (mine.place.shape, theirs.place.shape);
+    let (shape, other_shape) = (mine.distribution.shape, theirs.distribution.shape);
     if shape != other_shape {
         return Some(format!("a tensor of {shape:?} against {other_shape:?}"));
     }

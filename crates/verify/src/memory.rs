@@ -5,7 +5,7 @@ use crate::structure::end_of;
 use crate::{Case, Fault, adjoint};
 use partita_program::descriptor::{Extents, Flow, Operand};
 use partita_program::{
-    Access, Body, Buffer, Collective, CollectiveKind, Home, Kernel, Lane, Role, View, Work,
+    Access, Body, Buffer, Collective, CollectiveKind, Kernel, Lane, Role, TensorRegion, View, Work,
 };
 use partita_space::Region;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,22 +27,22 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         body.initialization(faults);
         body.contributions(faults);
         body.receives(faults);
-        body.gradient_frames(faults);
+        body.gradient_halos(faults);
     }
 }
 
 /// An access to a buffer. The one past the last task is the reader of the outputs.
 #[derive(Clone, Copy)]
-struct Touch {
+struct BufferAccess {
     task: usize,
     region: Region,
     access: Access,
-    by: By,
+    by: Accessor,
 }
 
 /// What kind of task touches a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+enum Accessor {
     /// A kernel that sets a constant.
     Fill,
     /// Any other kernel.
@@ -53,11 +53,11 @@ enum By {
     Other,
 }
 
-fn accesses(body: &Body) -> Vec<Vec<Touch>> {
+fn accesses(body: &Body) -> Vec<Vec<BufferAccess>> {
     let mut accesses = vec![Vec::new(); body.buffers.len()];
-    let mut push = |task: usize, view: &View, access: Access, by: By| {
+    let mut push = |task: usize, view: &View, access: Access, by: Accessor| {
         if !view.is_empty() {
-            accesses[view.buffer.0 as usize].push(Touch {
+            accesses[view.buffer.0 as usize].push(BufferAccess {
                 task,
                 region: view.region(),
                 access,
@@ -71,23 +71,32 @@ fn accesses(body: &Body) -> Vec<Vec<Touch>> {
                 kernel, workspace, ..
             } => {
                 let is_fill = matches!(kernel.descriptor().flow, Flow::Clears { .. });
-                let by = if is_fill { By::Fill } else { By::Kernel };
+                let by = if is_fill {
+                    Accessor::Fill
+                } else {
+                    Accessor::Kernel
+                };
                 for (view, access) in kernel.accesses() {
                     push(id, &view, access, by);
                 }
                 if let Some(view) = workspace {
-                    push(id, view, Access::Write, By::Workspace);
+                    push(id, view, Access::Write, Accessor::Workspace);
                 }
             }
             Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
                 for (view, access) in task.accesses() {
-                    push(id, &view, access, By::Other);
+                    push(id, &view, access, Accessor::Other);
                 }
             }
         }
     }
     for output in &body.outputs {
-        push(body.tasks.len(), &output.view, Access::Read, By::Other);
+        push(
+            body.tasks.len(),
+            &output.view,
+            Access::Read,
+            Accessor::Other,
+        );
     }
     accesses
 }
@@ -97,7 +106,7 @@ struct Memory<'a, 'p> {
     class: usize,
     body: &'p Body,
     order: Order,
-    accesses: Vec<Vec<Touch>>,
+    accesses: Vec<Vec<BufferAccess>>,
 }
 
 impl Memory<'_, '_> {
@@ -124,7 +133,7 @@ impl Memory<'_, '_> {
                     if writes && !common.is_empty() && !self.may_overlap(first, second) {
                         faults.push(Fault::Overlap {
                             site: self.case.site(self.class, second.task),
-                            spot: self.case.spot_at(self.class, buffer, common),
+                            spot: self.case.buffer_region_at(self.class, buffer, common),
                         });
                     }
                 }
@@ -132,12 +141,13 @@ impl Memory<'_, '_> {
         }
     }
 
-    fn may_overlap(&self, first: &Touch, second: &Touch) -> bool {
+    fn may_overlap(&self, first: &BufferAccess, second: &BufferAccess) -> bool {
         let same = first.region == second.region;
         let both_write = first.access.writes() && second.access.writes();
         match &self.body.tasks[second.task].work {
             Work::Compute { kernel, .. } => {
-                let is_operand = first.by != By::Workspace && second.by != By::Workspace;
+                let is_operand =
+                    first.by != Accessor::Workspace && second.by != Accessor::Workspace;
                 same && !both_write && is_operand && kernel.is_elementwise()
             }
             Work::Exchange(_) => first.access == Access::Update && second.access == Access::Update,
@@ -157,12 +167,14 @@ impl Memory<'_, '_> {
         };
         let (case, rank) = (self.case, self.case.representatives[self.class]);
         let members = collective.group().members(&case.program.mesh, rank);
-        let places = 0..members.len();
-        let own: Vec<usize> = places
-            .filter(|&place| case.class_of(members[place]) == self.class)
+        let positions = 0..members.len();
+        let own: Vec<usize> = positions
+            .filter(|&position| case.class_of(members[position]) == self.class)
             .collect();
         let shared = each.iter().enumerate().filter(|&(_, view)| view == one);
-        shared.map(|(place, _)| place).all(|place| own == [place])
+        shared
+            .map(|(position, _)| position)
+            .all(|position| own == [position])
     }
 
     fn races(&self, faults: &mut Vec<Fault>) {
@@ -194,14 +206,20 @@ impl Memory<'_, '_> {
         }
     }
 
-    fn race(&self, buffer: usize, first: &Touch, second: &Touch, faults: &mut Vec<Fault>) {
+    fn race(
+        &self,
+        buffer: usize,
+        first: &BufferAccess,
+        second: &BufferAccess,
+        faults: &mut Vec<Fault>,
+    ) {
         let common = first.region.intersect(&second.region);
         let writes = first.access.writes() || second.access.writes();
         if first.task != second.task && writes && !common.is_empty() {
             faults.push(Fault::Race {
                 first: self.case.site(self.class, first.task),
                 second: self.case.site(self.class, second.task),
-                spot: self.case.spot_at(self.class, buffer, common),
+                spot: self.case.buffer_region_at(self.class, buffer, common),
             });
         }
     }
@@ -338,21 +356,21 @@ impl Memory<'_, '_> {
                 let open = self.unwritten(touches, touch, vec![touch.region], |_| true);
                 if let Some(&region) = open.first() {
                     faults.push(self.unread(id, touch, region));
-                } else if touch.by == By::Kernel && buffer.role == Role::Activation {
+                } else if touch.by == Accessor::Kernel && buffer.role == Role::Activation {
                     let foreign = self.foreign(buffer, &touch.region);
-                    let by = |other: &Touch| other.by != By::Fill;
+                    let by = |other: &BufferAccess| other.by != Accessor::Fill;
                     let open = self.unwritten(touches, touch, foreign, by);
                     faults.extend(open.first().map(|&region| Fault::HaloFilled {
                         site: self.case.site(self.class, touch.task),
-                        spot: self.case.spot_at(self.class, id, region),
+                        spot: self.case.buffer_region_at(self.class, id, region),
                     }));
                 }
             }
         }
     }
 
-    fn unread(&self, buffer: usize, touch: &Touch, region: Region) -> Fault {
-        let spot = self.case.spot_at(self.class, buffer, region);
+    fn unread(&self, buffer: usize, touch: &BufferAccess, region: Region) -> Fault {
+        let spot = self.case.buffer_region_at(self.class, buffer, region);
         if touch.task < self.body.tasks.len() {
             let site = self.case.site(self.class, touch.task);
             return Fault::Uninitialized { site, spot };
@@ -372,16 +390,16 @@ impl Memory<'_, '_> {
     /// What of `open` nothing before `reader` has written, of the writers that count.
     fn unwritten(
         &self,
-        touches: &[Touch],
-        reader: &Touch,
+        touches: &[BufferAccess],
+        reader: &BufferAccess,
         mut open: Vec<Region>,
-        counts: impl Fn(&Touch) -> bool,
+        counts: impl Fn(&BufferAccess) -> bool,
     ) -> Vec<Region> {
         for writer in touches {
             if open.is_empty() {
                 break;
             }
-            let is_writer = writer.access.writes() && writer.by != By::Workspace;
+            let is_writer = writer.access.writes() && writer.by != Accessor::Workspace;
             if is_writer && self.order.is_before(writer.task, reader.task) && counts(writer) {
                 open = without(open, &writer.region);
             }
@@ -391,10 +409,10 @@ impl Memory<'_, '_> {
 
     /// The part of a region that exists in the tensor and belongs to other ranks.
     fn foreign(&self, buffer: &Buffer, region: &Region) -> Vec<Region> {
-        let Some((home, owned, by)) = self.own(buffer) else {
+        let Some((tensor, owned, by)) = self.own(buffer) else {
             return Vec::new();
         };
-        let exists = Region::all(home.place.shape).shift(by);
+        let exists = Region::all(tensor.distribution.shape).shift(by);
         region.intersect(&exists).minus(&owned)
     }
 
@@ -405,12 +423,12 @@ impl Memory<'_, '_> {
     }
 
     /// What the rank owns of a buffer, in its indices, and what global indices are shifted by.
-    fn own<'b>(&self, buffer: &'b Buffer) -> Option<(&'b Home, Region, [i64; 5])> {
-        let home = buffer.home.as_ref()?;
+    fn own<'b>(&self, buffer: &'b Buffer) -> Option<(&'b TensorRegion, Region, [i64; 5])> {
+        let tensor = buffer.tensor.as_ref()?;
         let coord = &self.case.coords[self.class];
-        let owned = home.place.owned(&self.case.program.mesh, coord);
-        let by = std::array::from_fn(|dim| home.low[dim] as i64 - owned.0[dim].start);
-        Some((home, owned.shift(by), by))
+        let owned = tensor.distribution.owned(&self.case.program.mesh, coord);
+        let by = std::array::from_fn(|dim| tensor.halo_low[dim] as i64 - owned.0[dim].start);
+        Some((tensor, owned.shift(by), by))
     }
 
     /// What a kernel adds to the gradient outside the own part is used by something later: sent to
@@ -422,7 +440,8 @@ impl Memory<'_, '_> {
                 continue;
             }
             let writers = touches.iter();
-            let writers = writers.filter(|touch| touch.access.writes() && touch.by == By::Kernel);
+            let writers =
+                writers.filter(|touch| touch.access.writes() && touch.by == Accessor::Kernel);
             for writer in writers {
                 let mut open = self.outside(buffer, &writer.region);
                 for reader in touches {
@@ -436,7 +455,7 @@ impl Memory<'_, '_> {
                 }
                 faults.extend(open.first().map(|&region| Fault::ContributionLost {
                     site: self.case.site(self.class, writer.task),
-                    spot: self.case.spot_at(self.class, id, region),
+                    spot: self.case.buffer_region_at(self.class, id, region),
                 }));
             }
         }
@@ -448,7 +467,7 @@ impl Memory<'_, '_> {
     fn unended(
         &self,
         buffer: usize,
-        touches: &[Touch],
+        touches: &[BufferAccess],
         writer: usize,
         open: Vec<Region>,
     ) -> Vec<Region> {
@@ -464,7 +483,7 @@ impl Memory<'_, '_> {
             inputs.any(|operand| is_it(operand.view))
         };
         open.retain(|region| {
-            let common = |touch: &&Touch| {
+            let common = |touch: &&BufferAccess| {
                 self.order.is_before(writer, touch.task)
                     && touch.access == Access::Read
                     && !touch.region.0[4].intersect(&region.0[4]).is_empty()
@@ -498,14 +517,14 @@ impl Memory<'_, '_> {
                 } else {
                     self.unseen(receive.view.buffer.0 as usize, task, &region)
                 };
-                faults.extend(open.first().map(|&region| {
-                    Fault::ReceiveMisplaced {
-                        site: self.case.site(self.class, task),
-                        spot: self
-                            .case
-                            .spot_at(self.class, receive.view.buffer.0 as usize, region),
-                        accumulate: receive.accumulate,
-                    }
+                faults.extend(open.first().map(|&region| Fault::ReceiveMisplaced {
+                    site: self.case.site(self.class, task),
+                    spot: self.case.buffer_region_at(
+                        self.class,
+                        receive.view.buffer.0 as usize,
+                        region,
+                    ),
+                    accumulate: receive.accumulate,
                 }));
             }
             for send in &exchange.sends {
@@ -518,7 +537,7 @@ impl Memory<'_, '_> {
                     let id = send.view.buffer.0 as usize;
                     Fault::CopySent {
                         site: self.case.site(self.class, task),
-                        spot: self.case.spot_at(self.class, id, region),
+                        spot: self.case.buffer_region_at(self.class, id, region),
                     }
                 }));
             }
@@ -528,11 +547,13 @@ impl Memory<'_, '_> {
     /// What a kernel reads of a gradient around the own part has come by a message, or is a zero that
     /// stands for what the owners contribute themselves; it is not what the rank has written there
     /// for others, unless it computes the tensor there itself and so has a gradient of its own.
-    fn gradient_frames(&self, faults: &mut Vec<Fault>) {
+    fn gradient_halos(&self, faults: &mut Vec<Fault>) {
         for (id, touches) in self.accesses.iter().enumerate() {
             let buffer = &self.body.buffers[id];
-            let is_reader = |touch: &&Touch| {
-                touch.by == By::Kernel && touch.access == Access::Read && !self.copies(touch.task)
+            let is_reader = |touch: &&BufferAccess| {
+                touch.by == Accessor::Kernel
+                    && touch.access == Access::Read
+                    && !self.copies(touch.task)
             };
             if buffer.role != Role::ActivationGradient {
                 continue;
@@ -545,10 +566,10 @@ impl Memory<'_, '_> {
                 let stale = self.stale(touches, reader, others);
                 faults.extend(stale.first().map(|&region| Fault::HaloStale {
                     site: self.case.site(self.class, reader.task),
-                    spot: self.case.spot_at(self.class, id, region),
+                    spot: self.case.buffer_region_at(self.class, id, region),
                 }));
                 let foreign = self.foreign(buffer, &reader.region);
-                let zeros = self.unwritten(touches, reader, foreign, |by| by.by == By::Other);
+                let zeros = self.unwritten(touches, reader, foreign, |by| by.by == Accessor::Other);
                 adjoint::check(self.case, self.class, reader.task, &zeros, faults);
             }
         }
@@ -560,9 +581,14 @@ impl Memory<'_, '_> {
     }
 
     /// The part of `regions` that a kernel has written last before a task starts.
-    fn stale(&self, touches: &[Touch], reader: &Touch, regions: Vec<Region>) -> Vec<Region> {
+    fn stale(
+        &self,
+        touches: &[BufferAccess],
+        reader: &BufferAccess,
+        regions: Vec<Region>,
+    ) -> Vec<Region> {
         let results = touches.iter().filter(|touch| {
-            let is_result = touch.access.writes() && touch.by == By::Kernel;
+            let is_result = touch.access.writes() && touch.by == Accessor::Kernel;
             is_result && self.order.is_before(touch.task, reader.task)
         });
         results
@@ -584,7 +610,12 @@ impl Memory<'_, '_> {
     }
 
     /// What a reader sees of what a writer has written: the part that nothing has replaced between.
-    fn still_there(&self, touches: &[Touch], writer: &Touch, reader: &Touch) -> Vec<Region> {
+    fn still_there(
+        &self,
+        touches: &[BufferAccess],
+        writer: &BufferAccess,
+        reader: &BufferAccess,
+    ) -> Vec<Region> {
         let common = writer.region.intersect(&reader.region);
         let open = if common.is_empty() {
             Vec::new()
@@ -593,7 +624,7 @@ impl Memory<'_, '_> {
         };
         touches.iter().fold(open, |open, later| {
             let replaces = later.access == Access::Write
-                && later.by != By::Workspace
+                && later.by != Accessor::Workspace
                 && self.order.is_before(later.task, reader.task)
                 && self.order.is_before(writer.task, later.task);
             if replaces {
@@ -608,9 +639,9 @@ impl Memory<'_, '_> {
     fn unseen(&self, buffer: usize, task: usize, region: &Region) -> Vec<Region> {
         let touches = &self.accesses[buffer];
         let is_before = |done: usize| self.order.is_before(done, task);
-        let results = touches
-            .iter()
-            .filter(|touch| touch.access.writes() && touch.by != By::Fill && is_before(touch.task));
+        let results = touches.iter().filter(|touch| {
+            touch.access.writes() && touch.by != Accessor::Fill && is_before(touch.task)
+        });
         results
             .flat_map(|result| {
                 let common = result.region.intersect(region);
@@ -643,7 +674,10 @@ struct Used {
 }
 
 fn is_redundant(buffer: &Buffer) -> bool {
-    buffer.home.as_ref().is_some_and(|home| home.redundant)
+    buffer
+        .tensor
+        .as_ref()
+        .is_some_and(|tensor| tensor.redundant)
 }
 
 pub(crate) fn without(open: Vec<Region>, hole: &Region) -> Vec<Region> {

@@ -6,9 +6,9 @@
 //! is partial over the axes of the split, and so is a sum over samples and positions that are split; a
 //! reduction takes its group away. Copies and messages keep it.
 
-use crate::collectives::Groups;
+use crate::collectives::GroupMembers;
 use crate::lost::unread;
-use crate::{Case, Fault, Spot};
+use crate::{BufferRegion, Case, Fault};
 use partita_program::descriptor::{Flow, Layout, Operand, Over, SumRole};
 use partita_program::{
     Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, TaskSite, View, Work,
@@ -27,7 +27,7 @@ enum State {
     Mixed,
 }
 
-const WHOLE: State = State::Partial(AxisSet::NONE);
+const COMPLETE: State = State::Partial(AxisSet::NONE);
 
 impl State {
     fn join(self, other: Self) -> Self {
@@ -51,29 +51,29 @@ impl State {
     fn times(self, other: Self) -> Self {
         match (self, other) {
             (State::Nothing, _) | (_, State::Nothing) => State::Nothing,
-            (state, WHOLE) | (WHOLE, state) => state,
+            (state, COMPLETE) | (COMPLETE, state) => state,
             _ => State::Mixed,
         }
     }
 }
 
 /// What each class gives to others: by the sequence, and for messages by receiver and part.
-type Given = HashMap<(usize, u32, [i32; 7], u32), State>;
+type Sent = HashMap<(usize, u32, [i32; 7], u32), State>;
 
 /// What all members of a group give to a collective, by the first of them, the group and the sequence.
 type Sums = HashMap<(Rank, Group, u32), State>;
 
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    let mut groups = Groups::default();
-    let mut given = Given::new();
+    let mut groups = GroupMembers::default();
+    let mut given = Sent::new();
     let unread: Vec<Vec<(usize, View)>> = case.bodies().map(|(_, body)| unread(body)).collect();
     // What ranks get depends on what others have got: again until nothing new is known. States only
     // ever rise from nothing over a partial sum to a mixture.
     loop {
-        let (mut next, mut found) = (Given::new(), Vec::new());
+        let (mut next, mut found) = (Sent::new(), Vec::new());
         let mut sums = Sums::new();
         for (class, body) in case.bodies() {
-            let mut play = Play {
+            let mut interpreter = Interpreter {
                 case,
                 class,
                 body,
@@ -87,7 +87,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 faults: &mut found,
                 task: 0,
             };
-            play.run();
+            interpreter.run();
         }
         if next == given {
             faults.append(&mut found);
@@ -102,7 +102,7 @@ fn initial(body: &Body) -> Vec<Vec<(Region, State)>> {
     let buffers = body.buffers.iter().enumerate();
     let of = buffers.map(|(id, buffer)| {
         if buffer.role.is_persistent() {
-            vec![(buffer.view(BufferId(id as u32)).region(), WHOLE)]
+            vec![(buffer.view(BufferId(id as u32)).region(), COMPLETE)]
         } else {
             Vec::new()
         }
@@ -110,7 +110,7 @@ fn initial(body: &Body) -> Vec<Vec<(Region, State)>> {
     of.collect()
 }
 
-struct Play<'a, 'p> {
+struct Interpreter<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
     body: &'p Body,
@@ -119,16 +119,16 @@ struct Play<'a, 'p> {
     states: Vec<Vec<(Region, State)>>,
     /// Of packed weights those that were packed.
     packed: HashMap<BufferId, View>,
-    groups: &'a mut Groups,
-    given: &'a Given,
-    next: &'a mut Given,
+    groups: &'a mut GroupMembers,
+    given: &'a Sent,
+    next: &'a mut Sent,
     sums: &'a mut Sums,
     faults: &'a mut Vec<Fault>,
     /// The task at hand.
     task: usize,
 }
 
-impl<'p> Play<'_, 'p> {
+impl<'p> Interpreter<'_, 'p> {
     /// Tasks that touch the same are ordered as they stand, or there is a race, another fault.
     fn run(&mut self) {
         for (id, task) in self.body.tasks.iter().enumerate() {
@@ -139,7 +139,7 @@ impl<'p> Play<'_, 'p> {
                 }
                 Work::Exchange(exchange) => self.exchange(exchange),
                 Work::Collective(collective) => self.collective(collective),
-                Work::Load(load) => self.write(&load.target, WHOLE),
+                Work::Load(load) => self.write(&load.target, COMPLETE),
             }
         }
         for &(id, view) in self.unread {
@@ -155,7 +155,7 @@ impl<'p> Play<'_, 'p> {
         }
         for output in &self.body.outputs {
             let state = self.read(&output.view);
-            if !matches!(state, State::Nothing | WHOLE) {
+            if !matches!(state, State::Nothing | COMPLETE) {
                 self.faults.push(Fault::OutputPartial {
                     class: self.class,
                     rank: self.case.representatives[self.class],
@@ -167,7 +167,7 @@ impl<'p> Play<'_, 'p> {
     }
 
     /// Notes a fault of the task at hand at what a view holds.
-    fn fault(&mut self, view: &View, fault: impl FnOnce(TaskSite, Spot) -> Fault) {
+    fn fault(&mut self, view: &View, fault: impl FnOnce(TaskSite, BufferRegion) -> Fault) {
         let site = self.case.site(self.class, self.task);
         let spot = self.case.spot(self.class, view);
         self.faults.push(fault(site, spot));
@@ -224,13 +224,20 @@ impl<'p> Play<'_, 'p> {
             self.mixed(view);
         }
         // Told once.
-        self.write(view, if state == State::Mixed { WHOLE } else { state });
+        self.write(
+            view,
+            if state == State::Mixed {
+                COMPLETE
+            } else {
+                state
+            },
+        );
     }
 
     /// For what is not linear in it.
-    fn need_whole(&mut self, view: &View) {
+    fn need_complete(&mut self, view: &View) {
         match self.read(view) {
-            State::Nothing | WHOLE => {}
+            State::Nothing | COMPLETE => {}
             State::Partial(axes) => {
                 self.fault(view, |site, spot| Fault::PartialSumRead {
                     site,
@@ -244,7 +251,9 @@ impl<'p> Play<'_, 'p> {
 
     /// Axes of the dims of what a view holds.
     fn axes(&self, view: &View) -> Option<[AxisList; 5]> {
-        self.case.home(self.class, view).map(|home| home.place.axes)
+        self.case
+            .tensor(self.class, view)
+            .map(|tensor| tensor.distribution.axes)
     }
 
     /// Axes that split samples and positions.
@@ -258,8 +267,8 @@ impl<'p> Play<'_, 'p> {
         let descriptor = kernel.descriptor();
         let summed = self.layout(&descriptor.layout);
         for operand in &descriptor.operands {
-            if let SumRole::Whole = operand.sum_role {
-                self.need_whole(operand.view);
+            if let SumRole::Complete = operand.sum_role {
+                self.need_complete(operand.view);
             }
         }
         if let Flow::Packs { w, packed, .. } = descriptor.flow {
@@ -300,7 +309,7 @@ impl<'p> Play<'_, 'p> {
         let mut all = None;
         for operand in operands {
             let (state, is_factor) = match operand.sum_role {
-                SumRole::Whole | SumRole::Result(_) => continue,
+                SumRole::Complete | SumRole::Result(_) => continue,
                 SumRole::Linear => (self.read(operand.view), false),
                 SumRole::Factor => (self.read(operand.view), true),
             };
@@ -310,7 +319,7 @@ impl<'p> Play<'_, 'p> {
                 Some(all) => state.join(all),
             });
         }
-        all.unwrap_or(WHOLE)
+        all.unwrap_or(COMPLETE)
     }
 
     /// Checks how operands lie on the ranks. Axes along which products are summed, if it has any.
@@ -392,17 +401,17 @@ impl<'p> Play<'_, 'p> {
     /// Whether all ranks of the class are the first along these axes of the mesh of a tensor.
     fn is_first(&self, of: &View, axes: AxisSet) -> bool {
         let program = self.case.program;
-        let home = self.case.home(self.class, of);
-        let on = home.and_then(|home| home.place.on);
+        let tensor = self.case.tensor(self.class, of);
+        let submesh = tensor.and_then(|tensor| tensor.distribution.submesh);
         let of_class = program.class_of.iter().enumerate();
         let mut ranks = of_class.filter(|(_, class)| **class as usize == self.class);
         axes.is_empty()
             || ranks.all(|(rank, _)| {
-                let seat = match on {
+                let there = match submesh {
                     None => Some(program.mesh.coord(rank)),
-                    Some(grid) => grid.coord(rank),
+                    Some(submesh) => submesh.coord(rank),
                 };
-                seat.is_some_and(|seat| axes.iter().all(|axis| seat[axis.index()] == 0))
+                there.is_some_and(|there| axes.iter().all(|axis| there[axis.index()] == 0))
             })
     }
 
@@ -477,13 +486,13 @@ impl<'p> Play<'_, 'p> {
     fn along(&self, send: &partita_program::Send) -> AxisSet {
         let world = &self.case.program.mesh;
         let from = self.case.representatives[self.class];
-        let home = self.case.home(self.class, &send.view);
-        let steps = match home.and_then(|home| home.place.on) {
+        let tensor = self.case.tensor(self.class, &send.view);
+        let steps = match tensor.and_then(|tensor| tensor.distribution.submesh) {
             None => send.to.0,
-            Some(grid) => {
+            Some(submesh) => {
                 let to = world.neighbor(from, send.to);
-                let seats = (grid.coord(from), to.and_then(|to| grid.coord(to)));
-                let (Some(from), Some(to)) = seats else {
+                let coords = (submesh.coord(from), to.and_then(|to| submesh.coord(to)));
+                let (Some(from), Some(to)) = coords else {
                     return AxisSet::NONE;
                 };
                 std::array::from_fn(|axis| to[axis] as i32 - from[axis] as i32)
@@ -564,11 +573,11 @@ impl<'p> Play<'_, 'p> {
                         }
                     }
                 });
-                WHOLE
+                COMPLETE
             }
             State::Mixed => {
                 self.mixed(view);
-                WHOLE
+                COMPLETE
             }
         }
     }

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
-        let mut play = Play {
+        let mut interpreter = Interpreter {
             body,
             in_place: HashMap::new(),
             contributions: HashMap::new(),
@@ -22,31 +22,39 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         for (id, task) in body.tasks.iter().enumerate() {
             match &task.work {
                 Work::Compute { kernel, .. } => {
-                    kernel.parts().iter().for_each(|part| play.kernel(id, part));
+                    kernel
+                        .parts()
+                        .iter()
+                        .for_each(|part| interpreter.kernel(id, part));
                 }
                 Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
                     let accesses = task.accesses();
-                    play.write_anew(&accesses);
-                    play.receive_gradients(id, &accesses);
+                    interpreter.write_anew(&accesses);
+                    interpreter.receive_gradients(id, &accesses);
                 }
             }
         }
-        faults.extend(play.repeated.into_iter().map(|again| Fault::Repeated {
-            site: case.site(class, again.task),
-            spot: case.spot(class, &again.view),
-            first: case.site(class, again.first),
-        }));
+        faults.extend(
+            interpreter
+                .repeated
+                .into_iter()
+                .map(|again| Fault::Repeated {
+                    site: case.site(class, again.task),
+                    spot: case.spot(class, &again.view),
+                    first: case.site(class, again.first),
+                }),
+        );
     }
 }
 
 /// A task that does to a view what another did first.
-struct Again {
+struct Repetition {
     task: usize,
     view: View,
     first: usize,
 }
 
-struct Play<'p> {
+struct Interpreter<'p> {
     body: &'p Body,
     /// Of tensors: what tasks have changed in place since it was written.
     in_place: HashMap<BufferId, Vec<(Region, usize)>>,
@@ -54,10 +62,10 @@ struct Play<'p> {
     contributions: HashMap<[BufferId; 2], Vec<([Region; 2], usize)>>,
     /// Of activation gradients: what kernels have written or other ranks sent, and by which tasks.
     written: HashMap<BufferId, Vec<(Region, usize)>>,
-    repeated: Vec<Again>,
+    repeated: Vec<Repetition>,
 }
 
-impl Play<'_> {
+impl Interpreter<'_> {
     fn kernel(&mut self, task: usize, kernel: &Kernel) {
         let descriptor = kernel.descriptor();
         let (is_zero, accesses) = (descriptor.is_zero(), descriptor.accesses());
@@ -113,7 +121,7 @@ impl Play<'_> {
         let again = known.iter().find(|(changed, first)| {
             Self::is_same(self.body, *first, task) && !changed.intersect(&region).is_empty()
         });
-        self.repeated.extend(again.map(|&(_, first)| Again {
+        self.repeated.extend(again.map(|&(_, first)| Repetition {
             task,
             view: *view,
             first,
@@ -136,7 +144,7 @@ impl Play<'_> {
         let first = known
             .iter()
             .find(|(written, _)| !written.intersect(&region).is_empty());
-        self.repeated.extend(first.map(|&(_, first)| Again {
+        self.repeated.extend(first.map(|&(_, first)| Repetition {
             task,
             view: *view,
             first,
@@ -166,7 +174,7 @@ impl Play<'_> {
             let mut both = known.iter().zip(&regions);
             Self::is_same(self.body, *first, task) && both.all(|(a, b)| !a.intersect(b).is_empty())
         });
-        self.repeated.extend(again.map(|&(_, first)| Again {
+        self.repeated.extend(again.map(|&(_, first)| Repetition {
             task,
             view: dy,
             first,

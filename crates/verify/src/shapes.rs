@@ -1,6 +1,6 @@
 //! Extents and dtypes of views.
 
-use crate::{Case, Fault, Spot};
+use crate::{BufferRegion, Case, Fault};
 use partita_program::descriptor::{Elements, Extents, Operand, Window};
 use partita_program::{Buffer, CollectiveKind, Dtype, Item, Kernel, Load, Role, Taps, View, Work};
 
@@ -32,7 +32,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 }
                 Work::Load(load) => {
                     let coord = &case.coords[class];
-                    let owned = load.place.owned(&case.program.mesh, coord).shape();
+                    let owned = load.distribution.owned(&case.program.mesh, coord).shape();
                     rules.load(load, owned);
                 }
                 Work::Collective(collective) => rules.collective(&collective.kind),
@@ -56,7 +56,7 @@ fn workspace_fault(
     class: usize,
     task: usize,
     role: Role,
-    spot: Spot,
+    spot: BufferRegion,
 ) -> Option<Fault> {
     let site = case.site(class, task);
     (role != Role::Workspace).then_some(Fault::WorkspaceRole { site, spot, role })

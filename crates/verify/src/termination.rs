@@ -1,6 +1,6 @@
 //! The step ends under any timing.
 
-use crate::collectives::{Groups, collectives, collectives_of};
+use crate::collectives::{GroupMembers, collectives, collectives_of};
 use crate::matching::{exchanges, exchanges_of};
 use crate::{Case, Fault};
 use partita_program::{Group, Lane};
@@ -118,7 +118,7 @@ impl Events {
     /// A collective completes after all its members have started it.
     fn collectives(&mut self, case: &Case<'_>) {
         let tasks = collectives(case);
-        let mut groups = Groups::default();
+        let mut groups = GroupMembers::default();
         let mut all_started: HashMap<(Rank, Group, u32), usize> = HashMap::new();
         for (class, _) in case.bodies() {
             for (id, collective) in collectives_of(case, class) {
@@ -254,7 +254,7 @@ mod tests {
             work: Work::Collective(Collective {
                 sequence,
                 group: AxisSet::of([Axis::Width]),
-                on: None,
+                submesh: None,
                 kind: CollectiveKind::AllReduce {
                     view: View::of(
                         partita_program::BufferId(0),

@@ -19,11 +19,11 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 if body.buffer(moved.buffer).role.is_persistent() {
                     continue;
                 }
-                let home = body.buffer(moved.buffer).home;
-                let tensor = home.map(|home| home.tensor);
+                let tensor = body.buffer(moved.buffer).tensor;
+                let tensor = tensor.map(|tensor| tensor.id);
                 let kept = (0..body.buffers.len()).filter(|&at| {
                     let buffer = &body.buffers[at];
-                    let same = buffer.home.map(|home| home.tensor) == tensor;
+                    let same = buffer.tensor.map(|tensor| tensor.id) == tensor;
                     buffer.role == Role::Parameter && same && tensor.is_some()
                 });
                 let mut kept = kept.peekable();

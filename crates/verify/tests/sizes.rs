@@ -6,7 +6,7 @@ mod hand;
 
 use hand::*;
 use partita_program::*;
-use partita_space::{Grid, Mesh, Offset};
+use partita_space::{Mesh, Offset, Submesh};
 use partita_verify::{Fault, Faults, verify};
 
 /// Where the numbers of a text stand.
@@ -81,8 +81,8 @@ fn sizes_beyond_the_limits_are_named() {
         program.bodies[1].buffers[X as usize].dims[0] = usize::MAX;
     });
     refused("elements of its tensor", &|program| {
-        let home = program.bodies[1].buffers[X as usize].home.as_mut();
-        home.expect("x is part of a tensor").place.shape[1] = 1 << 49;
+        let tensor = program.bodies[1].buffers[X as usize].tensor.as_mut();
+        tensor.expect("x is part of a tensor").distribution.shape[1] = 1 << 49;
     });
     refused("bytes of the arena", &|program| {
         program.bodies[1].arena.0 = u64::MAX;
@@ -100,7 +100,7 @@ fn sizes_beyond_the_limits_are_named() {
     refused("largest rank of its mesh", &|program| {
         if let Work::Collective(collective) = &mut program.bodies[1].tasks[GATHER].work {
             let five = Mesh::new([1, 1, 1, 5, 1, 1, 1]);
-            collective.on = Some(Grid::repeated(&five, 1, 1, 5));
+            collective.submesh = Some(Submesh::repeated(&five, 1, 1, 5));
         }
     });
     // Eight ranks of 2^62 flops are more than 64 bits hold.

@@ -50,7 +50,7 @@ fn large_sums_go_in_chunks_and_come_back() {
     let collective = |kind| Collective {
         sequence: 0,
         group: AxisSet::of([Axis::Data]),
-        on: None,
+        submesh: None,
         kind,
     };
     let mesh = Mesh::new([3, 1, 1, 1, 1, 1, 1]);
@@ -76,9 +76,9 @@ fn large_sums_go_in_chunks_and_come_back() {
         &body,
         &mesh,
     );
-    let rooms: Vec<Room> = packed.taken(BufferTransfer::Moved).collect();
-    assert_eq!(rooms[0], (Dtype::F32, 10_000));
-    assert_eq!(rooms.len(), 3);
+    let sizes: Vec<PacketSize> = packed.taken(BufferTransfer::Moved).collect();
+    assert_eq!(sizes[0], (Dtype::F32, 10_000));
+    assert_eq!(sizes.len(), 3);
 }
 
 #[test]

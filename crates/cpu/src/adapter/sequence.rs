@@ -65,12 +65,17 @@ pub(super) fn execute(
             dw,
             accumulate,
         } => embedding_backward([x, dy, dw], *accumulate, rank, run),
-        Kernel::Positions { x, y, place, low } => {
-            let corner = place.corner(low, mesh, coord);
+        Kernel::Positions {
+            x,
+            y,
+            distribution,
+            halo_low,
+        } => {
+            let corner = distribution.corner(halo_low, mesh, coord);
             let corner = Corner {
                 position: corner[3],
                 channel: corner[4],
-                channels: place.shape[4],
+                channels: distribution.shape[4],
             };
             let (x, mut y) = (run.input(x), run.output(y));
             let work = run.compute(|call| add_positions(call, corner, x.view(), y.view()))?;

@@ -57,8 +57,10 @@ impl Fusion<'_> {
     /// Whether other ranks compute the same tensor. What they sum must come in the same order
     /// everywhere, but messages come to each in other places.
     fn has_replicas(&self, on: &View) -> bool {
-        let home = self.body.buffer(on.buffer).home;
-        home.is_none_or(|home| home.place.split_axes() != home.place.mesh(&self.world).split_axes())
+        let tensor = self.body.buffer(on.buffer).tensor;
+        tensor.is_none_or(|tensor| {
+            tensor.distribution.split_axes() != tensor.distribution.mesh(&self.world).split_axes()
+        })
     }
 
     fn attach_by(&mut self, slot: usize, kernel: &Kernel, link: &Link) -> bool {

@@ -113,14 +113,14 @@ impl<'a> Copies<'a> {
             return None;
         }
         let [from, to] = [source, target].map(|view| self.body.buffer(view.buffer));
-        let same_place = match (&from.home, &to.home) {
+        let same_place = match (&from.tensor, &to.tensor) {
             // A concatenation has more channels than its inputs.
             (Some(a), Some(b)) => {
                 // Contributions to others' parts are sent, those to copies of them are kept.
                 a.redundant == b.redundant
-                    && a.place.axes == b.place.axes
-                    && a.place.on == b.place.on
-                    && a.place.shape[..4] == b.place.shape[..4]
+                    && a.distribution.axes == b.distribution.axes
+                    && a.distribution.submesh == b.distribution.submesh
+                    && a.distribution.shape[..4] == b.distribution.shape[..4]
             }
             _ => false,
         };

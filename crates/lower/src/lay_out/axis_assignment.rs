@@ -7,7 +7,7 @@
 use super::{Axes, Layout};
 use crate::redistribute::moved;
 use partita_graph::{NodeId, Op};
-use partita_program::Place;
+use partita_program::Distribution;
 use partita_space::{AxisList, AxisSet};
 
 impl Layout<'_> {
@@ -42,11 +42,11 @@ impl Layout<'_> {
         (filters, channels): (AxisList, AxisList),
         other: Axes,
     ) -> f64 {
-        let place = |id: NodeId, axes: Axes| {
+        let distribution = |id: NodeId, axes: Axes| {
             let shape = self.graph.node(id).shape.batched(self.batch);
-            Place {
+            Distribution {
                 axes,
-                ..Place::replicated(shape)
+                ..Distribution::replicated(shape)
             }
         };
         let of_channels = |list: AxisList| {
@@ -55,16 +55,22 @@ impl Layout<'_> {
             axes
         };
         // With the sums that are due of the value and of the gradient.
-        let both_ways = |id, from: Axes, to: Axes, due: [AxisSet; 2]| {
-            let (from, to) = (place(id, from), place(id, to));
-            self.elements(&from, due[0], &to) + self.elements(&to, due[1], &from)
+        let both_ways = |id, from: Axes, to: Axes, partial: [AxisSet; 2]| {
+            let (from, to) = (distribution(id, from), distribution(id, to));
+            self.elements(&from, partial[0], &to) + self.elements(&to, partial[1], &from)
         };
         let input = self.graph.node(id).inputs[0];
         let reads = of_channels(channels);
         let is_there = self.of.get(input.0).is_some_and(|&x| {
-            let key = (x, self.site, reads, filters.set(), self.wraps_apart(id, x));
+            let key = (
+                x,
+                self.rank_set,
+                reads,
+                filters.set(),
+                self.wraps_apart(id, x),
+            );
             let is_moved = self.moves.contains_key(&key);
-            is_moved && self.layers[x.0].place.axes == *known
+            is_moved && self.layers[x.0].distribution.axes == *known
         });
         let before = if is_there {
             0.0
@@ -79,7 +85,7 @@ impl Layout<'_> {
     }
 
     /// As [`moved`]; the blocks of a network are alike, so it is kept.
-    fn elements(&self, from: &Place, partial: AxisSet, to: &Place) -> f64 {
+    fn elements(&self, from: &Distribution, partial: AxisSet, to: &Distribution) -> f64 {
         let key = (self.mesh, *from, partial, *to);
         let mut known = self.moved.borrow_mut();
         *known
@@ -94,7 +100,7 @@ impl Layout<'_> {
             let &[reader] = &self.readers[id.0][..] else {
                 return None;
             };
-            if self.placement.site_of[reader.0] != self.placement.site_of[id.0] {
+            if self.placement.rank_set_of[reader.0] != self.placement.rank_set_of[id.0] {
                 return None;
             }
             let node = self.graph.node(reader);
@@ -102,8 +108,9 @@ impl Layout<'_> {
                 Op::Add => {
                     let other = node.inputs.iter().find(|&&input| input != id)?;
                     let other = &self.layers[self.of.get(other.0)?.0];
-                    let is_here = other.place.on == self.placement.sites[self.site].grids[0];
-                    return is_here.then_some(other.place.axes);
+                    let is_here = other.distribution.submesh
+                        == self.placement.rank_sets[self.rank_set].submeshes[0];
+                    return is_here.then_some(other.distribution.axes);
                 }
                 Op::BatchNorm { .. }
                 | Op::LeakyRelu { .. }

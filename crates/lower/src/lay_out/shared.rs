@@ -9,7 +9,7 @@ use crate::placement::Placement;
 use crate::strategy::LayerDim;
 use crate::{SharedParameter, Sharer, Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, ParameterId, ParameterRole};
-use partita_program::Place;
+use partita_program::Distribution;
 use partita_space::{Axis, AxisList};
 
 impl Layout<'_> {
@@ -25,10 +25,13 @@ impl Layout<'_> {
         let is_weight =
             |one: &&ParameterId| self.graph.parameter(**one).role == ParameterRole::Weight;
         let weight = node.parameters.iter().find(is_weight)?;
-        let [own, mirrored] = self.placement.sites[self.site].grids;
+        let [own, mirrored] = self.placement.rank_sets[self.rank_set].submeshes;
         let has_replicas = self.strategy.schedule.replicas() > 1;
-        let mut places = self.parameters[weight.0].iter().map(|(place, _)| place);
-        let known = places.find(|known| known.on == own || has_replicas && known.on == mirrored)?;
+        let mut distributions = self.parameters[weight.0]
+            .iter()
+            .map(|(distribution, _)| distribution);
+        let known = distributions
+            .find(|known| known.submesh == own || has_replicas && known.submesh == mirrored)?;
         let is_known = |channels, filters| {
             let [rows, columns] = rows_and_columns(&node.op, channels, filters);
             known.axes[3] == rows && known.axes[4] == columns
@@ -44,19 +47,23 @@ impl Layout<'_> {
     pub(super) fn shared(
         &self,
         parameter: ParameterId,
-        known: (Place, NodeId),
-        other: (Place, NodeId),
+        known: (Distribution, NodeId),
+        other: (Distribution, NodeId),
     ) -> StrategyError {
         StrategyError::Shared(Box::new(SharedParameter {
             strategy: self.strategy.to_string(),
-            layers: [known, other].map(|(place, id)| self.sharer(parameter, &place, id)),
+            layers: [known, other]
+                .map(|(distribution, id)| self.sharer(parameter, &distribution, id)),
             parameter: self.graph.parameter(parameter).name.clone(),
             nearest: String::new(),
         }))
     }
 
-    fn sharer(&self, parameter: ParameterId, place: &Place, id: NodeId) -> Sharer {
-        let (node, [rows, columns]) = (self.graph.node(id), [place.axes[3], place.axes[4]]);
+    fn sharer(&self, parameter: ParameterId, distribution: &Distribution, id: NodeId) -> Sharer {
+        let (node, [rows, columns]) = (
+            self.graph.node(id),
+            [distribution.axes[3], distribution.axes[4]],
+        );
         let is_weight = self.graph.parameter(parameter).role == ParameterRole::Weight;
         // Rows and columns change places where channels and filters do.
         let [channels, filters] = rows_and_columns(&node.op, rows, columns);
@@ -152,7 +159,7 @@ impl Remedy {
     fn apply(self, graph: &Graph, shared: &SharedParameter, batch: usize) -> Option<String> {
         let mut text = format!("{}{}", shared.strategy, self.words(graph, shared));
         for _ in 0..ROUNDS {
-            match lies(graph, &text.parse().ok()?, batch) {
+            match fits(graph, &text.parse().ok()?, batch) {
                 Ok(()) => return Some(text),
                 Err(StrategyError::Shared(other)) if other.parameter != shared.parameter => {
                     text += &self.words(graph, &other);
@@ -181,14 +188,14 @@ pub(super) fn nearest(
     let others = [one_replica, Strategy::of(extents)];
     let mut others = others
         .iter()
-        .filter(|other| lies(graph, other, batch).is_ok());
+        .filter(|other| fits(graph, other, batch).is_ok());
     match specified.or_else(|| others.next().map(Strategy::to_string)) {
         Some(nearest) => format!("`{nearest}`"),
         None => "a model in which each of them has weights of its own".to_owned(),
     }
 }
 
-fn lies(graph: &Graph, strategy: &Strategy, batch: usize) -> Result<(), StrategyError> {
+fn fits(graph: &Graph, strategy: &Strategy, batch: usize) -> Result<(), StrategyError> {
     strategy.check_splits(graph, batch)?;
     let placement = Placement::new(graph, strategy)?;
     lay_out_once(graph, strategy, &placement, batch).map(drop)

@@ -4,7 +4,7 @@ use crate::Strategy;
 use crate::network::{Layer, positions};
 use crate::strategy::Shard;
 use partita_graph::{Graph, ParameterRole};
-use partita_program::Place;
+use partita_program::Distribution;
 use partita_space::AxisList;
 
 /// Where the training state of each parameter lies: split further along the axes over which all uses of
@@ -13,19 +13,19 @@ pub(super) fn shares(
     graph: &Graph,
     strategy: &Strategy,
     layers: &[Layer],
-    places: &[Vec<Place>],
-) -> Vec<Vec<Place>> {
-    let mut shares = places.to_vec();
+    distributions: &[Vec<Distribution>],
+) -> Vec<Vec<Distribution>> {
+    let mut shares = distributions.to_vec();
     if strategy.shard == Shard::Off {
         return shares;
     }
     let world = strategy.mesh();
-    let mesh_of = |id: usize| places[id][0].mesh(&world);
-    let mut summed: Vec<_> = (0..places.len())
+    let mesh_of = |id: usize| distributions[id][0].mesh(&world);
+    let mut summed: Vec<_> = (0..distributions.len())
         .map(|id| mesh_of(id).split_axes())
         .collect();
     for layer in layers {
-        let axes = positions(&layer.place);
+        let axes = positions(&layer.distribution);
         for id in &layer.parameters {
             let known = &mut summed[id.0];
             *known = known.minus(known.minus(axes));

@@ -53,8 +53,8 @@ fn redundant(program: &Program, body: &Body, coord: &Coord, live: &[BufferId]) -
         let buffer = body.buffer(id);
         let saved = 1.0 - 1.0 / copies.of(buffer) as f64;
         let size = buffer.dtype.size() as f64;
-        let (own, frame) = match &buffer.home {
-            Some(home) => copies.owned_and_framed(home, &buffer.view(id), coord),
+        let (own, frame) = match &buffer.tensor {
+            Some(tensor) => copies.owned_and_framed(tensor, &buffer.view(id), coord),
             None => (buffer.dims.iter().product(), 0),
         };
         let own = own as f64 * size * saved;

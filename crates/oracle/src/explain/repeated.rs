@@ -95,13 +95,13 @@ fn first(task: &Task) -> Option<&Kernel> {
 /// ranks compute copies of what others own.
 fn around(copies: &Copies<'_>, body: &Body, coord: &Coord, accesses: &[(View, Access)]) -> f64 {
     let redundant = accesses.iter().filter_map(|(view, access)| {
-        let home = body.buffer(view.buffer).home?;
-        home.redundant.then_some((home, view, access))
+        let tensor = body.buffer(view.buffer).tensor?;
+        tensor.redundant.then_some((tensor, view, access))
     });
-    let Some((home, view, _)) = redundant.min_by_key(|(_, _, access)| **access == Access::Read)
+    let Some((tensor, view, _)) = redundant.min_by_key(|(_, _, access)| **access == Access::Read)
     else {
         return 0.0;
     };
-    let (own, frame) = copies.owned_and_framed(&home, view, coord);
+    let (own, frame) = copies.owned_and_framed(&tensor, view, coord);
     frame as f64 / (own + frame).max(1) as f64
 }

@@ -90,7 +90,7 @@ pub enum Extents<'k> {
 #[derive(Clone, Copy, Debug)]
 pub enum SumRole<'k> {
     /// Read, and not linear in it: it must be no partial sum.
-    Whole,
+    Complete,
     /// Read, and what is written is linear in it: partial sums pass.
     Linear,
     /// One of two factors, at most one of them a partial sum.
@@ -171,7 +171,7 @@ impl<'k> Operand<'k> {
 /// Read, and must be no partial sum.
 #[inline]
 pub(super) fn read<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
-    Operand::new(name, view, Access::Read, SumRole::Whole)
+    Operand::new(name, view, Access::Read, SumRole::Complete)
 }
 
 /// Read, and may be a partial sum.
@@ -189,7 +189,7 @@ pub(super) fn factor<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
 /// Read and changed, whatever is written besides.
 #[inline]
 pub(super) fn state<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
-    Operand::new(name, view, Access::Update, SumRole::Whole)
+    Operand::new(name, view, Access::Update, SumRole::Complete)
 }
 
 /// Written.

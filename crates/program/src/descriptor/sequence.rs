@@ -36,9 +36,14 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .layout(Layout::Table { w: dw, y: dy })
                 .accumulates(*accumulate)
         }
-        Kernel::Positions { x, y, place, low } => {
+        Kernel::Positions {
+            x,
+            y,
+            distribution,
+            halo_low,
+        } => {
             let operands = [read("x", x), write("y", y).like("x", x)];
-            Descriptor::new("positions", each(y, 1), operands).placed(place, low)
+            Descriptor::new("positions", each(y, 1), operands).placed(distribution, halo_low)
         }
         Kernel::AttentionForward {
             q,

@@ -3,7 +3,7 @@
 use super::packet::Packet;
 use crate::RunError;
 use crate::lines::Lines;
-use partita_program::{Dtype, Lane, Room, Staging, packet_bytes};
+use partita_program::{Dtype, Lane, PacketSize, Staging, packet_bytes};
 use partita_space::{Bytes, Rank};
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,10 +48,10 @@ impl PacketPool {
 
     /// Takes packets of these rooms for a task of a lane; takes none, and says false, where they are not
     /// all there. Panics where they would not be there if all packets were back.
-    pub fn reserve(&mut self, lane: Lane, rooms: impl Iterator<Item = Room>) -> bool {
+    pub fn reserve(&mut self, lane: Lane, sizes: impl Iterator<Item = PacketSize>) -> bool {
         assert!(self.reserved.is_empty(), "tasks start one by one");
-        let sizes: Vec<usize> = rooms
-            .map(|room| packet_bytes(room).0 as usize)
+        let sizes: Vec<usize> = sizes
+            .map(|size| packet_bytes(size).0 as usize)
             .filter(|&bytes| bytes > 0)
             .collect();
         let pool = self.lane(lane);
@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn packets_hold_what_is_written_wherever_they_lie() {
         let mut pool = pool(1024);
-        let rooms = [(Dtype::F32, 3), (Dtype::I16, 40), (Dtype::F64, 5)];
-        assert!(pool.reserve(LANE, rooms.into_iter()));
+        let sizes = [(Dtype::F32, 3), (Dtype::I16, 40), (Dtype::F64, 5)];
+        assert!(pool.reserve(LANE, sizes.into_iter()));
         let mut floats = pool.blank(Dtype::F32, 3);
         let mut wide = pool.blank(Dtype::F64, 5);
         let mut short = pool.blank(Dtype::I16, 40);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// samples over `data=8`: ranks 2 to 5 and 8 to 11, `first` 2, in runs of 4 with a jump of 6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "Fields")]
-pub struct Grid {
+pub struct Submesh {
     extents: [u32; 7],
     strides: [u32; 7],
     first: u32,
@@ -31,7 +31,7 @@ struct Fields {
     jump: u32,
 }
 
-impl TryFrom<Fields> for Grid {
+impl TryFrom<Fields> for Submesh {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<Self, String> {
@@ -42,7 +42,7 @@ impl TryFrom<Fields> for Grid {
             run,
             jump,
         } = fields;
-        let grid = Self {
+        let submesh = Self {
             extents,
             strides,
             first,
@@ -69,7 +69,7 @@ impl TryFrom<Fields> for Grid {
             last.saturating_add(u64::from(step.0 - 1) * u64::from(step.1))
         });
         if last < Mesh::RANKS_MAX as u64 {
-            Ok(grid)
+            Ok(submesh)
         } else {
             Err(format!(
                 "a grid reaches to rank {last}; at most {} ranks are possible",
@@ -79,7 +79,7 @@ impl TryFrom<Fields> for Grid {
     }
 }
 
-impl Grid {
+impl Submesh {
     /// A mesh of consecutive ranks from `first` on, repeated `copies` times along `data` with `jump`
     /// ranks from one copy to the next.
     pub fn repeated(mesh: &Mesh, first: Rank, copies: usize, jump: usize) -> Self {
@@ -172,8 +172,8 @@ impl Grid {
 
     /// All ranks, in the order of the mesh.
     pub fn ranks(&self) -> impl Iterator<Item = Rank> {
-        let (grid, mesh) = (*self, self.mesh());
-        (0..mesh.ranks()).map(move |at| grid.rank(&mesh.coord(at)))
+        let (submesh, mesh) = (*self, self.mesh());
+        (0..mesh.ranks()).map(move |at| submesh.rank(&mesh.coord(at)))
     }
 
     /// All ranks that differ from one of its ranks only along `axes`, in the order of the mesh.
@@ -205,27 +205,27 @@ impl Grid {
 mod tests {
     use super::*;
 
-    fn check(grid: &Grid, ranks: usize, expected: &[Rank]) {
-        assert_eq!(grid.ranks().collect::<Vec<_>>(), expected, "{grid:?}");
+    fn check(submesh: &Submesh, ranks: usize, expected: &[Rank]) {
+        assert_eq!(submesh.ranks().collect::<Vec<_>>(), expected, "{submesh:?}");
         for rank in 0..ranks {
-            let coord = grid.coord(rank);
+            let coord = submesh.coord(rank);
             assert_eq!(
                 coord.is_some(),
                 expected.contains(&rank),
-                "{rank} of {grid:?}"
+                "{rank} of {submesh:?}"
             );
             if let Some(coord) = coord {
-                assert_eq!(grid.rank(&coord), rank);
+                assert_eq!(submesh.rank(&coord), rank);
             }
         }
     }
 
     #[test]
     fn grids_that_are_read_have_ranks() {
-        let grid = Grid::repeated(&Mesh::new([4, 1, 2, 1, 1, 1, 1]), 2, 2, 10);
-        assert_eq!(grid.last(), 19);
-        let text = serde_json::to_string(&grid).unwrap();
-        assert_eq!(serde_json::from_str::<Grid>(&text).unwrap(), grid);
+        let submesh = Submesh::repeated(&Mesh::new([4, 1, 2, 1, 1, 1, 1]), 2, 2, 10);
+        assert_eq!(submesh.last(), 19);
+        let text = serde_json::to_string(&submesh).unwrap();
+        assert_eq!(serde_json::from_str::<Submesh>(&text).unwrap(), submesh);
         for (from, to) in [
             ("\"run\":4", "\"run\":0"),
             ("\"run\":4", "\"run\":3"),
@@ -237,7 +237,7 @@ mod tests {
         ] {
             assert!(text.contains(from), "{from} in {text}");
             let wrong = text.replacen(from, to, 1);
-            assert!(serde_json::from_str::<Grid>(&wrong).is_err(), "{wrong}");
+            assert!(serde_json::from_str::<Submesh>(&wrong).is_err(), "{wrong}");
         }
     }
 
@@ -245,16 +245,16 @@ mod tests {
     fn ranks_and_coordinates_of_a_grid_are_inverse() {
         let square = Mesh::new([1, 1, 2, 2, 1, 1, 1]);
         check(
-            &Grid::repeated(&square, 0, 2, 6),
+            &Submesh::repeated(&square, 0, 2, 6),
             12,
             &[0, 1, 2, 3, 6, 7, 8, 9],
         );
         let samples = Mesh::new([4, 1, 1, 1, 1, 1, 1]);
-        let repeated = Grid::repeated(&samples, 2, 2, 6);
+        let repeated = Submesh::repeated(&samples, 2, 2, 6);
         check(&repeated, 12, &[2, 3, 4, 5, 8, 9, 10, 11]);
         assert_eq!(repeated.mesh().extent(Axis::Data), 8);
         check(&repeated.shifted(-2), 12, &[0, 1, 2, 3, 6, 7, 8, 9]);
-        let all = Grid::repeated(&Mesh::new([2, 1, 2, 1, 1, 1, 3]), 0, 1, 12);
+        let all = Submesh::repeated(&Mesh::new([2, 1, 2, 1, 1, 1, 3]), 0, 1, 12);
         check(
             &all.slice(Axis::Branch, 1, 2),
             12,

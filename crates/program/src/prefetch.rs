@@ -4,15 +4,15 @@ use crate::{Body, Dtype, Item, Load, Work};
 use partita_space::Bytes;
 
 /// Pieces that wait for the rank; reading goes on while it computes, but not far ahead of it.
-pub const WAITING_MAX: usize = 2;
+pub const FILLED_PIECES_MAX: usize = 2;
 /// Buffers for pieces: those that wait, and the one that is being filled.
-pub const BUFFERS_MAX: usize = WAITING_MAX + 1;
+pub const PIECE_BUFFERS_MAX: usize = FILLED_PIECES_MAX + 1;
 /// Small samples share a piece of up to so many bytes: to hand one over and to wake the rank takes
 /// longer than to read it.
 const PIECE_BYTES: usize = 1 << 18;
 
 /// Samples in a piece, where the rank's part of one has so many bytes.
-pub fn at_once(bytes: usize) -> usize {
+pub fn samples_per_piece(bytes: usize) -> usize {
     (PIECE_BYTES / bytes.max(1)).max(1)
 }
 
@@ -45,8 +45,8 @@ pub(crate) fn load_bytes(body: &Body, load: &Load) -> Bytes {
         Item::Target => (Dtype::F32.size() as u64, Dtype::I16.size() as u64),
     };
     let bytes = elements * element;
-    let at_once = at_once(bytes as usize) as u64;
-    let pieces = samples.div_ceil(at_once).min(BUFFERS_MAX as u64);
+    let at_once = samples_per_piece(bytes as usize) as u64;
+    let pieces = samples.div_ceil(at_once).min(PIECE_BUFFERS_MAX as u64);
     let piece = at_once.min(samples) * elements;
     let mut held = pieces * piece * element;
     // A sample that is read apart from its piece: labels always, others where they share a piece.

@@ -5,7 +5,7 @@ use partita_space::{Bytes, Coord, Mesh};
 
 /// What memory of a rank is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heading {
+pub enum MemoryCategory {
     /// Parameters and running statistics, and forms of them that kernels want.
     Weights,
     /// Moments of the optimizer.
@@ -19,23 +19,23 @@ pub enum Heading {
     /// Their gradients, a rank's own part.
     ActivationGradients,
     /// What is held around the own part of either: halos that messages bring, and padding.
-    Frames,
+    Halos,
     /// Scratch of kernels, and sums over ranks.
     Scratch,
     /// What lies between buffers when most is held.
     Gaps,
 }
 
-impl Heading {
+impl MemoryCategory {
     /// All, in the order of the bars.
-    pub const ALL: [Heading; 9] = [
+    pub const ALL: [MemoryCategory; 9] = [
         Self::Weights,
         Self::Optimizer,
         Self::Gradients,
         Self::Samples,
         Self::Activations,
         Self::ActivationGradients,
-        Self::Frames,
+        Self::Halos,
         Self::Scratch,
         Self::Gaps,
     ];
@@ -62,27 +62,27 @@ impl Heading {
             Self::Samples => "samples as read",
             Self::Activations => "activations",
             Self::ActivationGradients => "their gradients",
-            Self::Frames => "halos and padding",
+            Self::Halos => "halos and padding",
             Self::Scratch => "workspace and sums",
             Self::Gaps => "gaps",
         }
     }
 }
 
-/// Bytes under each of [`Heading::ALL`]; they sum to the arena.
-pub type Itemized = [Bytes; 9];
+/// Bytes under each of [`MemoryCategory::ALL`]; they sum to the arena.
+pub type MemoryBreakdown = [Bytes; 9];
 
 /// What the rank at `coord` holds when it holds most.
-pub fn itemize_body(body: &Body, mesh: &Mesh, coord: &Coord) -> Itemized {
-    let mut items = Itemized::default();
+pub fn memory_breakdown(body: &Body, mesh: &Mesh, coord: &Coord) -> MemoryBreakdown {
+    let mut items = MemoryBreakdown::default();
     for id in live_at_peak(body) {
         let buffer = body.buffer(id);
-        let frame = frame(buffer, mesh, coord);
-        items[Heading::of(buffer.role) as usize] += Bytes(buffer.bytes().0 - frame.0);
-        items[Heading::Frames as usize] += frame;
+        let halo = halo_bytes(buffer, mesh, coord);
+        items[MemoryCategory::of(buffer.role) as usize] += Bytes(buffer.bytes().0 - halo.0);
+        items[MemoryCategory::Halos as usize] += halo;
     }
     let sum: Bytes = items.iter().copied().sum();
-    items[Heading::Gaps as usize] = Bytes(body.arena.0.saturating_sub(sum.0));
+    items[MemoryCategory::Gaps as usize] = Bytes(body.arena.0.saturating_sub(sum.0));
     items
 }
 
@@ -130,21 +130,21 @@ pub fn live_at_peak(body: &Body) -> Vec<BufferId> {
 }
 
 /// Bytes of a tensor's buffer around what the rank owns.
-fn frame(buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> Bytes {
-    let Some(home) = &buffer.home else {
+fn halo_bytes(buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> Bytes {
+    let Some(tensor) = &buffer.tensor else {
         return Bytes(0);
     };
-    let is_tensor = match Heading::of(buffer.role) {
-        Heading::Activations | Heading::ActivationGradients => true,
-        Heading::Weights
-        | Heading::Optimizer
-        | Heading::Gradients
-        | Heading::Samples
-        | Heading::Frames
-        | Heading::Scratch
-        | Heading::Gaps => false,
+    let is_tensor = match MemoryCategory::of(buffer.role) {
+        MemoryCategory::Activations | MemoryCategory::ActivationGradients => true,
+        MemoryCategory::Weights
+        | MemoryCategory::Optimizer
+        | MemoryCategory::Gradients
+        | MemoryCategory::Samples
+        | MemoryCategory::Halos
+        | MemoryCategory::Scratch
+        | MemoryCategory::Gaps => false,
     };
-    let owned = home.place.owned(mesh, coord).volume();
+    let owned = tensor.distribution.owned(mesh, coord).volume();
     let all = buffer.dims.iter().product::<usize>();
     if is_tensor {
         Bytes((all.saturating_sub(owned) * buffer.dtype.size()) as u64)
