@@ -8,14 +8,16 @@ use crate::planning::PlanningError;
 use partita_lower::{Request, Strategy};
 use partita_oracle::closed::Wire;
 use partita_oracle::{Costs, MeasuredCosts, Prediction, predict, rank_seconds};
-use partita_plan::{Candidate, Floor, Known, PlanError, PlanRequest, StageCosts, balance, plan};
+use partita_plan::{
+    Candidate, FixedCosts, LowerBound, PlanError, PlanRequest, StageCosts, balance, plan,
+};
 use partita_program::{Body, Program};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;
 
 /// How many times longer than the best one a strategy may take by the closed forms and still be lowered:
 /// twice what any that was best took in trials of models, machines, ranks and mini-batches.
-const FAR: f64 = 3.0;
+const PRUNE_FACTOR: f64 = 3.0;
 
 /// All strategies for a number of ranks on a machine whose costs are known: those that fit `memory` by the
 /// time of a step, shortest first, then those refused.
@@ -28,7 +30,7 @@ pub fn search(
     memory: Bytes,
     costs: &dyn Costs,
 ) -> Result<Vec<Candidate>, PlanningError> {
-    let floor = |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, costs);
+    let lower_bound = |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, costs);
     let cost = |program: &Program| {
         Ok(predict(
             program,
@@ -43,8 +45,8 @@ pub fn search(
         training,
         ranks,
         memory,
-        &floor,
-        &Known(costs),
+        &lower_bound,
+        &FixedCosts(costs),
         &cost,
     )
 }
@@ -58,11 +60,19 @@ pub fn search_here(
     here: LocalMachine<'_>,
 ) -> Result<Vec<Candidate>, PlanningError> {
     let here = RefCell::new(here);
-    let floor =
+    let lower_bound =
         |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, &here.borrow().known());
     let cost = |program: &Program| Ok(here.borrow_mut().predict(program, false)?);
     let stages = MeasuredStages::new(&here);
-    ranked(context, training, ranks, memory, &floor, &stages, &cost)
+    ranked(
+        context,
+        training,
+        ranks,
+        memory,
+        &lower_bound,
+        &stages,
+        &cost,
+    )
 }
 
 /// The strategy with layers for all stages. Layers that are left open are chosen so that a step is predicted
@@ -75,7 +85,7 @@ pub fn staged(
     memory: Bytes,
     costs: &dyn Costs,
 ) -> Result<Strategy, PlanningError> {
-    balanced(context, training, memory, &Known(costs))
+    balanced(context, training, memory, &FixedCosts(costs))
 }
 
 /// The same on this machine, measuring what is missing; of more ranks than can be measured here as if
@@ -131,11 +141,11 @@ impl MeasuredStages<'_, '_> {
     fn measured<T>(
         &self,
         program: &Program,
-        with: impl Fn(Known<'_>) -> Result<T, String>,
+        with: impl Fn(FixedCosts<'_>) -> Result<T, String>,
     ) -> Result<T, String> {
         let costs = self.here.borrow_mut().costs(program);
         let costs = costs.map_err(|error| error.to_string())?;
-        let found = with(Known(&costs));
+        let found = with(FixedCosts(&costs));
         self.costs.replace(costs);
         found
     }
@@ -147,7 +157,7 @@ impl StageCosts for MeasuredStages<'_, '_> {
     }
 
     fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds {
-        Known(&*self.costs.borrow()).message(from, to, bytes)
+        FixedCosts(&*self.costs.borrow()).message(from, to, bytes)
     }
 
     fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
@@ -155,7 +165,7 @@ impl StageCosts for MeasuredStages<'_, '_> {
     }
 
     fn ring(&self, members: &[Rank]) -> Wire {
-        Known(&*self.costs.borrow()).ring(members)
+        FixedCosts(&*self.costs.borrow()).ring(members)
     }
 }
 
@@ -164,7 +174,7 @@ fn ranked(
     training: Request<'_>,
     ranks: usize,
     memory: Bytes,
-    floor: &Floor<'_>,
+    lower_bound: &LowerBound<'_>,
     stages: &dyn StageCosts,
     cost: &dyn Fn(&Program) -> Result<Prediction, PlanningError>,
 ) -> Result<Vec<Candidate>, PlanningError> {
@@ -174,8 +184,8 @@ fn ranked(
         training,
         ranks,
         memory,
-        floor,
-        far: FAR,
+        lower_bound,
+        prune_factor: PRUNE_FACTOR,
         cost: &|program| {
             if failure.borrow().is_some() {
                 return Err("no cost".to_owned());

@@ -10,7 +10,7 @@ const SHARES: [[usize; 2]; 7] = [[2, 1], [1, 2], [4, 1], [1, 4], [2, 2], [8, 1],
 /// Extents of the axis of branches, or of that of filters in pairs, that are tried.
 const GROUPS: [usize; 3] = [2, 4, 8];
 /// Poolings after which the ranks of a sample may go over to filters, counted from the last.
-const LATE_POOLS: usize = 2;
+const LATE_POOLINGS: usize = 2;
 
 /// The strategies that are tried for a model: every hybrid of data and spatial parallelism, some of
 /// them with a share of the ranks on filters or channels, in pairs where there is attention, or on
@@ -27,7 +27,9 @@ pub fn candidates(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
         let shares = filters * channels;
         if ranks.is_multiple_of(shares) {
             let rest = descending(ranks / shares, rank);
-            more.extend(rest.map(|one| shared(graph, &one, [filters, channels])));
+            more.extend(
+                rest.map(|one| with_filters_and_channels(graph, &one, [filters, channels])),
+            );
         }
     }
     for groups in GROUPS {
@@ -36,20 +38,20 @@ pub fn candidates(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
             more.extend(rest.map(|one| with(&one, Axis::Branch, groups)));
         }
     }
-    let rows = rows(graph);
+    let row_parallel_layers = row_parallel_layers(graph);
     for filters in GROUPS {
-        if ranks.is_multiple_of(filters) && !rows.is_empty() {
+        if ranks.is_multiple_of(filters) && !row_parallel_layers.is_empty() {
             let rest = descending(ranks / filters, rank);
             more.extend(rest.map(|one| {
                 let mut paired = with(&one, Axis::Filter, filters);
-                paired.layers.clone_from(&rows);
+                paired.layers.clone_from(&row_parallel_layers);
                 paired
             }));
         }
     }
     for one in descending(ranks, rank).filter(is_split) {
-        let seams = seams(graph).into_iter();
-        more.extend(seams.map(|seam| late(graph, &one, seam)));
+        let transitions = transitions(graph).into_iter();
+        more.extend(transitions.map(|transition| with_late_filters(graph, &one, transition)));
     }
     all.extend(
         more.into_iter()
@@ -85,20 +87,20 @@ fn with(strategy: &Strategy, axis: Axis, extent: usize) -> Strategy {
 /// What makes pairs of the layers of a transformer, of which the first gives its filters where they lie
 /// and the second reads them as channels there: behind attention, and behind a layer whose filters only
 /// an activation changes. As one choice, where their names end alike and no others do.
-fn rows(graph: &Graph) -> Vec<LayerChoice> {
+fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
     let has_attention = graph
         .nodes
         .iter()
         .any(|node| matches!(node.op, Op::Attention { .. }));
-    let mut is_row = vec![false; graph.nodes.len()];
+    let mut is_row_parallel = vec![false; graph.nodes.len()];
     // Whether filters lie split that a layer gave.
     let mut is_split = vec![false; graph.nodes.len()];
     for (at, node) in graph.nodes.iter().enumerate().filter(|_| has_attention) {
         let input = node.inputs.first().map_or(0, |input| input.0);
         match node.op {
             Op::Linear { .. } | Op::Convolution(_) => {
-                is_row[at] = is_split[input];
-                is_split[at] = !is_row[at];
+                is_row_parallel[at] = is_split[input];
+                is_split[at] = !is_row_parallel[at];
             }
             Op::Attention { .. } => is_split[at] = node.inputs.iter().all(|id| is_split[id.0]),
             Op::LeakyRelu { .. } | Op::Activation(_) | Op::Dropout { .. } => {
@@ -124,7 +126,7 @@ fn rows(graph: &Graph) -> Vec<LayerChoice> {
             .nodes
             .iter()
             .map(|node| node.name.as_str())
-            .zip(&is_row)
+            .zip(&is_row_parallel)
     };
     let choice = |name: &str| {
         let mut dims = [None; 6];
@@ -138,14 +140,14 @@ fn rows(graph: &Graph) -> Vec<LayerChoice> {
         }
     };
     let mut all: Vec<&str> = names()
-        .filter(|(_, is_row)| **is_row)
+        .filter(|(_, is_row_parallel)| **is_row_parallel)
         .map(|(name, _)| name)
         .collect();
     let end = all
         .first()
         .and_then(|name| name.rfind('.').map(|at| &name[at..]));
     if let Some(end) = end
-        && names().all(|(name, is_row)| name.ends_with(end) == *is_row)
+        && names().all(|(name, is_row_parallel)| name.ends_with(end) == *is_row_parallel)
     {
         return vec![choice(&format!("*{end}"))];
     }
@@ -154,42 +156,50 @@ fn rows(graph: &Graph) -> Vec<LayerChoice> {
 }
 
 /// With the filters and channels of layers split, where there are enough of them.
-fn shared(graph: &Graph, strategy: &Strategy, [filters, channels]: [usize; 2]) -> Strategy {
+fn with_filters_and_channels(
+    graph: &Graph,
+    strategy: &Strategy,
+    [filters, channels]: [usize; 2],
+) -> Strategy {
     let extent = |axis| strategy.extent(axis);
     let [depth, height, width] = SPATIAL.map(extent);
     let data = extent(Axis::Data);
-    let mut shared = Strategy::of([data, depth, height, width, filters, channels, 1]);
+    let mut split = Strategy::of([data, depth, height, width, filters, channels, 1]);
     let parts = filters * channels;
-    shared.layers = whole(graph, |layer| layer.0 < parts || layer.1 < parts);
-    shared
+    split.layers = unsplit_narrow_layers(graph, |layer| layer.0 < parts || layer.1 < parts);
+    split
 }
 
 /// With the ranks of a sample on filters from a layer on, where there are enough of them.
-fn late(graph: &Graph, strategy: &Strategy, seam: NodeId) -> Strategy {
+fn with_late_filters(graph: &Graph, strategy: &Strategy, transition: NodeId) -> Strategy {
     let wide: Vec<Axis> = SPATIAL
         .into_iter()
         .filter(|&axis| strategy.extent(axis) > 1)
         .collect();
     let parts = wide.iter().map(|&axis| strategy.extent(axis)).product();
     let mut dims = [None; 6];
-    let is_linear = matches!(graph.node(seam).op, Op::Linear { .. });
+    let is_linear = matches!(graph.node(transition).op, Op::Linear { .. });
     for dim in [LayerDim::D, LayerDim::H, LayerDim::W] {
         dims[dim as usize] = (!is_linear && wide.contains(&dim.axis())).then_some(AxisList::NONE);
     }
     dims[LayerDim::F as usize] = Some(AxisList::of(wide));
     let mut late = strategy.clone();
     late.layers.push(LayerChoice {
-        from: graph.node(seam).name.clone(),
+        from: graph.node(transition).name.clone(),
         to: String::new(),
         dims,
         ..LayerChoice::default()
     });
-    late.layers.extend(whole(graph, |layer| layer.0 < parts));
+    late.layers
+        .extend(unsplit_narrow_layers(graph, |layer| layer.0 < parts));
     late
 }
 
 /// Choices that leave the filters and channels of some layers whole, by how many there are.
-fn whole(graph: &Graph, is_narrow: impl Fn((usize, usize)) -> bool) -> Vec<LayerChoice> {
+fn unsplit_narrow_layers(
+    graph: &Graph,
+    is_narrow: impl Fn((usize, usize)) -> bool,
+) -> Vec<LayerChoice> {
     let mut choices = Vec::new();
     for node in &graph.nodes {
         // What the first layer reads is whole anyway, as is the one channel of an embedding.
@@ -216,7 +226,7 @@ fn whole(graph: &Graph, is_narrow: impl Fn((usize, usize)) -> bool) -> Vec<Layer
 
 /// Layers at which the ranks of a sample may go over to filters: those behind the last poolings, and
 /// the first linear layer; none of what only an auxiliary loss reads.
-fn seams(graph: &Graph) -> Vec<NodeId> {
+fn transitions(graph: &Graph) -> Vec<NodeId> {
     let is_evaluated = graph.is_evaluated();
     let ids = (0..graph.nodes.len()).filter(|&id| is_evaluated[id]);
     let nodes = || ids.clone().map(NodeId);
@@ -227,9 +237,9 @@ fn seams(graph: &Graph) -> Vec<NodeId> {
         let mut readers = nodes().filter(|&id| graph.node(id).inputs.contains(pool));
         readers.find(|&id| matches!(graph.node(id).op, Op::Convolution(_)))
     });
-    let mut seams: Vec<NodeId> = readers.take(LATE_POOLS).collect();
-    seams.extend(nodes().find(|&id| matches!(graph.node(id).op, Op::Linear { .. })));
-    seams
+    let mut transitions: Vec<NodeId> = readers.take(LATE_POOLINGS).collect();
+    transitions.extend(nodes().find(|&id| matches!(graph.node(id).op, Op::Linear { .. })));
+    transitions
 }
 
 /// Every hybrid of data and spatial parallelism for a number of ranks: all ordered factorizations over

@@ -1,7 +1,7 @@
 //! A model as the closed forms of the oracle see it: a table of its layers, and which form a strategy has.
 
 use crate::candidates::SPATIAL;
-use crate::layers::{LayersError, StageCosts, origins};
+use crate::layers::{LayersError, StageCosts, nodes_of_tasks};
 use partita_graph::{Graph, Node, Op};
 use partita_lower::{LayerDim, Request, Shard, Strategy, lower_rank};
 use partita_oracle::closed::{Estimate, LayerRow, Split, Table, Wires, of_mixture};
@@ -27,7 +27,7 @@ pub fn closed_form(
     costs: &dyn StageCosts,
 ) -> Result<Option<ClosedForm>, String> {
     let ranks = training.strategy.ranks();
-    let forms = Forms::new(training, ranks, costs).map_err(|error| match error {
+    let forms = ClosedForms::new(training, ranks, costs).map_err(|error| match error {
         LayersError::Lower(error) => error.to_string(),
         LayersError::Cost(unknown) => unknown,
     })?;
@@ -36,7 +36,7 @@ pub fn closed_form(
 
 /// A table of layers for all strategies of a number of ranks. A layer with weights is a row with all that
 /// follows up to the next one.
-pub(crate) struct Forms<'a> {
+pub(crate) struct ClosedForms<'a> {
     graph: &'a Graph,
     costs: &'a dyn StageCosts,
     batch: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Forms<'a> {
     nodes: Vec<Range<usize>>,
 }
 
-impl<'a> Forms<'a> {
+impl<'a> ClosedForms<'a> {
     /// Errors: a kernel that the menu lacks, a cost that cannot be had.
     pub fn new(
         training: &Request<'a>,
@@ -77,7 +77,12 @@ impl<'a> Forms<'a> {
         }
         let body = &program.bodies[0];
         let per_sample = 1.0 / samples as f64;
-        for ((task, seconds), node) in body.tasks.iter().zip(seconds).zip(origins(graph, body)) {
+        for ((task, seconds), node) in body
+            .tasks
+            .iter()
+            .zip(seconds)
+            .zip(nodes_of_tasks(graph, body))
+        {
             let row = &mut rows[row_of[node]];
             match (task.work.lane(), task.origin.phase) {
                 (Lane::Compute, Phase::Load | Phase::Forward | Phase::Report) => {
@@ -113,7 +118,7 @@ impl<'a> Forms<'a> {
     /// About how long a step takes: by the form of the strategy; of a mixture of forms the computation, in
     /// equal parts, and the longer of the communications of samples with positions and with filters. Ranks
     /// of branches count as if they had samples, channels as filters, the larger of both.
-    pub fn about(&self, strategy: &Strategy) -> Option<Seconds> {
+    pub fn approximate_seconds(&self, strategy: &Strategy) -> Option<Seconds> {
         if let Some(form) = self.of(strategy) {
             return Some(form.estimate.seconds());
         }
@@ -257,14 +262,14 @@ impl<'a> Forms<'a> {
 /// Whether all layers are split alike, but for those too narrow for the filters and channels.
 fn is_whole(strategy: &Strategy) -> bool {
     strategy.layers.iter().all(|choice| {
-        let said = LayerDim::ALL.into_iter().zip(choice.dims);
-        let mut said = said.filter_map(|(dim, axes)| Some((dim, axes?)));
+        let specified = LayerDim::ALL.into_iter().zip(choice.dims);
+        let mut specified = specified.filter_map(|(dim, axes)| Some((dim, axes?)));
         let is_narrow = |(dim, axes): (LayerDim, AxisList)| match dim {
             LayerDim::C | LayerDim::F => axes.is_empty(),
             LayerDim::N | LayerDim::D | LayerDim::H | LayerDim::W => false,
         };
         let is_own = choice.recompute.is_some() || choice.halo.is_some();
-        !is_own && said.all(is_narrow)
+        !is_own && specified.all(is_narrow)
     })
 }
 

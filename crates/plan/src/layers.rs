@@ -32,21 +32,21 @@ pub trait StageCosts {
     /// What a link takes between two ranks.
     fn pair(&self, from: Rank, to: Rank) -> Wire {
         let empty = self.message(from, to, Bytes(0));
-        let long = self.message(from, to, LONG);
+        let long = self.message(from, to, LONG_MESSAGE);
         Wire {
             start: empty,
-            byte: Seconds((long - empty).0.max(0.0) / LONG.0 as f64),
+            byte: Seconds((long - empty).0.max(0.0) / LONG_MESSAGE.0 as f64),
         }
     }
 }
 
 /// A message long enough to tell the time of a byte.
-const LONG: Bytes = Bytes(1 << 20);
+const LONG_MESSAGE: Bytes = Bytes(1 << 20);
 
 /// Costs that are known before the program is.
-pub struct Known<'a>(pub &'a dyn Costs);
+pub struct FixedCosts<'a>(pub &'a dyn Costs);
 
-impl StageCosts for Known<'_> {
+impl StageCosts for FixedCosts<'_> {
     fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
         Ok(task_seconds(
             program.body(rank),
@@ -87,27 +87,27 @@ const LONG_SUM: Bytes = Bytes(1 << 26);
 pub(crate) struct Layers {
     forward: Vec<f64>,
     backward: Vec<f64>,
-    once: Vec<f64>,
-    lasting: Vec<f64>,
+    per_step: Vec<f64>,
+    persistent: Vec<f64>,
     state: Vec<f64>,
-    kept: Vec<f64>,
+    activations: Vec<f64>,
 }
 
 /// What some layers take.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Share {
+pub(crate) struct LayerCost {
     /// Seconds of the forward pass of a micro-batch.
     pub forward: f64,
     /// Seconds of its backward pass.
     pub backward: f64,
     /// Seconds that come once in a step.
-    pub once: f64,
+    pub per_step: f64,
     /// Bytes of parameters and all that belongs to them.
-    pub lasting: f64,
+    pub persistent: f64,
     /// Bytes of these that the optimizer keeps.
     pub state: f64,
     /// Bytes that a micro-batch keeps for its backward pass.
-    pub kept: f64,
+    pub activations: f64,
 }
 
 impl Layers {
@@ -144,26 +144,26 @@ impl Layers {
             kind: ProgramKind::Train,
             ..*training
         };
-        let rank = middle(&strategy.mesh());
+        let rank = middle_rank(&strategy.mesh());
         let program = of_one_rank(&request, rank)?;
         let delays = costs.delays(&program, rank).map_err(LayersError::Cost)?;
         Ok(Self::of(training.graph, &program.bodies[0], &delays, parts))
     }
 
     fn of(graph: &Graph, body: &Body, delays: &[Seconds], parts: f64) -> Self {
-        let origins = origins(graph, body);
+        let nodes_of_tasks = nodes_of_tasks(graph, body);
         let nodes = graph.nodes.len();
-        let mut each = vec![Share::default(); nodes];
-        for ((task, delay), &node) in body.tasks.iter().zip(delays).zip(&origins) {
-            let share = &mut each[node];
+        let mut each = vec![LayerCost::default(); nodes];
+        for ((task, delay), &node) in body.tasks.iter().zip(delays).zip(&nodes_of_tasks) {
+            let cost = &mut each[node];
             match task.origin.phase {
-                Phase::Load | Phase::Forward | Phase::Report => share.forward += delay.0,
-                Phase::Backward => share.backward += delay.0,
-                Phase::Reduce | Phase::Update => share.once += delay.0,
+                Phase::Load | Phase::Forward | Phase::Report => cost.forward += delay.0,
+                Phase::Backward => cost.backward += delay.0,
+                Phase::Reduce | Phase::Update => cost.per_step += delay.0,
             }
         }
-        for (node, bytes) in kept(body, &origins) {
-            each[node].kept += bytes;
+        for (node, bytes) in activations(body, &nodes_of_tasks) {
+            each[node].activations += bytes;
         }
         let roles = [
             Role::Parameter,
@@ -171,39 +171,39 @@ impl Layers {
             Role::Optimizer,
             Role::Gradient,
         ];
-        let lasting: Bytes = roles.iter().map(|&role| body.bytes_of(role)).sum();
+        let persistent: Bytes = roles.iter().map(|&role| body.bytes_of(role)).sum();
         let state = body.bytes_of(Role::Optimizer);
-        for (node, share) in lasting_shares(graph) {
-            each[node].lasting += share * lasting.0 as f64;
-            each[node].state += share * state.0 as f64;
+        for (node, fraction) in parameter_fractions(graph) {
+            each[node].persistent += fraction * persistent.0 as f64;
+            each[node].state += fraction * state.0 as f64;
         }
-        let sums = |of: &dyn Fn(&Share) -> f64| {
+        let sums = |of: &dyn Fn(&LayerCost) -> f64| {
             let mut sums = vec![0.0];
-            for share in &each {
-                sums.push(sums[sums.len() - 1] + of(share) / parts);
+            for cost in &each {
+                sums.push(sums[sums.len() - 1] + of(cost) / parts);
             }
             sums
         };
         Self {
-            forward: sums(&|share| share.forward),
-            backward: sums(&|share| share.backward),
-            once: sums(&|share| share.once),
-            lasting: sums(&|share| share.lasting),
-            state: sums(&|share| share.state),
-            kept: sums(&|share| share.kept),
+            forward: sums(&|cost| cost.forward),
+            backward: sums(&|cost| cost.backward),
+            per_step: sums(&|cost| cost.per_step),
+            persistent: sums(&|cost| cost.persistent),
+            state: sums(&|cost| cost.state),
+            activations: sums(&|cost| cost.activations),
         }
     }
 
     /// What a range of layers takes.
-    pub fn share(&self, range: &Range<usize>) -> Share {
+    pub fn cost(&self, range: &Range<usize>) -> LayerCost {
         let of = |sums: &[f64]| sums[range.end] - sums[range.start];
-        Share {
+        LayerCost {
             forward: of(&self.forward),
             backward: of(&self.backward),
-            once: of(&self.once),
-            lasting: of(&self.lasting),
+            per_step: of(&self.per_step),
+            persistent: of(&self.persistent),
             state: of(&self.state),
-            kept: of(&self.kept),
+            activations: of(&self.activations),
         }
     }
 }
@@ -222,12 +222,12 @@ impl From<LowerError> for LayersError {
 }
 
 /// The rank with most neighbors.
-pub(crate) fn middle(mesh: &Mesh) -> Rank {
+pub(crate) fn middle_rank(mesh: &Mesh) -> Rank {
     mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2))
 }
 
 /// The node that each task is about; what is about none goes with the task before.
-pub(crate) fn origins(graph: &Graph, body: &Body) -> Vec<usize> {
+pub(crate) fn nodes_of_tasks(graph: &Graph, body: &Body) -> Vec<usize> {
     let nodes = graph.nodes.iter().enumerate();
     let mut known: HashMap<&str, usize> = nodes
         .clone()
@@ -256,10 +256,10 @@ pub(crate) fn origins(graph: &Graph, body: &Body) -> Vec<usize> {
 }
 
 /// Bytes that live from the forward to the backward pass, by the node that makes them.
-fn kept(body: &Body, origins: &[usize]) -> Vec<(usize, f64)> {
+fn activations(body: &Body, nodes_of_tasks: &[usize]) -> Vec<(usize, f64)> {
     // Of each buffer the node that uses it first, and whether both passes do.
     let mut uses: Vec<(Option<usize>, bool)> = vec![(None, false); body.buffers.len()];
-    for (task, &node) in body.tasks.iter().zip(origins) {
+    for (task, &node) in body.tasks.iter().zip(nodes_of_tasks) {
         let is_back = task.origin.phase == Phase::Backward;
         for (view, _) in task.accesses() {
             let (first, both) = &mut uses[view.buffer.0 as usize];
@@ -270,7 +270,7 @@ fn kept(body: &Body, origins: &[usize]) -> Vec<(usize, f64)> {
         }
     }
     let buffers = body.buffers.iter().zip(uses);
-    let kept = buffers.filter_map(|(buffer, (first, both))| {
+    let activations = buffers.filter_map(|(buffer, (first, both))| {
         let is_kept = match buffer.role {
             Role::Activation | Role::Statistics => both,
             Role::Staging => true,
@@ -285,11 +285,11 @@ fn kept(body: &Body, origins: &[usize]) -> Vec<(usize, f64)> {
         };
         is_kept.then_some((first?, buffer.bytes().0 as f64))
     });
-    kept.collect()
+    activations.collect()
 }
 
 /// Which share of the parameters each node has; of shared ones the first reader.
-fn lasting_shares(graph: &Graph) -> Vec<(usize, f64)> {
+fn parameter_fractions(graph: &Graph) -> Vec<(usize, f64)> {
     let volume = |id: usize| graph.parameters[id].shape.iter().product::<usize>() as f64;
     let all: f64 = (0..graph.parameters.len()).map(volume).sum();
     let mut seen = vec![false; graph.parameters.len()];

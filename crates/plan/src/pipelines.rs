@@ -18,8 +18,8 @@ const RANKS_MAX: usize = 16;
 /// Those that do not suit the model or the mini-batch are left out, since a hybrid tells the reason.
 pub fn pipelines(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
     let mut all = Vec::new();
-    for places in shapes(graph, ranks) {
-        let own: usize = places
+    for stages in shapes(graph, ranks) {
+        let own: usize = stages
             .iter()
             .map(|stage| stage.extents.iter().product::<usize>())
             .sum();
@@ -39,13 +39,13 @@ pub fn pipelines(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
                 }
             };
             let fit = |times: &usize| {
-                fitting_micro(schedule, places.len(), times * places.len(), batch / data)
+                fitting_micro(schedule, stages.len(), times * stages.len(), batch / data)
             };
             let mut micros: Vec<usize> = wanted.iter().filter_map(fit).collect();
             micros.dedup();
             for micro in micros {
                 let mut strategy = Strategy::hybrid(data, [1; 3]);
-                strategy.stages.clone_from(&places);
+                strategy.stages.clone_from(&stages);
                 strategy.schedule = schedule;
                 strategy.micro = micro;
                 all.push(strategy);

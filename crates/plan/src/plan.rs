@@ -2,11 +2,11 @@
 
 use crate::balance::{BalanceError, Tables, balance_with};
 use crate::candidates::candidates;
-use crate::closed::Forms;
+use crate::closed::ClosedForms;
 use crate::layers::{LayersError, StageCosts};
-use crate::per_layer::Measured;
+use crate::per_layer::DistributionCosts;
 use crate::pipelines::pipelines;
-use crate::prefilter::{No, Prefilter, beaten, memory_reason};
+use crate::prefilter::{Prefilter, Rejection, memory_reason, slower_than_best};
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::Prediction;
 use partita_program::{Body, Program};
@@ -20,7 +20,7 @@ pub type Cost<'a> = dyn Fn(&Program) -> Result<Prediction, Unknown> + 'a;
 
 /// Says how long a step takes at least in which a rank of a mesh does this; [`partita_oracle::rank_seconds`] for
 /// costs at hand.
-pub type Floor<'a> = dyn Fn(&Body, Rank, &Mesh) -> Seconds + 'a;
+pub type LowerBound<'a> = dyn Fn(&Body, Rank, &Mesh) -> Seconds + 'a;
 
 /// Meshes, beside that of samples alone, on which a distribution is chosen for each layer.
 const MESHES: usize = 3;
@@ -34,10 +34,10 @@ pub struct PlanRequest<'a> {
     /// Memory that a rank may fill.
     pub memory: Bytes,
     /// Least time of a step in which a rank does this; 0 where nothing is known.
-    pub floor: &'a Floor<'a>,
+    pub lower_bound: &'a LowerBound<'a>,
     /// How many times longer than the best one a candidate may take by the closed forms and still be
     /// lowered; all are where it is infinite.
-    pub far: f64,
+    pub prune_factor: f64,
     /// How long a program takes.
     pub cost: &'a Cost<'a>,
     /// How long the stages of a pipeline take.
@@ -100,7 +100,7 @@ pub enum PlanError {
 }
 
 impl Candidate {
-    fn refused(strategy: Strategy, (refusal, reason): No) -> Self {
+    fn refused(strategy: Strategy, (refusal, reason): Rejection) -> Self {
         Self {
             strategy,
             prediction: None,
@@ -126,8 +126,8 @@ impl Candidate {
 }
 
 /// A candidate that suits the model and may fit, with the least that a step of it takes.
-struct Open {
-    floor: Seconds,
+struct Pending {
+    lower_bound: Seconds,
     strategy: Strategy,
 }
 
@@ -135,7 +135,7 @@ struct Open {
 ///
 /// A candidate is refused where the strategy does not suit the model or the mini-batch, where a rank
 /// needs more memory than it may fill, where a cost is not known, or where one rank alone, with peers
-/// that are always ready ([`PlanRequest::floor`]), takes longer than a whole step of the best candidate
+/// that are always ready ([`PlanRequest::lower_bound`]), takes longer than a whole step of the best candidate
 /// found. For the memory and the floor, two ranks are lowered on their own: the last of the mesh, which
 /// has the largest part of everything in a balanced split, and the middle one, which has most
 /// neighbors. What passes is taken in the order of the floors: where there are groups of branches, one
@@ -144,7 +144,7 @@ struct Open {
 ///
 /// Before that, closed forms say of hybrids about how long they take. The first that fits in their
 /// order that splits samples and positions alone is costed at once. Those that take
-/// [`PlanRequest::far`] times as long by them are not lowered at all, and of the others the second rank
+/// [`PlanRequest::prune_factor`] times as long by them are not lowered at all, and of the others the second rank
 /// only where the first takes less than a step of the best.
 ///
 /// Pipelines come after all others, in the order of what their stages take if links are always free, in
@@ -154,22 +154,22 @@ struct Open {
 pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     let mut ranking = Ranking {
         request,
-        costed: Vec::new(),
+        evaluated: Vec::new(),
         best: None,
         refused: Vec::new(),
-        close: Vec::new(),
+        near_misses: Vec::new(),
     };
-    let open = ranking.sieve()?;
-    ranking.weigh_all(open)?;
-    ranking.weigh_per_layer()?;
-    ranking.weigh_pipelines()?;
+    let pending = ranking.prune()?;
+    ranking.evaluate_all(pending)?;
+    ranking.evaluate_per_layer()?;
+    ranking.evaluate_pipelines()?;
     let Ranking {
-        mut costed,
+        mut evaluated,
         mut refused,
         ..
     } = ranking;
     refused.sort_by_key(|candidate| candidate.refusal);
-    if costed.is_empty() {
+    if evaluated.is_empty() {
         return Err(none_fits(request, refused));
     }
     // Of those that take as long the smallest.
@@ -178,26 +178,26 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
         let prediction = candidate.prediction.as_ref();
         prediction.map_or((f64::INFINITY, Bytes(u64::MAX)), of)
     };
-    costed.sort_by(|a, b| {
+    evaluated.sort_by(|a, b| {
         let (a, b) = (key(a), key(b));
         a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
     });
-    costed.extend(refused);
-    Ok(costed)
+    evaluated.extend(refused);
+    Ok(evaluated)
 }
 
 /// What became of the candidates so far.
 struct Ranking<'r, 'a> {
     request: &'r PlanRequest<'a>,
-    costed: Vec<Candidate>,
+    evaluated: Vec<Candidate>,
     best: Option<(Seconds, Strategy)>,
     refused: Vec<Candidate>,
     /// Those refused only at the second look, at their groups of branches.
-    close: Vec<Strategy>,
+    near_misses: Vec<Strategy>,
 }
 
 impl Ranking<'_, '_> {
-    fn refuse(&mut self, strategy: Strategy, no: No) {
+    fn refuse(&mut self, strategy: Strategy, no: Rejection) {
         self.refused.push(Candidate::refused(strategy, no));
     }
 
@@ -210,13 +210,13 @@ impl Ranking<'_, '_> {
     }
 
     /// Those that may be best, with the least that a step of them takes.
-    fn sieve(&mut self) -> Result<Vec<Open>, PlanError> {
+    fn prune(&mut self) -> Result<Vec<Pending>, PlanError> {
         let training = &self.request.training;
         let all = candidates(training.graph, self.request.ranks, training.batch);
-        let mut all: Vec<(Option<Seconds>, Strategy)> = match self.forms()? {
-            Some(forms) => all
+        let mut all: Vec<(Option<Seconds>, Strategy)> = match self.closed_forms()? {
+            Some(closed_forms) => all
                 .into_iter()
-                .map(|one| (forms.about(&one), one))
+                .map(|one| (closed_forms.approximate_seconds(&one), one))
                 .collect(),
             None => all.into_iter().map(|one| (None, one)).collect(),
         };
@@ -224,11 +224,12 @@ impl Ranking<'_, '_> {
         let key = |seconds: &Option<Seconds>| seconds.map_or(f64::INFINITY, |one| one.0);
         all.sort_by(|a, b| key(&a.0).total_cmp(&key(&b.0)));
         let mut nearest: Option<(Seconds, Strategy)> = None;
-        let mut open = Vec::new();
+        let mut pending = Vec::new();
         for (form, strategy) in all {
-            let far = form.zip(nearest.as_ref());
-            let far = far.filter(|(form, (least, _))| form.0 > self.request.far * least.0);
-            if let Some((form, (least, near))) = far {
+            let pruned = form.zip(nearest.as_ref());
+            let pruned =
+                pruned.filter(|(form, (least, _))| form.0 > self.request.prune_factor * least.0);
+            if let Some((form, (least, near))) = pruned {
                 let reason = format!(
                     "by the closed forms a step takes about {form}, of `{near}` {least}; not costed \
                      further"
@@ -239,23 +240,26 @@ impl Ranking<'_, '_> {
             match self.prefilter().at_two_ranks(&strategy)? {
                 Ok(_) if form.is_some() && nearest.is_none() && is_plain(&strategy) => {
                     nearest = form.map(|form| (form, strategy.clone()));
-                    self.weigh(strategy)?;
+                    self.evaluate(strategy)?;
                 }
-                Ok(floor) => open.push(Open { floor, strategy }),
+                Ok(lower_bound) => pending.push(Pending {
+                    lower_bound,
+                    strategy,
+                }),
                 Err(no) => self.refuse(strategy, no),
             }
         }
-        Ok(open)
+        Ok(pending)
     }
 
     /// The closed forms, where they are to refuse something.
-    fn forms(&self) -> Result<Option<Forms<'_>>, PlanError> {
-        if self.request.far.is_infinite() {
+    fn closed_forms(&self) -> Result<Option<ClosedForms<'_>>, PlanError> {
+        if self.request.prune_factor.is_infinite() {
             return Ok(None);
         }
         let training = &self.request.training;
-        match Forms::new(training, self.request.ranks, self.request.stages) {
-            Ok(forms) => Ok(Some(forms)),
+        match ClosedForms::new(training, self.request.ranks, self.request.stages) {
+            Ok(closed_forms) => Ok(Some(closed_forms)),
             Err(LayersError::Lower(error)) => Err(error.into()),
             // It will be said of each candidate.
             Err(LayersError::Cost(_)) => Ok(None),
@@ -263,20 +267,28 @@ impl Ranking<'_, '_> {
     }
 
     /// Costs candidates that can be best.
-    fn weigh_all(&mut self, mut open: Vec<Open>) -> Result<(), PlanError> {
+    fn evaluate_all(&mut self, mut pending: Vec<Pending>) -> Result<(), PlanError> {
         // What can be fast comes first, so that the rest is passed over; equals keep their order.
-        open.sort_by(|a, b| a.floor.0.total_cmp(&b.floor.0));
-        let total = open.len();
-        for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
-            if let Some(reason) = self.best.as_ref().and_then(|best| beaten(floor, best)) {
+        pending.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
+        let total = pending.len();
+        for (index, one) in pending.into_iter().enumerate() {
+            let Pending {
+                lower_bound,
+                strategy,
+            } = one;
+            if let Some(reason) = self
+                .best
+                .as_ref()
+                .and_then(|best| slower_than_best(lower_bound, best))
+            {
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
             (self.request.progress)(&strategy, total - index);
             match self.prefilter().at_groups(&strategy)? {
-                Ok(_) => self.weigh(strategy)?,
+                Ok(_) => self.evaluate(strategy)?,
                 Err(no) => {
-                    self.close.push(strategy.clone());
+                    self.near_misses.push(strategy.clone());
                     self.refuse(strategy, no);
                 }
             }
@@ -285,14 +297,14 @@ impl Ranking<'_, '_> {
     }
 
     /// Costs a candidate.
-    fn weigh(&mut self, strategy: Strategy) -> Result<(), PlanError> {
-        match weigh(self.request, &strategy)? {
+    fn evaluate(&mut self, strategy: Strategy) -> Result<(), PlanError> {
+        match evaluate(self.request, &strategy)? {
             Ok(prediction) => {
                 let seconds = prediction.iteration_seconds;
                 if self.best.as_ref().is_none_or(|(least, _)| seconds < *least) {
                     self.best = Some((seconds, strategy.clone()));
                 }
-                self.costed.push(Candidate {
+                self.evaluated.push(Candidate {
                     strategy,
                     prediction: Some(prediction),
                     reason: None,
@@ -306,7 +318,7 @@ impl Ranking<'_, '_> {
 
     /// Chooses for each layer among the distributions on the meshes of the best candidates, and costs what is
     /// chosen.
-    fn weigh_per_layer(&mut self) -> Result<(), PlanError> {
+    fn evaluate_per_layer(&mut self) -> Result<(), PlanError> {
         let training = &self.request.training;
         let mut found: Vec<Strategy> = Vec::new();
         for mesh in self.meshes() {
@@ -314,40 +326,43 @@ impl Ranking<'_, '_> {
                 strategy: &mesh,
                 ..*training
             };
-            let measured = match Measured::new(&request, self.request.stages) {
-                Ok(measured) => measured,
+            let found_costs = match DistributionCosts::new(&request, self.request.stages) {
+                Ok(found_costs) => found_costs,
                 Err(LayersError::Cost(_)) => None,
                 Err(LayersError::Lower(error)) if error.is_of_strategy() => None,
                 Err(LayersError::Lower(error)) => return Err(error.into()),
             };
-            for strategy in measured.iter().flat_map(Measured::best) {
+            for strategy in found_costs.iter().flat_map(DistributionCosts::best) {
                 let is_known = |one: &Candidate| one.strategy == strategy;
-                let is_costed = self.costed.iter().any(is_known);
+                let is_costed = self.evaluated.iter().any(is_known);
                 let is_refused = self.refused.iter().any(is_known);
                 if !is_costed && !is_refused && !found.contains(&strategy) {
                     found.push(strategy);
                 }
             }
         }
-        let mut open = Vec::new();
+        let mut pending = Vec::new();
         for strategy in found {
             match self.prefilter().at_two_ranks(&strategy)? {
-                Ok(floor) => open.push(Open { floor, strategy }),
+                Ok(lower_bound) => pending.push(Pending {
+                    lower_bound,
+                    strategy,
+                }),
                 Err(no) => self.refuse(strategy, no),
             }
         }
-        self.weigh_all(open)
+        self.evaluate_all(pending)
     }
 
     /// Meshes of samples and positions: of samples alone, and of the best candidates or, where there are few,
     /// of those that came close.
     fn meshes(&self) -> Vec<Strategy> {
-        let mut best: Vec<&Candidate> = self.costed.iter().collect();
+        let mut best: Vec<&Candidate> = self.evaluated.iter().collect();
         let seconds = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
         best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
         let mut meshes = vec![Strategy::hybrid(self.request.ranks, [1; 3])];
         let best = best.into_iter().map(|one| &one.strategy);
-        for one in best.chain(&self.close) {
+        for one in best.chain(&self.near_misses) {
             let [data, depth, height, width, filter, channel, branch] =
                 AXES.map(|axis| one.extent(axis));
             // Ranks that share filters may have samples or filters.
@@ -361,26 +376,30 @@ impl Ranking<'_, '_> {
     }
 
     /// Finds the layers of pipelines, and costs those that can be best.
-    fn weigh_pipelines(&mut self) -> Result<(), PlanError> {
+    fn evaluate_pipelines(&mut self) -> Result<(), PlanError> {
         let training = &self.request.training;
         let mut tables = Tables::new();
-        let mut open = Vec::new();
+        let mut pending = Vec::new();
         for strategy in pipelines(training.graph, self.request.ranks, training.batch) {
             // Nothing is lowered for the memory of a step that takes longer than no time.
             match self.cut(&strategy, Seconds(0.0), &mut tables)? {
-                Ok(cut) => open.push(Open {
-                    floor: cut.0,
+                Ok(cut) => pending.push(Pending {
+                    lower_bound: cut.0,
                     strategy,
                 }),
                 Err(no) => self.refuse(strategy, no),
             }
         }
-        open.sort_by(|a, b| a.floor.0.total_cmp(&b.floor.0));
-        let total = open.len();
-        for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
-            if let Some((least, best)) = self.best.as_ref().filter(|best| floor > best.0) {
+        pending.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
+        let total = pending.len();
+        for (index, one) in pending.into_iter().enumerate() {
+            let Pending {
+                lower_bound,
+                strategy,
+            } = one;
+            if let Some((least, best)) = self.best.as_ref().filter(|best| lower_bound > best.0) {
                 let reason = format!(
-                    "its stages take about {floor}, longer than a whole step of \
+                    "its stages take about {lower_bound}, longer than a whole step of \
                      `{best}` ({least}); not costed further"
                 );
                 self.refuse(strategy, (Refusal::Slower, reason));
@@ -388,7 +407,7 @@ impl Ranking<'_, '_> {
             }
             (self.request.progress)(&strategy, total - index);
             match self.cut(&strategy, Seconds(f64::INFINITY), &mut tables)? {
-                Ok((_, cut)) => self.weigh(cut)?,
+                Ok((_, cut)) => self.evaluate(cut)?,
                 Err(no) => self.refuse(strategy, no),
             }
         }
@@ -401,7 +420,7 @@ impl Ranking<'_, '_> {
         strategy: &Strategy,
         most: Seconds,
         tables: &mut Tables,
-    ) -> Result<Result<(Seconds, Strategy), No>, PlanError> {
+    ) -> Result<Result<(Seconds, Strategy), Rejection>, PlanError> {
         let training = Request {
             strategy,
             ..self.request.training
@@ -428,10 +447,10 @@ fn is_plain(strategy: &Strategy) -> bool {
 }
 
 /// The prediction of a strategy that suits the model, or what it lacks.
-fn weigh(
+fn evaluate(
     request: &PlanRequest<'_>,
     strategy: &Strategy,
-) -> Result<Result<Prediction, No>, PlanError> {
+) -> Result<Result<Prediction, Rejection>, PlanError> {
     let program = match lower(&Request {
         strategy,
         ..request.training

@@ -8,7 +8,7 @@ use partita_oracle::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode, Prediction,
     predict, rank_seconds, simulate,
 };
-use partita_plan::{Candidate, Known, PlanError, PlanRequest, candidates, pipelines, plan};
+use partita_plan::{Candidate, FixedCosts, PlanError, PlanRequest, candidates, pipelines, plan};
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Choice, Collective, CollectiveKind, Count, Dtype,
     KernelShape, Menu, MenuError, Optimizer, Origin, Phase, Program, ProgramKind, Role, Task,
@@ -161,16 +161,16 @@ fn planned(
         training: training(graph, batch),
         ranks,
         memory,
-        floor: &|body, rank, mesh| {
+        lower_bound: &|body, rank, mesh| {
             if prunes {
                 rank_seconds(body, rank, mesh, costs)
             } else {
                 Seconds(0.0)
             }
         },
-        far: f64::INFINITY,
+        prune_factor: f64::INFINITY,
         cost: &|program| oracle(costs, program),
-        stages: &Known(costs),
+        stages: &FixedCosts(costs),
         progress: &|_, _| {},
     })
 }
@@ -363,14 +363,14 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         training: training(&graph, 6),
         ranks: 12,
         memory: PLENTY,
-        floor: &|body, rank, mesh| rank_seconds(body, rank, mesh, &FAST_LINK),
-        far: f64::INFINITY,
+        lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &FAST_LINK),
+        prune_factor: f64::INFINITY,
         cost: &|program| {
             *costed.borrow_mut() +=
                 usize::from(texts.iter().any(|text| program.title.ends_with(text)));
             oracle(&FAST_LINK, program)
         },
-        stages: &Known(&FAST_LINK),
+        stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
     })
     .unwrap();
@@ -407,13 +407,13 @@ fn memory_is_looked_at_before_time() {
         training: training(&graph, 4),
         ranks: 4,
         memory: limit,
-        floor: &|_, _, _| Seconds(0.0),
-        far: f64::INFINITY,
+        lower_bound: &|_, _, _| Seconds(0.0),
+        prune_factor: f64::INFINITY,
         cost: &|program| {
             asked.borrow_mut().push(program.memory_max());
             oracle(&FAST_LINK, program)
         },
-        stages: &Known(&FAST_LINK),
+        stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
     })
     .unwrap();
@@ -459,10 +459,10 @@ fn unknown_costs_and_missing_kernels_are_told() {
         },
         ranks: 2,
         memory: PLENTY,
-        floor: &|_, _, _| Seconds(0.0),
-        far: f64::INFINITY,
+        lower_bound: &|_, _, _| Seconds(0.0),
+        prune_factor: f64::INFINITY,
         cost: &|_| Err("nobody measured this".to_owned()),
-        stages: &Known(&FAST_LINK),
+        stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
     };
     let error = plan(&request(&requests::Open)).unwrap_err().to_string();
