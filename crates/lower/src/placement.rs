@@ -46,8 +46,8 @@ impl Placement {
                 rank_set_of: vec![0; nodes],
             });
         }
-        let places = strategy.stages.len();
-        let stages = places * strategy.schedule.chunks();
+        let devices = strategy.stages.len();
+        let stages = devices * strategy.schedule.chunks();
         let ranges = ranges(graph, strategy, stages)?;
         let mut rank_set_of = vec![0; nodes];
         for (stage, range) in ranges.into_iter().enumerate() {
@@ -63,14 +63,14 @@ impl Placement {
 /// Where a stage stands: the ranks of stage after stage, and of the second replica in reverse order; the
 /// whole again for every part of the mini-batch.
 fn rank_set(strategy: &Strategy, stage: usize) -> RankSet {
-    let ranks = |place: usize| Mesh::new(strategy.stages[place].extents).ranks();
-    let places = strategy.stages.len();
+    let ranks = |device: usize| Mesh::new(strategy.stages[device].extents).ranks();
+    let devices = strategy.stages.len();
     let (all, copies) = (strategy.ranks_of_stages(), strategy.extent(Axis::Data));
-    let place = stage % places;
-    let mesh = Mesh::new(strategy.stages[place].extents);
-    let first: usize = (0..place).map(ranks).sum();
+    let device = stage % devices;
+    let mesh = Mesh::new(strategy.stages[device].extents);
+    let first: usize = (0..device).map(ranks).sum();
     let submesh = |first| Some(Submesh::repeated(&mesh, first, copies, all));
-    let mut extents = strategy.stages[place].extents;
+    let mut extents = strategy.stages[device].extents;
     extents[Axis::Data.index()] *= copies;
     RankSet {
         stage,
@@ -101,12 +101,12 @@ fn too_many_stages(graph: &Graph, strategy: &Strategy) -> StrategyError {
 
 /// The words by which a model of so many layers has one for each stage.
 fn fewer_stages(strategy: &Strategy, layers: usize) -> String {
-    let (places, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
-    match layers / places.max(1) {
+    let (devices, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
+    match layers / devices.max(1) {
         0 => format!("{} stages", layers / chunks.min(layers).max(1)),
         1 if chunks > 1 => "schedule=1f1b".to_owned(),
         most if chunks > 1 => format!("schedule=interleaved*{most}"),
-        _ => format!("{} stages", layers.min(places)),
+        _ => format!("{} stages", layers.min(devices)),
     }
 }
 
@@ -218,7 +218,7 @@ impl Strategy {
     /// Shapes: as many ranges as [`Strategy::stage_count`], without gap from 0 to all nodes.
     pub fn with_layers(&self, graph: &Graph, ranges: &[Range<usize>]) -> Self {
         let mut strategy = self.clone();
-        let (places, all) = (self.stages.len(), graph.nodes.len());
+        let (devices, all) = (self.stages.len(), graph.nodes.len());
         strategy
             .stages
             .iter_mut()
@@ -230,7 +230,7 @@ impl Strategy {
                 (start, end) if end == all && end - start > 1 => (name(start), String::new()),
                 (start, end) => (name(start), name(end - 1)),
             };
-            strategy.stages[stage % places].layers.push(layers);
+            strategy.stages[stage % devices].layers.push(layers);
         }
         strategy
     }
@@ -256,19 +256,19 @@ impl Strategy {
 /// The nodes of each stage as the strategy specifies them.
 fn by_hand(graph: &Graph, strategy: &Strategy) -> Result<Vec<Range<usize>>, StrategyError> {
     let last = graph.nodes.len() - 1;
-    let (places, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
+    let (devices, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
     let more = strategy
         .stages
         .iter()
         .position(|choice| choice.layers.len() > chunks);
-    if let Some(place) = more {
+    if let Some(device) = more {
         let reason = format!(
             "has more than {chunks} range(s) of layers, one for each stage on its ranks (several, with `+` between them, are for schedule=interleaved*2)"
         );
-        return Err(stage_layers(graph, strategy, place, reason));
+        return Err(stage_layers(graph, strategy, device, reason));
     }
-    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(places * chunks);
-    for stage in 0..places * chunks {
+    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(devices * chunks);
+    for stage in 0..devices * chunks {
         let expected = ranges.last().map_or(0, |range| range.end);
         ranges.push(specified_range(graph, strategy, stage, expected)?);
     }
@@ -300,8 +300,8 @@ fn specified_range(
     };
     let fail = |reason: String| Err(stage_layers(graph, strategy, stage, reason));
     let last = graph.nodes.len() - 1;
-    let (places, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
-    let Some((from, to)) = strategy.stages[stage % places].layers.get(stage / places) else {
+    let (devices, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
+    let Some((from, to)) = strategy.stages[stage % devices].layers.get(stage / devices) else {
         let hint = match chunks {
             1 => String::new(),
             _ => format!(

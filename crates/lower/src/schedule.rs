@@ -5,10 +5,10 @@
 //! behind all it depends on. So ranks that keep this order never wait for one another in a circle,
 //! whatever stages they hold.
 
-mod places;
+mod per_device;
 
 use partita_space::limits::MICRO_BATCHES_MAX;
-use places::lists;
+use per_device::lists;
 use std::cmp::Reverse;
 use std::fmt;
 
@@ -106,7 +106,7 @@ impl Schedule {
     }
 
     /// The place of a stage: stages go round the places, those of the second replica backward.
-    pub fn place(self, devices: usize, replica: usize, stage: usize) -> usize {
+    pub fn device(self, devices: usize, replica: usize, stage: usize) -> usize {
         match replica {
             0 => stage % devices,
             _ => devices - 1 - stage % devices,
@@ -178,7 +178,7 @@ pub fn fitting_micro(
 }
 
 /// All slots of a training step in one order that every rank keeps: a rank takes those of the stages it
-/// holds. Stages are as in [`Schedule::place`].
+/// holds. Stages are as in [`Schedule::device`].
 ///
 /// Micro-batches ascend over the turns of [`Schedule::Gems`]; of [`Schedule::Chimera`], the first
 /// replica has the even ones and the second the odd ones, so that they ascend in time there, too.
@@ -224,10 +224,10 @@ fn play(lists: Vec<Vec<Slot>>, stages: usize, micro: usize, durations: [u64; 3])
     };
     let mut ends: Vec<Option<u64>> = vec![None; 2 * stages * micro * 3];
     let mut started = Vec::new();
-    let mut places: Vec<(u64, usize)> = vec![(0, 0); lists.len()];
+    let mut devices: Vec<(u64, usize)> = vec![(0, 0); lists.len()];
     while started.len() < lists.iter().map(Vec::len).sum() {
         let before = started.len();
-        for ((free, next), list) in places.iter_mut().zip(&lists) {
+        for ((free, next), list) in devices.iter_mut().zip(&lists) {
             while let Some(slot) = list.get(*next) {
                 let needs = slot.needs(stages).into_iter().flatten();
                 let Some(ready) = needs

@@ -20,7 +20,7 @@ fn makespan(schedule: Schedule, devices: usize, micro: usize, costs: Costs) -> u
     let mut free = vec![0; devices];
     let mut ends: HashMap<Slot, usize> = HashMap::new();
     for slot in slots(schedule, devices, micro) {
-        let place = schedule.place(devices, slot.replica, slot.stage);
+        let device = schedule.device(devices, slot.replica, slot.stage);
         let end_of = |pass, stage| {
             ends[&Slot {
                 stage,
@@ -35,8 +35,8 @@ fn makespan(schedule: Schedule, devices: usize, micro: usize, costs: Costs) -> u
             Pass::Backward => end_of(Pass::Backward, slot.stage + 1),
             Pass::Weights => end_of(Pass::Backward, slot.stage),
         };
-        free[place] = start.max(free[place]) + costs[slot.pass as usize];
-        ends.insert(slot, free[place]);
+        free[device] = start.max(free[device]) + costs[slot.pass as usize];
+        ends.insert(slot, free[device]);
     }
     free.into_iter().max().unwrap_or_default()
 }
@@ -51,13 +51,13 @@ fn peaks(schedule: Schedule, devices: usize, micro: usize) -> Vec<usize> {
         Pass::Backward
     };
     for slot in slots(schedule, devices, micro) {
-        let place = schedule.place(devices, slot.replica, slot.stage);
+        let device = schedule.device(devices, slot.replica, slot.stage);
         if slot.pass == Pass::Forward {
-            alive[place] += 1;
+            alive[device] += 1;
         } else if slot.pass == frees {
-            alive[place] -= 1;
+            alive[device] -= 1;
         }
-        peaks[place] = peaks[place].max(alive[place]);
+        peaks[device] = peaks[device].max(alive[device]);
     }
     assert_eq!(alive, vec![0; devices]);
     peaks
@@ -239,10 +239,10 @@ fn two_replicas_at_once_take_what_is_published() {
 #[test]
 fn two_replicas_at_once_mirror_each_other() {
     let order = slots(Schedule::Chimera, 4, 4);
-    let text = |place| {
+    let text = |device| {
         let here = order
             .iter()
-            .filter(|slot| Schedule::Chimera.place(4, slot.replica, slot.stage) == place);
+            .filter(|slot| Schedule::Chimera.device(4, slot.replica, slot.stage) == device);
         let word = |slot: &Slot| match slot.pass {
             Pass::Forward => format!("F{}", slot.micro),
             Pass::Backward => format!("B{}", slot.micro),

@@ -498,17 +498,17 @@ pub enum StrategyError {
     },
     /// A number of stages that a schedule cannot take.
     #[error(
-        "strategy `{strategy}`: schedule={schedule} needs {} stages, and there are {places}; choose \
+        "strategy `{strategy}`: schedule={schedule} needs {} stages, and there are {devices}; choose \
          another number, or schedule=1f1b",
         if schedule == "chimera" { "an even number of" } else { "two or more" }
     )]
-    Places {
+    StageCount {
         /// The strategy.
         strategy: String,
         /// The schedule.
         schedule: String,
         /// Stages, or places on which they stand.
-        places: usize,
+        devices: usize,
     },
     /// A number of micro-batches that a schedule cannot take.
     #[error(

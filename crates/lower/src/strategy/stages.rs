@@ -86,19 +86,19 @@ impl Strategy {
         if self.stages.is_empty() {
             return Ok(());
         }
-        let (schedule, places) = (self.schedule, self.stages.len());
-        let Some(multiple) = schedule.micro_multiple(places) else {
-            return Err(StrategyError::Places {
+        let (schedule, devices) = (self.schedule, self.stages.len());
+        let Some(multiple) = schedule.micro_multiple(devices) else {
+            return Err(StrategyError::StageCount {
                 strategy: self.to_string(),
                 schedule: schedule.to_string(),
-                places,
+                devices,
             });
         };
-        if schedule.replicas() > 1 && places < 2 {
-            return Err(StrategyError::Places {
+        if schedule.replicas() > 1 && devices < 2 {
+            return Err(StrategyError::StageCount {
                 strategy: self.to_string(),
                 schedule: schedule.to_string(),
-                places,
+                devices,
             });
         }
         if self.micro.is_multiple_of(multiple) {
