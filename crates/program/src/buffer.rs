@@ -1,4 +1,4 @@
-//! Buffers, views, and how tensors lie on the ranks.
+//! Buffers, views, and distributions of tensors over ranks.
 
 use partita_space::{AxisList, AxisSet, Bytes, Coord, Interval, Mesh, Rank, Region, Submesh};
 use serde::{Deserialize, Serialize};

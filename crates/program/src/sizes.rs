@@ -1,4 +1,4 @@
-//! Bounds on the numbers of a program, below which all that is computed from them fits in 64 bits.
+//! Bounds on the sizes in a program, so that all values computed from them fit in 64 bits.
 
 use crate::count::WideCount;
 use crate::descriptor::Window;
@@ -7,11 +7,11 @@ use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX, SAMPLES_MAX};
 use partita_space::{Mesh, Offset, Rank, Submesh};
 use std::fmt;
 
-/// A number of a program beyond its bound.
+/// A size in a program beyond its bound.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{location}: {what} {got}; possible is {possible}")]
 pub struct SizeFault {
-    /// Which buffer, task or class.
+    /// The buffer, task or class.
     pub location: String,
     /// What is counted.
     pub what: &'static str,
@@ -21,7 +21,7 @@ pub struct SizeFault {
     pub possible: String,
 }
 
-/// All numbers of a program beyond their bounds: at least one.
+/// All sizes of a program beyond their bounds: at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeFaults(pub Vec<SizeFault>);
 
@@ -43,7 +43,7 @@ impl std::error::Error for SizeFaults {}
 impl Program {
     /// Checks that the program can be counted, its text written and its memory planned: sizes stay
     /// within [`partita_space::limits`], what is counted of a step over all ranks fits in 64 bits, and
-    /// grids and peers lie in the mesh.
+    /// submeshes and peers lie in the mesh.
     ///
     /// The classes, buffers and tasks that the program names must exist, as in a lowered one.
     /// Errors: all sizes that are too large.
@@ -109,7 +109,7 @@ fn size(location: String, what: &'static str, got: String, possible: String) -> 
     }
 }
 
-/// Elements where empty dims count as one, so that products of some of the dims fit as well.
+/// Product of the extents, empty dims counting as one, so that products of some of them fit as well.
 fn elements(extents: &[usize]) -> u128 {
     let widths = extents.iter().map(|&extent| extent.max(1) as u128);
     widths.fold(1, u128::saturating_mul)
@@ -169,7 +169,6 @@ impl Sizes<'_, '_> {
         }
     }
 
-    /// A tensor and how it lies.
     fn distribution(&mut self, at: &dyn Fn() -> String, distribution: &Distribution) {
         let elements = elements(&distribution.shape);
         self.most(at, "elements of its tensor", elements, ELEMENTS_MAX);
@@ -231,7 +230,7 @@ impl Sizes<'_, '_> {
         }
     }
 
-    /// What outputs reach to, from the first tap of the first to the last tap of the last.
+    /// The inputs from the first tap of the first output to the last tap of the last one.
     fn window(&mut self, at: &dyn Fn() -> String, window: &Window<'_>) {
         for dim in 0..3 {
             let steps = |times: usize, step: usize| (times.max(1) - 1) as u128 * step as u128;

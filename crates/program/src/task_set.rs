@@ -1,19 +1,18 @@
-//! Sets of tasks of one lane in which, as a rule, all are that come before some task.
+//! Sets of tasks of one lane, compact for sets that are a prefix of the lane and a few more.
 
-/// Places in a lane: all before some place, and single ones behind it.
+/// Positions in a lane: all before some position, and single ones after it.
 ///
 /// Tasks of exchanges and collectives complete in any order, but those long ago have all completed. So a
 /// set for each task of a long program takes little memory, and little time to join.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskSet {
-    /// Words of 64 places at the beginning that are full.
+    /// Number of full words of 64 positions at the beginning.
     full: usize,
-    /// Those behind them.
+    /// The words after them.
     words: Vec<u64>,
 }
 
 impl TaskSet {
-    /// Whether a place is in the set.
     pub fn has(&self, position: usize) -> bool {
         let word = position / 64;
         let open = word.checked_sub(self.full);
@@ -21,7 +20,6 @@ impl TaskSet {
         word >> (position % 64) & 1 == 1
     }
 
-    /// Adds a place.
     pub fn insert(&mut self, position: usize) {
         let Some(open) = (position / 64).checked_sub(self.full) else {
             return;
@@ -33,7 +31,7 @@ impl TaskSet {
         self.trim();
     }
 
-    /// Adds all of another set.
+    /// Adds all members of another set.
     pub fn join(&mut self, other: &Self) {
         if other.full > self.full {
             let gone = (other.full - self.full).min(self.words.len());
@@ -61,7 +59,7 @@ impl TaskSet {
         }
     }
 
-    /// Words that are kept one by one.
+    /// Number of words that are stored.
     #[cfg(test)]
     fn kept(&self) -> usize {
         self.words.len()

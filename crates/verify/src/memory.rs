@@ -529,9 +529,10 @@ impl Memory<'_, '_> {
             }
             for send in &exchange.sends {
                 let buffer = self.body.buffer(send.view.buffer);
-                let open = match is_redundant(buffer) {
-                    true => self.outside(buffer, &send.view.region()),
-                    false => Vec::new(),
+                let open = if is_redundant(buffer) {
+                    self.outside(buffer, &send.view.region())
+                } else {
+                    Vec::new()
                 };
                 faults.extend(open.first().map(|&region| {
                     let id = send.view.buffer.0 as usize;
@@ -559,9 +560,10 @@ impl Memory<'_, '_> {
                 continue;
             }
             for reader in touches.iter().filter(is_reader) {
-                let others = match is_redundant(buffer) {
-                    true => Vec::new(),
-                    false => self.outside(buffer, &reader.region),
+                let others = if is_redundant(buffer) {
+                    Vec::new()
+                } else {
+                    self.outside(buffer, &reader.region)
                 };
                 let stale = self.stale(touches, reader, others);
                 faults.extend(stale.first().map(|&region| Fault::HaloStale {

@@ -1,4 +1,4 @@
-//! What works element by element.
+//! Elementwise kernels.
 
 use super::*;
 use crate::Activation;
