@@ -26,7 +26,7 @@ impl Emit<'_> {
             {
                 // In the turn of the layer that is the first to need it.
                 self.enter(id);
-                self.recall(block, layers);
+                self.recompute(block, layers);
             }
             let is_wanted = storage.has_gradient && self.layer(id).loss().is_none();
             if is_wanted && self.network.reshards_within_stage(id) {

@@ -1,5 +1,5 @@
-//! Groups of ranks that do the same: the coarsest partition in which members have equal bodies and
-//! peers in equal classes.
+//! Classes of equivalent ranks: the coarsest partition in which members have equal bodies and peers in equal
+//! classes.
 
 use crate::geometry::Geometry;
 use crate::network::{Layer, LayerId, Network, Step};
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// The class of each rank, numbered by first appearance, and the first rank of each class.
 ///
-/// A body is a product of what its rank does along each bundle of axes: axes that split one dim
-/// together, or of which one takes a dim over from another. So classes are products of classes of
-/// coordinates along bundles.
+/// A body depends on the coordinates along each bundle of axes independently. A bundle has the axes that
+/// split one dim together, or between which a redistribution moves a dim. So classes are products of classes
+/// of coordinates along bundles.
 pub(crate) fn classes(
     mesh: &Mesh,
     network: &Network,
@@ -58,8 +58,7 @@ pub(crate) fn classes(
 /// The body of each class and the class of each rank, where layers run on some ranks only: ranks with
 /// equal bodies and peers of equal classes.
 ///
-/// Where all parts of the mini-batch are of one size, a rank does what the rank at its place for the first
-/// part does.
+/// Where all parts of the mini-batch have equal size, only the ranks of the first part are lowered.
 pub(crate) fn by_bodies(
     world: &Mesh,
     is_even: bool,
@@ -103,7 +102,7 @@ pub(crate) fn by_bodies(
     ))
 }
 
-/// A number that is the same of equal bodies, and as a rule of no others.
+/// A hash of a body.
 fn fingerprint(body: &Body) -> u64 {
     let mut hasher = DefaultHasher::new();
     for buffer in &body.buffers {
@@ -146,7 +145,7 @@ fn renumber(bodies: &mut [Body]) {
     }
 }
 
-/// Classes by what each rank's peers and groups are, numbered by first appearance.
+/// One step of refinement, by the classes of each rank's peers and groups; numbered by first appearance.
 fn refined(
     world: &Mesh,
     bodies: &[Body],
@@ -175,7 +174,7 @@ fn refined(
     number(&keys)
 }
 
-/// Of each rank a number for the classes of the members of its group.
+/// For each rank a number that identifies the classes of the members of its group.
 fn numbers_of_groups(world: &Mesh, kind: Group, class_of: &[usize]) -> Vec<usize> {
     let mut members = vec![Vec::new(); class_of.len()];
     let firsts: Vec<Rank> = (0..class_of.len())
@@ -188,7 +187,7 @@ fn numbers_of_groups(world: &Mesh, kind: Group, class_of: &[usize]) -> Vec<usize
     firsts.into_iter().map(|first| numbers[first]).collect()
 }
 
-/// The ways to the peers of a body, and its kinds of groups.
+/// The offsets to the peers of a body, and its groups.
 fn peers(body: &Body) -> (BTreeSet<Offset>, BTreeSet<Group>) {
     let (mut offsets, mut groups) = (BTreeSet::new(), BTreeSet::new());
     for task in &body.tasks {
@@ -206,7 +205,7 @@ fn peers(body: &Body) -> (BTreeSet<Offset>, BTreeSet<Group>) {
     (offsets, groups)
 }
 
-/// Axes that must be looked at together.
+/// The bundles of axes of a network.
 fn bundles(mesh: &Mesh, network: &Network) -> Vec<AxisList> {
     let mut bundles: Vec<AxisSet> = AXES.map(|axis| AxisSet::of([axis])).to_vec();
     let mut join = |set: AxisSet| {
@@ -248,7 +247,7 @@ struct Bundle<'m> {
 }
 
 impl Bundle<'_> {
-    /// A color for each coordinate, such that equal colors mean equal work and equal peers.
+    /// A color for each coordinate; equal colors mean equal work and equal peers.
     fn colors(&self, network: &Network, storages: &Storages) -> Vec<usize> {
         let parts = self.mesh.parts(self.axes);
         let held = self.held(storages);
@@ -283,7 +282,7 @@ impl Bundle<'_> {
         coord
     }
 
-    /// Along some but not all of the axes a collective may run.
+    /// The proper subsets of the axes, over which collectives may run.
     fn subsets(&self) -> Vec<AxisSet> {
         let axes: Vec<Axis> = self.axes.iter().collect();
         let chosen = |bits: usize| {
@@ -297,7 +296,7 @@ impl Bundle<'_> {
         (1..(1usize << axes.len()) - 1).map(chosen).collect()
     }
 
-    /// Of each coordinate a number for the colors of all that differ from it along some axes only.
+    /// For each coordinate a number that identifies the colors of its group along some axes.
     fn numbers_of_groups(&self, group: AxisSet, colors: &[usize]) -> Vec<usize> {
         let parts = 0..colors.len();
         let first_of = |part: usize| {
@@ -317,7 +316,7 @@ impl Bundle<'_> {
         axes.iter().any(|axis| self.axes.has(axis))
     }
 
-    /// What is held along the bundle; of geometries with one row only the first.
+    /// The geometries split along the bundle; of those with a common row only the first.
     fn held<'s>(&self, storages: &'s Storages) -> Vec<(&'s Geometry, usize)> {
         let of_storage = |storage: &'s Storage| {
             let held = [&storage.value, &storage.partial, &storage.around];
@@ -376,7 +375,7 @@ impl Bundle<'_> {
         distribution.part(self.mesh, dim, part)
     }
 
-    /// What is held of a dim, and who else has to do with it.
+    /// Adds what is held of a dim, and its sources and readers.
     fn halo(&self, signature: &mut Signature, coord: &Coord, geometry: &Geometry, dim: usize) {
         let axes = geometry.distribution.axes[dim];
         let (row, i) = (geometry.row(dim), self.mesh.part_index(axes, coord));
@@ -395,7 +394,7 @@ impl Bundle<'_> {
         signature.numbers.push(i64::MIN);
     }
 
-    /// Notes the way to whoever has another part.
+    /// Adds the offset to the owner of another part.
     fn peer(&self, signature: &mut Signature, coord: &Coord, axes: AxisList, part: usize) {
         let mut there = *coord;
         self.mesh.go_to_part(axes, part, &mut there);
@@ -405,7 +404,7 @@ impl Bundle<'_> {
         signature.peers.push((step, index));
     }
 
-    /// What a change of distribution takes from where, forward and back.
+    /// Adds a redistribution, forward and backward.
     fn redistributed(
         &self,
         signature: &mut Signature,
@@ -439,8 +438,7 @@ impl Bundle<'_> {
         }
     }
 
-    /// Which parts of what others own along a dim are the own ones after a movement, and the other way
-    /// round, as far as views depend on it.
+    /// Adds what a movement sends and receives along a dim, as far as views depend on it.
     fn movement(
         &self,
         signature: &mut Signature,
@@ -486,7 +484,7 @@ impl Bundle<'_> {
         signature.numbers.push(i64::MIN);
     }
 
-    /// Which members of a group own something of `wanted`, and what.
+    /// Adds which members of a group own parts of `wanted`.
     fn shared(
         &self,
         signature: &mut Signature,
@@ -582,7 +580,7 @@ struct Signature {
 }
 
 impl PartialEq for Signature {
-    /// Peers are the same if the ways to them are, and these are among the numbers.
+    /// Peers are equal if the offsets to them are, and these are among the numbers.
     fn eq(&self, other: &Self) -> bool {
         self.numbers == other.numbers
     }

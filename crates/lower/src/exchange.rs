@@ -1,11 +1,11 @@
-//! Frames: halos from other ranks, wrapped padding, zeros; and their adjoint.
+//! Halo exchange, with periodic and zero padding, and its adjoint.
 
 use crate::body::{Builder, TensorBuffer};
 use crate::geometry::{Geometry, Transfer};
 use partita_program::{Exchange, Kernel, Phase, Receive, Send, View, Work};
 use partita_space::{Offset, Region};
 
-/// Fills the frame of a buffer with what its owners have.
+/// Fills the halo of a buffer from its owners.
 ///
 /// Example: width split in two, kernel 3: each rank sends its border column and receives the other's.
 pub(crate) fn gather_halo(
@@ -18,7 +18,7 @@ pub(crate) fn gather_halo(
     move_halo(builder, (layer, phase), held, geometry, false);
 }
 
-/// The adjoint: adds what stands in the frame to what its owners have.
+/// The adjoint (reverse halo exchange): adds the halo to the regions of its owners.
 pub(crate) fn scatter_halo(
     builder: &mut Builder<'_>,
     layer: &str,
@@ -29,7 +29,7 @@ pub(crate) fn scatter_halo(
     move_halo(builder, (layer, phase), held, geometry, true);
 }
 
-/// From owners to frames, or back if `adjoint`.
+/// From owners to halos, or back if `adjoint`.
 fn move_halo(
     builder: &mut Builder<'_>,
     (layer, phase): (&str, Phase),
@@ -84,7 +84,7 @@ fn move_halo(
     builder.push(layer, phase, Work::Exchange(exchange));
 }
 
-/// Of each transfer the peer, the number of the message between the two, and one of its two views.
+/// For each transfer the peer, the index of the message between the two, and one of its two views.
 fn messages(
     builder: &Builder<'_>,
     held: &TensorBuffer,
@@ -113,7 +113,7 @@ pub(crate) fn zero_outside(
     }
 }
 
-/// Numbers the messages of an exchange per peer.
+/// Numbers the messages of an exchange by peer.
 #[derive(Default)]
 struct Parts(Vec<(Offset, u32)>);
 

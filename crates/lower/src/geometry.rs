@@ -1,4 +1,4 @@
-//! Where the parts of one storage lie along each dim, for every coordinate of the axis that splits it.
+//! Owned and held intervals of a tensor along each dim, for every coordinate, and the transfers between them.
 
 use partita_program::Distribution;
 use partita_space::{AxisList, Coord, Interval, Mesh, Region, Submesh};
@@ -6,25 +6,25 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A run of indices that a coordinate holds, and where it comes from.
+/// An interval that a coordinate holds, and its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Piece {
     /// Coordinate of the owner.
     pub source: usize,
-    /// In the holder's frame; outside the extent where padding wraps.
+    /// At the holder; outside of the extent for periodic padding.
     pub at: Interval,
     /// The same elements at their owner.
     pub from: Interval,
 }
 
-/// One coordinate along one dim.
+/// Intervals of one coordinate along one dim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Line {
-    /// What it owns.
+    /// The owned interval.
     pub owned: Interval,
-    /// What it holds, its frame included; contains `owned.start` even where nothing is owned.
+    /// The held interval, with halo and padding; contains `owned.start` even where nothing is owned.
     pub held: Interval,
-    /// Everything held that exists, in ascending order; its own part among it.
+    /// All held elements inside of the tensor, ascending, the owned interval included.
     pub pieces: Vec<Piece>,
 }
 
@@ -34,13 +34,13 @@ impl Line {
     }
 }
 
-/// The lines of all coordinates along one dim, and by whom their parts are held.
+/// The lines of all coordinates along one dim, with an index of holders.
 #[derive(Debug)]
 pub(crate) struct Row {
     lines: Vec<Line>,
-    /// Of each coordinate where in `held_by` those begin that hold something of it.
+    /// For each coordinate the start of its entries in `held_by`.
     first: Vec<u32>,
-    /// Holder and number of the piece in its line, ascending.
+    /// Holder and index of the piece in its line, ascending.
     held_by: Vec<(u32, u32)>,
 }
 
@@ -67,12 +67,11 @@ impl Row {
         }
     }
 
-    /// All lines, by coordinate.
     pub fn lines(&self) -> &[Line] {
         &self.lines
     }
 
-    /// Every piece of what a coordinate owns with who holds it, the holders ascending.
+    /// Every piece that a coordinate owns, with its holder, ascending by holder.
     pub fn pieces_of(&self, source: usize) -> impl Iterator<Item = (usize, &Piece)> {
         let range = self.first[source] as usize..self.first[source + 1] as usize;
         self.held_by[range].iter().map(|&(holder, number)| {
@@ -82,7 +81,7 @@ impl Row {
     }
 }
 
-/// What a row follows from; many tensors have the same.
+/// Key of a row; many tensors share rows.
 #[derive(PartialEq, Eq, Hash)]
 struct RowKey {
     submesh: Option<Submesh>,
@@ -90,24 +89,24 @@ struct RowKey {
     shared: Interval,
     extent: usize,
     periodic: bool,
-    /// What each coordinate holds; empty where all hold what they own.
+    /// Held intervals; empty where all hold just what they own.
     held: Vec<Interval>,
 }
 
-/// What parts follow from: the ranks, the axes and what they share.
+/// Key of parts: submesh, axes and the range that they split.
 type PartsKey = (Option<Submesh>, AxisList, Interval);
 
-/// What each part of a dim owns; a clone shares it.
+/// The owned interval of each part of a dim.
 pub(crate) type Parts = Arc<Vec<Interval>>;
 
-/// The rows of one world, and the parts in which its tensors lie, each kept once.
+/// Interned rows and parts of the tensors of a program.
 #[derive(Default)]
 pub(crate) struct Rows {
     rows: RefCell<HashMap<RowKey, Arc<Row>>>,
     parts: RefCell<HashMap<PartsKey, Parts>>,
 }
 
-/// The lines of all coordinates, per dim, of a tensor that is split by `distribution`.
+/// Rows of a tensor by dim.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     pub distribution: Distribution,
@@ -115,19 +114,19 @@ pub(crate) struct Geometry {
     rows: [Arc<Row>; 5],
 }
 
-/// A movement between the frame of one rank and the owned region of another.
+/// A transfer between the halo of one rank and the owned region of another.
 #[derive(Clone, Debug)]
 pub(crate) struct Transfer {
     /// Coordinates of the other rank.
     pub peer: Coord,
-    /// In the holder's frame.
+    /// Region at the holder.
     pub at: Region,
-    /// At the owner.
+    /// The same elements at the owner.
     pub from: Region,
 }
 
 impl Geometry {
-    /// From what each coordinate of the tensor's mesh needs beyond what it owns; `needs(dim, coordinate)` may be empty.
+    /// `needs(dim, coordinate)` is the interval that a coordinate of the tensor's mesh reads; it may be empty.
     pub fn new(
         distribution: Distribution,
         (world, rows): (&Mesh, &Rows),
@@ -160,17 +159,17 @@ impl Geometry {
         std::array::from_fn(|dim| &self.rows[dim].lines[self.index(dim, coord)])
     }
 
-    /// All lines of one dim; geometries with the same ones have the same row.
+    /// The row of a dim; geometries with equal rows share them.
     pub fn row(&self, dim: usize) -> &Arc<Row> {
         &self.rows[dim]
     }
 
-    /// What a rank holds.
+    /// The region that a rank holds.
     pub fn held(&self, coord: &Coord) -> Region {
         Region(self.lines_at(coord).map(|line| line.held))
     }
 
-    /// Everything that the rank at `coord` holds of others (or of itself, where padding wraps).
+    /// All transfers into the halo of the rank at `coord`, also from itself for periodic padding.
     pub fn incoming(&self, coord: &Coord) -> Vec<Transfer> {
         let lines = self.lines_at(coord);
         let mine: [usize; 5] = std::array::from_fn(|dim| self.index(dim, coord));
@@ -191,10 +190,10 @@ impl Geometry {
         transfers
     }
 
-    /// Everything that others hold of the rank at `coord`, peer by peer, in each peer's own order.
+    /// All transfers from the rank at `coord` into the halos of others, by peer, in each peer's order.
     pub fn outgoing(&self, coord: &Coord) -> Vec<Transfer> {
         let mine: [usize; 5] = std::array::from_fn(|dim| self.index(dim, coord));
-        // Per dim, the coordinates that hold something of mine.
+        // By dim, the coordinates that hold a part of what this rank owns.
         let peers: [Vec<usize>; 5] = std::array::from_fn(|dim| {
             let holders = self.rows[dim].pieces_of(mine[dim]);
             let mut peers: Vec<usize> = holders.map(|(holder, _)| holder).collect();
@@ -266,7 +265,7 @@ fn for_product<T: Copy>(lists: &[Vec<T>; 5], mut visit: impl FnMut(&[T; 5])) {
     }
 }
 
-/// How a dim is shared out.
+/// The split of a dim.
 struct Shares<'m> {
     mesh: &'m Mesh,
     distribution: &'m Distribution,
@@ -275,7 +274,7 @@ struct Shares<'m> {
 }
 
 impl Rows {
-    /// What each part of a dim of a tensor owns, on the mesh of the tensor.
+    /// The owned interval of each part of a dim, on the mesh of the tensor.
     pub fn parts(&self, distribution: &Distribution, mesh: &Mesh, dim: usize) -> Parts {
         let axes = distribution.axes[dim];
         let mut known = self.parts.borrow_mut();
@@ -426,7 +425,7 @@ mod tests {
         assert_eq!(peers, [1, 2]);
     }
 
-    /// A number for an element, the same wherever it is asked for.
+    /// A pseudo-random number of an element.
     fn draw(seed: u64, rank: usize, index: [i64; 5]) -> i64 {
         let mut z = seed
             .wrapping_add(rank as u64)
@@ -445,7 +444,7 @@ mod tests {
         for_product(&lists, |index| visit(*index));
     }
 
-    /// Sum of `x(from) * y(at)` over the elements of a movement.
+    /// Sum of `x(from) * y(at)` over the elements of a transfer.
     fn moved(
         from: &Region,
         at: &Region,

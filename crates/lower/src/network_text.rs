@@ -1,11 +1,10 @@
-//! The network with its distributions as a text.
+//! Text of the distributed network.
 
 use crate::network::{Layer, Network, Step};
 use partita_program::Distribution;
 use std::fmt::Write;
 
-/// A line for each layer: its name, what makes it from what, its shape with the axes that split each
-/// dim, and what else is known of it.
+/// A line for each layer: name, operation and inputs, shape with the axes that split each dim, properties.
 pub(crate) fn text_of(network: &Network) -> String {
     let mut text = String::new();
     for layer in &network.layers {
@@ -46,7 +45,7 @@ fn facts(layer: &Layer) -> String {
         let _ = write!(facts, ", {name} {value}");
     };
     if layer.distribution.submesh.is_some() {
-        fact("on site", layer.rank_set.to_string());
+        fact("on rank set", layer.rank_set.to_string());
     }
     if layer.stage > 0 {
         fact("stage", layer.stage.to_string());

@@ -1,9 +1,8 @@
-//! From one distribution of a tensor to another, by the regions that ranks own before and after.
+//! Redistribution of a tensor on one mesh, derived from the regions that ranks own before and after.
 //!
-//! Example: from C on `filter` to C on no axis, every rank of the group gets what the others own, an
-//! allgather; the way back is to keep a part, or, where each rank has a sum of its own, to add the
-//! sums of the group and keep a part, a reduce-scatter. From D on `depth` to C on `depth` each rank
-//! gives each other a part: an all-to-all. What is none of these is an exchange of messages.
+//! Example: from C split over `filter` to C unsplit is an allgather; its reverse is a local slice, or for
+//! partial sums a reduce-scatter. From D split over `depth` to C split over `depth` is an all-to-all. Other
+//! changes are point-to-point messages.
 
 use crate::body::{Builder, TensorBuffer};
 use partita_program::{
@@ -11,25 +10,25 @@ use partita_program::{
 };
 use partita_space::{AxisList, AxisSet, Coord, Interval, Mesh, Region};
 
-/// One movement on the way.
+/// One step of a redistribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Movement {
-    /// Sums over a group; each member keeps its part.
+    /// Sum over a group; each member keeps its part.
     ReduceScatter(AxisSet),
-    /// Sums over a group, for every member.
+    /// Sum over a group, for every member.
     AllReduce(AxisSet),
-    /// Each member gets the parts of all.
+    /// Each member receives the parts of all.
     AllGather(AxisSet),
-    /// Each member has what it needs.
+    /// Each rank keeps a part of what it has.
     Slice,
-    /// Each member gives a part to each other.
+    /// Each member sends a part to each other member.
     AllToAll(AxisSet),
-    /// Messages from the nearest owners, the group being those between which they go.
+    /// Point-to-point messages between the members of a group.
     Messages(AxisSet),
 }
 
-/// The movements from a place, where the value is a sum still due along `partial`, to another, each with
-/// the place after it. None where nothing has to be done.
+/// The steps from a distribution, with a partial sum over `partial`, to another, each with the distribution
+/// after it. Empty where nothing has to be done.
 pub(crate) fn movements(
     mesh: &Mesh,
     from: &Distribution,
@@ -46,7 +45,7 @@ pub(crate) fn movements(
             now.axes[dim] = now.axes[dim].inside(axis);
             scattered = scattered.union(AxisSet::of([axis]));
         }
-        // In another order than the target's a sum by parts and a move cost less than it does whole.
+        // Even in another order than the target's, a reduce-scatter and a move cost less than an allreduce.
         let other = to.axes[dim].within(unreduced.minus(scattered)).iter();
         for axis in other {
             now.axes[dim] = now.axes[dim].inside(axis);
@@ -66,7 +65,7 @@ pub(crate) fn movements(
     movements
 }
 
-/// Elements that a rank gets from others on the way, on average.
+/// Elements that a rank receives in a redistribution, on average.
 pub(crate) fn moved(mesh: &Mesh, from: &Distribution, partial: AxisSet, to: &Distribution) -> f64 {
     let movements = movements(mesh, from, partial, to);
     if movements.is_empty() {
@@ -110,7 +109,7 @@ pub(crate) fn moved(mesh: &Mesh, from: &Distribution, partial: AxisSet, to: &Dis
     sum / count
 }
 
-/// The parts of a place, worked out once for all ranks.
+/// The parts of a distribution, computed once for all ranks.
 struct Owned<'m> {
     mesh: &'m Mesh,
     axes: [AxisList; 5],
@@ -137,7 +136,7 @@ impl<'m> Owned<'m> {
     }
 }
 
-/// The movement between two places of complete values.
+/// The step between two distributions of complete values.
 fn change(from: &Distribution, to: &Distribution) -> Movement {
     let sets = |inner: [Option<AxisList>; 5]| {
         let all: Option<Vec<_>> = inner.into_iter().collect();
@@ -169,14 +168,14 @@ fn change(from: &Distribution, to: &Distribution) -> Movement {
     }
 }
 
-/// Where a tensor goes when its distribution changes.
+/// Target of a redistribution.
 pub(crate) struct Destination {
     pub held: TensorBuffer,
     pub distribution: Distribution,
     pub accumulate: bool,
 }
 
-/// What is moved, for the names of tasks and buffers.
+/// A tensor that is moved, for the origins of tasks and the names of buffers.
 #[derive(Clone, Copy)]
 pub(crate) struct MovedTensor<'a> {
     pub layer: &'a str,
@@ -186,8 +185,8 @@ pub(crate) struct MovedTensor<'a> {
 }
 
 impl Builder<'_> {
-    /// Brings the value that `source` holds of `from`, a sum still due along `partial`, to its
-    /// destination. The source may be overwritten by its sum.
+    /// Redistributes `source`, a partial sum over `partial`, to its destination. The source may be overwritten
+    /// by its sum.
     pub(crate) fn redistribute(
         &mut self,
         moved: MovedTensor<'_>,
@@ -225,7 +224,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Memory for the own part on the way.
+    /// A temporary buffer between two steps.
     pub(crate) fn between(
         &mut self,
         moved: MovedTensor<'_>,
@@ -238,7 +237,7 @@ impl Builder<'_> {
 
     pub(crate) fn allreduce_of(&mut self, moved: MovedTensor<'_>, group: AxisSet, view: View) {
         if view.is_empty() {
-            // All members of the group have the same part.
+            // All members of the group then have an empty view.
             self.next_sequence();
         } else {
             self.allreduce(moved.layer, moved.phase, group, view);
@@ -320,7 +319,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Each rank gets what it lacks from the owner that differs from it along `group` only.
+    /// Each rank receives what it lacks from the owner that differs from it along `group` only.
     fn messages(
         &mut self,
         moved: MovedTensor<'_>,
@@ -373,7 +372,7 @@ impl Builder<'_> {
     }
 }
 
-/// What two regions have in common; where that is nothing, no element at the start of the first.
+/// Intersection of two regions; if that is empty, an empty region at the start of the first.
 fn common(own: &Region, other: &Region) -> Region {
     let common = own.intersect(other);
     if !common.is_empty() {
@@ -443,7 +442,7 @@ mod tests {
             movements(&split, none, &other),
             [Movement::Messages(filter)]
         );
-        // Inside of what splits the value now, and then in the target's order.
+        // A reduce-scatter inside of the present split, and then the target's order.
         let turned = distribution([&[Data], &[], &[], &[], &[Channel, Filter]]);
         let in_order = [
             Movement::ReduceScatter(of(&[Channel])),

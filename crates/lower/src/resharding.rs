@@ -1,10 +1,8 @@
-//! Resharding between meshes: a tensor goes from one group of ranks to another, from stage to stage or
-//! from a fork to its branches and back.
+//! Resharding between submeshes: from stage to stage, or from a fork to its branches and back.
 //!
-//! Each target rank receives the part that it will own from owners in the source group. Where several ranks
-//! own the same part, those of the same part of the mini-batch are preferred, and the others take turns. A
-//! rank in both groups copies what it has. Both sides derive the same messages: senders their sends,
-//! receivers their receives.
+//! Each target rank receives the part that it will own from owners in the source submesh. Among replicas,
+//! those with the same part of the mini-batch are preferred, and the load is balanced round-robin. A rank in
+//! both submeshes copies what it has. Both sides derive the same messages.
 //!
 //! Example: a stage with `depth=2` sends to a stage of two ranks that split samples. Each rank of the first
 //! sends its planes of half the samples to each rank of the second, which then has whole volumes.
@@ -15,14 +13,13 @@ use partita_program::{Distribution, Exchange, Receive, Send, Work};
 use partita_space::{Axis, AxisSet, Coord, Mesh, Rank, Region};
 use std::ops::Range;
 
-/// A change of distribution between two groups of ranks.
+/// A resharding between two submeshes.
 pub(crate) struct Resharding {
     world: Mesh,
     from: Distribution,
     to: Distribution,
     meshes: [Mesh; 2],
-    /// Partial sums, which go from each rank to the one at the same coordinate: not what it owns, but its
-    /// own addend.
+    /// Partial sums: each rank sends its own to the rank at the same coordinates.
     partial_sums: bool,
 }
 
@@ -37,7 +34,7 @@ impl Resharding {
         }
     }
 
-    /// From each rank of a mesh to the one at the same coordinate of another, of the same extents.
+    /// From each rank of a submesh to the one at the same coordinates of another, of equal extents.
     pub fn of_partial_sums(world: &Mesh, from: &Distribution, to: &Distribution) -> Self {
         Self {
             partial_sums: true,
@@ -50,7 +47,7 @@ impl Resharding {
         &self.to
     }
 
-    /// What a rank receives, and from which ranks; itself among them.
+    /// Regions that a rank receives, and their senders, the rank itself included.
     fn incoming(&self, rank: Rank) -> Vec<(Rank, Region)> {
         let coord = self.world.coord(rank);
         let Some(there) = self.to.local_coord(&self.world, &coord) else {
@@ -82,7 +79,7 @@ impl Resharding {
             axes.map(Axis::index)
                 .all(|axis| there[axis] == corner[axis])
         };
-        // A rank that has it copies it.
+        // A rank that owns the part copies it.
         let own = self.from.local_coord(&self.world, &self.world.coord(rank));
         if own.as_ref().is_some_and(is_owner) {
             return rank;
@@ -96,7 +93,7 @@ impl Resharding {
         let mut there = corner;
         for axis in mesh.split_axes().minus(split).iter() {
             let extent = mesh.extent(axis);
-            // Along data ranks of one part of the mini-batch stand together.
+            // Along data, ranks of one part of the mini-batch are consecutive.
             let (first, among) = match axis {
                 Axis::Data => (part * (extent / copies), extent / copies),
                 _ => (0, extent),
@@ -107,8 +104,8 @@ impl Resharding {
         self.from.rank(&self.world, &there)
     }
 
-    /// The coordinates along data of those to whom a rank may give the same, where the second mesh has
-    /// copies along it: of owners that are copies, too, each gives to its own part of the mini-batch.
+    /// The coordinates along data of the receivers of one part, where the target has replicas along data: all,
+    /// or those of the same part of the mini-batch where the source has replicas too.
     fn samples_taken(&self, rank: Rank, copied: AxisSet) -> Range<usize> {
         let extent = self.meshes[1].extent(Axis::Data);
         let copies = self.world.extent(Axis::Data);
@@ -123,7 +120,7 @@ impl Resharding {
         }
     }
 
-    /// What a rank sends, and to which ranks; itself left out.
+    /// Regions that a rank sends, and their receivers, the rank itself excluded.
     fn outgoing(&self, rank: Rank) -> Vec<(Rank, Region)> {
         let coord = self.world.coord(rank);
         let Some(there) = self.from.local_coord(&self.world, &coord) else {
@@ -161,7 +158,7 @@ impl Resharding {
     }
 }
 
-/// The coordinates of the parts that hold something of a region, 0 along the axes that split nothing.
+/// The coordinates of the parts that intersect a region, 0 along axes that split no dim.
 fn corners(distribution: &Distribution, mesh: &Mesh, wanted: &Region) -> Vec<Coord> {
     let mut corners = vec![[0; 7]];
     for (dim, &axes) in distribution.axes.iter().enumerate() {
@@ -184,7 +181,7 @@ fn corners(distribution: &Distribution, mesh: &Mesh, wanted: &Region) -> Vec<Coo
 }
 
 impl Builder<'_> {
-    /// The sends.
+    /// Sends a resharding.
     pub(crate) fn send_across(
         &mut self,
         moved: MovedTensor<'_>,
@@ -196,8 +193,8 @@ impl Builder<'_> {
         self.exchange_across(moved, sequence, sends, Vec::new());
     }
 
-    /// The sends, in the turn of the receivers: so all ranks start messages in one order, and no ranks wait
-    /// for each other in a circle. Until then the source keeps its memory.
+    /// Sends in the turn of the receivers: all ranks start messages in one order, which prevents deadlock. The
+    /// source stays alive until then.
     pub(crate) fn send_in_turn(
         &mut self,
         turn: u32,
@@ -211,7 +208,7 @@ impl Builder<'_> {
         self.turn = now;
     }
 
-    /// Sends and receives at once, for a rank that may be in the source group, in the target group, or both.
+    /// Sends and receives in one exchange, for a rank in the source submesh, the target submesh, or both.
     pub(crate) fn move_across(
         &mut self,
         moved: MovedTensor<'_>,
@@ -231,7 +228,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The receives; `own` is what a rank that is also in the source group has.
+    /// Receives a resharding; `own` is the source buffer of a rank in both submeshes.
     pub(crate) fn receive_across(
         &mut self,
         moved: MovedTensor<'_>,
@@ -259,7 +256,6 @@ impl Builder<'_> {
             .collect()
     }
 
-    /// What comes from other ranks.
     fn receives(&self, incoming: &[(Rank, Region)], target: &TensorBuffer) -> Vec<Receive> {
         let others = incoming.iter().filter(|(from, _)| *from != self.rank);
         let receive = |(from, region): &(Rank, Region)| Receive {
@@ -271,7 +267,7 @@ impl Builder<'_> {
         others.map(receive).collect()
     }
 
-    /// Copies what the rank itself has.
+    /// Copies the parts that the rank itself owns.
     fn keep_own(
         &mut self,
         moved: MovedTensor<'_>,
@@ -317,7 +313,7 @@ mod tests {
         distribution
     }
 
-    /// Every element that a rank will own comes exactly once, from an owner, and sends match receives.
+    /// Every element that a rank will own is received once, from an owner, and sends match receives.
     fn check(resharding: &Resharding) -> usize {
         let mut messages = BTreeSet::new();
         for rank in 0..resharding.world.ranks() {

@@ -1,4 +1,4 @@
-//! What all ranks of a program do, worked out once before any of them is lowered.
+//! The part of lowering that is common to all ranks.
 
 use crate::geometry::Rows;
 use crate::lay_out::lay_out;
@@ -13,24 +13,24 @@ use partita_program::{Distribution, ProgramKind};
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Submesh};
 use std::collections::HashMap;
 
-/// What all ranks do, and in which order.
+/// The distributed network of each micro-batch, and the global order of slots.
 pub(crate) struct StepPlan {
     pub world: Mesh,
     pub placement: Placement,
-    /// Of each micro-batch, on the ranks of its replica.
+    /// By micro-batch, on the submeshes of its replica.
     pub networks: Vec<(Network, Storages)>,
     /// The replica that takes each micro-batch.
     pub replica_of: Vec<usize>,
-    /// In the order that all ranks keep.
+    /// In the global order.
     pub slots: Vec<Slot>,
-    /// Which of them takes a micro-batch through a stage.
+    /// Index of a slot by micro-batch, stage and pass.
     pub slot_of: HashMap<(usize, usize, Pass), usize>,
-    /// Of each stage, in the order of the network.
+    /// Layers of each stage, in the order of the network.
     pub layers_of: Vec<Vec<LayerId>>,
-    /// Of each parameter those that hold it, the ranks first that keep the state of its optimizer.
+    /// Distributions of each parameter, one per submesh; the first keeps the optimizer state.
     pub holders: Vec<Vec<Distribution>>,
-    /// Of each parameter with several holders, on which of them it has gradients that are partial along
-    /// which axes.
+    /// For each parameter on several submeshes, the submeshes with gradients and the axes over which these are
+    /// partial sums.
     pub keys: Vec<Vec<(Option<Submesh>, AxisSet)>>,
 }
 
@@ -41,12 +41,12 @@ pub(crate) fn network(request: &Request<'_>) -> Result<Network, LowerError> {
     laid_out(request, &placement(request)?)
 }
 
-/// Where layers run.
+/// The placement of the layers.
 ///
 /// Errors: as [`network`].
 fn placement(request: &Request<'_>) -> Result<Placement, LowerError> {
     let strategy = request.strategy;
-    // A last partial batch may be smaller than the data axis: some ranks then have no sample.
+    // The last mini-batch may be smaller than the data axis; some ranks then have no sample.
     strategy.check_axes(request.graph, request.batch.max(strategy.data_parts()))?;
     if request.kind == ProgramKind::Train {
         strategy.check_norms(request.graph, request.batch)?;
@@ -137,8 +137,8 @@ impl StepPlan {
         keys
     }
 
-    /// Where the first replica has what another has on these ranks.
-    pub fn twin_of(&self, submesh: Option<Submesh>) -> Option<Submesh> {
+    /// The submesh of the first replica that corresponds to a submesh of any replica.
+    pub fn first_replica_of(&self, submesh: Option<Submesh>) -> Option<Submesh> {
         let mut rank_sets = self.placement.rank_sets.iter();
         if rank_sets
             .clone()
@@ -150,8 +150,8 @@ impl StepPlan {
         rank_set.map_or(submesh, |rank_set| rank_set.submeshes[0])
     }
 
-    /// Whether ranks do the same for each part of the mini-batch that the axis of data leaves: these are of
-    /// one size, and nothing else lies along that axis.
+    /// Whether the parts of the mini-batch along the data axis have equal size, and nothing else is split along
+    /// that axis.
     pub fn is_even(&self) -> bool {
         let along_data = |distribution: &Distribution| distribution.split_axes().has(Axis::Data);
         let is_even = |distribution: &Distribution| {
@@ -196,7 +196,7 @@ fn layers_by_stage(network: &Network) -> Vec<Vec<LayerId>> {
     layers_of
 }
 
-/// Where there is one stage, micro-batches come one after the other.
+/// Without stages, micro-batches run one after the other.
 fn slots(strategy: &Strategy, micro: usize, kind: ProgramKind) -> Vec<Slot> {
     let stages = strategy.stages.len().max(1) * strategy.schedule.chunks();
     let devices = strategy.stages.len();

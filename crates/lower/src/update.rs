@@ -132,18 +132,18 @@ impl Emit<'_> {
         };
         let owner = holders[0];
         for &(submesh, axes) in keys {
-            let twin = plan.twin_of(submesh);
-            if twin != submesh {
+            let first_replica = plan.first_replica_of(submesh);
+            if first_replica != submesh {
                 let resharding = Resharding::of_partial_sums(
                     &plan.world,
                     &distribution(submesh),
-                    &distribution(twin),
+                    &distribution(first_replica),
                 );
-                let ends = ((id, submesh, axes), (id, twin, axes));
+                let ends = ((id, submesh, axes), (id, first_replica, axes));
                 self.add_across(ends, &resharding);
             }
         }
-        let is_own = |submesh: &Option<Submesh>| plan.twin_of(*submesh) == *submesh;
+        let is_own = |submesh: &Option<Submesh>| plan.first_replica_of(*submesh) == *submesh;
         let mut sums: BTreeMap<Option<Submesh>, Key> = BTreeMap::new();
         for &(submesh, axes) in keys {
             self.number_anew();

@@ -118,7 +118,7 @@ impl Case {
             | LoweringPass::Pack
             | LoweringPass::Select
             | LoweringPass::Arena
-            | LoweringPass::Stage => self.excerpt(&text),
+            | LoweringPass::Staging => self.excerpt(&text),
         }
     }
 

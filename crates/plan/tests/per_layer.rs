@@ -150,7 +150,7 @@ fn what_closed_forms_refuse_is_not_the_best() {
     let graph = zoo::build("vgg16@224").unwrap();
     let all = ranked(&graph, 64, 1024);
     let is_far = |one: &&Candidate| one.explanation().starts_with("by the closed forms");
-    let prune_factor: Vec<&Candidate> = all.iter().filter(is_far).collect();
+    let far: Vec<&Candidate> = all.iter().filter(is_far).collect();
     assert!(!far.is_empty());
     let costs = lassen();
     for one in far.into_iter().step_by(6) {

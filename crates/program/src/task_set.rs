@@ -13,6 +13,7 @@ pub struct TaskSet {
 }
 
 impl TaskSet {
+    /// Whether a position is a member.
     pub fn has(&self, position: usize) -> bool {
         let word = position / 64;
         let open = word.checked_sub(self.full);
@@ -20,6 +21,7 @@ impl TaskSet {
         word >> (position % 64) & 1 == 1
     }
 
+    /// Adds a position.
     pub fn insert(&mut self, position: usize) {
         let Some(open) = (position / 64).checked_sub(self.full) else {
             return;

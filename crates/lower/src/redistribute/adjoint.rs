@@ -1,5 +1,5 @@
-//! The movement of a value from one distribution to another and that of the gradient back are adjoint,
-//! `<A x, y> = <x, A' y>`, on tasks as they are lowered, played in integers.
+//! Test that the redistribution of a value and that of its gradient are adjoint, `<A x, y> = <x, A' y>`, by
+//! interpreting lowered tasks in integers.
 
 use super::{Destination, MovedTensor, Movement, movements};
 use crate::body::Builder;
@@ -21,7 +21,7 @@ impl Draws {
         self.0.between(low, high)
     }
 
-    /// Small and never 0, so that nothing that is lost goes unseen.
+    /// Small and never 0, so that a lost element changes the result.
     fn value(&mut self) -> i64 {
         let value = self.between(1, 9) as i64;
         if self.0.bits().is_multiple_of(2) {
@@ -31,7 +31,7 @@ impl Draws {
         }
     }
 
-    /// A place, and the axes that it leaves over along which a sum is due.
+    /// A distribution, and axes that it does not use for a partial sum.
     fn distribution(&mut self, shape: [usize; 5], axes: &[Axis]) -> (Distribution, AxisSet) {
         let mut distribution = Distribution::replicated(shape);
         let mut left = axes.to_vec();
@@ -49,7 +49,7 @@ impl Draws {
     }
 }
 
-/// What is played: a value from a place, with a sum due, to another.
+/// A case: from a distribution with a partial sum to another one.
 struct Redistribution {
     mesh: Mesh,
     from: (Distribution, AxisSet),
@@ -126,7 +126,7 @@ impl Redistribution {
         (0..self.mesh.ranks()).map(body).collect()
     }
 
-    /// What each rank holds in the end, without what was there before, of what each holds before.
+    /// The results of all ranks, from the initial values of all.
     fn play(&self, values: &[Vec<i64>]) -> Vec<Vec<i64>> {
         const BEFORE: i64 = 1000;
         let bodies = self.bodies();
@@ -166,7 +166,7 @@ impl Redistribution {
             .collect()
     }
 
-    /// Kernels of a rank from a task on; the first task that is none.
+    /// Runs kernels of a rank from a task on; returns the first task that is no kernel.
     fn compute(&self, bodies: &[Body], memory: &mut Memory, rank: Rank, from: usize) -> usize {
         for (at, task) in bodies[rank].tasks.iter().enumerate().skip(from) {
             let Work::Compute { kernel, .. } = &task.work else {
@@ -268,7 +268,7 @@ impl Redistribution {
         }
     }
 
-    /// Random values for what each rank holds before: equal where the place says that they are one.
+    /// Random initial values, equal on replicas.
     fn draw(&self, draws: &mut Draws) -> Vec<Vec<i64>> {
         let (distribution, partial) = &self.from;
         let told = distribution.split_axes().union(*partial);
