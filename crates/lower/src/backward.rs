@@ -1,4 +1,4 @@
-//! From the loss to the gradients of the parameters, and their update.
+//! The backward pass.
 
 use crate::body::TensorBuffer;
 use crate::emit::{Emit, GradientBuffer};
@@ -24,7 +24,7 @@ impl Emit<'_> {
             if let Some(block) = self.layer(id).block
                 && last_block.replace(block) != Some(block)
             {
-                // In the turn of the layer that is the first to need it.
+                // In the turn of the first layer that needs it.
                 self.enter(id);
                 self.recompute(block, layers);
             }
@@ -41,7 +41,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Takes what the ranks of other layers have of the gradient.
+    /// Receives contributions to the gradient from other stages.
     fn receive_gradients(&mut self, id: LayerId) {
         for &reader in self.network.readers(id).iter().rev() {
             if !self.network.reshards(reader) || self.network.reshards_within_stage(reader) {
@@ -75,10 +75,8 @@ impl Emit<'_> {
         }
     }
 
-    /// Where `region` of the gradient of a tensor is to be written, and whether to add.
-    ///
-    /// The first contribution replaces; where it does not cover all that later ones, or other ranks,
-    /// add to, everything is set to zero before.
+    /// The view of a region of a gradient, and whether to accumulate. The first contribution overwrites; where
+    /// it does not cover all that later ones or other ranks add to, the gradient is set to zero before.
     pub(crate) fn contribute(&mut self, id: LayerId, region: &Region) -> (View, bool) {
         let state = self.gradient(id);
         let held = state.held;
@@ -98,7 +96,7 @@ impl Emit<'_> {
         (held.view(region), accumulate)
     }
 
-    /// The part of `all` that can receive contributions: padding that does not wrap cannot.
+    /// The part of `all` that can receive contributions: all but zero padding.
     fn partial_reach(&self, id: LayerId, all: &Region) -> Region {
         let geometry = &self.storages.of(id).partial;
         let mut reach = *all;
@@ -117,7 +115,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Memory for the gradient of a storage.
+    /// Allocates the gradient of a storage.
     fn gradient(&mut self, id: LayerId) -> GradientBuffer {
         let index = self.storages.of[id.0];
         if let Some(state) = self.gradients[index] {
@@ -125,7 +123,7 @@ impl Emit<'_> {
         }
         let storage = &self.storages.all[index];
         let coord = self.builder.coord;
-        // The hull by dims, not of boxes: an empty own part still says where the buffer begins.
+        // The hull by dims, since an empty owned part still has a position.
         let (partial, around) = (storage.partial.held(&coord), storage.around.held(&coord));
         let mut region = partial;
         for dim in 0..5 {
@@ -151,8 +149,8 @@ impl Emit<'_> {
         state
     }
 
-    /// All contributions have been made: those for other ranks go there, and theirs come here. The
-    /// gradient of a copy is complete.
+    /// Completes a gradient after all contributions of this rank: the reverse halo exchange. Redundant copies
+    /// need none.
     fn complete_gradient(&mut self, id: LayerId) {
         let state = self.gradient(id);
         let storage = self.storages.of(id);
@@ -176,7 +174,7 @@ impl Emit<'_> {
         }
     }
 
-    /// The gradient of what is computed.
+    /// The view of the gradient of the computed region.
     pub(crate) fn computed_gradient(&mut self, id: LayerId) -> View {
         let held = self.gradient(id).held;
         held.view(&self.computed(id))
@@ -250,7 +248,7 @@ impl Emit<'_> {
         }
     }
 
-    /// A kernel from the gradient of what is computed to that of what is read of one input.
+    /// A kernel from the gradient of the output to that of one input.
     pub(crate) fn pass_back(
         &mut self,
         id: LayerId,
@@ -269,7 +267,7 @@ impl Emit<'_> {
             .kernel(layer, BACKWARD, kernel(dy, dx, accumulate));
     }
 
-    /// A part of the output's gradient to what is read of one input.
+    /// Copies a part of the output's gradient to that of one input.
     fn copy_back(&mut self, id: LayerId, input: usize, layer: &str, part: Region) {
         let source = self.gradient(id).held.view(&part);
         self.pass_back(id, input, layer, |_, target, accumulate| Kernel::Copy {
@@ -404,8 +402,8 @@ impl Emit<'_> {
         self.builder.kernel(layer, BACKWARD, kernel);
     }
 
-    /// The convolution whose adjoint it is, of the gradient of the output with all that the own inputs
-    /// have added to; it is also what the gradient of the weights reads.
+    /// Computed as the forward pass of the corresponding convolution, on the gradient of the output with its
+    /// halo; the gradient of the weights reads the same region.
     fn transposed_backward(
         &mut self,
         id: LayerId,
@@ -522,9 +520,7 @@ impl Emit<'_> {
         self.scale_and_shift_backward(gamma, beta, layer, gradient_sums);
     }
 
-    /// The moments are those of the own parts, each element once. So elements that are computed at
-    /// several ranks pass their copies' gradients on, as if the moments were constants, but for the
-    /// one that is its owner's.
+    /// The statistics count owned elements only, so redundant copies treat them as constants.
     fn batch_norm_data(&mut self, id: LayerId, layer: &str, epsilon: f64, gradient_sums: View) {
         let input = self.layer(id).inputs[0];
         let reach = self.reach(id, input);
@@ -563,7 +559,7 @@ impl Emit<'_> {
         }
     }
 
-    /// The sums are complete, so these gradients are too: no axis is left to reduce over.
+    /// The sums are complete, so these gradients need no reduction.
     fn scale_and_shift_backward(
         &mut self,
         gamma: ParameterId,
@@ -613,7 +609,7 @@ impl Emit<'_> {
         });
     }
 
-    /// The adjoint of the change of the value: what readers added, back to the owners of the input.
+    /// The adjoint of the redistribution of the value.
     fn move_gradient(&mut self, id: LayerId, layer: &str) {
         let input = self.layer(id).inputs[0];
         if !self.storages.of(input).has_gradient {
@@ -636,8 +632,7 @@ impl Emit<'_> {
         self.builder.redistribute(moved, source, from, to);
     }
 
-    /// The gradient of a value that came from other ranks of the stage, back to these: from those who
-    /// have it and to those who want it, of which this rank may be one.
+    /// Reshards a gradient within a stage; this rank may be a sender, a receiver or both.
     fn reshard_gradient(&mut self, id: LayerId) {
         let input = self.layer(id).inputs[0];
         let (from, to) = (*self.distribution(id), *self.distribution(input));
@@ -683,7 +678,7 @@ impl Emit<'_> {
         }
     }
 
-    /// The gradient of a value that came from other ranks, back to these.
+    /// Sends the gradient of a value back to the stage that it came from.
     fn send_gradient(&mut self, id: LayerId, layer: &str, source: &TensorBuffer) {
         let input = self.layer(id).inputs[0];
         let (from, to) = (*self.distribution(id), *self.distribution(input));

@@ -233,7 +233,7 @@ impl<'a> Emit<'a> {
         if trains {
             self.update();
         }
-        self.report_across();
+        self.report_from_submeshes();
         self.first_loads(When::Next);
     }
 

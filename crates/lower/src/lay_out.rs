@@ -1,10 +1,9 @@
-//! From a model and a strategy to the network that is lowered: how the dims of each tensor lie on the
-//! axes, and where a reader wants them otherwise.
+//! Chooses the distribution of each tensor of a model under a strategy, and inserts redistributions where a
+//! reader needs another one.
 //!
-//! Example: `filter=2` over two convolutions. The filters of the first are split, so its output is
-//! owned by channels; the weights of the second read all channels, so a change of distribution comes
-//! between. Forward it gathers; backward it adds what each rank's filters give, and each rank keeps
-//! the sum of its own channels.
+//! Example: `filter=2` over two convolutions. The filters of the first are split, so its output is split by
+//! channels; the second reads all channels, so a redistribution comes between: an allgather forward, and a
+//! reduce-scatter of the partial sums of the gradient backward.
 
 mod axis_assignment;
 mod check;
@@ -29,10 +28,10 @@ use std::collections::{BTreeMap, HashMap};
 /// Axes of a tensor's dims (N, D, H, W, C).
 type Axes = [AxisList; 5];
 
-/// A node of the model, and how it lies.
+/// A node of the model, and the axes of its dims.
 type NodeAxes = (NodeId, Axes);
 
-/// The network of a model under a strategy for mini-batches of so many samples.
+/// The distributed network of a model under a strategy.
 ///
 /// Errors: layers that the model lacks, dims that a layer cannot carry, splits finer than the dim, one
 /// parameter split in two ways.
@@ -51,8 +50,7 @@ pub(crate) fn lay_out(
     })
 }
 
-/// As [`lay_out`], without looking for the nearest strategy where layers share a parameter that they split
-/// differently.
+/// As [`lay_out`], but the error of a parameter that layers split differently has no nearest strategy.
 fn lay_out_once(
     graph: &Graph,
     strategy: &Strategy,
@@ -78,8 +76,8 @@ fn lay_out_once(
         .enumerate()
         .map(distribution)
         .collect();
-    // What outlives a step must not depend on how many samples it has, and one sample is not split over
-    // the ranks of branches.
+    // The distribution of persistent state must not depend on the number of samples, and a single sample is
+    // not split over the ranks of branches.
     let has_branches = || {
         placement
             .rank_sets
@@ -100,7 +98,7 @@ fn lay_out_once(
     ))
 }
 
-/// Whether the channels of a node are those of the sample.
+/// For each node, whether its channels are those of the sample.
 fn reads_input(graph: &Graph) -> Vec<bool> {
     let mut all: Vec<bool> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
@@ -114,7 +112,7 @@ struct Layout<'a> {
     graph: &'a Graph,
     strategy: &'a Strategy,
     placement: &'a Placement,
-    /// The site of the node at hand, and its mesh.
+    /// The rank set of the current node, and its mesh.
     rank_set: usize,
     mesh: Mesh,
     batch: usize,
@@ -122,28 +120,28 @@ struct Layout<'a> {
     samples: usize,
     choices: Vec<[Option<AxisList>; 6]>,
     blocks: Vec<Option<usize>>,
-    /// Of each node of the model.
+    /// Halo groups by node of the model.
     groups: Vec<Option<usize>>,
     layers: Vec<Layer>,
-    /// Of each node of the model.
+    /// By node of the model.
     needs_gradient: Vec<bool>,
-    /// For each node of the model the layer that has its value.
+    /// For each node of the model the layer with its value.
     of: Vec<LayerId>,
     moves: BTreeMap<(LayerId, usize, Axes, AxisSet, bool), LayerId>,
-    /// Whether the channels of a node are those of the sample.
+    /// For each node, whether its channels are those of the sample.
     reads_input: Vec<bool>,
-    /// Who reads a node of the model, each once.
+    /// The readers of each node of the model, each once.
     readers: Vec<Vec<NodeId>>,
-    /// Places and who wanted them.
+    /// Distributions of each parameter, with the node that chose them.
     parameters: Vec<Vec<(Distribution, NodeId)>>,
-    /// Elements that move, of the movements that were looked at.
+    /// Cache of [`Self::elements`].
     moved: RefCell<HashMap<(Mesh, Distribution, AxisSet, Distribution), f64>>,
-    /// Where gradients are handed on to, from layers of a site that lie so.
-    ways: RefCell<HashMap<(usize, NodeId, Axes), Option<NodeAxes>>>,
+    /// Cache of [`Self::end_of_linear_chain`].
+    chains: RefCell<HashMap<(usize, NodeId, Axes), Option<NodeAxes>>>,
 }
 
 impl<'a> Layout<'a> {
-    /// For mini-batches and micro-batches of so many samples.
+    /// `batch` and `samples` are the sizes of mini-batches and micro-batches.
     fn of(
         graph: &'a Graph,
         strategy: &'a Strategy,
@@ -169,7 +167,7 @@ impl<'a> Layout<'a> {
             readers: readers(graph.nodes.iter().map(|node| &node.inputs[..])),
             parameters: vec![Vec::new(); graph.parameters.len()],
             moved: RefCell::default(),
-            ways: RefCell::default(),
+            chains: RefCell::default(),
         };
         for index in 0..graph.nodes.len() {
             layout.add(NodeId(index))?;
@@ -184,23 +182,22 @@ impl<'a> Layout<'a> {
         self.mesh = self.placement.rank_sets[self.rank_set].mesh;
         self.check_dims(id)?;
         let value = match node.op {
-            // It comes with the loss; nobody reads it.
+            // It is added with the loss and has no readers.
             Op::AuxiliaryLoss { .. } => self.of[node.inputs[0].0],
             Op::Loss(_) => self.losses(id)?,
             _ if node.op.has_weights() => self.weighted(id)?,
-            _ => self.follower(id, id)?,
+            _ => self.unweighted(id, id)?,
         };
         self.of.push(value);
         Ok(())
     }
 
-    /// The axes that the strategy specifies for a dim of a layer, without those of extent 1.
+    /// The axes that the strategy specifies for a dim of a layer, except those of extent 1.
     fn specified(&self, id: NodeId, dim: LayerDim) -> Option<AxisList> {
         self.choices[id.0][dim as usize].map(|axes| axes.within(self.mesh.split_axes()))
     }
 
-    /// The axes of a dim for which none are specified: samples also over the ranks of branches, if there
-    /// are enough of them.
+    /// The default axes of a dim; samples are also split over the ranks of branches if there are enough.
     fn default_axes(&self, dim: LayerDim) -> AxisList {
         let axes = AxisList::of([dim.axis()]).within(self.mesh.split_axes());
         if dim != LayerDim::N || self.mesh.extent(Axis::Branch) == 1 {
@@ -214,8 +211,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The axes that are not specified for any dim of a layer: one that is specified for a dim is taken
-    /// from the others.
+    /// The axes that are not specified for any dim of a layer; an axis specified for one dim is not used by
+    /// default for another.
     fn free(&self, id: NodeId) -> AxisSet {
         let specified = LayerDim::ALL
             .into_iter()
@@ -224,19 +221,18 @@ impl<'a> Layout<'a> {
         self.mesh.split_axes().minus(taken)
     }
 
-    /// The loss, and before it the auxiliary ones, which lie as it does since they read its target.
+    /// The loss, after the auxiliary losses, which have its distribution since they read its target.
     fn losses(&mut self, loss: NodeId) -> Result<LayerId, StrategyError> {
         for (index, node) in self.graph.nodes.iter().enumerate() {
             if let Op::AuxiliaryLoss { .. } = node.op {
-                self.follower(NodeId(index), loss)?;
+                self.unweighted(NodeId(index), loss)?;
             }
         }
-        self.follower(loss, loss)
+        self.unweighted(loss, loss)
     }
 
-    /// A layer whose output lies as its input does: pooling, normalization, sums and the like; or as
-    /// another one of its shape does.
-    fn follower(&mut self, id: NodeId, like: NodeId) -> Result<LayerId, StrategyError> {
+    /// A layer without weights: its output has the distribution of its input, or that of layer `like`.
+    fn unweighted(&mut self, id: NodeId, like: NodeId) -> Result<LayerId, StrategyError> {
         let node = self.graph.node(id);
         let (reads, axes) = match self.graph.node(like).inputs.first() {
             None => {
@@ -249,7 +245,7 @@ impl<'a> Layout<'a> {
                 });
                 (axes, axes)
             }
-            Some(input) => self.following(like, self.known(like, self.of[input.0])),
+            Some(input) => self.axes_of_unweighted(like, self.known(like, self.of[input.0])),
         };
         let mut all = axes.to_vec();
         all.push(AxisList::NONE);
@@ -271,7 +267,7 @@ impl<'a> Layout<'a> {
         Ok(value)
     }
 
-    /// How an input of a layer lies; where it comes from other ranks, as tensors usually lie here.
+    /// The axes of an input of a layer; the default ones where it comes from another submesh.
     fn known(&self, id: NodeId, input: LayerId) -> Axes {
         let (node, x) = (self.graph.node(id), &self.layers[input.0]);
         if x.distribution.submesh == self.placement.rank_sets[self.rank_set].submeshes[0] {
@@ -286,8 +282,8 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// How a layer without weights whose first input lies so reads its inputs, and how it lies.
-    fn following(&self, id: NodeId, known: Axes) -> (Axes, Axes) {
+    /// For a layer without weights, the axes of its inputs and of its output, given those of its first input.
+    fn axes_of_unweighted(&self, id: NodeId, known: Axes) -> (Axes, Axes) {
         let (node, free) = (self.graph.node(id), self.free(id));
         let axes = dims_of_tensor(|dim| {
             if can_carry(node, dim) {
@@ -304,9 +300,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Axes along which the gradient of a layer that lies so may stay a sum still due: its only reader
-    /// adds what its own filters give, what the layer does to it is linear, and its inputs change
-    /// owners anyway, where the sum then costs less than here.
+    /// Axes over which the gradient of a layer may stay a partial sum: its only reader has split filters, its
+    /// own gradient is linear, and its inputs are redistributed anyway, where the reduction costs less.
     fn kept_partial(&self, id: NodeId, reads: &Axes, axes: &Axes) -> AxisSet {
         let inputs = self.graph.node(id).inputs.iter();
         let inputs: Vec<&Layer> = inputs.map(|of| &self.layers[self.of[of.0].0]).collect();
@@ -322,7 +317,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Axes along which the only reader of a layer that lies so adds to its gradient.
+    /// Axes over which the only reader of a layer makes its gradient a partial sum.
     fn partial_axes(&self, id: NodeId, axes: &Axes) -> AxisSet {
         let (mut id, mut axes) = (id, *axes);
         loop {
@@ -332,7 +327,7 @@ impl<'a> Layout<'a> {
             let reader = self.readers[last.0][0];
             let node = self.graph.node(reader);
             if !node.op.has_weights() {
-                let (reads, made) = self.following(reader, axes_there);
+                let (reads, made) = self.axes_of_unweighted(reader, axes_there);
                 if node.inputs[0] != last || reads != axes_there {
                     return AxisSet::NONE;
                 }
@@ -349,18 +344,16 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The last of the layers that hand a gradient on from one to the other as it is, the only reader of
-    /// which has weights or is a flatten, and how it lies; none where the way ends otherwise. What such a
-    /// reader does may depend on layers that are still to come, the way to it does not, and is kept: every
-    /// layer of a long chain asks for it.
+    /// The last layer of a chain of layers with linear gradients and single readers, whose reader has weights
+    /// or is a flatten, and its axes; none for other chains. Cached, since every layer of a chain needs it.
     fn end_of_linear_chain(&self, id: NodeId, axes: Axes) -> Option<NodeAxes> {
         let (mut id, mut axes) = (id, axes);
-        let mut way = Vec::new();
+        let mut chain = Vec::new();
         let end = loop {
-            if let Some(&known) = self.ways.borrow().get(&(self.rank_set, id, axes)) {
+            if let Some(&known) = self.chains.borrow().get(&(self.rank_set, id, axes)) {
                 break known;
             }
-            way.push((self.rank_set, id, axes));
+            chain.push((self.rank_set, id, axes));
             let &[reader] = &self.readers[id.0][..] else {
                 break None;
             };
@@ -372,19 +365,19 @@ impl<'a> Layout<'a> {
             if node.op.has_weights() || matches!(node.op, Op::Flatten) {
                 break Some((id, axes));
             }
-            let (reads, made) = self.following(reader, axes);
+            let (reads, made) = self.axes_of_unweighted(reader, axes);
             if node.inputs[0] != id || reads != axes {
                 break None;
             }
             (id, axes) = (reader, made);
         };
-        let mut ways = self.ways.borrow_mut();
-        ways.extend(way.into_iter().map(|from| (from, end)));
+        let mut chains = self.chains.borrow_mut();
+        chains.extend(chain.into_iter().map(|from| (from, end)));
         end
     }
 
-    /// A layer with weights (C, F): each rank reads its share of the channels and computes its share
-    /// of the filters.
+    /// A layer with weights (C, F): each rank reads its part of the channels and computes its part of the
+    /// filters.
     fn weighted(&mut self, id: NodeId) -> Result<LayerId, StrategyError> {
         let node = self.graph.node(id);
         let input = node.inputs[0];
@@ -395,7 +388,7 @@ impl<'a> Layout<'a> {
         self.check_twice(id, &all)?;
         let groups = groups(&node.op);
         if groups > 1 {
-            // By whole groups nothing has to move.
+            // A split by whole groups needs no communication.
             let shares = channels.then(filters);
             self.check_groups(id, groups, shares)?;
             axes[4] = shares;
@@ -424,7 +417,7 @@ impl<'a> Layout<'a> {
             return Ok(raw);
         }
         let scattered = filters.then(channels);
-        // Who reads whole channels would gather at once what was scattered.
+        // Readers of unsplit channels would gather at once what was scattered.
         let is_gathered = self.readers[id.0]
             .iter()
             .all(|&reader| !can_carry(self.graph.node(reader), LayerDim::C));
@@ -435,7 +428,8 @@ impl<'a> Layout<'a> {
         Ok(self.push_move(raw, name, axes, AxisSet::NONE))
     }
 
-    /// N, D, H and W of a layer with weights whose input lies so, its filters and its channels.
+    /// Axes of N, D, H and W, of the filters and of the channels of a layer with weights, given those of its
+    /// input.
     fn weighted_axes(&self, id: NodeId, known: Axes) -> (Axes, AxisList, AxisList) {
         let (node, free) = (self.graph.node(id), self.free(id));
         let specified_or_free =
@@ -451,7 +445,7 @@ impl<'a> Layout<'a> {
             both.map(|dim| specified_or_free(dim, self.default_axes(dim)));
         let is_narrow = matches!(node.op, Op::Embedding { .. });
         if !is_specified[1] && (is_narrow || self.reads_input[node.inputs[0].0]) {
-            // Samples are not stored by channels, and these may be few.
+            // Samples are not split by channels, which may be few.
             filters = filters.then(channels);
             channels = AxisList::NONE;
         } else if is_specified == [false; 2] {
@@ -466,9 +460,9 @@ impl<'a> Layout<'a> {
         (axes, filters, channels)
     }
 
-    /// Whether a layer reads around its own part what another group computes for itself: it gets a copy
-    /// with a frame of its own.
-    fn is_apart(&self, id: NodeId, x: LayerId) -> bool {
+    /// Whether a layer needs a copy with a halo of its own, since another halo group computes the halo of the
+    /// tensor redundantly.
+    fn needs_halo_copy(&self, id: NodeId, x: LayerId) -> bool {
         let (group, of) = (self.groups[id.0], &self.layers[x.0]);
         let windows = self.graph.node(id).op.window();
         let slides = windows.is_some_and(|windows| *windows != [Window::ONE; 3]);
@@ -479,7 +473,7 @@ impl<'a> Layout<'a> {
         of.group.is_some() && of.group != group && (slides || group.is_some()) && is_read_inside()
     }
 
-    /// The tensor as a reader wants it.
+    /// The layer with the distribution that a reader needs.
     fn input(&mut self, id: NodeId, x: LayerId, axes: Axes, partial_gradient: AxisSet) -> LayerId {
         let partial_gradient = if self.needs_gradient[self.layers[x.0].origin.0] {
             partial_gradient
@@ -491,8 +485,8 @@ impl<'a> Layout<'a> {
         let is_here = known.distribution.submesh == submesh
             && known.distribution.axes == axes
             && known.partial_gradient == partial_gradient;
-        let wraps = self.wraps_apart(id, x);
-        if is_here && !wraps && !self.is_apart(id, x) {
+        let wraps = self.needs_periodic_copy(id, x);
+        if is_here && !wraps && !self.needs_halo_copy(id, x) {
             return x;
         }
         let key = (x, self.rank_set, axes, partial_gradient, wraps);
@@ -505,12 +499,12 @@ impl<'a> Layout<'a> {
         moved
     }
 
-    /// Whether a layer reads a tensor with a periodic border that others read with another one: it gets
-    /// a copy, around which lies what it reads.
-    fn wraps_apart(&self, id: NodeId, x: LayerId) -> bool {
-        let border = |id: NodeId| border(&self.graph.node(id).op);
+    /// Whether a layer reads a tensor with periodic padding that others read with other padding: it gets a copy
+    /// with a halo of its own.
+    fn needs_periodic_copy(&self, id: NodeId, x: LayerId) -> bool {
+        let padding = |id: NodeId| padding(&self.graph.node(id).op);
         let mut readers = self.readers[self.layers[x.0].origin.0].iter();
-        border(id) == Border::Periodic && readers.any(|&other| border(other) == Border::Outside)
+        padding(id) == Padding::Periodic && readers.any(|&other| padding(other) == Padding::Other)
     }
 
     fn push_move(
@@ -525,7 +519,7 @@ impl<'a> Layout<'a> {
         let from = self.layers[of.0].distribution.submesh;
         let layer = &mut self.layers[id.0];
         if from != layer.distribution.submesh {
-            // What comes from other ranks comes once.
+            // Reshardings are not recomputed.
             layer.block = None;
         }
         layer.name = name;
@@ -603,7 +597,7 @@ impl<'a> Layout<'a> {
             has_replicas && known.submesh == mirrored && known.axes != distribution.axes
         };
         let distributions = &mut self.parameters[parameter.0];
-        // The second replica of one layer has the ranks of another one in the first.
+        // The second replica of one layer may run on the ranks of another layer of the first.
         let other = distributions.iter().find(|(known, _)| is_mirrored(known));
         let same = || distributions.iter().find(|(known, _)| known.submesh == own);
         let Some(known) = other.or_else(same) else {
@@ -618,7 +612,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Axes of the last two dims of the weights of a layer that reads these channels and gives these filters.
+/// Axes of the last two dims of the weights, given those of the channels and filters of the layer.
 fn rows_and_columns(op: &Op, channels: AxisList, filters: AxisList) -> [AxisList; 2] {
     match op {
         // A transposed convolution keeps the weights of the convolution whose adjoint it is.
@@ -632,26 +626,26 @@ fn dims_of_tensor(axes: impl Fn(LayerDim) -> AxisList) -> Axes {
     std::array::from_fn(|dim| axes(LayerDim::ALL[dim]))
 }
 
-/// What an operation reads beyond the image.
+/// Padding of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Border {
-    /// Nothing, or it does not matter what lies there.
-    Inside,
-    /// The other end of the image.
+enum Padding {
+    /// None, or its values do not matter.
+    Irrelevant,
+    /// Periodic.
     Periodic,
-    /// Something else, as zeros.
-    Outside,
+    /// Any other, as zeros.
+    Other,
 }
 
-fn border(op: &Op) -> Border {
+fn padding(op: &Op) -> Padding {
     match op {
-        Op::Convolution(convolution) if convolution.periodic => Border::Periodic,
+        Op::Convolution(convolution) if convolution.periodic => Padding::Periodic,
         Op::Convolution(Convolution { window, .. }) | Op::Pool(Pool { window, .. }) => {
             let pads = |window: &Window| window.pad_low > 0 || window.pad_high > 0;
             if window.iter().any(pads) {
-                Border::Outside
+                Padding::Other
             } else {
-                Border::Inside
+                Padding::Irrelevant
             }
         }
         Op::Input
@@ -670,7 +664,7 @@ fn border(op: &Op) -> Border {
         | Op::Activation(_)
         | Op::Attention { .. }
         | Op::Loss(_)
-        | Op::AuxiliaryLoss { .. } => Border::Inside,
+        | Op::AuxiliaryLoss { .. } => Padding::Irrelevant,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is kept of parameters, and their gradients from the first contribution to the sum over ranks.
+//! Parameters, and the accumulation and reduction of their gradients.
 
 use crate::arena;
 use crate::body::{NUMBERS, TensorBuffer};
@@ -13,7 +13,7 @@ use partita_space::{AxisSet, Submesh};
 use std::collections::BTreeMap;
 
 impl Emit<'_> {
-    /// Memory for what outlives the step.
+    /// Allocates the persistent buffers.
     pub(crate) fn persistent(&mut self) {
         let moment_names: &[&str] = match self.request.optimizer {
             Optimizer::Sgd { momentum: 0.0, .. } => &[],
@@ -35,7 +35,7 @@ impl Emit<'_> {
                     continue;
                 }
                 list.push((Role::Parameter, name, index, *distribution));
-                // One holder moves it for all.
+                // One replica updates it for all.
                 for moment in moment_names.iter().filter(|_| holder == 0) {
                     let name = format!("{}.{moment}", parameter.name);
                     list.push((Role::Optimizer, name, index, *distribution));
@@ -66,7 +66,7 @@ impl Emit<'_> {
         self.stage_samples();
     }
 
-    /// Where a parameter lies with the layers that use it on some ranks.
+    /// Distribution of a parameter for the layers of a submesh.
     pub(crate) fn whole_on(&self, id: ParameterId, submesh: Option<Submesh>) -> Distribution {
         let distributions = &self.plan.holders[id.0];
         let distribution = distributions
@@ -75,7 +75,7 @@ impl Emit<'_> {
         *distribution.expect("layers use parameters that lie with them")
     }
 
-    /// What is kept of a parameter that lies so, where its training state is shared out.
+    /// Distribution of the shards of a parameter.
     pub(crate) fn share_of(&self, id: ParameterId, whole: Distribution) -> Distribution {
         match &self.network.shares[id.0][..] {
             [share] => Distribution {
@@ -86,18 +86,18 @@ impl Emit<'_> {
         }
     }
 
-    /// What is kept and what is used of a parameter on the ranks at hand.
+    /// Distribution of the shards and of the whole of a parameter on the current submesh.
     fn share_and_whole(&self, id: ParameterId) -> (Distribution, Distribution) {
         let whole = self.whole_on(id, self.builder.submesh);
         (self.share_of(id, whole), whole)
     }
 
-    /// Whether a parameter lies with several groups of ranks.
-    pub(crate) fn is_held_apart(&self, id: ParameterId) -> bool {
+    /// Whether several submeshes have a parameter.
+    pub(crate) fn is_on_several_submeshes(&self, id: ParameterId) -> bool {
         self.plan.holders[id.0].len() > 1
     }
 
-    /// A buffer for what the rank has of a parameter, or of what goes with it.
+    /// A buffer for a parameter, or for its gradient or moments.
     pub(crate) fn parameter_buffer(
         &mut self,
         name: &str,
@@ -116,19 +116,18 @@ impl Emit<'_> {
             .tensor_buffer(name, role, tensor, distribution, region)
     }
 
-    /// Parameters have the same numbers in a step of training and in an evaluation, which has fewer
-    /// tensors.
+    /// Tensor number of a parameter; the same in training and evaluation, which has fewer tensors.
     pub(crate) fn parameter_tensor(&self, id: ParameterId, role: Role) -> u32 {
         2 * id.0 as u32 + u32::from(role == Role::Gradient)
     }
 
-    /// A tensor or its gradient; numbers come after those of parameters.
+    /// Tensor number of a value or its gradient; after those of parameters.
     pub(crate) fn tensor(&self, id: LayerId, is_gradient: bool) -> u32 {
         let parameters = self.graph.parameters.len() as u32;
         2 * (parameters + self.storages.of(id).tensor) + u32::from(is_gradient)
     }
 
-    /// A parameter of a layer as the layer's kernels take it.
+    /// The view of a parameter for the kernels of a layer.
     pub(crate) fn parameter(&self, id: LayerId, index: usize) -> View {
         let parameter = self.layer(id).parameters[index];
         let kept = || self.parameters[&(parameter, self.builder.submesh)];
@@ -136,7 +135,7 @@ impl Emit<'_> {
         held.view(&held.region)
     }
 
-    /// Gathers what the kernels of a layer take of parameters that are kept by shares.
+    /// Gathers the sharded parameters of a layer.
     pub(crate) fn gather_parameters(&mut self, id: LayerId, phase: Phase) {
         self.gathered.clear();
         for parameter in self.layer(id).parameters.clone() {
@@ -161,7 +160,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Counts how often each parameter contributes, so that its reduction starts after the last.
+    /// Counts the contributions to each gradient, so that its reduction starts after the last.
     pub(crate) fn open_parameter_gradients(&mut self) {
         let mut total: BTreeMap<Key, usize> = BTreeMap::new();
         let plan = self.plan;
@@ -231,7 +230,7 @@ impl Emit<'_> {
         }
     }
 
-    /// One contribution to the gradient of a parameter, now or in a slot of its own.
+    /// Adds a contribution to the gradient of a parameter, now or in a later slot.
     pub(crate) fn parameter_gradient(
         &mut self,
         parameter: ParameterId,
@@ -252,7 +251,7 @@ impl Emit<'_> {
         });
     }
 
-    /// The contributions of the micro-batch at hand that waited, those of the last layers first.
+    /// Adds the deferred contributions of the current micro-batch, last layers first.
     pub(crate) fn deferred_gradients(&mut self) {
         let layers = self.network.layers.len();
         let number = self.take_numbers(layers + 1);
@@ -273,8 +272,8 @@ impl Emit<'_> {
         }
     }
 
-    /// One contribution to the gradient of a parameter; after the last, the sum over ranks, unless other
-    /// ranks hold it, too.
+    /// Adds a contribution to the gradient of a parameter; after the last, reduces it over ranks, unless several
+    /// submeshes have the parameter.
     pub(crate) fn add_gradient(
         &mut self,
         parameter: ParameterId,
@@ -288,7 +287,7 @@ impl Emit<'_> {
             self.builder.kernel(layer, Phase::Backward, kernel);
             state.written = true;
         } else if self.graph.parameter(parameter).role == ParameterRole::Beta {
-            // Written together with gamma.
+            // Its kernel is that of gamma.
             state.written = true;
         }
         state.open -= 1;
@@ -296,7 +295,7 @@ impl Emit<'_> {
             if !state.written {
                 self.builder.fill(layer, Phase::Backward, state.view(), 0.0);
             }
-            if !self.is_held_apart(parameter) {
+            if !self.is_on_several_submeshes(parameter) {
                 self.sum_gradient(parameter, axes, &mut state);
             }
         }
@@ -321,17 +320,15 @@ impl Emit<'_> {
         };
         let from = whole;
         *has_sum = true;
-        // The next micro-batch begins anew.
+        // The next micro-batch starts a new sum.
         state.open = state.uses;
         state.written = false;
         let (what, from) = ((parameter, Role::Gradient), (state.held, from, axes));
         self.move_parameter(what, Phase::Reduce, from, to);
     }
 
-    /// Both gradients of a norm, from uses that are partial along these axes, as they stand: where to
-    /// write, and whether to add.
-    ///
-    /// One kernel writes both, so where only one of them is shared the other is cleared first.
+    /// Views of the gradients of scale and shift of a normalization, and whether to accumulate. One kernel
+    /// writes both, so where only one of them has been written the other is cleared first.
     pub(crate) fn scale_and_shift(
         &mut self,
         ids: [ParameterId; 2],
@@ -347,7 +344,7 @@ impl Emit<'_> {
     }
 }
 
-/// Lets the gradient of a weight or a bias be added to what is there.
+/// Sets `accumulate` of the gradient of a weight or a bias.
 fn set_accumulate(kernel: &mut Kernel, adds: bool) {
     match kernel {
         Kernel::ConvolutionBackwardWeight { accumulate, .. }

@@ -45,7 +45,7 @@ impl Emit<'_> {
         });
     }
 
-    /// Positions are constants that are added, so the gradient passes as it is.
+    /// Positions are constants, so the gradient is copied.
     pub(crate) fn positions_backward(&mut self, id: LayerId, layer: &str) {
         self.pass_back(id, 0, layer, |source, target, accumulate| Kernel::Copy {
             source,
@@ -94,7 +94,7 @@ impl Emit<'_> {
         });
     }
 
-    /// What a slice reads of its input.
+    /// The region of its input that a slice reads.
     fn sliced(&self, id: LayerId, start: usize) -> Region {
         let mut region = self.reach(id, self.layer(id).inputs[0]);
         let channels = self.distribution(id).shape[4];
@@ -118,7 +118,7 @@ impl Emit<'_> {
         self.builder.kernel(layer, BACKWARD, copy);
     }
 
-    /// Heads in the own share of the channels.
+    /// Attention heads on this rank.
     fn own_heads(&self, id: LayerId, all: usize) -> usize {
         all / self.builder.mesh.parts(self.distribution(id).axes[4])
     }
@@ -139,7 +139,7 @@ impl Emit<'_> {
         });
     }
 
-    /// Sums over the channels at each position that is computed, over all ranks that share these.
+    /// Sums over the channels at each computed position, reduced over the ranks that split them.
     fn row_moments(&mut self, id: LayerId, layer: &str) -> View {
         let sums = self.row_sums(id, &format!("{layer}.sums"));
         self.elementwise(id, layer, |x, _| Kernel::LayerNormStatistics { x, sums });
@@ -148,7 +148,7 @@ impl Emit<'_> {
         sums
     }
 
-    /// Two numbers per position that is computed.
+    /// A buffer of two sums per computed position.
     fn row_sums(&mut self, id: LayerId, name: &str) -> View {
         let [n, d, h, w, _] = self.computed(id).shape();
         let dims = [n, d, h, w, 2];
@@ -158,8 +158,7 @@ impl Emit<'_> {
         self.builder.whole(sums)
     }
 
-    /// The sum over ranks that share the channels of the same positions. If one has no position, none of
-    /// them has.
+    /// Allreduce over the ranks that split the channels of the same positions; these have equally many.
     fn add_rows(&mut self, id: LayerId, layer: &str, phase: Phase, sums: View) {
         let axes = self.distribution(id).axes[4].set();
         if sums.is_empty() {
@@ -226,7 +225,7 @@ impl Emit<'_> {
         });
     }
 
-    /// One kernel for all gradients, but for those that add to the same memory.
+    /// One kernel for all gradients, except for those that accumulate into the same buffer.
     pub(crate) fn attention_backward(
         &mut self,
         id: LayerId,

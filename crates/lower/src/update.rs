@@ -1,13 +1,12 @@
-//! From complete gradients to moved parameters, on every rank that holds them.
+//! Reduction of gradients over submeshes, and the optimizer.
 //!
-//! Where several groups of ranks hold a parameter, as both replicas of a bidirectional pipeline do or
-//! stages that share it, the first of them is its owner and alone keeps the state of the optimizer. The
-//! addends of the second replica go to the same places of the first before the sum over ranks, the sums
-//! of other stages after it, and what has moved comes back to all.
+//! Where several submeshes have a parameter, as both replicas of a bidirectional pipeline or stages that share
+//! it, the first is its owner and alone keeps the optimizer state. Partial sums of the second replica are sent
+//! to the same coordinates of the first before the reduction over ranks, sums of other stages after it; the
+//! updated parameter is sent to all.
 //!
-//! A rank may be among both the ranks that give and those that get, as stages of two replicas share ranks:
-//! what it sends and what it receives of one movement is one exchange. Every rank counts every movement
-//! and every sum, its own or not, so that each has a number of its own that is the same on all ranks.
+//! A rank may be both sender and receiver, as stages of two replicas share ranks: its sends and receives form one
+//! exchange. Every rank counts all exchanges and collectives, its own or not, so that message numbers agree.
 
 use crate::body::TensorBuffer;
 use crate::emit::Emit;
@@ -23,14 +22,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Emit<'_> {
     pub(crate) fn update(&mut self) {
-        self.late_running();
+        self.update_running_statistics();
         let ids = || (0..self.graph.parameters.len()).map(ParameterId);
         let all: Vec<ParameterId> = ids().collect();
-        let apart: Vec<ParameterId> = ids().filter(|&id| self.is_held_apart(id)).collect();
+        let apart: Vec<ParameterId> = ids()
+            .filter(|&id| self.is_on_several_submeshes(id))
+            .collect();
         let mut sums: BTreeMap<ParameterId, Option<View>> = BTreeMap::new();
         for &id in &apart {
             if self.graph.parameter(id).role.is_trained() {
-                let sum = self.sum_apart(id);
+                let sum = self.sum_over_submeshes(id);
                 sums.insert(id, sum);
             }
         }
@@ -56,34 +57,33 @@ impl Emit<'_> {
             let name = self.graph.parameter(id).name.clone();
             self.builder.kernel(&name, Phase::Update, kernel);
         }
-        // Those of the last layers come first.
+        // Last layers first.
         for &id in all.iter().rev() {
-            self.number_anew();
+            self.reserve_numbers();
             if let Some(&share) = shares.get(&id) {
                 self.complete_parameter(id, share);
             }
         }
         for &id in &apart {
-            self.hand_out(id);
+            self.broadcast_parameter(id);
         }
     }
 
-    /// Goes to numbers that nothing else has; on all ranks alike. Where all layers run on all ranks,
-    /// numbers go on without gaps.
-    fn number_anew(&mut self) {
+    /// Reserves new message numbers, on all ranks alike. Not needed where all layers run on all ranks.
+    fn reserve_numbers(&mut self) {
         let number = self.take_numbers(1);
         if !self.is_whole() {
             self.builder.number_from(number);
         }
     }
 
-    /// The number of one movement between groups of ranks; taken on all ranks alike.
+    /// The message number of an exchange between submeshes; taken on all ranks alike.
     fn number_of_movement(&mut self) -> u32 {
-        self.number_anew();
+        self.reserve_numbers();
         self.builder.next_sequence()
     }
 
-    /// The complete gradients of what the rank moves.
+    /// The complete gradients of the parameters that the rank updates.
     fn own_gradients(
         &mut self,
         apart: &BTreeMap<ParameterId, Option<View>>,
@@ -120,8 +120,8 @@ impl Emit<'_> {
         }
     }
 
-    /// Adds up what all holders of a parameter have of its gradient; the sum, where the rank moves it.
-    fn sum_apart(&mut self, id: ParameterId) -> Option<View> {
+    /// Sums the gradient of a parameter over its submeshes; returns the sum where the rank updates it.
+    fn sum_over_submeshes(&mut self, id: ParameterId) -> Option<View> {
         let plan = self.plan;
         let (holders, keys) = (&plan.holders[id.0], &plan.keys[id.0]);
         let distribution = |submesh: Option<Submesh>| {
@@ -140,13 +140,13 @@ impl Emit<'_> {
                     &distribution(first_replica),
                 );
                 let ends = ((id, submesh, axes), (id, first_replica, axes));
-                self.add_across(ends, &resharding);
+                self.add_from_submesh(ends, &resharding);
             }
         }
         let is_own = |submesh: &Option<Submesh>| plan.first_replica_of(*submesh) == *submesh;
         let mut sums: BTreeMap<Option<Submesh>, Key> = BTreeMap::new();
         for &(submesh, axes) in keys {
-            self.number_anew();
+            self.reserve_numbers();
             if !is_own(&submesh) || !self.builder.enter(submesh) {
                 continue;
             }
@@ -168,15 +168,15 @@ impl Emit<'_> {
             if let (true, (Some(from), Some(to))) = (is_own(&other.submesh), ends) {
                 let resharding = Resharding::new(&plan.world, other, &owner);
                 let ends = ((id, from.0, from.1), (id, to.0, to.1));
-                self.add_across(ends, &resharding);
+                self.add_from_submesh(ends, &resharding);
             }
         }
         let key = sums.get(&owner.submesh)?;
         Some(self.parameter_gradients[key].view())
     }
 
-    /// Adds the gradient of one holder to that of another.
-    fn add_across(&mut self, (from, to): (Key, Key), resharding: &Resharding) {
+    /// Adds the gradient of one submesh to that of another.
+    fn add_from_submesh(&mut self, (from, to): (Key, Key), resharding: &Resharding) {
         let layer = self.graph.parameter(from.0).name.clone();
         let moved = MovedTensor {
             layer: &layer,
@@ -196,8 +196,8 @@ impl Emit<'_> {
         }
     }
 
-    /// What the owner has moved goes to all others that hold it.
-    fn hand_out(&mut self, id: ParameterId) {
+    /// Sends an updated parameter from its owner to all other submeshes.
+    fn broadcast_parameter(&mut self, id: ParameterId) {
         let plan = self.plan;
         let holders = &plan.holders[id.0];
         let (layer, role) = {
@@ -225,8 +225,8 @@ impl Emit<'_> {
         }
     }
 
-    /// Running statistics that several replicas move, by all micro-batches in their order.
-    fn late_running(&mut self) {
+    /// Updates running statistics of several replicas, by all micro-batches in their order.
+    fn update_running_statistics(&mut self) {
         let plan = self.plan;
         let layers = plan.networks[0].0.layers.len();
         for index in 0..layers {
@@ -236,7 +236,7 @@ impl Emit<'_> {
             };
             let [mean, variance] = [2, 3].map(|at| layer.parameters[at]);
             let owner = plan.holders[mean.0][0];
-            if !self.is_held_apart(mean) {
+            if !self.is_on_several_submeshes(mean) {
                 continue;
             }
             for (micro, (network, _)) in plan.networks.iter().enumerate() {
@@ -270,8 +270,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Small complete sums from where they lie to where they are wanted; where they are then, if that is
-    /// on this rank.
+    /// Moves complete statistics to another submesh; returns their view there if the rank is a member.
     fn moments_at(
         &mut self,
         layer: &str,
@@ -305,7 +304,7 @@ impl Emit<'_> {
         view
     }
 
-    /// What the rank moves of a parameter: all that it keeps, or a copy of its share of the whole.
+    /// The buffer of a parameter that the rank updates: the parameter, or a copy of its shard.
     fn own_share(&mut self, id: ParameterId) -> TensorBuffer {
         let whole = self.plan.holders[id.0][0];
         let share = self.share_of(id, whole);
@@ -327,7 +326,7 @@ impl Emit<'_> {
         held
     }
 
-    /// Each rank has moved its share; those who use the whole get what the others have moved.
+    /// Gathers the updated shards of a parameter.
     fn complete_parameter(&mut self, id: ParameterId, own: TensorBuffer) {
         let whole = self.plan.holders[id.0][0];
         let held = self.parameters[&(id, whole.submesh)];
@@ -344,8 +343,7 @@ impl Emit<'_> {
         self.move_parameter((id, Role::Parameter), Phase::Update, from, to);
     }
 
-    /// Brings a parameter, or what goes with it, from where it is held, as a sum still due along some
-    /// axes, to its destination.
+    /// Redistributes a parameter or its gradient.
     pub(crate) fn move_parameter(
         &mut self,
         (id, role): (ParameterId, Role),
@@ -364,14 +362,14 @@ impl Emit<'_> {
             .redistribute(moved, source, (distribution, partial), to);
     }
 
-    /// The ranks that move parameters.
+    /// The submeshes that update parameters.
     fn owners(&self) -> BTreeSet<Option<Submesh>> {
         let trained = self.graph.parameters.iter().zip(&self.plan.holders);
         let trained = trained.filter(|(parameter, _)| parameter.role.is_trained());
         trained.map(|(_, holders)| holders[0].submesh).collect()
     }
 
-    /// Sum of the squares of all gradients, each element counted once.
+    /// Sum of squares of all gradients, each element counted once.
     fn norm(&mut self, gradients: &[(ParameterId, View)]) -> View {
         let name = "gradient_norm";
         let mut totals = Vec::new();
@@ -388,7 +386,7 @@ impl Emit<'_> {
         totals[0]
     }
 
-    /// Adds to the first of some sums the others.
+    /// Accumulates sums into the first.
     fn add_up_norms(&mut self, totals: &[View]) {
         for &source in totals.iter().skip(1) {
             let copy = Kernel::Copy {
@@ -400,7 +398,7 @@ impl Emit<'_> {
         }
     }
 
-    /// The part of the parameters that some ranks move, the `at`th ones that do, if this is one of them.
+    /// Sum of squares of the gradients that a submesh, number `at`, updates; none on other ranks.
     fn norm_on(
         &mut self,
         (at, submesh): (usize, Option<Submesh>),
@@ -413,7 +411,7 @@ impl Emit<'_> {
         };
         let trained = |id: &ParameterId| self.graph.parameter(*id).role.is_trained();
         let ids = (0..self.graph.parameters.len()).map(ParameterId);
-        // All ranks know them, though they move others.
+        // The same on all ranks.
         let sets: BTreeSet<AxisSet> = ids.filter(trained).filter_map(axes_of).collect();
         let with = |axes: AxisSet| -> Vec<View> {
             let own = gradients
@@ -426,11 +424,11 @@ impl Emit<'_> {
         let name = "gradient_norm";
         let mut totals = Vec::new();
         for (axes, sources) in sets {
-            self.number_anew();
+            self.reserve_numbers();
             if !self.builder.enter(submesh) {
                 continue;
             }
-            // A rank may move parameters with several groups of ranks, and each calls it the same.
+            // A rank may be a member of several submeshes, which need different names.
             let total = if self.is_whole() {
                 self.builder.sums(name, 1, 1)
             } else {
@@ -445,9 +443,8 @@ impl Emit<'_> {
         totals.first().copied()
     }
 
-    /// Reports the step where layers run on some ranks only: sums over the replicas, and brings them from
-    /// their ranks to all.
-    pub(crate) fn report_across(&mut self) {
+    /// Reports results where layers run on some ranks only: sums over replicas, sent to all ranks.
+    pub(crate) fn report_from_submeshes(&mut self) {
         if self.is_whole() {
             return;
         }
@@ -465,7 +462,7 @@ impl Emit<'_> {
                 ..Distribution::replicated([1, 1, 1, rows, columns])
             };
             let own = self.report.get(name).copied();
-            self.number_anew();
+            self.reserve_numbers();
             if let Some(view) = own {
                 let of = submeshes[..replicas]
                     .iter()

@@ -1,8 +1,8 @@
-//! Which axes split the filters of a layer and which its channels, where the strategy does not specify it.
+//! Assignment of axes to the filters and channels of a layer, where the strategy does not specify it.
 //!
-//! Example: an input on filter+channel is gathered along channel if the two axes are swapped, and the
-//! output then lies on channel+filter. Where it is added to a tensor on filter+channel, one of them has
-//! to be moved; if the layer reads less than it gives, as the last of a bottleneck, its input is.
+//! Example: an input split by filter+channel is gathered along channel if the two axes are swapped, and the
+//! output is then split by channel+filter. Where the output is added to a tensor split by filter+channel, one
+//! of them has to be moved; if the input is smaller, as in the last layer of a bottleneck, that one is.
 
 use super::{Axes, Layout};
 use crate::redistribute::moved;
@@ -11,8 +11,8 @@ use partita_program::Distribution;
 use partita_space::{AxisList, AxisSet};
 
 impl Layout<'_> {
-    /// Whether the axes of filters and channels are swapped, so that the input need not change owners,
-    /// or, where the value is added to another one, so that less moves before and after the layer.
+    /// Whether the axes of filters and channels are swapped, so that the input need not be redistributed, or,
+    /// where the value is added to another one, so that less is moved before and after the layer.
     pub(super) fn swaps_axes(
         &self,
         id: NodeId,
@@ -33,7 +33,7 @@ impl Layout<'_> {
         turned < as_usual
     }
 
-    /// Elements that move, forward and backward, to bring a layer its input and its value to a sum.
+    /// Elements moved, forward and backward, by the redistributions before and after a layer.
     fn elements_moved(
         &self,
         id: NodeId,
@@ -54,7 +54,7 @@ impl Layout<'_> {
             axes[4] = list;
             axes
         };
-        // With the sums that are due of the value and of the gradient.
+        // `partial` is of the value and of the gradient.
         let both_ways = |id, from: Axes, to: Axes, partial: [AxisSet; 2]| {
             let (from, to) = (distribution(id, from), distribution(id, to));
             self.elements(&from, partial[0], &to) + self.elements(&to, partial[1], &from)
@@ -67,7 +67,7 @@ impl Layout<'_> {
                 self.rank_set,
                 reads,
                 filters.set(),
-                self.wraps_apart(id, x),
+                self.needs_periodic_copy(id, x),
             );
             let is_moved = self.moves.contains_key(&key);
             is_moved && self.layers[x.0].distribution.axes == *known
@@ -84,7 +84,7 @@ impl Layout<'_> {
             + both_ways(id, made, other, [AxisSet::NONE; 2])
     }
 
-    /// As [`moved`]; the blocks of a network are alike, so it is kept.
+    /// As [`moved`], cached since the blocks of a network are alike.
     fn elements(&self, from: &Distribution, partial: AxisSet, to: &Distribution) -> f64 {
         let key = (self.mesh, *from, partial, *to);
         let mut known = self.moved.borrow_mut();
@@ -93,8 +93,8 @@ impl Layout<'_> {
             .or_insert_with(|| moved(&self.mesh, from, partial, to))
     }
 
-    /// How the tensor lies to which the value of a layer is added, if it is known and all that reads the
-    /// value before lies as it does.
+    /// The axes of the tensor to which the value of a layer is added, if it is known and all layers between
+    /// keep the distribution.
     fn added_to(&self, mut id: NodeId) -> Option<Axes> {
         loop {
             let &[reader] = &self.readers[id.0][..] else {

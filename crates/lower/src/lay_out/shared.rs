@@ -1,8 +1,7 @@
-//! Parameters that several layers share, which split them alike where they are on the same ranks.
+//! Parameters shared by several layers, which must split them alike on the same ranks.
 //!
-//! Example: under `filter=2,channel=2` the first of two convolutions reads channels along `channel` and gives
-//! filters along `filter`. The second one, which shares its weights, does so as well, though less might move
-//! if the two axes were swapped.
+//! Example: under `filter=2,channel=2` the first of two convolutions splits channels by `channel` and filters by
+//! `filter`. The second one, which shares its weights, does so as well, even if swapped axes would move less.
 
 use super::{Layout, lay_out_once, rows_and_columns};
 use crate::placement::Placement;
@@ -13,8 +12,8 @@ use partita_program::Distribution;
 use partita_space::{Axis, AxisList};
 
 impl Layout<'_> {
-    /// Whether the axes of filters and channels are swapped in a layer whose weights another one on the
-    /// same ranks has already; none where none has, or neither way is like it.
+    /// Whether a layer must swap the axes of filters and channels to split its weights as another layer on the
+    /// same ranks does; none where there is no such layer, or neither assignment agrees.
     pub(super) fn swaps_as_shared(
         &self,
         id: NodeId,
@@ -43,7 +42,7 @@ impl Layout<'_> {
         }
     }
 
-    /// That two layers split a parameter differently. The nearest strategy is still to be found.
+    /// The error of two layers that split a parameter differently, without the nearest strategy.
     pub(super) fn shared(
         &self,
         parameter: ParameterId,
@@ -90,7 +89,7 @@ impl Layout<'_> {
     }
 }
 
-/// As the text of a strategy.
+/// Axes of dims in the text form of a strategy.
 fn words(split: &[(LayerDim, AxisList)]) -> String {
     let word = |(dim, axes): &(LayerDim, AxisList)| {
         if axes.is_empty() {
@@ -102,19 +101,19 @@ fn words(split: &[(LayerDim, AxisList)]) -> String {
     split.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
-/// Parameters for which a remedy is added before a strategy is given up.
+/// Most parameters for which a remedy is added.
 const ROUNDS: usize = 4;
 
-/// What makes layers split a parameter alike, the smallest change first.
+/// Changes after which layers split a parameter alike, the smallest first.
 #[derive(Clone, Copy)]
 enum Remedy {
     /// The second layer as the first one.
     SecondAsFirst,
-    /// The other way round.
+    /// The first layer as the second one.
     FirstAsSecond,
     /// All that share the parameter as the first one.
     AllAsFirst,
-    /// Or the second one.
+    /// All that share the parameter as the second one.
     AllAsSecond,
     /// None splits it.
     Whole,
@@ -155,7 +154,7 @@ impl Remedy {
         }
     }
 
-    /// The strategy with these words for the parameter, and for others of which the same is then true.
+    /// The strategy with this change for the parameter, and for others that then need it as well.
     fn apply(self, graph: &Graph, shared: &SharedParameter, batch: usize) -> Option<String> {
         let mut text = format!("{}{}", shared.strategy, self.words(graph, shared));
         for _ in 0..ROUNDS {
@@ -171,8 +170,7 @@ impl Remedy {
     }
 }
 
-/// The strategy nearest to one in which layers share a parameter that they split differently: one of
-/// them, or all, are split as another one is.
+/// The nearest valid strategy where layers split a shared parameter differently.
 pub(super) fn nearest(
     graph: &Graph,
     strategy: &Strategy,
