@@ -8,7 +8,9 @@ use partita_oracle::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode, Prediction,
     predict, rank_seconds, simulate,
 };
-use partita_plan::{Candidate, FixedCosts, PlanError, PlanRequest, candidates, pipelines, plan};
+use partita_plan::{
+    Candidate, FixedCosts, PlanError, PlanRequest, Refusal, candidates, pipelines, plan,
+};
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Choice, Collective, CollectiveKind, Count, Dtype,
     KernelShape, Menu, MenuError, Optimizer, Origin, Phase, Program, ProgramKind, Role, Task,
@@ -220,22 +222,11 @@ fn every_candidate_is_ranked_or_refused_and_the_order_is_that_of_the_oracle() {
         };
         let program = lower(&request).unwrap();
         assert_eq!(one.prediction, Some(oracle(&FAST_LINK, &program).unwrap()));
-        assert!(
-            one.explanation().contains("critical path"),
-            "{}",
-            one.explanation()
-        );
+        assert!(!one.explanation().is_empty());
     }
     // Eight ranks on the data axis want eight samples.
-    let reason = |text: &str| {
-        let one = all.iter().find(|one| one.strategy.to_string() == text);
-        one.unwrap().reason.clone().unwrap_or_default()
-    };
-    assert!(
-        reason("data=8").contains("mini-batch of 4 into 8"),
-        "{}",
-        reason("data=8")
-    );
+    let eight = all.iter().find(|one| one.strategy.to_string() == "data=8");
+    assert_eq!(eight.unwrap().refusal, Some(Refusal::Unsuited));
 }
 
 #[test]
@@ -379,7 +370,7 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
     let passed_over = pruned
         .iter()
         .filter(is_whole(&graph, 12, 6))
-        .filter(|one| one.explanation().contains("not costed further"))
+        .filter(|one| one.refusal == Some(Refusal::Slower))
         .count();
     assert!(passed_over > 0);
     let fit = all

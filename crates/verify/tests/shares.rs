@@ -220,8 +220,7 @@ fn in_place(mut program: Program) -> Program {
 }
 
 fn assert_sound(program: &Program) {
-    let found = verify(program).err().map(|faults| faults.to_string());
-    assert_eq!(found, None);
+    assert_eq!(verify(program), Ok(()));
 }
 
 #[test]
@@ -498,6 +497,7 @@ fn every_member_of_a_class_is_looked_at() {
             .distribution
             .axes[0] = axis.into();
     }
-    let found = verify(&program).unwrap_err().to_string();
-    assert!(found.contains("of 2 along data to no axis"), "{found}");
+    let found = verify(&program).unwrap_err();
+    let is_other = |fault: &Fault| matches!(fault, Fault::NotEquivalent { .. });
+    assert!(found.0.iter().any(is_other), "{found}");
 }

@@ -139,7 +139,8 @@ fn texts_and_digests_hold_the_pools() {
         "exchange=1 collective=2 io=3 more=4",
     ] {
         let text = text.replacen(expected.trim(), &format!("staging {wrong}"), 1);
-        let error = Program::parse(&text).unwrap_err().to_string();
-        assert!(error.contains("staging reads `exchange=64"), "{error}");
+        let error = Program::parse(&text).unwrap_err();
+        let line = text.lines().position(|line| line.contains(wrong));
+        assert_eq!(Some(error.line - 1), line, "{error}");
     }
 }
