@@ -1,8 +1,8 @@
-//! What each place does one after the other, as the schedules are published.
+//! The published list of slots of each device.
 
 use super::{Pass, Schedule, Slot};
 
-/// Slots of each place in its own order.
+/// The slots of each device.
 pub(super) fn lists(schedule: Schedule, devices: usize, micro: usize) -> Vec<Vec<Slot>> {
     let list = |device| match schedule {
         Schedule::Sequential => turns(devices, device, micro, 1, 1),
@@ -18,7 +18,7 @@ pub(super) fn lists(schedule: Schedule, devices: usize, micro: usize) -> Vec<Vec
     (0..devices).map(list).collect()
 }
 
-/// Turns of `each` micro-batches, all forward and then all backward, the replicas one after the other.
+/// Turns of `each` micro-batches, all forward and then all backward, alternating between replicas.
 fn turns(devices: usize, device: usize, micro: usize, each: usize, replicas: usize) -> Vec<Slot> {
     let turn = |turn: usize| {
         let replica = turn % replicas;
@@ -35,7 +35,7 @@ fn turns(devices: usize, device: usize, micro: usize, each: usize, replicas: usi
     (0..micro / each).flat_map(turn).collect()
 }
 
-/// The first stage of a replica on a place.
+/// The first stage of a replica on a device.
 fn stage(devices: usize, replica: usize, device: usize) -> usize {
     match replica {
         0 => device,
@@ -43,9 +43,9 @@ fn stage(devices: usize, replica: usize, device: usize) -> usize {
     }
 }
 
-/// Some forward, then one forward and one backward in turn, then what is left backward. Gradients of
-/// weights, where they are apart, follow so many backward passes behind: as many as stages lie before
-/// this one, so that no place has more micro-batches alive than the first has anyway.
+/// Warm-up, one forward and one backward in turn, cool-down. A separate pass for gradients of weights follows
+/// `delay` backward passes later, as many as there are stages before this one, so that no device has more
+/// micro-batches in flight than the first.
 fn alternate(devices: usize, device: usize, micro: usize, delay: Option<usize>) -> Vec<Slot> {
     let slot = |micro, pass| Slot {
         replica: 0,
@@ -71,8 +71,8 @@ fn alternate(devices: usize, device: usize, micro: usize, delay: Option<usize>) 
     slots
 }
 
-/// As [`alternate`], with the stages of a place in turn: `devices` micro-batches through the first, then
-/// the same through the next.
+/// As [`alternate`], with the stages of a device in turn: `devices` micro-batches through the first, then the
+/// same through the next.
 fn interleaved(devices: usize, chunks: usize, device: usize, micro: usize) -> Vec<Slot> {
     let slot = |at: usize, pass| {
         let (unit, within) = (at / (devices * chunks), at % (devices * chunks));
@@ -103,7 +103,7 @@ fn interleaved(devices: usize, chunks: usize, device: usize, micro: usize) -> Ve
 /// each stage has a forward pass in every other slot and then a backward pass in every other slot.
 ///
 /// A unit of `devices` micro-batches, half of them on each replica, has `2 * devices` slots on each
-/// place. On the place of stage s, forward passes of the first replica lie in slots of the parity of s,
+/// device. On the device of stage s, forward passes of the first replica lie in slots of the parity of s,
 /// of the second in those of the other parity, and backward passes the other way round and later; so no
 /// two fall together, and the next unit follows without a gap.
 fn chimera(devices: usize, device: usize, micro: usize) -> Vec<Slot> {

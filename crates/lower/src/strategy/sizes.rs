@@ -1,16 +1,15 @@
-//! Whether a model, a mini-batch and a strategy together are small enough to be counted.
+//! Limits on the sizes of a model, a mini-batch and a strategy together.
 
 use super::{Strategy, StrategyError};
 use partita_graph::Graph;
 use partita_space::limits::{ELEMENTS_MAX, FLOPS_MAX, MICRO_BATCHES_MAX, SAMPLES_MAX};
 use partita_space::{Mesh, MeshError};
 
-/// Passes of all stages over all micro-batches of a step, each way.
+/// Largest number of forward passes of all stages over all micro-batches of a step.
 pub(super) const PASSES_MAX: usize = 1 << 20;
 
 impl Strategy {
-    /// Refuses what would need more than 64 bits later: then no product of extents, samples and ranks
-    /// overflows.
+    /// Checks the limits, so that no product of extents, samples and ranks overflows.
     pub(crate) fn check_sizes(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         if !(1..=SAMPLES_MAX).contains(&batch) {
             return Err(StrategyError::Batch {
@@ -60,7 +59,7 @@ impl Strategy {
 }
 
 impl Strategy {
-    /// Refuses extents that are not those of a mesh, as a strategy that was not read may have.
+    /// Checks the extents of meshes, which may be invalid in strategies that were not parsed.
     fn check_mesh(&self) -> Result<(), StrategyError> {
         // Its own text is that of a strategy with a mesh.
         let text = || format!("{:?}", self.extents);
@@ -90,7 +89,7 @@ impl Strategy {
     }
 }
 
-/// That so many micro-batches can be scheduled.
+/// Checks the number of micro-batches.
 pub(super) fn check_micro(text: &dyn Fn() -> String, micro: usize) -> Result<(), StrategyError> {
     if (1..=MICRO_BATCHES_MAX).contains(&micro) {
         return Ok(());
