@@ -1,13 +1,12 @@
-//! No contribution to a data gradient is left out.
+//! Completeness of data gradients.
 
 use crate::{Case, Fault};
 use partita_program::descriptor::{Cost, Pass, Window};
 use partita_program::{Body, Kernel, TensorRegion, View, Work};
 use partita_space::{Coord, Interval, Rank, Region};
 
-/// A data gradient that reads zeros where other ranks own outputs leaves out their contribution; then
-/// each of these ranks must compute it: its own data gradient of the layer reaches as far as its
-/// outputs do.
+/// A data gradient that reads zeros in a halo omits the contributions of the owners; then each owner must
+/// compute them: its own data gradient of the layer must cover all inputs of its outputs.
 ///
 /// `zeros` are regions of the buffer of `dy`, in its indices.
 pub(crate) fn check(
@@ -65,7 +64,7 @@ fn data_gradient(kernel: &Kernel) -> Option<DataGradient<'_>> {
     })
 }
 
-/// Ranks that own part of a region of a buffer and hold it for the same other axes as this rank.
+/// Ranks that own a part of a region of a buffer, at the coordinates of this rank along other axes.
 fn owners(case: &Case<'_>, tensor: &TensorRegion, coord: &Coord, region: &Region) -> Vec<Rank> {
     let world = &case.program.mesh;
     let (distribution, mesh) = (&tensor.distribution, &tensor.distribution.mesh(world));
@@ -100,7 +99,7 @@ fn owners(case: &Case<'_>, tensor: &TensorRegion, coord: &Coord, region: &Region
         .collect()
 }
 
-/// Whether a rank's data gradient of a layer covers every input that the rank's own outputs touch.
+/// Whether a rank's data gradient of a layer covers every input of the rank's outputs.
 fn reaches_all(case: &Case<'_>, rank: Rank, layer: &str) -> bool {
     let class = case.class_of(rank);
     let body: &Body = &case.program.bodies[class];

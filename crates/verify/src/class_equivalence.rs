@@ -1,4 +1,4 @@
-//! The ranks of a class are equivalent.
+//! Equivalence of the ranks of a class.
 
 use crate::collectives::collectives_of;
 use crate::matching::{Exchanges, messages};
@@ -7,10 +7,10 @@ use partita_program::{CollectiveKind, Distribution, Group, View, Work};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank, Submesh};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Every rank of a class stands to its peers as the representative does: classes of neighbors and of
-/// group members, extents of what it owns, and distances between its own regions and its peers'.
+/// Checks that every rank of a class has the relations to its peers that the representative has: classes of
+/// neighbors and group members, extents of owned regions, and distances between its regions and its peers'.
 ///
-/// With this, what is found true of a representative's messages is true of every rank's.
+/// Then all that is proved of a representative's messages holds for every rank.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let exchanges = Exchanges::of(case);
     let uses: Vec<Uses> = case
@@ -41,7 +41,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     }
 }
 
-/// A run of indices that a rank owns along one dim.
+/// The interval that a rank owns along one dim.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
     extent: usize,
@@ -54,7 +54,7 @@ struct Part {
 struct Distance {
     mine: Part,
     theirs: Part,
-    /// Along the axes of `theirs`, or all of them where that lies on a mesh of its own.
+    /// Along the axes of `theirs`, or all of them where it is on a submesh.
     step: Offset,
 }
 
@@ -96,7 +96,7 @@ impl Distance {
     }
 }
 
-/// On what a body depends of the place its rank has in the mesh.
+/// The relations to peers on which a body depends.
 #[derive(Default)]
 struct Uses {
     offsets: BTreeSet<Offset>,
@@ -151,8 +151,7 @@ impl Uses {
         }
     }
 
-    /// `offset` tells how far away the other one is; along the axes of `each` it is every rank in its
-    /// turn, whoever asks.
+    /// `offset` leads to the peer; along the axes of `each` the peers are all ranks.
     fn distance(
         &mut self,
         mine: &Distribution,
@@ -195,8 +194,8 @@ impl Uses {
                     CollectiveKind::AllReduce { .. }
                     | CollectiveKind::AllGather { .. }
                     | CollectiveKind::ReduceScatter { .. } => {}
-                    // What is sent depends on the sender's place in the group, too; this is seen to
-                    // for every member of the class, and only what lies around it is left.
+                    // What is sent also depends on the sender's position in the group, which is checked for
+                    // every member of the class; only the outer axes are left.
                     CollectiveKind::AllToAll { .. } => mine
                         .axes
                         .iter_mut()
@@ -218,7 +217,7 @@ fn distributions(case: &Case<'_>, class: usize, views: &[View]) -> Vec<Distribut
     tensors.map(|tensor| tensor.distribution).collect()
 }
 
-/// A number per rank, equal where the members of its group have the same classes in the same order.
+/// A number for each rank, equal where the members of its group have the same classes in the same order.
 fn group_numbers(case: &Case<'_>, group: Group) -> Vec<u32> {
     let program = case.program;
     let mut first_of: Vec<Rank> = Vec::with_capacity(program.mesh.ranks());
@@ -244,7 +243,7 @@ struct Class<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
     uses: &'a Uses,
-    /// All of the class.
+    /// All ranks of the class.
     ranks: &'a [Rank],
     coords: &'a [Coord],
     numbers: &'a HashMap<Group, Vec<u32>>,
@@ -266,7 +265,7 @@ impl Class<'_, '_> {
             let what = || format!("classes of the group along {}", group.axes);
             self.compare(ranks, number, what, faults);
         }
-        // Parts depend on few coordinates: one rank stands for all that have them.
+        // Parts depend on few coordinates: one rank suffices for all with the same ones.
         let mut known = HashMap::new();
         let mut distinct = |parts: [Part; 2]| -> Vec<Rank> {
             let known = known.entry(parts.map(|part| (part.axes, part.submesh)));
@@ -294,8 +293,8 @@ impl Class<'_, '_> {
         }
     }
 
-    /// The first rank for each choice of coordinates along the axes of these parts; all ranks where one
-    /// lies on a mesh of its own.
+    /// The first rank for each choice of coordinates along the axes of these parts; all ranks where one is on a
+    /// submesh.
     fn distinct(&self, ranks: &[Rank], parts: [Part; 2]) -> Vec<Rank> {
         if parts.iter().any(|part| part.submesh.is_some()) {
             return ranks.to_vec();

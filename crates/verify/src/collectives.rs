@@ -1,4 +1,4 @@
-//! The members of a collective agree on it.
+//! Agreement of the members of collectives.
 
 use crate::{Case, Fault, matching::region_difference};
 use partita_program::{Collective, CollectiveKind, Dtype, Group, View, Work};
@@ -30,7 +30,7 @@ pub(crate) fn collectives_of<'p>(
     })
 }
 
-/// The group of a representative.
+/// The members of a group.
 pub(crate) struct Members {
     /// All members, ascending.
     pub members: Vec<Rank>,
@@ -38,7 +38,7 @@ pub(crate) struct Members {
     pub firsts: Vec<Rank>,
 }
 
-/// Groups of the representatives by their first member, each made once.
+/// Members of groups, cached by first member.
 #[derive(Default)]
 pub(crate) struct GroupMembers(HashMap<(Rank, Group), Members>);
 
@@ -96,7 +96,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     }
 }
 
-/// What members of a sum agree in.
+/// What the members of an allreduce must agree in.
 #[derive(PartialEq)]
 struct Summand<'p> {
     group: Group,
@@ -122,7 +122,7 @@ struct At<'a, 'p> {
 }
 
 impl<'p> At<'_, 'p> {
-    /// Whether members sum the very same, so that none has to be compared with each other.
+    /// Whether all members of an allreduce agree, so that they need not be compared pairwise.
     fn all_agree(&self, group: &Members) -> bool {
         let mut summands = group.firsts.iter().map(|&member| self.summand(member));
         let Some(Some(first)) = summands.next() else {

@@ -1,4 +1,4 @@
-//! What can be wrong with a program, as data; the messages are for people.
+//! Faults of programs.
 
 use partita_program::{Role, SizeFault, TaskSite};
 use partita_space::{AxisList, AxisSet, Bytes, Offset, Rank, Region};
@@ -7,7 +7,7 @@ use std::fmt;
 /// Faults printed of a longer list.
 const PRINTED_MAX: usize = 50;
 
-/// Everything that is wrong with a program.
+/// All faults of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults(pub Vec<Fault>);
 
@@ -26,7 +26,7 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// A part of a buffer.
+/// A region of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferRegion {
     /// Index of the buffer in the body.
@@ -43,7 +43,7 @@ impl fmt::Display for BufferRegion {
     }
 }
 
-/// Something that is wrong with a program.
+/// A fault of a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Fault {
@@ -59,7 +59,7 @@ pub enum Fault {
     ClassUnused { class: usize },
     #[error(transparent)]
     Size(SizeFault),
-    #[error("class {class}: {location} names buffer b{buffer}, the body has {buffers}")]
+    #[error("class {class}: {location} refers to buffer b{buffer}, the body has {buffers}")]
     NoSuchBuffer {
         class: usize,
         location: String,
@@ -75,9 +75,9 @@ pub enum Fault {
         end: [usize; 5],
         dims: [usize; 5],
     },
-    #[error("{site} waits for t{after}, which does not come before it")]
+    #[error("{site} depends on t{after}, which is not before it")]
     WaitsForLater { site: TaskSite, after: u32 },
-    #[error("{site} lists what it waits for out of order or twice")]
+    #[error("{site} has unsorted or repeated dependencies")]
     WaitsUnsorted { site: TaskSite },
     #[error(
         "class {class} (rank {rank}): b{buffer} ({name}) ends at byte {end} of an arena of {arena}"
@@ -152,19 +152,21 @@ pub enum Fault {
         spot: BufferRegion,
         role: Role,
     },
-    #[error("{site} has the sequence {sequence} of t{first}")]
+    #[error("{site} has the message number {sequence} of t{first}")]
     SequenceTwice {
         site: TaskSite,
         sequence: u32,
         first: usize,
     },
-    #[error("{site} has the sequence {sequence} after {previous}; collectives ascend")]
+    #[error(
+        "{site} has the number {sequence} after {previous}; numbers of collectives must ascend"
+    )]
     SequenceDescends {
         site: TaskSite,
         sequence: u32,
         previous: u32,
     },
-    #[error("{site}: part {part} {direction} {offset:?} comes twice")]
+    #[error("{site}: part {part} {direction} {offset:?} is repeated")]
     PartTwice {
         site: TaskSite,
         direction: &'static str,
@@ -198,13 +200,13 @@ pub enum Fault {
         target: BufferRegion,
         reason: String,
     },
-    #[error("{site}: rank {member} takes no part in collective {sequence}")]
+    #[error("{site}: rank {member} does not take part in collective {sequence}")]
     MemberMissing {
         site: TaskSite,
         sequence: u32,
         member: Rank,
     },
-    #[error("{site}: collective {sequence} is another one on rank {member}: {reason}")]
+    #[error("{site}: collective {sequence} differs on rank {member}: {reason}")]
     CollectiveDiffers {
         site: TaskSite,
         sequence: u32,
@@ -230,7 +232,7 @@ pub enum Fault {
         reason: String,
     },
     #[error(
-        "the step never ends{}: {}",
+        "deadlock{}: {}",
         if *one_by_one { " if each lane holds one task at a time" } else { "" },
         chain.join(" -> ")
     )]
@@ -244,7 +246,7 @@ pub enum Fault {
         second: TaskSite,
         spot: BufferRegion,
     },
-    #[error("{site} touches {spot} twice and writes it")]
+    #[error("{site} accesses {spot} twice and writes it")]
     Overlap { site: TaskSite, spot: BufferRegion },
     #[error(
         "class {class} (rank {rank}): {first} and {second} share memory, and {first_use} is not \
@@ -273,7 +275,7 @@ pub enum Fault {
         spot: BufferRegion,
         reason: String,
     },
-    #[error("{site} takes packed weights, but {writer} may have changed {weights} since")]
+    #[error("{site} uses packed weights, but {writer} may have changed {weights} since")]
     PackedStale {
         site: TaskSite,
         weights: BufferRegion,
@@ -287,7 +289,7 @@ pub enum Fault {
     },
     #[error("{site}: {spot} mixes partial sums of different reductions")]
     PartialSumsMixed { site: TaskSite, spot: BufferRegion },
-    #[error("{site}: {spot} is reduced over {group}, and holds no partial sum")]
+    #[error("{site}: {spot} is reduced over {group}, but is no partial sum")]
     NotPartial {
         site: TaskSite,
         spot: BufferRegion,
@@ -313,11 +315,11 @@ pub enum Fault {
         spot: BufferRegion,
         axes: AxisSet,
     },
-    #[error("{site}: {spot} is not the rank's own share of the parameter")]
+    #[error("{site}: {spot} does not have the distribution of the parameter")]
     NotOwnShare { site: TaskSite, spot: BufferRegion },
     #[error(
-        "{site}: {spot} has its channels on `{channels}`, the other side on `{other}`, and the weights \
-         are on `{rows}` and `{columns}`"
+        "{site}: {spot} has its channels split by `{channels}`, the other operand by `{other}`, and the weights \
+         by `{rows}` and `{columns}`"
     )]
     WeightsMisplaced {
         site: TaskSite,
@@ -328,7 +330,7 @@ pub enum Fault {
         columns: AxisList,
     },
     #[error(
-        "{site}: {spot} has its channels on `{channels}`, and the rows and columns of the weights are on \
+        "{site}: {spot} has its channels split by `{channels}`, and the rows and columns of the weights by \
          `{rows}` and `{columns}`"
     )]
     TableMisplaced {
@@ -339,8 +341,8 @@ pub enum Fault {
         columns: AxisList,
     },
     #[error(
-        "{site}: {spot} has W on `{positions}` and its channels on `{channels}`; attention reads whole \
-         sequences, its channels on `{wanted}`"
+        "{site}: {spot} has W split by `{positions}` and its channels by `{channels}`; attention reads unsplit \
+         sequences, with channels split by `{wanted}`"
     )]
     SequenceMisplaced {
         site: TaskSite,
@@ -358,7 +360,7 @@ pub enum Fault {
         name: String,
         spot: BufferRegion,
     },
-    #[error("{site} updates {spot}, and the update never reaches the stored parameter")]
+    #[error("{site} updates {spot}, but the stored parameter does not get the update")]
     UpdateLost { site: TaskSite, spot: BufferRegion },
     #[error("{site} writes {spot}, and {reason}")]
     GradientLost {
@@ -366,7 +368,7 @@ pub enum Fault {
         spot: BufferRegion,
         reason: &'static str,
     },
-    #[error("{site} writes {spot}, a partial sum over {axes}, and nothing reads it after that")]
+    #[error("{site} writes {spot}, a partial sum over {axes} that is never read")]
     PartialSumLost {
         site: TaskSite,
         spot: BufferRegion,
@@ -383,14 +385,14 @@ pub enum Fault {
         sample: usize,
     },
     #[error(
-        "{site} works on {spot}, of another micro-batch than the rest: from sample {sample} on"
+        "{site} accesses {spot} of another micro-batch than its other operands: from sample {sample} on"
     )]
     MicroBatches {
         site: TaskSite,
         spot: BufferRegion,
         sample: usize,
     },
-    #[error("{site} does to {spot} what {first} did before")]
+    #[error("{site} repeats on {spot} what {first} has done")]
     Repeated {
         site: TaskSite,
         spot: BufferRegion,
@@ -405,7 +407,7 @@ pub enum Fault {
         name: String,
         sample: usize,
     },
-    #[error("class {class} (rank {rank}): {spot} is not updated, and other copies of it are")]
+    #[error("class {class} (rank {rank}): {spot} is not updated, but its replicas are")]
     WeightsStale {
         class: usize,
         rank: Rank,
@@ -413,10 +415,10 @@ pub enum Fault {
     },
     #[error("{site} reads {spot} after its update in this step")]
     MovedEarly { site: TaskSite, spot: BufferRegion },
-    #[error("{site} reads {spot}, which belongs to another rank and holds a constant")]
+    #[error("{site} reads {spot}, a halo that was filled with a constant")]
     HaloFilled { site: TaskSite, spot: BufferRegion },
     #[error(
-        "{site}: a message (accumulate={accumulate}) comes to {spot}, where it destroys or is lost"
+        "{site}: a message (accumulate={accumulate}) to {spot} overwrites unread data or is lost"
     )]
     ReceiveMisplaced {
         site: TaskSite,
@@ -425,15 +427,17 @@ pub enum Fault {
     },
     #[error("{site} sends {spot}, a redundant copy of what other ranks compute")]
     CopySent { site: TaskSite, spot: BufferRegion },
-    #[error("{site} reads {spot}, where the rank's own contribution to another rank still stands")]
+    #[error("{site} reads {spot}, a halo that still holds the rank's contribution to its owner")]
     HaloStale { site: TaskSite, spot: BufferRegion },
-    #[error("{site} leaves out what {spot} contributes, and rank {owner} does not send it")]
+    #[error(
+        "{site} omits the contribution of {spot}, and its owner, rank {owner}, does not compute it"
+    )]
     ContributionMissing {
         site: TaskSite,
         spot: BufferRegion,
         owner: Rank,
     },
-    #[error("{site} writes {spot} for another rank, and nothing reads it after that")]
+    #[error("{site} writes a contribution to another rank, {spot}, that is never read")]
     ContributionLost { site: TaskSite, spot: BufferRegion },
     #[error("class {class} (rank {rank}): output `{name}` is not written: {spot}")]
     OutputUnwritten {

@@ -1,10 +1,10 @@
-//! What becomes of gradients and of moved weights on their way between ranks: a parameter moves by the
-//! gradients of all micro-batches from all meshes of ranks that use it, and what has moved comes to all
-//! that keep it, after the last that reads it as it was. A kernel works on one micro-batch, and what is
-//! said of a step is of all of them.
+//! Gradient flow: a parameter is updated by the gradients of all micro-batches from all submeshes that use it, and
+//! the update reaches all of its replicas, after the last read of the old value. A kernel reads tensors of one
+//! micro-batch, and outputs are of all micro-batches.
 //!
-//! Of which micro-batches a gradient is follows from the tensors that its kernels read, and of which it
-//! has to be from the kernels that read the parameter. Sums, messages and copies hand it on. Over which ranks of a mesh it is a sum is another question, of `partial`.
+//! The micro-batches of a gradient follow from the tensors that its kernels read; the required ones from the
+//! kernels that read the parameter. Reductions, messages and copies propagate them. The ranks of a reduction are
+//! checked in `partial`.
 
 mod uses;
 
@@ -18,13 +18,13 @@ use partita_program::{
 use partita_space::{Rank, Region, Submesh};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// What elements hold.
+/// Abstract contents of elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Contents {
-    /// Uses of which they hold gradients; of what is no gradient of a parameter without a mesh.
+    /// Uses of a parameter of which they hold gradients; for other values, micro-batches without submesh.
     uses: Uses,
-    /// Of a parameter: whether it has moved in this step.
-    has_moved: bool,
+    /// For a parameter: whether it has been updated in this step.
+    is_updated: bool,
 }
 
 impl Contents {
@@ -32,18 +32,18 @@ impl Contents {
     fn of(number: u32) -> Self {
         Self {
             uses: Uses::of(None, number),
-            has_moved: false,
+            is_updated: false,
         }
     }
 
     fn join(mut self, other: &Self) -> Self {
         self.uses.join(&other.uses);
-        self.has_moved &= other.has_moved;
+        self.is_updated &= other.is_updated;
         self
     }
 }
 
-/// Of some, as far as they are known.
+/// Join of optional contents.
 fn join(all: Option<Contents>, one: Option<&Contents>) -> Option<Contents> {
     match (all, one) {
         (Some(all), Some(one)) => Some(all.join(one)),
@@ -51,14 +51,13 @@ fn join(all: Option<Contents>, one: Option<&Contents>) -> Option<Contents> {
     }
 }
 
-/// What each class gives to others: by the sequence, and for messages by receiver and part.
+/// What each class sends: by message number, and for messages by receiver and part.
 type Sent = HashMap<(usize, u32, [i32; 7], u32), Contents>;
 
-/// What all members of a group give to a collective, by the first of them, the group and the sequence.
+/// What all members of a group send to a collective, by first member, group and message number.
 type Sums = HashMap<(Rank, Group, u32), Option<Contents>>;
 
-/// A parameter or gradient on all ranks, or where it is no part of a tensor that lies with several, on
-/// one class.
+/// A parameter or gradient: a tensor on all ranks, or a buffer of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Tensor(u32),
@@ -69,7 +68,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut groups = GroupMembers::default();
     let mut given = Sent::new();
     let numbers = Numbers::new(case.bodies().map(|(_, body)| body));
-    // What ranks get depends on what others have got: again until nothing new is known.
+    // Fixed-point iteration, since what ranks receive depends on what others have received.
     let (uses, readers, results) = loop {
         let (mut next, mut sums) = (Sent::new(), Sums::new());
         let (mut uses, mut readers) = (BTreeMap::new(), BTreeMap::new());
@@ -101,7 +100,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     };
     let all_seen = || results.iter().map(|(_, findings)| findings);
     let moved: BTreeSet<u32> = all_seen()
-        .flat_map(|findings| &findings.moved)
+        .flat_map(|findings| &findings.updated)
         .copied()
         .collect();
     let samples: BTreeSet<usize> = all_seen()
@@ -142,7 +141,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Parameters that are kept as they were, where others have moved them.
+/// Replicas of parameters that are not updated although others are.
 fn stale(
     case: &Case<'_>,
     class: usize,
@@ -159,7 +158,7 @@ fn stale(
     });
     let old = kept.filter_map(|(id, _)| {
         let mut pieces = contents[id].iter();
-        let (region, _) = pieces.find(|(_, contents)| !contents.has_moved)?;
+        let (region, _) = pieces.find(|(_, contents)| !contents.is_updated)?;
         Some(Fault::WeightsStale {
             class,
             rank: case.representatives[class],
@@ -176,7 +175,7 @@ fn key(case: &Case<'_>, class: usize, view: &View) -> Key {
     }
 }
 
-/// Disjoint regions of each buffer with what they hold, where anything is known of them.
+/// Initial contents: disjoint regions of each buffer, where they are tracked.
 fn initial(body: &Body) -> Vec<Vec<(Region, Contents)>> {
     let buffers = body.buffers.iter().enumerate();
     let of = buffers.map(|(id, buffer)| {
@@ -201,16 +200,16 @@ fn initial(body: &Body) -> Vec<Vec<(Region, Contents)>> {
     of.collect()
 }
 
-/// What is noted of a class.
+/// Findings for a class.
 #[derive(Default)]
 struct Findings {
     /// Updates with their parameters and gradients, and the uses that the gradients hold.
     updates: Vec<(usize, [View; 2], Uses)>,
-    /// Tensors of parameters that move.
-    moved: BTreeSet<u32>,
+    /// Tensors of updated parameters.
+    updated: BTreeSet<u32>,
     /// First samples of micro-batches.
     samples: BTreeSet<usize>,
-    /// Outputs with the micro-batches that they are of.
+    /// Outputs with their micro-batches.
     outputs: Vec<(String, Uses)>,
     faults: Vec<Fault>,
 }
@@ -229,17 +228,17 @@ struct Interpreter<'a, 'p> {
     given: &'a Sent,
     next: &'a mut Sent,
     sums: &'a mut Sums,
-    /// Uses of which kernels give gradients.
+    /// Uses of which kernels compute gradients.
     uses: &'a mut BTreeMap<Key, Uses>,
     /// Uses in which kernels read a parameter.
     readers: &'a mut BTreeMap<Key, Uses>,
-    /// Weights of which packed ones are made.
+    /// Original weights of packed ones.
     packed: HashMap<BufferId, View>,
     findings: Findings,
 }
 
 impl<'p> Interpreter<'_, 'p> {
-    /// Tasks that touch the same are ordered as they stand, or there is a race, another fault.
+    /// Conflicting tasks are ordered as listed, or there is a race, another fault.
     fn run(&mut self) {
         for (id, task) in self.body.tasks.iter().enumerate() {
             match &task.work {
@@ -265,7 +264,7 @@ impl<'p> Interpreter<'_, 'p> {
         self.body.buffer(view.buffer).role
     }
 
-    /// What is known of any element of a view.
+    /// Joined contents of a view.
     fn read(&self, view: &View) -> Option<Contents> {
         let region = view.region();
         if is_tensor(self.role(view)) {
@@ -337,11 +336,11 @@ impl<'p> Interpreter<'_, 'p> {
                     let both = [*parameter, *gradient];
                     self.findings.updates.push((task, both, uses));
                 }
-                self.moves(parameter);
+                self.updates(parameter);
             }
             Flow::Tracks => {
                 let moved = operands.filter(|operand| operand.access.writes());
-                moved.for_each(|operand| self.moves(operand.view));
+                moved.for_each(|operand| self.updates(operand.view));
             }
             Flow::Packs { w, packed, .. } => {
                 self.packed.insert(packed.buffer, *w);
@@ -351,17 +350,17 @@ impl<'p> Interpreter<'_, 'p> {
         }
     }
 
-    fn moves(&mut self, parameter: &View) {
+    fn updates(&mut self, parameter: &View) {
         let tensor = self.case.tensor(self.class, parameter);
-        self.findings.moved.extend(tensor.map(|tensor| tensor.id));
+        self.findings.updated.extend(tensor.map(|tensor| tensor.id));
         let moved = Contents {
             uses: Uses::default(),
-            has_moved: true,
+            is_updated: true,
         };
         self.write(parameter, Some(moved));
     }
 
-    /// A kernel that takes parameters as they were, and may give a gradient.
+    /// A kernel that reads parameters and may compute a gradient.
     fn computes(&mut self, task: usize, accesses: Vec<(View, Access)>) {
         self.one_micro_batch(task, &accesses);
         let mut uses = Uses::default();
@@ -373,7 +372,7 @@ impl<'p> Interpreter<'_, 'p> {
                 self.role(view),
                 Role::Parameter | Role::Gathered | Role::PackedWeights
             );
-            if is_parameter && contents.has_moved {
+            if is_parameter && contents.is_updated {
                 self.findings.faults.push(Fault::MovedEarly {
                     site: self.case.site(self.class, task),
                     spot: self.case.spot(self.class, view),
@@ -392,25 +391,25 @@ impl<'p> Interpreter<'_, 'p> {
             }
             let mut uses = uses.clone();
             if self.role(&view) == Role::Gradient && !view.is_empty() {
-                uses = uses.with_mesh(self.mesh(&view));
+                uses = uses.with_mesh(self.submesh(&view));
                 let key = key(self.case, self.class, &view);
                 self.uses.entry(key).or_default().join(&uses);
             }
             let contents = Contents {
                 uses,
-                has_moved: false,
+                is_updated: false,
             };
             self.put(&view, Some(contents), access == Access::Update);
         }
     }
 
-    /// The mesh of ranks that a parameter or gradient lies on.
-    fn mesh(&self, view: &View) -> Option<Submesh> {
+    /// The submesh of a parameter or gradient.
+    fn submesh(&self, view: &View) -> Option<Submesh> {
         let tensor = self.case.tensor(self.class, view);
         tensor.and_then(|tensor| tensor.distribution.submesh)
     }
 
-    /// A kernel for these micro-batches reads a view, of which the gradient is due if it is a parameter.
+    /// A kernel reads a view for these micro-batches; if it is a parameter, its gradient needs them.
     fn parameter_read(&mut self, view: &View, uses: &Uses) {
         let parameter = match self.role(view) {
             Role::Parameter | Role::Gathered => *view,
@@ -428,13 +427,13 @@ impl<'p> Interpreter<'_, 'p> {
             | Role::Workspace => return,
         };
         if !view.is_empty() {
-            let uses = uses.with_mesh(self.mesh(&parameter));
+            let uses = uses.with_mesh(self.submesh(&parameter));
             let key = key(self.case, self.class, &parameter);
             self.readers.entry(key).or_default().join(&uses);
         }
     }
 
-    /// Tensors, and what was summed over them, are of one micro-batch.
+    /// Checks that tensors and sums over them are of one micro-batch.
     fn one_micro_batch(&mut self, task: usize, accesses: &[(View, Access)]) {
         let mut first = None;
         for (view, access) in accesses {

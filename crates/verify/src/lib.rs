@@ -1,8 +1,8 @@
-//! Proof, before anything runs, that a program is sound.
+//! Static verification of programs, before anything runs.
 //!
-//! Does: checks structure and shapes; that every message has its counterpart; that the program ends under
-//! any timing; that no task reads what is not yet, or no longer, there; that every partial sum is reduced
-//! once, over the right ranks; that parameters are updated by all of their gradients, wherever they are kept.
+//! Does: checks structure and shapes; that every message has its counterpart; that the program terminates under
+//! any timing; that memory is free of races and uninitialized reads; that every partial sum is reduced once,
+//! over the right ranks; that parameters are updated by all of their gradients, on all ranks that have them.
 //! Knows: programs and their kernels' descriptors. Works on one representative of each class of ranks with
 //! its real peers; that the other ranks of a class are equivalent to it is checked by loops over integers.
 //! Must not know: the model, how a program was lowered, machines, or how programs run.
@@ -31,9 +31,9 @@ use partita_space::{Coord, Rank, Region};
 
 /// Checks everything.
 ///
-/// Errors: all faults found. Where buffers, classes or tasks are named that do not exist, or views
-/// leave their buffers, only faults of structure are looked for, since nothing else has a meaning; and
-/// where sizes are beyond [`partita_space::limits`], or ranks outside of the mesh, only these.
+/// Errors: all faults found. With invalid indices of buffers, classes or tasks, or views outside of their
+/// buffers, only these are reported; with sizes beyond [`partita_space::limits`], or ranks outside of the mesh,
+/// only those.
 pub fn verify(program: &Program) -> Result<(), Faults> {
     let mut faults = Vec::new();
     if structure::is_indexable(program, &mut faults) && sizes_are_bounded(program, &mut faults) {
@@ -67,7 +67,7 @@ fn sizes_are_bounded(program: &Program, faults: &mut Vec<Fault>) -> bool {
     bounded
 }
 
-/// A program whose indices are known to be good, with its representatives.
+/// A program with valid indices, and the representatives of its classes.
 struct Case<'p> {
     program: &'p Program,
     representatives: Vec<Rank>,
@@ -127,7 +127,7 @@ impl<'p> Case<'p> {
     }
 }
 
-/// Whether two regions of a tensor of this shape hold the same elements where indices wrap around.
+/// Whether two regions of a tensor of this shape have the same elements under periodic indices.
 fn same_elements(a: &Region, b: &Region, shape: &[usize; 5]) -> bool {
     (0..5).all(|dim| {
         let extent = shape[dim].max(1) as i64;

@@ -1,4 +1,4 @@
-//! Memory is written before it is read, without races.
+//! Memory: initialization before reads, races, sharing, and halos.
 
 use crate::order::{Ends, Order};
 use crate::structure::end_of;
@@ -10,8 +10,7 @@ use partita_program::{
 use partita_space::Region;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// No race, no buffer in another's memory while that is in use, and nothing read that was not
-/// written.
+/// Checks for races, for buffers that share memory while in use, and for uninitialized reads.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         let body = Memory {
@@ -40,7 +39,7 @@ struct BufferAccess {
     by: Accessor,
 }
 
-/// What kind of task touches a buffer.
+/// Kind of task that accesses a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Accessor {
     /// A kernel that sets a constant.
@@ -49,7 +48,7 @@ enum Accessor {
     Kernel,
     /// A kernel's workspace.
     Workspace,
-    /// Exchanges, collectives, loads and whoever reads the outputs.
+    /// Exchanges, collectives, loads, and the reader of the outputs.
     Other,
 }
 
@@ -121,8 +120,8 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// Within a task: a view may be read and written by a kernel that works element by element, and
-    /// messages of one exchange may add to the same elements.
+    /// Overlapping accesses of one task: an elementwise kernel may read and write a view in place, and messages
+    /// of one exchange may accumulate into the same elements.
     fn overlaps(&self, faults: &mut Vec<Fault>) {
         for (buffer, touches) in self.accesses.iter().enumerate() {
             for (i, second) in touches.iter().enumerate() {
@@ -156,9 +155,8 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// Whether what a collective both reads and writes as one view is a member's own part, which may
-    /// stand where it goes. All ranks of the class must have the place in their group that the view is
-    /// for.
+    /// Whether a collective reads and writes in place only the part of this member. All ranks of the class must
+    /// have the same position in their group.
     fn is_in_place(&self, collective: &Collective) -> bool {
         let (one, each) = match &collective.kind {
             CollectiveKind::AllGather { source, targets } => (source, targets),
@@ -179,9 +177,9 @@ impl Memory<'_, '_> {
 
     fn races(&self, faults: &mut Vec<Fault>) {
         for (buffer, touches) in self.accesses.iter().enumerate() {
-            // Of a serial lane the last touches only can be open, and are looked at from the end.
+            // In a serial lane only the last accesses can be concurrent.
             let mut serial: [Vec<usize>; Lane::ALL.len()] = Default::default();
-            // Of the others those that write, and those that only read, which are in the way of writers.
+            // In other lanes, writers and readers; readers conflict with writers only.
             let mut others: [Vec<usize>; 2] = Default::default();
             for (i, second) in touches.iter().enumerate() {
                 let is_open = |&first: &usize| {
@@ -224,8 +222,8 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// Buffers whose memory overlaps: all that touches one comes before all that touches the other.
-    /// A buffer that nothing touches needs no memory.
+    /// Of buffers with overlapping memory, all accesses to one must come before all accesses to the other. Unused
+    /// buffers need no memory.
     fn sharing(&self, faults: &mut Vec<Fault>) {
         let mut used: Vec<Used> = Vec::new();
         for (buffer, touches) in self.accesses.iter().enumerate() {
@@ -247,11 +245,11 @@ impl Memory<'_, '_> {
         self.successors(&mut used, faults);
     }
 
-    /// Nothing lies in the memory of what outlives the step. Only pairs with such a buffer are looked at:
-    /// transient ones share memory, each with as many as there are micro-batches.
+    /// Checks that no buffer overlaps a persistent one. Only pairs with a persistent buffer are compared, as many
+    /// transient ones share memory.
     fn kept_apart(&self, used: &[Used], faults: &mut Vec<Fault>) {
         let is_kept = |used: &Used| self.body.buffers[used.buffer].role.is_persistent();
-        // The greatest end up to each; what begins before a buffer may reach into it.
+        // Prefix maximum of ends, to find buffers that begin before another one and overlap it.
         let mut ends: Vec<u128> = Vec::with_capacity(used.len());
         for one in used {
             ends.push(one.end.max(ends.last().copied().unwrap_or(0)));
@@ -272,13 +270,13 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// Of transient buffers each with those that had its memory right before it, byte by byte: that all
-    /// before these were done earlier then follows.
+    /// Compares each transient buffer with the previous users of its memory; earlier users are ordered
+    /// transitively.
     fn successors(&self, used: &mut Vec<Used>, faults: &mut Vec<Fault>) {
         used.retain(|used| !self.body.buffers[used.buffer].role.is_persistent());
         used.retain(|used| used.start < used.end);
         used.sort_by_key(|used| (self.accesses[used.buffer][0].task, used.buffer));
-        // By their starts, ranges of memory with their ends and who had them last.
+        // Ranges of memory by start, with their end and last user.
         let mut last: BTreeMap<u128, (u128, usize)> = BTreeMap::new();
         for (at, own) in used.iter().enumerate() {
             let overlapping: Vec<(u128, u128, usize)> = last
@@ -321,7 +319,7 @@ impl Memory<'_, '_> {
         if self.order.all_before(&a.ends, &b.ends) || self.order.all_before(&b.ends, &a.ends) {
             return None;
         }
-        // Told in the order in which they start to be used.
+        // Reported in the order of first use.
         let birth = |used: &Used| self.accesses[used.buffer].first().map(|touch| touch.task);
         let (first, second) = if birth(a) <= birth(b) { (a, b) } else { (b, a) };
         let late = self.accesses[second.buffer].iter().find_map(|touch| {
@@ -340,10 +338,9 @@ impl Memory<'_, '_> {
         })
     }
 
-    /// What is read has been written in this step, or outlives steps; outputs have been written in
-    /// this step. What kernels read of a value that belongs to another rank was not merely filled
-    /// with a constant: that is for padding. (In gradients, zeros mean that a rank leaves out what
-    /// others contribute.)
+    /// Reads are initialized in this step, or of persistent buffers; outputs are written in this step. The halos
+    /// of values that kernels read must not be filled with a constant, which is for padding. (In gradients,
+    /// zeros mean that a rank omits the contributions of others.)
     fn initialization(&self, faults: &mut Vec<Fault>) {
         for (id, touches) in self.accesses.iter().enumerate() {
             let buffer = &self.body.buffers[id];
@@ -387,7 +384,7 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// What of `open` nothing before `reader` has written, of the writers that count.
+    /// The part of `open` that no counted writer before `reader` has written.
     fn unwritten(
         &self,
         touches: &[BufferAccess],
@@ -407,7 +404,7 @@ impl Memory<'_, '_> {
         open
     }
 
-    /// The part of a region that exists in the tensor and belongs to other ranks.
+    /// The part of a region inside of the tensor that other ranks own: the halo.
     fn foreign(&self, buffer: &Buffer, region: &Region) -> Vec<Region> {
         let Some((tensor, owned, by)) = self.own(buffer) else {
             return Vec::new();
@@ -416,13 +413,13 @@ impl Memory<'_, '_> {
         region.intersect(&exists).minus(&owned)
     }
 
-    /// The part of a region that is not this rank's own: of others, or padding that wraps.
+    /// The part of a region that this rank does not own: halo and padding.
     fn outside(&self, buffer: &Buffer, region: &Region) -> Vec<Region> {
         self.own(buffer)
             .map_or(Vec::new(), |(_, owned, _)| region.minus(&owned))
     }
 
-    /// What the rank owns of a buffer, in its indices, and what global indices are shifted by.
+    /// The owned region of a buffer, in its indices, and the shift from global indices.
     fn own<'b>(&self, buffer: &'b Buffer) -> Option<(&'b TensorRegion, Region, [i64; 5])> {
         let tensor = buffer.tensor.as_ref()?;
         let coord = &self.case.coords[self.class];
@@ -431,8 +428,7 @@ impl Memory<'_, '_> {
         Some((tensor, owned.shift(by), by))
     }
 
-    /// What a kernel adds to the gradient outside the own part is used by something later: sent to
-    /// its owner, as a rule.
+    /// Contributions to the halo of a gradient are used later, usually sent to the owner.
     fn contributions(&self, faults: &mut Vec<Fault>) {
         for (id, touches) in self.accesses.iter().enumerate() {
             let buffer = &self.body.buffers[id];
@@ -461,9 +457,8 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// What of contributions to a copy's gradient does not end as it may in the own part: in a later
-    /// part of the kernel that writes them, in channels that nobody wants the gradient of, or in outputs
-    /// of a transposed convolution that no input reaches.
+    /// Contributions to the gradient of a redundant copy that are never used, and may not be: those in channels
+    /// without gradient, or in outputs of a transposed convolution without inputs, may.
     fn unended(
         &self,
         buffer: usize,
@@ -495,15 +490,14 @@ impl Memory<'_, '_> {
         open
     }
 
-    /// The kernels of a task; none of what comes before all tasks.
+    /// The kernels of a task.
     fn parts(&self, task: usize) -> &[Kernel] {
         let task = self.body.tasks.get(task);
         task.map_or(&[], |task| task.work.kernels())
     }
 
-    /// A message that adds does so to the rank's own part; one that replaces does not destroy what
-    /// nobody has read. What a rank computes around its own part stays with it: no message goes there,
-    /// or takes it from there.
+    /// Accumulating messages go to the owned region; others overwrite only what has been read. Redundantly
+    /// computed halos are neither received nor sent.
     fn receives(&self, faults: &mut Vec<Fault>) {
         for (task, entry) in self.body.tasks.iter().enumerate() {
             let Work::Exchange(exchange) = &entry.work else {
@@ -545,9 +539,8 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// What a kernel reads of a gradient around the own part has come by a message, or is a zero that
-    /// stands for what the owners contribute themselves; it is not what the rank has written there
-    /// for others, unless it computes the tensor there itself and so has a gradient of its own.
+    /// The halo of a gradient that a kernel reads was received, or is zero where the owners compute the
+    /// contributions themselves; it is not the rank's own contribution, unless the halo is a redundant copy.
     fn gradient_halos(&self, faults: &mut Vec<Fault>) {
         for (id, touches) in self.accesses.iter().enumerate() {
             let buffer = &self.body.buffers[id];
@@ -582,7 +575,7 @@ impl Memory<'_, '_> {
         matches!(first, Some(Flow::Copies { .. }))
     }
 
-    /// The part of `regions` that a kernel has written last before a task starts.
+    /// The part of `regions` whose last writer before a reader is a kernel.
     fn stale(
         &self,
         touches: &[BufferAccess],
@@ -611,7 +604,7 @@ impl Memory<'_, '_> {
             .collect()
     }
 
-    /// What a reader sees of what a writer has written: the part that nothing has replaced between.
+    /// The part written by a writer that a reader sees: not overwritten between.
     fn still_there(
         &self,
         touches: &[BufferAccess],
@@ -637,7 +630,7 @@ impl Memory<'_, '_> {
         })
     }
 
-    /// Results in a region that nothing has read when a task starts.
+    /// Results in a region that have not been read when a task starts.
     fn unseen(&self, buffer: usize, task: usize, region: &Region) -> Vec<Region> {
         let touches = &self.accesses[buffer];
         let is_before = |done: usize| self.order.is_before(done, task);
@@ -667,7 +660,7 @@ impl Memory<'_, '_> {
     }
 }
 
-/// When a buffer is used.
+/// Memory and lifetime of a buffer.
 struct Used {
     buffer: usize,
     start: u128,

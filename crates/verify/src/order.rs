@@ -1,24 +1,23 @@
-//! Which tasks have completed when one starts, whatever the timing.
+//! The happens-before order of the tasks of a body.
 
 use partita_program::{Body, Lane, TaskSet};
 
-/// For each task those that have completed whenever it starts, whatever the timing; and at the end, one
-/// more, all tasks: what is read after the step.
+/// For each task those that have completed when it starts, under any timing; a further entry, for the reader of the
+/// outputs, has all tasks.
 ///
-/// A lane starts its tasks in their order, so what has completed at the start of one has completed
-/// at the start of the next; in a serial lane the one has completed as well. So of a serial lane always
-/// a number of first tasks has completed; of the others it may be any.
+/// A lane starts its tasks in order, so all that has completed at the start of one has completed at the start of
+/// the next; in a serial lane the task itself as well. So the completed tasks of a serial lane are a prefix.
 pub(crate) struct Order {
     positions: Vec<LanePosition>,
-    /// Per task, how many of each serial lane have completed.
+    /// For each task, the number of completed tasks of each serial lane.
     first: Vec<[u32; LANES]>,
-    /// Per task, which others have.
+    /// For each task, the completed tasks of other lanes.
     others: Vec<TaskSet>,
 }
 
 const LANES: usize = Lane::ALL.len();
 
-/// Where a task stands.
+/// Position of a task.
 #[derive(Clone, Copy)]
 enum LanePosition {
     /// In a serial lane, at this place.
@@ -27,7 +26,7 @@ enum LanePosition {
     Other(usize),
 }
 
-/// The reader after the step stands behind all tasks, and never completes.
+/// The reader of the outputs comes after all tasks.
 const END: LanePosition = LanePosition::Serial(Lane::Compute as usize, u32::MAX - 1);
 
 impl Order {
@@ -67,7 +66,7 @@ impl Order {
         order
     }
 
-    /// Takes over what has completed when a task before starts.
+    /// Adds all that has completed when an earlier task starts.
     fn follow(&mut self, id: usize, before: usize) {
         let (earlier, later) = self.first.split_at_mut(id);
         raise(&mut later[0], &earlier[before]);

@@ -1,8 +1,7 @@
-//! Nothing is done twice to the same elements: a layer that works in place changes what was written
-//! once, what an activation gradient contributes to the gradient of a parameter is added once, and
-//! what a layer or another rank has written of an activation gradient is added to, not written over.
+//! No repetition: a layer in place changes its elements once, an activation gradient contributes once to the
+//! gradient of a parameter, and contributions to an activation gradient are not overwritten.
 //!
-//! A task that takes the tensor of another micro-batch for its own repeats there what another task does.
+//! Detects tasks that access the tensor of another micro-batch.
 
 use crate::memory::without;
 use crate::{Case, Fault};
@@ -47,7 +46,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     }
 }
 
-/// A task that does to a view what another did first.
+/// A task that repeats what another one has done to a view.
 struct Repetition {
     task: usize,
     view: View,
@@ -56,11 +55,11 @@ struct Repetition {
 
 struct Interpreter<'p> {
     body: &'p Body,
-    /// Of tensors: what tasks have changed in place since it was written.
+    /// Regions of tensors changed in place since they were written, with the tasks.
     in_place: HashMap<BufferId, Vec<(Region, usize)>>,
-    /// By the activation gradient and the gradient of a parameter: regions of both, and the tasks.
+    /// By activation gradient and gradient of a parameter: regions of both, and the tasks.
     contributions: HashMap<[BufferId; 2], Vec<([Region; 2], usize)>>,
-    /// Of activation gradients: what kernels have written or other ranks sent, and by which tasks.
+    /// Regions of activation gradients written by kernels or messages, with the tasks.
     written: HashMap<BufferId, Vec<(Region, usize)>>,
     repeated: Vec<Repetition>,
 }
@@ -108,8 +107,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Whether two tasks do the same. Layers that work in place one after the other, or that share
-    /// weights, are told apart by their names.
+    /// Whether two tasks belong to the same layer and phase.
     fn is_same(body: &Body, one: usize, other: usize) -> bool {
         let [one_of, other_of] = [one, other].map(|task| &body.tasks[task].origin);
         one != other && one_of.layer == other_of.layer && one_of.phase == other_of.phase
@@ -129,7 +127,7 @@ impl Interpreter<'_> {
         known.push((region, task));
     }
 
-    /// What other layers have written of an activation gradient stays, and is added to.
+    /// Contributions of other layers to an activation gradient must not be overwritten.
     fn write_gradient(&mut self, task: usize, view: &View, is_zero: bool) {
         let region = view.region();
         let known = self.written.entry(view.buffer).or_default();
@@ -152,8 +150,7 @@ impl Interpreter<'_> {
         known.push((region, task));
     }
 
-    /// What comes from other ranks may lie over a halo that kernels have contributed to and that has
-    /// gone to its owner; kernels add to it.
+    /// Messages may overwrite a halo whose contributions have been sent to the owner.
     fn receive_gradients(&mut self, task: usize, accesses: &[(View, Access)]) {
         for (view, access) in accesses {
             let role = self.body.buffer(view.buffer).role;
@@ -183,7 +180,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// Whether a kernel reads what it writes over.
+/// Whether a kernel reads what it overwrites.
 fn is_in_place(accesses: &[(View, Access)], written: &View) -> bool {
     let region = written.region();
     accesses.iter().any(|(view, access)| {

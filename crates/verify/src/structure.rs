@@ -1,11 +1,11 @@
-//! Whatever a program names exists and is well-formed.
+//! Well-formedness of programs.
 
 use crate::{Case, Fault};
 use partita_program::{Body, Buffer, Dtype, Program, Role, Staging, TaskSite, View};
 use partita_space::Bytes;
 use std::collections::HashSet;
 
-/// Whether every class, buffer and task that is named exists, and views lie inside their buffers.
+/// Whether all indices of classes, buffers and tasks are valid, and views are inside of their buffers.
 pub(crate) fn is_indexable(program: &Program, faults: &mut Vec<Fault>) -> bool {
     let before = faults.len();
     classes(program, faults);
@@ -151,7 +151,7 @@ fn buffers(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) 
     }
 }
 
-/// The pool of each lane holds any of its tasks alone, so that none waits for ever for packets.
+/// The pool of each lane holds any one of its tasks, so that none waits for packets for ever.
 fn staging(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) {
     for (id, task) in body.tasks.iter().enumerate() {
         let lane = task.work.lane();
@@ -237,11 +237,11 @@ fn outputs(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) 
     }
 }
 
-/// Persistent buffers are the same in all classes: name, role, dtype, extents and place in the arena.
+/// Persistent buffers are the same in all classes: name, role, dtype, extents and offset.
 ///
-/// Where the mesh splits unevenly, staging buffers and those whose home is split differ in extents
-/// from class to class; what lies after the first such buffer may lie elsewhere. Where tensors lie with
-/// some ranks only, classes keep different ones; of one name they are alike.
+/// With uneven splits, staging buffers and those of split tensors may differ in extents, and all after the first
+/// such buffer in offsets. With submeshes, classes have different persistent buffers; those of one name must be
+/// alike.
 fn persistent(case: &Case<'_>, class: usize, has_submeshes: bool, faults: &mut Vec<Fault>) {
     let list = |class: usize| -> Vec<(usize, &Buffer)> {
         let buffers = case.program.bodies[class].buffers.iter().enumerate();

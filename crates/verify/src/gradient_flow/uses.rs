@@ -1,14 +1,11 @@
-//! Sets of micro-batches and of meshes, kept as runs of numbers: a gradient that all micro-batches add to,
-//! one after the other, is one run however many they are.
+//! Sets of micro-batches and submeshes, stored as intervals of micro-batch numbers.
 
 use partita_program::{Body, Work};
 use partita_space::Submesh;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Numbers of the micro-batches of a program, which are known by their first samples.
-///
-/// Those that the ranks of one mesh load have consecutive numbers, so that what one mesh sums stays one run
-/// where micro-batches take turns between two.
+/// Numbers of the micro-batches of a program, which are identified by their first samples. Those loaded by one
+/// submesh have consecutive numbers, so that its sums stay one interval if two replicas alternate.
 pub(super) struct Numbers {
     of: HashMap<usize, u32>,
     samples: Vec<usize>,
@@ -56,7 +53,7 @@ impl Numbers {
     }
 }
 
-/// Consecutive micro-batches with one mesh.
+/// Consecutive micro-batches with one submesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Run {
     submesh: Option<Submesh>,
@@ -64,7 +61,7 @@ struct Run {
     end: u32,
 }
 
-/// Meshes and micro-batches, as disjoint runs with gaps between them, ascending.
+/// Pairs of submesh and micro-batch, as disjoint, not adjacent runs, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Uses(Vec<Run>);
 
@@ -98,7 +95,7 @@ impl Uses {
         self.0.splice(from..to, [run]);
     }
 
-    /// The same micro-batches, all with this mesh.
+    /// The same micro-batches, all with this submesh.
     pub fn with_mesh(&self, submesh: Option<Submesh>) -> Self {
         let mut all = Self::default();
         self.0
@@ -123,7 +120,7 @@ impl Uses {
         known.is_some_and(|known| known.submesh == run.submesh && known.first <= run.first)
     }
 
-    /// What the other set has beside these, mesh by mesh.
+    /// Members of `of` that are missing here.
     pub fn missing(&self, of: &Self) -> Vec<(Option<Submesh>, u32)> {
         let open = of.0.iter().filter(|run| !self.holds(run));
         let all = open.flat_map(|run| (run.first..run.end).map(|number| (run.submesh, number)));
