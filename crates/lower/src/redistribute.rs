@@ -40,7 +40,7 @@ pub(crate) fn movements(
     let mut unreduced = AxisSet::of(partial.iter().filter(|&axis| mesh.extent(axis) > 1));
     let mut scattered = AxisSet::NONE;
     for dim in 0..5 {
-        let inner = to.axes[dim].after(now.axes[dim]).unwrap_or_default();
+        let inner = to.axes[dim].strip_prefix(now.axes[dim]).unwrap_or_default();
         for axis in inner.iter().take_while(|&axis| unreduced.has(axis)) {
             now.axes[dim] = now.axes[dim].inside(axis);
             scattered = scattered.union(AxisSet::of([axis]));
@@ -147,10 +147,10 @@ fn change(from: &Distribution, to: &Distribution) -> Movement {
         })
     };
     let dims: [usize; 5] = std::array::from_fn(|dim| dim);
-    if let Some(gone) = sets(dims.map(|dim| from.axes[dim].after(to.axes[dim]))) {
+    if let Some(gone) = sets(dims.map(|dim| from.axes[dim].strip_prefix(to.axes[dim]))) {
         return Movement::AllGather(gone);
     }
-    if sets(dims.map(|dim| to.axes[dim].after(from.axes[dim]))).is_some() {
+    if sets(dims.map(|dim| to.axes[dim].strip_prefix(from.axes[dim]))).is_some() {
         return Movement::Slice;
     }
     let differ = dims

@@ -1,4 +1,4 @@
-//! Which layers each stage of a pipeline has, where the strategy leaves that open.
+//! Balancing: assigns layers to the stages of a pipeline, where the strategy does not specify them.
 
 use crate::layers::{LayerCost, Layers, LayersError, StageCosts, middle_rank};
 use partita_graph::Graph;
@@ -10,27 +10,27 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-/// Cuts that are tried where the best one does not fit in memory.
+/// Partitions tried where the best one does not fit in memory.
 const ATTEMPTS_MAX: usize = 8;
-/// How often each border between stages is moved.
+/// How often each boundary between stages is moved.
 const REFINEMENTS: usize = 3;
-/// How far a border is moved layer by layer, and to how many places farther away.
+/// How far a boundary is moved layer by layer, and to how many positions farther away.
 const NEAR_STEPS: usize = 3;
 const POSITIONS: usize = 16;
 
-/// Why stages have no layers.
+/// Why layers cannot be assigned to stages.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BalanceError {
-    /// The strategy does not suit the model or the mini-batch, or the menu lacks a kernel.
+    /// The strategy does not fit the model or the mini-batch, or the menu lacks a kernel.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// A cost that is not known.
+    /// An unknown cost.
     #[error("{0}")]
     Cost(String),
-    /// No cut fits in memory.
+    /// No partition fits in memory.
     #[error(
-        "strategy `{strategy}`: however the layers of {model} are shared out over these stages, the \
-         largest rank needs at least {needed}, and it may fill {memory}; the nearest choices are more \
+        "strategy `{strategy}`: no partition of the layers of {model} into these stages fits: the largest rank \
+         needs at least {needed} of {memory}; the nearest choices are more \
          stages, more ranks for the first of them, as in `stages=[height=2|1]`, a larger `micro`, or \
          {needed} of memory"
     )]
@@ -39,9 +39,9 @@ pub enum BalanceError {
         strategy: Box<Strategy>,
         /// The model.
         model: String,
-        /// What the best cut found needs.
+        /// Memory of the best partition found.
         needed: Bytes,
-        /// As asked for.
+        /// The limit.
         memory: Bytes,
     },
 }
@@ -55,26 +55,25 @@ impl From<LayersError> for BalanceError {
     }
 }
 
-/// Stages with layers.
+/// A strategy with layers for all stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Balanced {
-    /// The strategy with the layers of each stage said.
+    /// The strategy with the layers of each stage specified.
     pub strategy: Strategy,
-    /// About how long a step takes, were links always free.
+    /// Estimated time of a step, without contention of links.
     pub seconds: Seconds,
 }
 
-/// Tables of layers that several strategies share.
+/// Tables of layers, shared by several strategies.
 pub(crate) type Tables = HashMap<(Strategy, [usize; 7], usize), Layers>;
 
-/// Says the layers of each stage: those with which the stage that takes longest for a micro-batch, with
-/// what comes to it from others and goes back, is as fast as it can be, among those that fit `memory`.
-/// A strategy without stages, or whose stages have layers, stays as it is.
+/// Assigns layers to stages, minimizing the time of the slowest stage for a micro-batch with its communication,
+/// among the partitions that fit `memory`. A strategy without stages, or with specified layers, is unchanged.
 ///
-/// What a layer takes is read from the program of the whole model on the ranks of a stage, which is
-/// lowered once for each different mesh. What a cut needs in memory is read from its program; where it is
-/// too much, other cuts are tried by an estimate that is corrected by each.
-/// Errors: a strategy that does not fit, a cost that is not known, no cut that fits in `memory`.
+/// Costs of layers are those of a program of the whole model on the ranks of a stage, lowered once for each mesh.
+/// The memory of a partition is that of its program; where it is too much, other partitions are tried by an
+/// estimate that each attempt corrects.
+/// Errors: a strategy that does not fit, an unknown cost, no partition that fits in `memory`.
 pub fn balance(
     training: &Request<'_>,
     memory: Bytes,
@@ -84,8 +83,8 @@ pub fn balance(
     balance_with(training, memory, most, costs, &mut Tables::new())
 }
 
-/// The same with tables that are there already. A step that would take longer than `most` even with all
-/// memory that there is gets the layers that it would have then.
+/// As [`balance`], with cached tables. A step that would take longer than `most` even with unlimited memory gets
+/// the layers that it would have then.
 pub(crate) fn balance_with(
     training: &Request<'_>,
     memory: Bytes,
@@ -124,7 +123,7 @@ pub(crate) fn balance_with(
     balancer.cut(most)
 }
 
-/// What decides the table of a stage.
+/// Key of the table of a stage.
 fn key(strategy: &Strategy, extents: [usize; 7]) -> (Strategy, [usize; 7], usize) {
     let mut alike = strategy.clone();
     alike.stages.clear();
@@ -138,7 +137,7 @@ struct Balancer<'a> {
     layers: Vec<&'a Layers>,
     stage_inputs: StageInputs,
     slots: Vec<Slot>,
-    /// Micro-batches that each stage keeps at the same time at most.
+    /// Largest number of micro-batches in flight, by stage.
     in_flight: Vec<f64>,
 }
 
@@ -154,8 +153,8 @@ impl Balancer<'_> {
         if seconds > most {
             return Ok(self.balanced_by(&ranges));
         }
-        // Where stages take turns a cut in one whole and nothing sends least; but stages are asked for to
-        // share out the memory.
+        // If stages take turns, one stage with all layers communicates least; but stages are meant to distribute
+        // the memory.
         let estimates = ranges.iter().enumerate();
         let largest = estimates
             .map(|(stage, range)| self.memory_estimate(stage, range))
@@ -205,7 +204,7 @@ impl Balancer<'_> {
         })
     }
 
-    /// A cut near this one of which a step takes least, by moving one border at a time.
+    /// Local search from a partition for the fastest step, moving one boundary at a time.
     fn refined(
         &self,
         mut ranges: Vec<Range<usize>>,
@@ -252,31 +251,31 @@ impl Balancer<'_> {
         let cost = self.cost(stage, range);
         let strategy = self.training.strategy;
         let per_step = cost.per_step / strategy.micro as f64;
-        // There and back.
+        // Forward and backward.
         cost.forward + cost.backward + per_step + 2.0 * self.seconds_of_inputs(stage, range)
     }
 
-    /// Seconds of what comes to a stage from those before.
+    /// Seconds of the messages to a stage from those before.
     fn seconds_of_inputs(&self, stage: usize, range: &Range<usize>) -> f64 {
         let device = self.device(stage);
         let ranks = Mesh::new(self.training.strategy.stages[device].extents).ranks();
         self.stage_inputs.seconds(device, ranks, range)
     }
 
-    /// About what a stage needs in memory.
+    /// Estimated memory of a stage.
     fn memory_estimate(&self, stage: usize, range: &Range<usize>) -> f64 {
         let cost = self.cost(stage, range);
         let persistent = match self.training.strategy.schedule.replicas() {
             1 => cost.persistent,
-            // What one of two stages on a place hands over comes back to the other replica's, but for what
-            // only the first replica has.
+            // A device has two mirrored stages, so their sum hardly depends on the partition, except for the
+            // optimizer state, which only the first replica has.
             _ => cost.state,
         };
         persistent + cost.activations * self.in_flight[stage]
     }
 
-    /// By how much the place of each stage needs more than its claim. Of two replicas the first counts,
-    /// which keeps the state of the optimizer.
+    /// The difference between measured and estimated memory, by stage. Of two replicas the first counts, which
+    /// has the optimizer state.
     fn offsets(&self, ranges: &[Range<usize>], peaks: &[Bytes]) -> Vec<f64> {
         let offset = |(stage, range): (usize, &Range<usize>)| {
             peaks[self.device(stage)].0 as f64 - self.memory_estimate(stage, range)
@@ -284,7 +283,7 @@ impl Balancer<'_> {
         ranges.iter().enumerate().map(offset).collect()
     }
 
-    /// The memory that the ranks of each place need.
+    /// The memory of the ranks of each device.
     fn peaks(&self, ranges: &[Range<usize>]) -> Result<Vec<Bytes>, BalanceError> {
         let strategy = self
             .training
@@ -322,7 +321,7 @@ impl Balancer<'_> {
         }
     }
 
-    /// The time of a step, links being always free.
+    /// Simulated time of a step, without contention of links.
     fn step_seconds(&self, ranges: &[Range<usize>]) -> Seconds {
         let strategy = self.training.strategy;
         let (schedule, devices) = (strategy.schedule, strategy.stages.len());
@@ -346,7 +345,7 @@ impl Balancer<'_> {
             let (cost, stage_inputs) = each[slot.stage];
             let needs = slot.needs(ranges.len()).into_iter().flatten();
             let ready = needs.map(|need| {
-                // What comes from a stage before, or goes back to it from the one behind.
+                // Activations from the stage before, or gradients from the one after.
                 let message = match need.stage.cmp(&slot.stage) {
                     Ordering::Less => stage_inputs,
                     Ordering::Equal => 0.0,
@@ -371,16 +370,16 @@ impl Balancer<'_> {
     }
 }
 
-/// What is known from the cuts that were tried.
+/// Results of the partitions tried so far.
 #[derive(Default)]
 struct Tried {
     offsets: Vec<f64>,
-    /// The least that a cut needs on its largest rank.
+    /// Least memory of the largest rank.
     needed: Option<Bytes>,
 }
 
 impl Tried {
-    /// The cut, if it fits.
+    /// The partition, if it fits.
     fn fits(
         &mut self,
         balancer: &Balancer<'_>,
@@ -397,7 +396,7 @@ impl Tried {
     }
 }
 
-/// Micro-batches between the forward and the backward pass of each stage at the same time.
+/// Largest number of micro-batches in flight, by stage.
 fn in_flight(strategy: &Strategy, slots: &[Slot]) -> Vec<f64> {
     let mut now = vec![[0i64; 2]; strategy.stage_count()];
     let mut most = vec![0i64; strategy.stage_count()];
@@ -418,11 +417,11 @@ fn in_flight(strategy: &Strategy, slots: &[Slot]) -> Vec<f64> {
     most.into_iter().map(|most| most as f64).collect()
 }
 
-/// What comes to a range of layers from those before.
+/// Activations that a range of layers receives from those before.
 struct StageInputs {
     /// Bytes by the first layer and the last, over all samples of a micro-batch.
     bytes: Vec<Vec<f64>>,
-    /// Seconds of an empty message, and of a byte, to each place.
+    /// Latency of a message, and seconds per byte, to each device.
     links: Vec<(f64, f64)>,
 }
 
@@ -444,7 +443,7 @@ fn stage_inputs(training: &Request<'_>, costs: &dyn StageCosts) -> StageInputs {
     }
 }
 
-/// Bytes of what layers from one on read of those before, up to each later layer.
+/// For each first and last layer of a range, bytes that the range reads of earlier layers.
 fn bytes_crossing(graph: &Graph, bytes_per_element: f64) -> Vec<Vec<f64>> {
     let nodes = graph.nodes.len();
     let mut seen = vec![usize::MAX; nodes];
@@ -452,7 +451,7 @@ fn bytes_crossing(graph: &Graph, bytes_per_element: f64) -> Vec<Vec<f64>> {
         let mut sum = 0.0;
         let rest = graph.nodes[start..].iter().map(|node| {
             for id in &node.inputs {
-                // The input itself is read from the dataset where it is wanted.
+                // Each tensor is received once.
                 if id.0 < start && seen[id.0] != start {
                     seen[id.0] = start;
                     sum += graph.nodes[id.0].shape.volume() as f64 * bytes_per_element;

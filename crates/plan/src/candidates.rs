@@ -1,24 +1,23 @@
-//! The strategies that are tried.
+//! The candidate strategies.
 
 use partita_graph::{Graph, NodeId, Op};
 use partita_lower::{LayerChoice, LayerDim, Strategy};
 use partita_space::{AXES, Axis, AxisList};
 
-/// Shares of the filters and of the channels of each layer that are tried; a group of ranks that gathers
-/// activations in every layer pays within a node, if anywhere.
+/// Extents of the filter and channel axes that are tried. Groups that gather activations in every layer are
+/// worthwhile within a node only, if at all.
 const SHARES: [[usize; 2]; 7] = [[2, 1], [1, 2], [4, 1], [1, 4], [2, 2], [8, 1], [1, 8]];
-/// Extents of the axis of branches, or of that of filters in pairs, that are tried.
+/// Extents of the branch axis, and of the filter axis of column- and row-parallel layers, that are tried.
 const GROUPS: [usize; 3] = [2, 4, 8];
-/// Poolings after which the ranks of a sample may go over to filters, counted from the last.
+/// Number of last poolings after which spatial axes may split filters instead.
 const LATE_POOLINGS: usize = 2;
 
-/// The strategies that are tried for a model: every hybrid of data and spatial parallelism, some of
-/// them with a share of the ranks on filters or channels, in pairs where there is attention, or on
-/// branches, and some in which the ranks of a sample go over to filters where the positions get few: at
-/// the last poolings, or at the first linear layer.
+/// The candidates for a model: every hybrid of data and spatial parallelism; some with filter and channel
+/// parallelism, with column- and row-parallel layers where there is attention, or with branch parallelism; and
+/// some in which the spatial axes split filters from the last poolings or the first linear layer on.
 ///
-/// All kinds but the first are left out where they do not suit the model or the mini-batch, since a hybrid
-/// tells the reason. Order: [`hybrids`] first.
+/// Candidates other than hybrids are left out where they do not fit the model or the mini-batch. Order:
+/// [`hybrids`] first.
 pub fn candidates(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
     let rank = graph.spatial_rank;
     let mut all = hybrids(ranks, rank);
@@ -70,30 +69,30 @@ fn descending(ranks: usize, spatial_rank: usize) -> impl Iterator<Item = Strateg
     all.filter(move |one| one.overlap && is_descending(one))
 }
 
-/// Axes along which samples are cut into tiles.
+/// The spatial axes.
 pub(crate) const SPATIAL: [Axis; 3] = [Axis::Depth, Axis::Height, Axis::Width];
 
 fn is_split(strategy: &Strategy) -> bool {
     SPATIAL.iter().any(|&axis| strategy.extent(axis) > 1)
 }
 
-/// With an extent of one more axis.
+/// With the extent of one axis.
 fn with(strategy: &Strategy, axis: Axis, extent: usize) -> Strategy {
     let mut extents = AXES.map(|axis| strategy.extent(axis));
     extents[axis.index()] = extent;
     Strategy::of(extents)
 }
 
-/// What makes pairs of the layers of a transformer, of which the first gives its filters where they lie
-/// and the second reads them as channels there: behind attention, and behind a layer whose filters only
-/// an activation changes. As one choice, where their names end alike and no others do.
+/// The row-parallel layers of a transformer, which read the split filters of a column-parallel layer as channels
+/// (Shoeybi et al. 2019): after attention, and after a layer and an activation. As one pattern, where only their
+/// names have a common ending.
 fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
     let has_attention = graph
         .nodes
         .iter()
         .any(|node| matches!(node.op, Op::Attention { .. }));
     let mut is_row_parallel = vec![false; graph.nodes.len()];
-    // Whether filters lie split that a layer gave.
+    // Whether the output is split by the filters of a layer.
     let mut is_split = vec![false; graph.nodes.len()];
     for (at, node) in graph.nodes.iter().enumerate().filter(|_| has_attention) {
         let input = node.inputs.first().map_or(0, |input| input.0);
@@ -155,7 +154,7 @@ fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
     all.into_iter().map(choice).collect()
 }
 
-/// With the filters and channels of layers split, where there are enough of them.
+/// With filter and channel axes; layers with too few filters or channels are not split.
 fn with_filters_and_channels(
     graph: &Graph,
     strategy: &Strategy,
@@ -170,7 +169,7 @@ fn with_filters_and_channels(
     split
 }
 
-/// With the ranks of a sample on filters from a layer on, where there are enough of them.
+/// With spatial axes that split filters from a layer on; layers with too few filters are not split.
 fn with_late_filters(graph: &Graph, strategy: &Strategy, transition: NodeId) -> Strategy {
     let wide: Vec<Axis> = SPATIAL
         .into_iter()
@@ -195,14 +194,14 @@ fn with_late_filters(graph: &Graph, strategy: &Strategy, transition: NodeId) -> 
     late
 }
 
-/// Choices that leave the filters and channels of some layers whole, by how many there are.
+/// Settings that leave the filters and channels of narrow layers unsplit.
 fn unsplit_narrow_layers(
     graph: &Graph,
     is_narrow: impl Fn((usize, usize)) -> bool,
 ) -> Vec<LayerChoice> {
     let mut choices = Vec::new();
     for node in &graph.nodes {
-        // What the first layer reads is whole anyway, as is the one channel of an embedding.
+        // The channels of the input and of an embedding are never split.
         let is_split = !matches!(node.op, Op::Embedding { .. });
         let reads = match node.inputs.first() {
             Some(input) if input.0 > 0 && is_split => graph.node(*input).shape.channels,
@@ -224,8 +223,8 @@ fn unsplit_narrow_layers(
     choices
 }
 
-/// Layers at which the ranks of a sample may go over to filters: those behind the last poolings, and
-/// the first linear layer; none of what only an auxiliary loss reads.
+/// Layers from which spatial axes may split filters: convolutions after the last poolings, and the first linear
+/// layer; none on branches to auxiliary losses.
 fn transitions(graph: &Graph) -> Vec<NodeId> {
     let is_evaluated = graph.is_evaluated();
     let ids = (0..graph.nodes.len()).filter(|&id| is_evaluated[id]);
@@ -242,9 +241,9 @@ fn transitions(graph: &Graph) -> Vec<NodeId> {
     transitions
 }
 
-/// Every hybrid of data and spatial parallelism for a number of ranks: all ordered factorizations over
-/// data and the last `spatial_rank` of depth, height and width. Where a sample is split, each comes
-/// with and without overlap of exchanges and convolutions.
+/// Every hybrid of data and spatial parallelism for a number of ranks: all ordered factorizations over data and
+/// the last `spatial_rank` of depth, height and width. With spatial parallelism, each is tried with and without
+/// overlap of halo exchanges and convolutions.
 ///
 /// Shapes: `spatial_rank` is 1 to 3. Order: most ranks on the data axis first.
 pub fn hybrids(ranks: usize, spatial_rank: usize) -> Vec<Strategy> {

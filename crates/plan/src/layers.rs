@@ -1,4 +1,4 @@
-//! What each layer of a model takes of the ranks of a stage: seconds of a micro-batch, bytes.
+//! Costs of the layers of a model on a stage: seconds and bytes of a micro-batch.
 
 use crate::closed::of_one_rank;
 use partita_graph::Graph;
@@ -10,26 +10,26 @@ use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Says how long stages of a pipeline take.
+/// Costs of tasks and messages, for stages of pipelines.
 pub trait StageCosts {
-    /// By how much each task of a rank delays its end, its peers being always ready. All ranks of the
-    /// program have its one body.
+    /// By how much each task of a rank delays its end if its peers are always ready (its exposed time). All ranks
+    /// of the program have the same body.
     ///
-    /// Errors: a cost that is not known, in words for people.
+    /// Errors: an unknown cost.
     fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String>;
 
-    /// Seconds of a message; 0 where nothing is known.
+    /// Seconds of a message; 0 if unknown.
     fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds;
 
-    /// Seconds of each task of a rank on its own.
+    /// Duration of each task of a rank.
     ///
-    /// Errors: a cost that is not known, in words for people.
+    /// Errors: an unknown cost.
     fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String>;
 
-    /// What a link takes, were sums over these ranks taken round a ring; nothing where nothing is known.
+    /// Cost of a link in a ring allreduce over these ranks; 0 if unknown.
     fn ring(&self, members: &[Rank]) -> Wire;
 
-    /// What a link takes between two ranks.
+    /// Cost of the link between two ranks.
     fn pair(&self, from: Rank, to: Rank) -> Wire {
         let empty = self.message(from, to, Bytes(0));
         let long = self.message(from, to, LONG_MESSAGE);
@@ -40,10 +40,10 @@ pub trait StageCosts {
     }
 }
 
-/// A message long enough to tell the time of a byte.
+/// Size of a message from which the bandwidth is derived.
 const LONG_MESSAGE: Bytes = Bytes(1 << 20);
 
-/// Costs that are known before the program is.
+/// Costs that do not depend on the program.
 pub struct FixedCosts<'a>(pub &'a dyn Costs);
 
 impl StageCosts for FixedCosts<'_> {
@@ -80,10 +80,10 @@ impl StageCosts for FixedCosts<'_> {
     }
 }
 
-/// The same for a sum over many ranks.
+/// Size of an allreduce from which the bandwidth is derived.
 const LONG_SUM: Bytes = Bytes(1 << 26);
 
-/// Sums over the first layers of the model, of one rank of a stage.
+/// Prefix sums of the costs of layers, for one rank of a stage.
 pub(crate) struct Layers {
     forward: Vec<f64>,
     backward: Vec<f64>,
@@ -93,28 +93,28 @@ pub(crate) struct Layers {
     activations: Vec<f64>,
 }
 
-/// What some layers take.
+/// Cost of some layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LayerCost {
     /// Seconds of the forward pass of a micro-batch.
     pub forward: f64,
     /// Seconds of its backward pass.
     pub backward: f64,
-    /// Seconds that come once in a step.
+    /// Seconds per step, independent of micro-batches.
     pub per_step: f64,
-    /// Bytes of parameters and all that belongs to them.
+    /// Bytes of parameters, their gradients and optimizer state.
     pub persistent: f64,
-    /// Bytes of these that the optimizer keeps.
+    /// Bytes of optimizer state.
     pub state: f64,
-    /// Bytes that a micro-batch keeps for its backward pass.
+    /// Bytes of activations that a micro-batch keeps for its backward pass.
     pub activations: f64,
 }
 
 impl Layers {
-    /// Of a stage with these extents, were it the whole model; where not all layers can be split so, of
-    /// one rank, shared out evenly.
+    /// Costs of all layers on a stage with these extents; where not all layers can be split so, those of one rank,
+    /// divided evenly.
     ///
-    /// Errors: a cost that is not known, a kernel that the menu lacks.
+    /// Errors: an unknown cost, a kernel that the menu lacks.
     pub fn new(
         training: &Request<'_>,
         extents: [usize; 7],
@@ -194,7 +194,7 @@ impl Layers {
         }
     }
 
-    /// What a range of layers takes.
+    /// Cost of a range of layers.
     pub fn cost(&self, range: &Range<usize>) -> LayerCost {
         let of = |sums: &[f64]| sums[range.end] - sums[range.start];
         LayerCost {
@@ -208,7 +208,7 @@ impl Layers {
     }
 }
 
-/// Why nothing is known of the layers.
+/// Why the costs of layers are unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum LayersError {
     Lower(LowerError),
@@ -221,12 +221,12 @@ impl From<LowerError> for LayersError {
     }
 }
 
-/// The rank with most neighbors.
+/// The rank in the middle of the mesh, with most neighbors.
 pub(crate) fn middle_rank(mesh: &Mesh) -> Rank {
     mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2))
 }
 
-/// The node that each task is about; what is about none goes with the task before.
+/// The node of each task; tasks without node have that of the task before.
 pub(crate) fn nodes_of_tasks(graph: &Graph, body: &Body) -> Vec<usize> {
     let nodes = graph.nodes.iter().enumerate();
     let mut known: HashMap<&str, usize> = nodes
@@ -255,9 +255,9 @@ pub(crate) fn nodes_of_tasks(graph: &Graph, body: &Body) -> Vec<usize> {
     tasks.collect()
 }
 
-/// Bytes that live from the forward to the backward pass, by the node that makes them.
+/// Bytes of activations that live from the forward to the backward pass, with their nodes.
 fn activations(body: &Body, nodes_of_tasks: &[usize]) -> Vec<(usize, f64)> {
-    // Of each buffer the node that uses it first, and whether both passes do.
+    // For each buffer the first node that uses it, and whether both passes do.
     let mut uses: Vec<(Option<usize>, bool)> = vec![(None, false); body.buffers.len()];
     for (task, &node) in body.tasks.iter().zip(nodes_of_tasks) {
         let is_back = task.origin.phase == Phase::Backward;
@@ -288,7 +288,7 @@ fn activations(body: &Body, nodes_of_tasks: &[usize]) -> Vec<(usize, f64)> {
     activations.collect()
 }
 
-/// Which share of the parameters each node has; of shared ones the first reader.
+/// The fraction of all parameters of each node; shared ones count for the first reader.
 fn parameter_fractions(graph: &Graph) -> Vec<(usize, f64)> {
     let volume = |id: usize| graph.parameters[id].shape.iter().product::<usize>() as f64;
     let all: f64 = (0..graph.parameters.len()).map(volume).sum();

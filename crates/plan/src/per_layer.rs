@@ -1,9 +1,9 @@
-//! A distribution for each layer of a model on one mesh: the cheapest path through all of them.
+//! Chooses a distribution for each segment of a model on one mesh, as a shortest path.
 //!
-//! Example: on `data=16` convolutions have samples and linear layers filters, `data=16; fc1..: F=data`.
-//! A choice is made wherever a single tensor passes from the layers before to those behind, at a layer
-//! with weights; layers of a residual block stay alike. What layers take under a distribution is read
-//! from one program of the whole model for each distribution, so equal layers are lowered once, together.
+//! Example: on `data=16`, samples of convolutions and filters of linear layers are split: `data=16; fc1..: F=data`.
+//! A segment ends before a layer with weights where a single tensor connects the layers before and after; layers of
+//! a residual block stay in one segment. The costs of all segments under a distribution are those of one program of
+//! the whole model.
 
 use crate::candidates::SPATIAL;
 use crate::closed::of_one_rank;
@@ -15,40 +15,39 @@ use partita_program::{Lane, Phase, ProgramKind, Task};
 use partita_space::{AXES, Axis, AxisList, Mesh, Seconds};
 use std::ops::Range;
 
-/// Where the ranks of a bundle of axes go.
+/// The dims that a group of axes splits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AxisTarget {
-    /// To the dims on which they lie unless something else is said: samples or positions.
+    /// The default dims: samples for the data axis, positions for the spatial axes.
     Default,
     Samples,
     Filters,
     Channels,
 }
 
-/// Where the data axis and the spatial axes go.
+/// What the data axis and the spatial axes split.
 type AxisAssignment = [AxisTarget; 2];
 
-/// What the layers of a model take under each distribution, and what lies between.
+/// Costs of the segments of a model under each axis assignment, and of redistributions between them.
 ///
-/// The seconds of a path are those of all its layers and of what moves between them. Nothing of it is
-/// simulated: they compare paths, and what comes of them is for the simulation to say.
+/// The seconds of a path are the sum of both. They only compare paths; the simulation evaluates the result.
 pub struct PerLayer<'a> {
     graph: &'a Graph,
     mesh: Strategy,
     assignments: Vec<AxisAssignment>,
-    /// Nodes that are split alike.
+    /// Ranges of nodes that are split alike.
     segments: Vec<Range<usize>>,
-    /// Seconds of each unit under each state.
+    /// Seconds by segment and assignment.
     layers: Vec<Vec<f64>>,
-    /// Seconds between a unit under a state and the next one under another.
+    /// Seconds of the redistribution after each segment, by both assignments.
     borders: Vec<Vec<Vec<f64>>>,
 }
 
 impl<'a> PerLayer<'a> {
-    /// For a mesh of samples and positions; of halos and sums of gradients the share `exposed_fraction` counts, the rest
-    /// hides behind computation. None where the mesh does not suit the model.
+    /// On a mesh of data and spatial axes, with an exposed fraction of halo exchanges and gradient reductions. None
+    /// where the mesh does not fit the model.
     ///
-    /// Errors: a kernel that the menu lacks, a cost that cannot be had.
+    /// Errors: a kernel that the menu lacks, an unknown cost.
     pub fn new(
         training: &Request<'a>,
         costs: &dyn StageCosts,
@@ -61,12 +60,12 @@ impl<'a> PerLayer<'a> {
         Ok(found.map(|found| found.per_layer(exposed_fraction)))
     }
 
-    /// How many distributions each unit has, and how many units there are.
+    /// Number of assignments and of segments.
     pub fn size(&self) -> [usize; 2] {
         [self.assignments.len(), self.segments.len()]
     }
 
-    /// The cheapest path: of each unit the number of its distribution.
+    /// The shortest path: the index of the assignment of each segment.
     pub fn best(&self) -> Vec<usize> {
         let assignments = self.assignments.len();
         let mut least = self.layers[0].clone();
@@ -95,7 +94,7 @@ impl<'a> PerLayer<'a> {
         path
     }
 
-    /// Seconds of a path by these costs.
+    /// Seconds of a path.
     pub fn seconds(&self, path: &[usize]) -> Seconds {
         let layers = self
             .layers
@@ -110,7 +109,7 @@ impl<'a> PerLayer<'a> {
         Seconds(layers.sum::<f64>() + borders.sum::<f64>())
     }
 
-    /// A path in words: one for all neighbors that are alike and not as the mesh has it.
+    /// The strategy of a path, with one setting for adjacent segments with the same assignment.
     pub fn strategy(&self, path: &[usize]) -> Strategy {
         let assignments: Vec<AxisAssignment> = path
             .iter()
@@ -120,13 +119,13 @@ impl<'a> PerLayer<'a> {
     }
 }
 
-/// The seconds of the units by what hides and what does not.
+/// Exposed and overlappable seconds of the segments.
 pub(crate) struct DistributionCosts<'a> {
     graph: &'a Graph,
     mesh: Strategy,
     assignments: Vec<AxisAssignment>,
     segments: Vec<Range<usize>>,
-    /// Of each unit and state what shows, and what may hide; none where a unit cannot be split so.
+    /// By segment and assignment; none where a segment cannot be split so.
     seconds: Vec<Vec<Option<[f64; 2]>>>,
     borders: Vec<Vec<Vec<f64>>>,
 }
@@ -193,8 +192,7 @@ impl<'a> DistributionCosts<'a> {
         }))
     }
 
-    /// The cheapest paths by what may be thought to show, with all distributions and with those that split
-    /// no channels.
+    /// The shortest paths for each exposed fraction, with all assignments and with those that split no channels.
     pub fn best(&self) -> Vec<Strategy> {
         let mut best = Vec::new();
         for exposed_fraction in EXPOSED_FRACTIONS {
@@ -211,7 +209,7 @@ impl<'a> DistributionCosts<'a> {
         best
     }
 
-    /// With a share of what may hide.
+    /// With an exposed fraction of overlappable communication.
     fn per_layer(&self, exposed_fraction: f64) -> PerLayer<'a> {
         let sum = |own: &Option<[f64; 2]>| {
             own.map_or(f64::INFINITY, |[exposed, overlappable]| {
@@ -232,11 +230,11 @@ impl<'a> DistributionCosts<'a> {
     }
 }
 
-/// Shares of what may hide that are thought to show.
+/// Assumed fractions of overlappable communication that is exposed.
 const EXPOSED_FRACTIONS: [f64; 3] = [1.0, 0.4, 0.1];
 const DEFAULT: AxisAssignment = [AxisTarget::Default; 2];
 
-/// The axes of both bundles.
+/// The data axis and the spatial axes, those of extent above 1.
 fn axis_groups(mesh: &Strategy) -> [Vec<Axis>; 2] {
     let wide = |axes: &[Axis]| {
         let axes = axes.iter().copied();
@@ -245,7 +243,7 @@ fn axis_groups(mesh: &Strategy) -> [Vec<Axis>; 2] {
     [wide(&[Axis::Data]), wide(&SPATIAL)]
 }
 
-/// That of the mesh first.
+/// All axis assignments, the default first.
 fn all_assignments(mesh: &Strategy) -> Vec<AxisAssignment> {
     let [data, tiles] = axis_groups(mesh).map(|axes| !axes.is_empty());
     let targets = |is_wide: bool, more: &[AxisTarget]| {
@@ -266,7 +264,7 @@ fn all_assignments(mesh: &Strategy) -> Vec<AxisAssignment> {
         .collect()
 }
 
-/// Parts in which a state splits what has a role.
+/// Number of parts into which an assignment splits a dim.
 fn parts(mesh: &Strategy, assignment: AxisAssignment, target: AxisTarget) -> usize {
     let sizes = axis_groups(mesh).map(|axes| axes.iter().map(|&axis| mesh.extent(axis)).product());
     let own = [(assignment[0], sizes[0]), (assignment[1], sizes[1])];
@@ -274,7 +272,7 @@ fn parts(mesh: &Strategy, assignment: AxisAssignment, target: AxisTarget) -> usi
     chosen.map(|(_, size): (AxisTarget, usize)| size).product()
 }
 
-/// Whether all layers of a unit are wide enough for a state.
+/// Whether all layers of a segment have enough channels and samples for an assignment.
 fn is_wide_enough(
     graph: &Graph,
     segment: &Range<usize>,
@@ -310,7 +308,7 @@ fn is_wide_enough(
         && graph.nodes[segment.clone()].iter().all(wide)
 }
 
-/// Ranges of nodes between which single tensors pass, each from a layer with weights on, and these tensors.
+/// The segments of a model, and the tensors between them.
 fn segments(graph: &Graph) -> (Vec<Range<usize>>, Vec<NodeId>) {
     let readers = readers(graph.nodes.iter().map(|node| &node.inputs[..]));
     let last: Vec<usize> = readers
@@ -331,7 +329,7 @@ fn segments(graph: &Graph) -> (Vec<Range<usize>>, Vec<NodeId>) {
     (segments.map(|(start, end)| start..end).collect(), crossing)
 }
 
-/// The strategy that says so.
+/// The strategy with an assignment for each segment.
 fn with_assignments(
     graph: &Graph,
     mesh: &Strategy,
@@ -380,8 +378,8 @@ fn with_assignments(
     strategy
 }
 
-/// What each unit takes on the rank with most neighbors: what shows, and what may hide; without what comes
-/// to it from others.
+/// Exposed and overlappable seconds of each segment on the rank with most neighbors, without redistributions
+/// between segments.
 fn segment_seconds(
     request: &Request<'_>,
     segments: &[Range<usize>],
@@ -422,20 +420,20 @@ fn segment_seconds(
     Ok(all)
 }
 
-/// What moves a tensor from one state to another, forward and back.
+/// Costs of redistributions between segments, forward and backward.
 struct MoveCosts {
     sizes: [f64; 2],
     rings: [Wire; 2],
     pairs: [Wire; 2],
 }
 
-/// Where a bundle has a tensor.
+/// What a group of axes splits of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Spatial,
     Samples,
     Channels,
-    /// Nowhere: each rank has all of it.
+    /// Nothing.
     Replicated,
 }
 
@@ -459,7 +457,7 @@ impl MoveCosts {
         }
     }
 
-    /// Seconds of both directions, one bundle after the other, each with what the other leaves.
+    /// Seconds of both directions, for one group of axes after the other.
     fn seconds(&self, from: AxisAssignment, to: AxisAssignment, bytes: f64) -> f64 {
         let layouts = [0, 1].map(|axis_group| {
             (
@@ -480,7 +478,7 @@ impl MoveCosts {
             };
             let steps = (size - 1.0).max(0.0);
             let over = |wire: Wire, bytes: f64| steps * (wire.start.0 + bytes * wire.byte.0);
-            // Gathered, and its gradient scattered with a sum, or the other way round.
+            // An allgather, and a reduce-scatter of its gradient, or the reverse.
             let gather = 2.0 * over(self.rings[axis_group], here / size);
             seconds += match (has, wants) {
                 _ if has == wants => 0.0,
@@ -493,7 +491,7 @@ impl MoveCosts {
     }
 }
 
-/// How a layer under a role leaves its output.
+/// Layout of the output of a layer.
 fn output_layout(axis_group: usize, target: AxisTarget) -> Layout {
     match target {
         AxisTarget::Default if axis_group == 0 => Layout::Samples,
@@ -503,7 +501,7 @@ fn output_layout(axis_group: usize, target: AxisTarget) -> Layout {
     }
 }
 
-/// How a layer under a role reads its input.
+/// Layout of the input of a layer.
 fn input_layout(axis_group: usize, target: AxisTarget) -> Layout {
     match target {
         AxisTarget::Default if axis_group == 0 => Layout::Samples,

@@ -1,7 +1,7 @@
-//! The space in which everything happens: dims, intervals, regions, splits, windows, meshes, units; and the
-//! numbers that all rooms share: random words, medians, distances of words.
+//! Index spaces: dims, intervals, regions, splits, windows, meshes of ranks; units; and shared numerics: random
+//! numbers, medians, spelling suggestions.
 //!
-//! Does: the algebra of half-open boxes from which every movement of data is derived.
+//! Does: the algebra of half-open boxes from which all communication is derived.
 //! Knows: integers, names of dims and axes, physical units.
 //! Must not know: models, machines, programs, time, files, or any other crate of the workspace.
 //!

@@ -1,15 +1,15 @@
-//! Meshes laid over some of the ranks.
+//! Submeshes: meshes of some of the ranks.
 
 use crate::{AXES, Axis, AxisSet, Coord, Mesh, Rank};
 use serde::{Deserialize, Serialize};
 
-/// A mesh laid over some of the ranks: where a stage or a branch of a network runs.
+/// A mesh of some of the ranks, on which a stage or a branch of a network runs.
 ///
-/// The rank at `coord` is `first` plus, of every axis, coordinate times stride; but along `data` the
-/// coordinates come in runs of `run`, of which each begins `jump` ranks after the one before it.
+/// The rank at `coord` is `first` plus the sum of coordinate times stride over all axes; along `data`,
+/// coordinates are in runs of `run`, and each run begins `jump` ranks after the one before it.
 ///
-/// Example: of stages of 2 and 4 ranks, repeated for two parts of the mini-batch, the second may split
-/// samples over `data=8`: ranks 2 to 5 and 8 to 11, `first` 2, in runs of 4 with a jump of 6.
+/// Example: with stages of 2 and 4 ranks, repeated for two parts of the mini-batch, the second may have `data=8`:
+/// ranks 2 to 5 and 8 to 11, `first` 2, in runs of 4 with a jump of 6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "Fields")]
 pub struct Submesh {
@@ -20,7 +20,7 @@ pub struct Submesh {
     jump: u32,
 }
 
-/// A grid as it is read.
+/// A submesh before validation.
 #[derive(Deserialize)]
 #[serde(rename = "Grid")]
 struct Fields {
@@ -52,7 +52,7 @@ impl TryFrom<Fields> for Submesh {
         Mesh::try_from(extents.map(|extent| extent as usize)).map_err(|error| error.to_string())?;
         if run == 0 || !extents[0].is_multiple_of(run) {
             return Err(format!(
-                "a grid has {} coordinates along data in runs of {run}, which must divide them",
+                "a submesh has {} coordinates along data in runs of {run}, which must divide them",
                 extents[0]
             ));
         }
@@ -63,7 +63,7 @@ impl TryFrom<Fields> for Submesh {
             .iter()
             .any(|&(extent, stride)| extent > 1 && stride == 0)
         {
-            return Err("a grid has an axis along which its ranks are the same".to_owned());
+            return Err("a submesh has an axis of stride 0".to_owned());
         }
         let last = steps.iter().fold(u64::from(first), |last, step| {
             last.saturating_add(u64::from(step.0 - 1) * u64::from(step.1))
@@ -72,7 +72,7 @@ impl TryFrom<Fields> for Submesh {
             Ok(submesh)
         } else {
             Err(format!(
-                "a grid reaches to rank {last}; at most {} ranks are possible",
+                "a submesh has rank {last}; at most {} ranks are possible",
                 Mesh::RANKS_MAX
             ))
         }
@@ -99,7 +99,7 @@ impl Submesh {
         }
     }
 
-    /// The part of it with so many coordinates of an axis, of which there are no runs, from one on.
+    /// The part of it with `extent` coordinates along an axis other than `data`, beginning at `from`.
     pub fn slice(&self, axis: Axis, from: usize, extent: usize) -> Self {
         assert!(axis != Axis::Data, "along data ranks stand in runs");
         let mut part = *self;
@@ -135,12 +135,12 @@ impl Submesh {
         rank
     }
 
-    /// The largest of its ranks.
+    /// Its largest rank.
     pub fn last(&self) -> Rank {
         self.rank(&self.extents.map(|extent| extent as usize - 1))
     }
 
-    /// Where a rank stands in its mesh; none if it does not.
+    /// The coordinates of a rank; none if it is not a member.
     pub fn coord(&self, rank: Rank) -> Option<Coord> {
         let mut rest = rank.checked_sub(self.first as usize)?;
         let runs = (self.extents[0] / self.run).max(1) as usize;
@@ -190,7 +190,7 @@ impl Submesh {
     pub fn shifted(&self, ranks: i64) -> Self {
         let first = i64::from(self.first) + ranks;
         Self {
-            first: u32::try_from(first).expect("a grid begins at a rank"),
+            first: u32::try_from(first).expect("a submesh begins at a rank"),
             ..*self
         }
     }

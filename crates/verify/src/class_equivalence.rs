@@ -161,7 +161,7 @@ impl Uses {
     ) {
         for dim in 0..5 {
             let (mine, mut theirs) = (Part::along(mine, dim), Part::along(theirs, dim));
-            theirs.axes = theirs.axes.around(each);
+            theirs.axes = theirs.axes.before(each);
             let mut step = Offset::default();
             for axis in theirs.axes.iter().map(Axis::index) {
                 step.0[axis] = offset.0[axis];
@@ -199,7 +199,7 @@ impl Uses {
                     CollectiveKind::AllToAll { .. } => mine
                         .axes
                         .iter_mut()
-                        .for_each(|axes| *axes = axes.around(group)),
+                        .for_each(|axes| *axes = axes.before(group)),
                 }
                 for theirs in distributions(case, class, theirs) {
                     self.distance(&mine, &theirs, group, Offset::default());

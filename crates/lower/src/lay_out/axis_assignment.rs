@@ -20,7 +20,8 @@ impl Layout<'_> {
         axes: &Axes,
         (filters, channels): (AxisList, AxisList),
     ) -> bool {
-        let stays = known[4].after(channels).is_none() && known[4].after(filters).is_some();
+        let stays =
+            known[4].strip_prefix(channels).is_none() && known[4].strip_prefix(filters).is_some();
         let other = self.added_to(id);
         let Some(other) = other.filter(|_| !filters.is_empty() && !channels.is_empty()) else {
             return stays;
