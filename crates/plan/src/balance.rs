@@ -30,7 +30,7 @@ pub enum BalanceError {
     /// No partition fits in memory.
     #[error(
         "strategy `{strategy}`: no partition of the layers of {model} into these stages fits: the largest rank \
-         needs at least {needed} of {memory}; the nearest choices are more \
+         needs at least {needed}, and it may fill {memory}; the nearest choices are more \
          stages, more ranks for the first of them, as in `stages=[height=2|1]`, a larger `micro`, or \
          {needed} of memory"
     )]

@@ -414,7 +414,7 @@ pub enum Fault {
         spot: BufferRegion,
     },
     #[error("{site} reads {spot} after its update in this step")]
-    MovedEarly { site: TaskSite, spot: BufferRegion },
+    UpdatedEarly { site: TaskSite, spot: BufferRegion },
     #[error("{site} reads {spot}, a halo that was filled with a constant")]
     HaloFilled { site: TaskSite, spot: BufferRegion },
     #[error(

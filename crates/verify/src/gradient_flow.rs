@@ -90,23 +90,18 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 findings: Findings::default(),
             };
             interpreter.run();
-            let (contents, findings) = (interpreter.contents, interpreter.findings);
-            results.push((contents, findings));
+            results.push((interpreter.contents, interpreter.findings));
         }
         if next == given {
             break (uses, readers, results);
         }
         given = next;
     };
-    let all_seen = || results.iter().map(|(_, findings)| findings);
-    let moved: BTreeSet<u32> = all_seen()
-        .flat_map(|findings| &findings.updated)
-        .copied()
-        .collect();
-    let samples: BTreeSet<usize> = all_seen()
-        .flat_map(|findings| &findings.samples)
-        .copied()
-        .collect();
+    let (mut updated, mut samples) = (BTreeSet::new(), BTreeSet::new());
+    for (_, findings) in &results {
+        updated.extend(&findings.updated);
+        samples.extend(&findings.samples);
+    }
     for (class, (contents, findings)) in results.into_iter().enumerate() {
         faults.extend(findings.faults);
         for (task, [parameter, view], got) in findings.updates {
@@ -128,16 +123,15 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         }
         for (name, got) in findings.outputs {
             let is_missing = |sample: &usize| !got.contains(None, numbers.of(*sample));
-            if let Some(sample) = samples.iter().copied().find(is_missing) {
-                faults.push(Fault::OutputIncomplete {
-                    class,
-                    rank: case.representatives[class],
-                    name,
-                    sample,
-                });
-            }
+            let missing = samples.iter().copied().find(is_missing);
+            faults.extend(missing.map(|sample| Fault::OutputIncomplete {
+                class,
+                rank: case.representatives[class],
+                name,
+                sample,
+            }));
         }
-        faults.extend(stale(case, class, &contents, &moved));
+        faults.extend(stale(case, class, &contents, &updated));
     }
 }
 
@@ -146,7 +140,7 @@ fn stale(
     case: &Case<'_>,
     class: usize,
     contents: &[Vec<(Region, Contents)>],
-    moved: &BTreeSet<u32>,
+    updated: &BTreeSet<u32>,
 ) -> Vec<Fault> {
     let buffers = case.program.bodies[class].buffers.iter().enumerate();
     let kept = buffers.filter(|(_, buffer)| {
@@ -154,7 +148,7 @@ fn stale(
         is_kept
             && buffer
                 .tensor
-                .is_some_and(|tensor| moved.contains(&tensor.id))
+                .is_some_and(|tensor| updated.contains(&tensor.id))
     });
     let old = kept.filter_map(|(id, _)| {
         let mut pieces = contents[id].iter();
@@ -373,7 +367,7 @@ impl<'p> Interpreter<'_, 'p> {
                 Role::Parameter | Role::Gathered | Role::PackedWeights
             );
             if is_parameter && contents.is_updated {
-                self.findings.faults.push(Fault::MovedEarly {
+                self.findings.faults.push(Fault::UpdatedEarly {
                     site: self.case.site(self.class, task),
                     spot: self.case.spot(self.class, view),
                 });
