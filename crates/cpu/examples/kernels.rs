@@ -11,7 +11,9 @@ use partita_cpu::{
     norm_backward, norm_backward_statistics, norm_forward, norm_scratch, norm_statistics,
     pool_backward, pool_forward, sgd, sum_of_squares,
 };
-use partita_program::{Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Place, Role};
+use partita_program::{
+    Body, Buffer, BufferId, Distribution, Dtype, Kernel, KernelShape, Menu, Role,
+};
 use partita_run::{Arena, Inputs, Kernels};
 use partita_space::{Bytes, Mesh};
 use std::time::Instant;
@@ -74,7 +76,7 @@ fn programs(team: Team) {
             },
             dtype: if id == 2 { Dtype::F64 } else { Dtype::F32 },
             dims,
-            home: None,
+            tensor: None,
             offset: body.arena,
         };
         body.arena = Bytes((body.arena + buffer.bytes()).0.next_multiple_of(64));
@@ -120,8 +122,8 @@ fn program_kernels(
         y,
         rate: 0.5,
         operation: 1,
-        place: Place::replicated(x.extent),
-        low: [0; 5],
+        distribution: Distribution::replicated(x.extent),
+        halo_low: [0; 5],
         accumulate: false,
     };
     // The planes that a periodic convolution wraps around.

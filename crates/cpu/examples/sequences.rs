@@ -29,7 +29,7 @@ fn main() {
             role,
             dtype,
             dims,
-            home: None,
+            tensor: None,
             offset: body.arena,
         };
         body.arena = Bytes((body.arena + buffer.bytes()).0.next_multiple_of(64));

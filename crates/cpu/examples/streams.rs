@@ -12,7 +12,7 @@ use partita_cpu::{
     pool_backward, pool_forward, sgd, sum_of_squares,
 };
 use partita_program::{
-    Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Place, Role, View as Box5,
+    Body, Buffer, BufferId, Distribution, Dtype, Kernel, KernelShape, Menu, Role, View as Box5,
 };
 use partita_run::{Arena, Inputs, Kernels};
 use partita_space::{Bytes, Mesh};
@@ -499,7 +499,7 @@ fn programs(team: Team, meter: &mut Meter) {
             role,
             dtype,
             dims,
-            home: None,
+            tensor: None,
             offset: body.arena,
         };
         body.arena = Bytes((body.arena + buffer.bytes()).0.next_multiple_of(64));
@@ -541,8 +541,8 @@ fn program_kernels([x, y, z, classes, loss]: [Box5; 5]) -> Vec<(&'static str, Ke
         y,
         rate: 0.5,
         operation: 1,
-        place: Place::replicated(x.extent),
-        low: [0; 5],
+        distribution: Distribution::replicated(x.extent),
+        halo_low: [0; 5],
         accumulate: false,
     };
     let squared = |dx| Kernel::MeanSquaredError {

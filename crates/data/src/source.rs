@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 
-use partita_program::reading::{BUFFERS_MAX, WAITING_MAX, at_once};
+use partita_program::prefetch::{FILLED_PIECES_MAX, PIECE_BUFFERS_MAX, samples_per_piece};
 use partita_program::{Dtype, Item, Load, TaskId, Transform, View, When};
 use partita_run::{Inputs, Memory, RunError, Source};
 use partita_space::{Interval, Mesh, Rank, Region};
@@ -124,7 +124,7 @@ impl HyperslabSource {
     ) -> Result<Self, RunError> {
         let accepted = accepted.into();
         let (requests, incoming) = channel();
-        let (filled, pieces) = sync_channel(WAITING_MAX);
+        let (filled, pieces) = sync_channel(FILLED_PIECES_MAX);
         let (recycler, returned) = channel();
         let worker = Worker {
             readers: Split::ALL.map(|split| dataset.reader(split)),
@@ -181,7 +181,7 @@ impl HyperslabSource {
 
     /// The region of a load in the terms of the dataset, checked against its shapes.
     fn part(&self, load: &Load, owned: &Region) -> Result<Part, RunError> {
-        let [_, d, h, w, c] = load.place.shape;
+        let [_, d, h, w, c] = load.distribution.shape;
         let [n, depth, height, width, channels] = owned.0.map(range);
         let local = [
             n.len(),
@@ -293,14 +293,16 @@ impl Source for HyperslabSource {
             }
             When::Next => &inputs.next_samples,
         };
-        let owned = load.place.owned(&self.mesh, &self.mesh.coord(self.rank));
+        let owned = load
+            .distribution
+            .owned(&self.mesh, &self.mesh.coord(self.rank));
         let part = self.part(load, &owned)?;
         let mine = range(owned.0[0]);
         assert!(
             mine.end <= listed.len(),
             "{} samples for {}",
             listed.len(),
-            load.place.shape[0]
+            load.distribution.shape[0]
         );
         let request = ReadRequest {
             task,
@@ -353,7 +355,7 @@ impl<T> Buffers<T> {
     /// A buffer for a piece of a load of so many. As many are allocated as can be in use, so that the memory does
     /// not depend on timing.
     fn take(&mut self, pieces: usize, make: impl FnOnce() -> T) -> Option<T> {
-        if self.made < pieces.min(BUFFERS_MAX) {
+        if self.made < pieces.min(PIECE_BUFFERS_MAX) {
             self.made += 1;
             return Some(make());
         }
@@ -388,7 +390,7 @@ impl Worker {
             if count == 0 && !self.send(&request, 0..0, Ok(Values::Nothing)) {
                 return;
             }
-            let at_once = at_once(request.part.bytes(self.dtype));
+            let at_once = samples_per_piece(request.part.bytes(self.dtype));
             let pieces = count.div_ceil(at_once);
             for start in (0..count).step_by(at_once) {
                 let range = start..count.min(start + at_once);

@@ -14,7 +14,7 @@ use partita_data::{
     Split,
 };
 use partita_program::{
-    Body, Buffer, BufferId, Dtype, Item, Load, Place, Role, TaskId, Transform, When,
+    Body, Buffer, BufferId, Distribution, Dtype, Item, Load, Role, TaskId, Transform, When,
 };
 use partita_run::{Arena, Inputs, RunError, Source};
 use partita_space::{Axis, Bytes, Mesh};
@@ -134,19 +134,24 @@ fn labels_that_the_dataset_has_no_class_for_are_refused_with_their_sample() {
 }
 
 /// Loads the targets of a batch on one rank and gives what was staged.
-fn staged(dataset: &Dataset, mesh: Mesh, rank: usize, place: Place) -> Result<Vec<f64>, RunError> {
+fn staged(
+    dataset: &Dataset,
+    mesh: Mesh,
+    rank: usize,
+    distribution: Distribution,
+) -> Result<Vec<f64>, RunError> {
     let buffer = Buffer {
         name: "target".to_owned(),
         role: Role::Staging,
         dtype: Dtype::F32,
-        dims: place.owned(&mesh, &mesh.coord(rank)).shape(),
-        home: None,
+        dims: distribution.owned(&mesh, &mesh.coord(rank)).shape(),
+        tensor: None,
         offset: Bytes(0),
     };
     let load = Load {
         item: Item::Target,
         when: When::Now,
-        place,
+        distribution,
         target: buffer.view(BufferId(0)),
     };
     let body = Body {
@@ -190,30 +195,30 @@ fn each_rank_stages_the_classes_of_its_part() {
     let per_voxel = make(&folder.path().join("volumes"), [d, h, w]);
     let per_sample = make(&folder.path().join("images"), [1; 3]);
     for rank in 0..mesh.ranks() {
-        let place = |extent: [usize; 3], axes| {
+        let distribution = |extent: [usize; 3], axes| {
             let [d, h, w] = extent;
             let shape = [2, d, h, w, 1];
             let micro = None;
-            Place {
+            Distribution {
                 shape,
                 axes,
                 micro,
-                on: None,
+                submesh: None,
             }
         };
-        for (dataset, extent, place) in [
-            (&per_voxel, [d, h, w], place([d, h, w], split)),
+        for (dataset, extent, distribution) in [
+            (&per_voxel, [d, h, w], distribution([d, h, w], split)),
             (
                 &per_sample,
                 [1; 3],
-                place(
+                distribution(
                     [1; 3],
                     [Some(Axis::Data), None, None, None, None].map(Into::into),
                 ),
             ),
         ] {
-            let values = staged(dataset, mesh, rank, place).unwrap();
-            let [n, ds, hs, ws, _] = place
+            let values = staged(dataset, mesh, rank, distribution).unwrap();
+            let [n, ds, hs, ws, _] = distribution
                 .owned(&mesh, &mesh.coord(rank))
                 .0
                 .map(|interval| interval.start as usize..interval.end as usize);
@@ -227,11 +232,11 @@ fn each_rank_stages_the_classes_of_its_part() {
             assert_eq!(values, expected, "rank {rank}");
         }
     }
-    let wrong = Place {
+    let wrong = Distribution {
         shape: [2, 1, 1, 1, 3],
         axes: [Some(Axis::Data), None, None, None, None].map(Into::into),
         micro: None,
-        on: None,
+        submesh: None,
     };
     let error = staged(&per_voxel, mesh, 0, wrong).unwrap_err().to_string();
     assert!(

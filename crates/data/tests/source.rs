@@ -15,7 +15,7 @@ use partita_data::{
     first_sample,
 };
 use partita_program::{
-    Body, Buffer, BufferId, Dtype, Item, Load, Place, Role, TaskId, Transform, When,
+    Body, Buffer, BufferId, Distribution, Dtype, Item, Load, Role, TaskId, Transform, When,
 };
 use partita_run::{Arena, Inputs, RunError, Source};
 use partita_space::{Axis, AxisList, Bytes, Mesh};
@@ -52,18 +52,18 @@ fn mesh(data: usize, [depth, height, width]: [usize; 3]) -> Mesh {
     Mesh::new([data, depth, height, width, 1, 1, 1])
 }
 
-fn places(batch: usize, [c, d, h, w]: VolumeShape) -> [Place; 2] {
-    let sample = Place {
+fn distributions(batch: usize, [c, d, h, w]: VolumeShape) -> [Distribution; 2] {
+    let sample = Distribution {
         shape: [batch, d, h, w, c],
         axes: DATA_AND_SPACE.map(AxisList::from),
         micro: None,
-        on: None,
+        submesh: None,
     };
-    let target = Place {
+    let target = Distribution {
         shape: [batch, 1, 1, 1, TARGETS],
         axes: [Some(Axis::Data), None, None, None, None].map(AxisList::from),
         micro: None,
-        on: None,
+        submesh: None,
     };
     [sample, target]
 }
@@ -88,9 +88,9 @@ fn staged_of(
     when: When,
 ) -> (Body, [Load; 2]) {
     let coord = mesh.coord(rank);
-    let places = places(batch, shape);
-    let [n, d, h, w, c] = places[0].owned(mesh, &coord).shape();
-    let target = places[1].owned(mesh, &coord).shape();
+    let distributions = distributions(batch, shape);
+    let [n, d, h, w, c] = distributions[0].owned(mesh, &coord).shape();
+    let target = distributions[1].owned(mesh, &coord).shape();
     let mut body = Body::default();
     let mut loads = Vec::new();
     for (index, dims) in [[n, c, d, h, w], target].into_iter().enumerate() {
@@ -99,14 +99,14 @@ fn staged_of(
             role: Role::Staging,
             dtype: dtypes[index],
             dims,
-            home: None,
+            tensor: None,
             offset: body.arena,
         };
         body.arena = Bytes((body.arena.0 + buffer.bytes().0).next_multiple_of(64));
         loads.push(Load {
             item: [Item::Sample, Item::Target][index],
             when,
-            place: places[index],
+            distribution: distributions[index],
             target: buffer.view(BufferId(index as u32)),
         });
         body.buffers.push(buffer);
@@ -197,7 +197,7 @@ fn every_rank_gets_its_slab_of_its_samples_from_all_splits() {
                             .unwrap();
                     let (samples, targets, bytes) =
                         play(&mut source, &body, &loads, &inputs).unwrap();
-                    let owned = loads[0].place.owned(&mesh, &mesh.coord(rank));
+                    let owned = loads[0].distribution.owned(&mesh, &mesh.coord(rank));
                     let [n, d, h, w, c] =
                         owned.0.map(|side| side.start as usize..side.end as usize);
                     let mine = &ids[n];

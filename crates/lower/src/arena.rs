@@ -1,4 +1,4 @@
-//! Where each buffer lies in the arena of its rank.
+//! Memory planning: the offset of each buffer in the arena of its rank.
 
 use crate::depend::{accesses, depend, ordered_by_lane, users};
 use crate::request::LowerError;
@@ -11,20 +11,20 @@ use std::collections::{BTreeMap, HashSet};
 
 const ALIGNMENT: u64 = 64;
 
-/// A buffer with its place in memory, and its first task.
+/// A buffer with its offset and its first task.
 struct Placed {
     start: u64,
     id: usize,
     birth: usize,
 }
 
-/// Gives every buffer its offset and every task its dependencies.
+/// Assigns offsets to buffers and dependencies to tasks.
 ///
-/// Persistent buffers come first, in their order; the others share memory where the last use of one
-/// comes before the first use of the other in the order of the list. Such pairs are then ordered by
-/// dependencies, since tasks of different lanes may run in another order than the list's.
+/// Persistent buffers come first, in their order; others share memory where the last use of one comes
+/// before the first use of the other in the task list. Such pairs are then ordered by dependencies, since
+/// tasks of different lanes may run in another order than the list's.
 ///
-/// Errors: buffers larger than can be counted.
+/// Errors: sizes beyond [`partita_space::limits`].
 pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
     check_sizes(body)?;
     let accesses = accesses(body);
@@ -43,7 +43,7 @@ pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
         .filter(|&id| !body.buffers[id].role.is_persistent() && !users[id].is_empty())
         .collect();
     transient.sort_by_key(|&id| (Reverse(body.buffers[id].bytes().0), id));
-    // What can be read after the step lives to its end.
+    // Outputs live to the end of the step.
     let outputs: HashSet<usize> = body
         .outputs
         .iter()
@@ -72,7 +72,7 @@ pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// That the bytes of each buffer, and of all together, can be counted.
+/// Checks that the size of each buffer, and of all together, is within the limits.
 fn check_sizes(body: &Body) -> Result<(), LowerError> {
     let mut sum = 0u128;
     for buffer in &body.buffers {
@@ -94,11 +94,11 @@ fn check_sizes(body: &Body) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Buffers with those that had some of their memory right before them. Those that had it earlier still
-/// are ordered through these.
+/// Pairs of buffers of which the second reuses memory of the first next. Earlier users of the same memory
+/// are ordered transitively.
 fn successions(body: &Body, mut placed: Vec<Placed>) -> Vec<(usize, usize)> {
     placed.sort_by_key(|buffer| (buffer.birth, buffer.id));
-    // By their starts, ranges of memory with their ends and who had them last.
+    // Ranges of memory by start, with their end and last user.
     let mut last: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     let mut pairs = Vec::new();
     for Placed { start, id, .. } in placed {
@@ -133,8 +133,8 @@ fn aligned(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
-/// Orders all tasks of the first list before all of the second. The others follow from those that come
-/// last and first of a serial lane.
+/// Orders all tasks of the first list before all of the second. In a serial lane the last of the first list
+/// and the first of the second suffice.
 fn order(body: &Body, first: &[usize], second: &[usize], extra: &mut Vec<(usize, usize)>) {
     let lasts = one_of_each_lane(body, first.iter().rev());
     for after in one_of_each_lane(body, second.iter()) {
@@ -146,7 +146,7 @@ fn order(body: &Body, first: &[usize], second: &[usize], extra: &mut Vec<(usize,
     }
 }
 
-/// The first of these tasks in each serial lane, and all of the other lanes.
+/// The first of these tasks in each serial lane, and all tasks of other lanes.
 fn one_of_each_lane<'t>(body: &Body, tasks: impl Iterator<Item = &'t usize>) -> Vec<usize> {
     let mut known = [false; Lane::ALL.len()];
     let is_new = |&&task: &&usize| {
@@ -156,7 +156,7 @@ fn one_of_each_lane<'t>(body: &Body, tasks: impl Iterator<Item = &'t usize>) -> 
     tasks.filter(is_new).copied().collect()
 }
 
-/// Order of persistent roles in the arena: what every program of a run shares comes first.
+/// Order of persistent roles in the arena: those shared by all programs of a run come first.
 pub(crate) fn persistent_order(role: Role) -> u8 {
     match role {
         Role::Parameter => 0,

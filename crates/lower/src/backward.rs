@@ -1,8 +1,8 @@
-//! From the loss to the gradients of the parameters, and their update.
+//! The backward pass.
 
-use crate::body::Held;
-use crate::emit::{Emit, GradientState};
-use crate::exchange::{gather_frame, scatter_frame, zero_outside};
+use crate::body::TensorBuffer;
+use crate::emit::{Emit, GradientBuffer};
+use crate::exchange::{gather_halo, scatter_halo, zero_outside};
 use crate::forward::{inputs_of, pool_kind, shift, taps};
 use crate::network::{LayerId, Step, positions};
 use crate::redistribute::Destination;
@@ -24,9 +24,9 @@ impl Emit<'_> {
             if let Some(block) = self.layer(id).block
                 && last_block.replace(block) != Some(block)
             {
-                // In the turn of the layer that is the first to need it.
+                // In the turn of the first layer that needs it.
                 self.enter(id);
-                self.recall(block, layers);
+                self.recompute(block, layers);
             }
             let is_wanted = storage.has_gradient && self.layer(id).loss().is_none();
             if is_wanted && self.network.reshards_within_stage(id) {
@@ -41,7 +41,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Takes what the ranks of other layers have of the gradient.
+    /// Receives contributions to the gradient from other stages.
     fn receive_gradients(&mut self, id: LayerId) {
         for &reader in self.network.readers(id).iter().rev() {
             if !self.network.reshards(reader) || self.network.reshards_within_stage(reader) {
@@ -51,18 +51,18 @@ impl Emit<'_> {
             let (view, accumulate) = self.contribute(id, &self.owned(id));
             let held = self.gradient(id).held;
             assert_eq!(view.buffer, held.id, "a gradient has one buffer");
-            let (from, to) = (*self.place(reader), *self.place(id));
+            let (from, to) = (*self.distribution(reader), *self.distribution(id));
             let resharding = Resharding::new(&self.builder.world, &from, &to);
             let number = self.resharding_number(reader, true);
             let own = self.gradients[self.storages.of[reader.0]].map(|state| state.held);
-            let cargo = self.cargo(reader, &layer, BACKWARD, Role::ActivationGradient);
+            let moved = self.moved_tensor(reader, &layer, BACKWARD, Role::ActivationGradient);
             let builder = &mut self.builder;
             let target = if accumulate {
-                builder.between(cargo, to)
+                builder.between(moved, to)
             } else {
                 held
             };
-            builder.receive_across(cargo, number, &resharding, own.as_ref(), &target);
+            builder.receive_across(moved, number, &resharding, own.as_ref(), &target);
             let own = builder.owned(&to);
             if accumulate && !own.is_empty() {
                 let copy = Kernel::Copy {
@@ -75,10 +75,8 @@ impl Emit<'_> {
         }
     }
 
-    /// Where `region` of the gradient of a tensor is to be written, and whether to add.
-    ///
-    /// The first contribution replaces; where it does not cover all that later ones, or other ranks,
-    /// add to, everything is set to zero before.
+    /// The view of a region of a gradient, and whether to accumulate. The first contribution overwrites; where
+    /// it does not cover all that later ones or other ranks add to, the gradient is set to zero before.
     pub(crate) fn contribute(&mut self, id: LayerId, region: &Region) -> (View, bool) {
         let state = self.gradient(id);
         let held = state.held;
@@ -98,7 +96,7 @@ impl Emit<'_> {
         (held.view(region), accumulate)
     }
 
-    /// The part of `all` that can receive contributions: padding that does not wrap cannot.
+    /// The part of `all` that can receive contributions: all but zero padding.
     fn partial_reach(&self, id: LayerId, all: &Region) -> Region {
         let geometry = &self.storages.of(id).partial;
         let mut reach = *all;
@@ -117,15 +115,15 @@ impl Emit<'_> {
         }
     }
 
-    /// Memory for the gradient of a storage.
-    fn gradient(&mut self, id: LayerId) -> GradientState {
+    /// Allocates the gradient of a storage.
+    fn gradient(&mut self, id: LayerId) -> GradientBuffer {
         let index = self.storages.of[id.0];
         if let Some(state) = self.gradients[index] {
             return state;
         }
         let storage = &self.storages.all[index];
         let coord = self.builder.coord;
-        // The hull by dims, not of boxes: an empty own part still says where the buffer begins.
+        // The hull by dims, since an empty owned part still has a position.
         let (partial, around) = (storage.partial.held(&coord), storage.around.held(&coord));
         let mut region = partial;
         for dim in 0..5 {
@@ -134,12 +132,16 @@ impl Emit<'_> {
         }
         let name = format!("d.{}", self.layer(storage.members[0]).name);
         let tensor = self.tensor(id, true);
-        let place = storage.value.place;
-        let held = self
-            .builder
-            .held(&name, Role::ActivationGradient, tensor, place, region);
+        let distribution = storage.value.distribution;
+        let held = self.builder.tensor_buffer(
+            &name,
+            Role::ActivationGradient,
+            tensor,
+            distribution,
+            region,
+        );
         self.builder.set_redundant(held, storage.inner);
-        let state = GradientState {
+        let state = GradientBuffer {
             held,
             written: false,
         };
@@ -147,8 +149,8 @@ impl Emit<'_> {
         state
     }
 
-    /// All contributions have been made: those for other ranks go there, and theirs come here. The
-    /// gradient of a copy is complete.
+    /// Completes a gradient after all contributions of this rank: the reverse halo exchange. Redundant copies
+    /// need none.
     fn complete_gradient(&mut self, id: LayerId) {
         let state = self.gradient(id);
         let storage = self.storages.of(id);
@@ -162,7 +164,7 @@ impl Emit<'_> {
             self.mark_written(id);
         }
         if !storage.inner {
-            scatter_frame(
+            scatter_halo(
                 &mut self.builder,
                 &layer,
                 BACKWARD,
@@ -172,7 +174,7 @@ impl Emit<'_> {
         }
     }
 
-    /// The gradient of what is computed.
+    /// The view of the gradient of the computed region.
     pub(crate) fn computed_gradient(&mut self, id: LayerId) -> View {
         let held = self.gradient(id).held;
         held.view(&self.computed(id))
@@ -207,15 +209,16 @@ impl Emit<'_> {
             Op::LeakyRelu { negative_slope } => self.relu_backward(id, layer, negative_slope),
             Op::Linear { bias, .. } => self.linear_backward(id, layer, bias),
             Op::Dropout { rate } => {
-                let (operation, place) = (self.layer(id).origin.0 as u32, *self.place(id));
-                let low = self.frame_below(id);
+                let (operation, distribution) =
+                    (self.layer(id).origin.0 as u32, *self.distribution(id));
+                let halo_low = self.halo_below(id);
                 self.pass_back(id, 0, layer, |dy, dx, accumulate| Kernel::Dropout {
                     x: dy,
                     y: dx,
                     rate,
                     operation,
-                    place,
-                    low,
+                    distribution,
+                    halo_low,
                     accumulate,
                 });
             }
@@ -245,7 +248,7 @@ impl Emit<'_> {
         }
     }
 
-    /// A kernel from the gradient of what is computed to that of what is read of one input.
+    /// A kernel from the gradient of the output to that of one input.
     pub(crate) fn pass_back(
         &mut self,
         id: LayerId,
@@ -264,7 +267,7 @@ impl Emit<'_> {
             .kernel(layer, BACKWARD, kernel(dy, dx, accumulate));
     }
 
-    /// A part of the output's gradient to what is read of one input.
+    /// Copies a part of the output's gradient to that of one input.
     fn copy_back(&mut self, id: LayerId, input: usize, layer: &str, part: Region) {
         let source = self.gradient(id).held.view(&part);
         self.pass_back(id, input, layer, |_, target, accumulate| Kernel::Copy {
@@ -308,17 +311,17 @@ impl Emit<'_> {
         let computed = self.computed(id);
         match storage.rule {
             Some(DataGradient::Halo) => {
-                let frame = storage.around.held(&self.builder.coord);
-                let inside = frame.intersect(&Region::all(storage.around.place.shape));
+                let halo = storage.around.held(&self.builder.coord);
+                let inside = halo.intersect(&Region::all(storage.around.distribution.shape));
                 let builder = &mut self.builder;
-                zero_outside(builder, layer, BACKWARD, &held, &frame, &inside);
-                gather_frame(builder, layer, BACKWARD, &held, &storage.around);
+                zero_outside(builder, layer, BACKWARD, &held, &halo, &inside);
+                gather_halo(builder, layer, BACKWARD, &held, &storage.around);
                 self.convolution_weights(id, layer, convolution);
                 self.convolution_data(id, layer, convolution, &held);
             }
             Some(DataGradient::Reverse) => {
-                let frame = storage.around.held(&self.builder.coord);
-                zero_outside(&mut self.builder, layer, BACKWARD, &held, &frame, &computed);
+                let halo = storage.around.held(&self.builder.coord);
+                zero_outside(&mut self.builder, layer, BACKWARD, &held, &halo, &computed);
                 self.convolution_data(id, layer, convolution, &held);
                 self.convolution_weights(id, layer, convolution);
             }
@@ -328,7 +331,7 @@ impl Emit<'_> {
 
     fn convolution_weights(&mut self, id: LayerId, layer: &str, convolution: &Convolution) {
         let input = self.layer(id).inputs[0];
-        let axes = positions(self.place(id));
+        let axes = positions(self.distribution(id));
         let computed = self.computed(id);
         let dy = self.computed_gradient(id);
         let channels = self.owned(input).0[4];
@@ -361,11 +364,11 @@ impl Emit<'_> {
         id: LayerId,
         layer: &str,
         convolution: &Convolution,
-        held: &Held,
+        held: &TensorBuffer,
     ) {
         let input = self.layer(id).inputs[0];
         let computed = self.computed(id);
-        let shape = self.place(input).shape;
+        let shape = self.distribution(input).shape;
         let target = if self.storages.of(id).rule == Some(DataGradient::Halo) {
             self.owned(input)
         } else {
@@ -399,8 +402,8 @@ impl Emit<'_> {
         self.builder.kernel(layer, BACKWARD, kernel);
     }
 
-    /// The convolution whose adjoint it is, of the gradient of the output with all that the own inputs
-    /// have added to; it is also what the gradient of the weights reads.
+    /// Computed as the forward pass of the corresponding convolution, on the gradient of the output with its
+    /// halo; the gradient of the weights reads the same region.
     fn transposed_backward(
         &mut self,
         id: LayerId,
@@ -410,27 +413,27 @@ impl Emit<'_> {
         let storage = self.storages.of(id);
         let around = &storage.around;
         let held = self.gradient(id).held;
-        let frame = around.held(&self.builder.coord);
+        let halo = around.held(&self.builder.coord);
         let input = self.layer(id).inputs[0];
         let mut inputs = self.owned(input);
         if storage.rule == Some(DataGradient::Reverse) {
             let computed = self.computed(id);
-            let mut within = Region::all(self.place(input).shape);
+            let mut within = Region::all(self.distribution(input).shape);
             within.0[4] = inputs.0[4];
             inputs = self.contributors(&computed, convolution, &within);
             let builder = &mut self.builder;
-            zero_outside(builder, layer, BACKWARD, &held, &frame, &computed);
+            zero_outside(builder, layer, BACKWARD, &held, &halo, &computed);
         } else {
-            let inside = frame.intersect(&Region::all(around.place.shape));
+            let inside = halo.intersect(&Region::all(around.distribution.shape));
             let builder = &mut self.builder;
-            zero_outside(builder, layer, BACKWARD, &held, &frame, &inside);
-            gather_frame(builder, layer, BACKWARD, &held, around);
+            zero_outside(builder, layer, BACKWARD, &held, &halo, &inside);
+            gather_halo(builder, layer, BACKWARD, &held, around);
         }
         let channels = self.owned(id).0[4];
         let dy = (!inputs.is_empty())
             .then(|| held.view(&inputs_of(&inputs, &convolution.window, channels)));
         let value = self.value(input);
-        let axes = positions(self.place(id));
+        let axes = positions(self.distribution(id));
         let weight = self.layer(id).parameters[0];
         let groups = self.groups(id, convolution.groups);
         self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
@@ -488,8 +491,8 @@ impl Emit<'_> {
     }
 
     fn batch_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
-        let place = *self.place(id);
-        let count = Self::count(&place);
+        let distribution = *self.distribution(id);
+        let count = Self::count(&distribution);
         let sums = self.sums[&id];
         let gradient_sums = self.builder.sums(
             &format!("{layer}.gradient_sums"),
@@ -511,15 +514,13 @@ impl Emit<'_> {
             };
             self.builder.kernel(layer, BACKWARD, kernel);
         }
-        self.allreduce(layer, BACKWARD, positions(&place), gradient_sums);
+        self.allreduce(layer, BACKWARD, positions(&distribution), gradient_sums);
         self.batch_norm_data(id, layer, epsilon, gradient_sums);
         let (gamma, beta) = (self.layer(id).parameters[0], self.layer(id).parameters[1]);
         self.scale_and_shift_backward(gamma, beta, layer, gradient_sums);
     }
 
-    /// The moments are those of the own parts, each element once. So elements that are computed at
-    /// several ranks pass their copies' gradients on, as if the moments were constants, but for the
-    /// one that is its owner's.
+    /// The statistics count owned elements only, so redundant copies treat them as constants.
     fn batch_norm_data(&mut self, id: LayerId, layer: &str, epsilon: f64, gradient_sums: View) {
         let input = self.layer(id).inputs[0];
         let reach = self.reach(id, input);
@@ -530,7 +531,7 @@ impl Emit<'_> {
         let (value, dx) = (self.value(input), self.gradient(input).held);
         let (dy, owned) = (self.gradient(id).held, self.owned(id));
         let (sums, gamma) = (self.sums[&id], self.parameter(id, 0));
-        let count = Self::count(self.place(id));
+        let count = Self::count(self.distribution(id));
         let data = |part: &Region, gradient_sums| Kernel::BatchNormBackwardData {
             x: value.view(part),
             sums,
@@ -558,7 +559,7 @@ impl Emit<'_> {
         }
     }
 
-    /// The sums are complete, so these gradients are too: no axis is left to reduce over.
+    /// The sums are complete, so these gradients need no reduction.
     fn scale_and_shift_backward(
         &mut self,
         gamma: ParameterId,
@@ -581,7 +582,7 @@ impl Emit<'_> {
 
     fn linear_backward(&mut self, id: LayerId, layer: &str, bias: bool) {
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
-        let axes = positions(self.place(id));
+        let axes = positions(self.distribution(id));
         let weight = self.layer(id).parameters[0];
         self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
             (!x.is_empty()).then_some(Kernel::LinearBackwardWeight {
@@ -608,7 +609,7 @@ impl Emit<'_> {
         });
     }
 
-    /// The adjoint of the change of the value: what readers added, back to the owners of the input.
+    /// The adjoint of the redistribution of the value.
     fn move_gradient(&mut self, id: LayerId, layer: &str) {
         let input = self.layer(id).inputs[0];
         if !self.storages.of(input).has_gradient {
@@ -621,23 +622,22 @@ impl Emit<'_> {
         let (view, accumulate) = self.contribute(input, &self.owned(input));
         let held = self.gradient(input).held;
         assert_eq!(view.buffer, held.id, "a gradient has one buffer");
-        let cargo = self.cargo(id, layer, BACKWARD, Role::ActivationGradient);
-        let from = (*self.place(id), self.layer(id).partial_gradient);
+        let moved = self.moved_tensor(id, layer, BACKWARD, Role::ActivationGradient);
+        let from = (*self.distribution(id), self.layer(id).partial_gradient);
         let to = Destination {
             held,
-            place: *self.place(input),
+            distribution: *self.distribution(input),
             accumulate,
         };
-        self.builder.redistribute(cargo, source, from, to);
+        self.builder.redistribute(moved, source, from, to);
     }
 
-    /// The gradient of a value that came from other ranks of the stage, back to these: from those who
-    /// have it and to those who want it, of which this rank may be one.
+    /// Reshards a gradient within a stage; this rank may be a sender, a receiver or both.
     fn reshard_gradient(&mut self, id: LayerId) {
         let input = self.layer(id).inputs[0];
-        let (from, to) = (*self.place(id), *self.place(input));
+        let (from, to) = (*self.distribution(id), *self.distribution(input));
         let layer = self.layer(id).name.clone();
-        let cargo = self.cargo(id, &layer, BACKWARD, Role::ActivationGradient);
+        let moved = self.moved_tensor(id, &layer, BACKWARD, Role::ActivationGradient);
         let resharding = Resharding::new(&self.builder.world, &from, &to);
         let number = self.resharding_number(id, true);
         let mut source = None;
@@ -646,28 +646,28 @@ impl Emit<'_> {
                 self.complete_gradient(id);
             }
             let held = self.gradient(id).held;
-            let due = self.layer(id).partial_gradient;
-            if !due.is_empty() {
+            let partial = self.layer(id).partial_gradient;
+            if !partial.is_empty() {
                 let view = held.view(&self.owned(id));
-                self.builder.allreduce_of(cargo, due, view);
+                self.builder.allreduce_of(moved, partial, view);
             }
             source = Some(held);
         }
-        if !self.storages.of(input).has_gradient || !self.builder.enter(to.on) {
+        if !self.storages.of(input).has_gradient || !self.builder.enter(to.submesh) {
             let ends = (source.as_ref(), None);
-            return self.builder.move_across(cargo, number, &resharding, ends);
+            return self.builder.move_across(moved, number, &resharding, ends);
         }
         let own = self.owned(input);
         let (view, accumulate) = self.contribute(input, &own);
         let held = self.gradient(input).held;
         assert_eq!(view.buffer, held.id, "a gradient has one buffer");
         let target = if accumulate {
-            self.builder.between(cargo, to)
+            self.builder.between(moved, to)
         } else {
             held
         };
         let ends = (source.as_ref(), Some(&target));
-        self.builder.move_across(cargo, number, &resharding, ends);
+        self.builder.move_across(moved, number, &resharding, ends);
         if accumulate && !own.is_empty() {
             let copy = Kernel::Copy {
                 source: target.view(&own),
@@ -678,22 +678,22 @@ impl Emit<'_> {
         }
     }
 
-    /// The gradient of a value that came from other ranks, back to these.
-    fn send_gradient(&mut self, id: LayerId, layer: &str, source: &Held) {
+    /// Sends the gradient of a value back to the stage that it came from.
+    fn send_gradient(&mut self, id: LayerId, layer: &str, source: &TensorBuffer) {
         let input = self.layer(id).inputs[0];
-        let (from, to) = (*self.place(id), *self.place(input));
-        let cargo = self.cargo(id, layer, BACKWARD, Role::ActivationGradient);
-        let due = self.layer(id).partial_gradient;
+        let (from, to) = (*self.distribution(id), *self.distribution(input));
+        let moved = self.moved_tensor(id, layer, BACKWARD, Role::ActivationGradient);
+        let partial = self.layer(id).partial_gradient;
         let view = source.view(&self.owned(id));
         let resharding = Resharding::new(&self.builder.world, &from, &to);
         let number = self.resharding_number(id, true);
-        if !due.is_empty() {
-            self.builder.allreduce_of(cargo, due, view);
+        if !partial.is_empty() {
+            self.builder.allreduce_of(moved, partial, view);
         }
         let members = &self.storages.of(input).members;
         let last = members[members.len() - 1];
         let turn = self.turn_of_receiver(self.layer(input).stage, last, Pass::Backward);
         let builder = &mut self.builder;
-        builder.send_in_turn(turn, cargo, number, &resharding, source);
+        builder.send_in_turn(turn, moved, number, &resharding, source);
     }
 }

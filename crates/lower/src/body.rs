@@ -1,27 +1,27 @@
-//! The body of one rank while it grows.
+//! Builder of the body of one rank.
 
 use crate::fuse::{compute, fuse};
 use crate::passes::LoweringPass;
 use partita_program::{
-    Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Home, Kernel, KernelShape, Menu,
-    MenuError, Origin, Output, Phase, Place, Role, Task, TaskId, View, Work,
+    Body, Buffer, BufferId, Collective, CollectiveKind, Distribution, Dtype, Kernel, KernelShape,
+    Menu, MenuError, Origin, Output, Phase, Role, Task, TaskId, TensorRegion, View, Work,
 };
-use partita_space::{AxisSet, Bytes, Coord, Grid, Mesh, Offset, Rank, Region};
+use partita_space::{AxisSet, Bytes, Coord, Mesh, Offset, Rank, Region, Submesh};
 use std::collections::HashMap;
 
-/// Numbers that a layer may use for its exchanges and collectives in a slot, or a parameter for those of
-/// one sum; [`Builder::next_sequence`] gives no more.
+/// Message numbers reserved for the exchanges and collectives of a layer in a slot, or of a reduction of a
+/// parameter; [`Builder::next_sequence`] asserts that no more are used.
 pub(crate) const NUMBERS: u32 = 32;
 
-/// A buffer that holds a region of a tensor, frame included.
+/// A buffer that holds a region of a tensor, halo included.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct TensorBuffer {
     pub id: BufferId,
     /// Global region of the whole buffer.
     pub region: Region,
 }
 
-impl Held {
+impl TensorBuffer {
     /// The view of a global region.
     pub fn view(&self, region: &Region) -> View {
         assert!(
@@ -41,19 +41,18 @@ pub(crate) struct Builder<'a> {
     /// The mesh of all ranks.
     pub world: Mesh,
     pub rank: Rank,
-    /// The mesh of the tensors at hand, where the rank stands in it, and which ranks it is, where it is
-    /// not that of all.
+    /// The mesh of the current layer, the coordinates of the rank in it, and its submesh.
     pub mesh: Mesh,
     pub coord: Coord,
-    pub on: Option<Grid>,
-    /// Where the layer at hand stands in the order that all ranks keep.
+    pub submesh: Option<Submesh>,
+    /// Position of the current layer in the global order.
     pub turn: u32,
     pub dtype: Dtype,
     pub menu: &'a dyn Menu,
     pub body: Body,
     names: HashMap<String, u32>,
     sequence: u32,
-    /// The last number before those of something else.
+    /// The last reserved number.
     last: u32,
 }
 
@@ -64,7 +63,7 @@ impl<'a> Builder<'a> {
             rank,
             mesh: *world,
             coord: world.coord(rank),
-            on: None,
+            submesh: None,
             turn: 0,
             dtype,
             menu,
@@ -75,45 +74,47 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Goes to the mesh of other tensors; false if the rank is not in it.
-    pub fn enter(&mut self, on: Option<Grid>) -> bool {
-        if self.on == on {
+    /// Switches to the mesh of another layer; false if the rank is not a member.
+    pub fn enter(&mut self, submesh: Option<Submesh>) -> bool {
+        if self.submesh == submesh {
             return true;
         }
-        let seat = match on {
+        let there = match submesh {
             None => Some((self.world, self.world.coord(self.rank))),
-            Some(grid) => grid.coord(self.rank).map(|coord| (grid.mesh(), coord)),
+            Some(submesh) => submesh
+                .coord(self.rank)
+                .map(|coord| (submesh.mesh(), coord)),
         };
-        let Some((mesh, coord)) = seat else {
+        let Some((mesh, coord)) = there else {
             return false;
         };
-        (self.mesh, self.coord, self.on) = (mesh, coord, on);
+        (self.mesh, self.coord, self.submesh) = (mesh, coord, submesh);
         true
     }
 
-    /// Whether the rank is among those of a mesh.
-    pub fn is_in(&self, on: Option<Grid>) -> bool {
-        self.on == on || on.is_none_or(|grid| grid.coord(self.rank).is_some())
+    /// Whether the rank is a member of a submesh.
+    pub fn is_in(&self, submesh: Option<Submesh>) -> bool {
+        self.submesh == submesh || submesh.is_none_or(|submesh| submesh.coord(self.rank).is_some())
     }
 
-    /// What the rank owns of a tensor, wherever that lies.
-    pub fn owned(&self, place: &Place) -> Region {
-        if place.on == self.on {
-            place.owned_at(&self.mesh, &self.coord)
+    /// The region of a tensor that the rank owns.
+    pub fn owned(&self, distribution: &Distribution) -> Region {
+        if distribution.submesh == self.submesh {
+            distribution.owned_at(&self.mesh, &self.coord)
         } else {
-            place.owned(&self.world, &self.world.coord(self.rank))
+            distribution.owned(&self.world, &self.world.coord(self.rank))
         }
     }
 
-    /// The way to who stands at a coordinate of the mesh at hand.
+    /// The offset to the rank at coordinates in the current mesh.
     pub fn offset_to(&self, coord: &Coord) -> Offset {
         let there = self
-            .on
-            .map_or_else(|| self.world.rank(*coord), |grid| grid.rank(coord));
+            .submesh
+            .map_or_else(|| self.world.rank(*coord), |submesh| submesh.rank(coord));
         self.world.offset(self.rank, there)
     }
 
-    /// The number before that of the next exchange or collective; after [`NUMBERS`] others begin.
+    /// Reserves the [`NUMBERS`] message numbers after `sequence`.
     pub fn number_from(&mut self, sequence: u32) {
         (self.sequence, self.last) = (sequence, sequence + NUMBERS);
     }
@@ -127,7 +128,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A collective of the mesh at hand.
+    /// A collective of the current mesh.
     pub fn collective(
         &mut self,
         (layer, phase): (&str, Phase),
@@ -138,13 +139,13 @@ impl<'a> Builder<'a> {
         let collective = Collective {
             sequence,
             group,
-            on: self.on,
+            submesh: self.submesh,
             kind,
         };
         self.push(layer, phase, Work::Collective(collective));
     }
 
-    /// A number for the next exchange or collective; called alike on every rank.
+    /// The next message number; called in the same order on every rank.
     pub fn next_sequence(&mut self) -> u32 {
         self.sequence += 1;
         assert!(
@@ -162,13 +163,13 @@ impl<'a> Builder<'a> {
             role,
             dtype,
             dims,
-            home: None,
+            tensor: None,
             offset: Bytes(0),
         });
         id
     }
 
-    /// The name, or with the next number that makes it a new one: a layer may be called so, too.
+    /// A unique buffer name: the name itself, or with a number appended.
     fn unused(&mut self, name: &str) -> String {
         let Some(used) = self.names.get(name).copied() else {
             self.names.insert(name.to_owned(), 1);
@@ -182,34 +183,34 @@ impl<'a> Builder<'a> {
         new
     }
 
-    /// A buffer for the part `region` of a tensor.
-    pub fn held(
+    /// A buffer for a region of a tensor.
+    pub fn tensor_buffer(
         &mut self,
         name: &str,
         role: Role,
         tensor: u32,
-        place: Place,
+        distribution: Distribution,
         region: Region,
-    ) -> Held {
-        let owned = self.owned(&place);
-        let low = std::array::from_fn(|dim| {
-            let low = owned.0[dim].start - region.0[dim].start;
-            usize::try_from(low).expect("a buffer begins at or before its owned region")
+    ) -> TensorBuffer {
+        let owned = self.owned(&distribution);
+        let halo_low = std::array::from_fn(|dim| {
+            let halo_low = owned.0[dim].start - region.0[dim].start;
+            usize::try_from(halo_low).expect("a buffer begins at or before its owned region")
         });
         let id = self.buffer(name, role, self.dtype, region.shape());
-        self.body.buffers[id.0 as usize].home = Some(Home {
-            tensor,
-            place,
-            low,
+        self.body.buffers[id.0 as usize].tensor = Some(TensorRegion {
+            id: tensor,
+            distribution,
+            halo_low,
             redundant: false,
         });
-        Held { id, region }
+        TensorBuffer { id, region }
     }
 
-    /// Says whether the rank computes what a buffer holds around the own part.
-    pub fn set_redundant(&mut self, held: Held, redundant: bool) {
-        if let Some(home) = &mut self.body.buffers[held.id.0 as usize].home {
-            home.redundant = redundant;
+    /// Marks whether the rank computes the halo of a buffer itself.
+    pub fn set_redundant(&mut self, held: TensorBuffer, redundant: bool) {
+        if let Some(tensor) = &mut self.body.buffers[held.id.0 as usize].tensor {
+            tensor.redundant = redundant;
         }
     }
 
@@ -229,7 +230,7 @@ impl<'a> Builder<'a> {
         self.whole(id)
     }
 
-    /// A kernel whose implementation is chosen in the end.
+    /// A kernel whose implementation is chosen later.
     pub fn kernel(&mut self, layer: &str, phase: Phase, kernel: Kernel) {
         let origin = Origin {
             layer: layer.to_owned(),
@@ -267,12 +268,11 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The body after a pass, with fused kernels and weights packed once if `fused`, without dependencies
-    /// and offsets.
+    /// The body after a pass up to [`LoweringPass::Select`].
     ///
     /// Errors: a kernel that the menu lacks.
     pub fn finish(mut self, fused: bool, last: LoweringPass) -> Result<Body, MenuError> {
-        // What is sent to ranks of a later turn comes in that turn.
+        // Messages to ranks of a later turn start in that turn.
         self.body.tasks.sort_by_key(|task| task.origin.turn);
         if fused && last >= LoweringPass::Fuse {
             fuse(&mut self.body, self.menu, &self.world);

@@ -1,21 +1,21 @@
 //! Branches of a network between a fork and a join, and the ranks on which each of them runs.
 //!
-//! Example: a block of Inception forks in four. With `branch=4` the ranks of that axis are cut in four
-//! groups, or fewer, and each runs one branch for all samples of its part of the mini-batch, while the
-//! layers around the block split these samples over the whole axis. Ranks that differ along it are
-//! neighbors, so that what goes to the branches and comes back stays within a node.
+//! Example: a block of Inception forks into four branches. With `branch=4` the ranks of that axis form up to
+//! four groups, and each runs one branch for all samples of its part of the mini-batch, while the layers
+//! around the block split these samples over the whole axis. Ranks that differ along it are neighbors, so
+//! that communication at the fork and the join stays within a node.
 
-use crate::placement::{Placement, Site, weights};
+use crate::placement::{Placement, RankSet, weights};
 use crate::strategy::Branches;
 use crate::{LayerChoice, Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op, readers};
-use partita_space::{Axis, Grid};
+use partita_space::{Axis, Submesh};
 
 /// Nodes of each branch between a fork and a join.
 pub(crate) type Block = Vec<Vec<usize>>;
 
-/// The blocks of a network, outer ones only, in their order: what lies between a node that several read
-/// and the first node through which all ways from it lead, if that falls apart.
+/// The outermost blocks of a network, in their order: the nodes between a fork and its join, if they form
+/// several branches.
 pub(crate) fn blocks(graph: &Graph) -> Vec<Block> {
     let readers = readers(graph.nodes.iter().map(|node| &node.inputs[..]));
     let joins = joins(graph, &readers);
@@ -38,12 +38,12 @@ pub(crate) fn blocks(graph: &Graph) -> Vec<Block> {
     blocks
 }
 
-/// For each node the first one through which all ways from it to the loss lead.
+/// For each node the first one on all paths from it to the loss (its immediate post-dominator).
 fn joins(graph: &Graph, readers: &[Vec<NodeId>]) -> Vec<usize> {
     let last = graph.nodes.len() - 1;
     let mut joins = vec![last; graph.nodes.len()];
     for id in (0..last).rev() {
-        // Auxiliary losses end nothing.
+        // Paths to auxiliary losses do not count.
         let is_way =
             |reader: &&NodeId| !matches!(graph.node(**reader).op, Op::AuxiliaryLoss { .. });
         let ways = readers[id].iter().filter(is_way).map(|reader| reader.0);
@@ -59,7 +59,7 @@ fn joins(graph: &Graph, readers: &[Vec<NodeId>]) -> Vec<usize> {
     joins
 }
 
-/// Nodes on the ways from a fork to its join.
+/// Nodes on paths from a fork to its join.
 fn between(readers: &[Vec<NodeId>], fork: usize, join: usize) -> Vec<usize> {
     let mut reached = vec![false; join - fork + 1];
     reached[0] = true;
@@ -78,7 +78,7 @@ fn between(readers: &[Vec<NodeId>], fork: usize, join: usize) -> Vec<usize> {
     nodes
 }
 
-/// The parts into which nodes fall that read nothing of each other.
+/// Connected components of some nodes.
 fn parts(graph: &Graph, nodes: &[usize]) -> Block {
     // Of each node an earlier one of its part, or itself.
     let mut part_of: Vec<usize> = (0..nodes.len()).collect();
@@ -104,7 +104,7 @@ fn parts(graph: &Graph, nodes: &[usize]) -> Block {
     parts
 }
 
-/// The first node of a part; the way there becomes shorter.
+/// The first node of a component (union-find with path halving).
 fn first_of(part_of: &mut [usize], mut at: usize) -> usize {
     while part_of[at] != at {
         part_of[at] = part_of[part_of[at]];
@@ -113,25 +113,24 @@ fn first_of(part_of: &mut [usize], mut at: usize) -> usize {
     at
 }
 
-/// Branches of a block in groups of ranks: of each group its first coordinate along the axis, how many
-/// these are, and its nodes.
+/// Branches of a block by group of ranks: first coordinate along the axis, number of coordinates, nodes.
 type Groups = Vec<(usize, usize, Vec<usize>)>;
 
 impl Placement {
-    /// The sites of stages and branches.
+    /// The rank sets of stages and branches.
     ///
     /// Errors: stages that the model or its layers cannot give.
     pub fn new(graph: &Graph, strategy: &Strategy) -> Result<Self, StrategyError> {
         let mut placement = Self::of_stages(graph, strategy)?;
-        place(graph, strategy, &mut placement)?;
+        place_branches(graph, strategy, &mut placement)?;
         Ok(placement)
     }
 }
 
-/// Puts branches on groups of the ranks of each site with an axis `branch`.
+/// Places branches on groups of ranks along the axis `branch`.
 ///
 /// Errors: branches where there are none, sizes that are not those of the axis.
-fn place(
+fn place_branches(
     graph: &Graph,
     strategy: &Strategy,
     placement: &mut Placement,
@@ -159,20 +158,22 @@ fn place(
     }
     let costs = weights(graph);
     for (block, choice) in blocks {
-        let site_of = |id: &usize| placement.site_of[*id];
-        let mut sites = block.iter().flatten().map(site_of);
-        let Some(site) = sites.next() else { continue };
-        let others: Vec<usize> = sites.filter(|&other| other != site).collect();
+        let rank_set_of = |id: &usize| placement.rank_set_of[*id];
+        let mut rank_sets = block.iter().flatten().map(rank_set_of);
+        let Some(rank_set) = rank_sets.next() else {
+            continue;
+        };
+        let others: Vec<usize> = rank_sets.filter(|&other| other != rank_set).collect();
         if !others.is_empty() {
-            let stage = |at: usize| placement.sites[at].stage;
-            let is_cut = others.iter().any(|&other| stage(other) != stage(site));
+            let stage = |at: usize| placement.rank_sets[at].stage;
+            let is_cut = others.iter().any(|&other| stage(other) != stage(rank_set));
             match choice.filter(|choice| choice.branches != Some(Branches::Off) && !is_cut) {
                 Some(choice) => return Err(inner_first(strategy, choice)),
-                // A block that stages cut lies with them.
+                // A block cut by stages runs on the ranks of the stages.
                 None => continue,
             }
         }
-        let extent = placement.sites[site].mesh.extent(Axis::Branch);
+        let extent = placement.rank_sets[rank_set].mesh.extent(Axis::Branch);
         if extent == 1 && choice.is_none() {
             continue;
         }
@@ -187,28 +188,27 @@ fn place(
             check(strategy, choice, &block, extent)?;
         }
         for (first, size, nodes) in groups {
-            let sliced = slice(&placement.sites[site], strategy, first, size);
-            placement.sites.push(sliced);
+            let sliced = slice(&placement.rank_sets[rank_set], strategy, first, size);
+            placement.rank_sets.push(sliced);
             for id in nodes {
-                placement.site_of[id] = placement.sites.len() - 1;
+                placement.rank_set_of[id] = placement.rank_sets.len() - 1;
             }
         }
     }
     Ok(())
 }
 
-/// A later word has placed what lies inside.
+/// A later entry has placed an inner block already.
 fn inner_first(strategy: &Strategy, choice: &LayerChoice) -> StrategyError {
     StrategyError::NoBranches {
         strategy: strategy.to_string(),
         layers: choice.layers(),
-        reason: "has branches of which a later word places a part".to_owned(),
-        nearest: "say that word before this one, for the ranks that this one gives to its branch"
-            .to_owned(),
+        reason: "contains branches that a later entry places".to_owned(),
+        nearest: "write that entry before this one, for the ranks of its branch".to_owned(),
     }
 }
 
-/// The blocks among some layers: those of the network, or else the parts into which they fall.
+/// The blocks among some layers: those of the network, or else their connected components.
 fn specified_blocks(
     graph: &Graph,
     strategy: &Strategy,
@@ -322,11 +322,11 @@ fn cost(costs: &[f64], nodes: &[usize]) -> f64 {
     nodes.iter().map(|&id| costs[id]).sum()
 }
 
-/// At most so many groups, each of as many ranks as its branches cost in proportion.
+/// At most `groups` groups, with numbers of ranks in proportion to the cost of their branches.
 fn groups_of(block: &Block, costs: &[f64], extent: usize, groups: usize) -> Groups {
     let groups = groups.min(block.len()).min(extent).max(1);
     let mut loads: Vec<f64> = vec![0.0; groups];
-    // Heavy branches first, each to the group with the least to do.
+    // Greedy: the most expensive branch first, each to the group with the least load.
     let mut order: Vec<&Vec<usize>> = block.iter().collect();
     order.sort_by(|a, b| cost(costs, b).total_cmp(&cost(costs, a)));
     for branch in order {
@@ -342,7 +342,7 @@ fn groups_of(block: &Block, costs: &[f64], extent: usize, groups: usize) -> Grou
     with_sizes(block, costs, &sizes)
 }
 
-/// Heavy branches first, each to the group where it and what is there take the least time.
+/// Greedy: the most expensive branch first, each to the group that would then finish first.
 fn with_sizes(block: &Block, costs: &[f64], sizes: &[usize]) -> Groups {
     let mut first = 0;
     let mut groups: Groups = sizes
@@ -380,16 +380,16 @@ fn with_sizes(block: &Block, costs: &[f64], sizes: &[usize]) -> Groups {
 }
 
 /// The ranks of a site with these coordinates along `branch`.
-fn slice(site: &Site, strategy: &Strategy, first: usize, size: usize) -> Site {
+fn slice(rank_set: &RankSet, strategy: &Strategy, first: usize, size: usize) -> RankSet {
     let world = strategy.mesh();
-    let whole = Grid::repeated(&world, 0, 1, world.ranks());
-    let grids = site.grids.map(|grid| {
-        let grid = grid.unwrap_or(whole);
-        Some(grid.slice(Axis::Branch, first, size))
+    let whole = Submesh::repeated(&world, 0, 1, world.ranks());
+    let submeshes = rank_set.submeshes.map(|submesh| {
+        let submesh = submesh.unwrap_or(whole);
+        Some(submesh.slice(Axis::Branch, first, size))
     });
-    Site {
-        stage: site.stage,
-        mesh: grids[0].map_or(site.mesh, |grid| grid.mesh()),
-        grids,
+    RankSet {
+        stage: rank_set.stage,
+        mesh: submeshes[0].map_or(rank_set.mesh, |submesh| submesh.mesh()),
+        submeshes,
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a model can be trained under a strategy.
+//! Validation of a strategy against a model and a mini-batch.
 
 use crate::branches::blocks;
 use crate::lay_out::{lay_out, layers};
@@ -11,9 +11,8 @@ use partita_space::{AXES, Axis, AxisSet};
 impl Strategy {
     /// Checks it against a model and a mini-batch on which it is trained.
     ///
-    /// Errors: sizes beyond [`partita_space::limits`], an axis that the model or a layer cannot carry, a
-    /// split finer than what it splits, a mini-batch smaller than the data axis, layers that are not
-    /// there, a batch norm over one value.
+    /// Errors: sizes beyond [`partita_space::limits`], an axis that the model or a layer cannot use, more parts
+    /// than the extent, a mini-batch smaller than the data axis, unknown layers, a batch norm over one value.
     pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_layout(graph, batch)?;
         self.check_norms(graph, batch)
@@ -21,7 +20,7 @@ impl Strategy {
 
     /// Checks it against a model and a mini-batch, for a program of any kind.
     ///
-    /// Errors: as [`Self::check`], but for batch norms, of which lowering refuses what cannot be trained.
+    /// Errors: as [`Self::check`], except for batch norms over one value.
     pub fn check_layout(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_splits(graph, batch)?;
         let placement = Placement::new(graph, self)?;
@@ -29,11 +28,10 @@ impl Strategy {
         Ok(())
     }
 
-    /// That batch norms take their statistics over more than one value, as training on a mini-batch of so
-    /// many samples needs: of one value the variance is 0, and no gradient passes. The values are those of
-    /// a micro-batch on all ranks, so it does not matter how they are split.
+    /// Checks that batch norms take their statistics over more than one value in training: the variance of one
+    /// value is 0. The values are those of a micro-batch on all ranks.
     ///
-    /// Errors: a batch norm that does not.
+    /// Errors: a batch norm over one value.
     pub fn check_norms(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         let micro = self.micro_batches(batch);
         // The last micro-batch is the smallest.
@@ -44,7 +42,7 @@ impl Strategy {
         let Some(node) = graph.nodes.iter().find(is_single) else {
             return Ok(());
         };
-        // What divides the micro-batches divides the mini-batches of full size, too.
+        // A divisor of the number of micro-batches also divides mini-batches of full size.
         let is_possible = |fewer: &usize| {
             batch / fewer >= 2 && self.micro.is_multiple_of(*fewer) && self.can_schedule(*fewer)
         };
@@ -62,7 +60,7 @@ impl Strategy {
         })
     }
 
-    /// All of [`Self::check`] that lowering does not refuse itself.
+    /// The checks that lowering does not make itself.
     ///
     /// Errors: as [`Self::check`].
     pub fn check_splits(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
@@ -81,14 +79,14 @@ impl Strategy {
         self.check_named_axes(graph, &Placement::new(graph, self)?)
     }
 
-    /// That every axis named for layers splits the ranks of one of them.
+    /// Checks that every axis named for layers has an extent above 1 for one of them.
     fn check_named_axes(&self, graph: &Graph, placement: &Placement) -> Result<(), StrategyError> {
         for choice in &self.layers {
             let ids = layers(graph, self, choice)?;
-            let sites = ids
+            let rank_sets = ids
                 .iter()
-                .map(|&id| &placement.sites[placement.site_of[id]]);
-            let meshes = sites.map(|site| site.mesh.split_axes());
+                .map(|&id| &placement.rank_sets[placement.rank_set_of[id]]);
+            let meshes = rank_sets.map(|rank_set| rank_set.mesh.split_axes());
             let split = meshes.fold(AxisSet::NONE, AxisSet::union);
             check_split(self, choice, split)?;
         }
@@ -127,11 +125,10 @@ impl Strategy {
                 return Err(StrategyError::Axis {
                     strategy: self.to_string(),
                     reason: match axis {
-                        Axis::Branch => format!(
-                            "{} has no fork whose branches join again, which branch would place",
-                            graph.name
-                        ),
-                        _ => format!("no operation of {} carries {}", graph.name, axis.name()),
+                        Axis::Branch => {
+                            format!("{} has no branches between a fork and a join", graph.name)
+                        }
+                        _ => format!("no layer of {} can be split by {}", graph.name, axis.name()),
                     },
                     possible: possible.collect::<Vec<_>>().join(", "),
                 });

@@ -1,13 +1,13 @@
-//! Groups of ranks that do the same: the coarsest partition in which members have equal bodies and
-//! peers in equal classes.
+//! Classes of equivalent ranks: the coarsest partition in which members have equal bodies and peers in equal
+//! classes.
 
 use crate::geometry::Geometry;
 use crate::network::{Layer, LayerId, Network, Step};
-use crate::redistribute::{Stage, way};
+use crate::redistribute::{Movement, movements};
 use crate::request::LowerError;
 use crate::storage::{Storage, Storages, contributors, transposed_window, window};
 use crate::strategy::Shard;
-use partita_program::{Body, Group, Place, ProgramKind, Work};
+use partita_program::{Body, Distribution, Group, ProgramKind, Work};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// The class of each rank, numbered by first appearance, and the first rank of each class.
 ///
-/// A body is a product of what its rank does along each bundle of axes: axes that split one dim
-/// together, or of which one takes a dim over from another. So classes are products of classes of
-/// coordinates along bundles.
+/// A body depends on the coordinates along each bundle of axes independently. A bundle has the axes that
+/// split one dim together, or between which a redistribution moves a dim. So classes are products of classes
+/// of coordinates along bundles.
 pub(crate) fn classes(
     mesh: &Mesh,
     network: &Network,
@@ -58,8 +58,7 @@ pub(crate) fn classes(
 /// The body of each class and the class of each rank, where layers run on some ranks only: ranks with
 /// equal bodies and peers of equal classes.
 ///
-/// Where all parts of the mini-batch are of one size, a rank does what the rank at its place for the first
-/// part does.
+/// Where all parts of the mini-batch have equal size, only the ranks of the first part are lowered.
 pub(crate) fn by_bodies(
     world: &Mesh,
     is_even: bool,
@@ -103,7 +102,7 @@ pub(crate) fn by_bodies(
     ))
 }
 
-/// A number that is the same of equal bodies, and as a rule of no others.
+/// A hash of a body.
 fn fingerprint(body: &Body) -> u64 {
     let mut hasher = DefaultHasher::new();
     for buffer in &body.buffers {
@@ -116,7 +115,9 @@ fn fingerprint(body: &Body) -> u64 {
                 exchange.sequence.hash(&mut hasher);
                 let sends = exchange.sends.iter().map(|send| send.to);
                 let receives = exchange.receives.iter().map(|receive| receive.from);
-                sends.chain(receives).for_each(|way| way.hash(&mut hasher));
+                sends
+                    .chain(receives)
+                    .for_each(|offset| offset.hash(&mut hasher));
             }
             Work::Collective(collective) => collective.sequence.hash(&mut hasher),
             Work::Compute { .. } | Work::Load(_) => {}
@@ -144,7 +145,7 @@ fn renumber(bodies: &mut [Body]) {
     }
 }
 
-/// Classes by what each rank's peers and groups are, numbered by first appearance.
+/// One step of refinement, by the classes of each rank's peers and groups; numbered by first appearance.
 fn refined(
     world: &Mesh,
     bodies: &[Body],
@@ -173,7 +174,7 @@ fn refined(
     number(&keys)
 }
 
-/// Of each rank a number for the classes of the members of its group.
+/// For each rank a number that identifies the classes of the members of its group.
 fn numbers_of_groups(world: &Mesh, kind: Group, class_of: &[usize]) -> Vec<usize> {
     let mut members = vec![Vec::new(); class_of.len()];
     let firsts: Vec<Rank> = (0..class_of.len())
@@ -186,7 +187,7 @@ fn numbers_of_groups(world: &Mesh, kind: Group, class_of: &[usize]) -> Vec<usize
     firsts.into_iter().map(|first| numbers[first]).collect()
 }
 
-/// The ways to the peers of a body, and its kinds of groups.
+/// The offsets to the peers of a body, and its groups.
 fn peers(body: &Body) -> (BTreeSet<Offset>, BTreeSet<Group>) {
     let (mut offsets, mut groups) = (BTreeSet::new(), BTreeSet::new());
     for task in &body.tasks {
@@ -204,7 +205,7 @@ fn peers(body: &Body) -> (BTreeSet<Offset>, BTreeSet<Group>) {
     (offsets, groups)
 }
 
-/// Axes that must be looked at together.
+/// The bundles of axes of a network.
 fn bundles(mesh: &Mesh, network: &Network) -> Vec<AxisList> {
     let mut bundles: Vec<AxisSet> = AXES.map(|axis| AxisSet::of([axis])).to_vec();
     let mut join = |set: AxisSet| {
@@ -219,16 +220,16 @@ fn bundles(mesh: &Mesh, network: &Network) -> Vec<AxisList> {
     };
     for layer in &network.layers {
         for dim in 0..5 {
-            let mut together = layer.place.axes[dim].set();
+            let mut together = layer.distribution.axes[dim].set();
             if let Step::Move = layer.step {
-                let from = network.layer(layer.inputs[0]).place.axes[dim];
+                let from = network.layer(layer.inputs[0]).distribution.axes[dim];
                 together = together.union(from.set());
             }
             join(together);
         }
     }
-    for place in network.shares.iter().flatten() {
-        place.axes.iter().for_each(|axes| join(axes.set()));
+    for distribution in network.shares.iter().flatten() {
+        distribution.axes.iter().for_each(|axes| join(axes.set()));
     }
     let wide = mesh.split_axes();
     let lists = bundles
@@ -246,12 +247,12 @@ struct Bundle<'m> {
 }
 
 impl Bundle<'_> {
-    /// A color for each coordinate, such that equal colors mean equal work and equal peers.
+    /// A color for each coordinate; equal colors mean equal work and equal peers.
     fn colors(&self, network: &Network, storages: &Storages) -> Vec<usize> {
         let parts = self.mesh.parts(self.axes);
-        let frames = self.frames(storages);
+        let held = self.held(storages);
         let signatures: Vec<Signature> = (0..parts)
-            .map(|i| self.signature(&self.coord(i), network, storages, &frames))
+            .map(|i| self.signature(&self.coord(i), network, storages, &held))
             .collect();
         let groups = self.subsets();
         let mut colors = number(&signatures);
@@ -281,7 +282,7 @@ impl Bundle<'_> {
         coord
     }
 
-    /// Along some but not all of the axes a collective may run.
+    /// The proper subsets of the axes, over which collectives may run.
     fn subsets(&self) -> Vec<AxisSet> {
         let axes: Vec<Axis> = self.axes.iter().collect();
         let chosen = |bits: usize| {
@@ -295,7 +296,7 @@ impl Bundle<'_> {
         (1..(1usize << axes.len()) - 1).map(chosen).collect()
     }
 
-    /// Of each coordinate a number for the colors of all that differ from it along some axes only.
+    /// For each coordinate a number that identifies the colors of its group along some axes.
     fn numbers_of_groups(&self, group: AxisSet, colors: &[usize]) -> Vec<usize> {
         let parts = 0..colors.len();
         let first_of = |part: usize| {
@@ -315,16 +316,16 @@ impl Bundle<'_> {
         axes.iter().any(|axis| self.axes.has(axis))
     }
 
-    /// What is held along the bundle; of geometries with one row only the first.
-    fn frames<'s>(&self, storages: &'s Storages) -> Vec<(&'s Geometry, usize)> {
+    /// The geometries split along the bundle; of those with a common row only the first.
+    fn held<'s>(&self, storages: &'s Storages) -> Vec<(&'s Geometry, usize)> {
         let of_storage = |storage: &'s Storage| {
-            let frames = [&storage.value, &storage.partial, &storage.around];
+            let held = [&storage.value, &storage.partial, &storage.around];
             let computed = storage.inner.then_some(&storage.computed);
-            frames.into_iter().chain(computed)
+            held.into_iter().chain(computed)
         };
         let all = storages.all.iter().flat_map(of_storage);
         let dims = all.flat_map(|geometry| (0..5).map(move |dim| (geometry, dim)));
-        let along = dims.filter(|(geometry, dim)| self.splits(geometry.place.axes[*dim]));
+        let along = dims.filter(|(geometry, dim)| self.splits(geometry.distribution.axes[*dim]));
         let mut seen = HashSet::new();
         along
             .filter(|(geometry, dim)| seen.insert(Arc::as_ptr(geometry.row(*dim))))
@@ -336,15 +337,15 @@ impl Bundle<'_> {
         coord: &Coord,
         network: &Network,
         storages: &Storages,
-        frames: &[(&Geometry, usize)],
+        held: &[(&Geometry, usize)],
     ) -> Signature {
         let mut signature = Signature::default();
-        for &(geometry, dim) in frames {
-            self.frame(&mut signature, coord, geometry, dim);
+        for &(geometry, dim) in held {
+            self.halo(&mut signature, coord, geometry, dim);
         }
         for (index, layer) in network.layers.iter().enumerate() {
             match layer.step {
-                Step::Move => self.moved(&mut signature, coord, network, layer),
+                Step::Move => self.redistributed(&mut signature, coord, network, layer),
                 Step::Layer(_) => {
                     self.slides(&mut signature, coord, network, storages, LayerId(index));
                     self.first_of_sum(&mut signature, coord, layer);
@@ -354,7 +355,8 @@ impl Bundle<'_> {
         let wholes = network.parameters.iter().flatten();
         for (whole, share) in wholes.zip(network.shares.iter().flatten()) {
             for dim in (0..5).filter(|&dim| self.splits(share.axes[dim])) {
-                let [whole, share] = [whole, share].map(|place| self.own(place, dim, coord));
+                let [whole, share] =
+                    [whole, share].map(|distribution| self.own(distribution, dim, coord));
                 signature.numbers.push(whole.len() as i64);
                 signature.numbers.push(share.len() as i64);
                 if self.shard < Shard::Parameters {
@@ -368,17 +370,17 @@ impl Bundle<'_> {
         signature
     }
 
-    fn own(&self, place: &Place, dim: usize, coord: &Coord) -> Interval {
-        let part = self.mesh.part_index(place.axes[dim], coord);
-        place.part(self.mesh, dim, part)
+    fn own(&self, distribution: &Distribution, dim: usize, coord: &Coord) -> Interval {
+        let part = self.mesh.part_index(distribution.axes[dim], coord);
+        distribution.part(self.mesh, dim, part)
     }
 
-    /// What is held of a dim, and who else has to do with it.
-    fn frame(&self, signature: &mut Signature, coord: &Coord, geometry: &Geometry, dim: usize) {
-        let axes = geometry.place.axes[dim];
+    /// Adds what is held of a dim, and its sources and readers.
+    fn halo(&self, signature: &mut Signature, coord: &Coord, geometry: &Geometry, dim: usize) {
+        let axes = geometry.distribution.axes[dim];
         let (row, i) = (geometry.row(dim), self.mesh.part_index(axes, coord));
         let own = &row.lines()[i];
-        let extent = Interval::all(geometry.place.shape[dim]);
+        let extent = Interval::all(geometry.distribution.shape[dim]);
         let inside = own.held.intersect(&extent);
         signature.push(own.owned.start, &[own.owned, own.held, inside]);
         for piece in &own.pieces {
@@ -392,7 +394,7 @@ impl Bundle<'_> {
         signature.numbers.push(i64::MIN);
     }
 
-    /// Notes the way to whoever has another part.
+    /// Adds the offset to the owner of another part.
     fn peer(&self, signature: &mut Signature, coord: &Coord, axes: AxisList, part: usize) {
         let mut there = *coord;
         self.mesh.go_to_part(axes, part, &mut there);
@@ -402,11 +404,21 @@ impl Bundle<'_> {
         signature.peers.push((step, index));
     }
 
-    /// What a change of distribution takes from where, forward and back.
-    fn moved(&self, signature: &mut Signature, coord: &Coord, network: &Network, layer: &Layer) {
+    /// Adds a redistribution, forward and backward.
+    fn redistributed(
+        &self,
+        signature: &mut Signature,
+        coord: &Coord,
+        network: &Network,
+        layer: &Layer,
+    ) {
         let input = network.layer(layer.inputs[0]);
-        let forward = (input.place, input.partial, layer.place);
-        let backward = (layer.place, layer.partial_gradient, input.place);
+        let forward = (input.distribution, input.partial, layer.distribution);
+        let backward = (
+            layer.distribution,
+            layer.partial_gradient,
+            input.distribution,
+        );
         let ways = match self.kind {
             ProgramKind::Train => vec![forward, backward],
             ProgramKind::Evaluate => vec![forward],
@@ -414,11 +426,11 @@ impl Bundle<'_> {
         };
         for (from, partial, to) in ways {
             let mut now = from;
-            for (stage, next) in way(self.mesh, &from, partial, &to) {
+            for (movement, next) in movements(self.mesh, &from, partial, &to) {
                 for dim in 0..5 {
                     let (a, b) = (now.axes[dim], next.axes[dim]);
                     if self.splits(a) || self.splits(b) {
-                        self.stage(signature, coord, stage, (&now, &next, dim));
+                        self.movement(signature, coord, movement, (&now, &next, dim));
                     }
                 }
                 now = next;
@@ -426,14 +438,13 @@ impl Bundle<'_> {
         }
     }
 
-    /// Which parts of what others own along a dim are the own ones after a movement, and the other way
-    /// round, as far as views depend on it.
-    fn stage(
+    /// Adds what a movement sends and receives along a dim, as far as views depend on it.
+    fn movement(
         &self,
         signature: &mut Signature,
         coord: &Coord,
-        stage: Stage,
-        (from, to, dim): (&Place, &Place, usize),
+        movement: Movement,
+        (from, to, dim): (&Distribution, &Distribution, usize),
     ) {
         let (mine, own) = (self.own(from, dim, coord), self.own(to, dim, coord));
         let lengths = [mine.len() as i64, own.len() as i64];
@@ -444,22 +455,22 @@ impl Bundle<'_> {
         let taken = |signature: &mut Signature, group: AxisSet| {
             self.shared(signature, coord, group, (own, from, dim));
         };
-        match stage {
-            Stage::AllReduce(_) => {}
-            Stage::ReduceScatter(group) => given(signature, group),
-            Stage::AllGather(group) => taken(signature, group),
-            Stage::AllToAll(group) => {
+        match movement {
+            Movement::AllReduce(_) => {}
+            Movement::ReduceScatter(group) => given(signature, group),
+            Movement::AllGather(group) => taken(signature, group),
+            Movement::AllToAll(group) => {
                 given(signature, group);
                 taken(signature, group);
             }
-            Stage::Slice => signature.push_common(&mine, &own),
-            Stage::Messages(_) => {
+            Movement::Slice => signature.push_common(&mine, &own),
+            Movement::Messages(_) => {
                 signature.push_common(&mine, &own);
                 signature.push_common(&own, &mine);
-                for (start, wanted, place) in [(&own, own, from), (&mine, mine, to)] {
-                    let axes = place.axes[dim];
-                    for part in place.part_range(self.mesh, dim, &wanted) {
-                        let theirs = place.part(self.mesh, dim, part);
+                for (start, wanted, distribution) in [(&own, own, from), (&mine, mine, to)] {
+                    let axes = distribution.axes[dim];
+                    for part in distribution.part_range(self.mesh, dim, &wanted) {
+                        let theirs = distribution.part(self.mesh, dim, part);
                         let common = theirs.intersect(&wanted);
                         if !common.is_empty() {
                             signature.push_common(start, &common);
@@ -473,23 +484,23 @@ impl Bundle<'_> {
         signature.numbers.push(i64::MIN);
     }
 
-    /// Which members of a group own something of `wanted`, and what.
+    /// Adds which members of a group own parts of `wanted`.
     fn shared(
         &self,
         signature: &mut Signature,
         coord: &Coord,
         group: AxisSet,
-        (wanted, place, dim): (Interval, &Place, usize),
+        (wanted, distribution, dim): (Interval, &Distribution, usize),
     ) {
-        let axes = place.axes[dim];
+        let axes = distribution.axes[dim];
         let (along, across) = (axes.within(group), axes.set().minus(group));
-        for part in place.part_range(self.mesh, dim, &wanted) {
+        for part in distribution.part_range(self.mesh, dim, &wanted) {
             let mut there = *coord;
             self.mesh.go_to_part(axes, part, &mut there);
             let is_member = across
                 .iter()
                 .all(|axis| there[axis.index()] == coord[axis.index()]);
-            let common = wanted.intersect(&place.part(self.mesh, dim, part));
+            let common = wanted.intersect(&distribution.part(self.mesh, dim, part));
             if is_member && !common.is_empty() {
                 let member = self.mesh.part_index(along, &there);
                 signature.numbers.push(member as i64);
@@ -519,19 +530,19 @@ impl Bundle<'_> {
         id: LayerId,
     ) {
         let layer = network.layer(id);
-        for dim in (1..4).filter(|&dim| self.splits(layer.place.axes[dim])) {
+        for dim in (1..4).filter(|&dim| self.splits(layer.distribution.axes[dim])) {
             let transposed = transposed_window(layer, dim);
             let Some(window) = window(layer, dim).or(transposed) else {
                 continue;
             };
             let at = |id: LayerId| {
                 let geometry = &storages.of(id).computed;
-                let part = self.mesh.part_index(geometry.place.axes[dim], coord);
+                let part = self.mesh.part_index(geometry.distribution.axes[dim], coord);
                 let line = &geometry.row(dim).lines()[part];
                 (line.owned, line.held)
             };
             let ((input, _), (output, computed)) = (at(layer.inputs[0]), at(id));
-            let extent = Interval::all(network.layer(layer.inputs[0]).place.shape[dim]);
+            let extent = Interval::all(network.layer(layer.inputs[0]).distribution.shape[dim]);
             if transposed.is_some() {
                 let reads = contributors(window, &computed, &extent);
                 signature.push(input.start, &[reads]);
@@ -569,7 +580,7 @@ struct Signature {
 }
 
 impl PartialEq for Signature {
-    /// Peers are the same if the ways to them are, and these are among the numbers.
+    /// Peers are equal if the offsets to them are, and these are among the numbers.
     fn eq(&self, other: &Self) -> bool {
         self.numbers == other.numbers
     }

@@ -1,20 +1,20 @@
-//! Which task must wait for which: derived from what they read and write, in the order of the list.
+//! Dependencies of tasks, derived from their reads and writes in list order.
 
 use partita_program::{Access, Body, Kernel, Lane, Task, TaskId, TaskSet, View};
 use partita_space::Region;
 use std::collections::HashMap;
 
-/// What each task touches, and how. It is derived from the kernels' descriptors, so passes ask once.
+/// The accesses of each task, computed once since they are derived from descriptors.
 pub(crate) type Accesses = Vec<Vec<(View, Access)>>;
 
-/// What each task of a body touches.
+/// The accesses of each task of a body.
 pub(crate) fn accesses(body: &Body) -> Accesses {
     body.tasks.iter().map(Task::accesses).collect()
 }
 
-/// Sets `after` of every task: each conflicting pair of accesses is ordered as in the list, pairs of
-/// `extra` too, and what follows from the rest is left out. Who reads packed weights counts as a reader of
-/// what they were packed from, so that the weights of the next step do not come before it.
+/// Sets `after` of every task: conflicting accesses and the pairs of `extra` are ordered as in the list,
+/// without redundant dependencies. A reader of packed weights counts as a reader of the original weights, so
+/// that they are not updated before it.
 pub(crate) fn depend(body: &mut Body, accesses: &Accesses, extra: &[(usize, usize)]) {
     let tasks = body.tasks.len();
     let mut needs: Vec<Vec<usize>> = vec![Vec::new(); tasks];
@@ -43,7 +43,7 @@ pub(crate) fn depend(body: &mut Body, accesses: &Accesses, extra: &[(usize, usiz
     reduce(body, needs);
 }
 
-/// By the buffers of packed weights: where the weights lie.
+/// For each buffer of packed weights the original weights.
 fn packed_weights(body: &Body) -> HashMap<usize, (usize, Region)> {
     let kernels = body.tasks.iter().flat_map(|task| task.work.kernels());
     let mut packings = HashMap::new();
@@ -55,8 +55,8 @@ fn packed_weights(body: &Body) -> HashMap<usize, (usize, Region)> {
     packings
 }
 
-/// How tasks have touched a buffer, as far as later ones must know: after a write, what touched nothing
-/// but what it writes comes before it, and so before all that comes after it.
+/// Accesses to a buffer that later tasks may conflict with. A write replaces the accesses that it covers, as
+/// later tasks are ordered after those through it.
 #[derive(Default)]
 struct Touched {
     reads: Vec<(usize, Region)>,
@@ -85,7 +85,7 @@ impl Touched {
     }
 }
 
-/// Keeps of each task's needs those that no other need, and no serial lane, implies.
+/// Transitive reduction: keeps the dependencies that neither others nor serial lanes imply.
 fn reduce(body: &mut Body, needs: Vec<Vec<usize>>) {
     let mut done = Done::new(body);
     let mut last_serial: [Option<usize>; LANES] = [None; LANES];
@@ -112,13 +112,13 @@ fn reduce(body: &mut Body, needs: Vec<Vec<usize>>) {
 
 const LANES: usize = Lane::ALL.len();
 
-/// What has completed when each task starts: of a serial lane always a number of first tasks.
+/// Tasks that have completed when each task starts; in a serial lane they are a prefix.
 struct Done {
-    /// Lane and place of each task; those of all lanes that are not serial are counted together.
-    seats: Vec<(Lane, usize)>,
-    /// Per task, how many of each serial lane.
+    /// Lane and position of each task; the lanes that are not serial are counted together.
+    positions: Vec<(Lane, usize)>,
+    /// For each task, the number of completed tasks of each serial lane.
     first: Vec<[u32; LANES]>,
-    /// Per task, which others.
+    /// For each task, the completed tasks of other lanes.
     others: Vec<TaskSet>,
 }
 
@@ -126,7 +126,7 @@ impl Done {
     fn new(body: &Body) -> Self {
         let (mut counts, mut others) = ([0; LANES], 0);
         let lanes = body.tasks.iter().map(|task| task.work.lane());
-        let seats: Vec<(Lane, usize)> = lanes
+        let positions: Vec<(Lane, usize)> = lanes
             .map(|lane| {
                 let next = if lane.is_serial() {
                     &mut counts[lane as usize]
@@ -138,27 +138,27 @@ impl Done {
             })
             .collect();
         Self {
-            first: vec![[0; LANES]; seats.len()],
-            others: vec![TaskSet::default(); seats.len()],
-            seats,
+            first: vec![[0; LANES]; positions.len()],
+            others: vec![TaskSet::default(); positions.len()],
+            positions,
         }
     }
 
     fn has(&self, id: usize, other: usize) -> bool {
-        match self.seats[other] {
+        match self.positions[other] {
             (lane, at) if lane.is_serial() => at < self.first[id][lane as usize] as usize,
             (_, at) => self.others[id].has(at),
         }
     }
 
-    /// Adds a task, and what has completed when it starts.
+    /// Adds a task, and all that have completed when it starts.
     fn include(&mut self, id: usize, other: usize) {
         for lane in 0..LANES {
             self.first[id][lane] = self.first[id][lane].max(self.first[other][lane]);
         }
         let (earlier, later) = self.others.split_at_mut(id);
         later[0].join(&earlier[other]);
-        match self.seats[other] {
+        match self.positions[other] {
             (lane, at) if lane.is_serial() => {
                 let first = &mut self.first[id][lane as usize];
                 *first = (*first).max(at as u32 + 1);
@@ -168,7 +168,7 @@ impl Done {
     }
 }
 
-/// For each of so many buffers the tasks that touch it, ascending.
+/// For each buffer the tasks that access it, ascending.
 pub(crate) fn users(accesses: &Accesses, buffers: usize) -> Vec<Vec<usize>> {
     let mut users: Vec<Vec<usize>> = vec![Vec::new(); buffers];
     for (id, own) in accesses.iter().enumerate() {
@@ -182,7 +182,7 @@ pub(crate) fn users(accesses: &Accesses, buffers: usize) -> Vec<Vec<usize>> {
     users
 }
 
-/// Whether two tasks are one, or of one serial lane, so that the order of the list is that of the lane.
+/// Whether two tasks are the same, or ordered by a serial lane.
 pub(crate) fn ordered_by_lane(body: &Body, a: usize, b: usize) -> bool {
     let lane = body.tasks[a].work.lane();
     a == b || lane.is_serial() && lane == body.tasks[b].work.lane()

@@ -1,32 +1,32 @@
-//! The tasks of one rank, slot by slot.
+//! Emits the tasks of one rank, slot by slot.
 //!
-//! All ranks go through all slots and layers in one order, so that exchanges and collectives have the
-//! same numbers everywhere; a rank emits what the layers on its ranks ask of it.
+//! All ranks iterate over all slots and layers in one order, so that message numbers agree; a rank emits
+//! tasks only for the layers that it runs.
 
-use crate::body::{Builder, Held, NUMBERS};
+use crate::body::{Builder, NUMBERS, TensorBuffer};
 use crate::network::{Layer, LayerId, Network, reads_whole};
 use crate::parameter_gradient::{Deferred, Key, ParameterGradient};
-use crate::plan::Plan;
 use crate::request::Request;
 use crate::schedule::{Pass, Slot};
+use crate::step_plan::StepPlan;
 use crate::storage::Storages;
 use partita_graph::{Graph, Loss, Op, ParameterId};
-use partita_program::{Item, Load, Phase, Place, ProgramKind, Role, View, When, Work};
-use partita_space::{AxisSet, Grid, Rank, Region};
+use partita_program::{Distribution, Item, Load, Phase, ProgramKind, Role, View, When, Work};
+use partita_space::{AxisSet, Rank, Region, Submesh};
 use std::collections::BTreeMap;
 
-/// Gradient of a storage while contributions arrive.
+/// Buffer of a gradient while contributions are added.
 #[derive(Clone, Copy)]
-pub(crate) struct GradientState {
-    pub held: Held,
+pub(crate) struct GradientBuffer {
+    pub held: TensorBuffer,
     pub written: bool,
 }
 
-/// What a rank holds of a micro-batch between its slots.
+/// State of a micro-batch between its slots.
 #[derive(Default)]
 struct MicroBatchState {
-    values: Vec<Option<Held>>,
-    gradients: Vec<Option<GradientState>>,
+    values: Vec<Option<TensorBuffer>>,
+    gradients: Vec<Option<GradientBuffer>>,
     sums: BTreeMap<LayerId, View>,
     deferred: Vec<Deferred>,
 }
@@ -34,45 +34,45 @@ struct MicroBatchState {
 pub(crate) struct Emit<'a> {
     pub request: &'a Request<'a>,
     pub graph: &'a Graph,
-    pub plan: &'a Plan,
+    pub plan: &'a StepPlan,
     pub network: &'a Network,
     pub storages: &'a Storages,
     pub builder: Builder<'a>,
-    pub values: Vec<Option<Held>>,
-    pub gradients: Vec<Option<GradientState>>,
-    /// Moments of each batch norm, from forward to backward.
+    pub values: Vec<Option<TensorBuffer>>,
+    pub gradients: Vec<Option<GradientBuffer>>,
+    /// Statistics of each normalization, kept for the backward pass.
     pub sums: BTreeMap<LayerId, View>,
-    /// Of each holder on the rank.
-    pub parameters: BTreeMap<(ParameterId, Option<Grid>), Held>,
-    /// Those of the layer at hand that are kept by shares.
-    pub gathered: BTreeMap<ParameterId, Held>,
+    /// Parameters by replica on the rank.
+    pub parameters: BTreeMap<(ParameterId, Option<Submesh>), TensorBuffer>,
+    /// Sharded parameters gathered for the current layer.
+    pub gathered: BTreeMap<ParameterId, TensorBuffer>,
     pub moments: Vec<Vec<View>>,
     /// Sample and target of each replica.
     pub staging: [[Option<View>; 2]; 2],
     pub parameter_gradients: BTreeMap<Key, ParameterGradient>,
-    /// Gradients of weights that wait for a slot of their own, and whether they do.
+    /// Gradients of weights deferred to a slot of their own, and whether they are.
     pub deferred: Vec<Deferred>,
     pub defers: bool,
-    /// In how many parts the mini-batch is taken, and which is at hand.
+    /// Number of micro-batches, and the current one.
     pub micro_batches: usize,
     pub micro: usize,
-    /// Forward, or backward where something is computed again.
+    /// Forward, or backward where activations are recomputed.
     pub pass: Phase,
-    /// Sums over the micro-batches so far, by the names of the outputs.
+    /// Sums over the micro-batches so far, by output.
     pub report: BTreeMap<&'static str, View>,
-    /// Moments of micro-batches that enter the running statistics at the end of the step.
+    /// Statistics of micro-batches that update the running statistics at the end of the step.
     pub late_moments: BTreeMap<(LayerId, usize), View>,
-    /// Of each micro-batch but the one at hand, whose state is in the fields above.
+    /// Of each micro-batch but the current one, whose state is in the fields above.
     states: Vec<MicroBatchState>,
-    /// The slot and the layer at hand.
+    /// The current slot and layer.
     pub slot: usize,
     pub layer_id: LayerId,
-    /// The last of the numbers given to layers so far, the same on all ranks.
+    /// The last message number reserved so far, the same on all ranks.
     turn: u32,
 }
 
 impl<'a> Emit<'a> {
-    pub fn new(request: &'a Request<'a>, plan: &'a Plan, rank: Rank) -> Self {
+    pub fn new(request: &'a Request<'a>, plan: &'a StepPlan, rank: Rank) -> Self {
         let (network, storages) = &plan.networks[0];
         let mut emit = Self {
             request,
@@ -111,7 +111,7 @@ impl<'a> Emit<'a> {
         emit
     }
 
-    /// Takes the state of the micro-batch at hand out of the list, or puts it back.
+    /// Moves the state of the current micro-batch between the list and the fields.
     fn swap_state(&mut self) {
         let state = &mut self.states[self.micro];
         std::mem::swap(&mut self.values, &mut state.values);
@@ -120,7 +120,7 @@ impl<'a> Emit<'a> {
         std::mem::swap(&mut self.deferred, &mut state.deferred);
     }
 
-    /// Makes another micro-batch the one at hand.
+    /// Makes another micro-batch the current one.
     fn switch_to(&mut self, micro: usize) {
         self.swap_state();
         self.micro = micro;
@@ -137,15 +137,15 @@ impl<'a> Emit<'a> {
         self.network.layer(id)
     }
 
-    pub fn place(&self, id: LayerId) -> &Place {
-        &self.network.layer(id).place
+    pub fn distribution(&self, id: LayerId) -> &Distribution {
+        &self.network.layer(id).distribution
     }
 
     pub fn owned(&self, id: LayerId) -> Region {
-        self.builder.owned(self.place(id))
+        self.builder.owned(self.distribution(id))
     }
 
-    /// What is computed of a tensor: the own part, and inside of a group what is read around it.
+    /// The region of a tensor that the rank computes: the owned one, and in a halo group the halo too.
     pub fn computed(&self, id: LayerId) -> Region {
         let computed = &self.storages.of(id).computed;
         let mut region = self.owned(id);
@@ -157,8 +157,7 @@ impl<'a> Emit<'a> {
         region
     }
 
-    /// What a layer that works element by element reads of an input; one of other positions than its
-    /// own has all that it reads where it is.
+    /// The region of an input that an elementwise layer reads.
     pub fn reach(&self, id: LayerId, input: LayerId) -> Region {
         let (mut region, computed) = (self.owned(input), self.computed(id));
         if !self.layer(id).op().is_some_and(reads_whole) {
@@ -171,12 +170,12 @@ impl<'a> Emit<'a> {
         self.value(id).view(&self.computed(id))
     }
 
-    /// Where the value of a layer is held; it was computed before.
-    pub fn value(&self, id: LayerId) -> Held {
+    /// The buffer of the value of a layer, which was computed before.
+    pub fn value(&self, id: LayerId) -> TensorBuffer {
         self.values[self.storages.of[id.0]].expect("inputs are computed before their readers")
     }
 
-    /// The part of an input that a layer reads element by element.
+    /// The view of an input that an elementwise layer reads.
     pub fn read_value(&self, id: LayerId, index: usize) -> View {
         let input = self.layer(id).inputs[index];
         self.value(input).view(&self.reach(id, input))
@@ -191,13 +190,13 @@ impl<'a> Emit<'a> {
         self.builder.allreduce(layer, phase, axes, view);
     }
 
-    /// Reads the samples of a first step.
+    /// Reads the samples of the first step.
     pub fn fetch(&mut self) {
         self.first_loads(When::Now);
     }
 
-    /// All slots, and the update. The samples of the next micro-batch are read as soon as those at hand
-    /// have been taken in.
+    /// All slots, and the update. The samples of the next micro-batch are read as soon as the current ones
+    /// have been imported.
     pub fn step(&mut self) {
         let plan = self.plan;
         let trains = self.request.kind == ProgramKind::Train;
@@ -217,7 +216,7 @@ impl<'a> Emit<'a> {
                     self.forward(layers);
                     self.next_loads(at, slot);
                     if trains {
-                        self.forget(layers);
+                        self.free_activations(layers);
                     }
                 }
                 Pass::Backward => {
@@ -234,17 +233,16 @@ impl<'a> Emit<'a> {
         if trains {
             self.update();
         }
-        self.report_across();
+        self.report_from_submeshes();
         self.first_loads(When::Next);
     }
 
-    /// Where layers run on all ranks, all number alike without gaps; else the first numbers are those of
-    /// reshardings between stages.
+    /// The last message number of reshardings between stages, which come first.
     fn first_number(&self) -> u32 {
         2 * (self.network.layers.len() * self.micro_batches) as u32
     }
 
-    /// Goes to the ranks of a layer and to the next numbers; false if the rank is not among them.
+    /// Switches to the mesh of a layer and reserves its message numbers; false if the rank does not run it.
     pub fn enter(&mut self, id: LayerId) -> bool {
         if self.is_whole() {
             return true;
@@ -253,11 +251,11 @@ impl<'a> Emit<'a> {
         self.layer_id = id;
         self.builder.number_from(number);
         self.builder.turn = self.turn_of(self.slot, id);
-        let on = self.place(id).on;
-        self.builder.enter(on)
+        let submesh = self.distribution(id).submesh;
+        self.builder.enter(submesh)
     }
 
-    /// Where a layer stands in a slot of the order that all ranks keep.
+    /// Position of a layer in the global order of slots and layers.
     pub fn turn_of(&self, slot: usize, id: LayerId) -> u32 {
         let layers = self.network.layers.len();
         let within = match self.plan.slots[slot].pass {
@@ -267,14 +265,13 @@ impl<'a> Emit<'a> {
         (slot * (layers + 1) + within + 1) as u32
     }
 
-    /// The turn in which a change of distribution is received by ranks of the stage of a layer, forward
-    /// or back.
+    /// The turn in which the ranks of a stage receive a resharding, forward or backward.
     pub fn turn_of_receiver(&self, stage: usize, layer: LayerId, pass: Pass) -> u32 {
         let slot = self.plan.slot_of.get(&(self.micro, stage, pass));
         self.turn_of(*slot.expect("every stage takes every micro-batch"), layer)
     }
 
-    /// Numbers for so many layers or parameters; gives the one before the first.
+    /// Reserves message numbers for `count` layers or parameters; returns the one before the first.
     pub fn take_numbers(&mut self, count: usize) -> u32 {
         let first = self.turn;
         let next = u32::try_from(count)
@@ -285,26 +282,28 @@ impl<'a> Emit<'a> {
         first
     }
 
-    /// The number of the messages of a resharding, forward or back.
+    /// The message number of a resharding, forward or backward.
     pub fn resharding_number(&self, id: LayerId, is_back: bool) -> u32 {
         let all = self.network.layers.len() * self.micro;
         2 * (all + id.0) as u32 + u32::from(is_back) + 1
     }
 
-    /// Memory for samples and targets of each replica on the rank.
+    /// Staging buffers for samples and targets of each replica on the rank.
     pub fn stage_samples(&mut self) {
         let (network, format) = (&self.plan.networks[0].0, self.request.samples);
         let last = &network.layers[network.layers.len() - 1];
-        let sites = [network.layer(LayerId(0)).site, last.site];
-        let places = [Item::Sample, Item::Target].map(|item| staged_place(network, item));
+        let rank_sets = [network.layer(LayerId(0)).rank_set, last.rank_set];
+        let distributions =
+            [Item::Sample, Item::Target].map(|item| staged_distribution(network, item));
         for replica in 0..self.request.strategy.schedule.replicas() {
             for (index, name) in ["sample", "target"].into_iter().enumerate() {
-                let mut place = places[index];
-                place.on = self.plan.placement.sites[sites[index]].grids[replica];
-                if !self.builder.is_in(place.on) {
+                let mut distribution = distributions[index];
+                distribution.submesh =
+                    self.plan.placement.rank_sets[rank_sets[index]].submeshes[replica];
+                if !self.builder.is_in(distribution.submesh) {
                     continue;
                 }
-                let mut dims = self.builder.owned(&place).shape();
+                let mut dims = self.builder.owned(&distribution).shape();
                 let mut dtype = self.request.dtype;
                 if index == 0 {
                     let [n, d, h, w, c] = dims;
@@ -316,7 +315,7 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// Replicas that take micro-batches here.
+    /// Replicas that take micro-batches.
     fn replicas(&self) -> Vec<usize> {
         (0..2)
             .filter(|replica| self.plan.replica_of.contains(replica))
@@ -338,7 +337,7 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// After a slot that took in samples or targets those of the next micro-batch.
+    /// Loads the samples or targets of the next micro-batch after a slot that has imported them.
     fn next_loads(&mut self, at: usize, slot: &Slot) {
         let rest = self.plan.slots[at + 1..].iter();
         let mut same = rest.filter(|next| {
@@ -356,25 +355,24 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// Where samples or targets of a micro-batch come to: the first ones of the memory for them, which has
-    /// room for the largest, the first.
+    /// The view of the staging buffer for a micro-batch; the buffer has the size of the first, the largest.
     pub fn staged(&self, micro: usize, item: Item) -> View {
         let index = usize::from(item == Item::Target);
         let memory = self.staging[self.plan.replica_of[micro]][index];
         let mut view = memory.expect("staging comes first");
-        let place = staged_place(&self.plan.networks[micro].0, item);
-        view.extent[0] = self.builder.owned(&place).shape()[0];
+        let distribution = staged_distribution(&self.plan.networks[micro].0, item);
+        view.extent[0] = self.builder.owned(&distribution).shape()[0];
         view
     }
 
     fn load(&mut self, micro: usize, item: Item, when: When) {
         let network = &self.plan.networks[micro].0;
-        let place = staged_place(network, item);
+        let distribution = staged_distribution(network, item);
         let layer = match item {
             Item::Sample => "sample",
             Item::Target => "target",
         };
-        if !self.builder.is_in(place.on) {
+        if !self.builder.is_in(distribution.submesh) {
             return;
         }
         let target = self.staged(micro, item);
@@ -382,7 +380,7 @@ impl<'a> Emit<'a> {
             let load = Load {
                 item,
                 when,
-                place,
+                distribution,
                 target,
             };
             self.builder.push(layer, Phase::Load, Work::Load(load));
@@ -390,15 +388,15 @@ impl<'a> Emit<'a> {
     }
 }
 
-/// Split of the samples, or of what the network shall answer.
-fn staged_place(network: &Network, item: Item) -> Place {
+/// Distribution of the samples or targets.
+fn staged_distribution(network: &Network, item: Item) -> Distribution {
     if item == Item::Sample {
-        return network.layer(LayerId(0)).place;
+        return network.layer(LayerId(0)).distribution;
     }
     let last = &network.layers[network.layers.len() - 1];
-    let mut place = network.layer(last.inputs[0]).place;
+    let mut distribution = network.layer(last.inputs[0]).distribution;
     if let Some(Op::Loss(Loss::SoftmaxCrossEntropy { .. })) = last.op() {
-        place.shape[4] = 1;
+        distribution.shape[4] = 1;
     }
-    place
+    distribution
 }

@@ -1,39 +1,39 @@
-//! Frames: halos from other ranks, wrapped padding, zeros; and their adjoint.
+//! Halo exchange, with periodic and zero padding, and its adjoint.
 
-use crate::body::{Builder, Held};
+use crate::body::{Builder, TensorBuffer};
 use crate::geometry::{Geometry, Transfer};
 use partita_program::{Exchange, Kernel, Phase, Receive, Send, View, Work};
 use partita_space::{Offset, Region};
 
-/// Fills the frame of a buffer with what its owners have.
+/// Fills the halo of a buffer from its owners.
 ///
 /// Example: width split in two, kernel 3: each rank sends its border column and receives the other's.
-pub(crate) fn gather_frame(
+pub(crate) fn gather_halo(
     builder: &mut Builder<'_>,
     layer: &str,
     phase: Phase,
-    held: &Held,
+    held: &TensorBuffer,
     geometry: &Geometry,
 ) {
-    move_frame(builder, (layer, phase), held, geometry, false);
+    move_halo(builder, (layer, phase), held, geometry, false);
 }
 
-/// The adjoint: adds what stands in the frame to what its owners have.
-pub(crate) fn scatter_frame(
+/// The adjoint (reverse halo exchange): adds the halo to the regions of its owners.
+pub(crate) fn scatter_halo(
     builder: &mut Builder<'_>,
     layer: &str,
     phase: Phase,
-    held: &Held,
+    held: &TensorBuffer,
     geometry: &Geometry,
 ) {
-    move_frame(builder, (layer, phase), held, geometry, true);
+    move_halo(builder, (layer, phase), held, geometry, true);
 }
 
-/// From owners to frames, or back if `adjoint`.
-fn move_frame(
+/// From owners to halos, or back if `adjoint`.
+fn move_halo(
     builder: &mut Builder<'_>,
     (layer, phase): (&str, Phase),
-    held: &Held,
+    held: &TensorBuffer,
     geometry: &Geometry,
     adjoint: bool,
 ) {
@@ -44,11 +44,11 @@ fn move_frame(
         .into_iter()
         .partition(|transfer| transfer.peer == coord);
     for wrap in &wraps {
-        let (owned, frame) = (held.view(&wrap.from), held.view(&wrap.at));
+        let (owned, halo) = (held.view(&wrap.from), held.view(&wrap.at));
         let (source, target) = if adjoint {
-            (frame, owned)
+            (halo, owned)
         } else {
-            (owned, frame)
+            (owned, halo)
         };
         let copy = Kernel::Copy {
             source,
@@ -58,11 +58,11 @@ fn move_frame(
         builder.kernel(layer, phase, copy);
     }
     let owned = messages(builder, held, &geometry.outgoing(&coord), |of| &of.from);
-    let framed = messages(builder, held, &incoming, |of| &of.at);
+    let halos = messages(builder, held, &incoming, |of| &of.at);
     let (sent, received) = if adjoint {
-        (framed, owned)
+        (halos, owned)
     } else {
-        (owned, framed)
+        (owned, halos)
     };
     if sent.is_empty() && received.is_empty() {
         return;
@@ -84,10 +84,10 @@ fn move_frame(
     builder.push(layer, phase, Work::Exchange(exchange));
 }
 
-/// Of each transfer the peer, the number of the message between the two, and one of its two views.
+/// For each transfer the peer, the index of the message between the two, and one of its two views.
 fn messages(
     builder: &Builder<'_>,
-    held: &Held,
+    held: &TensorBuffer,
     transfers: &[Transfer],
     end: impl Fn(&Transfer) -> &Region,
 ) -> Vec<(Offset, u32, View)> {
@@ -99,21 +99,21 @@ fn messages(
     transfers.iter().map(message).collect()
 }
 
-/// Sets the part of `frame` outside `inside` to zero.
+/// Sets the part of `halo` outside `inside` to zero.
 pub(crate) fn zero_outside(
     builder: &mut Builder<'_>,
     layer: &str,
     phase: Phase,
-    held: &Held,
-    frame: &Region,
+    held: &TensorBuffer,
+    halo: &Region,
     inside: &Region,
 ) {
-    for piece in frame.minus(inside) {
+    for piece in halo.minus(inside) {
         builder.fill(layer, phase, held.view(&piece), 0.0);
     }
 }
 
-/// Numbers the messages of an exchange per peer.
+/// Numbers the messages of an exchange by peer.
 #[derive(Default)]
 struct Parts(Vec<(Offset, u32)>);
 

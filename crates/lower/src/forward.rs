@@ -1,14 +1,14 @@
-//! From the samples to the loss.
+//! The forward pass.
 
 use crate::emit::Emit;
-use crate::exchange::{gather_frame, zero_outside};
+use crate::exchange::{gather_halo, zero_outside};
 use crate::network::{LayerId, Step, positions};
-use crate::redistribute::{Cargo, Destination};
+use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::schedule::Pass;
 use crate::storage::{contributors, transposed_window, window};
 use partita_graph::{Convolution, Loss, Op, Pool, PoolKind, TransposedConvolution};
-use partita_program::{Item, Kernel, Phase, Place, ProgramKind, Role, Taps, View};
+use partita_program::{Distribution, Item, Kernel, Phase, ProgramKind, Role, Taps, View};
 use partita_space::{AxisSet, Interval, Region, Window};
 
 pub(crate) fn taps(windows: &[Window; 3]) -> Taps {
@@ -32,7 +32,7 @@ pub(crate) fn pool_kind(kind: PoolKind) -> partita_program::PoolKind {
     }
 }
 
-/// Replaces D, H and W by what windows read of them, and C by other channels.
+/// The inputs that windows read for some outputs, with these channels.
 pub(crate) fn inputs_of(outputs: &Region, windows: &[Window; 3], channels: Interval) -> Region {
     let mut inputs = *outputs;
     for (dim, window) in windows.iter().enumerate() {
@@ -42,8 +42,7 @@ pub(crate) fn inputs_of(outputs: &Region, windows: &[Window; 3], channels: Inter
     inputs
 }
 
-/// Where the first input of `inputs` lies, counted from the first input that the first of `outputs`
-/// reads.
+/// Offset of the first of `inputs` from the first input that the first of `outputs` reads.
 pub(crate) fn shift(inputs: &Region, outputs: &Region, windows: &[Window; 3]) -> [i64; 3] {
     std::array::from_fn(|dim| {
         let window = &windows[dim];
@@ -69,51 +68,50 @@ impl Emit<'_> {
         }
     }
 
-    /// Gives a value to the ranks that want it elsewhere.
+    /// Sends a value to other stages.
     fn send_values(&mut self, id: LayerId) {
         for &reader in self.network.readers(id) {
             if self.network.reshards(reader) && !self.network.reshards_within_stage(reader) {
-                let (from, to) = (*self.place(id), *self.place(reader));
+                let (from, to) = (*self.distribution(id), *self.distribution(reader));
                 let resharding = Resharding::new(&self.builder.world, &from, &to);
                 let (number, value) = (self.resharding_number(reader, false), self.value(id));
                 let layer = self.layer(reader).name.clone();
-                let cargo = self.cargo(reader, &layer, self.pass, Role::Activation);
+                let moved = self.moved_tensor(reader, &layer, self.pass, Role::Activation);
                 let stage = self.layer(reader).stage;
                 let turn = self.turn_of_receiver(stage, reader, Pass::Forward);
                 let builder = &mut self.builder;
-                builder.send_in_turn(turn, cargo, number, &resharding, &value);
+                builder.send_in_turn(turn, moved, number, &resharding, &value);
             }
         }
     }
 
-    /// Brings a value to other ranks of the stage, from those who have it and to those who want it, of
-    /// which this rank may be one.
+    /// Reshards a value within a stage; this rank may be a sender, a receiver or both.
     fn reshard_value(&mut self, id: LayerId, is_here: bool) {
         let input = self.layer(id).inputs[0];
-        let (from, to) = (*self.place(input), *self.place(id));
+        let (from, to) = (*self.distribution(input), *self.distribution(id));
         let layer = self.layer(id).name.clone();
         if is_here {
             self.hold_value(id);
         }
-        let cargo = self.cargo(id, &layer, self.pass, Role::Activation);
+        let moved = self.moved_tensor(id, &layer, self.pass, Role::Activation);
         let resharding = Resharding::new(&self.builder.world, &from, &to);
         let number = self.resharding_number(id, self.pass == Phase::Backward);
         let source = self.values[self.storages.of[input.0]];
         let target = self.values[self.storages.of[id.0]].filter(|_| is_here);
         let ends = (source.as_ref(), target.as_ref());
-        self.builder.move_across(cargo, number, &resharding, ends);
+        self.builder.move_across(moved, number, &resharding, ends);
     }
 
-    /// What goes with a value or a gradient when it moves.
-    pub(crate) fn cargo<'n>(
+    /// Description of a moved value or gradient.
+    pub(crate) fn moved_tensor<'n>(
         &self,
         id: LayerId,
         layer: &'n str,
         phase: Phase,
         role: Role,
-    ) -> Cargo<'n> {
+    ) -> MovedTensor<'n> {
         let is_gradient = role == Role::ActivationGradient;
-        Cargo {
+        MovedTensor {
             layer,
             phase,
             role,
@@ -161,15 +159,15 @@ impl Emit<'_> {
                 self.elementwise(id, layer, |x, y| Kernel::LinearForward { x, w, bias, y });
             }
             Op::Dropout { rate } if training => {
-                let (place, low) = (*self.place(id), self.frame_below(id));
+                let (distribution, halo_low) = (*self.distribution(id), self.halo_below(id));
                 let operation = self.layer(id).origin.0 as u32;
                 self.elementwise(id, layer, |x, y| Kernel::Dropout {
                     x,
                     y,
                     rate,
                     operation,
-                    place,
-                    low,
+                    distribution,
+                    halo_low,
                     accumulate: false,
                 });
             }
@@ -198,36 +196,36 @@ impl Emit<'_> {
         }
     }
 
-    /// Memory for the value of a storage.
+    /// Allocates the value of a storage.
     fn hold_value(&mut self, id: LayerId) {
         let index = self.storages.of[id.0];
         let storage = &self.storages.all[index];
         let region = storage.value.held(&self.builder.coord);
         let name = self.layer(id).name.clone();
-        let (tensor, place) = (self.tensor(id, false), storage.value.place);
-        let held = self
-            .builder
-            .held(&name, Role::Activation, tensor, place, region);
+        let (tensor, distribution) = (self.tensor(id, false), storage.value.distribution);
+        let held =
+            self.builder
+                .tensor_buffer(&name, Role::Activation, tensor, distribution, region);
         self.builder.set_redundant(held, storage.inner);
         self.values[index] = Some(held);
     }
 
-    /// Brings in what readers need around the own part.
+    /// Fills the halo and padding of a value.
     pub(crate) fn complete_value(&mut self, id: LayerId) {
         let storage = self.storages.of(id);
         let Some(held) = self.values[self.storages.of[id.0]] else {
             return;
         };
         let layer = self.layer(id).name.clone();
-        if storage.zero_frame {
+        if storage.zero_padding {
             let inside = held
                 .region
-                .intersect(&Region::all(storage.value.place.shape));
+                .intersect(&Region::all(storage.value.distribution.shape));
             let (builder, pass) = (&mut self.builder, self.pass);
             zero_outside(builder, &layer, pass, &held, &held.region, &inside);
         }
         if !storage.inner {
-            gather_frame(&mut self.builder, &layer, self.pass, &held, &storage.value);
+            gather_halo(&mut self.builder, &layer, self.pass, &held, &storage.value);
         }
     }
 
@@ -248,7 +246,7 @@ impl Emit<'_> {
         }
     }
 
-    /// A kernel from a part of the first input to what is computed of the output.
+    /// A kernel from the first input to the output.
     pub(crate) fn elementwise(
         &mut self,
         id: LayerId,
@@ -261,7 +259,7 @@ impl Emit<'_> {
         }
     }
 
-    /// A copy of every input to its channels. Fusion lets most producers write there at once.
+    /// A copy of every input to its channels; copy elimination removes most of them.
     fn concat(&mut self, id: LayerId, layer: &str) {
         for index in 0..self.layer(id).inputs.len() {
             let source = self.read_value(id, index);
@@ -281,57 +279,57 @@ impl Emit<'_> {
         }
     }
 
-    /// How far what is computed begins before the own part.
-    pub(crate) fn frame_below(&self, id: LayerId) -> [usize; 5] {
+    /// Width of the computed halo below the owned region.
+    pub(crate) fn halo_below(&self, id: LayerId) -> [usize; 5] {
         let (owned, computed) = (self.owned(id), self.computed(id));
         std::array::from_fn(|dim| (owned.0[dim].start - computed.0[dim].start) as usize)
     }
 
-    /// The channels of an input in what is computed of that which joins it with others.
+    /// The channels of an input in the computed region of a concatenation.
     pub(crate) fn channels_of(&self, id: LayerId, input: usize) -> Region {
         let (before, from) = self.layer(id).inputs.split_at(input);
-        let channels = |id: &LayerId| self.place(*id).shape[4] as i64;
+        let channels = |id: &LayerId| self.distribution(*id).shape[4] as i64;
         let start: i64 = before.iter().map(channels).sum();
         let mut region = self.computed(id);
         region.0[4] = Interval::new(start, start + channels(&from[0]));
         region
     }
 
-    /// The bias of a layer. Of several ranks that add up shares of the channels, the first has it.
+    /// The bias of a layer; only the first rank of a partial sum adds it.
     fn bias(&self, id: LayerId, is_there: bool) -> Option<View> {
         let mut sum = self.layer(id).partial.iter();
         let adds = sum.all(|axis| self.builder.coord[axis.index()] == 0);
         (is_there && adds).then(|| self.parameter(id, 1))
     }
 
-    /// Groups of channels in the own share of a convolution.
+    /// Groups of channels of a convolution on this rank.
     pub(crate) fn groups(&self, id: LayerId, all: usize) -> usize {
         match all {
             1 => 1,
-            _ => all / self.builder.mesh.parts(self.place(id).axes[4]),
+            _ => all / self.builder.mesh.parts(self.distribution(id).axes[4]),
         }
     }
 
-    /// The value of the input in another distribution.
+    /// Redistributes or reshards a value.
     fn move_value(&mut self, id: LayerId, layer: &str) {
         let input = self.layer(id).inputs[0];
-        let cargo = self.cargo(id, layer, self.pass, Role::Activation);
+        let moved = self.moved_tensor(id, layer, self.pass, Role::Activation);
         if self.network.reshards(id) {
-            let (from, to) = (*self.place(input), *self.place(id));
+            let (from, to) = (*self.distribution(input), *self.distribution(id));
             let resharding = Resharding::new(&self.builder.world, &from, &to);
             let number = self.resharding_number(id, false);
             let (own, target) = (self.values[self.storages.of[input.0]], self.value(id));
             let builder = &mut self.builder;
-            return builder.receive_across(cargo, number, &resharding, own.as_ref(), &target);
+            return builder.receive_across(moved, number, &resharding, own.as_ref(), &target);
         }
-        let from = (*self.place(input), self.layer(input).partial);
+        let from = (*self.distribution(input), self.layer(input).partial);
         let (source, target) = (self.value(input), self.value(id));
         let to = Destination {
             held: target,
-            place: *self.place(id),
+            distribution: *self.distribution(id),
             accumulate: false,
         };
-        self.builder.redistribute(cargo, source, from, to);
+        self.builder.redistribute(moved, source, from, to);
     }
 
     fn convolution(&mut self, id: LayerId, layer: &str, convolution: &Convolution) {
@@ -354,7 +352,7 @@ impl Emit<'_> {
         }
     }
 
-    /// The data gradient of the convolution whose adjoint it is, with a bias.
+    /// Computed as the data gradient of the corresponding convolution, with a bias.
     fn transposed_convolution(
         &mut self,
         id: LayerId,
@@ -365,7 +363,7 @@ impl Emit<'_> {
         let (x, y) = (self.value(input), self.value(id));
         let w = self.parameter(id, 0);
         let bias = self.bias(id, convolution.bias);
-        let mut within = Region::all(self.place(input).shape);
+        let mut within = Region::all(self.distribution(input).shape);
         within.0[4] = self.owned(input).0[4];
         let all = self.contributors(&self.computed(id), convolution, &within);
         for outputs in self.pieces(id) {
@@ -384,7 +382,7 @@ impl Emit<'_> {
         }
     }
 
-    /// What a block of outputs reads of the inputs `within`, with all channels of these.
+    /// The inputs among `within` that contribute to a block of outputs of a transposed convolution.
     pub(crate) fn contributors(
         &self,
         outputs: &Region,
@@ -400,7 +398,7 @@ impl Emit<'_> {
         inputs
     }
 
-    /// What is computed of a convolution's outputs: the interior first, which waits for no message, then the
+    /// The computed outputs of a convolution: the interior, which overlaps with the halo exchange, and then the
     /// border; or all at once where the interior is less than half.
     fn pieces(&self, id: LayerId) -> Vec<Region> {
         let computed = self.computed(id);
@@ -425,7 +423,7 @@ impl Emit<'_> {
                 transposed_window(self.layer(id), dim),
             );
             if let (true, Some(window)) = (remote, slides.or(spreads)) {
-                let inside = Interval::all(geometry.place.shape[dim]);
+                let inside = Interval::all(geometry.distribution.shape[dim]);
                 let wraps = line.pieces.iter().any(|piece| piece.at != piece.from);
                 let read = |o: i64| {
                     let output = Interval::new(o, o + 1);
@@ -467,10 +465,10 @@ impl Emit<'_> {
         self.builder.kernel(layer, self.pass, kernel);
     }
 
-    /// What the computed outputs of a pooling read inside the image, and where that lies.
+    /// The inputs that the computed outputs of a pooling read, and their shift.
     pub(crate) fn pool_inputs(&self, id: LayerId, windows: &[Window; 3]) -> (Region, [i64; 3]) {
         let outputs = self.computed(id);
-        let shape = self.place(self.layer(id).inputs[0]).shape;
+        let shape = self.distribution(self.layer(id).inputs[0]).shape;
         let inputs = inputs_of(&outputs, windows, outputs.0[4]).intersect(&Region::all(shape));
         let shift = std::array::from_fn(|dim| {
             let window = &windows[dim];
@@ -481,13 +479,15 @@ impl Emit<'_> {
     }
 
     /// Elements per channel over all ranks.
-    pub(crate) fn count(place: &Place) -> u64 {
-        (0..4).map(|dim| place.shared(dim).len() as u64).product()
+    pub(crate) fn count(distribution: &Distribution) -> u64 {
+        (0..4)
+            .map(|dim| distribution.split_range(dim).len() as u64)
+            .product()
     }
 
     fn batch_norm(&mut self, id: LayerId, layer: &str, epsilon: f64, momentum: f64) {
-        let place = *self.place(id);
-        let count = Self::count(&place);
+        let distribution = *self.distribution(id);
+        let count = Self::count(&distribution);
         let known = self.sums.get(&id).copied();
         let sums = known.unwrap_or_else(|| self.moments(id, layer));
         let [gamma, beta, mean, variance] = std::array::from_fn(|i| self.parameter(id, i));
@@ -510,7 +510,7 @@ impl Emit<'_> {
         if known.is_some() {
             return;
         }
-        // Of several replicas the running statistics are those of all micro-batches in their order.
+        // With several replicas the running statistics are updated at the end of the step.
         let mean = self.layer(id).parameters[2];
         match self.plan.holders[mean.0].len() {
             1 => self.builder.kernel(layer, self.pass, running),
@@ -520,7 +520,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Sums of the values and of their squares, over all ranks that hold the micro-batch.
+    /// Sums of values and of squares over all ranks with the micro-batch.
     fn moments(&mut self, id: LayerId, layer: &str) -> View {
         let sums = self
             .builder
@@ -539,7 +539,7 @@ impl Emit<'_> {
                 },
             );
         }
-        self.allreduce(layer, self.pass, positions(self.place(id)), sums);
+        self.allreduce(layer, self.pass, positions(self.distribution(id)), sums);
         self.sums.insert(id, sums);
         sums
     }
@@ -557,14 +557,13 @@ impl Emit<'_> {
         });
     }
 
-    /// Lays the whole of the own samples out as features.
     fn flatten(&mut self, id: LayerId, layer: &str) {
         let source = self.owned_value(self.layer(id).inputs[0]);
         let target = self.owned_value(id);
         self.copy(layer, source, target);
     }
 
-    /// Adds the loss of the own part, and gives its gradient.
+    /// Loss of the owned part, and its gradient.
     fn loss(&mut self, id: LayerId, layer: &str, loss: Loss, weight: f64) {
         let input = self.layer(id).inputs[0];
         let x = self.owned_value(input);
@@ -575,10 +574,10 @@ impl Emit<'_> {
         } else {
             let training = self.request.kind == ProgramKind::Train;
             let dx = (training && self.storages.of(input).has_gradient).then(|| {
-                // The loss is the first to contribute, so it may overwrite whatever was set before.
+                // The loss is the first contribution, so it overwrites.
                 self.contribute(input, &self.owned(input)).0
             });
-            let shape = self.place(input).shape;
+            let shape = self.distribution(input).shape;
             let positions = shape[..4].iter().product::<usize>() as u64;
             let kernel = match loss {
                 Loss::MeanSquaredError => Kernel::MeanSquaredError {
@@ -604,10 +603,10 @@ impl Emit<'_> {
         self.add_up("loss", layer, value);
     }
 
-    /// Reports the sum of all losses over ranks, and in an evaluation also the metrics of the predictions.
+    /// Reports the loss summed over ranks, and in an evaluation the metrics.
     fn report_loss(&mut self, id: LayerId, layer: &str, loss: Loss) {
         let input = self.layer(id).inputs[0];
-        let axes = positions(self.place(input));
+        let axes = positions(self.distribution(input));
         self.report("loss", layer, axes);
         if self.request.kind != ProgramKind::Evaluate {
             return;
@@ -616,7 +615,9 @@ impl Emit<'_> {
             Loss::MeanSquaredError => ("errors", 2),
             Loss::SoftmaxCrossEntropy { .. } => ("counts", 3),
         };
-        let sums = self.builder.sums(name, rows, self.place(input).shape[4]);
+        let sums = self
+            .builder
+            .sums(name, rows, self.distribution(input).shape[4]);
         let x = self.owned_value(input);
         let target = self.staged(self.micro, Item::Target);
         if x.is_empty() {
@@ -640,7 +641,7 @@ impl Emit<'_> {
         self.report(name, layer, axes);
     }
 
-    /// What a step says, as vectors of rows and columns.
+    /// Outputs of a step: name, rows and columns.
     pub(crate) fn outputs_of(&self, channels: usize) -> Vec<(&'static str, usize, usize)> {
         let last = &self.network.layers[self.network.layers.len() - 1];
         let mut outputs = vec![("loss", 1, 1)];
@@ -653,7 +654,7 @@ impl Emit<'_> {
         outputs
     }
 
-    /// Adds what a loss or a micro-batch gave to what those before it gave.
+    /// Accumulates an output over losses and micro-batches.
     fn add_up(&mut self, name: &'static str, layer: &str, value: View) {
         let sum = *self.report.entry(name).or_insert(value);
         if sum != value {
@@ -666,7 +667,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Adds after the last micro-batch what the other ranks have.
+    /// Reduces an output over ranks after the last micro-batch.
     fn report(&mut self, name: &'static str, layer: &str, axes: AxisSet) {
         if self.is_whole() && self.micro + 1 == self.micro_batches {
             let sum = self.report[name];
@@ -676,10 +677,9 @@ impl Emit<'_> {
     }
 }
 
-/// The outputs, of those computed, that read nothing beyond what is owned, as one interval.
+/// The interval of computed outputs that read only owned inputs.
 ///
-/// What an output reads starts and ends no earlier than what the one before it reads, so both ends are found
-/// by bisection: an image may have any number of positions.
+/// Reads are monotonic in the outputs, so both ends are found by bisection.
 fn reading_within(
     owned: &Interval,
     computed: &Interval,
@@ -690,7 +690,7 @@ fn reading_within(
     Interval::new(start, first(&rest, |o| read(o).end > owned.end))
 }
 
-/// The first index at which something holds that holds at all behind it, too; the end if it never does.
+/// The first index at which a monotonic predicate holds; the end if it never does.
 fn first(indices: &Interval, holds: impl Fn(i64) -> bool) -> i64 {
     let (mut low, mut high) = (indices.start, indices.end.max(indices.start));
     while low < high {

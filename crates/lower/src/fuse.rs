@@ -1,9 +1,9 @@
-//! Fewer passes over memory.
+//! Kernel fusion.
 //!
-//! A kernel that only reads or changes what another has just computed becomes part of that one: bias,
-//! activations, additions, batch norm and its statistics on a convolution's output, the derivative of
-//! an activation on a gradient. Copies go where their source may stand in for the target, and all
-//! parameters move in one task. Which kernels can be one is the menu's answer.
+//! Bias, activations, additions, batch norm and its statistics are fused as epilogues of the preceding
+//! convolution, and derivatives of activations as epilogues of gradient kernels. Copies are removed where source
+//! and target can share memory, and all parameters are updated in one task. The menu decides which kernels can
+//! be fused.
 
 mod attach;
 mod copies;
@@ -14,7 +14,7 @@ use partita_program::{
 use partita_space::Mesh;
 use std::collections::BTreeSet;
 
-/// Fuses what the menu offers fused, and drops the buffers that nothing uses any more.
+/// Fuses the kernels that the menu offers fused, and drops unused buffers.
 ///
 /// `world` is the mesh of all ranks.
 pub(crate) fn fuse(body: &mut Body, menu: &dyn Menu, world: &Mesh) {
@@ -31,15 +31,15 @@ pub(crate) fn fuse(body: &mut Body, menu: &dyn Menu, world: &Mesh) {
     drop_unused(body);
 }
 
-/// The tasks of a body while they merge. A slot holds what is left of the task that stood there.
+/// The tasks of a body during fusion. A slot holds what is left of the task at this index.
 struct Fusion<'a> {
     body: &'a Body,
     slots: Vec<Vec<Task>>,
-    /// What the tasks of each slot touch, and how.
+    /// The accesses of each slot.
     accesses: Vec<Vec<(View, Access)>>,
-    /// For each buffer the slots that touch it.
+    /// For each buffer the slots that access it.
     users: Vec<BTreeSet<usize>>,
-    /// Those of them that write it.
+    /// For each buffer the slots that write it.
     writers: Vec<BTreeSet<usize>>,
     menu: &'a dyn Menu,
     world: Mesh,
@@ -64,7 +64,7 @@ impl<'a> Fusion<'a> {
         fusion
     }
 
-    /// Replaces what stands in a slot.
+    /// Replaces the tasks of a slot.
     fn put(&mut self, slot: usize, tasks: Vec<Task>) {
         for (view, _) in &self.accesses[slot] {
             self.users[view.buffer.0 as usize].remove(&slot);
@@ -80,7 +80,7 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    /// The kernel of a slot that holds just one.
+    /// The kernel of a slot with a single task.
     fn kernel(&self, slot: usize) -> Option<&Kernel> {
         match &self.slots[slot][..] {
             [task] => match &task.work {
@@ -95,11 +95,10 @@ impl<'a> Fusion<'a> {
         &self.users[buffer.0 as usize]
     }
 
-    /// Whether a kernel of a slot cannot run already right after an earlier slot: something between
-    /// touches what it writes, or writes what it touches.
+    /// Whether a task between conflicts with moving a kernel from a slot to right after an earlier one.
     fn conflicts(&self, kernel: &Kernel, earlier: usize, slot: usize) -> bool {
         kernel.accesses().iter().any(|(view, access)| {
-            // Readers are in the way of writers only.
+            // Readers conflict with writers only.
             let others = if access.writes() {
                 &self.users
             } else {
@@ -116,8 +115,7 @@ impl<'a> Fusion<'a> {
         })
     }
 
-    /// Kernels as one, if the menu has it, no operand of it is overwritten on the way, and none lies
-    /// in the gaps of what it writes.
+    /// The fused kernel, if the menu offers it and it overwrites none of its operands.
     fn offered(&self, parts: Vec<Kernel>) -> Option<Kernel> {
         let fused = Kernel::Fused { parts };
         let mut accesses = fused.accesses();
@@ -128,7 +126,7 @@ impl<'a> Fusion<'a> {
                 of_one[..i].iter().any(|(other, by)| {
                     let pitches = self.body.buffer(view.buffer).pitches();
                     (access.writes() || by.writes())
-                        && meet(other, view, &pitches)
+                        && ranges_overlap(other, view, &pitches)
                         && !(other == view
                             && !(access.writes() && by.writes())
                             && fused.is_elementwise())
@@ -146,7 +144,7 @@ impl<'a> Fusion<'a> {
         compute(self.slots[slot][0].origin.clone(), kernel)
     }
 
-    /// The gradient of a bias sums what the gradient of the weights reads anyway.
+    /// Fuses the gradient of a bias with that of the weights, which reads the same view.
     fn join_bias(&mut self, slot: usize) {
         let Some(kernel) = self.kernel(slot).cloned() else {
             return;
@@ -173,7 +171,7 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    /// All updates in one, where the last of them stands.
+    /// Fuses all updates into the last one.
     fn join_updates(&mut self) {
         let updates: Vec<usize> = (0..self.slots.len())
             .filter(|&slot| matches!(self.kernel(slot), Some(Kernel::Update { .. })))
@@ -200,9 +198,8 @@ impl<'a> Fusion<'a> {
     }
 }
 
-/// Whether the memory from the first to the last element of one view of a buffer and of another has
-/// elements in common.
-fn meet(view: &View, other: &View, pitches: &[usize; 5]) -> bool {
+/// Whether the address ranges of two views of a buffer overlap.
+fn ranges_overlap(view: &View, other: &View, pitches: &[usize; 5]) -> bool {
     let ends = |view: &View| {
         let at = |index: &dyn Fn(usize) -> usize| -> usize {
             (0..5).map(|dim| index(dim) * pitches[dim]).sum()
@@ -227,7 +224,7 @@ pub(crate) fn compute(origin: Origin, kernel: Kernel) -> Task {
     }
 }
 
-/// Drops transient buffers that no task touches, and numbers the rest anew.
+/// Drops transient buffers that no task accesses, and renumbers the others.
 fn drop_unused(body: &mut Body) {
     let mut used: Vec<bool> = body
         .buffers

@@ -1,30 +1,30 @@
-//! Where the parts of one storage lie along each dim, for every coordinate of the axis that splits it.
+//! Owned and held intervals of a tensor along each dim, for every coordinate, and the transfers between them.
 
-use partita_program::Place;
-use partita_space::{AxisList, Coord, Grid, Interval, Mesh, Region};
+use partita_program::Distribution;
+use partita_space::{AxisList, Coord, Interval, Mesh, Region, Submesh};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A run of indices that a coordinate holds, and where it comes from.
+/// An interval that a coordinate holds, and its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Piece {
     /// Coordinate of the owner.
     pub source: usize,
-    /// In the holder's frame; outside the extent where padding wraps.
+    /// At the holder; outside of the extent for periodic padding.
     pub at: Interval,
     /// The same elements at their owner.
     pub from: Interval,
 }
 
-/// One coordinate along one dim.
+/// Intervals of one coordinate along one dim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Line {
-    /// What it owns.
+    /// The owned interval.
     pub owned: Interval,
-    /// What it holds, its frame included; contains `owned.start` even where nothing is owned.
+    /// The held interval, with halo and padding; contains `owned.start` even where nothing is owned.
     pub held: Interval,
-    /// Everything held that exists, in ascending order; its own part among it.
+    /// All held elements inside of the tensor, ascending, the owned interval included.
     pub pieces: Vec<Piece>,
 }
 
@@ -34,13 +34,13 @@ impl Line {
     }
 }
 
-/// The lines of all coordinates along one dim, and by whom their parts are held.
+/// The lines of all coordinates along one dim, with an index of holders.
 #[derive(Debug)]
 pub(crate) struct Row {
     lines: Vec<Line>,
-    /// Of each coordinate where in `held_by` those begin that hold something of it.
+    /// For each coordinate the start of its entries in `held_by`.
     first: Vec<u32>,
-    /// Holder and number of the piece in its line, ascending.
+    /// Holder and index of the piece in its line, ascending.
     held_by: Vec<(u32, u32)>,
 }
 
@@ -67,12 +67,11 @@ impl Row {
         }
     }
 
-    /// All lines, by coordinate.
     pub fn lines(&self) -> &[Line] {
         &self.lines
     }
 
-    /// Every piece of what a coordinate owns with who holds it, the holders ascending.
+    /// Every piece that a coordinate owns, with its holder, ascending by holder.
     pub fn pieces_of(&self, source: usize) -> impl Iterator<Item = (usize, &Piece)> {
         let range = self.first[source] as usize..self.first[source + 1] as usize;
         self.held_by[range].iter().map(|&(holder, number)| {
@@ -82,77 +81,77 @@ impl Row {
     }
 }
 
-/// What a row follows from; many tensors have the same.
+/// Key of a row; many tensors share rows.
 #[derive(PartialEq, Eq, Hash)]
 struct RowKey {
-    on: Option<Grid>,
+    submesh: Option<Submesh>,
     axes: AxisList,
     shared: Interval,
     extent: usize,
     periodic: bool,
-    /// What each coordinate holds; empty where all hold what they own.
+    /// Held intervals; empty where all hold just what they own.
     held: Vec<Interval>,
 }
 
-/// What parts follow from: the ranks, the axes and what they share.
-type PartsKey = (Option<Grid>, AxisList, Interval);
+/// Key of parts: submesh, axes and the range that they split.
+type PartsKey = (Option<Submesh>, AxisList, Interval);
 
-/// What each part of a dim owns; a clone shares it.
+/// The owned interval of each part of a dim.
 pub(crate) type Parts = Arc<Vec<Interval>>;
 
-/// The rows of one world, and the parts in which its tensors lie, each kept once.
+/// Interned rows and parts of the tensors of a program.
 #[derive(Default)]
 pub(crate) struct Rows {
     rows: RefCell<HashMap<RowKey, Arc<Row>>>,
     parts: RefCell<HashMap<PartsKey, Parts>>,
 }
 
-/// The lines of all coordinates, per dim, of a tensor that is split by `place`.
+/// Rows of a tensor by dim.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
-    pub place: Place,
+    pub distribution: Distribution,
     mesh: Mesh,
     rows: [Arc<Row>; 5],
 }
 
-/// A movement between the frame of one rank and the owned region of another.
+/// A transfer between the halo of one rank and the owned region of another.
 #[derive(Clone, Debug)]
 pub(crate) struct Transfer {
     /// Coordinates of the other rank.
     pub peer: Coord,
-    /// In the holder's frame.
+    /// Region at the holder.
     pub at: Region,
-    /// At the owner.
+    /// The same elements at the owner.
     pub from: Region,
 }
 
 impl Geometry {
-    /// From what each coordinate of the tensor's mesh needs beyond what it owns; `needs(dim, coordinate)` may be empty.
+    /// `needs(dim, coordinate)` is the interval that a coordinate of the tensor's mesh reads; it may be empty.
     pub fn new(
-        place: Place,
+        distribution: Distribution,
         (world, rows): (&Mesh, &Rows),
         periodic: bool,
         needs: impl Fn(usize, usize) -> Interval,
     ) -> Self {
-        let mesh = &place.mesh(world);
+        let mesh = &distribution.mesh(world);
         let rows = std::array::from_fn(|dim| {
             let split = Shares {
                 mesh,
-                place: &place,
+                distribution: &distribution,
                 dim,
-                parts: rows.parts(&place, mesh, dim),
+                parts: rows.parts(&distribution, mesh, dim),
             };
             rows.row(&split, periodic, |i| needs(dim, i))
         });
         Self {
-            place,
+            distribution,
             mesh: *mesh,
             rows,
         }
     }
 
     fn index(&self, dim: usize, coord: &Coord) -> usize {
-        self.mesh.part_index(self.place.axes[dim], coord)
+        self.mesh.part_index(self.distribution.axes[dim], coord)
     }
 
     /// The lines of one rank.
@@ -160,17 +159,17 @@ impl Geometry {
         std::array::from_fn(|dim| &self.rows[dim].lines[self.index(dim, coord)])
     }
 
-    /// All lines of one dim; geometries with the same ones have the same row.
+    /// The row of a dim; geometries with equal rows share them.
     pub fn row(&self, dim: usize) -> &Arc<Row> {
         &self.rows[dim]
     }
 
-    /// What a rank holds.
+    /// The region that a rank holds.
     pub fn held(&self, coord: &Coord) -> Region {
         Region(self.lines_at(coord).map(|line| line.held))
     }
 
-    /// Everything that the rank at `coord` holds of others (or of itself, where padding wraps).
+    /// All transfers into the halo of the rank at `coord`, also from itself for periodic padding.
     pub fn incoming(&self, coord: &Coord) -> Vec<Transfer> {
         let lines = self.lines_at(coord);
         let mine: [usize; 5] = std::array::from_fn(|dim| self.index(dim, coord));
@@ -191,10 +190,10 @@ impl Geometry {
         transfers
     }
 
-    /// Everything that others hold of the rank at `coord`, peer by peer, in each peer's own order.
+    /// All transfers from the rank at `coord` into the halos of others, by peer, in each peer's order.
     pub fn outgoing(&self, coord: &Coord) -> Vec<Transfer> {
         let mine: [usize; 5] = std::array::from_fn(|dim| self.index(dim, coord));
-        // Per dim, the coordinates that hold something of mine.
+        // By dim, the coordinates that hold a part of what this rank owns.
         let peers: [Vec<usize>; 5] = std::array::from_fn(|dim| {
             let holders = self.rows[dim].pieces_of(mine[dim]);
             let mut peers: Vec<usize> = holders.map(|(holder, _)| holder).collect();
@@ -227,7 +226,7 @@ impl Geometry {
         for_product(candidates, |choice| {
             let mut peer = *coord;
             for dim in 0..5 {
-                let axes = self.place.axes[dim];
+                let axes = self.distribution.axes[dim];
                 self.mesh.go_to_part(axes, choice[dim].0, &mut peer);
             }
             visit(peer, choice.map(|(_, piece)| piece));
@@ -266,23 +265,23 @@ fn for_product<T: Copy>(lists: &[Vec<T>; 5], mut visit: impl FnMut(&[T; 5])) {
     }
 }
 
-/// How a dim is shared out.
+/// The split of a dim.
 struct Shares<'m> {
     mesh: &'m Mesh,
-    place: &'m Place,
+    distribution: &'m Distribution,
     dim: usize,
     parts: Parts,
 }
 
 impl Rows {
-    /// What each part of a dim of a tensor owns, on the mesh of the tensor.
-    pub fn parts(&self, place: &Place, mesh: &Mesh, dim: usize) -> Parts {
-        let axes = place.axes[dim];
+    /// The owned interval of each part of a dim, on the mesh of the tensor.
+    pub fn parts(&self, distribution: &Distribution, mesh: &Mesh, dim: usize) -> Parts {
+        let axes = distribution.axes[dim];
         let mut known = self.parts.borrow_mut();
-        let key = (place.on, axes, place.shared(dim));
+        let key = (distribution.submesh, axes, distribution.split_range(dim));
         let parts = known.entry(key).or_insert_with(|| {
             let parts = 0..mesh.parts(axes);
-            Arc::new(parts.map(|i| place.part(mesh, dim, i)).collect())
+            Arc::new(parts.map(|i| distribution.part(mesh, dim, i)).collect())
         });
         parts.clone()
     }
@@ -293,7 +292,7 @@ impl Rows {
         periodic: bool,
         need: impl Fn(usize) -> Interval,
     ) -> Arc<Row> {
-        let (place, dim) = (split.place, split.dim);
+        let (distribution, dim) = (split.distribution, split.dim);
         let mut is_plain = true;
         let all_held = split.parts.iter().enumerate().map(|(i, &owned)| {
             let need = need(i);
@@ -307,10 +306,10 @@ impl Rows {
         });
         let held: Vec<Interval> = all_held.collect();
         let key = RowKey {
-            on: place.on,
-            axes: place.axes[dim],
-            shared: place.shared(dim),
-            extent: place.shape[dim],
+            submesh: distribution.submesh,
+            axes: distribution.axes[dim],
+            shared: distribution.split_range(dim),
+            extent: distribution.shape[dim],
             periodic: periodic && !is_plain,
             held: if is_plain { Vec::new() } else { held },
         };
@@ -329,7 +328,7 @@ impl Rows {
 }
 
 fn line(split: &Shares<'_>, owned: Interval, held: Interval, periodic: bool) -> Line {
-    let all = split.place.shape[split.dim];
+    let all = split.distribution.shape[split.dim];
     let extent = all as i64;
     let mut pieces = Vec::new();
     if extent > 0 {
@@ -340,7 +339,10 @@ fn line(split: &Shares<'_>, owned: Interval, held: Interval, periodic: bool) -> 
         };
         for image in images {
             let inside = held.shift(-image * extent).intersect(&Interval::all(all));
-            for source in split.place.part_range(split.mesh, split.dim, &inside) {
+            for source in split
+                .distribution
+                .part_range(split.mesh, split.dim, &inside)
+            {
                 let from = inside.intersect(&split.parts[source]);
                 if from.is_empty() {
                     continue;
@@ -367,8 +369,8 @@ mod tests {
 
     fn ring(periodic: bool) -> (Geometry, Mesh) {
         let mesh = Mesh::new([1, 1, 1, 3, 1, 1, 1]);
-        let mut place = Place::replicated([1, 1, 1, 7, 2]);
-        place.axes[3] = AxisList::of([Axis::Width]);
+        let mut distribution = Distribution::replicated([1, 1, 1, 7, 2]);
+        distribution.axes[3] = AxisList::of([Axis::Width]);
         let split = Split {
             extent: 7,
             parts: 3,
@@ -378,7 +380,7 @@ mod tests {
             _ => Interval::default(),
         };
         (
-            Geometry::new(place, (&mesh, &Rows::default()), periodic, needs),
+            Geometry::new(distribution, (&mesh, &Rows::default()), periodic, needs),
             mesh,
         )
     }
@@ -423,7 +425,7 @@ mod tests {
         assert_eq!(peers, [1, 2]);
     }
 
-    /// A number for an element, the same wherever it is asked for.
+    /// A pseudo-random number of an element.
     fn draw(seed: u64, rank: usize, index: [i64; 5]) -> i64 {
         let mut z = seed
             .wrapping_add(rank as u64)
@@ -442,7 +444,7 @@ mod tests {
         for_product(&lists, |index| visit(*index));
     }
 
-    /// Sum of `x(from) * y(at)` over the elements of a movement.
+    /// Sum of `x(from) * y(at)` over the elements of a transfer.
     fn moved(
         from: &Region,
         at: &Region,
@@ -481,7 +483,7 @@ mod tests {
                 owned += moved(&transfer.from, &transfer.at, x(rank), y(peer));
             }
         }
-        assert_eq!(held, owned, "{:?} seed {seed}", geometry.place);
+        assert_eq!(held, owned, "{:?} seed {seed}", geometry.distribution);
         held != 0
     }
 
@@ -496,9 +498,9 @@ mod tests {
             let parts = [draw(1, 1, 2), draw(2, 1, 3), draw(3, 1, 4)];
             let mesh = Mesh::new([1, parts[0], parts[1], parts[2], 1, 1, 1]);
             let shape = [1, draw(4, 1, 5), draw(5, 2, 6), draw(6, 3, 9), 2];
-            let mut place = Place::replicated(shape);
+            let mut distribution = Distribution::replicated(shape);
             for (dim, axis) in [(1, Axis::Depth), (2, Axis::Height), (3, Axis::Width)] {
-                place.axes[dim] = (mesh.extent(axis) > 1).then_some(axis).into();
+                distribution.axes[dim] = (mesh.extent(axis) > 1).then_some(axis).into();
             }
             let periodic = seed % 3 == 0;
             let reach = |dim: usize| draw(10 + dim as u64, 0, if periodic { 1 } else { 4 }) as i64;
@@ -506,7 +508,7 @@ mod tests {
                 if dim == 0 || dim == 4 {
                     return Interval::default();
                 }
-                let parts = mesh.parts(place.axes[dim]);
+                let parts = mesh.parts(distribution.axes[dim]);
                 let own = Split {
                     extent: shape[dim],
                     parts,
@@ -515,7 +517,7 @@ mod tests {
                 Interval::new(own.start - reach(dim), own.end + reach(dim + 3))
             };
             telling += u32::from(check_adjoint(
-                &Geometry::new(place, (&mesh, &Rows::default()), periodic, needs),
+                &Geometry::new(distribution, (&mesh, &Rows::default()), periodic, needs),
                 &mesh,
                 seed,
             ));

@@ -1,10 +1,9 @@
-//! From a model and a strategy to the network that is lowered: how the dims of each tensor lie on the
-//! axes, and where a reader wants them otherwise.
+//! Chooses the distribution of each tensor of a model under a strategy, and inserts redistributions where a
+//! reader needs another one.
 //!
-//! Example: `filter=2` over two convolutions. The filters of the first are split, so its output is
-//! owned by channels; the weights of the second read all channels, so a change of distribution comes
-//! between. Forward it gathers; backward it adds what each rank's filters give, and each rank keeps
-//! the sum of its own channels.
+//! Example: `filter=2` over two convolutions. The filters of the first are split, so its output is split by
+//! channels; the second reads all channels, so a redistribution comes between: an allgather forward, and a
+//! reduce-scatter of the partial sums of the gradient backward.
 
 mod axis_assignment;
 mod check;
@@ -21,7 +20,7 @@ use crate::placement::Placement;
 use crate::strategy::LayerDim;
 use crate::{Shard, Strategy, StrategyError};
 use partita_graph::{Convolution, Graph, NodeId, Op, ParameterId, ParameterRole, Pool, readers};
-use partita_program::Place;
+use partita_program::Distribution;
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Window};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -29,10 +28,10 @@ use std::collections::{BTreeMap, HashMap};
 /// Axes of a tensor's dims (N, D, H, W, C).
 type Axes = [AxisList; 5];
 
-/// A node of the model, and how it lies.
-type Lying = (NodeId, Axes);
+/// A node of the model, and the axes of its dims.
+type NodeAxes = (NodeId, Axes);
 
-/// The network of a model under a strategy for mini-batches of so many samples.
+/// The distributed network of a model under a strategy.
 ///
 /// Errors: layers that the model lacks, dims that a layer cannot carry, splits finer than the dim, one
 /// parameter split in two ways.
@@ -51,8 +50,7 @@ pub(crate) fn lay_out(
     })
 }
 
-/// As [`lay_out`], without looking for the nearest strategy where layers share a parameter that they split
-/// differently.
+/// As [`lay_out`], but the error of a parameter that layers split differently has no nearest strategy.
 fn lay_out_once(
     graph: &Graph,
     strategy: &Strategy,
@@ -62,37 +60,45 @@ fn lay_out_once(
     let samples = batch.div_ceil(strategy.micro_batches(batch));
     let layout = Layout::of(graph, strategy, placement, (batch, samples))?;
     let shape = |id: usize| graph.parameters[id].shape;
-    let place = |(id, known): (usize, &Vec<(Place, NodeId)>)| {
+    let distribution = |(id, known): (usize, &Vec<(Distribution, NodeId)>)| {
         if known.is_empty() {
-            vec![Place::replicated(shape(id))]
+            vec![Distribution::replicated(shape(id))]
         } else {
-            known.iter().map(|(place, _)| *place).collect()
+            known
+                .iter()
+                .map(|(distribution, _)| *distribution)
+                .collect()
         }
     };
-    let places: Vec<Vec<Place>> = layout.parameters.iter().enumerate().map(place).collect();
-    // What outlives a step must not depend on how many samples it has, and one sample is not split over
-    // the ranks of branches.
+    let distributions: Vec<Vec<Distribution>> = layout
+        .parameters
+        .iter()
+        .enumerate()
+        .map(distribution)
+        .collect();
+    // The distribution of persistent state must not depend on the number of samples, and a single sample is
+    // not split over the ranks of branches.
     let has_branches = || {
         placement
-            .sites
+            .rank_sets
             .iter()
-            .any(|site| site.mesh.extent(Axis::Branch) > 1)
+            .any(|rank_set| rank_set.mesh.extent(Axis::Branch) > 1)
     };
     let shares = if strategy.shard != Shard::Off && has_branches() {
         let least = Layout::of(graph, strategy, placement, (batch, 1))?;
-        shares(graph, strategy, &least.layers, &places)
+        shares(graph, strategy, &least.layers, &distributions)
     } else {
-        shares(graph, strategy, &layout.layers, &places)
+        shares(graph, strategy, &layout.layers, &distributions)
     };
     Ok(Network::new(
         layout.layers,
-        places,
+        distributions,
         shares,
         layout.needs_gradient,
     ))
 }
 
-/// Whether the channels of a node are those of the sample.
+/// For each node, whether its channels are those of the sample.
 fn reads_input(graph: &Graph) -> Vec<bool> {
     let mut all: Vec<bool> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
@@ -106,36 +112,36 @@ struct Layout<'a> {
     graph: &'a Graph,
     strategy: &'a Strategy,
     placement: &'a Placement,
-    /// The site of the node at hand, and its mesh.
-    site: usize,
+    /// The rank set of the current node, and its mesh.
+    rank_set: usize,
     mesh: Mesh,
     batch: usize,
     /// Samples of a micro-batch.
     samples: usize,
     choices: Vec<[Option<AxisList>; 6]>,
     blocks: Vec<Option<usize>>,
-    /// Of each node of the model.
+    /// Halo groups by node of the model.
     groups: Vec<Option<usize>>,
     layers: Vec<Layer>,
-    /// Of each node of the model.
+    /// By node of the model.
     needs_gradient: Vec<bool>,
-    /// For each node of the model the layer that has its value.
+    /// For each node of the model the layer with its value.
     of: Vec<LayerId>,
     moves: BTreeMap<(LayerId, usize, Axes, AxisSet, bool), LayerId>,
-    /// Whether the channels of a node are those of the sample.
+    /// For each node, whether its channels are those of the sample.
     reads_input: Vec<bool>,
-    /// Who reads a node of the model, each once.
+    /// The readers of each node of the model, each once.
     readers: Vec<Vec<NodeId>>,
-    /// Places and who wanted them.
-    parameters: Vec<Vec<(Place, NodeId)>>,
-    /// Elements that move, of the movements that were looked at.
-    moved: RefCell<HashMap<(Mesh, Place, AxisSet, Place), f64>>,
-    /// Where gradients are handed on to, from layers of a site that lie so.
-    ways: RefCell<HashMap<(usize, NodeId, Axes), Option<Lying>>>,
+    /// Distributions of each parameter, with the node that chose them.
+    parameters: Vec<Vec<(Distribution, NodeId)>>,
+    /// Cache of [`Self::elements`].
+    moved: RefCell<HashMap<(Mesh, Distribution, AxisSet, Distribution), f64>>,
+    /// Cache of [`Self::end_of_linear_chain`].
+    chains: RefCell<HashMap<(usize, NodeId, Axes), Option<NodeAxes>>>,
 }
 
 impl<'a> Layout<'a> {
-    /// For mini-batches and micro-batches of so many samples.
+    /// `batch` and `samples` are the sizes of mini-batches and micro-batches.
     fn of(
         graph: &'a Graph,
         strategy: &'a Strategy,
@@ -146,8 +152,8 @@ impl<'a> Layout<'a> {
             graph,
             strategy,
             placement,
-            site: 0,
-            mesh: placement.sites[0].mesh,
+            rank_set: 0,
+            mesh: placement.rank_sets[0].mesh,
             batch,
             samples,
             choices: choices(graph, strategy)?,
@@ -161,7 +167,7 @@ impl<'a> Layout<'a> {
             readers: readers(graph.nodes.iter().map(|node| &node.inputs[..])),
             parameters: vec![Vec::new(); graph.parameters.len()],
             moved: RefCell::default(),
-            ways: RefCell::default(),
+            chains: RefCell::default(),
         };
         for index in 0..graph.nodes.len() {
             layout.add(NodeId(index))?;
@@ -172,27 +178,26 @@ impl<'a> Layout<'a> {
     fn add(&mut self, id: NodeId) -> Result<(), StrategyError> {
         let graph = self.graph;
         let node = graph.node(id);
-        self.site = self.placement.site_of[id.0];
-        self.mesh = self.placement.sites[self.site].mesh;
+        self.rank_set = self.placement.rank_set_of[id.0];
+        self.mesh = self.placement.rank_sets[self.rank_set].mesh;
         self.check_dims(id)?;
         let value = match node.op {
-            // It comes with the loss; nobody reads it.
+            // It is added with the loss and has no readers.
             Op::AuxiliaryLoss { .. } => self.of[node.inputs[0].0],
             Op::Loss(_) => self.losses(id)?,
             _ if node.op.has_weights() => self.weighted(id)?,
-            _ => self.follower(id, id)?,
+            _ => self.unweighted(id, id)?,
         };
         self.of.push(value);
         Ok(())
     }
 
-    /// The axes that the strategy specifies for a dim of a layer, without those of extent 1.
+    /// The axes that the strategy specifies for a dim of a layer, except those of extent 1.
     fn specified(&self, id: NodeId, dim: LayerDim) -> Option<AxisList> {
         self.choices[id.0][dim as usize].map(|axes| axes.within(self.mesh.split_axes()))
     }
 
-    /// The axes of a dim for which none are specified: samples also over the ranks of branches, if there
-    /// are enough of them.
+    /// The default axes of a dim; samples are also split over the ranks of branches if there are enough.
     fn default_axes(&self, dim: LayerDim) -> AxisList {
         let axes = AxisList::of([dim.axis()]).within(self.mesh.split_axes());
         if dim != LayerDim::N || self.mesh.extent(Axis::Branch) == 1 {
@@ -206,8 +211,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The axes that are not specified for any dim of a layer: one that is specified for a dim is taken
-    /// from the others.
+    /// The axes that are not specified for any dim of a layer; an axis specified for one dim is not used by
+    /// default for another.
     fn free(&self, id: NodeId) -> AxisSet {
         let specified = LayerDim::ALL
             .into_iter()
@@ -216,21 +221,20 @@ impl<'a> Layout<'a> {
         self.mesh.split_axes().minus(taken)
     }
 
-    /// The loss, and before it the auxiliary ones, which lie as it does since they read its target.
+    /// The loss, after the auxiliary losses, which have its distribution since they read its target.
     fn losses(&mut self, loss: NodeId) -> Result<LayerId, StrategyError> {
         for (index, node) in self.graph.nodes.iter().enumerate() {
             if let Op::AuxiliaryLoss { .. } = node.op {
-                self.follower(NodeId(index), loss)?;
+                self.unweighted(NodeId(index), loss)?;
             }
         }
-        self.follower(loss, loss)
+        self.unweighted(loss, loss)
     }
 
-    /// A layer whose output lies as its input does: pooling, normalization, sums and the like; or as
-    /// another one of its shape does.
-    fn follower(&mut self, id: NodeId, as_: NodeId) -> Result<LayerId, StrategyError> {
+    /// A layer without weights: its output has the distribution of its input, or that of layer `like`.
+    fn unweighted(&mut self, id: NodeId, like: NodeId) -> Result<LayerId, StrategyError> {
         let node = self.graph.node(id);
-        let (reads, axes) = match self.graph.node(as_).inputs.first() {
+        let (reads, axes) = match self.graph.node(like).inputs.first() {
             None => {
                 let axes = dims_of_tensor(|dim| {
                     if dim == LayerDim::C {
@@ -241,14 +245,14 @@ impl<'a> Layout<'a> {
                 });
                 (axes, axes)
             }
-            Some(input) => self.following(as_, self.known(as_, self.of[input.0])),
+            Some(input) => self.axes_of_unweighted(like, self.known(like, self.of[input.0])),
         };
         let mut all = axes.to_vec();
         all.push(AxisList::NONE);
         self.check_twice(id, &all)?;
         self.check_extent(id, "channels", node.shape.channels, axes[4])?;
         self.check_heads(id, axes[4])?;
-        let partial = self.passed_on(id, &reads, &axes);
+        let partial = self.kept_partial(id, &reads, &axes);
         let inputs: Vec<LayerId> = node
             .inputs
             .iter()
@@ -263,11 +267,11 @@ impl<'a> Layout<'a> {
         Ok(value)
     }
 
-    /// How an input of a layer lies; where it comes from other ranks, as tensors usually lie here.
+    /// The axes of an input of a layer; the default ones where it comes from another submesh.
     fn known(&self, id: NodeId, input: LayerId) -> Axes {
         let (node, x) = (self.graph.node(id), &self.layers[input.0]);
-        if x.place.on == self.placement.sites[self.site].grids[0] {
-            return x.place.axes;
+        if x.distribution.submesh == self.placement.rank_sets[self.rank_set].submeshes[0] {
+            return x.distribution.axes;
         }
         dims_of_tensor(|dim| {
             if dim != LayerDim::C && can_carry(node, dim) {
@@ -278,8 +282,8 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// How a layer without weights whose first input lies so reads its inputs, and how it lies.
-    fn following(&self, id: NodeId, known: Axes) -> (Axes, Axes) {
+    /// For a layer without weights, the axes of its inputs and of its output, given those of its first input.
+    fn axes_of_unweighted(&self, id: NodeId, known: Axes) -> (Axes, Axes) {
         let (node, free) = (self.graph.node(id), self.free(id));
         let axes = dims_of_tensor(|dim| {
             if can_carry(node, dim) {
@@ -296,43 +300,43 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Axes along which the gradient of a layer that lies so may stay a sum still due: its only reader
-    /// adds what its own filters give, what the layer does to it is linear, and its inputs change
-    /// owners anyway, where the sum then costs less than here.
-    fn passed_on(&self, id: NodeId, reads: &Axes, axes: &Axes) -> AxisSet {
+    /// Axes over which the gradient of a layer may stay a partial sum: its only reader has split filters, its
+    /// own gradient is linear, and its inputs are redistributed anyway, where the reduction costs less.
+    fn kept_partial(&self, id: NodeId, reads: &Axes, axes: &Axes) -> AxisSet {
         let inputs = self.graph.node(id).inputs.iter();
         let inputs: Vec<&Layer> = inputs.map(|of| &self.layers[self.of[of.0].0]).collect();
-        let due = self.due(id, axes);
-        let moves = |layer: &&Layer| layer.place.axes != *reads || layer.partial_gradient == due;
+        let partial = self.partial_axes(id, axes);
+        let moves =
+            |layer: &&Layer| layer.distribution.axes != *reads || layer.partial_gradient == partial;
         let mut of = self.graph.node(id).inputs.iter();
         let is_trained = of.any(|of| self.needs_gradient[of.0]);
         if inputs.iter().any(moves) && is_trained {
-            due
+            partial
         } else {
             AxisSet::NONE
         }
     }
 
-    /// Axes along which the only reader of a layer that lies so adds to its gradient.
-    fn due(&self, id: NodeId, axes: &Axes) -> AxisSet {
+    /// Axes over which the only reader of a layer makes its gradient a partial sum.
+    fn partial_axes(&self, id: NodeId, axes: &Axes) -> AxisSet {
         let (mut id, mut axes) = (id, *axes);
         loop {
-            let Some((last, lies)) = self.handed_on(id, axes) else {
+            let Some((last, axes_there)) = self.end_of_linear_chain(id, axes) else {
                 return AxisSet::NONE;
             };
             let reader = self.readers[last.0][0];
             let node = self.graph.node(reader);
             if !node.op.has_weights() {
-                let (reads, made) = self.following(reader, lies);
-                if node.inputs[0] != last || reads != lies {
+                let (reads, made) = self.axes_of_unweighted(reader, axes_there);
+                if node.inputs[0] != last || reads != axes_there {
                     return AxisSet::NONE;
                 }
                 (id, axes) = (reader, made);
                 continue;
             }
-            let (mut wanted, filters, channels) = self.weighted_axes(reader, lies);
+            let (mut wanted, filters, channels) = self.weighted_axes(reader, axes_there);
             wanted[4] = channels;
-            return if groups(&node.op) == 1 && wanted == lies {
+            return if groups(&node.op) == 1 && wanted == axes_there {
                 filters.set()
             } else {
                 AxisSet::NONE
@@ -340,42 +344,40 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The last of the layers that hand a gradient on from one to the other as it is, the only reader of
-    /// which has weights or is a flatten, and how it lies; none where the way ends otherwise. What such a
-    /// reader does may depend on layers that are still to come, the way to it does not, and is kept: every
-    /// layer of a long chain asks for it.
-    fn handed_on(&self, id: NodeId, axes: Axes) -> Option<Lying> {
+    /// The last layer of a chain of layers with linear gradients and single readers, whose reader has weights
+    /// or is a flatten, and its axes; none for other chains. Cached, since every layer of a chain needs it.
+    fn end_of_linear_chain(&self, id: NodeId, axes: Axes) -> Option<NodeAxes> {
         let (mut id, mut axes) = (id, axes);
-        let mut way = Vec::new();
+        let mut chain = Vec::new();
         let end = loop {
-            if let Some(&known) = self.ways.borrow().get(&(self.site, id, axes)) {
+            if let Some(&known) = self.chains.borrow().get(&(self.rank_set, id, axes)) {
                 break known;
             }
-            way.push((self.site, id, axes));
+            chain.push((self.rank_set, id, axes));
             let &[reader] = &self.readers[id.0][..] else {
                 break None;
             };
-            let is_here = self.placement.site_of[reader.0] == self.placement.site_of[id.0];
-            if !is_here || !hands_on(&self.graph.node(id).op) {
+            let is_here = self.placement.rank_set_of[reader.0] == self.placement.rank_set_of[id.0];
+            if !is_here || !has_linear_gradient(&self.graph.node(id).op) {
                 break None;
             }
             let node = self.graph.node(reader);
             if node.op.has_weights() || matches!(node.op, Op::Flatten) {
                 break Some((id, axes));
             }
-            let (reads, made) = self.following(reader, axes);
+            let (reads, made) = self.axes_of_unweighted(reader, axes);
             if node.inputs[0] != id || reads != axes {
                 break None;
             }
             (id, axes) = (reader, made);
         };
-        let mut ways = self.ways.borrow_mut();
-        ways.extend(way.into_iter().map(|from| (from, end)));
+        let mut chains = self.chains.borrow_mut();
+        chains.extend(chain.into_iter().map(|from| (from, end)));
         end
     }
 
-    /// A layer with weights (C, F): each rank reads its share of the channels and computes its share
-    /// of the filters.
+    /// A layer with weights (C, F): each rank reads its part of the channels and computes its part of the
+    /// filters.
     fn weighted(&mut self, id: NodeId) -> Result<LayerId, StrategyError> {
         let node = self.graph.node(id);
         let input = node.inputs[0];
@@ -386,7 +388,7 @@ impl<'a> Layout<'a> {
         self.check_twice(id, &all)?;
         let groups = groups(&node.op);
         if groups > 1 {
-            // By whole groups nothing has to move.
+            // A split by whole groups needs no communication.
             let shares = channels.then(filters);
             self.check_groups(id, groups, shares)?;
             axes[4] = shares;
@@ -415,7 +417,7 @@ impl<'a> Layout<'a> {
             return Ok(raw);
         }
         let scattered = filters.then(channels);
-        // Who reads whole channels would gather at once what was scattered.
+        // Readers of unsplit channels would gather at once what was scattered.
         let is_gathered = self.readers[id.0]
             .iter()
             .all(|&reader| !can_carry(self.graph.node(reader), LayerDim::C));
@@ -426,7 +428,8 @@ impl<'a> Layout<'a> {
         Ok(self.push_move(raw, name, axes, AxisSet::NONE))
     }
 
-    /// N, D, H and W of a layer with weights whose input lies so, its filters and its channels.
+    /// Axes of N, D, H and W, of the filters and of the channels of a layer with weights, given those of its
+    /// input.
     fn weighted_axes(&self, id: NodeId, known: Axes) -> (Axes, AxisList, AxisList) {
         let (node, free) = (self.graph.node(id), self.free(id));
         let specified_or_free =
@@ -442,7 +445,7 @@ impl<'a> Layout<'a> {
             both.map(|dim| specified_or_free(dim, self.default_axes(dim)));
         let is_narrow = matches!(node.op, Op::Embedding { .. });
         if !is_specified[1] && (is_narrow || self.reads_input[node.inputs[0].0]) {
-            // Samples are not stored by channels, and these may be few.
+            // Samples are not split by channels, which may be few.
             filters = filters.then(channels);
             channels = AxisList::NONE;
         } else if is_specified == [false; 2] {
@@ -457,9 +460,9 @@ impl<'a> Layout<'a> {
         (axes, filters, channels)
     }
 
-    /// Whether a layer reads around its own part what another group computes for itself: it gets a copy
-    /// with a frame of its own.
-    fn is_apart(&self, id: NodeId, x: LayerId) -> bool {
+    /// Whether a layer needs a copy with a halo of its own, since another halo group computes the halo of the
+    /// tensor redundantly.
+    fn needs_halo_copy(&self, id: NodeId, x: LayerId) -> bool {
         let (group, of) = (self.groups[id.0], &self.layers[x.0]);
         let windows = self.graph.node(id).op.window();
         let slides = windows.is_some_and(|windows| *windows != [Window::ONE; 3]);
@@ -470,7 +473,7 @@ impl<'a> Layout<'a> {
         of.group.is_some() && of.group != group && (slides || group.is_some()) && is_read_inside()
     }
 
-    /// The tensor as a reader wants it.
+    /// The layer with the distribution that a reader needs.
     fn input(&mut self, id: NodeId, x: LayerId, axes: Axes, partial_gradient: AxisSet) -> LayerId {
         let partial_gradient = if self.needs_gradient[self.layers[x.0].origin.0] {
             partial_gradient
@@ -478,15 +481,15 @@ impl<'a> Layout<'a> {
             AxisSet::NONE
         };
         let known = &self.layers[x.0];
-        let on = self.placement.sites[self.site].grids[0];
-        let is_here = known.place.on == on
-            && known.place.axes == axes
+        let submesh = self.placement.rank_sets[self.rank_set].submeshes[0];
+        let is_here = known.distribution.submesh == submesh
+            && known.distribution.axes == axes
             && known.partial_gradient == partial_gradient;
-        let wraps = self.wraps_apart(id, x);
-        if is_here && !wraps && !self.is_apart(id, x) {
+        let wraps = self.needs_periodic_copy(id, x);
+        if is_here && !wraps && !self.needs_halo_copy(id, x) {
             return x;
         }
-        let key = (x, self.site, axes, partial_gradient, wraps);
+        let key = (x, self.rank_set, axes, partial_gradient, wraps);
         if let Some(&known) = self.moves.get(&key) {
             return known;
         }
@@ -496,12 +499,12 @@ impl<'a> Layout<'a> {
         moved
     }
 
-    /// Whether a layer reads a tensor with a periodic border that others read with another one: it gets
-    /// a copy, around which lies what it reads.
-    fn wraps_apart(&self, id: NodeId, x: LayerId) -> bool {
-        let border = |id: NodeId| border(&self.graph.node(id).op);
+    /// Whether a layer reads a tensor with periodic padding that others read with other padding: it gets a copy
+    /// with a halo of its own.
+    fn needs_periodic_copy(&self, id: NodeId, x: LayerId) -> bool {
+        let padding = |id: NodeId| padding(&self.graph.node(id).op);
         let mut readers = self.readers[self.layers[x.0].origin.0].iter();
-        border(id) == Border::Periodic && readers.any(|&other| border(other) == Border::Outside)
+        padding(id) == Padding::Periodic && readers.any(|&other| padding(other) == Padding::Other)
     }
 
     fn push_move(
@@ -513,10 +516,10 @@ impl<'a> Layout<'a> {
     ) -> LayerId {
         let origin = self.layers[of.0].origin;
         let id = self.push(origin, Step::Move, vec![of], axes, AxisSet::NONE);
-        let from = self.layers[of.0].place.on;
+        let from = self.layers[of.0].distribution.submesh;
         let layer = &mut self.layers[id.0];
-        if from != layer.place.on {
-            // What comes from other ranks comes once.
+        if from != layer.distribution.submesh {
+            // Reshardings are not recomputed.
             layer.block = None;
         }
         layer.name = name;
@@ -538,19 +541,19 @@ impl<'a> Layout<'a> {
             Step::Layer(_) => self.groups[origin.0],
             Step::Move => None,
         };
-        let mut place = Place::replicated(node.shape.batched(self.batch));
-        place.axes = axes;
-        let site = &self.placement.sites[self.site];
-        place.on = site.grids[0];
+        let mut distribution = Distribution::replicated(node.shape.batched(self.batch));
+        distribution.axes = axes;
+        let rank_set = &self.placement.rank_sets[self.rank_set];
+        distribution.submesh = rank_set.submeshes[0];
         self.layers.push(Layer {
-            site: self.site,
-            stage: site.stage,
+            rank_set: self.rank_set,
+            stage: rank_set.stage,
             name: node.name.clone(),
             step,
             inputs,
             parameters: node.parameters.clone(),
             origin,
-            place,
+            distribution,
             block: self.blocks[origin.0],
             partial,
             partial_gradient: AxisSet::NONE,
@@ -584,31 +587,32 @@ impl<'a> Layout<'a> {
         rows: AxisList,
         columns: AxisList,
     ) -> Result<(), StrategyError> {
-        let mut place = Place::replicated(self.graph.parameter(parameter).shape);
-        place.axes[3] = rows;
-        place.axes[4] = columns;
-        let [own, mirrored] = self.placement.sites[self.site].grids;
-        place.on = own;
+        let mut distribution = Distribution::replicated(self.graph.parameter(parameter).shape);
+        distribution.axes[3] = rows;
+        distribution.axes[4] = columns;
+        let [own, mirrored] = self.placement.rank_sets[self.rank_set].submeshes;
+        distribution.submesh = own;
         let has_replicas = self.strategy.schedule.replicas() > 1;
-        let is_mirrored =
-            |known: &Place| has_replicas && known.on == mirrored && known.axes != place.axes;
-        let places = &mut self.parameters[parameter.0];
-        // The second replica of one layer has the ranks of another one in the first.
-        let other = places.iter().find(|(known, _)| is_mirrored(known));
-        let same = || places.iter().find(|(known, _)| known.on == own);
+        let is_mirrored = |known: &Distribution| {
+            has_replicas && known.submesh == mirrored && known.axes != distribution.axes
+        };
+        let distributions = &mut self.parameters[parameter.0];
+        // The second replica of one layer may run on the ranks of another layer of the first.
+        let other = distributions.iter().find(|(known, _)| is_mirrored(known));
+        let same = || distributions.iter().find(|(known, _)| known.submesh == own);
         let Some(known) = other.or_else(same) else {
-            places.push((place, id));
+            distributions.push((distribution, id));
             return Ok(());
         };
-        if known.0 == place {
+        if known.0 == distribution {
             return Ok(());
         }
         let known = *known;
-        Err(self.shared(parameter, known, (place, id)))
+        Err(self.shared(parameter, known, (distribution, id)))
     }
 }
 
-/// Axes of the last two dims of the weights of a layer that reads these channels and gives these filters.
+/// Axes of the last two dims of the weights, given those of the channels and filters of the layer.
 fn rows_and_columns(op: &Op, channels: AxisList, filters: AxisList) -> [AxisList; 2] {
     match op {
         // A transposed convolution keeps the weights of the convolution whose adjoint it is.
@@ -622,26 +626,26 @@ fn dims_of_tensor(axes: impl Fn(LayerDim) -> AxisList) -> Axes {
     std::array::from_fn(|dim| axes(LayerDim::ALL[dim]))
 }
 
-/// What an operation reads beyond the image.
+/// Padding of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Border {
-    /// Nothing, or it does not matter what lies there.
-    Inside,
-    /// The other end of the image.
+enum Padding {
+    /// None, or its values do not matter.
+    Irrelevant,
+    /// Periodic.
     Periodic,
-    /// Something else, as zeros.
-    Outside,
+    /// Any other, as zeros.
+    Other,
 }
 
-fn border(op: &Op) -> Border {
+fn padding(op: &Op) -> Padding {
     match op {
-        Op::Convolution(convolution) if convolution.periodic => Border::Periodic,
+        Op::Convolution(convolution) if convolution.periodic => Padding::Periodic,
         Op::Convolution(Convolution { window, .. }) | Op::Pool(Pool { window, .. }) => {
             let pads = |window: &Window| window.pad_low > 0 || window.pad_high > 0;
             if window.iter().any(pads) {
-                Border::Outside
+                Padding::Other
             } else {
-                Border::Inside
+                Padding::Irrelevant
             }
         }
         Op::Input
@@ -660,12 +664,12 @@ fn border(op: &Op) -> Border {
         | Op::Activation(_)
         | Op::Attention { .. }
         | Op::Loss(_)
-        | Op::AuxiliaryLoss { .. } => Border::Inside,
+        | Op::AuxiliaryLoss { .. } => Padding::Irrelevant,
     }
 }
 
 /// Whether the gradient of an input is linear in that of the output, whatever the values.
-fn hands_on(op: &Op) -> bool {
+fn has_linear_gradient(op: &Op) -> bool {
     match op {
         Op::Flatten
         | Op::Concat

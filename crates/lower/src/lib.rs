@@ -1,7 +1,7 @@
 //! Lowering: graph and strategy become an explicit program.
 //!
-//! Does: places tensors on the mesh, derives every movement from regions, orders tasks in lanes, plans
-//! the arena of each rank, and groups ranks into classes.
+//! Does: chooses the distribution of every tensor, derives all communication from regions, orders tasks in
+//! lanes, plans the memory of each rank, and groups ranks into classes.
 //! Knows: the model, the strategy, and what kernels a menu offers.
 //! Must not know: seconds, devices, threads, files; it never decides by a measured time.
 //!
@@ -11,7 +11,7 @@
 //! let strategy: Strategy = "data=2; stages=[depth=2|1]; micro=4".parse()?;
 //! assert_eq!(strategy.ranks(), 2 * (2 + 1));
 //!
-//! // What a model cannot carry is refused with its layer, its limit and the nearest valid choice.
+//! // An invalid split is an error with the layer, its limit and the nearest valid choice.
 //! let model = partita_graph::zoo::build("cosmoflow@32").unwrap();
 //! let refusal = "filter=8".parse::<Strategy>()?.check(&model, 8).unwrap_err();
 //! assert!(refusal.to_string().contains("filters of `fc3` of 4 into 8 parts"));
@@ -40,12 +40,12 @@ mod parameter_gradient;
 mod parameters;
 mod passes;
 mod placement;
-mod plan;
 mod recompute;
 mod redistribute;
 mod request;
 mod resharding;
 mod schedule;
+mod step_plan;
 mod storage;
 mod strategy;
 mod timeline;

@@ -1,12 +1,12 @@
-//! From what is asked for to the program of every rank.
+//! From a request to the program of every rank.
 
 use crate::arena;
 use crate::classes::{by_bodies, classes};
 use crate::emit::Emit;
 use crate::network_text::text_of;
 use crate::passes::LoweringPass;
-use crate::plan::{Plan, network};
 use crate::request::{LowerError, Request};
+use crate::step_plan::{StepPlan, network};
 use partita_program::{Body, Program, ProgramKind, Staging};
 use partita_space::Rank;
 
@@ -15,13 +15,13 @@ use partita_space::Rank;
 /// Errors: a strategy that does not fit the model or the mini-batch, a kernel that the menu lacks, sizes
 /// beyond [`partita_space::limits`].
 pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
-    let program = lower_until(request, LoweringPass::Stage)?;
+    let program = lower_until(request, LoweringPass::Staging)?;
     program.check_sizes().map_err(LowerError::Uncountable)?;
     Ok(program)
 }
 
-/// What stands after a pass: the network with its distributions after [`LoweringPass::LayOut`], and a
-/// program's text after the others. After the last it is the text of [`lower`].
+/// The text after a pass: of the distributed network after [`LoweringPass::LayOut`], of the program after the
+/// others. After the last pass it is the text of [`lower`].
 ///
 /// Errors: as [`lower`].
 pub fn lower_after(request: &Request<'_>, pass: LoweringPass) -> Result<String, LowerError> {
@@ -32,17 +32,17 @@ pub fn lower_after(request: &Request<'_>, pass: LoweringPass) -> Result<String, 
         | LoweringPass::Pack
         | LoweringPass::Select
         | LoweringPass::Arena
-        | LoweringPass::Stage => Ok(lower_until(request, pass)?.to_text()),
+        | LoweringPass::Staging => Ok(lower_until(request, pass)?.to_text()),
     }
 }
 
-/// What the passes up to one make.
+/// The program after the passes up to `last`.
 fn lower_until(request: &Request<'_>, last: LoweringPass) -> Result<Program, LowerError> {
-    let plan = Plan::new(request)?;
+    let plan = StepPlan::new(request)?;
     let lower_planned = |rank| lower_planned(request, &plan, rank, last);
     let is_like = request.batch.is_multiple_of(plan.networks.len());
     let (bodies, class_of) = if plan.placement.is_whole() && is_like {
-        // Micro-batches differ in nothing but their samples.
+        // Micro-batches differ only in their samples.
         let (network, storages) = &plan.networks[0];
         let (kind, shard) = (request.kind, request.strategy.shard);
         let (class_of, ranks) = classes(&plan.world, network, storages, shard, kind);
@@ -67,32 +67,31 @@ fn lower_until(request: &Request<'_>, last: LoweringPass) -> Result<Program, Low
     })
 }
 
-/// Lowers one rank alone, whatever its class. Where layers run on some ranks only, or micro-batches are of
-/// two sizes, numbers of exchanges and collectives have gaps, which [`lower`] closes.
+/// Lowers a single rank. Where layers run on some ranks only, or micro-batches have two sizes, message
+/// numbers have gaps, which [`lower`] closes.
 ///
 /// Errors: as [`lower`].
 pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError> {
-    let plan = Plan::new(request)?;
-    lower_planned(request, &plan, rank, LoweringPass::Stage)
+    let plan = StepPlan::new(request)?;
+    lower_planned(request, &plan, rank, LoweringPass::Staging)
 }
 
-/// Some ranks one after the other, each lowered as by [`lower_rank`] when it is asked for.
+/// Lowers some ranks lazily, each as by [`lower_rank`].
 ///
 /// Errors: as [`lower`].
 pub fn lower_ranks<'a>(
     request: &'a Request<'a>,
     ranks: &'a [Rank],
 ) -> Result<impl Iterator<Item = Result<Body, LowerError>> + use<'a>, LowerError> {
-    let plan = Plan::new(request)?;
+    let plan = StepPlan::new(request)?;
     Ok(ranks
         .iter()
-        .map(move |&rank| lower_planned(request, &plan, rank, LoweringPass::Stage)))
+        .map(move |&rank| lower_planned(request, &plan, rank, LoweringPass::Staging)))
 }
 
-/// Ranks of one class give equal bodies.
 fn lower_planned(
     request: &Request<'_>,
-    plan: &Plan,
+    plan: &StepPlan,
     rank: Rank,
     last: LoweringPass,
 ) -> Result<Body, LowerError> {
@@ -106,7 +105,7 @@ fn lower_planned(
     if last >= LoweringPass::Arena {
         arena::plan(&mut body)?;
     }
-    if last >= LoweringPass::Stage {
+    if last >= LoweringPass::Staging {
         body.staging = Staging::of(&body, &plan.world);
     }
     Ok(body)

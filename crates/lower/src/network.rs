@@ -1,13 +1,13 @@
-//! The network as it is lowered: the layers of the model with their distribution, and changes of
-//! distribution between them.
+//! The distributed network: the layers of the model with their distributions, and redistributions between
+//! them.
 
-use crate::placement::Site;
+use crate::placement::RankSet;
 use partita_graph::{Loss, NodeId, Op, ParameterId, needed_by_last, readers};
-use partita_program::Place;
-use partita_space::{AxisSet, Grid};
+use partita_program::Distribution;
+use partita_space::{AxisSet, Submesh};
 
-/// Index of a layer of the lowered network, and of the tensor that it makes. A node of the model has an
-/// id of its own, [`NodeId`]: changes of distribution, which the model lacks, stand between them.
+/// Index of a layer of the distributed network, and of its output. Nodes of the model have a [`NodeId`]:
+/// redistributions are layers here, but no nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LayerId(pub usize);
 
@@ -23,13 +23,12 @@ impl From<LayerId> for usize {
     }
 }
 
-/// What is done to make a tensor.
+/// How a tensor is made.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// An operation of the model.
     Layer(Op),
-    /// Another distribution of the input: its value along whatever axes, summed along those on which
-    /// it is partial.
+    /// Redistribution of the input, summed over the axes along which it is partial.
     Move,
 }
 
@@ -40,27 +39,27 @@ pub(crate) struct Layer {
     pub step: Step,
     pub inputs: Vec<LayerId>,
     pub parameters: Vec<ParameterId>,
-    /// The node of the model that it is, or whose value it is.
+    /// The node of the model with this value.
     pub origin: NodeId,
-    /// Who owns what of the value.
-    pub place: Place,
-    /// The ranks on which it lies, as a site of the placement.
-    pub site: usize,
+    /// Distribution of the value.
+    pub distribution: Distribution,
+    /// Index of its rank set in the placement.
+    pub rank_set: usize,
     /// The stage that it belongs to.
     pub stage: usize,
-    /// The block with which it is computed again for the backward pass.
+    /// The recomputation block that it belongs to.
     pub block: Option<usize>,
-    /// Axes along which the value is a sum still due.
+    /// Axes over which the value is a partial sum.
     pub partial: AxisSet,
-    /// Axes along which the gradient is a sum still due, since each rank adds only what its own share
-    /// of the readers' filters gives.
+    /// Axes over which the gradient is a partial sum, since each rank contributes only for its share of the
+    /// readers' filters.
     pub partial_gradient: AxisSet,
-    /// Layers of one group exchange halos only where tensors enter it.
+    /// Halo group: halos are exchanged only for tensors that enter it.
     pub group: Option<usize>,
 }
 
 impl Layer {
-    /// The operation of the model; a change of distribution has none.
+    /// The operation of the model; none for a redistribution.
     pub fn op(&self) -> Option<&Op> {
         match &self.step {
             Step::Layer(op) => Some(op),
@@ -74,26 +73,25 @@ impl Layer {
     }
 }
 
-/// All layers, each after its inputs, and where the parameters lie.
+/// All layers in topological order, and the distributions of the parameters.
 #[derive(Clone)]
 pub(crate) struct Network {
     pub layers: Vec<Layer>,
-    /// Of each parameter of the model, as layers use it: once for each site with ranks of its own, those
-    /// first that keep the state of the optimizer.
-    pub parameters: Vec<Vec<Place>>,
-    /// Of what is kept of it, in whatever of the training state is shared out.
-    pub shares: Vec<Vec<Place>>,
+    /// Distributions of each parameter as layers use it, one per submesh; the first keeps the optimizer state.
+    pub parameters: Vec<Vec<Distribution>>,
+    /// Distributions of the sharded training state of each parameter.
+    pub shares: Vec<Vec<Distribution>>,
     readers: Vec<Vec<LayerId>>,
-    /// Of each node of the model.
+    /// By node of the model.
     needs_gradient: Vec<bool>,
 }
 
 impl Network {
-    /// Whether training needs the gradient is known of the nodes of the model.
+    /// `needs_gradient` is by node of the model.
     pub fn new(
         layers: Vec<Layer>,
-        parameters: Vec<Vec<Place>>,
-        shares: Vec<Vec<Place>>,
+        parameters: Vec<Vec<Distribution>>,
+        shares: Vec<Vec<Distribution>>,
         needs_gradient: Vec<bool>,
     ) -> Self {
         let readers = readers(layers.iter().map(|layer| &layer.inputs[..]));
@@ -106,8 +104,7 @@ impl Network {
         }
     }
 
-    /// The same without what the loss does not depend on: auxiliary losses, and what only they read.
-    /// Parameters stay.
+    /// Without auxiliary losses, and layers that only they read. Parameters stay.
     pub fn without_auxiliary(self) -> Self {
         let is_needed = needed_by_last(self.layers.iter().map(|layer| &layer.inputs[..]));
         let mut ids = Vec::with_capacity(is_needed.len());
@@ -125,68 +122,70 @@ impl Network {
         Self::new(layers, self.parameters, self.shares, self.needs_gradient)
     }
 
-    /// The same for one micro-batch, given by its first sample and their number.
+    /// For one micro-batch, given by first sample and number of samples.
     pub fn of_micro_batch(&self, samples: (usize, usize)) -> Self {
         let mut part = self.clone();
         for layer in &mut part.layers {
-            layer.place.micro = Some(samples);
+            layer.distribution.micro = Some(samples);
         }
         part
     }
 
-    /// The same on the ranks of another replica.
-    pub fn of_replica(&self, sites: &[Site], replica: usize) -> Self {
-        let there = |on: Option<Grid>| {
-            let site = sites.iter().find(|site| site.grids[0] == on);
-            site.map_or(on, |site| site.grids[replica])
+    /// On the ranks of another replica.
+    pub fn of_replica(&self, rank_sets: &[RankSet], replica: usize) -> Self {
+        let there = |submesh: Option<Submesh>| {
+            let rank_set = rank_sets
+                .iter()
+                .find(|rank_set| rank_set.submeshes[0] == submesh);
+            rank_set.map_or(submesh, |rank_set| rank_set.submeshes[replica])
         };
         let mut other = self.clone();
         for layer in &mut other.layers {
-            layer.place.on = there(layer.place.on);
+            layer.distribution.submesh = there(layer.distribution.submesh);
         }
-        for places in other.parameters.iter_mut().chain(&mut other.shares) {
-            places
+        for distributions in other.parameters.iter_mut().chain(&mut other.shares) {
+            distributions
                 .iter_mut()
-                .for_each(|place| place.on = there(place.on));
+                .for_each(|distribution| distribution.submesh = there(distribution.submesh));
         }
         other
     }
 
-    /// Whether a layer brings a tensor to other ranks of the same stage.
+    /// Whether a layer reshards a tensor to other ranks of the same stage.
     pub fn reshards_within_stage(&self, id: LayerId) -> bool {
         let layer = self.layer(id);
         self.reshards(id) && self.layer(layer.inputs[0]).stage == layer.stage
     }
 
-    /// Whether a layer brings a tensor to the ranks of another site.
+    /// Whether a layer reshards a tensor to another submesh.
     pub fn reshards(&self, id: LayerId) -> bool {
         let layer = self.layer(id);
         let is_move = matches!(layer.step, Step::Move);
-        is_move && self.layer(layer.inputs[0]).place.on != layer.place.on
+        is_move && self.layer(layer.inputs[0]).distribution.submesh != layer.distribution.submesh
     }
 
     pub fn layer(&self, id: LayerId) -> &Layer {
         &self.layers[id.0]
     }
 
-    /// Who reads a tensor, each once.
+    /// The readers of a tensor, each once.
     pub fn readers(&self, id: LayerId) -> &[LayerId] {
         &self.readers[id.0]
     }
 
-    /// Whether the gradient of a tensor is needed for that of a parameter.
+    /// Whether the gradient of a parameter depends on that of the tensor.
     pub fn needs_gradient(&self, id: LayerId) -> bool {
         self.needs_gradient[self.layer(id).origin.0]
     }
 }
 
-/// Whether positions of the output are not those of the inputs, which each rank has whole.
+/// Whether the operation reads unsplit inputs, whose positions are not those of the output.
 pub(crate) fn reads_whole(op: &Op) -> bool {
     matches!(op, Op::Flatten | Op::Attention { .. })
 }
 
-/// Axes that split samples and positions; a sum over these is due along them.
-pub(crate) fn positions(place: &Place) -> AxisSet {
-    let sets = place.axes[..4].iter().map(|axes| axes.set());
+/// Axes that split samples and positions; a local sum over these is partial over the axes.
+pub(crate) fn positions(distribution: &Distribution) -> AxisSet {
+    let sets = distribution.axes[..4].iter().map(|axes| axes.set());
     sets.fold(AxisSet::NONE, AxisSet::union)
 }

@@ -1,11 +1,10 @@
-//! The network with its distributions as a text.
+//! Text of the distributed network.
 
 use crate::network::{Layer, Network, Step};
-use partita_program::Place;
+use partita_program::Distribution;
 use std::fmt::Write;
 
-/// A line for each layer: its name, what makes it from what, its shape with the axes that split each
-/// dim, and what else is known of it.
+/// A line for each layer: name, operation and inputs, shape with the axes that split each dim, properties.
 pub(crate) fn text_of(network: &Network) -> String {
     let mut text = String::new();
     for layer in &network.layers {
@@ -20,16 +19,16 @@ pub(crate) fn text_of(network: &Network) -> String {
             text,
             "{} = {made}: {}{}",
             layer.name,
-            distribution(&layer.place),
+            distribution(&layer.distribution),
             facts(layer)
         );
     }
     text
 }
 
-fn distribution(place: &Place) -> String {
-    let dims = ["N", "D", "H", "W", "C"].iter().zip(place.shape);
-    let dims = dims.zip(&place.axes).map(|((name, extent), axes)| {
+fn distribution(distribution: &Distribution) -> String {
+    let dims = ["N", "D", "H", "W", "C"].iter().zip(distribution.shape);
+    let dims = dims.zip(&distribution.axes).map(|((name, extent), axes)| {
         let axes = if axes.is_empty() {
             String::new()
         } else {
@@ -45,8 +44,8 @@ fn facts(layer: &Layer) -> String {
     let mut fact = |name: &str, value: String| {
         let _ = write!(facts, ", {name} {value}");
     };
-    if layer.place.on.is_some() {
-        fact("on site", layer.site.to_string());
+    if layer.distribution.submesh.is_some() {
+        fact("on rank set", layer.rank_set.to_string());
     }
     if layer.stage > 0 {
         fact("stage", layer.stage.to_string());

@@ -1,5 +1,5 @@
-//! What ranks compute around their own parts, so that the layers of a group need no halo but that of the
-//! tensors that enter it.
+//! Overlapped tiles: ranks compute halos redundantly, so that only tensors that enter a halo group are
+//! exchanged.
 //!
 //! Example: two convolutions of kernel 3 in a group: for its own outputs of the second, a rank computes
 //! the first one plane further, and reads the input two planes further.
@@ -10,13 +10,13 @@ use crate::storage::{contributors, is_periodic, transposed_window, window};
 use partita_space::Interval;
 use std::sync::Arc;
 
-/// What each coordinate computes of each tensor: what it owns, and of a tensor that is made and read
-/// inside of one group also what it reads for all that it computes.
+/// The part of each tensor that each coordinate computes: the owned part, and for a tensor inside of a halo
+/// group also all that the coordinate reads.
 pub(crate) struct Overlap<'n> {
     network: &'n Network,
-    /// Whether a tensor is made and read inside of one group.
+    /// Whether a tensor is inside of a halo group: made and read there.
     inner: Vec<bool>,
-    /// Of each tensor, along each dim, for each coordinate.
+    /// By tensor, dim and coordinate.
     parts: Vec<[Parts; 5]>,
 }
 
@@ -35,7 +35,7 @@ impl<'n> Overlap<'n> {
         overlap
     }
 
-    /// Takes in what the readers in the same group read, whose own parts are known.
+    /// Extends a tensor by what the readers in the same group read.
     fn widen(&mut self, id: LayerId) {
         let group = self.network.layer(id).group;
         let is_inside = |reader: &LayerId| self.network.layer(*reader).group == group;
@@ -56,14 +56,14 @@ impl<'n> Overlap<'n> {
                 let need = reads.fold(Interval::default(), |all, read| all.hull(&read));
                 if !need.is_empty() {
                     let part = &mut Arc::make_mut(&mut self.parts[id.0][dim])[i];
-                    // Where nothing is owned, its place still counts.
+                    // An empty owned part still has a position.
                     *part = Interval::new(part.start.min(need.start), part.end.max(need.end));
                 }
             }
         }
     }
 
-    /// Whether a tensor is made and read inside of one group.
+    /// Whether a tensor is inside of a halo group.
     pub fn is_inner(&self, id: LayerId) -> bool {
         self.inner[id.0]
     }
@@ -79,7 +79,7 @@ impl<'n> Overlap<'n> {
         let layer = self.network.layer(consumer);
         let outputs = || self.part(consumer, dim, coordinate);
         if layer.op().is_some_and(reads_whole) {
-            // What it computes lies otherwise than the positions.
+            // Its outputs have other positions than its inputs.
             Interval::default()
         } else if let Some(window) = window(layer, dim) {
             window.inputs_of(&outputs())
@@ -103,6 +103,6 @@ impl<'n> Overlap<'n> {
     }
 
     fn extent(&self, id: LayerId, dim: usize) -> Interval {
-        Interval::all(self.network.layer(id).place.shape[dim])
+        Interval::all(self.network.layer(id).distribution.shape[dim])
     }
 }

@@ -1,8 +1,7 @@
 //! Weights packed once per step.
 //!
-//! A convolution may want its weights in another order than that in which they are kept. One that is
-//! cut into pieces would pack them once per piece; where the menu says so, they are packed once before
-//! the first piece instead, and the pieces share the packed weights:
+//! A convolution kernel may need weights in another memory layout. A convolution cut into pieces would pack
+//! them once per piece; instead they are packed once before the first piece, where the menu says so:
 //!
 //! ```text
 //! convolution_forward x[interior] w           pack_weights        w -> p
@@ -17,7 +16,7 @@ use partita_program::{
 };
 use std::collections::HashMap;
 
-/// What decides how packed weights look: equal needs are met by the same packed weights.
+/// What determines packed weights; equal needs share them.
 #[derive(PartialEq)]
 struct Need {
     w: View,
@@ -28,7 +27,7 @@ struct Need {
     elements: usize,
 }
 
-/// Tasks with one need while the weights stay as they are.
+/// Tasks with the same need between two updates of the weights.
 struct Packing {
     need: Need,
     /// Ascending.
@@ -36,7 +35,7 @@ struct Packing {
 }
 
 impl Builder<'_> {
-    /// Packs weights for all tasks that need the same ones, where there are two or more.
+    /// Packs weights once where two or more tasks need them.
     ///
     /// Errors: a kernel that the menu lacks.
     pub fn pack(&mut self) -> Result<(), MenuError> {
@@ -77,7 +76,7 @@ impl Builder<'_> {
 
     fn packings(&self) -> Result<Vec<Packing>, MenuError> {
         let mut packings: Vec<Packing> = Vec::new();
-        // By the buffers of the weights, packings of weights that are still as they were.
+        // By buffer of the weights, packings of weights that have not changed since.
         let mut open: HashMap<BufferId, Vec<usize>> = HashMap::new();
         for (id, task) in self.body.tasks.iter().enumerate() {
             if let Some(need) = self.need(task)? {
@@ -139,7 +138,7 @@ impl Builder<'_> {
     }
 }
 
-/// Gives the convolution that comes first in a kernel packed weights.
+/// Replaces the weights of the convolution in a kernel by packed ones.
 fn take(kernel: &mut Kernel, packed: View) {
     let first = if let Kernel::Fused { parts } = kernel {
         &mut parts[0]

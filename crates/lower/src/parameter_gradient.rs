@@ -1,15 +1,15 @@
-//! Gradients of parameters while contributions to them arrive.
+//! Accumulation of gradients of parameters.
 
-use crate::body::Held;
+use crate::body::TensorBuffer;
 use crate::network::LayerId;
 use partita_graph::ParameterId;
 use partita_program::{Kernel, View};
-use partita_space::{AxisSet, Grid};
+use partita_space::{AxisSet, Submesh};
 
-/// A parameter on the ranks of one of its holders, with the axes along which uses of it are partial.
-pub(crate) type Key = (ParameterId, Option<Grid>, AxisSet);
+/// A parameter on one of its submeshes, with the axes over which the contributions are partial sums.
+pub(crate) type Key = (ParameterId, Option<Submesh>, AxisSet);
 
-/// A contribution to the gradient of a parameter that waits for its slot.
+/// A contribution to the gradient of a parameter that is deferred to a later slot.
 pub(crate) struct Deferred {
     pub key: Key,
     pub layer: LayerId,
@@ -17,17 +17,17 @@ pub(crate) struct Deferred {
     pub kernel: Option<Kernel>,
 }
 
-/// Gradient of a parameter from the uses that are partial along the same axes.
+/// Gradient of a parameter from contributions that are partial over the same axes.
 #[derive(Clone, Copy)]
 pub(crate) struct ParameterGradient {
-    pub held: Held,
+    pub held: TensorBuffer,
     pub written: bool,
-    /// Uses whose contribution is still to come before it is summed over ranks.
+    /// Contributions that are missing before it is reduced over ranks.
     pub open: usize,
-    /// Uses in a micro-batch.
+    /// Contributions per micro-batch.
     pub uses: usize,
-    /// Where the own share of the sum goes, and whether a micro-batch has been there before.
-    pub share: Option<(Held, bool)>,
+    /// Buffer of the own shard of the sum, and whether it has the sum of an earlier micro-batch.
+    pub share: Option<(TensorBuffer, bool)>,
 }
 
 impl ParameterGradient {
@@ -35,7 +35,7 @@ impl ParameterGradient {
         self.held.view(&self.held.region)
     }
 
-    /// The sum over ranks, once it is complete.
+    /// The view of the sum over ranks.
     pub fn sum(&self) -> View {
         let held = self.share.map_or(self.held, |(share, _)| share);
         held.view(&held.region)

@@ -1,29 +1,29 @@
-//! What is kept of parameters, and their gradients from the first contribution to the sum over ranks.
+//! Parameters, and the accumulation and reduction of their gradients.
 
 use crate::arena;
-use crate::body::{Held, NUMBERS};
+use crate::body::{NUMBERS, TensorBuffer};
 use crate::emit::Emit;
 use crate::network::{LayerId, Network, positions};
 use crate::parameter_gradient::{Deferred, Key, ParameterGradient};
 use crate::redistribute::Destination;
 use crate::strategy::Shard;
 use partita_graph::{Op, ParameterId, ParameterRole};
-use partita_program::{Kernel, Optimizer, Phase, Place, Role, View};
-use partita_space::{AxisSet, Grid};
+use partita_program::{Distribution, Kernel, Optimizer, Phase, Role, View};
+use partita_space::{AxisSet, Submesh};
 use std::collections::BTreeMap;
 
 impl Emit<'_> {
-    /// Memory for what outlives the step.
+    /// Allocates the persistent buffers.
     pub(crate) fn persistent(&mut self) {
         let moment_names: &[&str] = match self.request.optimizer {
             Optimizer::Sgd { momentum: 0.0, .. } => &[],
             Optimizer::Sgd { .. } => &["velocity"],
             Optimizer::Adam { .. } => &["first_moment", "second_moment"],
         };
-        let mut list: Vec<(Role, String, usize, Place)> = Vec::new();
+        let mut list: Vec<(Role, String, usize, Distribution)> = Vec::new();
         for (index, parameter) in self.graph.parameters.iter().enumerate() {
-            for (holder, place) in self.plan.holders[index].iter().enumerate() {
-                if !self.builder.is_in(place.on) {
+            for (holder, distribution) in self.plan.holders[index].iter().enumerate() {
+                if !self.builder.is_in(distribution.submesh) {
                     continue;
                 }
                 let name = match holder {
@@ -31,14 +31,14 @@ impl Emit<'_> {
                     _ => format!("{}@{holder}", parameter.name),
                 };
                 if !parameter.role.is_trained() {
-                    list.push((Role::State, name, index, *place));
+                    list.push((Role::State, name, index, *distribution));
                     continue;
                 }
-                list.push((Role::Parameter, name, index, *place));
-                // One holder moves it for all.
+                list.push((Role::Parameter, name, index, *distribution));
+                // One replica updates it for all.
                 for moment in moment_names.iter().filter(|_| holder == 0) {
                     let name = format!("{}.{moment}", parameter.name);
-                    list.push((Role::Optimizer, name, index, *place));
+                    list.push((Role::Optimizer, name, index, *distribution));
                 }
             }
         }
@@ -50,90 +50,92 @@ impl Emit<'_> {
                 Role::Optimizer => true,
                 _ => self.request.strategy.shard == Shard::Parameters,
             };
-            let place = if is_share {
+            let distribution = if is_share {
                 self.share_of(id, whole)
             } else {
                 whole
             };
-            let held = self.parameter_buffer(&name, role, id, place);
+            let held = self.parameter_buffer(&name, role, id, distribution);
             match role {
                 Role::Optimizer => self.moments[index].push(held.view(&held.region)),
                 _ => {
-                    self.parameters.insert((id, whole.on), held);
+                    self.parameters.insert((id, whole.submesh), held);
                 }
             }
         }
         self.stage_samples();
     }
 
-    /// Where a parameter lies with the layers that use it on some ranks.
-    pub(crate) fn whole_on(&self, id: ParameterId, on: Option<Grid>) -> Place {
-        let places = &self.plan.holders[id.0];
-        let place = places.iter().find(|place| place.on == on);
-        *place.expect("layers use parameters that lie with them")
+    /// Distribution of a parameter for the layers of a submesh.
+    pub(crate) fn whole_on(&self, id: ParameterId, submesh: Option<Submesh>) -> Distribution {
+        let distributions = &self.plan.holders[id.0];
+        let distribution = distributions
+            .iter()
+            .find(|distribution| distribution.submesh == submesh);
+        *distribution.expect("layers use parameters that lie with them")
     }
 
-    /// What is kept of a parameter that lies so, where its training state is shared out.
-    pub(crate) fn share_of(&self, id: ParameterId, whole: Place) -> Place {
+    /// Distribution of the shards of a parameter.
+    pub(crate) fn share_of(&self, id: ParameterId, whole: Distribution) -> Distribution {
         match &self.network.shares[id.0][..] {
-            [share] => Place {
-                on: whole.on,
+            [share] => Distribution {
+                submesh: whole.submesh,
                 ..*share
             },
             _ => whole,
         }
     }
 
-    /// What is kept and what is used of a parameter on the ranks at hand.
-    fn share_and_whole(&self, id: ParameterId) -> (Place, Place) {
-        let whole = self.whole_on(id, self.builder.on);
+    /// Distribution of the shards and of the whole of a parameter on the current submesh.
+    fn share_and_whole(&self, id: ParameterId) -> (Distribution, Distribution) {
+        let whole = self.whole_on(id, self.builder.submesh);
         (self.share_of(id, whole), whole)
     }
 
-    /// Whether a parameter lies with several groups of ranks.
-    pub(crate) fn is_held_apart(&self, id: ParameterId) -> bool {
+    /// Whether several submeshes have a parameter.
+    pub(crate) fn is_on_several_submeshes(&self, id: ParameterId) -> bool {
         self.plan.holders[id.0].len() > 1
     }
 
-    /// A buffer for what the rank has of a parameter, or of what goes with it.
+    /// A buffer for a parameter, or for its gradient or moments.
     pub(crate) fn parameter_buffer(
         &mut self,
         name: &str,
         role: Role,
         id: ParameterId,
-        place: Place,
-    ) -> Held {
-        let region = self.builder.owned(&place);
-        if self.is_whole() && self.share_of(id, place).split_axes().is_empty() {
+        distribution: Distribution,
+    ) -> TensorBuffer {
+        let region = self.builder.owned(&distribution);
+        if self.is_whole() && self.share_of(id, distribution).split_axes().is_empty() {
             let dtype = self.builder.dtype;
-            let id = self.builder.buffer(name, role, dtype, place.shape);
-            return Held { id, region };
+            let id = self.builder.buffer(name, role, dtype, distribution.shape);
+            return TensorBuffer { id, region };
         }
         let tensor = self.parameter_tensor(id, role);
-        self.builder.held(name, role, tensor, place, region)
+        self.builder
+            .tensor_buffer(name, role, tensor, distribution, region)
     }
 
-    /// Parameters have the same numbers in a step of training and in an evaluation, which has fewer
-    /// tensors.
+    /// Tensor number of a parameter; the same in training and evaluation, which has fewer tensors.
     pub(crate) fn parameter_tensor(&self, id: ParameterId, role: Role) -> u32 {
         2 * id.0 as u32 + u32::from(role == Role::Gradient)
     }
 
-    /// A tensor or its gradient; numbers come after those of parameters.
+    /// Tensor number of a value or its gradient; after those of parameters.
     pub(crate) fn tensor(&self, id: LayerId, is_gradient: bool) -> u32 {
         let parameters = self.graph.parameters.len() as u32;
         2 * (parameters + self.storages.of(id).tensor) + u32::from(is_gradient)
     }
 
-    /// A parameter of a layer as the layer's kernels take it.
+    /// The view of a parameter for the kernels of a layer.
     pub(crate) fn parameter(&self, id: LayerId, index: usize) -> View {
         let parameter = self.layer(id).parameters[index];
-        let kept = || self.parameters[&(parameter, self.builder.on)];
+        let kept = || self.parameters[&(parameter, self.builder.submesh)];
         let held = self.gathered.get(&parameter).copied().unwrap_or_else(kept);
         held.view(&held.region)
     }
 
-    /// Gathers what the kernels of a layer take of parameters that are kept by shares.
+    /// Gathers the sharded parameters of a layer.
     pub(crate) fn gather_parameters(&mut self, id: LayerId, phase: Phase) {
         self.gathered.clear();
         for parameter in self.layer(id).parameters.clone() {
@@ -145,11 +147,11 @@ impl Emit<'_> {
             let held = self.parameter_buffer(&name, Role::Gathered, parameter, whole);
             let to = Destination {
                 held,
-                place: whole,
+                distribution: whole,
                 accumulate: false,
             };
             let from = (
-                self.parameters[&(parameter, whole.on)],
+                self.parameters[&(parameter, whole.submesh)],
                 share,
                 AxisSet::NONE,
             );
@@ -158,23 +160,25 @@ impl Emit<'_> {
         }
     }
 
-    /// Counts how often each parameter contributes, so that its reduction starts after the last.
+    /// Counts the contributions to each gradient, so that its reduction starts after the last.
     pub(crate) fn open_parameter_gradients(&mut self) {
         let mut total: BTreeMap<Key, usize> = BTreeMap::new();
         let plan = self.plan;
         for (network, _) in &plan.networks {
             let mut uses: BTreeMap<Key, usize> = BTreeMap::new();
             for layer in &network.layers {
-                if !self.builder.is_in(layer.place.on) {
+                if !self.builder.is_in(layer.distribution.submesh) {
                     continue;
                 }
                 let axes = match layer.op() {
                     Some(Op::BatchNorm { .. }) => AxisSet::NONE,
-                    _ => positions(&layer.place),
+                    _ => positions(&layer.distribution),
                 };
                 for &parameter in &layer.parameters {
                     if self.graph.parameter(parameter).role.is_trained() {
-                        *uses.entry((parameter, layer.place.on, axes)).or_default() += 1;
+                        *uses
+                            .entry((parameter, layer.distribution.submesh, axes))
+                            .or_default() += 1;
                     }
                 }
             }
@@ -201,14 +205,14 @@ impl Emit<'_> {
 
     fn open_gradient(
         &mut self,
-        (parameter, on, _): Key,
+        (parameter, submesh, _): Key,
         network: &Network,
         uses: usize,
     ) -> ParameterGradient {
         let name = format!("d.{}", self.graph.parameter(parameter).name);
         let whole = *network.parameters[parameter.0]
             .iter()
-            .find(|place| place.on == on)
+            .find(|distribution| distribution.submesh == submesh)
             .expect("layers use parameters that lie with them");
         let share = self.share_of(parameter, whole);
         let held = self.parameter_buffer(&name, Role::Gradient, parameter, whole);
@@ -226,7 +230,7 @@ impl Emit<'_> {
         }
     }
 
-    /// One contribution to the gradient of a parameter, now or in a slot of its own.
+    /// Adds a contribution to the gradient of a parameter, now or in a later slot.
     pub(crate) fn parameter_gradient(
         &mut self,
         parameter: ParameterId,
@@ -237,7 +241,7 @@ impl Emit<'_> {
         if !self.defers {
             return self.add_gradient(parameter, axes, layer, kernel);
         }
-        let key = (parameter, self.builder.on, axes);
+        let key = (parameter, self.builder.submesh, axes);
         let view = self.parameter_gradients[&key].view();
         self.deferred.push(Deferred {
             key,
@@ -247,19 +251,19 @@ impl Emit<'_> {
         });
     }
 
-    /// The contributions of the micro-batch at hand that waited, those of the last layers first.
+    /// Adds the deferred contributions of the current micro-batch, last layers first.
     pub(crate) fn deferred_gradients(&mut self) {
         let layers = self.network.layers.len();
         let number = self.take_numbers(layers + 1);
         let mut last = None;
         for one in std::mem::take(&mut self.deferred) {
-            let (parameter, on, axes) = one.key;
+            let (parameter, submesh, axes) = one.key;
             if last.replace(one.layer) != Some(one.layer) {
                 let at = (layers - one.layer.0) as u32;
                 self.builder.number_from(number + NUMBERS * at);
             }
             self.builder.turn = self.turn_of(self.slot, one.layer);
-            self.builder.enter(on);
+            self.builder.enter(submesh);
             self.add_gradient(parameter, axes, &one.name, |_, accumulate| {
                 let mut kernel = one.kernel?;
                 set_accumulate(&mut kernel, accumulate);
@@ -268,8 +272,8 @@ impl Emit<'_> {
         }
     }
 
-    /// One contribution to the gradient of a parameter; after the last, the sum over ranks, unless other
-    /// ranks hold it, too.
+    /// Adds a contribution to the gradient of a parameter; after the last, reduces it over ranks, unless several
+    /// submeshes have the parameter.
     pub(crate) fn add_gradient(
         &mut self,
         parameter: ParameterId,
@@ -277,13 +281,13 @@ impl Emit<'_> {
         layer: &str,
         kernel: impl FnOnce(View, bool) -> Option<Kernel>,
     ) {
-        let key = (parameter, self.builder.on, axes);
+        let key = (parameter, self.builder.submesh, axes);
         let mut state = self.parameter_gradients[&key];
         if let Some(kernel) = kernel(state.view(), state.written) {
             self.builder.kernel(layer, Phase::Backward, kernel);
             state.written = true;
         } else if self.graph.parameter(parameter).role == ParameterRole::Beta {
-            // Written together with gamma.
+            // Its kernel is that of gamma.
             state.written = true;
         }
         state.open -= 1;
@@ -291,7 +295,7 @@ impl Emit<'_> {
             if !state.written {
                 self.builder.fill(layer, Phase::Backward, state.view(), 0.0);
             }
-            if !self.is_held_apart(parameter) {
+            if !self.is_on_several_submeshes(parameter) {
                 self.sum_gradient(parameter, axes, &mut state);
             }
         }
@@ -304,36 +308,34 @@ impl Emit<'_> {
         axes: AxisSet,
         state: &mut ParameterGradient,
     ) {
-        let (share_place, whole) = self.share_and_whole(parameter);
+        let (share_distribution, whole) = self.share_and_whole(parameter);
         let Some((share, has_sum)) = &mut state.share else {
             let name = self.graph.parameter(parameter).name.clone();
             return self.allreduce(&name, Phase::Reduce, axes, state.view());
         };
         let to = Destination {
             held: *share,
-            place: share_place,
+            distribution: share_distribution,
             accumulate: *has_sum,
         };
         let from = whole;
         *has_sum = true;
-        // The next micro-batch begins anew.
+        // The next micro-batch starts a new sum.
         state.open = state.uses;
         state.written = false;
         let (what, from) = ((parameter, Role::Gradient), (state.held, from, axes));
         self.move_parameter(what, Phase::Reduce, from, to);
     }
 
-    /// Both gradients of a norm, from uses that are partial along these axes, as they stand: where to
-    /// write, and whether to add.
-    ///
-    /// One kernel writes both, so where only one of them is shared the other is cleared first.
+    /// Views of the gradients of scale and shift of a normalization, and whether to accumulate. One kernel
+    /// writes both, so where only one of them has been written the other is cleared first.
     pub(crate) fn scale_and_shift(
         &mut self,
         ids: [ParameterId; 2],
         axes: AxisSet,
         layer: &str,
     ) -> ([View; 2], bool) {
-        let states = ids.map(|id| self.parameter_gradients[&(id, self.builder.on, axes)]);
+        let states = ids.map(|id| self.parameter_gradients[&(id, self.builder.submesh, axes)]);
         let accumulate = states.iter().any(|state| state.written);
         for state in states.iter().filter(|state| accumulate && !state.written) {
             self.builder.fill(layer, Phase::Backward, state.view(), 0.0);
@@ -342,7 +344,7 @@ impl Emit<'_> {
     }
 }
 
-/// Lets the gradient of a weight or a bias be added to what is there.
+/// Sets `accumulate` of the gradient of a weight or a bias.
 fn set_accumulate(kernel: &mut Kernel, adds: bool) {
     match kernel {
         Kernel::ConvolutionBackwardWeight { accumulate, .. }

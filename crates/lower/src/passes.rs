@@ -5,24 +5,23 @@ use std::str::FromStr;
 /// A pass from a model to the program of every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LoweringPass {
-    /// Every layer gets its distribution, and a step that moves the tensor stands wherever a reader
-    /// wants another one.
+    /// Chooses the distribution of every layer, and inserts redistributions where readers need another one.
     LayOut,
-    /// Every rank gets its buffers and tasks: kernels, messages, collectives, reads.
+    /// Emits the buffers and tasks of every rank: kernels, messages, collectives, loads.
     Emit,
-    /// Kernels that only read or change what another has computed become part of it.
+    /// Fuses elementwise kernels and reductions into the kernels before them.
     Fuse,
-    /// Weights that several kernels read in another order are packed once.
+    /// Packs weights once for several kernels.
     Pack,
-    /// Every kernel gets its algorithm and workspace from the menu.
+    /// Selects the implementation and workspace of every kernel from the menu.
     Select,
-    /// Every buffer gets its offset in the arena, and every task the tasks that it comes after.
+    /// Plans memory: offsets of buffers in the arena, and dependencies of tasks.
     Arena,
-    /// Every lane gets its pool: packets of messages and collectives, pieces of samples.
-    Stage,
+    /// Sizes the staging pools of the lanes.
+    Staging,
 }
 
-/// A word that names no pass.
+/// An unknown pass.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{asked}` is no pass of lowering; the passes are {}", names())]
 pub struct NoPass {
@@ -42,10 +41,10 @@ impl LoweringPass {
         Self::Pack,
         Self::Select,
         Self::Arena,
-        Self::Stage,
+        Self::Staging,
     ];
 
-    /// As written.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::LayOut => "lay-out",
@@ -54,7 +53,7 @@ impl LoweringPass {
             Self::Pack => "pack",
             Self::Select => "select",
             Self::Arena => "arena",
-            Self::Stage => "stage",
+            Self::Staging => "stage",
         }
     }
 }

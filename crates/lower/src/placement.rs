@@ -1,85 +1,85 @@
-//! Where each layer of the model runs: in which stage, and on which ranks.
+//! Placement: the stage and the ranks of each layer of the model.
 
 use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, LayerCount, count};
-use partita_space::{Axis, Grid, Mesh, nearest};
+use partita_space::{Axis, Mesh, Submesh, nearest};
 use std::ops::Range;
 
-/// Ranks on which layers run, as each replica of the model has them.
+/// Ranks that run some layers, for each replica of the model.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Site {
+pub(crate) struct RankSet {
     /// The stage that they belong to.
     pub stage: usize,
-    /// The mesh over which they are shared out.
+    /// The mesh over which the layers are split.
     pub mesh: Mesh,
-    /// Which ranks these are, for each replica; none where it is the mesh of all.
-    pub grids: [Option<Grid>; 2],
+    /// The submesh of each replica; none for the mesh of all ranks.
+    pub submeshes: [Option<Submesh>; 2],
 }
 
-/// The sites of all layers.
+/// The rank sets of all layers.
 #[derive(Clone, Debug)]
 pub(crate) struct Placement {
-    pub sites: Vec<Site>,
-    /// The site of each node of the model.
-    pub site_of: Vec<usize>,
+    pub rank_sets: Vec<RankSet>,
+    /// Index of the rank set of each node of the model.
+    pub rank_set_of: Vec<usize>,
 }
 
 impl Placement {
     /// Whether all layers run on all ranks.
     pub fn is_whole(&self) -> bool {
-        self.sites.len() == 1 && self.sites[0].grids[0].is_none()
+        self.rank_sets.len() == 1 && self.rank_sets[0].submeshes[0].is_none()
     }
 
-    /// The sites of stages, whose branches run on all ranks of the stage.
+    /// The rank sets of stages, without branches.
     ///
     /// Errors: stages that the model cannot give.
     pub fn of_stages(graph: &Graph, strategy: &Strategy) -> Result<Self, StrategyError> {
         let nodes = graph.nodes.len();
         if strategy.stages.is_empty() {
-            let site = Site {
+            let rank_set = RankSet {
                 stage: 0,
                 mesh: strategy.mesh(),
-                grids: [None; 2],
+                submeshes: [None; 2],
             };
             return Ok(Self {
-                sites: vec![site],
-                site_of: vec![0; nodes],
+                rank_sets: vec![rank_set],
+                rank_set_of: vec![0; nodes],
             });
         }
-        let places = strategy.stages.len();
-        let stages = places * strategy.schedule.chunks();
+        let devices = strategy.stages.len();
+        let stages = devices * strategy.schedule.chunks();
         let ranges = ranges(graph, strategy, stages)?;
-        let mut site_of = vec![0; nodes];
+        let mut rank_set_of = vec![0; nodes];
         for (stage, range) in ranges.into_iter().enumerate() {
-            site_of[range].fill(stage);
+            rank_set_of[range].fill(stage);
         }
         Ok(Self {
-            sites: (0..stages).map(|stage| site(strategy, stage)).collect(),
-            site_of,
+            rank_sets: (0..stages).map(|stage| rank_set(strategy, stage)).collect(),
+            rank_set_of,
         })
     }
 }
 
-/// Where a stage stands: the ranks of stage after stage, and of the second replica in reverse order; the
-/// whole again for every part of the mini-batch.
-fn site(strategy: &Strategy, stage: usize) -> Site {
-    let ranks = |place: usize| Mesh::new(strategy.stages[place].extents).ranks();
-    let places = strategy.stages.len();
+/// The ranks of a stage: stages have consecutive ranks, those of the second replica in reverse order, and
+/// all are repeated for every part of the mini-batch.
+fn rank_set(strategy: &Strategy, stage: usize) -> RankSet {
+    let ranks = |device: usize| Mesh::new(strategy.stages[device].extents).ranks();
+    let devices = strategy.stages.len();
     let (all, copies) = (strategy.ranks_of_stages(), strategy.extent(Axis::Data));
-    let place = stage % places;
-    let mesh = Mesh::new(strategy.stages[place].extents);
-    let first: usize = (0..place).map(ranks).sum();
-    let grid = |first| Some(Grid::repeated(&mesh, first, copies, all));
-    let mut extents = strategy.stages[place].extents;
+    let device = stage % devices;
+    let mesh = Mesh::new(strategy.stages[device].extents);
+    let first: usize = (0..device).map(ranks).sum();
+    let submesh = |first| Some(Submesh::repeated(&mesh, first, copies, all));
+    let mut extents = strategy.stages[device].extents;
     extents[Axis::Data.index()] *= copies;
-    Site {
+    RankSet {
         stage,
         mesh: Mesh::new(extents),
-        grids: [grid(first), grid(all - first - mesh.ranks())],
+        submeshes: [submesh(first), submesh(all - first - mesh.ranks())],
     }
 }
 
-/// That the model has a layer for each stage.
+/// Checks that the model has a layer for each stage.
 pub(crate) fn check_stage_count(graph: &Graph, strategy: &Strategy) -> Result<(), StrategyError> {
     if strategy.stage_count() < graph.nodes.len() {
         Ok(())
@@ -99,18 +99,18 @@ fn too_many_stages(graph: &Graph, strategy: &Strategy) -> StrategyError {
     }
 }
 
-/// The words by which a model of so many layers has one for each stage.
+/// A valid choice of stages for a model with this number of layers.
 fn fewer_stages(strategy: &Strategy, layers: usize) -> String {
-    let (places, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
-    match layers / places.max(1) {
+    let (devices, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
+    match layers / devices.max(1) {
         0 => format!("{} stages", layers / chunks.min(layers).max(1)),
         1 if chunks > 1 => "schedule=1f1b".to_owned(),
         most if chunks > 1 => format!("schedule=interleaved*{most}"),
-        _ => format!("{} stages", layers.min(places)),
+        _ => format!("{} stages", layers.min(devices)),
     }
 }
 
-/// The nodes of each stage, by hand or as equal as they can be.
+/// The nodes of each stage: as specified, or balanced.
 fn ranges(
     graph: &Graph,
     strategy: &Strategy,
@@ -118,7 +118,7 @@ fn ranges(
 ) -> Result<Vec<Range<usize>>, StrategyError> {
     check_stage_count(graph, strategy)?;
     if strategy.has_layers() {
-        return by_hand(graph, strategy);
+        return specified_ranges(graph, strategy);
     }
     let ends: Vec<f64> = [0.0]
         .into_iter()
@@ -135,8 +135,7 @@ fn ranges(
     balanced(graph.nodes.len(), stages, &cost).ok_or_else(|| too_many_stages(graph, strategy))
 }
 
-/// About what each node costs. What a layer without weights costs is what it reads and writes; a hundred
-/// operations on a number take about as long as to bring it from memory and back.
+/// Approximate cost of each node in flops. Memory traffic of one element counts as 100 flops.
 pub(crate) fn weights(graph: &Graph) -> Vec<f64> {
     let rows = count(graph).layers;
     let weight = |row: &LayerCount| {
@@ -146,13 +145,13 @@ pub(crate) fn weights(graph: &Graph) -> Vec<f64> {
     rows.iter().map(weight).collect()
 }
 
-/// Cuts nodes in stages, each of one at least besides the input, so that the largest of what they cost
-/// is as small as it can be, and among such cuts the sum of the squares.
+/// Partitions nodes into stages of at least one node besides the input, minimizing the largest cost of a
+/// stage, and then the sum of squares.
 ///
 /// Dynamic programming over the last node of each stage.
 ///
-/// Shapes: ranges go without gap from 0 to `nodes`; `cost` is asked for those of each stage, and gives
-/// infinity for what cannot be. None where every cut has a stage that cannot be. Panics where `stages` is not between 1 and `nodes - 1`.
+/// Shapes: ranges cover 0 to `nodes` without gap; `cost` is of a stage and its range, infinite where that is
+/// infeasible. None where no partition is feasible. Panics where `stages` is not between 1 and `nodes - 1`.
 pub fn balanced(
     nodes: usize,
     stages: usize,
@@ -162,11 +161,11 @@ pub fn balanced(
         (1..nodes).contains(&stages),
         "{stages} stages of {nodes} nodes"
     );
-    // Of the first stages up to a node: the largest cost, the sum of squares, and where the last begins.
+    // By number of stages and end node: largest cost, sum of squares, start of the last stage.
     let mut best: Vec<Vec<(f64, f64, usize)>> = Vec::with_capacity(stages);
     for stage in 0..stages {
         let mut row = vec![(f64::INFINITY, f64::INFINITY, 0); nodes + 1];
-        // The input belongs to the first stage, and counts for nothing.
+        // The input belongs to the first stage, at no cost.
         for end in stage + 2..=nodes - (stages - 1 - stage) {
             let starts = match stage {
                 0 => 0..1,
@@ -208,17 +207,17 @@ pub fn balanced(
 }
 
 impl Strategy {
-    /// Stages of a replica, over all places.
+    /// Stages of a replica.
     pub fn stage_count(&self) -> usize {
         self.stages.len() * self.schedule.chunks()
     }
 
-    /// The same with the layers of each stage specified.
+    /// With the layers of each stage specified.
     ///
     /// Shapes: as many ranges as [`Strategy::stage_count`], without gap from 0 to all nodes.
     pub fn with_layers(&self, graph: &Graph, ranges: &[Range<usize>]) -> Self {
         let mut strategy = self.clone();
-        let (places, all) = (self.stages.len(), graph.nodes.len());
+        let (devices, all) = (self.stages.len(), graph.nodes.len());
         strategy
             .stages
             .iter_mut()
@@ -230,15 +229,14 @@ impl Strategy {
                 (start, end) if end == all && end - start > 1 => (name(start), String::new()),
                 (start, end) => (name(start), name(end - 1)),
             };
-            strategy.stages[stage % places].layers.push(layers);
+            strategy.stages[stage % devices].layers.push(layers);
         }
         strategy
     }
 
-    /// The same with the layers of each stage specified; where they are not, stages are made as equal in
-    /// arithmetic as they can be.
+    /// With the layers of each stage specified; where they are not, stages are balanced by flops.
     ///
-    /// Errors: stages that the model cannot give.
+    /// Errors: more stages than layers.
     pub fn resolved(&self, graph: &Graph) -> Result<Self, StrategyError> {
         if self.stages.is_empty() || self.has_layers() {
             return Ok(self.clone());
@@ -254,21 +252,24 @@ impl Strategy {
 }
 
 /// The nodes of each stage as the strategy specifies them.
-fn by_hand(graph: &Graph, strategy: &Strategy) -> Result<Vec<Range<usize>>, StrategyError> {
+fn specified_ranges(
+    graph: &Graph,
+    strategy: &Strategy,
+) -> Result<Vec<Range<usize>>, StrategyError> {
     let last = graph.nodes.len() - 1;
-    let (places, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
+    let (devices, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
     let more = strategy
         .stages
         .iter()
         .position(|choice| choice.layers.len() > chunks);
-    if let Some(place) = more {
+    if let Some(device) = more {
         let reason = format!(
             "has more than {chunks} range(s) of layers, one for each stage on its ranks (several, with `+` between them, are for schedule=interleaved*2)"
         );
-        return Err(stage_layers(graph, strategy, place, reason));
+        return Err(stage_layers(graph, strategy, device, reason));
     }
-    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(places * chunks);
-    for stage in 0..places * chunks {
+    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(devices * chunks);
+    for stage in 0..devices * chunks {
         let expected = ranges.last().map_or(0, |range| range.end);
         ranges.push(specified_range(graph, strategy, stage, expected)?);
     }
@@ -280,7 +281,7 @@ fn by_hand(graph: &Graph, strategy: &Strategy) -> Result<Vec<Range<usize>>, Stra
     Ok(ranges)
 }
 
-/// The nodes that the strategy specifies for a stage, whose first node has to be `expected`.
+/// The nodes that the strategy specifies for a stage, which must begin with node `expected`.
 fn specified_range(
     graph: &Graph,
     strategy: &Strategy,
@@ -300,8 +301,8 @@ fn specified_range(
     };
     let fail = |reason: String| Err(stage_layers(graph, strategy, stage, reason));
     let last = graph.nodes.len() - 1;
-    let (places, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
-    let Some((from, to)) = strategy.stages[stage % places].layers.get(stage / places) else {
+    let (devices, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
+    let Some((from, to)) = strategy.stages[stage % devices].layers.get(stage / devices) else {
         let hint = match chunks {
             1 => String::new(),
             _ => format!(
@@ -363,12 +364,12 @@ mod tests {
         let each: Vec<Range<usize>> = balanced(9, 8, &cost).unwrap();
         assert_eq!(each[0], 0..2);
         assert!(each[1..].iter().all(|range| range.len() == 1));
-        // A stage of two ranks takes twice as much.
+        // A stage of two ranks has half the cost.
         let wide = |stage: usize, range: Range<usize>| {
             range.len() as f64 / if stage == 0 { 2.0 } else { 1.0 }
         };
         assert_eq!(balanced(9, 2, &wide).unwrap(), [0..6, 6..9]);
-        // What cannot be is in no cut, though it would be the best one.
+        // Infeasible ranges are not used, though they would be best.
         let narrow = |stage: usize, range: Range<usize>| {
             if range.len() > 4 {
                 f64::INFINITY

@@ -1,9 +1,9 @@
-//! Blocks of layers whose values are dropped after the forward pass and computed again for the backward
-//! pass: those that it reads, and those from which these come.
+//! Activation checkpointing: activations of a block of layers are freed after the forward pass and recomputed
+//! for the backward pass, as far as it reads them.
 //!
-//! Example: a block of two convolutions, each behind a batch norm and an activation, and a sum that is
-//! read by the next block. The sum is kept, so what the last convolution gives it is not computed again:
-//! the gradient of a sum is handed on without its inputs.
+//! Example: a block of two convolutions, each with batch norm and activation, and a sum that the next block
+//! reads. The sum is kept, and the output of the last convolution is not recomputed, as the gradient of a sum
+//! does not depend on its inputs.
 
 use crate::emit::Emit;
 use crate::network::LayerId;
@@ -11,11 +11,11 @@ use partita_graph::Op;
 use partita_program::Phase;
 
 impl Emit<'_> {
-    /// What is needed again backward of layers that are computed again is forgotten after them.
-    pub(crate) fn forget(&mut self, layers: &[LayerId]) {
+    /// Frees the activations of recomputed layers after their forward pass.
+    pub(crate) fn free_activations(&mut self, layers: &[LayerId]) {
         for &id in layers {
             let storage = self.storages.of(id);
-            // Another stage of the same ranks reads what it reads forward, too.
+            // Another stage on the same ranks may read it in its forward pass.
             let block = |id: &LayerId| self.layer(*id).block.map(|of| (of, self.layer(*id).stage));
             let first = block(&storage.members[0]);
             let last = storage.members[storage.members.len() - 1];
@@ -26,9 +26,9 @@ impl Emit<'_> {
         }
     }
 
-    /// Computes again what is needed of what has been forgotten of a block. Moments of a batch norm are
-    /// known from the first time, and have entered the running statistics.
-    pub(crate) fn recall(&mut self, block: usize, layers: &[LayerId]) {
+    /// Recomputes the activations of a block that its backward pass needs. Statistics of batch norms are kept
+    /// from the forward pass, which has updated the running statistics.
+    pub(crate) fn recompute(&mut self, block: usize, layers: &[LayerId]) {
         let needed = self.needed(block, layers);
         self.pass = Phase::Backward;
         let of_block = |id: &&LayerId| self.network.layer(**id).block == Some(block);
@@ -47,12 +47,11 @@ impl Emit<'_> {
         self.pass = Phase::Forward;
     }
 
-    /// Storages of a block that have been forgotten and that the backward pass reads, or that others of
-    /// them are computed from.
+    /// Freed storages of a block that the backward pass reads, or that are inputs of their recomputation.
     fn needed(&self, block: usize, layers: &[LayerId]) -> Vec<bool> {
         let is_missing = |index: usize| {
             let first = self.layer(self.storages.all[index].members[0]);
-            let is_here = self.builder.is_in(first.place.on);
+            let is_here = self.builder.is_in(first.distribution.submesh);
             first.block == Some(block) && is_here && self.values[index].is_none()
         };
         let mut needed = vec![false; self.storages.all.len()];
@@ -75,7 +74,7 @@ impl Emit<'_> {
     }
 }
 
-/// What the backward pass of a layer reads of its values.
+/// Which activations the backward pass of a layer reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Backward {
     Input,

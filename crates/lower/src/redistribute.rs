@@ -1,81 +1,85 @@
-//! From one distribution of a tensor to another, by the regions that ranks own before and after.
+//! Redistribution of a tensor on one mesh, derived from the regions that ranks own before and after.
 //!
-//! Example: from C on `filter` to C on no axis, every rank of the group gets what the others own, an
-//! allgather; the way back is to keep a part, or, where each rank has a sum of its own, to add the
-//! sums of the group and keep a part, a reduce-scatter. From D on `depth` to C on `depth` each rank
-//! gives each other a part: an all-to-all. What is none of these is an exchange of messages.
+//! Example: from C split over `filter` to C unsplit is an allgather; its reverse is a local slice, or for
+//! partial sums a reduce-scatter. From D split over `depth` to C split over `depth` is an all-to-all. Other
+//! changes are point-to-point messages.
 
-use crate::body::{Builder, Held};
+use crate::body::{Builder, TensorBuffer};
 use partita_program::{
-    CollectiveKind, Exchange, Kernel, Phase, Place, Receive, Role, Send, View, Work,
+    CollectiveKind, Distribution, Exchange, Kernel, Phase, Receive, Role, Send, View, Work,
 };
 use partita_space::{AxisList, AxisSet, Coord, Interval, Mesh, Region};
 
-/// One movement on the way.
+/// One step of a redistribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// Sums over a group; each member keeps its part.
+pub(crate) enum Movement {
+    /// Sum over a group; each member keeps its part.
     ReduceScatter(AxisSet),
-    /// Sums over a group, for every member.
+    /// Sum over a group, for every member.
     AllReduce(AxisSet),
-    /// Each member gets the parts of all.
+    /// Each member receives the parts of all.
     AllGather(AxisSet),
-    /// Each member has what it needs.
+    /// Each rank keeps a part of what it has.
     Slice,
-    /// Each member gives a part to each other.
+    /// Each member sends a part to each other member.
     AllToAll(AxisSet),
-    /// Messages from the nearest owners, the group being those between which they go.
+    /// Point-to-point messages between the members of a group.
     Messages(AxisSet),
 }
 
-/// The movements from a place, where the value is a sum still due along `partial`, to another, each with
-/// the place after it. None where nothing has to be done.
-pub(crate) fn way(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> Vec<(Stage, Place)> {
-    let mut stages = Vec::new();
+/// The steps from a distribution, with a partial sum over `partial`, to another, each with the distribution
+/// after it. Empty where nothing has to be done.
+pub(crate) fn movements(
+    mesh: &Mesh,
+    from: &Distribution,
+    partial: AxisSet,
+    to: &Distribution,
+) -> Vec<(Movement, Distribution)> {
+    let mut movements = Vec::new();
     let mut now = *from;
-    let mut due = AxisSet::of(partial.iter().filter(|&axis| mesh.extent(axis) > 1));
+    let mut unreduced = AxisSet::of(partial.iter().filter(|&axis| mesh.extent(axis) > 1));
     let mut scattered = AxisSet::NONE;
     for dim in 0..5 {
-        let inner = to.axes[dim].after(now.axes[dim]).unwrap_or_default();
-        for axis in inner.iter().take_while(|&axis| due.has(axis)) {
+        let inner = to.axes[dim].strip_prefix(now.axes[dim]).unwrap_or_default();
+        for axis in inner.iter().take_while(|&axis| unreduced.has(axis)) {
             now.axes[dim] = now.axes[dim].inside(axis);
             scattered = scattered.union(AxisSet::of([axis]));
         }
-        // In another order than the target's a sum by parts and a move cost less than it does whole.
-        let other = to.axes[dim].within(due.minus(scattered)).iter();
+        // Even in another order than the target's, a reduce-scatter and a move cost less than an allreduce.
+        let other = to.axes[dim].within(unreduced.minus(scattered)).iter();
         for axis in other {
             now.axes[dim] = now.axes[dim].inside(axis);
             scattered = scattered.union(AxisSet::of([axis]));
         }
     }
-    due = due.minus(scattered);
+    unreduced = unreduced.minus(scattered);
     if !scattered.is_empty() {
-        stages.push((Stage::ReduceScatter(scattered), now));
+        movements.push((Movement::ReduceScatter(scattered), now));
     }
-    if !due.is_empty() {
-        stages.push((Stage::AllReduce(due), now));
+    if !unreduced.is_empty() {
+        movements.push((Movement::AllReduce(unreduced), now));
     }
     if now.axes != to.axes {
-        stages.push((change(&now, to), *to));
+        movements.push((change(&now, to), *to));
     }
-    stages
+    movements
 }
 
-/// Elements that a rank gets from others on the way, on average.
-pub(crate) fn moved(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> f64 {
-    let stages = way(mesh, from, partial, to);
-    if stages.is_empty() {
+/// Elements that a rank receives in a redistribution, on average.
+pub(crate) fn moved(mesh: &Mesh, from: &Distribution, partial: AxisSet, to: &Distribution) -> f64 {
+    let movements = movements(mesh, from, partial, to);
+    if movements.is_empty() {
         return 0.0;
     }
-    let split = |place: &Place| place.split_axes();
-    let all = stages
+    let split = |distribution: &Distribution| distribution.split_axes();
+    let all = movements
         .iter()
         .fold(split(from).union(partial), |all, (_, next)| {
             all.union(split(next))
         });
     let ranks = mesh.group(0, all);
     let first = Owned::new(mesh, from);
-    let owned: Vec<Owned<'_>> = stages
+    let owned: Vec<Owned<'_>> = movements
         .iter()
         .map(|(_, next)| Owned::new(mesh, next))
         .collect();
@@ -83,16 +87,19 @@ pub(crate) fn moved(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> 
     for rank in ranks {
         let coord = mesh.coord(rank);
         let mut before = first.at(&coord);
-        for ((stage, _), next) in stages.iter().zip(&owned) {
+        for ((movement, _), next) in movements.iter().zip(&owned) {
             let after = next.at(&coord);
             let others = |group: AxisSet| (mesh.group_size(group) - 1) as f64;
-            sum += match *stage {
-                Stage::ReduceScatter(group) => others(group) * after.volume() as f64,
-                Stage::AllReduce(group) => {
+            sum += match *movement {
+                Movement::ReduceScatter(group) => others(group) * after.volume() as f64,
+                Movement::AllReduce(group) => {
                     let members = mesh.group_size(group) as f64;
                     2.0 * others(group) / members * after.volume() as f64
                 }
-                Stage::AllGather(_) | Stage::Slice | Stage::AllToAll(_) | Stage::Messages(_) => {
+                Movement::AllGather(_)
+                | Movement::Slice
+                | Movement::AllToAll(_)
+                | Movement::Messages(_) => {
                     (after.volume() - after.intersect(&before).volume()) as f64
                 }
             };
@@ -102,7 +109,7 @@ pub(crate) fn moved(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> 
     sum / count
 }
 
-/// The parts of a place, worked out once for all ranks.
+/// The parts of a distribution, computed once for all ranks.
 struct Owned<'m> {
     mesh: &'m Mesh,
     axes: [AxisList; 5],
@@ -110,14 +117,14 @@ struct Owned<'m> {
 }
 
 impl<'m> Owned<'m> {
-    fn new(mesh: &'m Mesh, place: &Place) -> Self {
+    fn new(mesh: &'m Mesh, distribution: &Distribution) -> Self {
         let parts = |dim: usize| {
-            let all = 0..mesh.parts(place.axes[dim]);
-            all.map(|part| place.part(mesh, dim, part)).collect()
+            let all = 0..mesh.parts(distribution.axes[dim]);
+            all.map(|part| distribution.part(mesh, dim, part)).collect()
         };
         Self {
             mesh,
-            axes: place.axes,
+            axes: distribution.axes,
             parts: std::array::from_fn(parts),
         }
     }
@@ -129,8 +136,8 @@ impl<'m> Owned<'m> {
     }
 }
 
-/// The movement between two places of complete values.
-fn change(from: &Place, to: &Place) -> Stage {
+/// The step between two distributions of complete values.
+fn change(from: &Distribution, to: &Distribution) -> Movement {
     let sets = |inner: [Option<AxisList>; 5]| {
         let all: Option<Vec<_>> = inner.into_iter().collect();
         all.map(|lists| {
@@ -140,11 +147,11 @@ fn change(from: &Place, to: &Place) -> Stage {
         })
     };
     let dims: [usize; 5] = std::array::from_fn(|dim| dim);
-    if let Some(gone) = sets(dims.map(|dim| from.axes[dim].after(to.axes[dim]))) {
-        return Stage::AllGather(gone);
+    if let Some(gone) = sets(dims.map(|dim| from.axes[dim].strip_prefix(to.axes[dim]))) {
+        return Movement::AllGather(gone);
     }
-    if sets(dims.map(|dim| to.axes[dim].after(from.axes[dim]))).is_some() {
-        return Stage::Slice;
+    if sets(dims.map(|dim| to.axes[dim].strip_prefix(from.axes[dim]))).is_some() {
+        return Movement::Slice;
     }
     let differ = dims
         .into_iter()
@@ -155,22 +162,22 @@ fn change(from: &Place, to: &Place) -> Stage {
     let (before, after) = (from.split_axes(), to.split_axes());
     let splits_both = |axis| before.has(axis) && after.has(axis);
     if touched.iter().all(splits_both) {
-        Stage::AllToAll(touched)
+        Movement::AllToAll(touched)
     } else {
-        Stage::Messages(AxisSet::of(touched.iter().filter(|&axis| before.has(axis))))
+        Movement::Messages(AxisSet::of(touched.iter().filter(|&axis| before.has(axis))))
     }
 }
 
-/// Where a tensor goes when its distribution changes.
+/// Target of a redistribution.
 pub(crate) struct Destination {
-    pub held: Held,
-    pub place: Place,
+    pub held: TensorBuffer,
+    pub distribution: Distribution,
     pub accumulate: bool,
 }
 
-/// What is moved, for the names of tasks and buffers.
+/// A tensor that is moved, for the origins of tasks and the names of buffers.
 #[derive(Clone, Copy)]
-pub(crate) struct Cargo<'a> {
+pub(crate) struct MovedTensor<'a> {
     pub layer: &'a str,
     pub phase: Phase,
     pub role: Role,
@@ -178,67 +185,71 @@ pub(crate) struct Cargo<'a> {
 }
 
 impl Builder<'_> {
-    /// Brings the value that `source` holds of `from`, a sum still due along `partial`, to its
-    /// destination. The source may be overwritten by its sum.
+    /// Redistributes `source`, a partial sum over `partial`, to its destination. The source may be overwritten
+    /// by its sum.
     pub(crate) fn redistribute(
         &mut self,
-        cargo: Cargo<'_>,
-        source: Held,
-        (from, partial): (Place, AxisSet),
+        moved: MovedTensor<'_>,
+        source: TensorBuffer,
+        (from, partial): (Distribution, AxisSet),
         to: Destination,
     ) {
-        let stages = way(&self.mesh, &from, partial, &to.place);
-        let (mut held, mut place) = (source, from);
-        for (at, &(stage, next)) in stages.iter().enumerate() {
-            let is_last = at + 1 == stages.len();
-            if let Stage::AllReduce(group) = stage {
-                let view = held.view(&self.owned(&place));
-                self.allreduce_of(cargo, group, view);
+        let movements = movements(&self.mesh, &from, partial, &to.distribution);
+        let (mut held, mut distribution) = (source, from);
+        for (at, &(movement, next)) in movements.iter().enumerate() {
+            let is_last = at + 1 == movements.len();
+            if let Movement::AllReduce(group) = movement {
+                let view = held.view(&self.owned(&distribution));
+                self.allreduce_of(moved, group, view);
                 continue;
             }
             let target = if is_last && !to.accumulate {
                 to.held
             } else {
-                self.between(cargo, next)
+                self.between(moved, next)
             };
-            self.stage(cargo, stage, (&held, &place), (&target, &next));
-            (held, place) = (target, next);
+            self.movement(moved, movement, (&held, &distribution), (&target, &next));
+            (held, distribution) = (target, next);
         }
         if held.id != to.held.id {
-            let own = self.owned(&to.place);
+            let own = self.owned(&to.distribution);
             let copy = Kernel::Copy {
                 source: held.view(&own),
                 target: to.held.view(&own),
                 accumulate: to.accumulate,
             };
             if !own.is_empty() {
-                self.kernel(cargo.layer, cargo.phase, copy);
+                self.kernel(moved.layer, moved.phase, copy);
             }
         }
     }
 
-    /// Memory for the own part on the way.
-    pub(crate) fn between(&mut self, cargo: Cargo<'_>, place: Place) -> Held {
-        let region = self.owned(&place);
-        let name = format!("{}.between", cargo.layer);
-        self.held(&name, cargo.role, cargo.tensor, place, region)
+    /// A temporary buffer between two steps.
+    pub(crate) fn between(
+        &mut self,
+        moved: MovedTensor<'_>,
+        distribution: Distribution,
+    ) -> TensorBuffer {
+        let region = self.owned(&distribution);
+        let name = format!("{}.between", moved.layer);
+        self.tensor_buffer(&name, moved.role, moved.tensor, distribution, region)
     }
 
-    pub(crate) fn allreduce_of(&mut self, cargo: Cargo<'_>, group: AxisSet, view: View) {
+    pub(crate) fn allreduce_of(&mut self, moved: MovedTensor<'_>, group: AxisSet, view: View) {
         if view.is_empty() {
-            // All members of the group have the same part.
+            // All members of the group then have an empty view.
             self.next_sequence();
         } else {
-            self.allreduce(cargo.layer, cargo.phase, group, view);
+            self.allreduce(moved.layer, moved.phase, group, view);
         }
     }
 
-    fn stage(
+    fn movement(
         &mut self,
-        cargo: Cargo<'_>,
-        stage: Stage,
-        from: (&Held, &Place),
-        to: (&Held, &Place),
+        moved: MovedTensor<'_>,
+        movement: Movement,
+        from: (&TensorBuffer, &Distribution),
+        to: (&TensorBuffer, &Distribution),
     ) {
         let (source, target) = (self.owned(from.1), self.owned(to.1));
         let (mesh, me) = (&{ self.mesh }, self.coord);
@@ -262,23 +273,23 @@ impl Builder<'_> {
                 .map(|part| to.0.view(&common(&target, &part)))
                 .collect()
         };
-        let (group, kind) = match stage {
-            Stage::ReduceScatter(group) => {
+        let (group, kind) = match movement {
+            Movement::ReduceScatter(group) => {
                 let (sources, target) = (given(group), to.0.view(&common(&target, &target)));
                 (group, CollectiveKind::ReduceScatter { sources, target })
             }
-            Stage::AllGather(group) => {
+            Movement::AllGather(group) => {
                 let source = from.0.view(&common(&source, &source));
                 let targets = taken(group);
                 (group, CollectiveKind::AllGather { source, targets })
             }
-            Stage::AllToAll(group) => {
+            Movement::AllToAll(group) => {
                 let (sources, targets) = (given(group), taken(group));
                 (group, CollectiveKind::AllToAll { sources, targets })
             }
-            Stage::AllReduce(_) => panic!("a sum in place has no target of its own"),
-            Stage::Slice => return self.keep_part(cargo, from.0, to.0, &target),
-            Stage::Messages(group) => return self.messages(cargo, from, to, group),
+            Movement::AllReduce(_) => panic!("a sum in place has no target of its own"),
+            Movement::Slice => return self.keep_part(moved, from.0, to.0, &target),
+            Movement::Messages(group) => return self.messages(moved, from, to, group),
         };
         let sequence = self.next_sequence();
         let all = members(group).into_iter();
@@ -288,32 +299,38 @@ impl Builder<'_> {
         {
             return;
         }
-        self.collective((cargo.layer, cargo.phase), sequence, group, kind);
+        self.collective((moved.layer, moved.phase), sequence, group, kind);
     }
 
-    pub(crate) fn keep_part(&mut self, cargo: Cargo<'_>, from: &Held, to: &Held, part: &Region) {
+    pub(crate) fn keep_part(
+        &mut self,
+        moved: MovedTensor<'_>,
+        from: &TensorBuffer,
+        to: &TensorBuffer,
+        part: &Region,
+    ) {
         if !part.is_empty() {
             let copy = Kernel::Copy {
                 source: from.view(part),
                 target: to.view(part),
                 accumulate: false,
             };
-            self.kernel(cargo.layer, cargo.phase, copy);
+            self.kernel(moved.layer, moved.phase, copy);
         }
     }
 
-    /// Each rank gets what it lacks from the owner that differs from it along `group` only.
+    /// Each rank receives what it lacks from the owner that differs from it along `group` only.
     fn messages(
         &mut self,
-        cargo: Cargo<'_>,
-        (source, from): (&Held, &Place),
-        (target, to): (&Held, &Place),
+        moved: MovedTensor<'_>,
+        (source, from): (&TensorBuffer, &Distribution),
+        (target, to): (&TensorBuffer, &Distribution),
         group: AxisSet,
     ) {
         let sequence = self.next_sequence();
         let (mesh, me) = (&{ self.mesh }, self.coord);
         let (mine, wanted) = (from.owned_at(mesh, &me), to.owned_at(mesh, &me));
-        self.keep_part(cargo, source, target, &mine.intersect(&wanted));
+        self.keep_part(moved, source, target, &mine.intersect(&wanted));
         let rank = mesh.rank(me);
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
         for other in mesh
@@ -350,12 +367,12 @@ impl Builder<'_> {
                 sends,
                 receives,
             };
-            self.push(cargo.layer, cargo.phase, Work::Exchange(exchange));
+            self.push(moved.layer, moved.phase, Work::Exchange(exchange));
         }
     }
 }
 
-/// What two regions have in common; where that is nothing, no element at the start of the first.
+/// Intersection of two regions; if that is empty, an empty region at the start of the first.
 fn common(own: &Region, other: &Region) -> Region {
     let common = own.intersect(other);
     if !common.is_empty() {
@@ -372,10 +389,10 @@ mod tests {
     use super::*;
     use partita_space::{Axis, AxisList};
 
-    fn place(dims: [&[Axis]; 5]) -> Place {
-        let mut place = Place::replicated([4, 8, 8, 8, 8]);
-        place.axes = dims.map(|axes| AxisList::of(axes.iter().copied()));
-        place
+    fn distribution(dims: [&[Axis]; 5]) -> Distribution {
+        let mut distribution = Distribution::replicated([4, 8, 8, 8, 8]);
+        distribution.axes = dims.map(|axes| AxisList::of(axes.iter().copied()));
+        distribution
     }
 
     #[test]
@@ -384,48 +401,60 @@ mod tests {
         let mesh = Mesh::new([2, 2, 1, 1, 2, 2, 1]);
         let none = AxisSet::NONE;
         let of = |axes: &[Axis]| AxisSet::of(axes.iter().copied());
-        let split = place([&[Data], &[], &[], &[], &[Filter]]);
-        let whole = place([&[Data], &[], &[], &[], &[]]);
-        let stages = |from: &Place, partial, to: &Place| -> Vec<Stage> {
-            way(&mesh, from, partial, to)
+        let split = distribution([&[Data], &[], &[], &[], &[Filter]]);
+        let whole = distribution([&[Data], &[], &[], &[], &[]]);
+        let movements = |from: &Distribution, partial, to: &Distribution| -> Vec<Movement> {
+            movements(&mesh, from, partial, to)
                 .into_iter()
-                .map(|(stage, _)| stage)
+                .map(|(movement, _)| movement)
                 .collect()
         };
         let filter = of(&[Filter]);
-        assert_eq!(stages(&split, none, &whole), [Stage::AllGather(filter)]);
-        assert_eq!(stages(&whole, none, &split), [Stage::Slice]);
         assert_eq!(
-            stages(&whole, filter, &split),
-            [Stage::ReduceScatter(filter)]
+            movements(&split, none, &whole),
+            [Movement::AllGather(filter)]
         );
-        assert_eq!(stages(&whole, filter, &whole), [Stage::AllReduce(filter)]);
-        assert_eq!(stages(&whole, none, &whole), []);
-        let deep = place([&[Data], &[Depth], &[], &[], &[]]);
-        let wide = place([&[Data], &[], &[], &[], &[Depth]]);
-        assert_eq!(stages(&deep, none, &wide), [Stage::AllToAll(of(&[Depth]))]);
-        let nested = place([&[Data], &[], &[], &[], &[Filter, Channel]]);
-        let summed = [Stage::ReduceScatter(of(&[Channel]))];
-        assert_eq!(stages(&split, of(&[Channel]), &nested), summed);
+        assert_eq!(movements(&whole, none, &split), [Movement::Slice]);
         assert_eq!(
-            stages(&nested, none, &split),
-            [Stage::AllGather(of(&[Channel]))]
+            movements(&whole, filter, &split),
+            [Movement::ReduceScatter(filter)]
         );
-        let other = place([&[Data], &[], &[], &[], &[Channel]]);
-        assert_eq!(stages(&split, none, &other), [Stage::Messages(filter)]);
-        // Inside of what splits the value now, and then in the target's order.
-        let turned = place([&[Data], &[], &[], &[], &[Channel, Filter]]);
+        assert_eq!(
+            movements(&whole, filter, &whole),
+            [Movement::AllReduce(filter)]
+        );
+        assert_eq!(movements(&whole, none, &whole), []);
+        let deep = distribution([&[Data], &[Depth], &[], &[], &[]]);
+        let wide = distribution([&[Data], &[], &[], &[], &[Depth]]);
+        assert_eq!(
+            movements(&deep, none, &wide),
+            [Movement::AllToAll(of(&[Depth]))]
+        );
+        let nested = distribution([&[Data], &[], &[], &[], &[Filter, Channel]]);
+        let summed = [Movement::ReduceScatter(of(&[Channel]))];
+        assert_eq!(movements(&split, of(&[Channel]), &nested), summed);
+        assert_eq!(
+            movements(&nested, none, &split),
+            [Movement::AllGather(of(&[Channel]))]
+        );
+        let other = distribution([&[Data], &[], &[], &[], &[Channel]]);
+        assert_eq!(
+            movements(&split, none, &other),
+            [Movement::Messages(filter)]
+        );
+        // A reduce-scatter inside of the present split, and then the target's order.
+        let turned = distribution([&[Data], &[], &[], &[], &[Channel, Filter]]);
         let in_order = [
-            Stage::ReduceScatter(of(&[Channel])),
-            Stage::AllToAll(of(&[Channel, Filter])),
+            Movement::ReduceScatter(of(&[Channel])),
+            Movement::AllToAll(of(&[Channel, Filter])),
         ];
-        assert_eq!(stages(&split, of(&[Channel]), &turned), in_order);
+        assert_eq!(movements(&split, of(&[Channel]), &turned), in_order);
         let both = [
-            Stage::ReduceScatter(of(&[Channel])),
-            Stage::AllReduce(of(&[Data])),
+            Movement::ReduceScatter(of(&[Channel])),
+            Movement::AllReduce(of(&[Data])),
         ];
-        let summed = place([&[], &[], &[], &[], &[Channel]]);
-        let due = place([&[], &[], &[], &[], &[]]);
-        assert_eq!(stages(&due, of(&[Channel, Data]), &summed), both);
+        let summed = distribution([&[], &[], &[], &[], &[Channel]]);
+        let unreduced = distribution([&[], &[], &[], &[], &[]]);
+        assert_eq!(movements(&unreduced, of(&[Channel, Data]), &summed), both);
     }
 }

@@ -1,4 +1,4 @@
-//! What is asked for, and why it may not be had.
+//! Requests and errors of lowering.
 
 use crate::{Strategy, StrategyError};
 use partita_graph::Graph;
@@ -9,7 +9,7 @@ use partita_program::{Dtype, Menu, MenuError, Optimizer, ProgramKind, SizeFaults
 pub struct SampleFormat {
     /// Type in the dataset.
     pub dtype: Dtype,
-    /// What is done to a value on its way into the network.
+    /// Transformation of values when they are imported.
     pub transform: Transform,
 }
 
@@ -22,17 +22,17 @@ pub struct Request<'a> {
     pub strategy: &'a Strategy,
     /// Samples per step over all ranks.
     pub batch: usize,
-    /// What for.
+    /// Kind of program.
     pub kind: ProgramKind,
     /// Type of activations and parameters.
     pub dtype: Dtype,
-    /// Update rule; decides which state lives beside each parameter, in every kind of program.
+    /// Optimizer; determines the state of each parameter, in every kind of program.
     pub optimizer: Optimizer,
-    /// Largest norm of all gradients together.
+    /// Bound of the global norm of the gradients, for clipping.
     pub clip: Option<f64>,
     /// How samples are stored.
     pub samples: SampleFormat,
-    /// What kernels there are.
+    /// The menu of kernels.
     pub menu: &'a dyn Menu,
 }
 
@@ -45,26 +45,26 @@ pub enum LowerError {
     /// A kernel is missing.
     #[error(transparent)]
     Menu(#[from] MenuError),
-    /// Memory that cannot be counted.
+    /// Sizes of buffers beyond the limits.
     #[error(
         "there are {asked} {what}; at most {limit} are possible; choose a smaller mini-batch, or a \
          strategy that splits more"
     )]
     TooLarge {
-        /// What is counted, and where.
+        /// The quantity and the buffer.
         what: String,
-        /// How many, in digits: 64 bits may not hold it.
+        /// Its value, in digits: it may not fit in 64 bits.
         asked: String,
         /// The bound.
         limit: u64,
     },
-    /// Counts of a step over all ranks that 64 bits do not hold.
+    /// Counts over all ranks that do not fit in 64 bits.
     #[error("{0}; choose a smaller mini-batch, or fewer ranks")]
     Uncountable(SizeFaults),
 }
 
 impl LowerError {
-    /// Whether another strategy may do.
+    /// Whether another strategy may avoid it.
     pub fn is_of_strategy(&self) -> bool {
         match self {
             Self::Strategy(_) | Self::TooLarge { .. } | Self::Uncountable(_) => true,

@@ -1,33 +1,30 @@
-//! Resharding between meshes: a tensor goes from one group of ranks to another, from stage to stage or
-//! from a fork to its branches and back.
+//! Resharding between submeshes: from stage to stage, or from a fork to its branches and back.
 //!
-//! Each target rank receives the part that it will own from owners in the source group. Where several ranks
-//! own the same part, those of the same part of the mini-batch are preferred, and the others take turns. A
-//! rank in both groups copies what it has. Both sides derive the same messages: senders their sends,
-//! receivers their receives.
+//! Each target rank receives the part that it will own from owners in the source submesh. Among replicas,
+//! those with the same part of the mini-batch are preferred, and the load is balanced round-robin. A rank in
+//! both submeshes copies what it has. Both sides derive the same messages.
 //!
 //! Example: a stage with `depth=2` sends to a stage of two ranks that split samples. Each rank of the first
 //! sends its planes of half the samples to each rank of the second, which then has whole volumes.
 
-use crate::body::{Builder, Held};
-use crate::redistribute::Cargo;
-use partita_program::{Exchange, Place, Receive, Send, Work};
+use crate::body::{Builder, TensorBuffer};
+use crate::redistribute::MovedTensor;
+use partita_program::{Distribution, Exchange, Receive, Send, Work};
 use partita_space::{Axis, AxisSet, Coord, Mesh, Rank, Region};
 use std::ops::Range;
 
-/// A change of distribution between two groups of ranks.
+/// A resharding between two submeshes.
 pub(crate) struct Resharding {
     world: Mesh,
-    from: Place,
-    to: Place,
+    from: Distribution,
+    to: Distribution,
     meshes: [Mesh; 2],
-    /// Partial sums, which go from each rank to the one at the same coordinate: not what it owns, but its
-    /// own addend.
+    /// Partial sums: each rank sends its own to the rank at the same coordinates.
     partial_sums: bool,
 }
 
 impl Resharding {
-    pub fn new(world: &Mesh, from: &Place, to: &Place) -> Self {
+    pub fn new(world: &Mesh, from: &Distribution, to: &Distribution) -> Self {
         Self {
             world: *world,
             from: *from,
@@ -37,8 +34,8 @@ impl Resharding {
         }
     }
 
-    /// From each rank of a mesh to the one at the same coordinate of another, of the same extents.
-    pub fn of_partial_sums(world: &Mesh, from: &Place, to: &Place) -> Self {
+    /// From each rank of a submesh to the one at the same coordinates of another, of equal extents.
+    pub fn of_partial_sums(world: &Mesh, from: &Distribution, to: &Distribution) -> Self {
         Self {
             partial_sums: true,
             ..Self::new(world, from, to)
@@ -46,35 +43,35 @@ impl Resharding {
     }
 
     /// The distribution afterwards.
-    pub fn target(&self) -> &Place {
+    pub fn target(&self) -> &Distribution {
         &self.to
     }
 
-    /// What a rank receives, and from which ranks; itself among them.
+    /// Regions that a rank receives, and their senders, the rank itself included.
     fn incoming(&self, rank: Rank) -> Vec<(Rank, Region)> {
         let coord = self.world.coord(rank);
-        let Some(seat) = self.to.seat(&self.world, &coord) else {
+        let Some(there) = self.to.local_coord(&self.world, &coord) else {
             return Vec::new();
         };
-        let wanted = self.to.owned_at(&self.meshes[1], &seat);
+        let wanted = self.to.owned_at(&self.meshes[1], &there);
         if wanted.is_empty() {
             return Vec::new();
         }
         if self.partial_sums {
-            return vec![(self.from.rank(&self.world, &seat), wanted)];
+            return vec![(self.from.rank(&self.world, &there), wanted)];
         }
         let parts = corners(&self.from, &self.meshes[0], &wanted);
         let get = |corner: Coord| {
             let owned = self.from.owned_at(&self.meshes[0], &corner);
             let common = owned.intersect(&wanted);
-            (!common.is_empty()).then(|| (self.owner(rank, &seat, corner), common))
+            (!common.is_empty()).then(|| (self.owner(rank, &there, corner), common))
         };
         parts.into_iter().filter_map(get).collect()
     }
 
-    /// The rank that sends to `rank`, which is at `seat` in the target mesh, the part that belongs to a
+    /// The rank that sends to `rank`, which is at `there` in the target mesh, the part that belongs to a
     /// coordinate of the source mesh.
-    fn owner(&self, rank: Rank, seat: &Coord, corner: Coord) -> Rank {
+    fn owner(&self, rank: Rank, there: &Coord, corner: Coord) -> Rank {
         let mesh = &self.meshes[0];
         let split = self.from.split_axes();
         let is_owner = |there: &Coord| {
@@ -82,13 +79,13 @@ impl Resharding {
             axes.map(Axis::index)
                 .all(|axis| there[axis] == corner[axis])
         };
-        // A rank that has it copies it.
-        let own = self.from.seat(&self.world, &self.world.coord(rank));
+        // A rank that owns the part copies it.
+        let own = self.from.local_coord(&self.world, &self.world.coord(rank));
         if own.as_ref().is_some_and(is_owner) {
             return rank;
         }
-        if self.meshes[0] == self.meshes[1] && is_owner(seat) {
-            return self.from.rank(&self.world, seat);
+        if self.meshes[0] == self.meshes[1] && is_owner(there) {
+            return self.from.rank(&self.world, there);
         }
         let copies = self.world.extent(Axis::Data);
         let each = self.world.ranks() / copies;
@@ -96,7 +93,7 @@ impl Resharding {
         let mut there = corner;
         for axis in mesh.split_axes().minus(split).iter() {
             let extent = mesh.extent(axis);
-            // Along data ranks of one part of the mini-batch stand together.
+            // Along data, ranks of one part of the mini-batch are consecutive.
             let (first, among) = match axis {
                 Axis::Data => (part * (extent / copies), extent / copies),
                 _ => (0, extent),
@@ -107,8 +104,8 @@ impl Resharding {
         self.from.rank(&self.world, &there)
     }
 
-    /// The coordinates along data of those to whom a rank may give the same, where the second mesh has
-    /// copies along it: of owners that are copies, too, each gives to its own part of the mini-batch.
+    /// The coordinates along data of the receivers of one part, where the target has replicas along data: all,
+    /// or those of the same part of the mini-batch where the source has replicas too.
     fn samples_taken(&self, rank: Rank, copied: AxisSet) -> Range<usize> {
         let extent = self.meshes[1].extent(Axis::Data);
         let copies = self.world.extent(Axis::Data);
@@ -123,16 +120,16 @@ impl Resharding {
         }
     }
 
-    /// What a rank sends, and to which ranks; itself left out.
+    /// Regions that a rank sends, and their receivers, the rank itself excluded.
     fn outgoing(&self, rank: Rank) -> Vec<(Rank, Region)> {
         let coord = self.world.coord(rank);
-        let Some(seat) = self.from.seat(&self.world, &coord) else {
+        let Some(there) = self.from.local_coord(&self.world, &coord) else {
             return Vec::new();
         };
         let to: Vec<Rank> = if self.partial_sums {
-            vec![self.to.rank(&self.world, &seat)]
+            vec![self.to.rank(&self.world, &there)]
         } else {
-            let own = self.from.owned_at(&self.meshes[0], &seat);
+            let own = self.from.owned_at(&self.meshes[0], &there);
             let mesh = &self.meshes[1];
             let free = mesh.split_axes().minus(self.to.split_axes());
             let corners = corners(&self.to, mesh, &own).into_iter();
@@ -161,13 +158,13 @@ impl Resharding {
     }
 }
 
-/// The coordinates of the parts that hold something of a region, 0 along the axes that split nothing.
-fn corners(place: &Place, mesh: &Mesh, wanted: &Region) -> Vec<Coord> {
+/// The coordinates of the parts that intersect a region, 0 along axes that split no dim.
+fn corners(distribution: &Distribution, mesh: &Mesh, wanted: &Region) -> Vec<Coord> {
     let mut corners = vec![[0; 7]];
-    for (dim, &axes) in place.axes.iter().enumerate() {
-        let range = place.part_range(mesh, dim, &wanted.0[dim]);
+    for (dim, &axes) in distribution.axes.iter().enumerate() {
+        let range = distribution.part_range(mesh, dim, &wanted.0[dim]);
         let has_some = |part: &usize| {
-            let part = place.part(mesh, dim, *part);
+            let part = distribution.part(mesh, dim, *part);
             !part.intersect(&wanted.0[dim]).is_empty()
         };
         let parts: Vec<usize> = range.filter(has_some).collect();
@@ -184,40 +181,40 @@ fn corners(place: &Place, mesh: &Mesh, wanted: &Region) -> Vec<Coord> {
 }
 
 impl Builder<'_> {
-    /// The sends.
+    /// Sends a resharding.
     pub(crate) fn send_across(
         &mut self,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         sequence: u32,
         resharding: &Resharding,
-        source: &Held,
+        source: &TensorBuffer,
     ) {
         let sends = self.sends(resharding, source);
-        self.exchange_across(cargo, sequence, sends, Vec::new());
+        self.exchange_across(moved, sequence, sends, Vec::new());
     }
 
-    /// The sends, in the turn of the receivers: so all ranks start messages in one order, and no ranks wait
-    /// for each other in a circle. Until then the source keeps its memory.
+    /// Sends in the turn of the receivers: all ranks start messages in one order, which prevents deadlock. The
+    /// source stays alive until then.
     pub(crate) fn send_in_turn(
         &mut self,
         turn: u32,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         sequence: u32,
         resharding: &Resharding,
-        source: &Held,
+        source: &TensorBuffer,
     ) {
         let now = std::mem::replace(&mut self.turn, turn);
-        self.send_across(cargo, sequence, resharding, source);
+        self.send_across(moved, sequence, resharding, source);
         self.turn = now;
     }
 
-    /// Sends and receives at once, for a rank that may be in the source group, in the target group, or both.
+    /// Sends and receives in one exchange, for a rank in the source submesh, the target submesh, or both.
     pub(crate) fn move_across(
         &mut self,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         sequence: u32,
         resharding: &Resharding,
-        (source, target): (Option<&Held>, Option<&Held>),
+        (source, target): (Option<&TensorBuffer>, Option<&TensorBuffer>),
     ) {
         let sends = source.map(|source| self.sends(resharding, source));
         let target = target.map(|target| (target, resharding.incoming(self.rank)));
@@ -225,28 +222,28 @@ impl Builder<'_> {
             .as_ref()
             .map(|(target, incoming)| self.receives(incoming, target));
         let (sends, receives) = (sends.unwrap_or_default(), receives.unwrap_or_default());
-        self.exchange_across(cargo, sequence, sends, receives);
+        self.exchange_across(moved, sequence, sends, receives);
         if let Some((target, incoming)) = target {
-            self.keep_own(cargo, &incoming, source, target);
+            self.keep_own(moved, &incoming, source, target);
         }
     }
 
-    /// The receives; `own` is what a rank that is also in the source group has.
+    /// Receives a resharding; `own` is the source buffer of a rank in both submeshes.
     pub(crate) fn receive_across(
         &mut self,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         sequence: u32,
         resharding: &Resharding,
-        own: Option<&Held>,
-        target: &Held,
+        own: Option<&TensorBuffer>,
+        target: &TensorBuffer,
     ) {
         let incoming = resharding.incoming(self.rank);
-        self.keep_own(cargo, &incoming, own, target);
+        self.keep_own(moved, &incoming, own, target);
         let receives = self.receives(&incoming, target);
-        self.exchange_across(cargo, sequence, Vec::new(), receives);
+        self.exchange_across(moved, sequence, Vec::new(), receives);
     }
 
-    fn sends(&self, resharding: &Resharding, source: &Held) -> Vec<Send> {
+    fn sends(&self, resharding: &Resharding, source: &TensorBuffer) -> Vec<Send> {
         let send = |(to, region): (Rank, Region)| Send {
             to: self.world.offset(self.rank, to),
             part: 0,
@@ -259,8 +256,7 @@ impl Builder<'_> {
             .collect()
     }
 
-    /// What comes from other ranks.
-    fn receives(&self, incoming: &[(Rank, Region)], target: &Held) -> Vec<Receive> {
+    fn receives(&self, incoming: &[(Rank, Region)], target: &TensorBuffer) -> Vec<Receive> {
         let others = incoming.iter().filter(|(from, _)| *from != self.rank);
         let receive = |(from, region): &(Rank, Region)| Receive {
             from: self.world.offset(self.rank, *from),
@@ -271,24 +267,24 @@ impl Builder<'_> {
         others.map(receive).collect()
     }
 
-    /// Copies what the rank itself has.
+    /// Copies the parts that the rank itself owns.
     fn keep_own(
         &mut self,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         incoming: &[(Rank, Region)],
-        own: Option<&Held>,
-        target: &Held,
+        own: Option<&TensorBuffer>,
+        target: &TensorBuffer,
     ) {
         let rank = self.rank;
         for (_, region) in incoming.iter().filter(|(from, _)| *from == rank) {
             let own = own.expect("a rank that sends holds the source");
-            self.keep_part(cargo, own, target, region);
+            self.keep_part(moved, own, target, region);
         }
     }
 
     fn exchange_across(
         &mut self,
-        cargo: Cargo<'_>,
+        moved: MovedTensor<'_>,
         sequence: u32,
         sends: Vec<Send>,
         receives: Vec<Receive>,
@@ -299,7 +295,7 @@ impl Builder<'_> {
                 sends,
                 receives,
             };
-            self.push(cargo.layer, cargo.phase, Work::Exchange(exchange));
+            self.push(moved.layer, moved.phase, Work::Exchange(exchange));
         }
     }
 }
@@ -307,17 +303,17 @@ impl Builder<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_space::{AxisList, Grid};
+    use partita_space::{AxisList, Submesh};
     use std::collections::BTreeSet;
 
-    fn place(on: Grid, axes: [&[Axis]; 5]) -> Place {
-        let mut place = Place::replicated([6, 4, 5, 3, 2]);
-        place.on = Some(on);
-        place.axes = axes.map(|axes| AxisList::of(axes.iter().copied()));
-        place
+    fn distribution(submesh: Submesh, axes: [&[Axis]; 5]) -> Distribution {
+        let mut distribution = Distribution::replicated([6, 4, 5, 3, 2]);
+        distribution.submesh = Some(submesh);
+        distribution.axes = axes.map(|axes| AxisList::of(axes.iter().copied()));
+        distribution
     }
 
-    /// Every element that a rank will own comes exactly once, from an owner, and sends match receives.
+    /// Every element that a rank will own is received once, from an owner, and sends match receives.
     fn check(resharding: &Resharding) -> usize {
         let mut messages = BTreeSet::new();
         for rank in 0..resharding.world.ranks() {
@@ -355,32 +351,32 @@ mod tests {
         use Axis::{Channel, Data, Depth, Height};
         let world = Mesh::new([2, 1, 1, 1, 1, 1, 6]);
         let mesh = |extents| Mesh::new(extents);
-        let tiles = Grid::repeated(&mesh([1, 2, 2, 1, 1, 1, 1]), 0, 2, 6);
-        let samples = Grid::repeated(&mesh([2, 1, 1, 1, 1, 1, 1]), 4, 2, 6);
-        let from = place(tiles, [&[Data], &[Depth], &[Height], &[], &[]]);
-        let to = place(samples, [&[Data], &[], &[], &[], &[]]);
+        let tiles = Submesh::repeated(&mesh([1, 2, 2, 1, 1, 1, 1]), 0, 2, 6);
+        let samples = Submesh::repeated(&mesh([2, 1, 1, 1, 1, 1, 1]), 4, 2, 6);
+        let from = distribution(tiles, [&[Data], &[Depth], &[Height], &[], &[]]);
+        let to = distribution(samples, [&[Data], &[], &[], &[], &[]]);
         // Each of 4 ranks of 4 tiles hands on both samples halves, for each part of the mini-batch; of 3
         // samples a part, 2 and 1.
         assert_eq!(check(&Resharding::new(&world, &from, &to)), 2 * 4 * 2);
         check(&Resharding::new(&world, &to, &from));
-        let whole = place(tiles, [&[Data], &[], &[], &[], &[]]);
+        let whole = distribution(tiles, [&[Data], &[], &[], &[], &[]]);
         check(&Resharding::new(&world, &whole, &to));
         check(&Resharding::new(&world, &to, &whole));
-        let shares = place(tiles, [&[], &[], &[], &[], &[Depth]]);
+        let shares = distribution(tiles, [&[], &[], &[], &[], &[Depth]]);
         check(&Resharding::new(&world, &shares, &to));
         check(&Resharding::new(&world, &to, &shares));
-        let mut all = Place::replicated(to.shape);
+        let mut all = Distribution::replicated(to.shape);
         all.axes[4] = AxisList::NONE;
         check(&Resharding::new(&world, &to, &all));
         // Two replicas on mirrored ranks.
         let chain = Mesh::new([1, 1, 1, 1, 1, 1, 8]);
         let stage = mesh([1, 1, 1, 1, 1, 2, 1]);
-        let one = place(
-            Grid::repeated(&stage, 0, 1, 8),
+        let one = distribution(
+            Submesh::repeated(&stage, 0, 1, 8),
             [&[], &[], &[], &[], &[Channel]],
         );
-        let other = place(
-            Grid::repeated(&stage, 6, 1, 8),
+        let other = distribution(
+            Submesh::repeated(&stage, 6, 1, 8),
             [&[], &[], &[], &[], &[Channel]],
         );
         assert_eq!(check(&Resharding::new(&chain, &one, &other)), 2);

@@ -1,52 +1,49 @@
-//! In which order the stages of a pipeline take micro-batches.
+//! Pipeline schedules: the order in which stages process micro-batches.
 //!
-//! A schedule is published as what each place does one after the other. Played in virtual time, these
-//! lists give every slot a start, and sorting by it gives one order of all slots, in which each stands
-//! behind all it depends on. So ranks that keep this order never wait for one another in a circle,
-//! whatever stages they hold.
+//! A schedule is published as a list of slots per device. Simulating these lists gives every slot a start time,
+//! and sorting by it gives one topological order of all slots. Ranks that keep this order cannot deadlock,
+//! whatever stages they run. A device here is the ranks of a stage, which may be several.
 
-mod places;
+mod per_device;
 
 use partita_space::limits::MICRO_BATCHES_MAX;
-use places::lists;
+use per_device::lists;
 use std::cmp::Reverse;
 use std::fmt;
 
-/// Most turns of a replica in [`Schedule::Gems`]: in each of them both take a micro-batch.
+/// Most turns of a replica in [`Schedule::Gems`], each with a micro-batch of both replicas.
 pub const REPETITIONS_MAX: usize = MICRO_BATCHES_MAX / 2;
 
-/// Most stages on a place in [`Schedule::Interleaved`].
+/// Most stages on a device in [`Schedule::Interleaved`].
 pub const CHUNKS_MAX: usize = MICRO_BATCHES_MAX;
 
 /// In which order stages take micro-batches. The text form is `sequential`, `gpipe`, `1f1b`,
 /// `interleaved*2`, `zero-bubble`, `gems`, `gems*2` or `chimera`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Schedule {
-    /// One micro-batch after the other through all stages, forward and back.
+    /// One micro-batch after the other, forward and backward through all stages.
     Sequential,
     /// All forward, then all backward (Huang et al. 2019).
     GPipe,
-    /// As few micro-batches ahead as keep the last stage busy, then one forward and one backward in turn
+    /// A warm-up of forward passes, then one forward and one backward pass in turn
     /// (Narayanan et al. 2019, Fan et al. 2021).
     #[default]
     OneForwardOneBackward,
-    /// The same with several stages on a place, far apart (Narayanan et al. 2021, section 2.2).
+    /// 1F1B with several stages (virtual stages, chunks) per device (Narayanan et al. 2021, section 2.2).
     Interleaved {
-        /// Stages on a place, at least 2.
+        /// Stages per device, at least 2.
         chunks: usize,
     },
-    /// As one forward, one backward, with gradients of weights apart and late, where a place would wait:
-    /// ZB-H1 of Qi et al. 2023.
+    /// 1F1B with a separate pass for gradients of weights, which fills the bubbles: ZB-H1 of Qi et al. 2023.
     ZeroBubble,
     /// Two replicas in opposite directions take turns; the forward pass of one follows the backward pass
     /// of the other into the memory that it frees (Jain et al. 2020).
     Gems {
-        /// Times that each replica has a turn in a training step, at least 1.
+        /// Turns of each replica in a training step, at least 1.
         repetitions: usize,
     },
-    /// Two replicas in opposite directions at the same time, each in the slots that the other leaves
-    /// free (Li and Hoefler 2021). More micro-batches than places come in units of as many as there are
-    /// places.
+    /// Two replicas in opposite directions at the same time, each in the bubbles of the other (Li and Hoefler
+    /// 2021). More micro-batches than devices are scheduled in units of as many as there are devices.
     Chimera,
 }
 
@@ -66,16 +63,16 @@ pub enum Pass {
 pub struct Slot {
     /// Which copy of the model.
     pub replica: usize,
-    /// Which stage, over all places.
+    /// Which stage of the replica.
     pub stage: usize,
     /// Which micro-batch of the mini-batch, over all replicas.
     pub micro: usize,
-    /// What is done.
+    /// Which pass.
     pub pass: Pass,
 }
 
 impl Schedule {
-    /// Copies of the model that run in a pipeline; the second has its stages in reverse order.
+    /// Replicas of the model in a pipeline; the second has its stages in reverse order.
     pub fn replicas(self) -> usize {
         match self {
             Self::Gems { .. } | Self::Chimera => 2,
@@ -87,7 +84,7 @@ impl Schedule {
         }
     }
 
-    /// Stages of a replica on a place.
+    /// Stages of a replica per device.
     pub fn chunks(self) -> usize {
         match self {
             Self::Interleaved { chunks } => chunks,
@@ -105,16 +102,16 @@ impl Schedule {
         self == Self::ZeroBubble
     }
 
-    /// The place of a stage: stages go round the places, those of the second replica backward.
-    pub fn place(self, devices: usize, replica: usize, stage: usize) -> usize {
+    /// The device of a stage: stages are assigned round-robin, for the second replica in reverse order.
+    pub fn device(self, devices: usize, replica: usize, stage: usize) -> usize {
         match replica {
             0 => stage % devices,
             _ => devices - 1 - stage % devices,
         }
     }
 
-    /// Of what number the micro-batches are a multiple; none where the schedule cannot run on so many
-    /// places: Chimera needs an even number of them.
+    /// The number of micro-batches must be a multiple of this; none where the schedule cannot run on this number
+    /// of devices: Chimera needs an even one.
     pub fn micro_multiple(self, devices: usize) -> Option<usize> {
         match self {
             Self::Sequential | Self::GPipe | Self::OneForwardOneBackward | Self::ZeroBubble => {
@@ -126,7 +123,7 @@ impl Schedule {
         }
     }
 
-    /// From the text form; none of anything else, or of numbers that no mini-batch or model allows.
+    /// From the text form; none of other texts and of numbers beyond the limits.
     pub fn parse(text: &str) -> Option<Self> {
         let (name, count) = match text.split_once('*') {
             Some((name, count)) => (name, Some(count.parse::<usize>().ok()?)),
@@ -162,7 +159,7 @@ impl fmt::Display for Schedule {
 }
 
 /// The number of micro-batches nearest to `micro`, the smaller of two, that the schedule takes on
-/// `devices` places and that divides `samples`, the mini-batch over the extent of `data`; none where
+/// `devices` devices and that divides `samples`, the mini-batch over the extent of `data`; none where
 /// there is no such number.
 pub fn fitting_micro(
     schedule: Schedule,
@@ -177,17 +174,17 @@ pub fn fitting_micro(
         .min_by_key(|&count| (count.abs_diff(micro), count))
 }
 
-/// All slots of a training step in one order that every rank keeps: a rank takes those of the stages it
-/// holds. Stages are as in [`Schedule::place`].
+/// All slots of a training step in the global order; a rank runs those of its stages. Stages are numbered as in
+/// [`Schedule::device`].
 ///
-/// Micro-batches ascend over the turns of [`Schedule::Gems`]; of [`Schedule::Chimera`], the first
-/// replica has the even ones and the second the odd ones, so that they ascend in time there, too.
+/// Micro-batches ascend over the turns of [`Schedule::Gems`]; in [`Schedule::Chimera`] the first replica has
+/// the even ones and the second the odd ones, so that they ascend in time as well.
 /// Panics unless [`fitting_micro`] gives `micro` back for `micro` samples.
 pub fn slots(schedule: Schedule, devices: usize, micro: usize) -> Vec<Slot> {
     assert_eq!(
         fitting_micro(schedule, devices, micro, micro),
         Some(micro),
-        "{schedule} does not take {micro} micro-batches on {devices} places"
+        "{schedule} does not take {micro} micro-batches on {devices} devices"
     );
     let stages = devices * schedule.chunks();
     let durations = match schedule {
@@ -198,10 +195,10 @@ pub fn slots(schedule: Schedule, devices: usize, micro: usize) -> Vec<Slot> {
         | Schedule::Interleaved { .. }
         | Schedule::Gems { .. } => [1, 2, 0],
     };
-    play(lists(schedule, devices, micro), stages, micro, durations)
+    merge(lists(schedule, devices, micro), stages, micro, durations)
 }
 
-/// All slots of an evaluation, forward and on the first replica, in an order that every rank keeps.
+/// All slots of an evaluation, on the first replica, in the global order.
 pub fn forward_slots(stages: usize, micro: usize) -> Vec<Slot> {
     let list = |stage| {
         let slot = |micro| Slot {
@@ -212,22 +209,21 @@ pub fn forward_slots(stages: usize, micro: usize) -> Vec<Slot> {
         };
         (0..micro).map(slot).collect()
     };
-    play((0..stages).map(list).collect(), stages, micro, [1, 0, 0])
+    merge((0..stages).map(list).collect(), stages, micro, [1, 0, 0])
 }
 
-/// Merges what places do into one order, by the time at which each slot starts if it waits for nothing
-/// but the slot before it on its place and those it depends on. What frees memory comes first of what
-/// starts together.
-fn play(lists: Vec<Vec<Slot>>, stages: usize, micro: usize, durations: [u64; 3]) -> Vec<Slot> {
+/// Merges the lists of devices into one order by simulated start times. Of slots that start at the same time,
+/// those that free memory come first.
+fn merge(lists: Vec<Vec<Slot>>, stages: usize, micro: usize, durations: [u64; 3]) -> Vec<Slot> {
     let index = |slot: &Slot| {
         ((slot.replica * stages + slot.stage) * micro + slot.micro) * 3 + slot.pass as usize
     };
     let mut ends: Vec<Option<u64>> = vec![None; 2 * stages * micro * 3];
     let mut started = Vec::new();
-    let mut places: Vec<(u64, usize)> = vec![(0, 0); lists.len()];
+    let mut devices: Vec<(u64, usize)> = vec![(0, 0); lists.len()];
     while started.len() < lists.iter().map(Vec::len).sum() {
         let before = started.len();
-        for ((free, next), list) in places.iter_mut().zip(&lists) {
+        for ((free, next), list) in devices.iter_mut().zip(&lists) {
             while let Some(slot) = list.get(*next) {
                 let needs = slot.needs(stages).into_iter().flatten();
                 let Some(ready) = needs
@@ -243,14 +239,14 @@ fn play(lists: Vec<Vec<Slot>>, stages: usize, micro: usize, durations: [u64; 3])
                 started.push((start, *slot));
             }
         }
-        assert!(started.len() > before, "the places wait for one another");
+        assert!(started.len() > before, "the devices wait for one another");
     }
     started.sort_by_key(|&(start, slot)| (start, Reverse(slot.pass), slot));
     started.into_iter().map(|(_, slot)| slot).collect()
 }
 
 impl Slot {
-    /// What must be done before.
+    /// Slots on which it depends.
     pub fn needs(self, stages: usize) -> [Option<Slot>; 2] {
         let of = |pass, stage| Slot {
             stage,

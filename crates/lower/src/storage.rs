@@ -1,57 +1,57 @@
-//! Which tensors share memory, and how wide the frame of each is.
+//! Buffers shared by tensors in place, and the width of their halos.
 
 use crate::geometry::{Geometry, Parts, Rows};
 use crate::network::{Layer, LayerId, Network, Step};
 use crate::overlap::Overlap;
 use partita_graph::Op;
-use partita_program::Place;
+use partita_program::Distribution;
 use partita_space::{Interval, Mesh, Window};
 
-/// How the gradient of a convolution's input comes together where a dim is split.
+/// How the gradient of a convolution's input is computed where a dim is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DataGradient {
-    /// The output's gradient is exchanged, and each rank computes its own part whole.
+    /// Halo exchange of the output's gradient; each rank computes all of its owned part.
     Halo,
-    /// Each rank computes what its own outputs contribute, and parts in frames go to their owners.
+    /// Reverse halo exchange: each rank computes the contributions of its own outputs, and those in halos are
+    /// sent to their owners and added.
     Reverse,
 }
 
-/// Memory of a tensor, shared with the tensors computed from it in place.
+/// A buffer of a tensor, shared with the tensors computed from it in place.
 pub(crate) struct Storage {
-    /// The producer first, then those in place.
+    /// The producer, then the layers in place.
     pub members: Vec<LayerId>,
-    /// What each rank computes: what it owns, and of an inner tensor what it reads of it.
+    /// What each rank computes: the owned part, and for a tensor inside of a halo group all that it reads.
     pub computed: Geometry,
-    /// Whether it is made and read inside of one group: then each rank has its own copy of what it
-    /// computes of others' parts, no message brings it, and its gradient is that of the copy.
+    /// Whether it is inside of a halo group: then each rank computes its halo redundantly, and the gradient of
+    /// the halo is that of this copy.
     pub inner: bool,
-    /// What each rank holds of the value: as much as the largest consumer reads.
+    /// What each rank holds of the value: all that its consumers read.
     pub value: Geometry,
-    /// Whether a convolution may read zeros around the image. Who reads another border has another storage.
-    pub zero_frame: bool,
-    /// What each rank contributes to the gradient of others.
+    /// Whether a convolution may read zero padding. Readers with another padding have another storage.
+    pub zero_padding: bool,
+    /// The region of the gradient to which each rank contributes.
     pub partial: Geometry,
-    /// What the producer's data gradient reads around the own part.
+    /// The region of the gradient that the producer's data gradient reads.
     pub around: Geometry,
-    /// How the producer computes the gradient of its input, if it is a convolution. A transposed one
-    /// reads the output's gradient around for that of its weights, too.
+    /// How the producer computes the gradient of its input, if it is a convolution.
     pub rule: Option<DataGradient>,
-    /// Whether there is a gradient at all.
+    /// Whether it has a gradient.
     pub has_gradient: bool,
-    /// The storage of the tensor whose value it is: its own, or that before a change of distribution.
+    /// Number of the tensor; the same before and after a redistribution.
     pub tensor: u32,
 }
 
-/// The storages of a graph under a split.
+/// The storages of a network.
 pub(crate) struct Storages {
     /// Storage of each layer.
     pub of: Vec<usize>,
-    /// All of them.
+    /// All storages.
     pub all: Vec<Storage>,
 }
 
 impl Storages {
-    /// `rows` are those that storages of the same world have already.
+    /// `rows` interns the rows of all storages.
     pub fn new(network: &Network, mesh: &Mesh, rows: &Rows) -> Self {
         let groups = groups(network);
         let mut of = vec![0; network.layers.len()];
@@ -59,8 +59,8 @@ impl Storages {
             members.iter().for_each(|member| of[member.0] = index);
         }
         let own = |layer: &Layer| {
-            let mesh = layer.place.mesh(mesh);
-            std::array::from_fn(|dim| rows.parts(&layer.place, &mesh, dim))
+            let mesh = layer.distribution.mesh(mesh);
+            std::array::from_fn(|dim| rows.parts(&layer.distribution, &mesh, dim))
         };
         let own: Vec<[Parts; 5]> = network.layers.iter().map(own).collect();
         let context = Context {
@@ -81,7 +81,7 @@ impl Storages {
             let first = network.layer(all[index].members[0]);
             all[index].tensor = match first.step {
                 Step::Layer(_) => index as u32,
-                // A copy for readers outside of a group is a tensor of its own.
+                // A copy for readers outside of a halo group is a tensor of its own.
                 Step::Move if is_copy(network, first) => index as u32,
                 Step::Move => all[of[first.inputs[0].0]].tensor,
             };
@@ -94,8 +94,8 @@ impl Storages {
     }
 }
 
-/// Groups of layers in one memory: an activation runs in place where nobody else reads its input and
-/// the producer's backward does not look at its own output.
+/// Groups of layers in one buffer: an activation runs in place if it is the only reader of its input and the
+/// backward pass of the producer does not read its own output.
 fn groups(network: &Network) -> Vec<Vec<LayerId>> {
     let mut groups: Vec<Vec<LayerId>> = Vec::new();
     let mut of: Vec<usize> = Vec::new();
@@ -106,7 +106,7 @@ fn groups(network: &Network) -> Vec<Vec<LayerId>> {
                 && !reads_own_output(network.layer(input))
                 && network.layer(input).group == layer.group
                 && network.layer(input).stage == layer.stage
-                && network.layer(input).place.on == layer.place.on
+                && network.layer(input).distribution.submesh == layer.distribution.submesh
         };
         if in_place {
             let group = of[layer.inputs[0].0];
@@ -123,7 +123,7 @@ fn groups(network: &Network) -> Vec<Vec<LayerId>> {
 fn reads_own_output(layer: &Layer) -> bool {
     match layer.op() {
         None => false,
-        // The input is kept as it was imported, and a flatten may share memory with nobody.
+        // The imported input is kept, and a flatten shares no memory.
         Some(
             Op::Input | Op::LeakyRelu { .. } | Op::Flatten | Op::Loss(_) | Op::AuxiliaryLoss { .. },
         ) => true,
@@ -146,12 +146,12 @@ fn reads_own_output(layer: &Layer) -> bool {
     }
 }
 
-/// Whether a change of distribution changes nothing.
+/// Whether a redistribution is a copy.
 fn is_copy(network: &Network, layer: &Layer) -> bool {
     layer.partial_gradient.is_empty()
         && layer.inputs.iter().all(|&input| {
             let input = network.layer(input);
-            input.place == layer.place && input.partial.is_empty()
+            input.distribution == layer.distribution && input.partial.is_empty()
         })
 }
 
@@ -160,7 +160,7 @@ struct Context<'a> {
     mesh: &'a Mesh,
     rows: &'a Rows,
     overlap: Overlap<'a>,
-    /// Of each tensor, along each dim, what each coordinate owns.
+    /// Owned intervals by tensor, dim and coordinate.
     own: Vec<[Parts; 5]>,
 }
 
@@ -169,18 +169,18 @@ impl Context<'_> {
         self.own[id.0][dim][part]
     }
 
-    fn place(&self, id: LayerId) -> &Place {
-        &self.network.layer(id).place
+    fn distribution(&self, id: LayerId) -> &Distribution {
+        &self.network.layer(id).distribution
     }
 
     fn extent(&self, id: LayerId, dim: usize) -> Interval {
-        Interval::all(self.place(id).shape[dim])
+        Interval::all(self.distribution(id).shape[dim])
     }
 
     fn rule(&self, members: &[LayerId]) -> Option<DataGradient> {
         let producer = members[0];
         let layer = self.network.layer(producer);
-        // The gradient of a copy is what the own outputs give, and stays with it.
+        // The gradient of a redundant copy gets the contributions of the own outputs, and is not exchanged.
         let of_copies = members
             .iter()
             .chain(&layer.inputs)
@@ -233,7 +233,7 @@ impl Context<'_> {
         })
     }
 
-    /// Outputs of a convolution that touch its input's own part at a coordinate, unclipped.
+    /// Outputs of a convolution that read the owned part of its input at a coordinate, unclipped.
     fn outputs(&self, layer: &Layer, dim: usize, coordinate: usize) -> Interval {
         window(layer, dim).map_or(Interval::default(), |window| {
             window.outputs_of(&self.part(layer.inputs[0], dim, coordinate))
@@ -248,11 +248,11 @@ impl Context<'_> {
         rules: &[Option<DataGradient>],
     ) -> Storage {
         let (first, last) = (members[0], members[members.len() - 1]);
-        let place = *self.place(first);
+        let distribution = *self.distribution(first);
         let readers = self.network.readers(last);
         let inner = self.overlap.is_inner(last);
         let world = (self.mesh, self.rows);
-        let computed = Geometry::new(place, world, false, |dim, i| match dim {
+        let computed = Geometry::new(distribution, world, false, |dim, i| match dim {
             1..4 => self.overlap.part(last, dim, i),
             _ => Interval::default(),
         });
@@ -264,13 +264,13 @@ impl Context<'_> {
                 .iter()
                 .fold(Interval::default(), |all, &reader| all.hull(&needs(reader)))
         };
-        let value = Geometry::new(place, world, periodic, |dim, i| {
+        let value = Geometry::new(distribution, world, periodic, |dim, i| {
             hull(&|reader| match self.network.layer(reader).op() {
                 Some(Op::Convolution(_)) => self.overlap.inputs(reader, dim, i),
                 _ => self.overlap.inputs_inside(reader, dim, i),
             })
         });
-        let partial = Geometry::new(place, world, periodic, |dim, i| {
+        let partial = Geometry::new(distribution, world, periodic, |dim, i| {
             hull(&|reader| {
                 if self.contributes(reader, rules[of[reader.0]]) {
                     self.overlap.inputs_inside(reader, dim, i)
@@ -279,19 +279,19 @@ impl Context<'_> {
                 }
             })
         });
-        let around = Geometry::new(place, world, false, |dim, i| {
+        let around = Geometry::new(distribution, world, false, |dim, i| {
             self.gradient_read(first, rule, dim, i)
         });
         let is_convolution =
             |&id: &LayerId| matches!(self.network.layer(id).op(), Some(Op::Convolution(_)));
-        let zero_frame = !periodic && readers.iter().any(is_convolution);
+        let zero_padding = !periodic && readers.iter().any(is_convolution);
         let has_gradient = self.network.needs_gradient(first);
         Storage {
             members,
             computed,
             inner,
             value,
-            zero_frame,
+            zero_padding,
             partial,
             around,
             rule,
@@ -300,7 +300,7 @@ impl Context<'_> {
         }
     }
 
-    /// What the data gradient of a layer reads of the gradient of its output at a coordinate.
+    /// The interval of the gradient of its output that the data gradient of a layer reads at a coordinate.
     fn gradient_read(
         &self,
         id: LayerId,
@@ -326,18 +326,18 @@ impl Context<'_> {
         }
     }
 
-    /// Whether a reader contributes to the gradient of all that it reads, of others' parts too.
+    /// Whether a reader contributes to the gradient of the halos that it reads.
     fn contributes(&self, reader: LayerId, rule: Option<DataGradient>) -> bool {
-        // Other layers read beyond their own part in groups only.
+        // Other layers read halos in halo groups only.
         let op = self.network.layer(reader).op();
         rule == Some(DataGradient::Reverse) || op.is_none_or(|op| !op.has_weights())
     }
 }
 
-/// Inputs of a transposed convolution that contribute to a block of outputs, among those `within`;
-/// where none does, the nearest one, so that there is something to read.
+/// Inputs of a transposed convolution that contribute to a block of outputs, among those `within`; where none
+/// does, the nearest one, so that the interval is not empty.
 ///
-/// Example: kernel 2, stride 2: outputs 3 to 5 get something from inputs 1 and 2.
+/// Example: kernel 2, stride 2: inputs 1 and 2 contribute to outputs 3 to 5.
 pub(crate) fn contributors(window: &Window, outputs: &Interval, within: &Interval) -> Interval {
     let reached = window.outputs_of(outputs);
     let inside = reached.intersect(within);
@@ -348,7 +348,7 @@ pub(crate) fn contributors(window: &Window, outputs: &Interval, within: &Interva
     Interval::new(nearest, nearest + 1)
 }
 
-/// The window of the convolution whose adjoint a transposed convolution is, along a tensor dim.
+/// The window of a transposed convolution along a dim of the tensor.
 pub(crate) fn transposed_window(layer: &Layer, dim: usize) -> Option<&Window> {
     any_window(layer, dim).filter(|_| is_transposed(layer))
 }

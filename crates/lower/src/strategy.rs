@@ -1,4 +1,4 @@
-//! How the training is split: what the user specifies. Whether it can be is checked in `check`.
+//! Strategies: how the user wants the training to be split. `check` validates them.
 
 mod error;
 mod sizes;
@@ -23,11 +23,11 @@ const RANKS_MAX: usize = Mesh::RANKS_MAX;
 /// semicolon: `filter=2,depth=2; conv4..fc2: D=-,F=filter+depth`. `height=4; conv1..relu4: halo=grouped`
 /// exchanges halos once for all these layers, and computes twice what lies between them.
 ///
-/// `stages=[depth=2|1]` cuts the network in stages, each with a mesh of its own, which pass micro-batches
-/// on in the order of `schedule`; the ranks are then those of `data` times those of all stages.
+/// `stages=[depth=2|1]` partitions the network into pipeline stages, each with a mesh of its own, which process
+/// micro-batches in the order of `schedule`; the number of ranks is `data` times those of all stages.
 ///
-/// `micro=4` takes the mini-batch in four parts, one after the other, and adds their gradients;
-/// `shard=optimizer`, `gradients` or `parameters` shares out what replicas would hold alike.
+/// `micro=4` processes the mini-batch as four micro-batches and accumulates their gradients;
+/// `shard=optimizer`, `gradients` or `parameters` shards the training state over replicas (ZeRO).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Strategy {
     pub(crate) extents: [usize; 7],
@@ -37,11 +37,11 @@ pub struct Strategy {
     pub fuse: bool,
     /// Micro-batches in a mini-batch.
     pub micro: usize,
-    /// What of the training state ranks share that would otherwise each have all of it.
+    /// Which training state is sharded.
     pub shard: Shard,
-    /// What differs for some layers; later entries go before earlier ones.
+    /// Settings of some layers; later entries override earlier ones.
     pub layers: Vec<LayerChoice>,
-    /// The stages of a pipeline, one after the other; none where all ranks run all layers.
+    /// The stages of a pipeline; none where all ranks run all layers.
     pub stages: Vec<StageChoice>,
     /// In which order stages take micro-batches.
     pub schedule: Schedule,
@@ -50,27 +50,25 @@ pub struct Strategy {
 /// A stage of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StageChoice {
-    /// From the first layer to the last, as for [`LayerChoice`], where it is specified: once, or for a schedule
-    /// with several stages on a place once for each of them. Where it is specified for no stage, stages are
-    /// made as equal as they can be.
+    /// First and last layer, as for [`LayerChoice`], of each stage on these ranks, of which a schedule may have
+    /// several. Where no layers are specified, stages are balanced.
     pub layers: Vec<(String, String)>,
-    /// Extents of the axes of its mesh. Along `data` it splits what the axis `data` of the strategy has
-    /// left.
+    /// Extents of the axes of its mesh. Its `data` axis further splits each part of the mini-batch.
     pub extents: [usize; 7],
 }
 
-/// What is shared out over the ranks between which the gradients of weights are summed. Biases and
-/// vectors of normalizations are not.
+/// Which training state of weights is sharded over the ranks that reduce their gradients. Biases and parameters
+/// of normalizations are not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Shard {
     /// Nothing.
     #[default]
     Off,
-    /// What the optimizer keeps beside the weights (ZeRO stage 1; Rajbhandari et al. 2020).
+    /// The optimizer state (ZeRO stage 1; Rajbhandari et al. 2020).
     Optimizer,
-    /// Gradients, too: they are summed after every micro-batch (stage 2).
+    /// Also gradients, which are reduced after every micro-batch (stage 2).
     Gradients,
-    /// The weights, too: they are gathered for each layer, forward and backward (stage 3).
+    /// Also weights, which are gathered for each layer, forward and backward (stage 3).
     Parameters,
 }
 
@@ -83,7 +81,7 @@ impl Shard {
         Self::Parameters,
     ];
 
-    /// The word.
+    /// Its name in the text form.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -94,27 +92,26 @@ impl Shard {
     }
 }
 
-/// What is specified for some layers.
+/// Settings of some layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LayerChoice {
-    /// Which ones: from the first to the last in the order of the model; a name alone is both, and an
-    /// empty last name is the end.
+    /// The first layer, in the order of the model. An empty name is the first layer of the model.
     pub from: String,
-    /// See `from`.
+    /// The last layer. An empty name is the last layer of the model.
     pub to: String,
     /// Axes of each [`LayerDim`], where they are specified.
     pub dims: [Option<AxisList>; 6],
-    /// Whether what these layers compute is dropped after the forward pass and computed again, all of
-    /// it at once, when the backward pass comes to it; where it is specified.
+    /// Whether the activations of these layers are recomputed in the backward pass, as one block; where it is
+    /// specified.
     pub recompute: Option<bool>,
-    /// How their halos come, where it is specified.
+    /// How their halos are exchanged, where it is specified.
     pub halo: Option<Halo>,
-    /// How the ranks of the axis `branch` share out the branches among these layers, where it is specified.
+    /// How the branches among these layers are placed along the axis `branch`, where it is specified.
     pub branches: Option<Branches>,
 }
 
 impl LayerChoice {
-    /// Which layers, as in the text form.
+    /// The range of layers, in the text form.
     pub fn layers(&self) -> String {
         if self.from == self.to && !self.from.is_empty() {
             self.from.clone()
@@ -127,26 +124,26 @@ impl LayerChoice {
 /// How branches between a fork and a join are placed on the coordinates of the axis `branch`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Branches {
-    /// On all of them, one after the other.
+    /// All ranks run all branches, one after the other.
     Off,
-    /// In so many groups, of sizes by what they cost.
+    /// In this number of groups, with sizes by cost.
     Groups(usize),
     /// In groups of these sizes, which add up to the extent of the axis.
     Sizes(Vec<usize>),
 }
 
-/// How layers get what they read around a rank's own part.
+/// How layers get their halos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Halo {
-    /// Each layer by an exchange of its own, by default.
+    /// A halo exchange for each layer, the default.
     Own,
-    /// These layers by one wide exchange of each tensor that enters them; what lies around the own part
-    /// between them is computed by every rank that needs it.
+    /// One wide halo exchange of each tensor that enters the group; halos between its layers are computed
+    /// redundantly.
     Grouped,
 }
 
 impl Halo {
-    /// As in the text form.
+    /// Its name in the text form.
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "own",
@@ -155,7 +152,7 @@ impl Halo {
     }
 }
 
-/// A dim of a layer's work.
+/// A dim of the computation of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LayerDim {
     /// Samples.
@@ -166,9 +163,9 @@ pub enum LayerDim {
     H,
     /// Positions.
     W,
-    /// Channels that are read: of weights, or of a layer without them.
+    /// Input channels.
     C,
-    /// Filters: channels that weights give.
+    /// Filters, the output channels of layers with weights.
     F,
 }
 
@@ -231,12 +228,12 @@ impl Strategy {
         self.extents[axis.index()]
     }
 
-    /// Ranks it is for.
+    /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.mesh().ranks()
     }
 
-    /// The mesh of all ranks. With stages these stand along `branch`, stage after stage.
+    /// The mesh of all ranks. The ranks of all stages are along `branch`, stage after stage.
     pub fn mesh(&self) -> Mesh {
         let mut extents = self.extents;
         if !self.stages.is_empty() {
@@ -245,7 +242,7 @@ impl Strategy {
         Mesh::new(extents)
     }
 
-    /// Checks it against a number of ranks, which train on mini-batches of so many samples.
+    /// Checks it against a number of ranks; `batch` is used for the suggestion.
     pub fn check_ranks(&self, ranks: usize, batch: usize) -> Result<(), StrategyError> {
         if self.ranks() == ranks {
             return Ok(());
@@ -273,9 +270,9 @@ impl Strategy {
         })
     }
 
-    /// Micro-batches in which a mini-batch is taken: as many as are asked for. A smaller last one of an
-    /// epoch has at least one sample in each, whatever the axes, so that they are those of one rank; where
-    /// it does not divide, the first ones have a sample more.
+    /// Number of micro-batches of a mini-batch. A smaller last mini-batch of an epoch has at least one sample in
+    /// each, independent of the axes, so that results equal those of one rank; where it does not divide, the
+    /// first ones have a sample more.
     pub fn micro_batches(&self, batch: usize) -> usize {
         self.micro.min(batch).max(1)
     }
@@ -295,12 +292,12 @@ impl Strategy {
         })
     }
 
-    /// Whether the micro-batches are of one size and leave samples to all ranks of the data axes.
+    /// Whether micro-batches have equal size, with a sample for each rank of the data axes.
     pub(crate) fn is_micro_fitting(&self, batch: usize) -> bool {
         batch.is_multiple_of(self.micro) && self.micro <= batch / self.data_parts()
     }
 
-    /// The most micro-batches below those asked for that can be scheduled and fit; else what else can be.
+    /// The largest valid number of micro-batches below the requested one, else another valid choice.
     pub(crate) fn fitting_micro(&self, batch: usize) -> String {
         let most = self.micro.min(batch / self.data_parts());
         let fits = |parts: &usize| batch.is_multiple_of(*parts) && self.can_schedule(*parts);

@@ -1,12 +1,11 @@
-//! Which memory is taken when.
+//! Allocated ranges of memory over time.
 
 use std::collections::BTreeMap;
 
-/// Ranges of memory with the times at which they are taken, in a tree over time.
+/// Ranges of memory with the times at which they are allocated, in a segment tree over time.
 ///
-/// A node of the tree stands for a run of times, and keeps as ranges that do not touch what is taken through
-/// all of them, and what is taken at some of them but through less than all. So where a thousand buffers lie
-/// side by side, whoever looks for room beside them steps over one range.
+/// A node of the tree stands for an interval of times, and keeps as merged ranges what is allocated during all
+/// of it, and what is allocated during a part of it. So a search steps over many adjacent buffers at once.
 pub(crate) struct Timeline {
     leaves: usize,
     through: Vec<Taken>,
@@ -25,7 +24,7 @@ impl Timeline {
         }
     }
 
-    /// Takes memory from `start` to `end` from the first to the last time.
+    /// Allocates memory from `start` to `end` from the first to the last time.
     pub fn take(&mut self, (first, last): (usize, usize), start: u64, end: u64) {
         for node in self.cover(first, last) {
             self.through[node].add(start, end);
@@ -35,7 +34,7 @@ impl Timeline {
         }
     }
 
-    /// The lowest offset from `floor` on with so much memory that is free from the first to the last time.
+    /// The lowest offset, at least `floor`, at which `size` bytes are free from the first to the last time.
     pub fn lowest(&self, (first, last): (usize, usize), floor: u64, size: u64) -> u64 {
         let cover = self.cover(first, last);
         let inside = cover.iter().map(|&node| &self.within[node]);
@@ -45,7 +44,7 @@ impl Timeline {
         let all = inside.chain(own).chain(around);
         let all: Vec<&Taken> = all.filter(|taken| !taken.0.is_empty()).collect();
         let mut offset = floor;
-        // How many sets in a row, the last that was asked among them, leave the offset free.
+        // Number of consecutive sets in which the offset is free.
         let mut free = 0;
         for taken in all.iter().cycle() {
             while let Some(end) = taken.end(offset, size) {
@@ -60,7 +59,7 @@ impl Timeline {
         offset
     }
 
-    /// The nodes that together stand for just these times.
+    /// The nodes whose intervals partition these times.
     fn cover(&self, first: usize, last: usize) -> Vec<usize> {
         let (mut low, mut high) = (first + self.leaves, last + self.leaves + 1);
         let mut nodes = Vec::new();
@@ -78,7 +77,7 @@ impl Timeline {
         nodes
     }
 
-    /// The nodes above the first and the last time. Below a node of the cover they say nothing new.
+    /// The ancestors of the first and the last time.
     fn above(&self, first: usize, last: usize) -> Vec<usize> {
         let (mut low, mut high) = ((first + self.leaves) / 2, (last + self.leaves) / 2);
         let mut nodes = Vec::new();
@@ -93,7 +92,7 @@ impl Timeline {
     }
 }
 
-/// Ranges that do not touch, by their starts.
+/// Disjoint, not adjacent ranges by start.
 #[derive(Default)]
 struct Taken(BTreeMap<u64, u64>);
 
@@ -111,7 +110,7 @@ impl Taken {
         self.0.insert(start, end);
     }
 
-    /// Where the last range ends that is in the way of `size` from an offset on.
+    /// The end of the last range that overlaps `size` bytes from an offset on.
     fn end(&self, offset: u64, size: u64) -> Option<u64> {
         let (_, &end) = self.0.range(..offset + size).next_back()?;
         (end > offset).then_some(end)
@@ -149,7 +148,7 @@ mod tests {
         }
     }
 
-    /// The number of ranges that are stepped over stays the same however many buffers lie side by side.
+    /// Adjacent buffers are merged to one range.
     #[test]
     fn what_lies_side_by_side_is_one_range() {
         let mut timeline = Timeline::new(1000);

@@ -23,7 +23,7 @@ impl Emit<'_> {
 
     pub(crate) fn embedding_backward(&mut self, id: LayerId, layer: &str) {
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
-        let axes = positions(self.place(id));
+        let axes = positions(self.distribution(id));
         let weight = self.layer(id).parameters[0];
         self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
             (!x.is_empty()).then_some(Kernel::EmbeddingBackward {
@@ -36,11 +36,16 @@ impl Emit<'_> {
     }
 
     pub(crate) fn positions(&mut self, id: LayerId, layer: &str) {
-        let (place, low) = (*self.place(id), self.frame_below(id));
-        self.elementwise(id, layer, |x, y| Kernel::Positions { x, y, place, low });
+        let (distribution, halo_low) = (*self.distribution(id), self.halo_below(id));
+        self.elementwise(id, layer, |x, y| Kernel::Positions {
+            x,
+            y,
+            distribution,
+            halo_low,
+        });
     }
 
-    /// Positions are constants that are added, so the gradient passes as it is.
+    /// Positions are constants, so the gradient is copied.
     pub(crate) fn positions_backward(&mut self, id: LayerId, layer: &str) {
         self.pass_back(id, 0, layer, |source, target, accumulate| Kernel::Copy {
             source,
@@ -89,10 +94,10 @@ impl Emit<'_> {
         });
     }
 
-    /// What a slice reads of its input.
+    /// The region of its input that a slice reads.
     fn sliced(&self, id: LayerId, start: usize) -> Region {
         let mut region = self.reach(id, self.layer(id).inputs[0]);
-        let channels = self.place(id).shape[4];
+        let channels = self.distribution(id).shape[4];
         region.0[4] = Interval::all(channels).shift(start as i64);
         region
     }
@@ -113,16 +118,16 @@ impl Emit<'_> {
         self.builder.kernel(layer, BACKWARD, copy);
     }
 
-    /// Heads in the own share of the channels.
+    /// Attention heads on this rank.
     fn own_heads(&self, id: LayerId, all: usize) -> usize {
-        all / self.builder.mesh.parts(self.place(id).axes[4])
+        all / self.builder.mesh.parts(self.distribution(id).axes[4])
     }
 
     pub(crate) fn layer_norm(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let known = self.sums.get(&id).copied();
         let sums = known.unwrap_or_else(|| self.row_moments(id, layer));
         let (gamma, beta) = (self.parameter(id, 0), self.parameter(id, 1));
-        let count = self.place(id).shape[4] as u64;
+        let count = self.distribution(id).shape[4] as u64;
         self.elementwise(id, layer, |x, y| Kernel::LayerNormForward {
             x,
             sums,
@@ -134,7 +139,7 @@ impl Emit<'_> {
         });
     }
 
-    /// Sums over the channels at each position that is computed, over all ranks that share these.
+    /// Sums over the channels at each computed position, reduced over the ranks that split them.
     fn row_moments(&mut self, id: LayerId, layer: &str) -> View {
         let sums = self.row_sums(id, &format!("{layer}.sums"));
         self.elementwise(id, layer, |x, _| Kernel::LayerNormStatistics { x, sums });
@@ -143,7 +148,7 @@ impl Emit<'_> {
         sums
     }
 
-    /// Two numbers per position that is computed.
+    /// A buffer of two sums per computed position.
     fn row_sums(&mut self, id: LayerId, name: &str) -> View {
         let [n, d, h, w, _] = self.computed(id).shape();
         let dims = [n, d, h, w, 2];
@@ -153,10 +158,9 @@ impl Emit<'_> {
         self.builder.whole(sums)
     }
 
-    /// The sum over ranks that share the channels of the same positions. If one has no position, none of
-    /// them has.
+    /// Allreduce over the ranks that split the channels of the same positions; these have equally many.
     fn add_rows(&mut self, id: LayerId, layer: &str, phase: Phase, sums: View) {
-        let axes = self.place(id).axes[4].set();
+        let axes = self.distribution(id).axes[4].set();
         if sums.is_empty() {
             self.builder.next_sequence();
         } else {
@@ -165,10 +169,10 @@ impl Emit<'_> {
     }
 
     pub(crate) fn layer_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
-        let count = self.place(id).shape[4] as u64;
+        let count = self.distribution(id).shape[4] as u64;
         let (sums, gamma) = (self.sums[&id], self.parameter(id, 0));
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
-        let axes = positions(self.place(id));
+        let axes = positions(self.distribution(id));
         let [of_gamma, of_beta] = [0, 1].map(|index| self.layer(id).parameters[index]);
         let is_here = !x.is_empty();
         let ([dgamma, dbeta], accumulate) = self.scale_and_shift([of_gamma, of_beta], axes, layer);
@@ -221,7 +225,7 @@ impl Emit<'_> {
         });
     }
 
-    /// One kernel for all gradients, but for those that add to the same memory.
+    /// One kernel for all gradients, except for those that accumulate into the same buffer.
     pub(crate) fn attention_backward(
         &mut self,
         id: LayerId,

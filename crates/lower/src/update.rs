@@ -1,36 +1,37 @@
-//! From complete gradients to moved parameters, on every rank that holds them.
+//! Reduction of gradients over submeshes, and the optimizer.
 //!
-//! Where several groups of ranks hold a parameter, as both replicas of a bidirectional pipeline do or
-//! stages that share it, the first of them is its owner and alone keeps the state of the optimizer. The
-//! addends of the second replica go to the same places of the first before the sum over ranks, the sums
-//! of other stages after it, and what has moved comes back to all.
+//! Where several submeshes have a parameter, as both replicas of a bidirectional pipeline or stages that share
+//! it, the first is its owner and alone keeps the optimizer state. Partial sums of the second replica are sent
+//! to the same coordinates of the first before the reduction over ranks, sums of other stages after it; the
+//! updated parameter is sent to all.
 //!
-//! A rank may be among both the ranks that give and those that get, as stages of two replicas share ranks:
-//! what it sends and what it receives of one movement is one exchange. Every rank counts every movement
-//! and every sum, its own or not, so that each has a number of its own that is the same on all ranks.
+//! A rank may be both sender and receiver, as stages of two replicas share ranks: its sends and receives form one
+//! exchange. Every rank counts all exchanges and collectives, its own or not, so that message numbers agree.
 
-use crate::body::Held;
+use crate::body::TensorBuffer;
 use crate::emit::Emit;
 use crate::network::LayerId;
 use crate::parameter_gradient::Key;
-use crate::redistribute::{Cargo, Destination};
+use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::strategy::Shard;
 use partita_graph::{Op, ParameterId};
-use partita_program::{Kernel, Phase, Place, Role, View};
-use partita_space::{AxisSet, Grid};
+use partita_program::{Distribution, Kernel, Phase, Role, View};
+use partita_space::{AxisSet, Submesh};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Emit<'_> {
     pub(crate) fn update(&mut self) {
-        self.late_running();
+        self.update_running_statistics();
         let ids = || (0..self.graph.parameters.len()).map(ParameterId);
         let all: Vec<ParameterId> = ids().collect();
-        let apart: Vec<ParameterId> = ids().filter(|&id| self.is_held_apart(id)).collect();
+        let apart: Vec<ParameterId> = ids()
+            .filter(|&id| self.is_on_several_submeshes(id))
+            .collect();
         let mut sums: BTreeMap<ParameterId, Option<View>> = BTreeMap::new();
         for &id in &apart {
             if self.graph.parameter(id).role.is_trained() {
-                let sum = self.sum_apart(id);
+                let sum = self.sum_over_submeshes(id);
                 sums.insert(id, sum);
             }
         }
@@ -39,7 +40,7 @@ impl Emit<'_> {
             .request
             .clip
             .map(|maximum| (self.norm(&gradients), maximum));
-        let mut shares: BTreeMap<ParameterId, Held> = BTreeMap::new();
+        let mut shares: BTreeMap<ParameterId, TensorBuffer> = BTreeMap::new();
         for &(id, _) in &gradients {
             let share = self.own_share(id);
             shares.insert(id, share);
@@ -56,34 +57,33 @@ impl Emit<'_> {
             let name = self.graph.parameter(id).name.clone();
             self.builder.kernel(&name, Phase::Update, kernel);
         }
-        // Those of the last layers come first.
+        // Last layers first.
         for &id in all.iter().rev() {
-            self.number_anew();
+            self.reserve_numbers();
             if let Some(&share) = shares.get(&id) {
                 self.complete_parameter(id, share);
             }
         }
         for &id in &apart {
-            self.hand_out(id);
+            self.broadcast_parameter(id);
         }
     }
 
-    /// Goes to numbers that nothing else has; on all ranks alike. Where all layers run on all ranks,
-    /// numbers go on without gaps.
-    fn number_anew(&mut self) {
+    /// Reserves new message numbers, on all ranks alike. Not needed where all layers run on all ranks.
+    fn reserve_numbers(&mut self) {
         let number = self.take_numbers(1);
         if !self.is_whole() {
             self.builder.number_from(number);
         }
     }
 
-    /// The number of one movement between groups of ranks; taken on all ranks alike.
+    /// The message number of an exchange between submeshes; taken on all ranks alike.
     fn number_of_movement(&mut self) -> u32 {
-        self.number_anew();
+        self.reserve_numbers();
         self.builder.next_sequence()
     }
 
-    /// The complete gradients of what the rank moves.
+    /// The complete gradients of the parameters that the rank updates.
     fn own_gradients(
         &mut self,
         apart: &BTreeMap<ParameterId, Option<View>>,
@@ -120,59 +120,65 @@ impl Emit<'_> {
         }
     }
 
-    /// Adds up what all holders of a parameter have of its gradient; the sum, where the rank moves it.
-    fn sum_apart(&mut self, id: ParameterId) -> Option<View> {
+    /// Sums the gradient of a parameter over its submeshes; returns the sum where the rank updates it.
+    fn sum_over_submeshes(&mut self, id: ParameterId) -> Option<View> {
         let plan = self.plan;
         let (holders, keys) = (&plan.holders[id.0], &plan.keys[id.0]);
-        let place = |on: Option<Grid>| {
-            let place = holders.iter().find(|place| place.on == on);
-            *place.expect("who uses a parameter holds it")
+        let distribution = |submesh: Option<Submesh>| {
+            let distribution = holders
+                .iter()
+                .find(|distribution| distribution.submesh == submesh);
+            *distribution.expect("who uses a parameter holds it")
         };
         let owner = holders[0];
-        for &(on, axes) in keys {
-            let twin = plan.twin_of(on);
-            if twin != on {
-                let resharding = Resharding::of_partial_sums(&plan.world, &place(on), &place(twin));
-                let ends = ((id, on, axes), (id, twin, axes));
-                self.add_across(ends, &resharding);
+        for &(submesh, axes) in keys {
+            let first_replica = plan.first_replica_of(submesh);
+            if first_replica != submesh {
+                let resharding = Resharding::of_partial_sums(
+                    &plan.world,
+                    &distribution(submesh),
+                    &distribution(first_replica),
+                );
+                let ends = ((id, submesh, axes), (id, first_replica, axes));
+                self.add_from_submesh(ends, &resharding);
             }
         }
-        let is_own = |on: &Option<Grid>| plan.twin_of(*on) == *on;
-        let mut sums: BTreeMap<Option<Grid>, Key> = BTreeMap::new();
-        for &(on, axes) in keys {
-            self.number_anew();
-            if !is_own(&on) || !self.builder.enter(on) {
+        let is_own = |submesh: &Option<Submesh>| plan.first_replica_of(*submesh) == *submesh;
+        let mut sums: BTreeMap<Option<Submesh>, Key> = BTreeMap::new();
+        for &(submesh, axes) in keys {
+            self.reserve_numbers();
+            if !is_own(&submesh) || !self.builder.enter(submesh) {
                 continue;
             }
-            let key = (id, on, axes);
+            let key = (id, submesh, axes);
             let mut state = self.parameter_gradients[&key];
             self.sum_gradient(id, axes, &mut state);
             self.parameter_gradients.insert(key, state);
-            match sums.get(&on) {
-                None => drop(sums.insert(on, key)),
+            match sums.get(&submesh) {
+                None => drop(sums.insert(submesh, key)),
                 Some(first) => {
                     let target = self.parameter_gradients[first].view();
                     self.add(id, state.view(), target);
                 }
             }
         }
-        let first = |on: Option<Grid>| keys.iter().find(|key| key.0 == on);
+        let first = |submesh: Option<Submesh>| keys.iter().find(|key| key.0 == submesh);
         for other in &holders[1..] {
-            let ends = (first(other.on), first(owner.on));
-            if let (true, (Some(from), Some(to))) = (is_own(&other.on), ends) {
+            let ends = (first(other.submesh), first(owner.submesh));
+            if let (true, (Some(from), Some(to))) = (is_own(&other.submesh), ends) {
                 let resharding = Resharding::new(&plan.world, other, &owner);
                 let ends = ((id, from.0, from.1), (id, to.0, to.1));
-                self.add_across(ends, &resharding);
+                self.add_from_submesh(ends, &resharding);
             }
         }
-        let key = sums.get(&owner.on)?;
+        let key = sums.get(&owner.submesh)?;
         Some(self.parameter_gradients[key].view())
     }
 
-    /// Adds the gradient of one holder to that of another.
-    fn add_across(&mut self, (from, to): (Key, Key), resharding: &Resharding) {
+    /// Adds the gradient of one submesh to that of another.
+    fn add_from_submesh(&mut self, (from, to): (Key, Key), resharding: &Resharding) {
         let layer = self.graph.parameter(from.0).name.clone();
-        let cargo = Cargo {
+        let moved = MovedTensor {
             layer: &layer,
             phase: Phase::Reduce,
             role: Role::Gradient,
@@ -181,17 +187,17 @@ impl Emit<'_> {
         let number = self.number_of_movement();
         let [own, sum] = [from, to].map(|key| self.parameter_gradients.get(&key));
         let [own, sum] = [own, sum].map(|state| state.map(|state| state.held));
-        let between = sum.map(|_| self.builder.between(cargo, *resharding.target()));
+        let between = sum.map(|_| self.builder.between(moved, *resharding.target()));
         let ends = (own.as_ref(), between.as_ref());
-        self.builder.move_across(cargo, number, resharding, ends);
+        self.builder.move_across(moved, number, resharding, ends);
         if let (Some(between), Some(sum)) = (between, sum) {
             let whole = sum.view(&sum.region);
             self.add(from.0, between.view(&sum.region), whole);
         }
     }
 
-    /// What the owner has moved goes to all others that hold it.
-    fn hand_out(&mut self, id: ParameterId) {
+    /// Sends an updated parameter from its owner to all other submeshes.
+    fn broadcast_parameter(&mut self, id: ParameterId) {
         let plan = self.plan;
         let holders = &plan.holders[id.0];
         let (layer, role) = {
@@ -203,24 +209,24 @@ impl Emit<'_> {
             };
             (parameter.name.clone(), role)
         };
-        let cargo = Cargo {
+        let moved = MovedTensor {
             layer: &layer,
             phase: Phase::Update,
             role,
             tensor: self.parameter_tensor(id, role),
         };
-        let own = self.parameters.get(&(id, holders[0].on)).copied();
+        let own = self.parameters.get(&(id, holders[0].submesh)).copied();
         for other in &holders[1..] {
             let resharding = Resharding::new(&plan.world, &holders[0], other);
             let number = self.number_of_movement();
-            let held = self.parameters.get(&(id, other.on)).copied();
+            let held = self.parameters.get(&(id, other.submesh)).copied();
             let ends = (own.as_ref(), held.as_ref());
-            self.builder.move_across(cargo, number, &resharding, ends);
+            self.builder.move_across(moved, number, &resharding, ends);
         }
     }
 
-    /// Running statistics that several replicas move, by all micro-batches in their order.
-    fn late_running(&mut self) {
+    /// Updates running statistics of several replicas, by all micro-batches in their order.
+    fn update_running_statistics(&mut self) {
         let plan = self.plan;
         let layers = plan.networks[0].0.layers.len();
         for index in 0..layers {
@@ -230,25 +236,26 @@ impl Emit<'_> {
             };
             let [mean, variance] = [2, 3].map(|at| layer.parameters[at]);
             let owner = plan.holders[mean.0][0];
-            if !self.is_held_apart(mean) {
+            if !self.is_on_several_submeshes(mean) {
                 continue;
             }
             for (micro, (network, _)) in plan.networks.iter().enumerate() {
                 let of = network.layer(LayerId(index));
-                let shape = [1, 1, 1, 2, of.place.shape[4]];
-                let mut place = Place::replicated(shape);
-                (place.axes[4], place.on) = (of.place.axes[4], of.place.on);
-                let to = Place {
-                    on: owner.on,
-                    ..place
+                let shape = [1, 1, 1, 2, of.distribution.shape[4]];
+                let mut distribution = Distribution::replicated(shape);
+                (distribution.axes[4], distribution.submesh) =
+                    (of.distribution.axes[4], of.distribution.submesh);
+                let to = Distribution {
+                    submesh: owner.submesh,
+                    ..distribution
                 };
                 let own = self.late_moments.get(&(LayerId(index), micro)).copied();
-                let Some(sums) = self.moments_at(&layer.name, own, (&place, &to)) else {
+                let Some(sums) = self.moments_at(&layer.name, own, (&distribution, &to)) else {
                     continue;
                 };
-                let count = Self::count(&of.place);
+                let count = Self::count(&of.distribution);
                 let [mean, variance] = [mean, variance].map(|id| {
-                    let held = self.parameters[&(id, owner.on)];
+                    let held = self.parameters[&(id, owner.submesh)];
                     held.view(&held.region)
                 });
                 let running = Kernel::BatchNormRunning {
@@ -263,47 +270,46 @@ impl Emit<'_> {
         }
     }
 
-    /// Small complete sums from where they lie to where they are wanted; where they are then, if that is
-    /// on this rank.
+    /// Moves complete statistics to another submesh; returns their view there if the rank is a member.
     fn moments_at(
         &mut self,
         layer: &str,
         own: Option<View>,
-        (from, to): (&Place, &Place),
+        (from, to): (&Distribution, &Distribution),
     ) -> Option<View> {
-        if from.on == to.on {
+        if from.submesh == to.submesh {
             return own;
         }
         let number = self.number_of_movement();
         let resharding = Resharding::new(&self.builder.world, from, to);
-        let cargo = Cargo {
+        let moved = MovedTensor {
             layer,
             phase: Phase::Report,
             role: Role::Statistics,
             tensor: 0,
         };
-        let held = |emit: &Self, view: View, place: &Place| Held {
+        let held = |emit: &Self, view: View, distribution: &Distribution| TensorBuffer {
             id: view.buffer,
-            region: emit.builder.owned(place),
+            region: emit.builder.owned(distribution),
         };
         let own = own.map(|view| held(self, view, from));
-        let view = self.builder.is_in(to.on).then(|| {
+        let view = self.builder.is_in(to.submesh).then(|| {
             let dims = self.builder.owned(to).shape();
             let name = format!("{layer}.moved");
             self.builder.sums(&name, dims[3], dims[4])
         });
         let target = view.map(|view| held(self, view, to));
         let ends = (own.as_ref(), target.as_ref());
-        self.builder.move_across(cargo, number, &resharding, ends);
+        self.builder.move_across(moved, number, &resharding, ends);
         view
     }
 
-    /// What the rank moves of a parameter: all that it keeps, or a copy of its share of the whole.
-    fn own_share(&mut self, id: ParameterId) -> Held {
+    /// The buffer of a parameter that the rank updates: the parameter, or a copy of its shard.
+    fn own_share(&mut self, id: ParameterId) -> TensorBuffer {
         let whole = self.plan.holders[id.0][0];
         let share = self.share_of(id, whole);
-        self.builder.enter(whole.on);
-        let kept = self.parameters[&(id, whole.on)];
+        self.builder.enter(whole.submesh);
+        let kept = self.parameters[&(id, whole.submesh)];
         if share == whole || self.request.strategy.shard == Shard::Parameters {
             return kept;
         }
@@ -320,68 +326,67 @@ impl Emit<'_> {
         held
     }
 
-    /// Each rank has moved its share; those who use the whole get what the others have moved.
-    fn complete_parameter(&mut self, id: ParameterId, own: Held) {
+    /// Gathers the updated shards of a parameter.
+    fn complete_parameter(&mut self, id: ParameterId, own: TensorBuffer) {
         let whole = self.plan.holders[id.0][0];
-        let held = self.parameters[&(id, whole.on)];
+        let held = self.parameters[&(id, whole.submesh)];
         if own.id == held.id {
             return;
         }
-        self.builder.enter(whole.on);
+        self.builder.enter(whole.submesh);
         let to = Destination {
             held,
-            place: whole,
+            distribution: whole,
             accumulate: false,
         };
         let from = (own, self.share_of(id, whole), AxisSet::NONE);
         self.move_parameter((id, Role::Parameter), Phase::Update, from, to);
     }
 
-    /// Brings a parameter, or what goes with it, from where it is held, as a sum still due along some
-    /// axes, to its destination.
+    /// Redistributes a parameter or its gradient.
     pub(crate) fn move_parameter(
         &mut self,
         (id, role): (ParameterId, Role),
         phase: Phase,
-        (source, place, partial): (Held, Place, AxisSet),
+        (source, distribution, partial): (TensorBuffer, Distribution, AxisSet),
         to: Destination,
     ) {
         let layer = self.graph.parameter(id).name.clone();
-        let cargo = Cargo {
+        let moved = MovedTensor {
             layer: &layer,
             phase,
             role,
             tensor: self.parameter_tensor(id, role),
         };
         self.builder
-            .redistribute(cargo, source, (place, partial), to);
+            .redistribute(moved, source, (distribution, partial), to);
     }
 
-    /// The ranks that move parameters.
-    fn owners(&self) -> BTreeSet<Option<Grid>> {
+    /// The submeshes that update parameters.
+    fn owners(&self) -> BTreeSet<Option<Submesh>> {
         let trained = self.graph.parameters.iter().zip(&self.plan.holders);
         let trained = trained.filter(|(parameter, _)| parameter.role.is_trained());
-        trained.map(|(_, holders)| holders[0].on).collect()
+        trained.map(|(_, holders)| holders[0].submesh).collect()
     }
 
-    /// Sum of the squares of all gradients, each element counted once.
+    /// Sum of squares of all gradients, each element counted once.
     fn norm(&mut self, gradients: &[(ParameterId, View)]) -> View {
         let name = "gradient_norm";
         let mut totals = Vec::new();
-        for (at, on) in self.owners().into_iter().enumerate() {
-            let own = self.norm_on((at, on), gradients);
-            let scalar = Place {
-                on,
-                ..Place::replicated([1; 5])
+        for (at, submesh) in self.owners().into_iter().enumerate() {
+            let own = self.norm_on((at, submesh), gradients);
+            let scalar = Distribution {
+                submesh,
+                ..Distribution::replicated([1; 5])
             };
-            let to = Place::replicated([1; 5]);
+            let to = Distribution::replicated([1; 5]);
             totals.extend(self.moments_at(name, own, (&scalar, &to)));
         }
         self.add_up_norms(&totals);
         totals[0]
     }
 
-    /// Adds to the first of some sums the others.
+    /// Accumulates sums into the first.
     fn add_up_norms(&mut self, totals: &[View]) {
         for &source in totals.iter().skip(1) {
             let copy = Kernel::Copy {
@@ -393,20 +398,20 @@ impl Emit<'_> {
         }
     }
 
-    /// The part of the parameters that some ranks move, the `at`th ones that do, if this is one of them.
+    /// Sum of squares of the gradients that a submesh, number `at`, updates; none on other ranks.
     fn norm_on(
         &mut self,
-        (at, on): (usize, Option<Grid>),
+        (at, submesh): (usize, Option<Submesh>),
         gradients: &[(ParameterId, View)],
     ) -> Option<View> {
         let axes_of = |id: ParameterId| {
             let whole = self.plan.holders[id.0][0];
             let axes = || self.share_of(id, whole).split_axes();
-            (whole.on == on).then(axes)
+            (whole.submesh == submesh).then(axes)
         };
         let trained = |id: &ParameterId| self.graph.parameter(*id).role.is_trained();
         let ids = (0..self.graph.parameters.len()).map(ParameterId);
-        // All ranks know them, though they move others.
+        // The same on all ranks.
         let sets: BTreeSet<AxisSet> = ids.filter(trained).filter_map(axes_of).collect();
         let with = |axes: AxisSet| -> Vec<View> {
             let own = gradients
@@ -419,11 +424,11 @@ impl Emit<'_> {
         let name = "gradient_norm";
         let mut totals = Vec::new();
         for (axes, sources) in sets {
-            self.number_anew();
-            if !self.builder.enter(on) {
+            self.reserve_numbers();
+            if !self.builder.enter(submesh) {
                 continue;
             }
-            // A rank may move parameters with several groups of ranks, and each calls it the same.
+            // A rank may be a member of several submeshes, which need different names.
             let total = if self.is_whole() {
                 self.builder.sums(name, 1, 1)
             } else {
@@ -438,36 +443,37 @@ impl Emit<'_> {
         totals.first().copied()
     }
 
-    /// Reports the step where layers run on some ranks only: sums over the replicas, and brings them from
-    /// their ranks to all.
-    pub(crate) fn report_across(&mut self) {
+    /// Reports results where layers run on some ranks only: sums over replicas, sent to all ranks.
+    pub(crate) fn report_from_submeshes(&mut self) {
         if self.is_whole() {
             return;
         }
         let plan = self.plan;
         let network = &plan.networks[0].0;
         let last = &network.layers[network.layers.len() - 1];
-        let channels = network.layer(last.inputs[0]).place.shape[4];
-        let axes = crate::network::positions(&network.layer(last.inputs[0]).place);
-        let grids = plan.placement.sites[last.site].grids;
+        let channels = network.layer(last.inputs[0]).distribution.shape[4];
+        let axes = crate::network::positions(&network.layer(last.inputs[0]).distribution);
+        let submeshes = plan.placement.rank_sets[last.rank_set].submeshes;
         let replicas = if plan.replica_of.contains(&1) { 2 } else { 1 };
         let outputs = self.outputs_of(channels);
         for (name, rows, columns) in outputs {
-            let place = |on| Place {
-                on,
-                ..Place::replicated([1, 1, 1, rows, columns])
+            let distribution = |submesh| Distribution {
+                submesh,
+                ..Distribution::replicated([1, 1, 1, rows, columns])
             };
             let own = self.report.get(name).copied();
-            self.number_anew();
+            self.reserve_numbers();
             if let Some(view) = own {
-                let of = grids[..replicas].iter().find(|on| self.builder.is_in(**on));
+                let of = submeshes[..replicas]
+                    .iter()
+                    .find(|submesh| self.builder.is_in(**submesh));
                 self.builder.enter(of.copied().flatten());
                 self.allreduce(name, Phase::Report, axes, view);
             }
-            let mut sum = own.filter(|_| self.builder.is_in(grids[0]));
-            if replicas == 2 && grids[0] != grids[1] {
-                let ends = (&place(grids[1]), &place(grids[0]));
-                let theirs = own.filter(|_| self.builder.is_in(grids[1]));
+            let mut sum = own.filter(|_| self.builder.is_in(submeshes[0]));
+            if replicas == 2 && submeshes[0] != submeshes[1] {
+                let ends = (&distribution(submeshes[1]), &distribution(submeshes[0]));
+                let theirs = own.filter(|_| self.builder.is_in(submeshes[1]));
                 let moved = self.moments_at(name, theirs, ends);
                 if let (Some(source), Some(target)) = (moved, sum) {
                     let copy = Kernel::Copy {
@@ -478,7 +484,11 @@ impl Emit<'_> {
                     self.builder.kernel(name, Phase::Report, copy);
                 }
             }
-            sum = self.moments_at(name, sum, (&place(grids[0]), &place(None)));
+            sum = self.moments_at(
+                name,
+                sum,
+                (&distribution(submeshes[0]), &distribution(None)),
+            );
             if let Some(view) = sum {
                 self.builder.output(name, view);
             }

@@ -118,7 +118,7 @@ impl Case {
             | LoweringPass::Pack
             | LoweringPass::Select
             | LoweringPass::Arena
-            | LoweringPass::Stage => self.excerpt(&text),
+            | LoweringPass::Staging => self.excerpt(&text),
         }
     }
 
@@ -152,16 +152,16 @@ impl Case {
         if let Some(buffer) = line.strip_prefix("buffer ") {
             let (_, rest) = buffer.split_once(' ').unwrap();
             let words: Vec<&str> = rest.splitn(6, ' ').collect();
-            let [name, role, dtype, dims, offset, home] = words[..] else {
+            let [name, role, dtype, dims, offset, tensor] = words[..] else {
                 panic!("a buffer is `{line}`");
             };
-            let home = match home {
+            let tensor = match tensor {
                 "None" => String::new(),
-                home => format!(" {home}"),
+                tensor => format!(" {tensor}"),
             };
             return match self.pass {
                 LoweringPass::Arena => format!("buffer {name} {role} {dtype} {dims} {offset}"),
-                _ => format!("buffer {name} {role} {dtype} {dims}{home}"),
+                _ => format!("buffer {name} {role} {dtype} {dims}{tensor}"),
             };
         }
         let line = match self.pass {

@@ -151,7 +151,7 @@ fn micro_batches_need_less_memory_and_are_read_one_after_the_other() {
     let samples: Vec<(When, Option<(usize, usize)>)> = loads
         .iter()
         .filter(|load| load.item == Item::Sample)
-        .map(|load| (load.when, load.place.micro))
+        .map(|load| (load.when, load.distribution.micro))
         .collect();
     let expected = [
         (When::Now, Some((2, 2))),

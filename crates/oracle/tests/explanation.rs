@@ -13,8 +13,8 @@ use partita_oracle::{
     simulate, what_ifs,
 };
 use partita_program::{
-    Algorithm, Body, Buffer, BufferId, Dtype, Home, Kernel, Origin, Phase, Place, Program, Role,
-    Task, View, Work,
+    Algorithm, Body, Buffer, BufferId, Distribution, Dtype, Kernel, Origin, Phase, Program, Role,
+    Task, TensorRegion, View, Work,
 };
 use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh, Seconds};
 
@@ -185,25 +185,25 @@ fn reads_count_unless_overlapped() {
     assert_eq!(seconds(of(&found, LimitingFactor::Reading)), (12.0, 12.0));
 }
 
-fn buffer(name: &str, role: Role, elements: usize, home: Option<Home>) -> Buffer {
+fn buffer(name: &str, role: Role, elements: usize, tensor: Option<TensorRegion>) -> Buffer {
     Buffer {
         name: name.to_owned(),
         role,
         dtype: Dtype::F32,
         dims: [1, 1, 1, 1, elements],
-        home,
+        tensor,
         offset: Bytes(0),
     }
 }
 
 /// Over the data axis; `low` more elements before what a rank owns, where there are any.
-fn by_data(elements: usize, low: usize, redundant: bool) -> Home {
-    let mut place = Place::replicated([1, 1, 1, 1, elements]);
-    place.axes[4] = AxisList::of([Axis::Data]);
-    Home {
-        tensor: 0,
-        place,
-        low: [0, 0, 0, 0, low],
+fn by_data(elements: usize, low: usize, redundant: bool) -> TensorRegion {
+    let mut distribution = Distribution::replicated([1, 1, 1, 1, elements]);
+    distribution.axes[4] = AxisList::of([Axis::Data]);
+    TensorRegion {
+        id: 0,
+        distribution,
+        halo_low: [0, 0, 0, 0, low],
         redundant,
     }
 }
@@ -213,7 +213,7 @@ fn by_data(elements: usize, low: usize, redundant: bool) -> Home {
 fn copying(redundant: bool) -> Program {
     let mesh = Mesh::new([2, 2, 1, 1, 1, 1, 1]);
     let body = |low: usize| {
-        let home = by_data(16, low, redundant);
+        let tensor = by_data(16, low, redundant);
         let all = View {
             buffer: BufferId(1),
             start: [0; 5],
@@ -240,7 +240,7 @@ fn copying(redundant: bool) -> Program {
         Body {
             buffers: vec![
                 buffer("w", Role::Parameter, 16, None),
-                buffer("act", Role::Activation, 8 + low, Some(home)),
+                buffer("act", Role::Activation, 8 + low, Some(tensor)),
             ],
             tasks: vec![task],
             arena: Bytes(112),

@@ -189,7 +189,7 @@ fn kernels_of_a_machine_follow_the_roofline() {
         role: partita_program::Role::Activation,
         dtype,
         dims: [1, 64, 64, 64, 32],
-        home: None,
+        tensor: None,
         offset: Bytes(0),
     };
     let at = |extent| View { extent, ..view(1) };

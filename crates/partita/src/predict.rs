@@ -14,7 +14,7 @@ use crate::training::{
 };
 use partita_lower::Request;
 use partita_oracle::{Costs, Prediction, ScaledCosts, Simulation, SpeedFactors};
-use partita_plan::{ClosedForm as Form, Known, closed_form};
+use partita_plan::{ClosedForm as Form, FixedCosts, closed_form};
 use partita_program::{Menu, Program, ProgramKind};
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
@@ -162,7 +162,7 @@ fn closed(
     costs: &dyn Costs,
 ) -> Result<Option<ClosedForm>, PlanningError> {
     let training = training(on.kernels, request, lowered);
-    let form = closed_form(&training, &Known(costs)).map_err(PlanningError::ClosedForm)?;
+    let form = closed_form(&training, &FixedCosts(costs)).map_err(PlanningError::ClosedForm)?;
     Ok(form.map(|Form { split, estimate }| ClosedForm {
         strategy: split.name(),
         seconds: estimate.seconds(),

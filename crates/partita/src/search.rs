@@ -8,7 +8,9 @@ use crate::planning::PlanningError;
 use partita_lower::{Request, Strategy};
 use partita_oracle::closed::Link;
 use partita_oracle::{Costs, MeasuredCosts, Prediction, predict, rank_seconds};
-use partita_plan::{Candidate, Floor, Known, PlanError, PlanRequest, StageCosts, balance, plan};
+use partita_plan::{
+    Candidate, FixedCosts, LowerBound, PlanError, PlanRequest, StageCosts, balance, plan,
+};
 use partita_program::{Body, Program};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;
@@ -28,7 +30,7 @@ pub fn search(
     memory: Bytes,
     costs: &dyn Costs,
 ) -> Result<Vec<Candidate>, PlanningError> {
-    let floor = |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, costs);
+    let lower_bound = |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, costs);
     let cost = |program: &Program| {
         Ok(predict(
             program,
@@ -43,8 +45,8 @@ pub fn search(
         training,
         ranks,
         memory,
-        &floor,
-        &Known(costs),
+        &lower_bound,
+        &FixedCosts(costs),
         &cost,
     )
 }
@@ -58,11 +60,19 @@ pub fn search_local(
     here: LocalMachine<'_>,
 ) -> Result<Vec<Candidate>, PlanningError> {
     let here = RefCell::new(here);
-    let floor =
+    let lower_bound =
         |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, &here.borrow().known());
     let cost = |program: &Program| Ok(here.borrow_mut().predict(program, false)?);
     let stages = MeasuredStages::new(&here);
-    ranked(context, training, ranks, memory, &floor, &stages, &cost)
+    ranked(
+        context,
+        training,
+        ranks,
+        memory,
+        &lower_bound,
+        &stages,
+        &cost,
+    )
 }
 
 /// The strategy with layers for all stages. Open layers are chosen for the shortest predicted step that fits
@@ -75,7 +85,7 @@ pub fn staged(
     memory: Bytes,
     costs: &dyn Costs,
 ) -> Result<Strategy, PlanningError> {
-    balanced(context, training, memory, &Known(costs))
+    balanced(context, training, memory, &FixedCosts(costs))
 }
 
 /// As [`staged`], on this machine, measuring what is missing. More ranks than can be measured are treated as
@@ -131,11 +141,11 @@ impl MeasuredStages<'_, '_> {
     fn measured<T>(
         &self,
         program: &Program,
-        with: impl Fn(Known<'_>) -> Result<T, String>,
+        with: impl Fn(FixedCosts<'_>) -> Result<T, String>,
     ) -> Result<T, String> {
         let costs = self.here.borrow_mut().costs(program);
         let costs = costs.map_err(|error| error.to_string())?;
-        let found = with(Known(&costs));
+        let found = with(FixedCosts(&costs));
         self.costs.replace(costs);
         found
     }
@@ -147,7 +157,7 @@ impl StageCosts for MeasuredStages<'_, '_> {
     }
 
     fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds {
-        Known(&*self.costs.borrow()).message(from, to, bytes)
+        FixedCosts(&*self.costs.borrow()).message(from, to, bytes)
     }
 
     fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
@@ -155,7 +165,7 @@ impl StageCosts for MeasuredStages<'_, '_> {
     }
 
     fn ring(&self, members: &[Rank]) -> Link {
-        Known(&*self.costs.borrow()).ring(members)
+        FixedCosts(&*self.costs.borrow()).ring(members)
     }
 }
 
@@ -164,7 +174,7 @@ fn ranked(
     training: Request<'_>,
     ranks: usize,
     memory: Bytes,
-    floor: &Floor<'_>,
+    lower_bound: &LowerBound<'_>,
     stages: &dyn StageCosts,
     cost: &dyn Fn(&Program) -> Result<Prediction, PlanningError>,
 ) -> Result<Vec<Candidate>, PlanningError> {
@@ -174,8 +184,8 @@ fn ranked(
         training,
         ranks,
         memory,
-        floor,
-        far: PRUNE_FACTOR,
+        lower_bound,
+        prune_factor: PRUNE_FACTOR,
         cost: &|program| {
             if failure.borrow().is_some() {
                 return Err("no cost".to_owned());

@@ -1,6 +1,6 @@
-//! Which layers each stage of a pipeline has, where the strategy leaves that open.
+//! Balancing: assigns layers to the stages of a pipeline, where the strategy does not specify them.
 
-use crate::layers::{Layers, LayersError, Share, StageCosts, middle};
+use crate::layers::{LayerCost, Layers, LayersError, StageCosts, middle_rank};
 use partita_graph::Graph;
 use partita_lower::{LowerError, Pass, Request, Slot, Strategy, balanced, lower_ranks, slots};
 use partita_program::ProgramKind;
@@ -10,27 +10,27 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-/// Cuts that are tried where the best one does not fit in memory.
-const TRIES: usize = 8;
-/// How often each border between stages is moved.
-const ROUNDS: usize = 3;
-/// How far a border is moved layer by layer, and to how many places farther away.
-const NEAR: usize = 3;
+/// Partitions tried where the best one does not fit in memory.
+const ATTEMPTS_MAX: usize = 8;
+/// How often each boundary between stages is moved.
+const REFINEMENTS: usize = 3;
+/// How far a boundary is moved layer by layer, and to how many positions farther away.
+const NEAR_STEPS: usize = 3;
 const POSITIONS: usize = 16;
 
-/// Why stages have no layers.
+/// Why layers cannot be assigned to stages.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BalanceError {
-    /// The strategy does not suit the model or the mini-batch, or the menu lacks a kernel.
+    /// The strategy does not fit the model or the mini-batch, or the menu lacks a kernel.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// A cost that is not known.
+    /// An unknown cost.
     #[error("{0}")]
     Cost(String),
-    /// No cut fits in memory.
+    /// No partition fits in memory.
     #[error(
-        "strategy `{strategy}`: however the layers of {model} are shared out over these stages, the \
-         largest rank needs at least {needed}, and it may fill {memory}; the nearest choices are more \
+        "strategy `{strategy}`: no partition of the layers of {model} into these stages fits: the largest rank \
+         needs at least {needed}, and it may fill {memory}; the nearest choices are more \
          stages, more ranks for the first of them, as in `stages=[height=2|1]`, a larger `micro`, or \
          {needed} of memory"
     )]
@@ -39,9 +39,9 @@ pub enum BalanceError {
         strategy: Box<Strategy>,
         /// The model.
         model: String,
-        /// What the best cut found needs.
+        /// Memory of the best partition found.
         needed: Bytes,
-        /// As asked for.
+        /// The limit.
         memory: Bytes,
     },
 }
@@ -55,26 +55,25 @@ impl From<LayersError> for BalanceError {
     }
 }
 
-/// Stages with layers.
+/// A strategy with layers for all stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Balanced {
-    /// The strategy with the layers of each stage said.
+    /// The strategy with the layers of each stage specified.
     pub strategy: Strategy,
-    /// About how long a step takes, were links always free.
+    /// Estimated time of a step, without contention of links.
     pub seconds: Seconds,
 }
 
-/// Tables of layers that several strategies share.
+/// Tables of layers, shared by several strategies.
 pub(crate) type Tables = HashMap<(Strategy, [usize; 7], usize), Layers>;
 
-/// Says the layers of each stage: those with which the stage that takes longest for a micro-batch, with
-/// what comes to it from others and goes back, is as fast as it can be, among those that fit `memory`.
-/// A strategy without stages, or whose stages have layers, stays as it is.
+/// Assigns layers to stages, minimizing the time of the slowest stage for a micro-batch with its communication,
+/// among the partitions that fit `memory`. A strategy without stages, or with specified layers, is unchanged.
 ///
-/// What a layer takes is read from the program of the whole model on the ranks of a stage, which is
-/// lowered once for each different mesh. What a cut needs in memory is read from its program; where it is
-/// too much, other cuts are tried by an estimate that is corrected by each.
-/// Errors: a strategy that does not fit, a cost that is not known, no cut that fits in `memory`.
+/// Costs of layers are those of a program of the whole model on the ranks of a stage, lowered once for each mesh.
+/// The memory of a partition is that of its program; where it is too much, other partitions are tried by an
+/// estimate that each attempt corrects.
+/// Errors: a strategy that does not fit, an unknown cost, no partition that fits in `memory`.
 pub fn balance(
     training: &Request<'_>,
     memory: Bytes,
@@ -84,8 +83,8 @@ pub fn balance(
     balance_with(training, memory, most, costs, &mut Tables::new())
 }
 
-/// The same with tables that are there already. A step that would take longer than `most` even with all
-/// memory that there is gets the layers that it would have then.
+/// As [`balance`], with cached tables. A step that would take longer than `most` even with unlimited memory gets
+/// the layers that it would have then.
 pub(crate) fn balance_with(
     training: &Request<'_>,
     memory: Bytes,
@@ -113,36 +112,36 @@ pub(crate) fn balance_with(
         .iter()
         .map(|stage| &tables[&key(strategy, stage.extents)]);
     let slots = slots(strategy.schedule, strategy.stages.len(), strategy.micro);
-    let cutter = Cutter {
+    let balancer = Balancer {
         training,
         memory,
         layers: layers.collect(),
-        arriving: arriving(training, costs),
-        alive: alive(strategy, &slots),
+        stage_inputs: stage_inputs(training, costs),
+        in_flight: in_flight(strategy, &slots),
         slots,
     };
-    cutter.cut(most)
+    balancer.cut(most)
 }
 
-/// What decides the table of a stage.
+/// Key of the table of a stage.
 fn key(strategy: &Strategy, extents: [usize; 7]) -> (Strategy, [usize; 7], usize) {
     let mut alike = strategy.clone();
     alike.stages.clear();
     (alike, extents, strategy.micro)
 }
 
-struct Cutter<'a> {
+struct Balancer<'a> {
     training: &'a Request<'a>,
     memory: Bytes,
     /// Of each place.
     layers: Vec<&'a Layers>,
-    arriving: Arriving,
+    stage_inputs: StageInputs,
     slots: Vec<Slot>,
-    /// Micro-batches that each stage keeps at the same time at most.
-    alive: Vec<f64>,
+    /// Largest number of micro-batches in flight, by stage.
+    in_flight: Vec<f64>,
 }
 
-impl Cutter<'_> {
+impl Balancer<'_> {
     fn cut(&self, most: Seconds) -> Result<Balanced, BalanceError> {
         let stages = self.training.strategy.stage_count();
         let nodes = self.training.graph.nodes.len();
@@ -150,32 +149,35 @@ impl Cutter<'_> {
         let Some(ranges) = balanced(nodes, stages, &time) else {
             return Err(BalanceError::Cost("the stages take forever".to_owned()));
         };
-        let seconds = self.play(&ranges);
+        let seconds = self.step_seconds(&ranges);
         if seconds > most {
-            return Ok(self.answer(&ranges));
+            return Ok(self.balanced_by(&ranges));
         }
-        // Where stages take turns a cut in one whole and nothing sends least; but stages are asked for to
-        // share out the memory.
-        let claims = ranges.iter().enumerate();
-        let largest = claims
-            .map(|(stage, range)| self.claim(stage, range))
+        // If stages take turns, one stage with all layers communicates least; but stages are meant to distribute
+        // the memory.
+        let estimates = ranges.iter().enumerate();
+        let largest = estimates
+            .map(|(stage, range)| self.memory_estimate(stage, range))
             .fold(0.0, f64::max);
-        let shared = |stage: usize, range: &Range<usize>| self.claim(stage, range) <= 1.1 * largest;
+        let shared = |stage: usize, range: &Range<usize>| {
+            self.memory_estimate(stage, range) <= 1.1 * largest
+        };
         let fastest = self.refined(ranges, &shared);
         let mut tried = Tried::default();
         if let Some(fitting) = tried.fits(self, fastest)? {
-            return Ok(self.answer(&fitting));
+            return Ok(self.balanced_by(&fitting));
         }
-        for is_urgent in [false, true] {
-            for _ in 0..TRIES {
+        for minimizes_memory in [false, true] {
+            for _ in 0..ATTEMPTS_MAX {
                 let offsets = tried.offsets.clone();
-                let needs =
-                    |stage: usize, range: &Range<usize>| self.claim(stage, range) + offsets[stage];
+                let needs = |stage: usize, range: &Range<usize>| {
+                    self.memory_estimate(stage, range) + offsets[stage]
+                };
                 let fits = |stage: usize, range: &Range<usize>| {
                     needs(stage, range) <= self.memory.0 as f64
                 };
                 let cost = |stage: usize, range: Range<usize>| {
-                    if is_urgent {
+                    if minimizes_memory {
                         needs(stage, &range)
                     } else if fits(stage, &range) {
                         time(stage, range)
@@ -186,11 +188,11 @@ impl Cutter<'_> {
                 let Some(mut ranges) = balanced(nodes, stages, &cost) else {
                     break;
                 };
-                if !is_urgent {
+                if !minimizes_memory {
                     ranges = self.refined(ranges, &fits);
                 }
                 if let Some(fitting) = tried.fits(self, ranges)? {
-                    return Ok(self.answer(&fitting));
+                    return Ok(self.balanced_by(&fitting));
                 }
             }
         }
@@ -202,25 +204,26 @@ impl Cutter<'_> {
         })
     }
 
-    /// A cut near this one of which a step takes least, by moving one border at a time.
+    /// Local search from a partition for the fastest step, moving one boundary at a time.
     fn refined(
         &self,
         mut ranges: Vec<Range<usize>>,
         fits: &dyn Fn(usize, &Range<usize>) -> bool,
     ) -> Vec<Range<usize>> {
-        let mut least = self.play(&ranges);
-        for _ in 0..ROUNDS {
+        let mut least = self.step_seconds(&ranges);
+        for _ in 0..REFINEMENTS {
             let before = least;
             for stage in 1..ranges.len() {
                 let (first, last) = (ranges[stage - 1].start.max(1) + 1, ranges[stage].end - 1);
                 let step = (last.saturating_sub(first) / POSITIONS).max(1);
                 let here = ranges[stage].start;
-                let near = here.saturating_sub(NEAR).max(first)..=(here + NEAR).min(last);
+                let near =
+                    here.saturating_sub(NEAR_STEPS).max(first)..=(here + NEAR_STEPS).min(last);
                 for at in near.chain((first..=last).step_by(step)) {
                     let mut moved = ranges.clone();
                     moved[stage - 1].end = at;
                     moved[stage].start = at;
-                    let seconds = self.play(&moved);
+                    let seconds = self.step_seconds(&moved);
                     let is_fit =
                         || fits(stage - 1, &moved[stage - 1]) && fits(stage, &moved[stage]);
                     if seconds < least && is_fit() {
@@ -235,52 +238,52 @@ impl Cutter<'_> {
         ranges
     }
 
-    fn place(&self, stage: usize) -> usize {
+    fn device(&self, stage: usize) -> usize {
         stage % self.layers.len()
     }
 
-    fn share(&self, stage: usize, range: &Range<usize>) -> Share {
-        self.layers[self.place(stage)].share(range)
+    fn cost(&self, stage: usize, range: &Range<usize>) -> LayerCost {
+        self.layers[self.device(stage)].cost(range)
     }
 
     /// Seconds of a micro-batch on a stage.
     fn seconds(&self, stage: usize, range: &Range<usize>) -> f64 {
-        let share = self.share(stage, range);
+        let cost = self.cost(stage, range);
         let strategy = self.training.strategy;
-        let once = share.once / strategy.micro as f64;
-        // There and back.
-        share.forward + share.backward + once + 2.0 * self.arriving(stage, range)
+        let per_step = cost.per_step / strategy.micro as f64;
+        // Forward and backward.
+        cost.forward + cost.backward + per_step + 2.0 * self.seconds_of_inputs(stage, range)
     }
 
-    /// Seconds of what comes to a stage from those before.
-    fn arriving(&self, stage: usize, range: &Range<usize>) -> f64 {
-        let place = self.place(stage);
-        let ranks = Mesh::new(self.training.strategy.stages[place].extents).ranks();
-        self.arriving.seconds(place, ranks, range)
+    /// Seconds of the messages to a stage from those before.
+    fn seconds_of_inputs(&self, stage: usize, range: &Range<usize>) -> f64 {
+        let device = self.device(stage);
+        let ranks = Mesh::new(self.training.strategy.stages[device].extents).ranks();
+        self.stage_inputs.seconds(device, ranks, range)
     }
 
-    /// About what a stage needs in memory.
-    fn claim(&self, stage: usize, range: &Range<usize>) -> f64 {
-        let share = self.share(stage, range);
-        let lasting = match self.training.strategy.schedule.replicas() {
-            1 => share.lasting,
-            // What one of two stages on a place hands over comes back to the other replica's, but for what
-            // only the first replica has.
-            _ => share.state,
+    /// Estimated memory of a stage.
+    fn memory_estimate(&self, stage: usize, range: &Range<usize>) -> f64 {
+        let cost = self.cost(stage, range);
+        let persistent = match self.training.strategy.schedule.replicas() {
+            1 => cost.persistent,
+            // A device has two mirrored stages, so their sum hardly depends on the partition, except for the
+            // optimizer state, which only the first replica has.
+            _ => cost.state,
         };
-        lasting + share.kept * self.alive[stage]
+        persistent + cost.activations * self.in_flight[stage]
     }
 
-    /// By how much the place of each stage needs more than its claim. Of two replicas the first counts,
-    /// which keeps the state of the optimizer.
+    /// The difference between measured and estimated memory, by stage. Of two replicas the first counts, which
+    /// has the optimizer state.
     fn offsets(&self, ranges: &[Range<usize>], peaks: &[Bytes]) -> Vec<f64> {
-        let claim = |(stage, range): (usize, &Range<usize>)| {
-            peaks[self.place(stage)].0 as f64 - self.claim(stage, range)
+        let offset = |(stage, range): (usize, &Range<usize>)| {
+            peaks[self.device(stage)].0 as f64 - self.memory_estimate(stage, range)
         };
-        ranges.iter().enumerate().map(claim).collect()
+        ranges.iter().enumerate().map(offset).collect()
     }
 
-    /// The memory that the ranks of each place need.
+    /// The memory of the ranks of each device.
     fn peaks(&self, ranges: &[Range<usize>]) -> Result<Vec<Bytes>, BalanceError> {
         let strategy = self
             .training
@@ -294,7 +297,7 @@ impl Cutter<'_> {
         let (mut asked, mut counts, mut first) = (Vec::<Rank>::new(), Vec::new(), 0);
         for stage in &strategy.stages {
             let mesh = Mesh::new(stage.extents);
-            let mut ranks = vec![first + middle(&mesh), first + mesh.ranks() - 1];
+            let mut ranks = vec![first + middle_rank(&mesh), first + mesh.ranks() - 1];
             ranks.dedup();
             counts.push(ranks.len());
             asked.extend(ranks);
@@ -310,36 +313,41 @@ impl Cutter<'_> {
         Ok(peaks.map(Option::unwrap_or_default).collect())
     }
 
-    fn answer(&self, ranges: &[Range<usize>]) -> Balanced {
+    fn balanced_by(&self, ranges: &[Range<usize>]) -> Balanced {
         let strategy = self.training.strategy;
         Balanced {
             strategy: strategy.with_layers(self.training.graph, ranges),
-            seconds: self.play(ranges),
+            seconds: self.step_seconds(ranges),
         }
     }
 
-    /// The time of a step, links being always free.
-    fn play(&self, ranges: &[Range<usize>]) -> Seconds {
+    /// Simulated time of a step, without contention of links.
+    fn step_seconds(&self, ranges: &[Range<usize>]) -> Seconds {
         let strategy = self.training.strategy;
-        let (schedule, places) = (strategy.schedule, strategy.stages.len());
+        let (schedule, devices) = (strategy.schedule, strategy.stages.len());
         let stages = ranges.iter().enumerate();
-        let each: Vec<(Share, f64)> = stages
-            .map(|(stage, range)| (self.share(stage, range), self.arriving(stage, range)))
+        let each: Vec<(LayerCost, f64)> = stages
+            .map(|(stage, range)| {
+                (
+                    self.cost(stage, range),
+                    self.seconds_of_inputs(stage, range),
+                )
+            })
             .collect();
         let index = |slot: &Slot| {
             let stage = slot.replica * ranges.len() + slot.stage;
             (stage * strategy.micro + slot.micro) * 3 + slot.pass as usize
         };
         let mut ends = vec![0.0_f64; 2 * ranges.len() * strategy.micro * 3];
-        let mut free: Vec<f64> = vec![0.0; places];
+        let mut free: Vec<f64> = vec![0.0; devices];
         for slot in &self.slots {
-            let place = schedule.place(places, slot.replica, slot.stage);
-            let (share, arriving) = each[slot.stage];
+            let device = schedule.device(devices, slot.replica, slot.stage);
+            let (cost, stage_inputs) = each[slot.stage];
             let needs = slot.needs(ranges.len()).into_iter().flatten();
             let ready = needs.map(|need| {
-                // What comes from a stage before, or goes back to it from the one behind.
+                // Activations from the stage before, or gradients from the one after.
                 let message = match need.stage.cmp(&slot.stage) {
-                    Ordering::Less => arriving,
+                    Ordering::Less => stage_inputs,
                     Ordering::Equal => 0.0,
                     Ordering::Greater => each[need.stage].1,
                 };
@@ -347,49 +355,49 @@ impl Cutter<'_> {
             });
             // Gradients of inputs and of weights take about the same.
             let seconds = match (slot.pass, schedule.splits_weights()) {
-                (Pass::Forward, _) => share.forward,
-                (Pass::Backward, false) => share.backward,
-                (Pass::Backward | Pass::Weights, _) => 0.5 * share.backward,
+                (Pass::Forward, _) => cost.forward,
+                (Pass::Backward, false) => cost.backward,
+                (Pass::Backward | Pass::Weights, _) => 0.5 * cost.backward,
             };
-            let end = ready.fold(free[place], f64::max) + seconds;
-            free[place] = end;
+            let end = ready.fold(free[device], f64::max) + seconds;
+            free[device] = end;
             ends[index(slot)] = end;
         }
-        for (stage, (share, _)) in each.iter().enumerate() {
-            free[stage % places] += share.once;
+        for (stage, (cost, _)) in each.iter().enumerate() {
+            free[stage % devices] += cost.per_step;
         }
         Seconds(free.into_iter().fold(0.0, f64::max))
     }
 }
 
-/// What is known from the cuts that were tried.
+/// Results of the partitions tried so far.
 #[derive(Default)]
 struct Tried {
     offsets: Vec<f64>,
-    /// The least that a cut needs on its largest rank.
+    /// Least memory of the largest rank.
     needed: Option<Bytes>,
 }
 
 impl Tried {
-    /// The cut, if it fits.
+    /// The partition, if it fits.
     fn fits(
         &mut self,
-        cutter: &Cutter<'_>,
+        balancer: &Balancer<'_>,
         ranges: Vec<Range<usize>>,
     ) -> Result<Option<Vec<Range<usize>>>, BalanceError> {
-        let peaks = cutter.peaks(&ranges)?;
+        let peaks = balancer.peaks(&ranges)?;
         let largest = peaks.iter().copied().max().unwrap_or_default();
-        if largest <= cutter.memory {
+        if largest <= balancer.memory {
             return Ok(Some(ranges));
         }
         self.needed = Some(self.needed.map_or(largest, |needed| needed.min(largest)));
-        self.offsets = cutter.offsets(&ranges, &peaks);
+        self.offsets = balancer.offsets(&ranges, &peaks);
         Ok(None)
     }
 }
 
-/// Micro-batches between the forward and the backward pass of each stage at the same time.
-fn alive(strategy: &Strategy, slots: &[Slot]) -> Vec<f64> {
+/// Largest number of micro-batches in flight, by stage.
+fn in_flight(strategy: &Strategy, slots: &[Slot]) -> Vec<f64> {
     let mut now = vec![[0i64; 2]; strategy.stage_count()];
     let mut most = vec![0i64; strategy.stage_count()];
     let last = if strategy.schedule.splits_weights() {
@@ -409,15 +417,15 @@ fn alive(strategy: &Strategy, slots: &[Slot]) -> Vec<f64> {
     most.into_iter().map(|most| most as f64).collect()
 }
 
-/// What comes to a range of layers from those before.
-struct Arriving {
+/// Activations that a range of layers receives from those before.
+struct StageInputs {
     /// Bytes by the first layer and the last, over all samples of a micro-batch.
     bytes: Vec<Vec<f64>>,
-    /// Seconds of an empty message, and of a byte, to each place.
+    /// Latency of a message, and seconds per byte, to each device.
     links: Vec<(f64, f64)>,
 }
 
-fn arriving(training: &Request<'_>, costs: &dyn StageCosts) -> Arriving {
+fn stage_inputs(training: &Request<'_>, costs: &dyn StageCosts) -> StageInputs {
     let strategy = training.strategy;
     let samples = training.batch / strategy.micro / strategy.extent(Axis::Data);
     let bytes = (samples.max(1) * training.dtype.size()) as f64;
@@ -429,21 +437,21 @@ fn arriving(training: &Request<'_>, costs: &dyn StageCosts) -> Arriving {
         before = Some(first);
         first += Mesh::new(stage.extents).ranks();
     }
-    Arriving {
-        bytes: crossing(training.graph, bytes),
+    StageInputs {
+        bytes: bytes_crossing(training.graph, bytes),
         links,
     }
 }
 
-/// Bytes of what layers from one on read of those before, up to each later layer.
-fn crossing(graph: &Graph, bytes_per_element: f64) -> Vec<Vec<f64>> {
+/// For each first and last layer of a range, bytes that the range reads of earlier layers.
+fn bytes_crossing(graph: &Graph, bytes_per_element: f64) -> Vec<Vec<f64>> {
     let nodes = graph.nodes.len();
     let mut seen = vec![usize::MAX; nodes];
     let from = |start: usize| {
         let mut sum = 0.0;
         let rest = graph.nodes[start..].iter().map(|node| {
             for id in &node.inputs {
-                // The input itself is read from the dataset where it is wanted.
+                // Each tensor is received once.
                 if id.0 < start && seen[id.0] != start {
                     seen[id.0] = start;
                     sum += graph.nodes[id.0].shape.volume() as f64 * bytes_per_element;
@@ -456,13 +464,13 @@ fn crossing(graph: &Graph, bytes_per_element: f64) -> Vec<Vec<f64>> {
     (0..nodes).map(from).collect()
 }
 
-impl Arriving {
-    fn seconds(&self, place: usize, ranks: usize, range: &Range<usize>) -> f64 {
+impl StageInputs {
+    fn seconds(&self, device: usize, ranks: usize, range: &Range<usize>) -> f64 {
         if range.start == 0 {
             return 0.0;
         }
         let bytes = self.bytes[range.start][range.end - 1 - range.start];
-        let (empty, each) = self.links[place];
+        let (empty, each) = self.links[device];
         empty + each * bytes / ranks as f64
     }
 }

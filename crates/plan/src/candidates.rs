@@ -1,24 +1,23 @@
-//! The strategies that are tried.
+//! The candidate strategies.
 
 use partita_graph::{Graph, NodeId, Op};
 use partita_lower::{LayerChoice, LayerDim, Strategy};
 use partita_space::{AXES, Axis, AxisList};
 
-/// Shares of the filters and of the channels of each layer that are tried; a group of ranks that gathers
-/// activations in every layer pays within a node, if anywhere.
+/// Extents of the filter and channel axes that are tried. Groups that gather activations in every layer are
+/// worthwhile within a node only, if at all.
 const SHARES: [[usize; 2]; 7] = [[2, 1], [1, 2], [4, 1], [1, 4], [2, 2], [8, 1], [1, 8]];
-/// Extents of the axis of branches, or of that of filters in pairs, that are tried.
+/// Extents of the branch axis, and of the filter axis of column- and row-parallel layers, that are tried.
 const GROUPS: [usize; 3] = [2, 4, 8];
-/// Poolings after which the ranks of a sample may go over to filters, counted from the last.
-const LATE_POOLS: usize = 2;
+/// Number of last poolings after which spatial axes may split filters instead.
+const LATE_POOLINGS: usize = 2;
 
-/// The strategies that are tried for a model: every hybrid of data and spatial parallelism, some of
-/// them with a share of the ranks on filters or channels, in pairs where there is attention, or on
-/// branches, and some in which the ranks of a sample go over to filters where the positions get few: at
-/// the last poolings, or at the first linear layer.
+/// The candidates for a model: every hybrid of data and spatial parallelism; some with filter and channel
+/// parallelism, with column- and row-parallel layers where there is attention, or with branch parallelism; and
+/// some in which the spatial axes split filters from the last poolings or the first linear layer on.
 ///
-/// All kinds but the first are left out where they do not suit the model or the mini-batch, since a hybrid
-/// tells the reason. Order: [`hybrids`] first.
+/// Candidates other than hybrids are left out where they do not fit the model or the mini-batch. Order:
+/// [`hybrids`] first.
 pub fn candidates(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
     let rank = graph.spatial_rank;
     let mut all = hybrids(ranks, rank);
@@ -27,7 +26,9 @@ pub fn candidates(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
         let shares = filters * channels;
         if ranks.is_multiple_of(shares) {
             let rest = descending(ranks / shares, rank);
-            more.extend(rest.map(|one| shared(graph, &one, [filters, channels])));
+            more.extend(
+                rest.map(|one| with_filters_and_channels(graph, &one, [filters, channels])),
+            );
         }
     }
     for groups in GROUPS {
@@ -36,20 +37,20 @@ pub fn candidates(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
             more.extend(rest.map(|one| with(&one, Axis::Branch, groups)));
         }
     }
-    let rows = rows(graph);
+    let row_parallel_layers = row_parallel_layers(graph);
     for filters in GROUPS {
-        if ranks.is_multiple_of(filters) && !rows.is_empty() {
+        if ranks.is_multiple_of(filters) && !row_parallel_layers.is_empty() {
             let rest = descending(ranks / filters, rank);
             more.extend(rest.map(|one| {
                 let mut paired = with(&one, Axis::Filter, filters);
-                paired.layers.clone_from(&rows);
+                paired.layers.clone_from(&row_parallel_layers);
                 paired
             }));
         }
     }
     for one in descending(ranks, rank).filter(is_split) {
-        let seams = seams(graph).into_iter();
-        more.extend(seams.map(|seam| late(graph, &one, seam)));
+        let transitions = transitions(graph).into_iter();
+        more.extend(transitions.map(|transition| with_late_filters(graph, &one, transition)));
     }
     all.extend(
         more.into_iter()
@@ -68,37 +69,37 @@ fn descending(ranks: usize, spatial_rank: usize) -> impl Iterator<Item = Strateg
     all.filter(move |one| one.overlap && is_descending(one))
 }
 
-/// Axes along which samples are cut into tiles.
+/// The spatial axes.
 pub(crate) const SPATIAL: [Axis; 3] = [Axis::Depth, Axis::Height, Axis::Width];
 
 fn is_split(strategy: &Strategy) -> bool {
     SPATIAL.iter().any(|&axis| strategy.extent(axis) > 1)
 }
 
-/// With an extent of one more axis.
+/// With the extent of one axis.
 fn with(strategy: &Strategy, axis: Axis, extent: usize) -> Strategy {
     let mut extents = AXES.map(|axis| strategy.extent(axis));
     extents[axis.index()] = extent;
     Strategy::of(extents)
 }
 
-/// What makes pairs of the layers of a transformer, of which the first gives its filters where they lie
-/// and the second reads them as channels there: behind attention, and behind a layer whose filters only
-/// an activation changes. As one choice, where their names end alike and no others do.
-fn rows(graph: &Graph) -> Vec<LayerChoice> {
+/// The row-parallel layers of a transformer, which read the split filters of a column-parallel layer as channels
+/// (Shoeybi et al. 2019): after attention, and after a layer and an activation. As one pattern, where only their
+/// names have a common ending.
+fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
     let has_attention = graph
         .nodes
         .iter()
         .any(|node| matches!(node.op, Op::Attention { .. }));
-    let mut is_row = vec![false; graph.nodes.len()];
-    // Whether filters lie split that a layer gave.
+    let mut is_row_parallel = vec![false; graph.nodes.len()];
+    // Whether the output is split by the filters of a layer.
     let mut is_split = vec![false; graph.nodes.len()];
     for (at, node) in graph.nodes.iter().enumerate().filter(|_| has_attention) {
         let input = node.inputs.first().map_or(0, |input| input.0);
         match node.op {
             Op::Linear { .. } | Op::Convolution(_) => {
-                is_row[at] = is_split[input];
-                is_split[at] = !is_row[at];
+                is_row_parallel[at] = is_split[input];
+                is_split[at] = !is_row_parallel[at];
             }
             Op::Attention { .. } => is_split[at] = node.inputs.iter().all(|id| is_split[id.0]),
             Op::LeakyRelu { .. } | Op::Activation(_) | Op::Dropout { .. } => {
@@ -124,7 +125,7 @@ fn rows(graph: &Graph) -> Vec<LayerChoice> {
             .nodes
             .iter()
             .map(|node| node.name.as_str())
-            .zip(&is_row)
+            .zip(&is_row_parallel)
     };
     let choice = |name: &str| {
         let mut dims = [None; 6];
@@ -138,14 +139,14 @@ fn rows(graph: &Graph) -> Vec<LayerChoice> {
         }
     };
     let mut all: Vec<&str> = names()
-        .filter(|(_, is_row)| **is_row)
+        .filter(|(_, is_row_parallel)| **is_row_parallel)
         .map(|(name, _)| name)
         .collect();
     let end = all
         .first()
         .and_then(|name| name.rfind('.').map(|at| &name[at..]));
     if let Some(end) = end
-        && names().all(|(name, is_row)| name.ends_with(end) == *is_row)
+        && names().all(|(name, is_row_parallel)| name.ends_with(end) == *is_row_parallel)
     {
         return vec![choice(&format!("*{end}"))];
     }
@@ -153,46 +154,54 @@ fn rows(graph: &Graph) -> Vec<LayerChoice> {
     all.into_iter().map(choice).collect()
 }
 
-/// With the filters and channels of layers split, where there are enough of them.
-fn shared(graph: &Graph, strategy: &Strategy, [filters, channels]: [usize; 2]) -> Strategy {
+/// With filter and channel axes; layers with too few filters or channels are not split.
+fn with_filters_and_channels(
+    graph: &Graph,
+    strategy: &Strategy,
+    [filters, channels]: [usize; 2],
+) -> Strategy {
     let extent = |axis| strategy.extent(axis);
     let [depth, height, width] = SPATIAL.map(extent);
     let data = extent(Axis::Data);
-    let mut shared = Strategy::of([data, depth, height, width, filters, channels, 1]);
+    let mut split = Strategy::of([data, depth, height, width, filters, channels, 1]);
     let parts = filters * channels;
-    shared.layers = whole(graph, |layer| layer.0 < parts || layer.1 < parts);
-    shared
+    split.layers = unsplit_narrow_layers(graph, |layer| layer.0 < parts || layer.1 < parts);
+    split
 }
 
-/// With the ranks of a sample on filters from a layer on, where there are enough of them.
-fn late(graph: &Graph, strategy: &Strategy, seam: NodeId) -> Strategy {
+/// With spatial axes that split filters from a layer on; layers with too few filters are not split.
+fn with_late_filters(graph: &Graph, strategy: &Strategy, transition: NodeId) -> Strategy {
     let wide: Vec<Axis> = SPATIAL
         .into_iter()
         .filter(|&axis| strategy.extent(axis) > 1)
         .collect();
     let parts = wide.iter().map(|&axis| strategy.extent(axis)).product();
     let mut dims = [None; 6];
-    let is_linear = matches!(graph.node(seam).op, Op::Linear { .. });
+    let is_linear = matches!(graph.node(transition).op, Op::Linear { .. });
     for dim in [LayerDim::D, LayerDim::H, LayerDim::W] {
         dims[dim as usize] = (!is_linear && wide.contains(&dim.axis())).then_some(AxisList::NONE);
     }
     dims[LayerDim::F as usize] = Some(AxisList::of(wide));
     let mut late = strategy.clone();
     late.layers.push(LayerChoice {
-        from: graph.node(seam).name.clone(),
+        from: graph.node(transition).name.clone(),
         to: String::new(),
         dims,
         ..LayerChoice::default()
     });
-    late.layers.extend(whole(graph, |layer| layer.0 < parts));
+    late.layers
+        .extend(unsplit_narrow_layers(graph, |layer| layer.0 < parts));
     late
 }
 
-/// Choices that leave the filters and channels of some layers whole, by how many there are.
-fn whole(graph: &Graph, is_narrow: impl Fn((usize, usize)) -> bool) -> Vec<LayerChoice> {
+/// Settings that leave the filters and channels of narrow layers unsplit.
+fn unsplit_narrow_layers(
+    graph: &Graph,
+    is_narrow: impl Fn((usize, usize)) -> bool,
+) -> Vec<LayerChoice> {
     let mut choices = Vec::new();
     for node in &graph.nodes {
-        // What the first layer reads is whole anyway, as is the one channel of an embedding.
+        // The channels of the input and of an embedding are never split.
         let is_split = !matches!(node.op, Op::Embedding { .. });
         let reads = match node.inputs.first() {
             Some(input) if input.0 > 0 && is_split => graph.node(*input).shape.channels,
@@ -214,9 +223,9 @@ fn whole(graph: &Graph, is_narrow: impl Fn((usize, usize)) -> bool) -> Vec<Layer
     choices
 }
 
-/// Layers at which the ranks of a sample may go over to filters: those behind the last poolings, and
-/// the first linear layer; none of what only an auxiliary loss reads.
-fn seams(graph: &Graph) -> Vec<NodeId> {
+/// Layers from which spatial axes may split filters: convolutions after the last poolings, and the first linear
+/// layer; none on branches to auxiliary losses.
+fn transitions(graph: &Graph) -> Vec<NodeId> {
     let is_evaluated = graph.is_evaluated();
     let ids = (0..graph.nodes.len()).filter(|&id| is_evaluated[id]);
     let nodes = || ids.clone().map(NodeId);
@@ -227,14 +236,14 @@ fn seams(graph: &Graph) -> Vec<NodeId> {
         let mut readers = nodes().filter(|&id| graph.node(id).inputs.contains(pool));
         readers.find(|&id| matches!(graph.node(id).op, Op::Convolution(_)))
     });
-    let mut seams: Vec<NodeId> = readers.take(LATE_POOLS).collect();
-    seams.extend(nodes().find(|&id| matches!(graph.node(id).op, Op::Linear { .. })));
-    seams
+    let mut transitions: Vec<NodeId> = readers.take(LATE_POOLINGS).collect();
+    transitions.extend(nodes().find(|&id| matches!(graph.node(id).op, Op::Linear { .. })));
+    transitions
 }
 
-/// Every hybrid of data and spatial parallelism for a number of ranks: all ordered factorizations over
-/// data and the last `spatial_rank` of depth, height and width. Where a sample is split, each comes
-/// with and without overlap of exchanges and convolutions.
+/// Every hybrid of data and spatial parallelism for a number of ranks: all ordered factorizations over data and
+/// the last `spatial_rank` of depth, height and width. With spatial parallelism, each is tried with and without
+/// overlap of halo exchanges and convolutions.
 ///
 /// Shapes: `spatial_rank` is 1 to 3. Order: most ranks on the data axis first.
 pub fn hybrids(ranks: usize, spatial_rank: usize) -> Vec<Strategy> {

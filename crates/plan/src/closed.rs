@@ -1,7 +1,7 @@
-//! A model as the closed forms of the oracle see it: a table of its layers, and which form a strategy has.
+//! Closed-form estimates of strategies, from a table of the layers of a model.
 
 use crate::candidates::SPATIAL;
-use crate::layers::{LayersError, StageCosts, origins};
+use crate::layers::{LayersError, StageCosts, nodes_of_tasks};
 use partita_graph::{Graph, Node, Op};
 use partita_lower::{LayerDim, Request, Shard, Strategy, lower_rank};
 use partita_oracle::closed::{Estimate, LayerRow, LayerTable, Links, Parallelism, hybrid_seconds};
@@ -9,45 +9,45 @@ use partita_program::{Lane, Phase, Program, ProgramKind};
 use partita_space::{AXES, Axis, AxisList, Rank, Seconds};
 use std::ops::Range;
 
-/// What the closed forms say of a strategy.
+/// The closed-form estimate of a strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClosedForm {
-    /// Which of them it is.
+    /// The kind of parallelism.
     pub split: Parallelism,
-    /// What it says.
+    /// The estimate.
     pub estimate: Estimate,
 }
 
-/// What the closed forms say of a training, were kernels as fast as on one rank with as many samples as a
-/// rank has on the mean. None where the strategy has no such form.
+/// The closed-form estimate of a training, with kernel times of one rank with the mean number of samples of a
+/// rank. None where the strategy has no closed form.
 ///
-/// Errors: a kernel that the menu lacks, a cost that cannot be had; in words for people.
+/// Errors: a kernel that the menu lacks, an unknown cost.
 pub fn closed_form(
     training: &Request<'_>,
     costs: &dyn StageCosts,
 ) -> Result<Option<ClosedForm>, String> {
     let ranks = training.strategy.ranks();
-    let forms = Forms::new(training, ranks, costs).map_err(|error| match error {
+    let forms = ClosedForms::new(training, ranks, costs).map_err(|error| match error {
         LayersError::Lower(error) => error.to_string(),
         LayersError::Cost(unknown) => unknown,
     })?;
     Ok(forms.of(training.strategy))
 }
 
-/// A table of layers for all strategies of a number of ranks. A layer with weights is a row with all that
-/// follows up to the next one.
-pub(crate) struct Forms<'a> {
+/// Closed forms for all strategies of a number of ranks. A row of the table is a layer with weights and all
+/// layers up to the next one.
+pub(crate) struct ClosedForms<'a> {
     graph: &'a Graph,
     costs: &'a dyn StageCosts,
     batch: usize,
     item: usize,
     rows: Vec<LayerRow>,
-    /// The nodes of each row.
+    /// Nodes by row.
     nodes: Vec<Range<usize>>,
 }
 
-impl<'a> Forms<'a> {
-    /// Errors: a kernel that the menu lacks, a cost that cannot be had.
+impl<'a> ClosedForms<'a> {
+    /// Errors: a kernel that the menu lacks, an unknown cost.
     pub fn new(
         training: &Request<'a>,
         ranks: usize,
@@ -55,7 +55,7 @@ impl<'a> Forms<'a> {
     ) -> Result<Self, LayersError> {
         let graph = training.graph;
         let strategy = Strategy::single();
-        // Two samples where one alone leaves a batch norm a single value: its other values are on other ranks.
+        // Two samples where one would leave a batch norm a single value.
         let samples = training.batch.div_ceil(ranks);
         let samples = match strategy.check_norms(graph, samples) {
             Ok(()) => samples,
@@ -77,7 +77,12 @@ impl<'a> Forms<'a> {
         }
         let body = &program.bodies[0];
         let per_sample = 1.0 / samples as f64;
-        for ((task, seconds), node) in body.tasks.iter().zip(seconds).zip(origins(graph, body)) {
+        for ((task, seconds), node) in body
+            .tasks
+            .iter()
+            .zip(seconds)
+            .zip(nodes_of_tasks(graph, body))
+        {
             let row = &mut rows[row_of[node]];
             match (task.work.lane(), task.origin.phase) {
                 (Lane::Compute, Phase::Load | Phase::Forward | Phase::Report) => {
@@ -89,7 +94,7 @@ impl<'a> Forms<'a> {
                 (Lane::Compute, Phase::Reduce | Phase::Update) => {
                     row.update += seconds;
                 }
-                // All training data is in memory.
+                // Only computation is measured.
                 (Lane::Exchange | Lane::Collective | Lane::Io, _) => {}
             }
         }
@@ -103,17 +108,17 @@ impl<'a> Forms<'a> {
         })
     }
 
-    /// What is said of a strategy, if it has a form.
+    /// The closed form of a strategy, if it has one.
     pub fn of(&self, strategy: &Strategy) -> Option<ClosedForm> {
         let split = self.split(strategy)?;
         let estimate = self.estimate(strategy, &split);
         Some(ClosedForm { split, estimate })
     }
 
-    /// About how long a step takes: by the form of the strategy; of a mixture of forms the computation, in
-    /// equal parts, and the longer of the communications of samples with positions and with filters. Ranks
-    /// of branches count as if they had samples, channels as filters, the larger of both.
-    pub fn about(&self, strategy: &Strategy) -> Option<Seconds> {
+    /// Approximate time of a step. For mixtures of closed forms: the computation, divided evenly, and the longer
+    /// of the communications of data-spatial and of data-filter parallelism. Branch axes count as data axes, and
+    /// of filters and channels the larger extent.
+    pub fn approximate_seconds(&self, strategy: &Strategy) -> Option<Seconds> {
         if let Some(form) = self.of(strategy) {
             return Some(form.estimate.seconds());
         }
@@ -180,7 +185,7 @@ impl<'a> Forms<'a> {
         })
     }
 
-    /// Stages of one rank each, of which the layers are said.
+    /// Stages of one rank each, with specified layers.
     fn stages(&self, strategy: &Strategy) -> Option<Parallelism> {
         let mut stages = Vec::new();
         let mut first = 0;
@@ -200,7 +205,7 @@ impl<'a> Forms<'a> {
         Some(Parallelism::Pipeline(stages, strategy.micro))
     }
 
-    /// A row with what depends on the strategy.
+    /// A row with the values that depend on the strategy.
     fn split_row(
         &self,
         mut row: LayerRow,
@@ -236,7 +241,7 @@ impl<'a> Forms<'a> {
         let mesh = strategy.mesh();
         let ranks = mesh.ranks();
         let groups = strategy.extent(Axis::Data);
-        // Samples are the outermost split, so that a group has neighboring ranks.
+        // The data axis is outermost, so that a group has consecutive ranks.
         let size = if strategy.stages.is_empty() {
             ranks / groups
         } else {
@@ -256,21 +261,21 @@ impl<'a> Forms<'a> {
     }
 }
 
-/// Whether all layers are split alike, but for those too narrow for the filters and channels.
+/// Whether all layers are split alike, except for narrow ones that are not split by filters and channels.
 fn is_whole(strategy: &Strategy) -> bool {
     strategy.layers.iter().all(|choice| {
-        let said = LayerDim::ALL.into_iter().zip(choice.dims);
-        let mut said = said.filter_map(|(dim, axes)| Some((dim, axes?)));
+        let specified = LayerDim::ALL.into_iter().zip(choice.dims);
+        let mut specified = specified.filter_map(|(dim, axes)| Some((dim, axes?)));
         let is_narrow = |(dim, axes): (LayerDim, AxisList)| match dim {
             LayerDim::C | LayerDim::F => axes.is_empty(),
             LayerDim::N | LayerDim::D | LayerDim::H | LayerDim::W => false,
         };
         let is_own = choice.recompute.is_some() || choice.halo.is_some();
-        !is_own && said.all(is_narrow)
+        !is_own && specified.all(is_narrow)
     })
 }
 
-/// The program of a rank as if all ranks did the same.
+/// A program in which all ranks have the body of one.
 ///
 /// Errors: a kernel that the menu lacks.
 pub(crate) fn of_one_rank(request: &Request<'_>, rank: Rank) -> Result<Program, LayersError> {
@@ -289,7 +294,7 @@ pub(crate) fn of_one_rank(request: &Request<'_>, rank: Rank) -> Result<Program, 
     })
 }
 
-/// A layer with weights and all up to the next; what comes before the first goes with it.
+/// The nodes of each row; those before the first layer with weights belong to it.
 fn rows_of_nodes(graph: &Graph) -> Vec<Range<usize>> {
     let nodes = graph.nodes.len();
     let weighted = (0..nodes).filter(|&at| graph.nodes[at].op.has_weights());
@@ -339,8 +344,7 @@ fn row(graph: &Graph, nodes: &Range<usize>) -> LayerRow {
     }
 }
 
-/// Elements that a rank gets from one neighbor of each dim that is split, of the input and of the gradient
-/// of the output of a layer.
+/// Elements of the halos from one neighbor along each split dim, of the input and of the gradient of the output.
 fn halo(graph: &Graph, node: &Node, parts: [usize; 3]) -> (f64, f64) {
     let (Some(windows), Some(input)) = (node.op.window(), node.inputs.first()) else {
         return (0.0, 0.0);

@@ -1,11 +1,11 @@
-//! A strategy for twice the ranks.
+//! Scaling of a strategy to more ranks.
 
 use partita_graph::Graph;
 use partita_lower::Strategy;
 use partita_space::{AXES, Axis, Mesh};
 
-/// The strategy for twice the ranks: with twice the extent of the first of its axes that the model and
-/// the mini-batch let grow, data before all others.
+/// The strategy for twice the ranks: with twice the extent of the first of its axes for which it is valid, data
+/// first.
 ///
 /// Errors: why each axis that it has cannot grow.
 pub fn doubled(strategy: &Strategy, graph: &Graph, batch: usize) -> Result<Strategy, String> {
@@ -21,8 +21,7 @@ pub fn doubled(strategy: &Strategy, graph: &Graph, batch: usize) -> Result<Strat
     Err(reasons.join("; "))
 }
 
-/// The most ranks to which a strategy can be doubled along its own axes, whatever they bring, and why
-/// not to more.
+/// The largest number of ranks to which a strategy can be doubled along its own axes, and why not to more.
 pub fn ranks_max(strategy: &Strategy, graph: &Graph, batch: usize) -> (usize, String) {
     let mut grown = strategy.clone();
     while grown.ranks() < Mesh::RANKS_MAX {

@@ -1,4 +1,4 @@
-//! What each layer of a model takes of the ranks of a stage: seconds of a micro-batch, bytes.
+//! Costs of the layers of a model on a stage: seconds and bytes of a micro-batch.
 
 use crate::closed::of_one_rank;
 use partita_graph::Graph;
@@ -10,43 +10,43 @@ use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Says how long stages of a pipeline take.
+/// Costs of tasks and messages, for stages of pipelines.
 pub trait StageCosts {
-    /// By how much each task of a rank delays its end, its peers being always ready. All ranks of the
-    /// program have its one body.
+    /// By how much each task of a rank delays its end if its peers are always ready (its exposed time). All ranks
+    /// of the program have the same body.
     ///
-    /// Errors: a cost that is not known, in words for people.
+    /// Errors: an unknown cost.
     fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String>;
 
-    /// Seconds of a message; 0 where nothing is known.
+    /// Seconds of a message; 0 if unknown.
     fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds;
 
-    /// Seconds of each task of a rank on its own.
+    /// Duration of each task of a rank.
     ///
-    /// Errors: a cost that is not known, in words for people.
+    /// Errors: an unknown cost.
     fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String>;
 
-    /// What a link takes, were sums over these ranks taken round a ring; nothing where nothing is known.
+    /// Cost of a link in a ring allreduce over these ranks; 0 if unknown.
     fn ring(&self, members: &[Rank]) -> Link;
 
-    /// What a link takes between two ranks.
+    /// Cost of the link between two ranks.
     fn pair(&self, from: Rank, to: Rank) -> Link {
         let empty = self.message(from, to, Bytes(0));
-        let long = self.message(from, to, LONG);
+        let long = self.message(from, to, LONG_MESSAGE);
         Link {
             latency: empty,
-            byte: Seconds((long - empty).0.max(0.0) / LONG.0 as f64),
+            byte: Seconds((long - empty).0.max(0.0) / LONG_MESSAGE.0 as f64),
         }
     }
 }
 
-/// A message long enough to tell the time of a byte.
-const LONG: Bytes = Bytes(1 << 20);
+/// Size of a message from which the bandwidth is derived.
+const LONG_MESSAGE: Bytes = Bytes(1 << 20);
 
-/// Costs that are known before the program is.
-pub struct Known<'a>(pub &'a dyn Costs);
+/// Costs that do not depend on the program.
+pub struct FixedCosts<'a>(pub &'a dyn Costs);
 
-impl StageCosts for Known<'_> {
+impl StageCosts for FixedCosts<'_> {
     fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
         Ok(task_seconds(
             program.body(rank),
@@ -80,41 +80,41 @@ impl StageCosts for Known<'_> {
     }
 }
 
-/// The same for a sum over many ranks.
+/// Size of an allreduce from which the bandwidth is derived.
 const LONG_SUM: Bytes = Bytes(1 << 26);
 
-/// Sums over the first layers of the model, of one rank of a stage.
+/// Prefix sums of the costs of layers, for one rank of a stage.
 pub(crate) struct Layers {
     forward: Vec<f64>,
     backward: Vec<f64>,
-    once: Vec<f64>,
-    lasting: Vec<f64>,
+    per_step: Vec<f64>,
+    persistent: Vec<f64>,
     state: Vec<f64>,
-    kept: Vec<f64>,
+    activations: Vec<f64>,
 }
 
-/// What some layers take.
+/// Cost of some layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Share {
+pub(crate) struct LayerCost {
     /// Seconds of the forward pass of a micro-batch.
     pub forward: f64,
     /// Seconds of its backward pass.
     pub backward: f64,
-    /// Seconds that come once in a step.
-    pub once: f64,
-    /// Bytes of parameters and all that belongs to them.
-    pub lasting: f64,
-    /// Bytes of these that the optimizer keeps.
+    /// Seconds per step, independent of micro-batches.
+    pub per_step: f64,
+    /// Bytes of parameters, their gradients and optimizer state.
+    pub persistent: f64,
+    /// Bytes of optimizer state.
     pub state: f64,
-    /// Bytes that a micro-batch keeps for its backward pass.
-    pub kept: f64,
+    /// Bytes of activations that a micro-batch keeps for its backward pass.
+    pub activations: f64,
 }
 
 impl Layers {
-    /// Of a stage with these extents, were it the whole model; where not all layers can be split so, of
-    /// one rank, shared out evenly.
+    /// Costs of all layers on a stage with these extents; where not all layers can be split so, those of one rank,
+    /// divided evenly.
     ///
-    /// Errors: a cost that is not known, a kernel that the menu lacks.
+    /// Errors: an unknown cost, a kernel that the menu lacks.
     pub fn new(
         training: &Request<'_>,
         extents: [usize; 7],
@@ -144,26 +144,26 @@ impl Layers {
             kind: ProgramKind::Train,
             ..*training
         };
-        let rank = middle(&strategy.mesh());
+        let rank = middle_rank(&strategy.mesh());
         let program = of_one_rank(&request, rank)?;
         let delays = costs.delays(&program, rank).map_err(LayersError::Cost)?;
         Ok(Self::of(training.graph, &program.bodies[0], &delays, parts))
     }
 
     fn of(graph: &Graph, body: &Body, delays: &[Seconds], parts: f64) -> Self {
-        let origins = origins(graph, body);
+        let nodes_of_tasks = nodes_of_tasks(graph, body);
         let nodes = graph.nodes.len();
-        let mut each = vec![Share::default(); nodes];
-        for ((task, delay), &node) in body.tasks.iter().zip(delays).zip(&origins) {
-            let share = &mut each[node];
+        let mut each = vec![LayerCost::default(); nodes];
+        for ((task, delay), &node) in body.tasks.iter().zip(delays).zip(&nodes_of_tasks) {
+            let cost = &mut each[node];
             match task.origin.phase {
-                Phase::Load | Phase::Forward | Phase::Report => share.forward += delay.0,
-                Phase::Backward => share.backward += delay.0,
-                Phase::Reduce | Phase::Update => share.once += delay.0,
+                Phase::Load | Phase::Forward | Phase::Report => cost.forward += delay.0,
+                Phase::Backward => cost.backward += delay.0,
+                Phase::Reduce | Phase::Update => cost.per_step += delay.0,
             }
         }
-        for (node, bytes) in kept(body, &origins) {
-            each[node].kept += bytes;
+        for (node, bytes) in activations(body, &nodes_of_tasks) {
+            each[node].activations += bytes;
         }
         let roles = [
             Role::Parameter,
@@ -171,44 +171,44 @@ impl Layers {
             Role::Optimizer,
             Role::Gradient,
         ];
-        let lasting: Bytes = roles.iter().map(|&role| body.bytes_of(role)).sum();
+        let persistent: Bytes = roles.iter().map(|&role| body.bytes_of(role)).sum();
         let state = body.bytes_of(Role::Optimizer);
-        for (node, share) in lasting_shares(graph) {
-            each[node].lasting += share * lasting.0 as f64;
-            each[node].state += share * state.0 as f64;
+        for (node, fraction) in parameter_fractions(graph) {
+            each[node].persistent += fraction * persistent.0 as f64;
+            each[node].state += fraction * state.0 as f64;
         }
-        let sums = |of: &dyn Fn(&Share) -> f64| {
+        let sums = |of: &dyn Fn(&LayerCost) -> f64| {
             let mut sums = vec![0.0];
-            for share in &each {
-                sums.push(sums[sums.len() - 1] + of(share) / parts);
+            for cost in &each {
+                sums.push(sums[sums.len() - 1] + of(cost) / parts);
             }
             sums
         };
         Self {
-            forward: sums(&|share| share.forward),
-            backward: sums(&|share| share.backward),
-            once: sums(&|share| share.once),
-            lasting: sums(&|share| share.lasting),
-            state: sums(&|share| share.state),
-            kept: sums(&|share| share.kept),
+            forward: sums(&|cost| cost.forward),
+            backward: sums(&|cost| cost.backward),
+            per_step: sums(&|cost| cost.per_step),
+            persistent: sums(&|cost| cost.persistent),
+            state: sums(&|cost| cost.state),
+            activations: sums(&|cost| cost.activations),
         }
     }
 
-    /// What a range of layers takes.
-    pub fn share(&self, range: &Range<usize>) -> Share {
+    /// Cost of a range of layers.
+    pub fn cost(&self, range: &Range<usize>) -> LayerCost {
         let of = |sums: &[f64]| sums[range.end] - sums[range.start];
-        Share {
+        LayerCost {
             forward: of(&self.forward),
             backward: of(&self.backward),
-            once: of(&self.once),
-            lasting: of(&self.lasting),
+            per_step: of(&self.per_step),
+            persistent: of(&self.persistent),
             state: of(&self.state),
-            kept: of(&self.kept),
+            activations: of(&self.activations),
         }
     }
 }
 
-/// Why nothing is known of the layers.
+/// Why the costs of layers are unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum LayersError {
     Lower(LowerError),
@@ -221,13 +221,13 @@ impl From<LowerError> for LayersError {
     }
 }
 
-/// The rank with most neighbors.
-pub(crate) fn middle(mesh: &Mesh) -> Rank {
+/// The rank in the middle of the mesh, with most neighbors.
+pub(crate) fn middle_rank(mesh: &Mesh) -> Rank {
     mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2))
 }
 
-/// The node that each task is about; what is about none goes with the task before.
-pub(crate) fn origins(graph: &Graph, body: &Body) -> Vec<usize> {
+/// The node of each task; tasks without node have that of the task before.
+pub(crate) fn nodes_of_tasks(graph: &Graph, body: &Body) -> Vec<usize> {
     let nodes = graph.nodes.iter().enumerate();
     let mut known: HashMap<&str, usize> = nodes
         .clone()
@@ -255,11 +255,11 @@ pub(crate) fn origins(graph: &Graph, body: &Body) -> Vec<usize> {
     tasks.collect()
 }
 
-/// Bytes that live from the forward to the backward pass, by the node that makes them.
-fn kept(body: &Body, origins: &[usize]) -> Vec<(usize, f64)> {
-    // Of each buffer the node that uses it first, and whether both passes do.
+/// Bytes of activations that live from the forward to the backward pass, with their nodes.
+fn activations(body: &Body, nodes_of_tasks: &[usize]) -> Vec<(usize, f64)> {
+    // For each buffer the first node that uses it, and whether both passes do.
     let mut uses: Vec<(Option<usize>, bool)> = vec![(None, false); body.buffers.len()];
-    for (task, &node) in body.tasks.iter().zip(origins) {
+    for (task, &node) in body.tasks.iter().zip(nodes_of_tasks) {
         let is_back = task.origin.phase == Phase::Backward;
         for (view, _) in task.accesses() {
             let (first, both) = &mut uses[view.buffer.0 as usize];
@@ -270,7 +270,7 @@ fn kept(body: &Body, origins: &[usize]) -> Vec<(usize, f64)> {
         }
     }
     let buffers = body.buffers.iter().zip(uses);
-    let kept = buffers.filter_map(|(buffer, (first, both))| {
+    let activations = buffers.filter_map(|(buffer, (first, both))| {
         let is_kept = match buffer.role {
             Role::Activation | Role::Statistics => both,
             Role::Staging => true,
@@ -285,11 +285,11 @@ fn kept(body: &Body, origins: &[usize]) -> Vec<(usize, f64)> {
         };
         is_kept.then_some((first?, buffer.bytes().0 as f64))
     });
-    kept.collect()
+    activations.collect()
 }
 
-/// Which share of the parameters each node has; of shared ones the first reader.
-fn lasting_shares(graph: &Graph) -> Vec<(usize, f64)> {
+/// The fraction of all parameters of each node; shared ones count for the first reader.
+fn parameter_fractions(graph: &Graph) -> Vec<(usize, f64)> {
     let volume = |id: usize| graph.parameters[id].shape.iter().product::<usize>() as f64;
     let all: f64 = (0..graph.parameters.len()).map(volume).sum();
     let mut seen = vec![false; graph.parameters.len()];

@@ -1,8 +1,8 @@
-//! The planner: which way of splitting a training is best, and why not the others.
+//! The planner: finds the fastest strategy that fits in memory, and says why not the others.
 //!
-//! Does: enumerates strategies, refuses those that do not fit, costs the others, ranks them.
+//! Does: enumerates strategies, rejects those that do not fit, prunes slow ones, evaluates and ranks the others.
 //! Knows: models, strategies, programs, predictions, how much memory a rank may fill.
-//! Must not know: machines by name, how a cost is come by, kernels, files, the environment.
+//! Must not know: machines by name, how costs are measured or modeled, kernels, files, the environment.
 //!
 //! ```
 //! use partita_plan::candidates;
@@ -28,7 +28,7 @@ pub use balance::{BalanceError, Balanced, balance};
 pub use candidates::{candidates, hybrids};
 pub use closed::{ClosedForm, closed_form};
 pub use growth::{doubled, ranks_max};
-pub use layers::{Known, StageCosts};
+pub use layers::{FixedCosts, StageCosts};
 pub use per_layer::PerLayer;
 pub use pipelines::pipelines;
-pub use plan::{Candidate, Cost, Floor, PlanError, PlanRequest, Refusal, plan};
+pub use plan::{Candidate, Cost, LowerBound, PlanError, PlanRequest, Refusal, plan};

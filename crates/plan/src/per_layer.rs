@@ -1,13 +1,13 @@
-//! A distribution for each layer of a model on one mesh: the cheapest path through all of them.
+//! Chooses a distribution for each segment of a model on one mesh, as a shortest path.
 //!
-//! Example: on `data=16` convolutions have samples and linear layers filters, `data=16; fc1..: F=data`.
-//! A choice is made wherever a single tensor passes from the layers before to those behind, at a layer
-//! with weights; layers of a residual block stay alike. What layers take under a distribution is read
-//! from one program of the whole model for each distribution, so equal layers are lowered once, together.
+//! Example: on `data=16`, samples of convolutions and filters of linear layers are split: `data=16; fc1..: F=data`.
+//! A segment ends before a layer with weights where a single tensor connects the layers before and after; layers of
+//! a residual block stay in one segment. The costs of all segments under a distribution are those of one program of
+//! the whole model.
 
 use crate::candidates::SPATIAL;
 use crate::closed::of_one_rank;
-use crate::layers::{LayersError, StageCosts, middle, origins};
+use crate::layers::{LayersError, StageCosts, middle_rank, nodes_of_tasks};
 use partita_graph::{Graph, NodeId, Op, readers};
 use partita_lower::{LayerChoice, LayerDim, Request, Strategy};
 use partita_oracle::closed::Link;
@@ -15,78 +15,77 @@ use partita_program::{Lane, Phase, ProgramKind, Task};
 use partita_space::{AXES, Axis, AxisList, Mesh, Seconds};
 use std::ops::Range;
 
-/// Where the ranks of a bundle of axes go.
+/// The dims that a group of axes splits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// To the dims on which they lie unless something else is said: samples or positions.
-    Own,
+enum AxisTarget {
+    /// The default dims: samples for the data axis, positions for the spatial axes.
+    Default,
     Samples,
     Filters,
     Channels,
 }
 
-/// Where the data axis and the spatial axes go.
-type State = [Role; 2];
+/// What the data axis and the spatial axes split.
+type AxisAssignment = [AxisTarget; 2];
 
-/// What the layers of a model take under each distribution, and what lies between.
+/// Costs of the segments of a model under each axis assignment, and of redistributions between them.
 ///
-/// The seconds of a path are those of all its layers and of what moves between them. Nothing of it is
-/// simulated: they compare paths, and what comes of them is for the simulation to say.
+/// The seconds of a path are the sum of both. They only compare paths; the simulation evaluates the result.
 pub struct PerLayer<'a> {
     graph: &'a Graph,
     mesh: Strategy,
-    states: Vec<State>,
-    /// Nodes that are split alike.
-    units: Vec<Range<usize>>,
-    /// Seconds of each unit under each state.
+    assignments: Vec<AxisAssignment>,
+    /// Ranges of nodes that are split alike.
+    segments: Vec<Range<usize>>,
+    /// Seconds by segment and assignment.
     layers: Vec<Vec<f64>>,
-    /// Seconds between a unit under a state and the next one under another.
+    /// Seconds of the redistribution after each segment, by both assignments.
     borders: Vec<Vec<Vec<f64>>>,
 }
 
 impl<'a> PerLayer<'a> {
-    /// For a mesh of samples and positions; of halos and sums of gradients the share `shown` counts, the rest
-    /// hides behind computation. None where the mesh does not suit the model.
+    /// On a mesh of data and spatial axes, with an exposed fraction of halo exchanges and gradient reductions. None
+    /// where the mesh does not fit the model.
     ///
-    /// Errors: a kernel that the menu lacks, a cost that cannot be had.
+    /// Errors: a kernel that the menu lacks, an unknown cost.
     pub fn new(
         training: &Request<'a>,
         costs: &dyn StageCosts,
-        shown: f64,
+        exposed_fraction: f64,
     ) -> Result<Option<Self>, String> {
-        let found = Measured::new(training, costs).map_err(|error| match error {
+        let found = DistributionCosts::new(training, costs).map_err(|error| match error {
             LayersError::Lower(error) => error.to_string(),
             LayersError::Cost(unknown) => unknown,
         })?;
-        Ok(found.map(|found| found.per_layer(shown)))
+        Ok(found.map(|found| found.per_layer(exposed_fraction)))
     }
 
-    /// How many distributions each unit has, and how many units there are.
+    /// Number of assignments and of segments.
     pub fn size(&self) -> [usize; 2] {
-        [self.states.len(), self.units.len()]
+        [self.assignments.len(), self.segments.len()]
     }
 
-    /// The cheapest path: of each unit the number of its distribution.
+    /// The shortest path: the index of the assignment of each segment.
     pub fn best(&self) -> Vec<usize> {
-        let states = self.states.len();
+        let assignments = self.assignments.len();
         let mut least = self.layers[0].clone();
         let mut from: Vec<Vec<usize>> = Vec::new();
-        for (unit, border) in self.borders.iter().enumerate() {
+        for (segment, border) in self.borders.iter().enumerate() {
             let reach = |to: usize| {
-                let all = (0..states).map(|at| (at, least[at] + border[at][to]));
+                let all = (0..assignments).map(|at| (at, least[at] + border[at][to]));
                 let best = all.min_by(|a, b| a.1.total_cmp(&b.1));
                 best.unwrap_or((0, f64::INFINITY))
             };
-            let steps: Vec<(usize, f64)> = (0..states).map(reach).collect();
+            let steps: Vec<(usize, f64)> = (0..assignments).map(reach).collect();
             from.push(steps.iter().map(|step| step.0).collect());
-            let layers = &self.layers[unit + 1];
+            let layers = &self.layers[segment + 1];
             least = steps
                 .iter()
                 .zip(layers)
                 .map(|(step, own)| step.1 + own)
                 .collect();
         }
-        let last = (0..states).min_by(|&a, &b| least[a].total_cmp(&least[b]));
+        let last = (0..assignments).min_by(|&a, &b| least[a].total_cmp(&least[b]));
         let mut path = vec![last.unwrap_or(0)];
         for from in from.iter().rev() {
             path.push(from[path[path.len() - 1]]);
@@ -95,13 +94,13 @@ impl<'a> PerLayer<'a> {
         path
     }
 
-    /// Seconds of a path by these costs.
+    /// Seconds of a path.
     pub fn seconds(&self, path: &[usize]) -> Seconds {
         let layers = self
             .layers
             .iter()
             .zip(path)
-            .map(|(unit, &state)| unit[state]);
+            .map(|(segment, &assignment)| segment[assignment]);
         let borders = self
             .borders
             .iter()
@@ -110,25 +109,28 @@ impl<'a> PerLayer<'a> {
         Seconds(layers.sum::<f64>() + borders.sum::<f64>())
     }
 
-    /// A path in words: one for all neighbors that are alike and not as the mesh has it.
+    /// The strategy of a path, with one setting for adjacent segments with the same assignment.
     pub fn strategy(&self, path: &[usize]) -> Strategy {
-        let states: Vec<State> = path.iter().map(|&state| self.states[state]).collect();
-        said(self.graph, &self.mesh, &self.units, &states)
+        let assignments: Vec<AxisAssignment> = path
+            .iter()
+            .map(|&assignment| self.assignments[assignment])
+            .collect();
+        with_assignments(self.graph, &self.mesh, &self.segments, &assignments)
     }
 }
 
-/// The seconds of the units by what hides and what does not.
-pub(crate) struct Measured<'a> {
+/// Exposed and overlappable seconds of the segments.
+pub(crate) struct DistributionCosts<'a> {
     graph: &'a Graph,
     mesh: Strategy,
-    states: Vec<State>,
-    units: Vec<Range<usize>>,
-    /// Of each unit and state what shows, and what may hide; none where a unit cannot be split so.
+    assignments: Vec<AxisAssignment>,
+    segments: Vec<Range<usize>>,
+    /// By segment and assignment; none where a segment cannot be split so.
     seconds: Vec<Vec<Option<[f64; 2]>>>,
     borders: Vec<Vec<Vec<f64>>>,
 }
 
-impl<'a> Measured<'a> {
+impl<'a> DistributionCosts<'a> {
     pub fn new(
         training: &Request<'a>,
         costs: &dyn StageCosts,
@@ -140,17 +142,19 @@ impl<'a> Measured<'a> {
         if mesh.check(graph, training.batch).is_err() {
             return Ok(None);
         }
-        let (units, crossing) = units(graph);
-        let mut states = Vec::new();
-        let mut seconds: Vec<Vec<Option<[f64; 2]>>> = vec![Vec::new(); units.len()];
-        for state in all_states(&mesh) {
-            let fits = |unit: &Range<usize>| suits(graph, unit, &mesh, state, training.batch);
-            let fits: Vec<bool> = units.iter().map(fits).collect();
-            let each: Vec<State> = fits
+        let (segments, crossing) = segments(graph);
+        let mut assignments = Vec::new();
+        let mut seconds: Vec<Vec<Option<[f64; 2]>>> = vec![Vec::new(); segments.len()];
+        for assignment in all_assignments(&mesh) {
+            let fits = |segment: &Range<usize>| {
+                is_wide_enough(graph, segment, &mesh, assignment, training.batch)
+            };
+            let fits: Vec<bool> = segments.iter().map(fits).collect();
+            let each: Vec<AxisAssignment> = fits
                 .iter()
-                .map(|&fits| if fits { state } else { OWN })
+                .map(|&fits| if fits { assignment } else { DEFAULT })
                 .collect();
-            let strategy = said(graph, &mesh, &units, &each);
+            let strategy = with_assignments(graph, &mesh, &segments, &each);
             if !fits.contains(&true) || strategy.check(graph, training.batch).is_err() {
                 continue;
             }
@@ -159,44 +163,45 @@ impl<'a> Measured<'a> {
                 kind: ProgramKind::Train,
                 ..*training
             };
-            let all = unit_seconds(&request, &units, &crossing, costs)?;
-            for ((unit, own), fits) in seconds.iter_mut().zip(all).zip(fits) {
-                unit.push(fits.then_some(own));
+            let all = segment_seconds(&request, &segments, &crossing, costs)?;
+            for ((segment, own), fits) in seconds.iter_mut().zip(all).zip(fits) {
+                segment.push(fits.then_some(own));
             }
-            states.push(state);
+            assignments.push(assignment);
         }
-        let moves = Moves::new(&mesh, costs);
+        let moves = MoveCosts::new(&mesh, costs);
         let size = (training.batch * training.dtype.size()) as f64;
         let borders = crossing.iter().map(|id| {
             let shape = graph.node(*id).shape;
             let bytes = shape.volume() as f64 * size;
-            let to = |from: &State| {
-                let all = states.iter().map(|to| moves.seconds(*from, *to, bytes));
+            let to = |from: &AxisAssignment| {
+                let all = assignments
+                    .iter()
+                    .map(|to| moves.seconds(*from, *to, bytes));
                 all.collect()
             };
-            states.iter().map(to).collect()
+            assignments.iter().map(to).collect()
         });
         Ok(Some(Self {
             graph,
             mesh,
             borders: borders.collect(),
-            states,
-            units,
+            assignments,
+            segments,
             seconds,
         }))
     }
 
-    /// The cheapest paths by what may be thought to show, with all distributions and with those that split
-    /// no channels.
+    /// The shortest paths for each exposed fraction, with all assignments and with those that split no channels.
     pub fn best(&self) -> Vec<Strategy> {
         let mut best = Vec::new();
-        for shown in SHOWN {
-            let mut layers = self.per_layer(shown);
+        for exposed_fraction in EXPOSED_FRACTIONS {
+            let mut layers = self.per_layer(exposed_fraction);
             best.push(layers.strategy(&layers.best()));
-            let split = |state: &State| state.contains(&Role::Channels);
-            for unit in &mut layers.layers {
-                let all = unit.iter_mut().zip(&self.states);
-                all.filter(|(_, state)| split(state))
+            let split = |assignment: &AxisAssignment| assignment.contains(&AxisTarget::Channels);
+            for segment in &mut layers.layers {
+                let all = segment.iter_mut().zip(&self.assignments);
+                all.filter(|(_, assignment)| split(assignment))
                     .for_each(|(seconds, _)| *seconds = f64::INFINITY);
             }
             best.push(layers.strategy(&layers.best()));
@@ -204,29 +209,33 @@ impl<'a> Measured<'a> {
         best
     }
 
-    /// With a share of what may hide.
-    fn per_layer(&self, shown: f64) -> PerLayer<'a> {
+    /// With an exposed fraction of overlappable communication.
+    fn per_layer(&self, exposed_fraction: f64) -> PerLayer<'a> {
         let sum = |own: &Option<[f64; 2]>| {
-            own.map_or(f64::INFINITY, |[shows, hides]| shows + shown * hides)
+            own.map_or(f64::INFINITY, |[exposed, overlappable]| {
+                exposed + exposed_fraction * overlappable
+            })
         };
-        let units = self.seconds.iter();
+        let segments = self.seconds.iter();
         PerLayer {
             graph: self.graph,
             mesh: self.mesh.clone(),
-            states: self.states.clone(),
-            units: self.units.clone(),
-            layers: units.map(|unit| unit.iter().map(sum).collect()).collect(),
+            assignments: self.assignments.clone(),
+            segments: self.segments.clone(),
+            layers: segments
+                .map(|segment| segment.iter().map(sum).collect())
+                .collect(),
             borders: self.borders.clone(),
         }
     }
 }
 
-/// Shares of what may hide that are thought to show.
-const SHOWN: [f64; 3] = [1.0, 0.4, 0.1];
-const OWN: State = [Role::Own; 2];
+/// Assumed fractions of overlappable communication that is exposed.
+const EXPOSED_FRACTIONS: [f64; 3] = [1.0, 0.4, 0.1];
+const DEFAULT: AxisAssignment = [AxisTarget::Default; 2];
 
-/// The axes of both bundles.
-fn bundles(mesh: &Strategy) -> [Vec<Axis>; 2] {
+/// The data axis and the spatial axes, those of extent above 1.
+fn axis_groups(mesh: &Strategy) -> [Vec<Axis>; 2] {
     let wide = |axes: &[Axis]| {
         let axes = axes.iter().copied();
         axes.filter(|&axis| mesh.extent(axis) > 1).collect()
@@ -234,37 +243,49 @@ fn bundles(mesh: &Strategy) -> [Vec<Axis>; 2] {
     [wide(&[Axis::Data]), wide(&SPATIAL)]
 }
 
-/// That of the mesh first.
-fn all_states(mesh: &Strategy) -> Vec<State> {
-    let [data, tiles] = bundles(mesh).map(|axes| !axes.is_empty());
-    let roles = |is_wide: bool, more: &[Role]| {
+/// All axis assignments, the default first.
+fn all_assignments(mesh: &Strategy) -> Vec<AxisAssignment> {
+    let [data, tiles] = axis_groups(mesh).map(|axes| !axes.is_empty());
+    let targets = |is_wide: bool, more: &[AxisTarget]| {
         if is_wide {
-            [&[Role::Own], more, &[Role::Filters, Role::Channels]].concat()
+            [
+                &[AxisTarget::Default],
+                more,
+                &[AxisTarget::Filters, AxisTarget::Channels],
+            ]
+            .concat()
         } else {
-            vec![Role::Own]
+            vec![AxisTarget::Default]
         }
     };
-    let tiles = roles(tiles, &[Role::Samples]);
-    let data = roles(data, &[]).into_iter();
+    let tiles = targets(tiles, &[AxisTarget::Samples]);
+    let data = targets(data, &[]).into_iter();
     data.flat_map(|data| tiles.iter().map(move |&tiles| [data, tiles]))
         .collect()
 }
 
-/// Parts in which a state splits what has a role.
-fn parts(mesh: &Strategy, state: State, role: Role) -> usize {
-    let sizes = bundles(mesh).map(|axes| axes.iter().map(|&axis| mesh.extent(axis)).product());
-    let own = [(state[0], sizes[0]), (state[1], sizes[1])];
-    let meant = own.into_iter().filter(|(of, _)| *of == role);
-    meant.map(|(_, size): (Role, usize)| size).product()
+/// Number of parts into which an assignment splits a dim.
+fn parts(mesh: &Strategy, assignment: AxisAssignment, target: AxisTarget) -> usize {
+    let sizes = axis_groups(mesh).map(|axes| axes.iter().map(|&axis| mesh.extent(axis)).product());
+    let own = [(assignment[0], sizes[0]), (assignment[1], sizes[1])];
+    let chosen = own.into_iter().filter(|(of, _)| *of == target);
+    chosen.map(|(_, size): (AxisTarget, usize)| size).product()
 }
 
-/// Whether all layers of a unit are wide enough for a state.
-fn suits(graph: &Graph, unit: &Range<usize>, mesh: &Strategy, state: State, batch: usize) -> bool {
-    let [filters, channels] = [Role::Filters, Role::Channels].map(|role| parts(mesh, state, role));
-    let samples = parts(mesh, state, Role::Samples)
-        * match state[0] {
-            Role::Own => mesh.extent(Axis::Data),
-            Role::Samples | Role::Filters | Role::Channels => 1,
+/// Whether all layers of a segment have enough channels and samples for an assignment.
+fn is_wide_enough(
+    graph: &Graph,
+    segment: &Range<usize>,
+    mesh: &Strategy,
+    assignment: AxisAssignment,
+    batch: usize,
+) -> bool {
+    let [filters, channels] =
+        [AxisTarget::Filters, AxisTarget::Channels].map(|target| parts(mesh, assignment, target));
+    let samples = parts(mesh, assignment, AxisTarget::Samples)
+        * match assignment[0] {
+            AxisTarget::Default => mesh.extent(Axis::Data),
+            AxisTarget::Samples | AxisTarget::Filters | AxisTarget::Channels => 1,
         };
     let wide = |node: &partita_graph::Node| {
         let groups = match &node.op {
@@ -283,12 +304,12 @@ fn suits(graph: &Graph, unit: &Range<usize>, mesh: &Strategy, state: State, batc
                 && (!node.op.has_weights() || reads >= channels)
     };
     samples <= batch
-        && (unit.start > 0 || channels == 1)
-        && graph.nodes[unit.clone()].iter().all(wide)
+        && (segment.start > 0 || channels == 1)
+        && graph.nodes[segment.clone()].iter().all(wide)
 }
 
-/// Ranges of nodes between which single tensors pass, each from a layer with weights on, and these tensors.
-fn units(graph: &Graph) -> (Vec<Range<usize>>, Vec<NodeId>) {
+/// The segments of a model, and the tensors between them.
+fn segments(graph: &Graph) -> (Vec<Range<usize>>, Vec<NodeId>) {
     let readers = readers(graph.nodes.iter().map(|node| &node.inputs[..]));
     let last: Vec<usize> = readers
         .iter()
@@ -304,37 +325,42 @@ fn units(graph: &Graph) -> (Vec<Range<usize>>, Vec<NodeId>) {
         }
     }
     let ends = starts.iter().skip(1).copied().chain([graph.nodes.len()]);
-    let units = starts.iter().copied().zip(ends);
-    (units.map(|(start, end)| start..end).collect(), crossing)
+    let segments = starts.iter().copied().zip(ends);
+    (segments.map(|(start, end)| start..end).collect(), crossing)
 }
 
-/// The strategy that says so.
-fn said(graph: &Graph, mesh: &Strategy, units: &[Range<usize>], states: &[State]) -> Strategy {
-    let [data, tiles] = bundles(mesh);
+/// The strategy with an assignment for each segment.
+fn with_assignments(
+    graph: &Graph,
+    mesh: &Strategy,
+    segments: &[Range<usize>],
+    assignments: &[AxisAssignment],
+) -> Strategy {
+    let [data, tiles] = axis_groups(mesh);
     let mut strategy = mesh.clone();
     let mut at = 0;
-    for run in states.chunk_by(|a, b| a == b) {
-        let (first, end) = (units[at].start, units[at + run.len() - 1].end);
+    for run in assignments.chunk_by(|a, b| a == b) {
+        let (first, end) = (segments[at].start, segments[at + run.len() - 1].end);
         at += run.len();
-        let state = run[0];
-        if state == OWN {
+        let assignment = run[0];
+        if assignment == DEFAULT {
             continue;
         }
         let mut dims = [None; 6];
-        for (dim, role) in [
-            (LayerDim::N, Role::Samples),
-            (LayerDim::C, Role::Channels),
-            (LayerDim::F, Role::Filters),
+        for (dim, target) in [
+            (LayerDim::N, AxisTarget::Samples),
+            (LayerDim::C, AxisTarget::Channels),
+            (LayerDim::F, AxisTarget::Filters),
         ] {
             let mut axes = Vec::new();
-            let is_own = dim == LayerDim::N && state[0] == Role::Own;
-            if state[0] == role || is_own {
+            let is_own = dim == LayerDim::N && assignment[0] == AxisTarget::Default;
+            if assignment[0] == target || is_own {
                 axes.extend(&data);
             }
-            if state[1] == role {
+            if assignment[1] == target {
                 axes.extend(&tiles);
             }
-            if state.contains(&role) {
+            if assignment.contains(&target) {
                 dims[dim as usize] = Some(AxisList::of(axes));
             }
         }
@@ -352,21 +378,21 @@ fn said(graph: &Graph, mesh: &Strategy, units: &[Range<usize>], states: &[State]
     strategy
 }
 
-/// What each unit takes on the rank with most neighbors: what shows, and what may hide; without what comes
-/// to it from others.
-fn unit_seconds(
+/// Exposed and overlappable seconds of each segment on the rank with most neighbors, without redistributions
+/// between segments.
+fn segment_seconds(
     request: &Request<'_>,
-    units: &[Range<usize>],
+    segments: &[Range<usize>],
     crossing: &[NodeId],
     costs: &dyn StageCosts,
 ) -> Result<Vec<[f64; 2]>, LayersError> {
     let graph = request.graph;
-    let rank = middle(&request.strategy.mesh());
+    let rank = middle_rank(&request.strategy.mesh());
     let program = of_one_rank(request, rank)?;
     let seconds = costs.seconds(&program, rank).map_err(LayersError::Cost)?;
-    let mut unit_of = vec![0; graph.nodes.len()];
-    for (at, range) in units.iter().enumerate() {
-        unit_of[range.clone()].fill(at);
+    let mut segment_of = vec![0; graph.nodes.len()];
+    for (at, range) in segments.iter().enumerate() {
+        segment_of[range.clone()].fill(at);
     }
     let passed: Vec<String> = crossing
         .iter()
@@ -374,9 +400,14 @@ fn unit_seconds(
         .collect();
     let is_passed = |task: &Task| passed.contains(&task.origin.layer);
     let body = &program.bodies[0];
-    let mut all = vec![[0.0; 2]; units.len()];
-    for ((task, seconds), node) in body.tasks.iter().zip(seconds).zip(origins(graph, body)) {
-        let hides = match (task.work.lane(), task.origin.phase) {
+    let mut all = vec![[0.0; 2]; segments.len()];
+    for ((task, seconds), node) in body
+        .tasks
+        .iter()
+        .zip(seconds)
+        .zip(nodes_of_tasks(graph, body))
+    {
+        let overlappable = match (task.work.lane(), task.origin.phase) {
             (Lane::Compute, _) => false,
             (Lane::Collective, Phase::Forward | Phase::Backward) if is_passed(task) => continue,
             (Lane::Exchange, Phase::Forward | Phase::Backward) if is_passed(task) => continue,
@@ -384,31 +415,31 @@ fn unit_seconds(
             (Lane::Collective, Phase::Load | Phase::Reduce | Phase::Update) => true,
             (Lane::Exchange | Lane::Io, _) => true,
         };
-        all[unit_of[node]][usize::from(hides)] += seconds.0;
+        all[segment_of[node]][usize::from(overlappable)] += seconds.0;
     }
     Ok(all)
 }
 
-/// What moves a tensor from one state to another, forward and back.
-struct Moves {
+/// Costs of redistributions between segments, forward and backward.
+struct MoveCosts {
     sizes: [f64; 2],
     rings: [Link; 2],
     pairs: [Link; 2],
 }
 
-/// Where a bundle has a tensor.
+/// What a group of axes splits of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lies {
-    Own,
+enum Layout {
+    Spatial,
     Samples,
     Channels,
-    /// Nowhere: each rank has all of it.
-    Whole,
+    /// Nothing.
+    Replicated,
 }
 
-impl Moves {
+impl MoveCosts {
     fn new(mesh: &Strategy, costs: &dyn StageCosts) -> Self {
-        let own = bundles(mesh);
+        let own = axis_groups(mesh);
         let world: Mesh = mesh.mesh();
         let members = own.clone().map(|axes| {
             let ranks = (0..world.ranks()).filter(|&rank| {
@@ -426,14 +457,20 @@ impl Moves {
         }
     }
 
-    /// Seconds of both directions, one bundle after the other, each with what the other leaves.
-    fn seconds(&self, from: State, to: State, bytes: f64) -> f64 {
-        let places = [0, 1].map(|bundle| (given(bundle, from[bundle]), read(bundle, to[bundle])));
+    /// Seconds of both directions, for one group of axes after the other.
+    fn seconds(&self, from: AxisAssignment, to: AxisAssignment, bytes: f64) -> f64 {
+        let layouts = [0, 1].map(|axis_group| {
+            (
+                output_layout(axis_group, from[axis_group]),
+                input_layout(axis_group, to[axis_group]),
+            )
+        });
         let mut seconds = 0.0;
-        for (bundle, (has, wants)) in places.into_iter().enumerate() {
-            let size = self.sizes[bundle];
-            let other = 1 - bundle;
-            let is_split = places[other].0 != Lies::Whole && places[other].1 != Lies::Whole;
+        for (axis_group, (has, wants)) in layouts.into_iter().enumerate() {
+            let size = self.sizes[axis_group];
+            let other = 1 - axis_group;
+            let is_split =
+                layouts[other].0 != Layout::Replicated && layouts[other].1 != Layout::Replicated;
             let here = if is_split {
                 bytes / self.sizes[other]
             } else {
@@ -441,36 +478,36 @@ impl Moves {
             };
             let steps = (size - 1.0).max(0.0);
             let over = |link: Link, bytes: f64| steps * (link.latency.0 + bytes * link.byte.0);
-            // Gathered, and its gradient scattered with a sum, or the other way round.
-            let gather = 2.0 * over(self.rings[bundle], here / size);
+            // An allgather, and a reduce-scatter of its gradient, or the reverse.
+            let gather = 2.0 * over(self.rings[axis_group], here / size);
             seconds += match (has, wants) {
                 _ if has == wants => 0.0,
-                (Lies::Whole, _) => 0.5 * gather,
-                (_, Lies::Whole) => gather,
-                _ => 2.0 * over(self.pairs[bundle], here / size / size),
+                (Layout::Replicated, _) => 0.5 * gather,
+                (_, Layout::Replicated) => gather,
+                _ => 2.0 * over(self.pairs[axis_group], here / size / size),
             };
         }
         seconds
     }
 }
 
-/// How a layer under a role leaves its output.
-fn given(bundle: usize, role: Role) -> Lies {
-    match role {
-        Role::Own if bundle == 0 => Lies::Samples,
-        Role::Own => Lies::Own,
-        Role::Samples => Lies::Samples,
-        Role::Filters | Role::Channels => Lies::Channels,
+/// Layout of the output of a layer.
+fn output_layout(axis_group: usize, target: AxisTarget) -> Layout {
+    match target {
+        AxisTarget::Default if axis_group == 0 => Layout::Samples,
+        AxisTarget::Default => Layout::Spatial,
+        AxisTarget::Samples => Layout::Samples,
+        AxisTarget::Filters | AxisTarget::Channels => Layout::Channels,
     }
 }
 
-/// How a layer under a role reads its input.
-fn read(bundle: usize, role: Role) -> Lies {
-    match role {
-        Role::Own if bundle == 0 => Lies::Samples,
-        Role::Own => Lies::Own,
-        Role::Samples => Lies::Samples,
-        Role::Filters => Lies::Whole,
-        Role::Channels => Lies::Channels,
+/// Layout of the input of a layer.
+fn input_layout(axis_group: usize, target: AxisTarget) -> Layout {
+    match target {
+        AxisTarget::Default if axis_group == 0 => Layout::Samples,
+        AxisTarget::Default => Layout::Spatial,
+        AxisTarget::Samples => Layout::Samples,
+        AxisTarget::Filters => Layout::Replicated,
+        AxisTarget::Channels => Layout::Channels,
     }
 }

@@ -1,25 +1,25 @@
-//! The pipelines that are tried.
+//! The candidate pipelines.
 
 use crate::candidates::divisors;
 use partita_graph::Graph;
 use partita_lower::{Schedule, StageChoice, Strategy, fitting_micro};
 use partita_space::{AXES, Axis};
 
-/// Ranks of a stage.
+/// Numbers of ranks of a stage.
 const WIDTHS: [usize; 3] = [1, 2, 4];
-/// Most ranks of the stages of one part of the mini-batch.
+/// Largest number of ranks of all stages, for one part of the mini-batch.
 const RANKS_MAX: usize = 16;
 
-/// The pipelines that are tried for a model: two to sixteen stages of one rank or of two or four that
-/// split the image, or a first stage that splits it and as many stages of one rank behind it, beside
-/// data parallelism; one forward, one backward and its variants with two and with four micro-batches to a
-/// stage, those of two replicas with as few as they take. Their layers are left open.
+/// The candidate pipelines for a model, with data parallelism: two to sixteen stages of one rank, or of two or four
+/// with spatial parallelism, or a first spatial stage followed by as many stages of one rank; 1F1B and zero-bubble
+/// with two and four micro-batches per stage, GPipe and Chimera with one, GEMS with as few as possible. Layers of
+/// stages are not specified.
 ///
-/// Those that do not suit the model or the mini-batch are left out, since a hybrid tells the reason.
+/// Pipelines that do not fit the model or the mini-batch are left out.
 pub fn pipelines(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
     let mut all = Vec::new();
-    for places in shapes(graph, ranks) {
-        let own: usize = places
+    for stages in shapes(graph, ranks) {
+        let own: usize = stages
             .iter()
             .map(|stage| stage.extents.iter().product::<usize>())
             .sum();
@@ -39,13 +39,13 @@ pub fn pipelines(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
                 }
             };
             let fit = |times: &usize| {
-                fitting_micro(schedule, places.len(), times * places.len(), batch / data)
+                fitting_micro(schedule, stages.len(), times * stages.len(), batch / data)
             };
             let mut micros: Vec<usize> = wanted.iter().filter_map(fit).collect();
             micros.dedup();
             for micro in micros {
                 let mut strategy = Strategy::hybrid(data, [1; 3]);
-                strategy.stages.clone_from(&places);
+                strategy.stages.clone_from(&stages);
                 strategy.schedule = schedule;
                 strategy.micro = micro;
                 all.push(strategy);
@@ -56,7 +56,7 @@ pub fn pipelines(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
     all
 }
 
-/// Stages whose ranks divide those that there are.
+/// Stages whose number of ranks divides that of all ranks.
 fn shapes(graph: &Graph, ranks: usize) -> Vec<Vec<StageChoice>> {
     let fits = |own: usize| own <= RANKS_MAX && ranks.is_multiple_of(own);
     let mut shapes = Vec::new();
@@ -75,7 +75,7 @@ fn shapes(graph: &Graph, ranks: usize) -> Vec<Vec<StageChoice>> {
     shapes
 }
 
-/// A stage whose ranks split the outermost dims of the image in two.
+/// A stage whose ranks split the outermost spatial dims in two.
 fn stage(graph: &Graph, width: usize) -> StageChoice {
     let spatial = [Axis::Depth, Axis::Height, Axis::Width];
     let mut extents = [1; AXES.len()];

@@ -2,96 +2,95 @@
 
 use crate::balance::{BalanceError, Tables, balance_with};
 use crate::candidates::candidates;
-use crate::closed::Forms;
+use crate::closed::ClosedForms;
 use crate::layers::{LayersError, StageCosts};
-use crate::per_layer::Measured;
+use crate::per_layer::DistributionCosts;
 use crate::pipelines::pipelines;
-use crate::prefilter::{No, Prefilter, beaten, memory_reason};
+use crate::prefilter::{Prefilter, Rejection, memory_reason, slower_than_best};
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::Prediction;
 use partita_program::{Body, Program};
 use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
 
-/// Why the time of a program is not known, in words for people.
+/// Why the cost of a program is unknown.
 type Unknown = String;
 
-/// Says how long a program takes.
+/// Predicts the time of a program.
 pub type Cost<'a> = dyn Fn(&Program) -> Result<Prediction, Unknown> + 'a;
 
-/// Says how long a step takes at least in which a rank of a mesh does this; [`partita_oracle::rank_seconds`] for
-/// costs at hand.
-pub type Floor<'a> = dyn Fn(&Body, Rank, &Mesh) -> Seconds + 'a;
+/// Lower bound of the time of a step from the body of one rank, as [`partita_oracle::rank_seconds`].
+pub type LowerBound<'a> = dyn Fn(&Body, Rank, &Mesh) -> Seconds + 'a;
 
-/// Meshes, beside that of samples alone, on which a distribution is chosen for each layer.
+/// Meshes, besides that of data parallelism alone, on which a distribution is chosen for each layer.
 const MESHES: usize = 3;
 
 /// What to plan.
 pub struct PlanRequest<'a> {
     /// The training; its strategy is replaced by each candidate in turn.
     pub training: Request<'a>,
-    /// Ranks to use, all of them.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Memory that a rank may fill.
+    /// Memory limit of a rank.
     pub memory: Bytes,
-    /// Least time of a step in which a rank does this; 0 where nothing is known.
-    pub floor: &'a Floor<'a>,
-    /// How many times longer than the best one a candidate may take by the closed forms and still be
-    /// lowered; all are where it is infinite.
-    pub far: f64,
-    /// How long a program takes.
+    /// Lower bound of the time of a step; 0 where nothing is known.
+    pub lower_bound: &'a LowerBound<'a>,
+    /// Candidates that take more than this many times as long as the best, by closed forms, are pruned; none where
+    /// it is infinite.
+    pub prune_factor: f64,
+    /// Predicts the time of a program.
     pub cost: &'a Cost<'a>,
-    /// How long the stages of a pipeline take.
+    /// Costs of the stages of pipelines.
     pub stages: &'a dyn StageCosts,
-    /// Told the candidate at hand, and how many are left.
+    /// Called with the current candidate and the number of candidates left.
     pub progress: &'a dyn Fn(&Strategy, usize),
 }
 
-/// What became of a strategy.
+/// A strategy with its prediction, or the reason of its rejection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The strategy.
     pub strategy: Strategy,
-    /// What the oracle says of it; absent where it was refused.
+    /// The prediction; none where it was rejected.
     pub prediction: Option<Prediction>,
-    /// Why it was refused, and what would help; absent where it was not.
+    /// Why it was rejected, and a remedy; none where it was not.
     pub reason: Option<String>,
-    /// The same in a word.
+    /// Kind of the rejection.
     pub refusal: Option<Refusal>,
 }
 
-/// Of what kind the reason of a refusal is. The smaller, the nearer is the candidate to being possible.
+/// Kind of a rejection, the nearest to a valid candidate first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// A rank needs so much.
+    /// A rank needs this much memory, more than the limit.
     Memory(Bytes),
     /// It cannot be the fastest.
     Slower,
-    /// It does not suit the model, the mini-batch or the number of ranks.
+    /// It does not fit the model, the mini-batch or the number of ranks.
     Unsuited,
-    /// A cost is not known.
+    /// A cost is unknown.
     Unknown,
 }
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// No candidate is left.
+    /// All candidates were rejected.
     #[error(
         "no strategy fits {ranks} rank(s) with {memory} each for batch {batch}; the nearest is \
          `{nearest}`: {reason}"
     )]
     NoneFits {
-        /// As asked for.
+        /// The requested value.
         ranks: usize,
-        /// As asked for.
+        /// The requested value.
         memory: Bytes,
-        /// As asked for.
+        /// The requested value.
         batch: usize,
-        /// The refused strategy that lacks least.
+        /// The rejected strategy nearest to a valid one.
         nearest: Box<Strategy>,
-        /// What it lacks.
+        /// Why it was rejected.
         reason: String,
-        /// All refused candidates.
+        /// All rejected candidates.
         refused: Vec<Candidate>,
     },
     /// A kernel is missing, whatever the strategy.
@@ -100,7 +99,7 @@ pub enum PlanError {
 }
 
 impl Candidate {
-    fn refused(strategy: Strategy, (refusal, reason): No) -> Self {
+    fn refused(strategy: Strategy, (refusal, reason): Rejection) -> Self {
         Self {
             strategy,
             prediction: None,
@@ -109,13 +108,13 @@ impl Candidate {
         }
     }
 
-    /// Seconds of a step; none where it was refused.
+    /// Seconds of a step; none where it was rejected.
     pub fn seconds(&self) -> Option<Seconds> {
         let prediction = self.prediction.as_ref();
         prediction.map(|prediction| prediction.iteration_seconds)
     }
 
-    /// Why it is as fast as it is, or why it was refused.
+    /// The bottleneck, or why it was rejected.
     pub fn explanation(&self) -> &str {
         match (&self.reason, &self.prediction) {
             (Some(reason), _) => reason,
@@ -125,83 +124,78 @@ impl Candidate {
     }
 }
 
-/// A candidate that suits the model and may fit, with the least that a step of it takes.
-struct Open {
-    floor: Seconds,
+/// A candidate that passed the prefilter, with the lower bound of its step.
+struct Pending {
+    lower_bound: Seconds,
     strategy: Strategy,
 }
 
-/// Ranks every way of splitting the training: those that fit, shortest step first, then those refused.
+/// Ranks all candidate strategies: those that fit, fastest first, then those rejected.
 ///
-/// A candidate is refused where the strategy does not suit the model or the mini-batch, where a rank
-/// needs more memory than it may fill, where a cost is not known, or where one rank alone, with peers
-/// that are always ready ([`PlanRequest::floor`]), takes longer than a whole step of the best candidate
-/// found. For the memory and the floor, two ranks are lowered on their own: the last of the mesh, which
-/// has the largest part of everything in a balanced split, and the middle one, which has most
-/// neighbors. What passes is taken in the order of the floors: where there are groups of branches, one
-/// rank of each is looked at in the same way, since groups do different layers; then all is lowered and
-/// costed.
+/// A candidate is rejected if it does not fit the model, the mini-batch or the memory, if a cost is unknown, or if it
+/// cannot be the fastest: one rank alone, with peers that are always ready ([`PlanRequest::lower_bound`]), takes
+/// longer than a whole step of the best candidate so far.
 ///
-/// Before that, closed forms say of hybrids about how long they take. The first that fits in their
-/// order that splits samples and positions alone is costed at once. Those that take
-/// [`PlanRequest::far`] times as long by them are not lowered at all, and of the others the second rank
-/// only where the first takes less than a step of the best.
+/// The search has four steps:
+/// 1. Prune. Candidates are sorted by closed forms. The first valid one with data and spatial parallelism alone is
+///    evaluated at once, and those that take [`PlanRequest::prune_factor`] times as long are not lowered. Of the
+///    others two ranks are lowered: the last, which has the largest part of a balanced split, and the middle one,
+///    which has most neighbors.
+/// 2. Evaluate, in the order of lower bounds: first one rank of each group of branches, then the whole program.
+/// 3. Choose a distribution for each layer on the meshes of the best candidates.
+/// 4. Pipelines, in the order of their estimated time with balanced stages ([`crate::balance`]).
 ///
-/// Pipelines come after all others, in the order of what their stages take if links are always free, in
-/// the cut of [`crate::balance`]; those whose stages alone take longer than a whole step of the best are
-/// refused.
 /// Errors: no candidate fits, or the menu lacks a kernel.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     let mut ranking = Ranking {
         request,
-        costed: Vec::new(),
+        evaluated: Vec::new(),
         best: None,
         refused: Vec::new(),
-        close: Vec::new(),
+        near_misses: Vec::new(),
     };
-    let open = ranking.sieve()?;
-    ranking.weigh_all(open)?;
-    ranking.weigh_per_layer()?;
-    ranking.weigh_pipelines()?;
+    let pending = ranking.prune()?;
+    ranking.evaluate_all(pending)?;
+    ranking.evaluate_per_layer()?;
+    ranking.evaluate_pipelines()?;
     let Ranking {
-        mut costed,
+        mut evaluated,
         mut refused,
         ..
     } = ranking;
     refused.sort_by_key(|candidate| candidate.refusal);
-    if costed.is_empty() {
+    if evaluated.is_empty() {
         return Err(none_fits(request, refused));
     }
-    // Of those that take as long the smallest.
+    // Ties are broken by memory.
     let key = |candidate: &Candidate| {
         let of = |one: &Prediction| (one.iteration_seconds.0, one.memory_bytes_max);
         let prediction = candidate.prediction.as_ref();
         prediction.map_or((f64::INFINITY, Bytes(u64::MAX)), of)
     };
-    costed.sort_by(|a, b| {
+    evaluated.sort_by(|a, b| {
         let (a, b) = (key(a), key(b));
         a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
     });
-    costed.extend(refused);
-    Ok(costed)
+    evaluated.extend(refused);
+    Ok(evaluated)
 }
 
-/// What became of the candidates so far.
+/// State of the search.
 struct Ranking<'r, 'a> {
     request: &'r PlanRequest<'a>,
-    costed: Vec<Candidate>,
+    evaluated: Vec<Candidate>,
     best: Option<(Seconds, Strategy)>,
     refused: Vec<Candidate>,
-    /// Those refused only at the second look, at their groups of branches.
-    close: Vec<Strategy>,
+    /// Candidates rejected only by their groups of branches.
+    near_misses: Vec<Strategy>,
 }
 
 impl Ranking<'_, '_> {
-    fn refuse(&mut self, strategy: Strategy, no: No) {
+    fn refuse(&mut self, strategy: Strategy, no: Rejection) {
         self.refused.push(Candidate::refused(strategy, no));
     }
 
-    /// What a few ranks say, beside the best so far.
     fn prefilter(&self) -> Prefilter<'_, '_> {
         Prefilter {
             request: self.request,
@@ -209,29 +203,30 @@ impl Ranking<'_, '_> {
         }
     }
 
-    /// Those that may be best, with the least that a step of them takes.
-    fn sieve(&mut self) -> Result<Vec<Open>, PlanError> {
+    /// The candidates that pass closed forms and prefilter.
+    fn prune(&mut self) -> Result<Vec<Pending>, PlanError> {
         let training = &self.request.training;
         let all = candidates(training.graph, self.request.ranks, training.batch);
-        let mut all: Vec<(Option<Seconds>, Strategy)> = match self.forms()? {
-            Some(forms) => all
+        let mut all: Vec<(Option<Seconds>, Strategy)> = match self.closed_forms()? {
+            Some(closed_forms) => all
                 .into_iter()
-                .map(|one| (forms.about(&one), one))
+                .map(|one| (closed_forms.approximate_seconds(&one), one))
                 .collect(),
             None => all.into_iter().map(|one| (None, one)).collect(),
         };
-        // What has no form comes last; equals keep their order.
+        // Candidates without closed form come last; the sort is stable.
         let key = |seconds: &Option<Seconds>| seconds.map_or(f64::INFINITY, |one| one.0);
         all.sort_by(|a, b| key(&a.0).total_cmp(&key(&b.0)));
         let mut nearest: Option<(Seconds, Strategy)> = None;
-        let mut open = Vec::new();
+        let mut pending = Vec::new();
         for (form, strategy) in all {
-            let far = form.zip(nearest.as_ref());
-            let far = far.filter(|(form, (least, _))| form.0 > self.request.far * least.0);
-            if let Some((form, (least, near))) = far {
+            let pruned = form.zip(nearest.as_ref());
+            let pruned =
+                pruned.filter(|(form, (least, _))| form.0 > self.request.prune_factor * least.0);
+            if let Some((form, (least, near))) = pruned {
                 let reason = format!(
-                    "by the closed forms a step takes about {form}, of `{near}` {least}; not costed \
-                     further"
+                    "by the closed forms a step takes about {form}, of `{near}` {least}; not \
+                     evaluated"
                 );
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
@@ -239,44 +234,55 @@ impl Ranking<'_, '_> {
             match self.prefilter().at_two_ranks(&strategy)? {
                 Ok(_) if form.is_some() && nearest.is_none() && is_plain(&strategy) => {
                     nearest = form.map(|form| (form, strategy.clone()));
-                    self.weigh(strategy)?;
+                    self.evaluate(strategy)?;
                 }
-                Ok(floor) => open.push(Open { floor, strategy }),
+                Ok(lower_bound) => pending.push(Pending {
+                    lower_bound,
+                    strategy,
+                }),
                 Err(no) => self.refuse(strategy, no),
             }
         }
-        Ok(open)
+        Ok(pending)
     }
 
-    /// The closed forms, where they are to refuse something.
-    fn forms(&self) -> Result<Option<Forms<'_>>, PlanError> {
-        if self.request.far.is_infinite() {
+    /// The closed forms, unless pruning is off.
+    fn closed_forms(&self) -> Result<Option<ClosedForms<'_>>, PlanError> {
+        if self.request.prune_factor.is_infinite() {
             return Ok(None);
         }
         let training = &self.request.training;
-        match Forms::new(training, self.request.ranks, self.request.stages) {
-            Ok(forms) => Ok(Some(forms)),
+        match ClosedForms::new(training, self.request.ranks, self.request.stages) {
+            Ok(closed_forms) => Ok(Some(closed_forms)),
             Err(LayersError::Lower(error)) => Err(error.into()),
-            // It will be said of each candidate.
+            // Reported for each candidate.
             Err(LayersError::Cost(_)) => Ok(None),
         }
     }
 
-    /// Costs candidates that can be best.
-    fn weigh_all(&mut self, mut open: Vec<Open>) -> Result<(), PlanError> {
-        // What can be fast comes first, so that the rest is passed over; equals keep their order.
-        open.sort_by(|a, b| a.floor.0.total_cmp(&b.floor.0));
-        let total = open.len();
-        for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
-            if let Some(reason) = self.best.as_ref().and_then(|best| beaten(floor, best)) {
+    /// Evaluates candidates that can be the fastest.
+    fn evaluate_all(&mut self, mut pending: Vec<Pending>) -> Result<(), PlanError> {
+        // Fast candidates first, so that more of the rest is pruned.
+        pending.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
+        let total = pending.len();
+        for (index, one) in pending.into_iter().enumerate() {
+            let Pending {
+                lower_bound,
+                strategy,
+            } = one;
+            if let Some(reason) = self
+                .best
+                .as_ref()
+                .and_then(|best| slower_than_best(lower_bound, best))
+            {
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
             (self.request.progress)(&strategy, total - index);
             match self.prefilter().at_groups(&strategy)? {
-                Ok(_) => self.weigh(strategy)?,
+                Ok(_) => self.evaluate(strategy)?,
                 Err(no) => {
-                    self.close.push(strategy.clone());
+                    self.near_misses.push(strategy.clone());
                     self.refuse(strategy, no);
                 }
             }
@@ -284,15 +290,15 @@ impl Ranking<'_, '_> {
         Ok(())
     }
 
-    /// Costs a candidate.
-    fn weigh(&mut self, strategy: Strategy) -> Result<(), PlanError> {
-        match weigh(self.request, &strategy)? {
+    /// Evaluates a candidate.
+    fn evaluate(&mut self, strategy: Strategy) -> Result<(), PlanError> {
+        match evaluate(self.request, &strategy)? {
             Ok(prediction) => {
                 let seconds = prediction.iteration_seconds;
                 if self.best.as_ref().is_none_or(|(least, _)| seconds < *least) {
                     self.best = Some((seconds, strategy.clone()));
                 }
-                self.costed.push(Candidate {
+                self.evaluated.push(Candidate {
                     strategy,
                     prediction: Some(prediction),
                     reason: None,
@@ -304,9 +310,8 @@ impl Ranking<'_, '_> {
         Ok(())
     }
 
-    /// Chooses for each layer among the distributions on the meshes of the best candidates, and costs what is
-    /// chosen.
-    fn weigh_per_layer(&mut self) -> Result<(), PlanError> {
+    /// Chooses a distribution for each layer on the meshes of the best candidates, and evaluates the results.
+    fn evaluate_per_layer(&mut self) -> Result<(), PlanError> {
         let training = &self.request.training;
         let mut found: Vec<Strategy> = Vec::new();
         for mesh in self.meshes() {
@@ -314,43 +319,45 @@ impl Ranking<'_, '_> {
                 strategy: &mesh,
                 ..*training
             };
-            let measured = match Measured::new(&request, self.request.stages) {
-                Ok(measured) => measured,
+            let found_costs = match DistributionCosts::new(&request, self.request.stages) {
+                Ok(found_costs) => found_costs,
                 Err(LayersError::Cost(_)) => None,
                 Err(LayersError::Lower(error)) if error.is_of_strategy() => None,
                 Err(LayersError::Lower(error)) => return Err(error.into()),
             };
-            for strategy in measured.iter().flat_map(Measured::best) {
+            for strategy in found_costs.iter().flat_map(DistributionCosts::best) {
                 let is_known = |one: &Candidate| one.strategy == strategy;
-                let is_costed = self.costed.iter().any(is_known);
+                let is_costed = self.evaluated.iter().any(is_known);
                 let is_refused = self.refused.iter().any(is_known);
                 if !is_costed && !is_refused && !found.contains(&strategy) {
                     found.push(strategy);
                 }
             }
         }
-        let mut open = Vec::new();
+        let mut pending = Vec::new();
         for strategy in found {
             match self.prefilter().at_two_ranks(&strategy)? {
-                Ok(floor) => open.push(Open { floor, strategy }),
+                Ok(lower_bound) => pending.push(Pending {
+                    lower_bound,
+                    strategy,
+                }),
                 Err(no) => self.refuse(strategy, no),
             }
         }
-        self.weigh_all(open)
+        self.evaluate_all(pending)
     }
 
-    /// Meshes of samples and positions: of samples alone, and of the best candidates or, where there are few,
-    /// of those that came close.
+    /// Meshes of data and spatial axes: data alone, and those of the best candidates and near misses.
     fn meshes(&self) -> Vec<Strategy> {
-        let mut best: Vec<&Candidate> = self.costed.iter().collect();
+        let mut best: Vec<&Candidate> = self.evaluated.iter().collect();
         let seconds = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
         best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
         let mut meshes = vec![Strategy::hybrid(self.request.ranks, [1; 3])];
         let best = best.into_iter().map(|one| &one.strategy);
-        for one in best.chain(&self.close) {
+        for one in best.chain(&self.near_misses) {
             let [data, depth, height, width, filter, channel, branch] =
                 AXES.map(|axis| one.extent(axis));
-            // Ranks that share filters may have samples or filters.
+            // Other axes become data axes, which may split samples or filters.
             let samples = data * filter * channel * branch;
             let mesh = Strategy::hybrid(samples, [depth, height, width]);
             if !meshes.contains(&mesh) && meshes.len() <= MESHES {
@@ -360,48 +367,52 @@ impl Ranking<'_, '_> {
         meshes
     }
 
-    /// Finds the layers of pipelines, and costs those that can be best.
-    fn weigh_pipelines(&mut self) -> Result<(), PlanError> {
+    /// Balances pipelines, and evaluates those that can be the fastest.
+    fn evaluate_pipelines(&mut self) -> Result<(), PlanError> {
         let training = &self.request.training;
         let mut tables = Tables::new();
-        let mut open = Vec::new();
+        let mut pending = Vec::new();
         for strategy in pipelines(training.graph, self.request.ranks, training.batch) {
-            // Nothing is lowered for the memory of a step that takes longer than no time.
-            match self.cut(&strategy, Seconds(0.0), &mut tables)? {
-                Ok(cut) => open.push(Open {
-                    floor: cut.0,
+            // With a limit of 0 seconds nothing is lowered for its memory.
+            match self.balanced(&strategy, Seconds(0.0), &mut tables)? {
+                Ok(found) => pending.push(Pending {
+                    lower_bound: found.0,
                     strategy,
                 }),
                 Err(no) => self.refuse(strategy, no),
             }
         }
-        open.sort_by(|a, b| a.floor.0.total_cmp(&b.floor.0));
-        let total = open.len();
-        for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
-            if let Some((least, best)) = self.best.as_ref().filter(|best| floor > best.0) {
+        pending.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
+        let total = pending.len();
+        for (index, one) in pending.into_iter().enumerate() {
+            let Pending {
+                lower_bound,
+                strategy,
+            } = one;
+            if let Some((least, best)) = self.best.as_ref().filter(|best| lower_bound > best.0) {
                 let reason = format!(
-                    "its stages take about {floor}, longer than a whole step of \
-                     `{best}` ({least}); not costed further"
+                    "its stages take about {lower_bound}, longer than a whole step of \
+                     `{best}` ({least}); not evaluated"
                 );
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
             (self.request.progress)(&strategy, total - index);
-            match self.cut(&strategy, Seconds(f64::INFINITY), &mut tables)? {
-                Ok((_, cut)) => self.weigh(cut)?,
+            match self.balanced(&strategy, Seconds(f64::INFINITY), &mut tables)? {
+                Ok((_, found)) => self.evaluate(found)?,
                 Err(no) => self.refuse(strategy, no),
             }
         }
         Ok(())
     }
 
-    /// About how long the stages take, and with which layers.
-    fn cut(
+    /// Estimated time of a pipeline, and the strategy with balanced stages.
+    fn balanced(
         &self,
         strategy: &Strategy,
         most: Seconds,
         tables: &mut Tables,
-    ) -> Result<Result<(Seconds, Strategy), No>, PlanError> {
+    ) -> Result<Result<(Seconds, Strategy), Rejection>, PlanError> {
         let training = Request {
             strategy,
             ..self.request.training
@@ -421,17 +432,17 @@ impl Ranking<'_, '_> {
     }
 }
 
-/// Whether only samples and positions are split: such programs have few classes, and are soon played.
+/// Whether only data and spatial axes are used; such programs have few classes and are simulated fast.
 fn is_plain(strategy: &Strategy) -> bool {
     let others = [Axis::Filter, Axis::Channel, Axis::Branch];
     others.iter().all(|&axis| strategy.extent(axis) == 1) && strategy.layers.is_empty()
 }
 
-/// The prediction of a strategy that suits the model, or what it lacks.
-fn weigh(
+/// The prediction of a strategy, or why it is rejected.
+fn evaluate(
     request: &PlanRequest<'_>,
     strategy: &Strategy,
-) -> Result<Result<Prediction, No>, PlanError> {
+) -> Result<Result<Prediction, Rejection>, PlanError> {
     let program = match lower(&Request {
         strategy,
         ..request.training

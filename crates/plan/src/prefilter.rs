@@ -1,14 +1,14 @@
-//! What a few ranks of a strategy say, before all are lowered.
+//! Prefilter: rejects candidates by lowering a few ranks, before all are lowered.
 
 use crate::plan::{PlanError, PlanRequest, Refusal};
 use partita_lower::{LowerError, Request, Strategy, lower_ranks};
 use partita_program::{Body, Role};
 use partita_space::{AXES, Axis, Bytes, Rank, Seconds};
 
-/// A refusal.
-pub(crate) type No = (Refusal, String);
+/// Kind and reason of a rejection.
+pub(crate) type Rejection = (Refusal, String);
 
-/// Looks at a few ranks of a candidate.
+/// Lowers a few ranks of a candidate.
 pub(crate) struct Prefilter<'r, 'a> {
     pub request: &'r PlanRequest<'a>,
     /// The best candidate so far, and its step.
@@ -16,42 +16,51 @@ pub(crate) struct Prefilter<'r, 'a> {
 }
 
 impl Prefilter<'_, '_> {
-    /// The least that a step takes, from two ranks; or why the strategy does not suit the model, does not
-    /// fit in memory, or is beaten.
-    pub fn at_two_ranks(&self, strategy: &Strategy) -> Result<Result<Seconds, No>, PlanError> {
+    /// Lower bound of the time of a step from two ranks, or why the candidate is rejected: invalid, out of memory,
+    /// or slower than the best.
+    pub fn at_two_ranks(
+        &self,
+        strategy: &Strategy,
+    ) -> Result<Result<Seconds, Rejection>, PlanError> {
         let training = &self.request.training;
         if let Err(error) = strategy.check_splits(training.graph, training.batch) {
             return Ok(Err((Refusal::Unsuited, error.to_string())));
         }
         let mesh = strategy.mesh();
         let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
-        self.look(strategy, &[mesh.ranks() - 1, middle])
+        self.lower_ranks_at(strategy, &[mesh.ranks() - 1, middle])
     }
 
-    /// The least that a step takes, from the last tile of every group of branches: groups do other layers,
-    /// so that any of them may be what the rest waits for. None are looked at where there is one group.
-    pub fn at_groups(&self, strategy: &Strategy) -> Result<Result<Seconds, No>, PlanError> {
+    /// Lower bound from one rank of every group of branches, as any of them may be the slowest.
+    pub fn at_groups(&self, strategy: &Strategy) -> Result<Result<Seconds, Rejection>, PlanError> {
         let mesh = strategy.mesh();
         let mut coord = mesh.coord(mesh.ranks() - 1);
         let others = (0..mesh.extent(Axis::Branch) - 1).map(|group| {
             coord[Axis::Branch.index()] = group;
             mesh.rank(coord)
         });
-        self.look(strategy, &others.collect::<Vec<Rank>>())
+        self.lower_ranks_at(strategy, &others.collect::<Vec<Rank>>())
     }
 
-    /// As [`Self::at_two_ranks`], from these.
-    fn look(&self, strategy: &Strategy, ranks: &[Rank]) -> Result<Result<Seconds, No>, PlanError> {
+    /// As [`Self::at_two_ranks`], from these ranks.
+    fn lower_ranks_at(
+        &self,
+        strategy: &Strategy,
+        ranks: &[Rank],
+    ) -> Result<Result<Seconds, Rejection>, PlanError> {
         let request = self.request;
         let training = Request {
             strategy,
             ..request.training
         };
         let mesh = strategy.mesh();
-        let mut floor = Seconds(0.0);
-        let refused = |error: LowerError| match error.is_of_strategy() {
-            true => Ok(Err((Refusal::Unsuited, error.to_string()))),
-            false => Err(error.into()),
+        let mut lower_bound = Seconds(0.0);
+        let refused = |error: LowerError| {
+            if error.is_of_strategy() {
+                Ok(Err((Refusal::Unsuited, error.to_string())))
+            } else {
+                Err(error.into())
+            }
         };
         let bodies = match lower_ranks(&training, ranks) {
             Ok(bodies) => bodies,
@@ -66,29 +75,35 @@ impl Prefilter<'_, '_> {
                 let reason = memory_reason(&body, request.memory);
                 return Ok(Err((Refusal::Memory(body.memory()), reason)));
             }
-            floor = floor.max((request.floor)(&body, rank, &mesh));
-            // The other rank need not be lowered.
-            if let Some(reason) = self.best.and_then(|best| beaten(floor, best)) {
+            lower_bound = lower_bound.max((request.lower_bound)(&body, rank, &mesh));
+            // Further ranks need not be lowered.
+            if let Some(reason) = self
+                .best
+                .and_then(|best| slower_than_best(lower_bound, best))
+            {
                 return Ok(Err((Refusal::Slower, reason)));
             }
         }
-        Ok(Ok(floor))
+        Ok(Ok(lower_bound))
     }
 }
 
 /// Why a candidate cannot beat the best one.
-pub(crate) fn beaten(floor: Seconds, (least, strategy): &(Seconds, Strategy)) -> Option<String> {
-    (floor > *least).then(|| {
-        let (floor, least) = (floor.to_string(), least.to_string());
-        let length = if floor == least { "as long as" } else { "longer than" };
+pub(crate) fn slower_than_best(
+    lower_bound: Seconds,
+    (least, strategy): &(Seconds, Strategy),
+) -> Option<String> {
+    (lower_bound > *least).then(|| {
+        let (lower_bound, least) = (lower_bound.to_string(), least.to_string());
+        let length = if lower_bound == least { "as long as" } else { "longer than" };
         format!(
-            "one rank alone takes at least {floor}, {length} a whole step of `{strategy}` ({least}); not \
-             costed further"
+            "a single rank takes at least {lower_bound}, {length} a whole step of `{strategy}` ({least}); not \
+             evaluated"
         )
     })
 }
 
-/// What is needed, what there is, what it is needed for, what would help.
+/// Reason of a candidate that does not fit in memory, with a remedy.
 pub(crate) fn memory_reason(body: &Body, memory: Bytes) -> String {
     let of = |roles: &[Role]| -> Bytes { roles.iter().map(|&role| body.bytes_of(role)).sum() };
     let lasting = of(&[Role::Parameter, Role::State, Role::Optimizer]);

@@ -7,7 +7,7 @@ mod requests;
 use partita_graph::zoo;
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{MachineCosts, Mode, predict};
-use partita_plan::{BalanceError, Known, balance};
+use partita_plan::{BalanceError, FixedCosts, balance};
 use partita_space::{Bytes, Seconds};
 use partita_testkit::Machine;
 use requests::training;
@@ -60,7 +60,7 @@ fn no_cut_in_two_is_much_faster() {
         let strategy: Strategy = text.parse().unwrap();
         let request = training(&graph, &strategy, batch);
         let costs = lassen();
-        let found = balance(&request, PLENTY, &Known(&costs)).unwrap();
+        let found = balance(&request, PLENTY, &FixedCosts(&costs)).unwrap();
         let (seconds, _) = step(&request, &found.strategy);
         let all = cuts(&request);
         let best = all.iter().map(|one| one.0.0).fold(f64::INFINITY, f64::min);
@@ -80,7 +80,9 @@ fn no_cut_in_two_is_much_faster() {
         // What is said by hand stays.
         let said = training(&graph, &found.strategy, batch);
         assert_eq!(
-            balance(&said, Bytes(1), &Known(&costs)).unwrap().strategy,
+            balance(&said, Bytes(1), &FixedCosts(&costs))
+                .unwrap()
+                .strategy,
             found.strategy
         );
         let text = found.strategy.to_string();
@@ -103,12 +105,12 @@ fn the_limit_of_memory_holds_and_the_least_need_is_told() {
         let mut needs: Vec<Bytes> = all.iter().map(|one| one.1).collect();
         needs.sort_unstable();
         // What the fastest cut needs, less and less, down to what the leanest one does.
-        let fastest = balance(&request, PLENTY, &Known(&costs)).unwrap();
+        let fastest = balance(&request, PLENTY, &FixedCosts(&costs)).unwrap();
         let (_, most) = step(&request, &fastest.strategy);
         let least = needs[0];
         for share in [1.0, 0.7, 0.4, 0.1] {
             let limit = Bytes(least.0 + ((most.0 - least.0) as f64 * share) as u64);
-            let found = balance(&request, limit, &Known(&costs)).unwrap();
+            let found = balance(&request, limit, &FixedCosts(&costs)).unwrap();
             let (seconds, needed) = step(&request, &found.strategy);
             assert!(
                 needed <= limit,
@@ -125,7 +127,7 @@ fn the_limit_of_memory_holds_and_the_least_need_is_told() {
             );
         }
         let limit = Bytes(least.0 / 2);
-        let error = balance(&request, limit, &Known(&costs)).unwrap_err();
+        let error = balance(&request, limit, &FixedCosts(&costs)).unwrap_err();
         let BalanceError::Memory { needed, .. } = &error else {
             panic!("{error}");
         };
@@ -143,7 +145,7 @@ fn stages_that_share_a_place_are_told_apart() {
     let strategy: Strategy = "stages=2,micro=4,schedule=interleaved*2".parse().unwrap();
     let request = training(&graph, &strategy, 8);
     let costs = lassen();
-    let found = balance(&request, PLENTY, &Known(&costs)).unwrap();
+    let found = balance(&request, PLENTY, &FixedCosts(&costs)).unwrap();
     let text = found.strategy.to_string();
     assert_eq!(text.parse::<Strategy>().unwrap(), found.strategy);
     assert!(

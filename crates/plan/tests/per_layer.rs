@@ -7,7 +7,7 @@ mod requests;
 use partita_graph::{Graph, text, zoo};
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{Costs, MachineCosts, Mode, predict, rank_seconds};
-use partita_plan::{Candidate, Known, PerLayer, PlanRequest, plan};
+use partita_plan::{Candidate, FixedCosts, PerLayer, PlanRequest, plan};
 use partita_program::Program;
 use partita_space::{Bytes, Seconds};
 use partita_testkit::Machine;
@@ -69,7 +69,7 @@ fn the_path_is_the_cheapest_of_all_and_its_program_near_the_fastest() {
         let mut nearest = f64::INFINITY;
         let (mut fastest, mut slowest, mut words) = (f64::INFINITY, 0.0_f64, Strategy::single());
         for shown in [1.0, 0.4, 0.1] {
-            let layers = PerLayer::new(&training, &Known(&costs), shown)
+            let layers = PerLayer::new(&training, &FixedCosts(&costs), shown)
                 .unwrap()
                 .unwrap();
             let all = paths(layers.size()).map(|path| layers.seconds(&path).0);
@@ -113,12 +113,12 @@ fn ranked(graph: &Graph, ranks: usize, batch: usize) -> Vec<Candidate> {
         training: training(graph, &single, batch),
         ranks,
         memory: Bytes(16_000_000_000),
-        floor: &|body, rank, mesh| rank_seconds(body, rank, mesh, &costs),
-        far: 3.0,
+        lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &costs),
+        prune_factor: 3.0,
         cost: &|program| {
             predict(program, &costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
         },
-        stages: &Known(&costs),
+        stages: &FixedCosts(&costs),
         progress: &|_, _| {},
     };
     plan(&request).unwrap()

@@ -8,7 +8,9 @@ use partita_oracle::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode,
     Prediction, predict, rank_seconds, simulate,
 };
-use partita_plan::{Candidate, Known, PlanError, PlanRequest, candidates, pipelines, plan};
+use partita_plan::{
+    Candidate, FixedCosts, PlanError, PlanRequest, Refusal, candidates, pipelines, plan,
+};
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Choice, Collective, CollectiveKind, Count, Dtype,
     KernelShape, Menu, MenuError, Optimizer, Origin, Phase, Program, ProgramKind, Role, Task,
@@ -161,16 +163,16 @@ fn planned(
         training: training(graph, batch),
         ranks,
         memory,
-        floor: &|body, rank, mesh| {
+        lower_bound: &|body, rank, mesh| {
             if prunes {
                 rank_seconds(body, rank, mesh, costs)
             } else {
                 Seconds(0.0)
             }
         },
-        far: f64::INFINITY,
+        prune_factor: f64::INFINITY,
         cost: &|program| oracle(costs, program),
-        stages: &Known(costs),
+        stages: &FixedCosts(costs),
         progress: &|_, _| {},
     })
 }
@@ -220,22 +222,11 @@ fn every_candidate_is_ranked_or_refused_and_the_order_is_that_of_the_oracle() {
         };
         let program = lower(&request).unwrap();
         assert_eq!(one.prediction, Some(oracle(&FAST_LINK, &program).unwrap()));
-        assert!(
-            one.explanation().contains("critical path"),
-            "{}",
-            one.explanation()
-        );
+        assert!(!one.explanation().is_empty());
     }
     // Eight ranks on the data axis want eight samples.
-    let reason = |text: &str| {
-        let one = all.iter().find(|one| one.strategy.to_string() == text);
-        one.unwrap().reason.clone().unwrap_or_default()
-    };
-    assert!(
-        reason("data=8").contains("mini-batch of 4 into 8"),
-        "{}",
-        reason("data=8")
-    );
+    let eight = all.iter().find(|one| one.strategy.to_string() == "data=8");
+    assert_eq!(eight.unwrap().refusal, Some(Refusal::Unsuited));
 }
 
 #[test]
@@ -266,7 +257,7 @@ fn shares() -> Program {
             role: Role::Activation,
             dtype: Dtype::F32,
             dims: whole.extent,
-            home: None,
+            tensor: None,
             offset: Bytes(0),
         };
         let kinds = [
@@ -289,7 +280,7 @@ fn shares() -> Program {
             work: Work::Collective(Collective {
                 sequence,
                 group: AxisSet::of([Axis::Data]),
-                on: None,
+                submesh: None,
                 kind,
             }),
         };
@@ -363,14 +354,14 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         training: training(&graph, 6),
         ranks: 12,
         memory: PLENTY,
-        floor: &|body, rank, mesh| rank_seconds(body, rank, mesh, &FAST_LINK),
-        far: f64::INFINITY,
+        lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &FAST_LINK),
+        prune_factor: f64::INFINITY,
         cost: &|program| {
             *costed.borrow_mut() +=
                 usize::from(texts.iter().any(|text| program.title.ends_with(text)));
             oracle(&FAST_LINK, program)
         },
-        stages: &Known(&FAST_LINK),
+        stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
     })
     .unwrap();
@@ -379,7 +370,7 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
     let passed_over = pruned
         .iter()
         .filter(is_whole(&graph, 12, 6))
-        .filter(|one| one.explanation().contains("not costed further"))
+        .filter(|one| one.refusal == Some(Refusal::Slower))
         .count();
     assert!(passed_over > 0);
     let fit = all
@@ -407,13 +398,13 @@ fn memory_is_looked_at_before_time() {
         training: training(&graph, 4),
         ranks: 4,
         memory: limit,
-        floor: &|_, _, _| Seconds(0.0),
-        far: f64::INFINITY,
+        lower_bound: &|_, _, _| Seconds(0.0),
+        prune_factor: f64::INFINITY,
         cost: &|program| {
             asked.borrow_mut().push(program.memory_max());
             oracle(&FAST_LINK, program)
         },
-        stages: &Known(&FAST_LINK),
+        stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
     })
     .unwrap();
@@ -459,10 +450,10 @@ fn unknown_costs_and_missing_kernels_are_told() {
         },
         ranks: 2,
         memory: PLENTY,
-        floor: &|_, _, _| Seconds(0.0),
-        far: f64::INFINITY,
+        lower_bound: &|_, _, _| Seconds(0.0),
+        prune_factor: f64::INFINITY,
         cost: &|_| Err("nobody measured this".to_owned()),
-        stages: &Known(&FAST_LINK),
+        stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
     };
     let error = plan(&request(&requests::Open)).unwrap_err().to_string();

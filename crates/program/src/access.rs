@@ -1,20 +1,20 @@
-//! How a task touches what it works on.
+//! Reads and writes of tasks.
 
 use crate::{Kernel, View};
 
-/// How a kernel touches a view.
+/// How a kernel accesses a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Needs the contents.
+    /// Reads the contents.
     Read,
-    /// Sets every element without looking.
+    /// Overwrites every element without reading it.
     Write,
-    /// Needs the contents and changes them.
+    /// Reads the contents and changes them.
     Update,
 }
 
 impl Access {
-    /// Whether contents from before are needed.
+    /// Whether earlier contents are read.
     pub fn reads(self) -> bool {
         match self {
             Access::Read | Access::Update => true,
@@ -32,9 +32,8 @@ impl Access {
 }
 
 impl Kernel {
-    /// Every view that passes between the kernel and memory, and how. A view that is read and written
-    /// in place comes twice. What one part of a fused kernel leaves to a later one does not come
-    /// again.
+    /// Every view that the kernel reads from or writes to memory, and how. A view that is read and written in
+    /// place is listed twice; what one part of a fused kernel passes to a later one is not listed again.
     pub fn accesses(&self) -> Vec<(View, Access)> {
         let Kernel::Fused { parts } = self else {
             return self.descriptor().accesses();
@@ -44,7 +43,7 @@ impl Kernel {
             let operands = part.descriptor().accesses().into_iter();
             all.extend(operands.map(|operand| (at, operand)));
         }
-        // By buffer, so that the time grows with the number of parts only.
+        // Sorted by buffer, so that the time is linear in the number of parts.
         let mut order: Vec<usize> = (0..all.len()).collect();
         order.sort_by_key(|&at| all[at].1.0.buffer);
         let mut is_left = vec![false; all.len()];

@@ -1,6 +1,6 @@
-//! Buffers, views, and how tensors lie on the ranks.
+//! Buffers, views, and distributions of tensors over ranks.
 
-use partita_space::{AxisList, AxisSet, Bytes, Coord, Grid, Interval, Mesh, Rank, Region};
+use partita_space::{AxisList, AxisSet, Bytes, Coord, Interval, Mesh, Rank, Region, Submesh};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
@@ -43,7 +43,7 @@ impl Dtype {
 #[serde(transparent)]
 pub struct BufferId(pub u32);
 
-/// What a buffer is for; decides how long it lives and under which heading its memory is listed.
+/// What a buffer is for; decides its lifetime and the category of its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -57,23 +57,23 @@ pub enum Role {
     Gradient,
     /// Samples and targets as they were read; live across steps.
     Staging,
-    /// Value of a tensor, its frame included.
+    /// Value of a tensor with its halo and padding.
     Activation,
-    /// Gradient of a tensor, its frame included.
+    /// Gradient of a tensor with its halo and padding.
     ActivationGradient,
-    /// Weights in a form that only the kernels know.
+    /// Weights in the layout of a kernel implementation.
     PackedWeights,
-    /// Parameters that ranks keep by shares, whole for the layer at hand.
+    /// Sharded parameters, gathered for one layer.
     Gathered,
     /// Sums over ranks and scalars.
     Statistics,
-    /// Scratch of one kernel.
+    /// Workspace of one kernel.
     Workspace,
 }
 
 impl Role {
-    /// Whether the contents outlive a step. Such buffers come first in every body of a run and lie at
-    /// the same place in each of its programs.
+    /// Whether the contents persist across steps. Such buffers come first in every body of a run, at the same
+    /// offsets in each of its programs.
     pub fn is_persistent(self) -> bool {
         match self {
             Role::Parameter | Role::State | Role::Optimizer | Role::Staging => true,
@@ -88,98 +88,99 @@ impl Role {
     }
 }
 
-/// How the dims of a tensor lie on the axes of the mesh: the owned region of every rank follows.
+/// How the dims of a tensor are split over the axes of a mesh; the region that each rank owns follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct Distribution {
     /// Global extents (N, D, H, W, C).
     pub shape: [usize; 5],
     /// The axes that split each dim; a dim without one is replicated.
     pub axes: [AxisList; 5],
-    /// First sample and number of samples of the micro-batch that it is about; without it, all of N.
+    /// First sample and number of samples of the micro-batch; without it, all of N.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro: Option<(usize, usize)>,
-    /// The mesh whose axes they are, where it is not that of all ranks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on: Option<Grid>,
+    /// The submesh over which it is split, where that is not the mesh of all ranks.
+    #[serde(rename = "on", default, skip_serializing_if = "Option::is_none")]
+    pub submesh: Option<Submesh>,
 }
 
-impl Place {
-    /// A tensor that every rank owns whole.
+impl Distribution {
+    /// Every rank owns the whole tensor.
     pub fn replicated(shape: [usize; 5]) -> Self {
         Self {
             shape,
             axes: [AxisList::NONE; 5],
             micro: None,
-            on: None,
+            submesh: None,
         }
     }
 
-    /// The mesh over which the tensor is shared out, of all ranks or of those where it lies.
+    /// The mesh over which the tensor is split: the submesh, or that of all ranks.
     pub fn mesh(&self, world: &Mesh) -> Mesh {
-        self.on.map_or(*world, |grid| grid.mesh())
+        self.submesh.map_or(*world, |submesh| submesh.mesh())
     }
 
-    /// Where the rank at `coord` of the mesh of all ranks stands in that of the tensor, if it does.
-    pub fn seat(&self, world: &Mesh, coord: &Coord) -> Option<Coord> {
-        match self.on {
+    /// The coordinates in the mesh of the tensor of the rank at `coord` of the mesh of all ranks; none where
+    /// it is not a member.
+    pub fn local_coord(&self, world: &Mesh, coord: &Coord) -> Option<Coord> {
+        match self.submesh {
             None => Some(*coord),
-            Some(grid) => grid.coord(world.rank(*coord)),
+            Some(submesh) => submesh.coord(world.rank(*coord)),
         }
     }
 
-    /// The rank that stands at a coordinate of the mesh of the tensor.
-    pub fn rank(&self, world: &Mesh, seat: &Coord) -> Rank {
-        match self.on {
-            None => world.rank(*seat),
-            Some(grid) => grid.rank(seat),
+    /// The rank at coordinates in the mesh of the tensor.
+    pub fn rank(&self, world: &Mesh, local: &Coord) -> Rank {
+        match self.submesh {
+            None => world.rank(*local),
+            Some(submesh) => submesh.rank(local),
         }
     }
 
-    /// The indices of a dim that are shared out: of N those of the micro-batch, else all.
-    pub fn shared(&self, dim: usize) -> Interval {
+    /// The indices of a dim that are split: the whole extent, or the samples of the micro-batch.
+    pub fn split_range(&self, dim: usize) -> Interval {
         match self.micro {
             Some((first, samples)) if dim == 0 => Interval::all(samples).shift(first as i64),
             _ => Interval::all(self.shape[dim]),
         }
     }
 
-    /// What one part of a dim holds, in global indices; parts are numbered as [`Mesh::part_index`] does
-    /// on the mesh of the tensor.
+    /// One part of a dim, in global indices; parts are numbered by [`Mesh::part_index`] on the mesh of the
+    /// tensor.
     pub fn part(&self, mesh: &Mesh, dim: usize, part: usize) -> Interval {
-        let shared = self.shared(dim);
-        mesh.part(self.axes[dim], shared.len(), part)
-            .shift(shared.start)
+        let range = self.split_range(dim);
+        mesh.part(self.axes[dim], range.len(), part)
+            .shift(range.start)
     }
 
-    /// The parts of a dim from the first to the last that hold something of `wanted`.
+    /// The parts of a dim from the first to the last that intersect `wanted`.
     pub fn part_range(&self, mesh: &Mesh, dim: usize, wanted: &Interval) -> Range<usize> {
-        let shared = self.shared(dim);
-        mesh.part_range(self.axes[dim], shared.len(), &wanted.shift(-shared.start))
+        let range = self.split_range(dim);
+        mesh.part_range(self.axes[dim], range.len(), &wanted.shift(-range.start))
     }
 
-    /// What the rank at `coord` of the mesh of all ranks owns, in global indices; nothing where the
-    /// tensor does not lie with it.
+    /// The global region that the rank at `coord` of the mesh of all ranks owns; empty for ranks outside
+    /// of the submesh.
     pub fn owned(&self, world: &Mesh, coord: &Coord) -> Region {
-        match self.seat(world, coord) {
-            Some(seat) => self.owned_at(&self.mesh(world), &seat),
+        match self.local_coord(world, coord) {
+            Some(local) => self.owned_at(&self.mesh(world), &local),
             None => Region::default(),
         }
     }
 
-    /// What belongs to a coordinate of the mesh of the tensor.
-    pub fn owned_at(&self, mesh: &Mesh, seat: &Coord) -> Region {
+    /// The region owned at coordinates in the mesh of the tensor.
+    pub fn owned_at(&self, mesh: &Mesh, local: &Coord) -> Region {
         let mut region = Region::all(self.shape);
         for (dim, &axes) in self.axes.iter().enumerate() {
-            region.0[dim] = self.part(mesh, dim, mesh.part_index(axes, seat));
+            region.0[dim] = self.part(mesh, dim, mesh.part_index(axes, local));
         }
         region
     }
 
-    /// Global index of the first element of a view that begins `low` elements before what the rank at
-    /// `coord` owns.
-    pub fn corner(&self, low: &[usize; 5], mesh: &Mesh, coord: &Coord) -> [usize; 5] {
+    /// Global index of the first element of a view that begins `halo_low` elements before the owned region
+    /// of the rank at `coord`.
+    pub fn corner(&self, halo_low: &[usize; 5], mesh: &Mesh, coord: &Coord) -> [usize; 5] {
         let owned = self.owned(mesh, coord);
-        std::array::from_fn(|dim| owned.0[dim].start as usize - low[dim])
+        std::array::from_fn(|dim| owned.0[dim].start as usize - halo_low[dim])
     }
 
     /// Axes that split any dim.
@@ -189,36 +190,39 @@ impl Place {
     }
 }
 
-/// Which part of which tensor a buffer holds.
+/// The region of a tensor that a buffer holds: what the rank owns, and a halo or padding around it.
 ///
-/// Element `i` of dim `d` holds global index `owned(coord).start[d] - low[d] + i`.
+/// Element `i` of dim `d` holds global index `owned(coord).start[d] - halo_low[d] + i`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Home {
+pub struct TensorRegion {
     /// Number of the tensor, the same on all ranks.
-    pub tensor: u32,
+    #[serde(rename = "tensor")]
+    pub id: u32,
     /// How the tensor is split.
-    pub place: Place,
-    /// Width of the frame below the owned region, per dim.
-    pub low: [usize; 5],
-    /// Whether the rank computes itself what it holds around the owned region, a copy of what others
-    /// compute too: no message brings it, and a gradient there is that of the copy.
+    #[serde(rename = "place")]
+    pub distribution: Distribution,
+    /// Width of the halo or padding below the owned region, per dim.
+    #[serde(rename = "low")]
+    pub halo_low: [usize; 5],
+    /// Whether the rank computes the halo itself, redundantly with its owners: no message brings it, and
+    /// its gradient is that of the copy.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub redundant: bool,
 }
 
-impl Home {
+impl TensorRegion {
     /// The global region of a view of this buffer on the rank at `coord`.
     pub fn region(&self, view: &View, mesh: &Mesh, coord: &Coord) -> Region {
-        let owned = self.place.owned(mesh, coord);
+        let owned = self.distribution.owned(mesh, coord);
         let mut region = view.region();
         for dim in 0..5 {
-            region.0[dim] = region.0[dim].shift(owned.0[dim].start - self.low[dim] as i64);
+            region.0[dim] = region.0[dim].shift(owned.0[dim].start - self.halo_low[dim] as i64);
         }
         region
     }
 }
 
-/// A piece of memory of one rank, dense, last dim fastest.
+/// A dense array in the memory of one rank, the last dim fastest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
     /// Readable name, unique in the body.
@@ -227,11 +231,12 @@ pub struct Buffer {
     pub role: Role,
     /// Type of its elements.
     pub dtype: Dtype,
-    /// Extents, frame included, in memory order.
+    /// Extents in memory order, halo and padding included.
     pub dims: [usize; 5],
-    /// The tensor part it holds, where it takes part in movements.
-    pub home: Option<Home>,
-    /// Where it starts in the arena.
+    /// The region of a tensor that it holds; none where its contents are never moved between ranks.
+    #[serde(rename = "home")]
+    pub tensor: Option<TensorRegion>,
+    /// Its offset in the arena.
     pub offset: Bytes,
 }
 

@@ -20,9 +20,9 @@ pub struct Count {
     pub messages: u64,
     /// Their payload.
     pub message_bytes: Bytes,
-    /// Collectives taken part in.
+    /// Number of collectives.
     pub collectives: u64,
-    /// What the rank gives to them.
+    /// Bytes that the rank contributes to them.
     pub collective_bytes: Bytes,
     /// Bytes read from the dataset, as stored in the staging buffer.
     pub load_bytes: Bytes,
@@ -91,7 +91,7 @@ impl Count {
     }
 }
 
-/// A [`Count`] that cannot wrap, in its order, by which a program is checked before it is counted.
+/// A [`Count`] in 128 bits, by which a program is checked before it is counted; fields in the same order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WideCount([u128; 8]);
 
@@ -140,14 +140,14 @@ impl WideCount {
         Self(count)
     }
 
-    /// Adds another one, so many times.
+    /// Adds `times` times another count.
     pub(crate) fn add(&mut self, other: &Self, times: usize) {
         for (sum, one) in self.0.iter_mut().zip(other.0) {
             *sum = sum.saturating_add(one.saturating_mul(times as u128));
         }
     }
 
-    /// The first that 64 bits do not hold: its name and number.
+    /// Name and value of the first field that does not fit in 64 bits.
     pub(crate) fn too_many(&self) -> Option<(&'static str, u128)> {
         let mut named = Self::NAMES.into_iter().zip(self.0);
         named.find(|&(_, number)| number > u128::from(u64::MAX))

@@ -1,4 +1,4 @@
-//! What everything but an implementation has to know of a kernel, in one place for each kind.
+//! Descriptors of kernels: everything but the implementation.
 //!
 //! Counting, accesses, extents and types, partial sums, gradient flow, costs, fusion, estimates and
 //! kernel keys all read the descriptor. A new kernel is an entry of [`Kernel`], its descriptor in the file
@@ -18,39 +18,39 @@ mod update;
 
 pub use operand::{Elements, Extents, Operand, Over, SumRole};
 
-use crate::{Access, Direction, Kernel, Optimizer, Place, Taps, Transform, View};
+use crate::{Access, Direction, Distribution, Kernel, Optimizer, Taps, Transform, View};
 use operand::*;
 
-/// What is known of a kernel.
+/// Properties of a kernel.
 #[derive(Debug)]
 pub struct Descriptor<'k> {
-    /// Name of the kind, as printed in reports and catalogs; of a fused kernel that of its first part.
+    /// Name of the kind, as printed in reports and kernel keys; for a fused kernel that of its first part.
     pub name: &'static str,
     /// Its views, in the order of its key.
     pub operands: Vec<Operand<'k>>,
     /// Arithmetic by the rules of [`crate::Count::of`].
     pub flops: u128,
-    /// What decides its time where it was not measured.
+    /// Cost class, by which its time is estimated where it was not measured.
     pub cost: Cost<'k>,
-    /// The window that it moves over its input.
+    /// Sliding window over the input, if it has one.
     pub window: Option<Window<'k>>,
-    /// Where elements lie in the whole tensor, if what is done to them depends on it: the tensor, and
-    /// by how many elements the view begins before what the rank owns.
-    pub place: Option<(&'k Place, &'k [usize; 5])>,
-    /// How operands have to lie on the ranks.
+    /// For kernels that depend on global indices: the distribution of the tensor, and by how many elements
+    /// the view begins before the owned region.
+    pub distribution: Option<(&'k Distribution, &'k [usize; 5])>,
+    /// Constraint on the distributions of the operands.
     pub layout: Layout<'k>,
-    /// What it does to gradients and parameters.
+    /// Effect on gradients and parameters.
     pub flow: Flow<'k>,
-    /// How it can become part of a kernel before it.
+    /// How it can be fused into an earlier kernel.
     pub fusion: FusionRole<'k>,
     /// Whether each element of the target depends on the same element of each operand of its extents,
     /// and an operand may be the target.
     pub is_elementwise: bool,
-    /// Whether it takes a logarithm of each element, which takes much longer than its flops say.
+    /// Whether it computes a logarithm of each element, which takes much longer than its flops suggest.
     pub takes_logarithms: bool,
     /// Constants that its time may depend on, in the order of its key.
     pub constants: [Option<Constant<'k>>; 4],
-    /// What is wrong with it, apart from single operands.
+    /// Violated preconditions that involve more than one operand.
     pub violations: Vec<String>,
 }
 
@@ -65,11 +65,11 @@ pub enum Pass {
     BackwardWeight,
 }
 
-/// Classes of kernels whose times follow different rates.
+/// Cost classes of kernels.
 #[derive(Clone, Copy, Debug)]
 pub enum Cost<'k> {
     /// A convolution over 2 or 3 spatial dims; `input` and `output` are those of the layer, and the
-    /// kernel goes through the positions of `written`.
+    /// kernel loops over the positions of `written`.
     Convolution {
         /// Its pass.
         pass: Pass,
@@ -77,24 +77,24 @@ pub enum Cost<'k> {
         input: &'k View,
         /// Output of the layer, or its gradient.
         output: &'k View,
-        /// What it writes, or sums over.
+        /// The view that it writes, or sums over.
         written: &'k View,
     },
-    /// A product of matrices, like the 2D convolution of one tap.
+    /// A matrix product.
     Linear {
         /// Its pass.
         pass: Pass,
     },
-    /// Few flops per byte.
+    /// Bound by memory bandwidth.
     Memory,
 }
 
-/// Taps that a kernel moves over its input.
+/// The sliding window of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'k> {
     /// Kernel, stride and dilation.
     pub taps: &'k Taps,
-    /// Of the channels.
+    /// Groups of channels.
     pub groups: usize,
     /// Inputs before the first tap of the first output.
     pub shift: [i64; 3],
@@ -102,24 +102,24 @@ pub struct Window<'k> {
     pub outputs: [usize; 5],
 }
 
-/// How operands have to lie on the ranks that split them.
+/// Constraints on the distributions of operands.
 #[derive(Clone, Copy, Debug)]
 pub enum Layout<'k> {
-    /// As they do.
+    /// None.
     Any,
-    /// Weights between two tensors: the channels of one lie on the axes of their rows, those of the
-    /// other on the axes of their columns, or both by whole groups. What is summed over split channels
-    /// is a partial sum, to which one rank adds the bias.
+    /// A product with weights: the channels of one tensor are split by the axes of the rows of the weights,
+    /// those of the other by the axes of the columns, or both by whole groups. A sum over split channels is
+    /// a partial sum, to which one rank adds the bias.
     Product {
-        /// What is multiplied.
+        /// The factor.
         from: &'k View,
         /// The product.
         to: &'k View,
         /// The weights.
         w: &'k View,
-        /// Whether rows belong to `from`.
+        /// Whether the rows of the weights belong to `from`.
         is_forward: bool,
-        /// Added to the product.
+        /// Bias of the product.
         bias: Option<&'k View>,
     },
     /// The same, for the gradient of weights.
@@ -131,91 +131,91 @@ pub enum Layout<'k> {
         /// Gradient of the weights.
         dw: &'k View,
     },
-    /// A table with whole rows, its columns on the axes of the channels.
+    /// An embedding table with unsplit rows, its columns split as the channels are.
     Table {
         /// The table or its gradient.
         w: &'k View,
         /// The tensor.
         y: &'k View,
     },
-    /// Whole sequences, all channels on the same axes.
+    /// Unsplit sequences, all channels split alike.
     Sequences {
-        /// What is read whole.
+        /// Queries, keys and values.
         inputs: [&'k View; 3],
         /// The result or its gradient.
         y: &'k View,
     },
-    /// A gradient is just the own share of its parameter.
+    /// The gradient has the distribution of its parameter.
     OwnShare {
-        /// What is updated.
+        /// The parameter.
         parameter: &'k View,
-        /// By which it is.
+        /// Its gradient.
         gradient: &'k View,
     },
 }
 
-/// What a kernel does to gradients and parameters on their way through a step.
+/// Effect of a kernel on gradients and parameters, for the analysis of gradient flow.
 #[derive(Clone, Copy, Debug)]
 pub enum Flow<'k> {
-    /// Takes parameters as they are, and what it writes is of the micro-batches that it reads.
+    /// Reads parameters; its results belong to the micro-batches of its inputs.
     Computes,
-    /// Forgets what was there; with zeros also for sums.
+    /// Overwrites with a constant.
     Clears {
-        /// Whether zeros are left.
+        /// Whether the constant is zero, a neutral element of sums.
         zeros: bool,
     },
-    /// Hands on what another view holds.
+    /// Copies another view.
     Copies {
-        /// The other view.
+        /// The source.
         source: &'k View,
     },
-    /// Makes the packed form of weights.
+    /// Packs weights.
     Packs {
         /// The weights.
         w: &'k View,
-        /// All of the buffer of the packed form.
+        /// The whole buffer of packed weights.
         packed: &'k View,
-        /// The direction that takes them.
+        /// The direction of the convolutions that use them.
         direction: Direction,
     },
-    /// Moves a parameter by its gradient.
+    /// Updates a parameter by its gradient.
     Updates {
-        /// What is updated.
+        /// The parameter.
         parameter: &'k View,
-        /// By which it is.
+        /// Its gradient.
         gradient: &'k View,
     },
-    /// Moves running statistics toward those of this step.
+    /// Updates running statistics.
     Tracks,
 }
 
-/// What of a kernel can be done while a kernel before it still has its output at hand.
+/// How a kernel can be fused as an epilogue of an earlier kernel.
 #[derive(Clone, Copy, Debug)]
 pub enum FusionRole<'k> {
-    /// Nothing.
+    /// Not at all.
     No,
-    /// It only reads this operand, and sums over it.
+    /// As a reduction of this operand.
     Reads(&'k View),
-    /// It changes this operand and leaves it in the other view.
+    /// As a transformation from the first view to the second.
     Changes(&'k View, &'k View),
-    /// It changes the first or the second operand and leaves it in the third view.
+    /// As a transformation from either of the two operands to the last view.
     ChangesEither([&'k View; 2], &'k View),
 }
 
-/// A constant of a kernel key; those without a name here have several, or one of their own.
+/// A constant of a kernel key.
 #[derive(Clone, Copy, Debug)]
 pub enum Constant<'k> {
     /// `kernel`, `stride` and `dilation`.
     Taps(&'k Taps),
-    /// How many of something.
+    /// A count.
     Number(&'static str, usize),
-    /// How far it is to something along D, H and W.
+    /// Offsets along D, H and W.
     Offsets(&'static str, &'k [i64; 3]),
-    /// Whether something holds.
+    /// A flag.
     Flag(&'static str, bool),
-    /// The same of several things.
+    /// Three flags.
     Flags(&'static str, &'k [bool; 3]),
-    /// One of several words.
+    /// A word.
     Word(&'static str, &'static str),
     /// `transform` and its numbers.
     Transform(&'k Transform),
@@ -224,8 +224,8 @@ pub enum Constant<'k> {
 }
 
 impl<'k> Descriptor<'k> {
-    /// The views of a kernel that is not fused, and how it touches them. A view that is read and written in
-    /// place comes twice.
+    /// The views of a kernel that is not fused, and how they are accessed. A view that is read and written in
+    /// place is listed twice.
     pub fn accesses(&self) -> Vec<(View, Access)> {
         let operands = self.operands.iter();
         operands
@@ -233,14 +233,14 @@ impl<'k> Descriptor<'k> {
             .collect()
     }
 
-    /// Whether it leaves zeros.
+    /// Whether it writes zeros.
     pub fn is_zero(&self) -> bool {
         matches!(self.flow, Flow::Clears { zeros: true })
     }
 
     #[inline]
     fn new(name: &'static str, flops: u128, first: impl IntoIterator<Item = Operand<'k>>) -> Self {
-        // As many as most kernels have: programs are described again and again.
+        // Enough for most kernels: descriptors are made often.
         let mut operands = Vec::with_capacity(6);
         operands.extend(first);
         Self {
@@ -249,7 +249,7 @@ impl<'k> Descriptor<'k> {
             flops,
             cost: Cost::Memory,
             window: None,
-            place: None,
+            distribution: None,
             layout: Layout::Any,
             flow: Flow::Computes,
             fusion: FusionRole::No,
@@ -272,9 +272,12 @@ impl<'k> Descriptor<'k> {
     }
 
     #[inline]
-    fn placed(self, place: &'k Place, low: &'k [usize; 5]) -> Self {
-        let place = Some((place, low));
-        Self { place, ..self }
+    fn placed(self, distribution: &'k Distribution, halo_low: &'k [usize; 5]) -> Self {
+        let distribution = Some((distribution, halo_low));
+        Self {
+            distribution,
+            ..self
+        }
     }
 
     #[inline]
@@ -301,28 +304,29 @@ impl<'k> Descriptor<'k> {
         }
     }
 
-    /// Whether it adds to its results.
+    /// With a constant `accumulate`.
     #[inline]
     fn accumulates(self, accumulate: bool) -> Self {
         self.constant(Constant::Flag("accumulate", accumulate))
     }
 
-    /// One more constant.
     #[inline]
     fn constant(mut self, constant: Constant<'k>) -> Self {
-        let free = self.constants.iter_mut().find(|place| place.is_none());
+        let free = self
+            .constants
+            .iter_mut()
+            .find(|constant| constant.is_none());
         *free.expect("no kernel has more constants") = Some(constant);
         self
     }
 
-    /// One more operand, where there is one.
     #[inline]
     fn and(mut self, operands: impl IntoIterator<Item = Operand<'k>>) -> Self {
         self.operands.extend(operands);
         self
     }
 
-    /// Something has to hold.
+    /// Adds a violation where a precondition does not hold.
     #[inline]
     fn require(mut self, holds: bool, otherwise: impl FnOnce() -> String) -> Self {
         if !holds {
@@ -331,7 +335,6 @@ impl<'k> Descriptor<'k> {
         self
     }
 
-    /// A number has to be another one.
     #[inline]
     fn equal(self, what: &str, got: usize, expected: usize) -> Self {
         self.require(got == expected, || {
@@ -339,21 +342,21 @@ impl<'k> Descriptor<'k> {
         })
     }
 
-    /// Something is divided by the number of elements.
+    /// The kernel divides by a count, which must be positive.
     #[inline]
     fn counts(self, count: u64) -> Self {
         self.require(count > 0, || "counts no element".to_owned())
     }
 }
 
-/// Kernels that are described and implemented side by side.
+/// Families of kernels; each has one file of descriptors and one of each implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Several kernels in one.
     Fused,
-    /// Contents that are set, copied and read.
+    /// Fills, copies and imports.
     Contents,
-    /// Element by element.
+    /// Elementwise kernels.
     Pointwise,
     /// Convolutions, their biases and packed weights.
     Convolution,
@@ -367,14 +370,14 @@ pub enum Family {
     Linear,
     /// Embeddings, positions and attention.
     Sequence,
-    /// Losses, and what is counted beside them.
+    /// Losses and metrics.
     Loss,
     /// The optimizer.
     Update,
 }
 
 impl Kernel {
-    /// Where it is described.
+    /// Its family.
     pub fn family(&self) -> Family {
         match self {
             Kernel::Fused { .. } => Family::Fused,
@@ -419,7 +422,7 @@ impl Kernel {
         }
     }
 
-    /// What everything but an implementation has to know of it.
+    /// Its descriptor.
     pub fn descriptor(&self) -> Descriptor<'_> {
         match self.family() {
             Family::Fused => fused(self.parts()),
@@ -437,7 +440,7 @@ impl Kernel {
     }
 }
 
-/// All parts together; what is said of one kernel alone is that of the first.
+/// The operands, flops and violations of all parts; name, cost class and window of the first.
 fn fused(parts: &[Kernel]) -> Descriptor<'_> {
     let mut all = Descriptor::new("fused", 0, []);
     all.is_elementwise = true;
@@ -454,17 +457,15 @@ fn fused(parts: &[Kernel]) -> Descriptor<'_> {
     all
 }
 
-/// One number.
 const SCALAR: [usize; 5] = [1; 5];
 
-/// A product of any extents, cut at the end of the type: programs are described before their sizes are
-/// checked.
+/// A saturating product: descriptors are made before sizes are checked.
 fn product(factors: &[usize]) -> u128 {
     let factors = factors.iter().map(|&factor| factor as u128);
     factors.fold(1, u128::saturating_mul)
 }
 
-/// A number of flops for each element of a view.
+/// `flops` per element of a view.
 fn each(view: &View, flops: usize) -> u128 {
     product(&view.extent).saturating_mul(flops as u128)
 }

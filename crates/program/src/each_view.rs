@@ -1,10 +1,10 @@
-//! Goes through the views of a kernel's fields.
+//! Visits the views of a kernel.
 
-use crate::{Activation, Direction, Optimizer, Place, PoolKind, Taps, Transform, View};
+use crate::{Activation, Direction, Distribution, Optimizer, PoolKind, Taps, Transform, View};
 
-/// A field of a kernel, which may hold views.
+/// A field of a kernel.
 pub(crate) trait EachView {
-    /// Goes through its views to change them.
+    /// Calls `f` with each view of the field.
     fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View));
 }
 
@@ -42,6 +42,19 @@ macro_rules! constants {
 }
 
 constants!(
-    bool, f64, u32, u64, usize, [bool; 3], [i64; 3], [usize; 5], Activation, Direction, Optimizer,
-    Place, PoolKind, Taps, Transform
+    bool,
+    f64,
+    u32,
+    u64,
+    usize,
+    [bool; 3],
+    [i64; 3],
+    [usize; 5],
+    Activation,
+    Direction,
+    Optimizer,
+    Distribution,
+    PoolKind,
+    Taps,
+    Transform
 );

@@ -1,7 +1,7 @@
 //! The kernels, a closed enum.
 
 use crate::each_view::EachView;
-use crate::{Place, View};
+use crate::{Distribution, View};
 use serde::{Deserialize, Serialize};
 
 /// Taps of a window: kernel, stride and dilation per spatial dim (D, H, W).
@@ -22,7 +22,7 @@ impl Taps {
     }
 }
 
-/// Which way a convolution is computed with its weights.
+/// Which pass of a convolution uses the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Direction {
     /// y from x and w.
@@ -83,7 +83,7 @@ impl Activation {
     pub const ALL: [Self; 2] = [Self::Gelu, Self::Silu];
 }
 
-/// What is done to a stored value on its way into the network.
+/// Transformation of a stored value when it is imported.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Transform {
     /// `x`
@@ -108,7 +108,7 @@ impl Transform {
     }
 }
 
-/// The rule by which a parameter moves, with the constants that do not change from step to step.
+/// The optimizer, with the constants that do not change from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Optimizer {
     /// `v = momentum * v + g; w -= rate * v`, with `g` including `weight_decay * w`.
@@ -141,7 +141,7 @@ impl Optimizer {
     }
 }
 
-/// Defines the kernels, and from their fields what goes through all views of one to change them.
+/// Defines the kernels, and a visitor of their views.
 macro_rules! kernels {
     (
         $(#[$meta:meta])*
@@ -157,7 +157,7 @@ macro_rules! kernels {
         }
 
         impl Kernel {
-            /// How many kinds there are.
+            /// Number of kinds.
             pub const KINDS: usize = [$( stringify!($kind) ),*].len();
         }
 
@@ -182,13 +182,12 @@ kernels! {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[allow(missing_docs, reason = "the fields are named by the letters above")]
     pub enum Kernel {
-        /// Does what its parts would do one after the other, in one pass over memory: what a part writes
-        /// is still at hand when a later part reads or changes it. Parts are not fused themselves.
+        /// Computes its parts one after the other in one pass over memory. Parts are not fused themselves.
         Fused { parts: Vec<Kernel> },
         /// Sets every element.
         Fill { target: View, value: f64 },
-        /// Copies or adds a view to another of the same volume and dtype, both taken in memory order: with
-        /// equal extents a copy of a box, else a change of shape.
+        /// Copies or adds a view to another of the same volume and dtype, both in memory order: with equal
+        /// extents a copy of a box, else a reshape.
         Copy {
             source: View,
             target: View,
@@ -200,8 +199,8 @@ kernels! {
             target: View,
             transform: Transform,
         },
-        /// Brings weights into the form in which the convolutions of the same direction, taps and groups
-        /// take them. Only the implementation knows that form; `packed` is all of its buffer.
+        /// Packs weights for the convolutions of the same direction, taps and groups. Only the implementation
+        /// knows the packed form; `packed` is the whole buffer.
         PackWeights {
             w: View,
             packed: View,
@@ -209,8 +208,8 @@ kernels! {
             taps: Taps,
             groups: usize,
         },
-        /// The view `x` holds every input of every tap: shift 0 and nothing is clipped. It is also the
-        /// data gradient of a transposed convolution, which may add.
+        /// The view `x` holds the input of every tap: shift 0 and no clipping. It is also the data gradient of
+        /// a transposed convolution, which may accumulate.
         ConvolutionForward {
             x: View,
             w: View,
@@ -221,8 +220,8 @@ kernels! {
             #[serde(default, skip_serializing_if = "std::ops::Not::not")]
             accumulate: bool,
         },
-        /// Outputs outside `dy` contribute nothing. It is also a transposed convolution of `dy`, which may
-        /// have a bias.
+        /// Outputs outside `dy` count as zero. It is also the forward pass of a transposed convolution, which
+        /// may have a bias.
         ConvolutionBackwardData {
             dy: View,
             w: View,
@@ -250,7 +249,7 @@ kernels! {
             db: View,
             accumulate: bool,
         },
-        /// Taps outside `x` lie outside the image and do not count.
+        /// Taps outside `x` are padding and are ignored.
         PoolForward {
             kind: PoolKind,
             x: View,
@@ -284,7 +283,7 @@ kernels! {
             count: u64,
             epsilon: f64,
         },
-        /// Moves the running statistics toward those of this step.
+        /// Updates the running statistics.
         BatchNormRunning {
             sums: View,
             mean: View,
@@ -366,17 +365,18 @@ kernels! {
             dw: View,
             accumulate: bool,
         },
-        /// Zeroes elements by a draw keyed by (seed, epoch, sample, `operation`, element); `y` may be `x`.
-        /// The view begins `low` elements before what the rank owns of the tensor at `place`. The same
-        /// kernel serves forward (x, y) and backward (dy, dx).
+        /// Zeroes elements by random numbers keyed by (seed, epoch, sample, `operation`, element); `y` may be `x`.
+        /// The view begins `halo_low` elements before the owned region of a tensor with this distribution. The
+        /// same kernel serves forward (x, y) and backward (dy, dx).
         Dropout {
             x: View,
             y: View,
             rate: f64,
             operation: u32,
-            place: Place,
-            #[serde(default, skip_serializing_if = "is_zero")]
-            low: [usize; 5],
+            #[serde(rename = "place")]
+            distribution: Distribution,
+            #[serde(rename = "low", default, skip_serializing_if = "is_zero")]
+            halo_low: [usize; 5],
             accumulate: bool,
         },
         /// `y = a + b`
@@ -391,14 +391,15 @@ kernels! {
             accumulate: bool,
         },
         /// Adds `sin(w / 10000^(c / C))` where the channel `c` is even, and where it is odd the cosine of
-        /// the channel before, `w` and `c` counted in the whole tensor at `place`, C its channels. The view
-        /// begins `low` elements before what the rank owns of it.
+        /// the channel before, `w` and `c` counted in the whole tensor, C its channels. The view begins
+        /// `halo_low` elements before the owned region.
         Positions {
             x: View,
             y: View,
-            place: Place,
-            #[serde(default, skip_serializing_if = "is_zero")]
-            low: [usize; 5],
+            #[serde(rename = "place")]
+            distribution: Distribution,
+            #[serde(rename = "low", default, skip_serializing_if = "is_zero")]
+            halo_low: [usize; 5],
         },
         /// `sums` is (N, D, H, W, 2) in f64: sums over channels of x and of x squared.
         LayerNormStatistics { x: View, sums: View },
@@ -471,7 +472,7 @@ kernels! {
             heads: usize,
             causal: bool,
         },
-        /// Those gradients that are wanted; `accumulate` is said of dq, dk and dv.
+        /// The gradients that are needed; `accumulate` is for dq, dk and dv.
         AttentionBackward {
             q: View,
             k: View,
@@ -543,20 +544,20 @@ fn is_none(smoothing: &f64) -> bool {
     *smoothing == 0.0
 }
 
-fn is_zero(low: &[usize; 5]) -> bool {
-    *low == [0; 5]
+fn is_zero(halo_low: &[usize; 5]) -> bool {
+    *halo_low == [0; 5]
 }
 
 impl Kernel {
-    /// Name of the kind, as printed in reports and catalogs; of a fused kernel that of the first part.
+    /// Name of the kind, as printed in reports and kernel keys; for a fused kernel that of its first part.
     pub fn name(&self) -> &'static str {
-        // Of other parts nothing is asked.
+        // Only the descriptor of the first part is made.
         self.parts()
             .first()
             .map_or("fused", |first| first.descriptor().name)
     }
 
-    /// The kernels that it stands for, in their order: itself, or those that are fused.
+    /// The parts of a fused kernel in their order, or the kernel itself.
     pub fn parts(&self) -> &[Kernel] {
         if let Kernel::Fused { parts } = self {
             parts
@@ -565,7 +566,7 @@ impl Kernel {
         }
     }
 
-    /// Goes through all views, those of fused parts included, to change them.
+    /// Calls `f` with each view, those of fused parts included.
     pub fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View)) {
         EachView::each_view_mut(self, f);
     }

@@ -11,11 +11,11 @@
 //! As in `k1 pool_forward kind=max kernel=2x2x2 stride=2x2x2 dilation=1x1x1 shift=0,0,0
 //! x=f32:1x8x8x8x16/1x10x10x10x16 y=f32:1x4x4x4x16/1x4x4x4x16`, on one line. Kinds, names and their order are
 //! those of the [descriptor](crate::descriptor). The extents of an operand are those of the view and then
-//! those of its buffer; `packed:` stands before weights in a packed form. Extents along D, H and W or
+//! those of its buffer; packed weights have the prefix `packed:`. Extents along D, H and W or
 //! N, D, H, W and C are joined with `x`, other lists with commas. Flags are `true` and `false`. A float has
 //! the fewest digits that give it back, one of them before the point, and an exponent: `9e-1`.
 //!
-//! Keys stand in users' files. Whatever changes the key of a kernel raises [`KernelShape::KEY_VERSION`], and
+//! Keys are stored in users' caches. A change of the key of a kernel raises [`KernelShape::KEY_VERSION`], and
 //! `tune::Database` converts keys of the versions before.
 
 use crate::descriptor::Constant;
@@ -26,8 +26,8 @@ impl KernelShape<'_> {
     /// Number of the grammar and of all words in it.
     pub const KEY_VERSION: u32 = 1;
 
-    /// The same text for kernels that take the same time, and the key of their times: the version, the
-    /// kind, its constants, and extents, dtype and pitches of every view, without places.
+    /// The key under which caches keep the time of the kernel: version, kind, constants, and extents, dtype
+    /// and pitches of every view, without offsets.
     pub fn signature(&self) -> String {
         format!("k{} {self}", Self::KEY_VERSION)
     }
@@ -49,9 +49,10 @@ impl Display for KernelShape<'_> {
                 let view = operand.view;
                 let buffer = &self.buffers[view.buffer.0 as usize];
                 // One row of packed weights may have the extents of plain ones.
-                let form = match buffer.role == Role::PackedWeights {
-                    true => "packed:",
-                    false => "",
+                let form = if buffer.role == Role::PackedWeights {
+                    "packed:"
+                } else {
+                    ""
                 };
                 let (name, dtype) = (operand.name, buffer.dtype.name());
                 let [extent, dims] = [&view.extent, &buffer.dims].map(|dims| Joined(dims, "x"));

@@ -10,13 +10,13 @@ mod buffer;
 mod count;
 pub mod descriptor;
 mod each_view;
-mod itemize;
 mod kernel;
 mod key;
+mod memory_breakdown;
 mod menu;
+pub mod prefetch;
 mod program;
 pub mod random;
-pub mod reading;
 mod sizes;
 mod staging;
 mod task;
@@ -25,15 +25,15 @@ mod task_site;
 mod text;
 
 pub use access::Access;
-pub use buffer::{Buffer, BufferId, Dtype, Home, Place, Role, View, ViewError};
+pub use buffer::{Buffer, BufferId, Distribution, Dtype, Role, TensorRegion, View, ViewError};
 pub use count::Count;
 pub use descriptor::Family;
-pub use itemize::{Heading, Itemized, itemize_body, live_at_peak};
 pub use kernel::{Activation, Direction, Kernel, Optimizer, PoolKind, Taps, Transform};
+pub use memory_breakdown::{MemoryBreakdown, MemoryCategory, live_at_peak, memory_breakdown};
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};
 pub use sizes::{SizeFault, SizeFaults};
-pub use staging::{BufferTransfer, Packets, Room, SMALL_SUM, Staging, packet_bytes};
+pub use staging::{BufferTransfer, PacketSize, Packets, SMALL_SUM, Staging, packet_bytes};
 pub use task::{
     Collective, CollectiveKind, Exchange, Group, Item, Lane, Load, Origin, Phase, Receive, Send,
     Task, TaskId, When, Work,

@@ -1,4 +1,4 @@
-//! What a backend offers: the implementation of each kernel.
+//! The menu of kernels: which implementations a backend offers.
 
 use crate::{Buffer, Kernel};
 use partita_space::Bytes;
@@ -11,7 +11,7 @@ use std::fmt;
 pub struct Algorithm(pub String);
 
 impl Algorithm {
-    /// May be costed but never runs.
+    /// No implementation: the kernel may be costed but not run.
     pub fn unpinned() -> Self {
         Self("unpinned".to_owned())
     }
@@ -28,7 +28,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A kernel with the buffers its views lie in: all that an implementation can depend on.
+/// A kernel with the buffers of its views: all that an implementation can depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelShape<'a> {
     /// The kernel.
@@ -37,12 +37,12 @@ pub struct KernelShape<'a> {
     pub buffers: &'a [Buffer],
 }
 
-/// What a menu says of one kernel: pinned in the task by lowering.
+/// The implementation that a menu chooses for a kernel; lowering pins it in the task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The implementation.
     pub algorithm: Algorithm,
-    /// Scratch it needs while it runs.
+    /// Workspace it needs while it runs.
     pub workspace: Bytes,
     /// Elements that the weights of a convolution have once packed, if it would pack them itself at
     /// every call; 0 where it takes them as they are, packed or plain. Kernels of the same weights,
@@ -54,24 +54,24 @@ pub struct Choice {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{backend} has no implementation of {kernel}; choose another kernel set")]
 pub struct MenuError {
-    /// Who was asked.
+    /// The backend.
     pub backend: String,
     /// The kernel and its shapes.
     pub kernel: String,
 }
 
-/// What a backend offers for each kernel shape.
+/// The menu of kernels of a backend.
 pub trait Menu {
-    /// The implementation to pin for this kernel. A fused kernel that is refused stays in parts.
+    /// The implementation to pin for this kernel. A fused kernel without one is not fused.
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError>;
 
-    /// Whether any fused kernel is offered; where none is, none is asked for.
+    /// Whether any fused kernel is offered; if not, fusion is skipped.
     fn fuses(&self) -> bool {
         true
     }
 }
 
-/// Leaves every kernel open, fuses none and reserves no workspace: for programs that are only costed.
+/// Pins no implementation, fuses nothing and reserves no workspace: for programs that are only costed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnpinnedMenu;
 

@@ -17,12 +17,12 @@ pub enum ProgramKind {
     Fetch,
 }
 
-/// A value that can be read after a step, the same on all ranks.
+/// A result of a step, the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
     /// `loss`, `errors`.
     pub name: String,
-    /// Where it stands, in f64.
+    /// Its view, in f64.
     pub view: View,
 }
 
@@ -31,17 +31,17 @@ pub struct Output {
 pub struct Body {
     /// Memory; persistent buffers first.
     pub buffers: Vec<Buffer>,
-    /// Tasks; those of a lane start in this order, and each comes after all it waits for.
+    /// Tasks in a topological order; those of a lane start in this order.
     pub tasks: Vec<Task>,
-    /// Values that can be read after the step.
+    /// Results of the step.
     pub outputs: Vec<Output>,
     /// Size of the arena.
     pub arena: Bytes,
-    /// Pools of packets and of pieces of samples, beside the arena.
+    /// Pools for messages and for prefetched samples, outside of the arena.
     pub staging: Staging,
 }
 
-/// What every rank of a placement does in a step.
+/// What every rank does in a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// Model, batch and strategy, for people.
@@ -66,12 +66,12 @@ impl Body {
         &self.buffers[id.0 as usize]
     }
 
-    /// All memory of a rank that plays the body: its arena and the pools beside it.
+    /// All memory of a rank: its arena and its pools.
     pub fn memory(&self) -> Bytes {
         self.arena + self.staging.total()
     }
 
-    /// Whether the elements of a view lie side by side.
+    /// Whether a view is contiguous.
     pub fn is_dense(&self, view: &View) -> bool {
         let pitch = self.buffer(view.buffer).pitches();
         let last: usize = (0..5)
@@ -80,7 +80,7 @@ impl Body {
         view.is_empty() || last + 1 == view.volume()
     }
 
-    /// Bytes of all buffers of a role, as if none shared memory.
+    /// Bytes of all buffers of a role, without sharing of memory.
     pub fn bytes_of(&self, role: Role) -> Bytes {
         self.buffers
             .iter()
@@ -113,7 +113,7 @@ impl Program {
         first
     }
 
-    /// How many ranks take part in a collective, for all that there are.
+    /// The group sizes of all collectives.
     pub fn group_sizes(&self) -> BTreeSet<usize> {
         let mut sizes = BTreeSet::new();
         for (body, rank) in self.bodies.iter().zip(self.representatives()) {
@@ -134,7 +134,7 @@ impl Program {
         sizes
     }
 
-    /// The body of the rank that needs most memory, and the first rank of its class.
+    /// The body with the most memory, and the first rank of its class.
     pub fn largest(&self) -> Option<(&Body, Rank)> {
         let bodies = self.bodies.iter().zip(self.representatives());
         bodies.max_by_key(|(body, _)| body.memory())
@@ -159,7 +159,7 @@ impl Program {
             .sum()
     }
 
-    /// Largest memory of a rank: arena and staging.
+    /// Memory of the rank that needs most.
     pub fn memory_max(&self) -> Bytes {
         self.bodies
             .iter()

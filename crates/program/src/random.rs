@@ -1,15 +1,15 @@
-//! Random numbers that belong to elements, not to ranks: the same draw wherever the element lies.
+//! Random numbers keyed by global element indices, so that they do not depend on the distribution.
 
 use partita_space::random::absorb;
 
-/// The draws of one operation on one sample; element by element in any order.
+/// Random numbers of one operation on one sample, by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draws {
     key: u64,
 }
 
 impl Draws {
-    /// The draws of `operation` on the sample of this number in this epoch of a run with this seed.
+    /// Keyed by seed, epoch, sample and operation.
     pub fn new(seed: u64, epoch: u64, sample: u64, operation: u32) -> Self {
         let words = [seed, epoch, sample, u64::from(operation)];
         Self {
@@ -30,7 +30,7 @@ impl Draws {
     }
 }
 
-/// Uniform in `[0, 1)`, decided by its arguments alone; see [`Draws`].
+/// Uniform in `[0, 1)`, a function of its arguments; see [`Draws`].
 pub fn unit_draw(seed: u64, epoch: u64, sample: u64, operation: u32, element: u64) -> f64 {
     Draws::new(seed, epoch, sample, operation).unit(element)
 }

@@ -1,18 +1,18 @@
-//! Bounds on the numbers of a program, below which all that is computed from them fits in 64 bits.
+//! Bounds on the sizes in a program, so that all values computed from them fit in 64 bits.
 
 use crate::count::WideCount;
 use crate::descriptor::Window;
-use crate::{Body, Exchange, Home, Kernel, Lane, Place, Program, TaskSite, Work};
+use crate::{Body, Distribution, Exchange, Kernel, Lane, Program, TaskSite, TensorRegion, Work};
 use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX, SAMPLES_MAX};
-use partita_space::{Grid, Mesh, Offset, Rank};
+use partita_space::{Mesh, Offset, Rank, Submesh};
 use std::fmt;
 
-/// A number of a program beyond its bound.
+/// A size in a program beyond its bound.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {what} {got}; possible is {possible}")]
+#[error("{location}: {what} {got}; possible is {possible}")]
 pub struct SizeFault {
-    /// Which buffer, task or class.
-    pub place: String,
+    /// The buffer, task or class.
+    pub location: String,
     /// What is counted.
     pub what: &'static str,
     /// How many, in digits: 64 bits may not hold it.
@@ -21,7 +21,7 @@ pub struct SizeFault {
     pub possible: String,
 }
 
-/// All numbers of a program beyond their bounds: at least one.
+/// All sizes of a program beyond their bounds: at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeFaults(pub Vec<SizeFault>);
 
@@ -43,7 +43,7 @@ impl std::error::Error for SizeFaults {}
 impl Program {
     /// Checks that the program can be counted, its text written and its memory planned: sizes stay
     /// within [`partita_space::limits`], what is counted of a step over all ranks fits in 64 bits, and
-    /// grids and peers lie in the mesh.
+    /// submeshes and peers lie in the mesh.
     ///
     /// The classes, buffers and tasks that the program names must exist, as in a lowered one.
     /// Errors: all sizes that are too large.
@@ -95,21 +95,21 @@ fn counts(program: &Program, faults: &mut Vec<SizeFault>) {
     }
     if let Some((what, got)) = all.too_many() {
         let possible = format!("at most {}", u64::MAX);
-        let place = "a step over all ranks".to_owned();
-        faults.push(size(place, what, got.to_string(), possible));
+        let location = "a step over all ranks".to_owned();
+        faults.push(size(location, what, got.to_string(), possible));
     }
 }
 
-fn size(place: String, what: &'static str, got: String, possible: String) -> SizeFault {
+fn size(location: String, what: &'static str, got: String, possible: String) -> SizeFault {
     SizeFault {
-        place,
+        location,
         what,
         got,
         possible,
     }
 }
 
-/// Elements where empty dims count as one, so that products of some of the dims fit as well.
+/// Product of the extents, empty dims counting as one, so that products of some of them fit as well.
 fn elements(extents: &[usize]) -> u128 {
     let widths = extents.iter().map(|&extent| extent.max(1) as u128);
     widths.fold(1, u128::saturating_mul)
@@ -123,11 +123,11 @@ struct Sizes<'p, 'f> {
 }
 
 impl Sizes<'_, '_> {
-    fn most(&mut self, place: &dyn Fn() -> String, what: &'static str, got: u128, limit: u64) {
+    fn most(&mut self, at: &dyn Fn() -> String, what: &'static str, got: u128, limit: u64) {
         if got > u128::from(limit) {
             let possible = format!("at most {limit}");
             self.faults
-                .push(size(place(), what, got.to_string(), possible));
+                .push(size(at(), what, got.to_string(), possible));
         }
     }
 
@@ -135,71 +135,75 @@ impl Sizes<'_, '_> {
         let class = self.class;
         let mut sum = 0u128;
         for (id, buffer) in body.buffers.iter().enumerate() {
-            let place = || format!("class {class}: b{id} ({})", buffer.name);
+            let at = || format!("class {class}: b{id} ({})", buffer.name);
             let elements = elements(&buffer.dims);
-            self.most(&place, "elements", elements, ELEMENTS_MAX);
+            self.most(&at, "elements", elements, ELEMENTS_MAX);
             sum = sum.saturating_add(elements.saturating_mul(buffer.dtype.size() as u128));
-            if let Some(home) = &buffer.home {
-                self.home(&place, home);
+            if let Some(tensor) = &buffer.tensor {
+                self.tensor(&at, tensor);
             }
         }
-        let place = || format!("class {class}");
-        self.most(&place, "bytes of all buffers", sum, BYTES_MAX);
+        let at = || format!("class {class}");
+        self.most(&at, "bytes of all buffers", sum, BYTES_MAX);
         let arena = u128::from(body.arena.0);
-        self.most(&place, "bytes of the arena", arena, BYTES_MAX);
+        self.most(&at, "bytes of the arena", arena, BYTES_MAX);
         for lane in Lane::ALL {
             let staging = u128::from(body.staging.of_lane(lane).0);
-            self.most(&place, "bytes of a pool", staging, BYTES_MAX);
+            self.most(&at, "bytes of a pool", staging, BYTES_MAX);
         }
     }
 
-    fn home(&mut self, place: &dyn Fn() -> String, home: &Home) {
-        self.place(place, &home.place);
-        self.low(place, &home.low);
+    fn tensor(&mut self, at: &dyn Fn() -> String, tensor: &TensorRegion) {
+        self.distribution(at, &tensor.distribution);
+        self.halo_low(at, &tensor.halo_low);
     }
 
-    fn low(&mut self, place: &dyn Fn() -> String, low: &[usize; 5]) {
-        for &low in low {
-            self.most(place, "elements before its part", low as u128, ELEMENTS_MAX);
+    fn halo_low(&mut self, at: &dyn Fn() -> String, halo_low: &[usize; 5]) {
+        for &halo_low in halo_low {
+            self.most(
+                at,
+                "elements before its part",
+                halo_low as u128,
+                ELEMENTS_MAX,
+            );
         }
     }
 
-    /// A tensor and how it lies.
-    fn place(&mut self, at: &dyn Fn() -> String, place: &Place) {
-        let elements = elements(&place.shape);
+    fn distribution(&mut self, at: &dyn Fn() -> String, distribution: &Distribution) {
+        let elements = elements(&distribution.shape);
         self.most(at, "elements of its tensor", elements, ELEMENTS_MAX);
-        if let Some((first, samples)) = place.micro {
+        if let Some((first, samples)) = distribution.micro {
             let end = first as u128 + samples as u128;
-            let whole = place.shape[0] as u64;
+            let whole = distribution.shape[0] as u64;
             self.most(at, "samples up to the end of its micro-batch", end, whole);
         }
-        if let Some(grid) = place.on {
-            self.grid(at, grid);
+        if let Some(submesh) = distribution.submesh {
+            self.submesh(at, submesh);
         }
     }
 
-    fn grid(&mut self, at: &dyn Fn() -> String, grid: Grid) {
+    fn submesh(&mut self, at: &dyn Fn() -> String, submesh: Submesh) {
         let last = self.program.mesh.ranks() as u64 - 1;
-        self.most(at, "largest rank of its mesh", grid.last() as u128, last);
+        self.most(at, "largest rank of its mesh", submesh.last() as u128, last);
     }
 
     fn tasks(&mut self, body: &Body) {
         let (program, class, rank) = (self.program, self.class, self.rank);
         for (id, task) in body.tasks.iter().enumerate() {
-            let place = || TaskSite::of(program, class, rank, id).to_string();
+            let at = || TaskSite::of(program, class, rank, id).to_string();
             match &task.work {
                 Work::Compute { .. } => {
                     for kernel in task.work.kernels() {
-                        self.kernel(&place, kernel);
+                        self.kernel(&at, kernel);
                     }
                 }
-                Work::Exchange(exchange) => self.exchange(&place, exchange),
+                Work::Exchange(exchange) => self.exchange(&at, exchange),
                 Work::Collective(collective) => {
-                    if let Some(grid) = collective.on {
-                        self.grid(&place, grid);
+                    if let Some(submesh) = collective.submesh {
+                        self.submesh(&at, submesh);
                     }
                 }
-                Work::Load(load) => self.place(&place, &load.place),
+                Work::Load(load) => self.distribution(&at, &load.distribution),
             }
         }
     }
@@ -220,13 +224,13 @@ impl Sizes<'_, '_> {
         if let Some(window) = descriptor.window {
             self.window(at, &window);
         }
-        if let Some((place, low)) = descriptor.place {
-            self.place(at, place);
-            self.low(at, low);
+        if let Some((distribution, halo_low)) = descriptor.distribution {
+            self.distribution(at, distribution);
+            self.halo_low(at, halo_low);
         }
     }
 
-    /// What outputs reach to, from the first tap of the first to the last tap of the last.
+    /// The inputs from the first tap of the first output to the last tap of the last one.
     fn window(&mut self, at: &dyn Fn() -> String, window: &Window<'_>) {
         for dim in 0..3 {
             let steps = |times: usize, step: usize| (times.max(1) - 1) as u128 * step as u128;

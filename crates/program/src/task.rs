@@ -1,7 +1,7 @@
 //! Tasks and the work that they do.
 
-use crate::{Algorithm, Kernel, Place, View};
-use partita_space::{AxisSet, Coord, Grid, Mesh, Offset, Rank};
+use crate::{Algorithm, Distribution, Kernel, View};
+use partita_space::{AxisSet, Coord, Mesh, Offset, Rank, Submesh};
 use serde::{Deserialize, Serialize};
 use std::slice;
 
@@ -10,14 +10,14 @@ use std::slice;
 #[serde(transparent)]
 pub struct TaskId(pub u32);
 
-/// A queue of a rank. Tasks of a lane start in their order in the body. The compute and io lanes run
-/// one task at a time; exchanges and collectives may be under way together.
+/// A queue of a rank, like a CUDA stream. Tasks of a lane start in their order in the body. The compute and
+/// io lanes run one task at a time; several exchanges or collectives may be in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lane {
     /// Kernels.
     Compute,
-    /// Messages between neighbors.
+    /// Point-to-point messages.
     Exchange,
     /// Collectives.
     Collective,
@@ -52,7 +52,7 @@ impl Lane {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Reading samples and bringing them into the network.
+    /// Reading and importing of samples.
     Load,
     /// From the input to the loss.
     Forward,
@@ -80,15 +80,15 @@ impl Phase {
     }
 }
 
-/// Where a task comes from, for people.
+/// Where a task comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Origin {
     /// Name of the layer or parameter.
     pub layer: String,
     /// Part of the step.
     pub phase: Phase,
-    /// Where its layer stands in the order of all stages and micro-batches that all ranks keep, from 1;
-    /// 0 where all ranks run all layers.
+    /// Position of its layer in the global order of stages and micro-batches, from 1; 0 where all ranks run
+    /// all layers.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub turn: u32,
 }
@@ -101,9 +101,9 @@ fn is_zero(turn: &u32) -> bool {
 /// An entry of a lane.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
-    /// Where it comes from.
+    /// Its layer and phase.
     pub origin: Origin,
-    /// Tasks of this rank that must have completed before it starts, ascending.
+    /// Dependencies: tasks of this rank that must have completed before it starts, ascending.
     pub after: Vec<TaskId>,
     /// What it does.
     pub work: Work,
@@ -118,7 +118,7 @@ pub enum Work {
         kernel: Kernel,
         /// The implementation.
         algorithm: Algorithm,
-        /// Scratch, with undefined contents.
+        /// Workspace, with undefined contents.
         workspace: Option<View>,
     },
     /// Messages with other ranks.
@@ -130,7 +130,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// The lane it belongs to.
+    /// Its lane.
     pub fn lane(&self) -> Lane {
         match self {
             Work::Compute { .. } => Lane::Compute,
@@ -159,10 +159,10 @@ impl Work {
     }
 }
 
-/// Sends and receives that start together. Completes when all have.
+/// Sends and receives that start together; it completes when all have completed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
-    /// Number of the exchange, the same on all ranks that take part.
+    /// Message number (tag) of the exchange, the same on all ranks that take part.
     pub sequence: u32,
     /// Messages out.
     pub sends: Vec<Send>,
@@ -175,7 +175,7 @@ pub struct Exchange {
 pub struct Send {
     /// The receiver.
     pub to: Offset,
-    /// Number among the messages of this exchange between the two ranks in this direction.
+    /// Index among the messages of this exchange between the two ranks in this direction.
     pub part: u32,
     /// What is sent.
     pub view: View,
@@ -186,11 +186,11 @@ pub struct Send {
 pub struct Receive {
     /// The sender.
     pub from: Offset,
-    /// Number among the messages of this exchange between the two ranks in this direction.
+    /// Index among the messages of this exchange between the two ranks in this direction.
     pub part: u32,
-    /// Where it goes.
+    /// Where it is received.
     pub view: View,
-    /// Add to what is there.
+    /// Whether it is added to the contents.
     pub accumulate: bool,
 }
 
@@ -201,10 +201,10 @@ pub struct Collective {
     pub sequence: u32,
     /// Axes of the group.
     pub group: AxisSet,
-    /// The mesh whose axes they are, where it is not that of all ranks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on: Option<Grid>,
-    /// What is done.
+    /// The submesh whose axes they are; none for the mesh of all ranks.
+    #[serde(rename = "on", default, skip_serializing_if = "Option::is_none")]
+    pub submesh: Option<Submesh>,
+    /// The operation.
     pub kind: CollectiveKind,
 }
 
@@ -213,29 +213,28 @@ pub struct Collective {
 pub enum CollectiveKind {
     /// Every member's view becomes the sum over the members.
     AllReduce {
-        /// In and out.
+        /// Input and output.
         view: View,
     },
     /// Every member receives every member's view.
     AllGather {
-        /// What this member gives; may be empty.
+        /// The part of this member; may be empty.
         source: View,
-        /// Where each member's part goes, in rank order, this member's own among them.
+        /// Where each member's part is received, in rank order, this member included.
         targets: Vec<View>,
     },
-    /// Every member gives an addend for each member, and receives the sum of those for it, which is
-    /// taken in rank order.
+    /// Every member contributes to the sum of each member, and receives its own sum, added in rank order.
     ReduceScatter {
-        /// Addends for each member, in rank order, this member's own among them; may be empty.
+        /// Contributions to each member's sum, in rank order, this member included; may be empty.
         sources: Vec<View>,
-        /// Where the sum goes: this member's own source itself, or apart from all of them.
+        /// Where the sum is received: this member's own source, or disjoint from all sources.
         target: View,
     },
     /// Every member sends a part to each member.
     AllToAll {
-        /// What each member receives, in rank order, this member itself among them; may be empty.
+        /// What each member receives, in rank order, this member included; may be empty.
         sources: Vec<View>,
-        /// Where each member's part goes, in rank order; apart from all sources.
+        /// Where each member's part is received, in rank order; disjoint from all sources.
         targets: Vec<View>,
     },
 }
@@ -251,7 +250,7 @@ impl CollectiveKind {
         }
     }
 
-    /// What a member gives: one view, or one for each member in rank order.
+    /// The send buffers: one view, or one for each member in rank order.
     pub fn sources(&self) -> &[View] {
         match self {
             CollectiveKind::AllReduce { view } => slice::from_ref(view),
@@ -261,7 +260,7 @@ impl CollectiveKind {
         }
     }
 
-    /// Where a member receives: one view, or one for each member in rank order.
+    /// The receive buffers: one view, or one for each member in rank order.
     pub fn targets(&self) -> &[View] {
         match self {
             CollectiveKind::AllReduce { view } => slice::from_ref(view),
@@ -272,94 +271,95 @@ impl CollectiveKind {
     }
 }
 
-/// What is read.
+/// Which part of a sample of the dataset is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Item {
     /// The sample, (N, C, D, H, W) as stored.
     Sample,
-    /// What the network shall answer, (N, D, H, W, C) as the tensor that the loss reads.
+    /// The label or target values, (N, D, H, W, C) as the tensor that the loss reads.
     Target,
 }
 
 /// For which step samples are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum When {
-    /// The one under way.
+    /// The current one.
     Now,
-    /// The one after it, so that reading hides behind the work.
+    /// The next one, so that reading overlaps with computation.
     Next,
 }
 
-/// Reading of this rank's own part of the mini-batch.
+/// Reading of this rank's part of the mini-batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// What.
+    /// Sample or target.
     pub item: Item,
     /// For which step.
     pub when: When,
-    /// Split of the tensor (N, D, H, W, C), from which the part follows.
-    pub place: Place,
-    /// Where it goes.
+    /// Distribution of the tensor (N, D, H, W, C), from which the part follows.
+    #[serde(rename = "place")]
+    pub distribution: Distribution,
+    /// Where it is stored.
     pub target: View,
 }
 
-/// Over which ranks a collective runs: those that differ from one only along axes of a mesh.
+/// The ranks of a collective: those that differ from one only along axes of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Group {
     /// The axes.
     pub axes: AxisSet,
-    /// The mesh whose axes they are, where it is not that of all ranks.
-    pub on: Option<Grid>,
+    /// The submesh whose axes they are; none for the mesh of all ranks.
+    pub submesh: Option<Submesh>,
 }
 
 impl Group {
-    /// The members, `rank` among them, in the order of the mesh; none if it is not in the mesh.
+    /// The members, `rank` included, in the order of the mesh; none if it is not in the mesh.
     pub fn members(&self, world: &Mesh, rank: Rank) -> Vec<Rank> {
-        match self.on {
+        match self.submesh {
             None => world.group(rank, self.axes),
-            Some(grid) => grid.group(rank, self.axes),
+            Some(submesh) => submesh.group(rank, self.axes),
         }
     }
 
-    /// How many members there are.
+    /// Number of members.
     pub fn size(&self, world: &Mesh) -> usize {
-        let mesh = self.on.map_or(*world, |grid| grid.mesh());
+        let mesh = self.submesh.map_or(*world, |submesh| submesh.mesh());
         mesh.group_size(self.axes)
     }
 
-    /// The first member; a rank that is not in the mesh is alone.
+    /// The first member; the rank itself if it is not in the mesh.
     pub fn first(&self, world: &Mesh, rank: Rank) -> Rank {
         let corner = |mut coord: Coord| {
             self.axes.iter().for_each(|axis| coord[axis.index()] = 0);
             coord
         };
-        match self.on {
+        match self.submesh {
             None => world.rank(corner(world.coord(rank))),
-            Some(grid) => grid
+            Some(submesh) => submesh
                 .coord(rank)
-                .map_or(rank, |coord| grid.rank(&corner(coord))),
+                .map_or(rank, |coord| submesh.rank(&corner(coord))),
         }
     }
 
     /// Axes along which there is more than one member.
     pub fn wide(&self, world: &Mesh) -> AxisSet {
-        let mesh = self.on.map_or(*world, |grid| grid.mesh());
+        let mesh = self.submesh.map_or(*world, |submesh| submesh.mesh());
         AxisSet::of(self.axes.iter().filter(|&axis| mesh.extent(axis) > 1))
     }
 }
 
 impl Collective {
-    /// Over which ranks it runs.
+    /// Its group.
     pub fn group(&self) -> Group {
         Group {
             axes: self.group,
-            on: self.on,
+            submesh: self.submesh,
         }
     }
 }
 
 impl Exchange {
-    /// Every view it touches.
+    /// Every view it accesses, and how.
     pub fn accesses(&self) -> Vec<(View, crate::Access)> {
         let sends = self
             .sends
@@ -378,7 +378,7 @@ impl Exchange {
 }
 
 impl Task {
-    /// Every view it touches, to be changed.
+    /// Calls `f` with each view.
     pub fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View)) {
         match &mut self.work {
             Work::Compute {
@@ -412,7 +412,7 @@ impl Task {
         }
     }
 
-    /// Every view it touches, and how.
+    /// Every view it accesses, and how.
     pub fn accesses(&self) -> Vec<(View, crate::Access)> {
         use crate::Access::{Read, Update, Write};
         match &self.work {

@@ -1,39 +1,39 @@
-//! Sets of tasks of one lane in which, as a rule, all are that come before some task.
+//! Sets of tasks of one lane, compact for sets that are a prefix of the lane and a few more.
 
-/// Places in a lane: all before some place, and single ones behind it.
+/// Positions in a lane: all before some position, and single ones after it.
 ///
 /// Tasks of exchanges and collectives complete in any order, but those long ago have all completed. So a
 /// set for each task of a long program takes little memory, and little time to join.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskSet {
-    /// Words of 64 places at the beginning that are full.
+    /// Number of full words of 64 positions at the beginning.
     full: usize,
-    /// Those behind them.
+    /// The words after them.
     words: Vec<u64>,
 }
 
 impl TaskSet {
-    /// Whether a place is in the set.
-    pub fn has(&self, place: usize) -> bool {
-        let word = place / 64;
+    /// Whether a position is a member.
+    pub fn has(&self, position: usize) -> bool {
+        let word = position / 64;
         let open = word.checked_sub(self.full);
         let word = open.map_or(u64::MAX, |open| self.words.get(open).copied().unwrap_or(0));
-        word >> (place % 64) & 1 == 1
+        word >> (position % 64) & 1 == 1
     }
 
-    /// Adds a place.
-    pub fn insert(&mut self, place: usize) {
-        let Some(open) = (place / 64).checked_sub(self.full) else {
+    /// Adds a position.
+    pub fn insert(&mut self, position: usize) {
+        let Some(open) = (position / 64).checked_sub(self.full) else {
             return;
         };
         if open >= self.words.len() {
             self.words.resize(open + 1, 0);
         }
-        self.words[open] |= 1 << (place % 64);
+        self.words[open] |= 1 << (position % 64);
         self.trim();
     }
 
-    /// Adds all of another set.
+    /// Adds all members of another set.
     pub fn join(&mut self, other: &Self) {
         if other.full > self.full {
             let gone = (other.full - self.full).min(self.words.len());
@@ -61,7 +61,7 @@ impl TaskSet {
         }
     }
 
-    /// Words that are kept one by one.
+    /// Number of words that are stored.
     #[cfg(test)]
     fn kept(&self) -> usize {
         self.words.len()
@@ -83,20 +83,20 @@ mod tests {
             let known = &all[draw(all.len() as u64) as usize];
             let (mut set, mut plain) = known.clone();
             for _ in 0..draw(90) {
-                let place = draw(400) as usize;
-                set.insert(place);
-                plain.insert(place);
+                let position = draw(400) as usize;
+                set.insert(position);
+                plain.insert(position);
             }
             let (other, theirs) = &all[draw(all.len() as u64) as usize];
             set.join(other);
             plain.extend(theirs);
-            assert!((0..700).all(|place| set.has(place) == plain.contains(&place)));
+            assert!((0..700).all(|position| set.has(position) == plain.contains(&position)));
             all.push((set, plain));
         }
         let mut long = TaskSet::default();
-        for place in 0..100_000 {
-            long.insert(place);
-            assert!(long.kept() <= 1, "{place}");
+        for position in 0..100_000 {
+            long.insert(position);
+            assert!(long.kept() <= 1, "{position}");
         }
         assert!(long.has(99_999) && !long.has(100_000));
     }

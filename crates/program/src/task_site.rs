@@ -1,10 +1,10 @@
-//! How messages name a task.
+//! How error messages name a task.
 
 use crate::Program;
 use partita_space::Rank;
 use std::fmt;
 
-/// A task of a class of ranks, named by the class's representative: where something is wrong or slow.
+/// A task of a class of ranks, named by the class's representative, in errors and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskSite {
     /// Class of ranks.
@@ -15,9 +15,9 @@ pub struct TaskSite {
     pub task: usize,
     /// Kind of work.
     pub work: &'static str,
-    /// Layer it comes from.
+    /// Its layer.
     pub layer: String,
-    /// Part of the step.
+    /// Its phase.
     pub phase: &'static str,
 }
 

@@ -13,7 +13,7 @@ use std::fmt::Write;
 pub struct ParseError {
     /// Counted from 1.
     pub line: usize,
-    /// What was expected and what stands there.
+    /// What was expected and what was found.
     pub reason: String,
 }
 
@@ -85,7 +85,7 @@ impl Program {
     }
 }
 
-/// What is written is hashed as it comes: the text of many classes is long.
+/// Hashes the text as it is written: that of many classes is long.
 struct Hashed(Sha256);
 
 impl Write for Hashed {
@@ -122,7 +122,7 @@ impl Body {
                 ron(&buffer.dtype),
                 buffer.dims.map(|dim| dim.to_string()).join("x"),
                 buffer.offset.0,
-                ron(&buffer.home),
+                ron(&buffer.tensor),
             );
         }
         for output in &self.outputs {
@@ -229,7 +229,7 @@ fn body_line(body: &mut Body, line: usize, text: &str) -> Result<(), ParseError>
     };
     if let Some(rest) = text.strip_prefix("buffer ") {
         let parts: Vec<&str> = rest.splitn(7, ' ').collect();
-        let [id, name, role, dtype, dims, offset, home] = parts[..] else {
+        let [id, name, role, dtype, dims, offset, tensor] = parts[..] else {
             return Err(fail("a buffer has seven words"));
         };
         if id != format!("b{}", body.buffers.len()) {
@@ -242,7 +242,7 @@ fn body_line(body: &mut Body, line: usize, text: &str) -> Result<(), ParseError>
             role: read(line, role)?,
             dtype: read(line, dtype)?,
             dims: dims.ok_or_else(|| fail("five extents are expected"))?,
-            home: read(line, home)?,
+            tensor: read(line, tensor)?,
             offset: Bytes(read(line, offset.trim_start_matches('@'))?),
         });
     } else if let Some(rest) = text.strip_prefix("output ") {
@@ -322,7 +322,7 @@ fn read<T: DeserializeOwned>(line: usize, text: &str) -> Result<T, ParseError> {
     })
 }
 
-/// The class of each of so many ranks.
+/// The class of each rank.
 fn read_runs(line: usize, text: &str, ranks: usize) -> Result<Vec<u32>, ParseError> {
     let mut classes = Vec::new();
     let fail = |reason: String| ParseError { line, reason };
@@ -343,11 +343,11 @@ fn read_runs(line: usize, text: &str, ranks: usize) -> Result<Vec<u32>, ParseErr
         }
         classes.extend(std::iter::repeat_n(class, count));
     }
-    match classes.len() == ranks {
-        true => Ok(classes),
-        false => Err(fail(format!(
-            "classes are given for {} ranks, the mesh has {ranks}",
-            classes.len()
-        ))),
+    if classes.len() == ranks {
+        return Ok(classes);
     }
+    let given = classes.len();
+    Err(fail(format!(
+        "classes are given for {given} ranks, the mesh has {ranks}"
+    )))
 }

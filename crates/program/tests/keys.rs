@@ -6,7 +6,7 @@
 //! a list of its own, and let `tune::Database` convert keys of the version before.
 
 use partita_program::{
-    Activation, Buffer, BufferId, Direction, Dtype, Kernel, KernelShape, Optimizer, Place,
+    Activation, Buffer, BufferId, Direction, Distribution, Dtype, Kernel, KernelShape, Optimizer,
     PoolKind, Role, Taps, Transform, View,
 };
 use partita_space::Bytes;
@@ -38,7 +38,7 @@ fn buffers() -> Vec<Buffer> {
         role,
         dtype,
         dims,
-        home: None,
+        tensor: None,
         offset: Bytes(0),
     };
     all.into_iter().map(buffer).collect()
@@ -315,8 +315,8 @@ fn pointwise() -> Vec<Kernel> {
             y: Y,
             rate: 0.5,
             operation: 3,
-            place: Place::replicated([2, 4, 8, 8, 16]),
-            low: [0; 5],
+            distribution: Distribution::replicated([2, 4, 8, 8, 16]),
+            halo_low: [0; 5],
             accumulate: false,
         },
         Kernel::Add { a: X, b: Y, y: Y },
@@ -377,8 +377,8 @@ fn sequences() -> Vec<Kernel> {
         Kernel::Positions {
             x: X,
             y: Y,
-            place: Place::replicated([2, 4, 8, 8, 16]),
-            low: [0; 5],
+            distribution: Distribution::replicated([2, 4, 8, 8, 16]),
+            halo_low: [0; 5],
         },
         Kernel::AttentionForward {
             q: X,

@@ -19,9 +19,9 @@ fn a_program_reads_as_it_prints() {
 }
 
 /// Split along every second dim.
-fn place() -> Place {
-    let mut place = Place::replicated([1, 2, 3, 4, 5]);
-    place.axes = [
+fn distribution() -> Distribution {
+    let mut distribution = Distribution::replicated([1, 2, 3, 4, 5]);
+    distribution.axes = [
         Some(Axis::Data),
         None,
         Some(Axis::Height),
@@ -29,7 +29,7 @@ fn place() -> Place {
         Some(Axis::Filter),
     ]
     .map(AxisList::from);
-    place
+    distribution
 }
 
 /// Kernels with every kind of constant.
@@ -84,8 +84,8 @@ fn kernels() -> Vec<Kernel> {
             y: view,
             rate: 0.5,
             operation: 7,
-            place: place(),
-            low: [0; 5],
+            distribution: distribution(),
+            halo_low: [0; 5],
             accumulate: false,
         },
         Kernel::Update {
@@ -152,7 +152,7 @@ fn the_digest_changes_with_all_but_the_title() {
         |p| p.bodies[0].buffers[0].name = "v".to_owned(),
         |p| p.bodies[0].buffers[0].role = Role::State,
         |p| p.bodies[0].buffers[0].offset = Bytes(64),
-        |p| p.bodies[0].buffers[X as usize].home = None,
+        |p| p.bodies[0].buffers[X as usize].tensor = None,
         |p| p.bodies[0].outputs[0].name = "error".to_owned(),
         |p| p.bodies[0].tasks[HALO].after.clear(),
         |p| p.bodies[0].tasks[HALO].origin.phase = Phase::Backward,

@@ -4,7 +4,7 @@ mod hand;
 
 use hand::{Bench, Random, close};
 use partita_program::random::unit_draw;
-use partita_program::{Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform};
+use partita_program::{Distribution, Dtype, Kernel, Optimizer, PoolKind, Taps, Transform};
 use partita_run::RunError;
 use partita_space::{Axis, AxisList, Mesh};
 
@@ -359,34 +359,35 @@ fn dropout_does_not_depend_on_the_split() {
     let mut random = Random::new(1);
     let shape = [4, 3, 2, 5, 3];
     let values = random.values(shape.iter().product());
-    let dropout = |mesh: Mesh, place: Place, rank: usize, bench: &mut Bench, in_place: bool| {
-        bench.mesh = mesh;
-        let owned = place.owned(&mesh, &mesh.coord(rank));
-        let whole = bench.put(Dtype::F64, shape, &values);
-        let x = partita_program::View::of(whole.buffer, &owned);
-        let y = if in_place {
-            x
-        } else {
-            let dims = owned.shape();
-            bench.put(Dtype::F64, dims, &vec![0.0; owned.volume()])
+    let dropout =
+        |mesh: Mesh, distribution: Distribution, rank: usize, bench: &mut Bench, in_place: bool| {
+            bench.mesh = mesh;
+            let owned = distribution.owned(&mesh, &mesh.coord(rank));
+            let whole = bench.put(Dtype::F64, shape, &values);
+            let x = partita_program::View::of(whole.buffer, &owned);
+            let y = if in_place {
+                x
+            } else {
+                let dims = owned.shape();
+                bench.put(Dtype::F64, dims, &vec![0.0; owned.volume()])
+            };
+            let kernel = Kernel::Dropout {
+                x,
+                y,
+                rate: 0.3,
+                operation: 5,
+                distribution,
+                halo_low: [0; 5],
+                accumulate: false,
+            };
+            bench.inputs.samples = vec![8, 3, 11, 4];
+            bench.inputs.seed = 42;
+            bench.inputs.epoch = 2;
+            bench.try_run::<f64>(&kernel, rank, &mut || true).unwrap();
+            (whole, owned, bench.get(&y))
         };
-        let kernel = Kernel::Dropout {
-            x,
-            y,
-            rate: 0.3,
-            operation: 5,
-            place,
-            low: [0; 5],
-            accumulate: false,
-        };
-        bench.inputs.samples = vec![8, 3, 11, 4];
-        bench.inputs.seed = 42;
-        bench.inputs.epoch = 2;
-        bench.try_run::<f64>(&kernel, rank, &mut || true).unwrap();
-        (whole, owned, bench.get(&y))
-    };
     let serial = &mut Bench::new();
-    let whole = Place::replicated(shape);
+    let whole = Distribution::replicated(shape);
     let (_, _, expected) = dropout(Mesh::new([1; 7]), whole, 0, serial, false);
     let index = ((3 * 3 + 2) * 2 + 1) * 15;
     let kept = unit_draw(42, 2, 4, 5, ((2 * 2 + 1) * 15) as u64) >= 0.3;
@@ -407,13 +408,13 @@ fn dropout_does_not_depend_on_the_split() {
     for rank in 0..mesh.ranks() {
         let bench = &mut Bench::new();
         let micro = None;
-        let place = Place {
+        let distribution = Distribution {
             shape,
             axes,
             micro,
-            on: None,
+            submesh: None,
         };
-        let (_, owned, got) = dropout(mesh, place, rank, bench, rank % 2 == 0);
+        let (_, owned, got) = dropout(mesh, distribution, rank, bench, rank % 2 == 0);
         let reference = serial.put(Dtype::F64, shape, &expected);
         let part = partita_program::View::of(reference.buffer, &owned);
         assert_eq!(got, serial.get(&part), "rank {rank}");

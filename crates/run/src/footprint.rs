@@ -1,6 +1,6 @@
 //! Memory of a rank by purpose.
 
-use partita_program::{Heading, Program, itemize_body};
+use partita_program::{MemoryCategory, Program, memory_breakdown};
 use partita_space::{Bytes, Rank};
 use serde::{Deserialize, Serialize};
 use std::iter::Sum;
@@ -56,18 +56,18 @@ impl Footprint {
     /// The contents of the arena only.
     fn of_arena(program: &Program, rank: Rank) -> Self {
         let coord = program.mesh.coord(rank);
-        let items = itemize_body(program.body(rank), &program.mesh, &coord);
-        let of = |heading: Heading| items[heading as usize];
+        let items = memory_breakdown(program.body(rank), &program.mesh, &coord);
+        let of = |category: MemoryCategory| items[category as usize];
         Self {
-            weights: of(Heading::Weights),
-            optimizer: of(Heading::Optimizer),
-            gradients: of(Heading::Gradients),
-            samples: of(Heading::Samples),
-            activations: of(Heading::Activations),
-            activation_gradients: of(Heading::ActivationGradients),
-            halos: of(Heading::Frames),
-            workspace: of(Heading::Scratch),
-            gaps: of(Heading::Gaps),
+            weights: of(MemoryCategory::Weights),
+            optimizer: of(MemoryCategory::Optimizer),
+            gradients: of(MemoryCategory::Gradients),
+            samples: of(MemoryCategory::Samples),
+            activations: of(MemoryCategory::Activations),
+            activation_gradients: of(MemoryCategory::ActivationGradients),
+            halos: of(MemoryCategory::Halos),
+            workspace: of(MemoryCategory::Scratch),
+            gaps: of(MemoryCategory::Gaps),
             ..Self::default()
         }
     }
@@ -75,18 +75,18 @@ impl Footprint {
     /// All items with their names.
     pub fn items(&self) -> [(&'static str, Bytes); 12] {
         [
-            (Heading::Weights.name(), self.weights),
-            (Heading::Optimizer.name(), self.optimizer),
-            (Heading::Gradients.name(), self.gradients),
-            (Heading::Samples.name(), self.samples),
-            (Heading::Activations.name(), self.activations),
+            (MemoryCategory::Weights.name(), self.weights),
+            (MemoryCategory::Optimizer.name(), self.optimizer),
+            (MemoryCategory::Gradients.name(), self.gradients),
+            (MemoryCategory::Samples.name(), self.samples),
+            (MemoryCategory::Activations.name(), self.activations),
             (
-                Heading::ActivationGradients.name(),
+                MemoryCategory::ActivationGradients.name(),
                 self.activation_gradients,
             ),
-            (Heading::Frames.name(), self.halos),
-            (Heading::Scratch.name(), self.workspace),
-            (Heading::Gaps.name(), self.gaps),
+            (MemoryCategory::Halos.name(), self.halos),
+            (MemoryCategory::Scratch.name(), self.workspace),
+            (MemoryCategory::Gaps.name(), self.gaps),
             ("communication buffers", self.communication_buffers),
             ("input buffers", self.io_buffers),
             ("records", self.records),
@@ -96,7 +96,10 @@ impl Footprint {
     /// Sum of the items in the arena.
     pub fn arena(&self) -> Bytes {
         let all = self.items();
-        all[..Heading::ALL.len()].iter().map(|item| item.1).sum()
+        all[..MemoryCategory::ALL.len()]
+            .iter()
+            .map(|item| item.1)
+            .sum()
     }
 
     /// Sum of the items outside of the arena.

@@ -515,7 +515,7 @@ mod tests {
             role: Role::Activation,
             dtype: Dtype::F32,
             dims,
-            home: None,
+            tensor: None,
             offset: Bytes(0),
         }
     }

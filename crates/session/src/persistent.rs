@@ -2,7 +2,7 @@
 
 use crate::session::{Session, persists_over_programs};
 use crate::shards::{for_shard_rows, persistent_name, put_shard};
-use partita_program::{Body, Buffer, BufferId, Dtype, Home, Program, Role, View};
+use partita_program::{Body, Buffer, BufferId, Dtype, Program, Role, TensorRegion, View};
 use partita_run::{Arena, Element, Memory, PackedTensor};
 use partita_space::{AXES, AxisSet, Coord, Mesh, Rank};
 use std::collections::BTreeMap;
@@ -45,7 +45,9 @@ impl Session<'_> {
                     name: buffer.name.clone(),
                     role: buffer.role,
                     dtype: buffer.dtype,
-                    dims: buffer.home.map_or(buffer.dims, |home| home.place.shape),
+                    dims: buffer
+                        .tensor
+                        .map_or(buffer.dims, |tensor| tensor.distribution.shape),
                     holders: Vec::new(),
                 });
                 one.holders.push((rank, id));
@@ -81,17 +83,17 @@ impl Session<'_> {
         whole.resize(elements);
         for (&(rank, id), shard) in shards {
             let (mesh, coord) = (&program.mesh, program.mesh.coord(rank));
-            let home = program.body(rank).buffer(id).home;
-            let home = home.expect("a tensor with shards has a home");
+            let region = program.body(rank).buffer(id).tensor;
+            let region = region.expect("a sharded buffer holds a region of a tensor");
             match (&mut whole, &shard) {
                 (PackedTensor::F32(whole), PackedTensor::F32(shard)) => {
-                    put_shard(whole, shard, &home, mesh, &coord);
+                    put_shard(whole, shard, &region, mesh, &coord);
                 }
                 (PackedTensor::F64(whole), PackedTensor::F64(shard)) => {
-                    put_shard(whole, shard, &home, mesh, &coord);
+                    put_shard(whole, shard, &region, mesh, &coord);
                 }
                 (PackedTensor::I16(whole), PackedTensor::I16(shard)) => {
-                    put_shard(whole, shard, &home, mesh, &coord);
+                    put_shard(whole, shard, &region, mesh, &coord);
                 }
                 (whole, shard) => {
                     let (whole, shard) = (whole.dtype(), shard.dtype());
@@ -154,12 +156,15 @@ fn not_finite<T: Copy>(values: &[T], wide: impl Fn(T) -> f64) -> (usize, Option<
 
 /// Whether the rank at `coord` is the first of those that hold the same shard.
 fn is_first(buffer: &Buffer, mesh: &Mesh, coord: Coord) -> bool {
-    let (shards, seat) = match &buffer.home {
+    let (shards, local) = match &buffer.tensor {
         None => (AxisSet::NONE, Some(coord)),
-        Some(Home { place, .. }) => (place.split_axes(), place.seat(mesh, &coord)),
+        Some(TensorRegion { distribution, .. }) => (
+            distribution.split_axes(),
+            distribution.local_coord(mesh, &coord),
+        ),
     };
     let mut same = AXES.into_iter().filter(|&axis| !shards.has(axis));
-    let is_first = seat.is_some_and(|seat| same.all(|axis| seat[axis.index()] == 0));
+    let is_first = local.is_some_and(|local| same.all(|axis| local[axis.index()] == 0));
     is_first && persistent_name(&buffer.name) == buffer.name
 }
 
@@ -174,8 +179,8 @@ pub(crate) fn set_initial(
     let memory = arena.memory(body);
     for (id, buffer) in persistent(body) {
         let view = buffer.view(id);
-        let rows = |visit: &mut dyn FnMut(usize, usize)| match &buffer.home {
-            Some(home) => for_shard_rows(home, mesh, &coord, visit),
+        let rows = |visit: &mut dyn FnMut(usize, usize)| match &buffer.tensor {
+            Some(tensor) => for_shard_rows(tensor, mesh, &coord, visit),
             None => visit(0, view.volume()),
         };
         match buffer.dtype {

@@ -1,18 +1,18 @@
 //! Shards of tensors, cut out of the whole and put together again.
 
-use partita_program::{Buffer, Home};
+use partita_program::{Buffer, TensorRegion};
 use partita_space::{Coord, Mesh, Region};
 
 /// The shard of a tensor that the rank at `coord` holds in a buffer.
 ///
-/// Shapes: `whole` has the elements of the tensor of the buffer's home, the last dim fastest; the shard
-/// those that the rank owns. A buffer without a home holds the whole.
+/// Shapes: `whole` has the elements of the buffer's tensor, the last dim fastest; the shard
+/// those that the rank owns. A buffer that holds no tensor keeps all.
 pub fn shard_of(whole: &[f64], buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> Vec<f64> {
-    let Some(home) = &buffer.home else {
+    let Some(tensor) = &buffer.tensor else {
         return whole.to_vec();
     };
     let mut shard = Vec::new();
-    for_shard_rows(home, mesh, coord, |from, length| {
+    for_shard_rows(tensor, mesh, coord, |from, length| {
         shard.extend_from_slice(&whole[from..from + length]);
     });
     shard
@@ -21,9 +21,15 @@ pub fn shard_of(whole: &[f64], buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> V
 /// Copies the shard of a rank into the whole tensor.
 ///
 /// Shapes: as for [`shard_of`].
-pub fn put_shard<T: Copy>(whole: &mut [T], shard: &[T], home: &Home, mesh: &Mesh, coord: &Coord) {
+pub fn put_shard<T: Copy>(
+    whole: &mut [T],
+    shard: &[T],
+    tensor: &TensorRegion,
+    mesh: &Mesh,
+    coord: &Coord,
+) {
     let mut rest = shard;
-    for_shard_rows(home, mesh, coord, |from, length| {
+    for_shard_rows(tensor, mesh, coord, |from, length| {
         let (row, after) = rest.split_at(length);
         whole[from..from + length].copy_from_slice(row);
         rest = after;
@@ -37,13 +43,13 @@ pub fn put_shard<T: Copy>(whole: &mut [T], shard: &[T], home: &Home, mesh: &Mesh
 
 /// Calls `visit` with the start and the length of each run of elements that a rank owns, in order.
 pub(crate) fn for_shard_rows(
-    home: &Home,
+    tensor: &TensorRegion,
     mesh: &Mesh,
     coord: &Coord,
     mut visit: impl FnMut(usize, usize),
 ) {
-    let shape = home.place.shape;
-    let Region([n, d, h, w, c]) = home.place.owned(mesh, coord);
+    let shape = tensor.distribution.shape;
+    let Region([n, d, h, w, c]) = tensor.distribution.owned(mesh, coord);
     for n in n.start..n.end {
         for d in d.start..d.end {
             for h in h.start..h.end {
@@ -66,19 +72,19 @@ pub fn persistent_name(buffer: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_program::{Dtype, Place, Role};
+    use partita_program::{Distribution, Dtype, Role};
     use partita_space::{Axis, AxisList, Bytes};
 
     #[test]
     fn all_shards_make_up_the_whole() {
         let mesh = Mesh::new([2, 1, 1, 1, 3, 1, 1]);
-        let mut place = Place::replicated([1, 2, 1, 5, 7]);
-        place.axes[3] = AxisList::of([Axis::Data]);
-        place.axes[4] = AxisList::of([Axis::Filter]);
-        let home = Home {
-            tensor: 0,
-            place,
-            low: [0; 5],
+        let mut distribution = Distribution::replicated([1, 2, 1, 5, 7]);
+        distribution.axes[3] = AxisList::of([Axis::Data]);
+        distribution.axes[4] = AxisList::of([Axis::Filter]);
+        let tensor = TensorRegion {
+            id: 0,
+            distribution,
+            halo_low: [0; 5],
             redundant: false,
         };
         let whole: Vec<f64> = (0..70).map(f64::from).collect();
@@ -89,13 +95,13 @@ mod tests {
                 name: "w".to_owned(),
                 role: Role::Parameter,
                 dtype: Dtype::F32,
-                dims: place.owned(&mesh, &coord).shape(),
-                home: Some(home),
+                dims: distribution.owned(&mesh, &coord).shape(),
+                tensor: Some(tensor),
                 offset: Bytes(0),
             };
             let shard = shard_of(&whole, &buffer, &mesh, &coord);
             assert_eq!(shard.len(), buffer.dims.iter().product::<usize>());
-            put_shard(&mut again, &shard, &home, &mesh, &coord);
+            put_shard(&mut again, &shard, &tensor, &mesh, &coord);
         }
         assert_eq!(again, whole);
     }

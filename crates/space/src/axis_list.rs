@@ -1,4 +1,4 @@
-//! Axes that split one dim, one inside the other.
+//! Ordered lists of axes that split one dim.
 
 use crate::{Axis, AxisSet, Coord, Interval, Mesh, Split};
 use serde::{Deserialize, Serialize};
@@ -8,34 +8,34 @@ use std::ops::Range;
 /// Bits for one axis: its index and 1.
 const BITS: u32 = 4;
 
-/// Axes that split one dim, one inside the other: the first splits the extent into parts, the next each
-/// of these, and so on. No axis comes twice.
+/// Nested axes that split one dim: the first splits the extent into parts, the next each of these, and so on.
+/// Axes are distinct.
 ///
 /// Text form: names joined by `+`; nothing where no axis splits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AxisList(u32);
 
 impl AxisList {
-    /// No axis: the dim is whole.
+    /// No axis: the dim is not split.
     pub const NONE: AxisList = AxisList(0);
 
-    /// These axes, the outermost first.
+    /// These axes, outermost first.
     ///
-    /// Panics on an axis that comes twice.
+    /// Panics on a repeated axis.
     pub fn of(axes: impl IntoIterator<Item = Axis>) -> Self {
         axes.into_iter().fold(Self::NONE, Self::inside)
     }
 
     /// With one more axis that splits each part.
     ///
-    /// Panics where the axis is a member already.
+    /// Panics if the axis is a member.
     #[must_use]
     pub fn inside(self, axis: Axis) -> Self {
         assert!(!self.has(axis), "{} splits `{self}` twice", axis.name());
         Self(self.0 | (axis.index() as u32 + 1) << (BITS * self.len() as u32))
     }
 
-    /// Members, the outermost first.
+    /// Members, outermost first.
     pub fn iter(self) -> impl DoubleEndedIterator<Item = Axis> {
         (0..self.len()).map(move |at| {
             let index = (self.0 >> (BITS * at as u32)) & ((1 << BITS) - 1);
@@ -63,14 +63,14 @@ impl AxisList {
         AxisSet::of(self.iter())
     }
 
-    /// What splits the parts of `outer`, if the list begins with that.
-    pub fn after(self, outer: Self) -> Option<Self> {
+    /// The list without the prefix `outer`, if it has that.
+    pub fn strip_prefix(self, outer: Self) -> Option<Self> {
         let begins =
             outer.len() <= self.len() && self.iter().zip(outer.iter()).all(|(a, b)| a == b);
         begins.then(|| Self::of(self.iter().skip(outer.len())))
     }
 
-    /// The list followed by another one of other axes.
+    /// The list followed by another one with other axes.
     #[must_use]
     pub fn then(self, inner: Self) -> Self {
         inner.iter().fold(self, Self::inside)
@@ -78,7 +78,7 @@ impl AxisList {
 
     /// The members before the first that is in `set`.
     #[must_use]
-    pub fn around(self, set: AxisSet) -> Self {
+    pub fn before(self, set: AxisSet) -> Self {
         Self::of(self.iter().take_while(|&axis| !set.has(axis)))
     }
 
@@ -125,18 +125,18 @@ impl<'de> Deserialize<'de> for AxisList {
 }
 
 impl Mesh {
-    /// Parts into which a dim is split.
+    /// Number of parts into which a dim is split.
     pub fn parts(&self, axes: AxisList) -> usize {
         axes.iter().map(|axis| self.extent(axis)).product()
     }
 
-    /// The part that belongs to a coordinate.
+    /// Index of the part at coordinates.
     pub fn part_index(&self, axes: AxisList, coord: &Coord) -> usize {
         let step = |index, axis: Axis| index * self.extent(axis) + coord[axis.index()];
         axes.iter().fold(0, step)
     }
 
-    /// Moves a coordinate along these axes to where a part belongs.
+    /// Sets the coordinates along these axes to those of a part.
     pub fn go_to_part(&self, axes: AxisList, part: usize, coord: &mut Coord) {
         let mut rest = part;
         for axis in axes.iter().rev() {
@@ -145,7 +145,7 @@ impl Mesh {
         }
     }
 
-    /// What a part holds of an extent. Each axis splits evenly what the one before it left.
+    /// The interval of a part. Each axis splits the interval of the one before it evenly.
     pub fn part(&self, axes: AxisList, extent: usize, part: usize) -> Interval {
         let mut coord = [0; 7];
         self.go_to_part(axes, part, &mut coord);
@@ -160,8 +160,8 @@ impl Mesh {
         inside
     }
 
-    /// The parts from the first to the last that hold something of `wanted`, which is clipped to the
-    /// extent; empty parts may lie between them.
+    /// The parts from the first to the last that intersect `wanted`, which is clipped to the extent; parts between
+    /// them may be empty.
     pub fn part_range(&self, axes: AxisList, extent: usize, wanted: &Interval) -> Range<usize> {
         let wanted = wanted.intersect(&Interval::all(extent));
         if wanted.is_empty() {
@@ -207,9 +207,9 @@ mod tests {
         assert!(serde_json::from_str::<AxisList>("\"data+data\"").is_err());
         let list = AxisList::of([Channel, Data, Filter]);
         let outer = AxisList::of([Channel]);
-        assert_eq!(list.after(outer), Some(AxisList::of([Data, Filter])));
-        assert_eq!(list.after(AxisList::of([Data])), None);
-        assert_eq!(outer.after(list), None);
+        assert_eq!(list.strip_prefix(outer), Some(AxisList::of([Data, Filter])));
+        assert_eq!(list.strip_prefix(AxisList::of([Data])), None);
+        assert_eq!(outer.strip_prefix(list), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Interval {
         self.end <= self.start
     }
 
-    /// The indices that lie in both.
+    /// The intersection.
     pub fn intersect(&self, other: &Self) -> Self {
         Self {
             start: self.start.max(other.start),
@@ -48,7 +48,7 @@ impl Interval {
         }
     }
 
-    /// The smallest interval that holds both; an empty side does not count.
+    /// The smallest interval that contains both; an empty one is ignored.
     pub fn hull(&self, other: &Self) -> Self {
         if self.is_empty() {
             return *other;
@@ -62,7 +62,7 @@ impl Interval {
         }
     }
 
-    /// Moved by `by` indices.
+    /// Shifted by `by` indices.
     pub fn shift(&self, by: i64) -> Self {
         Self {
             start: self.start + by,
@@ -70,7 +70,7 @@ impl Interval {
         }
     }
 
-    /// Whether every index of `other` lies inside; the empty interval lies in any.
+    /// Whether `other` is a subset.
     pub fn holds(&self, other: &Self) -> bool {
         other.is_empty() || (self.start <= other.start && other.end <= self.end)
     }
@@ -88,7 +88,7 @@ impl fmt::Display for Interval {
 /// Parts differ by at most one index; some are empty when `extent < parts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Split {
-    /// Indices to share out.
+    /// Number of indices.
     pub extent: usize,
     /// Number of parts, at least 1.
     pub parts: usize,

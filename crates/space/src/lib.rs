@@ -1,7 +1,7 @@
-//! The space in which everything happens: dims, intervals, regions, splits, windows, meshes, units; and the
-//! numbers that all rooms share: random words, medians, distances of words.
+//! Index spaces: dims, intervals, regions, splits, windows, meshes of ranks; units; and shared numerics: random
+//! numbers, medians, spelling suggestions.
 //!
-//! Does: the algebra of half-open boxes from which every movement of data is derived.
+//! Does: the algebra of half-open boxes from which all communication is derived.
 //! Knows: integers, names of dims and axes, physical units.
 //! Must not know: models, machines, programs, time, files, or any other crate of the workspace.
 //!
@@ -16,7 +16,6 @@
 //! ```
 
 mod axis_list;
-mod grid;
 mod interval;
 pub mod limits;
 mod median;
@@ -24,15 +23,16 @@ mod mesh;
 pub mod random;
 mod region;
 mod spelling;
+mod submesh;
 mod units;
 mod window;
 
 pub use axis_list::AxisList;
-pub use grid::Grid;
 pub use interval::{Interval, Split};
 pub use median::{median, upper_median};
 pub use mesh::{AXES, Axis, AxisSet, Coord, Mesh, MeshError, Offset, Rank};
 pub use region::{DIMS, Dim, Region};
 pub use spelling::{near, nearest};
+pub use submesh::Submesh;
 pub use units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds, Unit, UnitTable};
 pub use window::Window;

@@ -1,6 +1,6 @@
-//! The middle of a list.
+//! Medians.
 
-/// The middle of a list, the mean of the two of an even one; 0 of none.
+/// The median, the mean of the two middle values of an even number; 0 for no value.
 pub fn median(values: &[f64]) -> f64 {
     let sorted = sorted(values);
     match sorted.len() {
@@ -10,7 +10,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The middle of a list, the upper one of two, so that it is a value of the list; 0 of none.
+/// The upper median, which is one of the values; 0 for no value.
 pub fn upper_median(values: &[f64]) -> f64 {
     let sorted = sorted(values);
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)

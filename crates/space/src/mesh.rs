@@ -130,10 +130,10 @@ impl<'de> Deserialize<'de> for AxisSet {
     }
 }
 
-/// Where a rank stands in a mesh, per axis.
+/// Coordinates of a rank in a mesh, per axis.
 pub type Coord = [usize; 7];
 
-/// From one rank to another: the difference of their coordinates, per axis.
+/// Difference of the coordinates of two ranks, per axis.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -141,7 +141,7 @@ pub type Coord = [usize; 7];
 pub struct Offset(pub [i32; 7]);
 
 impl Offset {
-    /// The way back.
+    /// The offset in the opposite direction.
     pub fn reversed(self) -> Self {
         Self(self.0.map(|step| -step))
     }
@@ -154,7 +154,7 @@ pub struct Mesh {
     extents: [usize; 7],
 }
 
-/// Extents that are not those of a mesh.
+/// Invalid extents of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeshError {
     /// An axis without a rank.
@@ -208,11 +208,10 @@ impl<'de> Deserialize<'de> for Mesh {
 }
 
 impl Mesh {
-    /// Ranks of the largest mesh. Products of ranks with extents of tensors then fit in 128 bits, and
-    /// numbers of ranks in 32.
+    /// Largest number of ranks. Products of ranks with extents of tensors then fit in 128 bits, and ranks in 32.
     pub const RANKS_MAX: usize = 1 << 20;
 
-    /// A mesh of these extents. Extents that were typed or read go through [`Mesh::try_from`].
+    /// A mesh of these extents; for unchecked input use [`Mesh::try_from`].
     ///
     /// Panics on an axis of extent 0 and beyond [`Self::RANKS_MAX`].
     pub fn new(extents: [usize; 7]) -> Self {
@@ -263,7 +262,7 @@ impl Mesh {
         rank
     }
 
-    /// The rank that lies `offset` away, if the mesh reaches that far.
+    /// The rank at an offset, if it is in the mesh.
     pub fn neighbor(&self, rank: Rank, offset: Offset) -> Option<Rank> {
         let mut coord = self.coord(rank);
         for axis in 0..7 {
@@ -291,7 +290,7 @@ impl Mesh {
         axes.iter().map(|axis| self.extent(axis)).product()
     }
 
-    /// All ranks that differ from `rank` only along `axes`, ascending; `rank` is one of them.
+    /// All ranks that differ from `rank` only along `axes`, ascending, `rank` included.
     pub fn group(&self, rank: Rank, axes: AxisSet) -> Vec<Rank> {
         let coord = self.coord(rank);
         let mut strides = [1; 7];

@@ -1,10 +1,10 @@
-//! Random numbers that are the same on every machine.
+//! Portable pseudo-random numbers.
 //!
 //! Source: SplitMix64; Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
 //! OOPSLA 2014.
 
-/// What the state of a stream grows by.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Increment of the state.
+const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A stream of random words.
 #[derive(Clone, Debug)]
@@ -13,11 +13,11 @@ pub struct SplitMix(pub u64);
 impl SplitMix {
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GOLDEN);
+        self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
         mix(self.0)
     }
 
-    /// Uniform in `low..=high`, but for a part of 2^-64 of each.
+    /// Uniform in `low..=high`, up to a relative error of 2^-64 times the range.
     pub fn between(&mut self, low: usize, high: usize) -> usize {
         low + (self.bits() % (high - low + 1) as u64) as usize
     }
@@ -31,14 +31,13 @@ impl SplitMix {
 /// The first word of the stream of a seed: a bijection of 64-bit words.
 #[inline]
 pub fn split_mix(seed: u64) -> u64 {
-    mix(seed.wrapping_add(GOLDEN))
+    mix(seed.wrapping_add(GOLDEN_GAMMA))
 }
 
-/// Takes a word into a key. Two rounds of the output function, so that neighboring words of neighboring
-/// keys do not meet.
+/// Mixes a word into a key. Two rounds of the output function avoid collisions of adjacent words and keys.
 #[inline]
 pub fn absorb(key: u64, word: u64) -> u64 {
-    mix(key.wrapping_add(GOLDEN) ^ split_mix(word))
+    mix(key.wrapping_add(GOLDEN_GAMMA) ^ split_mix(word))
 }
 
 /// The upper 53 bits of a word as a number in `[0, 1)`.

@@ -7,8 +7,8 @@ use std::ops::{Index, IndexMut};
 
 /// A dim of an activation, in memory order (channels last).
 ///
-/// Every activation has all five; a 2D image has depth 1, a sequence lies on W, and a feature
-/// vector has extent 1 in D, H and W.
+/// Every activation has all five: a 2D image has depth 1, a sequence is along W, and a feature vector has
+/// extent 1 in D, H and W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Dim {
     /// Samples.
@@ -63,7 +63,7 @@ impl Region {
         self.0.map(|interval| interval.len())
     }
 
-    /// The elements that lie in both.
+    /// The intersection.
     pub fn intersect(&self, other: &Self) -> Self {
         let mut both = *self;
         for (mine, theirs) in both.0.iter_mut().zip(&other.0) {
@@ -72,7 +72,7 @@ impl Region {
         both
     }
 
-    /// The smallest box that holds both; an empty side does not count.
+    /// The smallest box that contains both; an empty one is ignored.
     pub fn hull(&self, other: &Self) -> Self {
         if self.is_empty() {
             return *other;
@@ -87,7 +87,7 @@ impl Region {
         both
     }
 
-    /// Both together, if they are a box: alike in all dims but one, where they touch or overlap.
+    /// The union, if it is a box: equal in all dims but one, where they are adjacent or overlap.
     pub fn joined(&self, other: &Self) -> Option<Self> {
         let mut apart = (0..5).filter(|&dim| self.0[dim] != other.0[dim]);
         let is_box = match (apart.next(), apart.next()) {
@@ -101,7 +101,7 @@ impl Region {
         is_box.then(|| self.hull(other))
     }
 
-    /// Whether every element of `other` lies inside.
+    /// Whether `other` is a subset.
     pub fn holds(&self, other: &Self) -> bool {
         other.is_empty()
             || self
@@ -111,7 +111,7 @@ impl Region {
                 .all(|(mine, theirs)| mine.holds(theirs))
     }
 
-    /// Moved by `by` per dim.
+    /// Shifted by `by` per dim.
     pub fn shift(&self, by: [i64; 5]) -> Self {
         let mut moved = *self;
         for (interval, by) in moved.0.iter_mut().zip(by) {
@@ -120,7 +120,7 @@ impl Region {
         moved
     }
 
-    /// The part outside `hole`, as at most ten disjoint boxes: below and above it, dim by dim.
+    /// The difference, as at most ten disjoint boxes: below and above `hole`, dim by dim.
     pub fn minus(&self, hole: &Self) -> Vec<Region> {
         let hole = self.intersect(hole);
         if self.is_empty() {

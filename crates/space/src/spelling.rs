@@ -1,6 +1,6 @@
-//! The nearest valid choice, for errors.
+//! Spelling suggestions for errors.
 
-/// The candidate with the fewest typing errors from `asked`, the first of equals; none of none.
+/// The candidate with the smallest edit distance to `asked`, the first of equals.
 ///
 /// Counts insertions, deletions, replacements and swaps of neighbors; case costs nothing.
 /// Source: Damerau, Communications of the ACM 7(3), 1964.
@@ -10,7 +10,7 @@ pub fn nearest<'a>(asked: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .min_by_key(|candidate| edits(asked, candidate))
 }
 
-/// The same, but none if more than half of its letters differ: such advice misleads.
+/// As [`nearest`], but none if more than half of its letters differ.
 pub fn near<'a>(asked: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let is_near = |found: &&str| 2 * edits(asked, found) <= found.chars().count();
     nearest(asked, candidates).filter(is_near)

@@ -3,7 +3,7 @@
 use crate::Interval;
 use serde::{Deserialize, Serialize};
 
-/// How a sliding window lies along one dim.
+/// A sliding window along one dim.
 ///
 /// Output `o` reads inputs `o * stride - pad_low + k * dilation` for `k` in `0..kernel`.
 /// `kernel`, `stride` and `dilation` are at least 1.
@@ -46,7 +46,7 @@ impl Window {
         }
     }
 
-    /// Inputs that a block of outputs reads, padding included (so it may reach outside the extent).
+    /// Inputs that a block of outputs reads, padding included, so it may exceed the extent.
     pub fn inputs_of(&self, outputs: &Interval) -> Interval {
         if outputs.is_empty() {
             return Interval::new(0, 0);

@@ -188,7 +188,7 @@ fn buffer(name: String, role: Role, dtype: Dtype, dims: [usize; 5], offset: Byte
         role,
         dtype,
         dims,
-        home: None,
+        tensor: None,
         offset,
     }
 }

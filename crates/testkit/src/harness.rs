@@ -324,8 +324,8 @@ fn put(whole: &mut [f64], values: &[f64], program: &Program, rank: Rank, name: &
         "{}: replicas of {name} drifted apart on rank {rank}",
         program.title
     );
-    match &buffer.home {
-        Some(home) => put_shard(whole, values, home, mesh, &coord),
+    match &buffer.tensor {
+        Some(tensor) => put_shard(whole, values, tensor, mesh, &coord),
         None => whole.copy_from_slice(values),
     }
 }
@@ -376,7 +376,7 @@ fn fill_with_nan(runner: &mut RankRunner<'_>) {
         role: Role::Workspace,
         dtype: Dtype::F64,
         dims: [1, 1, 1, 1, elements],
-        home: None,
+        tensor: None,
         offset: partita_space::Bytes(0),
     };
     let view = buffer.view(partita_program::BufferId(0));

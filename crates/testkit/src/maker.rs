@@ -4,7 +4,7 @@ mod fused;
 mod sequence;
 
 use crate::{Bench, Draws};
-use partita_program::{Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform, View};
+use partita_program::{Distribution, Dtype, Kernel, Optimizer, PoolKind, Taps, Transform, View};
 use partita_run::Inputs;
 use partita_space::{Axis, AxisList, Mesh, Rank};
 use std::collections::HashSet;
@@ -328,21 +328,21 @@ impl Maker {
 
     fn dropouts(&mut self, mesh: &Mesh, rank: Rank, accumulate: bool) -> Vec<Kernel> {
         let coord = mesh.coord(rank);
-        let place = Place {
+        let distribution = Distribution {
             shape: [4, 3, 5, 7, 3],
             axes: [Some(Axis::Data), None, Some(Axis::Height), None, None].map(AxisList::from),
             micro: None,
-            on: None,
+            submesh: None,
         };
-        let extent = place.owned(mesh, &coord).shape();
+        let extent = distribution.owned(mesh, &coord).shape();
         let [x, y] = [0; 2].map(|_| self.view(extent));
         let both = [(x, y), (x, x)].map(|(x, y)| Kernel::Dropout {
             x,
             y,
             rate: 0.4,
             operation: 7,
-            place,
-            low: [0; 5],
+            distribution,
+            halo_low: [0; 5],
             accumulate,
         });
         both.into()

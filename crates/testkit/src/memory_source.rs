@@ -89,7 +89,7 @@ impl MemorySource {
 
     /// The ids of the samples, if all are there and have the shape that the program expects.
     fn check(&self, ids: &[usize], load: &Load) -> Result<(), RunError> {
-        let [_, d, h, w, c] = load.place.shape;
+        let [_, d, h, w, c] = load.distribution.shape;
         for &id in ids {
             let Some(values) = self.samples.values.get(id) else {
                 let count = self.samples.values.len();
@@ -118,7 +118,9 @@ impl MemorySource {
 
     fn deliver(&self, pending: &Pending, memory: &Memory<'_>) -> u64 {
         let load = &pending.load;
-        let owned = load.place.owned(&self.mesh, &self.mesh.coord(self.rank));
+        let owned = load
+            .distribution
+            .owned(&self.mesh, &self.mesh.coord(self.rank));
         let value = |[n, d, h, w, c]: [usize; 5]| {
             pending.ids.as_ref().map_or(0.0, |ids| {
                 let at = global(&owned, [n, d, h, w, c]);
@@ -145,7 +147,7 @@ impl MemorySource {
 
     /// The value at a global (D, H, W, C).
     fn value(&self, load: &Load, id: usize, [d, h, w, c]: [usize; 4]) -> f64 {
-        let [_, depth, height, width, channels] = load.place.shape;
+        let [_, depth, height, width, channels] = load.distribution.shape;
         match load.item {
             Item::Sample => self.samples.values[id].get(((c * depth + d) * height + h) * width + w),
             Item::Target => self.samples.targets[id][((d * height + h) * width + w) * channels + c],
@@ -189,9 +191,9 @@ impl Source for MemorySource {
             When::Now => Some(&inputs.samples),
             When::Next => Some(&inputs.next_samples).filter(|next| !next.is_empty()),
         };
-        let batch = load.place.shape[0];
+        let batch = load.distribution.shape[0];
         let coord = self.mesh.coord(self.rank);
-        let mine = load.place.owned(&self.mesh, &coord).0[0];
+        let mine = load.distribution.owned(&self.mesh, &coord).0[0];
         let ids = listed.map(|listed| {
             let count = listed.len();
             assert!(

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use partita_program::{
-    Access, Body, BufferId, Collective, CollectiveKind, Exchange, Home, Kernel, Program,
-    ProgramKind, Role, TaskId, View, Work,
+    Access, Body, BufferId, Collective, CollectiveKind, Exchange, Kernel, Program, ProgramKind,
+    Role, TaskId, TensorRegion, View, Work,
 };
 use partita_space::{AXES, AxisSet, Offset};
 use partita_testkit::{
@@ -174,9 +174,9 @@ fn keep_own(program: &mut Program, site: TaskSite) -> bool {
     let rank = program.representatives()[site.0];
     let Collective { group, kind, .. } = collective(program, site).clone();
     let members = program.mesh.group(rank, group);
-    let place = members.iter().position(|&member| member == rank).unwrap();
+    let distribution = members.iter().position(|&member| member == rank).unwrap();
     let (source, target) = match kind {
-        CollectiveKind::ReduceScatter { sources, target } => (sources[place], target),
+        CollectiveKind::ReduceScatter { sources, target } => (sources[distribution], target),
         CollectiveKind::AllReduce { view } => (view, view),
         CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll { .. } => return false,
     };
@@ -343,11 +343,12 @@ fn twin(body: &Body, of: BufferId, draws: &mut Draws) -> Option<BufferId> {
         id != of.0 as usize
             && (other.role, other.dtype, other.dims) == (buffer.role, buffer.dtype, buffer.dims)
     };
-    let home = buffer.home?;
+    let tensor = buffer.tensor?;
     let same = |&id: &usize| {
-        let other = body.buffers[id].home;
-        let is_apart =
-            |other: Home| other.tensor == home.tensor && other.place.micro != home.place.micro;
+        let other = body.buffers[id].tensor;
+        let is_apart = |other: TensorRegion| {
+            other.id == tensor.id && other.distribution.micro != tensor.distribution.micro
+        };
         other.is_some_and(is_apart)
     };
     let all: Vec<usize> = (0..body.buffers.len()).filter(like).filter(same).collect();

@@ -5,7 +5,7 @@ mod hand;
 use hand::bodies::{add_buffer, add_task, all_reduce, compute, exchange};
 use hand::rank::{IntoElement, addend, data_mesh, get, no_samples, part, runner, set, whole};
 use partita_program::{
-    Body, BufferId, Collective, CollectiveKind, Dtype, Exchange, Item, Kernel, Load, Place,
+    Body, BufferId, Collective, CollectiveKind, Distribution, Dtype, Exchange, Item, Kernel, Load,
     Receive, Send, Staging, TaskId, View, When, Work,
 };
 use partita_run::{Arena, Clock, Element, Inputs, RunError, StepReport, SystemClock, Transport};
@@ -180,7 +180,7 @@ fn an_allgather_with_parts_of_unequal_size() {
         let work = Work::Collective(Collective {
             sequence: 9,
             group: AxisSet::of([Axis::Data]),
-            on: None,
+            submesh: None,
             kind: CollectiveKind::AllGather {
                 source: part(&mine, 3, 0, sizes[rank]),
                 targets: targets.to_vec(),
@@ -588,12 +588,18 @@ fn numbered_samples() -> Arc<Samples> {
 }
 
 /// Adds a load of an item into the whole of a buffer. The view of it.
-fn add_load(body: &mut Body, id: BufferId, item: Item, when: When, place: Place) -> View {
+fn add_load(
+    body: &mut Body,
+    id: BufferId,
+    item: Item,
+    when: When,
+    distribution: Distribution,
+) -> View {
     let target = body.buffer(id).view(id);
     let work = Work::Load(Load {
         item,
         when,
-        place,
+        distribution,
         target,
     });
     add_task(body, "input", &[], work);
@@ -605,11 +611,11 @@ fn each_rank_loads_its_part() {
     let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
     let mut axes = [None; 5];
     (axes[0], axes[2]) = (Some(Axis::Data), Some(Axis::Height));
-    let place = Place {
+    let distribution = Distribution {
         shape: [2, 1, 3, 2, 2],
         axes: axes.map(AxisList::from),
         micro: None,
-        on: None,
+        submesh: None,
     };
     let samples = numbered_samples();
     let inputs = Inputs {
@@ -618,15 +624,15 @@ fn each_rank_loads_its_part() {
     };
     let cancel = AtomicBool::new(false);
     launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
-        let owned = place.owned(&mesh, &mesh.coord(rank));
+        let owned = distribution.owned(&mesh, &mesh.coord(rank));
         let [n, d, h, w, c] = owned.shape();
         let mut body = Body::default();
         let stored = add_buffer(&mut body, Dtype::I16, [n, c, d, h, w]);
         let targets = add_buffer(&mut body, Dtype::F32, owned.shape());
         let next = add_buffer(&mut body, Dtype::I16, [n, c, d, h, w]);
-        let stored = add_load(&mut body, stored, Item::Sample, When::Now, place);
-        let targets = add_load(&mut body, targets, Item::Target, When::Now, place);
-        let next = add_load(&mut body, next, Item::Sample, When::Next, place);
+        let stored = add_load(&mut body, stored, Item::Sample, When::Now, distribution);
+        let targets = add_load(&mut body, targets, Item::Target, When::Now, distribution);
+        let next = add_load(&mut body, next, Item::Sample, When::Next, distribution);
         let samples = Arc::clone(&samples);
         let mut runner = runner(mesh, rank, &body, transport, samples, &cancel);
         set(&mut runner, &body, &next, &vec![7i16; next.volume()]);
@@ -663,8 +669,8 @@ fn samples_of_another_shape_are_refused() {
     let mesh = data_mesh(1);
     let mut body = Body::default();
     let id = add_buffer(&mut body, Dtype::F32, [1, 1, 1, 1, 2]);
-    let place = Place::replicated([1, 1, 1, 2, 1]);
-    add_load(&mut body, id, Item::Sample, When::Now, place);
+    let distribution = Distribution::replicated([1, 1, 1, 2, 1]);
+    add_load(&mut body, id, Item::Sample, When::Now, distribution);
     let samples = Arc::new(Samples {
         shape: [1, 1, 1, 3],
         values: vec![Stored::F32(vec![0.0; 3])],

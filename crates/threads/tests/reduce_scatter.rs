@@ -34,7 +34,7 @@ fn collective(sequence: u32, kind: CollectiveKind) -> Work {
     Work::Collective(Collective {
         sequence,
         group: group(),
-        on: None,
+        submesh: None,
         kind,
     })
 }
@@ -275,7 +275,7 @@ fn groups_that_overlap_and_kinds_that_share_a_step() {
         let work = Work::Collective(Collective {
             sequence: sequence as u32,
             group,
-            on: None,
+            submesh: None,
             kind,
         });
         add_task(&mut body, "together", &[], work);

@@ -149,7 +149,7 @@ pub(crate) mod tests {
             role: Role::Activation,
             dtype: Dtype::F32,
             dims: [1, 1, 1, 1, 1 << 14],
-            home: None,
+            tensor: None,
             offset: Bytes((index % 5) << 16),
         };
         let buffers: Vec<Buffer> = (0..6).map(buffer).collect();

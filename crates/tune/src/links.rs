@@ -300,7 +300,7 @@ fn barrier_body() -> Body {
         Work::Collective(Collective {
             sequence: 2,
             group: AxisSet::of(partita_space::AXES),
-            on: None,
+            submesh: None,
             kind,
         }),
     )
@@ -462,7 +462,7 @@ fn collective(kind: CollectiveKind) -> Work {
     Work::Collective(Collective {
         sequence: 1,
         group: AxisSet::of([Axis::Depth]),
-        on: None,
+        submesh: None,
         kind,
     })
 }
@@ -484,7 +484,7 @@ fn body_of(buffers: &[[usize; 2]], work: Work) -> Body {
             role: Role::Activation,
             dtype: Dtype::F32,
             dims: [1, 1, 1, rows, length],
-            home: None,
+            tensor: None,
             offset: Bytes(end),
         };
         end = (end + buffer.bytes().0).next_multiple_of(64);

@@ -132,7 +132,7 @@ mod tests {
             role,
             dtype: Dtype::F32,
             dims: [1, 1, 1, 2, 8],
-            home: None,
+            tensor: None,
             offset: Bytes(0),
         }
     }

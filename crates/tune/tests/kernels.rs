@@ -63,7 +63,7 @@ fn program(algorithms: &[&str]) -> Program {
         role: Role::Activation,
         dtype: Dtype::F32,
         dims: [1, 1, 1, 16, 16],
-        home: None,
+        tensor: None,
         offset: Bytes(1024 * index as u64),
     };
     let buffers: Vec<Buffer> = (0..4).map(buffer).collect();

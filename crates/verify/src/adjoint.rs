@@ -1,13 +1,12 @@
-//! No contribution to a data gradient is left out.
+//! Completeness of data gradients.
 
 use crate::{Case, Fault};
 use partita_program::descriptor::{Cost, Pass, Window};
-use partita_program::{Body, Home, Kernel, View, Work};
+use partita_program::{Body, Kernel, TensorRegion, View, Work};
 use partita_space::{Coord, Interval, Rank, Region};
 
-/// A data gradient that reads zeros where other ranks own outputs leaves out their contribution; then
-/// each of these ranks must compute it: its own data gradient of the layer reaches as far as its
-/// outputs do.
+/// A data gradient that reads zeros in a halo omits the contributions of the owners; then each owner must
+/// compute them: its own data gradient of the layer must cover all inputs of its outputs.
 ///
 /// `zeros` are regions of the buffer of `dy`, in its indices.
 pub(crate) fn check(
@@ -24,16 +23,16 @@ pub(crate) fn check(
     let Some(DataGradient { dy, .. }) = data_gradient(kernel) else {
         return;
     };
-    let Some(home) = case.home(class, dy) else {
+    let Some(tensor) = case.tensor(class, dy) else {
         return;
     };
     let layer = &body.tasks[task].origin.layer;
     for zero in zeros {
-        for owner in owners(case, home, &case.coords[class], zero) {
+        for owner in owners(case, tensor, &case.coords[class], zero) {
             if !reaches_all(case, owner, layer) {
                 faults.push(Fault::ContributionMissing {
                     site: case.site(class, task),
-                    spot: case.spot_at(class, dy.buffer.0 as usize, *zero),
+                    spot: case.buffer_region_at(class, dy.buffer.0 as usize, *zero),
                     owner,
                 });
             }
@@ -65,23 +64,23 @@ fn data_gradient(kernel: &Kernel) -> Option<DataGradient<'_>> {
     })
 }
 
-/// Ranks that own part of a region of a buffer and hold it for the same other axes as this rank.
-fn owners(case: &Case<'_>, home: &Home, coord: &Coord, region: &Region) -> Vec<Rank> {
+/// Ranks that own a part of a region of a buffer, at the coordinates of this rank along other axes.
+fn owners(case: &Case<'_>, tensor: &TensorRegion, coord: &Coord, region: &Region) -> Vec<Rank> {
     let world = &case.program.mesh;
-    let (place, mesh) = (&home.place, &home.place.mesh(world));
-    let Some(seat) = place.seat(world, coord) else {
+    let (distribution, mesh) = (&tensor.distribution, &tensor.distribution.mesh(world));
+    let Some(there) = distribution.local_coord(world, coord) else {
         return Vec::new();
     };
-    let owned = place.owned_at(mesh, &seat);
-    let mut coords = vec![seat];
+    let owned = distribution.owned_at(mesh, &there);
+    let mut coords = vec![there];
     for dim in 0..5 {
-        let axes = place.axes[dim];
-        let global = region.0[dim].shift(owned.0[dim].start - home.low[dim] as i64);
+        let axes = distribution.axes[dim];
+        let global = region.0[dim].shift(owned.0[dim].start - tensor.halo_low[dim] as i64);
         let has_some = |&part: &usize| {
-            let owned = place.part(mesh, dim, part);
+            let owned = distribution.part(mesh, dim, part);
             !owned.intersect(&global).is_empty()
         };
-        let range = place.part_range(mesh, dim, &global);
+        let range = distribution.part_range(mesh, dim, &global);
         let parts: Vec<usize> = range.filter(has_some).collect();
         coords = coords
             .into_iter()
@@ -94,11 +93,13 @@ fn owners(case: &Case<'_>, home: &Home, coord: &Coord, region: &Region) -> Vec<R
             })
             .collect();
     }
-    let seats = coords.iter();
-    seats.map(|seat| place.rank(world, seat)).collect()
+    let coords = coords.iter();
+    coords
+        .map(|there| distribution.rank(world, there))
+        .collect()
 }
 
-/// Whether a rank's data gradient of a layer covers every input that the rank's own outputs touch.
+/// Whether a rank's data gradient of a layer covers every input of the rank's outputs.
 fn reaches_all(case: &Case<'_>, rank: Rank, layer: &str) -> bool {
     let class = case.class_of(rank);
     let body: &Body = &case.program.bodies[class];
@@ -111,13 +112,14 @@ fn reaches_all(case: &Case<'_>, rank: Rank, layer: &str) -> bool {
         return false;
     };
     let Window { taps, shift, .. } = window;
-    let (Some(dy_home), Some(dx_home)) = (case.home(class, dy), case.home(class, dx)) else {
+    let (Some(dy_tensor), Some(dx_tensor)) = (case.tensor(class, dy), case.tensor(class, dx))
+    else {
         return false;
     };
     let coord = &case.coords[class];
-    let outputs = dy_home.place.owned(&case.program.mesh, coord);
-    let inputs = dx_home.region(dx, &case.program.mesh, coord);
-    let read = dy_home.region(dy, &case.program.mesh, coord);
+    let outputs = dy_tensor.distribution.owned(&case.program.mesh, coord);
+    let inputs = dx_tensor.region(dx, &case.program.mesh, coord);
+    let read = dy_tensor.region(dy, &case.program.mesh, coord);
     (0..3).all(|dim| {
         let own = outputs.0[dim + 1];
         if outputs.is_empty() {
@@ -130,7 +132,7 @@ fn reaches_all(case: &Case<'_>, rank: Rank, layer: &str) -> bool {
         };
         let span = ((taps.kernel[dim] - 1) * taps.dilation[dim]) as i64;
         let reach = Interval::new(at(own.start), at(own.end - 1) + span + 1);
-        let exists = Interval::all(dx_home.place.shape[dim + 1]);
+        let exists = Interval::all(dx_tensor.distribution.shape[dim + 1]);
         inputs.0[dim + 1].holds(&reach.intersect(&exists))
     })
 }

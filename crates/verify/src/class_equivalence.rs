@@ -1,16 +1,16 @@
-//! The ranks of a class are equivalent.
+//! Equivalence of the ranks of a class.
 
 use crate::collectives::collectives_of;
 use crate::matching::{Exchanges, messages};
 use crate::{Case, Fault};
-use partita_program::{CollectiveKind, Group, Place, View, Work};
-use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Grid, Interval, Mesh, Offset, Rank};
+use partita_program::{CollectiveKind, Distribution, Group, View, Work};
+use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank, Submesh};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Every rank of a class stands to its peers as the representative does: classes of neighbors and of
-/// group members, extents of what it owns, and distances between its own regions and its peers'.
+/// Checks that every rank of a class has the relations to its peers that the representative has: classes of
+/// neighbors and group members, extents of owned regions, and distances between its regions and its peers'.
 ///
-/// With this, what is found true of a representative's messages is true of every rank's.
+/// Then all that is proved of a representative's messages holds for every rank.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let exchanges = Exchanges::of(case);
     let uses: Vec<Uses> = case
@@ -41,12 +41,12 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     }
 }
 
-/// A run of indices that a rank owns along one dim.
+/// The interval that a rank owns along one dim.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
     extent: usize,
     axes: AxisList,
-    on: Option<Grid>,
+    submesh: Option<Submesh>,
 }
 
 /// Distance from the start of one part to the start of another, which may be at a peer.
@@ -54,24 +54,24 @@ struct Part {
 struct Distance {
     mine: Part,
     theirs: Part,
-    /// Along the axes of `theirs`, or all of them where that lies on a mesh of its own.
+    /// Along the axes of `theirs`, or all of them where it is on a submesh.
     step: Offset,
 }
 
 impl Part {
-    fn along(place: &Place, dim: usize) -> Self {
+    fn along(distribution: &Distribution, dim: usize) -> Self {
         Self {
-            extent: place.shared(dim).len(),
-            axes: place.axes[dim],
-            on: place.on,
+            extent: distribution.split_range(dim).len(),
+            axes: distribution.axes[dim],
+            submesh: distribution.submesh,
         }
     }
 
     fn at(&self, mesh: &Mesh, coord: &Coord, step: Offset) -> Option<Interval> {
-        if let Some(grid) = self.on {
-            let seat = grid.coord(mesh.neighbor(mesh.rank(*coord), step)?)?;
-            let mesh = grid.mesh();
-            let part = mesh.part_index(self.axes, &seat);
+        if let Some(submesh) = self.submesh {
+            let there = submesh.coord(mesh.neighbor(mesh.rank(*coord), step)?)?;
+            let mesh = submesh.mesh();
+            let part = mesh.part_index(self.axes, &there);
             return Some(mesh.part(self.axes, self.extent, part));
         }
         let mut there = *coord;
@@ -96,7 +96,7 @@ impl Distance {
     }
 }
 
-/// On what a body depends of the place its rank has in the mesh.
+/// The relations to peers on which a body depends.
 #[derive(Default)]
 struct Uses {
     offsets: BTreeSet<Offset>,
@@ -109,14 +109,14 @@ impl Uses {
     fn of(case: &Case<'_>, class: usize, exchanges: &Exchanges) -> Self {
         let mut uses = Self::default();
         let body = &case.program.bodies[class];
-        let homes = body
+        let tensors = body
             .buffers
             .iter()
-            .filter_map(|buffer| buffer.home.as_ref());
-        homes.for_each(|home| uses.place(&home.place));
+            .filter_map(|buffer| buffer.tensor.as_ref());
+        tensors.for_each(|tensor| uses.distribution(&tensor.distribution));
         for task in &body.tasks {
             match &task.work {
-                Work::Load(load) => uses.place(&load.place),
+                Work::Load(load) => uses.distribution(&load.distribution),
                 Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => {}
             }
         }
@@ -125,8 +125,8 @@ impl Uses {
         uses
     }
 
-    fn place(&mut self, place: &Place) {
-        let parts = (0..5).map(|dim| Part::along(place, dim));
+    fn distribution(&mut self, distribution: &Distribution) {
+        let parts = (0..5).map(|dim| Part::along(distribution, dim));
         self.parts
             .extend(parts.filter(|part| !part.axes.is_empty()));
     }
@@ -139,24 +139,34 @@ impl Uses {
                 continue;
             };
             if let (Some(mine), Some(theirs)) =
-                (case.home(class, &message.view), case.home(peer, &view))
+                (case.tensor(class, &message.view), case.tensor(peer, &view))
             {
-                self.distance(&mine.place, &theirs.place, AxisSet::NONE, offset);
+                self.distance(
+                    &mine.distribution,
+                    &theirs.distribution,
+                    AxisSet::NONE,
+                    offset,
+                );
             }
         }
     }
 
-    /// `offset` tells how far away the other one is; along the axes of `each` it is every rank in its
-    /// turn, whoever asks.
-    fn distance(&mut self, mine: &Place, theirs: &Place, each: AxisSet, offset: Offset) {
+    /// `offset` leads to the peer; along the axes of `each` the peers are all ranks.
+    fn distance(
+        &mut self,
+        mine: &Distribution,
+        theirs: &Distribution,
+        each: AxisSet,
+        offset: Offset,
+    ) {
         for dim in 0..5 {
             let (mine, mut theirs) = (Part::along(mine, dim), Part::along(theirs, dim));
-            theirs.axes = theirs.axes.around(each);
+            theirs.axes = theirs.axes.before(each);
             let mut step = Offset::default();
             for axis in theirs.axes.iter().map(Axis::index) {
                 step.0[axis] = offset.0[axis];
             }
-            if theirs.on.is_some() {
+            if theirs.submesh.is_some() {
                 step = offset;
             }
             if !(mine.axes.is_empty() && theirs.axes.is_empty()) {
@@ -179,19 +189,19 @@ impl Uses {
                 }
             };
             let held: Vec<View> = mine.iter().copied().filter(|v| !v.is_empty()).collect();
-            for mut mine in places(case, class, &held) {
+            for mut mine in distributions(case, class, &held) {
                 match kind {
                     CollectiveKind::AllReduce { .. }
                     | CollectiveKind::AllGather { .. }
                     | CollectiveKind::ReduceScatter { .. } => {}
-                    // What is sent depends on the sender's place in the group, too; this is seen to
-                    // for every member of the class, and only what lies around it is left.
+                    // What is sent also depends on the sender's position in the group, which is checked for
+                    // every member of the class; only the outer axes are left.
                     CollectiveKind::AllToAll { .. } => mine
                         .axes
                         .iter_mut()
-                        .for_each(|axes| *axes = axes.around(group)),
+                        .for_each(|axes| *axes = axes.before(group)),
                 }
-                for theirs in places(case, class, theirs) {
+                for theirs in distributions(case, class, theirs) {
                     self.distance(&mine, &theirs, group, Offset::default());
                 }
             }
@@ -199,15 +209,15 @@ impl Uses {
     }
 }
 
-/// Places of the buffers of these views that have a home.
-fn places(case: &Case<'_>, class: usize, views: &[View]) -> Vec<Place> {
+/// Distributions of the tensors in the buffers of these views.
+fn distributions(case: &Case<'_>, class: usize, views: &[View]) -> Vec<Distribution> {
     let body = &case.program.bodies[class];
     let buffers: BTreeSet<_> = views.iter().map(|view| view.buffer).collect();
-    let homes = buffers.into_iter().filter_map(|id| body.buffer(id).home);
-    homes.map(|home| home.place).collect()
+    let tensors = buffers.into_iter().filter_map(|id| body.buffer(id).tensor);
+    tensors.map(|tensor| tensor.distribution).collect()
 }
 
-/// A number per rank, equal where the members of its group have the same classes in the same order.
+/// A number for each rank, equal where the members of its group have the same classes in the same order.
 fn group_numbers(case: &Case<'_>, group: Group) -> Vec<u32> {
     let program = case.program;
     let mut first_of: Vec<Rank> = Vec::with_capacity(program.mesh.ranks());
@@ -233,7 +243,7 @@ struct Class<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
     uses: &'a Uses,
-    /// All of the class.
+    /// All ranks of the class.
     ranks: &'a [Rank],
     coords: &'a [Coord],
     numbers: &'a HashMap<Group, Vec<u32>>,
@@ -255,10 +265,10 @@ impl Class<'_, '_> {
             let what = || format!("classes of the group along {}", group.axes);
             self.compare(ranks, number, what, faults);
         }
-        // Parts depend on few coordinates: one rank stands for all that have them.
+        // Parts depend on few coordinates: one rank suffices for all with the same ones.
         let mut known = HashMap::new();
         let mut distinct = |parts: [Part; 2]| -> Vec<Rank> {
-            let known = known.entry(parts.map(|part| (part.axes, part.on)));
+            let known = known.entry(parts.map(|part| (part.axes, part.submesh)));
             let ranks = known.or_insert_with(|| self.distinct(ranks, parts));
             ranks.clone()
         };
@@ -283,10 +293,10 @@ impl Class<'_, '_> {
         }
     }
 
-    /// The first rank for each choice of coordinates along the axes of these parts; all ranks where one
-    /// lies on a mesh of its own.
+    /// The first rank for each choice of coordinates along the axes of these parts; all ranks where one is on a
+    /// submesh.
     fn distinct(&self, ranks: &[Rank], parts: [Part; 2]) -> Vec<Rank> {
-        if parts.iter().any(|part| part.on.is_some()) {
+        if parts.iter().any(|part| part.submesh.is_some()) {
             return ranks.to_vec();
         }
         let mut seen = HashSet::new();

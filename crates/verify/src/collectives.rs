@@ -1,7 +1,7 @@
-//! The members of a collective agree on it.
+//! Agreement of the members of collectives.
 
 use crate::{Case, Fault, matching::region_difference};
-use partita_program::{Collective, CollectiveKind, Dtype, Group as Kind, View, Work};
+use partita_program::{Collective, CollectiveKind, Dtype, Group, View, Work};
 use partita_space::{Rank, Region};
 use std::collections::HashMap;
 
@@ -30,20 +30,20 @@ pub(crate) fn collectives_of<'p>(
     })
 }
 
-/// The group of a representative.
-pub(crate) struct Group {
+/// The members of a group.
+pub(crate) struct Members {
     /// All members, ascending.
     pub members: Vec<Rank>,
     /// The first member of each class among them.
     pub firsts: Vec<Rank>,
 }
 
-/// Groups of the representatives by their first member, each made once.
+/// Members of groups, cached by first member.
 #[derive(Default)]
-pub(crate) struct Groups(HashMap<(Rank, Kind), Group>);
+pub(crate) struct GroupMembers(HashMap<(Rank, Group), Members>);
 
-impl Groups {
-    pub fn of(&mut self, case: &Case<'_>, class: usize, kind: Kind) -> &Group {
+impl GroupMembers {
+    pub fn of(&mut self, case: &Case<'_>, class: usize, kind: Group) -> &Members {
         let mesh = &case.program.mesh;
         let first = kind.first(mesh, case.representatives[class]);
         self.0.entry((first, kind)).or_insert_with(|| {
@@ -54,7 +54,7 @@ impl Groups {
                 .copied()
                 .filter(|&rank| !std::mem::replace(&mut seen[case.class_of(rank)], true))
                 .collect();
-            Group { members, firsts }
+            Members { members, firsts }
         })
     }
 }
@@ -62,8 +62,8 @@ impl Groups {
 /// Sequences ascend, and all members of a group take part in the same collective.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let tasks = collectives(case);
-    let mut groups = Groups::default();
-    let mut agreed: HashMap<(Rank, Kind, u32), bool> = HashMap::new();
+    let mut groups = GroupMembers::default();
+    let mut agreed: HashMap<(Rank, Group, u32), bool> = HashMap::new();
     for (class, _) in case.bodies() {
         let mut previous: Option<u32> = None;
         for (id, collective) in collectives_of(case, class) {
@@ -96,10 +96,10 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     }
 }
 
-/// What members of a sum agree in.
+/// What the members of an allreduce must agree in.
 #[derive(PartialEq)]
 struct Summand<'p> {
-    group: Kind,
+    group: Group,
     dtype: Dtype,
     volume: usize,
     what: What<'p>,
@@ -122,8 +122,8 @@ struct At<'a, 'p> {
 }
 
 impl<'p> At<'_, 'p> {
-    /// Whether members sum the very same, so that none has to be compared with each other.
-    fn all_agree(&self, group: &Group) -> bool {
+    /// Whether all members of an allreduce agree, so that they need not be compared pairwise.
+    fn all_agree(&self, group: &Members) -> bool {
         let mut summands = group.firsts.iter().map(|&member| self.summand(member));
         let Some(Some(first)) = summands.next() else {
             return false;
@@ -143,18 +143,18 @@ impl<'p> At<'_, 'p> {
             group: collective.group(),
             dtype: buffer.dtype,
             volume: view.volume(),
-            what: match &buffer.home {
+            what: match &buffer.tensor {
                 None => What::Named(&buffer.name),
-                Some(home) => What::Part(
-                    home.tensor,
-                    home.place.shape,
-                    home.region(view, &case.program.mesh, &coord),
+                Some(tensor) => What::Part(
+                    tensor.id,
+                    tensor.distribution.shape,
+                    tensor.region(view, &case.program.mesh, &coord),
                 ),
             },
         })
     }
 
-    fn check(&self, group: &Group, faults: &mut Vec<Fault>) {
+    fn check(&self, group: &Members, faults: &mut Vec<Fault>) {
         let (site, sequence) = (
             || self.case.site(self.class, self.id),
             self.collective.sequence,
@@ -222,7 +222,7 @@ impl<'p> At<'_, 'p> {
     }
 
     /// Members with whose views those of this rank do not agree, each with the first reason.
-    fn part_differences(&self, group: &Group) -> impl Iterator<Item = (Rank, String)> {
+    fn part_differences(&self, group: &Members) -> impl Iterator<Item = (Rank, String)> {
         let kind = &self.collective.kind;
         let (members, mine) = match kind {
             CollectiveKind::AllReduce { view } => (&group.firsts, vec![*view; group.firsts.len()]),
@@ -231,10 +231,10 @@ impl<'p> At<'_, 'p> {
             | CollectiveKind::AllToAll { sources, .. } => (&group.members, sources.clone()),
         };
         let rank = self.case.representatives[self.class];
-        let places = group.members.iter().copied().enumerate();
+        let positions = group.members.iter().copied().enumerate();
         // What a member of an all-to-all sends goes where the receiver has it from this very member,
         // so no member stands for others of its class.
-        let senders: Vec<(usize, Rank)> = places
+        let senders: Vec<(usize, Rank)> = positions
             .filter(|&(_, member)| match kind {
                 CollectiveKind::AllReduce { .. }
                 | CollectiveKind::AllGather { .. }
@@ -243,8 +243,8 @@ impl<'p> At<'_, 'p> {
             })
             .collect();
         members.iter().zip(mine).filter_map(move |(&member, view)| {
-            let reasons = senders.iter().filter_map(|&(place, sender)| {
-                let theirs = self.counterpart(member, place)?;
+            let reasons = senders.iter().filter_map(|&(position, sender)| {
+                let theirs = self.counterpart(member, position)?;
                 self.part_difference((sender, &view), (member, theirs))
             });
             Some((member, reasons.into_iter().next()?))
@@ -253,7 +253,7 @@ impl<'p> At<'_, 'p> {
 
     /// The view of another member that meets one of the member at this place; none where that one
     /// takes part in something else.
-    fn counterpart(&self, member: Rank, place: usize) -> Option<&'p View> {
+    fn counterpart(&self, member: Rank, position: usize) -> Option<&'p View> {
         let other = self.of(member)?;
         if self.difference(other).is_some() {
             return None;
@@ -262,7 +262,7 @@ impl<'p> At<'_, 'p> {
             CollectiveKind::AllReduce { view } => Some(view),
             CollectiveKind::AllGather { source, .. } => Some(source),
             CollectiveKind::ReduceScatter { target, .. } => Some(target),
-            CollectiveKind::AllToAll { targets, .. } => targets.get(place),
+            CollectiveKind::AllToAll { targets, .. } => targets.get(position),
         }
     }
 
@@ -307,9 +307,10 @@ impl<'p> At<'_, 'p> {
     /// have the same name.
     fn name_difference(&self, view: &View, (there, other): (usize, &View)) -> Option<String> {
         let case = self.case;
-        let has_home = case.home(self.class, view).is_some() || case.home(there, other).is_some();
+        let is_in_tensor =
+            case.tensor(self.class, view).is_some() || case.tensor(there, other).is_some();
         let name = |class: usize, view: &View| &case.program.bodies[class].buffer(view.buffer).name;
         let (a, b) = (name(self.class, view), name(there, other));
-        (!has_home && a != b).then(|| format!("`{a}` against `{b}`"))
+        (!is_in_tensor && a != b).then(|| format!("`{a}` against `{b}`"))
     }
 }

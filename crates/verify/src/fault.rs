@@ -1,4 +1,4 @@
-//! What can be wrong with a program, as data; the messages are for people.
+//! Faults of programs.
 
 use partita_program::{Role, SizeFault, TaskSite};
 use partita_space::{AxisList, AxisSet, Bytes, Offset, Rank, Region};
@@ -7,7 +7,7 @@ use std::fmt;
 /// Faults printed of a longer list.
 const PRINTED_MAX: usize = 50;
 
-/// Everything that is wrong with a program.
+/// All faults of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults(pub Vec<Fault>);
 
@@ -26,9 +26,9 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// A part of a buffer.
+/// A region of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct BufferRegion {
     /// Index of the buffer in the body.
     pub buffer: u32,
     /// Its name.
@@ -37,13 +37,13 @@ pub struct Spot {
     pub region: Region,
 }
 
-impl fmt::Display for Spot {
+impl fmt::Display for BufferRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "b{}{} ({})", self.buffer, self.region, self.name)
     }
 }
 
-/// Something that is wrong with a program.
+/// A fault of a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Fault {
@@ -59,25 +59,25 @@ pub enum Fault {
     ClassUnused { class: usize },
     #[error(transparent)]
     Size(SizeFault),
-    #[error("class {class}: {place} names buffer b{buffer}, the body has {buffers}")]
+    #[error("class {class}: {location} refers to buffer b{buffer}, the body has {buffers}")]
     NoSuchBuffer {
         class: usize,
-        place: String,
+        location: String,
         buffer: u32,
         buffers: usize,
     },
-    #[error("class {class}: {place} reaches to {end:?} in b{buffer} ({name}) of {dims:?}")]
+    #[error("class {class}: {location} reaches to {end:?} in b{buffer} ({name}) of {dims:?}")]
     ViewOutside {
         class: usize,
-        place: String,
+        location: String,
         buffer: u32,
         name: String,
         end: [usize; 5],
         dims: [usize; 5],
     },
-    #[error("{site} waits for t{after}, which does not come before it")]
+    #[error("{site} depends on t{after}, which is not before it")]
     WaitsForLater { site: TaskSite, after: u32 },
-    #[error("{site} lists what it waits for out of order or twice")]
+    #[error("{site} has unsorted or repeated dependencies")]
     WaitsUnsorted { site: TaskSite },
     #[error(
         "class {class} (rank {rank}): b{buffer} ({name}) ends at byte {end} of an arena of {arena}"
@@ -149,22 +149,24 @@ pub enum Fault {
     #[error("{site} has its workspace in {spot}, a buffer for {role:?}")]
     WorkspaceRole {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         role: Role,
     },
-    #[error("{site} has the sequence {sequence} of t{first}")]
+    #[error("{site} has the message number {sequence} of t{first}")]
     SequenceTwice {
         site: TaskSite,
         sequence: u32,
         first: usize,
     },
-    #[error("{site} has the sequence {sequence} after {previous}; collectives ascend")]
+    #[error(
+        "{site} has the number {sequence} after {previous}; numbers of collectives must ascend"
+    )]
     SequenceDescends {
         site: TaskSite,
         sequence: u32,
         previous: u32,
     },
-    #[error("{site}: part {part} {direction} {offset:?} comes twice")]
+    #[error("{site}: part {part} {direction} {offset:?} is repeated")]
     PartTwice {
         site: TaskSite,
         direction: &'static str,
@@ -179,7 +181,7 @@ pub enum Fault {
         sequence: u32,
         part: u32,
         peer: Rank,
-        spot: Spot,
+        spot: BufferRegion,
     },
     #[error("{site}: part {part} of exchange {sequence} from rank {peer}, {spot}, is never sent")]
     ReceiveUnmatched {
@@ -187,24 +189,24 @@ pub enum Fault {
         sequence: u32,
         part: u32,
         peer: Rank,
-        spot: Spot,
+        spot: BufferRegion,
     },
     #[error("{site}: {spot}, part {part} to rank {peer}, does not fit {target}: {reason}")]
     MessageDiffers {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         part: u32,
         peer: Rank,
-        target: Spot,
+        target: BufferRegion,
         reason: String,
     },
-    #[error("{site}: rank {member} takes no part in collective {sequence}")]
+    #[error("{site}: rank {member} does not take part in collective {sequence}")]
     MemberMissing {
         site: TaskSite,
         sequence: u32,
         member: Rank,
     },
-    #[error("{site}: collective {sequence} is another one on rank {member}: {reason}")]
+    #[error("{site}: collective {sequence} differs on rank {member}: {reason}")]
     CollectiveDiffers {
         site: TaskSite,
         sequence: u32,
@@ -230,7 +232,7 @@ pub enum Fault {
         reason: String,
     },
     #[error(
-        "the step never ends{}: {}",
+        "deadlock{}: {}",
         if *one_by_one { " if each lane holds one task at a time" } else { "" },
         chain.join(" -> ")
     )]
@@ -242,10 +244,10 @@ pub enum Fault {
     Race {
         first: TaskSite,
         second: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
     },
-    #[error("{site} touches {spot} twice and writes it")]
-    Overlap { site: TaskSite, spot: Spot },
+    #[error("{site} accesses {spot} twice and writes it")]
+    Overlap { site: TaskSite, spot: BufferRegion },
     #[error(
         "class {class} (rank {rank}): {first} and {second} share memory, and {first_use} is not \
          ordered with {second_use}"
@@ -266,85 +268,85 @@ pub enum Fault {
         other: String,
     },
     #[error("{site} reads {spot}, which nothing before it has written")]
-    Uninitialized { site: TaskSite, spot: Spot },
+    Uninitialized { site: TaskSite, spot: BufferRegion },
     #[error("{site}: {spot} holds packed weights, and {reason}")]
     Packed {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         reason: String,
     },
-    #[error("{site} takes packed weights, but {writer} may have changed {weights} since")]
+    #[error("{site} uses packed weights, but {writer} may have changed {weights} since")]
     PackedStale {
         site: TaskSite,
-        weights: Spot,
+        weights: BufferRegion,
         writer: TaskSite,
     },
     #[error("{site}: {spot}: partial sum over {axes} is read before its reduction")]
     PartialSumRead {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         axes: AxisSet,
     },
     #[error("{site}: {spot} mixes partial sums of different reductions")]
-    PartialSumsMixed { site: TaskSite, spot: Spot },
-    #[error("{site}: {spot} is reduced over {group}, and holds no partial sum")]
+    PartialSumsMixed { site: TaskSite, spot: BufferRegion },
+    #[error("{site}: {spot} is reduced over {group}, but is no partial sum")]
     NotPartial {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         group: AxisSet,
     },
     #[error("{site}: {spot}: partial sum over {axes} is reduced over {group}")]
     ReducedOverOthers {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         axes: AxisSet,
         group: AxisSet,
     },
     #[error("{site}: {spot}: partial sum over {axes} is sent along {along} before its reduction")]
     PartialSumSent {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         axes: AxisSet,
         along: AxisSet,
     },
     #[error("{site}: {spot}: several ranks of a partial sum over {axes} add the bias")]
     BiasRepeated {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         axes: AxisSet,
     },
-    #[error("{site}: {spot} is not the rank's own share of the parameter")]
-    NotOwnShare { site: TaskSite, spot: Spot },
+    #[error("{site}: {spot} does not have the distribution of the parameter")]
+    NotOwnShare { site: TaskSite, spot: BufferRegion },
     #[error(
-        "{site}: {spot} has its channels on `{channels}`, the other side on `{other}`, and the weights \
-         are on `{rows}` and `{columns}`"
+        "{site}: {spot} has its channels split by `{channels}`, the other operand by `{other}`, and the weights \
+         by `{rows}` and `{columns}`"
     )]
     WeightsMisplaced {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         channels: AxisList,
         other: AxisList,
         rows: AxisList,
         columns: AxisList,
     },
     #[error(
-        "{site}: {spot} has its channels on `{channels}`, and the rows and columns of the weights are on \
+        "{site}: {spot} has its channels split by `{channels}`, and the rows and columns of the weights by \
          `{rows}` and `{columns}`"
     )]
     TableMisplaced {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         channels: AxisList,
         rows: AxisList,
         columns: AxisList,
     },
     #[error(
-        "{site}: {spot} has W on `{positions}` and its channels on `{channels}`; attention reads whole \
-         sequences, its channels on `{wanted}`"
+        "{site}: {spot} has W split by `{positions}` and its channels by `{channels}`; attention reads unsplit \
+         sequences, with channels split by `{wanted}`"
     )]
     SequenceMisplaced {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         positions: AxisList,
         channels: AxisList,
         wanted: AxisList,
@@ -356,20 +358,20 @@ pub enum Fault {
         class: usize,
         rank: Rank,
         name: String,
-        spot: Spot,
+        spot: BufferRegion,
     },
-    #[error("{site} updates {spot}, and the update never reaches the stored parameter")]
-    UpdateLost { site: TaskSite, spot: Spot },
+    #[error("{site} updates {spot}, but the stored parameter does not get the update")]
+    UpdateLost { site: TaskSite, spot: BufferRegion },
     #[error("{site} writes {spot}, and {reason}")]
     GradientLost {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         reason: &'static str,
     },
-    #[error("{site} writes {spot}, a partial sum over {axes}, and nothing reads it after that")]
+    #[error("{site} writes {spot}, a partial sum over {axes} that is never read")]
     PartialSumLost {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         axes: AxisSet,
     },
     #[error(
@@ -378,22 +380,22 @@ pub enum Fault {
     )]
     GradientIncomplete {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         first: Rank,
         sample: usize,
     },
     #[error(
-        "{site} works on {spot}, of another micro-batch than the rest: from sample {sample} on"
+        "{site} accesses {spot} of another micro-batch than its other operands: from sample {sample} on"
     )]
     MicroBatches {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         sample: usize,
     },
-    #[error("{site} does to {spot} what {first} did before")]
+    #[error("{site} repeats on {spot} what {first} has done")]
     Repeated {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         first: TaskSite,
     },
     #[error(
@@ -405,41 +407,43 @@ pub enum Fault {
         name: String,
         sample: usize,
     },
-    #[error("class {class} (rank {rank}): {spot} is not updated, and other copies of it are")]
+    #[error("class {class} (rank {rank}): {spot} is not updated, but its replicas are")]
     WeightsStale {
         class: usize,
         rank: Rank,
-        spot: Spot,
+        spot: BufferRegion,
     },
     #[error("{site} reads {spot} after its update in this step")]
-    MovedEarly { site: TaskSite, spot: Spot },
-    #[error("{site} reads {spot}, which belongs to another rank and holds a constant")]
-    HaloFilled { site: TaskSite, spot: Spot },
+    UpdatedEarly { site: TaskSite, spot: BufferRegion },
+    #[error("{site} reads {spot}, a halo that was filled with a constant")]
+    HaloFilled { site: TaskSite, spot: BufferRegion },
     #[error(
-        "{site}: a message (accumulate={accumulate}) comes to {spot}, where it destroys or is lost"
+        "{site}: a message (accumulate={accumulate}) to {spot} overwrites unread data or is lost"
     )]
     ReceiveMisplaced {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         accumulate: bool,
     },
     #[error("{site} sends {spot}, a redundant copy of what other ranks compute")]
-    CopySent { site: TaskSite, spot: Spot },
-    #[error("{site} reads {spot}, where the rank's own contribution to another rank still stands")]
-    HaloStale { site: TaskSite, spot: Spot },
-    #[error("{site} leaves out what {spot} contributes, and rank {owner} does not send it")]
+    CopySent { site: TaskSite, spot: BufferRegion },
+    #[error("{site} reads {spot}, a halo that still holds the rank's contribution to its owner")]
+    HaloStale { site: TaskSite, spot: BufferRegion },
+    #[error(
+        "{site} omits the contribution of {spot}, and its owner, rank {owner}, does not compute it"
+    )]
     ContributionMissing {
         site: TaskSite,
-        spot: Spot,
+        spot: BufferRegion,
         owner: Rank,
     },
-    #[error("{site} writes {spot} for another rank, and nothing reads it after that")]
-    ContributionLost { site: TaskSite, spot: Spot },
+    #[error("{site} writes a contribution to another rank, {spot}, that is never read")]
+    ContributionLost { site: TaskSite, spot: BufferRegion },
     #[error("class {class} (rank {rank}): output `{name}` is not written: {spot}")]
     OutputUnwritten {
         class: usize,
         rank: Rank,
         name: String,
-        spot: Spot,
+        spot: BufferRegion,
     },
 }

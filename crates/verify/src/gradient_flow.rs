@@ -1,30 +1,30 @@
-//! What becomes of gradients and of moved weights on their way between ranks: a parameter moves by the
-//! gradients of all micro-batches from all meshes of ranks that use it, and what has moved comes to all
-//! that keep it, after the last that reads it as it was. A kernel works on one micro-batch, and what is
-//! said of a step is of all of them.
+//! Gradient flow: a parameter is updated by the gradients of all micro-batches from all submeshes that use it, and
+//! the update reaches all of its replicas, after the last read of the old value. A kernel reads tensors of one
+//! micro-batch, and outputs are of all micro-batches.
 //!
-//! Of which micro-batches a gradient is follows from the tensors that its kernels read, and of which it
-//! has to be from the kernels that read the parameter. Sums, messages and copies hand it on. Over which ranks of a mesh it is a sum is another question, of `partial`.
+//! The micro-batches of a gradient follow from the tensors that its kernels read; the required ones from the
+//! kernels that read the parameter. Reductions, messages and copies propagate them. The ranks of a reduction are
+//! checked in `partial`.
 
 mod uses;
 
 use self::uses::{Numbers, Uses};
-use crate::collectives::Groups;
+use crate::collectives::GroupMembers;
 use crate::{Case, Fault};
 use partita_program::descriptor::Flow;
 use partita_program::{
     Access, Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, Role, View, Work,
 };
-use partita_space::{Grid, Rank, Region};
+use partita_space::{Rank, Region, Submesh};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// What elements hold.
+/// Abstract contents of elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Contents {
-    /// Uses of which they hold gradients; of what is no gradient of a parameter without a mesh.
+    /// Uses of a parameter of which they hold gradients; for other values, micro-batches without submesh.
     uses: Uses,
-    /// Of a parameter: whether it has moved in this step.
-    has_moved: bool,
+    /// For a parameter: whether it has been updated in this step.
+    is_updated: bool,
 }
 
 impl Contents {
@@ -32,18 +32,18 @@ impl Contents {
     fn of(number: u32) -> Self {
         Self {
             uses: Uses::of(None, number),
-            has_moved: false,
+            is_updated: false,
         }
     }
 
     fn join(mut self, other: &Self) -> Self {
         self.uses.join(&other.uses);
-        self.has_moved &= other.has_moved;
+        self.is_updated &= other.is_updated;
         self
     }
 }
 
-/// Of some, as far as they are known.
+/// Join of optional contents.
 fn join(all: Option<Contents>, one: Option<&Contents>) -> Option<Contents> {
     match (all, one) {
         (Some(all), Some(one)) => Some(all.join(one)),
@@ -51,14 +51,13 @@ fn join(all: Option<Contents>, one: Option<&Contents>) -> Option<Contents> {
     }
 }
 
-/// What each class gives to others: by the sequence, and for messages by receiver and part.
-type Given = HashMap<(usize, u32, [i32; 7], u32), Contents>;
+/// What each class sends: by message number, and for messages by receiver and part.
+type Sent = HashMap<(usize, u32, [i32; 7], u32), Contents>;
 
-/// What all members of a group give to a collective, by the first of them, the group and the sequence.
+/// What all members of a group send to a collective, by first member, group and message number.
 type Sums = HashMap<(Rank, Group, u32), Option<Contents>>;
 
-/// A parameter or gradient on all ranks, or where it is no part of a tensor that lies with several, on
-/// one class.
+/// A parameter or gradient: a tensor on all ranks, or a buffer of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Tensor(u32),
@@ -66,16 +65,16 @@ enum Key {
 }
 
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    let mut groups = Groups::default();
-    let mut given = Given::new();
+    let mut groups = GroupMembers::default();
+    let mut given = Sent::new();
     let numbers = Numbers::new(case.bodies().map(|(_, body)| body));
-    // What ranks get depends on what others have got: again until nothing new is known.
-    let (uses, readers, plays) = loop {
-        let (mut next, mut sums) = (Given::new(), Sums::new());
+    // Fixed-point iteration, since what ranks receive depends on what others have received.
+    let (uses, readers, results) = loop {
+        let (mut next, mut sums) = (Sent::new(), Sums::new());
         let (mut uses, mut readers) = (BTreeMap::new(), BTreeMap::new());
-        let mut plays = Vec::new();
+        let mut results = Vec::new();
         for (class, body) in case.bodies() {
-            let mut play = Play {
+            let mut interpreter = Interpreter {
                 case,
                 class,
                 body,
@@ -88,86 +87,89 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 uses: &mut uses,
                 readers: &mut readers,
                 packed: HashMap::new(),
-                seen: Seen::default(),
+                findings: Findings::default(),
             };
-            play.run();
-            let (contents, seen) = (play.contents, play.seen);
-            plays.push((contents, seen));
+            interpreter.run();
+            results.push((interpreter.contents, interpreter.findings));
         }
         if next == given {
-            break (uses, readers, plays);
+            break (uses, readers, results);
         }
         given = next;
     };
-    let all_seen = || plays.iter().map(|(_, seen)| seen);
-    let moved: BTreeSet<u32> = all_seen().flat_map(|seen| &seen.moved).copied().collect();
-    let samples: BTreeSet<usize> = all_seen().flat_map(|seen| &seen.samples).copied().collect();
-    for (class, (contents, seen)) in plays.into_iter().enumerate() {
-        faults.extend(seen.faults);
-        for (task, [parameter, view], got) in seen.updates {
+    let (mut updated, mut samples) = (BTreeSet::new(), BTreeSet::new());
+    for (_, findings) in &results {
+        updated.extend(&findings.updated);
+        samples.extend(&findings.samples);
+    }
+    for (class, (contents, findings)) in results.into_iter().enumerate() {
+        faults.extend(findings.faults);
+        for (task, [parameter, view], got) in findings.updates {
             let given = uses.get(&key(case, class, &view));
             let all = [given, readers.get(&key(case, class, &parameter))];
             let missing = all
                 .into_iter()
                 .flatten()
                 .flat_map(|all| got.missing(all))
-                .map(|(on, at)| (on, numbers.sample(at)));
-            if let Some((on, sample)) = missing.min() {
+                .map(|(submesh, at)| (submesh, numbers.sample(at)));
+            if let Some((submesh, sample)) = missing.min() {
                 faults.push(Fault::GradientIncomplete {
                     site: case.site(class, task),
                     spot: case.spot(class, &view),
-                    first: on.map_or(0, |grid| grid.first()),
+                    first: submesh.map_or(0, |submesh| submesh.first()),
                     sample,
                 });
             }
         }
-        for (name, got) in seen.outputs {
+        for (name, got) in findings.outputs {
             let is_missing = |sample: &usize| !got.contains(None, numbers.of(*sample));
-            if let Some(sample) = samples.iter().copied().find(is_missing) {
-                faults.push(Fault::OutputIncomplete {
-                    class,
-                    rank: case.representatives[class],
-                    name,
-                    sample,
-                });
-            }
+            let missing = samples.iter().copied().find(is_missing);
+            faults.extend(missing.map(|sample| Fault::OutputIncomplete {
+                class,
+                rank: case.representatives[class],
+                name,
+                sample,
+            }));
         }
-        faults.extend(stale(case, class, &contents, &moved));
+        faults.extend(stale(case, class, &contents, &updated));
     }
 }
 
-/// Parameters that are kept as they were, where others have moved them.
+/// Replicas of parameters that are not updated although others are.
 fn stale(
     case: &Case<'_>,
     class: usize,
     contents: &[Vec<(Region, Contents)>],
-    moved: &BTreeSet<u32>,
+    updated: &BTreeSet<u32>,
 ) -> Vec<Fault> {
     let buffers = case.program.bodies[class].buffers.iter().enumerate();
     let kept = buffers.filter(|(_, buffer)| {
         let is_kept = matches!(buffer.role, Role::Parameter | Role::State);
-        is_kept && buffer.home.is_some_and(|home| moved.contains(&home.tensor))
+        is_kept
+            && buffer
+                .tensor
+                .is_some_and(|tensor| updated.contains(&tensor.id))
     });
     let old = kept.filter_map(|(id, _)| {
         let mut pieces = contents[id].iter();
-        let (region, _) = pieces.find(|(_, contents)| !contents.has_moved)?;
+        let (region, _) = pieces.find(|(_, contents)| !contents.is_updated)?;
         Some(Fault::WeightsStale {
             class,
             rank: case.representatives[class],
-            spot: case.spot_at(class, id, *region),
+            spot: case.buffer_region_at(class, id, *region),
         })
     });
     old.collect()
 }
 
 fn key(case: &Case<'_>, class: usize, view: &View) -> Key {
-    match case.home(class, view) {
-        Some(home) => Key::Tensor(home.tensor),
+    match case.tensor(class, view) {
+        Some(tensor) => Key::Tensor(tensor.id),
         None => Key::Buffer(class, view.buffer),
     }
 }
 
-/// Disjoint regions of each buffer with what they hold, where anything is known of them.
+/// Initial contents: disjoint regions of each buffer, where they are tracked.
 fn initial(body: &Body) -> Vec<Vec<(Region, Contents)>> {
     let buffers = body.buffers.iter().enumerate();
     let of = buffers.map(|(id, buffer)| {
@@ -192,16 +194,16 @@ fn initial(body: &Body) -> Vec<Vec<(Region, Contents)>> {
     of.collect()
 }
 
-/// What is noted of a class.
+/// Findings for a class.
 #[derive(Default)]
-struct Seen {
+struct Findings {
     /// Updates with their parameters and gradients, and the uses that the gradients hold.
     updates: Vec<(usize, [View; 2], Uses)>,
-    /// Tensors of parameters that move.
-    moved: BTreeSet<u32>,
+    /// Tensors of updated parameters.
+    updated: BTreeSet<u32>,
     /// First samples of micro-batches.
     samples: BTreeSet<usize>,
-    /// Outputs with the micro-batches that they are of.
+    /// Outputs with their micro-batches.
     outputs: Vec<(String, Uses)>,
     faults: Vec<Fault>,
 }
@@ -210,27 +212,27 @@ fn is_tensor(role: Role) -> bool {
     matches!(role, Role::Activation | Role::ActivationGradient)
 }
 
-struct Play<'a, 'p> {
+struct Interpreter<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
     body: &'p Body,
     numbers: &'a Numbers,
     contents: Vec<Vec<(Region, Contents)>>,
-    groups: &'a mut Groups,
-    given: &'a Given,
-    next: &'a mut Given,
+    groups: &'a mut GroupMembers,
+    given: &'a Sent,
+    next: &'a mut Sent,
     sums: &'a mut Sums,
-    /// Uses of which kernels give gradients.
+    /// Uses of which kernels compute gradients.
     uses: &'a mut BTreeMap<Key, Uses>,
     /// Uses in which kernels read a parameter.
     readers: &'a mut BTreeMap<Key, Uses>,
-    /// Weights of which packed ones are made.
+    /// Original weights of packed ones.
     packed: HashMap<BufferId, View>,
-    seen: Seen,
+    findings: Findings,
 }
 
-impl<'p> Play<'_, 'p> {
-    /// Tasks that touch the same are ordered as they stand, or there is a race, another fault.
+impl<'p> Interpreter<'_, 'p> {
+    /// Conflicting tasks are ordered as listed, or there is a race, another fault.
     fn run(&mut self) {
         for (id, task) in self.body.tasks.iter().enumerate() {
             match &task.work {
@@ -240,7 +242,7 @@ impl<'p> Play<'_, 'p> {
                 Work::Exchange(exchange) => self.exchange(exchange),
                 Work::Collective(collective) => self.collective(collective),
                 Work::Load(load) => {
-                    let first = load.place.micro.map_or(0, |(first, _)| first);
+                    let first = load.distribution.micro.map_or(0, |(first, _)| first);
                     let contents = Contents::of(self.numbers.of(first));
                     self.write(&load.target, Some(contents));
                 }
@@ -248,7 +250,7 @@ impl<'p> Play<'_, 'p> {
         }
         for output in &self.body.outputs {
             let uses = self.read(&output.view).unwrap_or_default().uses;
-            self.seen.outputs.push((output.name.clone(), uses));
+            self.findings.outputs.push((output.name.clone(), uses));
         }
     }
 
@@ -256,12 +258,12 @@ impl<'p> Play<'_, 'p> {
         self.body.buffer(view.buffer).role
     }
 
-    /// What is known of any element of a view.
+    /// Joined contents of a view.
     fn read(&self, view: &View) -> Option<Contents> {
         let region = view.region();
         if is_tensor(self.role(view)) {
-            let home = self.case.home(self.class, view)?;
-            let first = home.place.micro.map_or(0, |(first, _)| first);
+            let tensor = self.case.tensor(self.class, view)?;
+            let first = tensor.distribution.micro.map_or(0, |(first, _)| first);
             return (!region.is_empty()).then(|| Contents::of(self.numbers.of(first)));
         }
         let pieces = self.contents[view.buffer.0 as usize].iter();
@@ -326,13 +328,13 @@ impl<'p> Play<'_, 'p> {
                 let uses = self.read(gradient).unwrap_or_default().uses;
                 if !gradient.is_empty() {
                     let both = [*parameter, *gradient];
-                    self.seen.updates.push((task, both, uses));
+                    self.findings.updates.push((task, both, uses));
                 }
-                self.moves(parameter);
+                self.updates(parameter);
             }
             Flow::Tracks => {
                 let moved = operands.filter(|operand| operand.access.writes());
-                moved.for_each(|operand| self.moves(operand.view));
+                moved.for_each(|operand| self.updates(operand.view));
             }
             Flow::Packs { w, packed, .. } => {
                 self.packed.insert(packed.buffer, *w);
@@ -342,17 +344,17 @@ impl<'p> Play<'_, 'p> {
         }
     }
 
-    fn moves(&mut self, parameter: &View) {
-        let home = self.case.home(self.class, parameter);
-        self.seen.moved.extend(home.map(|home| home.tensor));
+    fn updates(&mut self, parameter: &View) {
+        let tensor = self.case.tensor(self.class, parameter);
+        self.findings.updated.extend(tensor.map(|tensor| tensor.id));
         let moved = Contents {
             uses: Uses::default(),
-            has_moved: true,
+            is_updated: true,
         };
         self.write(parameter, Some(moved));
     }
 
-    /// A kernel that takes parameters as they were, and may give a gradient.
+    /// A kernel that reads parameters and may compute a gradient.
     fn computes(&mut self, task: usize, accesses: Vec<(View, Access)>) {
         self.one_micro_batch(task, &accesses);
         let mut uses = Uses::default();
@@ -364,8 +366,8 @@ impl<'p> Play<'_, 'p> {
                 self.role(view),
                 Role::Parameter | Role::Gathered | Role::PackedWeights
             );
-            if is_parameter && contents.has_moved {
-                self.seen.faults.push(Fault::MovedEarly {
+            if is_parameter && contents.is_updated {
+                self.findings.faults.push(Fault::UpdatedEarly {
                     site: self.case.site(self.class, task),
                     spot: self.case.spot(self.class, view),
                 });
@@ -383,25 +385,25 @@ impl<'p> Play<'_, 'p> {
             }
             let mut uses = uses.clone();
             if self.role(&view) == Role::Gradient && !view.is_empty() {
-                uses = uses.with_mesh(self.mesh(&view));
+                uses = uses.with_mesh(self.submesh(&view));
                 let key = key(self.case, self.class, &view);
                 self.uses.entry(key).or_default().join(&uses);
             }
             let contents = Contents {
                 uses,
-                has_moved: false,
+                is_updated: false,
             };
             self.put(&view, Some(contents), access == Access::Update);
         }
     }
 
-    /// The mesh of ranks that a parameter or gradient lies on.
-    fn mesh(&self, view: &View) -> Option<Grid> {
-        let home = self.case.home(self.class, view);
-        home.and_then(|home| home.place.on)
+    /// The submesh of a parameter or gradient.
+    fn submesh(&self, view: &View) -> Option<Submesh> {
+        let tensor = self.case.tensor(self.class, view);
+        tensor.and_then(|tensor| tensor.distribution.submesh)
     }
 
-    /// A kernel for these micro-batches reads a view, of which the gradient is due if it is a parameter.
+    /// A kernel reads a view for these micro-batches; if it is a parameter, its gradient needs them.
     fn parameter_read(&mut self, view: &View, uses: &Uses) {
         let parameter = match self.role(view) {
             Role::Parameter | Role::Gathered => *view,
@@ -419,13 +421,13 @@ impl<'p> Play<'_, 'p> {
             | Role::Workspace => return,
         };
         if !view.is_empty() {
-            let uses = uses.with_mesh(self.mesh(&parameter));
+            let uses = uses.with_mesh(self.submesh(&parameter));
             let key = key(self.case, self.class, &parameter);
             self.readers.entry(key).or_default().join(&uses);
         }
     }
 
-    /// Tensors, and what was summed over them, are of one micro-batch.
+    /// Checks that tensors and sums over them are of one micro-batch.
     fn one_micro_batch(&mut self, task: usize, accesses: &[(View, Access)]) {
         let mut first = None;
         for (view, access) in accesses {
@@ -445,13 +447,13 @@ impl<'p> Play<'_, 'p> {
             let contents = self.read(view).filter(|_| counts).unwrap_or_default();
             for sample in contents.uses.numbers().map(|at| self.numbers.sample(at)) {
                 if *first.get_or_insert(sample) != sample {
-                    self.seen.faults.push(Fault::MicroBatches {
+                    self.findings.faults.push(Fault::MicroBatches {
                         site: self.case.site(self.class, task),
                         spot: self.case.spot(self.class, view),
                         sample,
                     });
                 }
-                self.seen.samples.insert(sample);
+                self.findings.samples.insert(sample);
             }
         }
     }

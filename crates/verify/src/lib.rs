@@ -1,8 +1,8 @@
-//! Proof, before anything runs, that a program is sound.
+//! Static verification of programs, before anything runs.
 //!
-//! Does: checks structure and shapes; that every message has its counterpart; that the program ends under
-//! any timing; that no task reads what is not yet, or no longer, there; that every partial sum is reduced
-//! once, over the right ranks; that parameters are updated by all of their gradients, wherever they are kept.
+//! Does: checks structure and shapes; that every message has its counterpart; that the program terminates under
+//! any timing; that memory is free of races and uninitialized reads; that every partial sum is reduced once,
+//! over the right ranks; that parameters are updated by all of their gradients, on all ranks that have them.
 //! Knows: programs and their kernels' descriptors. Works on one representative of each class of ranks with
 //! its real peers; that the other ranks of a class are equivalent to it is checked by loops over integers.
 //! Must not know: the model, how a program was lowered, machines, or how programs run.
@@ -24,16 +24,16 @@ mod structure;
 mod termination;
 mod updated;
 
-pub use fault::{Fault, Faults, Spot};
+pub use fault::{BufferRegion, Fault, Faults};
 
-use partita_program::{Body, Home, Program, SizeFaults, TaskSite, View};
+use partita_program::{Body, Program, SizeFaults, TaskSite, TensorRegion, View};
 use partita_space::{Coord, Rank, Region};
 
 /// Checks everything.
 ///
-/// Errors: all faults found. Where buffers, classes or tasks are named that do not exist, or views
-/// leave their buffers, only faults of structure are looked for, since nothing else has a meaning; and
-/// where sizes are beyond [`partita_space::limits`], or ranks outside of the mesh, only these.
+/// Errors: all faults found. With invalid indices of buffers, classes or tasks, or views outside of their
+/// buffers, only these are reported; with sizes beyond [`partita_space::limits`], or ranks outside of the mesh,
+/// only those.
 pub fn verify(program: &Program) -> Result<(), Faults> {
     let mut faults = Vec::new();
     if structure::is_indexable(program, &mut faults) && sizes_are_bounded(program, &mut faults) {
@@ -67,7 +67,7 @@ fn sizes_are_bounded(program: &Program, faults: &mut Vec<Fault>) -> bool {
     bounded
 }
 
-/// A program whose indices are known to be good, with its representatives.
+/// A program with valid indices, and the representatives of its classes.
 struct Case<'p> {
     program: &'p Program,
     representatives: Vec<Rank>,
@@ -100,31 +100,34 @@ impl<'p> Case<'p> {
         TaskSite::of(self.program, class, self.representatives[class], task)
     }
 
-    fn spot(&self, class: usize, view: &View) -> Spot {
-        self.spot_at(class, view.buffer.0 as usize, view.region())
+    fn spot(&self, class: usize, view: &View) -> BufferRegion {
+        self.buffer_region_at(class, view.buffer.0 as usize, view.region())
     }
 
-    fn spot_at(&self, class: usize, buffer: usize, region: Region) -> Spot {
+    fn buffer_region_at(&self, class: usize, buffer: usize, region: Region) -> BufferRegion {
         let body = &self.program.bodies[class];
-        Spot {
+        BufferRegion {
             buffer: buffer as u32,
             name: body.buffers[buffer].name.clone(),
             region,
         }
     }
 
-    fn home(&self, class: usize, view: &View) -> Option<&'p Home> {
-        self.program.bodies[class].buffer(view.buffer).home.as_ref()
+    fn tensor(&self, class: usize, view: &View) -> Option<&'p TensorRegion> {
+        self.program.bodies[class]
+            .buffer(view.buffer)
+            .tensor
+            .as_ref()
     }
 
-    /// The global region of a view on a rank of the class, where its buffer has a home.
+    /// The global region of a view on a rank of the class, where its buffer holds a tensor.
     fn global(&self, class: usize, view: &View, coord: &Coord) -> Option<Region> {
-        self.home(class, view)
-            .map(|home| home.region(view, &self.program.mesh, coord))
+        self.tensor(class, view)
+            .map(|tensor| tensor.region(view, &self.program.mesh, coord))
     }
 }
 
-/// Whether two regions of a tensor of this shape hold the same elements where indices wrap around.
+/// Whether two regions of a tensor of this shape have the same elements under periodic indices.
 fn same_elements(a: &Region, b: &Region, shape: &[usize; 5]) -> bool {
     (0..5).all(|dim| {
         let extent = shape[dim].max(1) as i64;

@@ -1,4 +1,4 @@
-//! No gradient is lost.
+//! Liveness of gradients: none is lost.
 
 use crate::memory::without;
 use crate::{Case, Fault};
@@ -7,8 +7,8 @@ use partita_program::{Access, Body, Kernel, Role, View, Work};
 use partita_space::Region;
 use std::collections::BTreeSet;
 
-/// Nothing is overwritten that nothing has read, no sum is left over, and on ranks that move a parameter
-/// no gradient of it. Elsewhere it may be a replica, of which one is sent.
+/// No value is overwritten before it is read, and no sum is left unread; nor a gradient, on ranks that update its
+/// parameter. On other ranks it may be a replica, of which only one is sent.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         let mut lost = |(task, view): (usize, View), reason| {
@@ -22,7 +22,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         for &at in &walk.overwritten {
             lost(at, "it is overwritten before anything has read it");
         }
-        let tensor = |view: &View| case.home(class, view).map(|home| home.tensor);
+        let tensor = |view: &View| case.tensor(class, view).map(|tensor| tensor.id);
         let kernels = body.tasks.iter().flat_map(|task| task.work.kernels());
         let moved: BTreeSet<Option<u32>> = kernels
             .filter_map(|kernel| {
@@ -53,7 +53,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Whether a task computes a sum itself, and does not only bring it.
+/// Whether a task computes a sum, and does not only copy it.
 fn is_summed(body: &Body, task: usize, view: &View) -> bool {
     let sums = |part: &Kernel| {
         let descriptor = part.descriptor();
@@ -64,18 +64,18 @@ fn is_summed(body: &Body, task: usize, view: &View) -> bool {
     body.tasks[task].work.kernels().iter().any(sums)
 }
 
-/// What of gradients of parameters is written, and not read after that: the tasks that write it last.
+/// Gradients of parameters that are not read after their last write, with the writing tasks.
 pub(crate) fn unread(body: &Body) -> Vec<(usize, View)> {
     let mut unread = Backward::through(body).unread;
     unread.retain(|(_, view)| body.buffer(view.buffer).role == Role::Gradient);
     unread
 }
 
-/// A walk from the end of a body to its start.
+/// A backward liveness analysis of a body.
 struct Backward {
-    /// What is overwritten before anything reads it.
+    /// Regions that are overwritten before they are read.
     dead: Vec<Vec<Region>>,
-    /// What is neither written nor read any more.
+    /// Regions that are neither written nor read any more.
     idle: Vec<Vec<Region>>,
     overwritten: Vec<(usize, View)>,
     unread: Vec<(usize, View)>,
@@ -116,7 +116,7 @@ impl Backward {
         walk
     }
 
-    /// Tasks are told of whose loss matters.
+    /// `task` is given where a lost write is a fault.
     fn step(&mut self, task: Option<usize>, accesses: &[(View, Access)]) {
         for (view, access) in accesses {
             if !access.writes() {

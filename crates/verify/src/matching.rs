@@ -1,4 +1,4 @@
-//! Every message has its counterpart.
+//! Matching of sends and receives.
 
 use crate::{Case, Fault, same_elements};
 use partita_program::{Exchange, Receive, Send, View, Work};
@@ -30,8 +30,7 @@ pub(crate) fn exchanges_of<'p>(
     })
 }
 
-/// The messages of all exchanges in an order in which they are found by peer and part, however many an
-/// exchange has.
+/// The messages of all exchanges, sorted by peer and part for binary search.
 pub(crate) struct Exchanges {
     /// For each class, the task of each exchange by its sequence; the first where one comes twice.
     tasks: Vec<HashMap<u32, usize>>,
@@ -80,7 +79,7 @@ fn first_of<'m, M>(
     found.filter(|message| of(message) == key)
 }
 
-/// A message between a representative and a peer: where the representative has it, and the peer.
+/// A message between a representative and a peer.
 pub(crate) struct Message {
     /// From the representative to the peer.
     pub offset: Offset,
@@ -257,7 +256,7 @@ impl<'p> At<'_, 'p> {
             })
     }
 
-    /// In what a message differs from where it goes.
+    /// The difference between a message and its receive buffer.
     fn difference(&self, send: &Send, peer: Rank, target: &View) -> Option<String> {
         let case = self.case;
         let there = case.class_of(peer);
@@ -281,7 +280,7 @@ impl<'p> At<'_, 'p> {
     }
 }
 
-/// In what the global regions of two views differ, where both buffers have a home. Regions without an
+/// The difference between the global regions of two views, where both buffers hold tensors. Regions without an
 /// element do not differ.
 pub(crate) fn region_difference(
     case: &Case<'_>,
@@ -289,14 +288,14 @@ pub(crate) fn region_difference(
     (other_class, other): (usize, &View),
     (coord, other_coord): (&Coord, &Coord),
 ) -> Option<String> {
-    let (mine, theirs) = (case.home(class, view)?, case.home(other_class, other)?);
+    let (mine, theirs) = (case.tensor(class, view)?, case.tensor(other_class, other)?);
     if view.is_empty() && other.is_empty() {
         return None;
     }
-    if mine.tensor != theirs.tensor {
-        return Some(format!("tensor {} against {}", mine.tensor, theirs.tensor));
+    if mine.id != theirs.id {
+        return Some(format!("tensor {} against {}", mine.id, theirs.id));
     }
-    let (shape, other_shape) = (mine.place.shape, theirs.place.shape);
+    let (shape, other_shape) = (mine.distribution.shape, theirs.distribution.shape);
     if shape != other_shape {
         return Some(format!("a tensor of {shape:?} against {other_shape:?}"));
     }

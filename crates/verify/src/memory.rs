@@ -1,17 +1,16 @@
-//! Memory is written before it is read, without races.
+//! Memory: initialization before reads, races, sharing, and halos.
 
 use crate::order::{Ends, Order};
 use crate::structure::end_of;
 use crate::{Case, Fault, adjoint};
 use partita_program::descriptor::{Extents, Flow, Operand};
 use partita_program::{
-    Access, Body, Buffer, Collective, CollectiveKind, Home, Kernel, Lane, Role, View, Work,
+    Access, Body, Buffer, Collective, CollectiveKind, Kernel, Lane, Role, TensorRegion, View, Work,
 };
 use partita_space::Region;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// No race, no buffer in another's memory while that is in use, and nothing read that was not
-/// written.
+/// Checks for races, for buffers that share memory while in use, and for uninitialized reads.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         let body = Memory {
@@ -27,37 +26,37 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         body.initialization(faults);
         body.contributions(faults);
         body.receives(faults);
-        body.gradient_frames(faults);
+        body.gradient_halos(faults);
     }
 }
 
 /// An access to a buffer. The one past the last task is the reader of the outputs.
 #[derive(Clone, Copy)]
-struct Touch {
+struct BufferAccess {
     task: usize,
     region: Region,
     access: Access,
-    by: By,
+    by: Accessor,
 }
 
-/// What kind of task touches a buffer.
+/// Kind of task that accesses a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+enum Accessor {
     /// A kernel that sets a constant.
     Fill,
     /// Any other kernel.
     Kernel,
     /// A kernel's workspace.
     Workspace,
-    /// Exchanges, collectives, loads and whoever reads the outputs.
+    /// Exchanges, collectives, loads, and the reader of the outputs.
     Other,
 }
 
-fn accesses(body: &Body) -> Vec<Vec<Touch>> {
+fn accesses(body: &Body) -> Vec<Vec<BufferAccess>> {
     let mut accesses = vec![Vec::new(); body.buffers.len()];
-    let mut push = |task: usize, view: &View, access: Access, by: By| {
+    let mut push = |task: usize, view: &View, access: Access, by: Accessor| {
         if !view.is_empty() {
-            accesses[view.buffer.0 as usize].push(Touch {
+            accesses[view.buffer.0 as usize].push(BufferAccess {
                 task,
                 region: view.region(),
                 access,
@@ -71,23 +70,32 @@ fn accesses(body: &Body) -> Vec<Vec<Touch>> {
                 kernel, workspace, ..
             } => {
                 let is_fill = matches!(kernel.descriptor().flow, Flow::Clears { .. });
-                let by = if is_fill { By::Fill } else { By::Kernel };
+                let by = if is_fill {
+                    Accessor::Fill
+                } else {
+                    Accessor::Kernel
+                };
                 for (view, access) in kernel.accesses() {
                     push(id, &view, access, by);
                 }
                 if let Some(view) = workspace {
-                    push(id, view, Access::Write, By::Workspace);
+                    push(id, view, Access::Write, Accessor::Workspace);
                 }
             }
             Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
                 for (view, access) in task.accesses() {
-                    push(id, &view, access, By::Other);
+                    push(id, &view, access, Accessor::Other);
                 }
             }
         }
     }
     for output in &body.outputs {
-        push(body.tasks.len(), &output.view, Access::Read, By::Other);
+        push(
+            body.tasks.len(),
+            &output.view,
+            Access::Read,
+            Accessor::Other,
+        );
     }
     accesses
 }
@@ -97,7 +105,7 @@ struct Memory<'a, 'p> {
     class: usize,
     body: &'p Body,
     order: Order,
-    accesses: Vec<Vec<Touch>>,
+    accesses: Vec<Vec<BufferAccess>>,
 }
 
 impl Memory<'_, '_> {
@@ -112,8 +120,8 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// Within a task: a view may be read and written by a kernel that works element by element, and
-    /// messages of one exchange may add to the same elements.
+    /// Overlapping accesses of one task: an elementwise kernel may read and write a view in place, and messages
+    /// of one exchange may accumulate into the same elements.
     fn overlaps(&self, faults: &mut Vec<Fault>) {
         for (buffer, touches) in self.accesses.iter().enumerate() {
             for (i, second) in touches.iter().enumerate() {
@@ -124,7 +132,7 @@ impl Memory<'_, '_> {
                     if writes && !common.is_empty() && !self.may_overlap(first, second) {
                         faults.push(Fault::Overlap {
                             site: self.case.site(self.class, second.task),
-                            spot: self.case.spot_at(self.class, buffer, common),
+                            spot: self.case.buffer_region_at(self.class, buffer, common),
                         });
                     }
                 }
@@ -132,12 +140,13 @@ impl Memory<'_, '_> {
         }
     }
 
-    fn may_overlap(&self, first: &Touch, second: &Touch) -> bool {
+    fn may_overlap(&self, first: &BufferAccess, second: &BufferAccess) -> bool {
         let same = first.region == second.region;
         let both_write = first.access.writes() && second.access.writes();
         match &self.body.tasks[second.task].work {
             Work::Compute { kernel, .. } => {
-                let is_operand = first.by != By::Workspace && second.by != By::Workspace;
+                let is_operand =
+                    first.by != Accessor::Workspace && second.by != Accessor::Workspace;
                 same && !both_write && is_operand && kernel.is_elementwise()
             }
             Work::Exchange(_) => first.access == Access::Update && second.access == Access::Update,
@@ -146,9 +155,8 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// Whether what a collective both reads and writes as one view is a member's own part, which may
-    /// stand where it goes. All ranks of the class must have the place in their group that the view is
-    /// for.
+    /// Whether a collective reads and writes in place only the part of this member. All ranks of the class must
+    /// have the same position in their group.
     fn is_in_place(&self, collective: &Collective) -> bool {
         let (one, each) = match &collective.kind {
             CollectiveKind::AllGather { source, targets } => (source, targets),
@@ -157,19 +165,21 @@ impl Memory<'_, '_> {
         };
         let (case, rank) = (self.case, self.case.representatives[self.class]);
         let members = collective.group().members(&case.program.mesh, rank);
-        let places = 0..members.len();
-        let own: Vec<usize> = places
-            .filter(|&place| case.class_of(members[place]) == self.class)
+        let positions = 0..members.len();
+        let own: Vec<usize> = positions
+            .filter(|&position| case.class_of(members[position]) == self.class)
             .collect();
         let shared = each.iter().enumerate().filter(|&(_, view)| view == one);
-        shared.map(|(place, _)| place).all(|place| own == [place])
+        shared
+            .map(|(position, _)| position)
+            .all(|position| own == [position])
     }
 
     fn races(&self, faults: &mut Vec<Fault>) {
         for (buffer, touches) in self.accesses.iter().enumerate() {
-            // Of a serial lane the last touches only can be open, and are looked at from the end.
+            // In a serial lane only the last accesses can be concurrent.
             let mut serial: [Vec<usize>; Lane::ALL.len()] = Default::default();
-            // Of the others those that write, and those that only read, which are in the way of writers.
+            // In other lanes, writers and readers; readers conflict with writers only.
             let mut others: [Vec<usize>; 2] = Default::default();
             for (i, second) in touches.iter().enumerate() {
                 let is_open = |&first: &usize| {
@@ -194,20 +204,26 @@ impl Memory<'_, '_> {
         }
     }
 
-    fn race(&self, buffer: usize, first: &Touch, second: &Touch, faults: &mut Vec<Fault>) {
+    fn race(
+        &self,
+        buffer: usize,
+        first: &BufferAccess,
+        second: &BufferAccess,
+        faults: &mut Vec<Fault>,
+    ) {
         let common = first.region.intersect(&second.region);
         let writes = first.access.writes() || second.access.writes();
         if first.task != second.task && writes && !common.is_empty() {
             faults.push(Fault::Race {
                 first: self.case.site(self.class, first.task),
                 second: self.case.site(self.class, second.task),
-                spot: self.case.spot_at(self.class, buffer, common),
+                spot: self.case.buffer_region_at(self.class, buffer, common),
             });
         }
     }
 
-    /// Buffers whose memory overlaps: all that touches one comes before all that touches the other.
-    /// A buffer that nothing touches needs no memory.
+    /// Of buffers with overlapping memory, all accesses to one must come before all accesses to the other. Unused
+    /// buffers need no memory.
     fn sharing(&self, faults: &mut Vec<Fault>) {
         let mut used: Vec<Used> = Vec::new();
         for (buffer, touches) in self.accesses.iter().enumerate() {
@@ -229,11 +245,11 @@ impl Memory<'_, '_> {
         self.successors(&mut used, faults);
     }
 
-    /// Nothing lies in the memory of what outlives the step. Only pairs with such a buffer are looked at:
-    /// transient ones share memory, each with as many as there are micro-batches.
+    /// Checks that no buffer overlaps a persistent one. Only pairs with a persistent buffer are compared, as many
+    /// transient ones share memory.
     fn kept_apart(&self, used: &[Used], faults: &mut Vec<Fault>) {
         let is_kept = |used: &Used| self.body.buffers[used.buffer].role.is_persistent();
-        // The greatest end up to each; what begins before a buffer may reach into it.
+        // Prefix maximum of ends, to find buffers that begin before another one and overlap it.
         let mut ends: Vec<u128> = Vec::with_capacity(used.len());
         for one in used {
             ends.push(one.end.max(ends.last().copied().unwrap_or(0)));
@@ -254,13 +270,13 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// Of transient buffers each with those that had its memory right before it, byte by byte: that all
-    /// before these were done earlier then follows.
+    /// Compares each transient buffer with the previous users of its memory; earlier users are ordered
+    /// transitively.
     fn successors(&self, used: &mut Vec<Used>, faults: &mut Vec<Fault>) {
         used.retain(|used| !self.body.buffers[used.buffer].role.is_persistent());
         used.retain(|used| used.start < used.end);
         used.sort_by_key(|used| (self.accesses[used.buffer][0].task, used.buffer));
-        // By their starts, ranges of memory with their ends and who had them last.
+        // Ranges of memory by start, with their end and last user.
         let mut last: BTreeMap<u128, (u128, usize)> = BTreeMap::new();
         for (at, own) in used.iter().enumerate() {
             let overlapping: Vec<(u128, u128, usize)> = last
@@ -303,7 +319,7 @@ impl Memory<'_, '_> {
         if self.order.all_before(&a.ends, &b.ends) || self.order.all_before(&b.ends, &a.ends) {
             return None;
         }
-        // Told in the order in which they start to be used.
+        // Reported in the order of first use.
         let birth = |used: &Used| self.accesses[used.buffer].first().map(|touch| touch.task);
         let (first, second) = if birth(a) <= birth(b) { (a, b) } else { (b, a) };
         let late = self.accesses[second.buffer].iter().find_map(|touch| {
@@ -322,10 +338,9 @@ impl Memory<'_, '_> {
         })
     }
 
-    /// What is read has been written in this step, or outlives steps; outputs have been written in
-    /// this step. What kernels read of a value that belongs to another rank was not merely filled
-    /// with a constant: that is for padding. (In gradients, zeros mean that a rank leaves out what
-    /// others contribute.)
+    /// Reads are initialized in this step, or of persistent buffers; outputs are written in this step. The halos
+    /// of values that kernels read must not be filled with a constant, which is for padding. (In gradients,
+    /// zeros mean that a rank omits the contributions of others.)
     fn initialization(&self, faults: &mut Vec<Fault>) {
         for (id, touches) in self.accesses.iter().enumerate() {
             let buffer = &self.body.buffers[id];
@@ -338,21 +353,21 @@ impl Memory<'_, '_> {
                 let open = self.unwritten(touches, touch, vec![touch.region], |_| true);
                 if let Some(&region) = open.first() {
                     faults.push(self.unread(id, touch, region));
-                } else if touch.by == By::Kernel && buffer.role == Role::Activation {
+                } else if touch.by == Accessor::Kernel && buffer.role == Role::Activation {
                     let foreign = self.foreign(buffer, &touch.region);
-                    let by = |other: &Touch| other.by != By::Fill;
+                    let by = |other: &BufferAccess| other.by != Accessor::Fill;
                     let open = self.unwritten(touches, touch, foreign, by);
                     faults.extend(open.first().map(|&region| Fault::HaloFilled {
                         site: self.case.site(self.class, touch.task),
-                        spot: self.case.spot_at(self.class, id, region),
+                        spot: self.case.buffer_region_at(self.class, id, region),
                     }));
                 }
             }
         }
     }
 
-    fn unread(&self, buffer: usize, touch: &Touch, region: Region) -> Fault {
-        let spot = self.case.spot_at(self.class, buffer, region);
+    fn unread(&self, buffer: usize, touch: &BufferAccess, region: Region) -> Fault {
+        let spot = self.case.buffer_region_at(self.class, buffer, region);
         if touch.task < self.body.tasks.len() {
             let site = self.case.site(self.class, touch.task);
             return Fault::Uninitialized { site, spot };
@@ -369,19 +384,19 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// What of `open` nothing before `reader` has written, of the writers that count.
+    /// The part of `open` that no counted writer before `reader` has written.
     fn unwritten(
         &self,
-        touches: &[Touch],
-        reader: &Touch,
+        touches: &[BufferAccess],
+        reader: &BufferAccess,
         mut open: Vec<Region>,
-        counts: impl Fn(&Touch) -> bool,
+        counts: impl Fn(&BufferAccess) -> bool,
     ) -> Vec<Region> {
         for writer in touches {
             if open.is_empty() {
                 break;
             }
-            let is_writer = writer.access.writes() && writer.by != By::Workspace;
+            let is_writer = writer.access.writes() && writer.by != Accessor::Workspace;
             if is_writer && self.order.is_before(writer.task, reader.task) && counts(writer) {
                 open = without(open, &writer.region);
             }
@@ -389,32 +404,31 @@ impl Memory<'_, '_> {
         open
     }
 
-    /// The part of a region that exists in the tensor and belongs to other ranks.
+    /// The part of a region inside of the tensor that other ranks own: the halo.
     fn foreign(&self, buffer: &Buffer, region: &Region) -> Vec<Region> {
-        let Some((home, owned, by)) = self.own(buffer) else {
+        let Some((tensor, owned, by)) = self.own(buffer) else {
             return Vec::new();
         };
-        let exists = Region::all(home.place.shape).shift(by);
+        let exists = Region::all(tensor.distribution.shape).shift(by);
         region.intersect(&exists).minus(&owned)
     }
 
-    /// The part of a region that is not this rank's own: of others, or padding that wraps.
+    /// The part of a region that this rank does not own: halo and padding.
     fn outside(&self, buffer: &Buffer, region: &Region) -> Vec<Region> {
         self.own(buffer)
             .map_or(Vec::new(), |(_, owned, _)| region.minus(&owned))
     }
 
-    /// What the rank owns of a buffer, in its indices, and what global indices are shifted by.
-    fn own<'b>(&self, buffer: &'b Buffer) -> Option<(&'b Home, Region, [i64; 5])> {
-        let home = buffer.home.as_ref()?;
+    /// The owned region of a buffer, in its indices, and the shift from global indices.
+    fn own<'b>(&self, buffer: &'b Buffer) -> Option<(&'b TensorRegion, Region, [i64; 5])> {
+        let tensor = buffer.tensor.as_ref()?;
         let coord = &self.case.coords[self.class];
-        let owned = home.place.owned(&self.case.program.mesh, coord);
-        let by = std::array::from_fn(|dim| home.low[dim] as i64 - owned.0[dim].start);
-        Some((home, owned.shift(by), by))
+        let owned = tensor.distribution.owned(&self.case.program.mesh, coord);
+        let by = std::array::from_fn(|dim| tensor.halo_low[dim] as i64 - owned.0[dim].start);
+        Some((tensor, owned.shift(by), by))
     }
 
-    /// What a kernel adds to the gradient outside the own part is used by something later: sent to
-    /// its owner, as a rule.
+    /// Contributions to the halo of a gradient are used later, usually sent to the owner.
     fn contributions(&self, faults: &mut Vec<Fault>) {
         for (id, touches) in self.accesses.iter().enumerate() {
             let buffer = &self.body.buffers[id];
@@ -422,7 +436,8 @@ impl Memory<'_, '_> {
                 continue;
             }
             let writers = touches.iter();
-            let writers = writers.filter(|touch| touch.access.writes() && touch.by == By::Kernel);
+            let writers =
+                writers.filter(|touch| touch.access.writes() && touch.by == Accessor::Kernel);
             for writer in writers {
                 let mut open = self.outside(buffer, &writer.region);
                 for reader in touches {
@@ -436,19 +451,18 @@ impl Memory<'_, '_> {
                 }
                 faults.extend(open.first().map(|&region| Fault::ContributionLost {
                     site: self.case.site(self.class, writer.task),
-                    spot: self.case.spot_at(self.class, id, region),
+                    spot: self.case.buffer_region_at(self.class, id, region),
                 }));
             }
         }
     }
 
-    /// What of contributions to a copy's gradient does not end as it may in the own part: in a later
-    /// part of the kernel that writes them, in channels that nobody wants the gradient of, or in outputs
-    /// of a transposed convolution that no input reaches.
+    /// Contributions to the gradient of a redundant copy that are never used, and may not be: those in channels
+    /// without gradient, or in outputs of a transposed convolution without inputs, may.
     fn unended(
         &self,
         buffer: usize,
-        touches: &[Touch],
+        touches: &[BufferAccess],
         writer: usize,
         open: Vec<Region>,
     ) -> Vec<Region> {
@@ -464,7 +478,7 @@ impl Memory<'_, '_> {
             inputs.any(|operand| is_it(operand.view))
         };
         open.retain(|region| {
-            let common = |touch: &&Touch| {
+            let common = |touch: &&BufferAccess| {
                 self.order.is_before(writer, touch.task)
                     && touch.access == Access::Read
                     && !touch.region.0[4].intersect(&region.0[4]).is_empty()
@@ -476,15 +490,14 @@ impl Memory<'_, '_> {
         open
     }
 
-    /// The kernels of a task; none of what comes before all tasks.
+    /// The kernels of a task.
     fn parts(&self, task: usize) -> &[Kernel] {
         let task = self.body.tasks.get(task);
         task.map_or(&[], |task| task.work.kernels())
     }
 
-    /// A message that adds does so to the rank's own part; one that replaces does not destroy what
-    /// nobody has read. What a rank computes around its own part stays with it: no message goes there,
-    /// or takes it from there.
+    /// Accumulating messages go to the owned region; others overwrite only what has been read. Redundantly
+    /// computed halos are neither received nor sent.
     fn receives(&self, faults: &mut Vec<Fault>) {
         for (task, entry) in self.body.tasks.iter().enumerate() {
             let Work::Exchange(exchange) = &entry.work else {
@@ -498,57 +511,60 @@ impl Memory<'_, '_> {
                 } else {
                     self.unseen(receive.view.buffer.0 as usize, task, &region)
                 };
-                faults.extend(open.first().map(|&region| {
-                    Fault::ReceiveMisplaced {
-                        site: self.case.site(self.class, task),
-                        spot: self
-                            .case
-                            .spot_at(self.class, receive.view.buffer.0 as usize, region),
-                        accumulate: receive.accumulate,
-                    }
+                faults.extend(open.first().map(|&region| Fault::ReceiveMisplaced {
+                    site: self.case.site(self.class, task),
+                    spot: self.case.buffer_region_at(
+                        self.class,
+                        receive.view.buffer.0 as usize,
+                        region,
+                    ),
+                    accumulate: receive.accumulate,
                 }));
             }
             for send in &exchange.sends {
                 let buffer = self.body.buffer(send.view.buffer);
-                let open = match is_redundant(buffer) {
-                    true => self.outside(buffer, &send.view.region()),
-                    false => Vec::new(),
+                let open = if is_redundant(buffer) {
+                    self.outside(buffer, &send.view.region())
+                } else {
+                    Vec::new()
                 };
                 faults.extend(open.first().map(|&region| {
                     let id = send.view.buffer.0 as usize;
                     Fault::CopySent {
                         site: self.case.site(self.class, task),
-                        spot: self.case.spot_at(self.class, id, region),
+                        spot: self.case.buffer_region_at(self.class, id, region),
                     }
                 }));
             }
         }
     }
 
-    /// What a kernel reads of a gradient around the own part has come by a message, or is a zero that
-    /// stands for what the owners contribute themselves; it is not what the rank has written there
-    /// for others, unless it computes the tensor there itself and so has a gradient of its own.
-    fn gradient_frames(&self, faults: &mut Vec<Fault>) {
+    /// The halo of a gradient that a kernel reads was received, or is zero where the owners compute the
+    /// contributions themselves; it is not the rank's own contribution, unless the halo is a redundant copy.
+    fn gradient_halos(&self, faults: &mut Vec<Fault>) {
         for (id, touches) in self.accesses.iter().enumerate() {
             let buffer = &self.body.buffers[id];
-            let is_reader = |touch: &&Touch| {
-                touch.by == By::Kernel && touch.access == Access::Read && !self.copies(touch.task)
+            let is_reader = |touch: &&BufferAccess| {
+                touch.by == Accessor::Kernel
+                    && touch.access == Access::Read
+                    && !self.copies(touch.task)
             };
             if buffer.role != Role::ActivationGradient {
                 continue;
             }
             for reader in touches.iter().filter(is_reader) {
-                let others = match is_redundant(buffer) {
-                    true => Vec::new(),
-                    false => self.outside(buffer, &reader.region),
+                let others = if is_redundant(buffer) {
+                    Vec::new()
+                } else {
+                    self.outside(buffer, &reader.region)
                 };
                 let stale = self.stale(touches, reader, others);
                 faults.extend(stale.first().map(|&region| Fault::HaloStale {
                     site: self.case.site(self.class, reader.task),
-                    spot: self.case.spot_at(self.class, id, region),
+                    spot: self.case.buffer_region_at(self.class, id, region),
                 }));
                 let foreign = self.foreign(buffer, &reader.region);
-                let zeros = self.unwritten(touches, reader, foreign, |by| by.by == By::Other);
+                let zeros = self.unwritten(touches, reader, foreign, |by| by.by == Accessor::Other);
                 adjoint::check(self.case, self.class, reader.task, &zeros, faults);
             }
         }
@@ -559,10 +575,15 @@ impl Memory<'_, '_> {
         matches!(first, Some(Flow::Copies { .. }))
     }
 
-    /// The part of `regions` that a kernel has written last before a task starts.
-    fn stale(&self, touches: &[Touch], reader: &Touch, regions: Vec<Region>) -> Vec<Region> {
+    /// The part of `regions` whose last writer before a reader is a kernel.
+    fn stale(
+        &self,
+        touches: &[BufferAccess],
+        reader: &BufferAccess,
+        regions: Vec<Region>,
+    ) -> Vec<Region> {
         let results = touches.iter().filter(|touch| {
-            let is_result = touch.access.writes() && touch.by == By::Kernel;
+            let is_result = touch.access.writes() && touch.by == Accessor::Kernel;
             is_result && self.order.is_before(touch.task, reader.task)
         });
         results
@@ -583,8 +604,13 @@ impl Memory<'_, '_> {
             .collect()
     }
 
-    /// What a reader sees of what a writer has written: the part that nothing has replaced between.
-    fn still_there(&self, touches: &[Touch], writer: &Touch, reader: &Touch) -> Vec<Region> {
+    /// The part written by a writer that a reader sees: not overwritten between.
+    fn still_there(
+        &self,
+        touches: &[BufferAccess],
+        writer: &BufferAccess,
+        reader: &BufferAccess,
+    ) -> Vec<Region> {
         let common = writer.region.intersect(&reader.region);
         let open = if common.is_empty() {
             Vec::new()
@@ -593,7 +619,7 @@ impl Memory<'_, '_> {
         };
         touches.iter().fold(open, |open, later| {
             let replaces = later.access == Access::Write
-                && later.by != By::Workspace
+                && later.by != Accessor::Workspace
                 && self.order.is_before(later.task, reader.task)
                 && self.order.is_before(writer.task, later.task);
             if replaces {
@@ -604,13 +630,13 @@ impl Memory<'_, '_> {
         })
     }
 
-    /// Results in a region that nothing has read when a task starts.
+    /// Results in a region that have not been read when a task starts.
     fn unseen(&self, buffer: usize, task: usize, region: &Region) -> Vec<Region> {
         let touches = &self.accesses[buffer];
         let is_before = |done: usize| self.order.is_before(done, task);
-        let results = touches
-            .iter()
-            .filter(|touch| touch.access.writes() && touch.by != By::Fill && is_before(touch.task));
+        let results = touches.iter().filter(|touch| {
+            touch.access.writes() && touch.by != Accessor::Fill && is_before(touch.task)
+        });
         results
             .flat_map(|result| {
                 let common = result.region.intersect(region);
@@ -634,7 +660,7 @@ impl Memory<'_, '_> {
     }
 }
 
-/// When a buffer is used.
+/// Memory and lifetime of a buffer.
 struct Used {
     buffer: usize,
     start: u128,
@@ -643,7 +669,10 @@ struct Used {
 }
 
 fn is_redundant(buffer: &Buffer) -> bool {
-    buffer.home.as_ref().is_some_and(|home| home.redundant)
+    buffer
+        .tensor
+        .as_ref()
+        .is_some_and(|tensor| tensor.redundant)
 }
 
 pub(crate) fn without(open: Vec<Region>, hole: &Region) -> Vec<Region> {

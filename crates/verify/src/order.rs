@@ -1,53 +1,52 @@
-//! Which tasks have completed when one starts, whatever the timing.
+//! The happens-before order of the tasks of a body.
 
 use partita_program::{Body, Lane, TaskSet};
 
-/// For each task those that have completed whenever it starts, whatever the timing; and at the end, one
-/// more, all tasks: what is read after the step.
+/// For each task those that have completed when it starts, under any timing; a further entry, for the reader of the
+/// outputs, has all tasks.
 ///
-/// A lane starts its tasks in their order, so what has completed at the start of one has completed
-/// at the start of the next; in a serial lane the one has completed as well. So of a serial lane always
-/// a number of first tasks has completed; of the others it may be any.
+/// A lane starts its tasks in order, so all that has completed at the start of one has completed at the start of
+/// the next; in a serial lane the task itself as well. So the completed tasks of a serial lane are a prefix.
 pub(crate) struct Order {
-    seats: Vec<Seat>,
-    /// Per task, how many of each serial lane have completed.
+    positions: Vec<LanePosition>,
+    /// For each task, the number of completed tasks of each serial lane.
     first: Vec<[u32; LANES]>,
-    /// Per task, which others have.
+    /// For each task, the completed tasks of other lanes.
     others: Vec<TaskSet>,
 }
 
 const LANES: usize = Lane::ALL.len();
 
-/// Where a task stands.
+/// Position of a task.
 #[derive(Clone, Copy)]
-enum Seat {
+enum LanePosition {
     /// In a serial lane, at this place.
     Serial(usize, u32),
     /// Among the tasks of all other lanes, at this place.
     Other(usize),
 }
 
-/// The reader after the step stands behind all tasks, and never completes.
-const END: Seat = Seat::Serial(Lane::Compute as usize, u32::MAX - 1);
+/// The reader of the outputs comes after all tasks.
+const END: LanePosition = LanePosition::Serial(Lane::Compute as usize, u32::MAX - 1);
 
 impl Order {
     pub fn new(body: &Body) -> Self {
         let (mut counts, mut others) = ([0; LANES], 0);
-        let seat = |task: &partita_program::Task| {
+        let position = |task: &partita_program::Task| {
             let lane = task.work.lane();
             if lane.is_serial() {
                 counts[lane as usize] += 1;
-                return Seat::Serial(lane as usize, counts[lane as usize] - 1);
+                return LanePosition::Serial(lane as usize, counts[lane as usize] - 1);
             }
             others += 1;
-            Seat::Other(others - 1)
+            LanePosition::Other(others - 1)
         };
-        let mut seats: Vec<Seat> = body.tasks.iter().map(seat).collect();
-        seats.push(END);
+        let mut positions: Vec<LanePosition> = body.tasks.iter().map(position).collect();
+        positions.push(END);
         let mut order = Self {
-            first: vec![[0; LANES]; seats.len()],
-            others: vec![TaskSet::default(); seats.len()],
-            seats,
+            first: vec![[0; LANES]; positions.len()],
+            others: vec![TaskSet::default(); positions.len()],
+            positions,
         };
         let mut last: [Option<usize>; LANES] = [None; LANES];
         for (id, task) in body.tasks.iter().enumerate() {
@@ -67,7 +66,7 @@ impl Order {
         order
     }
 
-    /// Takes over what has completed when a task before starts.
+    /// Adds all that has completed when an earlier task starts.
     fn follow(&mut self, id: usize, before: usize) {
         let (earlier, later) = self.first.split_at_mut(id);
         raise(&mut later[0], &earlier[before]);
@@ -76,28 +75,28 @@ impl Order {
     }
 
     fn insert(&mut self, id: usize, done: usize) {
-        match self.seats[done] {
-            Seat::Serial(lane, at) => {
+        match self.positions[done] {
+            LanePosition::Serial(lane, at) => {
                 let first = &mut self.first[id][lane];
                 *first = (*first).max(at + 1);
             }
-            Seat::Other(at) => self.others[id].insert(at),
+            LanePosition::Other(at) => self.others[id].insert(at),
         }
     }
 
     /// Whether a task has completed whenever another starts.
     pub fn is_before(&self, done: usize, id: usize) -> bool {
-        match self.seats[done] {
-            Seat::Serial(lane, at) => at < self.first[id][lane],
-            Seat::Other(at) => self.others[id].has(at),
+        match self.positions[done] {
+            LanePosition::Serial(lane, at) => at < self.first[id][lane],
+            LanePosition::Other(at) => self.others[id].has(at),
         }
     }
 
     /// Whether tasks of one lane complete in their order, and which lane it is.
     pub fn serial_lane(&self, id: usize) -> Option<usize> {
-        match self.seats[id] {
-            Seat::Serial(lane, _) => Some(lane),
-            Seat::Other(_) => None,
+        match self.positions[id] {
+            LanePosition::Serial(lane, _) => Some(lane),
+            LanePosition::Other(_) => None,
         }
     }
 

@@ -1,11 +1,11 @@
-//! Packed weights: packed once, used as they were packed, and not outlived by the weights' contents.
+//! Packed weights: packed once, used as packed, and not stale.
 
 use crate::order::Order;
 use crate::{Case, Fault};
 use partita_program::descriptor::{Cost, Extents, Flow, Pass, Window};
 use partita_program::{Access, Body, BufferId, Direction, Kernel, Role, Taps, View};
 
-/// What packed weights are good for.
+/// The convolutions for which weights are packed.
 #[derive(Clone, Copy, PartialEq)]
 struct Use<'p> {
     direction: Direction,
@@ -35,8 +35,7 @@ struct Packer<'p> {
     changes: Vec<usize>,
 }
 
-/// Packed weights have one packer and otherwise only readers that want what it packs, and between the
-/// two nothing changes the weights.
+/// Packed weights have one packer and matching readers, and the weights do not change between them.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         let packers = packers(body);
@@ -95,7 +94,7 @@ fn changes(body: &Body, of: &View) -> Vec<usize> {
     changing.map(|(id, _)| id).collect()
 }
 
-/// The weights of a kernel that may be packed, and for what.
+/// The weights of a convolution, which may be packed, and their use.
 fn wanted(kernel: &Kernel) -> Option<(&View, Use<'_>)> {
     let descriptor = kernel.descriptor();
     let Cost::Convolution {
@@ -158,7 +157,7 @@ impl Packing<'_, '_> {
         }
     }
 
-    /// Whatever else touches packed weights reads them as the weights of a convolution.
+    /// All other accesses to packed weights are by convolutions.
     fn touches(&self, faults: &mut Vec<Fault>) {
         for (id, task) in self.body.tasks.iter().enumerate() {
             let touched = task.accesses().into_iter().map(|(view, _)| view);
@@ -178,7 +177,7 @@ impl Packing<'_, '_> {
         }
     }
 
-    /// Whether a kernel touches packed weights only where it packs them or takes weights.
+    /// Whether a kernel accesses packed weights only to pack them or as its weights.
     fn is_proper(&self, kernel: &Kernel) -> bool {
         let descriptor = kernel.descriptor();
         let operands = descriptor.operands.iter();

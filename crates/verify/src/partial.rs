@@ -2,13 +2,13 @@
 //! it, is never mixed with values that are no partial sum of the same reduction, and is reduced once, over
 //! just its ranks.
 //!
-//! Which values are partial follows from the program itself. A product of weights whose channels are split
-//! is partial over the axes of the split, and so is a sum over samples and positions that are split; a
-//! reduction takes its group away. Copies and messages keep it.
+//! Which values are partial sums follows from the program itself. A product with weights whose channels are split
+//! is partial over the axes of the split, and so is a sum over split samples and positions; a reduction removes
+//! the axes of its group. Copies and messages preserve them.
 
-use crate::collectives::Groups;
+use crate::collectives::GroupMembers;
 use crate::lost::unread;
-use crate::{Case, Fault, Spot};
+use crate::{BufferRegion, Case, Fault};
 use partita_program::descriptor::{Flow, Layout, Operand, Over, SumRole};
 use partita_program::{
     Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, TaskSite, View, Work,
@@ -16,18 +16,18 @@ use partita_program::{
 use partita_space::{AxisList, AxisSet, Offset, Rank, Region};
 use std::collections::HashMap;
 
-/// What elements are.
+/// Abstract state of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Zeros, or no contents yet: a partial sum of any reduction.
     Nothing,
-    /// Partial sums over ranks that differ along these axes; whole values where there are none.
+    /// Partial sums over these axes; complete values where there are none.
     Partial(AxisSet),
     /// Partial sums of different reductions.
     Mixed,
 }
 
-const WHOLE: State = State::Partial(AxisSet::NONE);
+const COMPLETE: State = State::Partial(AxisSet::NONE);
 
 impl State {
     fn join(self, other: Self) -> Self {
@@ -38,7 +38,7 @@ impl State {
         }
     }
 
-    /// After a sum over what differs along more axes.
+    /// After a local sum of parts that differ along more axes.
     fn along(self, more: AxisSet) -> Self {
         match self {
             State::Partial(axes) if axes.minus(more) == axes => State::Partial(axes.union(more)),
@@ -47,33 +47,33 @@ impl State {
         }
     }
 
-    /// Of products, of which one factor at most may be partial.
+    /// Of products; at most one factor may be partial.
     fn times(self, other: Self) -> Self {
         match (self, other) {
             (State::Nothing, _) | (_, State::Nothing) => State::Nothing,
-            (state, WHOLE) | (WHOLE, state) => state,
+            (state, COMPLETE) | (COMPLETE, state) => state,
             _ => State::Mixed,
         }
     }
 }
 
-/// What each class gives to others: by the sequence, and for messages by receiver and part.
-type Given = HashMap<(usize, u32, [i32; 7], u32), State>;
+/// What each class sends: by message number, and for messages by receiver and part.
+type Sent = HashMap<(usize, u32, [i32; 7], u32), State>;
 
-/// What all members of a group give to a collective, by the first of them, the group and the sequence.
+/// What all members of a group send to a collective, by first member, group and message number.
 type Sums = HashMap<(Rank, Group, u32), State>;
 
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    let mut groups = Groups::default();
-    let mut given = Given::new();
+    let mut groups = GroupMembers::default();
+    let mut given = Sent::new();
     let unread: Vec<Vec<(usize, View)>> = case.bodies().map(|(_, body)| unread(body)).collect();
-    // What ranks get depends on what others have got: again until nothing new is known. States only
-    // ever rise from nothing over a partial sum to a mixture.
+    // Fixed-point iteration over a lattice of nothing, partial sums and mixtures, since what ranks receive
+    // depends on what others have received.
     loop {
-        let (mut next, mut found) = (Given::new(), Vec::new());
+        let (mut next, mut found) = (Sent::new(), Vec::new());
         let mut sums = Sums::new();
         for (class, body) in case.bodies() {
-            let mut play = Play {
+            let mut interpreter = Interpreter {
                 case,
                 class,
                 body,
@@ -87,7 +87,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 faults: &mut found,
                 task: 0,
             };
-            play.run();
+            interpreter.run();
         }
         if next == given {
             faults.append(&mut found);
@@ -97,12 +97,12 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Disjoint regions of each buffer with their states; nothing elsewhere.
+/// Initial states: disjoint regions of each buffer.
 fn initial(body: &Body) -> Vec<Vec<(Region, State)>> {
     let buffers = body.buffers.iter().enumerate();
     let of = buffers.map(|(id, buffer)| {
         if buffer.role.is_persistent() {
-            vec![(buffer.view(BufferId(id as u32)).region(), WHOLE)]
+            vec![(buffer.view(BufferId(id as u32)).region(), COMPLETE)]
         } else {
             Vec::new()
         }
@@ -110,26 +110,26 @@ fn initial(body: &Body) -> Vec<Vec<(Region, State)>> {
     of.collect()
 }
 
-struct Play<'a, 'p> {
+struct Interpreter<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
     body: &'p Body,
-    /// What of gradients is not read after it was written last.
+    /// Gradients that are not read after their last write.
     unread: &'a [(usize, View)],
     states: Vec<Vec<(Region, State)>>,
-    /// Of packed weights those that were packed.
+    /// Original weights of packed ones.
     packed: HashMap<BufferId, View>,
-    groups: &'a mut Groups,
-    given: &'a Given,
-    next: &'a mut Given,
+    groups: &'a mut GroupMembers,
+    given: &'a Sent,
+    next: &'a mut Sent,
     sums: &'a mut Sums,
     faults: &'a mut Vec<Fault>,
-    /// The task at hand.
+    /// The current task.
     task: usize,
 }
 
-impl<'p> Play<'_, 'p> {
-    /// Tasks that touch the same are ordered as they stand, or there is a race, another fault.
+impl<'p> Interpreter<'_, 'p> {
+    /// Conflicting tasks are ordered as listed, or there is a race, another fault.
     fn run(&mut self) {
         for (id, task) in self.body.tasks.iter().enumerate() {
             self.task = id;
@@ -139,7 +139,7 @@ impl<'p> Play<'_, 'p> {
                 }
                 Work::Exchange(exchange) => self.exchange(exchange),
                 Work::Collective(collective) => self.collective(collective),
-                Work::Load(load) => self.write(&load.target, WHOLE),
+                Work::Load(load) => self.write(&load.target, COMPLETE),
             }
         }
         for &(id, view) in self.unread {
@@ -155,7 +155,7 @@ impl<'p> Play<'_, 'p> {
         }
         for output in &self.body.outputs {
             let state = self.read(&output.view);
-            if !matches!(state, State::Nothing | WHOLE) {
+            if !matches!(state, State::Nothing | COMPLETE) {
                 self.faults.push(Fault::OutputPartial {
                     class: self.class,
                     rank: self.case.representatives[self.class],
@@ -166,8 +166,8 @@ impl<'p> Play<'_, 'p> {
         }
     }
 
-    /// Notes a fault of the task at hand at what a view holds.
-    fn fault(&mut self, view: &View, fault: impl FnOnce(TaskSite, Spot) -> Fault) {
+    /// Adds a fault of the current task.
+    fn fault(&mut self, view: &View, fault: impl FnOnce(TaskSite, BufferRegion) -> Fault) {
         let site = self.case.site(self.class, self.task);
         let spot = self.case.spot(self.class, view);
         self.faults.push(fault(site, spot));
@@ -202,7 +202,7 @@ impl<'p> Play<'_, 'p> {
         if state == State::Nothing {
             return;
         }
-        // What many ranks give comes box by box, and is one box in the end.
+        // Adjacent regions with the same state are merged.
         while let Some((at, joined)) = pieces.iter().enumerate().find_map(|(at, (piece, other))| {
             let joined = (*other == state).then(|| piece.joined(&region));
             Some((at, joined.flatten()?))
@@ -223,14 +223,21 @@ impl<'p> Play<'_, 'p> {
         if state == State::Mixed {
             self.mixed(view);
         }
-        // Told once.
-        self.write(view, if state == State::Mixed { WHOLE } else { state });
+        // Reported once.
+        self.write(
+            view,
+            if state == State::Mixed {
+                COMPLETE
+            } else {
+                state
+            },
+        );
     }
 
-    /// For what is not linear in it.
-    fn need_whole(&mut self, view: &View) {
+    /// For operands in which a kernel is not linear.
+    fn need_complete(&mut self, view: &View) {
         match self.read(view) {
-            State::Nothing | WHOLE => {}
+            State::Nothing | COMPLETE => {}
             State::Partial(axes) => {
                 self.fault(view, |site, spot| Fault::PartialSumRead {
                     site,
@@ -242,9 +249,11 @@ impl<'p> Play<'_, 'p> {
         }
     }
 
-    /// Axes of the dims of what a view holds.
+    /// Axes that split the dims of the tensor of a view.
     fn axes(&self, view: &View) -> Option<[AxisList; 5]> {
-        self.case.home(self.class, view).map(|home| home.place.axes)
+        self.case
+            .tensor(self.class, view)
+            .map(|tensor| tensor.distribution.axes)
     }
 
     /// Axes that split samples and positions.
@@ -258,8 +267,8 @@ impl<'p> Play<'_, 'p> {
         let descriptor = kernel.descriptor();
         let summed = self.layout(&descriptor.layout);
         for operand in &descriptor.operands {
-            if let SumRole::Whole = operand.sum_role {
-                self.need_whole(operand.view);
+            if let SumRole::Complete = operand.sum_role {
+                self.need_complete(operand.view);
             }
         }
         if let Flow::Packs { w, packed, .. } = descriptor.flow {
@@ -295,12 +304,12 @@ impl<'p> Play<'_, 'p> {
         }
     }
 
-    /// What linear operands give together, each for itself or as factors.
+    /// Joint state of the linear operands and factors.
     fn combined(&self, operands: &[Operand<'_>]) -> State {
         let mut all = None;
         for operand in operands {
             let (state, is_factor) = match operand.sum_role {
-                SumRole::Whole | SumRole::Result(_) => continue,
+                SumRole::Complete | SumRole::Result(_) => continue,
                 SumRole::Linear => (self.read(operand.view), false),
                 SumRole::Factor => (self.read(operand.view), true),
             };
@@ -310,10 +319,10 @@ impl<'p> Play<'_, 'p> {
                 Some(all) => state.join(all),
             });
         }
-        all.unwrap_or(WHOLE)
+        all.unwrap_or(COMPLETE)
     }
 
-    /// Checks how operands lie on the ranks. Axes along which products are summed, if it has any.
+    /// Checks the distributions of operands. Returns the axes over which products are partial.
     fn layout(&mut self, layout: &Layout<'_>) -> AxisSet {
         match *layout {
             Layout::Any => {}
@@ -358,8 +367,8 @@ impl<'p> Play<'_, 'p> {
         [axes[3], axes[4]]
     }
 
-    /// Whether the channels of two tensors lie as weights between them want it: on these axes, or by
-    /// whole groups. None if neither, which is a fault.
+    /// Checks that the channels of two tensors are split as the weights between them are, or by whole groups.
+    /// Returns the axes over which products are partial; none for a fault.
     fn shared(
         &mut self,
         x: &View,
@@ -392,17 +401,17 @@ impl<'p> Play<'_, 'p> {
     /// Whether all ranks of the class are the first along these axes of the mesh of a tensor.
     fn is_first(&self, of: &View, axes: AxisSet) -> bool {
         let program = self.case.program;
-        let home = self.case.home(self.class, of);
-        let on = home.and_then(|home| home.place.on);
+        let tensor = self.case.tensor(self.class, of);
+        let submesh = tensor.and_then(|tensor| tensor.distribution.submesh);
         let of_class = program.class_of.iter().enumerate();
         let mut ranks = of_class.filter(|(_, class)| **class as usize == self.class);
         axes.is_empty()
             || ranks.all(|(rank, _)| {
-                let seat = match on {
+                let there = match submesh {
                     None => Some(program.mesh.coord(rank)),
-                    Some(grid) => grid.coord(rank),
+                    Some(submesh) => submesh.coord(rank),
                 };
-                seat.is_some_and(|seat| axes.iter().all(|axis| seat[axis.index()] == 0))
+                there.is_some_and(|there| axes.iter().all(|axis| there[axis.index()] == 0))
             })
     }
 
@@ -411,7 +420,7 @@ impl<'p> Play<'_, 'p> {
         self.axes(view).unwrap_or_default()[4].set()
     }
 
-    /// Rows are whole, and columns lie as the channels do.
+    /// Checks that rows are not split, and columns are split as the channels are.
     fn columns(&mut self, w: &View, y: &View) {
         let [rows, columns] = self.shares(w);
         let of_y = self.axes(y).unwrap_or_default()[4];
@@ -426,7 +435,7 @@ impl<'p> Play<'_, 'p> {
         }
     }
 
-    /// All channels lie alike, and no rank lacks a part of a sequence.
+    /// Checks that all channels are split alike, and sequences are not split.
     fn sequences(&mut self, inputs: [&View; 3], y: &View) {
         let of_y = self.axes(y).unwrap_or_default()[4];
         for view in inputs {
@@ -443,7 +452,7 @@ impl<'p> Play<'_, 'p> {
         }
     }
 
-    /// Axes that split any dim of what a view holds.
+    /// Axes that split any dim of the tensor of a view.
     fn split(&self, view: &View) -> AxisSet {
         let axes = self.axes(view).unwrap_or_default();
         self.positions(view).union(axes[4].set())
@@ -471,19 +480,18 @@ impl<'p> Play<'_, 'p> {
         }
     }
 
-    /// The axes of the mesh of a message's tensor along which the receiver lies elsewhere. Where it
-    /// stands in another mesh, partial sums may go to whoever has the same place in a mesh of the same
-    /// extents, which then reduces them with its own.
+    /// The axes along which the receiver of a message has other coordinates. Partial sums may be sent to the same
+    /// coordinates of another submesh, which reduces them with its own.
     fn along(&self, send: &partita_program::Send) -> AxisSet {
         let world = &self.case.program.mesh;
         let from = self.case.representatives[self.class];
-        let home = self.case.home(self.class, &send.view);
-        let steps = match home.and_then(|home| home.place.on) {
+        let tensor = self.case.tensor(self.class, &send.view);
+        let steps = match tensor.and_then(|tensor| tensor.distribution.submesh) {
             None => send.to.0,
-            Some(grid) => {
+            Some(submesh) => {
                 let to = world.neighbor(from, send.to);
-                let seats = (grid.coord(from), to.and_then(|to| grid.coord(to)));
-                let (Some(from), Some(to)) = seats else {
+                let coords = (submesh.coord(from), to.and_then(|to| submesh.coord(to)));
+                let (Some(from), Some(to)) = coords else {
                     return AxisSet::NONE;
                 };
                 std::array::from_fn(|axis| to[axis] as i32 - from[axis] as i32)
@@ -493,7 +501,7 @@ impl<'p> Play<'_, 'p> {
         AxisSet::of(axes.filter(|axis| steps[axis.index()] != 0))
     }
 
-    /// Partial sums stay with their rank along the axes of their reduction.
+    /// Checks that partial sums are not sent along the axes of their reduction.
     fn stays(&mut self, view: &View, state: State, along: AxisSet) {
         if let State::Partial(axes) = state
             && axes.minus(along) != axes
@@ -544,7 +552,7 @@ impl<'p> Play<'_, 'p> {
         }
     }
 
-    /// After a sum over a group.
+    /// After a reduction over a group.
     fn reduced(&mut self, view: &View, state: State, group: AxisSet) -> State {
         match state {
             State::Nothing => State::Nothing,
@@ -564,11 +572,11 @@ impl<'p> Play<'_, 'p> {
                         }
                     }
                 });
-                WHOLE
+                COMPLETE
             }
             State::Mixed => {
                 self.mixed(view);
-                WHOLE
+                COMPLETE
             }
         }
     }

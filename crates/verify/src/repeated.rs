@@ -1,8 +1,7 @@
-//! Nothing is done twice to the same elements: a layer that works in place changes what was written
-//! once, what an activation gradient contributes to the gradient of a parameter is added once, and
-//! what a layer or another rank has written of an activation gradient is added to, not written over.
+//! No repetition: a layer in place changes its elements once, an activation gradient contributes once to the
+//! gradient of a parameter, and contributions to an activation gradient are not overwritten.
 //!
-//! A task that takes the tensor of another micro-batch for its own repeats there what another task does.
+//! Detects tasks that access the tensor of another micro-batch.
 
 use crate::memory::without;
 use crate::{Case, Fault};
@@ -12,7 +11,7 @@ use std::collections::HashMap;
 
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
-        let mut play = Play {
+        let mut interpreter = Interpreter {
             body,
             in_place: HashMap::new(),
             contributions: HashMap::new(),
@@ -22,42 +21,50 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         for (id, task) in body.tasks.iter().enumerate() {
             match &task.work {
                 Work::Compute { kernel, .. } => {
-                    kernel.parts().iter().for_each(|part| play.kernel(id, part));
+                    kernel
+                        .parts()
+                        .iter()
+                        .for_each(|part| interpreter.kernel(id, part));
                 }
                 Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
                     let accesses = task.accesses();
-                    play.write_anew(&accesses);
-                    play.receive_gradients(id, &accesses);
+                    interpreter.write_anew(&accesses);
+                    interpreter.receive_gradients(id, &accesses);
                 }
             }
         }
-        faults.extend(play.repeated.into_iter().map(|again| Fault::Repeated {
-            site: case.site(class, again.task),
-            spot: case.spot(class, &again.view),
-            first: case.site(class, again.first),
-        }));
+        faults.extend(
+            interpreter
+                .repeated
+                .into_iter()
+                .map(|again| Fault::Repeated {
+                    site: case.site(class, again.task),
+                    spot: case.spot(class, &again.view),
+                    first: case.site(class, again.first),
+                }),
+        );
     }
 }
 
-/// A task that does to a view what another did first.
-struct Again {
+/// A task that repeats what another one has done to a view.
+struct Repetition {
     task: usize,
     view: View,
     first: usize,
 }
 
-struct Play<'p> {
+struct Interpreter<'p> {
     body: &'p Body,
-    /// Of tensors: what tasks have changed in place since it was written.
+    /// Regions of tensors changed in place since they were written, with the tasks.
     in_place: HashMap<BufferId, Vec<(Region, usize)>>,
-    /// By the activation gradient and the gradient of a parameter: regions of both, and the tasks.
+    /// By activation gradient and gradient of a parameter: regions of both, and the tasks.
     contributions: HashMap<[BufferId; 2], Vec<([Region; 2], usize)>>,
-    /// Of activation gradients: what kernels have written or other ranks sent, and by which tasks.
+    /// Regions of activation gradients written by kernels or messages, with the tasks.
     written: HashMap<BufferId, Vec<(Region, usize)>>,
-    repeated: Vec<Again>,
+    repeated: Vec<Repetition>,
 }
 
-impl Play<'_> {
+impl Interpreter<'_> {
     fn kernel(&mut self, task: usize, kernel: &Kernel) {
         let descriptor = kernel.descriptor();
         let (is_zero, accesses) = (descriptor.is_zero(), descriptor.accesses());
@@ -100,8 +107,7 @@ impl Play<'_> {
         }
     }
 
-    /// Whether two tasks do the same. Layers that work in place one after the other, or that share
-    /// weights, are told apart by their names.
+    /// Whether two tasks belong to the same layer and phase.
     fn is_same(body: &Body, one: usize, other: usize) -> bool {
         let [one_of, other_of] = [one, other].map(|task| &body.tasks[task].origin);
         one != other && one_of.layer == other_of.layer && one_of.phase == other_of.phase
@@ -113,7 +119,7 @@ impl Play<'_> {
         let again = known.iter().find(|(changed, first)| {
             Self::is_same(self.body, *first, task) && !changed.intersect(&region).is_empty()
         });
-        self.repeated.extend(again.map(|&(_, first)| Again {
+        self.repeated.extend(again.map(|&(_, first)| Repetition {
             task,
             view: *view,
             first,
@@ -121,7 +127,7 @@ impl Play<'_> {
         known.push((region, task));
     }
 
-    /// What other layers have written of an activation gradient stays, and is added to.
+    /// Contributions of other layers to an activation gradient must not be overwritten.
     fn write_gradient(&mut self, task: usize, view: &View, is_zero: bool) {
         let region = view.region();
         let known = self.written.entry(view.buffer).or_default();
@@ -136,7 +142,7 @@ impl Play<'_> {
         let first = known
             .iter()
             .find(|(written, _)| !written.intersect(&region).is_empty());
-        self.repeated.extend(first.map(|&(_, first)| Again {
+        self.repeated.extend(first.map(|&(_, first)| Repetition {
             task,
             view: *view,
             first,
@@ -144,8 +150,7 @@ impl Play<'_> {
         known.push((region, task));
     }
 
-    /// What comes from other ranks may lie over a halo that kernels have contributed to and that has
-    /// gone to its owner; kernels add to it.
+    /// Messages may overwrite a halo whose contributions have been sent to the owner.
     fn receive_gradients(&mut self, task: usize, accesses: &[(View, Access)]) {
         for (view, access) in accesses {
             let role = self.body.buffer(view.buffer).role;
@@ -166,7 +171,7 @@ impl Play<'_> {
             let mut both = known.iter().zip(&regions);
             Self::is_same(self.body, *first, task) && both.all(|(a, b)| !a.intersect(b).is_empty())
         });
-        self.repeated.extend(again.map(|&(_, first)| Again {
+        self.repeated.extend(again.map(|&(_, first)| Repetition {
             task,
             view: dy,
             first,
@@ -175,7 +180,7 @@ impl Play<'_> {
     }
 }
 
-/// Whether a kernel reads what it writes over.
+/// Whether a kernel reads what it overwrites.
 fn is_in_place(accesses: &[(View, Access)], written: &View) -> bool {
     let region = written.region();
     accesses.iter().any(|(view, access)| {

@@ -1,6 +1,6 @@
 //! Extents and dtypes of views.
 
-use crate::{Case, Fault, Spot};
+use crate::{BufferRegion, Case, Fault};
 use partita_program::descriptor::{Elements, Extents, Operand, Window};
 use partita_program::{Buffer, CollectiveKind, Dtype, Item, Kernel, Load, Role, Taps, View, Work};
 
@@ -32,7 +32,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 }
                 Work::Load(load) => {
                     let coord = &case.coords[class];
-                    let owned = load.place.owned(&case.program.mesh, coord).shape();
+                    let owned = load.distribution.owned(&case.program.mesh, coord).shape();
                     rules.load(load, owned);
                 }
                 Work::Collective(collective) => rules.collective(&collective.kind),
@@ -56,7 +56,7 @@ fn workspace_fault(
     class: usize,
     task: usize,
     role: Role,
-    spot: Spot,
+    spot: BufferRegion,
 ) -> Option<Fault> {
     let site = case.site(class, task);
     (role != Role::Workspace).then_some(Fault::WorkspaceRole { site, spot, role })
@@ -181,7 +181,7 @@ impl Rules<'_> {
                 outputs,
                 may_be_packed,
             } => {
-                // How packed weights fit is seen where they are packed.
+                // Packed weights are checked where they are packed.
                 if !may_be_packed || self.role_of(view) != Role::PackedWeights {
                     self.weights(operand, taps, groups, [inputs, outputs]);
                 }
@@ -259,7 +259,7 @@ impl Rules<'_> {
         self.extent(w.name, w.view, [kd, kh, kw, inputs / groups, outputs]);
     }
 
-    /// `x` holds every input of every tap and nothing else.
+    /// `x` has just the inputs of all taps.
     fn window(&mut self, x: &View, name: &str, y: &View, taps: &Taps) {
         self.number("samples of x", x.extent[0], y.extent[0]);
         if !are_positive(taps) || y.is_empty() {
@@ -278,7 +278,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Where an output would be undefined without an input, it has one.
+    /// Checks that outputs that need an input have one.
     fn pooling(&mut self, x: &View, (name, y): (&str, &View), taps: &Taps, shift: &[i64; 3]) {
         if y.is_empty() {
             return;
@@ -299,11 +299,11 @@ fn are_positive(taps: &Taps) -> bool {
     all.iter().flatten().all(|&value| value > 0)
 }
 
-/// The first of so many outputs of which no tap lies among the inputs.
+/// The first output without a tap among the inputs.
 ///
-/// Only some are looked at, as an image may have any number of positions. Of outputs whose first tap lies before
-/// the inputs, the place of the first tap behind their beginning repeats with the dilation, and the outputs in
-/// front need the most taps. Of the others those whose first tap lies behind the inputs have none.
+/// Only some outputs are tested, in time independent of the extent. For outputs whose first tap is before the
+/// inputs, the position of the first tap inside is periodic in the dilation, and the first outputs need the most
+/// taps. Of the others, those whose first tap is after the inputs have none.
 fn without_tap(
     taps: &Taps,
     dim: usize,

@@ -1,11 +1,11 @@
-//! Whatever a program names exists and is well-formed.
+//! Well-formedness of programs.
 
 use crate::{Case, Fault};
 use partita_program::{Body, Buffer, Dtype, Program, Role, Staging, TaskSite, View};
 use partita_space::Bytes;
 use std::collections::HashSet;
 
-/// Whether every class, buffer and task that is named exists, and views lie inside their buffers.
+/// Whether all indices of classes, buffers and tasks are valid, and views are inside of their buffers.
 pub(crate) fn is_indexable(program: &Program, faults: &mut Vec<Fault>) -> bool {
     let before = faults.len();
     classes(program, faults);
@@ -28,8 +28,8 @@ pub(crate) fn is_indexable(program: &Program, faults: &mut Vec<Fault>) -> bool {
             }
         }
         for output in &body.outputs {
-            let place = || format!("output `{}`", output.name);
-            faults.extend(view_fault(class, body, &output.view, place));
+            let location = || format!("output `{}`", output.name);
+            faults.extend(view_fault(class, body, &output.view, location));
         }
     }
     faults.len() == before
@@ -56,11 +56,16 @@ fn classes(program: &Program, faults: &mut Vec<Fault>) {
     faults.extend(unused.map(|class| Fault::ClassUnused { class }));
 }
 
-fn view_fault(class: usize, body: &Body, view: &View, place: impl Fn() -> String) -> Option<Fault> {
+fn view_fault(
+    class: usize,
+    body: &Body,
+    view: &View,
+    location: impl Fn() -> String,
+) -> Option<Fault> {
     let Some(buffer) = body.buffers.get(view.buffer.0 as usize) else {
         return Some(Fault::NoSuchBuffer {
             class,
-            place: place(),
+            location: location(),
             buffer: view.buffer.0,
             buffers: body.buffers.len(),
         });
@@ -69,7 +74,7 @@ fn view_fault(class: usize, body: &Body, view: &View, place: impl Fn() -> String
     let inside = (0..5).all(|dim| end[dim] <= buffer.dims[dim]);
     (!inside).then(|| Fault::ViewOutside {
         class,
-        place: place(),
+        location: location(),
         buffer: view.buffer.0,
         name: buffer.name.clone(),
         end,
@@ -80,8 +85,8 @@ fn view_fault(class: usize, body: &Body, view: &View, place: impl Fn() -> String
 /// Buffers, names, persistent memory, order of `after`, and form of the outputs.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let all = case.program.bodies.iter().flat_map(|body| &body.buffers);
-    let mut homes = all.filter_map(|buffer| buffer.home.as_ref());
-    let has_sites = homes.any(|home| home.place.on.is_some());
+    let mut tensors = all.filter_map(|buffer| buffer.tensor.as_ref());
+    let has_submeshes = tensors.any(|tensor| tensor.distribution.submesh.is_some());
     for (class, body) in case.bodies() {
         for (id, task) in body.tasks.iter().enumerate() {
             if !task.after.is_sorted_by(|a, b| a < b) {
@@ -94,7 +99,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         outputs(case, class, body, faults);
         staging(case, class, body, faults);
         if class > 0 {
-            persistent(case, class, has_sites, faults);
+            persistent(case, class, has_submeshes, faults);
         }
     }
 }
@@ -146,7 +151,7 @@ fn buffers(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) 
     }
 }
 
-/// The pool of each lane holds any of its tasks alone, so that none waits for ever for packets.
+/// The pool of each lane holds any one of its tasks, so that none waits for packets for ever.
 fn staging(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) {
     for (id, task) in body.tasks.iter().enumerate() {
         let lane = task.work.lane();
@@ -232,12 +237,12 @@ fn outputs(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) 
     }
 }
 
-/// Persistent buffers are the same in all classes: name, role, dtype, extents and place in the arena.
+/// Persistent buffers are the same in all classes: name, role, dtype, extents and offset.
 ///
-/// Where the mesh splits unevenly, staging buffers and those whose home is split differ in extents
-/// from class to class; what lies after the first such buffer may lie elsewhere. Where tensors lie with
-/// some ranks only, classes keep different ones; of one name they are alike.
-fn persistent(case: &Case<'_>, class: usize, has_sites: bool, faults: &mut Vec<Fault>) {
+/// With uneven splits, staging buffers and those of split tensors may differ in extents, and all after the first
+/// such buffer in offsets. With submeshes, classes have different persistent buffers; those of one name must be
+/// alike.
+fn persistent(case: &Case<'_>, class: usize, has_submeshes: bool, faults: &mut Vec<Fault>) {
     let list = |class: usize| -> Vec<(usize, &Buffer)> {
         let buffers = case.program.bodies[class].buffers.iter().enumerate();
         buffers
@@ -255,7 +260,7 @@ fn persistent(case: &Case<'_>, class: usize, has_sites: bool, faults: &mut Vec<F
             reason,
         });
     };
-    if has_sites {
+    if has_submeshes {
         for &(id, got) in &mine {
             let same = |other: &&Buffer| other.name == got.name;
             let others = theirs.iter().map(|&(_, buffer)| buffer).find(same);
@@ -300,6 +305,7 @@ fn persistent(case: &Case<'_>, class: usize, has_sites: bool, faults: &mut Vec<F
 }
 
 fn may_differ(buffer: &Buffer) -> bool {
-    let split = |home: &partita_program::Home| !home.place.split_axes().is_empty();
-    buffer.role == Role::Staging || buffer.home.as_ref().is_some_and(split)
+    let split =
+        |tensor: &partita_program::TensorRegion| !tensor.distribution.split_axes().is_empty();
+    buffer.role == Role::Staging || buffer.tensor.as_ref().is_some_and(split)
 }

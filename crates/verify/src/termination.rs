@@ -1,19 +1,17 @@
-//! The step ends under any timing.
+//! Freedom from deadlock under any timing.
 
-use crate::collectives::{Groups, collectives, collectives_of};
+use crate::collectives::{GroupMembers, collectives, collectives_of};
 use crate::matching::{exchanges, exchanges_of};
 use crate::{Case, Fault};
 use partita_program::{Group, Lane};
 use partita_space::Rank;
 use std::collections::{HashMap, VecDeque};
 
-/// The step ends under any timing, with sends that wait for their receivers: starts and completions
-/// of the tasks of all classes have an order. With an order for classes there is one for ranks, since
-/// every cycle of ranks is one of their classes.
+/// Checks that the step terminates under any timing with rendezvous sends: the dependency graph of starts and
+/// completions of all classes is acyclic. Then that of all ranks is too, as every cycle of ranks is one of classes.
 ///
-/// That holds as well where a task starts only after the one before it in its lane has completed and its
-/// packets are back, which takes no more than that its peers have started theirs: so it ends with pools of
-/// packets that hold no more than any one task of their lane.
+/// The same is checked where a task starts only after the previous one in its lane has completed. So pools of
+/// packets suffice that hold any one task of their lane.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut events = Events::of(case);
     for one_by_one in [false, true] {
@@ -32,10 +30,10 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Starts and completions of the tasks of all classes, and which comes before which.
+/// Dependency graph of starts and completions of the tasks of all classes.
 ///
-/// Each collective of a group has one more event, after those tasks: all members have started it. So its
-/// edges are as many as its members, not pairs of them.
+/// Each collective of a group has a further event, that all members have started it, so that the number of edges
+/// is linear in the members.
 struct Events {
     /// The number of each class's first event.
     first: Vec<usize>,
@@ -118,7 +116,7 @@ impl Events {
     /// A collective completes after all its members have started it.
     fn collectives(&mut self, case: &Case<'_>) {
         let tasks = collectives(case);
-        let mut groups = Groups::default();
+        let mut groups = GroupMembers::default();
         let mut all_started: HashMap<(Rank, Group, u32), usize> = HashMap::new();
         for (class, _) in case.bodies() {
             for (id, collective) in collectives_of(case, class) {
@@ -149,7 +147,7 @@ impl Events {
         }
     }
 
-    /// The events that can be ordered are taken away, first ones first; a cycle among the rest.
+    /// A cycle among the events that a topological sort leaves.
     fn cycle(&self) -> Option<Vec<usize>> {
         let mut waits = vec![0u32; self.next.len()];
         for &after in self.next.iter().flatten() {
@@ -171,7 +169,7 @@ impl Events {
         if taken == self.next.len() {
             return None;
         }
-        // Every event of the rest has one before it there: going back long enough ends in a cycle.
+        // Every remaining event has a remaining predecessor, so going back ends in a cycle.
         let mut before = vec![usize::MAX; self.next.len()];
         for event in (0..waits.len()).filter(|&event| waits[event] > 0) {
             for &after in &self.next[event] {
@@ -185,7 +183,7 @@ impl Events {
         Some(self.shortest(event, &waits))
     }
 
-    /// The shortest cycle through an event that lies on one; only starts and completions are told.
+    /// The shortest cycle through an event, without the events of collectives.
     fn shortest(&self, from: usize, waits: &[u32]) -> Vec<usize> {
         let mut before = vec![usize::MAX; self.next.len()];
         let mut queue = VecDeque::from([from]);
@@ -254,7 +252,7 @@ mod tests {
             work: Work::Collective(Collective {
                 sequence,
                 group: AxisSet::of([Axis::Width]),
-                on: None,
+                submesh: None,
                 kind: CollectiveKind::AllReduce {
                     view: View::of(
                         partita_program::BufferId(0),

@@ -1,11 +1,11 @@
-//! Updated parameters come back to where they are kept.
+//! Write-back of updated parameters.
 
 use crate::memory::without;
 use crate::{Case, Fault};
 use partita_program::descriptor::Flow;
 use partita_program::{Body, Role, View};
 
-/// What an update moves apart from where the parameter is kept comes back to all that is kept of it.
+/// An update of a copy of a parameter is written back to all of its persistent buffers.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         for (id, task) in body.tasks.iter().enumerate() {
@@ -19,11 +19,11 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 if body.buffer(moved.buffer).role.is_persistent() {
                     continue;
                 }
-                let home = body.buffer(moved.buffer).home;
-                let tensor = home.map(|home| home.tensor);
+                let tensor = body.buffer(moved.buffer).tensor;
+                let tensor = tensor.map(|tensor| tensor.id);
                 let kept = (0..body.buffers.len()).filter(|&at| {
                     let buffer = &body.buffers[at];
-                    let same = buffer.home.map(|home| home.tensor) == tensor;
+                    let same = buffer.tensor.map(|tensor| tensor.id) == tensor;
                     buffer.role == Role::Parameter && same && tensor.is_some()
                 });
                 let mut kept = kept.peekable();
@@ -40,7 +40,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Whether later tasks that read what was moved replace a buffer.
+/// Whether later tasks that read the update overwrite a buffer.
 fn is_replaced(body: &Body, after: usize, moved: &View, buffer: usize) -> bool {
     let mut open = vec![
         body.buffers[buffer]

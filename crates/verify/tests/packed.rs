@@ -23,7 +23,7 @@ fn packed() -> Program {
             role: Role::PackedWeights,
             dtype: Dtype::F32,
             dims: [1, 1, 1, 1, ELEMENTS],
-            home: None,
+            tensor: None,
             offset,
         });
         body.arena = offset + Bytes(4 * ELEMENTS as u64);

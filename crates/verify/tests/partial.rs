@@ -6,7 +6,7 @@ mod hand;
 use hand::*;
 use partita_program::{BufferId, CollectiveKind, Kernel, Program};
 use partita_space::{Axis, AxisList, AxisSet, Region};
-use partita_verify::{Fault, Spot, verify};
+use partita_verify::{BufferRegion, Fault, verify};
 
 /// Faults of the program over three ranks after a change to all of its bodies.
 fn faults(change: fn(&mut Program, usize)) -> Vec<Fault> {
@@ -24,7 +24,7 @@ fn width() -> AxisSet {
     AxisSet::of([Axis::Width])
 }
 
-fn is_all_of(spot: &Spot, name: &str, shape: [usize; 5]) -> bool {
+fn is_all_of(spot: &BufferRegion, name: &str, shape: [usize; 5]) -> bool {
     spot.name == name && spot.region == Region::all(shape)
 }
 
@@ -78,12 +78,12 @@ fn sums_of_what_is_not_partial() {
 fn weights_that_lie_another_way_than_what_they_multiply() {
     // The channels that the weights read are on the ranks of the line, those of x are not.
     fn split(program: &mut Program, class: usize) {
-        let mut home = program.bodies[class].buffers[X as usize].home;
-        if let Some(home) = &mut home {
-            home.place.axes = Default::default();
-            home.place.axes[3] = AxisList::of([Axis::Width]);
+        let mut tensor = program.bodies[class].buffers[X as usize].tensor;
+        if let Some(tensor) = &mut tensor {
+            tensor.distribution.axes = Default::default();
+            tensor.distribution.axes[3] = AxisList::of([Axis::Width]);
         }
-        program.bodies[class].buffers[W as usize].home = home;
+        program.bodies[class].buffers[W as usize].tensor = tensor;
     }
     assert_found(split, |fault| {
         let is_width = |rows: AxisList| rows == AxisList::of([Axis::Width]);

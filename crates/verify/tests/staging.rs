@@ -50,7 +50,7 @@ fn large_sums_go_in_chunks_and_come_back() {
     let collective = |kind| Collective {
         sequence: 0,
         group: AxisSet::of([Axis::Data]),
-        on: None,
+        submesh: None,
         kind,
     };
     let mesh = Mesh::new([3, 1, 1, 1, 1, 1, 1]);
@@ -76,9 +76,9 @@ fn large_sums_go_in_chunks_and_come_back() {
         &body,
         &mesh,
     );
-    let rooms: Vec<Room> = packed.taken(BufferTransfer::Moved).collect();
-    assert_eq!(rooms[0], (Dtype::F32, 10_000));
-    assert_eq!(rooms.len(), 3);
+    let sizes: Vec<PacketSize> = packed.taken(BufferTransfer::Moved).collect();
+    assert_eq!(sizes[0], (Dtype::F32, 10_000));
+    assert_eq!(sizes.len(), 3);
 }
 
 #[test]
@@ -139,7 +139,8 @@ fn texts_and_digests_hold_the_pools() {
         "exchange=1 collective=2 io=3 more=4",
     ] {
         let text = text.replacen(expected.trim(), &format!("staging {wrong}"), 1);
-        let error = Program::parse(&text).unwrap_err().to_string();
-        assert!(error.contains("staging reads `exchange=64"), "{error}");
+        let error = Program::parse(&text).unwrap_err();
+        let line = text.lines().position(|line| line.contains(wrong));
+        assert_eq!(Some(error.line - 1), line, "{error}");
     }
 }

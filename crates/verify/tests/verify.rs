@@ -217,7 +217,7 @@ fn broken_types_and_implementations() {
             "a load brings too much",
             |p| {
                 if let Work::Load(load) = &mut p.bodies[1].tasks[LOAD].work {
-                    load.place.axes[3] = AxisList::NONE;
+                    load.distribution.axes[3] = AxisList::NONE;
                 }
             },
             "Shape",
@@ -427,10 +427,10 @@ fn classes_that_are_none() {
 
     // Three samples on two lines.
     let mut program = lines(2, 3);
-    let homes = program.bodies[1].buffers.iter_mut();
-    for home in homes.filter_map(|buffer| buffer.home.as_mut()) {
-        home.place.shape[0] = 3;
-        home.place.axes[0] = AxisList::of([Axis::Data]);
+    let tensors = program.bodies[1].buffers.iter_mut();
+    for tensor in tensors.filter_map(|buffer| buffer.tensor.as_mut()) {
+        tensor.distribution.shape[0] = 3;
+        tensor.distribution.axes[0] = AxisList::of([Axis::Data]);
     }
     assert_eq!(differences(&program, "share of 3 along data"), 1);
 
@@ -438,8 +438,8 @@ fn classes_that_are_none() {
     // what belongs to no sample in particular.
     let mut program = lines(2, 3);
     for class in 0..3 {
-        home_of(&mut program, class, LINE).place.shape[0] = 2;
-        home_of(&mut program, class, LINE).place.axes[0] = AxisList::of([Axis::Data]);
+        tensor_of(&mut program, class, LINE).distribution.shape[0] = 2;
+        tensor_of(&mut program, class, LINE).distribution.axes[0] = AxisList::of([Axis::Data]);
         let sum = collective(&mut program, class, SUM_WEIGHT);
         sum.group = AxisSet::of([Axis::Data]);
         let view = part(LINE, 0, 4);
@@ -448,9 +448,9 @@ fn classes_that_are_none() {
     assert_eq!(differences(&program, "from its part of 2 along data"), 6);
 }
 
-fn home_of(program: &mut Program, class: usize, buffer: u32) -> &mut Home {
-    let home = &mut program.bodies[class].buffers[buffer as usize].home;
-    home.as_mut().expect("the buffer has a home")
+fn tensor_of(program: &mut Program, class: usize, buffer: u32) -> &mut TensorRegion {
+    let tensor = &mut program.bodies[class].buffers[buffer as usize].tensor;
+    tensor.as_mut().expect("the buffer holds a tensor")
 }
 
 #[test]
@@ -487,7 +487,7 @@ fn pair(orders: [&[(u32, &[u32])]; 2]) -> Program {
         body.buffers = line(3).bodies[0].buffers[..5].to_vec();
         body.buffers
             .iter_mut()
-            .for_each(|buffer| buffer.home = None);
+            .for_each(|buffer| buffer.tensor = None);
         body.arena = Bytes(1024);
         let (view, part) = (part(X, 0, 0), 0);
         body.tasks = order
@@ -643,12 +643,12 @@ fn broken_halos() {
         ),
         (
             "a message brings what the rank computes itself",
-            |p| home_of(p, 1, X).redundant = true,
+            |p| tensor_of(p, 1, X).redundant = true,
             "ReceiveMisplaced",
         ),
         (
             "the gradient of a copy is sent away",
-            |p| home_of(p, 1, DX).redundant = true,
+            |p| tensor_of(p, 1, DX).redundant = true,
             "CopySent",
         ),
         (

@@ -26,8 +26,8 @@ pub(super) fn execute(
         y,
         rate,
         operation,
-        place,
-        low,
+        distribution,
+        halo_low,
         accumulate,
     } = kernel
     else {
@@ -38,8 +38,8 @@ pub(super) fn execute(
         inputs: run.inputs,
         rate: *rate,
         operation: *operation,
-        shape: place.shape,
-        offset: place.corner(low, mesh, coord),
+        shape: distribution.shape,
+        offset: distribution.corner(halo_low, mesh, coord),
     };
     let mut target = run.output(y);
     // In place there is one block, from which both are taken.

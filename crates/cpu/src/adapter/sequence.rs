@@ -65,12 +65,17 @@ pub(super) fn execute(
             dw,
             accumulate,
         } => embedding_backward([x, dy, dw], *accumulate, rank, run),
-        Kernel::Positions { x, y, place, low } => {
-            let offset = place.corner(low, mesh, coord);
+        Kernel::Positions {
+            x,
+            y,
+            distribution,
+            halo_low,
+        } => {
+            let offset = distribution.corner(halo_low, mesh, coord);
             let offset = PositionOffset {
                 position: offset[3],
                 channel: offset[4],
-                channels: place.shape[4],
+                channels: distribution.shape[4],
             };
             let (x, mut y) = (run.input(x), run.output(y));
             let work = run.compute(|call| add_positions(call, offset, x.view(), y.view()))?;

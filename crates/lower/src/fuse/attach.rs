@@ -1,21 +1,20 @@
-//! Which kernels become an epilogue of the kernel before them.
+//! Epilogue fusion.
 
 use super::{Fusion, compute};
 use partita_program::descriptor::FusionRole;
 use partita_program::{Kernel, Role, Task, View};
 use partita_space::Region;
 
-/// Most kernels that become one, one after the other. Each of them is looked at with all before it, which
-/// in a chain of thousands of activations would take longer than all else.
+/// Largest number of parts of a fused kernel, as the time of fusion is quadratic in it.
 const PARTS_MAX: usize = 64;
 
-/// What a kernel works on that others computed, and where it leaves it; `None` if it only reads.
+/// The operand through which a kernel can be fused, and the view of the result; none if it only reads.
 struct Link {
     on: View,
     to: Option<View>,
 }
 
-/// The operands by which a kernel can become part of the kernel before it.
+/// The operands through which a kernel can be fused into an earlier one.
 fn links(kernel: &Kernel) -> Vec<Link> {
     let link = |on: &View, to: Option<&View>| Link {
         on: *on,
@@ -29,17 +28,17 @@ fn links(kernel: &Kernel) -> Vec<Link> {
     }
 }
 
-/// Who wrote a view last, part by part.
+/// The last writers of a view, by region.
 struct Writers {
-    /// Kernels, in their order, each with a box of the view.
+    /// Slots of kernels, in their order, each with a region.
     kernels: Vec<(usize, Region)>,
-    /// What messages have changed since, or no single kernel wrote.
+    /// Regions written by messages, or by no single kernel.
     rest: Vec<Region>,
 }
 
 impl Fusion<'_> {
-    /// Makes the kernel of a slot part of those that computed what it works on. What messages have
-    /// changed since stays where it is.
+    /// Fuses the kernel of a slot into the writers of its operand. Regions changed by messages since stay in
+    /// the slot.
     pub(super) fn attach(&mut self, slot: usize) {
         let Some(kernel) = self.kernel(slot).cloned() else {
             return;
@@ -54,11 +53,13 @@ impl Fusion<'_> {
         }
     }
 
-    /// Whether other ranks compute the same tensor. What they sum must come in the same order
-    /// everywhere, but messages come to each in other places.
+    /// Whether other ranks compute the same tensor. Their sums must be taken in the same order, and messages
+    /// arrive in different regions.
     fn has_replicas(&self, on: &View) -> bool {
-        let home = self.body.buffer(on.buffer).home;
-        home.is_none_or(|home| home.place.split_axes() != home.place.mesh(&self.world).split_axes())
+        let tensor = self.body.buffer(on.buffer).tensor;
+        tensor.is_none_or(|tensor| {
+            tensor.distribution.split_axes() != tensor.distribution.mesh(&self.world).split_axes()
+        })
     }
 
     fn attach_by(&mut self, slot: usize, kernel: &Kernel, link: &Link) -> bool {
@@ -66,7 +67,7 @@ impl Fusion<'_> {
         let writers = self.writers(&on, slot);
         let by_kernels = writers.kernels.iter().map(|(_, region)| region);
         let mut regions = by_kernels.chain(&writers.rest);
-        // Inputs of a concatenation are computed one by one.
+        // Inputs of a concatenation are computed by different kernels.
         if regions.any(|region| region.0[4].len() != on.extent[4]) {
             return false;
         }
@@ -104,7 +105,7 @@ impl Fusion<'_> {
         true
     }
 
-    /// The kernel of an earlier slot with one more part, if that may be.
+    /// The kernel of an earlier slot with one more part, if it can be fused.
     fn joined(
         &self,
         writer: usize,
@@ -127,7 +128,7 @@ impl Fusion<'_> {
         self.offered(parts)
     }
 
-    /// Who wrote a view last before a slot.
+    /// The last writers of a view before a slot.
     fn writers(&self, on: &View, slot: usize) -> Writers {
         let (mut open, mut kernels, mut rest) = (vec![on.region()], Vec::new(), Vec::new());
         for &earlier in self.users(on.buffer).range(..slot).rev() {
@@ -161,8 +162,8 @@ impl Fusion<'_> {
         Writers { kernels, rest }
     }
 
-    /// Whether the buffer of a view serves only to hand it from its writers to a slot, so that the
-    /// writers may write elsewhere.
+    /// Whether the buffer of a view is used only between its writers and a slot, so that the writers can be
+    /// redirected.
     fn is_only_between(&self, on: &View, slot: usize, writers: &Writers) -> bool {
         let users = self.users(on.buffer);
         let is_writer =
@@ -182,7 +183,7 @@ impl Fusion<'_> {
             && writers.kernels.iter().all(|&(id, _)| writes_inside(id))
     }
 
-    /// A kernel on a box of what it works on: every tensor of the same extents shrinks with it.
+    /// A kernel restricted to a region of its operand; every tensor of the same extents shrinks with it.
     fn restricted(&self, kernel: &Kernel, on: &View, region: &Region) -> Kernel {
         let mut part = kernel.clone();
         if on.region() == *region {
@@ -215,7 +216,7 @@ impl Fusion<'_> {
     }
 }
 
-/// Sums over several boxes: all but the first add.
+/// Reductions over several regions: all but the first accumulate.
 fn set_accumulate(kernel: &mut Kernel, later: bool) {
     if let Kernel::BatchNormStatistics { accumulate, .. }
     | Kernel::BatchNormBackwardStatistics { accumulate, .. } = kernel
@@ -224,7 +225,7 @@ fn set_accumulate(kernel: &mut Kernel, later: bool) {
     }
 }
 
-/// Views of the buffer of `on` become views around `to`, which has its extents.
+/// Redirects views of the buffer of `on` to the corresponding views of `to`.
 fn redirect(kernel: &mut Kernel, on: &View, to: &View) {
     kernel.each_view_mut(&mut |view| {
         if view.buffer == on.buffer {

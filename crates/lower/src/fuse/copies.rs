@@ -1,12 +1,12 @@
-//! Removes copies whose source and target may be one memory.
+//! Copy elimination.
 
-use super::meet;
+use super::ranges_overlap;
 use partita_program::{Access, Body, Buffer, BufferId, Kernel, View, Work};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Removes copies of tensors where source and target may be one memory: a buffer that the copy takes
-/// or fills whole becomes part of the other one.
+/// Removes copies of tensors where source and target can share memory: a buffer that the copy reads or writes
+/// whole becomes a part of the other one.
 pub(super) fn remove(body: &mut Body) {
     let mut copies = Copies::new(body);
     let kept: Vec<bool> = (0..body.tasks.len())
@@ -18,11 +18,11 @@ pub(super) fn remove(body: &mut Body) {
             None => true,
         })
         .collect();
-    let mut names = copies.names;
+    let mut aliases = copies.aliases;
     let mut kept = kept.into_iter();
     body.tasks.retain(|_| kept.next() == Some(true));
     for task in &mut body.tasks {
-        task.each_view_mut(&mut |view| *view = names.resolve(view));
+        task.each_view_mut(&mut |view| *view = aliases.resolve(view));
     }
 }
 
@@ -32,16 +32,16 @@ struct Merge {
     into: View,
 }
 
-/// What buffers have become: each the part of another, or itself.
-struct Names(Vec<Option<View>>);
+/// Aliases of buffers: each a part of another one, or none.
+struct Aliases(Vec<Option<View>>);
 
-impl Names {
-    /// The view by the name that it has now.
+impl Aliases {
+    /// The view in terms of buffers without alias.
     fn resolve(&mut self, view: &View) -> View {
         let mut view = *view;
         while let Some(mut into) = self.0[view.buffer.0 as usize] {
             if let Some(further) = self.0[into.buffer.0 as usize] {
-                // Halves the way of whoever asks next.
+                // Path halving.
                 into = inside(&into, &further);
                 self.0[view.buffer.0 as usize] = Some(into);
             }
@@ -51,7 +51,7 @@ impl Names {
     }
 }
 
-/// A view of a buffer that has become `into`.
+/// A view of a buffer whose alias is `into`.
 fn inside(view: &View, into: &View) -> View {
     View {
         buffer: into.buffer,
@@ -60,20 +60,20 @@ fn inside(view: &View, into: &View) -> View {
     }
 }
 
-/// The copies of a body while they go. Tasks keep the names with which they began.
+/// State of copy elimination. Tasks keep their original views until its end.
 struct Copies<'a> {
     body: &'a Body,
-    names: Names,
-    /// For each buffer the tasks that touch it.
+    aliases: Aliases,
+    /// For each buffer the tasks that access it.
     users: Vec<BTreeSet<usize>>,
-    /// For each buffer whether other ranks, or whoever reads the outputs, see it under its name.
-    moves: Vec<bool>,
+    /// For each buffer whether it is communicated, loaded or an output.
+    is_external: Vec<bool>,
 }
 
 impl<'a> Copies<'a> {
     fn new(body: &'a Body) -> Self {
         let count = body.buffers.len();
-        let (mut users, mut moves) = (vec![BTreeSet::new(); count], vec![false; count]);
+        let (mut users, mut is_external) = (vec![BTreeSet::new(); count], vec![false; count]);
         for (id, task) in body.tasks.iter().enumerate() {
             let is_seen = match &task.work {
                 Work::Compute { .. } => false,
@@ -81,17 +81,17 @@ impl<'a> Copies<'a> {
             };
             for (view, _) in task.accesses() {
                 users[view.buffer.0 as usize].insert(id);
-                moves[view.buffer.0 as usize] |= is_seen;
+                is_external[view.buffer.0 as usize] |= is_seen;
             }
         }
         for output in &body.outputs {
-            moves[output.view.buffer.0 as usize] = true;
+            is_external[output.view.buffer.0 as usize] = true;
         }
         Self {
             body,
-            names: Names(vec![None; count]),
+            aliases: Aliases(vec![None; count]),
             users,
-            moves,
+            is_external,
         }
     }
 
@@ -108,31 +108,31 @@ impl<'a> Copies<'a> {
         else {
             return None;
         };
-        let [source, target] = [source, target].map(|view| self.names.resolve(view));
+        let [source, target] = [source, target].map(|view| self.aliases.resolve(view));
         if source.extent != target.extent || source.buffer == target.buffer {
             return None;
         }
         let [from, to] = [source, target].map(|view| self.body.buffer(view.buffer));
-        let same_place = match (&from.home, &to.home) {
+        let same_place = match (&from.tensor, &to.tensor) {
             // A concatenation has more channels than its inputs.
             (Some(a), Some(b)) => {
-                // Contributions to others' parts are sent, those to copies of them are kept.
+                // Contributions to halos are sent to their owners, except where these are redundant copies.
                 a.redundant == b.redundant
-                    && a.place.axes == b.place.axes
-                    && a.place.on == b.place.on
-                    && a.place.shape[..4] == b.place.shape[..4]
+                    && a.distribution.axes == b.distribution.axes
+                    && a.distribution.submesh == b.distribution.submesh
+                    && a.distribution.shape[..4] == b.distribution.shape[..4]
             }
             _ => false,
         };
         if from.role != to.role || !same_place || from.role.is_persistent() {
             return None;
         }
-        let merge = if is_whole(from, &source) && !self.moves[source.buffer.0 as usize] {
+        let merge = if is_whole(from, &source) && !self.is_external[source.buffer.0 as usize] {
             Merge {
                 gone: source.buffer,
                 into: target,
             }
-        } else if is_whole(to, &target) && !self.moves[target.buffer.0 as usize] {
+        } else if is_whole(to, &target) && !self.is_external[target.buffer.0 as usize] {
             Merge {
                 gone: target.buffer,
                 into: source,
@@ -140,13 +140,12 @@ impl<'a> Copies<'a> {
         } else {
             return None;
         };
-        let is_harmless = self.is_harmless(copy, &source, &target);
-        (is_harmless && !self.entangles(&merge)).then_some(merge)
+        let can_share = self.can_share(copy, &source, &target);
+        (can_share && !self.interleaves(&merge)).then_some(merge)
     }
 
-    /// Whether a kernel would work on blocks of one buffer that lie in each other's gaps, one of them
-    /// to write: these are no memory of their own. A copy takes care of itself.
-    fn entangles(&mut self, merge: &Merge) -> bool {
+    /// Whether a kernel would access interleaved blocks of one buffer and write one of them. Copies may do so.
+    fn interleaves(&mut self, merge: &Merge) -> bool {
         let (gone, into) = (merge.gone, merge.into.buffer);
         let users = |buffer: BufferId| &self.users[buffer.0 as usize];
         let common: Vec<usize> = users(gone).intersection(users(into)).copied().collect();
@@ -162,7 +161,7 @@ impl<'a> Copies<'a> {
             }
             let mut ours: [Vec<(View, Access)>; 2] = [Vec::new(), Vec::new()];
             for (view, access) in task.accesses() {
-                let view = self.names.resolve(&view);
+                let view = self.aliases.resolve(&view);
                 if view.buffer == gone {
                     ours[0].push((inside(&view, &merge.into), access));
                 } else if view.buffer == into {
@@ -172,15 +171,15 @@ impl<'a> Copies<'a> {
             let [moved, others] = ours;
             moved.iter().any(|(view, access)| {
                 others.iter().any(|(other, by)| {
-                    (access.writes() || by.writes()) && meet(view, other, &pitches)
+                    (access.writes() || by.writes()) && ranges_overlap(view, other, &pitches)
                 })
             })
         })
     }
 
-    /// Whether nothing can tell the target from the source: nobody touches the target before the
-    /// copy or the source's memory under its name after one of them has been written.
-    fn is_harmless(&mut self, copy: usize, source: &View, target: &View) -> bool {
+    /// Whether source and target can share memory: the target is not accessed before the copy, and neither is
+    /// written after it while the other is still used.
+    fn can_share(&mut self, copy: usize, source: &View, target: &View) -> bool {
         if self.first(target, 0..copy, |_| true).is_some() {
             return false;
         }
@@ -194,7 +193,7 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// The first of these tasks that touches a part of a view in such a way.
+    /// The first of these tasks that accesses a part of a view in this way.
     fn first(
         &mut self,
         of: &View,
@@ -206,7 +205,7 @@ impl<'a> Copies<'a> {
         users.find(|&id| {
             let accesses = self.body.tasks[id].accesses();
             accesses.iter().any(|(view, access)| {
-                let view = self.names.resolve(view);
+                let view = self.aliases.resolve(view);
                 how(*access)
                     && view.buffer == of.buffer
                     && !view.region().intersect(&region).is_empty()
@@ -216,10 +215,10 @@ impl<'a> Copies<'a> {
 
     fn merge(&mut self, copy: usize, merge: Merge) {
         let (gone, into) = (merge.gone.0 as usize, merge.into.buffer.0 as usize);
-        self.names.0[gone] = Some(merge.into);
+        self.aliases.0[gone] = Some(merge.into);
         let mut fewer = std::mem::take(&mut self.users[gone]);
         let more = &mut self.users[into];
-        // Whatever grows takes in what is smaller.
+        // The smaller set is merged into the larger.
         if fewer.len() > more.len() {
             std::mem::swap(&mut fewer, more);
         }

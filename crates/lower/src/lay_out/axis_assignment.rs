@@ -1,18 +1,18 @@
-//! Which axes split the filters of a layer and which its channels, where the strategy does not specify it.
+//! Assignment of axes to the filters and channels of a layer, where the strategy does not specify it.
 //!
-//! Example: an input on filter+channel is gathered along channel if the two axes are swapped, and the
-//! output then lies on channel+filter. Where it is added to a tensor on filter+channel, one of them has
-//! to be moved; if the layer reads less than it gives, as the last of a bottleneck, its input is.
+//! Example: an input split by filter+channel is gathered along channel if the two axes are swapped, and the
+//! output is then split by channel+filter. Where the output is added to a tensor split by filter+channel, one
+//! of them has to be moved; if the input is smaller, as in the last layer of a bottleneck, that one is.
 
 use super::{Axes, Layout};
 use crate::redistribute::moved;
 use partita_graph::{NodeId, Op};
-use partita_program::Place;
+use partita_program::Distribution;
 use partita_space::{AxisList, AxisSet};
 
 impl Layout<'_> {
-    /// Whether the axes of filters and channels are swapped, so that the input need not change owners,
-    /// or, where the value is added to another one, so that less moves before and after the layer.
+    /// Whether the axes of filters and channels are swapped, so that the input need not be redistributed, or,
+    /// where the value is added to another one, so that less is moved before and after the layer.
     pub(super) fn swaps_axes(
         &self,
         id: NodeId,
@@ -20,7 +20,8 @@ impl Layout<'_> {
         axes: &Axes,
         (filters, channels): (AxisList, AxisList),
     ) -> bool {
-        let stays = known[4].after(channels).is_none() && known[4].after(filters).is_some();
+        let stays =
+            known[4].strip_prefix(channels).is_none() && known[4].strip_prefix(filters).is_some();
         let other = self.added_to(id);
         let Some(other) = other.filter(|_| !filters.is_empty() && !channels.is_empty()) else {
             return stays;
@@ -33,7 +34,7 @@ impl Layout<'_> {
         turned < as_usual
     }
 
-    /// Elements that move, forward and backward, to bring a layer its input and its value to a sum.
+    /// Elements moved, forward and backward, by the redistributions before and after a layer.
     fn elements_moved(
         &self,
         id: NodeId,
@@ -42,11 +43,11 @@ impl Layout<'_> {
         (filters, channels): (AxisList, AxisList),
         other: Axes,
     ) -> f64 {
-        let place = |id: NodeId, axes: Axes| {
+        let distribution = |id: NodeId, axes: Axes| {
             let shape = self.graph.node(id).shape.batched(self.batch);
-            Place {
+            Distribution {
                 axes,
-                ..Place::replicated(shape)
+                ..Distribution::replicated(shape)
             }
         };
         let of_channels = |list: AxisList| {
@@ -54,17 +55,23 @@ impl Layout<'_> {
             axes[4] = list;
             axes
         };
-        // With the sums that are due of the value and of the gradient.
-        let both_ways = |id, from: Axes, to: Axes, due: [AxisSet; 2]| {
-            let (from, to) = (place(id, from), place(id, to));
-            self.elements(&from, due[0], &to) + self.elements(&to, due[1], &from)
+        // `partial` is of the value and of the gradient.
+        let both_ways = |id, from: Axes, to: Axes, partial: [AxisSet; 2]| {
+            let (from, to) = (distribution(id, from), distribution(id, to));
+            self.elements(&from, partial[0], &to) + self.elements(&to, partial[1], &from)
         };
         let input = self.graph.node(id).inputs[0];
         let reads = of_channels(channels);
         let is_there = self.of.get(input.0).is_some_and(|&x| {
-            let key = (x, self.site, reads, filters.set(), self.wraps_apart(id, x));
+            let key = (
+                x,
+                self.rank_set,
+                reads,
+                filters.set(),
+                self.needs_periodic_copy(id, x),
+            );
             let is_moved = self.moves.contains_key(&key);
-            is_moved && self.layers[x.0].place.axes == *known
+            is_moved && self.layers[x.0].distribution.axes == *known
         });
         let before = if is_there {
             0.0
@@ -78,8 +85,8 @@ impl Layout<'_> {
             + both_ways(id, made, other, [AxisSet::NONE; 2])
     }
 
-    /// As [`moved`]; the blocks of a network are alike, so it is kept.
-    fn elements(&self, from: &Place, partial: AxisSet, to: &Place) -> f64 {
+    /// As [`moved`], cached since the blocks of a network are alike.
+    fn elements(&self, from: &Distribution, partial: AxisSet, to: &Distribution) -> f64 {
         let key = (self.mesh, *from, partial, *to);
         let mut known = self.moved.borrow_mut();
         *known
@@ -87,14 +94,14 @@ impl Layout<'_> {
             .or_insert_with(|| moved(&self.mesh, from, partial, to))
     }
 
-    /// How the tensor lies to which the value of a layer is added, if it is known and all that reads the
-    /// value before lies as it does.
+    /// The axes of the tensor to which the value of a layer is added, if it is known and all layers between
+    /// keep the distribution.
     fn added_to(&self, mut id: NodeId) -> Option<Axes> {
         loop {
             let &[reader] = &self.readers[id.0][..] else {
                 return None;
             };
-            if self.placement.site_of[reader.0] != self.placement.site_of[id.0] {
+            if self.placement.rank_set_of[reader.0] != self.placement.rank_set_of[id.0] {
                 return None;
             }
             let node = self.graph.node(reader);
@@ -102,8 +109,9 @@ impl Layout<'_> {
                 Op::Add => {
                     let other = node.inputs.iter().find(|&&input| input != id)?;
                     let other = &self.layers[self.of.get(other.0)?.0];
-                    let is_here = other.place.on == self.placement.sites[self.site].grids[0];
-                    return is_here.then_some(other.place.axes);
+                    let is_here = other.distribution.submesh
+                        == self.placement.rank_sets[self.rank_set].submeshes[0];
+                    return is_here.then_some(other.distribution.axes);
                 }
                 Op::BatchNorm { .. }
                 | Op::LeakyRelu { .. }

@@ -1,4 +1,4 @@
-//! What a layer cannot carry, and the nearest that it can.
+//! Errors for splits that a layer cannot have, with the nearest valid choice.
 
 use super::Layout;
 use super::choices::can_carry;
@@ -91,7 +91,7 @@ impl Layout<'_> {
         })
     }
 
-    /// Channels of attention are split by whole heads.
+    /// Checks that channels of attention are split by whole heads.
     pub(super) fn check_heads(&self, id: NodeId, axes: AxisList) -> Result<(), StrategyError> {
         let node = self.graph.node(id);
         let parts = self.mesh.parts(axes);
@@ -117,7 +117,7 @@ impl Layout<'_> {
         })
     }
 
-    /// In a group nothing is exchanged across the border of the image.
+    /// Checks that no layer reads a tensor of its own halo group with periodic padding.
     pub(super) fn check_periodic(&self, id: NodeId, x: LayerId) -> Result<(), StrategyError> {
         let node = self.graph.node(id);
         let is_periodic = matches!(&node.op, Op::Convolution(convolution) if convolution.periodic);
@@ -172,7 +172,7 @@ fn possible(node: &Node) -> &'static str {
         Op::Convolution(_) | Op::TransposedConvolution(_) => "N, D, H, W, C and F",
         Op::Linear { .. } => "N, C and F",
         Op::Flatten => "N",
-        Op::AuxiliaryLoss { .. } => "none, as it lies as the loss does",
+        Op::AuxiliaryLoss { .. } => "none, as it has the distribution of the loss",
         Op::Input | Op::Concat | Op::Slice { .. } | Op::Loss(_) => "N, D, H and W",
         Op::Embedding { .. } => "N, D, H, W and F",
         Op::Attention { .. } => "N and C",

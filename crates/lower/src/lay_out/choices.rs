@@ -17,7 +17,7 @@ pub(super) fn choices(
         for id in layers {
             let specified = &mut all[id];
             for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
-                // Of a range, what a layer does not have is not meant for it.
+                // Dims that a layer of a range does not have are ignored.
                 let is_meant = alone || can_carry(&graph.nodes[id], dim);
                 specified[dim as usize] = axes.filter(|_| is_meant).or(specified[dim as usize]);
             }
@@ -26,7 +26,7 @@ pub(super) fn choices(
     Ok(all)
 }
 
-/// The layers that a choice is for, in the order of the model.
+/// The layers of a choice, in the order of the model.
 pub(crate) fn layers(
     graph: &Graph,
     strategy: &Strategy,
@@ -77,7 +77,7 @@ pub(crate) fn layers(
     Ok((from..=last).collect())
 }
 
-/// Whether a name is of a pattern, in which `*` stands for any letters.
+/// Whether a name matches a pattern, in which `*` stands for any letters.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return pattern == name;
@@ -89,7 +89,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     starts.into_iter().any(|at| matches(rest, &tail[at..]))
 }
 
-/// The block with which each layer is computed again. The sample is kept, and the loss comes once.
+/// The recomputation block of each layer. Input and loss are not recomputed.
 pub(super) fn blocks(
     graph: &Graph,
     strategy: &Strategy,
@@ -114,7 +114,7 @@ pub(super) fn blocks(
     Ok(blocks)
 }
 
-/// The group of each layer, by the number of the choice that makes it.
+/// The halo group of each layer, by the index of its choice.
 pub(super) fn groups_of(
     graph: &Graph,
     strategy: &Strategy,
@@ -132,7 +132,7 @@ pub(super) fn groups_of(
                     second: layers(number),
                 });
             }
-            // Samples are read once.
+            // The input is in no group.
             let is_meant = halo == Halo::Grouped && !matches!(graph.nodes[id].op, Op::Input);
             groups[id] = is_meant.then_some(number);
         }
@@ -143,7 +143,7 @@ pub(super) fn groups_of(
 /// Whether a dim of a layer can be split.
 pub(super) fn can_carry(node: &Node, dim: LayerDim) -> bool {
     match (&node.op, dim) {
-        // It lies as the loss does.
+        // It has the distribution of the loss.
         (Op::AuxiliaryLoss { .. }, _) => false,
         (_, LayerDim::N) => true,
         (

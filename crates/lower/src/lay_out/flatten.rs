@@ -1,19 +1,18 @@
-//! Where the features of a flattened tensor lie.
+//! Distribution of a flattened tensor.
 //!
-//! Features are ordered (D, H, W, C), so what a slab of the outermost dim holds is a range of them:
-//! split in equal slabs, a tensor is split along its features as it lies. Example: 4x2x2 positions
-//! with 8 channels under `depth=2; fc1: C=depth`: rank 1 has planes 2 and 3, which are features 64 to
-//! 127, just what its share of the weights reads.
+//! Features are ordered (D, H, W, C), so a slab of the outermost dim is a range of features: a tensor split
+//! into equal slabs is split by features without communication. Example: 4x2x2 positions with 8 channels under
+//! `depth=2; fc1: C=depth`: rank 1 has planes 2 and 3, which are features 64 to 127, just those that its rows
+//! of the weights need.
 
 use super::{Axes, Layout};
 use partita_graph::{NodeId, Shape};
 use partita_space::{AxisList, Mesh};
 
 impl Layout<'_> {
-    /// How a flatten reads its input, which lies as `known`, and how its features lie. They are split
-    /// where their only reader then reads shares of them, and the input lies so already, or where the
-    /// reader wants shares in any case: then slabs come by less movement than the whole. Otherwise
-    /// both are whole but for the samples.
+    /// Axes of the input and of the output of a flatten, given the present ones of the input. Features are split
+    /// where their only reader reads parts of them and the input has these slabs already, or where the reader
+    /// needs parts in any case: moving slabs costs less than gathering. Otherwise only samples are split.
     pub(super) fn flattened(&self, id: NodeId, known: &Axes, whole: Axes) -> (Axes, Axes) {
         let shape = self.graph.node(self.graph.node(id).inputs[0]).shape;
         let split = |features: AxisList| {
@@ -32,8 +31,7 @@ impl Layout<'_> {
             .unwrap_or((whole, whole))
     }
 
-    /// The axes along which the only reader of a layer that lies so, with whatever follows it, reads
-    /// shares of the features; none where there are several readers.
+    /// The axes that split the features as the only reader of a layer needs them; none with several readers.
     fn features_read(&self, mut id: NodeId, mut axes: Axes) -> AxisList {
         loop {
             let &[reader] = &self.readers[id.0][..] else {
@@ -47,7 +45,7 @@ impl Layout<'_> {
                 let (_, _, channels) = self.weighted_axes(reader, axes);
                 return channels;
             }
-            let (reads, made) = self.following(reader, axes);
+            let (reads, made) = self.axes_of_unweighted(reader, axes);
             if reads != axes {
                 return reads[4];
             }
@@ -56,8 +54,8 @@ impl Layout<'_> {
     }
 }
 
-/// How D, H, W and C lie on axes that split the features in parts that are boxes of equal extents;
-/// none where that cannot be.
+/// Axes of D, H, W and C that split the features into the same parts as `features`; none where the parts
+/// are not boxes of equal extents.
 fn slabs(mesh: &Mesh, shape: Shape, features: AxisList) -> Option<[AxisList; 4]> {
     let [d, h, w] = shape.extent;
     let extents = [d, h, w, shape.channels];

@@ -1,20 +1,19 @@
-//! Parameters that several layers share, which split them alike where they are on the same ranks.
+//! Parameters shared by several layers, which must split them alike on the same ranks.
 //!
-//! Example: under `filter=2,channel=2` the first of two convolutions reads channels along `channel` and gives
-//! filters along `filter`. The second one, which shares its weights, does so as well, though less might move
-//! if the two axes were swapped.
+//! Example: under `filter=2,channel=2` the first of two convolutions splits channels by `channel` and filters by
+//! `filter`. The second one, which shares its weights, does so as well, even if swapped axes would move less.
 
 use super::{Layout, lay_out_once, rows_and_columns};
 use crate::placement::Placement;
 use crate::strategy::LayerDim;
 use crate::{SharedParameter, Sharer, Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, ParameterId, ParameterRole};
-use partita_program::Place;
+use partita_program::Distribution;
 use partita_space::{Axis, AxisList};
 
 impl Layout<'_> {
-    /// Whether the axes of filters and channels are swapped in a layer whose weights another one on the
-    /// same ranks has already; none where none has, or neither way is like it.
+    /// Whether a layer must swap the axes of filters and channels to split its weights as another layer on the
+    /// same ranks does; none where there is no such layer, or neither assignment agrees.
     pub(super) fn swaps_as_shared(
         &self,
         id: NodeId,
@@ -25,10 +24,13 @@ impl Layout<'_> {
         let is_weight =
             |one: &&ParameterId| self.graph.parameter(**one).role == ParameterRole::Weight;
         let weight = node.parameters.iter().find(is_weight)?;
-        let [own, mirrored] = self.placement.sites[self.site].grids;
+        let [own, mirrored] = self.placement.rank_sets[self.rank_set].submeshes;
         let has_replicas = self.strategy.schedule.replicas() > 1;
-        let mut places = self.parameters[weight.0].iter().map(|(place, _)| place);
-        let known = places.find(|known| known.on == own || has_replicas && known.on == mirrored)?;
+        let mut distributions = self.parameters[weight.0]
+            .iter()
+            .map(|(distribution, _)| distribution);
+        let known = distributions
+            .find(|known| known.submesh == own || has_replicas && known.submesh == mirrored)?;
         let is_known = |channels, filters| {
             let [rows, columns] = rows_and_columns(&node.op, channels, filters);
             known.axes[3] == rows && known.axes[4] == columns
@@ -40,23 +42,27 @@ impl Layout<'_> {
         }
     }
 
-    /// That two layers split a parameter differently. The nearest strategy is still to be found.
+    /// The error of two layers that split a parameter differently, without the nearest strategy.
     pub(super) fn shared(
         &self,
         parameter: ParameterId,
-        known: (Place, NodeId),
-        other: (Place, NodeId),
+        known: (Distribution, NodeId),
+        other: (Distribution, NodeId),
     ) -> StrategyError {
         StrategyError::Shared(Box::new(SharedParameter {
             strategy: self.strategy.to_string(),
-            layers: [known, other].map(|(place, id)| self.sharer(parameter, &place, id)),
+            layers: [known, other]
+                .map(|(distribution, id)| self.sharer(parameter, &distribution, id)),
             parameter: self.graph.parameter(parameter).name.clone(),
             nearest: String::new(),
         }))
     }
 
-    fn sharer(&self, parameter: ParameterId, place: &Place, id: NodeId) -> Sharer {
-        let (node, [rows, columns]) = (self.graph.node(id), [place.axes[3], place.axes[4]]);
+    fn sharer(&self, parameter: ParameterId, distribution: &Distribution, id: NodeId) -> Sharer {
+        let (node, [rows, columns]) = (
+            self.graph.node(id),
+            [distribution.axes[3], distribution.axes[4]],
+        );
         let is_weight = self.graph.parameter(parameter).role == ParameterRole::Weight;
         // Rows and columns change places where channels and filters do.
         let [channels, filters] = rows_and_columns(&node.op, rows, columns);
@@ -83,7 +89,7 @@ impl Layout<'_> {
     }
 }
 
-/// As the text of a strategy.
+/// Axes of dims in the text form of a strategy.
 fn words(split: &[(LayerDim, AxisList)]) -> String {
     let word = |(dim, axes): &(LayerDim, AxisList)| {
         if axes.is_empty() {
@@ -95,19 +101,19 @@ fn words(split: &[(LayerDim, AxisList)]) -> String {
     split.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
-/// Parameters for which a remedy is added before a strategy is given up.
+/// Most parameters for which a remedy is added.
 const ROUNDS: usize = 4;
 
-/// What makes layers split a parameter alike, the smallest change first.
+/// Changes after which layers split a parameter alike, the smallest first.
 #[derive(Clone, Copy)]
 enum Remedy {
     /// The second layer as the first one.
     SecondAsFirst,
-    /// The other way round.
+    /// The first layer as the second one.
     FirstAsSecond,
     /// All that share the parameter as the first one.
     AllAsFirst,
-    /// Or the second one.
+    /// All that share the parameter as the second one.
     AllAsSecond,
     /// None splits it.
     Whole,
@@ -148,11 +154,11 @@ impl Remedy {
         }
     }
 
-    /// The strategy with these words for the parameter, and for others of which the same is then true.
+    /// The strategy with this change for the parameter, and for others that then need it as well.
     fn apply(self, graph: &Graph, shared: &SharedParameter, batch: usize) -> Option<String> {
         let mut text = format!("{}{}", shared.strategy, self.words(graph, shared));
         for _ in 0..ROUNDS {
-            match lies(graph, &text.parse().ok()?, batch) {
+            match fits(graph, &text.parse().ok()?, batch) {
                 Ok(()) => return Some(text),
                 Err(StrategyError::Shared(other)) if other.parameter != shared.parameter => {
                     text += &self.words(graph, &other);
@@ -164,8 +170,7 @@ impl Remedy {
     }
 }
 
-/// The strategy nearest to one in which layers share a parameter that they split differently: one of
-/// them, or all, are split as another one is.
+/// The nearest valid strategy where layers split a shared parameter differently.
 pub(super) fn nearest(
     graph: &Graph,
     strategy: &Strategy,
@@ -181,14 +186,14 @@ pub(super) fn nearest(
     let others = [one_replica, Strategy::of(extents)];
     let mut others = others
         .iter()
-        .filter(|other| lies(graph, other, batch).is_ok());
+        .filter(|other| fits(graph, other, batch).is_ok());
     match specified.or_else(|| others.next().map(Strategy::to_string)) {
         Some(nearest) => format!("`{nearest}`"),
         None => "a model in which each of them has weights of its own".to_owned(),
     }
 }
 
-fn lies(graph: &Graph, strategy: &Strategy, batch: usize) -> Result<(), StrategyError> {
+fn fits(graph: &Graph, strategy: &Strategy, batch: usize) -> Result<(), StrategyError> {
     strategy.check_splits(graph, batch)?;
     let placement = Placement::new(graph, strategy)?;
     lay_out_once(graph, strategy, &placement, batch).map(drop)

@@ -1,11 +1,11 @@
-//! The movement of a value from one distribution to another and that of the gradient back are adjoint,
-//! `<A x, y> = <x, A' y>`, on tasks as they are lowered, played in integers.
+//! Test that the redistribution of a value and that of its gradient are adjoint, `<A x, y> = <x, A' y>`, by
+//! interpreting lowered tasks in integers.
 
-use super::{Cargo, Destination, Stage, way};
+use super::{Destination, MovedTensor, Movement, movements};
 use crate::body::Builder;
 use partita_program::{
-    Body, Collective, CollectiveKind, Dtype, Kernel, Phase, Place, Role, Task, UnpinnedMenu, View,
-    Work,
+    Body, Collective, CollectiveKind, Distribution, Dtype, Kernel, Phase, Role, Task, UnpinnedMenu,
+    View, Work,
 };
 use partita_space::random::SplitMix;
 use partita_space::{AXES, Axis, AxisSet, Mesh, Rank};
@@ -21,7 +21,7 @@ impl Draws {
         self.0.between(low, high)
     }
 
-    /// Small and never 0, so that nothing that is lost goes unseen.
+    /// Small and never 0, so that a lost element changes the result.
     fn value(&mut self) -> i64 {
         let value = self.between(1, 9) as i64;
         if self.0.bits().is_multiple_of(2) {
@@ -31,29 +31,29 @@ impl Draws {
         }
     }
 
-    /// A place, and the axes that it leaves over along which a sum is due.
-    fn place(&mut self, shape: [usize; 5], axes: &[Axis]) -> (Place, AxisSet) {
-        let mut place = Place::replicated(shape);
+    /// A distribution, and axes that it does not use for a partial sum.
+    fn distribution(&mut self, shape: [usize; 5], axes: &[Axis]) -> (Distribution, AxisSet) {
+        let mut distribution = Distribution::replicated(shape);
         let mut left = axes.to_vec();
         let mut partial = Vec::new();
         while !left.is_empty() {
             let axis = left.swap_remove(self.between(0, left.len() - 1));
             match self.between(0, 9) {
-                dim @ 0..5 => place.axes[dim] = place.axes[dim].inside(axis),
-                5 | 6 => place.axes[4] = place.axes[4].inside(axis),
+                dim @ 0..5 => distribution.axes[dim] = distribution.axes[dim].inside(axis),
+                5 | 6 => distribution.axes[4] = distribution.axes[4].inside(axis),
                 7 => partial.push(axis),
                 _ => {}
             }
         }
-        (place, AxisSet::of(partial))
+        (distribution, AxisSet::of(partial))
     }
 }
 
-/// What is played: a value from a place, with a sum due, to another.
-struct Movement {
+/// A case: from a distribution with a partial sum to another one.
+struct Redistribution {
     mesh: Mesh,
-    from: (Place, AxisSet),
-    to: Place,
+    from: (Distribution, AxisSet),
+    to: Distribution,
     accumulate: bool,
 }
 
@@ -98,18 +98,18 @@ fn put(
     }
 }
 
-impl Movement {
+impl Redistribution {
     /// The body of each rank; buffer 0 is the source, buffer 1 the destination.
     fn bodies(&self) -> Vec<Body> {
         let body = |rank: Rank| {
             let coord = self.mesh.coord(rank);
             let mut builder = Builder::new(&self.mesh, rank, Dtype::F64, &UnpinnedMenu);
-            let mut hold = |name: &str, place: Place| {
-                let region = place.owned(&self.mesh, &coord);
-                builder.held(name, Role::Activation, 0, place, region)
+            let mut hold = |name: &str, distribution: Distribution| {
+                let region = distribution.owned(&self.mesh, &coord);
+                builder.tensor_buffer(name, Role::Activation, 0, distribution, region)
             };
             let (source, held) = (hold("source", self.from.0), hold("target", self.to));
-            let cargo = Cargo {
+            let moved = MovedTensor {
                 layer: "moved",
                 phase: Phase::Forward,
                 role: Role::Activation,
@@ -117,16 +117,16 @@ impl Movement {
             };
             let to = Destination {
                 held,
-                place: self.to,
+                distribution: self.to,
                 accumulate: self.accumulate,
             };
-            builder.redistribute(cargo, source, self.from, to);
+            builder.redistribute(moved, source, self.from, to);
             builder.body
         };
         (0..self.mesh.ranks()).map(body).collect()
     }
 
-    /// What each rank holds in the end, without what was there before, of what each holds before.
+    /// The results of all ranks, from the initial values of all.
     fn play(&self, values: &[Vec<i64>]) -> Vec<Vec<i64>> {
         const BEFORE: i64 = 1000;
         let bodies = self.bodies();
@@ -166,7 +166,7 @@ impl Movement {
             .collect()
     }
 
-    /// Kernels of a rank from a task on; the first task that is none.
+    /// Runs kernels of a rank from a task on; returns the first task that is no kernel.
     fn compute(&self, bodies: &[Body], memory: &mut Memory, rank: Rank, from: usize) -> usize {
         for (at, task) in bodies[rank].tasks.iter().enumerate().skip(from) {
             let Work::Compute { kernel, .. } = &task.work else {
@@ -268,16 +268,16 @@ impl Movement {
         }
     }
 
-    /// Random values for what each rank holds before: equal where the place says that they are one.
+    /// Random initial values, equal on replicas.
     fn draw(&self, draws: &mut Draws) -> Vec<Vec<i64>> {
-        let (place, partial) = &self.from;
-        let told = place.split_axes().union(*partial);
+        let (distribution, partial) = &self.from;
+        let told = distribution.split_axes().union(*partial);
         let mut known: BTreeMap<Vec<usize>, Vec<i64>> = BTreeMap::new();
         let mut all = Vec::new();
         for rank in 0..self.mesh.ranks() {
             let coord = self.mesh.coord(rank);
             let key: Vec<usize> = told.iter().map(|axis| coord[axis.index()]).collect();
-            let volume = place.owned(&self.mesh, &coord).volume();
+            let volume = distribution.owned(&self.mesh, &coord).volume();
             let make = || (0..volume).map(|_| draws.value()).collect();
             all.push(known.entry(key).or_insert_with(make).clone());
         }
@@ -303,14 +303,14 @@ fn product(a: &[Vec<i64>], b: &[Vec<i64>]) -> i64 {
     pairs.map(of_rank).sum()
 }
 
-fn stage_name(stage: &Stage) -> &'static str {
-    match stage {
-        Stage::ReduceScatter(_) => "reduce_scatter",
-        Stage::AllReduce(_) => "allreduce",
-        Stage::AllGather(_) => "allgather",
-        Stage::Slice => "slice",
-        Stage::AllToAll(_) => "alltoall",
-        Stage::Messages(_) => "messages",
+fn movement_name(movement: &Movement) -> &'static str {
+    match movement {
+        Movement::ReduceScatter(_) => "reduce_scatter",
+        Movement::AllReduce(_) => "allreduce",
+        Movement::AllGather(_) => "allgather",
+        Movement::Slice => "slice",
+        Movement::AllToAll(_) => "alltoall",
+        Movement::Messages(_) => "messages",
     }
 }
 
@@ -333,29 +333,32 @@ fn every_change_of_distribution_and_its_reverse_are_adjoint() {
             .filter(|&axis| mesh.extent(axis) > 1)
             .collect();
         let shape = std::array::from_fn(|_| draws.between(1, 4));
-        let (from, to) = (draws.place(shape, &axes), draws.place(shape, &axes));
-        let forward = Movement {
+        let (from, to) = (
+            draws.distribution(shape, &axes),
+            draws.distribution(shape, &axes),
+        );
+        let forward = Redistribution {
             mesh,
             from,
             to: to.0,
             accumulate: draws.between(0, 1) == 1,
         };
-        let backward = Movement {
+        let backward = Redistribution {
             mesh,
             from: to,
             to: from.0,
             accumulate: draws.between(0, 1) == 1,
         };
-        for movement in [&forward, &backward] {
-            for (stage, _) in way(&mesh, &movement.from.0, movement.from.1, &movement.to) {
-                *seen.entry(stage_name(&stage)).or_default() += 1;
+        for case in [&forward, &backward] {
+            for (movement, _) in movements(&mesh, &case.from.0, case.from.1, &case.to) {
+                *seen.entry(movement_name(&movement)).or_default() += 1;
             }
         }
         let (x, y) = (forward.draw(&mut draws), backward.draw(&mut draws));
         let (ax, aty) = (forward.play(&x), backward.play(&y));
         // Ranks that hold the same count as one.
-        let alike = |(place, partial): (Place, AxisSet)| {
-            let told = place.split_axes().union(partial);
+        let alike = |(distribution, partial): (Distribution, AxisSet)| {
+            let told = distribution.split_axes().union(partial);
             mesh.group_size(mesh.split_axes().minus(told)) as i64
         };
         let (left, right) = (product(&ax, &y), product(&x, &aty));
@@ -367,7 +370,7 @@ fn every_change_of_distribution_and_its_reverse_are_adjoint() {
         telling += u32::from(left != 0);
     }
     assert!(telling > 500, "{telling} of {CASES} cases tell anything");
-    for stage in [
+    for movement in [
         "reduce_scatter",
         "allreduce",
         "allgather",
@@ -375,7 +378,7 @@ fn every_change_of_distribution_and_its_reverse_are_adjoint() {
         "alltoall",
         "messages",
     ] {
-        let count = seen.get(stage).copied().unwrap_or_default();
-        assert!(count >= 30, "{stage} comes {count} times");
+        let count = seen.get(movement).copied().unwrap_or_default();
+        assert!(count >= 30, "{movement} comes {count} times");
     }
 }

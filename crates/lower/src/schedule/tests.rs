@@ -14,13 +14,13 @@ const SHARED: [Schedule; 5] = [
 /// Seconds of a forward pass, a backward pass and gradients of weights on a stage.
 type Costs = [usize; 3];
 
-/// The order played on places that do one thing at a time: when the last one is done.
+/// The order played on devices that do one thing at a time: when the last one is done.
 fn makespan(schedule: Schedule, devices: usize, micro: usize, costs: Costs) -> usize {
     let stages = devices * schedule.chunks();
     let mut free = vec![0; devices];
     let mut ends: HashMap<Slot, usize> = HashMap::new();
     for slot in slots(schedule, devices, micro) {
-        let place = schedule.place(devices, slot.replica, slot.stage);
+        let device = schedule.device(devices, slot.replica, slot.stage);
         let end_of = |pass, stage| {
             ends[&Slot {
                 stage,
@@ -35,13 +35,13 @@ fn makespan(schedule: Schedule, devices: usize, micro: usize, costs: Costs) -> u
             Pass::Backward => end_of(Pass::Backward, slot.stage + 1),
             Pass::Weights => end_of(Pass::Backward, slot.stage),
         };
-        free[place] = start.max(free[place]) + costs[slot.pass as usize];
-        ends.insert(slot, free[place]);
+        free[device] = start.max(free[device]) + costs[slot.pass as usize];
+        ends.insert(slot, free[device]);
     }
     free.into_iter().max().unwrap_or_default()
 }
 
-/// Most micro-batches that are alive on each place: forward is done, the last backward work not.
+/// Most micro-batches that are alive on each device: forward is done, the last backward work not.
 fn peaks(schedule: Schedule, devices: usize, micro: usize) -> Vec<usize> {
     let mut alive = vec![0_usize; devices];
     let mut peaks = vec![0; devices];
@@ -51,13 +51,13 @@ fn peaks(schedule: Schedule, devices: usize, micro: usize) -> Vec<usize> {
         Pass::Backward
     };
     for slot in slots(schedule, devices, micro) {
-        let place = schedule.place(devices, slot.replica, slot.stage);
+        let device = schedule.device(devices, slot.replica, slot.stage);
         if slot.pass == Pass::Forward {
-            alive[place] += 1;
+            alive[device] += 1;
         } else if slot.pass == frees {
-            alive[place] -= 1;
+            alive[device] -= 1;
         }
-        peaks[place] = peaks[place].max(alive[place]);
+        peaks[device] = peaks[device].max(alive[device]);
     }
     assert_eq!(alive, vec![0; devices]);
     peaks
@@ -178,7 +178,7 @@ fn one_replica_takes_what_is_published() {
     }
 }
 
-/// Qi et al. 2023: of `(p - 1)(T_F + T_B + T_W)` that places wait with one forward, one
+/// Qi et al. 2023: of `(p - 1)(T_F + T_B + T_W)` that devices wait with one forward, one
 /// backward, ZB-H1 leaves `(p - 1)(T_F + T_B - T_W)`, in the same memory.
 #[test]
 fn weights_apart_fill_two_thirds_of_the_bubble() {
@@ -191,7 +191,7 @@ fn weights_apart_fill_two_thirds_of_the_bubble() {
     for (devices, micro) in (2..9).flat_map(|d| (1..13).map(move |m| (d, m))) {
         let apart = makespan(Schedule::ZeroBubble, devices, micro, [1, 1, 1]);
         let together = makespan(Schedule::OneForwardOneBackward, devices, micro, [1, 2, 0]);
-        assert!(apart < together, "{devices} places, {micro} micro-batches");
+        assert!(apart < together, "{devices} devices, {micro} micro-batches");
     }
 }
 
@@ -209,7 +209,7 @@ fn turns_of_two_replicas_take_what_is_published() {
             };
             let taken = makespan(schedule, devices, turns, [forward, backward, 0]);
             let published = devices * forward + turns * devices * backward + (turns - 1) * forward;
-            assert_eq!(taken, published, "{devices} places, {turns} turns");
+            assert_eq!(taken, published, "{devices} devices, {turns} turns");
         }
     }
 }
@@ -226,23 +226,23 @@ fn two_replicas_at_once_take_what_is_published() {
             assert_eq!(
                 taken,
                 2 * micro + devices - 2,
-                "{devices} places, {units} units"
+                "{devices} devices, {units} units"
             );
         }
         let taken = makespan(Schedule::Chimera, devices, devices, [1, 2, 0]);
-        assert_eq!(taken, devices + 2 * (2 * devices - 2), "{devices} places");
+        assert_eq!(taken, devices + 2 * (2 * devices - 2), "{devices} devices");
     }
 }
 
-/// Four places and four micro-batches: one half of the places mirrors the other, with the even and the odd
+/// Four devices and four micro-batches: one half of the devices mirrors the other, with the even and the odd
 /// micro-batches exchanged.
 #[test]
 fn two_replicas_at_once_mirror_each_other() {
     let order = slots(Schedule::Chimera, 4, 4);
-    let text = |place| {
+    let text = |device| {
         let here = order
             .iter()
-            .filter(|slot| Schedule::Chimera.place(4, slot.replica, slot.stage) == place);
+            .filter(|slot| Schedule::Chimera.device(4, slot.replica, slot.stage) == device);
         let word = |slot: &Slot| match slot.pass {
             Pass::Forward => format!("F{}", slot.micro),
             Pass::Backward => format!("B{}", slot.micro),

@@ -1,4 +1,4 @@
-//! Why a strategy is refused.
+//! Errors of strategies.
 
 /// A parameter that two layers share and split in different ways.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -12,11 +12,11 @@
 pub struct SharedParameter {
     /// The strategy.
     pub strategy: String,
-    /// Who shares it.
+    /// The layers.
     pub layers: [Sharer; 2],
-    /// What they share.
+    /// The parameter.
     pub parameter: String,
-    /// What would be valid.
+    /// The nearest valid choice.
     pub nearest: String,
 }
 
@@ -25,16 +25,16 @@ pub struct SharedParameter {
 pub struct Sharer {
     /// Its name.
     pub name: String,
-    /// As words for layers: `C=-,F=filter`.
+    /// Text of its axes: `C=-,F=filter`.
     pub split: String,
-    /// The words that specify it, or that it is the default.
+    /// The entry of the strategy that specifies it, or `by default`.
     pub origin: String,
 }
 
-/// A strategy that cannot be read, or cannot be used here.
+/// An invalid strategy, or one that does not fit the model, the mini-batch or the ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StrategyError {
-    /// Not of the form.
+    /// A syntax error.
     #[error(
         "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1, or \
          overlap=on|off, fuse=on|off, micro=number, shard=off|optimizer|gradients|parameters, \
@@ -42,38 +42,38 @@ pub enum StrategyError {
          some layers follows like `; conv3..fc2: D=-,F=depth`"
     )]
     Form {
-        /// The whole.
+        /// The strategy.
         text: String,
         /// The part that does not fit.
         word: String,
     },
-    /// A word that takes others.
+    /// An invalid value.
     #[error(
         "strategy `{text}`: `{word}` is not possible; possible is {possible}; nearest is `{nearest}`"
     )]
     Value {
-        /// The whole.
+        /// The strategy.
         text: String,
-        /// The word with its value.
+        /// The key with its value.
         word: String,
-        /// The values that it takes.
+        /// Valid values.
         possible: String,
-        /// The same word, with what was probably meant.
+        /// The key with the nearest valid value.
         nearest: String,
     },
-    /// A mini-batch of no samples, or of more than can be counted.
+    /// A mini-batch beyond the limits.
     #[error(
         "a mini-batch of {batch} samples is not possible; possible are 1 to {most}; nearest is {nearest}"
     )]
     Batch {
-        /// As asked for.
+        /// The requested value.
         batch: usize,
-        /// The bound.
+        /// The limit.
         most: usize,
-        /// What would be valid.
+        /// The nearest valid choice.
         nearest: usize,
     },
-    /// A layer that is too large with so many samples.
+    /// A layer that exceeds a limit with this mini-batch.
     #[error(
         "layer `{layer}` has {asked} {what} with a mini-batch of {batch}; at most {limit} are possible; \
          nearest is a mini-batch of {nearest}"
@@ -83,16 +83,16 @@ pub enum StrategyError {
         layer: String,
         /// Samples.
         batch: usize,
-        /// How many, in digits: 64 bits may not hold it.
+        /// Its value, in digits: it may not fit in 64 bits.
         asked: String,
-        /// What is counted.
+        /// The quantity.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         limit: u64,
-        /// Samples that are possible.
+        /// The largest possible mini-batch.
         nearest: usize,
     },
-    /// More passes of stages over micro-batches than can be put in order.
+    /// Too many passes of stages over micro-batches.
     #[error(
         "strategy `{strategy}`: {stages} stages with {micro} micro-batches each are more than {most} \
          passes each way; the nearest valid choice is {nearest}"
@@ -104,24 +104,24 @@ pub enum StrategyError {
         stages: usize,
         /// Micro-batches.
         micro: usize,
-        /// The bound.
+        /// The limit.
         most: usize,
-        /// What would be valid.
+        /// The nearest valid choice.
         nearest: String,
     },
-    /// What is specified for some layers is not of the form.
+    /// A syntax error in the settings of layers.
     #[error(
         "strategy `{text}`: `{word}` cannot be set for layers; possible are \
          recompute=on|off, halo=own|grouped, branches=2|[3|1]|off, and DIM=AXES with a dim of N, D, H, W, C or F and axes such as `depth`, \
          `filter+channel` or `-` for none"
     )]
     LayerForm {
-        /// The whole.
+        /// The strategy.
         text: String,
         /// The part that does not fit.
         word: String,
     },
-    /// Layers that the model does not have.
+    /// A layer that the model does not have.
     #[error(
         "strategy `{strategy}`: {model} has no layer `{asked}`; nearest is `{nearest}`, and \
          `{nearest}..` is that layer and all after it"
@@ -131,9 +131,9 @@ pub enum StrategyError {
         strategy: String,
         /// Name of the model.
         model: String,
-        /// As given.
+        /// The given name.
         asked: String,
-        /// A name that exists.
+        /// The nearest name.
         nearest: String,
     },
     /// A pattern in a range.
@@ -157,7 +157,7 @@ pub enum StrategyError {
         /// The last one.
         to: String,
     },
-    /// A layer in two groups.
+    /// A layer in two halo groups.
     #[error(
         "strategy `{strategy}`: layer `{layer}` is in the groups `{first}` and `{second}`, but one exchange \
          serves one group; the nearest valid choice is one `halo=grouped` for all of them, or to end the \
@@ -168,12 +168,12 @@ pub enum StrategyError {
         strategy: String,
         /// The layer.
         layer: String,
-        /// Layers of a group.
+        /// Layers of one group.
         first: String,
-        /// Those of another.
+        /// Layers of the other group.
         second: String,
     },
-    /// What a rank computes around its own part ends at the border of the image.
+    /// Periodic padding inside of a halo group.
     #[error(
         "strategy `{strategy}`: `{layer}` has periodic padding and reads `{input}` of its own group, of \
          which no rank computes what lies across the border; the nearest valid choice is {nearest}"
@@ -183,9 +183,9 @@ pub enum StrategyError {
         strategy: String,
         /// The layer.
         layer: String,
-        /// What it reads.
+        /// Its input.
         input: String,
-        /// Groups that are possible.
+        /// Valid groups.
         nearest: String,
     },
     /// An axis that would split two dims of one layer.
@@ -202,10 +202,10 @@ pub enum StrategyError {
         axis: &'static str,
         /// A dim.
         first: &'static str,
-        /// Another one.
+        /// The other dim.
         second: &'static str,
     },
-    /// A layer that is to be computed again with two blocks.
+    /// A layer in two recomputation blocks.
     #[error(
         "strategy `{strategy}`: `{layer}` is in two blocks with recompute=on; let the second begin after it"
     )]
@@ -215,7 +215,7 @@ pub enum StrategyError {
         /// The layer.
         layer: String,
     },
-    /// A dim that a layer does not have.
+    /// A dim that a layer cannot split.
     #[error(
         "strategy `{strategy}`: {kind} `{layer}` cannot carry {axes} on {dim}; possible are {possible}"
     )]
@@ -228,14 +228,14 @@ pub enum StrategyError {
         layer: String,
         /// The dim.
         dim: &'static str,
-        /// Axes that were to split it.
+        /// The requested axes.
         axes: String,
         /// Dims that can be split.
         possible: &'static str,
     },
-    /// Channels of a grouped convolution are split by whole groups.
+    /// Groups of a convolution that do not divide evenly.
     #[error(
-        "strategy `{strategy}`: `{layer}` has {groups} groups, which cannot be shared out evenly over \
+        "strategy `{strategy}`: `{layer}` has {groups} groups, which do not divide evenly over \
          {parts} ranks; the nearest valid choice is {nearest} (or `; {layer}: F=-,C=-`)"
     )]
     Groups {
@@ -245,14 +245,14 @@ pub enum StrategyError {
         layer: String,
         /// Its groups.
         groups: usize,
-        /// As asked for.
+        /// The requested value.
         parts: usize,
-        /// A number of parts that works.
+        /// A valid number of parts.
         nearest: usize,
     },
-    /// Channels of attention are split by whole heads.
+    /// Attention heads that do not divide evenly.
     #[error(
-        "strategy `{strategy}`: `{layer}` has {heads} heads, which cannot be shared out evenly over \
+        "strategy `{strategy}`: `{layer}` has {heads} heads, which do not divide evenly over \
          {parts} ranks; the nearest valid choice is {nearest} (or `; {all}: C=-`)"
     )]
     Heads {
@@ -260,13 +260,13 @@ pub enum StrategyError {
         strategy: String,
         /// The layer.
         layer: String,
-        /// All layers of its kind, as words for layers name them.
+        /// Pattern of all layers of its kind.
         all: String,
         /// Its heads.
         heads: usize,
-        /// As asked for.
+        /// The requested value.
         parts: usize,
-        /// A number of parts that works.
+        /// A valid number of parts.
         nearest: usize,
     },
     /// Layers that share a parameter split it in different ways.
@@ -281,13 +281,13 @@ pub enum StrategyError {
     Micro {
         /// The strategy.
         strategy: String,
-        /// As asked for.
+        /// The requested value.
         micro: usize,
         /// Samples.
         batch: usize,
         /// Extent of the data axis.
         data: usize,
-        /// What divides.
+        /// The nearest valid choice.
         nearest: String,
     },
     /// Statistics of a batch norm over one value.
@@ -306,20 +306,20 @@ pub enum StrategyError {
         micro: usize,
         /// Samples.
         batch: usize,
-        /// What gives it two values.
+        /// The nearest valid choice.
         nearest: String,
     },
-    /// What is specified for some layers, given for all.
+    /// A setting of layers, given for all.
     #[error(
         "strategy `{text}`: `{name}` is set for layers, like `; {example}`; nothing else goes before the \
          first semicolon than axes, overlap, fuse, micro and shard"
     )]
     OfLayers {
-        /// The whole.
+        /// The strategy.
         text: String,
         /// The key.
         name: String,
-        /// How it is specified.
+        /// An example.
         example: &'static str,
     },
     /// An axis that a layer names and that has an extent of 1.
@@ -328,46 +328,46 @@ pub enum StrategyError {
          splits nothing; possible are {possible}, or `-` for none"
     )]
     Unsplit {
-        /// The whole.
+        /// The strategy.
         text: String,
         /// The layers.
         layers: String,
-        /// The word.
+        /// The entry.
         word: String,
         /// The axis.
         axis: &'static str,
-        /// Axes that split.
+        /// Axes of extent above 1.
         possible: String,
     },
-    /// A key that is no axis.
+    /// An unknown key.
     #[error("strategy `{text}`: there is no axis `{name}`; the axes are {known}{nearest}")]
     UnknownAxis {
-        /// The whole.
+        /// The strategy.
         text: String,
         /// The part that does not fit.
         name: String,
-        /// All keys.
+        /// All axes.
         known: String,
         /// A hint.
         nearest: String,
     },
-    /// An axis named twice.
+    /// A key that is given twice.
     #[error("strategy `{text}`: `{name}` is given twice; give it once")]
     Twice {
-        /// The whole.
+        /// The strategy.
         text: String,
         /// The key.
         name: String,
     },
-    /// More ranks than can be numbered.
+    /// Too many ranks.
     #[error("strategy `{text}` is for more than {most} ranks; at most {most} are possible")]
     TooMany {
-        /// The whole.
+        /// The strategy.
         text: String,
-        /// The bound.
+        /// The limit.
         most: usize,
     },
-    /// The number of ranks does not fit.
+    /// The number of ranks is not that of the strategy.
     #[error(
         "strategy `{strategy}` is for {product} rank(s), but {ranks} are asked for; choose ranks = \
          {product}{nearest}"
@@ -375,21 +375,21 @@ pub enum StrategyError {
     Ranks {
         /// The strategy.
         strategy: String,
-        /// Product of its extents.
+        /// Number of ranks of the strategy.
         product: usize,
-        /// As asked for.
+        /// The requested value.
         ranks: usize,
-        /// A strategy that fits.
+        /// A strategy for the requested ranks.
         nearest: String,
     },
-    /// An axis that nothing of the model can carry.
+    /// An axis that no layer of the model can use.
     #[error("strategy `{strategy}`: {reason}; the axes possible here are {possible}")]
     Axis {
         /// The strategy.
         strategy: String,
         /// Which axis and why.
         reason: String,
-        /// Those that can be used.
+        /// Valid axes.
         possible: String,
     },
     /// A split finer than what it splits.
@@ -402,17 +402,17 @@ pub enum StrategyError {
         strategy: String,
         /// `the mini-batch`, `the filters of conv1`.
         what: String,
-        /// What would be valid.
+        /// The nearest valid choice.
         nearest: String,
-        /// What there is to split.
+        /// The extent.
         extent: usize,
-        /// As asked for.
+        /// The requested value.
         parts: usize,
     },
-    /// An axis beside stages.
+    /// An axis of all ranks besides stages.
     #[error(
-        "strategy `{strategy}`: beside stages only `data` can be an axis of all ranks; write \
-         {axis}={extent} into the stages that shall be split so, as in `stages=[{axis}={extent}|1]`"
+        "strategy `{strategy}`: with stages only `data` can be an axis of all ranks; write \
+         {axis}={extent} into the stages that it should split, as in `stages=[{axis}={extent}|1]`"
     )]
     OutsideStages {
         /// The strategy.
@@ -422,14 +422,14 @@ pub enum StrategyError {
         /// Its extent.
         extent: usize,
     },
-    /// Not of the form.
+    /// A syntax error in the list of stages.
     #[error(
         "strategy `{text}`: `{word}` is not a list of stages; it reads like `stages=[depth=2|1]`, with the \
-         axes of each stage, `1` for one rank, and its layers before a colon if they shall be chosen by \
-         hand, `stages=[..pool2: depth=2|conv3..: 1]`; `stages=4` is four stages of one rank"
+         axes of each stage, `1` for one rank, and optionally its layers before a colon, \
+         `stages=[..pool2: depth=2|conv3..: 1]`; `stages=4` is four stages of one rank"
     )]
     StagesForm {
-        /// The whole.
+        /// The strategy.
         text: String,
         /// The part that does not fit.
         word: String,
@@ -446,12 +446,12 @@ pub enum StrategyError {
         model: String,
         /// Layers that it has.
         layers: usize,
-        /// Stages asked for.
+        /// Requested stages.
         stages: usize,
-        /// What would be valid.
+        /// The nearest valid choice.
         nearest: String,
     },
-    /// Layers chosen by hand that leave gaps or are not specified for all stages.
+    /// Layers of stages that leave gaps or are not specified for all stages.
     #[error(
         "strategy `{strategy}`: stage {stage} {reason}; the stages of {model} go without gap from \
          {whole}, or their layers are left out and chosen for all of them"
@@ -463,14 +463,14 @@ pub enum StrategyError {
         model: String,
         /// From 1.
         stage: usize,
-        /// What is wrong.
+        /// The reason.
         reason: String,
         /// Its first and last layer.
         whole: String,
     },
-    /// Replicas whose stages stand on some, but not the same ranks.
+    /// Two replicas whose stages overlap on some, but not the same ranks.
     #[error(
-        "strategy `{strategy}`: stage {stage} of the one replica stands on ranks {} to {}, that of the other \
+        "strategy `{strategy}`: stage {stage} of one replica runs on ranks {} to {}, that of the other \
          on {} to {}; they must be the same ranks or have none in common, as with stages of equal size, \
          or a first and last half of as many ranks",
         ranks.0, ranks.1, mirrored.0, mirrored.1
@@ -485,32 +485,32 @@ pub enum StrategyError {
         /// Those of the other replica.
         mirrored: (usize, usize),
     },
-    /// Training state shared out beside two replicas.
+    /// Sharding with two replicas.
     #[error(
         "strategy `{strategy}`: with schedule={schedule} one of two replicas keeps the state of the \
-         optimizer, and it cannot be shared out further; choose shard=off, or schedule=1f1b"
+         optimizer, and it cannot be sharded further; choose shard=off, or schedule=1f1b"
     )]
-    SharedOut {
+    ShardedReplicas {
         /// The strategy.
         strategy: String,
         /// The schedule.
         schedule: String,
     },
-    /// A number of stages that a schedule cannot take.
+    /// A number of stages that the schedule does not allow.
     #[error(
-        "strategy `{strategy}`: schedule={schedule} needs {} stages, and there are {places}; choose \
+        "strategy `{strategy}`: schedule={schedule} needs {} stages, and there are {devices}; choose \
          another number, or schedule=1f1b",
         if schedule == "chimera" { "an even number of" } else { "two or more" }
     )]
-    Places {
+    StageCount {
         /// The strategy.
         strategy: String,
         /// The schedule.
         schedule: String,
-        /// Stages, or places on which they stand.
-        places: usize,
+        /// Number of stages, or of devices that run them.
+        devices: usize,
     },
-    /// A number of micro-batches that a schedule cannot take.
+    /// A number of micro-batches that the schedule does not allow.
     #[error(
         "strategy `{strategy}`: schedule={schedule} takes micro-batches in multiples of {multiple}, and \
          there are {micro}; the nearest valid choice is {nearest}"
@@ -520,48 +520,48 @@ pub enum StrategyError {
         strategy: String,
         /// The schedule.
         schedule: String,
-        /// Of what they must be a multiple.
+        /// The number must be a multiple of this.
         multiple: usize,
-        /// As asked for.
+        /// The requested value.
         micro: usize,
-        /// What would be valid.
+        /// The nearest valid choice.
         nearest: String,
     },
-    /// A schedule that is none.
+    /// An unknown schedule.
     #[error(
         "strategy `{text}`: there is no schedule `{schedule}`; possible are {possible}{nearest}"
     )]
     UnknownSchedule {
-        /// The whole.
+        /// The strategy.
         text: String,
-        /// As asked for.
+        /// The requested value.
         schedule: String,
         /// All names.
         possible: String,
-        /// The nearest one, with the words around it.
+        /// A suggestion.
         nearest: String,
     },
-    /// A schedule where there are no stages.
+    /// A schedule without stages.
     #[error(
         "strategy `{text}`: a schedule is for stages, and there are none; add them, as in \
          `stages=[1|1],schedule={schedule}`"
     )]
     NoStages {
-        /// The whole.
+        /// The strategy.
         text: String,
         /// The schedule.
         schedule: String,
     },
-    /// Branches asked for where there are none, or too few.
+    /// Branches requested where there are none, or too few.
     #[error("strategy `{strategy}`: `{layers}` {reason}; {nearest}")]
     NoBranches {
         /// The strategy.
         strategy: String,
         /// The layers.
         layers: String,
-        /// What is there, and what is asked for.
+        /// The reason.
         reason: String,
-        /// What would be valid.
+        /// The nearest valid choice.
         nearest: String,
     },
 }

@@ -1,16 +1,15 @@
-//! Whether a model, a mini-batch and a strategy together are small enough to be counted.
+//! Limits on the sizes of a model, a mini-batch and a strategy together.
 
 use super::{Strategy, StrategyError};
 use partita_graph::Graph;
 use partita_space::limits::{ELEMENTS_MAX, FLOPS_MAX, MICRO_BATCHES_MAX, SAMPLES_MAX};
 use partita_space::{Mesh, MeshError};
 
-/// Passes of all stages over all micro-batches of a step, each way.
+/// Largest number of forward passes of all stages over all micro-batches of a step.
 pub(super) const PASSES_MAX: usize = 1 << 20;
 
 impl Strategy {
-    /// Refuses what would need more than 64 bits later: then no product of extents, samples and ranks
-    /// overflows.
+    /// Checks the limits, so that no product of extents, samples and ranks overflows.
     pub(crate) fn check_sizes(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         if !(1..=SAMPLES_MAX).contains(&batch) {
             return Err(StrategyError::Batch {
@@ -60,7 +59,7 @@ impl Strategy {
 }
 
 impl Strategy {
-    /// Refuses extents that are not those of a mesh, as a strategy that was not read may have.
+    /// Checks the extents of meshes, which may be invalid in strategies that were not parsed.
     fn check_mesh(&self) -> Result<(), StrategyError> {
         // Its own text is that of a strategy with a mesh.
         let text = || format!("{:?}", self.extents);
@@ -90,7 +89,7 @@ impl Strategy {
     }
 }
 
-/// That so many micro-batches can be scheduled.
+/// Checks the number of micro-batches.
 pub(super) fn check_micro(text: &dyn Fn() -> String, micro: usize) -> Result<(), StrategyError> {
     if (1..=MICRO_BATCHES_MAX).contains(&micro) {
         return Ok(());
@@ -108,44 +107,50 @@ mod tests {
     use super::*;
     use partita_graph::text;
 
-    fn refusal(strategy: &str, batch: usize) -> String {
+    fn refusal(strategy: &str, batch: usize) -> StrategyError {
         let model = "model m\ninput x channels=1 extent=2097152x2097152\n\
                      p = max_pool x kernel=1024 stride=1024\nf = flatten p\n\
                      l = linear f features=2 bias=true\nloss = mse l\n";
         let graph = text::parse(model).unwrap();
         let strategy: Strategy = strategy.parse().unwrap();
-        strategy.check(&graph, batch).unwrap_err().to_string()
+        strategy.check(&graph, batch).unwrap_err()
     }
 
     #[test]
-    fn sizes_that_cannot_be_counted_are_refused_by_name() {
-        for (strategy, batch, expected) in [
-            ("data=1", 65, "layer `x` has 285873023221760 elements"),
-            ("data=1", 65, "nearest is a mini-batch of 64"),
-            ("data=1", 0, "nearest is 1"),
-            ("data=1", usize::MAX, "nearest is 16777216"),
-            (
-                "micro=16384; stages=[1|1]; schedule=interleaved*64",
-                16384,
-                "128 stages",
-            ),
-        ] {
-            let text = refusal(strategy, batch);
-            assert!(text.contains(expected), "{strategy} {batch}: {text}");
+    fn sizes_beyond_the_limits_are_refused_by_name() {
+        let StrategyError::LargeLayer {
+            layer,
+            asked,
+            nearest,
+            ..
+        } = refusal("data=1", 65)
+        else {
+            panic!("a layer is too large");
+        };
+        assert_eq!([layer, asked], ["x", "285873023221760"]);
+        assert_eq!(nearest, 64);
+        for (batch, expected) in [(0, 1), (usize::MAX, SAMPLES_MAX)] {
+            let error = refusal("data=1", batch);
+            let is_named =
+                matches!(error, StrategyError::Batch { nearest, .. } if nearest == expected);
+            assert!(is_named, "{error}");
         }
+        let many = "micro=16384; stages=[1|1]; schedule=interleaved*64";
+        let error = refusal(many, 16384);
+        assert!(
+            matches!(error, StrategyError::Passes { stages: 128, .. }),
+            "{error}"
+        );
         let graph = partita_graph::zoo::build("cosmoflow@32").unwrap();
-        for (data, expected) in [
-            (0, "nearest is `data=1`"),
-            (1572864, "at most 1048576 are possible"),
-            (usize::MAX, "at most 1048576 are possible"),
-        ] {
-            let strategy = Strategy::hybrid(data, [2, 1, 1]);
-            let text = strategy.check(&graph, 8).unwrap_err().to_string();
-            assert!(text.contains(expected), "{text}");
+        let check = |strategy: &Strategy| strategy.check(&graph, 8).unwrap_err();
+        let is_value = |error: StrategyError, choice: &str| matches!(error, StrategyError::Value { nearest, .. } if nearest == choice);
+        assert!(is_value(check(&Strategy::hybrid(0, [2, 1, 1])), "data=1"));
+        for data in [1572864, usize::MAX] {
+            let error = check(&Strategy::hybrid(data, [2, 1, 1]));
+            assert!(matches!(error, StrategyError::TooMany { .. }), "{error}");
         }
         let mut strategy = Strategy::single();
         strategy.micro = usize::MAX;
-        let text = strategy.check(&graph, 8).unwrap_err().to_string();
-        assert!(text.contains("nearest is `micro=16384`"), "{text}");
+        assert!(is_value(check(&strategy), "micro=16384"));
     }
 }

@@ -1,4 +1,4 @@
-//! What a strategy specifies for stages and of the order in which they work.
+//! Stages and schedules of a strategy.
 
 use super::sizes::PASSES_MAX;
 use super::{Strategy, StrategyError};
@@ -6,7 +6,7 @@ use partita_space::limits::{MICRO_BATCHES_MAX, SAMPLES_MAX};
 use partita_space::{Axis, AxisSet, Mesh};
 
 impl Strategy {
-    /// Axes that split something, of all layers or in a stage.
+    /// Axes of extent above 1, of the strategy or of a stage.
     pub(crate) fn named_axes(&self) -> AxisSet {
         let stages = self.stages.iter().map(|stage| &stage.extents);
         let all = stages.chain([&self.extents]);
@@ -14,26 +14,26 @@ impl Strategy {
         split.fold(AxisSet::NONE, AxisSet::union)
     }
 
-    /// Ranks of the stages of one part of the mini-batch.
+    /// Number of ranks of all stages, for one part of the mini-batch.
     pub(crate) fn ranks_of_stages(&self) -> usize {
         let ranks = |extents: &[usize; 7]| extents.iter().product::<usize>();
         self.stages.iter().map(|stage| ranks(&stage.extents)).sum()
     }
 
-    /// The most parts into which samples are split.
+    /// The largest number of parts into which samples are split.
     pub(crate) fn data_parts(&self) -> usize {
         let data = Axis::Data.index();
         let inner = self.stages.iter().map(|stage| stage.extents[data]).max();
         self.extents[data] * inner.unwrap_or(1)
     }
 
-    /// Whether the schedule can take so many micro-batches.
+    /// Whether the schedule allows this number of micro-batches.
     pub(crate) fn can_schedule(&self, micro: usize) -> bool {
         let multiple = self.schedule.micro_multiple(self.stages.len().max(1));
         self.stages.is_empty() || multiple.is_some_and(|multiple| micro.is_multiple_of(multiple))
     }
 
-    /// Beside stages all ranks are split along `data` alone.
+    /// Checks that besides stages only `data` is an axis of all ranks.
     pub(crate) fn check_outside_stages(&self) -> Result<(), StrategyError> {
         let others = |axis: &Axis| *axis != Axis::Data && self.extent(*axis) > 1;
         match partita_space::AXES.into_iter().find(others) {
@@ -46,8 +46,7 @@ impl Strategy {
         }
     }
 
-    /// Whether the stages of two replicas can stand on the same ranks: the first ranks and meshes of the
-    /// stages, those of the second replica being mirrored.
+    /// Checks that the stages of two replicas can run on the same ranks, the second in reverse order.
     pub(crate) fn check_stages(&self) -> Result<(), StrategyError> {
         if self.stages.is_empty() {
             return Ok(());
@@ -57,7 +56,7 @@ impl Strategy {
             return Ok(());
         }
         if self.shard != super::Shard::Off {
-            return Err(StrategyError::SharedOut {
+            return Err(StrategyError::ShardedReplicas {
                 strategy: self.to_string(),
                 schedule: self.schedule.to_string(),
             });
@@ -86,19 +85,19 @@ impl Strategy {
         if self.stages.is_empty() {
             return Ok(());
         }
-        let (schedule, places) = (self.schedule, self.stages.len());
-        let Some(multiple) = schedule.micro_multiple(places) else {
-            return Err(StrategyError::Places {
+        let (schedule, devices) = (self.schedule, self.stages.len());
+        let Some(multiple) = schedule.micro_multiple(devices) else {
+            return Err(StrategyError::StageCount {
                 strategy: self.to_string(),
                 schedule: schedule.to_string(),
-                places,
+                devices,
             });
         };
-        if schedule.replicas() > 1 && places < 2 {
-            return Err(StrategyError::Places {
+        if schedule.replicas() > 1 && devices < 2 {
+            return Err(StrategyError::StageCount {
                 strategy: self.to_string(),
                 schedule: schedule.to_string(),
-                places,
+                devices,
             });
         }
         if self.micro.is_multiple_of(multiple) {
@@ -113,8 +112,7 @@ impl Strategy {
         })
     }
 
-    /// Micro-batches next to those asked for that can be scheduled and divide the mini-batch, with a sample
-    /// for each rank of the data axes; else with another mini-batch, or another schedule.
+    /// The nearest valid number of micro-batches; else with another mini-batch, or another schedule.
     pub(super) fn nearest_micro(&self, batch: usize) -> String {
         let data = self.data_parts();
         let most = (PASSES_MAX / self.stage_count().max(1)).min(MICRO_BATCHES_MAX);

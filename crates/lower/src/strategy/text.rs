@@ -29,7 +29,7 @@ impl fmt::Display for Strategy {
         }
         if !self.stages.is_empty() {
             let stages: Vec<String> = self.stages.iter().map(StageChoice::to_string).collect();
-            // Hundreds of them would hide what else is specified.
+            // A list of hundreds would be hard to read.
             words.push(
                 if stages.len() > 16 && stages.iter().all(|stage| stage == "1") {
                     format!("stages={}", stages.len())
@@ -49,7 +49,7 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// The axes that split something, as words.
+/// Text of the axes of extent above 1.
 fn extents(extents: &[usize; 7]) -> Vec<String> {
     AXES.into_iter()
         .zip(extents)
@@ -173,7 +173,7 @@ impl FromStr for Strategy {
     }
 }
 
-/// A text in parts at a sign, except within brackets.
+/// Splits a text at a sign, except within brackets.
 fn outside(text: &str, sign: char) -> Vec<&str> {
     let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0);
     for (at, letter) in text.char_indices() {
@@ -191,8 +191,7 @@ fn outside(text: &str, sign: char) -> Vec<&str> {
     parts
 }
 
-/// That the axes named for some layers are among those that split something there: else a slip of the pen
-/// undoes a split.
+/// Checks that axes named for some layers have an extent above 1; otherwise a typo would undo a split.
 pub(crate) fn check_split(
     text: &dyn fmt::Display,
     choice: &LayerChoice,
@@ -223,7 +222,7 @@ pub(crate) fn check_split(
     Ok(())
 }
 
-/// Reads the settings of all layers.
+/// Parser of the settings of all layers.
 struct Reader<'t> {
     text: &'t str,
     seen: Vec<String>,
@@ -275,11 +274,11 @@ fn counted(text: &str, name: &str, value: &str, most: usize) -> Result<usize, St
         })
 }
 
-/// The whole number next below what was given, or that of its digits, without a sign; at least 1.
+/// The given number rounded down, or that of its digits, without sign; at least 1.
 fn meant(value: &str) -> usize {
     let digits = || -> String { value.chars().filter(char::is_ascii_digit).collect() };
     let given = value.parse().or_else(|_| digits().parse());
-    // A cast ends at the largest number, and makes 0 of what is none.
+    // The cast saturates, and maps NaN to 0.
     (given.map_or(1.0, f64::abs) as usize).max(1)
 }
 

@@ -53,8 +53,8 @@ fn redundant(program: &Program, body: &Body, coord: &Coord, live: &[BufferId]) -
         let buffer = body.buffer(id);
         let saved = 1.0 - 1.0 / replication.of(buffer) as f64;
         let size = buffer.dtype.size() as f64;
-        let (own, halo) = match &buffer.home {
-            Some(home) => replication.owned_and_halo(home, &buffer.view(id), coord),
+        let (own, halo) = match &buffer.tensor {
+            Some(tensor) => replication.owned_and_halo(tensor, &buffer.view(id), coord),
             None => (buffer.dims.iter().product(), 0),
         };
         let own = own as f64 * size * saved;

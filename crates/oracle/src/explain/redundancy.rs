@@ -99,13 +99,13 @@ fn halo_share(
     accesses: &[(View, Access)],
 ) -> f64 {
     let redundant = accesses.iter().filter_map(|(view, access)| {
-        let home = body.buffer(view.buffer).home?;
-        home.redundant.then_some((home, view, access))
+        let tensor = body.buffer(view.buffer).tensor?;
+        tensor.redundant.then_some((tensor, view, access))
     });
-    let Some((home, view, _)) = redundant.min_by_key(|(_, _, access)| **access == Access::Read)
+    let Some((tensor, view, _)) = redundant.min_by_key(|(_, _, access)| **access == Access::Read)
     else {
         return 0.0;
     };
-    let (own, halo) = replication.owned_and_halo(&home, view, coord);
+    let (own, halo) = replication.owned_and_halo(&tensor, view, coord);
     halo as f64 / (own + halo).max(1) as f64
 }

@@ -1,6 +1,6 @@
 //! How many ranks hold the same data, or compute the same.
 
-use partita_program::{Body, Buffer, Home, Program, Role, View};
+use partita_program::{Body, Buffer, Program, Role, TensorRegion, View};
 use partita_space::{AxisSet, Coord, Region};
 use std::collections::HashMap;
 
@@ -24,20 +24,22 @@ impl<'p> Replication<'p> {
 
     /// Number of replicas of what a buffer owns of its tensor; 1 if unknown.
     pub fn of(&self, buffer: &Buffer) -> usize {
-        match buffer.home {
-            Some(home) => self.along(&home, home.place.split_axes()),
+        match buffer.tensor {
+            Some(tensor) => self.along(&tensor, tensor.distribution.split_axes()),
             None if is_whole(buffer) => self.whole[stem(&buffer.name)],
             None => 1,
         }
     }
 
     /// Number of ranks that compute the same from the same operands: those along the axes that split none of
-    /// them. Operands without a home are ignored if others have one.
+    /// them. Operands that hold no tensor are ignored if others do.
     pub fn of_computation(&self, body: &Body, views: &[View]) -> usize {
         let buffers = || views.iter().map(|view| body.buffer(view.buffer));
-        let homes: Vec<Home> = buffers().filter_map(|buffer| buffer.home).collect();
-        if let Some(first) = homes.first() {
-            let sets = homes.iter().map(|home| home.place.split_axes());
+        let tensors: Vec<TensorRegion> = buffers().filter_map(|buffer| buffer.tensor).collect();
+        if let Some(first) = tensors.first() {
+            let sets = tensors
+                .iter()
+                .map(|tensor| tensor.distribution.split_axes());
             return self.along(first, sets.fold(AxisSet::NONE, AxisSet::union));
         }
         let whole = buffers().filter(|buffer| is_whole(buffer));
@@ -45,18 +47,25 @@ impl<'p> Replication<'p> {
     }
 
     /// Number of ranks in the mesh of a tensor with the same coordinates along `axes`.
-    fn along(&self, home: &Home, axes: AxisSet) -> usize {
-        let mesh = home.place.mesh(&self.program.mesh);
+    fn along(&self, tensor: &TensorRegion, axes: AxisSet) -> usize {
+        let mesh = tensor.distribution.mesh(&self.program.mesh);
         mesh.ranks() / mesh.group_size(axes)
     }
 
     /// Elements of a view that the rank owns, and those of its halo inside the tensor.
-    pub fn owned_and_halo(&self, home: &Home, view: &View, coord: &Coord) -> (usize, usize) {
+    pub fn owned_and_halo(
+        &self,
+        tensor: &TensorRegion,
+        view: &View,
+        coord: &Coord,
+    ) -> (usize, usize) {
         let mesh = &self.program.mesh;
-        let owned = home.place.owned(mesh, coord);
-        let held = home.region(view, mesh, coord);
+        let owned = tensor.distribution.owned(mesh, coord);
+        let held = tensor.region(view, mesh, coord);
         let own = held.intersect(&owned).volume();
-        let inside = held.intersect(&Region::all(home.place.shape)).volume();
+        let inside = held
+            .intersect(&Region::all(tensor.distribution.shape))
+            .volume();
         (own, inside - own)
     }
 }
@@ -72,7 +81,7 @@ fn is_whole(buffer: &Buffer) -> bool {
         | Role::Statistics
         | Role::Workspace => false,
     };
-    is_state && buffer.home.is_none()
+    is_state && buffer.tensor.is_none()
 }
 
 /// The name of a tensor without the number of its replica on a rank.

@@ -6,9 +6,9 @@ use partita_oracle::{
     MessageCost,
 };
 use partita_program::{
-    Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Count, Dtype, Exchange, Item,
-    Kernel, KernelShape, Load, Origin, Phase, Place, Program, ProgramKind, Receive, Role, Send,
-    Task, TaskId, View, When, Work,
+    Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Count, Distribution, Dtype,
+    Exchange, Item, Kernel, KernelShape, Load, Origin, Phase, Program, ProgramKind, Receive, Role,
+    Send, Task, TaskId, View, When, Work,
 };
 use partita_space::random::SplitMix;
 use partita_space::{AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
@@ -152,7 +152,7 @@ impl BodyBuilder {
             role: Role::Activation,
             dtype: Dtype::F32,
             dims: [1, 1, 1, 1, 64],
-            home: None,
+            tensor: None,
             offset: Bytes(0),
         };
         let body = Body {
@@ -267,7 +267,7 @@ impl BodyBuilder {
         let work = Work::Collective(Collective {
             sequence,
             group,
-            on: None,
+            submesh: None,
             kind,
         });
         self.add(phase, after, work)
@@ -277,7 +277,7 @@ impl BodyBuilder {
         let load = Load {
             item: Item::Sample,
             when: When::Next,
-            place: Place::replicated([1, 1, 1, 1, 64]),
+            distribution: Distribution::replicated([1, 1, 1, 1, 64]),
             target: view(elements),
         };
         self.add(Phase::Load, after, Work::Load(load))

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Of two sums for each channel.
+/// Extents of two sums per channel.
 fn sums_of(channels: usize) -> [usize; 5] {
     [1, 1, 1, 2, channels]
 }

@@ -1,4 +1,4 @@
-//! Contents that are set, copied and read.
+//! Fills, copies and imports.
 
 use super::*;
 

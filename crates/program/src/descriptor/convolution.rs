@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Of outputs that read `inputs` channels in so many groups; weights may be packed and say nothing.
+/// From the views and the window alone, since packed weights have other extents.
 fn flops(outputs: &View, inputs: usize, groups: usize, taps: &Taps) -> u128 {
     let channels = inputs / groups.max(1);
     each(outputs, 2)

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Of two sums for each sample and position.
+/// Extents of two sums per sample and position.
 fn rows_of(x: &View) -> [usize; 5] {
     let [n, d, h, w, _] = x.extent;
     [n, d, h, w, 2]

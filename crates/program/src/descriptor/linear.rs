@@ -79,7 +79,7 @@ fn weights(w: Operand<'_>) -> Operand<'_> {
     w.of([1, 1, 1, inputs, outputs])
 }
 
-/// A row for each row of the input, a column for each of the weights.
+/// Rows as of the input, columns as of the weights.
 fn outputs<'k>(y: Operand<'k>, x: &View, w: &View) -> Operand<'k> {
     y.of([x.extent[0], 1, 1, 1, w.extent[4]])
 }

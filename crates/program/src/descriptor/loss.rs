@@ -1,4 +1,4 @@
-//! Losses, and what is counted beside them.
+//! Losses and metrics.
 
 use super::*;
 use std::slice;
@@ -56,13 +56,13 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
     }
 }
 
-/// Expected values, which may stand as they were read.
+/// Target values, in the type of the dataset or of the program.
 fn values<'k>(target: &'k View, x: &'k View) -> Operand<'k> {
     let target = read("target", target).elements(Elements::Floats);
     target.like("x", x)
 }
 
-/// Expected class numbers, of any type.
+/// Target classes, of any type.
 fn classes<'k>(target: &'k View, x: &View) -> Operand<'k> {
     let [n, d, h, w, _] = x.extent;
     let target = read("target", target).elements(Elements::Any);

@@ -1,21 +1,21 @@
-//! Operands of kernels and what is asked of them.
+//! Operands of kernels and their constraints.
 
 use crate::{Access, Taps, View};
 
 /// A view that a kernel reads or writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'k> {
-    /// The letter or word of the field.
+    /// Name of the field of the kernel.
     pub name: &'static str,
-    /// Where it lies.
+    /// The view.
     pub view: &'k View,
-    /// How it is touched.
+    /// How it is accessed.
     pub access: Access,
-    /// What its elements are.
+    /// Type of its elements.
     pub elements: Elements<'k>,
-    /// Which extents it must have.
+    /// Constraint on its extents.
     pub extents: Extents<'k>,
-    /// What it has to do with sums over ranks.
+    /// How it may hold a partial sum.
     pub sum_role: SumRole<'k>,
 }
 
@@ -24,11 +24,11 @@ pub struct Operand<'k> {
 pub enum Elements<'k> {
     /// The type of the program.
     Program,
-    /// The type of the program, or sums that are cleared.
+    /// The type of the program, or of sums.
     ProgramOrSums,
     /// f64.
     Sums,
-    /// Floats, as they were read.
+    /// Any float type, as read from the dataset.
     Floats,
     /// The type of another view.
     Like(&'k View),
@@ -41,25 +41,25 @@ pub enum Elements<'k> {
 pub enum Extents<'k> {
     /// None.
     Any,
-    /// Just these.
+    /// Exactly these.
     Are([usize; 5]),
-    /// Those of another operand, by its name.
+    /// Those of another operand; with its name.
     Like(&'static str, &'k View),
-    /// As many elements as another operand has.
+    /// The volume of another operand.
     Volume(&'k View),
-    /// As many samples as another operand has.
+    /// The number of samples of another operand.
     Samples(&'k View),
-    /// Weights from so many channels to so many in groups.
+    /// Weights from input to output channels, in groups.
     Weights {
         /// The window.
         taps: &'k Taps,
-        /// Of the channels.
+        /// Groups of channels.
         groups: usize,
         /// Channels of the input.
         inputs: usize,
         /// Channels of the output.
         outputs: usize,
-        /// Whether packed weights may stand here, which are checked where they are packed.
+        /// Whether the weights may be packed; those are checked where they are packed.
         may_be_packed: bool,
     },
     /// Every input of every tap of an output, and nothing else.
@@ -71,7 +71,7 @@ pub enum Extents<'k> {
         /// The window.
         taps: &'k Taps,
     },
-    /// What is pooled to an output.
+    /// The input of a pooling.
     Pooled {
         /// Name of the output.
         name: &'static str,
@@ -81,30 +81,30 @@ pub enum Extents<'k> {
         taps: &'k Taps,
         /// Inputs before the first tap of the first output.
         shift: &'k [i64; 3],
-        /// Whether each output needs a tap inside.
+        /// Whether each output needs a tap inside the input.
         needs_tap: bool,
     },
 }
 
-/// What an operand has to do with sums over ranks.
+/// How an operand may hold a partial sum over ranks.
 #[derive(Clone, Copy, Debug)]
 pub enum SumRole<'k> {
-    /// Read, and not linear in it: it must be no partial sum.
-    Whole,
-    /// Read, and what is written is linear in it: partial sums pass.
+    /// Read; must not be a partial sum, as the kernel is not linear in it.
+    Complete,
+    /// Read; may be a partial sum, as the result is linear in it.
     Linear,
-    /// One of two factors, at most one of them a partial sum.
+    /// One of two factors, of which at most one is a partial sum.
     Factor,
-    /// Written: a sum of what is linear, over more than what the rank has.
+    /// Written: a sum over these indices, partial where they are split over ranks.
     Result(Over<'k>),
 }
 
-/// Over what is summed: a rank that has a part of it leaves a partial sum.
+/// The indices over which a result is summed; a rank that holds a part of them writes a partial sum.
 #[derive(Clone, Copy, Debug)]
 pub enum Over<'k> {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// Nothing, and there are zeros.
+    /// None; the result is zero.
     Zeros,
     /// Samples and positions of a tensor.
     Positions(&'k View),
@@ -112,7 +112,7 @@ pub enum Over<'k> {
     Channels(&'k View),
     /// All elements of some tensors.
     All(&'k [View]),
-    /// The channels between weights and what they are multiplied with.
+    /// The channels that weights and input have in common.
     Products,
 }
 
@@ -149,7 +149,7 @@ impl<'k> Operand<'k> {
         self.extents(Extents::Are(extents))
     }
 
-    /// A number for each channel.
+    /// One element per channel.
     #[inline]
     pub(super) fn vector(self, channels: usize) -> Self {
         self.of([1, 1, 1, 1, channels])
@@ -168,37 +168,37 @@ impl<'k> Operand<'k> {
     }
 }
 
-/// Read, and must be no partial sum.
+/// Read; must not be a partial sum.
 #[inline]
 pub(super) fn read<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
-    Operand::new(name, view, Access::Read, SumRole::Whole)
+    Operand::new(name, view, Access::Read, SumRole::Complete)
 }
 
-/// Read, and may be a partial sum.
+/// Read; may be a partial sum.
 #[inline]
 pub(super) fn linear<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
     Operand::new(name, view, Access::Read, SumRole::Linear)
 }
 
-/// Read, and multiplied with another one.
+/// Read; one of two factors.
 #[inline]
 pub(super) fn factor<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
     Operand::new(name, view, Access::Read, SumRole::Factor)
 }
 
-/// Read and changed, whatever is written besides.
+/// Updated in place.
 #[inline]
 pub(super) fn state<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
-    Operand::new(name, view, Access::Update, SumRole::Whole)
+    Operand::new(name, view, Access::Update, SumRole::Complete)
 }
 
-/// Written.
+/// Overwritten.
 #[inline]
 pub(super) fn write<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
     Operand::new(name, view, Access::Write, SumRole::Result(Over::Nothing))
 }
 
-/// Written, or added to what is there.
+/// Overwritten or accumulated.
 #[inline]
 pub(super) fn result<'k>(name: &'static str, view: &'k View, accumulate: bool) -> Operand<'k> {
     let access = if accumulate {

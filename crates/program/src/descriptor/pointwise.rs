@@ -1,4 +1,4 @@
-//! What works element by element.
+//! Elementwise kernels.
 
 use super::*;
 use crate::Activation;
@@ -42,14 +42,14 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
         Kernel::Dropout {
             x,
             y,
-            place,
-            low,
+            distribution,
+            halo_low,
             accumulate,
             ..
         } => {
             let operands = [linear("x", x), result("y", y, *accumulate).like("x", x)];
             Descriptor::new("dropout", each(x, 1), operands)
-                .placed(place, low)
+                .placed(distribution, halo_low)
                 .elementwise()
                 .accumulates(*accumulate)
         }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::PoolKind;
 
-/// A tap counts one, and two in a norm, which squares and adds.
+/// One per tap, and two for an L2 norm, which squares and adds.
 fn flops(kind: PoolKind, outputs: &View, taps: &Taps) -> u128 {
     let of_tap = match kind {
         PoolKind::Max | PoolKind::AverageAll | PoolKind::AverageInside => 1,
@@ -12,7 +12,7 @@ fn flops(kind: PoolKind, outputs: &View, taps: &Taps) -> u128 {
     each(outputs, of_tap).saturating_mul(product(&taps.kernel))
 }
 
-/// The gradient of a norm is taken from the norm, which is computed anew.
+/// The gradient of an L2 norm recomputes the norm.
 fn backward_flops(kind: PoolKind, outputs: &View, taps: &Taps) -> u128 {
     let passes = match kind {
         PoolKind::Max | PoolKind::AverageAll | PoolKind::AverageInside => 1,
@@ -82,7 +82,7 @@ fn is_linear(kind: PoolKind) -> bool {
     }
 }
 
-/// Whether an output without a tap inside is undefined depends on the kind.
+/// An output whose window has no tap inside the input is undefined for some kinds.
 fn pooled<'k>(
     kind: PoolKind,
     name: &'static str,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Of so many products of matrices over all heads.
+/// Flops of a number of matrix products over all heads.
 fn attention(q: &View, k: &View, products: usize) -> u128 {
     each(q, 2).saturating_mul(product(&[products, k.extent[3]]))
 }
@@ -36,9 +36,14 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .layout(Layout::Table { w: dw, y: dy })
                 .accumulates(*accumulate)
         }
-        Kernel::Positions { x, y, place, low } => {
+        Kernel::Positions {
+            x,
+            y,
+            distribution,
+            halo_low,
+        } => {
             let operands = [read("x", x), write("y", y).like("x", x)];
-            Descriptor::new("positions", each(y, 1), operands).placed(place, low)
+            Descriptor::new("positions", each(y, 1), operands).placed(distribution, halo_low)
         }
         Kernel::AttentionForward {
             q,
@@ -90,7 +95,7 @@ fn attention_backward(kernel: &Kernel) -> Descriptor<'_> {
     let dq = dq.iter().map(|dq| gradient("dq", dq, to_q, "q", q));
     let dk = dk.iter().map(|dk| gradient("dk", dk, to_k, "k", k));
     let dv = dv.iter().map(|dv| gradient("dv", dv, to_v, "k", k));
-    // Of its products as many are of one kind as of the other.
+    // Half of its products are of each kind.
     let pass = Pass::BackwardData;
     Descriptor::new("attention_backward", flops, inputs(q, k, v))
         .and([linear("dy", dy).like("q", q)])
@@ -107,13 +112,13 @@ fn attention_backward(kernel: &Kernel) -> Descriptor<'_> {
         .constant(Constant::Flags("accumulate", accumulate))
 }
 
-/// Extents of the class numbers that belong to a tensor.
+/// Extents of the class numbers of a tensor.
 fn class_numbers(y: &View) -> [usize; 5] {
     let [n, d, h, w, _] = y.extent;
     [n, d, h, w, 1]
 }
 
-/// Extents of a table with the channels of a tensor.
+/// Extents of an embedding table.
 fn table(w: &View, y: &View) -> [usize; 5] {
     [1, 1, 1, w.extent[3], y.extent[4]]
 }

@@ -96,10 +96,10 @@ fn whole(buffer: u32, extent: [usize; 5]) -> View {
     }
 }
 
-fn place(ranks: usize) -> Place {
-    let mut place = Place::replicated([1, 1, 1, SHARE * ranks, CHANNELS]);
-    place.axes[3] = AxisList::of([Axis::Width]);
-    place
+fn distribution(ranks: usize) -> Distribution {
+    let mut distribution = Distribution::replicated([1, 1, 1, SHARE * ranks, CHANNELS]);
+    distribution.axes[3] = AxisList::of([Axis::Width]);
+    distribution
 }
 
 fn buffers(ranks: usize) -> Vec<Buffer> {
@@ -110,18 +110,18 @@ fn buffers(ranks: usize) -> Vec<Buffer> {
         [1, 1, 1, SHARE + 2, CHANNELS],
         [1, 1, 1, SHARE * ranks, CHANNELS],
     );
-    let home = |tensor, low| {
-        Some(Home {
-            tensor,
-            place: place(ranks),
-            low: [0, 0, 0, low, 0],
+    let tensor = |id, low| {
+        Some(TensorRegion {
+            id,
+            distribution: distribution(ranks),
+            halo_low: [0, 0, 0, low, 0],
             redundant: false,
         })
     };
-    let everywhere = Some(Home {
-        tensor: 1,
-        place: Place::replicated(line),
-        low: [0; 5],
+    let everywhere = Some(TensorRegion {
+        id: 1,
+        distribution: Distribution::replicated(line),
+        halo_low: [0; 5],
         redundant: false,
     });
     // The gradient of x takes the place of y, and that of w the place of the scratch.
@@ -129,10 +129,10 @@ fn buffers(ranks: usize) -> Vec<Buffer> {
         ("w", Role::Parameter, F32, weight, None, 0),
         ("sample", Role::Staging, F32, stored, None, 1),
         ("answer", Role::Staging, F32, share, None, 2),
-        ("x", Role::Activation, F32, framed, home(0, 1), 3),
-        ("y", Role::Activation, F32, share, home(1, 0), 4),
-        ("dx", Role::ActivationGradient, F32, framed, home(2, 1), 4),
-        ("dy", Role::ActivationGradient, F32, share, home(3, 0), 5),
+        ("x", Role::Activation, F32, framed, tensor(0, 1), 3),
+        ("y", Role::Activation, F32, share, tensor(1, 0), 4),
+        ("dx", Role::ActivationGradient, F32, framed, tensor(2, 1), 4),
+        ("dy", Role::ActivationGradient, F32, share, tensor(3, 0), 5),
         ("goal", Role::Activation, F32, share, None, 6),
         ("scratch", Role::Workspace, F32, [1, 1, 1, 1, 16], None, 7),
         ("dw", Role::Gradient, F32, weight, None, 7),
@@ -140,12 +140,12 @@ fn buffers(ranks: usize) -> Vec<Buffer> {
         ("total", Role::Statistics, F64, [1; 5], None, 9),
         ("line", Role::Activation, F32, line, everywhere, 10),
     ];
-    let buffer = |(name, role, dtype, dims, home, slot): (&str, _, _, _, _, u64)| Buffer {
+    let buffer = |(name, role, dtype, dims, tensor, slot): (&str, _, _, _, _, u64)| Buffer {
         name: name.to_owned(),
         role,
         dtype,
         dims,
-        home,
+        tensor,
         offset: Bytes(slot * 64),
     };
     list.map(buffer).into()
@@ -168,7 +168,7 @@ fn body(ranks: usize, left: bool, right: bool) -> Body {
         let load = Load {
             item,
             when: When::Now,
-            place: place(ranks),
+            distribution: distribution(ranks),
             target,
         };
         tasks.push(task("input", Phase::Load, &[], Work::Load(load)));
@@ -315,7 +315,7 @@ fn gather(ranks: usize) -> Work {
     Work::Collective(Collective {
         sequence: 0,
         group: AxisSet::of([Axis::Width]),
-        on: None,
+        submesh: None,
         kind: CollectiveKind::AllGather {
             source: part(Y, 0, 4),
             targets: targets.collect(),
@@ -327,7 +327,7 @@ fn sum(sequence: u32, view: View) -> Work {
     Work::Collective(Collective {
         sequence,
         group: AxisSet::of([Axis::Width]),
-        on: None,
+        submesh: None,
         kind: CollectiveKind::AllReduce { view },
     })
 }

@@ -42,15 +42,15 @@ pub(super) fn execute(
             y,
             rate,
             operation,
-            place,
-            low,
+            distribution,
+            halo_low,
             accumulate,
         } => {
-            let corner = place.corner(low, mesh, coord);
+            let corner = distribution.corner(halo_low, mesh, coord);
             let mask = Mask {
                 rate: *rate,
                 operation: *operation,
-                shape: place.shape,
+                shape: distribution.shape,
                 corner,
             };
             dropout([x, y], &mask, *accumulate, call)

@@ -21,9 +21,14 @@ pub(super) fn execute(
             dw,
             accumulate,
         } => embedding_backward([x, dy, dw], *accumulate, rank, call),
-        Kernel::Positions { x, y, place, low } => {
-            let corner = place.corner(low, mesh, coord);
-            positions([x, y], corner, place.shape[4], call)
+        Kernel::Positions {
+            x,
+            y,
+            distribution,
+            halo_low,
+        } => {
+            let corner = distribution.corner(halo_low, mesh, coord);
+            positions([x, y], corner, distribution.shape[4], call)
         }
         Kernel::AttentionForward { .. } | Kernel::AttentionBackward { .. } => {
             attention::execute(kernel, call)

@@ -49,7 +49,7 @@ pub fn add_buffer(body: &mut Body, dtype: Dtype, dims: [usize; 5]) -> BufferId {
         role: Role::Activation,
         dtype,
         dims,
-        home: None,
+        tensor: None,
         offset: body.arena,
     };
     body.arena = Bytes((body.arena + buffer.bytes()).0.next_multiple_of(64));
@@ -82,7 +82,7 @@ pub fn all_reduce(sequence: u32, group: AxisSet, view: View) -> Work {
     Work::Collective(Collective {
         sequence,
         group,
-        on: None,
+        submesh: None,
         kind: CollectiveKind::AllReduce { view },
     })
 }

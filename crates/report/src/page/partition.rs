@@ -2,7 +2,7 @@
 
 use super::svg::{Anchor, Stroke, Svg, WIDTH, color, shortened};
 use partita::figures::Best;
-use partita_program::{Buffer, Item, Place, Program, Role, Work};
+use partita_program::{Buffer, Distribution, Item, Program, Role, Work};
 use partita_space::{AXES, Axis, DIMS, Interval, Mesh, Rank, Region};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,7 +29,7 @@ const LETTERS_MAX: usize = 23;
 /// The partition of a sample over ranks.
 pub struct Partition {
     /// Distribution of the samples.
-    place: Place,
+    distribution: Distribution,
     /// Regions of the first samples, each with the ranks that hold it.
     shares: Vec<(Region, Vec<Rank>)>,
     /// Parts of the mini-batch.
@@ -42,15 +42,15 @@ impl Partition {
     /// None if the program reads no samples.
     pub fn of(program: &Program) -> Option<Self> {
         let tasks = program.bodies.iter().flat_map(|body| &body.tasks);
-        let mut places = tasks.filter_map(|task| match &task.work {
-            Work::Load(load) if load.item == Item::Sample => Some(load.place),
+        let mut distributions = tasks.filter_map(|task| match &task.work {
+            Work::Load(load) if load.item == Item::Sample => Some(load.distribution),
             Work::Load(_) | Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => None,
         });
-        let place = places.next()?;
+        let distribution = distributions.next()?;
         let mesh = &program.mesh;
         let mut by_region: BTreeMap<[[i64; 2]; 5], (Region, Vec<Rank>)> = BTreeMap::new();
         for rank in 0..mesh.ranks() {
-            let region = place.owned(mesh, &mesh.coord(rank));
+            let region = distribution.owned(mesh, &mesh.coord(rank));
             if !region.is_empty() {
                 let key = region.0.map(|interval| [interval.start, interval.end]);
                 let entry = by_region.entry(key).or_insert((region, Vec::new()));
@@ -63,13 +63,13 @@ impl Partition {
         let first = *parts.first()?;
         let shares = by_region.into_iter().filter(|(key, _)| key[0] == first);
         Some(Self {
-            place,
+            distribution,
             shares: shares.map(|(_, share)| share).collect(),
             sample_parts: parts.len(),
             halo: halo(program, |buffer| {
                 buffer
-                    .home
-                    .is_some_and(|home| home.place.shape == place.shape)
+                    .tensor
+                    .is_some_and(|tensor| tensor.distribution.shape == distribution.shape)
             }),
         })
     }
@@ -106,7 +106,7 @@ impl Partition {
         } else {
             (0..SLABS_MAX - 1).chain([slabs.len() - 1]).collect()
         };
-        let [_, depth, height, width, _] = self.place.shape;
+        let [_, depth, height, width, _] = self.distribution.shape;
         let columns = shown.len().min(COLUMNS_MAX);
         let pitch = (WIDTH - 90.0) / columns as f64;
         let longest = slabs.iter().map(Interval::len).max().unwrap_or(1);
@@ -196,7 +196,7 @@ struct Sketch<'p> {
 impl Sketch<'_> {
     fn draw_slab(&self, svg: &mut Svg, [left, top]: [f64; 2], slabs: &[Interval], index: usize) {
         let slab = &slabs[index];
-        let depth = self.partition.place.shape[1];
+        let depth = self.partition.distribution.shape[1];
         let back = back(depth, self.scales[0], slab.len());
         let edge = Stroke::solid(color::QUIET, 0.8);
         if depth > 1 {
@@ -316,14 +316,16 @@ fn halo(program: &Program, is_meant: impl Fn(&Buffer) -> bool) -> [[usize; 2]; 5
             .iter()
             .filter(|buffer| buffer.role == Role::Activation);
         for buffer in tensors.filter(|buffer| is_meant(buffer)) {
-            let Some(home) = &buffer.home else { continue };
+            let Some(tensor) = &buffer.tensor else {
+                continue;
+            };
             let (owned, mesh) = (
-                home.place.owned(&program.mesh, &coord),
-                home.place.mesh(&program.mesh),
+                tensor.distribution.owned(&program.mesh, &coord),
+                tensor.distribution.mesh(&program.mesh),
             );
             for dim in 1..4 {
-                if mesh.group_size(home.place.axes[dim].set()) > 1 {
-                    let low = home.low[dim];
+                if mesh.group_size(tensor.distribution.axes[dim].set()) > 1 {
+                    let low = tensor.halo_low[dim];
                     let high = buffer.dims[dim].saturating_sub(low + owned.0[dim].len());
                     widest[dim] = [widest[dim][0].max(low), widest[dim][1].max(high)];
                 }
@@ -348,7 +350,8 @@ pub fn halos(program: &Program) -> Vec<(String, Vec<String>)> {
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     let mut known: BTreeMap<&str, ()> = BTreeMap::new();
     let buffers = program.bodies.iter().flat_map(|body| &body.buffers);
-    for buffer in buffers.filter(|buffer| buffer.role == Role::Activation && buffer.home.is_some())
+    for buffer in
+        buffers.filter(|buffer| buffer.role == Role::Activation && buffer.tensor.is_some())
     {
         if known.insert(&buffer.name, ()).is_some() {
             continue;
@@ -368,14 +371,14 @@ pub fn halos(program: &Program) -> Vec<(String, Vec<String>)> {
 /// The stages of a pipeline with their layers and ranks; none without a pipeline.
 pub fn stages(best: &Best) -> Option<String> {
     const COLUMNS: usize = 4;
-    let places = best.strategy.stages.len();
-    if places == 0 {
+    let stages = best.strategy.stages.len();
+    if stages == 0 {
         return None;
     }
     let [width, height] = BOX;
     let pitch = (WIDTH - 20.0) / COLUMNS as f64;
     let description = format!(
-        "{places} stages of a pipeline in the order in which samples pass them, with their \
+        "{stages} stages of a pipeline in the order in which samples pass them, with their \
          layers and ranks."
     );
     let mut svg = Svg::new("stages", "Stages and their ranks", &description, 0.0);
@@ -393,7 +396,7 @@ pub fn stages(best: &Best) -> Option<String> {
             first..first + mesh.ranks(),
         );
         first += mesh.ranks();
-        if index + 1 < places && (index + 1) % COLUMNS != 0 {
+        if index + 1 < stages && (index + 1) % COLUMNS != 0 {
             let (tip, middle) = (x + pitch - 2.0, y + height / 2.0);
             let shaft = [(x + width, middle), (tip, middle)];
             svg.line(&shaft, Stroke::solid(color::BLACK, 1.5));
@@ -405,7 +408,7 @@ pub fn stages(best: &Best) -> Option<String> {
             svg.polygon(&head, color::BLACK, Stroke::solid(color::BLACK, 0.5));
         }
     }
-    svg.grow(8.0 + (height + 16.0) * places.div_ceil(COLUMNS) as f64);
+    svg.grow(8.0 + (height + 16.0) * stages.div_ceil(COLUMNS) as f64);
     Some(svg.finish())
 }
 

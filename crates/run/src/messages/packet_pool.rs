@@ -3,7 +3,7 @@
 use super::packet::Packet;
 use crate::RunError;
 use crate::aligned_memory::AlignedMemory;
-use partita_program::{Dtype, Lane, Room, Staging, packet_bytes};
+use partita_program::{Dtype, Lane, PacketSize, Staging, packet_bytes};
 use partita_space::{Bytes, Rank};
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,10 +48,10 @@ impl PacketPool {
 
     /// Reserves packets of these sizes for a task of a lane; reserves none and returns false if not all are
     /// free. Panics if they exceed the whole pool.
-    pub fn reserve(&mut self, lane: Lane, rooms: impl Iterator<Item = Room>) -> bool {
+    pub fn reserve(&mut self, lane: Lane, sizes: impl Iterator<Item = PacketSize>) -> bool {
         assert!(self.reserved.is_empty(), "tasks start one by one");
-        let sizes: Vec<usize> = rooms
-            .map(|room| packet_bytes(room).0 as usize)
+        let sizes: Vec<usize> = sizes
+            .map(|size| packet_bytes(size).0 as usize)
             .filter(|&bytes| bytes > 0)
             .collect();
         let pool = self.lane(lane);
@@ -257,8 +257,8 @@ mod tests {
     #[test]
     fn packets_hold_what_is_written() {
         let mut pool = pool(1024);
-        let rooms = [(Dtype::F32, 3), (Dtype::I16, 40), (Dtype::F64, 5)];
-        assert!(pool.reserve(LANE, rooms.into_iter()));
+        let sizes = [(Dtype::F32, 3), (Dtype::I16, 40), (Dtype::F64, 5)];
+        assert!(pool.reserve(LANE, sizes.into_iter()));
         let mut floats = pool.blank(Dtype::F32, 3);
         let mut wide = pool.blank(Dtype::F64, 5);
         let mut short = pool.blank(Dtype::I16, 40);

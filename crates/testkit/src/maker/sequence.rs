@@ -1,7 +1,7 @@
 //! Random kernels on sequences.
 
 use super::Maker;
-use partita_program::{Activation, Dtype, Kernel, Place, View};
+use partita_program::{Activation, Distribution, Dtype, Kernel, View};
 use partita_space::{Axis, AxisList, Mesh, Rank};
 
 impl Maker {
@@ -104,19 +104,19 @@ impl Maker {
 
     fn positions(&mut self, mesh: &Mesh, rank: Rank) -> Kernel {
         let channels = self.draws.pick(&[4, 7, 34]);
-        let place = Place {
+        let distribution = Distribution {
             shape: [4, 1, 1, 9, channels],
             axes: [Some(Axis::Data), None, None, Some(Axis::Height), None].map(AxisList::from),
             micro: None,
-            on: None,
+            submesh: None,
         };
-        let extent = place.owned(mesh, &mesh.coord(rank)).shape();
+        let extent = distribution.owned(mesh, &mesh.coord(rank)).shape();
         let [x, y] = [0; 2].map(|_| self.view(extent));
         Kernel::Positions {
             x,
             y,
-            place,
-            low: [0; 5],
+            distribution,
+            halo_low: [0; 5],
         }
     }
 

@@ -1,14 +1,11 @@
-//! Sets of micro-batches and of meshes, kept as runs of numbers: a gradient that all micro-batches add to,
-//! one after the other, is one run however many they are.
+//! Sets of micro-batches and submeshes, stored as intervals of micro-batch numbers.
 
 use partita_program::{Body, Work};
-use partita_space::Grid;
+use partita_space::Submesh;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Numbers of the micro-batches of a program, which are known by their first samples.
-///
-/// Those that the ranks of one mesh load have consecutive numbers, so that what one mesh sums stays one run
-/// where micro-batches take turns between two.
+/// Numbers of the micro-batches of a program, which are identified by their first samples. Those loaded by one
+/// submesh have consecutive numbers, so that its sums stay one interval if two replicas alternate.
 pub(super) struct Numbers {
     of: HashMap<usize, u32>,
     samples: Vec<usize>,
@@ -16,22 +13,27 @@ pub(super) struct Numbers {
 
 impl Numbers {
     pub fn new<'p>(bodies: impl Iterator<Item = &'p Body>) -> Self {
-        let mut meshes: BTreeMap<usize, Option<Grid>> = BTreeMap::new();
+        let mut meshes: BTreeMap<usize, Option<Submesh>> = BTreeMap::new();
         let mut others = BTreeSet::from([0]);
         for body in bodies {
             for task in &body.tasks {
                 if let Work::Load(load) = &task.work {
-                    let sample = load.place.micro.map_or(0, |(first, _)| first);
-                    meshes.entry(sample).or_insert(load.place.on);
+                    let sample = load.distribution.micro.map_or(0, |(first, _)| first);
+                    meshes.entry(sample).or_insert(load.distribution.submesh);
                 }
             }
-            let homes = body.buffers.iter().filter_map(|buffer| buffer.home);
-            others.extend(homes.map(|home| home.place.micro.map_or(0, |(first, _)| first)));
+            let tensors = body.buffers.iter().filter_map(|buffer| buffer.tensor);
+            others.extend(
+                tensors.map(|tensor| tensor.distribution.micro.map_or(0, |(first, _)| first)),
+            );
         }
         for sample in others {
             meshes.entry(sample).or_insert(None);
         }
-        let ordered: BTreeSet<_> = meshes.into_iter().map(|(first, on)| (on, first)).collect();
+        let ordered: BTreeSet<_> = meshes
+            .into_iter()
+            .map(|(first, submesh)| (submesh, first))
+            .collect();
         let samples: Vec<usize> = ordered.into_iter().map(|(_, sample)| sample).collect();
         let of = samples.iter().zip(0..).map(|(&sample, at)| (sample, at));
         Self {
@@ -51,22 +53,26 @@ impl Numbers {
     }
 }
 
-/// Consecutive micro-batches with one mesh.
+/// Consecutive micro-batches with one submesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Run {
-    on: Option<Grid>,
+    submesh: Option<Submesh>,
     first: u32,
     end: u32,
 }
 
-/// Meshes and micro-batches, as disjoint runs with gaps between them, ascending.
+/// Pairs of submesh and micro-batch, as disjoint, not adjacent runs, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Uses(Vec<Run>);
 
 impl Uses {
-    pub fn of(on: Option<Grid>, number: u32) -> Self {
+    pub fn of(submesh: Option<Submesh>, number: u32) -> Self {
         let (first, end) = (number, number + 1);
-        Self(vec![Run { on, first, end }])
+        Self(vec![Run {
+            submesh,
+            first,
+            end,
+        }])
     }
 
     pub fn join(&mut self, other: &Self) {
@@ -76,10 +82,10 @@ impl Uses {
     fn insert(&mut self, mut run: Run) {
         let from = self
             .0
-            .partition_point(|known| (known.on, known.end) < (run.on, run.first));
+            .partition_point(|known| (known.submesh, known.end) < (run.submesh, run.first));
         let mut to = from;
         while let Some(known) = self.0.get(to)
-            && known.on == run.on
+            && known.submesh == run.submesh
             && known.first <= run.end
         {
             run.first = run.first.min(known.first);
@@ -89,16 +95,18 @@ impl Uses {
         self.0.splice(from..to, [run]);
     }
 
-    /// The same micro-batches, all with this mesh.
-    pub fn with_mesh(&self, on: Option<Grid>) -> Self {
+    /// The same micro-batches, all with this submesh.
+    pub fn with_mesh(&self, submesh: Option<Submesh>) -> Self {
         let mut all = Self::default();
-        self.0.iter().for_each(|run| all.insert(Run { on, ..*run }));
+        self.0
+            .iter()
+            .for_each(|run| all.insert(Run { submesh, ..*run }));
         all
     }
 
-    pub fn contains(&self, on: Option<Grid>, number: u32) -> bool {
+    pub fn contains(&self, submesh: Option<Submesh>, number: u32) -> bool {
         self.holds(&Run {
-            on,
+            submesh,
             first: number,
             end: number + 1,
         })
@@ -107,16 +115,16 @@ impl Uses {
     fn holds(&self, run: &Run) -> bool {
         let at = self
             .0
-            .partition_point(|known| (known.on, known.end) < (run.on, run.end));
+            .partition_point(|known| (known.submesh, known.end) < (run.submesh, run.end));
         let known = self.0.get(at);
-        known.is_some_and(|known| known.on == run.on && known.first <= run.first)
+        known.is_some_and(|known| known.submesh == run.submesh && known.first <= run.first)
     }
 
-    /// What the other set has beside these, mesh by mesh.
-    pub fn missing(&self, of: &Self) -> Vec<(Option<Grid>, u32)> {
+    /// Members of `of` that are missing here.
+    pub fn missing(&self, of: &Self) -> Vec<(Option<Submesh>, u32)> {
         let open = of.0.iter().filter(|run| !self.holds(run));
-        let all = open.flat_map(|run| (run.first..run.end).map(|number| (run.on, number)));
-        all.filter(|&(on, number)| !self.contains(on, number))
+        let all = open.flat_map(|run| (run.first..run.end).map(|number| (run.submesh, number)));
+        all.filter(|&(submesh, number)| !self.contains(submesh, number))
             .collect()
     }
 

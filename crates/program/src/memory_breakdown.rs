@@ -1,46 +1,46 @@
-//! What the memory of a rank is for.
+//! Breakdown of the memory of a rank by category.
 
 use crate::{Body, Buffer, BufferId, Role};
 use partita_space::{Bytes, Coord, Mesh};
 
-/// What memory of a rank is for.
+/// Category of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heading {
-    /// Parameters and running statistics, and forms of them that kernels want.
+pub enum MemoryCategory {
+    /// Parameters and running statistics, also gathered and packed ones.
     Weights,
-    /// Moments of the optimizer.
+    /// Optimizer state.
     Optimizer,
-    /// Of the weights.
+    /// Gradients of parameters.
     Gradients,
-    /// Samples and targets as they were read.
+    /// Samples and targets as stored in the dataset.
     Samples,
-    /// Values of tensors: a rank's own part.
+    /// Activations: the owned regions.
     Activations,
-    /// Their gradients, a rank's own part.
+    /// Gradients of activations: the owned regions.
     ActivationGradients,
-    /// What is held around the own part of either: halos that messages bring, and padding.
-    Frames,
-    /// Scratch of kernels, and sums over ranks.
+    /// Halos and padding around both.
+    Halos,
+    /// Workspace of kernels, and sums over ranks.
     Scratch,
-    /// What lies between buffers when most is held.
+    /// Fragmentation: unused memory between buffers at the peak.
     Gaps,
 }
 
-impl Heading {
-    /// All, in the order of the bars.
-    pub const ALL: [Heading; 9] = [
+impl MemoryCategory {
+    /// All, in the order of reports.
+    pub const ALL: [MemoryCategory; 9] = [
         Self::Weights,
         Self::Optimizer,
         Self::Gradients,
         Self::Samples,
         Self::Activations,
         Self::ActivationGradients,
-        Self::Frames,
+        Self::Halos,
         Self::Scratch,
         Self::Gaps,
     ];
 
-    /// Under which a buffer is listed, but for what is held around the own part of a tensor.
+    /// Category of a buffer, without its halo.
     pub fn of(role: Role) -> Self {
         match role {
             Role::Parameter | Role::State | Role::PackedWeights | Role::Gathered => Self::Weights,
@@ -53,7 +53,7 @@ impl Heading {
         }
     }
 
-    /// The words for it.
+    /// Its words in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Weights => "weights",
@@ -62,33 +62,33 @@ impl Heading {
             Self::Samples => "samples as read",
             Self::Activations => "activations",
             Self::ActivationGradients => "their gradients",
-            Self::Frames => "halos and padding",
+            Self::Halos => "halos and padding",
             Self::Scratch => "workspace and sums",
             Self::Gaps => "gaps",
         }
     }
 }
 
-/// Bytes under each of [`Heading::ALL`]; they sum to the arena.
-pub type Itemized = [Bytes; 9];
+/// Bytes of each of [`MemoryCategory::ALL`]; they sum to the arena.
+pub type MemoryBreakdown = [Bytes; 9];
 
-/// What the rank at `coord` holds when it holds most.
-pub fn itemize_body(body: &Body, mesh: &Mesh, coord: &Coord) -> Itemized {
-    let mut items = Itemized::default();
+/// Memory of the rank at `coord` at its peak.
+pub fn memory_breakdown(body: &Body, mesh: &Mesh, coord: &Coord) -> MemoryBreakdown {
+    let mut items = MemoryBreakdown::default();
     for id in live_at_peak(body) {
         let buffer = body.buffer(id);
-        let frame = frame(buffer, mesh, coord);
-        items[Heading::of(buffer.role) as usize] += Bytes(buffer.bytes().0 - frame.0);
-        items[Heading::Frames as usize] += frame;
+        let halo = halo_bytes(buffer, mesh, coord);
+        items[MemoryCategory::of(buffer.role) as usize] += Bytes(buffer.bytes().0 - halo.0);
+        items[MemoryCategory::Halos as usize] += halo;
     }
     let sum: Bytes = items.iter().copied().sum();
-    items[Heading::Gaps as usize] = Bytes(body.arena.0.saturating_sub(sum.0));
+    items[MemoryCategory::Gaps as usize] = Bytes(body.arena.0.saturating_sub(sum.0));
     items
 }
 
-/// The buffers that are live when most is held.
+/// The buffers that are live at the peak of memory.
 ///
-/// Buffers live from the first task that touches them to the last, and those of a run always.
+/// A buffer lives from the first to the last task that accesses it, a persistent one always.
 pub fn live_at_peak(body: &Body) -> Vec<BufferId> {
     let last = body.tasks.len().saturating_sub(1);
     let always = |role: Role| role.is_persistent().then_some((0, last));
@@ -107,7 +107,7 @@ pub fn live_at_peak(body: &Body) -> Vec<BufferId> {
     for output in &body.outputs {
         touch(output.view.buffer, last);
     }
-    // Bytes that come and go with each task.
+    // Bytes that become live or dead at each task.
     let mut changes = vec![0i64; last + 2];
     for (buffer, life) in body.buffers.iter().zip(&lives) {
         if let Some((birth, death)) = *life {
@@ -129,22 +129,22 @@ pub fn live_at_peak(body: &Body) -> Vec<BufferId> {
     live.map(|(id, _)| BufferId(id as u32)).collect()
 }
 
-/// Bytes of a tensor's buffer around what the rank owns.
-fn frame(buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> Bytes {
-    let Some(home) = &buffer.home else {
+/// Bytes of the halo and padding of a buffer.
+fn halo_bytes(buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> Bytes {
+    let Some(tensor) = &buffer.tensor else {
         return Bytes(0);
     };
-    let is_tensor = match Heading::of(buffer.role) {
-        Heading::Activations | Heading::ActivationGradients => true,
-        Heading::Weights
-        | Heading::Optimizer
-        | Heading::Gradients
-        | Heading::Samples
-        | Heading::Frames
-        | Heading::Scratch
-        | Heading::Gaps => false,
+    let is_tensor = match MemoryCategory::of(buffer.role) {
+        MemoryCategory::Activations | MemoryCategory::ActivationGradients => true,
+        MemoryCategory::Weights
+        | MemoryCategory::Optimizer
+        | MemoryCategory::Gradients
+        | MemoryCategory::Samples
+        | MemoryCategory::Halos
+        | MemoryCategory::Scratch
+        | MemoryCategory::Gaps => false,
     };
-    let owned = home.place.owned(mesh, coord).volume();
+    let owned = tensor.distribution.owned(mesh, coord).volume();
     let all = buffer.dims.iter().product::<usize>();
     if is_tensor {
         Bytes((all.saturating_sub(owned) * buffer.dtype.size()) as u64)

@@ -1,24 +1,22 @@
-//! How samples are read behind the back of a rank: in pieces, of which few are held beside the arena.
+//! Prefetching of samples: a thread reads them in pieces, of which few are held at a time.
 
 use crate::{Body, Dtype, Item, Load, Work};
 use partita_space::Bytes;
 
-/// Pieces that wait for the rank; reading goes on while it computes, but not far ahead of it.
-pub const WAITING_MAX: usize = 2;
-/// Buffers for pieces: those that wait, and the one that is being filled.
-pub const BUFFERS_MAX: usize = WAITING_MAX + 1;
-/// Small samples share a piece of up to so many bytes: to hand one over and to wake the rank takes
-/// longer than to read it.
+/// Most pieces that are read ahead of the rank.
+pub const FILLED_PIECES_MAX: usize = 2;
+/// Buffers for pieces: those read ahead, and the one being filled.
+pub const PIECE_BUFFERS_MAX: usize = FILLED_PIECES_MAX + 1;
+/// Largest piece of several samples. Handing over a small sample alone takes longer than reading it.
 const PIECE_BYTES: usize = 1 << 18;
 
-/// Samples in a piece, where the rank's part of one has so many bytes.
-pub fn at_once(bytes: usize) -> usize {
+/// Samples in a piece, given the bytes of the rank's part of a sample.
+pub fn samples_per_piece(bytes: usize) -> usize {
     (PIECE_BYTES / bytes.max(1)).max(1)
 }
 
-/// Bytes of the buffers that the source of a rank holds once the loads of this body have been made: pieces
-/// of samples and of targets, which are used again and again. What the HDF5 library holds for itself where
-/// storage is chunked comes on top.
+/// Bytes of the buffers for the loads of a body: pieces of samples and of targets, which are reused. The
+/// chunk cache of the HDF5 library is not included.
 pub(crate) fn buffer_bytes(body: &Body) -> Bytes {
     let of = |item: Item| {
         let loads = body.tasks.iter().filter_map(|task| match &task.work {
@@ -38,22 +36,22 @@ pub(crate) fn load_bytes(body: &Body, load: &Load) -> Bytes {
     }
     let elements = load.target.volume() as u64 / samples;
     let dtype = body.buffer(load.target.buffer).dtype;
-    // Targets are handed over as floats.
+    // Targets are converted to floats.
     let (element, apart) = match load.item {
         Item::Sample => (dtype.size() as u64, dtype.size() as u64),
         // Labels are stored as integers.
         Item::Target => (Dtype::F32.size() as u64, Dtype::I16.size() as u64),
     };
     let bytes = elements * element;
-    let at_once = at_once(bytes as usize) as u64;
-    let pieces = samples.div_ceil(at_once).min(BUFFERS_MAX as u64);
+    let at_once = samples_per_piece(bytes as usize) as u64;
+    let pieces = samples.div_ceil(at_once).min(PIECE_BUFFERS_MAX as u64);
     let piece = at_once.min(samples) * elements;
     let mut held = pieces * piece * element;
-    // A sample that is read apart from its piece: labels always, others where they share a piece.
+    // A buffer for a single sample: labels always need one, other samples where they share a piece.
     if at_once > 1 || load.item == Item::Target {
         held += elements * apart;
     }
-    // A piece in the type that the program wants.
+    // A piece converted to the type of the program.
     if load.item == Item::Target && dtype == Dtype::F64 {
         held += piece * dtype.size() as u64;
     }

@@ -1,18 +1,18 @@
-//! Meshes laid over some of the ranks.
+//! Submeshes: meshes of some of the ranks.
 
 use crate::{AXES, Axis, AxisSet, Coord, Mesh, Rank};
 use serde::{Deserialize, Serialize};
 
-/// A mesh laid over some of the ranks: where a stage or a branch of a network runs.
+/// A mesh of some of the ranks, on which a stage or a branch of a network runs.
 ///
-/// The rank at `coord` is `first` plus, of every axis, coordinate times stride; but along `data` the
-/// coordinates come in runs of `run`, of which each begins `jump` ranks after the one before it.
+/// The rank at `coord` is `first` plus the sum of coordinate times stride over all axes; along `data`,
+/// coordinates are in runs of `run`, and each run begins `jump` ranks after the one before it.
 ///
-/// Example: of stages of 2 and 4 ranks, repeated for two parts of the mini-batch, the second may split
-/// samples over `data=8`: ranks 2 to 5 and 8 to 11, `first` 2, in runs of 4 with a jump of 6.
+/// Example: with stages of 2 and 4 ranks, repeated for two parts of the mini-batch, the second may have `data=8`:
+/// ranks 2 to 5 and 8 to 11, `first` 2, in runs of 4 with a jump of 6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "Fields")]
-pub struct Grid {
+pub struct Submesh {
     extents: [u32; 7],
     strides: [u32; 7],
     first: u32,
@@ -20,7 +20,7 @@ pub struct Grid {
     jump: u32,
 }
 
-/// A grid as it is read.
+/// A submesh before validation.
 #[derive(Deserialize)]
 #[serde(rename = "Grid")]
 struct Fields {
@@ -31,7 +31,7 @@ struct Fields {
     jump: u32,
 }
 
-impl TryFrom<Fields> for Grid {
+impl TryFrom<Fields> for Submesh {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<Self, String> {
@@ -42,7 +42,7 @@ impl TryFrom<Fields> for Grid {
             run,
             jump,
         } = fields;
-        let grid = Self {
+        let submesh = Self {
             extents,
             strides,
             first,
@@ -52,7 +52,7 @@ impl TryFrom<Fields> for Grid {
         Mesh::try_from(extents.map(|extent| extent as usize)).map_err(|error| error.to_string())?;
         if run == 0 || !extents[0].is_multiple_of(run) {
             return Err(format!(
-                "a grid has {} coordinates along data in runs of {run}, which must divide them",
+                "a submesh has {} coordinates along data in runs of {run}, which must divide them",
                 extents[0]
             ));
         }
@@ -63,23 +63,23 @@ impl TryFrom<Fields> for Grid {
             .iter()
             .any(|&(extent, stride)| extent > 1 && stride == 0)
         {
-            return Err("a grid has an axis along which its ranks are the same".to_owned());
+            return Err("a submesh has an axis of stride 0".to_owned());
         }
         let last = steps.iter().fold(u64::from(first), |last, step| {
             last.saturating_add(u64::from(step.0 - 1) * u64::from(step.1))
         });
         if last < Mesh::RANKS_MAX as u64 {
-            Ok(grid)
+            Ok(submesh)
         } else {
             Err(format!(
-                "a grid reaches to rank {last}; at most {} ranks are possible",
+                "a submesh has rank {last}; at most {} ranks are possible",
                 Mesh::RANKS_MAX
             ))
         }
     }
 }
 
-impl Grid {
+impl Submesh {
     /// A mesh of consecutive ranks from `first` on, repeated `copies` times along `data` with `jump`
     /// ranks from one copy to the next.
     pub fn repeated(mesh: &Mesh, first: Rank, copies: usize, jump: usize) -> Self {
@@ -99,7 +99,7 @@ impl Grid {
         }
     }
 
-    /// The part of it with so many coordinates of an axis, of which there are no runs, from one on.
+    /// The part of it with `extent` coordinates along an axis other than `data`, beginning at `from`.
     pub fn slice(&self, axis: Axis, from: usize, extent: usize) -> Self {
         assert!(axis != Axis::Data, "along data ranks stand in runs");
         let mut part = *self;
@@ -135,12 +135,12 @@ impl Grid {
         rank
     }
 
-    /// The largest of its ranks.
+    /// Its largest rank.
     pub fn last(&self) -> Rank {
         self.rank(&self.extents.map(|extent| extent as usize - 1))
     }
 
-    /// Where a rank stands in its mesh; none if it does not.
+    /// The coordinates of a rank; none if it is not a member.
     pub fn coord(&self, rank: Rank) -> Option<Coord> {
         let mut rest = rank.checked_sub(self.first as usize)?;
         let runs = (self.extents[0] / self.run).max(1) as usize;
@@ -172,8 +172,8 @@ impl Grid {
 
     /// All ranks, in the order of the mesh.
     pub fn ranks(&self) -> impl Iterator<Item = Rank> {
-        let (grid, mesh) = (*self, self.mesh());
-        (0..mesh.ranks()).map(move |at| grid.rank(&mesh.coord(at)))
+        let (submesh, mesh) = (*self, self.mesh());
+        (0..mesh.ranks()).map(move |at| submesh.rank(&mesh.coord(at)))
     }
 
     /// All ranks that differ from one of its ranks only along `axes`, in the order of the mesh.
@@ -190,7 +190,7 @@ impl Grid {
     pub fn shifted(&self, ranks: i64) -> Self {
         let first = i64::from(self.first) + ranks;
         Self {
-            first: u32::try_from(first).expect("a grid begins at a rank"),
+            first: u32::try_from(first).expect("a submesh begins at a rank"),
             ..*self
         }
     }
@@ -205,27 +205,27 @@ impl Grid {
 mod tests {
     use super::*;
 
-    fn check(grid: &Grid, ranks: usize, expected: &[Rank]) {
-        assert_eq!(grid.ranks().collect::<Vec<_>>(), expected, "{grid:?}");
+    fn check(submesh: &Submesh, ranks: usize, expected: &[Rank]) {
+        assert_eq!(submesh.ranks().collect::<Vec<_>>(), expected, "{submesh:?}");
         for rank in 0..ranks {
-            let coord = grid.coord(rank);
+            let coord = submesh.coord(rank);
             assert_eq!(
                 coord.is_some(),
                 expected.contains(&rank),
-                "{rank} of {grid:?}"
+                "{rank} of {submesh:?}"
             );
             if let Some(coord) = coord {
-                assert_eq!(grid.rank(&coord), rank);
+                assert_eq!(submesh.rank(&coord), rank);
             }
         }
     }
 
     #[test]
     fn grids_that_are_read_have_ranks() {
-        let grid = Grid::repeated(&Mesh::new([4, 1, 2, 1, 1, 1, 1]), 2, 2, 10);
-        assert_eq!(grid.last(), 19);
-        let text = serde_json::to_string(&grid).unwrap();
-        assert_eq!(serde_json::from_str::<Grid>(&text).unwrap(), grid);
+        let submesh = Submesh::repeated(&Mesh::new([4, 1, 2, 1, 1, 1, 1]), 2, 2, 10);
+        assert_eq!(submesh.last(), 19);
+        let text = serde_json::to_string(&submesh).unwrap();
+        assert_eq!(serde_json::from_str::<Submesh>(&text).unwrap(), submesh);
         for (from, to) in [
             ("\"run\":4", "\"run\":0"),
             ("\"run\":4", "\"run\":3"),
@@ -237,7 +237,7 @@ mod tests {
         ] {
             assert!(text.contains(from), "{from} in {text}");
             let wrong = text.replacen(from, to, 1);
-            assert!(serde_json::from_str::<Grid>(&wrong).is_err(), "{wrong}");
+            assert!(serde_json::from_str::<Submesh>(&wrong).is_err(), "{wrong}");
         }
     }
 
@@ -245,16 +245,16 @@ mod tests {
     fn ranks_and_coordinates_of_a_grid_are_inverse() {
         let square = Mesh::new([1, 1, 2, 2, 1, 1, 1]);
         check(
-            &Grid::repeated(&square, 0, 2, 6),
+            &Submesh::repeated(&square, 0, 2, 6),
             12,
             &[0, 1, 2, 3, 6, 7, 8, 9],
         );
         let samples = Mesh::new([4, 1, 1, 1, 1, 1, 1]);
-        let repeated = Grid::repeated(&samples, 2, 2, 6);
+        let repeated = Submesh::repeated(&samples, 2, 2, 6);
         check(&repeated, 12, &[2, 3, 4, 5, 8, 9, 10, 11]);
         assert_eq!(repeated.mesh().extent(Axis::Data), 8);
         check(&repeated.shifted(-2), 12, &[0, 1, 2, 3, 6, 7, 8, 9]);
-        let all = Grid::repeated(&Mesh::new([2, 1, 2, 1, 1, 1, 3]), 0, 1, 12);
+        let all = Submesh::repeated(&Mesh::new([2, 1, 2, 1, 1, 1, 3]), 0, 1, 12);
         check(
             &all.slice(Axis::Branch, 1, 2),
             12,

@@ -1,4 +1,4 @@
-//! What all ranks of a program do, worked out once before any of them is lowered.
+//! The part of lowering that is common to all ranks.
 
 use crate::geometry::Rows;
 use crate::lay_out::lay_out;
@@ -9,29 +9,29 @@ use crate::schedule::{self, Pass, Schedule, Slot};
 use crate::storage::Storages;
 use crate::strategy::Strategy;
 use partita_graph::Op;
-use partita_program::{Place, ProgramKind};
-use partita_space::{Axis, AxisList, AxisSet, Grid, Mesh};
+use partita_program::{Distribution, ProgramKind};
+use partita_space::{Axis, AxisList, AxisSet, Mesh, Submesh};
 use std::collections::HashMap;
 
-/// What all ranks do, and in which order.
-pub(crate) struct Plan {
+/// The distributed network of each micro-batch, and the global order of slots.
+pub(crate) struct StepPlan {
     pub world: Mesh,
     pub placement: Placement,
-    /// Of each micro-batch, on the ranks of its replica.
+    /// By micro-batch, on the submeshes of its replica.
     pub networks: Vec<(Network, Storages)>,
     /// The replica that takes each micro-batch.
     pub replica_of: Vec<usize>,
-    /// In the order that all ranks keep.
+    /// In the global order.
     pub slots: Vec<Slot>,
-    /// Which of them takes a micro-batch through a stage.
+    /// Index of a slot by micro-batch, stage and pass.
     pub slot_of: HashMap<(usize, usize, Pass), usize>,
-    /// Of each stage, in the order of the network.
+    /// Layers of each stage, in the order of the network.
     pub layers_of: Vec<Vec<LayerId>>,
-    /// Of each parameter those that hold it, the ranks first that keep the state of its optimizer.
-    pub holders: Vec<Vec<Place>>,
-    /// Of each parameter with several holders, on which of them it has gradients that are partial along
-    /// which axes.
-    pub keys: Vec<Vec<(Option<Grid>, AxisSet)>>,
+    /// Distributions of each parameter, one per submesh; the first keeps the optimizer state.
+    pub holders: Vec<Vec<Distribution>>,
+    /// For each parameter on several submeshes, the submeshes with gradients and the axes over which these are
+    /// partial sums.
+    pub keys: Vec<Vec<(Option<Submesh>, AxisSet)>>,
 }
 
 /// The layers with their distributions.
@@ -41,12 +41,12 @@ pub(crate) fn network(request: &Request<'_>) -> Result<Network, LowerError> {
     laid_out(request, &placement(request)?)
 }
 
-/// Where layers run.
+/// The placement of the layers.
 ///
 /// Errors: as [`network`].
 fn placement(request: &Request<'_>) -> Result<Placement, LowerError> {
     let strategy = request.strategy;
-    // A last partial batch may be smaller than the data axis: some ranks then have no sample.
+    // The last mini-batch may be smaller than the data axis; some ranks then have no sample.
     strategy.check_axes(request.graph, request.batch.max(strategy.data_parts()))?;
     if request.kind == ProgramKind::Train {
         strategy.check_norms(request.graph, request.batch)?;
@@ -62,7 +62,7 @@ fn laid_out(request: &Request<'_>, placement: &Placement) -> Result<Network, Low
     })
 }
 
-impl Plan {
+impl StepPlan {
     pub fn new(request: &Request<'_>) -> Result<Self, LowerError> {
         let strategy = request.strategy;
         let placement = placement(request)?;
@@ -75,7 +75,7 @@ impl Plan {
             .for_each(|slot| replica_of[slot.micro] = slot.replica);
         let world = strategy.mesh();
         let replicas: Vec<Network> = (0..if placement.is_whole() { 1 } else { 2 })
-            .map(|replica| network.of_replica(&placement.sites, replica))
+            .map(|replica| network.of_replica(&placement.rank_sets, replica))
             .collect();
         let samples = strategy.samples_of_micro_batches(request.batch);
         let rows = Rows::default();
@@ -90,12 +90,15 @@ impl Plan {
         });
         let networks = networks.collect();
         let used = replicas.iter().take(strategy.schedule.replicas());
-        let mut holders = vec![Vec::<Place>::new(); request.graph.parameters.len()];
+        let mut holders = vec![Vec::<Distribution>::new(); request.graph.parameters.len()];
         for network in used {
-            for (known, places) in holders.iter_mut().zip(&network.parameters) {
-                for place in places {
-                    if known.iter().all(|known| known.on != place.on) {
-                        known.push(*place);
+            for (known, distributions) in holders.iter_mut().zip(&network.parameters) {
+                for distribution in distributions {
+                    if known
+                        .iter()
+                        .all(|known| known.submesh != distribution.submesh)
+                    {
+                        known.push(*distribution);
                     }
                 }
             }
@@ -115,16 +118,16 @@ impl Plan {
         Ok(plan)
     }
 
-    fn keys(&self) -> Vec<Vec<(Option<Grid>, AxisSet)>> {
+    fn keys(&self) -> Vec<Vec<(Option<Submesh>, AxisSet)>> {
         let mut keys = vec![Vec::new(); self.holders.len()];
         for (network, _) in &self.networks {
             for layer in &network.layers {
                 for id in &layer.parameters {
                     let axes = match layer.op() {
                         Some(Op::BatchNorm { .. }) => AxisSet::NONE,
-                        _ => positions(&layer.place),
+                        _ => positions(&layer.distribution),
                     };
-                    let (key, known) = ((layer.place.on, axes), &mut keys[id.0]);
+                    let (key, known) = ((layer.distribution.submesh, axes), &mut keys[id.0]);
                     if self.holders[id.0].len() > 1 && !known.contains(&key) {
                         known.push(key);
                     }
@@ -134,40 +137,47 @@ impl Plan {
         keys
     }
 
-    /// Where the first replica has what another has on these ranks.
-    pub fn twin_of(&self, on: Option<Grid>) -> Option<Grid> {
-        let mut sites = self.placement.sites.iter();
-        if sites.clone().any(|site| site.grids[0] == on) {
-            return on;
+    /// The submesh of the first replica that corresponds to a submesh of any replica.
+    pub fn first_replica_of(&self, submesh: Option<Submesh>) -> Option<Submesh> {
+        let mut rank_sets = self.placement.rank_sets.iter();
+        if rank_sets
+            .clone()
+            .any(|rank_set| rank_set.submeshes[0] == submesh)
+        {
+            return submesh;
         }
-        let site = sites.find(|site| site.grids[1] == on);
-        site.map_or(on, |site| site.grids[0])
+        let rank_set = rank_sets.find(|rank_set| rank_set.submeshes[1] == submesh);
+        rank_set.map_or(submesh, |rank_set| rank_set.submeshes[0])
     }
 
-    /// Whether ranks do the same for each part of the mini-batch that the axis of data leaves: these are of
-    /// one size, and nothing else lies along that axis.
+    /// Whether the parts of the mini-batch along the data axis have equal size, and nothing else is split along
+    /// that axis.
     pub fn is_even(&self) -> bool {
-        let along_data = |place: &Place| place.split_axes().has(Axis::Data);
-        let is_even = |place: &Place| {
-            let (samples, mesh) = (place.axes[0], place.mesh(&self.world));
-            let others = Place {
+        let along_data = |distribution: &Distribution| distribution.split_axes().has(Axis::Data);
+        let is_even = |distribution: &Distribution| {
+            let (samples, mesh) = (distribution.axes[0], distribution.mesh(&self.world));
+            let others = Distribution {
                 axes: [
                     AxisList::NONE,
-                    place.axes[1],
-                    place.axes[2],
-                    place.axes[3],
-                    place.axes[4],
+                    distribution.axes[1],
+                    distribution.axes[2],
+                    distribution.axes[3],
+                    distribution.axes[4],
                 ],
-                ..*place
+                ..*distribution
             };
             let splits_first = samples.iter().next() == Some(Axis::Data);
             let data = mesh.extent(Axis::Data);
-            let is_even = place.shared(0).len().is_multiple_of(data);
+            let is_even = distribution.split_range(0).len().is_multiple_of(data);
             (splits_first && is_even || data == 1) && !along_data(&others)
         };
         self.networks.iter().all(|(network, _)| {
             let mut kept = network.parameters.iter().chain(&network.shares).flatten();
-            network.layers.iter().all(|layer| is_even(&layer.place)) && !kept.any(along_data)
+            network
+                .layers
+                .iter()
+                .all(|layer| is_even(&layer.distribution))
+                && !kept.any(along_data)
         })
     }
 }
@@ -186,15 +196,15 @@ fn layers_by_stage(network: &Network) -> Vec<Vec<LayerId>> {
     layers_of
 }
 
-/// Where there is one stage, micro-batches come one after the other.
+/// Without stages, micro-batches run one after the other.
 fn slots(strategy: &Strategy, micro: usize, kind: ProgramKind) -> Vec<Slot> {
     let stages = strategy.stages.len().max(1) * strategy.schedule.chunks();
-    let places = strategy.stages.len();
+    let devices = strategy.stages.len();
     match kind {
         ProgramKind::Evaluate => schedule::forward_slots(stages, micro),
         ProgramKind::Train | ProgramKind::Fetch => {
-            if places > 0 && strategy.can_schedule(micro) {
-                schedule::slots(strategy.schedule, places, micro)
+            if devices > 0 && strategy.can_schedule(micro) {
+                schedule::slots(strategy.schedule, devices, micro)
             } else {
                 schedule::slots(Schedule::Sequential, stages, micro)
             }

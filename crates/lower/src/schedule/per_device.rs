@@ -1,30 +1,30 @@
-//! What each place does one after the other, as the schedules are published.
+//! The published list of slots of each device.
 
 use super::{Pass, Schedule, Slot};
 
-/// Slots of each place in its own order.
+/// The slots of each device.
 pub(super) fn lists(schedule: Schedule, devices: usize, micro: usize) -> Vec<Vec<Slot>> {
-    let list = |place| match schedule {
-        Schedule::Sequential => turns(devices, place, micro, 1, 1),
-        Schedule::GPipe => turns(devices, place, micro, micro, 1),
+    let list = |device| match schedule {
+        Schedule::Sequential => turns(devices, device, micro, 1, 1),
+        Schedule::GPipe => turns(devices, device, micro, micro, 1),
         Schedule::Gems { repetitions } => {
-            turns(devices, place, micro, micro / (2 * repetitions), 2)
+            turns(devices, device, micro, micro / (2 * repetitions), 2)
         }
-        Schedule::OneForwardOneBackward => alternate(devices, place, micro, None),
-        Schedule::ZeroBubble => alternate(devices, place, micro, Some(place)),
-        Schedule::Interleaved { chunks } => interleaved(devices, chunks, place, micro),
-        Schedule::Chimera => chimera(devices, place, micro),
+        Schedule::OneForwardOneBackward => alternate(devices, device, micro, None),
+        Schedule::ZeroBubble => alternate(devices, device, micro, Some(device)),
+        Schedule::Interleaved { chunks } => interleaved(devices, chunks, device, micro),
+        Schedule::Chimera => chimera(devices, device, micro),
     };
     (0..devices).map(list).collect()
 }
 
-/// Turns of `each` micro-batches, all forward and then all backward, the replicas one after the other.
-fn turns(devices: usize, place: usize, micro: usize, each: usize, replicas: usize) -> Vec<Slot> {
+/// Turns of `each` micro-batches, all forward and then all backward, alternating between replicas.
+fn turns(devices: usize, device: usize, micro: usize, each: usize, replicas: usize) -> Vec<Slot> {
     let turn = |turn: usize| {
         let replica = turn % replicas;
         let slot = move |micro, pass| Slot {
             replica,
-            stage: stage(devices, replica, place),
+            stage: stage(devices, replica, device),
             micro,
             pass,
         };
@@ -35,25 +35,25 @@ fn turns(devices: usize, place: usize, micro: usize, each: usize, replicas: usiz
     (0..micro / each).flat_map(turn).collect()
 }
 
-/// The first stage of a replica on a place.
-fn stage(devices: usize, replica: usize, place: usize) -> usize {
+/// The first stage of a replica on a device.
+fn stage(devices: usize, replica: usize, device: usize) -> usize {
     match replica {
-        0 => place,
-        _ => devices - 1 - place,
+        0 => device,
+        _ => devices - 1 - device,
     }
 }
 
-/// Some forward, then one forward and one backward in turn, then what is left backward. Gradients of
-/// weights, where they are apart, follow so many backward passes behind: as many as stages lie before
-/// this one, so that no place has more micro-batches alive than the first has anyway.
-fn alternate(devices: usize, place: usize, micro: usize, delay: Option<usize>) -> Vec<Slot> {
+/// Warm-up, one forward and one backward in turn, cool-down. A separate pass for gradients of weights follows
+/// `delay` backward passes later, as many as there are stages before this one, so that no device has more
+/// micro-batches in flight than the first.
+fn alternate(devices: usize, device: usize, micro: usize, delay: Option<usize>) -> Vec<Slot> {
     let slot = |micro, pass| Slot {
         replica: 0,
-        stage: place,
+        stage: device,
         micro,
         pass,
     };
-    let ahead = (devices - 1 - place).min(micro);
+    let ahead = (devices - 1 - device).min(micro);
     let mut slots: Vec<Slot> = (0..ahead).map(|at| slot(at, Pass::Forward)).collect();
     for at in 0..micro {
         if at + ahead < micro {
@@ -71,9 +71,9 @@ fn alternate(devices: usize, place: usize, micro: usize, delay: Option<usize>) -
     slots
 }
 
-/// As [`alternate`], with the stages of a place in turn: `devices` micro-batches through the first, then
-/// the same through the next.
-fn interleaved(devices: usize, chunks: usize, place: usize, micro: usize) -> Vec<Slot> {
+/// As [`alternate`], with the stages of a device in turn: `devices` micro-batches through the first, then the
+/// same through the next.
+fn interleaved(devices: usize, chunks: usize, device: usize, micro: usize) -> Vec<Slot> {
     let slot = |at: usize, pass| {
         let (unit, within) = (at / (devices * chunks), at % (devices * chunks));
         let chunk = match pass {
@@ -82,13 +82,13 @@ fn interleaved(devices: usize, chunks: usize, place: usize, micro: usize) -> Vec
         };
         Slot {
             replica: 0,
-            stage: chunk * devices + place,
+            stage: chunk * devices + device,
             micro: unit * devices + within % devices,
             pass,
         }
     };
     let all = micro * chunks;
-    let ahead = (2 * (devices - 1 - place) + (chunks - 1) * devices).min(all);
+    let ahead = (2 * (devices - 1 - device) + (chunks - 1) * devices).min(all);
     let mut slots: Vec<Slot> = (0..ahead).map(|at| slot(at, Pass::Forward)).collect();
     for at in 0..all {
         if at + ahead < all {
@@ -103,12 +103,12 @@ fn interleaved(devices: usize, chunks: usize, place: usize, micro: usize) -> Vec
 /// each stage has a forward pass in every other slot and then a backward pass in every other slot.
 ///
 /// A unit of `devices` micro-batches, half of them on each replica, has `2 * devices` slots on each
-/// place. On the place of stage s, forward passes of the first replica lie in slots of the parity of s,
+/// device. On the device of stage s, forward passes of the first replica lie in slots of the parity of s,
 /// of the second in those of the other parity, and backward passes the other way round and later; so no
 /// two fall together, and the next unit follows without a gap.
-fn chimera(devices: usize, place: usize, micro: usize) -> Vec<Slot> {
+fn chimera(devices: usize, device: usize, micro: usize) -> Vec<Slot> {
     let slots = |replica: usize, micro: usize| {
-        let stage = stage(devices, replica, place);
+        let stage = stage(devices, replica, device);
         let (unit, within) = (micro / devices, micro % devices / 2);
         let begin = 2 * (devices * unit + within);
         let slot = |pass| Slot {
