@@ -48,7 +48,7 @@ impl Progress for Screen {
 
 impl Screen {
     /// Shows the status: on a terminal it replaces the line before, elsewhere it is printed every
-    /// [`QUIET`] seconds.
+    /// [`QUIET`] seconds, with dots at its end that tell it from a warning.
     fn status(&self, text: &str, is_last: bool) {
         let mut screen = io::stderr();
         if !screen.is_terminal() {
@@ -56,7 +56,7 @@ impl Screen {
             let since = last.get_or_insert_with(Instant::now).elapsed();
             if since >= QUIET && !text.is_empty() {
                 *last = Some(Instant::now());
-                warn(text);
+                warn(&format!("{text} ..."));
             }
             return;
         }

@@ -163,8 +163,8 @@ pub fn oversubscription(ranks: usize, threads: usize, cores: usize) -> Option<St
     let all = ranks * threads;
     (all > cores).then(|| {
         format!(
-            "{ranks} rank(s) of {threads} thread(s) share {cores} core(s): they take turns, and \
-             measured times say little about a machine with {all}"
+            "{ranks} rank(s) of {threads} thread(s) share {cores} core(s): they take turns, so \
+             measured times do not hold for a machine with {all} cores"
         )
     })
 }

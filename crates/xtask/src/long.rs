@@ -119,7 +119,14 @@ fn thread_sanitizer(root: &Path, host: &str) -> Step {
         .args(THREADED)
         .arg("--lib")
         // Tests with threads only; those of single kernels take long.
-        .args(["--test", "gradients", "--test", "ranks", "--test", "shares"])
+        .args([
+            "--test",
+            "gradients",
+            "--test",
+            "ranks",
+            "--test",
+            "reduce_scatter",
+        ])
         .env("RUSTFLAGS", "-Zsanitizer=thread")
         // Tests allocate too much memory and expect an error, so the allocator must return null.
         .env("TSAN_OPTIONS", "allocator_may_return_null=1")

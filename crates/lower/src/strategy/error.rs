@@ -311,8 +311,8 @@ pub enum StrategyError {
     },
     /// A setting of layers, given for all.
     #[error(
-        "strategy `{text}`: `{name}` is set for layers, like `; {example}`; nothing else goes before the \
-         first semicolon than axes, overlap, fuse, micro and shard"
+        "strategy `{text}`: `{name}` is set for layers, like `; {example}`; axes, overlap, fuse, micro, \
+         shard, stages and schedule go before the first semicolon"
     )]
     OfLayers {
         /// The strategy.
@@ -340,7 +340,9 @@ pub enum StrategyError {
         possible: String,
     },
     /// An unknown key.
-    #[error("strategy `{text}`: there is no axis `{name}`; the axes are {known}{nearest}")]
+    #[error(
+        "strategy `{text}`: there is no axis or option `{name}`; the axes are {known}{nearest}"
+    )]
     UnknownAxis {
         /// The strategy.
         text: String,
@@ -453,8 +455,8 @@ pub enum StrategyError {
     },
     /// Layers of stages that leave gaps or are not specified for all stages.
     #[error(
-        "strategy `{strategy}`: stage {stage} {reason}; the stages of {model} go without gap from \
-         {whole}, or their layers are left out and chosen for all of them"
+        "strategy `{strategy}`: stage {stage} {reason}; stages cover all layers of {model} from \
+         {whole}; layers may be left out for all stages, and are then chosen"
     )]
     StageLayers {
         /// The strategy.

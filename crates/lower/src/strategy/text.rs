@@ -274,9 +274,12 @@ fn counted(text: &str, name: &str, value: &str, most: usize) -> Result<usize, St
         })
 }
 
-/// The given number rounded down, or that of its digits, without sign; at least 1.
+/// The given number rounded down, or that of its first digits, without sign; at least 1.
 fn meant(value: &str) -> usize {
-    let digits = || -> String { value.chars().filter(char::is_ascii_digit).collect() };
+    let digits = || -> String {
+        let from_digit = value.chars().skip_while(|letter| !letter.is_ascii_digit());
+        from_digit.take_while(char::is_ascii_digit).collect()
+    };
     let given = value.parse().or_else(|_| digits().parse());
     // The cast saturates, and maps NaN to 0.
     (given.map_or(1.0, f64::abs) as usize).max(1)

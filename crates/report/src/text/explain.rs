@@ -87,7 +87,7 @@ pub fn write_changes(explanation: &Explanation, out: &mut dyn Write) -> io::Resu
     if let Some(scaling) = &explanation.scaling {
         let points = scaling.points.iter().map(|point| {
             let percent = 100.0 * point.efficiency;
-            format!("{} ranks x {percent:.0} %", point.ranks)
+            format!("{percent:.0} % on {} ranks", point.ranks)
         });
         let points: Vec<String> = points.collect();
         let points = if points.is_empty() {
@@ -95,7 +95,7 @@ pub fn write_changes(explanation: &Explanation, out: &mut dyn Write) -> io::Resu
         } else {
             points.join(", ")
         };
-        writeln!(out, "with more ranks: {points}; {}", scaling.end)?;
+        writeln!(out, "efficiency with more ranks: {points}; {}", scaling.end)?;
     }
     Ok(())
 }

@@ -17,11 +17,11 @@ const FINDINGS_MAX: usize = 8;
 pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()> {
     write_ranking(planned, if all { usize::MAX } else { ROWS_MAX }, out)?;
     if let Some((best, prediction)) = planned.fitting().next() {
-        writeln!(out, "\nOf the first: {}", prediction.bottleneck)?;
+        writeln!(out, "\nBest strategy: {}", prediction.bottleneck)?;
         if !planned.kernels_pinned {
             writeln!(
                 out,
-                "Kernels are not pinned: this machine file has no catalog of kernels, so times come from \
+                "Kernels are not pinned: this machine file lists no kernels, so times come from \
                  formulas and workspace is not counted"
             )?;
         }

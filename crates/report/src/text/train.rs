@@ -68,7 +68,7 @@ fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::
             ),
             (
                 "memory measured",
-                format!("{peak} at the peak of the steps, above that before the arenas"),
+                format!("{peak} at the peak of the steps, beyond what was held before the arenas"),
             ),
         ],
     )
@@ -128,7 +128,7 @@ fn write_seconds(comparison: Option<&Comparison>, out: &mut dyn Write) -> io::Re
     let Some(comparison) = comparison else {
         return writeln!(
             out,
-            "There is no prediction for this machine to compare with."
+            "Times were not predicted for this run, so there is nothing to compare."
         );
     };
     let mut table = Table::new(&[
