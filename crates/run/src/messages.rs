@@ -13,12 +13,12 @@ pub use packet::Packet;
 pub use packet_pool::PacketPool;
 pub use point_to_point::{Key, MessageFault, MessageKind, PointToPoint};
 
-use self::collective::{AllReduce, Group, PairwiseExchange, ReduceScatter};
+use self::collective::{AllReduce, CollectiveMembers, PairwiseExchange, ReduceScatter};
 use self::point_to_point::Endpoint;
 use crate::{Memory, RunError, Transport};
 use partita_program::{
-    Collective, CollectiveKind, Exchange, Lane, Packets, Program, Receive, Staging, Task, TaskId,
-    View, Work,
+    Collective, CollectiveKind, Exchange, Group, Lane, Packets, Program, Receive, Staging, Task,
+    TaskId, View, Work,
 };
 use partita_space::{Mesh, Offset, Rank};
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ pub struct MessageTransport<M> {
     unstarted: Vec<(TaskId, u32)>,
     /// Value of [`PacketPool::returns`] when the last of them failed to start.
     returns: u64,
-    groups: HashMap<partita_program::Group, Arc<Group>>,
+    groups: HashMap<Group, Arc<CollectiveMembers>>,
     pending: Vec<Pending>,
     tally: [u64; 4],
 }
@@ -131,11 +131,11 @@ impl<M: PointToPoint> MessageTransport<M> {
         peer.unwrap_or_else(|| panic!("rank {} has no peer at {offset:?}", self.rank))
     }
 
-    fn group(&mut self, of: partita_program::Group) -> Arc<Group> {
+    fn group(&mut self, of: Group) -> Arc<CollectiveMembers> {
         let (mesh, rank) = (&self.mesh, self.rank);
         let group = self.groups.entry(of).or_insert_with(|| {
             let members = of.members(mesh, rank);
-            Arc::new(Group::new(members, rank))
+            Arc::new(CollectiveMembers::new(members, rank))
         });
         Arc::clone(group)
     }

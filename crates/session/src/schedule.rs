@@ -2,7 +2,7 @@
 
 /// The learning rate as a function of the epochs done; steps within an epoch count as fractions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Schedule {
+pub enum LearningRateSchedule {
     /// `rate`
     Constant {
         /// The rate.
@@ -30,12 +30,12 @@ pub enum Schedule {
     },
 }
 
-impl Schedule {
+impl LearningRateSchedule {
     /// The rate after `epochs_done` epochs.
     pub fn rate(&self, epochs_done: f64) -> f64 {
         match *self {
-            Schedule::Constant { rate } => rate,
-            Schedule::Linear {
+            LearningRateSchedule::Constant { rate } => rate,
+            LearningRateSchedule::Linear {
                 rate,
                 final_factor,
                 epochs,
@@ -43,7 +43,7 @@ impl Schedule {
                 let x = (epochs_done / epochs).min(1.0);
                 rate * (1.0 - (1.0 - final_factor) * x)
             }
-            Schedule::Cosine {
+            LearningRateSchedule::Cosine {
                 rate,
                 final_factor,
                 epochs,
@@ -58,16 +58,16 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use super::Schedule;
+    use super::LearningRateSchedule;
 
     #[test]
     fn rates_fall_from_the_start_to_the_final_factor() {
-        let linear = Schedule::Linear {
+        let linear = LearningRateSchedule::Linear {
             rate: 0.4,
             final_factor: 0.25,
             epochs: 8.0,
         };
-        let cosine = Schedule::Cosine {
+        let cosine = LearningRateSchedule::Cosine {
             rate: 0.4,
             final_factor: 0.25,
             epochs: 8.0,
@@ -79,6 +79,6 @@ mod tests {
             assert!((schedule.rate(8.0) - 0.1).abs() < 1e-15);
             assert_eq!(schedule.rate(9.0), schedule.rate(8.0));
         }
-        assert_eq!(Schedule::Constant { rate: 0.4 }.rate(7.0), 0.4);
+        assert_eq!(LearningRateSchedule::Constant { rate: 0.4 }.rate(7.0), 0.4);
     }
 }

@@ -4,7 +4,7 @@
 //! of the next step ahead; where another program comes next, its fetch program reads its first samples.
 
 use crate::durations;
-use crate::schedule::Schedule;
+use crate::schedule::LearningRateSchedule;
 use partita_program::{Body, Buffer, Program, ProgramKind, Role, Staging};
 use partita_run::Footprint;
 use partita_space::{Bytes, Rank};
@@ -27,7 +27,7 @@ pub struct Plan<'s> {
     /// Seed of random numbers.
     pub seed: u64,
     /// Learning-rate schedule.
-    pub schedule: Schedule,
+    pub schedule: LearningRateSchedule,
     /// Order of the training samples in an epoch; their number is the same in all epochs.
     pub training_order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
     /// Samples of the evaluation after each epoch; empty for no evaluation.

@@ -84,12 +84,12 @@ pub struct DigitString {
 pub struct DigitStrings {
     spec: DigitsSpec,
     length: usize,
-    groups: Vec<Group>,
+    groups: Vec<LengthGroup>,
 }
 
 /// Strings whose numbers have the same lengths.
 #[derive(Debug, Clone)]
-struct Group {
+struct LengthGroup {
     /// Digits of each number.
     digits: Vec<usize>,
     /// Samples in all groups before this one.
@@ -147,7 +147,7 @@ impl DigitStrings {
         }
         let mut before = 0;
         let group = |(digits, share)| {
-            let group = Group { digits, before };
+            let group = LengthGroup { digits, before };
             before += share;
             group
         };
@@ -192,7 +192,7 @@ impl DigitStrings {
         // Splits are ranges of indices, and are to have all lengths in the same proportions.
         let place = permuted(seed, 0, samples, index);
         let at = self.groups.partition_point(|group| group.before <= place) - 1;
-        let Group { digits, before } = &self.groups[at];
+        let LengthGroup { digits, before } = &self.groups[at];
         let mut heads = permuted(seed, 1 + at as u64, size(digits), place - before);
         let rng = CounterRng::new(seed, index);
         let is_sum = digits.len() > 1;

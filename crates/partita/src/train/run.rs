@@ -7,7 +7,7 @@ use crate::launch::{Launch, RankConfig};
 use crate::training::StrategyChoice;
 use partita_mpi::Collectives;
 use partita_program::{Optimizer, Transform};
-use partita_session::Schedule;
+use partita_session::LearningRateSchedule;
 use partita_space::{Bytes, Seconds};
 use std::path::PathBuf;
 
@@ -70,7 +70,7 @@ pub struct Run {
     /// Gradient clipping: largest global norm.
     pub clip: Option<f64>,
     /// Learning-rate schedule.
-    pub schedule: Schedule,
+    pub schedule: LearningRateSchedule,
     /// Whether times are predicted before the run.
     pub is_predicted: bool,
 }

@@ -4,7 +4,7 @@ use super::section::{RunFileError, Section, float, line_at};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::size::parse_bytes;
 use partita_program::{Optimizer, Transform};
-use partita_session::Schedule;
+use partita_session::LearningRateSchedule;
 use partita_space::{Bytes, Seconds};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ pub struct RunFile {
     /// Gradient clipping: largest global norm.
     pub clip: Option<f64>,
     /// Learning-rate schedule.
-    pub schedule: Schedule,
+    pub schedule: LearningRateSchedule,
 }
 
 impl RunFile {
@@ -276,7 +276,7 @@ enum ScheduleKind {
     Cosine,
 }
 
-fn schedule(top: &Section<'_>, epochs: usize) -> Result<Schedule, RunFileError> {
+fn schedule(top: &Section<'_>, epochs: usize) -> Result<LearningRateSchedule, RunFileError> {
     let expected = "a table `[schedule]` with `learning_rate`";
     let section = top.need("schedule", top.section("schedule")?, expected)?;
     let kinds = [
@@ -296,14 +296,14 @@ fn schedule(top: &Section<'_>, epochs: usize) -> Result<Schedule, RunFileError> 
     Ok(match kind {
         ScheduleKind::Constant => {
             section.check(&CONSTANT_KEYS)?;
-            Schedule::Constant { rate }
+            LearningRateSchedule::Constant { rate }
         }
-        ScheduleKind::Linear => Schedule::Linear {
+        ScheduleKind::Linear => LearningRateSchedule::Linear {
             rate,
             final_factor,
             epochs,
         },
-        ScheduleKind::Cosine => Schedule::Cosine {
+        ScheduleKind::Cosine => LearningRateSchedule::Cosine {
             rate,
             final_factor,
             epochs,

@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The members of a group of ranks, ascending, and the index of this rank among them.
-pub(super) struct Group {
+pub(super) struct CollectiveMembers {
     pub(super) members: Vec<Rank>,
     pub(super) own_index: usize,
 }
 
-impl Group {
+impl CollectiveMembers {
     pub(super) fn new(members: Vec<Rank>, rank: Rank) -> Self {
         let own_index = members.iter().position(|&member| member == rank);
         let own_index =
@@ -54,7 +54,7 @@ pub(super) fn key(kind: MessageKind, sequence: u32, from: Rank) -> Key {
 /// An allreduce: every member reduces one chunk in rank order, and sends the result to all. Below
 /// [`SMALL_SUM`] every member reduces the whole.
 pub(super) struct AllReduce {
-    group: Arc<Group>,
+    group: Arc<CollectiveMembers>,
     own: Accumulator,
     partial_sums: PartialSums,
     /// Members whose reduced chunks are pending.
@@ -63,7 +63,7 @@ pub(super) struct AllReduce {
 
 impl AllReduce {
     pub(super) fn start(
-        group: Arc<Group>,
+        group: Arc<CollectiveMembers>,
         sequence: u32,
         view: View,
         memory: &Memory<'_>,
@@ -181,7 +181,7 @@ pub(super) struct ReduceScatter {
 
 impl ReduceScatter {
     pub(super) fn start(
-        group: Arc<Group>,
+        group: Arc<CollectiveMembers>,
         sequence: u32,
         sources: &[View],
         target: View,
@@ -231,7 +231,7 @@ pub(super) struct PairwiseExchange {
 
 impl PairwiseExchange {
     pub(super) fn start(
-        group: &Group,
+        group: &CollectiveMembers,
         sequence: u32,
         sources: &[View],
         targets: &[View],
@@ -290,7 +290,7 @@ impl PairwiseExchange {
 
 /// Sends each other member its source unless that is empty.
 fn post(
-    group: &Group,
+    group: &CollectiveMembers,
     kind: MessageKind,
     sequence: u32,
     sources: &[View],

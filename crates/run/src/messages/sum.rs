@@ -1,6 +1,6 @@
 //! Sums over ranks, taken in rank order.
 
-use super::collective::{Group, key};
+use super::collective::{CollectiveMembers, key};
 use super::packet::Packet;
 use super::point_to_point::{Endpoint, MessageKind, PointToPoint};
 use crate::Memory;
@@ -72,7 +72,7 @@ pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, endpoint: 
 
 /// The partial sums of other members for a reduction of this rank.
 pub(super) struct PartialSums {
-    group: Arc<Group>,
+    group: Arc<CollectiveMembers>,
     pub(super) sequence: u32,
     /// Received packets, by index in the group; this member's own stays empty.
     parts: Vec<Option<Packet>>,
@@ -80,7 +80,7 @@ pub(super) struct PartialSums {
 }
 
 impl PartialSums {
-    pub(super) fn new(group: Arc<Group>, sequence: u32) -> Self {
+    pub(super) fn new(group: Arc<CollectiveMembers>, sequence: u32) -> Self {
         Self {
             parts: group.members.iter().map(|_| None).collect(),
             group,

@@ -3,7 +3,7 @@
 use crate::kernel_set::{KernelSet, Precision};
 use crate::train::run_file::RunFile;
 use partita_program::{Optimizer, Transform};
-use partita_session::Schedule;
+use partita_session::LearningRateSchedule;
 use partita_space::{Bytes, Seconds};
 
 const FULL: &str = r#"
@@ -63,7 +63,7 @@ fn everything_that_can_be_said_is_read() {
         weight_decay: 1e-4,
     };
     assert_eq!((run.optimizer, run.clip), (sgd, Some(1.0)));
-    let cosine = Schedule::Cosine {
+    let cosine = LearningRateSchedule::Cosine {
         rate: 0.001,
         final_factor: 0.1,
         epochs: 20.0,
@@ -94,7 +94,7 @@ fn what_is_not_said_has_the_documented_default() {
         weight_decay: 0.0,
     };
     assert_eq!(run.optimizer, adam);
-    assert_eq!(run.schedule, Schedule::Constant { rate: 1e-3 });
+    assert_eq!(run.schedule, LearningRateSchedule::Constant { rate: 1e-3 });
     let log = SHORT.replace("batch = 4", "batch = 4\ntransform = \"log1p\"");
     assert_eq!(
         RunFile::parse(&log, "r").unwrap().transform,

@@ -11,8 +11,8 @@ use partita_program::{
 use partita_reference::ReferenceMenu;
 use partita_run::{Inputs, Memory, PackedTensor, RunError, Source, SystemClock};
 use partita_session::{
-    Outcome, PersistentTensor, Plan, Programs, Progress, RunEnd, Schedule, Session, SessionError,
-    batch_sizes,
+    LearningRateSchedule, Outcome, PersistentTensor, Plan, Programs, Progress, RunEnd, Session,
+    SessionError, batch_sizes,
 };
 use partita_space::random::{SplitMix, unit};
 use partita_space::{Mesh, Rank, Seconds};
@@ -123,7 +123,7 @@ fn plan(epochs: u64, rate: f64) -> Plan<'static> {
         epochs,
         batch: BATCH,
         seed: 5,
-        schedule: Schedule::Linear {
+        schedule: LearningRateSchedule::Linear {
             rate,
             final_factor: 0.5,
             epochs: epochs as f64,
