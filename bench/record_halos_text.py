@@ -35,7 +35,7 @@ def network(entry):
     lines = [
         f"## {name}, batch {entry['batch']}, {entry['hosts'] or 'threads of one machine'}",
         "",
-        "| strategy | messages | MB | GFlop | seconds a step | of the first |",
+        "| strategy | messages | MB | Gflop | seconds a step | of the first |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     first = entry["contenders"][0]

@@ -60,7 +60,7 @@ def network(entry):
         f"## {entry['model']}, batch {entry['batch']}",
         "",
         f"{entry['parameters']:,} parameters; {entry['training_flops'] * entry['batch'] / 1e9:,.1f}"
-        " GFlop a step.",
+        " Gflop a step.",
         "",
         "| who | seconds a step | samples/s | times the better PyTorch | times the better JAX |",
         "|---|---:|---:|---:|---:|",
