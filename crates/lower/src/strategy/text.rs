@@ -274,12 +274,10 @@ fn counted(text: &str, name: &str, value: &str, most: usize) -> Result<usize, St
         })
 }
 
-/// The given number rounded down, or that of its first digits, without sign; at least 1.
+/// The given number rounded down, or that of the digits before the first blank, without sign; at least 1.
 fn meant(value: &str) -> usize {
-    let digits = || -> String {
-        let from_digit = value.chars().skip_while(|letter| !letter.is_ascii_digit());
-        from_digit.take_while(char::is_ascii_digit).collect()
-    };
+    let word = value.split_whitespace().next().unwrap_or_default();
+    let digits = || -> String { word.chars().filter(char::is_ascii_digit).collect() };
     let given = value.parse().or_else(|_| digits().parse());
     // The cast saturates, and maps NaN to 0.
     (given.map_or(1.0, f64::abs) as usize).max(1)
@@ -724,6 +722,7 @@ mod tests {
             ("depth=nan", "depth=1"),
             ("depth=inf", "depth=1048576"),
             ("depth=0x2", "depth=2"),
+            ("data=2 depth=3", "data=2"),
             ("micro=2.5", "micro=2"),
             ("micro=9223372036854775808", "micro=16384"),
             ("data=99999999999999999999", "data=1048576"),
