@@ -4,12 +4,16 @@
 //! that only sends does not wait for the other end (eager). A collective runs once all members have
 //! started it. A rank runs one kernel and one read at a time. The host overhead of messages and
 //! collectives delays the kernels that run meanwhile.
+//! Messages and collectives that are under way at once share links and network adapters, max-min fairly;
+//! a group may have several collectives under way, as in a run.
 
 mod classes;
 mod costed_program;
 mod critical_path;
 mod engine;
+mod network;
 mod topology;
+mod usage;
 
 pub use classes::{Classes, refine};
 pub use critical_path::{Breakdown, Category, Segment};

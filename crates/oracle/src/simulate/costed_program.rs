@@ -1,6 +1,8 @@
 //! A program with the cost of every task, worked out before the simulation.
 
+use super::network::Load;
 use super::topology::Topology;
+use super::usage::Usage;
 use super::{Classes, Participant, SimulateError};
 use crate::cost::{AlltoallBlocks, CollectiveCost, Costs, KernelBasis, KernelCost, link};
 use partita_program::{Body, CollectiveKind, Count, KernelShape, Program, View, Work};
@@ -11,8 +13,8 @@ use std::collections::{BTreeMap, HashMap};
 /// A program with the cost of every task, as seen by each participant.
 pub(super) struct CostedProgram<'p> {
     pub participants: Vec<RankProgram<'p>>,
-    /// Number of participants of each rendezvous, which is a collective of one group.
-    pub rendezvous_sizes: Vec<usize>,
+    /// Collectives, one of each group.
+    pub rendezvous: Vec<Rendezvous>,
     /// See [`Costs::polls_between_kernels`].
     pub polls_between_kernels: bool,
     /// Participants by node, whose kernels slow each other down. Empty where they do not, and where a
@@ -35,8 +37,13 @@ pub(super) struct RankProgram<'p> {
 pub(super) enum TaskCost {
     /// A kernel or a read, which needs no other rank.
     Local { cost: KernelCost },
-    /// Messages with peers; `host` seconds of overhead.
-    Exchange { peers: Vec<Peer>, host: f64 },
+    /// Messages with peers; `host` seconds of overhead, and what the messages to this participant use of the
+    /// network.
+    Exchange {
+        peers: Vec<Peer>,
+        host: f64,
+        loads: Vec<Load>,
+    },
     /// A collective, which starts when all participants of its rendezvous have started it.
     Collective {
         rendezvous: usize,
@@ -44,6 +51,18 @@ pub(super) enum TaskCost {
         seconds: f64,
         host: f64,
     },
+}
+
+/// A collective of one group.
+pub(super) struct Rendezvous {
+    /// Number of participants.
+    pub participants: usize,
+    /// Number of the collective.
+    pub sequence: u32,
+    /// From the start of the last participant to the end.
+    pub seconds: f64,
+    /// What it uses of the network.
+    pub loads: Vec<Load>,
 }
 
 /// The other end of the messages of an exchange.
@@ -73,6 +92,9 @@ struct BodyCosts {
     collectives: HashMap<u32, usize>,
 }
 
+/// Flows at the adapters of a node that tell what these alone would take.
+const MANY: f64 = 1e6;
+
 struct Builder<'a> {
     program: &'a Program,
     topology: &'a Topology,
@@ -82,11 +104,13 @@ struct Builder<'a> {
     /// Bytes of the messages that pass a node's network adapters in an exchange, by
     /// (node, sequence, is_out).
     flows: HashMap<(u32, u32, bool), Vec<u64>>,
-    rendezvous_sizes: Vec<usize>,
+    rendezvous: Vec<Rendezvous>,
+    usage: Usage<'a>,
     /// Rendezvous by (sequence, axis set, first participant).
     rendezvous_of: HashMap<(u32, usize, u32), usize>,
-    /// By (sequence, axis set, group).
-    collective_costs: HashMap<(u32, usize, u32), CollectiveCost>,
+    /// By (sequence, axis set, group): the cost, and the seconds that it would take on the link of a member
+    /// and on the adapters of a node alone.
+    collective_costs: HashMap<(u32, usize, u32), (CollectiveCost, [f64; 2])>,
     /// Participants that stand for the members of a group, ascending, by (axis set, group).
     participants_of: HashMap<(usize, u32), Vec<u32>>,
 }
@@ -111,7 +135,8 @@ impl<'p> CostedProgram<'p> {
             costs,
             body_costs,
             flows: HashMap::new(),
-            rendezvous_sizes: Vec::new(),
+            rendezvous: Vec::new(),
+            usage: Usage::new(topology, classes),
             rendezvous_of: HashMap::new(),
             collective_costs: HashMap::new(),
             participants_of: HashMap::new(),
@@ -130,10 +155,11 @@ impl<'p> CostedProgram<'p> {
                 costs: builder.task_costs(class)?,
             });
         }
+        Usage::share_within(&mut participants, &mut builder.rendezvous);
         Ok(Self {
             co_located: co_located(&participants),
             participants,
-            rendezvous_sizes: builder.rendezvous_sizes,
+            rendezvous: builder.rendezvous,
             polls_between_kernels: costs.polls_between_kernels(),
         })
     }
@@ -320,6 +346,7 @@ impl Builder<'_> {
         let all: Vec<(Rank, Rank, u64)> = out.chain(back).collect();
         let mut peers: BTreeMap<usize, Peer> = BTreeMap::new();
         let mut host = 0.0;
+        let mut loads = Vec::new();
         for (from, to, bytes) in all {
             let contention = self.contention(from, to, bytes, sequence);
             let cost = self.costs.message(from, to, Bytes(bytes), contention)?;
@@ -335,6 +362,12 @@ impl Builder<'_> {
                 latency: 0.0,
             });
             peer.is_awaited |= to == rank;
+            if to == rank {
+                let alone = self.costs.message(from, to, Bytes(bytes), 1.0)?.transfer.0;
+                let adapters = self.costs.message(from, to, Bytes(bytes), MANY)?.transfer.0 / MANY;
+                self.usage
+                    .add_message(from, to, [alone, adapters], &mut loads);
+            }
             let delay = cost.seconds().0;
             if delay > peer.delay {
                 (peer.delay, peer.latency) = (delay, cost.latency.0);
@@ -343,6 +376,7 @@ impl Builder<'_> {
         Ok(TaskCost::Exchange {
             peers: peers.into_values().collect(),
             host,
+            loads,
         })
     }
 
@@ -403,12 +437,16 @@ impl Builder<'_> {
         body: &Body,
     ) -> Result<TaskCost, SimulateError> {
         let group = self.topology.groups[axes].group_of[rank];
-        let cost = match self.collective_costs.get(&(sequence, axes, group)) {
-            Some(&cost) => cost,
+        let (cost, seconds) = match self.collective_costs.get(&(sequence, axes, group)) {
+            Some(&known) => known,
             None => {
-                let cost = self.collective_cost(rank, sequence, axes, kind, body)?;
-                self.collective_costs.insert((sequence, axes, group), cost);
-                cost
+                let contention = f64::from(self.topology.groups[axes].contention[group as usize]);
+                let with =
+                    |contention| self.collective_cost(rank, sequence, axes, kind, body, contention);
+                let seconds = [with(1.0)?.transfer.0, with(MANY)?.transfer.0 / MANY];
+                let known = (with(contention)?, seconds);
+                self.collective_costs.insert((sequence, axes, group), known);
+                known
             }
         };
         let (topology, classes) = (self.topology, self.classes);
@@ -424,11 +462,19 @@ impl Builder<'_> {
                 all
             });
         let key = (sequence, axes, participants_of[0]);
-        let next = self.rendezvous_sizes.len();
+        let next = self.rendezvous.len();
         let rendezvous = *self.rendezvous_of.entry(key).or_insert(next);
         if rendezvous == next {
-            self.rendezvous_sizes.push(participants_of.len());
+            self.rendezvous.push(Rendezvous {
+                participants: participants_of.len(),
+                sequence,
+                seconds: cost.seconds().0,
+                loads: Vec::new(),
+            });
         }
+        let members = &topology.groups[axes].members[group as usize];
+        let loads = &mut self.rendezvous[rendezvous].loads;
+        self.usage.add_member(rank, members, seconds, loads);
         Ok(TaskCost::Collective {
             rendezvous,
             latency: cost.latency.0,
@@ -444,11 +490,11 @@ impl Builder<'_> {
         axes: usize,
         kind: &CollectiveKind,
         body: &Body,
+        contention: f64,
     ) -> Result<CollectiveCost, SimulateError> {
         let groups = &self.topology.groups[axes];
         let group = groups.group_of[rank] as usize;
         let members = &groups.members[group];
-        let contention = f64::from(groups.contention[group]);
         let mut sources = Vec::with_capacity(members.len());
         for &member in members {
             sources.push(self.source_bytes(rank, member, sequence)?);

@@ -3,6 +3,7 @@
 use super::SimulateError;
 use super::costed_program::{CostedProgram, RankProgram, TaskCost};
 use super::critical_path::Category;
+use super::network::{Moved, Network};
 use crate::cost::KernelCost;
 use partita_program::{Lane, TaskId};
 use partita_run::{Driver, Event, Trace};
@@ -132,6 +133,9 @@ pub(super) struct Engine<'s, 'p> {
     arrived: HashMap<(usize, usize), Vec<Instance>>,
     /// Running kernels by node.
     computing: Vec<usize>,
+    network: Network<'s>,
+    /// Time of the last event.
+    now: f64,
     timeline: Timeline,
 }
 
@@ -169,6 +173,8 @@ impl<'s, 'p> Engine<'s, 'p> {
             waiters: HashMap::new(),
             arrived: HashMap::new(),
             computing: vec![0; program.co_located.len()],
+            network: Network::default(),
+            now: 0.0,
             timeline: Timeline {
                 records: vec![unstarted; next],
                 base,
@@ -182,8 +188,12 @@ impl<'s, 'p> Engine<'s, 'p> {
         for participant in 0..self.states.len() {
             self.start_ready(participant, 0.0, None);
         }
-        while let Some(Reverse(completion)) = self.heap.pop() {
-            if self.is_current(&completion) && !self.defer(completion) {
+        while let Some(completion) = self.next_event() {
+            if !self.is_current(&completion) {
+                continue;
+            }
+            self.network.end(completion.instance);
+            if !self.defer(completion) {
                 self.complete(completion);
             }
         }
@@ -198,6 +208,20 @@ impl<'s, 'p> Engine<'s, 'p> {
         }
         self.timeline.traces = self.states.into_iter().map(|state| state.traces).collect();
         Ok(self.timeline)
+    }
+
+    /// The next event; before time moves on, the network is shared out among the flows of this moment.
+    fn next_event(&mut self) -> Option<Completion> {
+        let is_later = |Reverse(next): &Reverse<Completion>| next.time > self.now;
+        if self.network.is_stale() && self.heap.peek().is_none_or(is_later) {
+            for Moved { instance, end } in self.network.share_out(self.now) {
+                let (participant, _, task) = self.timeline.locate(self.program, instance);
+                self.move_completion(participant, task, instance, end);
+            }
+        }
+        let Reverse(next) = self.heap.pop()?;
+        self.now = next.time;
+        Some(next)
     }
 
     fn instance(&self, participant: usize, task: usize) -> Instance {
@@ -276,15 +300,20 @@ impl<'s, 'p> Engine<'s, 'p> {
     fn reschedule(&mut self, participant: usize, running: Running, end: f64) {
         let moved = Running { end, ..running };
         self.states[participant].running = Some(moved);
-        let record = &mut self.timeline.records[moved.instance];
+        self.move_completion(participant, moved.task, moved.instance, end);
+    }
+
+    /// Replaces the completion of an instance by one at another time.
+    fn move_completion(&mut self, participant: usize, task: usize, instance: Instance, end: f64) {
+        let record = &mut self.timeline.records[instance];
         record.end = end;
         record.version += 1;
         let version = record.version;
         self.heap.push(Reverse(Completion {
             time: end,
-            instance: moved.instance,
+            instance,
             participant,
-            task: moved.task,
+            task,
             version,
         }));
     }
@@ -372,13 +401,17 @@ impl<'s, 'p> Engine<'s, 'p> {
                 let key = (self.states[participant].step, *rendezvous);
                 let present = self.arrived.entry(key).or_default();
                 present.push(instance);
-                if present.len() < program.rendezvous_sizes[*rendezvous] {
+                let rendezvous = &program.rendezvous[*rendezvous];
+                if present.len() < rendezvous.participants {
                     return;
                 }
-                for member in self.arrived.remove(&key).unwrap_or_default() {
+                let members = self.arrived.remove(&key).unwrap_or_default();
+                for &member in &members {
                     self.arrive(member, now + seconds, instance, *latency);
                     self.schedule_completion(member, now);
                 }
+                let loads = &rendezvous.loads;
+                self.network.begin(loads, members, now, *seconds);
             }
         }
     }
@@ -407,7 +440,11 @@ impl<'s, 'p> Engine<'s, 'p> {
         let program = &self.program.participants[participant];
         let seconds = match &program.costs[task] {
             TaskCost::Local { .. } => 0.0,
-            TaskCost::Exchange { host, .. } | TaskCost::Collective { host, .. } => *host,
+            TaskCost::Exchange { host, loads, .. } => {
+                self.network.begin(loads, vec![instance], now, time - now);
+                *host
+            }
+            TaskCost::Collective { host, .. } => *host,
         };
         if seconds == 0.0 {
             return;
