@@ -130,6 +130,18 @@ impl CollectiveCost {
     }
 }
 
+/// How communication makes progress, and with it whether collectives of one group run at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The thread that computes moves messages between its kernels; whatever completes during a kernel is
+    /// noticed at its end. All collectives that have started run at once. So it is with ranks as threads and
+    /// with MPI.
+    Polled,
+    /// The library makes progress by itself, and runs the collectives of a group one after the other, in the
+    /// order in which they start. So it is with NCCL, where a group has a communicator of its own.
+    Queued,
+}
+
 /// Why a cost is unknown.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CostError {
@@ -194,9 +206,8 @@ pub trait Costs: Send + Sync {
     /// What the costs are based on.
     fn basis(&self) -> CostBasis;
 
-    /// Whether a rank polls its communication between kernels only, since the same thread computes and
-    /// makes progress. Whatever completes during a kernel is then noticed at the end of the kernel.
-    fn polls_between_kernels(&self) -> bool;
+    /// How communication makes progress.
+    fn progress(&self) -> Progress;
 
     /// Errors: more ranks than devices.
     fn check_capacity(&self, ranks: usize) -> Result<(), CostError>;

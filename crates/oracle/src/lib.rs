@@ -31,7 +31,7 @@ pub mod simulate;
 pub use compare::{CompareError, Comparison, PredictionFault, compare};
 pub use cost::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
-    MessageCost,
+    MessageCost, Progress,
 };
 pub use cost::{
     KernelTimes, LinkFit, LinkTimes, MachineCosts, MeasuredCosts, ScaledCosts, SpeedFactors,

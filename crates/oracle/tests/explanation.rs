@@ -9,8 +9,8 @@ mod fixed_costs;
 use fixed_costs::{BodyBuilder, FixedCosts, program, step};
 use partita_oracle::explain::{Area, Nature};
 use partita_oracle::{
-    Change, Costs, Finding, LimitingFactor, Mode, ScaledCosts, SpeedFactors, crossover, explain,
-    simulate, what_ifs,
+    Change, Costs, Finding, LimitingFactor, Mode, Progress, ScaledCosts, SpeedFactors, crossover,
+    explain, simulate, what_ifs,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Distribution, Dtype, Kernel, Origin, Phase, Program, Role,
@@ -19,6 +19,7 @@ use partita_program::{
 use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh, Seconds};
 
 const COSTS: FixedCosts = FixedCosts {
+    progress: Progress::Queued,
     per_node: 64,
     host: 0.0,
 };
@@ -100,7 +101,7 @@ fn collectives_of_layers_and_reductions_of_gradients_are_told_apart() {
     let mut builder = BodyBuilder::new();
     let before = builder.kernel(Phase::Forward, &[], 2.0);
     let all = AxisSet::of([Axis::Data]);
-    let gather = builder.allgather(Phase::Forward, &[before], 0, all, 4);
+    let gather = builder.allgather(Phase::Forward, &[before], 0, all, 2, 4);
     builder.kernel(Phase::Backward, &[gather], 2.0);
     let found = findings(&program(data(2), vec![builder.body], vec![0, 0]), &COSTS);
     assert_eq!(factors(&found), [LimitingFactor::LayerCollectives]);
@@ -146,6 +147,7 @@ fn contention_at_network_adapters_is_found() {
     };
     // Ranks 0 and 2 share a node, and both send to the other one.
     let apart = |per_node| FixedCosts {
+        progress: Progress::Queued,
         per_node,
         host: 0.0,
     };

@@ -9,7 +9,8 @@ mod fixed_costs;
 use fixed_costs::{FixedCosts, spatial, view};
 use partita_oracle::{
     AlltoallBlocks, CompareError, CostError, Costs, KernelCost, LinkFit, MachineCosts,
-    MeasuredCosts, Mode, Prediction, PredictionFault, SimulateError, compare, predict, simulate,
+    MeasuredCosts, Mode, Prediction, PredictionFault, Progress, SimulateError, compare, predict,
+    simulate,
 };
 use partita_program::{Algorithm, Count, Dtype, Kernel, KernelShape, Taps, View};
 use partita_run::Trace;
@@ -17,6 +18,7 @@ use partita_space::{Bytes, Seconds};
 use std::collections::BTreeMap;
 
 const COSTS: FixedCosts = FixedCosts {
+    progress: Progress::Queued,
     per_node: 4,
     host: 0.0,
 };

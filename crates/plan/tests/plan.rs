@@ -6,7 +6,7 @@ use partita_graph::{Graph, zoo};
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode,
-    Prediction, predict, rank_seconds, simulate,
+    Prediction, Progress, predict, rank_seconds, simulate,
 };
 use partita_plan::{
     Candidate, FixedCosts, PlanError, PlanRequest, Refusal, candidates, pipelines, plan,
@@ -37,8 +37,8 @@ impl Costs for Flat {
     fn basis(&self) -> CostBasis {
         CostBasis::Modelled
     }
-    fn polls_between_kernels(&self) -> bool {
-        false
+    fn progress(&self) -> Progress {
+        Progress::Polled
     }
 
     fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {

@@ -94,7 +94,8 @@ pub trait Transport {
         memory: &Memory<'_>,
     ) -> Result<bool, RunError>;
 
-    /// Starts a collective; false if there are too few packets.
+    /// Starts a collective beside those that are under way, of the same group too; false if there are too few
+    /// packets.
     fn start_collective(
         &mut self,
         task: TaskId,

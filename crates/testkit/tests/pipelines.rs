@@ -6,7 +6,7 @@ use partita_graph::{Graph, text};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_oracle::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode,
-    simulate,
+    Progress, simulate,
 };
 use partita_program::{
     Algorithm, Body, Count, Dtype, Kernel, KernelShape, Optimizer, Program, ProgramKind, Role,
@@ -57,8 +57,8 @@ impl Costs for OneTap {
         CostBasis::Modelled
     }
 
-    fn polls_between_kernels(&self) -> bool {
-        false
+    fn progress(&self) -> Progress {
+        Progress::Queued
     }
 
     fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {

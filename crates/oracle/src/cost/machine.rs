@@ -5,7 +5,7 @@ use super::io::{self, FileSystem};
 use super::kernel::{self, Pass, RateClass};
 use super::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost, LinkFit,
-    MessageCost, link, saturation,
+    MessageCost, Progress, link, saturation,
 };
 use crate::kernel_model::{Features, KernelModel, KernelSample};
 use partita_cluster::{ConvPass, DeviceKind, LinearFit, LinkKind, Machine, MeasuredKernel};
@@ -334,10 +334,10 @@ impl Costs for MachineCosts {
         }
     }
 
-    fn polls_between_kernels(&self) -> bool {
+    fn progress(&self) -> Progress {
         match self.machine.device.kind {
-            DeviceKind::Cpu => true,
-            DeviceKind::Gpu => false,
+            DeviceKind::Cpu => Progress::Polled,
+            DeviceKind::Gpu => Progress::Queued,
         }
     }
 

@@ -1,6 +1,8 @@
 //! Costs from measurements.
 
-use super::{AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
+use super::{
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Progress,
+};
 use crate::kernel_model::{Features, KernelModel};
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
@@ -89,8 +91,8 @@ impl Costs for MeasuredCosts {
         CostBasis::Measured
     }
 
-    fn polls_between_kernels(&self) -> bool {
-        true
+    fn progress(&self) -> Progress {
+        Progress::Polled
     }
 
     fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {

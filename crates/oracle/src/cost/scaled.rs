@@ -1,6 +1,8 @@
 //! Costs of a hypothetical machine: those of another one, with some parts faster or slower.
 
-use super::{AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
+use super::{
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Progress,
+};
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Flops, Rank, Seconds};
 use std::ops::Deref;
@@ -80,8 +82,8 @@ where
         self.costs.basis()
     }
 
-    fn polls_between_kernels(&self) -> bool {
-        self.costs.polls_between_kernels()
+    fn progress(&self) -> Progress {
+        self.costs.progress()
     }
 
     fn check_capacity(&self, ranks: usize) -> Result<(), CostError> {

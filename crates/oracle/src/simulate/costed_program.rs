@@ -4,7 +4,7 @@ use super::network::Load;
 use super::topology::Topology;
 use super::usage::Usage;
 use super::{Classes, Participant, SimulateError};
-use crate::cost::{AlltoallBlocks, CollectiveCost, Costs, KernelBasis, KernelCost, link};
+use crate::cost::{AlltoallBlocks, CollectiveCost, Costs, KernelBasis, KernelCost, Progress, link};
 use partita_program::{Body, CollectiveKind, Count, KernelShape, Program, View, Work};
 use partita_run::Trace;
 use partita_space::{Bytes, Rank, Seconds};
@@ -15,8 +15,8 @@ pub(super) struct CostedProgram<'p> {
     pub participants: Vec<RankProgram<'p>>,
     /// Collectives, one of each group.
     pub rendezvous: Vec<Rendezvous>,
-    /// See [`Costs::polls_between_kernels`].
-    pub polls_between_kernels: bool,
+    /// See [`Costs::progress`].
+    pub progress: Progress,
     /// Participants by node, whose kernels slow each other down. Empty where they do not, and where a
     /// participant stands for several ranks: a kernel then takes as long as while all ranks of its node
     /// compute.
@@ -57,6 +57,8 @@ pub(super) enum TaskCost {
 pub(super) struct Rendezvous {
     /// Number of participants.
     pub participants: usize,
+    /// Number of its group.
+    pub group: usize,
     /// Number of the collective.
     pub sequence: u32,
     /// From the start of the last participant to the end.
@@ -106,8 +108,10 @@ struct Builder<'a> {
     flows: HashMap<(u32, u32, bool), Vec<u64>>,
     rendezvous: Vec<Rendezvous>,
     usage: Usage<'a>,
-    /// Rendezvous by (sequence, axis set, first participant).
-    rendezvous_of: HashMap<(u32, usize, u32), usize>,
+    /// Rendezvous by (sequence, number of the group).
+    rendezvous_of: HashMap<(u32, usize), usize>,
+    /// Numbers of groups by (axis set, first participant).
+    numbers: HashMap<(usize, u32), usize>,
     /// By (sequence, axis set, group): the cost, and the seconds that it would take on the link of a member
     /// and on the adapters of a node alone.
     collective_costs: HashMap<(u32, usize, u32), (CollectiveCost, [f64; 2])>,
@@ -138,6 +142,7 @@ impl<'p> CostedProgram<'p> {
             rendezvous: Vec::new(),
             usage: Usage::new(topology, classes),
             rendezvous_of: HashMap::new(),
+            numbers: HashMap::new(),
             collective_costs: HashMap::new(),
             participants_of: HashMap::new(),
         };
@@ -160,7 +165,7 @@ impl<'p> CostedProgram<'p> {
             co_located: co_located(&participants),
             participants,
             rendezvous: builder.rendezvous,
-            polls_between_kernels: costs.polls_between_kernels(),
+            progress: costs.progress(),
         })
     }
 }
@@ -461,12 +466,18 @@ impl Builder<'_> {
                 all.dedup();
                 all
             });
-        let key = (sequence, axes, participants_of[0]);
+        let groups = self.numbers.len();
+        let number = *self
+            .numbers
+            .entry((axes, participants_of[0]))
+            .or_insert(groups);
+        let key = (sequence, number);
         let next = self.rendezvous.len();
         let rendezvous = *self.rendezvous_of.entry(key).or_insert(next);
         if rendezvous == next {
             self.rendezvous.push(Rendezvous {
                 participants: participants_of.len(),
+                group: number,
                 sequence,
                 seconds: cost.seconds().0,
                 loads: Vec::new(),

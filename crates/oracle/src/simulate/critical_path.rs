@@ -210,15 +210,14 @@ pub(super) fn critical_path(costed: &CostedProgram<'_>, timeline: &Timeline) -> 
             .map_or(found, |kernel| kernel as Instance);
         let record = &timeline.records[instance];
         let last_start = &timeline.records[record.last_start as usize];
-        push(
-            costed,
-            timeline,
-            instance,
-            record.end - last_start.start,
-            &mut path.segments,
-        );
+        let (begin, before) = match record.queued_behind {
+            Some((other, end)) => (end, Some(other)),
+            None => (last_start.start, last_start.trigger),
+        };
+        let seconds = record.end - begin;
+        push(costed, timeline, instance, seconds, &mut path.segments);
         path.latency += Seconds(record.latency);
-        cursor = last_start.trigger.map(|trigger| trigger as Instance);
+        cursor = before.map(|before| before as Instance);
     }
     path
 }

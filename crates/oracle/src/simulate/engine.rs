@@ -4,12 +4,12 @@ use super::SimulateError;
 use super::costed_program::{CostedProgram, RankProgram, TaskCost};
 use super::critical_path::Category;
 use super::network::{Moved, Network};
-use crate::cost::KernelCost;
+use crate::cost::{KernelCost, Progress};
 use partita_program::{Lane, TaskId};
 use partita_run::{Driver, Event, Trace};
 use partita_space::Seconds;
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 /// A task of a participant in a step: `base[participant] + step * tasks + task`.
 pub(super) type Instance = usize;
@@ -27,6 +27,9 @@ pub(super) struct TaskRecord {
     pub last_start: u32,
     /// The latency in the time since then.
     pub latency: f64,
+    /// Of a collective that waited for another of its group: a participant's instance of that one, and when
+    /// it ended. The completion counts from there.
+    pub queued_behind: Option<(u32, f64)>,
     /// Peers that have not started yet.
     missing_peers: u32,
     /// The kernel at whose end its completion was noticed, if that is later than its own end.
@@ -122,6 +125,15 @@ struct RankState<'p> {
     traces: Vec<Trace>,
 }
 
+/// A collective that all of its members have started.
+struct Gathering {
+    rendezvous: usize,
+    latency: f64,
+    members: Vec<Instance>,
+    /// The one that started last.
+    last: Instance,
+}
+
 pub(super) struct Engine<'s, 'p> {
     program: &'s CostedProgram<'p>,
     steps: usize,
@@ -134,6 +146,8 @@ pub(super) struct Engine<'s, 'p> {
     /// Running kernels by node.
     computing: Vec<usize>,
     network: Network<'s>,
+    /// By group, the collective that runs and those that wait for it.
+    queues: HashMap<usize, VecDeque<Gathering>>,
     /// Time of the last event.
     now: f64,
     timeline: Timeline,
@@ -153,6 +167,7 @@ impl<'s, 'p> Engine<'s, 'p> {
             trigger: None,
             last_start: 0,
             latency: 0.0,
+            queued_behind: None,
             missing_peers: 0,
             deferred_by: None,
             version: 0,
@@ -174,6 +189,7 @@ impl<'s, 'p> Engine<'s, 'p> {
             arrived: HashMap::new(),
             computing: vec![0; program.co_located.len()],
             network: Network::default(),
+            queues: HashMap::new(),
             now: 0.0,
             timeline: Timeline {
                 records: vec![unstarted; next],
@@ -193,6 +209,7 @@ impl<'s, 'p> Engine<'s, 'p> {
                 continue;
             }
             self.network.end(completion.instance);
+            self.leave_queue(completion);
             if !self.defer(completion) {
                 self.complete(completion);
             }
@@ -241,8 +258,9 @@ impl<'s, 'p> Engine<'s, 'p> {
     /// Whether the completion is put off to the end of the running kernel, since the rank polls between
     /// kernels only.
     fn defer(&mut self, completion: Completion) -> bool {
-        if !self.program.polls_between_kernels {
-            return false;
+        match self.program.progress {
+            Progress::Polled => {}
+            Progress::Queued => return false,
         }
         let record = &mut self.timeline.records[completion.instance];
         let state = &mut self.states[completion.participant];
@@ -395,25 +413,78 @@ impl<'s, 'p> Engine<'s, 'p> {
             TaskCost::Collective {
                 rendezvous,
                 latency,
-                seconds,
                 ..
             } => {
                 let key = (self.states[participant].step, *rendezvous);
                 let present = self.arrived.entry(key).or_default();
                 present.push(instance);
-                let rendezvous = &program.rendezvous[*rendezvous];
-                if present.len() < rendezvous.participants {
+                if present.len() < program.rendezvous[*rendezvous].participants {
                     return;
                 }
                 let members = self.arrived.remove(&key).unwrap_or_default();
-                for &member in &members {
-                    self.arrive(member, now + seconds, instance, *latency);
-                    self.schedule_completion(member, now);
-                }
-                let loads = &rendezvous.loads;
-                self.network.begin(loads, members, now, *seconds);
+                self.enqueue(Gathering {
+                    rendezvous: *rendezvous,
+                    latency: *latency,
+                    members,
+                    last: instance,
+                });
             }
         }
+    }
+
+    /// A collective that all members have started begins, if its group is free or runs all at once.
+    fn enqueue(&mut self, gathering: Gathering) {
+        match self.program.progress {
+            Progress::Polled => self.begin(&gathering),
+            Progress::Queued => {
+                let group = self.program.rendezvous[gathering.rendezvous].group;
+                let mut queue = self.queues.remove(&group).unwrap_or_default();
+                if queue.is_empty() {
+                    self.begin(&gathering);
+                }
+                queue.push_back(gathering);
+                self.queues.insert(group, queue);
+            }
+        }
+    }
+
+    /// After the end of a collective, the next of its group begins.
+    fn leave_queue(&mut self, completion: Completion) {
+        let program = self.program;
+        let TaskCost::Collective { rendezvous, .. } =
+            &program.participants[completion.participant].costs[completion.task]
+        else {
+            return;
+        };
+        let group = program.rendezvous[*rendezvous].group;
+        let Some(mut queue) = self.queues.remove(&group) else {
+            return;
+        };
+        // Its members end together; the first of them is looked at.
+        let is_first = |first: &Gathering| first.members.contains(&completion.instance);
+        if queue.front().is_some_and(is_first) {
+            queue.pop_front();
+            if let Some(next) = queue.front() {
+                let behind = Some((completion.instance as u32, completion.time));
+                for &member in &next.members {
+                    self.timeline.records[member].queued_behind = behind;
+                }
+                self.begin(next);
+            }
+        }
+        self.queues.insert(group, queue);
+    }
+
+    fn begin(&mut self, gathering: &Gathering) {
+        let rendezvous = &self.program.rendezvous[gathering.rendezvous];
+        for &member in &gathering.members {
+            let end = self.now + rendezvous.seconds;
+            self.arrive(member, end, gathering.last, gathering.latency);
+            self.schedule_completion(member, self.now);
+        }
+        let members = gathering.members.clone();
+        self.network
+            .begin(&rendezvous.loads, members, self.now, rendezvous.seconds);
     }
 
     /// The messages between an instance and `last_start`, which has just started, arrive at `time`.

@@ -2,13 +2,13 @@
 //!
 //! A flow is a collective, or what a rank receives in an exchange. It uses parts of resources: the links of
 //! its ranks and the adapters of their nodes, in each direction. Where flows ask for more of a resource than
-//! there is, they share it max-min fairly: each gets the same part unless it asks for less, or another
-//! resource holds it up more.
+//! there is, they share it max-min fairly by their rates: all are slowed by the same factor, unless another
+//! resource slows one more. So flows of equal ranks can stand as one flow with their sum of parts.
 //!
 //! Source: Bertsekas and Gallager, Data Networks (1992), section 6.5.2, progressive filling.
 
 use super::engine::Instance;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A part of the network, as an index.
 pub(super) type Resource = u32;
@@ -124,64 +124,43 @@ impl<'s> Network<'s> {
     }
 }
 
-/// The rate of each flow under max-min fair sharing, at most 1.
+/// The rate of each flow, at most 1: all go at one rate until a resource is full, whose flows stay at it, while
+/// the others go on faster.
 fn rates(flows: &[&[Load]]) -> Vec<f64> {
-    let mut users: HashMap<Resource, Vec<(usize, f64)>> = HashMap::new();
+    let mut users: BTreeMap<Resource, Vec<(usize, f64)>> = BTreeMap::new();
     for (at, loads) in flows.iter().enumerate() {
         for load in *loads {
-            users
-                .entry(load.resource)
-                .or_default()
-                .push((at, load.part));
+            let of_resource = users.entry(load.resource).or_default();
+            of_resource.push((at, load.part));
         }
     }
     let demand = |users: &[(usize, f64)]| users.iter().map(|user| user.1).sum::<f64>();
     users.retain(|_, users| demand(users) > FULL);
     let mut rates: Vec<Option<f64>> = vec![None; flows.len()];
-    // What a flow asks for most, by which its share of a resource is counted.
-    let most = |at: usize| flows[at].iter().map(|load| load.part).fold(0.0, f64::max);
     loop {
-        let tightest = users
+        let levels = users
             .iter()
-            .filter_map(|(&resource, users)| Some((level(users, &rates, &most)?, resource)))
-            .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let Some((level, resource)) = tightest else {
+            .filter_map(|(&resource, users)| Some((level(users, &rates)?, resource)));
+        let Some((level, resource)) = levels.min_by(|a, b| a.0.total_cmp(&b.0)) else {
             return rates.into_iter().map(|rate| rate.unwrap_or(1.0)).collect();
         };
         for &(at, _) in &users[&resource] {
-            rates[at].get_or_insert_with(|| (level / most(at)).min(1.0));
+            rates[at].get_or_insert(level);
         }
     }
 }
 
-/// The share at which the flows without a rate use up what those with one leave of a resource; none where
-/// all have their rate, or can go at full speed.
-fn level(
-    users: &[(usize, f64)],
-    rates: &[Option<f64>],
-    most: &impl Fn(usize) -> f64,
-) -> Option<f64> {
-    let mut free = 1.0;
-    let mut open = Vec::new();
+/// The rate at which the flows without one use up what those with one leave of a resource; none where all have
+/// one, or can go at full speed.
+fn level(users: &[(usize, f64)], rates: &[Option<f64>]) -> Option<f64> {
+    let (mut free, mut open) = (1.0, 0.0);
     for &(at, part) in users {
         match rates[at] {
             Some(rate) => free -= rate * part,
-            None => open.push((most(at), part)),
+            None => open += part,
         }
     }
-    open.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // Flows that ask for little get all of it; the others share what is left by the level.
-    let mut slope: f64 = open.iter().map(|(most, part)| part / most).sum();
-    let mut free = f64::max(free, 1e-9);
-    for (most, part) in open {
-        let level = free / slope;
-        if level < most {
-            return Some(level);
-        }
-        free -= part;
-        slope -= part / most;
-    }
-    None
+    (open > 0.0 && free < open).then(|| f64::max(free, 1e-9) / open)
 }
 
 #[cfg(test)]
@@ -199,12 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn equal_flows_share_evenly_and_small_ones_are_not_held_up() {
+    fn flows_are_slowed_by_the_same_factor() {
         close(&[&[load(0, 1.0)], &[load(0, 1.0)]], &[0.5, 0.5]);
         close(&[&[load(0, 1.0)], &[load(1, 1.0)]], &[1.0, 1.0]);
-        // Of 1, one flow asks for 0.2 and gets it; the others get 0.4 each.
         let flows: [&[Load]; 3] = [&[load(0, 0.2)], &[load(0, 1.0)], &[load(0, 0.8)]];
-        close(&flows, &[1.0, 0.4, 0.5]);
+        close(&flows, &[0.5, 0.5, 0.5]);
+        // Three equal flows as one.
+        let flows: [&[Load]; 2] = [&[load(0, 0.6)], &[load(0, 1.0)]];
+        close(&flows, &[1.0 / 1.6, 1.0 / 1.6]);
     }
 
     #[test]

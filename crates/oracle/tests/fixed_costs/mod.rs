@@ -3,7 +3,7 @@
 
 use partita_oracle::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
-    MessageCost,
+    MessageCost, Progress,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Count, Distribution, Dtype,
@@ -18,6 +18,7 @@ use partita_space::{AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
 pub struct FixedCosts {
     pub per_node: usize,
     pub host: f64,
+    pub progress: Progress,
 }
 
 impl Costs for FixedCosts {
@@ -25,8 +26,8 @@ impl Costs for FixedCosts {
         CostBasis::Modelled
     }
 
-    fn polls_between_kernels(&self) -> bool {
-        false
+    fn progress(&self) -> Progress {
+        self.progress
     }
 
     fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {
@@ -246,12 +247,12 @@ impl BodyBuilder {
         after: &[u32],
         sequence: u32,
         group: AxisSet,
+        members: usize,
         elements: usize,
     ) -> u32 {
         let kind = CollectiveKind::AllGather {
             source: view(elements),
-            // As many as any group of these tests has members.
-            targets: vec![view(elements); 64],
+            targets: vec![view(elements); members],
         };
         self.collective(phase, after, sequence, group, kind)
     }
@@ -362,7 +363,14 @@ fn spatial_body(mesh: &Mesh, near: &[Offset], layers: usize, seed: u64) -> Body 
         last = builder.kernel(Phase::Forward, &[halo], draw());
         sequence += 1;
     }
-    last = builder.allgather(Phase::Forward, &[last], 0, depth, 2);
+    last = builder.allgather(
+        Phase::Forward,
+        &[last],
+        0,
+        depth,
+        mesh.extent(partita_space::Axis::Depth),
+        2,
+    );
     let mut sums = Vec::new();
     for layer in 0..layers {
         let halo = builder.exchange(Phase::Backward, &[last], sequence, near, 3);
