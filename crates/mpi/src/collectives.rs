@@ -48,6 +48,8 @@ struct PackedViews {
     views: Vec<View>,
     counts: Vec<c_int>,
     starts: Vec<c_int>,
+    /// One element in place of the packet, of a rank that has nothing to send and nothing to receive.
+    token: Option<Box<u64>>,
 }
 
 impl LibraryCollectives {
@@ -109,6 +111,7 @@ impl LibraryCollectives {
             views: views.to_vec(),
             counts,
             starts,
+            token: None,
         }
     }
 
@@ -130,11 +133,19 @@ impl LibraryCollectives {
         let kind = &collective.kind;
         let (source, target) = match kind {
             CollectiveKind::AllReduce { .. } => (None, self.packed(memory, kind.targets())),
-            CollectiveKind::AllGather { .. }
-            | CollectiveKind::ReduceScatter { .. }
-            | CollectiveKind::AllToAll { .. } => {
+            CollectiveKind::AllGather { .. } | CollectiveKind::ReduceScatter { .. } => {
                 let source = self.packed(memory, kind.sources());
                 (Some(source), self.blank(memory, kind.targets()))
+            }
+            CollectiveKind::AllToAll { .. } => {
+                let mut source = self.packed(memory, kind.sources());
+                let mut target = self.blank(memory, kind.targets());
+                let place = members.iter().position(|&member| member == self.rank);
+                if let (Some(place), true, true) = (place, source.is_empty(), target.is_empty()) {
+                    source.send_token(place);
+                    target.send_token(place);
+                }
+                (Some(source), target)
             }
         };
         let mut pending = Pending {
@@ -269,10 +280,27 @@ impl LibraryCollectives {
 }
 
 impl PackedViews {
+    fn is_empty(&self) -> bool {
+        self.counts.iter().all(|&count| count == 0)
+    }
+
+    /// Gives this rank one element for itself. Open MPI 4.1 does not count an all-to-all on ranks that have no
+    /// elements, and then takes the messages of later collectives for those of others
+    /// (open-mpi/ompi, pull request 8060).
+    fn send_token(&mut self, place: usize) {
+        self.counts[place] = 1;
+        self.starts[place] = 0;
+        self.token = Some(Box::new(0));
+    }
+
     /// Errors: more elements than the library can count.
     fn parts(&mut self, mpi: &Mpi) -> Result<Parts<'_>, String> {
+        let mut buffer = buffer(mpi, &mut self.packet)?;
+        if let Some(token) = &mut self.token {
+            buffer.start = (&raw mut **token).cast();
+        }
         Ok(Parts {
-            buffer: buffer(mpi, &mut self.packet)?,
+            buffer,
             counts: &self.counts,
             starts: &self.starts,
         })

@@ -360,7 +360,9 @@ impl World {
                 members.push(self.rank);
             }
             let guard = Guard::over("MPI_Comm_split", self.limit.get(), self.end);
-            let comm = self.mpi.split(self.mpi.comm_world, members[0], self.rank);
+            let place = members.iter().position(|&member| member == self.rank);
+            let key = place.unwrap_or_default();
+            let comm = self.mpi.split(self.mpi.comm_world, members[0], key);
             drop(guard);
             collectives.add(
                 group,

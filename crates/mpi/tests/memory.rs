@@ -82,18 +82,21 @@ fn run_cases(family: &str) {
     for draw in [random_case, random_layer_case, random_staged_case] {
         let cases = (0..).map(draw);
         let cases = cases.filter(|case: &Case| case.strategy.ranks() == RANKS);
-        cases.take(6).for_each(|case| check(&world, &case));
+        cases.take(6).for_each(|case| {
+            check(&world, &case, Collectives::Ordered);
+            check(&world, &case, Collectives::Library);
+        });
     }
     world.close().unwrap();
 }
 
-fn check(world: &World, case: &Case) {
+fn check(world: &World, case: &Case, collectives: Collectives) {
     let (counted, rank) = (CountedCase::new(case), world.rank());
     let programs: Vec<&Program> = counted.programs().iter().collect();
     let cancel = AtomicBool::new(false);
     let mesh = programs[1].mesh;
     let before = ALLOCATOR.reset();
-    let transport = world.transport(mesh, &programs, Collectives::Ordered, Seconds(0.0), &cancel);
+    let transport = world.transport(mesh, &programs, collectives, Seconds(0.0), &cancel);
     let transport = Box::new(transport.unwrap());
     // Allocations of the rank's kernels and samples are not counted.
     let (own, made) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -105,7 +108,7 @@ fn check(world: &World, case: &Case) {
             Ordering::SeqCst,
         ),
     };
-    let name = format!("seed {} {}", case.seed, case.strategy);
+    let name = format!("seed {} {} {collectives:?}", case.seed, case.strategy);
     let played = counted.run(rank, transport, &cancel, &barrier);
     played.unwrap_or_else(|error| panic!("{name}: {error}"));
     let allocated = of_transport + made.load(Ordering::SeqCst) as u64;
