@@ -1,5 +1,6 @@
 //! Placement: the stage and the ranks of each layer of the model.
 
+use crate::strategy::StageChoice;
 use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, LayerCount, count};
 use partita_space::{Axis, Mesh, Submesh, nearest};
@@ -128,11 +129,12 @@ fn ranges(
             Some(*sum)
         })
         .collect();
+    let of_stage = |stage: &StageChoice| Mesh::new(stage.extents).ranks() as f64;
+    let ranks: Vec<f64> = strategy.stages.iter().map(of_stage).collect();
     let cost = |stage: usize, range: Range<usize>| {
-        let ranks = Mesh::new(strategy.stages[stage % strategy.stages.len()].extents).ranks();
-        (ends[range.end] - ends[range.start]) / ranks as f64
+        (ends[range.end] - ends[range.start]) / ranks[stage % ranks.len()]
     };
-    balanced(graph.nodes.len(), stages, &cost).ok_or_else(|| too_many_stages(graph, strategy))
+    balanced(graph.nodes.len(), stages, true, &cost).ok_or_else(|| too_many_stages(graph, strategy))
 }
 
 /// Approximate cost of each node in flops. Memory traffic of one element counts as 100 flops.
@@ -151,10 +153,12 @@ pub(crate) fn weights(graph: &Graph) -> Vec<f64> {
 /// Dynamic programming over the last node of each stage.
 ///
 /// Shapes: ranges cover 0 to `nodes` without gap; `cost` is of a stage and its range, infinite where that is
-/// infeasible. None where no partition is feasible. Panics where `stages` is not between 1 and `nodes - 1`.
+/// infeasible. `grows` says that no range costs less than a part of it, which saves most of the work.
+/// None where no partition is feasible. Panics where `stages` is not between 1 and `nodes - 1`.
 pub fn balanced(
     nodes: usize,
     stages: usize,
+    grows: bool,
     cost: &dyn Fn(usize, Range<usize>) -> f64,
 ) -> Option<Vec<Range<usize>>> {
     assert!(
@@ -171,7 +175,7 @@ pub fn balanced(
                 0 => 0..1,
                 _ => stage + 1..end,
             };
-            for start in starts {
+            for start in starts.rev() {
                 let before = match best.last() {
                     None => (0.0, 0.0),
                     Some(row) => (row[start].0, row[start].1),
@@ -180,8 +184,13 @@ pub fn balanced(
                     continue;
                 }
                 let own = cost(stage, start..end);
+                if grows && own > row[end].0 {
+                    break;
+                }
                 let whole = (before.0.max(own), before.1 + own * own, start);
-                if (whole.0, whole.1) < (row[end].0, row[end].1) {
+                // Of equal ones the first start.
+                let is_better = (whole.0, whole.1) <= (row[end].0, row[end].1);
+                if whole.0.is_finite() && is_better {
                     row[end] = whole;
                 }
             }
@@ -354,21 +363,23 @@ fn stage_layers(graph: &Graph, strategy: &Strategy, stage: usize, reason: String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_space::random::SplitMix;
+    use std::cell::Cell;
 
     #[test]
     fn stages_are_as_equal_as_they_can_be() {
         let weights = [0.0, 4.0, 1.0, 1.0, 1.0, 1.0, 8.0, 2.0, 2.0];
         let cost = |_: usize, range: Range<usize>| weights[range].iter().sum::<f64>();
-        assert_eq!(balanced(9, 3, &cost).unwrap(), [0..6, 6..7, 7..9]);
-        assert_eq!(balanced(9, 1, &cost).unwrap()[0], 0..9);
-        let each: Vec<Range<usize>> = balanced(9, 8, &cost).unwrap();
+        assert_eq!(balanced(9, 3, true, &cost).unwrap(), [0..6, 6..7, 7..9]);
+        assert_eq!(balanced(9, 1, true, &cost).unwrap()[0], 0..9);
+        let each: Vec<Range<usize>> = balanced(9, 8, true, &cost).unwrap();
         assert_eq!(each[0], 0..2);
         assert!(each[1..].iter().all(|range| range.len() == 1));
         // A stage of two ranks has half the cost.
         let wide = |stage: usize, range: Range<usize>| {
             range.len() as f64 / if stage == 0 { 2.0 } else { 1.0 }
         };
-        assert_eq!(balanced(9, 2, &wide).unwrap(), [0..6, 6..9]);
+        assert_eq!(balanced(9, 2, true, &wide).unwrap(), [0..6, 6..9]);
         // Infeasible ranges are not used, though they would be best.
         let narrow = |stage: usize, range: Range<usize>| {
             if range.len() > 4 {
@@ -377,23 +388,17 @@ mod tests {
                 wide(stage, range)
             }
         };
-        assert_eq!(balanced(9, 3, &narrow).unwrap(), [0..4, 4..6, 6..9]);
-        assert_eq!(balanced(9, 2, &narrow), None);
+        assert_eq!(balanced(9, 3, true, &narrow).unwrap(), [0..4, 4..6, 6..9]);
+        assert_eq!(balanced(9, 2, true, &narrow), None);
     }
 
     #[test]
     fn no_cut_is_better() {
-        let mut seed = 7u64;
+        let mut draw = SplitMix(7);
         for case in 0..200 {
-            let mut draw = |most: u64| {
-                seed = seed
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
-                (seed >> 33) % most
-            };
-            let nodes = 3 + draw(7) as usize;
-            let stages = 1 + draw((nodes - 1) as u64) as usize;
-            let weights: Vec<f64> = (0..nodes).map(|_| draw(9) as f64).collect();
+            let nodes = draw.between(3, 9);
+            let stages = draw.between(1, nodes - 1);
+            let weights: Vec<f64> = (0..nodes).map(|_| draw.between(0, 8) as f64).collect();
             let cost = |_: usize, range: Range<usize>| weights[range].iter().sum::<f64>();
             let largest = |ranges: &[Range<usize>]| {
                 ranges
@@ -401,7 +406,7 @@ mod tests {
                     .map(|range| cost(0, range.clone()))
                     .fold(0.0, f64::max)
             };
-            let found = balanced(nodes, stages, &cost).unwrap();
+            let found = balanced(nodes, stages, true, &cost).unwrap();
             assert_eq!(found.len(), stages);
             assert!(found.windows(2).all(|pair| pair[0].end == pair[1].start));
             // All ways to choose where the later stages begin.
@@ -418,6 +423,27 @@ mod tests {
                 best = best.min(largest(&ranges));
             }
             assert_eq!(largest(&found), best, "case {case}");
+        }
+    }
+
+    #[test]
+    fn costs_that_grow_give_the_same_stages_in_fewer_steps() {
+        let mut draw = SplitMix(1);
+        for case in 0..200 {
+            let nodes = draw.between(3, 40);
+            let stages = draw.between(1, nodes - 1);
+            // Many are equal, and many are 0.
+            let weights: Vec<f64> = (0..nodes).map(|_| draw.between(0, 3) as f64).collect();
+            let ranks: Vec<f64> = (0..stages).map(|_| draw.between(1, 2) as f64).collect();
+            let asked = Cell::new(0);
+            let cost = |stage: usize, range: Range<usize>| {
+                asked.set(asked.get() + 1);
+                weights[range].iter().sum::<f64>() / ranks[stage]
+            };
+            let slow = balanced(nodes, stages, false, &cost);
+            let of_slow = asked.replace(0);
+            assert_eq!(balanced(nodes, stages, true, &cost), slow, "case {case}");
+            assert!(asked.get() <= of_slow, "case {case}");
         }
     }
 }

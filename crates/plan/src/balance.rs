@@ -146,7 +146,7 @@ impl Balancer<'_> {
         let stages = self.training.strategy.stage_count();
         let nodes = self.training.graph.nodes.len();
         let time = |stage: usize, range: Range<usize>| self.seconds(stage, &range);
-        let Some(ranges) = balanced(nodes, stages, &time) else {
+        let Some(ranges) = balanced(nodes, stages, false, &time) else {
             return Err(BalanceError::Cost("the stages take forever".to_owned()));
         };
         let seconds = self.step_seconds(&ranges);
@@ -185,7 +185,7 @@ impl Balancer<'_> {
                         f64::INFINITY
                     }
                 };
-                let Some(mut ranges) = balanced(nodes, stages, &cost) else {
+                let Some(mut ranges) = balanced(nodes, stages, false, &cost) else {
                     break;
                 };
                 if !minimizes_memory {
