@@ -2,8 +2,8 @@
 
 use crate::number;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use partita::{LoweringPass, parse_bytes};
-use partita_space::Bytes;
+use partita::{LoweringPass, parse_bytes, parse_seconds};
+use partita_space::{Bytes, Seconds};
 use std::path::PathBuf;
 
 /// Plans, predicts and runs hybrid-parallel training of large convolutional networks.
@@ -170,6 +170,9 @@ pub struct PlanArgs {
     /// Memory limit of a rank, such as `16GiB` (default: that of the machine's device)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub memory: Option<Bytes>,
+    /// Time of the search, such as `10s`: after it the best so far are printed, as after Ctrl-C (default: no limit)
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
+    pub budget: Option<Seconds>,
     /// Also predict more memory and more ranks for the best strategy
     #[arg(long)]
     pub explain: bool,

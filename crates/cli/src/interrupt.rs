@@ -7,6 +7,8 @@ use signal_hook::flag;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 /// State shared with the signal handlers.
 struct Request {
@@ -35,6 +37,20 @@ pub fn listen() -> Result<(), CliError> {
 /// As [`listen`], if the handlers are installed already.
 pub fn hold() {
     request().ends_at_once.store(false, Ordering::Relaxed);
+}
+
+/// As [`listen`], for work that returns what it has: a second Ctrl-C ends the process at once.
+pub fn listen_twice() -> Result<(), CliError> {
+    listen()?;
+    // The handlers of a signal look at one flag each; this one passes the first signal on to the second.
+    thread::spawn(|| {
+        while !request().is_cancelled.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        eprintln!("partita: ending the search; Ctrl-C again ends at once");
+        request().ends_at_once.store(true, Ordering::Relaxed);
+    });
+    Ok(())
 }
 
 /// Makes Ctrl-C end the process at once, for work that needs no cleanup.

@@ -90,6 +90,7 @@ impl PlanArgs {
             machine: self.machine.clone(),
             no_io: self.no_io,
             memory: self.memory,
+            budget: self.budget,
             explain: self.explain,
             figures: self.report.is_some(),
         }

@@ -7,6 +7,7 @@ use crate::args::{
 use crate::demo;
 use crate::draft::Draft;
 use crate::error::CliError;
+use crate::interrupt;
 use crate::work::{make_dataset, train, write_json, write_result};
 use partita::Context;
 use partita_report::{page, text};
@@ -67,6 +68,7 @@ fn predict(context: &Context<'_>, args: &PredictArgs, out: &mut dyn Write) -> Re
 fn plan(context: &Context<'_>, args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
     // A report that cannot be written fails before the search.
     let draft = args.report.as_deref().map(Draft::new).transpose()?;
+    interrupt::listen_twice()?;
     let planned = partita::plan(context, &args.request())?;
     if let (Some(draft), Some(figures)) = (draft, &planned.figures) {
         draft.publish(&page(figures))?;

@@ -87,7 +87,7 @@ pub use plan::{Candidate, PlanRequest, Planned, plan};
 pub use planning::PlanningError;
 pub use predict::{ClosedForm, PredictRequest, Predicted, predict};
 pub use progress::{Event, Progress, Silent};
-pub use size::parse_bytes;
+pub use size::{parse_bytes, parse_seconds};
 pub use times::NoScratch;
 pub use trace::TraceError;
 pub use train::{

@@ -16,7 +16,7 @@ use partita_lower::{Request, Strategy};
 use partita_oracle::Prediction;
 use partita_plan::{Candidate as Found, Refusal};
 use partita_program::{Program, ProgramKind};
-use partita_space::{Axis, Bytes};
+use partita_space::{Axis, Bytes, Seconds};
 use serde::{Serialize, Serializer};
 
 /// Most ranks for which the best strategy is explained by default, which takes up to a second.
@@ -33,6 +33,8 @@ pub struct PlanRequest {
     pub no_io: bool,
     /// Memory limit of a rank (default: that of the machine's device).
     pub memory: Option<Bytes>,
+    /// Time of the search, after which the best so far are returned (default: no limit).
+    pub budget: Option<Seconds>,
     /// Predict more memory and more ranks for the best strategy, too.
     pub explain: bool,
     /// Gather [`Planned::figures`].
@@ -47,6 +49,7 @@ impl PlanRequest {
             machine: machine.to_owned(),
             no_io: false,
             memory: None,
+            budget: None,
             explain: false,
             figures: false,
         }
@@ -94,6 +97,7 @@ fn word<S: Serializer>(refusal: &Option<Refusal>, serializer: S) -> Result<S::Ok
     let word = refusal.map(|refusal| match refusal {
         Refusal::Memory(_) => "memory",
         Refusal::Slower => "slower",
+        Refusal::Untried => "untried",
         Refusal::Unsuited => "unsuited",
         Refusal::Unknown => "unknown",
     });
@@ -110,7 +114,10 @@ impl Planned {
 
 /// Ranks the strategies for a number of ranks, best first.
 ///
-/// Errors: no such model or machine; a cost that the machine lacks; a kernel that the catalog lacks.
+/// A cancelled context ends the search, and the best so far are returned.
+///
+/// Errors: no such model or machine; a cost that the machine lacks; a kernel that the catalog lacks; cancelled
+/// before the first strategy was evaluated.
 ///
 /// ```
 /// use partita::{Context, Environment, PlanRequest, Training, plan};
@@ -127,7 +134,7 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
     let training = &request.training;
     let ranks = training.ranks;
     let limits = (request.memory, request.no_io);
-    let planner = Planner::new(context, &request.machine, ranks, limits)?;
+    let planner = Planner::new(context, &request.machine, ranks, limits, request.budget)?;
     let graph = model::resolve(&training.model)?;
     let menu = planner.menu();
     let single = Strategy::single();
@@ -150,7 +157,13 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
             // The recommended program is verified.
             let program = lower_verified(&training)?;
             let own = (training, &program);
-            Some(explained(request, &planner, own, prediction, &found)?)
+            Some(explained(
+                context,
+                (request, &planner),
+                own,
+                prediction,
+                &found,
+            )?)
         }
     };
     let with_figures = request.figures.then_some((ranks, request.no_io));
@@ -169,7 +182,9 @@ fn none_fits(found: &[Found], asked: &Training, memory: Bytes) -> PlanningError 
     let (ranks, batch) = (asked.ranks, asked.batch);
     let is_memory = |one: &Found| match one.refusal {
         Some(Refusal::Memory(_)) => true,
-        Some(Refusal::Slower | Refusal::Unsuited | Refusal::Unknown) | None => false,
+        Some(Refusal::Slower | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) | None => {
+            false
+        }
     };
     let remedy = if found.iter().any(is_memory) {
         let smaller = if batch > 1 { ", a smaller batch" } else { "" };
@@ -213,8 +228,8 @@ fn candidates(found: &[Found], mut explanation: Option<Explanation>) -> Vec<Cand
 
 /// What bounds the best strategy, and its rival.
 fn explained(
-    request: &PlanRequest,
-    planner: &Planner<'_>,
+    context: &Context<'_>,
+    (request, planner): (&PlanRequest, &Planner<'_>),
     (training, program): (Request<'_>, &Program),
     prediction: &Prediction,
     found: &[Found],
@@ -236,7 +251,7 @@ fn explained(
         CostSource::Modelled { .. } => ranks <= RANKS_EXPLAINED,
         CostSource::Measured { .. } => false,
     };
-    if !is_cheap && !request.explain {
+    if !is_cheap && !request.explain || context.is_cancelled() {
         return Ok(explanation);
     }
     explanation.what_ifs = explain::changes(&subject)?;
@@ -257,7 +272,7 @@ fn rival_of<'f>(best: &Strategy, found: &'f [Found]) -> Option<&'f Strategy> {
     let is_possible = |one: &Found| match one.refusal {
         None => true,
         Some(Refusal::Slower) => one.strategy.stages.is_empty() || one.strategy.has_layers(),
-        Some(Refusal::Memory(_) | Refusal::Unsuited | Refusal::Unknown) => false,
+        Some(Refusal::Memory(_) | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) => false,
     };
     let possible = found.iter().filter(|one| is_possible(one));
     let mut strategies = possible.map(|one| &one.strategy);
@@ -286,7 +301,9 @@ fn with_memory(
     let memory = subject.memory * 2;
     let would_fit = |one: &Found| match one.refusal {
         Some(Refusal::Memory(needed)) => needed <= memory,
-        Some(Refusal::Slower | Refusal::Unsuited | Refusal::Unknown) | None => false,
+        Some(Refusal::Slower | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) | None => {
+            false
+        }
     };
     let strategy = subject.training.strategy;
     let now = subject.prediction;
@@ -308,4 +325,39 @@ fn with_memory(
             explain::change("device_memory", strategy, now, now, says)
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Environment;
+    use crate::error::{ErrorKind, Fault};
+    use crate::progress::Progress;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Cancels at the first candidate that is announced.
+    struct Impatient<'c>(&'c AtomicBool);
+
+    impl Progress for Impatient<'_> {
+        fn report(&self, _event: Event<'_>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_cancelled_search_returns_the_best_so_far() {
+        let mut request = PlanRequest::new(Training::new("cosmoflow@32", 4, 4), "lassen");
+        request.no_io = true;
+        let cancel = AtomicBool::new(false);
+        let impatient = Impatient(&cancel);
+        let context = Context::watched(Environment::default(), &impatient, &cancel);
+        let planned = plan(&context, &request).unwrap();
+        assert!(planned.fitting().next().is_some());
+        let untried = planned.candidates.iter();
+        let untried = untried.filter(|one| one.refusal == Some(Refusal::Untried));
+        assert!(untried.count() > 10);
+        // Cancelled before, there is nothing.
+        let error = plan(&context, &request).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+    }
 }

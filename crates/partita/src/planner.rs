@@ -6,13 +6,13 @@ use crate::kernel_set::{KernelSet, menu_of};
 use crate::local_machine::{self, LocalMachine};
 use crate::machine;
 use crate::planning::PlanningError;
-use crate::search::{search, search_local};
+use crate::search::{Limits, search, search_local};
 use partita_cluster::Machine;
 use partita_lower::Request;
 use partita_oracle::{Costs, MachineCosts, ScaledCosts, SimulateError, Simulation, SpeedFactors};
 use partita_plan::Candidate;
 use partita_program::{Menu, Program};
-use partita_space::Bytes;
+use partita_space::{Bytes, Seconds};
 
 const KERNELS: KernelSet = KernelSet::Cpu;
 
@@ -21,6 +21,8 @@ pub struct Planner<'c> {
     context: &'c Context<'c>,
     /// Source of costs.
     pub source: CostSource,
+    /// Time of a search, if it is limited.
+    budget: Option<Seconds>,
 }
 
 /// Source of the costs of a machine.
@@ -46,7 +48,7 @@ pub enum CostSource {
 }
 
 impl<'c> Planner<'c> {
-    /// The machine `name` for a number of ranks, with this memory limit each.
+    /// The machine `name` for a number of ranks, with this memory limit each, and this time for a search.
     ///
     /// Errors: no such machine, too few devices, an unknown input rate.
     pub fn new(
@@ -54,6 +56,7 @@ impl<'c> Planner<'c> {
         name: &str,
         ranks: usize,
         (memory, no_io): (Option<Bytes>, bool),
+        budget: Option<Seconds>,
     ) -> Result<Self, PlanningError> {
         if machine::is_local(name) {
             let source = CostSource::Measured {
@@ -61,7 +64,11 @@ impl<'c> Planner<'c> {
                 available: local_machine::memory(context, 1),
                 no_io,
             };
-            return Ok(Self { context, source });
+            return Ok(Self {
+                context,
+                source,
+                budget,
+            });
         }
         let machine = machine::resolve(name, context.environment())?;
         machine::check_capacity(&machine, ranks)?;
@@ -70,7 +77,11 @@ impl<'c> Planner<'c> {
             costs: costs(&machine, no_io)?,
             machine,
         };
-        Ok(Self { context, source })
+        Ok(Self {
+            context,
+            source,
+            budget,
+        })
     }
 
     /// Its name.
@@ -134,15 +145,19 @@ impl<'c> Planner<'c> {
         ranks: usize,
         memory: Bytes,
     ) -> Result<Vec<Candidate>, PlanningError> {
+        let limits = Limits {
+            memory,
+            budget: self.budget,
+        };
         match &self.source {
             CostSource::Modelled { costs, .. } => {
-                search(self.context, training, ranks, memory, costs.as_ref())
+                search(self.context, training, ranks, limits, costs.as_ref())
             }
             CostSource::Measured { no_io, .. } => search_local(
                 self.context,
                 training,
                 ranks,
-                memory,
+                limits,
                 self.local(ranks, *no_io)?,
             ),
         }

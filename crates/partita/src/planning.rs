@@ -101,6 +101,7 @@ impl Fault for PlanningError {
             Self::Model(error) => error.kind(),
             Self::Machine(error) => error.kind(),
             Self::Local(error) => error.kind(),
+            Self::Plan(PlanError::Ended) => ErrorKind::Interrupted,
             Self::Auto { .. }
             | Self::Strategy(_)
             | Self::Lower(_)

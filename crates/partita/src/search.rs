@@ -14,20 +14,30 @@ use partita_plan::{
 use partita_program::{Body, Program};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;
+use std::time::Instant;
 
 /// A strategy is pruned if its closed form is this many times slower than the best one: twice the largest ratio
 /// of any strategy that was best in trials of models, machines, ranks and mini-batches.
 const PRUNE_FACTOR: f64 = 3.0;
 
-/// All strategies for a number of ranks on a machine with known costs: those that fit `memory`, fastest first,
-/// then the refused ones.
+/// Limits of a search.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Memory of a rank.
+    pub memory: Bytes,
+    /// Time after which what is left is refused; a first candidate is evaluated in any case. None: no limit.
+    pub budget: Option<Seconds>,
+}
+
+/// All strategies for a number of ranks on a machine with known costs: those that fit the memory, fastest first,
+/// then the refused ones. It ends early when the context is cancelled.
 ///
-/// Errors: a missing cost, a kernel that the catalog lacks.
+/// Errors: a missing cost, a kernel that the catalog lacks, cancelled before the first candidate.
 pub fn search(
     context: &Context<'_>,
     training: Request<'_>,
     ranks: usize,
-    memory: Bytes,
+    limits: Limits,
     costs: &dyn Costs,
 ) -> Result<Vec<Candidate>, PlanningError> {
     let lower_bound = |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, costs);
@@ -44,7 +54,7 @@ pub fn search(
         context,
         training,
         ranks,
-        memory,
+        limits,
         &lower_bound,
         &FixedCosts(costs),
         &cost,
@@ -56,7 +66,7 @@ pub fn search_local(
     context: &Context<'_>,
     training: Request<'_>,
     ranks: usize,
-    memory: Bytes,
+    limits: Limits,
     here: LocalMachine<'_>,
 ) -> Result<Vec<Candidate>, PlanningError> {
     let here = RefCell::new(here);
@@ -68,7 +78,7 @@ pub fn search_local(
         context,
         training,
         ranks,
-        memory,
+        limits,
         &lower_bound,
         &stages,
         &cost,
@@ -173,17 +183,18 @@ fn ranked(
     context: &Context<'_>,
     training: Request<'_>,
     ranks: usize,
-    memory: Bytes,
+    limits: Limits,
     lower_bound: &LowerBound<'_>,
     stages: &dyn StageCosts,
     cost: &dyn Fn(&Program) -> Result<Prediction, PlanningError>,
 ) -> Result<Vec<Candidate>, PlanningError> {
+    let begin = Instant::now();
     // A missing cost is an error of the request, not of one candidate.
     let failure: RefCell<Option<PlanningError>> = RefCell::new(None);
     let request = PlanRequest {
         training,
         ranks,
-        memory,
+        memory: limits.memory,
         lower_bound,
         prune_factor: PRUNE_FACTOR,
         cost: &|program| {
@@ -198,6 +209,10 @@ fn ranked(
         },
         stages,
         progress: &|strategy, left| context.status(&format!("{strategy} ({left} left)"), false),
+        is_over: &|has_evaluated| {
+            let is_late = |budget: Seconds| begin.elapsed().as_secs_f64() > budget.0;
+            context.is_cancelled() || has_evaluated && limits.budget.is_some_and(is_late)
+        },
     };
     let candidates = plan(&request);
     context.status("", false);
@@ -207,6 +222,6 @@ fn ranked(
     match candidates {
         Ok(candidates) => Ok(candidates),
         Err(PlanError::NoneFits { refused, .. }) => Ok(refused),
-        Err(error @ PlanError::Lower(_)) => Err(error.into()),
+        Err(error @ (PlanError::Lower(_) | PlanError::Ended)) => Err(error.into()),
     }
 }

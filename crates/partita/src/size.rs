@@ -1,6 +1,6 @@
-//! Parsing of sizes in bytes.
+//! Parsing of sizes in bytes, and of times.
 
-use partita_space::{Bytes, UnitTable};
+use partita_space::{Bytes, Seconds, UnitTable};
 
 /// The largest size, 8192 TiB: above it an f64 cannot represent every byte.
 const BYTES_MAX: f64 = 9_007_199_254_740_992.0;
@@ -20,6 +20,17 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
                 UnitTable::BYTES.names()
             ))
         }
+    }
+}
+
+/// A time with its unit, `10s` or `2 min`.
+pub fn parse_seconds(text: &str) -> Result<Seconds, String> {
+    match UnitTable::TIME.parse(text) {
+        Some(seconds) if seconds > 0.0 && seconds.is_finite() => Ok(Seconds(seconds)),
+        Some(_) | None => Err(format!(
+            "possible is a time above 0 with its unit, like `10s`; units are {}",
+            UnitTable::TIME.names()
+        )),
     }
 }
 

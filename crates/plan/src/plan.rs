@@ -43,6 +43,8 @@ pub struct PlanRequest<'a> {
     pub stages: &'a dyn StageCosts,
     /// Called with the current candidate and the number of candidates left.
     pub progress: &'a dyn Fn(&Strategy, usize),
+    /// Whether the search ends now, given whether it has evaluated a candidate.
+    pub is_over: &'a dyn Fn(bool) -> bool,
 }
 
 /// A strategy with its prediction, or the reason of its rejection.
@@ -65,6 +67,8 @@ pub enum Refusal {
     Memory(Bytes),
     /// It cannot be the fastest.
     Slower,
+    /// The search ended before.
+    Untried,
     /// It does not fit the model, the mini-batch or the number of ranks.
     Unsuited,
     /// A cost is unknown.
@@ -93,6 +97,9 @@ pub enum PlanError {
         /// All rejected candidates.
         refused: Vec<Candidate>,
     },
+    /// The search was ended before it evaluated a candidate.
+    #[error("the search was ended before a strategy was evaluated")]
+    Ended,
     /// A kernel is missing, whatever the strategy.
     #[error(transparent)]
     Lower(#[from] LowerError),
@@ -165,7 +172,12 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     } = ranking;
     refused.sort_by_key(|candidate| candidate.refusal);
     if evaluated.is_empty() {
-        return Err(none_fits(request, refused));
+        let is_untried = |one: &Candidate| one.refusal == Some(Refusal::Untried);
+        return Err(if refused.iter().any(is_untried) {
+            PlanError::Ended
+        } else {
+            none_fits(request, refused)
+        });
     }
     // Ties are broken by memory.
     let key = |candidate: &Candidate| {
@@ -196,6 +208,16 @@ impl Ranking<'_, '_> {
         self.refused.push(Candidate::refused(strategy, no));
     }
 
+    fn is_over(&self) -> bool {
+        (self.request.is_over)(!self.evaluated.is_empty())
+    }
+
+    /// Refuses a candidate for which there is no time.
+    fn leave(&mut self, strategy: Strategy) {
+        let reason = "the search ended before".to_owned();
+        self.refuse(strategy, (Refusal::Untried, reason));
+    }
+
     fn prefilter(&self) -> Prefilter<'_, '_> {
         Prefilter {
             request: self.request,
@@ -220,6 +242,10 @@ impl Ranking<'_, '_> {
         let mut nearest: Option<(Seconds, Strategy)> = None;
         let mut pending = Vec::new();
         for (form, strategy) in all {
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
             let pruned = form.zip(nearest.as_ref());
             let pruned =
                 pruned.filter(|(form, (least, _))| form.0 > self.request.prune_factor * least.0);
@@ -270,6 +296,10 @@ impl Ranking<'_, '_> {
                 lower_bound,
                 strategy,
             } = one;
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
             if let Some(reason) = self
                 .best
                 .as_ref()
@@ -315,6 +345,9 @@ impl Ranking<'_, '_> {
         let training = &self.request.training;
         let mut found: Vec<Strategy> = Vec::new();
         for mesh in self.meshes() {
+            if self.is_over() {
+                break;
+            }
             let request = Request {
                 strategy: &mesh,
                 ..*training
@@ -336,6 +369,10 @@ impl Ranking<'_, '_> {
         }
         let mut pending = Vec::new();
         for strategy in found {
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
             match self.prefilter().at_two_ranks(&strategy)? {
                 Ok(lower_bound) => pending.push(Pending {
                     lower_bound,
@@ -373,6 +410,10 @@ impl Ranking<'_, '_> {
         let mut tables = Tables::new();
         let mut pending = Vec::new();
         for strategy in pipelines(training.graph, self.request.ranks, training.batch) {
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
             // With a limit of 0 seconds nothing is lowered for its memory.
             match self.balanced(&strategy, Seconds(0.0), &mut tables)? {
                 Ok(found) => pending.push(Pending {
@@ -389,6 +430,10 @@ impl Ranking<'_, '_> {
                 lower_bound,
                 strategy,
             } = one;
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
             if let Some((least, best)) = self.best.as_ref().filter(|best| lower_bound > best.0) {
                 let reason = format!(
                     "its stages take about {lower_bound}, longer than a whole step of \

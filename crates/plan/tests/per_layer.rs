@@ -120,6 +120,7 @@ fn ranked(graph: &Graph, ranks: usize, batch: usize) -> Vec<Candidate> {
         },
         stages: &FixedCosts(&costs),
         progress: &|_, _| {},
+        is_over: &|_| false,
     };
     plan(&request).unwrap()
 }

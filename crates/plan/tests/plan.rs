@@ -18,6 +18,7 @@ use partita_program::{
 };
 use partita_space::{Axis, AxisSet, Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::sync::LazyLock;
 
 /// Flops and bytes at fixed rates; messages at `alpha + beta n`; reads for nothing.
@@ -174,6 +175,7 @@ fn planned(
         cost: &|program| oracle(costs, program),
         stages: &FixedCosts(costs),
         progress: &|_, _| {},
+        is_over: &|_| false,
     })
 }
 
@@ -363,6 +365,7 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         },
         stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
+        is_over: &|_| false,
     })
     .unwrap();
     assert_eq!(pruned[0].strategy, all[0].strategy);
@@ -379,6 +382,37 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         .filter(|one| one.reason.is_none())
         .count();
     assert_eq!(passed_over + *costed.borrow(), fit);
+}
+
+#[test]
+fn a_search_that_ends_early_has_what_it_evaluated() {
+    let graph = zoo::build("cosmoflow@32").unwrap();
+    let ended = |is_over: &dyn Fn(bool) -> bool| {
+        plan(&PlanRequest {
+            training: training(&graph, 4),
+            ranks: 4,
+            memory: PLENTY,
+            lower_bound: &|_, _, _| Seconds(0.0),
+            prune_factor: 3.0,
+            cost: &|program| oracle(&FAST_LINK, program),
+            stages: &FixedCosts(&FAST_LINK),
+            progress: &|_, _| {},
+            is_over,
+        })
+    };
+    let all = ended(&|has_evaluated| has_evaluated).unwrap();
+    let evaluated = all.iter().filter(|one| one.prediction.is_some());
+    assert_eq!(evaluated.count(), 1);
+    let of_kind = |kind| all.iter().filter(move |one| one.refusal == Some(kind));
+    assert!(of_kind(Refusal::Untried).count() > 20);
+    let strategies: HashSet<String> = all.iter().map(|one| one.strategy.to_string()).collect();
+    for strategy in candidates(&graph, 4, 4)
+        .iter()
+        .chain(&pipelines(&graph, 4, 4))
+    {
+        assert!(strategies.contains(&strategy.to_string()), "{strategy}");
+    }
+    assert_eq!(ended(&|_| true), Err(PlanError::Ended));
 }
 
 #[test]
@@ -406,6 +440,7 @@ fn memory_is_looked_at_before_time() {
         },
         stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
+        is_over: &|_| false,
     })
     .unwrap();
     assert!(asked.borrow().iter().all(|&needed| needed <= limit));
@@ -455,6 +490,7 @@ fn unknown_costs_and_missing_kernels_are_told() {
         cost: &|_| Err("nobody measured this".to_owned()),
         stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
+        is_over: &|_| false,
     };
     let error = plan(&request(&requests::Open)).unwrap_err().to_string();
     assert!(error.contains("nobody measured this"), "{error}");

@@ -188,6 +188,25 @@ fn a_plan_fits_on_a_screen_and_all_of_it_is_told_on_request() {
 }
 
 #[test]
+fn a_search_may_be_limited_in_time() {
+    let list = json(&with(&["--no-io", "--budget", "1ns", "--json"]));
+    let list = list.as_array().unwrap();
+    let (fitting, refused): (Vec<&Value>, Vec<&Value>) =
+        list.iter().partition(|one| one["reason"].is_null());
+    assert_eq!(fitting.len(), 1);
+    assert!(fitting[0]["iteration_seconds"].as_f64().unwrap() > 0.0);
+    assert!(refused.iter().any(|one| one["refusal"] == "untried"));
+    let text = answer(&with(&["--no-io", "--budget", "1ns"]));
+    assert!(text.contains(" were not looked at, first `"), "{text}");
+    let text = answer(&with(&["--no-io", "--budget", "1000s"]));
+    assert!(!text.contains(" were not looked at"), "{text}");
+    for wrong in ["10", "-1s", "0s", "nans", "inf s", "1 hour"] {
+        let error = refusal(&with(&["--budget", wrong]));
+        assert!(error.contains("like `10s`"), "{wrong}: {error}");
+    }
+}
+
+#[test]
 fn more_memory_and_more_ranks_are_told_of_on_request() {
     // A sample takes more than this.
     let asked =

@@ -5,7 +5,7 @@ use crate::planner::{CostSource, Planner};
 use crate::planning::PlanningError;
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{Prediction, Simulation};
-use partita_plan::Candidate;
+use partita_plan::{Candidate, PlanError};
 use partita_program::Program;
 use partita_run::Footprint;
 use partita_space::{Bytes, Seconds};
@@ -171,7 +171,10 @@ fn scaling(
         let candidates = if count == ranks {
             candidates
         } else {
-            found = planner.plan(training, count)?;
+            found = match planner.plan(training, count) {
+                Err(PlanningError::Plan(PlanError::Ended)) => break,
+                found => found?,
+            };
             &found
         };
         let best = ranked(candidates).next();

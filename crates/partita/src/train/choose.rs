@@ -6,7 +6,7 @@ use super::run::Run;
 use crate::context::Context;
 use crate::local_machine::{LocalMachine, Ranks};
 use crate::planning::PlanningError;
-use crate::search::search_local;
+use crate::search::{Limits, search_local};
 use partita_data::DType;
 use partita_graph::Graph;
 use partita_lower::Strategy;
@@ -48,7 +48,11 @@ pub fn choose_strategy(
     let request = programs::request(run, graph, &first, stored, &*menu);
     let here = LocalMachine::of(context, run.kernels, here, false);
     let here = here.map_err(PlanningError::Local)?;
-    let found = search_local(context, request, ranks, memory, here)?;
+    let limits = Limits {
+        memory,
+        budget: None,
+    };
+    let found = search_local(context, request, ranks, limits, here)?;
     match found.first() {
         Some(best) if best.reason.is_none() => Ok(best.strategy.clone()),
         Some(nearest) => Err(TrainError::Auto(AutoError::Memory {

@@ -105,17 +105,25 @@ fn write_refusals(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Resu
 enum Heading {
     Memory,
     Slower,
+    Untried,
     Unsuited,
     Unknown,
 }
 
 impl Heading {
-    const ALL: [Heading; 4] = [Self::Memory, Self::Slower, Self::Unsuited, Self::Unknown];
+    const ALL: [Heading; 5] = [
+        Self::Untried,
+        Self::Memory,
+        Self::Slower,
+        Self::Unsuited,
+        Self::Unknown,
+    ];
 
     fn of(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Memory(_) => Self::Memory,
             Refusal::Slower => Self::Slower,
+            Refusal::Untried => Self::Untried,
             Refusal::Unsuited => Self::Unsuited,
             Refusal::Unknown => Self::Unknown,
         }
@@ -125,6 +133,7 @@ impl Heading {
         match self {
             Self::Memory => "do not fit in memory",
             Self::Slower => "cannot be the fastest",
+            Self::Untried => "were not looked at",
             Self::Unsuited => "do not suit model, batch or ranks",
             Self::Unknown => "cannot be costed",
         }
