@@ -4,11 +4,11 @@
 
 mod requests;
 
-use partita_cluster::Machine;
 use partita_graph::{Graph, count, zoo};
 use partita_lower::{Strategy, lower};
 use partita_oracle::{Costs, MachineCosts, Mode, Progress, Simulation, rank_seconds, simulate};
 use partita_program::Program;
+use partita_testkit::Machine;
 use requests::training;
 
 const MACHINES: [&str; 6] = [
