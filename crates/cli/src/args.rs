@@ -145,6 +145,10 @@ pub struct PredictArgs {
     /// Memory limit of a rank, such as `16GiB` (default: that of the machine's device)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub memory: Option<Bytes>,
+    /// Measured time of forward and backward computation of a sample on one device, such as `8.2ms`; modeled
+    /// kernels are scaled by it
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
+    pub seconds_per_sample: Option<Seconds>,
     /// List every task with its time, as `partita compare` needs it
     #[arg(long)]
     pub tasks: bool,

@@ -76,6 +76,7 @@ impl PredictArgs {
             no_io: self.no_io,
             kernels: self.kernels.set(),
             memory: self.memory,
+            seconds_per_sample: self.seconds_per_sample,
             tasks: self.tasks,
             explain: self.explain,
         })

@@ -41,6 +41,7 @@ mod local_machine;
 mod planning;
 mod training;
 
+mod compute_scale;
 mod explain;
 mod launch;
 mod planner;
@@ -60,6 +61,7 @@ mod train;
 
 pub use calibrate::{CalibrateError, CalibrateRequest, Calibrated, CalibrationSummary, calibrate};
 pub use compare::{CompareError, compare};
+pub use compute_scale::ComputeScale;
 pub use context::Context;
 pub use data::{
     CosmologyRequest, DatasetError, DigitsRequest, MakeRequest, SegmentationRequest, ShapesRequest,

@@ -7,7 +7,7 @@ use crate::model::ModelError;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_oracle::{CostError, SimulateError};
 use partita_plan::{BalanceError, PlanError};
-use partita_space::Bytes;
+use partita_space::{Bytes, Seconds};
 use partita_verify::Faults;
 
 /// An error of lowering, predicting or planning.
@@ -60,6 +60,12 @@ pub enum PlanningError {
     /// A program cannot be simulated.
     #[error(transparent)]
     Simulate(SimulateError),
+    /// A time of a sample, where kernels are measured.
+    #[error(
+        "a time of {0} per sample scales the kernels that a machine file models, and on `here` they are measured; \
+         possible are `--machine` with a machine file, or no `--seconds-per-sample`"
+    )]
+    MeasuredHere(Seconds),
     /// The closed forms of a strategy cannot be evaluated.
     #[error("{0}")]
     ClosedForm(String),
@@ -109,6 +115,7 @@ impl Fault for PlanningError {
             | Self::Plan(_)
             | Self::NoReading(_)
             | Self::Cost(_)
+            | Self::MeasuredHere(_)
             | Self::TooLarge { .. }
             | Self::NoneFits { .. } => ErrorKind::Request,
             Self::Unsound { .. } | Self::Simulate(_) | Self::ClosedForm(_) => ErrorKind::Failure,

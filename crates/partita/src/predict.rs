@@ -1,5 +1,6 @@
 //! `predict`: time and memory of a training step on a machine, and what bounds them.
 
+use crate::compute_scale::ComputeScale;
 use crate::context::Context;
 use crate::explain::{self, CostsOf, Explanation, Subject, simulated};
 use crate::kernel_set::{KernelSet, menu_of};
@@ -34,6 +35,9 @@ pub struct PredictRequest {
     pub kernels: Option<KernelSet>,
     /// Memory limit of a rank (default: that of the machine's device).
     pub memory: Option<Bytes>,
+    /// Measured time of forward and backward computation of a sample on one device, by which modeled kernels are
+    /// scaled; not with `here`, where kernels are measured.
+    pub seconds_per_sample: Option<Seconds>,
     /// Predict every task, as [`compare`](crate::compare()) needs it.
     pub tasks: bool,
     /// Predict changes of the machine, twice the batch and more ranks, too.
@@ -50,6 +54,7 @@ impl PredictRequest {
             no_io: false,
             kernels: None,
             memory: None,
+            seconds_per_sample: None,
             tasks: false,
             explain: false,
         }
@@ -71,6 +76,9 @@ pub struct Predicted {
     pub memory_bytes_device: Bytes,
     /// Whether input time is ignored.
     pub no_io: bool,
+    /// How modeled computation is scaled, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute_scale: Option<ComputeScale>,
     /// Estimates of the closed forms of the strategy, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closed_form: Option<ClosedForm>,
@@ -125,13 +133,24 @@ pub fn predict(
     request: &PredictRequest,
 ) -> Result<Predicted, PlanningError> {
     if machine::is_local(&request.machine) {
-        return predict_locally(context, request);
+        return match request.seconds_per_sample {
+            Some(seconds) => Err(PlanningError::MeasuredHere(seconds)),
+            None => predict_locally(context, request),
+        };
     }
     let machine = machine::resolve(&request.machine, context.environment())?;
     machine::check_capacity(&machine, request.training.ranks)?;
     let costs = costs(&machine, request.no_io)?;
     let memory = request.memory.unwrap_or(machine.device.memory.value);
     let kernels = machine::kernels(&machine, request.kernels);
+    let menu = menu_of(kernels, local_machine::THREADS, context.level());
+    let subject = (&request.training, &request.strategy);
+    let scale = |seconds| ComputeScale::of(seconds, subject, &*menu, costs.as_ref());
+    let compute_scale = request.seconds_per_sample.map(scale).transpose()?;
+    let costs = match &compute_scale {
+        Some(scale) => scale.scaled(costs),
+        None => costs,
+    };
     let lowered = lowered(
         context,
         &request.training,
@@ -149,10 +168,13 @@ pub fn predict(
                 SpeedFactors::default(),
             )))
         },
-        kernels: &*menu_of(kernels, local_machine::THREADS, context.level()),
+        kernels: &*menu,
     };
     let closed = closed(&on, request, &lowered, costs.as_ref())?;
-    answer(request, &lowered, &on, closed)
+    Ok(Predicted {
+        compute_scale,
+        ..answer(request, &lowered, &on, closed)?
+    })
 }
 
 fn closed(
@@ -257,6 +279,7 @@ fn answer(
         batch: program.batch,
         memory_bytes_device: on.memory,
         no_io: request.no_io,
+        compute_scale: None,
         closed_form,
         prediction,
         explanation,

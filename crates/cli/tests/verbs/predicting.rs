@@ -393,3 +393,52 @@ fn closed_forms_stand_beside_plain_strategies() {
     let other = json(&asked("depth=2; fc1..: F=depth", "2", &["--json"]));
     assert!(other.get("closed_form").is_none());
 }
+
+#[test]
+fn a_measured_time_of_a_sample_scales_the_computation() {
+    let predicted = |strategy: &str, ranks: &str, more: &[&str]| {
+        let mut arguments = vec!["predict", "vgg16@224", "--machine", "abci", "--no-io"];
+        arguments.extend(["--batch", "32", "--json", "--strategy", strategy]);
+        arguments.extend(["--ranks", ranks]);
+        json(&[&arguments[..], more].concat())
+    };
+    let computation = |value: &Value| {
+        let of = |key: &str| value["breakdown"][key].as_f64().unwrap();
+        of("forward_compute") + of("backward_compute")
+    };
+    let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
+    for seconds in [0.002, 0.0082, 0.1] {
+        let text = format!("{}us", 1e6 * seconds);
+        let one = predicted("data=1", "1", &["--seconds-per-sample", &text]);
+        close(computation(&one), 32.0 * seconds);
+        let scale = &one["compute_scale"];
+        close(scale["seconds_per_sample"].as_f64().unwrap(), seconds);
+        assert_eq!(scale["samples"], 32);
+        // Weight updates are not of a sample.
+        let update = |value: &Value| value["breakdown"]["update"].as_f64().unwrap();
+        close(update(&one), update(&predicted("data=1", "1", &[])));
+        // A rank of four has a fourth of the samples.
+        let four = predicted("data=4", "4", &["--seconds-per-sample", &text]);
+        assert_eq!(four["compute_scale"]["samples"], 8);
+        let step = four["iteration_seconds"].as_f64().unwrap();
+        assert!(
+            (8.0 * seconds..8.0 * seconds + 0.2).contains(&step),
+            "{step}"
+        );
+    }
+    // Given what is modeled, nothing changes.
+    let scale = &predicted("data=2,height=2", "4", &["--seconds-per-sample", "8ms"]);
+    let modeled = scale["compute_scale"]["modeled_seconds_per_sample"].as_f64();
+    let same = format!("{}ns", 1e9 * modeled.unwrap());
+    let given = predicted("data=2,height=2", "4", &["--seconds-per-sample", &same]);
+    let plain = predicted("data=2,height=2", "4", &[]);
+    let [given, plain] = [given, plain].map(|one| one["iteration_seconds"].as_f64().unwrap());
+    close(given, plain);
+    let mut on_here = vec!["predict", "cosmoflow@32", "--ranks", "1", "--batch", "2"];
+    on_here.extend(["--strategy", "data=1", "--seconds-per-sample", "8ms"]);
+    let error = refusal(&on_here);
+    assert!(
+        error.contains("8.00 ms") && error.contains("--machine"),
+        "{error}"
+    );
+}

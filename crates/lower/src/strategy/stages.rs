@@ -21,7 +21,7 @@ impl Strategy {
     }
 
     /// The largest number of parts into which samples are split.
-    pub(crate) fn data_parts(&self) -> usize {
+    pub fn data_parts(&self) -> usize {
         let data = Axis::Data.index();
         let inner = self.stages.iter().map(|stage| stage.extents[data]).max();
         self.extents[data] * inner.unwrap_or(1)

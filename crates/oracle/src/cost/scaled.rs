@@ -3,7 +3,7 @@
 use super::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Progress,
 };
-use partita_program::{Algorithm, Count, KernelShape};
+use partita_program::{Algorithm, Count, Family, KernelShape};
 use partita_space::{Bytes, Flops, Rank, Seconds};
 use std::ops::Deref;
 
@@ -12,6 +12,8 @@ use std::ops::Deref;
 pub struct SpeedFactors {
     /// Kernels, including their launch.
     pub kernels: f64,
+    /// Kernels but for weight updates, including their launch.
+    pub layers: f64,
     /// Arithmetic, if costs follow from counts.
     pub arithmetic: f64,
     /// Memory traffic, if costs follow from counts.
@@ -31,6 +33,7 @@ impl Default for SpeedFactors {
     fn default() -> Self {
         Self {
             kernels: 1.0,
+            layers: 1.0,
             arithmetic: 1.0,
             memory: 1.0,
             links: 1.0,
@@ -112,9 +115,13 @@ where
             ..*count
         };
         let cost = self.costs.kernel(shape, algorithm, &count)?;
+        let mut speed = self.speeds.kernels;
+        if shape.kernel.family() != Family::Update {
+            speed *= self.speeds.layers;
+        }
         Ok(KernelCost {
-            alone: cost.alone * (1.0 / self.speeds.kernels),
-            together: cost.together * (1.0 / self.speeds.kernels),
+            alone: cost.alone * (1.0 / speed),
+            together: cost.together * (1.0 / speed),
             basis: cost.basis,
         })
     }

@@ -59,6 +59,13 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         ("samples/s", format!("{:.2}", prediction.samples_per_second)),
         ("memory", memory),
     ];
+    if let Some(scale) = &predicted.compute_scale {
+        let text = format!(
+            "scaled by {:.3}: {} per sample given, {} modeled, at {} samples",
+            scale.factor, scale.seconds_per_sample, scale.modeled_seconds_per_sample, scale.samples
+        );
+        pairs.insert(7, ("computation", text));
+    }
     if let Some(closed) = &predicted.closed_form {
         let text = format!(
             "{} for {}: compute {}, communication {}; {}",
