@@ -67,7 +67,7 @@ impl Touched {
     fn conflicts(&self, region: &Region, writes: bool) -> impl Iterator<Item = usize> {
         let reads = if writes { &self.reads[..] } else { &[] };
         let all = reads.iter().chain(&self.writes);
-        let met = all.filter(|(_, other)| !region.intersect(other).is_empty());
+        let met = all.filter(|(_, other)| region.touches(other));
         met.map(|&(task, _)| task)
     }
 

@@ -110,7 +110,7 @@ impl<'a> Fusion<'a> {
                 .any(|(other, by)| {
                     (access.writes() || by.writes())
                         && other.buffer == view.buffer
-                        && !other.region().intersect(&view.region()).is_empty()
+                        && other.region().touches(&view.region())
                 })
         })
     }

@@ -165,7 +165,7 @@ fn corners(distribution: &Distribution, mesh: &Mesh, wanted: &Region) -> Vec<Coo
         let range = distribution.part_range(mesh, dim, &wanted.0[dim]);
         let has_some = |part: &usize| {
             let part = distribution.part(mesh, dim, *part);
-            !part.intersect(&wanted.0[dim]).is_empty()
+            part.touches(&wanted.0[dim])
         };
         let parts: Vec<usize> = range.filter(has_some).collect();
         let there = |corner: Coord| {

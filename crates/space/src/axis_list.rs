@@ -236,7 +236,7 @@ mod tests {
                 let wanted = Interval::new(start, start + 5);
                 let holds = |&i: &usize| {
                     let part = mesh.part(all, extent, i);
-                    !part.intersect(&wanted).is_empty()
+                    part.touches(&wanted)
                 };
                 let slow: Vec<usize> = (0..mesh.parts(all)).filter(holds).collect();
                 let range = mesh.part_range(all, extent, &wanted);

@@ -78,7 +78,7 @@ fn owners(case: &Case<'_>, tensor: &TensorRegion, coord: &Coord, region: &Region
         let global = region.0[dim].shift(owned.0[dim].start - tensor.halo_low[dim] as i64);
         let has_some = |&part: &usize| {
             let owned = distribution.part(mesh, dim, part);
-            !owned.intersect(&global).is_empty()
+            owned.touches(&global)
         };
         let range = distribution.part_range(mesh, dim, &global);
         let parts: Vec<usize> = range.filter(has_some).collect();

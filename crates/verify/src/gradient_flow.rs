@@ -267,7 +267,7 @@ impl<'p> Interpreter<'_, 'p> {
             return (!region.is_empty()).then(|| Contents::of(self.numbers.of(first)));
         }
         let pieces = self.contents[view.buffer.0 as usize].iter();
-        let touched = pieces.filter(|(piece, _)| !piece.intersect(&region).is_empty());
+        let touched = pieces.filter(|(piece, _)| piece.touches(&region));
         touched.fold(None, |all, (_, contents)| join(all, Some(contents)))
     }
 
@@ -291,10 +291,10 @@ impl<'p> Interpreter<'_, 'p> {
         let pieces = &mut self.contents[view.buffer.0 as usize];
         let old = std::mem::take(pieces).into_iter();
         pieces.extend(old.flat_map(|(piece, contents)| {
-            let left = if piece.intersect(&region).is_empty() {
-                vec![piece]
-            } else {
+            let left = if piece.touches(&region) {
                 piece.minus(&region)
+            } else {
+                vec![piece]
             };
             left.into_iter().map(move |piece| (piece, contents.clone()))
         }));

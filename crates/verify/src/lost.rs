@@ -123,7 +123,7 @@ impl Backward {
                 continue;
             }
             let (id, region) = (view.buffer.0 as usize, view.region());
-            let touches = |all: &[Region]| all.iter().any(|one| !one.intersect(&region).is_empty());
+            let touches = |all: &[Region]| all.iter().any(|one| one.touches(&region));
             if touches(&self.dead[id]) {
                 self.overwritten.extend(task.map(|task| (task, *view)));
             }

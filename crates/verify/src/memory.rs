@@ -127,9 +127,10 @@ impl Memory<'_, '_> {
             for (i, second) in touches.iter().enumerate() {
                 let earlier = touches[..i].iter().rev();
                 for first in earlier.take_while(|first| first.task == second.task) {
-                    let common = first.region.intersect(&second.region);
                     let writes = first.access.writes() || second.access.writes();
-                    if writes && !common.is_empty() && !self.may_overlap(first, second) {
+                    let touches = first.region.touches(&second.region);
+                    if writes && touches && !self.may_overlap(first, second) {
+                        let common = first.region.intersect(&second.region);
                         faults.push(Fault::Overlap {
                             site: self.case.site(self.class, second.task),
                             spot: self.case.buffer_region_at(self.class, buffer, common),
@@ -481,7 +482,7 @@ impl Memory<'_, '_> {
             let common = |touch: &&BufferAccess| {
                 self.order.is_before(writer, touch.task)
                     && touch.access == Access::Read
-                    && !touch.region.0[4].intersect(&region.0[4]).is_empty()
+                    && touch.region.0[4].touches(&region.0[4])
             };
             let mut readers = touches.iter().filter(common).peekable();
             readers.peek().is_some()
@@ -676,7 +677,7 @@ fn is_redundant(buffer: &Buffer) -> bool {
 }
 
 pub(crate) fn without(open: Vec<Region>, hole: &Region) -> Vec<Region> {
-    if open.iter().all(|region| region.intersect(hole).is_empty()) {
+    if open.iter().all(|region| !region.touches(hole)) {
         return open;
     }
     open.iter().flat_map(|region| region.minus(hole)).collect()

@@ -180,7 +180,7 @@ impl<'p> Interpreter<'_, 'p> {
     fn read(&self, view: &View) -> State {
         let region = view.region();
         let pieces = self.states[view.buffer.0 as usize].iter();
-        let touched = pieces.filter(|(piece, _)| !piece.intersect(&region).is_empty());
+        let touched = pieces.filter(|(piece, _)| piece.touches(&region));
         touched.fold(State::Nothing, |all, (_, state)| all.join(*state))
     }
 
@@ -192,10 +192,10 @@ impl<'p> Interpreter<'_, 'p> {
         let pieces = &mut self.states[view.buffer.0 as usize];
         let old = std::mem::take(pieces).into_iter();
         pieces.extend(old.flat_map(|(piece, state)| {
-            let left = if piece.intersect(&region).is_empty() {
-                vec![piece]
-            } else {
+            let left = if piece.touches(&region) {
                 piece.minus(&region)
+            } else {
+                vec![piece]
             };
             left.into_iter().map(move |piece| (piece, state))
         }));

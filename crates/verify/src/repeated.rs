@@ -117,7 +117,7 @@ impl Interpreter<'_> {
         let region = view.region();
         let known = self.in_place.entry(view.buffer).or_default();
         let again = known.iter().find(|(changed, first)| {
-            Self::is_same(self.body, *first, task) && !changed.intersect(&region).is_empty()
+            Self::is_same(self.body, *first, task) && changed.touches(&region)
         });
         self.repeated.extend(again.map(|&(_, first)| Repetition {
             task,
@@ -139,9 +139,7 @@ impl Interpreter<'_> {
             }));
             return;
         }
-        let first = known
-            .iter()
-            .find(|(written, _)| !written.intersect(&region).is_empty());
+        let first = known.iter().find(|(written, _)| written.touches(&region));
         self.repeated.extend(first.map(|&(_, first)| Repetition {
             task,
             view: *view,
@@ -169,7 +167,7 @@ impl Interpreter<'_> {
             .or_default();
         let again = known.iter().find(|(known, first)| {
             let mut both = known.iter().zip(&regions);
-            Self::is_same(self.body, *first, task) && both.all(|(a, b)| !a.intersect(b).is_empty())
+            Self::is_same(self.body, *first, task) && both.all(|(a, b)| a.touches(b))
         });
         self.repeated.extend(again.map(|&(_, first)| Repetition {
             task,
@@ -184,8 +182,6 @@ impl Interpreter<'_> {
 fn is_in_place(accesses: &[(View, Access)], written: &View) -> bool {
     let region = written.region();
     accesses.iter().any(|(view, access)| {
-        *access == Access::Read
-            && view.buffer == written.buffer
-            && !view.region().intersect(&region).is_empty()
+        *access == Access::Read && view.buffer == written.buffer && view.region().touches(&region)
     })
 }

@@ -206,9 +206,7 @@ impl<'a> Copies<'a> {
             let accesses = self.body.tasks[id].accesses();
             accesses.iter().any(|(view, access)| {
                 let view = self.aliases.resolve(view);
-                how(*access)
-                    && view.buffer == of.buffer
-                    && !view.region().intersect(&region).is_empty()
+                how(*access) && view.buffer == of.buffer && view.region().touches(&region)
             })
         })
     }
