@@ -232,18 +232,20 @@ fn communication_limits(
         .map(|segment| segment.seconds.0)
         .sum();
     let body = &program.bodies[simulation.participants[slowest].body as usize];
-    let under_way: f64 = simulation.traces[slowest]
-        .iter()
-        .flat_map(|trace| &trace.events)
-        .filter(|event| is_communication(body.tasks[event.task.0 as usize].work.lane()))
-        .map(|event| (event.end - event.start).0)
-        .sum();
+    let under_way = union_seconds(
+        simulation.traces[slowest]
+            .iter()
+            .flat_map(|trace| &trace.events)
+            .filter(|event| is_communication(body.tasks[event.task.0 as usize].work.lane()))
+            .map(|event| (event.start.0, event.end.0))
+            .collect(),
+    );
     let per_step = 1.0 / simulation.steps as f64;
     if under_way == 0.0 {
         return;
     }
     limits.push(format!(
-        "Communication takes {} per step on rank {}, waiting included; {} per step are exposed.",
+        "Communication is under way for {} per step on rank {}, waiting included; {} per step are exposed.",
         Seconds(under_way * per_step),
         simulation.participants[slowest].rank,
         Seconds(exposed * per_step)
@@ -259,6 +261,17 @@ fn communication_limits(
             "Exposed communication is {bound}-bound: {latency:.0} % of it is latency."
         ));
     }
+}
+
+/// Time in which at least one of these spans is under way.
+fn union_seconds(mut spans: Vec<(f64, f64)>) -> f64 {
+    spans.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut sum, mut covered) = (0.0, f64::NEG_INFINITY);
+    for (start, end) in spans {
+        sum += (end - f64::max(start, covered)).max(0.0);
+        covered = covered.max(end);
+    }
+    sum
 }
 
 fn is_communication(lane: Lane) -> bool {

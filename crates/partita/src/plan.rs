@@ -117,7 +117,7 @@ impl Planned {
 /// A cancelled context ends the search, and the best so far are returned.
 ///
 /// Errors: no such model or machine; a cost that the machine lacks; a kernel that the catalog lacks; cancelled
-/// before the first strategy was evaluated.
+/// before the first strategy was looked at.
 ///
 /// ```
 /// use partita::{Context, Environment, PlanRequest, Training, plan};
@@ -186,7 +186,11 @@ fn none_fits(found: &[Found], asked: &Training, memory: Bytes) -> PlanningError 
             false
         }
     };
-    let remedy = if found.iter().any(is_memory) {
+    let is_untried = |one: &&Found| one.refusal == Some(Refusal::Untried);
+    let untried = found.iter().filter(is_untried).count();
+    let remedy = if untried > 0 {
+        format!("the search ended before it looked at {untried} more")
+    } else if found.iter().any(is_memory) {
         let smaller = if batch > 1 { ", a smaller batch" } else { "" };
         format!("possible are more ranks{smaller} or more memory")
     } else {

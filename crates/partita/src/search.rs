@@ -25,7 +25,7 @@ const PRUNE_FACTOR: f64 = 3.0;
 pub struct Limits {
     /// Memory of a rank.
     pub memory: Bytes,
-    /// Time after which what is left is refused; a first candidate is evaluated in any case. None: no limit.
+    /// Time after which what is left is refused; a first candidate is looked at in any case. None: no limit.
     pub budget: Option<Seconds>,
 }
 
@@ -209,9 +209,9 @@ fn ranked(
         },
         stages,
         progress: &|strategy, left| context.status(&format!("{strategy} ({left} left)"), false),
-        is_over: &|has_evaluated| {
+        is_over: &|has_looked| {
             let is_late = |budget: Seconds| begin.elapsed().as_secs_f64() > budget.0;
-            context.is_cancelled() || has_evaluated && limits.budget.is_some_and(is_late)
+            context.is_cancelled() || has_looked && limits.budget.is_some_and(is_late)
         },
     };
     let candidates = plan(&request);

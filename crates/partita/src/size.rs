@@ -5,6 +5,9 @@ use partita_space::{Bytes, Seconds, UnitTable};
 /// The largest size, 8192 TiB: above it an f64 cannot represent every byte.
 const BYTES_MAX: f64 = 9_007_199_254_740_992.0;
 
+/// The longest time that an option accepts, eleven days.
+const SECONDS_MAX: f64 = 1e6;
+
 /// A size with its unit, `16GiB` or `500 MB`.
 pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
     match UnitTable::BYTES.parse(text).map(f64::round) {
@@ -26,9 +29,9 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
 /// A time with its unit, `10s` or `2 min`.
 pub fn parse_seconds(text: &str) -> Result<Seconds, String> {
     match UnitTable::TIME.parse(text) {
-        Some(seconds) if seconds > 0.0 && seconds.is_finite() => Ok(Seconds(seconds)),
+        Some(seconds) if (1e-9..=SECONDS_MAX).contains(&seconds) => Ok(Seconds(seconds)),
         Some(_) | None => Err(format!(
-            "possible is a time above 0 with its unit, like `10s`; units are {}",
+            "possible is a number with a unit, like `10s`, from `1ns` to `1000000s`; units are {}",
             UnitTable::TIME.names()
         )),
     }

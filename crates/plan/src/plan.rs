@@ -43,7 +43,8 @@ pub struct PlanRequest<'a> {
     pub stages: &'a dyn StageCosts,
     /// Called with the current candidate and the number of candidates left.
     pub progress: &'a dyn Fn(&Strategy, usize),
-    /// Whether the search ends now, given whether it has evaluated a candidate.
+    /// Whether the search ends now, given whether it has evaluated a candidate, or found one that does not fit in
+    /// memory.
     pub is_over: &'a dyn Fn(bool) -> bool,
 }
 
@@ -97,8 +98,8 @@ pub enum PlanError {
         /// All rejected candidates.
         refused: Vec<Candidate>,
     },
-    /// The search was ended before it evaluated a candidate.
-    #[error("the search was ended before a strategy was evaluated")]
+    /// The search was ended before it looked at a candidate.
+    #[error("the search was ended before a strategy was looked at")]
     Ended,
     /// A kernel is missing, whatever the strategy.
     #[error(transparent)]
@@ -173,7 +174,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     refused.sort_by_key(|candidate| candidate.refusal);
     if evaluated.is_empty() {
         let is_untried = |one: &Candidate| one.refusal == Some(Refusal::Untried);
-        return Err(if refused.iter().any(is_untried) {
+        return Err(if refused.iter().all(is_untried) {
             PlanError::Ended
         } else {
             none_fits(request, refused)
@@ -209,7 +210,9 @@ impl Ranking<'_, '_> {
     }
 
     fn is_over(&self) -> bool {
-        (self.request.is_over)(!self.evaluated.is_empty())
+        let is_memory = |one: &Candidate| matches!(one.refusal, Some(Refusal::Memory(_)));
+        let has_looked = !self.evaluated.is_empty() || self.refused.iter().any(is_memory);
+        (self.request.is_over)(has_looked)
     }
 
     /// Refuses a candidate for which there is no time.

@@ -200,7 +200,19 @@ fn a_search_may_be_limited_in_time() {
     assert!(text.contains(" were not looked at, first `"), "{text}");
     let text = answer(&with(&["--no-io", "--budget", "1000s"]));
     assert!(!text.contains(" were not looked at"), "{text}");
-    for wrong in ["10", "-1s", "0s", "nans", "inf s", "1 hour"] {
+    // Where what was looked at does not fit, it is told, and what was not looked at.
+    let tight = ["--no-io", "--budget", "1ns", "--memory", "1MiB"];
+    let output = partita(&with(&tight)).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = error_text(&output);
+    assert!(
+        error.contains("the search ended before it looked at "),
+        "{error}"
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(" were not looked at, first `"), "{text}");
+    assert!(text.contains(" do not fit in memory, first `"), "{text}");
+    for wrong in ["10", "-1s", "0s", "nans", "inf s", "1 hour", "1e300s"] {
         let error = refusal(&with(&["--budget", wrong]));
         assert!(error.contains("like `10s`"), "{wrong}: {error}");
     }

@@ -45,7 +45,7 @@ pub fn curves(facts: &Figures) -> String {
         svg.label(
             (LEFT, 60.0),
             Anchor::Start,
-            "No strategy fits, or steps take no time.",
+            "No strategy fits, steps take no time, or the search ended before.",
         );
         return svg.finish();
     }
@@ -178,7 +178,7 @@ pub fn bars(facts: &Figures) -> String {
         svg.label(
             (LEFT, top),
             Anchor::Start,
-            "No strategy fits, or steps take no time.",
+            "No strategy fits, steps take no time, or the search ended before.",
         );
         return svg.finish();
     }

@@ -38,6 +38,15 @@ pub fn basis(basis: CostBasis) -> &'static str {
     }
 }
 
+/// A factor with three digits at least.
+fn significant(factor: f64) -> String {
+    if (0.01..1e6).contains(&factor) {
+        format!("{factor:.3}")
+    } else {
+        format!("{factor:.2e}")
+    }
+}
+
 fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     let prediction = &predicted.prediction;
     let memory = format!(
@@ -61,8 +70,11 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     ];
     if let Some(scale) = &predicted.compute_scale {
         let text = format!(
-            "scaled by {:.3}: {} per sample given, {} modeled, at {} samples",
-            scale.factor, scale.seconds_per_sample, scale.modeled_seconds_per_sample, scale.samples
+            "scaled by {}: {} per sample given, {} modeled, at {} samples",
+            significant(scale.factor),
+            scale.seconds_per_sample,
+            scale.modeled_seconds_per_sample,
+            scale.samples
         );
         pairs.insert(7, ("computation", text));
     }
