@@ -207,8 +207,9 @@ fn assert_named(job: &Job, missing: usize, work: &[&str]) {
         };
         assert!(
             said.lines().any(names),
-            "{}: rank {rank} said: {said}",
-            job.name
+            "{}: rank {rank} wrote: {}",
+            job.name,
+            job.error(rank)
         );
     }
 }

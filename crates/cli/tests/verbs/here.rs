@@ -113,16 +113,15 @@ fn this_machine_is_measured_once() {
     let list = list.as_array().unwrap();
     let staged = |one: &&Value| one["strategy"].as_str().unwrap().contains("stages");
     assert_eq!(list.iter().filter(staged).count(), 5);
-    // Beside the hybrids, what a search for each layer finds.
-    let text = |one: &Value| one["strategy"].as_str().unwrap().to_owned();
-    let strategies: Vec<String> = list.iter().map(text).collect();
-    assert!(list.len() > 10 + 5, "{strategies:#?}");
-    assert!(
-        strategies
-            .iter()
-            .any(|one| one.starts_with("data=2; ") && one.contains("=data")),
-        "{strategies:#?}"
-    );
+    // What a search for each layer finds comes on top; it depends on the times.
+    let strategies: Vec<&str> = list
+        .iter()
+        .map(|one| one["strategy"].as_str().unwrap())
+        .collect();
+    for axis in ["data", "depth", "height", "width", "filter", "channel"] {
+        let hybrid = format!("{axis}=2");
+        assert!(strategies.contains(&hybrid.as_str()), "{strategies:#?}");
+    }
     let costed = list.iter().filter(|one| one.get("reason").is_none());
     let seconds: Vec<f64> = costed
         .map(|one| one["iteration_seconds"].as_f64().unwrap())
