@@ -11,7 +11,7 @@ use crate::schedule::Pass;
 use crate::storage::{DataGradient, window};
 use partita_graph::{Convolution, Op, ParameterId, Pool, TransposedConvolution};
 use partita_program::{Kernel, Phase, Role, View};
-use partita_space::{AxisSet, Region};
+use partita_space::Region;
 
 pub(crate) const BACKWARD: Phase = Phase::Backward;
 
@@ -491,8 +491,7 @@ impl Emit<'_> {
     }
 
     fn batch_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
-        let distribution = *self.distribution(id);
-        let count = Self::count(&distribution);
+        let count = self.count_of_statistics(id);
         let sums = self.sums[&id];
         let gradient_sums = self.builder.sums(
             &format!("{layer}.gradient_sums"),
@@ -514,7 +513,8 @@ impl Emit<'_> {
             };
             self.builder.kernel(layer, BACKWARD, kernel);
         }
-        self.allreduce(layer, BACKWARD, positions(&distribution), gradient_sums);
+        let axes = positions(self.distribution(id)).minus(self.plan.local_statistics);
+        self.allreduce(layer, BACKWARD, axes, gradient_sums);
         self.batch_norm_data(id, layer, epsilon, gradient_sums);
         let (gamma, beta) = (self.layer(id).parameters[0], self.layer(id).parameters[1]);
         self.scale_and_shift_backward(gamma, beta, layer, gradient_sums);
@@ -531,7 +531,7 @@ impl Emit<'_> {
         let (value, dx) = (self.value(input), self.gradient(input).held);
         let (dy, owned) = (self.gradient(id).held, self.owned(id));
         let (sums, gamma) = (self.sums[&id], self.parameter(id, 0));
-        let count = Self::count(self.distribution(id));
+        let count = self.count_of_statistics(id);
         let data = |part: &Region, gradient_sums| Kernel::BatchNormBackwardData {
             x: value.view(part),
             sums,
@@ -559,7 +559,7 @@ impl Emit<'_> {
         }
     }
 
-    /// The sums are complete, so these gradients need no reduction.
+    /// The sums are complete but for the axes of local statistics, over which these gradients are reduced.
     fn scale_and_shift_backward(
         &mut self,
         gamma: ParameterId,
@@ -567,10 +567,9 @@ impl Emit<'_> {
         layer: &str,
         sums: View,
     ) {
-        let ([dgamma, dbeta], accumulate) =
-            self.scale_and_shift([gamma, beta], AxisSet::NONE, layer);
-        self.add_gradient(beta, AxisSet::NONE, layer, |_, _| None);
-        self.add_gradient(gamma, AxisSet::NONE, layer, |_, _| {
+        let axes = self.plan.local_statistics;
+        let ([dgamma, dbeta], accumulate) = self.scale_and_shift([gamma, beta], axes, layer);
+        self.add_gradient(gamma, axes, layer, |_, _| {
             Some(Kernel::BatchNormBackwardParameters {
                 gradient_sums: sums,
                 dgamma,
@@ -578,6 +577,7 @@ impl Emit<'_> {
                 accumulate,
             })
         });
+        self.add_gradient(beta, axes, layer, |_, _| None);
     }
 
     fn linear_backward(&mut self, id: LayerId, layer: &str, bias: bool) {

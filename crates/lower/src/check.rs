@@ -2,9 +2,10 @@
 
 use crate::branches::blocks;
 use crate::lay_out::{lay_out, layers};
+use crate::network::Network;
 use crate::placement::{Placement, check_stage_count};
 use crate::strategy::check_split;
-use crate::{Strategy, StrategyError};
+use crate::{BatchNormStatistics, Strategy, StrategyError};
 use partita_graph::{Graph, Node, Op};
 use partita_space::{AXES, Axis, AxisSet};
 
@@ -14,8 +15,56 @@ impl Strategy {
     /// Errors: sizes beyond [`partita_space::limits`], an axis that the model or a layer cannot use, more parts
     /// than the extent, a mini-batch smaller than the data axis, unknown layers, a batch norm over one value.
     pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
-        self.check_layout(graph, batch)?;
+        self.check_splits(graph, batch)?;
+        let placement = Placement::new(graph, self)?;
+        let network = lay_out(graph, self, &placement, batch)?;
+        self.check_local_statistics(&network)?;
         self.check_norms(graph, batch)
+    }
+
+    /// Checks that local statistics of batch norms are those of the samples of a data coordinate, so that they
+    /// do not depend on anything but its extent.
+    ///
+    /// Errors: samples that are split otherwise.
+    pub(crate) fn check_local_statistics(&self, network: &Network) -> Result<(), StrategyError> {
+        let fault = |split, nearest| {
+            Err(StrategyError::LocalStatistics {
+                strategy: self.to_string(),
+                split,
+                nearest,
+            })
+        };
+        if self.batch_norm != BatchNormStatistics::Local {
+            return Ok(());
+        }
+        for (number, stage) in self.stages.iter().enumerate() {
+            let data = stage.extents[Axis::Data.index()];
+            if data > 1 {
+                return fault(
+                    format!("stage {} splits them by a `data` of its own", number + 1),
+                    format!("`data={data}` before the stages, or batch_norm=synchronized"),
+                );
+            }
+        }
+        if self.local_statistics().is_empty() {
+            return Ok(());
+        }
+        for layer in &network.layers {
+            let axes = layer.distribution.axes[0];
+            let is_norm = matches!(layer.op(), Some(Op::BatchNorm { .. }));
+            if is_norm && axes.iter().next() != Some(Axis::Data) {
+                let by = if axes.is_empty() {
+                    "not split".to_owned()
+                } else {
+                    format!("split by `{axes}`")
+                };
+                return fault(
+                    format!("the samples of `{}` are {by}", layer.name),
+                    format!("`; {}: N=data`, or batch_norm=synchronized", layer.name),
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Checks it against a model and a mini-batch, for a program of any kind.
@@ -29,15 +78,19 @@ impl Strategy {
     }
 
     /// Checks that batch norms take their statistics over more than one value in training: the variance of one
-    /// value is 0. The values are those of a micro-batch on all ranks.
+    /// value is 0. The values are those of a micro-batch on all ranks, or on those of a data coordinate where
+    /// statistics are local.
     ///
     /// Errors: a batch norm over one value.
     pub fn check_norms(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         let micro = self.micro_batches(batch);
-        // The last micro-batch is the smallest.
+        let is_local = !self.local_statistics().is_empty();
+        let parts = if is_local { self.extent(Axis::Data) } else { 1 };
+        // The last part of the last micro-batch is the smallest; those without samples take no statistics.
+        let samples = (batch / micro / parts).max(1);
         let is_single = |node: &&Node| {
             let positions: usize = node.shape.extent.iter().product();
-            matches!(node.op, Op::BatchNorm { .. }) && positions * (batch / micro) < 2
+            matches!(node.op, Op::BatchNorm { .. }) && positions * samples < 2
         };
         let Some(node) = graph.nodes.iter().find(is_single) else {
             return Ok(());
@@ -47,13 +100,19 @@ impl Strategy {
             batch / fewer >= 2 && self.micro.is_multiple_of(*fewer) && self.can_schedule(*fewer)
         };
         let nearest = (1..micro).rev().find(is_possible);
-        let larger = format!("a mini-batch of {}", self.micro * self.data_parts().max(2));
+        let least = if is_local { 2 * parts } else { 2 };
+        let larger = format!(
+            "a mini-batch of {}",
+            self.micro * self.data_parts().max(least)
+        );
         Err(StrategyError::OneValue {
             strategy: self.to_string(),
             layer: node.name.clone(),
             micro,
+            parts,
             batch,
             nearest: match nearest {
+                _ if is_local => format!("batch_norm=synchronized, or {larger}"),
                 Some(fewer) => format!("micro={fewer}, or {larger}"),
                 None => larger,
             },

@@ -7,9 +7,9 @@ use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::schedule::Pass;
 use crate::storage::{contributors, transposed_window, window};
-use partita_graph::{Convolution, Loss, Op, Pool, PoolKind, TransposedConvolution};
+use partita_graph::{Convolution, Loss, Op, ParameterId, Pool, PoolKind, TransposedConvolution};
 use partita_program::{Distribution, Item, Kernel, Phase, ProgramKind, Role, Taps, View};
-use partita_space::{AxisSet, Interval, Region, Window};
+use partita_space::{AxisList, AxisSet, Interval, Region, Window};
 
 pub(crate) fn taps(windows: &[Window; 3]) -> Taps {
     Taps {
@@ -485,9 +485,20 @@ impl Emit<'_> {
             .product()
     }
 
+    /// Elements per channel from which the statistics of a batch norm are taken that this rank uses.
+    pub(crate) fn count_of_statistics(&self, id: LayerId) -> u64 {
+        let distribution = self.distribution(id);
+        let local = self.plan.local_statistics;
+        let apart = distribution.axes[0].iter().filter(|&axis| local.has(axis));
+        let mut common = *distribution;
+        common.axes = [AxisList::NONE; 5];
+        common.axes[0] = AxisList::of(apart);
+        let positions = distribution.shape[1..4].iter().product::<usize>() as u64;
+        self.builder.owned(&common).0[0].len() as u64 * positions
+    }
+
     fn batch_norm(&mut self, id: LayerId, layer: &str, epsilon: f64, momentum: f64) {
-        let distribution = *self.distribution(id);
-        let count = Self::count(&distribution);
+        let count = self.count_of_statistics(id);
         let known = self.sums.get(&id).copied();
         let sums = known.unwrap_or_else(|| self.moments(id, layer));
         let [gamma, beta, mean, variance] = std::array::from_fn(|i| self.parameter(id, i));
@@ -500,6 +511,14 @@ impl Emit<'_> {
             count,
             epsilon,
         });
+        if known.is_some() {
+            return;
+        }
+        if self.is_tracked_late(self.layer(id).parameters[2]) {
+            let sums = self.moments_of_all(id, layer, sums);
+            self.late_moments.insert((id, self.micro), sums);
+            return;
+        }
         let running = Kernel::BatchNormRunning {
             sums,
             mean,
@@ -507,20 +526,29 @@ impl Emit<'_> {
             count,
             momentum,
         };
-        if known.is_some() {
-            return;
-        }
-        // With several replicas the running statistics are updated at the end of the step.
-        let mean = self.layer(id).parameters[2];
-        match self.plan.holders[mean.0].len() {
-            1 => self.builder.kernel(layer, self.pass, running),
-            _ => {
-                self.late_moments.insert((id, self.micro), sums);
-            }
-        }
+        self.builder.kernel(layer, self.pass, running);
     }
 
-    /// Sums of values and of squares over all ranks with the micro-batch.
+    /// Whether running statistics are updated at the end of the step: they are those of several replicas, or
+    /// sums that the forward pass does not wait for.
+    pub(crate) fn is_tracked_late(&self, mean: ParameterId) -> bool {
+        self.is_on_several_submeshes(mean) || !self.plan.local_statistics.is_empty()
+    }
+
+    /// Sums over all ranks with the micro-batch, from those of local statistics.
+    fn moments_of_all(&mut self, id: LayerId, layer: &str, sums: View) -> View {
+        let local = self.plan.local_statistics;
+        if local.is_empty() {
+            return sums;
+        }
+        let (name, channels) = (format!("{layer}.all_sums"), self.owned(id).0[4].len());
+        let all = self.builder.sums(&name, 2, channels);
+        self.copy(layer, sums, all);
+        self.allreduce(layer, self.pass, local, all);
+        all
+    }
+
+    /// Sums of values and of squares over the ranks with the samples of the statistics.
     fn moments(&mut self, id: LayerId, layer: &str) -> View {
         let sums = self
             .builder
@@ -539,7 +567,8 @@ impl Emit<'_> {
                 },
             );
         }
-        self.allreduce(layer, self.pass, positions(self.distribution(id)), sums);
+        let axes = positions(self.distribution(id)).minus(self.plan.local_statistics);
+        self.allreduce(layer, self.pass, axes, sums);
         self.sums.insert(id, sums);
         sums
     }

@@ -62,6 +62,7 @@ fn lower_until(request: &Request<'_>, last: LoweringPass) -> Result<Program, Low
         dtype: request.dtype,
         batch: request.batch,
         mesh: plan.world,
+        local_statistics: plan.local_statistics,
         bodies,
         class_of,
     })

@@ -184,6 +184,16 @@ pub(crate) fn reads_whole(op: &Op) -> bool {
     matches!(op, Op::Flatten | Op::Attention { .. })
 }
 
+/// Axes over which the gradients of the parameters of a layer are partial sums.
+pub(crate) fn gradient_axes(layer: &Layer, local_statistics: AxisSet) -> AxisSet {
+    let axes = positions(&layer.distribution);
+    match layer.op() {
+        // From sums that are complete but for those axes.
+        Some(Op::BatchNorm { .. }) => local_statistics,
+        _ => axes,
+    }
+}
+
 /// Axes that split samples and positions; a local sum over these is partial over the axes.
 pub(crate) fn positions(distribution: &Distribution) -> AxisSet {
     let sets = distribution.axes[..4].iter().map(|axes| axes.set());

@@ -3,11 +3,11 @@
 use crate::arena;
 use crate::body::{NUMBERS, TensorBuffer};
 use crate::emit::Emit;
-use crate::network::{LayerId, Network, positions};
+use crate::network::{LayerId, Network, gradient_axes};
 use crate::parameter_gradient::{Deferred, Key, ParameterGradient};
 use crate::redistribute::Destination;
 use crate::strategy::Shard;
-use partita_graph::{Op, ParameterId, ParameterRole};
+use partita_graph::{ParameterId, ParameterRole};
 use partita_program::{Distribution, Kernel, Optimizer, Phase, Role, View};
 use partita_space::{AxisSet, Submesh};
 use std::collections::BTreeMap;
@@ -170,10 +170,7 @@ impl Emit<'_> {
                 if !self.builder.is_in(layer.distribution.submesh) {
                     continue;
                 }
-                let axes = match layer.op() {
-                    Some(Op::BatchNorm { .. }) => AxisSet::NONE,
-                    _ => positions(&layer.distribution),
-                };
+                let axes = gradient_axes(layer, plan.local_statistics);
                 for &parameter in &layer.parameters {
                     if self.graph.parameter(parameter).role.is_trained() {
                         *uses

@@ -2,13 +2,12 @@
 
 use crate::geometry::Rows;
 use crate::lay_out::lay_out;
-use crate::network::{LayerId, Network, positions};
+use crate::network::{LayerId, Network, gradient_axes};
 use crate::placement::Placement;
 use crate::request::{LowerError, Request};
 use crate::schedule::{self, Pass, Schedule, Slot};
 use crate::storage::Storages;
 use crate::strategy::Strategy;
-use partita_graph::Op;
 use partita_program::{Distribution, ProgramKind};
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Submesh};
 use std::collections::HashMap;
@@ -16,6 +15,8 @@ use std::collections::HashMap;
 /// The distributed network of each micro-batch, and the global order of slots.
 pub(crate) struct StepPlan {
     pub world: Mesh,
+    /// Axes along which batch norms have statistics of their own.
+    pub local_statistics: AxisSet,
     pub placement: Placement,
     /// By micro-batch, on the submeshes of its replica.
     pub networks: Vec<(Network, Storages)>,
@@ -56,6 +57,9 @@ fn placement(request: &Request<'_>) -> Result<Placement, LowerError> {
 
 fn laid_out(request: &Request<'_>, placement: &Placement) -> Result<Network, LowerError> {
     let network = lay_out(request.graph, request.strategy, placement, request.batch)?;
+    if request.kind == ProgramKind::Train {
+        request.strategy.check_local_statistics(&network)?;
+    }
     Ok(match request.kind {
         ProgramKind::Evaluate => network.without_auxiliary(),
         ProgramKind::Train | ProgramKind::Fetch => network,
@@ -103,8 +107,13 @@ impl StepPlan {
                 }
             }
         }
+        let local_statistics = match request.kind {
+            ProgramKind::Train => strategy.local_statistics(),
+            ProgramKind::Evaluate | ProgramKind::Fetch => AxisSet::NONE,
+        };
         let mut plan = Self {
             world,
+            local_statistics,
             placement,
             networks,
             replica_of,
@@ -123,10 +132,7 @@ impl StepPlan {
         for (network, _) in &self.networks {
             for layer in &network.layers {
                 for id in &layer.parameters {
-                    let axes = match layer.op() {
-                        Some(Op::BatchNorm { .. }) => AxisSet::NONE,
-                        _ => positions(&layer.distribution),
-                    };
+                    let axes = gradient_axes(layer, self.local_statistics);
                     let (key, known) = ((layer.distribution.submesh, axes), &mut keys[id.0]);
                     if self.holders[id.0].len() > 1 && !known.contains(&key) {
                         known.push(key);

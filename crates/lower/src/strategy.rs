@@ -9,7 +9,7 @@ pub use error::{SharedParameter, Sharer, StrategyError};
 pub(crate) use text::check_split;
 
 use crate::schedule::Schedule;
-use partita_space::{Axis, AxisList, Mesh};
+use partita_space::{Axis, AxisList, AxisSet, Mesh};
 
 /// Ranks of the largest mesh.
 const RANKS_MAX: usize = Mesh::RANKS_MAX;
@@ -26,6 +26,8 @@ const RANKS_MAX: usize = Mesh::RANKS_MAX;
 /// `stages=[depth=2|1]` partitions the network into pipeline stages, each with a mesh of its own, which process
 /// micro-batches in the order of `schedule`; the number of ranks is `data` times those of all stages.
 ///
+/// `batch_norm=local` takes the statistics of batch norms over the samples of each coordinate of `data` alone.
+///
 /// `micro=4` processes the mini-batch as four micro-batches and accumulates their gradients;
 /// `shard=optimizer`, `gradients` or `parameters` shards the training state over replicas (ZeRO).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +37,8 @@ pub struct Strategy {
     pub overlap: bool,
     /// Whether kernels are fused, and weights packed once for several, where the menu offers it.
     pub fuse: bool,
+    /// Over which ranks batch norms take their statistics in training.
+    pub batch_norm: BatchNormStatistics,
     /// Micro-batches in a mini-batch.
     pub micro: usize,
     /// Which training state is sharded.
@@ -55,6 +59,30 @@ pub struct StageChoice {
     pub layers: Vec<(String, String)>,
     /// Extents of the axes of its mesh. Its `data` axis further splits each part of the mini-batch.
     pub extents: [usize; 7],
+}
+
+/// Over which samples of a micro-batch a batch norm takes its statistics in training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BatchNormStatistics {
+    /// Over all.
+    #[default]
+    Synchronized,
+    /// Over those of one coordinate of the data axis, so that the result depends on its extent: it is that of
+    /// as many micro-batches on one rank. Running statistics are those over all samples.
+    Local,
+}
+
+impl BatchNormStatistics {
+    /// Both.
+    pub const ALL: [BatchNormStatistics; 2] = [Self::Synchronized, Self::Local];
+
+    /// Its name in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Synchronized => "synchronized",
+            Self::Local => "local",
+        }
+    }
 }
 
 /// Which training state of weights is sharded over the ranks that reduce their gradients. Biases and parameters
@@ -205,6 +233,7 @@ impl Strategy {
             extents,
             overlap: true,
             fuse: true,
+            batch_norm: BatchNormStatistics::default(),
             micro: 1,
             shard: Shard::Off,
             layers: Vec::new(),
@@ -242,6 +271,12 @@ impl Strategy {
         Mesh::new(extents)
     }
 
+    /// The axes along which batch norms have statistics of their own in training.
+    pub fn local_statistics(&self) -> AxisSet {
+        let axis = (self.batch_norm == BatchNormStatistics::Local).then_some(Axis::Data);
+        AxisSet::of(axis.filter(|&axis| self.extent(axis) > 1))
+    }
+
     /// Checks it against a number of ranks; `batch` is used for the suggestion.
     pub fn check_ranks(&self, ranks: usize, batch: usize) -> Result<(), StrategyError> {
         if self.ranks() == ranks {
@@ -253,6 +288,7 @@ impl Strategy {
             fitted.extents[Axis::Data.index()] = ranks / others;
         } else {
             fitted = Self {
+                batch_norm: self.batch_norm,
                 micro: self.micro,
                 ..Self::of([ranks, 1, 1, 1, 1, 1, 1])
             };

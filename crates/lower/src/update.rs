@@ -225,7 +225,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Updates running statistics of several replicas, by all micro-batches in their order.
+    /// Updates running statistics that are tracked late, by all micro-batches in their order.
     fn update_running_statistics(&mut self) {
         let plan = self.plan;
         let layers = plan.networks[0].0.layers.len();
@@ -236,7 +236,7 @@ impl Emit<'_> {
             };
             let [mean, variance] = [2, 3].map(|at| layer.parameters[at]);
             let owner = plan.holders[mean.0][0];
-            if !self.is_on_several_submeshes(mean) {
+            if !self.is_tracked_late(mean) {
                 continue;
             }
             for (micro, (network, _)) in plan.networks.iter().enumerate() {

@@ -70,6 +70,7 @@ fn a_batch_norm_over_one_value_is_not_trained() {
             strategy: strategy.parse::<Strategy>().unwrap().to_string(),
             layer: "n".to_owned(),
             micro: parts,
+            parts: 1,
             batch,
             nearest: choice,
         };
@@ -121,4 +122,72 @@ fn what_a_refusal_names_can_be_trained() {
         }
     }
     assert_eq!(tried, 12);
+}
+
+#[test]
+fn local_statistics_need_two_values_in_each_part() {
+    let refused = |strategy: &str, batch: usize, nearest: &str| {
+        let error = lowered(&norm(1), strategy, batch, ProgramKind::Train).unwrap_err();
+        let StrategyError::OneValue { nearest: said, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(said, nearest, "{error}");
+    };
+    let of = |batch: usize| format!("batch_norm=synchronized, or a mini-batch of {batch}");
+    refused("data=2,batch_norm=local", 2, &of(4));
+    refused("data=2,batch_norm=local", 3, &of(4));
+    refused("data=2,micro=2,batch_norm=local", 4, &of(8));
+    for (strategy, batch) in [
+        ("data=2,batch_norm=local", 4),
+        ("data=2,micro=2,batch_norm=local", 8),
+        ("data=1,batch_norm=local", 2),
+    ] {
+        lowered(&norm(1), strategy, batch, ProgramKind::Train).unwrap();
+    }
+    lowered(&norm(2), "data=2,batch_norm=local", 2, ProgramKind::Train).unwrap();
+    lowered(
+        &norm(1),
+        "data=2,batch_norm=local",
+        2,
+        ProgramKind::Evaluate,
+    )
+    .unwrap();
+}
+
+#[test]
+fn local_statistics_are_those_of_a_data_coordinate() {
+    for (strategy, split, nearest) in [
+        (
+            "data=2,batch_norm=local; n: N=-",
+            "the samples of `n` are not split",
+            "`; n: N=data`, or batch_norm=synchronized",
+        ),
+        (
+            "data=2,filter=2,batch_norm=local; n: N=filter+data,F=-",
+            "the samples of `n` are split by `filter+data`",
+            "`; n: N=data`, or batch_norm=synchronized",
+        ),
+        (
+            "stages=[data=2|1],batch_norm=local",
+            "stage 1 splits them by a `data` of its own",
+            "`data=2` before the stages, or batch_norm=synchronized",
+        ),
+    ] {
+        let error = lowered(&norm(2), strategy, 4, ProgramKind::Train).unwrap_err();
+        let expected = StrategyError::LocalStatistics {
+            strategy: strategy.parse::<Strategy>().unwrap().to_string(),
+            split: split.to_owned(),
+            nearest: nearest.to_owned(),
+        };
+        assert_eq!(error, expected);
+        let strategy: Strategy = strategy.parse().unwrap();
+        assert_eq!(strategy.check(&norm(2), 4), Err(expected));
+    }
+    lowered(
+        &norm(2),
+        "data=2,filter=2,batch_norm=local; n: N=data+filter,F=-",
+        4,
+        ProgramKind::Train,
+    )
+    .unwrap();
 }

@@ -289,6 +289,7 @@ pub(crate) fn of_one_rank(request: &Request<'_>, rank: Rank) -> Result<Program, 
         dtype: request.dtype,
         batch: request.batch,
         mesh,
+        local_statistics: request.strategy.local_statistics(),
         bodies: vec![lower_rank(request, rank)?],
         class_of: vec![0; mesh.ranks()],
     })

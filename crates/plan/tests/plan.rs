@@ -299,6 +299,7 @@ fn shares() -> Program {
         dtype: Dtype::F32,
         batch: 2,
         mesh: Mesh::new([2, 1, 1, 1, 1, 1, 1]),
+        local_statistics: partita_space::AxisSet::NONE,
         bodies: vec![body(0), body(1)],
         class_of: vec![0, 1],
     }

@@ -323,7 +323,7 @@ kernels! {
             epsilon: f64,
             accumulate: bool,
         },
-        /// Gradients of gamma and beta from complete sums.
+        /// Gradients of gamma and beta from these sums, or partial sums of the gradients from local ones.
         BatchNormBackwardParameters {
             gradient_sums: View,
             dgamma: View,

@@ -1,7 +1,7 @@
 //! A program: bodies by class of ranks.
 
 use crate::{Buffer, BufferId, Count, Dtype, Group, Role, Staging, Task, View, Work};
-use partita_space::{Bytes, Mesh, Rank};
+use partita_space::{AxisSet, Bytes, Mesh, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -54,6 +54,8 @@ pub struct Program {
     pub batch: usize,
     /// The ranks.
     pub mesh: Mesh,
+    /// Axes along which batch norms in training have statistics of their own, instead of common ones.
+    pub local_statistics: AxisSet,
     /// One body per class of ranks.
     pub bodies: Vec<Body>,
     /// Class of each rank.

@@ -1,7 +1,7 @@
 //! The text form of a program: a header, then per class its buffers, outputs and tasks, a line each.
 
 use crate::{Body, Buffer, Output, Phase, Program, Staging, Task, TaskId};
-use partita_space::{Bytes, Mesh};
+use partita_space::{AxisSet, Bytes, Mesh};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -46,6 +46,9 @@ impl Program {
         let _ = writeln!(text, "dtype {dtype}");
         let _ = writeln!(text, "batch {}", self.batch);
         let _ = writeln!(text, "mesh {}", ron(&self.mesh));
+        if !self.local_statistics.is_empty() {
+            let _ = writeln!(text, "local_statistics {}", ron(&self.local_statistics));
+        }
         let _ = writeln!(text, "classes {}", runs(&self.class_of));
         for (class, body) in self.bodies.iter().enumerate() {
             let _ = writeln!(text, "class {class} arena={}", body.arena.0);
@@ -188,6 +191,15 @@ impl<'a> Lines<'a> {
         let dtype = self.word("dtype")?;
         let batch = self.value("batch")?;
         let mesh: Mesh = self.value("mesh")?;
+        let mut lines = self.lines.clone();
+        let is_next = lines
+            .next()
+            .is_some_and(|(_, line)| line.starts_with("local_statistics "));
+        let local_statistics = if is_next {
+            self.value("local_statistics")?
+        } else {
+            AxisSet::NONE
+        };
         let (line, classes) = self.next("classes")?;
         let class_of = read_runs(line, classes, mesh.ranks())?;
         let mut bodies = Vec::new();
@@ -216,6 +228,7 @@ impl<'a> Lines<'a> {
             dtype,
             batch,
             mesh,
+            local_statistics,
             bodies,
             class_of,
         })

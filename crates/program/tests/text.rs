@@ -130,6 +130,7 @@ fn every_kind_of_constant_survives() {
     program.title = "  a title of several words: 1 = 2  ".to_owned();
     assert_eq!(Program::parse(&program.to_text()).unwrap(), program);
     program.kind = ProgramKind::Fetch;
+    program.local_statistics = AxisSet::of([Axis::Data]);
     program.title = String::new();
     program.bodies.push(Body::default());
     assert_eq!(Program::parse(&program.to_text()).unwrap(), program);

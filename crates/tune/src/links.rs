@@ -237,6 +237,7 @@ impl Sweep {
             dtype: Dtype::F32,
             batch: 1,
             mesh: self.mesh,
+            local_statistics: partita_space::AxisSet::NONE,
             bodies,
             class_of: vec![0; ranks],
         }

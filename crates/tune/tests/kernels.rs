@@ -95,6 +95,7 @@ fn program(algorithms: &[&str]) -> Program {
         dtype: Dtype::F32,
         batch: 2,
         mesh: Mesh::new([2, 1, 1, 1, 1, 1, 1]),
+        local_statistics: partita_space::AxisSet::NONE,
         bodies: vec![Body {
             buffers,
             tasks,

@@ -287,6 +287,15 @@ pub enum Fault {
         spot: BufferRegion,
         axes: AxisSet,
     },
+    #[error(
+        "{site}: {spot} is summed over the ranks along {local}, along which batch norms have statistics of \
+         their own"
+    )]
+    StatisticsNotLocal {
+        site: TaskSite,
+        spot: BufferRegion,
+        local: AxisSet,
+    },
     #[error("{site}: {spot} mixes partial sums of different reductions")]
     PartialSumsMixed { site: TaskSite, spot: BufferRegion },
     #[error("{site}: {spot} is reduced over {group}, but is no partial sum")]

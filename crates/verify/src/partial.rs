@@ -234,10 +234,17 @@ impl<'p> Interpreter<'_, 'p> {
         );
     }
 
-    /// For operands in which a kernel is not linear.
-    fn need_complete(&mut self, view: &View) {
+    /// For operands in which a kernel is not linear: they are sums of their own along these axes, and complete
+    /// along all others.
+    fn need(&mut self, view: &View, apart: AxisSet) {
         match self.read(view) {
-            State::Nothing | COMPLETE => {}
+            State::Nothing => {}
+            State::Partial(axes) if axes == apart => {}
+            COMPLETE => self.fault(view, |site, spot| Fault::StatisticsNotLocal {
+                site,
+                spot,
+                local: apart,
+            }),
             State::Partial(axes) => {
                 self.fault(view, |site, spot| Fault::PartialSumRead {
                     site,
@@ -267,8 +274,10 @@ impl<'p> Interpreter<'_, 'p> {
         let descriptor = kernel.descriptor();
         let summed = self.layout(&descriptor.layout);
         for operand in &descriptor.operands {
-            if let SumRole::Complete = operand.sum_role {
-                self.need_complete(operand.view);
+            match operand.sum_role {
+                SumRole::Complete => self.need(operand.view, AxisSet::NONE),
+                SumRole::Statistics => self.need(operand.view, self.case.program.local_statistics),
+                SumRole::Linear | SumRole::Factor | SumRole::Result(_) => {}
             }
         }
         if let Flow::Packs { w, packed, .. } = descriptor.flow {
@@ -309,7 +318,7 @@ impl<'p> Interpreter<'_, 'p> {
         let mut all = None;
         for operand in operands {
             let (state, is_factor) = match operand.sum_role {
-                SumRole::Complete | SumRole::Result(_) => continue,
+                SumRole::Complete | SumRole::Statistics | SumRole::Result(_) => continue,
                 SumRole::Linear => (self.read(operand.view), false),
                 SumRole::Factor => (self.read(operand.view), true),
             };

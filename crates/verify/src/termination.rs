@@ -271,6 +271,7 @@ mod tests {
             dtype: Dtype::F32,
             batch: 1,
             mesh: Mesh::new([1, 1, 1, ranks, 1, 1, 1]),
+            local_statistics: partita_space::AxisSet::NONE,
             bodies: vec![body; ranks],
             class_of: (0..ranks as u32).collect(),
         }

@@ -62,6 +62,7 @@ impl Form {
             dtype: self.dtype,
             batch: 1,
             mesh: Mesh::new([self.lines, 1, 1, self.ranks, 1, 1, 1]),
+            local_statistics: partita_space::AxisSet::NONE,
             bodies: (0..classes).map(|rank| self.body(rank)).collect(),
             class_of: (0..self.lines * self.ranks).map(class_of).collect(),
         }

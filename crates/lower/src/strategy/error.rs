@@ -31,13 +31,21 @@ pub struct Sharer {
     pub origin: String,
 }
 
+fn local_text(parts: usize) -> String {
+    if parts > 1 {
+        format!(", each of {parts} parts with statistics of its own,")
+    } else {
+        String::new()
+    }
+}
+
 /// An invalid strategy, or one that does not fit the model, the mini-batch or the ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StrategyError {
     /// A syntax error.
     #[error(
         "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1, or \
-         overlap=on|off, fuse=on|off, micro=number, shard=off|optimizer|gradients|parameters, \
+         overlap=on|off, fuse=on|off, batch_norm=synchronized|local, micro=number, shard=off|optimizer|gradients|parameters, \
          stages=[...] or schedule=1f1b; a strategy reads like `data=2,depth=2`, and what differs for \
          some layers follows like `; conv3..fc2: D=-,F=depth`"
     )]
@@ -293,9 +301,10 @@ pub enum StrategyError {
     /// Statistics of a batch norm over one value.
     #[error(
         "strategy `{strategy}`: in training the batch norm `{layer}` takes the mean and the variance of each \
-         channel over a single value, as {micro} micro-batch(es) of a mini-batch of {batch} leave one sample \
-         in one of them, and the layer has one position; at least 2 values are needed, the nearest valid \
-         choice is {nearest}"
+         channel over a single value, as {micro} micro-batch(es) of a mini-batch of {batch}{} leave one \
+         sample in one of them, and the layer has one position; at least 2 values are needed, the nearest valid \
+         choice is {nearest}",
+        local_text(*parts)
     )]
     OneValue {
         /// The strategy.
@@ -304,15 +313,30 @@ pub enum StrategyError {
         layer: String,
         /// Micro-batches.
         micro: usize,
+        /// Parts of a micro-batch with local statistics; 1 where these are synchronized.
+        parts: usize,
         /// Samples.
         batch: usize,
         /// The nearest valid choice.
         nearest: String,
     },
+    /// Local statistics of batch norms whose samples are split otherwise than by the data axis of all ranks.
+    #[error(
+        "strategy `{strategy}`: batch_norm=local takes statistics over the samples of each coordinate of \
+         `data`, but {split}; possible is {nearest}"
+    )]
+    LocalStatistics {
+        /// The strategy.
+        strategy: String,
+        /// What is split otherwise.
+        split: String,
+        /// The nearest valid choice.
+        nearest: String,
+    },
     /// A setting of layers, given for all.
     #[error(
-        "strategy `{text}`: `{name}` is set for layers, like `; {example}`; axes, overlap, fuse, micro, \
-         shard, stages and schedule go before the first semicolon"
+        "strategy `{text}`: `{name}` is set for layers, like `; {example}`; axes, overlap, fuse, \
+         batch_norm, micro, shard, stages and schedule go before the first semicolon"
     )]
     OfLayers {
         /// The strategy.

@@ -1,7 +1,8 @@
 //! The text form of a strategy.
 
 use super::{
-    Branches, Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice, Strategy, StrategyError,
+    BatchNormStatistics, Branches, Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice,
+    Strategy, StrategyError,
 };
 use crate::schedule::{CHUNKS_MAX, REPETITIONS_MAX, Schedule};
 use partita_space::limits::MICRO_BATCHES_MAX;
@@ -20,6 +21,9 @@ impl fmt::Display for Strategy {
         }
         if !self.fuse {
             words.push("fuse=off".to_owned());
+        }
+        if self.batch_norm != BatchNormStatistics::default() {
+            words.push(format!("batch_norm={}", self.batch_norm.name()));
         }
         if self.micro > 1 {
             words.push(format!("micro={}", self.micro));
@@ -246,6 +250,10 @@ impl Reader<'_> {
             "fuse" => strategy.fuse = switch(text, name, value)?,
             "shard" => {
                 strategy.shard = one_of(text, (name, value), &Shard::ALL, Shard::name)?;
+            }
+            "batch_norm" => {
+                let (all, word) = (&BatchNormStatistics::ALL, BatchNormStatistics::name);
+                strategy.batch_norm = one_of(text, (name, value), all, word)?;
             }
             "micro" => strategy.micro = counted(text, name, value, MICRO_BATCHES_MAX)?,
             "schedule" => {
@@ -520,7 +528,15 @@ fn unknown_value(
 
 fn unknown_axis(text: &str, name: &str) -> StrategyError {
     let names: Vec<_> = AXES.into_iter().map(Axis::name).collect();
-    let words = ["overlap", "fuse", "micro", "shard", "stages", "schedule"];
+    let words = [
+        "overlap",
+        "fuse",
+        "batch_norm",
+        "micro",
+        "shard",
+        "stages",
+        "schedule",
+    ];
     let nearest = near(name, names.iter().copied().chain(words))
         .map_or_else(String::new, |known| format!("; did you mean `{known}`?"));
     StrategyError::UnknownAxis {
@@ -608,6 +624,7 @@ mod tests {
             "depth=8",
             "data=1",
             "width=3,overlap=off",
+            "data=2,batch_norm=local,micro=2",
             "data=2,fuse=off",
             "data=2,micro=4,shard=gradients",
             "depth=2,filter=2,channel=3; conv4..fc2: D=-,F=filter+depth; fc3: C=-",

@@ -307,6 +307,7 @@ pub fn program(mesh: Mesh, bodies: Vec<Body>, class_of: Vec<u32>) -> Program {
         dtype: Dtype::F32,
         batch: 8,
         mesh,
+        local_statistics: partita_space::AxisSet::NONE,
         bodies,
         class_of,
     }

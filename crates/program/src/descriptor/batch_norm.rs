@@ -32,7 +32,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             let channels = x.extent[4];
             let operands = [
                 read("x", x),
-                read("sums", sums).sums_of(sums_of(channels)),
+                read("sums", sums).statistics_of(sums_of(channels)),
                 read("gamma", gamma).vector(channels),
                 read("beta", beta).vector(channels),
                 write("y", y).like("x", x),
@@ -108,7 +108,7 @@ fn describe_backward(kernel: &Kernel) -> Descriptor<'_> {
             let gradient_sums = result("gradient_sums", gradient_sums, *accumulate);
             let operands = [
                 read("x", x),
-                read("sums", sums).sums_of(extents),
+                read("sums", sums).statistics_of(extents),
                 linear("dy", dy).like("x", x),
                 gradient_sums.sums_of(extents).over(Over::Positions(dy)),
             ];
@@ -131,10 +131,10 @@ fn describe_backward(kernel: &Kernel) -> Descriptor<'_> {
             let extents = sums_of(x.extent[4]);
             let operands = [
                 read("x", x),
-                read("sums", sums).sums_of(extents),
+                read("sums", sums).statistics_of(extents),
                 read("gamma", gamma).vector(x.extent[4]),
                 read("dy", dy).like("x", x),
-                read("gradient_sums", gradient_sums).sums_of(extents),
+                read("gradient_sums", gradient_sums).statistics_of(extents),
                 result("dx", dx, *accumulate).like("x", x),
             ];
             Descriptor::new("batch_norm_backward_data", each(x, 6), operands)

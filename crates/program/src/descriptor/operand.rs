@@ -91,6 +91,8 @@ pub enum Extents<'k> {
 pub enum SumRole<'k> {
     /// Read; must not be a partial sum, as the kernel is not linear in it.
     Complete,
+    /// Read; a sum of its own along [`crate::Program::local_statistics`], complete along all other axes.
+    Statistics,
     /// Read; may be a partial sum, as the result is linear in it.
     Linear,
     /// One of two factors, of which at most one is a partial sum.
@@ -159,6 +161,13 @@ impl<'k> Operand<'k> {
     #[inline]
     pub(super) fn sums_of(self, extents: [usize; 5]) -> Self {
         self.elements(Elements::Sums).of(extents)
+    }
+
+    /// Sums of a batch norm in f64.
+    #[inline]
+    pub(super) fn statistics_of(self, extents: [usize; 5]) -> Self {
+        let sum_role = SumRole::Statistics;
+        Self { sum_role, ..self }.sums_of(extents)
     }
 
     #[inline]

@@ -60,6 +60,7 @@ pub fn line(ranks: usize) -> Program {
         dtype: Dtype::F32,
         batch: 1,
         mesh: Mesh::new([1, 1, 1, ranks, 1, 1, 1]),
+        local_statistics: partita_space::AxisSet::NONE,
         bodies: (0..ranks)
             .map(|rank| body(ranks, rank > 0, rank + 1 < ranks))
             .collect(),
