@@ -168,6 +168,10 @@ pub struct PlanArgs {
     /// Name or path of a machine file; `here` measures this machine
     #[arg(long, value_name = "M", default_value = "here")]
     pub machine: String,
+    /// Over which samples batch norms take their statistics: those of all ranks, or `local` to each coordinate of
+    /// `data`, which changes the result of the training
+    #[arg(long, value_enum, default_value_t = BatchNormName::Synchronized)]
+    pub batch_norm: BatchNormName,
     /// Ignore input time (samples are already in memory)
     #[arg(long)]
     pub no_io: bool,
@@ -404,6 +408,15 @@ pub enum KernelsName {
     Reference,
     /// None: the program can be predicted but not run
     Unpinned,
+}
+
+/// Statistics of batch norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BatchNormName {
+    /// Over all ranks
+    Synchronized,
+    /// Over the samples of each coordinate of `data`
+    Local,
 }
 
 /// Kinds of programs.

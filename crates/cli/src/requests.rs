@@ -1,15 +1,15 @@
 //! Requests to the library, from arguments.
 
 use crate::args::{
-    CalibrateArgs, CosmologyArgs, DigitsArgs, DigitsTaskName, KernelsName, KindName, LowerArgs,
-    MakingArgs, OptimizerName, PlanArgs, PredictArgs, SampleName, SegmentationArgs, ShapesArgs,
-    TrainArgs, TrainingArgs,
+    BatchNormName, CalibrateArgs, CosmologyArgs, DigitsArgs, DigitsTaskName, KernelsName, KindName,
+    LowerArgs, MakingArgs, OptimizerName, PlanArgs, PredictArgs, SampleName, SegmentationArgs,
+    ShapesArgs, TrainArgs, TrainingArgs,
 };
 use crate::error::CliError;
 use partita::{
-    ADAM, COUNTS, CalibrateRequest, CosmologyRequest, DigitsRequest, ErrorKind, FLOATS, KernelSet,
-    LowerRequest, MakeRequest, PlanRequest, PredictRequest, SCALED_COUNTS, SGD,
-    SegmentationRequest, ShapesRequest, StrategyChoice, TrainRequest, Training,
+    ADAM, BatchNormStatistics, COUNTS, CalibrateRequest, CosmologyRequest, DigitsRequest,
+    ErrorKind, FLOATS, KernelSet, LowerRequest, MakeRequest, PlanRequest, PredictRequest,
+    SCALED_COUNTS, SGD, SegmentationRequest, ShapesRequest, StrategyChoice, TrainRequest, Training,
 };
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
@@ -89,6 +89,10 @@ impl PlanArgs {
         PlanRequest {
             training: self.training.request(),
             machine: self.machine.clone(),
+            batch_norm: match self.batch_norm {
+                BatchNormName::Synchronized => BatchNormStatistics::Synchronized,
+                BatchNormName::Local => BatchNormStatistics::Local,
+            },
             no_io: self.no_io,
             memory: self.memory,
             budget: self.budget,

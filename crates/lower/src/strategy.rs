@@ -271,6 +271,29 @@ impl Strategy {
         Mesh::new(extents)
     }
 
+    /// With these statistics of batch norms, where the data axis makes them differ.
+    #[must_use]
+    pub fn with_batch_norm(self, batch_norm: BatchNormStatistics) -> Self {
+        let asked = Self { batch_norm, ..self };
+        if asked.local_statistics().is_empty() {
+            Self {
+                batch_norm: BatchNormStatistics::default(),
+                ..asked
+            }
+        } else {
+            asked
+        }
+    }
+
+    /// With these extents of the axes, and all else alike.
+    #[must_use]
+    pub fn with_extents(&self, extents: [usize; 7]) -> Self {
+        Self {
+            extents,
+            ..self.clone()
+        }
+    }
+
     /// The axes along which batch norms have statistics of their own in training.
     pub fn local_statistics(&self) -> AxisSet {
         let axis = (self.batch_norm == BatchNormStatistics::Local).then_some(Axis::Data);

@@ -83,7 +83,7 @@ pub use machine::MachineError;
 pub use model::ModelError;
 pub use models::{FamilySummary, ModelSummary, families, models};
 pub use pareto::pareto;
-pub use partita_lower::{LoweringPass, NoPass};
+pub use partita_lower::{BatchNormStatistics, LoweringPass, NoPass};
 pub use plan::figures;
 pub use plan::{Candidate, PlanRequest, Planned, plan};
 pub use planning::PlanningError;

@@ -12,7 +12,7 @@ use crate::planning::PlanningError;
 use crate::progress::Event;
 use crate::training::{Training, lower_verified, request as lowering};
 use figures::Figures;
-use partita_lower::{Request, Strategy};
+use partita_lower::{BatchNormStatistics, Request, Strategy};
 use partita_oracle::Prediction;
 use partita_plan::{Candidate as Found, Refusal};
 use partita_program::{Program, ProgramKind};
@@ -29,6 +29,8 @@ pub struct PlanRequest {
     pub training: Training,
     /// Name or path of a machine file; `here` is this machine, which is measured.
     pub machine: String,
+    /// Statistics of batch norms (default: synchronized). Local ones change the result of the training.
+    pub batch_norm: BatchNormStatistics,
     /// Ignore input time: samples are in memory.
     pub no_io: bool,
     /// Memory limit of a rank (default: that of the machine's device).
@@ -47,6 +49,7 @@ impl PlanRequest {
         Self {
             training,
             machine: machine.to_owned(),
+            batch_norm: BatchNormStatistics::default(),
             no_io: false,
             memory: None,
             budget: None,
@@ -137,7 +140,8 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
     let planner = Planner::new(context, &request.machine, ranks, limits, request.budget)?;
     let graph = model::resolve(&training.model)?;
     let menu = planner.menu();
-    let single = Strategy::single();
+    let mut single = Strategy::single();
+    single.batch_norm = request.batch_norm;
     let lowering = lowering(&graph, &single, training, ProgramKind::Train, &*menu);
     let memory = planner.memory(ranks);
     let warning = local_machine::sharing(ranks);

@@ -195,7 +195,7 @@ fn identity(run: &Run, session: &Session<'_>) -> String {
 /// Whether a strategy, or the layers of its stages, are chosen by what messages take.
 fn is_open(strategy: &StrategyChoice) -> bool {
     match strategy {
-        StrategyChoice::Auto => true,
+        StrategyChoice::Auto(_) => true,
         StrategyChoice::Given(strategy) => !strategy.stages.is_empty() && !strategy.has_layers(),
     }
 }
@@ -226,7 +226,8 @@ fn strategy(
     here: Ranks,
 ) -> Result<Strategy, TrainError> {
     let strategy = match &run.strategy {
-        StrategyChoice::Auto => {
+        StrategyChoice::Auto(statistics) => {
+            let run = (run, *statistics);
             return choose::choose_strategy(context, run, graph, stored, memory, here);
         }
         StrategyChoice::Given(strategy) => strategy,

@@ -7,9 +7,11 @@ use crate::model;
 use crate::planning::PlanningError;
 use partita_graph::Graph;
 use partita_lower::{
-    LoweringPass, Request, SampleFormat, Strategy, StrategyError, lower, lower_after,
+    BatchNormStatistics, LoweringPass, Request, SampleFormat, Strategy, StrategyError, lower,
+    lower_after,
 };
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Transform};
+use partita_space::nearest;
 use partita_verify::{Fault, Faults, verify};
 use std::fmt;
 use std::str::FromStr;
@@ -77,8 +79,8 @@ impl Training {
 /// The choice of a strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StrategyChoice {
-    /// The strategy with the shortest predicted step.
-    Auto,
+    /// The strategy with the shortest predicted step, with these statistics of batch norms.
+    Auto(BatchNormStatistics),
     /// This strategy.
     Given(Strategy),
 }
@@ -86,11 +88,32 @@ pub enum StrategyChoice {
 impl FromStr for StrategyChoice {
     type Err = StrategyError;
 
-    /// Reads `auto` or a strategy like `data=4,depth=2`.
+    /// Reads `auto`, `auto,batch_norm=local` or a strategy like `data=4,depth=2`.
     fn from_str(text: &str) -> Result<Self, StrategyError> {
-        match text.trim() {
-            "auto" => Ok(Self::Auto),
-            _ => Ok(Self::Given(text.parse()?)),
+        let mut words = text.split(',').map(str::trim);
+        if words.next() != Some("auto") {
+            return Ok(Self::Given(text.parse()?));
+        }
+        let all = BatchNormStatistics::ALL.into_iter();
+        let settings = all.map(|one| (format!("batch_norm={}", one.name()), one));
+        let settings: Vec<(String, BatchNormStatistics)> = settings.collect();
+        let rest: Vec<&str> = words.collect();
+        match rest[..] {
+            [] => Ok(Self::Auto(BatchNormStatistics::default())),
+            [word] if settings.iter().any(|(text, _)| text == word) => {
+                let known = settings.iter().find(|(text, _)| text == word);
+                Ok(Self::Auto(known.map(|(_, one)| *one).unwrap_or_default()))
+            }
+            _ => {
+                let texts: Vec<&str> = settings.iter().map(|(text, _)| text.as_str()).collect();
+                let near = nearest(rest[0], texts.iter().copied()).unwrap_or_default();
+                Err(StrategyError::Value {
+                    text: text.to_owned(),
+                    word: rest.join(","),
+                    possible: format!("after `auto` one of {}", texts.join(", ")),
+                    nearest: format!("auto,{near}"),
+                })
+            }
         }
     }
 }
@@ -98,7 +121,10 @@ impl FromStr for StrategyChoice {
 impl fmt::Display for StrategyChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Auto => f.write_str("auto"),
+            Self::Auto(statistics) if *statistics == BatchNormStatistics::default() => {
+                f.write_str("auto")
+            }
+            Self::Auto(statistics) => write!(f, "auto,batch_norm={}", statistics.name()),
             Self::Given(strategy) => strategy.fmt(f),
         }
     }
@@ -212,7 +238,7 @@ fn check_layout(request: &Request<'_>) -> Result<(), PlanningError> {
 pub fn given(strategy: &StrategyChoice, training: &Training) -> Result<Strategy, PlanningError> {
     let ranks = training.ranks;
     match strategy {
-        StrategyChoice::Auto => Err(PlanningError::Auto { ranks }),
+        StrategyChoice::Auto(_) => Err(PlanningError::Auto { ranks }),
         StrategyChoice::Given(strategy) => {
             strategy.check_ranks(ranks, training.batch)?;
             Ok(strategy.clone())

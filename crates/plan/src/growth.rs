@@ -36,15 +36,7 @@ pub fn ranks_max(strategy: &Strategy, graph: &Graph, batch: usize) -> (usize, St
 fn grown(strategy: &Strategy, axis: Axis) -> Strategy {
     let mut extents = AXES.map(|axis| strategy.extent(axis));
     extents[axis.index()] *= 2;
-    let mut grown = Strategy::of(extents);
-    grown.overlap = strategy.overlap;
-    grown.fuse = strategy.fuse;
-    grown.micro = strategy.micro;
-    grown.shard = strategy.shard;
-    grown.layers.clone_from(&strategy.layers);
-    grown.stages.clone_from(&strategy.stages);
-    grown.schedule = strategy.schedule;
-    grown
+    strategy.with_extents(extents)
 }
 
 #[cfg(test)]

@@ -127,6 +127,7 @@ impl Layers {
             let mut strategy = Strategy::of(extents);
             strategy.overlap = pipeline.overlap;
             strategy.fuse = pipeline.fuse;
+            strategy.batch_norm = pipeline.batch_norm;
             strategy.shard = pipeline.shard;
             strategy.layers.clone_from(&pipeline.layers);
             strategy

@@ -139,6 +139,7 @@ impl<'a> DistributionCosts<'a> {
         let mut mesh = Strategy::of(AXES.map(|axis| strategy.extent(axis)));
         mesh.overlap = strategy.overlap;
         mesh.fuse = strategy.fuse;
+        mesh.batch_norm = strategy.batch_norm;
         if mesh.check(graph, training.batch).is_err() {
             return Ok(None);
         }

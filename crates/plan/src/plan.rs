@@ -26,7 +26,8 @@ const MESHES: usize = 3;
 
 /// What to plan.
 pub struct PlanRequest<'a> {
-    /// The training; its strategy is replaced by each candidate in turn.
+    /// The training; its strategy is replaced by each candidate in turn, which takes the statistics of batch norms
+    /// as it does.
     pub training: Request<'a>,
     /// Number of ranks.
     pub ranks: usize,
@@ -209,6 +210,11 @@ impl Ranking<'_, '_> {
         self.refused.push(Candidate::refused(strategy, no));
     }
 
+    /// A candidate with the statistics of batch norms that are asked for.
+    fn asked(&self, strategy: Strategy) -> Strategy {
+        strategy.with_batch_norm(self.request.training.strategy.batch_norm)
+    }
+
     fn is_over(&self) -> bool {
         let is_memory = |one: &Candidate| matches!(one.refusal, Some(Refusal::Memory(_)));
         let has_looked = !self.evaluated.is_empty() || self.refused.iter().any(is_memory);
@@ -232,12 +238,12 @@ impl Ranking<'_, '_> {
     fn prune(&mut self) -> Result<Vec<Pending>, PlanError> {
         let training = &self.request.training;
         let all = candidates(training.graph, self.request.ranks, training.batch);
+        let all = all.into_iter().map(|one| self.asked(one));
         let mut all: Vec<(Option<Seconds>, Strategy)> = match self.closed_forms()? {
             Some(closed_forms) => all
-                .into_iter()
                 .map(|one| (closed_forms.approximate_seconds(&one), one))
                 .collect(),
-            None => all.into_iter().map(|one| (None, one)).collect(),
+            None => all.map(|one| (None, one)).collect(),
         };
         // Candidates without closed form come last; the sort is stable.
         let key = |seconds: &Option<Seconds>| seconds.map_or(f64::INFINITY, |one| one.0);
@@ -392,14 +398,14 @@ impl Ranking<'_, '_> {
         let mut best: Vec<&Candidate> = self.evaluated.iter().collect();
         let seconds = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
         best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-        let mut meshes = vec![Strategy::hybrid(self.request.ranks, [1; 3])];
+        let mut meshes = vec![self.asked(Strategy::hybrid(self.request.ranks, [1; 3]))];
         let best = best.into_iter().map(|one| &one.strategy);
         for one in best.chain(&self.near_misses) {
             let [data, depth, height, width, filter, channel, branch] =
                 AXES.map(|axis| one.extent(axis));
             // Other axes become data axes, which may split samples or filters.
             let samples = data * filter * channel * branch;
-            let mesh = Strategy::hybrid(samples, [depth, height, width]);
+            let mesh = self.asked(Strategy::hybrid(samples, [depth, height, width]));
             if !meshes.contains(&mesh) && meshes.len() <= MESHES {
                 meshes.push(mesh);
             }
@@ -412,7 +418,9 @@ impl Ranking<'_, '_> {
         let training = &self.request.training;
         let mut tables = Tables::new();
         let mut pending = Vec::new();
-        for strategy in pipelines(training.graph, self.request.ranks, training.batch) {
+        let all = pipelines(training.graph, self.request.ranks, training.batch);
+        for strategy in all {
+            let strategy = self.asked(strategy);
             if self.is_over() {
                 self.leave(strategy);
                 continue;

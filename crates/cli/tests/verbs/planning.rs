@@ -109,6 +109,45 @@ fn of_strategies_that_take_as_long_the_smallest_comes_first() {
 }
 
 #[test]
+fn local_statistics_of_batch_norms_are_used_on_request_alone() {
+    let strategies = |more: &[&str]| -> Vec<String> {
+        let mut asked = vec![
+            "plan",
+            "resnet50@32",
+            "--machine",
+            "lassen",
+            "--no-io",
+            "--json",
+        ];
+        asked.extend(["--ranks", "4", "--batch", "8"]);
+        asked.extend(more);
+        let list = json(&asked);
+        let all = list.as_array().unwrap().iter();
+        all.map(|one| one["strategy"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let is_local = |one: &String| one.contains("batch_norm=local");
+    assert!(!strategies(&[]).iter().any(is_local));
+    let local = strategies(&["--batch-norm", "local"]);
+    // Without a data axis there is nothing local.
+    for one in &local {
+        assert_eq!(one.contains("data="), is_local(one), "{one}");
+    }
+    for expected in [
+        "data=4,batch_norm=local",
+        "data=2,height=2,batch_norm=local",
+        "height=2,width=2",
+    ] {
+        assert!(local.iter().any(|one| one == expected), "{local:#?}");
+    }
+    assert!(
+        local
+            .iter()
+            .any(|one| is_local(one) && one.contains("stages="))
+    );
+}
+
+#[test]
 fn a_machine_of_unknown_reading_is_refused_before_the_search() {
     let mut asked = with(&[]);
     asked[3] = "abci";

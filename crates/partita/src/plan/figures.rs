@@ -194,7 +194,7 @@ fn data(
     ranks: usize,
     candidates: &[Candidate],
 ) -> Result<Option<Data>, PlanningError> {
-    let strategy = Strategy::hybrid(ranks, [1; 3]);
+    let strategy = Strategy::hybrid(ranks, [1; 3]).with_batch_norm(training.strategy.batch_norm);
     if strategy.check(training.graph, training.batch).is_err() {
         return Ok(None);
     }
@@ -269,6 +269,7 @@ fn add_refused(
         CostSource::Measured { .. } => PRUNED_LOCAL_MAX,
     };
     let data = Strategy::hybrid(facts.ranks, [1; 3]);
+    let data = data.with_batch_norm(training.strategy.batch_norm);
     let (mut too_large, mut others) = (0, 0);
     for candidate in candidates.iter().filter(|one| one.reason.is_some()) {
         let strategy = &candidate.strategy;

@@ -9,7 +9,7 @@ use crate::planning::PlanningError;
 use crate::search::{Limits, search_local};
 use partita_data::DType;
 use partita_graph::Graph;
-use partita_lower::Strategy;
+use partita_lower::{BatchNormStatistics, Strategy};
 use partita_space::Bytes;
 
 /// The strategy for `auto`: the one with the shortest predicted step on this machine that fits in `memory`,
@@ -18,17 +18,22 @@ use partita_space::Bytes;
 /// Errors: no strategy fits, or a failed measurement.
 pub fn choose_strategy(
     context: &Context<'_>,
-    run: &Run,
+    (run, statistics): (&Run, BatchNormStatistics),
     graph: &Graph,
     stored: DType,
     memory: Bytes,
     here: Ranks,
 ) -> Result<Strategy, TrainError> {
     let (batch, ranks) = (run.batch, run.ranks);
-    let fitting = |ranks| first_strategy(ranks, |one| one.check(graph, batch).is_ok());
+    let first_strategy = |ranks: usize, holds: &dyn Fn(&Strategy) -> bool| {
+        strategies(ranks)
+            .map(|one| one.with_batch_norm(statistics))
+            .find(holds)
+    };
+    let fitting = |ranks| first_strategy(ranks, &|one| one.check(graph, batch).is_ok());
     let Some(first) = fitting(ranks) else {
         // A batch norm over a single value is invalid on any number of ranks.
-        let laid_out = first_strategy(ranks, |one| one.check_layout(graph, batch).is_ok());
+        let laid_out = first_strategy(ranks, &|one| one.check_layout(graph, batch).is_ok());
         if let Some(one) = laid_out {
             let norms = one.check_norms(graph, batch);
             norms.map_err(|error| TrainError::Auto(AutoError::Norm(error)))?;
@@ -45,7 +50,9 @@ pub fn choose_strategy(
         return Ok(first);
     }
     let menu = run.kernels.menu(run.threads, context.level());
-    let request = programs::request(run, graph, &first, stored, &*menu);
+    let mut asked = first.clone();
+    asked.batch_norm = statistics;
+    let request = programs::request(run, graph, &asked, stored, &*menu);
     let here = LocalMachine::of(context, run.kernels, here, false);
     let here = here.map_err(PlanningError::Local)?;
     let limits = Limits {
@@ -65,9 +72,9 @@ pub fn choose_strategy(
     }
 }
 
-/// The first strategy over samples and spatial dims that satisfies a condition.
-fn first_strategy(ranks: usize, holds: impl Fn(&Strategy) -> bool) -> Option<Strategy> {
-    let splits = |data: usize| {
+/// The strategies over samples and spatial dims, most ranks on the data axis first.
+fn strategies(ranks: usize) -> impl Iterator<Item = Strategy> {
+    let splits = move |data: usize| {
         let rest = ranks / data;
         divisors(rest).into_iter().flat_map(move |depth| {
             let rest = rest / depth;
@@ -75,8 +82,7 @@ fn first_strategy(ranks: usize, holds: impl Fn(&Strategy) -> bool) -> Option<Str
             divisors(rest).into_iter().map(split)
         })
     };
-    let mut candidates = divisors(ranks).into_iter().flat_map(splits);
-    candidates.find(holds)
+    divisors(ranks).into_iter().flat_map(splits)
 }
 
 /// Largest first.

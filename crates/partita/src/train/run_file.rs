@@ -113,7 +113,7 @@ impl RunFile {
         let batch = "a whole number of samples per step, like 16";
         let epochs = "a whole number, like 20";
         let model = "a name that `partita models` lists, or the path of a model file";
-        let strategy = "\"auto\" or a strategy like \"data=2,depth=2\"";
+        let strategy = "\"auto\", \"auto,batch_norm=local\" or a strategy like \"data=2,depth=2\"";
         let folder = "the path of a folder that exists or can be made, like \"out\"";
         let output = top.text("output", folder)?;
         if output.as_deref() == Some("") {

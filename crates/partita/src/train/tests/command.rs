@@ -3,7 +3,9 @@
 use crate::error::{ErrorKind, Fault};
 use crate::progress::{Event, Silent};
 use crate::train::{AutoError, Mismatch, OutputError, TrainError, TrainRequest};
+use crate::training::StrategyChoice;
 use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split, weights};
+use partita_lower::{BatchNormStatistics, StrategyError};
 use partita_session::Progress;
 use partita_space::Bytes;
 use serde_json::Value;
@@ -170,6 +172,55 @@ fn one_rank_and_two_agree() {
     let (a, b) = (loss(&results[0]), loss(&results[1]));
     assert!((a / b - 1.0).abs() < 1e-3, "{a} and {b}");
     assert_eq!(results[0]["strategy"], "data=1");
+}
+
+#[test]
+fn local_statistics_train_as_micro_batches_do() {
+    let (two, one) = (
+        case(&[("depth=2", "data=2,batch_norm=local")]),
+        case(&[("ranks = 2", "ranks = 1"), ("depth=2", "data=1,micro=2")]),
+    );
+    let results = [&one, &two].map(|folder| train(folder, &AtomicBool::new(false)).unwrap());
+    for epoch in 0..6 {
+        let [a, b] = [0, 1].map(|of| {
+            let loss = &results[of]["epochs"][epoch]["training_loss"];
+            loss.as_f64().unwrap()
+        });
+        assert!((a / b - 1.0).abs() < 1e-3, "epoch {epoch}: {a} and {b}");
+    }
+}
+
+#[test]
+fn auto_takes_local_statistics_on_request() {
+    let local = case(&[("depth=2", "auto,batch_norm=local")]);
+    let result = train(&local, &AtomicBool::new(false)).unwrap();
+    let strategy = result["strategy"].as_str().unwrap();
+    assert_eq!(
+        strategy.contains("data=2"),
+        strategy.contains("batch_norm=local"),
+        "{strategy}"
+    );
+    let read = |text: &str| text.parse::<StrategyChoice>();
+    for (text, choice) in [
+        (
+            "auto",
+            StrategyChoice::Auto(BatchNormStatistics::Synchronized),
+        ),
+        (
+            "auto, batch_norm=local",
+            StrategyChoice::Auto(BatchNormStatistics::Local),
+        ),
+    ] {
+        assert_eq!(read(text), Ok(choice.clone()));
+        assert_eq!(read(&choice.to_string()), Ok(choice));
+    }
+    for text in ["auto,batch_norm=locl", "auto,micro=2", "auto,"] {
+        let error = read(text).unwrap_err();
+        assert!(
+            matches!(&error, StrategyError::Value { nearest, .. } if nearest.starts_with("auto,batch_norm=")),
+            "{error}"
+        );
+    }
 }
 
 #[test]
