@@ -121,9 +121,14 @@ impl<'a> Builder<'a> {
 
     /// Allreduce of a view over the axes of a group; nothing for a group of one.
     pub fn allreduce(&mut self, layer: &str, phase: Phase, axes: AxisSet, view: View) {
+        self.allreduce_all(layer, phase, axes, vec![view]);
+    }
+
+    /// An allreduce of several views at once over ranks of the current mesh.
+    pub fn allreduce_all(&mut self, layer: &str, phase: Phase, axes: AxisSet, views: Vec<View>) {
         let sequence = self.next_sequence();
         if self.mesh.group_size(axes) > 1 {
-            let kind = CollectiveKind::AllReduce { view };
+            let kind = CollectiveKind::AllReduce { views };
             self.collective((layer, phase), sequence, axes, kind);
         }
     }

@@ -5,7 +5,7 @@
 
 use crate::body::{Builder, NUMBERS, TensorBuffer};
 use crate::network::{Layer, LayerId, Network, reads_whole};
-use crate::parameter_gradient::{Deferred, Key, ParameterGradient};
+use crate::parameter_gradient::{Bucket, Deferred, Key, ParameterGradient};
 use crate::request::Request;
 use crate::schedule::{Pass, Slot};
 use crate::step_plan::StepPlan;
@@ -50,6 +50,8 @@ pub(crate) struct Emit<'a> {
     /// Sample and target of each replica.
     pub staging: [[Option<View>; 2]; 2],
     pub parameter_gradients: BTreeMap<Key, ParameterGradient>,
+    /// Gradients that wait to be summed over ranks together.
+    pub buckets: BTreeMap<(Option<Submesh>, AxisSet), Bucket>,
     /// Gradients of weights deferred to a slot of their own, and whether they are.
     pub deferred: Vec<Deferred>,
     pub defers: bool,
@@ -89,6 +91,7 @@ impl<'a> Emit<'a> {
             moments: Vec::new(),
             staging: [[None; 2]; 2],
             parameter_gradients: BTreeMap::new(),
+            buckets: BTreeMap::new(),
             deferred: Vec::new(),
             defers: false,
             micro_batches: plan.networks.len(),

@@ -9,6 +9,34 @@ use partita_space::{AxisSet, Submesh};
 /// A parameter on one of its submeshes, with the axes over which the contributions are partial sums.
 pub(crate) type Key = (ParameterId, Option<Submesh>, AxisSet);
 
+/// Gradients that are summed over the same ranks in one message.
+#[derive(Default)]
+pub(crate) struct Bucket {
+    /// Names of the first and of the last parameter.
+    pub names: Option<(String, String)>,
+    pub views: Vec<View>,
+    /// Bytes of the largest part on a rank, the same on all ranks.
+    pub bytes: u64,
+}
+
+impl Bucket {
+    pub fn add(&mut self, name: &str, view: View, bytes: u64) {
+        let first = self.names.take().map_or(name.to_owned(), |names| names.0);
+        self.names = Some((first, name.to_owned()));
+        self.views.push(view);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// The range of parameters.
+    pub fn name(&self) -> String {
+        match &self.names {
+            Some((first, last)) if first != last => format!("{first}..{last}"),
+            Some((only, _)) => only.clone(),
+            None => String::new(),
+        }
+    }
+}
+
 /// A contribution to the gradient of a parameter that is deferred to a later slot.
 pub(crate) struct Deferred {
     pub key: Key,

@@ -10,7 +10,7 @@ use crate::strategy::Shard;
 use partita_graph::{ParameterId, ParameterRole};
 use partita_program::{Distribution, Kernel, Optimizer, Phase, Role, View};
 use partita_space::{AxisSet, Submesh};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Emit<'_> {
     /// Allocates the persistent buffers.
@@ -307,8 +307,7 @@ impl Emit<'_> {
     ) {
         let (share_distribution, whole) = self.share_and_whole(parameter);
         let Some((share, has_sum)) = &mut state.share else {
-            let name = self.graph.parameter(parameter).name.clone();
-            return self.allreduce(&name, Phase::Reduce, axes, state.view());
+            return self.sum_in_bucket(parameter, &whole, axes, state.view());
         };
         let to = Destination {
             held: *share,
@@ -322,6 +321,68 @@ impl Emit<'_> {
         state.written = false;
         let (what, from) = ((parameter, Role::Gradient), (state.held, from, axes));
         self.move_parameter(what, Phase::Reduce, from, to);
+    }
+
+    /// Sums a gradient over ranks, together with others if there are buckets. A bucket is full on all ranks at the
+    /// same time, whatever their parts.
+    fn sum_in_bucket(
+        &mut self,
+        parameter: ParameterId,
+        whole: &Distribution,
+        axes: AxisSet,
+        view: View,
+    ) {
+        let name = self.graph.parameter(parameter).name.clone();
+        let full = self.request.strategy.bucket.0;
+        let is_alone = self.builder.mesh.group_size(axes) == 1;
+        if full == 0 || is_alone || self.is_on_several_submeshes(parameter) {
+            return self.allreduce(&name, Phase::Reduce, axes, view);
+        }
+        let mesh = &self.builder.mesh;
+        let parts = (0..5).map(|dim| whole.shape[dim].div_ceil(mesh.parts(whole.axes[dim])) as u64);
+        let elements = parts.fold(1, u64::saturating_mul);
+        let bytes = elements.saturating_mul(self.request.dtype.size() as u64);
+        let key = (self.builder.submesh, axes);
+        let bucket = self.buckets.entry(key).or_default();
+        bucket.add(&name, view, bytes);
+        if bucket.bytes >= full {
+            self.sum_bucket(axes);
+        }
+    }
+
+    /// Sums the gradients that wait in a bucket of the current submesh.
+    fn sum_bucket(&mut self, axes: AxisSet) {
+        if let Some(bucket) = self.buckets.remove(&(self.builder.submesh, axes)) {
+            let (name, views) = (bucket.name(), bucket.views);
+            self.builder
+                .allreduce_all(&name, Phase::Reduce, axes, views);
+        }
+    }
+
+    /// Sums the gradients that wait in buckets, however few.
+    pub(crate) fn sum_buckets(&mut self) {
+        if self.request.strategy.bucket.0 == 0 {
+            return;
+        }
+        let plan = self.plan;
+        let layers = plan
+            .networks
+            .iter()
+            .flat_map(|(network, _)| &network.layers);
+        let layers = layers.filter(|layer| !layer.parameters.is_empty());
+        // The same on all ranks.
+        let keys: BTreeSet<(Option<Submesh>, AxisSet)> = layers
+            .map(|layer| {
+                let axes = gradient_axes(layer, plan.local_statistics);
+                (layer.distribution.submesh, axes)
+            })
+            .collect();
+        for (submesh, axes) in keys {
+            self.reserve_numbers();
+            if self.builder.enter(submesh) {
+                self.sum_bucket(axes);
+            }
+        }
     }
 
     /// Views of the gradients of scale and shift of a normalization, and whether to accumulate. One kernel

@@ -9,7 +9,7 @@ pub use error::{SharedParameter, Sharer, StrategyError};
 pub(crate) use text::check_split;
 
 use crate::schedule::Schedule;
-use partita_space::{Axis, AxisList, AxisSet, Mesh};
+use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh};
 
 /// Ranks of the largest mesh.
 const RANKS_MAX: usize = Mesh::RANKS_MAX;
@@ -28,6 +28,8 @@ const RANKS_MAX: usize = Mesh::RANKS_MAX;
 ///
 /// `batch_norm=local` takes the statistics of batch norms over the samples of each coordinate of `data` alone.
 ///
+/// `bucket=25MiB` sums gradients over ranks in messages of at least that size.
+///
 /// `micro=4` processes the mini-batch as four micro-batches and accumulates their gradients;
 /// `shard=optimizer`, `gradients` or `parameters` shards the training state over replicas (ZeRO).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +41,8 @@ pub struct Strategy {
     pub fuse: bool,
     /// Over which ranks batch norms take their statistics in training.
     pub batch_norm: BatchNormStatistics,
+    /// Gradients are summed over ranks together, once they have as many bytes on a rank; each for itself if 0.
+    pub bucket: Bytes,
     /// Micro-batches in a mini-batch.
     pub micro: usize,
     /// Which training state is sharded.
@@ -234,6 +238,7 @@ impl Strategy {
             overlap: true,
             fuse: true,
             batch_norm: BatchNormStatistics::default(),
+            bucket: Bytes(0),
             micro: 1,
             shard: Shard::Off,
             layers: Vec::new(),
@@ -312,6 +317,7 @@ impl Strategy {
         } else {
             fitted = Self {
                 batch_norm: self.batch_norm,
+                bucket: self.bucket,
                 micro: self.micro,
                 ..Self::of([ranks, 1, 1, 1, 1, 1, 1])
             };

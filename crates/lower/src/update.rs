@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Emit<'_> {
     pub(crate) fn update(&mut self) {
+        self.sum_buckets();
         self.update_running_statistics();
         let ids = || (0..self.graph.parameters.len()).map(ParameterId);
         let all: Vec<ParameterId> = ids().collect();
@@ -70,7 +71,7 @@ impl Emit<'_> {
     }
 
     /// Reserves new message numbers, on all ranks alike. Not needed where all layers run on all ranks.
-    fn reserve_numbers(&mut self) {
+    pub(crate) fn reserve_numbers(&mut self) {
         let number = self.take_numbers(1);
         if !self.is_whole() {
             self.builder.number_from(number);

@@ -80,7 +80,7 @@ fn summed(program: &Program, layer: &str) -> Vec<[usize; 5]> {
     let tasks = program.bodies[0].tasks.iter();
     let views = tasks.filter_map(|task| match &task.work {
         Work::Collective(collective) if task.origin.layer == layer => match &collective.kind {
-            CollectiveKind::AllReduce { view } => Some(view.extent),
+            CollectiveKind::AllReduce { views } => Some(views[0].extent),
             CollectiveKind::ReduceScatter { .. }
             | CollectiveKind::AllGather { .. }
             | CollectiveKind::AllToAll { .. } => None,

@@ -39,7 +39,7 @@ fn movement(task: &Task, place: impl Fn(AxisSet) -> usize) -> Option<Movement> {
         Work::Collective(Collective { group, kind, .. }) => {
             let me = place(*group);
             let elements = match kind {
-                CollectiveKind::AllReduce { view } => view.volume(),
+                CollectiveKind::AllReduce { views } => all(views),
                 CollectiveKind::AllGather { targets, .. } => all(targets) - targets[me].volume(),
                 CollectiveKind::ReduceScatter { sources, .. }
                 | CollectiveKind::AllToAll { sources, .. } => all(sources) - sources[me].volume(),

@@ -172,8 +172,9 @@ fn collective_cost(
     costs: &dyn Costs,
 ) -> CollectiveCost {
     let cost = match &collective.kind {
-        CollectiveKind::AllReduce { view } => {
-            costs.allreduce(members, view.bytes(&body.buffers), 1.0)
+        CollectiveKind::AllReduce { views } => {
+            let bytes = views.iter().map(|view| view.bytes(&body.buffers)).sum();
+            costs.allreduce(members, bytes, 1.0)
         }
         CollectiveKind::AllGather { targets, .. } => {
             let bytes: Vec<Bytes> = targets.iter().map(|one| one.bytes(&body.buffers)).collect();

@@ -145,7 +145,7 @@ struct Pending {
 /// cannot be the fastest: one rank alone, with peers that are always ready ([`PlanRequest::lower_bound`]), takes
 /// longer than a whole step of the best candidate so far.
 ///
-/// The search has four steps:
+/// The search has five steps:
 /// 1. Prune. Candidates are sorted by closed forms. The first valid one with data and spatial parallelism alone is
 ///    evaluated at once, and those that take [`PlanRequest::prune_factor`] times as long are not lowered. Of the
 ///    others two ranks are lowered: the last, which has the largest part of a balanced split, and the middle one,
@@ -153,6 +153,7 @@ struct Pending {
 /// 2. Evaluate, in the order of lower bounds: first one rank of each group of branches, then the whole program.
 /// 3. Choose a distribution for each layer on the meshes of the best candidates.
 /// 4. Pipelines, in the order of their estimated time with balanced stages ([`crate::balance`]).
+/// 5. Sum gradients in buckets in the best candidates and under data parallelism alone; what is no faster is rejected.
 ///
 /// Errors: no candidate fits, or the menu lacks a kernel.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
@@ -167,6 +168,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     ranking.evaluate_all(pending)?;
     ranking.evaluate_per_layer()?;
     ranking.evaluate_pipelines()?;
+    ranking.evaluate_buckets()?;
     let Ranking {
         mut evaluated,
         mut refused,
@@ -194,6 +196,11 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     evaluated.extend(refused);
     Ok(evaluated)
 }
+
+/// Sizes of buckets that are tried.
+const BUCKETS: [Bytes; 2] = [Bytes(4 << 20), Bytes(25 << 20)];
+/// Number of the best candidates for which they are.
+const BUCKETED: usize = 2;
 
 /// State of the search.
 struct Ranking<'r, 'a> {
@@ -457,6 +464,44 @@ impl Ranking<'_, '_> {
             match self.balanced(&strategy, Seconds(f64::INFINITY), &mut tables)? {
                 Ok((_, found)) => self.evaluate(found)?,
                 Err(no) => self.refuse(strategy, no),
+            }
+        }
+        Ok(())
+    }
+
+    /// Evaluates the best candidates and data parallelism alone with gradients in buckets.
+    fn evaluate_buckets(&mut self) -> Result<(), PlanError> {
+        let mut best: Vec<&Candidate> = self.evaluated.iter().collect();
+        let seconds = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
+        best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+        let data = self.asked(Strategy::hybrid(self.request.ranks, [1; 3]));
+        let is_tried = |(at, one): &(usize, &Candidate)| *at < BUCKETED || one.strategy == data;
+        let tried = best.into_iter().enumerate().filter(is_tried);
+        let tried: Vec<(f64, Strategy)> = tried
+            .map(|(_, one)| (seconds(one), one.strategy.clone()))
+            .filter(|(_, strategy)| strategy.ranks() > 1)
+            .collect();
+        let total = tried.len() * BUCKETS.len();
+        let all = tried
+            .iter()
+            .flat_map(|one| BUCKETS.map(|bucket| (one, bucket)));
+        for (at, ((least, apart), bucket)) in all.enumerate() {
+            let mut strategy = apart.clone();
+            strategy.bucket = bucket;
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
+            (self.request.progress)(&strategy, total - at);
+            self.evaluate(strategy)?;
+            let is_slower = |one: &mut Candidate| seconds(one) >= *least;
+            if let Some(slower) = self.evaluated.pop_if(is_slower) {
+                let reason = format!(
+                    "a step takes {}, of `{apart}` {}",
+                    Seconds(seconds(&slower)),
+                    Seconds(*least)
+                );
+                self.refuse(slower.strategy, (Refusal::Slower, reason));
             }
         }
         Ok(())

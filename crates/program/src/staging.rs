@@ -149,7 +149,7 @@ impl Packets {
         let kind = &collective.kind;
         let mut views = kind.sources().iter().chain(kind.targets());
         // A member's own part passes through a packet where it is not contiguous.
-        let is_direct = views.all(|view| body.is_dense(view));
+        let is_direct = views.all(|view| body.is_dense(view)) && !kind.is_bucket();
         let own = usize::from(!is_direct);
         let each = |views: &[View]| {
             views
@@ -158,8 +158,8 @@ impl Packets {
                 .collect()
         };
         match kind {
-            CollectiveKind::AllReduce { view } => {
-                let (dtype, elements) = packet_size(body, view);
+            CollectiveKind::AllReduce { views } => {
+                let (dtype, elements) = packet_size_of_all(body, views);
                 let is_small = (elements * dtype.size()) as u64 <= SMALL_SUM.0;
                 let chunk = if is_small {
                     elements
@@ -197,13 +197,7 @@ impl Packets {
 
     /// The packets of a collective of a library, which needs contiguous send and receive buffers.
     pub fn of_library(collective: &Collective, body: &Body) -> Self {
-        let piece = |views: &[View]| {
-            let dtype = views
-                .first()
-                .map_or(Dtype::F32, |view| packet_size(body, view).0);
-            let volumes = views.iter().map(View::volume);
-            vec![((dtype, volumes.fold(0, usize::saturating_add)), 1)]
-        };
+        let piece = |views: &[View]| vec![(packet_size_of_all(body, views), 1)];
         let kind = &collective.kind;
         Self {
             out: match kind {
@@ -266,6 +260,15 @@ pub fn packet_bytes((dtype, elements): PacketSize) -> Bytes {
             .checked_next_multiple_of(ALIGNMENT)
             .unwrap_or(u64::MAX),
     )
+}
+
+/// The size of a packet with all of these views, which have one type.
+fn packet_size_of_all(body: &Body, views: &[View]) -> PacketSize {
+    let dtype = views
+        .first()
+        .map_or(Dtype::F32, |view| packet_size(body, view).0);
+    let volumes = views.iter().map(View::volume);
+    (dtype, volumes.fold(0, usize::saturating_add))
 }
 
 fn packet_size(body: &Body, view: &View) -> PacketSize {

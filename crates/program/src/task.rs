@@ -211,10 +211,11 @@ pub struct Collective {
 /// The collectives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CollectiveKind {
-    /// Every member's view becomes the sum over the members.
+    /// Every member's views become the sums over the members.
     AllReduce {
-        /// Input and output.
-        view: View,
+        /// Inputs and outputs; several are a bucket, which is summed as one message.
+        #[serde(rename = "view", with = "joined")]
+        views: Vec<View>,
     },
     /// Every member receives every member's view.
     AllGather {
@@ -239,6 +240,23 @@ pub enum CollectiveKind {
     },
 }
 
+/// Text of the views of a bucket: `b7[0:1,0:4,0:4,0:4,0:16]+b9[0:1,0:1,0:1,0:1,0:16]`.
+mod joined {
+    use crate::View;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(views: &[View], to: S) -> Result<S::Ok, S::Error> {
+        let texts: Vec<String> = views.iter().map(View::to_string).collect();
+        to.serialize_str(&texts.join("+"))
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<View>, D::Error> {
+        let text = String::deserialize(from)?;
+        let views = text.split('+').map(str::parse);
+        views.collect::<Result<_, _>>().map_err(D::Error::custom)
+    }
+}
+
 impl CollectiveKind {
     /// The word used in texts.
     pub fn name(&self) -> &'static str {
@@ -250,20 +268,38 @@ impl CollectiveKind {
         }
     }
 
-    /// The send buffers: one view, or one for each member in rank order.
+    /// Send and receive buffers of which one does not depend on another: each view of a bucket for itself.
+    pub fn parts(&self) -> Vec<(&[View], &[View])> {
+        match self {
+            CollectiveKind::AllReduce { views } => {
+                let views = views.iter().map(slice::from_ref);
+                views.map(|view| (view, view)).collect()
+            }
+            CollectiveKind::AllGather { .. }
+            | CollectiveKind::ReduceScatter { .. }
+            | CollectiveKind::AllToAll { .. } => vec![(self.sources(), self.targets())],
+        }
+    }
+
+    /// Whether it sums several views.
+    pub fn is_bucket(&self) -> bool {
+        matches!(self, CollectiveKind::AllReduce { views } if views.len() > 1)
+    }
+
+    /// The send buffers: those of a bucket, one view, or one for each member in rank order.
     pub fn sources(&self) -> &[View] {
         match self {
-            CollectiveKind::AllReduce { view } => slice::from_ref(view),
+            CollectiveKind::AllReduce { views } => views,
             CollectiveKind::AllGather { source, .. } => slice::from_ref(source),
             CollectiveKind::ReduceScatter { sources, .. }
             | CollectiveKind::AllToAll { sources, .. } => sources,
         }
     }
 
-    /// The receive buffers: one view, or one for each member in rank order.
+    /// The receive buffers: those of a bucket, one view, or one for each member in rank order.
     pub fn targets(&self) -> &[View] {
         match self {
-            CollectiveKind::AllReduce { view } => slice::from_ref(view),
+            CollectiveKind::AllReduce { views } => views,
             CollectiveKind::AllGather { targets, .. }
             | CollectiveKind::AllToAll { targets, .. } => targets,
             CollectiveKind::ReduceScatter { target, .. } => slice::from_ref(target),
@@ -395,7 +431,7 @@ impl Task {
                     .for_each(|receive| f(&mut receive.view));
             }
             Work::Collective(Collective { kind, .. }) => match kind {
-                CollectiveKind::AllReduce { view } => f(view),
+                CollectiveKind::AllReduce { views } => views.iter_mut().for_each(f),
                 CollectiveKind::AllGather { source, targets } => {
                     f(source);
                     targets.iter_mut().for_each(f);
@@ -425,7 +461,9 @@ impl Task {
             }
             Work::Exchange(exchange) => exchange.accesses(),
             Work::Collective(Collective { kind, .. }) => match kind {
-                CollectiveKind::AllReduce { view } => vec![(*view, Update)],
+                CollectiveKind::AllReduce { views } => {
+                    views.iter().map(|&view| (view, Update)).collect()
+                }
                 CollectiveKind::AllGather { .. }
                 | CollectiveKind::ReduceScatter { .. }
                 | CollectiveKind::AllToAll { .. } => {

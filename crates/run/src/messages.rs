@@ -321,8 +321,8 @@ impl<M: PointToPoint> Transport for MessageTransport<M> {
         let group = self.group(collective.group());
         let endpoint = &mut self.endpoint();
         let operation = match &collective.kind {
-            CollectiveKind::AllReduce { view } => {
-                Operation::Reduce(AllReduce::start(group, sequence, *view, memory, endpoint))
+            CollectiveKind::AllReduce { views } => {
+                Operation::Reduce(AllReduce::start(group, sequence, views, memory, endpoint))
             }
             CollectiveKind::ReduceScatter { sources, target } => Operation::ReduceScatter(
                 ReduceScatter::start(group, sequence, sources, *target, memory, endpoint),

@@ -177,7 +177,7 @@ fn keep_own(program: &mut Program, site: TaskSite) -> bool {
     let distribution = members.iter().position(|&member| member == rank).unwrap();
     let (source, target) = match kind {
         CollectiveKind::ReduceScatter { sources, target } => (sources[distribution], target),
-        CollectiveKind::AllReduce { view } => (view, view),
+        CollectiveKind::AllReduce { views } => (views[0], views[0]),
         CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll { .. } => return false,
     };
     if source == target || source.is_empty() {

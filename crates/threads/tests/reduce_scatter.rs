@@ -100,9 +100,9 @@ where
         let body = sum_body(rank, shares, dtype, lay, in_place);
         let (sum, sources, target) = match (views(&body, 0), views(&body, 1)) {
             (
-                CollectiveKind::AllReduce { view },
+                CollectiveKind::AllReduce { views },
                 CollectiveKind::ReduceScatter { sources, target },
-            ) => (view, sources, target),
+            ) => (&views[0], sources, target),
             other => panic!("{other:?}"),
         };
         let mut runner = runner(mesh, rank, &body, transport, no_samples(), &cancel);

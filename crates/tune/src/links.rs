@@ -295,7 +295,9 @@ fn transport_error(what: String, source: RunError) -> TuneError {
 
 /// An allreduce of one number over all ranks, as a barrier.
 fn barrier_body() -> Body {
-    let kind = CollectiveKind::AllReduce { view: row(0, 0, 1) };
+    let kind = CollectiveKind::AllReduce {
+        views: vec![row(0, 0, 1)],
+    };
     body_of(
         &[[1, 1]],
         Work::Collective(Collective {
@@ -399,7 +401,7 @@ fn message(ranks: usize, bytes: Bytes) -> Trial {
 fn allreduce(ranks: usize, _members: usize, bytes: Bytes) -> Trial {
     let length = (bytes.0 / 4) as usize;
     let kind = CollectiveKind::AllReduce {
-        view: row(0, 0, length),
+        views: vec![row(0, 0, length)],
     };
     let body = body_of(&[[1, length]], collective(kind));
     Trial {

@@ -61,7 +61,7 @@ impl Transport for Slow {
         let members = self.mesh.group_size(collective.group);
         let buffers = &memory.body().buffers;
         let bytes = match &collective.kind {
-            CollectiveKind::AllReduce { view } => view.bytes(buffers),
+            CollectiveKind::AllReduce { views } => views[0].bytes(buffers),
             CollectiveKind::AllGather { source, targets } => {
                 assert_eq!(targets.len(), members);
                 assert!(targets.iter().all(|target| target.extent == source.extent));

@@ -124,34 +124,39 @@ struct At<'a, 'p> {
 impl<'p> At<'_, 'p> {
     /// Whether all members of an allreduce agree, so that they need not be compared pairwise.
     fn all_agree(&self, group: &Members) -> bool {
-        let mut summands = group.firsts.iter().map(|&member| self.summand(member));
+        let mut summands = group.firsts.iter().map(|&member| self.summands(member));
         let Some(Some(first)) = summands.next() else {
             return false;
         };
-        summands.all(|other| other.as_ref() == Some(&first))
+        let has_one_type = first.iter().all(|one| one.dtype == first[0].dtype);
+        has_one_type && summands.all(|other| other.as_ref() == Some(&first))
     }
 
-    fn summand(&self, member: Rank) -> Option<Summand<'p>> {
+    /// What a member sums, view by view.
+    fn summands(&self, member: Rank) -> Option<Vec<Summand<'p>>> {
         let collective = self.of(member)?;
-        let CollectiveKind::AllReduce { view } = &collective.kind else {
+        let CollectiveKind::AllReduce { views } = &collective.kind else {
             return None;
         };
         let (case, class) = (self.case, self.case.class_of(member));
-        let buffer = case.program.bodies[class].buffer(view.buffer);
         let coord = case.program.mesh.coord(member);
-        Some(Summand {
-            group: collective.group(),
-            dtype: buffer.dtype,
-            volume: view.volume(),
-            what: match &buffer.tensor {
-                None => What::Named(&buffer.name),
-                Some(tensor) => What::Part(
-                    tensor.id,
-                    tensor.distribution.shape,
-                    tensor.region(view, &case.program.mesh, &coord),
-                ),
-            },
-        })
+        let summand = |view: &View| {
+            let buffer = case.program.bodies[class].buffer(view.buffer);
+            Summand {
+                group: collective.group(),
+                dtype: buffer.dtype,
+                volume: view.volume(),
+                what: match &buffer.tensor {
+                    None => What::Named(&buffer.name),
+                    Some(tensor) => What::Part(
+                        tensor.id,
+                        tensor.distribution.shape,
+                        tensor.region(view, &case.program.mesh, &coord),
+                    ),
+                },
+            }
+        };
+        Some(views.iter().map(summand).collect())
     }
 
     fn check(&self, group: &Members, faults: &mut Vec<Fault>) {
@@ -218,17 +223,30 @@ impl<'p> At<'_, 'p> {
             return Some(format!("along {} against {}", mine.group, other.group));
         }
         let (name, others) = (mine.kind.name(), other.kind.name());
-        (name != others).then(|| format!("{name} against {others}"))
+        if name != others {
+            return Some(format!("{name} against {others}"));
+        }
+        let [mine, others] = [&mine.kind, &other.kind].map(|kind| kind.parts().len());
+        (mine != others).then(|| format!("{mine} sums against {others}"))
     }
 
     /// Members with whose views those of this rank do not agree, each with the first reason.
     fn part_differences(&self, group: &Members) -> impl Iterator<Item = (Rank, String)> {
         let kind = &self.collective.kind;
-        let (members, mine) = match kind {
-            CollectiveKind::AllReduce { view } => (&group.firsts, vec![*view; group.firsts.len()]),
-            CollectiveKind::AllGather { targets, .. } => (&group.members, targets.clone()),
+        // With the index of the view in a bucket.
+        let each = |views: &[View]| {
+            let views = group.members.iter().zip(views);
+            views.map(|(&member, &view)| (member, 0, view)).collect()
+        };
+        let mine: Vec<(Rank, usize, View)> = match kind {
+            CollectiveKind::AllReduce { views } => {
+                let firsts = group.firsts.iter();
+                let views = |&member| (0..views.len()).map(move |at| (member, at, views[at]));
+                firsts.flat_map(views).collect()
+            }
+            CollectiveKind::AllGather { targets, .. } => each(targets),
             CollectiveKind::ReduceScatter { sources, .. }
-            | CollectiveKind::AllToAll { sources, .. } => (&group.members, sources.clone()),
+            | CollectiveKind::AllToAll { sources, .. } => each(sources),
         };
         let rank = self.case.representatives[self.class];
         let positions = group.members.iter().copied().enumerate();
@@ -242,24 +260,24 @@ impl<'p> At<'_, 'p> {
                 CollectiveKind::AllToAll { .. } => self.case.class_of(member) == self.class,
             })
             .collect();
-        members.iter().zip(mine).filter_map(move |(&member, view)| {
+        mine.into_iter().filter_map(move |(member, at, view)| {
             let reasons = senders.iter().filter_map(|&(position, sender)| {
-                let theirs = self.counterpart(member, position)?;
+                let theirs = self.counterpart(member, position, at)?;
                 self.part_difference((sender, &view), (member, theirs))
             });
             Some((member, reasons.into_iter().next()?))
         })
     }
 
-    /// The view of another member that meets one of the member at this place; none where that one
-    /// takes part in something else.
-    fn counterpart(&self, member: Rank, position: usize) -> Option<&'p View> {
+    /// The view of another member that meets one of the member at this place, or that at this index of its bucket;
+    /// none where that one takes part in something else.
+    fn counterpart(&self, member: Rank, position: usize, at: usize) -> Option<&'p View> {
         let other = self.of(member)?;
         if self.difference(other).is_some() {
             return None;
         }
         match &other.kind {
-            CollectiveKind::AllReduce { view } => Some(view),
+            CollectiveKind::AllReduce { views } => views.get(at),
             CollectiveKind::AllGather { source, .. } => Some(source),
             CollectiveKind::ReduceScatter { target, .. } => Some(target),
             CollectiveKind::AllToAll { targets, .. } => targets.get(position),

@@ -13,7 +13,7 @@ use crate::collectives::GroupMembers;
 use crate::{Case, Fault};
 use partita_program::descriptor::Flow;
 use partita_program::{
-    Access, Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, Role, View, Work,
+    Access, Body, BufferId, Collective, Exchange, Group, Kernel, Role, View, Work,
 };
 use partita_space::{Rank, Region, Submesh};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -54,8 +54,8 @@ fn join(all: Option<Contents>, one: Option<&Contents>) -> Option<Contents> {
 /// What each class sends: by message number, and for messages by receiver and part.
 type Sent = HashMap<(usize, u32, [i32; 7], u32), Contents>;
 
-/// What all members of a group send to a collective, by first member, group and message number.
-type Sums = HashMap<(Rank, Group, u32), Option<Contents>>;
+/// What all members of a group send to a collective, by first member, group, message number and part.
+type Sums = HashMap<(Rank, Group, u32, u32), Option<Contents>>;
 
 /// A parameter or gradient: a tensor on all ranks, or a buffer of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -480,13 +480,25 @@ impl<'p> Interpreter<'_, 'p> {
     }
 
     fn collective(&mut self, collective: &Collective) {
-        let sources = collective.kind.sources().iter();
+        let parts = collective.kind.parts().into_iter();
+        for (part, views) in (0..).zip(parts) {
+            self.part_of_collective(collective, part, views);
+        }
+    }
+
+    fn part_of_collective(
+        &mut self,
+        collective: &Collective,
+        part: u32,
+        (sources, targets): (&[View], &[View]),
+    ) {
         let is_followed = |view: &&View| !is_tensor(self.role(view));
         let mine = sources
+            .iter()
             .filter(is_followed)
             .map(|view| self.read(view))
             .fold(None, |all, one| join(all, one.as_ref()));
-        let key = |class: usize| (class, collective.sequence, [0; 7], 0);
+        let key = |class: usize| (class, collective.sequence, [0; 7], part);
         self.next
             .extend(mine.clone().map(|mine| (key(self.class), mine)));
         let group = self.groups.of(self.case, self.class, collective.group());
@@ -495,22 +507,15 @@ impl<'p> Interpreter<'_, 'p> {
             &self.case.program.mesh,
             self.case.representatives[self.class],
         );
-        let sum_of = (first, kind, collective.sequence);
+        let sum_of = (first, kind, collective.sequence, part);
         let sum = self.sums.entry(sum_of).or_insert_with(|| {
             let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
             let given = classes.filter_map(|class| self.given.get(&key(class)));
             given.fold(None, |all, one| join(all, Some(one)))
         });
         let all = join(mine, sum.as_ref());
-        match &collective.kind {
-            CollectiveKind::AllReduce { view: target }
-            | CollectiveKind::ReduceScatter { target, .. } => self.write(target, all),
-            CollectiveKind::AllGather { targets, .. }
-            | CollectiveKind::AllToAll { targets, .. } => {
-                targets
-                    .iter()
-                    .for_each(|target| self.write(target, all.clone()));
-            }
+        for target in targets {
+            self.write(target, all.clone());
         }
     }
 }

@@ -60,8 +60,8 @@ impl State {
 /// What each class sends: by message number, and for messages by receiver and part.
 type Sent = HashMap<(usize, u32, [i32; 7], u32), State>;
 
-/// What all members of a group send to a collective, by first member, group and message number.
-type Sums = HashMap<(Rank, Group, u32), State>;
+/// What all members of a group send to a collective, by first member, group, message number and part.
+type Sums = HashMap<(Rank, Group, u32, u32), State>;
 
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut groups = GroupMembers::default();
@@ -525,18 +525,29 @@ impl<'p> Interpreter<'_, 'p> {
     }
 
     fn collective(&mut self, collective: &Collective) {
-        let sources = collective.kind.sources();
+        let parts = collective.kind.parts().into_iter();
+        for (part, views) in (0..).zip(parts) {
+            self.part_of_collective(collective, part, views);
+        }
+    }
+
+    fn part_of_collective(
+        &mut self,
+        collective: &Collective,
+        part: u32,
+        (sources, targets): (&[View], &[View]),
+    ) {
         let mine = sources
             .iter()
             .map(|view| self.read(view))
             .fold(State::Nothing, State::join);
-        let key = |class: usize| (class, collective.sequence, [0; 7], 0);
+        let key = |class: usize| (class, collective.sequence, [0; 7], part);
         self.next.insert(key(self.class), mine);
         let kind = collective.group();
         let group = self.groups.of(self.case, self.class, kind);
         let sum = self
             .sums
-            .entry((group.members[0], kind, collective.sequence));
+            .entry((group.members[0], kind, collective.sequence, part));
         let sum = sum.or_insert_with(|| {
             let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
             let given = classes.filter_map(|class| self.given.get(&key(class)));
@@ -548,13 +559,11 @@ impl<'p> Interpreter<'_, 'p> {
             return;
         };
         match &collective.kind {
-            CollectiveKind::AllReduce { view: target }
-            | CollectiveKind::ReduceScatter { target, .. } => {
+            CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => {
                 let state = self.reduced(&first, all, around);
-                self.write(target, state);
+                targets.iter().for_each(|target| self.write(target, state));
             }
-            CollectiveKind::AllGather { targets, .. }
-            | CollectiveKind::AllToAll { targets, .. } => {
+            CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll { .. } => {
                 self.stays(&first, all, around);
                 targets.iter().for_each(|target| self.write(target, all));
             }

@@ -72,7 +72,15 @@ struct Rules<'b> {
 impl Rules<'_> {
     fn collective(&mut self, kind: &CollectiveKind) {
         match kind {
-            CollectiveKind::AllReduce { .. } | CollectiveKind::AllGather { .. } => {}
+            CollectiveKind::AllReduce { views } => {
+                let dtypes = views.iter().map(|view| self.dtype_of(view));
+                let dtypes: Vec<Dtype> = dtypes.collect();
+                if let Some(other) = dtypes.iter().find(|&&dtype| dtype != dtypes[0]) {
+                    let reason = format!("sums {:?} and {other:?}", dtypes[0]);
+                    self.dtypes.push(reason);
+                }
+            }
+            CollectiveKind::AllGather { .. } => {}
             CollectiveKind::ReduceScatter { .. } | CollectiveKind::AllToAll { .. } => {
                 let views = || kind.sources().iter().chain(kind.targets());
                 let Some(first) = views().next().map(|view| self.dtype_of(view)) else {

@@ -254,10 +254,10 @@ mod tests {
                 group: AxisSet::of([Axis::Width]),
                 submesh: None,
                 kind: CollectiveKind::AllReduce {
-                    view: View::of(
+                    views: vec![View::of(
                         partita_program::BufferId(0),
                         &partita_space::Region::default(),
-                    ),
+                    )],
                 },
             }),
         };

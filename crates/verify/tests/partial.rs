@@ -55,8 +55,8 @@ fn sums_that_are_missing() {
 fn sums_of_what_is_not_partial() {
     assert_found(
         |p, class| {
-            if let CollectiveKind::AllReduce { view } = &mut collective(p, class, SUM_TOTAL).kind {
-                view.buffer = BufferId(LOSS);
+            if let CollectiveKind::AllReduce { views } = &mut collective(p, class, SUM_TOTAL).kind {
+                views[0].buffer = BufferId(LOSS);
             }
         },
         |fault| {

@@ -378,7 +378,7 @@ fn reduce_scatters_of_other_types_and_kinds() {
             "another kind",
             |p| {
                 let view = scatter(p, 1).0[1];
-                *kind_of(p, 1, SUM) = CollectiveKind::AllReduce { view };
+                *kind_of(p, 1, SUM) = CollectiveKind::AllReduce { views: vec![view] };
             },
             |f| differs(f, 1, "reduce_scatter against allreduce"),
         ),

@@ -55,7 +55,7 @@ fn large_sums_go_in_chunks_and_come_back() {
     };
     let mesh = Mesh::new([3, 1, 1, 1, 1, 1, 1]);
     let sum = Packets::of_collective(
-        &collective(CollectiveKind::AllReduce { view }),
+        &collective(CollectiveKind::AllReduce { views: vec![view] }),
         &body,
         &mesh,
     );
@@ -72,7 +72,7 @@ fn large_sums_go_in_chunks_and_come_back() {
     body.buffers[DW as usize].dims = [1, 1, 1, 2, ELEMENTS];
     apart.extent[3] = 2;
     let packed = Packets::of_collective(
-        &collective(CollectiveKind::AllReduce { view: apart }),
+        &collective(CollectiveKind::AllReduce { views: vec![apart] }),
         &body,
         &mesh,
     );

@@ -350,8 +350,9 @@ fn broken_collectives() {
         (
             "less of it",
             |p| {
-                if let CollectiveKind::AllReduce { view } = &mut collective(p, 1, SUM_WEIGHT).kind {
-                    view.extent[4] = 1;
+                if let CollectiveKind::AllReduce { views } = &mut collective(p, 1, SUM_WEIGHT).kind
+                {
+                    views[0].extent[4] = 1;
                 }
             },
             "CollectiveDiffers",
@@ -392,7 +393,8 @@ fn broken_collectives() {
             |p| {
                 for class in 0..5 {
                     let view = part(Y, 0, 4);
-                    collective(p, class, SUM_WEIGHT).kind = CollectiveKind::AllReduce { view };
+                    collective(p, class, SUM_WEIGHT).kind =
+                        CollectiveKind::AllReduce { views: vec![view] };
                 }
             },
             "CollectiveDiffers",
@@ -443,7 +445,7 @@ fn classes_that_are_none() {
         let sum = collective(&mut program, class, SUM_WEIGHT);
         sum.group = AxisSet::of([Axis::Data]);
         let view = part(LINE, 0, 4);
-        sum.kind = CollectiveKind::AllReduce { view };
+        sum.kind = CollectiveKind::AllReduce { views: vec![view] };
     }
     assert_eq!(differences(&program, "from its part of 2 along data"), 6);
 }
@@ -608,8 +610,8 @@ fn broken_contents() {
                 if let Kernel::SumOfSquares { total, .. } = kernel_of(p, 1, NORM) {
                     total.buffer = BufferId(LOSS);
                 }
-                if let CollectiveKind::AllReduce { view } = &mut collective(p, 1, SUM_TOTAL).kind {
-                    view.buffer = BufferId(LOSS);
+                if let CollectiveKind::AllReduce { views } = &mut collective(p, 1, SUM_TOTAL).kind {
+                    views[0].buffer = BufferId(LOSS);
                 }
             },
             "OutputUnwritten",

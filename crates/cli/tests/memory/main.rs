@@ -144,6 +144,7 @@ fn threads_take_what_is_predicted() {
         ),
         case("resnet50@64", 8, 1, "data=1"),
         case("resnet18@64", 8, 2, "data=2"),
+        case("resnet18@64", 8, 2, "data=2,bucket=4MiB"),
         case("resnet18@64", 8, 2, "data=2,shard=parameters"),
     ] {
         let memory = trained(folder.path(), threads(case.ranks), &case);

@@ -5,8 +5,10 @@ use crate::launchers::launcher;
 
 /// Strategies of 2, 4 and 8 ranks. Layers of stages are said, as those that are left open follow what
 /// messages take.
-const STRATEGIES: [(usize, &str); 15] = [
+const STRATEGIES: [(usize, &str); 17] = [
     (2, "data=2"),
+    (2, "data=2,bucket=1KiB"),
+    (4, "data=2,depth=2,bucket=1GiB"),
     (2, "depth=2"),
     (2, "width=2"),
     (4, "depth=4"),
@@ -80,6 +82,7 @@ fn sums_of_the_library_are_equal_up_to_rounding() {
         let case = Case::new(2, "20 s");
         for strategy in [
             "data=2,depth=2",
+            "data=4,bucket=2KiB",
             "data=2,channel=2,shard=gradients",
             "micro=2,stages=[depth=2|data=2],schedule=1f1b",
         ] {

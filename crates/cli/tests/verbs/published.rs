@@ -15,6 +15,9 @@ struct Table {
     name: String,
     machine: String,
     model: String,
+    /// Settings of all strategies that describe the software of the published runs.
+    #[serde(default)]
+    software: Option<String>,
     /// Bound of the mean relative error of a step's time, over the rows that it holds for.
     mean_error_max: Option<f64>,
     /// What rows have in common that are ranked among each other.
@@ -91,6 +94,16 @@ fn table(name: &str) -> Table {
     table
 }
 
+/// A strategy with settings of all layers before those of some.
+fn with_settings(strategy: &str, settings: Option<&str>) -> String {
+    let (all, some) = match strategy.split_once(';') {
+        Some((all, some)) => (all, format!(";{some}")),
+        None => (strategy, String::new()),
+    };
+    let settings = settings.map_or(String::new(), |settings| format!(",{settings}"));
+    format!("{all}{settings}{some}")
+}
+
 fn predicted(table: &Table, row: &Row) -> f64 {
     let (ranks, batch) = (row.ranks.to_string(), row.batch.to_string());
     // One of its own lies beside the tables.
@@ -100,6 +113,7 @@ fn predicted(table: &Table, row: &Row) -> f64 {
     } else {
         &table.machine
     };
+    let strategy = with_settings(&row.strategy, table.software.as_deref());
     let record = json(&[
         "predict",
         row.model(table),
@@ -110,7 +124,7 @@ fn predicted(table: &Table, row: &Row) -> f64 {
         "--batch",
         &batch,
         "--strategy",
-        &row.strategy,
+        &strategy,
         "--no-io",
         "--json",
     ]);

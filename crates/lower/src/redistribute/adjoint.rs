@@ -257,7 +257,9 @@ impl Redistribution {
         };
         let from_all = |part: usize| (0..members.len()).map(move |at| (at, part));
         match &collective.kind {
-            CollectiveKind::AllReduce { view } => vec![(*view, sum(0))],
+            CollectiveKind::AllReduce { views } => (0..views.len())
+                .map(|part| (views[part], sum(part)))
+                .collect(),
             CollectiveKind::ReduceScatter { target, .. } => vec![(*target, sum(me))],
             CollectiveKind::AllGather { targets, .. } => from_all(0)
                 .map(|(at, part)| (targets[at], given(at).swap_remove(part)))

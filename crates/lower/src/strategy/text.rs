@@ -6,9 +6,12 @@ use super::{
 };
 use crate::schedule::{CHUNKS_MAX, REPETITIONS_MAX, Schedule};
 use partita_space::limits::MICRO_BATCHES_MAX;
-use partita_space::{AXES, Axis, AxisList, AxisSet, near, nearest};
+use partita_space::{AXES, Axis, AxisList, AxisSet, Bytes, UnitTable, near, nearest};
 use std::fmt;
 use std::str::FromStr;
+
+/// The largest bucket: beyond the parameters of any network that is trained so.
+const BUCKET_MAX: Bytes = Bytes(1 << 40);
 
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,6 +27,9 @@ impl fmt::Display for Strategy {
         }
         if self.batch_norm != BatchNormStatistics::default() {
             words.push(format!("batch_norm={}", self.batch_norm.name()));
+        }
+        if self.bucket > Bytes(0) {
+            words.push(format!("bucket={}", whole_size(self.bucket)));
         }
         if self.micro > 1 {
             words.push(format!("micro={}", self.micro));
@@ -51,6 +57,14 @@ impl fmt::Display for Strategy {
             write!(f, "; {choice}")
         })
     }
+}
+
+/// A size with the largest binary unit of which it is a multiple.
+fn whole_size(bytes: Bytes) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter();
+    let mut fitting = units.filter(|(_, power)| bytes.0.trailing_zeros() >= *power);
+    let (name, power) = fitting.next().unwrap_or(("B", 0));
+    format!("{}{name}", bytes.0 >> power)
 }
 
 /// Text of the axes of extent above 1.
@@ -255,6 +269,7 @@ impl Reader<'_> {
                 let (all, word) = (&BatchNormStatistics::ALL, BatchNormStatistics::name);
                 strategy.batch_norm = one_of(text, (name, value), all, word)?;
             }
+            "bucket" => strategy.bucket = size(text, name, value)?,
             "micro" => strategy.micro = counted(text, name, value, MICRO_BATCHES_MAX)?,
             "schedule" => {
                 let unknown = || unknown_schedule(text, value);
@@ -265,6 +280,27 @@ impl Reader<'_> {
         }
         Ok(())
     }
+}
+
+/// A size, or `off`.
+fn size(text: &str, name: &str, value: &str) -> Result<Bytes, StrategyError> {
+    if value == "off" {
+        return Ok(Bytes(0));
+    }
+    let given = UnitTable::BYTES.parse(value);
+    let whole =
+        given.filter(|bytes| bytes.fract() == 0.0 && (1.0..=BUCKET_MAX.0 as f64).contains(bytes));
+    whole.map(|bytes| Bytes(bytes as u64)).ok_or_else(|| {
+        let possible = format!("a size from 1B to {}, or off", whole_size(BUCKET_MAX));
+        let near = match given {
+            Some(bytes) if bytes >= 1.0 => {
+                whole_size(Bytes((bytes.round() as u64).min(BUCKET_MAX.0)))
+            }
+            Some(_) => "off".to_owned(),
+            None => "25MiB".to_owned(),
+        };
+        unknown_value(text, (name, value), &possible, near)
+    })
 }
 
 /// A number from 1 to `most`.
@@ -532,6 +568,7 @@ fn unknown_axis(text: &str, name: &str) -> StrategyError {
         "overlap",
         "fuse",
         "batch_norm",
+        "bucket",
         "micro",
         "shard",
         "stages",
@@ -625,6 +662,8 @@ mod tests {
             "data=1",
             "width=3,overlap=off",
             "data=2,batch_norm=local,micro=2",
+            "data=2,bucket=25MiB",
+            "data=2,bucket=1000B,micro=2",
             "data=2,fuse=off",
             "data=2,micro=4,shard=gradients",
             "depth=2,filter=2,channel=3; conv4..fc2: D=-,F=filter+depth; fc3: C=-",

@@ -514,8 +514,9 @@ impl Builder<'_> {
         let given: Vec<Bytes> = sources.iter().map(total).collect();
         let bytes = |view: &View| view.bytes(&body.buffers);
         Ok(match kind {
-            CollectiveKind::AllReduce { view } => {
-                self.costs.allreduce(members, bytes(view), contention)?
+            CollectiveKind::AllReduce { views } => {
+                let bytes = views.iter().map(bytes).sum();
+                self.costs.allreduce(members, bytes, contention)?
             }
             CollectiveKind::AllGather { .. } => {
                 self.costs.allgather(members, &given, contention)?

@@ -236,7 +236,7 @@ impl BodyBuilder {
         elements: usize,
     ) -> u32 {
         let kind = CollectiveKind::AllReduce {
-            view: view(elements),
+            views: vec![view(elements)],
         };
         self.collective(phase, after, sequence, group, kind)
     }

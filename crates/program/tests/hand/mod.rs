@@ -329,7 +329,7 @@ fn sum(sequence: u32, view: View) -> Work {
         sequence,
         group: AxisSet::of([Axis::Width]),
         submesh: None,
-        kind: CollectiveKind::AllReduce { view },
+        kind: CollectiveKind::AllReduce { views: vec![view] },
     })
 }
 

@@ -83,7 +83,7 @@ pub fn all_reduce(sequence: u32, group: AxisSet, view: View) -> Work {
         sequence,
         group,
         submesh: None,
-        kind: CollectiveKind::AllReduce { view },
+        kind: CollectiveKind::AllReduce { views: vec![view] },
     })
 }
 

@@ -65,13 +65,13 @@ impl AllReduce {
     pub(super) fn start(
         group: Arc<CollectiveMembers>,
         sequence: u32,
-        view: View,
+        views: &[View],
         memory: &Memory<'_>,
         endpoint: &mut Endpoint<'_>,
     ) -> Self {
         let mut reduction = Self {
             open: Vec::new(),
-            own: Accumulator::new(&view, view, memory, endpoint),
+            own: Accumulator::in_place(views, memory, endpoint),
             partial_sums: PartialSums::new(Arc::clone(&group), sequence),
             group: Arc::clone(&group),
         };
@@ -109,12 +109,12 @@ impl AllReduce {
     }
 
     fn is_small(&self) -> bool {
-        (self.own.view.volume() * self.own.dtype.size()) as u64 <= SMALL_SUM.0
+        (self.own.volume() * self.own.dtype.size()) as u64 <= SMALL_SUM.0
     }
 
     /// The elements that a member reduces.
     fn chunk(&self, index: usize) -> Range<usize> {
-        let extent = self.own.view.volume();
+        let extent = self.own.volume();
         if self.is_small() {
             return 0..extent;
         }

@@ -118,6 +118,19 @@ impl Endpoint<'_> {
         self.pool.blank(dtype, elements)
     }
 
+    /// The contents of views of one type, packed one after the other.
+    pub(super) fn packed_all(&mut self, memory: &Memory<'_>, views: &[View]) -> Packet {
+        let dtype = memory.body().buffer(views[0].buffer).dtype;
+        let mut packet = self.blank(dtype, views.iter().map(View::volume).sum());
+        let mut start = 0;
+        for view in views {
+            let elements = start..start + view.volume();
+            start = elements.end;
+            packet.pack_part(memory, view, elements);
+        }
+        packet
+    }
+
     /// The contents of a view, packed.
     pub(super) fn packed(&mut self, memory: &Memory<'_>, view: &View) -> Packet {
         let dtype = memory.body().buffer(view.buffer).dtype;

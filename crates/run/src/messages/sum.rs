@@ -9,12 +9,12 @@ use partita_program::{Dtype, View};
 use partita_space::Rank;
 use std::sync::Arc;
 
-/// This rank's operand and result of a reduction: in place in its view where that is contiguous, which saves
-/// a pass over memory, else packed.
+/// This rank's operand and result of a reduction: in place in its view where that is contiguous and the only
+/// one, which saves a pass over memory, else packed.
 pub(super) struct Accumulator {
-    pub(super) view: View,
+    views: Vec<View>,
     pub(super) dtype: Dtype,
-    /// The elements of a view that is not contiguous.
+    /// The elements of several views, or of one that is not contiguous.
     packed: Option<Packet>,
 }
 
@@ -31,23 +31,49 @@ impl Accumulator {
             copy(source, &view, memory, endpoint);
         }
         Self {
-            view,
+            views: vec![view],
             dtype: memory.body().buffer(view.buffer).dtype,
             packed: (!is_dense).then(|| endpoint.packed(memory, source)),
         }
+    }
+
+    /// Of views that become the sum of their contents.
+    pub(super) fn in_place(
+        views: &[View],
+        memory: &Memory<'_>,
+        endpoint: &mut Endpoint<'_>,
+    ) -> Self {
+        if let [view] = views {
+            return Self::new(view, *view, memory, endpoint);
+        }
+        Self {
+            views: views.to_vec(),
+            dtype: memory.body().buffer(views[0].buffer).dtype,
+            packed: Some(endpoint.packed_all(memory, views)),
+        }
+    }
+
+    /// Elements of all views.
+    pub(super) fn volume(&self) -> usize {
+        self.views.iter().map(View::volume).sum()
     }
 
     /// Runs on the elements.
     pub(super) fn with<T: Number>(&mut self, memory: &Memory<'_>, run: impl FnOnce(&mut [T])) {
         match &mut self.packed {
             Some(packed) => run(packed.elements_mut::<T>()),
-            None => run(memory.write::<T>(&self.view).data_mut()),
+            None => run(memory.write::<T>(&self.views[0]).data_mut()),
         }
     }
 
     pub(super) fn finish(&mut self, memory: &Memory<'_>, endpoint: &mut Endpoint<'_>) {
         if let Some(packed) = self.packed.take() {
-            packed.unpack(memory, &self.view, false);
+            let mut start = 0;
+            for view in &self.views {
+                let elements = start..start + view.volume();
+                start = elements.end;
+                packed.unpack_part(memory, view, elements);
+            }
             endpoint.give_back(endpoint.rank(), packed);
         }
     }
