@@ -493,8 +493,9 @@ impl Ranking<'_, '_> {
                 continue;
             }
             (self.request.progress)(&strategy, total - at);
-            self.evaluate(strategy)?;
-            let is_slower = |one: &mut Candidate| seconds(one) >= *least;
+            self.evaluate(strategy.clone())?;
+            let is_slower =
+                |one: &mut Candidate| one.strategy == strategy && seconds(one) >= *least;
             if let Some(slower) = self.evaluated.pop_if(is_slower) {
                 let reason = format!(
                     "a step takes {}, of `{apart}` {}",

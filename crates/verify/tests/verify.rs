@@ -350,10 +350,8 @@ fn broken_collectives() {
         (
             "less of it",
             |p| {
-                if let CollectiveKind::AllReduce { views } = &mut collective(p, 1, SUM_WEIGHT).kind
-                {
-                    views[0].extent[4] = 1;
-                }
+                let task = &mut p.bodies[1].tasks[SUM_WEIGHT];
+                task.each_view_mut(&mut |view| view.extent[4] = 1);
             },
             "CollectiveDiffers",
         ),
@@ -392,9 +390,8 @@ fn broken_collectives() {
             "a sum of different parts",
             |p| {
                 for class in 0..5 {
-                    let view = part(Y, 0, 4);
-                    collective(p, class, SUM_WEIGHT).kind =
-                        CollectiveKind::AllReduce { views: vec![view] };
+                    let views = vec![part(Y, 0, 4)];
+                    collective(p, class, SUM_WEIGHT).kind = CollectiveKind::AllReduce { views };
                 }
             },
             "CollectiveDiffers",

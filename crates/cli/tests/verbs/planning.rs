@@ -148,6 +148,38 @@ fn local_statistics_of_batch_norms_are_used_on_request_alone() {
 }
 
 #[test]
+fn buckets_are_kept_where_they_are_faster() {
+    let mut asked = vec![
+        "plan",
+        "resnet50@64",
+        "--machine",
+        "abci",
+        "--no-io",
+        "--json",
+    ];
+    asked.extend(["--ranks", "4", "--batch", "64", "--all"]);
+    let list = json(&asked);
+    let all: Vec<&Value> = list.as_array().unwrap().iter().collect();
+    let strategy = |one: &Value| one["strategy"].as_str().unwrap().to_owned();
+    let seconds = |of: &str| {
+        let mut all = all.iter().filter(|one| one.get("reason").is_none());
+        let found = all.find(|one| strategy(one) == of);
+        found.and_then(|one| one["iteration_seconds"].as_f64())
+    };
+    let (apart, together) = (seconds("data=4"), seconds("data=4,bucket=25MiB"));
+    assert!(together.unwrap() < apart.unwrap());
+    let mut kept = 0;
+    for one in all.iter().map(|one| strategy(one)) {
+        let base = one.replace(",bucket=25MiB", "").replace(",bucket=4MiB", "");
+        if let (true, Some(with)) = (base != one, seconds(&one)) {
+            assert!(with < seconds(&base).unwrap(), "{one}");
+            kept += 1;
+        }
+    }
+    assert!(kept > 0);
+}
+
+#[test]
 fn a_machine_of_unknown_reading_is_refused_before_the_search() {
     let mut asked = with(&[]);
     asked[3] = "abci";
