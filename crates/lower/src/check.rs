@@ -40,9 +40,13 @@ impl Strategy {
         for (number, stage) in self.stages.iter().enumerate() {
             let data = stage.extents[Axis::Data.index()];
             if data > 1 {
+                let all = data * self.extent(Axis::Data);
                 return fault(
                     format!("stage {} splits them by a `data` of its own", number + 1),
-                    format!("`data={data}` before the stages, or batch_norm=synchronized"),
+                    format!(
+                        "`data={all}` before the stages instead of one in a stage, or \
+                         batch_norm=synchronized"
+                    ),
                 );
             }
         }

@@ -170,7 +170,7 @@ fn local_statistics_are_those_of_a_data_coordinate() {
         (
             "stages=[data=2|1],batch_norm=local",
             "stage 1 splits them by a `data` of its own",
-            "`data=2` before the stages, or batch_norm=synchronized",
+            "`data=2` before the stages instead of one in a stage, or batch_norm=synchronized",
         ),
     ] {
         let error = lowered(&norm(2), strategy, 4, ProgramKind::Train).unwrap_err();

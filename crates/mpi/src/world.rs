@@ -23,7 +23,7 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// Time in which ranks must answer a failure.
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 /// Time that ranks wait for each other's shutdown messages.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 /// Time in which a rank completes its last sends where some ranks no longer receive.
 const DRAIN_TIME: Duration = Duration::from_millis(100);
 /// Time that `MPI_Abort` may take.
@@ -396,7 +396,7 @@ impl World {
         }
     }
 
-    /// Exchanges shutdown messages with the ranks that live, for up to two seconds: a launcher kills all
+    /// Exchanges shutdown messages with the ranks that live, for up to five seconds: a launcher kills all
     /// ranks as soon as one has exited with an error.
     pub fn shut_down(&self, silent: &[Rank]) {
         let mut control = self.control.borrow_mut();

@@ -11,7 +11,7 @@ use partita_lower::{
     lower_after,
 };
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Transform};
-use partita_space::nearest;
+use partita_space::near;
 use partita_verify::{Fault, Faults, verify};
 use std::fmt;
 use std::str::FromStr;
@@ -106,12 +106,12 @@ impl FromStr for StrategyChoice {
             }
             _ => {
                 let texts: Vec<&str> = settings.iter().map(|(text, _)| text.as_str()).collect();
-                let near = nearest(rest[0], texts.iter().copied()).unwrap_or_default();
+                let near = near(rest[0], texts.iter().copied());
                 Err(StrategyError::Value {
                     text: text.to_owned(),
                     word: rest.join(","),
                     possible: format!("after `auto` one of {}", texts.join(", ")),
-                    nearest: format!("auto,{near}"),
+                    nearest: near.map_or("auto".to_owned(), |near| format!("auto,{near}")),
                 })
             }
         }

@@ -498,7 +498,7 @@ impl Ranking<'_, '_> {
                 |one: &mut Candidate| one.strategy == strategy && seconds(one) >= *least;
             if let Some(slower) = self.evaluated.pop_if(is_slower) {
                 let reason = format!(
-                    "a step takes {}, of `{apart}` {}",
+                    "not faster: a step takes {}, of `{apart}` {}",
                     Seconds(seconds(&slower)),
                     Seconds(*least)
                 );

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const RANKS: usize = 4;
 const WATCHDOG: Duration = Duration::from_secs(3);
 /// Time beyond the watchdog's limit for everything to end.
-const MARGIN: Duration = Duration::from_secs(10);
+const MARGIN: Duration = Duration::from_secs(15);
 
 /// Records process id and standard error of each rank, because launchers may drop the last output.
 const RANK: &str = "#!/bin/sh

@@ -297,6 +297,8 @@ fn size(text: &str, name: &str, value: &str) -> Result<Bytes, StrategyError> {
                 whole_size(Bytes((bytes.round() as u64).min(BUCKET_MAX.0)))
             }
             Some(_) => "off".to_owned(),
+            // Without unit.
+            None if value.parse() == Ok(0.0) => "off".to_owned(),
             None => "25MiB".to_owned(),
         };
         unknown_value(text, (name, value), &possible, near)

@@ -186,6 +186,7 @@ fn the_nearest_valid_value_is_named_and_valid() {
         ("data=2,bucket=25", "bucket=25MiB"),
         ("data=2,bucket=0.3B", "bucket=off"),
         ("data=2,bucket=0B", "bucket=off"),
+        ("data=2,bucket=0", "bucket=off"),
         ("data=2,bucket=-4MiB", "bucket=off"),
         ("data=2,bucket=2.5B", "bucket=3B"),
         ("data=2,bucket=2TiB", "bucket=1024GiB"),
