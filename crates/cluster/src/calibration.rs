@@ -3,6 +3,7 @@
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// What `partita calibrate` measured on a machine, and the errors of estimates from it.
 ///
@@ -32,10 +33,52 @@ pub struct Calibration {
     pub message: Option<LinearFit>,
     /// Collectives by name, then by number of members.
     pub collectives: BTreeMap<String, BTreeMap<String, LinearFit>>,
+    /// Messages and collectives between hosts; absent where one host was measured.
+    pub network: Option<NetworkCalibration>,
     /// Names of the features in [`MeasuredKernel`]; empty in older files.
     pub coordinates: Vec<String>,
     /// Measured kernels.
     pub measured: Vec<MeasuredKernel>,
+}
+
+/// What was measured between hosts with equally many ranks each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetworkCalibration {
+    /// A message between two ranks on two hosts, with nothing else on the network.
+    pub message: LinearFit,
+    /// The same while each rank of both hosts has one with its counterpart on the other.
+    pub messages_together: LinearFit,
+    /// Collectives by name, then by [`HostGroup`].
+    pub collectives: BTreeMap<String, BTreeMap<HostGroup, LinearFit>>,
+}
+
+/// A group with equally many ranks on each of several hosts, written as `2x4`: 4 ranks on each of 2 hosts.
+///
+/// As many groups as fit on the hosts were measured at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostGroup {
+    /// Hosts, at least 2.
+    pub hosts: usize,
+    /// Ranks on each.
+    pub ranks_per_host: usize,
+}
+
+impl fmt::Display for HostGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.hosts, self.ranks_per_host)
+    }
+}
+
+impl HostGroup {
+    /// Reads `2x4`; none for fewer than 2 hosts or no rank.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (hosts, ranks_per_host) = text.split_once('x')?;
+        let group = Self {
+            hosts: hosts.parse().ok()?,
+            ranks_per_host: ranks_per_host.parse().ok()?,
+        };
+        (group.hosts > 1 && group.ranks_per_host > 0).then_some(group)
+    }
 }
 
 /// Errors of estimates of kernels that were not in the fit.

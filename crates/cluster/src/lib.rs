@@ -21,7 +21,9 @@ mod quantity;
 mod read;
 mod write;
 
-pub use calibration::{Calibration, CalibrationError, LinearFit, MeasuredKernel};
+pub use calibration::{
+    Calibration, CalibrationError, HostGroup, LinearFit, MeasuredKernel, NetworkCalibration,
+};
 pub use error::MachineError;
 pub use machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, ConvSaturation, Device, DeviceKind,

@@ -130,6 +130,19 @@ fn write_calibration(text: &mut String, calibration: &Calibration) {
             line(text, format_args!("{members} = {}", fit(one)));
         }
     }
+    let Some(network) = &calibration.network else {
+        return;
+    };
+    table(text, "calibration.network");
+    line(text, format_args!("message = {}", fit(&network.message)));
+    let together = fit(&network.messages_together);
+    line(text, format_args!("messages_together = {together}"));
+    for (name, fits) in &network.collectives {
+        table(text, &format!("calibration.network.collectives.{name}"));
+        for (group, one) in fits {
+            line(text, format_args!("{group} = {}", fit(one)));
+        }
+    }
 }
 
 fn fit(fit: &LinearFit) -> String {

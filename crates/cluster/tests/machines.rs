@@ -1,8 +1,8 @@
 //! The machine files of the repository: they load, they survive writing, their arithmetic holds.
 
 use partita_cluster::{
-    Basis, Calibration, CalibrationError, ConvPass, LinearFit, LinkKind, Machine, MachineError,
-    MeasuredKernel,
+    Basis, Calibration, CalibrationError, ConvPass, HostGroup, LinearFit, LinkKind, Machine,
+    MachineError, MeasuredKernel, NetworkCalibration,
 };
 use partita_space::Seconds;
 use std::path::PathBuf;
@@ -166,6 +166,22 @@ fn calibrated() -> Machine {
         },
         message: Some(fit),
         collectives: [("allreduce".to_owned(), [("2".to_owned(), fit)].into())].into(),
+        network: Some(NetworkCalibration {
+            message: fit,
+            messages_together: fit,
+            collectives: [(
+                "allgather".to_owned(),
+                [(
+                    HostGroup {
+                        hosts: 2,
+                        ranks_per_host: 4,
+                    },
+                    fit,
+                )]
+                .into(),
+            )]
+            .into(),
+        }),
         coordinates: ["rows", "row", "taps"].map(str::to_owned).to_vec(),
         measured: vec![row("convolution_forward", 1e-3), row("fill", 1e-7)],
     });
@@ -195,6 +211,14 @@ fn invalid_values_of_a_calibration_are_refused() {
         ("ranks = 2", "ranks = -2", key("ranks")),
         ("\n2 = {", "\ntwo = {", key("collectives.allreduce")),
         ("\n2 = {", "\n1 = {", key("collectives.allreduce")),
+        ("2x4", "1x4", key("network.collectives.allgather")),
+        ("2x4", "2x0", key("network.collectives.allgather")),
+        ("2x4", "8", key("network.collectives.allgather")),
+        (
+            "messages_together",
+            "messages_alone",
+            "messages_alone".to_owned(),
+        ),
         (
             "collectives.allreduce",
             "collectives.alreduce",

@@ -106,7 +106,9 @@ pub struct CalibrationSummary {
     pub file: String,
     /// Measured kernels.
     pub kernels: usize,
-    /// Concurrent ranks.
+    /// Hosts whose network was measured; 1 where there is none.
+    pub hosts: usize,
+    /// Concurrent ranks of a host.
     pub ranks: usize,
     /// Transport: `threads`, or the MPI library.
     pub world: String,
@@ -125,6 +127,7 @@ impl Calibrated {
             machine: self.machine.name.clone(),
             file: self.file.display().to_string(),
             kernels: self.calibration.measured.len(),
+            hosts: self.machine.nodes.value,
             ranks: self.calibration.ranks,
             world: self.calibration.world.clone(),
             validation: self.calibration.validation,
@@ -170,15 +173,20 @@ fn calibrate_with(
         threads,
         kernels: KernelSet::Cpu,
     };
-    let ranks = launch.on_this_host(rank_config)?;
+    let (ranks, layout) = launch.calibrated_ranks(rank_config)?;
     let models = asked(&request.models)?;
     let programs = launch.prepare(|| programs(context, &models, rank_config.kernels, &ranks))?;
-    let found = launch.calibrate(rank_config.kernels, &ranks, &programs, request.passes)?;
+    let found = launch.calibrate(
+        rank_config.kernels,
+        (&ranks, layout),
+        &programs,
+        request.passes,
+    )?;
     let Some(found) = found else {
         return Ok(None);
     };
     let validation = KernelModel::validate(&found.kernels);
-    let (machine, calibration) = machine(&name, &host, &ranks, &found, &validation);
+    let (machine, calibration) = machine(&name, &host, (&ranks, layout), &found, &validation);
     let written = text(&machine, &calibration, request.passes);
     let written = partita_files::write_whole(&path, written.as_bytes());
     written.map_err(|source| CalibrateError::Unwritable {

@@ -25,7 +25,7 @@ use partita_program::Program;
 use partita_run::Arena;
 use partita_session::{Outcome, RunEnd, Session};
 use partita_space::Seconds;
-use partita_tune::LinkTimes;
+use partita_tune::{HostLayout, LinkTimes};
 use processes::Job;
 use std::collections::BTreeSet;
 
@@ -190,13 +190,15 @@ impl<'c> Launch<'c> {
         Ok(prediction)
     }
 
-    /// Measures this machine anew; rank 0 gets the result. All ranks call [`close`](Self::close) afterwards.
+    /// Measures the ranks of this host anew, and the network where there are several hosts; rank 0 gets the result.
+    /// `ranks` are those of [`calibrated_ranks`](Self::calibrated_ranks). All ranks call [`close`](Self::close)
+    /// afterwards.
     ///
-    /// Errors: a failed measurement; processes on several hosts.
+    /// Errors: a failed measurement; too many ranks on a host.
     pub fn calibrate(
         &self,
         kernels: KernelSet,
-        ranks: &Ranks,
+        (ranks, layout): (&Ranks, HostLayout),
         programs: &[Program],
         passes: usize,
     ) -> Result<Option<CalibrationRun>, LaunchError> {
@@ -205,23 +207,19 @@ impl<'c> Launch<'c> {
         let Self::Processes(job) = self else {
             return Ok(Some(local()?.calibrate(programs, None, passes)?));
         };
-        if ranks.library.is_none() {
-            return Err(LaunchError::SeveralHosts {
-                ranks: ranks.count,
-                most: ranks.most(),
-            });
-        }
         if job.rank() == 0 {
             job.with_heartbeats(|| {
                 context.before_measuring();
                 Ok::<_, LaunchError>(())
             })?;
         }
-        let groups = (2..=ranks.count).collect();
+        let groups = layout.groups_on_a_host();
         let links = job.measure_links(&groups, &LinkTimes::default(), ranks.threads)?;
+        let network = job.measure_network(layout, ranks.threads)?;
         let found = match job.rank() {
             0 => job.with_heartbeats(|| {
-                let found = local()?.calibrate(programs, Some(links), passes)?;
+                let mut found = local()?.calibrate(programs, Some(links), passes)?;
+                found.add_network(&network)?;
                 Ok::<_, LaunchError>(Some(found))
             })?,
             _ => None,
@@ -239,6 +237,27 @@ impl<'c> Launch<'c> {
                 job.close()
             }
         }
+    }
+
+    /// The ranks of a host that a calibration measures, and how all ranks lie on hosts.
+    ///
+    /// Errors: processes that are not spread evenly over their hosts.
+    pub fn calibrated_ranks(
+        &self,
+        rank_config: RankConfig,
+    ) -> Result<(Ranks, HostLayout), LaunchError> {
+        let Self::Processes(job) = self else {
+            let ranks = Ranks::threads(rank_config.ranks, rank_config.threads);
+            return Ok((ranks, HostLayout::single(rank_config.ranks)));
+        };
+        let uneven = LaunchError::UnevenHosts { ranks: job.size() };
+        let layout = job.layout().ok_or(uneven)?;
+        let ranks = Ranks {
+            cores: job.cores().to_vec(),
+            library: Some(job.library()?),
+            ..Ranks::threads(layout.ranks_per_host, rank_config.threads)
+        };
+        Ok((ranks, layout))
     }
 
     /// The ranks of a run on this machine; ranks on several hosts are treated as threads of this process.

@@ -14,10 +14,10 @@ use partita_run::{Kernels, RunError, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank};
 use partita_threads::connect;
 use partita_tune::{
-    KernelMaker, KernelTime, LinkTimes, Measurements, Options, Setting, TransferTime, TuneError,
-    measure, measure_links, measure_load, measure_memory, median_of_passes,
+    KernelMaker, KernelTime, LinkTimes, Measurements, NetworkTimes, Options, Setting, TransferTime,
+    TuneError, measure, measure_links, measure_load, measure_memory, median_of_passes,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
@@ -58,8 +58,23 @@ pub struct CalibrationRun {
     pub kernels: Vec<KernelSample>,
     /// Costs, with fits of messages, collectives and reads.
     pub costs: MeasuredCosts,
+    /// Messages and collectives between hosts, by how many ranks of each host take part; see [`NetworkTimes`].
+    pub network: BTreeMap<usize, MeasuredCosts>,
     /// Copy bandwidth of each rank, with all ranks at work.
     pub memory: BytesPerSecond,
+}
+
+impl CalibrationRun {
+    /// Fits what was measured between hosts.
+    ///
+    /// Errors: times that cannot be fitted.
+    pub fn add_network(&mut self, times: &NetworkTimes) -> Result<(), LocalError> {
+        for (&ranks_of_host, links) in times {
+            let fits = self.network.entry(ranks_of_host).or_default();
+            fits.add_links(links)?;
+        }
+        Ok(())
+    }
 }
 
 /// A measurement of this machine failed.
@@ -299,6 +314,7 @@ impl<'c> LocalMachine<'c> {
         Ok(CalibrationRun {
             kernels: self.samples(&measured),
             costs: self.fits()?,
+            network: BTreeMap::new(),
             memory: memory?,
         })
     }

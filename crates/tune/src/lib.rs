@@ -22,8 +22,9 @@ pub use benchmark::KernelKey;
 pub use database::{Database, Measurements, Setting};
 pub use error::TuneError;
 pub use links::{
-    RankTimes, RankTransportMaker, RepeatTimes, TransportMaker, link_times_of_ranks, measure_links,
-    measure_links_of_rank,
+    HostLayout, NetworkTimes, RankTimes, RankTransportMaker, RepeatTimes, TransportMaker,
+    link_times_of_ranks, measure_links, measure_links_of_rank, measure_network_of_rank,
+    network_times_of_ranks,
 };
 pub use load::measure_load;
 pub use measure::{KernelMaker, KernelTime, Options, measure, median_of_passes};

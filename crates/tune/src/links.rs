@@ -9,7 +9,7 @@ use partita_program::{
 };
 use partita_run::{Arena, RunError, Transport};
 use partita_space::{Axis, AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Makes the transports of all ranks of a mesh, in rank order.
@@ -33,6 +33,54 @@ const REPEATS_MAX: usize = 40;
 /// Longest sleep of a rank between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Ranks on hosts with equally many each, which fill one host after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostLayout {
+    /// Number of hosts.
+    pub hosts: usize,
+    /// Ranks on each host.
+    pub ranks_per_host: usize,
+}
+
+impl HostLayout {
+    /// All ranks on one host.
+    pub fn single(ranks: usize) -> Self {
+        Self {
+            hosts: 1,
+            ranks_per_host: ranks,
+        }
+    }
+
+    /// All ranks.
+    pub fn ranks(&self) -> usize {
+        self.hosts * self.ranks_per_host
+    }
+
+    /// The other rank of a pair on the same host; none for the last of an odd number.
+    fn neighbor(&self, rank: Rank) -> Option<Rank> {
+        let local = rank % self.ranks_per_host;
+        let other = local ^ 1;
+        (other < self.ranks_per_host).then(|| rank - local + other)
+    }
+
+    /// The rank at the same place on the other host of a pair of hosts; none on the last of an odd number.
+    fn counterpart(&self, rank: Rank) -> Option<Rank> {
+        let host = rank / self.ranks_per_host;
+        let other = host ^ 1;
+        let at = other * self.ranks_per_host + rank % self.ranks_per_host;
+        (other < self.hosts).then_some(at)
+    }
+
+    /// Sizes of the groups on one host that can all be measured at once: those that divide its ranks.
+    pub fn groups_on_a_host(&self) -> BTreeSet<usize> {
+        let divides = |members: &usize| self.ranks_per_host.is_multiple_of(*members);
+        match self.hosts {
+            1 => (2..=self.ranks_per_host).collect(),
+            _ => (2..=self.ranks_per_host).filter(divides).collect(),
+        }
+    }
+}
+
 /// Times exchanges of 64 bytes to 16 MiB between neighbors, and collectives of 64 bytes to 64 MiB in groups of
 /// these sizes, unless they are `known`. As many groups as possible of `ranks` run at the same time.
 ///
@@ -46,7 +94,7 @@ pub fn measure_links(
     progress: &(dyn Fn(&str) + Sync),
 ) -> Result<LinkTimes, TuneError> {
     let mut times = LinkTimes::default();
-    for sweep in sweeps(ranks, groups, known) {
+    for sweep in sweeps(HostLayout::single(ranks), groups, known) {
         progress(&sweep.name());
         let Sweep {
             what, mesh, trials, ..
@@ -62,55 +110,65 @@ pub fn measure_links(
     Ok(times)
 }
 
-/// The same measurements by a rank that is a process: its seconds by size and repeat. [`link_times_of_ranks`]
-/// combines those of all ranks.
+/// The same measurements by a rank that is a process, between ranks of one host: its seconds by size and repeat.
+/// [`link_times_of_ranks`] combines those of all ranks.
 ///
-/// `transports` makes the transport of this rank for a program; all ranks call it in the same order.
+/// `transports` makes the transport of this rank for a program; all ranks call it in the same order. On several
+/// hosts, groups must be among [`HostLayout::groups_on_a_host`].
 /// Errors: a transport that cannot be made or that fails.
 pub fn measure_links_of_rank(
-    (rank, ranks): (Rank, usize),
+    (rank, layout): (Rank, HostLayout),
     groups: &BTreeSet<usize>,
     known: &LinkTimes,
     transports: &mut RankTransportMaker<'_>,
 ) -> Result<RankTimes, TuneError> {
-    let mut rank_times = Vec::new();
-    for sweep in sweeps(ranks, groups, known) {
-        if rank >= sweep.mesh.ranks() {
-            rank_times.push(Vec::new());
-            continue;
-        }
-        let mut transport = transports(&sweep.program())?;
-        // Ranks leave an allreduce over all of them at about the same time.
-        let barrier_body = barrier_body();
-        let mut arena = memory_of(sweep.what, rank, barrier_body.arena)?;
-        let all = sweep.repeats(rank, transport.as_mut(), &mut |transport| match once(
-            &barrier_body,
-            &mut arena,
-            transport,
-        ) {
-            Ok(_) => Ok(()),
-            Err(source) => Err(transport_error(sweep.what.to_owned(), source).into()),
-        });
-        rank_times.push(match all {
-            Ok(all) => all,
-            Err(EarlyEnd::Failed(error)) => return Err(error),
-            Err(EarlyEnd::Aborted) => panic!("processes have no barrier to abort"),
-        });
-    }
-    Ok(rank_times)
+    let sweeps = sweeps(layout, groups, known);
+    let all = sweeps.iter();
+    all.map(|sweep| sweep.times_of_rank(rank, transports))
+        .collect()
 }
 
 /// Combines what each rank measured, in rank order.
 pub fn link_times_of_ranks(
+    layout: HostLayout,
     groups: &BTreeSet<usize>,
     known: &LinkTimes,
     rank_times: &[RankTimes],
 ) -> LinkTimes {
     let mut times = LinkTimes::default();
-    for (index, sweep) in sweeps(rank_times.len(), groups, known).iter().enumerate() {
-        let taking_part = rank_times.iter().take(sweep.mesh.ranks());
-        let all: Vec<Vec<RepeatTimes>> = taking_part.map(|rank| rank[index].clone()).collect();
-        put(&mut times, sweep, points(&sweep.trials, &all));
+    for (index, sweep) in sweeps(layout, groups, known).iter().enumerate() {
+        put(&mut times, sweep, sweep.points_of_ranks(index, rank_times));
+    }
+    times
+}
+
+/// Times between ranks of several hosts, by how many ranks of each host take part.
+///
+/// Messages are those of pairs of ranks on two hosts: one pair alone under 1, as many pairs as a host has ranks at
+/// once under that number. Groups have 1 rank on each of their hosts, as many groups at once as a host has ranks,
+/// or all ranks of their hosts.
+pub type NetworkTimes = BTreeMap<usize, LinkTimes>;
+
+/// Measures messages and collectives between hosts as one of their ranks; [`network_times_of_ranks`] combines those
+/// of all ranks. There is nothing to measure for one host.
+///
+/// Errors: a transport that cannot be made or that fails.
+pub fn measure_network_of_rank(
+    (rank, layout): (Rank, HostLayout),
+    transports: &mut RankTransportMaker<'_>,
+) -> Result<RankTimes, TuneError> {
+    let sweeps = network_sweeps(layout);
+    let all = sweeps.iter();
+    all.map(|(_, sweep)| sweep.times_of_rank(rank, transports))
+        .collect()
+}
+
+/// Combines what each rank measured, in rank order.
+pub fn network_times_of_ranks(layout: HostLayout, rank_times: &[RankTimes]) -> NetworkTimes {
+    let mut times = NetworkTimes::new();
+    for (index, (per_host, sweep)) in network_sweeps(layout).iter().enumerate() {
+        let of_as_many = times.entry(*per_host).or_default();
+        put(of_as_many, sweep, sweep.points_of_ranks(index, rank_times));
     }
     times
 }
@@ -155,41 +213,65 @@ struct Sweep {
     trials: Vec<Trial>,
 }
 
-/// What is left to measure.
-fn sweeps(ranks: usize, groups: &BTreeSet<usize>, known: &LinkTimes) -> Vec<Sweep> {
+/// What is left to measure within hosts.
+fn sweeps(layout: HostLayout, groups: &BTreeSet<usize>, known: &LinkTimes) -> Vec<Sweep> {
+    let ranks = layout.ranks();
     let mut sweeps = Vec::new();
-    if ranks < 2 {
+    if layout.ranks_per_host < 2 {
         return sweeps;
     }
     if known.message.is_empty() {
-        let works = sizes(MESSAGE_MAX).map(|bytes| message(ranks, bytes));
-        sweeps.push(Sweep {
-            kind: Kind::Message,
-            what: "messages",
-            members: 2,
-            mesh: Mesh::new([ranks, 1, 1, 1, 1, 1, 1]),
-            trials: works.collect(),
-        });
+        sweeps.push(Sweep::of_messages(ranks, "messages", |rank| {
+            layout.neighbor(rank)
+        }));
     }
     let missing = |members: &usize| *members > 1 && !known.has_group(*members);
     for members in groups.iter().copied().filter(missing) {
-        assert!(members <= ranks, "a group of {members} among {ranks} ranks");
+        assert!(
+            members <= ranks
+                && (layout.hosts == 1 || layout.ranks_per_host.is_multiple_of(members)),
+            "a group of {members} on hosts of {} ranks",
+            layout.ranks_per_host
+        );
         let mesh = Mesh::new([ranks / members, members, 1, 1, 1, 1, 1]);
-        let kinds: [(Kind, &'static str, TrialMaker); 4] = [
-            (Kind::AllReduce, "allreduces", allreduce),
-            (Kind::AllGather, "allgathers", allgather),
-            (Kind::ReduceScatter, "reduce-scatters", reduce_scatter),
-            (Kind::AllToAll, "all-to-alls", alltoall),
-        ];
-        for (kind, what, trial) in kinds {
-            let works = sizes(COLLECTIVE_MAX).map(|bytes| trial(ranks, members, bytes));
-            sweeps.push(Sweep {
-                kind,
-                what,
-                members,
-                mesh,
-                trials: works.collect(),
-            });
+        sweeps.extend(Sweep::of_collectives(mesh, ranks, members));
+    }
+    sweeps
+}
+
+/// What is measured between hosts, with the number of ranks of each host that take part in a group or at once.
+fn network_sweeps(layout: HostLayout) -> Vec<(usize, Sweep)> {
+    let HostLayout {
+        hosts,
+        ranks_per_host,
+    } = layout;
+    let ranks = layout.ranks();
+    let mut sweeps = Vec::new();
+    if hosts < 2 {
+        return sweeps;
+    }
+    let first = |rank: Rank| {
+        layout
+            .counterpart(rank)
+            .filter(|_| rank % ranks_per_host == 0)
+    };
+    let alone = Sweep::of_messages(ranks, "messages between two hosts", first);
+    sweeps.push((1, alone));
+    if ranks_per_host > 1 {
+        let all = |rank: Rank| layout.counterpart(rank);
+        let what = "messages between hosts, all ranks at once";
+        sweeps.push((ranks_per_host, Sweep::of_messages(ranks, what, all)));
+    }
+    for of_group in (2..=hosts).filter(|some| hosts.is_multiple_of(*some)) {
+        let apart = hosts / of_group;
+        let strided = Mesh::new([apart, of_group, ranks_per_host, 1, 1, 1, 1]);
+        let one_each = Sweep::of_collectives(strided, ranks, of_group);
+        sweeps.extend(one_each.into_iter().map(|sweep| (1, sweep)));
+        if ranks_per_host > 1 {
+            let members = of_group * ranks_per_host;
+            let whole = Mesh::new([apart, members, 1, 1, 1, 1, 1]);
+            let all = Sweep::of_collectives(whole, ranks, members);
+            sweeps.extend(all.into_iter().map(|sweep| (ranks_per_host, sweep)));
         }
     }
     sweeps
@@ -214,6 +296,73 @@ type TrialMaker = fn(usize, usize, Bytes) -> Trial;
 pub type RepeatTimes = Vec<[f64; 2]>;
 
 impl Sweep {
+    /// Messages between the pairs of `peer`.
+    fn of_messages(ranks: usize, what: &'static str, peer: impl Fn(Rank) -> Option<Rank>) -> Self {
+        let works = sizes(MESSAGE_MAX).map(|bytes| message(ranks, bytes, &peer));
+        Self {
+            kind: Kind::Message,
+            what,
+            members: 2,
+            mesh: Mesh::new([ranks, 1, 1, 1, 1, 1, 1]),
+            trials: works.collect(),
+        }
+    }
+
+    /// All collectives of the groups along the second axis of a mesh.
+    fn of_collectives(mesh: Mesh, ranks: usize, members: usize) -> Vec<Self> {
+        let kinds: [(Kind, &'static str, TrialMaker); 4] = [
+            (Kind::AllReduce, "allreduces", allreduce),
+            (Kind::AllGather, "allgathers", allgather),
+            (Kind::ReduceScatter, "reduce-scatters", reduce_scatter),
+            (Kind::AllToAll, "all-to-alls", alltoall),
+        ];
+        let sweep = |(kind, what, trial): (Kind, &'static str, TrialMaker)| Self {
+            kind,
+            what,
+            members,
+            mesh,
+            trials: sizes(COLLECTIVE_MAX)
+                .map(|bytes| trial(ranks, members, bytes))
+                .collect(),
+        };
+        kinds.into_iter().map(sweep).collect()
+    }
+
+    /// Times of a rank that is a process, by size and repeat; none of a rank outside of all groups.
+    fn times_of_rank(
+        &self,
+        rank: Rank,
+        transports: &mut RankTransportMaker<'_>,
+    ) -> Result<Vec<RepeatTimes>, TuneError> {
+        if rank >= self.mesh.ranks() {
+            return Ok(Vec::new());
+        }
+        let mut transport = transports(&self.program())?;
+        // Ranks leave an allreduce over all of them at about the same time.
+        let barrier_body = barrier_body();
+        let mut arena = memory_of(self.what, rank, barrier_body.arena)?;
+        let all = self.repeats(rank, transport.as_mut(), &mut |transport| match once(
+            &barrier_body,
+            &mut arena,
+            transport,
+        ) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(transport_error(self.what.to_owned(), source).into()),
+        });
+        match all {
+            Ok(all) => Ok(all),
+            Err(EarlyEnd::Failed(error)) => Err(error),
+            Err(EarlyEnd::Aborted) => panic!("processes have no barrier to abort"),
+        }
+    }
+
+    /// Points of this sweep, which is number `index` of what all ranks measured.
+    fn points_of_ranks(&self, index: usize, rank_times: &[RankTimes]) -> Vec<TransferTime> {
+        let taking_part = rank_times.iter().take(self.mesh.ranks());
+        let all: Vec<Vec<RepeatTimes>> = taking_part.map(|rank| rank[index].clone()).collect();
+        points(&self.trials, &all)
+    }
+
     fn name(&self) -> String {
         match self.kind {
             Kind::Message => self.what.to_owned(),
@@ -368,13 +517,13 @@ fn once(
     }
 }
 
-fn message(ranks: usize, bytes: Bytes) -> Trial {
+/// Exchanges between the pairs of `peer`, along the first axis.
+fn message(ranks: usize, bytes: Bytes, peer: &dyn Fn(Rank) -> Option<Rank>) -> Trial {
     let length = (bytes.0 / 4) as usize;
     let body = |rank: Rank| {
-        let mut to = Offset([0; 7]);
-        let peer = rank ^ 1;
-        to.0[Axis::Data.index()] = if peer > rank { 1 } else { -1 };
-        (peer < ranks).then(|| {
+        peer(rank).map(|peer| {
+            let mut to = Offset([0; 7]);
+            to.0[Axis::Data.index()] = peer as i32 - rank as i32;
             let work = Work::Exchange(Exchange {
                 sequence: 1,
                 sends: vec![Send {

@@ -1,7 +1,9 @@
 //! Reads the calibration of a machine file.
 
 use super::{Reader, near};
-use crate::calibration::{Calibration, CalibrationError, LinearFit, MeasuredKernel};
+use crate::calibration::{
+    Calibration, CalibrationError, HostGroup, LinearFit, MeasuredKernel, NetworkCalibration,
+};
 use crate::error::MachineError;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -30,14 +32,40 @@ pub(super) struct RawCalibration {
     validation: Spanned<CalibrationError>,
     message: Option<Spanned<LinearFit>>,
     #[serde(default)]
-    collectives: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<LinearFit>>>,
+    collectives: RawCollectives,
+    network: Option<RawNetwork>,
     #[serde(default)]
     coordinates: Vec<String>,
     measured: Vec<Spanned<MeasuredKernel>>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawNetwork {
+    message: Spanned<LinearFit>,
+    messages_together: Spanned<LinearFit>,
+    #[serde(default)]
+    collectives: RawCollectives,
+}
+
+/// Fits by the name of a collective, then by the group.
+type RawCollectives = BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<LinearFit>>>;
+
+/// Fits by the name of a collective, then by the group.
+type Fits<Group> = BTreeMap<String, BTreeMap<Group, LinearFit>>;
+
+/// The text of a number of members, if it is one.
+fn members(text: &str) -> Option<String> {
+    let is_number = text.parse().is_ok_and(|members: u32| members > 1);
+    is_number.then(|| text.to_owned())
+}
+
 impl Reader<'_> {
     pub(super) fn calibration(&self, raw: RawCalibration) -> Result<Calibration, MachineError> {
+        let members = (
+            members as fn(&str) -> Option<String>,
+            "a number of members, at least 2",
+        );
         Ok(Calibration {
             date: self.day("calibration.date", raw.date)?,
             processor: self.word("calibration.processor", raw.processor)?,
@@ -52,7 +80,8 @@ impl Reader<'_> {
                 .message
                 .map(|fit| self.fit("calibration.message", &fit))
                 .transpose()?,
-            collectives: self.collectives(raw.collectives)?,
+            collectives: self.collectives("calibration.collectives", raw.collectives, &members)?,
+            network: raw.network.map(|raw| self.network(raw)).transpose()?,
             coordinates: raw.coordinates,
             measured: self.measured(raw.measured)?,
         })
@@ -119,10 +148,31 @@ impl Reader<'_> {
         }
     }
 
-    fn collectives(
+    fn network(&self, raw: RawNetwork) -> Result<NetworkCalibration, MachineError> {
+        let group = (
+            HostGroup::parse as fn(&str) -> Option<HostGroup>,
+            "hosts and ranks on each, as in \"2x4\", with at least 2 hosts",
+        );
+        let key = "calibration.network";
+        Ok(NetworkCalibration {
+            message: self.fit(&format!("{key}.message"), &raw.message)?,
+            messages_together: self
+                .fit(&format!("{key}.messages_together"), &raw.messages_together)?,
+            collectives: self.collectives(
+                &format!("{key}.collectives"),
+                raw.collectives,
+                &group,
+            )?,
+        })
+    }
+
+    /// Fits of collectives; `group` reads a group, and says what is expected of its text.
+    fn collectives<Group: Ord>(
         &self,
-        raw: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<LinearFit>>>,
-    ) -> Result<BTreeMap<String, BTreeMap<String, LinearFit>>, MachineError> {
+        key: &str,
+        raw: RawCollectives,
+        (group, expected): &(fn(&str) -> Option<Group>, &str),
+    ) -> Result<Fits<Group>, MachineError> {
         let mut all = BTreeMap::new();
         for (name, fits) in raw {
             let word = name.get_ref();
@@ -135,17 +185,16 @@ impl Reader<'_> {
                     nearest: near(word, COLLECTIVES).map(str::to_owned),
                 });
             }
-            let mut of_members = BTreeMap::new();
+            let mut by_group = BTreeMap::new();
             for (members, fit) in fits {
-                let (text, key) = (members.get_ref(), format!("calibration.collectives.{word}"));
-                if !text.parse().is_ok_and(|members: u32| members > 1) {
-                    let expected = "a number of members, at least 2".to_owned();
+                let (text, key) = (members.get_ref(), format!("{key}.{word}"));
+                let Some(of) = group(text) else {
+                    let expected = (*expected).to_owned();
                     return Err(self.bad(&key, members.span().start, text, expected));
-                }
-                let fit = self.fit(&format!("{key}.{text}"), &fit)?;
-                of_members.insert(members.into_inner(), fit);
+                };
+                by_group.insert(of, self.fit(&format!("{key}.{text}"), &fit)?);
             }
-            all.insert(name.into_inner(), of_members);
+            all.insert(name.into_inner(), by_group);
         }
         Ok(all)
     }

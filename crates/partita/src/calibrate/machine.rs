@@ -5,11 +5,13 @@ use crate::kernel_set::KernelSet;
 use crate::local_machine::{CalibrationRun, Ranks};
 use partita_cluster::{
     Basis, Calibration, CalibrationError, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
-    InterLink, IntraLink, Io, LinearFit, Links, Machine, MeasuredKernel, Share,
+    HostGroup, InterLink, IntraLink, Io, LinearFit, Links, Machine, MeasuredKernel,
+    NetworkCalibration, Share,
 };
 use partita_oracle::Features;
-use partita_oracle::{CrossValidation, ErrorStatistics, KernelSample, LinkFit};
+use partita_oracle::{CrossValidation, ErrorStatistics, KernelSample, LinkFit, MeasuredCosts};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, upper_median};
+use partita_tune::HostLayout;
 use std::collections::BTreeMap;
 use time::OffsetDateTime;
 
@@ -21,11 +23,11 @@ fn fact<T>(value: T, basis: Basis, source: &str) -> Fact<T> {
     }
 }
 
-/// The measured machine of one node.
+/// The measured machine, of as many nodes as there were hosts.
 pub fn machine(
     name: &str,
     host: &Host,
-    ranks: &Ranks,
+    (ranks, layout): (&Ranks, HostLayout),
     found: &CalibrationRun,
     validation: &CrossValidation,
 ) -> (Machine, Calibration) {
@@ -33,45 +35,26 @@ pub fn machine(
         .library
         .clone()
         .unwrap_or_else(|| "threads".to_owned());
-    let message = found.costs.message.unwrap_or_default();
-    let bandwidth = 1.0 / message.seconds_per_byte.max(1e-12);
-    let link = |basis, source: &str| {
-        let latency = fact(message.latency.max(Seconds(1e-9)), basis, source);
-        (latency, fact(BytesPerSecond(bandwidth), basis, source))
-    };
-    let (latency, rate) = link(
-        Basis::Fitted,
-        &format!("messages between neighbors, {world}"),
-    );
-    let alone =
-        "there is one node, so no network was measured; assumed equal to the link within the node";
-    let (between, between_rate) = link(Basis::Assumed, alone);
+    let links = links(found, layout, &world);
     let reads = found.costs.load.unwrap_or_default();
     let file_rate = ranks.count as f64 / reads.seconds_per_byte.max(1e-12);
     let file = "reads of a file that the system holds in memory, all ranks at once";
     let file_bandwidth = fact(BytesPerSecond(file_rate), Basis::Fitted, file);
-    let calibration = calibration(host, ranks, found, validation, world);
+    let calibration = calibration(host, (ranks, layout), found, validation, world);
     let machine = Machine {
         name: name.to_owned(),
-        nodes: fact(1, Basis::Measured, "the machine on which it was measured"),
+        nodes: fact(
+            layout.hosts,
+            Basis::Measured,
+            "the hosts on which it was measured",
+        ),
         devices_per_node: fact(
             ranks.count,
             Basis::Measured,
-            "ranks that were at work together",
+            "ranks of a host that were at work together",
         ),
         device: device(host, ranks, found),
-        links: Links {
-            intra: IntraLink {
-                latency,
-                bandwidth: rate,
-            },
-            inter: InterLink {
-                latency: between,
-                bandwidth: between_rate.clone(),
-                node_bandwidth: between_rate,
-                nics_per_node: fact(1, Basis::Assumed, alone),
-            },
-        },
+        links,
         allreduce: None,
         exchange: None,
         io: Some(Io {
@@ -82,6 +65,95 @@ pub fn machine(
         calibration: Some(calibration.clone()),
     };
     (machine, calibration)
+}
+
+/// Latency and bandwidth of messages by a fit.
+fn link(fit: LinkFit, basis: Basis, source: &str) -> (Fact<Seconds>, Fact<BytesPerSecond>) {
+    let bandwidth = 1.0 / fit.seconds_per_byte.max(1e-12);
+    let latency = fact(fit.latency.max(Seconds(1e-9)), basis, source);
+    (latency, fact(BytesPerSecond(bandwidth), basis, source))
+}
+
+/// Links within a host and between hosts. Where only one kind was measured, the other is assumed to equal it.
+fn links(found: &CalibrationRun, layout: HostLayout, world: &str) -> Links {
+    let within = found.costs.message;
+    let between = found.network.get(&1).and_then(|fits| fits.message);
+    let neighbors = format!("messages between neighbors, {world}");
+    let (latency, bandwidth) = match (within, between) {
+        (Some(fit), _) => link(fit, Basis::Fitted, &neighbors),
+        (None, other) => {
+            let lone = "each host has one rank; assumed equal to the network, if there is one";
+            link(other.unwrap_or_default(), Basis::Assumed, lone)
+        }
+    };
+    let intra = IntraLink { latency, bandwidth };
+    let Some(between) = between else {
+        let alone = "there is one node, so no network was measured; assumed equal to the link within the node";
+        let assumed = intra.bandwidth.value;
+        let bandwidth = fact(assumed, Basis::Assumed, alone);
+        let inter = InterLink {
+            latency: fact(intra.latency.value, Basis::Assumed, alone),
+            bandwidth: bandwidth.clone(),
+            node_bandwidth: bandwidth,
+            nics_per_node: fact(1, Basis::Assumed, alone),
+        };
+        return Links { intra, inter };
+    };
+    let pair = format!("messages between two ranks on two hosts, {world}");
+    let (latency, bandwidth) = link(between, Basis::Fitted, &pair);
+    let together = found.network.get(&layout.ranks_per_host);
+    let together = together.and_then(|fits| fits.message).unwrap_or(between);
+    // Never slower than one pair alone.
+    let of_all = layout.ranks_per_host as f64 / together.seconds_per_byte.max(1e-12);
+    let node_bandwidth = BytesPerSecond(of_all.max(bandwidth.value.0));
+    let all = format!(
+        "{} messages at once between the ranks of two hosts, {world}",
+        layout.ranks_per_host
+    );
+    let inter = InterLink {
+        latency,
+        node_bandwidth: fact(node_bandwidth, Basis::Fitted, &all),
+        bandwidth,
+        nics_per_node: fact(
+            1,
+            Basis::Assumed,
+            "what adapters there are is not asked; their bandwidth together counts",
+        ),
+    };
+    Links { intra, inter }
+}
+
+/// What was measured between hosts.
+fn network(found: &CalibrationRun, layout: HostLayout) -> Option<NetworkCalibration> {
+    let message = found.network.get(&1)?.message?;
+    let together = found.network.get(&layout.ranks_per_host)?.message?;
+    let mut collectives: BTreeMap<String, BTreeMap<HostGroup, LinearFit>> = BTreeMap::new();
+    for (&ranks_per_host, costs) in &found.network {
+        for (name, fits) in by_name(costs) {
+            let group = |members: usize| HostGroup {
+                hosts: members / ranks_per_host,
+                ranks_per_host,
+            };
+            let all = fits.iter();
+            let all = all.map(|(&members, fit)| (group(members), linear_fit(fit)));
+            collectives.entry(name.to_owned()).or_default().extend(all);
+        }
+    }
+    Some(NetworkCalibration {
+        message: linear_fit(&message),
+        messages_together: linear_fit(&together),
+        collectives,
+    })
+}
+
+/// Fits of collectives by their name.
+fn by_name(costs: &MeasuredCosts) -> [(&'static str, &BTreeMap<usize, LinkFit>); 4] {
+    [
+        ("allreduce", &costs.allreduce),
+        ("allgather", &costs.allgather),
+        ("reduce_scatter", &costs.reduce_scatter),
+        ("alltoall", &costs.alltoall),
+    ]
 }
 
 fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
@@ -155,7 +227,7 @@ fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
 
 fn calibration(
     host: &Host,
-    ranks: &Ranks,
+    (ranks, layout): (&Ranks, HostLayout),
     found: &CalibrationRun,
     validation: &CrossValidation,
     world: String,
@@ -176,12 +248,7 @@ fn calibration(
         fits.iter().map(one).collect()
     };
     let costs = &found.costs;
-    let collectives = [
-        ("allreduce", fits(&costs.allreduce)),
-        ("allgather", fits(&costs.allgather)),
-        ("reduce_scatter", fits(&costs.reduce_scatter)),
-        ("alltoall", fits(&costs.alltoall)),
-    ];
+    let collectives = by_name(costs).map(|(name, of_members)| (name, fits(of_members)));
     let known = collectives.into_iter().filter(|(_, fits)| !fits.is_empty());
     Calibration {
         // In UTC, as in 2026-11-22.
@@ -196,6 +263,7 @@ fn calibration(
         validation: error_of(&validation.all),
         message: costs.message.as_ref().map(linear_fit),
         collectives: known.map(|(name, fits)| (name.to_owned(), fits)).collect(),
+        network: network(found, layout),
         coordinates: Features::NAMES.map(str::to_owned).to_vec(),
         measured: found.kernels.iter().map(row).collect(),
     }

@@ -99,16 +99,15 @@ pub enum LaunchError {
     /// Links between processes could not be measured.
     #[error(transparent)]
     Links(TuneError),
-    /// The processes cannot be measured.
+    /// The processes are not spread evenly over their hosts.
     #[error(
-        "{ranks} processes on several hosts, or more than {most} on one, are not measured; start as many on \
-         one host as it has cores"
+        "a calibration needs equally many processes on each host, in the order of their ranks; these {ranks} \
+         are spread otherwise; start as many on each host, one host after the other (`--map-by ppr:N:node` with \
+         Open MPI, `-ppn N` with MPICH, `--ntasks-per-node=N` with srun)"
     )]
-    SeveralHosts {
+    UnevenHosts {
         /// Processes of the job.
         ranks: usize,
-        /// Most that can be measured on one host.
-        most: usize,
     },
     /// A rank failed.
     #[error(transparent)]
@@ -144,7 +143,7 @@ impl Fault for LaunchError {
             | Self::NoLibrary
             | Self::Differ { .. }
             | Self::Strategy(_)
-            | Self::SeveralHosts { .. } => ErrorKind::Request,
+            | Self::UnevenHosts { .. } => ErrorKind::Request,
             Self::Mpi(_)
             | Self::Message(_)
             | Self::Links(_)

@@ -15,7 +15,10 @@ use partita_program::Program;
 use partita_run::{Arena, PackedTensor, RunError, Transport};
 use partita_session::{Outcome, PersistentTensor, RunEnd, Session};
 use partita_space::{Bytes, Rank, Seconds};
-use partita_tune::{LinkTimes, RankTimes, TuneError, link_times_of_ranks, measure_links_of_rank};
+use partita_tune::{
+    HostLayout, LinkTimes, NetworkTimes, RankTimes, RankTransportMaker, TuneError,
+    link_times_of_ranks, measure_links_of_rank, measure_network_of_rank, network_times_of_ranks,
+};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -36,6 +39,8 @@ pub struct Job<'c> {
     local: HostRanks,
     /// Cores that the ranks of this host share.
     cores: Vec<usize>,
+    /// The hosts, if they have equally many ranks each and ranks fill one after the other.
+    layout: Option<HostLayout>,
     has_run: Cell<bool>,
     error: RefCell<Option<RunError>>,
 }
@@ -114,6 +119,7 @@ impl<'c> Job<'c> {
             slot: CoreSlot { slot: 0, slots: 1 },
             local: HostRanks { ranks: 1, cores: 1 },
             cores: Vec::new(),
+            layout: None,
             has_run: Cell::new(false),
             error: RefCell::new(None),
         };
@@ -121,6 +127,7 @@ impl<'c> Job<'c> {
         let rank_hosts = rank_hosts.map_err(|error| job.shut_down(error))?;
         (job.slot, job.local) = core_slot(&rank_hosts, rank);
         job.cores = cores_of_host(&rank_hosts, rank);
+        job.layout = layout(&rank_hosts);
         Ok(Some(job))
     }
 
@@ -218,6 +225,11 @@ impl<'c> Job<'c> {
         &self.cores
     }
 
+    /// The hosts, if they have equally many ranks each and ranks fill one after the other.
+    pub fn layout(&self) -> Option<HostLayout> {
+        self.layout
+    }
+
     /// Whether all ranks are on one host.
     pub fn is_on_one_host(&self) -> bool {
         self.local.ranks == self.size
@@ -239,6 +251,43 @@ impl<'c> Job<'c> {
         threads: usize,
     ) -> Result<LinkTimes, LaunchError> {
         let (groups, known) = self.broadcast(&(groups.clone(), known.clone()))?;
+        let layout = self.layout.unwrap_or(HostLayout::single(self.size));
+        let own = self.measured(threads, &mut |transports| {
+            measure_links_of_rank((self.rank, layout), &groups, &known, transports)
+        })?;
+        let all: Vec<RankTimes> = self.gather(&own)?;
+        let found = match self.rank {
+            0 => link_times_of_ranks(layout, &groups, &known, &all),
+            _ => LinkTimes::default(),
+        };
+        self.broadcast(&found)
+    }
+
+    /// Measures messages and collectives between hosts; all ranks call it, and rank 0 gets the times. Empty on one
+    /// host.
+    ///
+    /// Errors: a transport that fails.
+    pub fn measure_network(
+        &self,
+        layout: HostLayout,
+        threads: usize,
+    ) -> Result<NetworkTimes, LaunchError> {
+        let own = self.measured(threads, &mut |transports| {
+            measure_network_of_rank((self.rank, layout), transports)
+        })?;
+        let all: Vec<RankTimes> = self.gather(&own)?;
+        Ok(match self.rank {
+            0 => network_times_of_ranks(layout, &all),
+            _ => NetworkTimes::new(),
+        })
+    }
+
+    /// Measures with transports of this world.
+    fn measured(
+        &self,
+        threads: usize,
+        measure: &mut dyn FnMut(&mut RankTransportMaker<'_>) -> Result<RankTimes, TuneError>,
+    ) -> Result<RankTimes, LaunchError> {
         let cancel = AtomicBool::new(false);
         let mut transports = |program: &Program| -> Result<Box<dyn Transport + '_>, TuneError> {
             let made = self.with(|world| {
@@ -257,14 +306,7 @@ impl<'c> Job<'c> {
             };
             Ok(Box::new(made.map_err(failed)?))
         };
-        let own = measure_links_of_rank((self.rank, self.size), &groups, &known, &mut transports);
-        let own = own.map_err(LaunchError::Links)?;
-        let all: Vec<RankTimes> = self.gather(&own)?;
-        let found = match self.rank {
-            0 => link_times_of_ranks(&groups, &known, &all),
-            _ => LinkTimes::default(),
-        };
-        self.broadcast(&found)
+        measure(&mut transports).map_err(LaunchError::Links)
     }
 
     /// How long a rank spins before it sleeps.
@@ -515,6 +557,18 @@ fn cores_of_host(rank_hosts: &[RankHost], rank: Rank) -> Vec<usize> {
     cores.into_iter().collect()
 }
 
+/// The hosts, if they have equally many ranks each and ranks fill one after the other.
+fn layout(rank_hosts: &[RankHost]) -> Option<HostLayout> {
+    let blocks: Vec<&[RankHost]> = rank_hosts.chunk_by(|a, b| a.host == b.host).collect();
+    let names: BTreeSet<&String> = rank_hosts.iter().map(|one| &one.host).collect();
+    let ranks_per_host = blocks.first()?.len();
+    let is_even = blocks.iter().all(|block| block.len() == ranks_per_host);
+    (is_even && names.len() == blocks.len()).then_some(HostLayout {
+        hosts: blocks.len(),
+        ranks_per_host,
+    })
+}
+
 /// The cores of a rank on its host. Ranks with the same cores divide them; if the launcher gave each its own, or
 /// they overlap otherwise, each uses all of its own.
 fn core_slot(rank_hosts: &[RankHost], rank: Rank) -> (CoreSlot, HostRanks) {
@@ -562,6 +616,19 @@ mod tests {
         let (own, local) = core_slot(&rank_hosts, 3);
         assert_eq!((own.slot, own.slots), (0, 1));
         assert_eq!((local.ranks, local.cores), (2, 4));
+    }
+
+    #[test]
+    fn hosts_with_equally_many_ranks_are_a_layout() {
+        let all = |hosts: &[&str]| {
+            let ranks: Vec<RankHost> = hosts.iter().map(|host| rank_host(host, &[0])).collect();
+            layout(&ranks).map(|found| (found.hosts, found.ranks_per_host))
+        };
+        assert_eq!(all(&["a", "a", "b", "b"]), Some((2, 2)));
+        assert_eq!(all(&["a", "b", "c"]), Some((3, 1)));
+        assert_eq!(all(&["a", "a"]), Some((1, 2)));
+        assert_eq!(all(&["a", "b", "a", "b"]), None);
+        assert_eq!(all(&["a", "a", "b"]), None);
     }
 
     fn stalled(rank: Rank, missing: Vec<Rank>) -> Reason {
