@@ -239,6 +239,10 @@ pub struct TrainArgs {
     /// Strategy, such as `data=2,depth=2`, or `auto` (overrides the run file)
     #[arg(long, value_name = "S")]
     pub strategy: Option<String>,
+    /// Name or path of a machine file from which times are predicted, instead of measurements before the run
+    /// (overrides the run file)
+    #[arg(long, value_name = "M")]
+    pub machine: Option<String>,
     /// Use collectives of the MPI library, equal up to rounding, instead of sums in rank order
     #[arg(long)]
     pub library_collectives: bool,

@@ -125,6 +125,7 @@ impl TrainArgs {
             ranks: self.ranks,
             threads: self.threads,
             strategy: self.strategy.clone(),
+            machine: self.machine.clone(),
             library_collectives: self.library_collectives,
             overwrite: self.overwrite,
             no_prediction: self.no_prediction,

@@ -17,10 +17,11 @@ use crate::context::Context;
 use crate::error::Fault;
 use crate::host::Host;
 use crate::kernel_set::KernelSet;
-use crate::local_machine::{CalibrationRun, LocalMachine, Ranks};
+use crate::local_machine::{CalibrationRun, LocalError, LocalMachine, Ranks};
+use crate::machine;
 use partita_lower::Strategy;
 use partita_mpi::Collectives;
-use partita_oracle::Prediction;
+use partita_oracle::{Costs, Prediction, predict};
 use partita_program::Program;
 use partita_run::Arena;
 use partita_session::{Outcome, RunEnd, Session};
@@ -181,6 +182,31 @@ impl<'c> Launch<'c> {
         measure_links(job, rank_config.kernels, &ranks, &program.group_sizes())?;
         let context = self.context();
         let predict = || predict_locally(context, program, rank_config.kernels, ranks);
+        let prediction = match job.rank() {
+            0 => job.with_heartbeats(predict)?,
+            _ => None,
+        };
+        // The others wait here, where they receive heartbeats of rank 0.
+        job.broadcast(&())?;
+        Ok(prediction)
+    }
+
+    /// Predicts a program with its tasks by the costs of a machine file, on rank 0.
+    ///
+    /// Errors: a missing cost.
+    pub fn predict_on(
+        &self,
+        program: &Program,
+        costs: &dyn Costs,
+    ) -> Result<Option<Prediction>, LaunchError> {
+        let predict = || {
+            let mode = machine::mode(costs, program.mesh.ranks());
+            let predicted = predict(program, costs, mode, 1, true);
+            Ok(Some(predicted.map_err(LocalError::Simulate)?))
+        };
+        let Self::Processes(job) = self else {
+            return predict();
+        };
         let prediction = match job.rank() {
             0 => job.with_heartbeats(predict)?,
             _ => None,

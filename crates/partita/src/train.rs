@@ -3,6 +3,7 @@
 mod check;
 mod choose;
 mod error;
+mod machine;
 mod output;
 mod programs;
 mod record;
@@ -32,12 +33,14 @@ use crate::model;
 use crate::progress::Event;
 use crate::search;
 use crate::training::StrategyChoice;
+use machine::machine_costs;
 use output::{Output, RunSize};
 use partita_data::{
     Accepted, DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
+use partita_oracle::Costs;
 use partita_program::{Buffer, Role};
 use partita_run::{RunError, Source, SystemClock};
 use partita_session::{Plan, RunEnd, Session, persistent_name};
@@ -118,8 +121,11 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let host = Host::local(context.level());
     let (local, cores) = launch.local(run.ranks, &host);
     let (limit, origin) = memory_limit(&run, &host, local);
-    let strategy = launch.choose_strategy(run.rank_config(), is_open(&run.strategy), |here| {
-        strategy(context, &run, &graph, dataset.dtype(), limit, here)
+    let costs = machine_costs(context, &run)?;
+    let costs = costs.as_deref();
+    let measures = costs.is_none() && is_open(&run.strategy);
+    let strategy = launch.choose_strategy(run.rank_config(), measures, |here| {
+        strategy(context, &run, &graph, dataset.dtype(), limit, (here, costs))
     })?;
     let mut warnings = Vec::new();
     if launch.is_first() {
@@ -159,6 +165,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         graph: &graph,
         dataset: &dataset,
         session: &session,
+        costs,
     };
     let Some(mut finished) = run_session(&task, &strategy, warnings)? else {
         return Ok(None);
@@ -178,6 +185,8 @@ struct Task<'r, 's> {
     graph: &'r Graph,
     dataset: &'r Dataset,
     session: &'r Session<'s>,
+    /// Of a machine file, if the run names one.
+    costs: Option<&'r dyn Costs>,
 }
 
 /// Programs and plan, by which ranks make sure that they run the same.
@@ -223,12 +232,13 @@ fn strategy(
     graph: &Graph,
     stored: DType,
     memory: Bytes,
-    here: Ranks,
+    (here, costs): (Ranks, Option<&dyn Costs>),
 ) -> Result<Strategy, TrainError> {
     let strategy = match &run.strategy {
         StrategyChoice::Auto(statistics) => {
             let run = (run, *statistics);
-            return choose::choose_strategy(context, run, graph, stored, memory, here);
+            let by = (here, costs);
+            return choose::choose_strategy(context, run, graph, stored, memory, by);
         }
         StrategyChoice::Given(strategy) => strategy,
     };
@@ -236,8 +246,10 @@ fn strategy(
     strategy.check(graph, run.batch)?;
     let menu = run.kernels.menu(run.threads, context.level());
     let request = programs::request(run, graph, strategy, stored, &*menu);
-    let staged = search::staged_local(context, &request, memory, run.kernels, here)?;
-    Ok(staged)
+    Ok(match costs {
+        Some(costs) => search::staged(context, &request, memory, costs)?,
+        None => search::staged_local(context, &request, memory, run.kernels, here)?,
+    })
 }
 
 /// Memory that a rank may have, and who says so.
@@ -264,10 +276,10 @@ fn run_session<'r>(
     let (context, dataset) = (launch.context(), task.dataset);
     let environment = context.environment();
     let program = session.main_program();
-    let prediction = if run.is_predicted {
-        launch.predict(program, run.rank_config())?
-    } else {
-        None
+    let prediction = match (run.is_predicted, task.costs) {
+        (false, _) => None,
+        (true, Some(costs)) => launch.predict_on(program, costs)?,
+        (true, None) => launch.predict(program, run.rank_config())?,
     };
     context.report(Event::Writing);
     let text = prediction.as_ref().map(pretty).transpose()?;

@@ -21,6 +21,9 @@ const MESSAGE_MAX: u64 = 16 << 20;
 /// Largest collective.
 const COLLECTIVE_MAX: u64 = 64 << 20;
 
+/// Largest collective between hosts, whose networks may be slow.
+const NETWORK_MAX: u64 = 16 << 20;
+
 /// Seconds for all repeats of a size.
 const BUDGET: f64 = 0.03;
 
@@ -234,7 +237,7 @@ fn sweeps(layout: HostLayout, groups: &BTreeSet<usize>, known: &LinkTimes) -> Ve
             layout.ranks_per_host
         );
         let mesh = Mesh::new([ranks / members, members, 1, 1, 1, 1, 1]);
-        sweeps.extend(Sweep::of_collectives(mesh, ranks, members));
+        sweeps.extend(Sweep::of_collectives(mesh, ranks, members, COLLECTIVE_MAX));
     }
     sweeps
 }
@@ -265,12 +268,12 @@ fn network_sweeps(layout: HostLayout) -> Vec<(usize, Sweep)> {
     for of_group in (2..=hosts).filter(|some| hosts.is_multiple_of(*some)) {
         let apart = hosts / of_group;
         let strided = Mesh::new([apart, of_group, ranks_per_host, 1, 1, 1, 1]);
-        let one_each = Sweep::of_collectives(strided, ranks, of_group);
+        let one_each = Sweep::of_collectives(strided, ranks, of_group, NETWORK_MAX);
         sweeps.extend(one_each.into_iter().map(|sweep| (1, sweep)));
         if ranks_per_host > 1 {
             let members = of_group * ranks_per_host;
             let whole = Mesh::new([apart, members, 1, 1, 1, 1, 1]);
-            let all = Sweep::of_collectives(whole, ranks, members);
+            let all = Sweep::of_collectives(whole, ranks, members, NETWORK_MAX);
             sweeps.extend(all.into_iter().map(|sweep| (ranks_per_host, sweep)));
         }
     }
@@ -308,8 +311,8 @@ impl Sweep {
         }
     }
 
-    /// All collectives of the groups along the second axis of a mesh.
-    fn of_collectives(mesh: Mesh, ranks: usize, members: usize) -> Vec<Self> {
+    /// All collectives up to a size, of the groups along the second axis of a mesh.
+    fn of_collectives(mesh: Mesh, ranks: usize, members: usize, most: u64) -> Vec<Self> {
         let kinds: [(Kind, &'static str, TrialMaker); 4] = [
             (Kind::AllReduce, "allreduces", allreduce),
             (Kind::AllGather, "allgathers", allgather),
@@ -321,7 +324,7 @@ impl Sweep {
             what,
             members,
             mesh,
-            trials: sizes(COLLECTIVE_MAX)
+            trials: sizes(most)
                 .map(|bytes| trial(ranks, members, bytes))
                 .collect(),
         };

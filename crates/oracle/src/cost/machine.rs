@@ -219,10 +219,17 @@ impl Costs for MachineCosts {
             Some(fit) => (fit.latency.value, link.max(bytes / fit.bandwidth.value)),
             None => (self.machine.latency(kind), link),
         };
+        let network = calibration.and_then(|one| one.network.as_ref());
+        let host = match (kind, network) {
+            (LinkKind::Inter, Some(network)) => link_fit(&network.message).message(bytes).host,
+            (LinkKind::Same | LinkKind::Intra | LinkKind::Inter, _) => {
+                self.host(2.0 * bytes.0 as f64)
+            }
+        };
         Ok(MessageCost {
             latency,
             transfer,
-            host: self.host(2.0 * bytes.0 as f64),
+            host,
         })
     }
 

@@ -6,14 +6,15 @@ use super::run::Run;
 use crate::context::Context;
 use crate::local_machine::{LocalMachine, Ranks};
 use crate::planning::PlanningError;
-use crate::search::{Limits, search_local};
+use crate::search::{Limits, search, search_local};
 use partita_data::DType;
 use partita_graph::Graph;
 use partita_lower::{BatchNormStatistics, Strategy};
+use partita_oracle::Costs;
 use partita_space::Bytes;
 
-/// The strategy for `auto`: the one with the shortest predicted step on this machine that fits in `memory`,
-/// measuring what is missing.
+/// The strategy for `auto`: the one with the shortest predicted step that fits in `memory`, by the costs of a machine
+/// file, or on this machine, measuring what is missing.
 ///
 /// Errors: no strategy fits, or a failed measurement.
 pub fn choose_strategy(
@@ -22,7 +23,7 @@ pub fn choose_strategy(
     graph: &Graph,
     stored: DType,
     memory: Bytes,
-    here: Ranks,
+    (here, costs): (Ranks, Option<&dyn Costs>),
 ) -> Result<Strategy, TrainError> {
     let (batch, ranks) = (run.batch, run.ranks);
     let first_strategy = |ranks: usize, holds: &dyn Fn(&Strategy) -> bool| {
@@ -53,13 +54,18 @@ pub fn choose_strategy(
     let mut asked = first.clone();
     asked.batch_norm = statistics;
     let request = programs::request(run, graph, &asked, stored, &*menu);
-    let here = LocalMachine::of(context, run.kernels, here, false);
-    let here = here.map_err(PlanningError::Local)?;
     let limits = Limits {
         memory,
         budget: None,
     };
-    let found = search_local(context, request, ranks, limits, here)?;
+    let found = match costs {
+        Some(costs) => search(context, request, ranks, limits, costs)?,
+        None => {
+            let here = LocalMachine::of(context, run.kernels, here, false);
+            let here = here.map_err(PlanningError::Local)?;
+            search_local(context, request, ranks, limits, here)?
+        }
+    };
     match found.first() {
         Some(best) if best.reason.is_none() => Ok(best.strategy.clone()),
         Some(nearest) => Err(TrainError::Auto(AutoError::Memory {

@@ -22,6 +22,8 @@ pub struct TrainRequest {
     pub threads: Option<usize>,
     /// Overrides its `strategy`.
     pub strategy: Option<String>,
+    /// Overrides its `machine`.
+    pub machine: Option<String>,
     /// Use the collectives of the MPI library.
     pub library_collectives: bool,
     /// Replace a run in `output`.
@@ -47,6 +49,8 @@ pub struct Run {
     pub threads: usize,
     /// Strategy.
     pub strategy: StrategyChoice,
+    /// Name or path of the machine file from which times are predicted (default: measured on this machine).
+    pub machine: Option<String>,
     /// Kernel set.
     pub kernels: KernelSet,
     /// Type of activations and parameters.
@@ -93,6 +97,7 @@ impl Run {
         let strategy = request.strategy.as_ref().unwrap_or(&file.strategy);
         Ok(Self {
             strategy: strategy.parse()?,
+            machine: request.machine.clone().or(file.machine),
             ranks,
             collectives,
             threads: request.threads.unwrap_or(file.threads),

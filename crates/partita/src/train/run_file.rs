@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "model",
     "data",
     "output",
@@ -18,6 +18,7 @@ const KEYS: [&str; 17] = [
     "ranks",
     "threads",
     "strategy",
+    "machine",
     "kernels",
     "precision",
     "batch",
@@ -54,6 +55,8 @@ pub struct RunFile {
     pub threads: usize,
     /// `auto` (default) or a strategy.
     pub strategy: String,
+    /// Name or path of a machine file (default: this machine, measured).
+    pub machine: Option<String>,
     /// Kernel set (default: the fast one).
     pub kernels: KernelSet,
     /// Type of activations and parameters (default: f32).
@@ -114,6 +117,7 @@ impl RunFile {
         let epochs = "a whole number, like 20";
         let model = "a name that `partita models` lists, or the path of a model file";
         let strategy = "\"auto\", \"auto,batch_norm=local\" or a strategy like \"data=2,depth=2\"";
+        let machine = "a name or path of a machine file, like \"lassen\" or \"cluster.toml\"";
         let folder = "the path of a folder that exists or can be made, like \"out\"";
         let output = top.text("output", folder)?;
         if output.as_deref() == Some("") {
@@ -133,6 +137,7 @@ impl RunFile {
             strategy: top
                 .text("strategy", strategy)?
                 .unwrap_or_else(|| "auto".to_owned()),
+            machine: top.text("machine", machine)?,
             kernels,
             precision,
             batch: top.need("batch", top.count("batch")?, batch)?,

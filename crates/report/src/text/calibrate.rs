@@ -40,7 +40,10 @@ pub fn calibrate(calibrated: &Calibrated, out: &mut dyn Write) -> io::Result<()>
             ("file", calibrated.file.display().to_string()),
             (
                 "ranks",
-                format!("{}, {}", calibration.ranks, calibration.world),
+                format!(
+                    "{} on each of {} host(s), {}",
+                    calibration.ranks, machine.nodes.value, calibration.world
+                ),
             ),
             (
                 "peak",

@@ -3,7 +3,7 @@
 use super::super::collective::{self, AlphaBeta, CommTime};
 use super::super::{AlltoallBlocks, CollectiveCost, CostError};
 use super::{MachineCosts, link_fit};
-use partita_cluster::LinkKind;
+use partita_cluster::{HostGroup, LinkKind};
 use partita_space::{Bytes, Rank, Seconds};
 
 /// How the members of a group are distributed over nodes.
@@ -106,14 +106,26 @@ impl MachineCosts {
         Ok(collective_cost(time, host))
     }
 
-    /// A collective within a node by its measured fit, if there is one for as many members.
+    /// A collective by its measured fit, if there is one for as many members on as many hosts.
     fn measured(&self, layout: &GroupLayout, name: &str, bytes: Bytes) -> Option<CollectiveCost> {
-        let calibration = self.machine.calibration.as_ref();
-        let fits = calibration
-            .filter(|_| layout.nodes == 1)?
-            .collectives
-            .get(name)?;
-        let fit = fits.get(&layout.members.to_string())?;
+        let calibration = self.machine.calibration.as_ref()?;
+        let fit = match (layout.nodes, &calibration.network) {
+            (1, _) => calibration
+                .collectives
+                .get(name)?
+                .get(&layout.members.to_string())?,
+            (_, None) => return None,
+            (hosts, Some(network)) => {
+                let ranks_per_host = layout.most_on_node;
+                let group = HostGroup {
+                    hosts,
+                    ranks_per_host,
+                };
+                let is_even = layout.fewest_on_node == ranks_per_host;
+                let fits = network.collectives.get(name).filter(|_| is_even)?;
+                fits.get(&group)?
+            }
+        };
         Some(link_fit(fit).collective(bytes))
     }
 

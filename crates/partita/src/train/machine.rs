@@ -1,0 +1,28 @@
+//! The machine file of a run, which replaces measurements before it.
+
+use super::error::TrainError;
+use super::run::Run;
+use crate::context::Context;
+use crate::machine;
+use crate::planner::costs;
+use crate::planning::PlanningError;
+use partita_oracle::Costs;
+
+/// Costs of the machine that the run names; none where this machine is measured.
+///
+/// Reading takes no time on a machine whose file system is not described.
+///
+/// Errors: no such machine, too few devices.
+pub fn machine_costs(
+    context: &Context<'_>,
+    run: &Run,
+) -> Result<Option<Box<dyn Costs>>, TrainError> {
+    let named = run.machine.as_deref();
+    let Some(name) = named.filter(|name| !machine::is_local(name)) else {
+        return Ok(None);
+    };
+    let found = machine::resolve(name, context.environment()).map_err(PlanningError::from)?;
+    machine::check_capacity(&found, run.ranks).map_err(PlanningError::from)?;
+    let no_io = found.io.is_none();
+    Ok(Some(costs(&found, no_io)?))
+}
