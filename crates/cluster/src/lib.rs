@@ -28,5 +28,5 @@ pub use error::MachineError;
 pub use machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, ConvSaturation, Device, DeviceKind,
     Efficiency, Exchange, Fact, HalfSaturation, InterLink, IntraLink, Io, LinkKind, Links, Machine,
-    Share,
+    Precision, PrecisionEfficiency, Rates, Share, Tiles,
 };

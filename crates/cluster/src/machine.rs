@@ -67,8 +67,56 @@ pub struct Device {
     pub memory_bandwidth: Fact<BytesPerSecond>,
     /// Launch latency of a kernel, if known.
     pub kernel_start: Option<Fact<Seconds>>,
+    /// Peaks of arithmetic in other precisions than f32.
+    pub rates: Rates,
+    /// Processors that compute tiles of a matrix product: multiprocessors of a GPU, cores of a CPU.
+    pub processors: Option<Fact<usize>>,
+    /// How convolutions and matrix products are divided into tiles; only where `processors` is known.
+    pub tiles: Option<Tiles>,
     /// Shares of the peaks that kernels reach.
     pub efficiency: Efficiency,
+}
+
+/// Peaks of dense matrix arithmetic in other precisions than f32, where the device has them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// Factors rounded to TF32, sums in f32.
+    pub tf32: Option<Fact<FlopsPerSecond>>,
+    /// bf16, sums in f32.
+    pub bf16: Option<Fact<FlopsPerSecond>>,
+    /// f16, sums in f32.
+    pub f16: Option<Fact<FlopsPerSecond>>,
+}
+
+/// Precision of the arithmetic of convolutions and matrix products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Precision {
+    /// IEEE binary32.
+    #[default]
+    F32,
+    /// Tensors in f32; convolutions and matrix products round their factors to 10 bits of mantissa.
+    Tf32,
+    /// Activations and copies of weights in bfloat16, sums and master weights in f32.
+    Bf16,
+    /// Activations and copies of weights in IEEE binary16, sums and master weights in f32.
+    F16,
+}
+
+/// Tiles of the output of a matrix product, each computed by one processor.
+///
+/// Source: NVIDIA, Matrix Multiplication Background User's Guide, sections on tile and wave quantization.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tiles {
+    /// Rows of the largest tile; smaller ones are halves of it in either direction.
+    pub rows: Fact<usize>,
+    /// Columns of the largest tile.
+    pub columns: Fact<usize>,
+    /// Side of a square tile that reaches half of the rate, as its factors are loaded more often.
+    pub half_side: Fact<HalfSaturation>,
+    /// Time of a tile beyond its arithmetic: loads of the first factors, writes of the result.
+    pub start: Fact<Seconds>,
+    /// Bytes to whose multiples channels are padded in reduced precision.
+    pub alignment: Fact<Bytes>,
 }
 
 /// Kind of a device.
@@ -89,6 +137,21 @@ pub struct Efficiency {
     pub conv3d: ConvEfficiency,
     /// Memory-bound kernels (activation, pooling, normalization), of the peak memory bandwidth.
     pub memory_bound: Fact<Share>,
+    /// Convolutions in TF32, of its peak.
+    pub tf32: PrecisionEfficiency,
+    /// Convolutions in bf16, of its peak.
+    pub bf16: PrecisionEfficiency,
+    /// Convolutions in f16, of its peak.
+    pub f16: PrecisionEfficiency,
+}
+
+/// Shares of the peak of one precision. What is absent is as in [`Efficiency::by_precision`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PrecisionEfficiency {
+    /// Convolutions with one or two spatial dims, and matrix products.
+    pub conv2d: Option<ConvEfficiency>,
+    /// Convolutions with three spatial dims.
+    pub conv3d: Option<ConvEfficiency>,
 }
 
 /// Shares of the arithmetic peak by pass, of the flops of direct convolution.
@@ -278,6 +341,23 @@ impl Device {
         FlopsPerSecond(self.peak_flops_f32.value.0 * self.efficiency.conv(spatial_dims, pass).0)
     }
 
+    /// Peak of convolutions and matrix products in a precision, if the device has it.
+    pub fn peak(&self, precision: Precision) -> Option<FlopsPerSecond> {
+        let rate = |fact: &Option<Fact<FlopsPerSecond>>| fact.as_ref().map(|fact| fact.value);
+        match precision {
+            Precision::F32 => Some(self.peak_flops_f32.value),
+            Precision::Tf32 => rate(&self.rates.tf32),
+            Precision::Bf16 => rate(&self.rates.bf16),
+            Precision::F16 => rate(&self.rates.f16),
+        }
+    }
+
+    /// The precisions that the device has.
+    pub fn precisions(&self) -> Vec<Precision> {
+        let all = Precision::ALL.into_iter();
+        all.filter(|&one| self.peak(one).is_some()).collect()
+    }
+
     /// Rate of a memory-bound kernel, in bytes read and written per second.
     pub fn memory_rate(&self) -> BytesPerSecond {
         BytesPerSecond(self.memory_bandwidth.value.0 * self.efficiency.memory_bound.value.0)
@@ -294,13 +374,68 @@ impl Efficiency {
         }
     }
 
+    /// Shares of convolutions in a precision. bf16 and f16 without a table take that of the other, as the
+    /// same units compute both; what is still absent takes the shares of f32.
+    pub fn by_precision(&self, precision: Precision, spatial_dims: usize) -> &ConvEfficiency {
+        let reduced = match precision {
+            Precision::F32 => None,
+            Precision::Tf32 => self.tf32.by_dims(spatial_dims),
+            Precision::Bf16 => {
+                let own = self.bf16.by_dims(spatial_dims);
+                own.or(self.f16.by_dims(spatial_dims))
+            }
+            Precision::F16 => {
+                let own = self.f16.by_dims(spatial_dims);
+                own.or(self.bf16.by_dims(spatial_dims))
+            }
+        };
+        reduced.unwrap_or_else(|| self.by_dims(spatial_dims))
+    }
+
     /// Share of a large convolution with `spatial_dims` spatial dims (3 or fewer).
     pub fn conv(&self, spatial_dims: usize, pass: ConvPass) -> Share {
-        let by_pass = self.by_dims(spatial_dims);
+        self.by_dims(spatial_dims).by_pass(pass)
+    }
+}
+
+impl PrecisionEfficiency {
+    /// Shares of convolutions with `spatial_dims` spatial dims, if given.
+    fn by_dims(&self, spatial_dims: usize) -> Option<&ConvEfficiency> {
+        if spatial_dims >= 3 {
+            self.conv3d.as_ref()
+        } else {
+            self.conv2d.as_ref()
+        }
+    }
+}
+
+impl ConvEfficiency {
+    /// Share of a pass.
+    pub fn by_pass(&self, pass: ConvPass) -> Share {
         match pass {
-            ConvPass::Forward => by_pass.forward.value,
-            ConvPass::BackwardData => by_pass.backward_data.value,
-            ConvPass::BackwardWeight => by_pass.backward_weight.value,
+            ConvPass::Forward => self.forward.value,
+            ConvPass::BackwardData => self.backward_data.value,
+            ConvPass::BackwardWeight => self.backward_weight.value,
+        }
+    }
+}
+
+impl Precision {
+    /// All, widest first.
+    pub const ALL: [Precision; 4] = [
+        Precision::F32,
+        Precision::Tf32,
+        Precision::Bf16,
+        Precision::F16,
+    ];
+
+    /// The word of machine files and of `--precision`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
+            Precision::Bf16 => "bf16",
+            Precision::F16 => "f16",
         }
     }
 }

@@ -3,7 +3,8 @@
 use crate::error::MachineError;
 use crate::machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvSaturation, Device, DeviceKind,
-    Efficiency, Exchange, Fact, InterLink, IntraLink, Io, Links, Machine, Share,
+    Efficiency, Exchange, Fact, InterLink, IntraLink, Io, Links, Machine, PrecisionEfficiency,
+    Rates, Share, Tiles,
 };
 use crate::quantity::{Quantity, bare};
 use partita_space::BytesPerSecond;
@@ -49,7 +50,29 @@ struct RawDevice {
     peak_flops_f32: RawFact,
     memory_bandwidth: RawFact,
     kernel_start: Option<RawFact>,
+    #[serde(default)]
+    rates: RawRates,
+    processors: Option<RawFact>,
+    tiles: Option<RawTiles>,
     efficiency: RawEfficiency,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRates {
+    tf32: Option<RawFact>,
+    bf16: Option<RawFact>,
+    f16: Option<RawFact>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTiles {
+    rows: RawFact,
+    columns: RawFact,
+    half_side: RawFact,
+    start: RawFact,
+    alignment: RawFact,
 }
 
 #[derive(Deserialize)]
@@ -58,6 +81,19 @@ struct RawEfficiency {
     conv2d: RawConvEfficiency,
     conv3d: RawConvEfficiency,
     memory_bound: RawFact,
+    #[serde(default)]
+    tf32: RawPrecisionEfficiency,
+    #[serde(default)]
+    bf16: RawPrecisionEfficiency,
+    #[serde(default)]
+    f16: RawPrecisionEfficiency,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPrecisionEfficiency {
+    conv2d: Option<RawConvEfficiency>,
+    conv3d: Option<RawConvEfficiency>,
 }
 
 #[derive(Deserialize)]
@@ -171,8 +207,49 @@ impl Reader<'_> {
                 .kernel_start
                 .map(|raw| self.fact("device.kernel_start", raw))
                 .transpose()?,
+            rates: self.rates(raw.rates)?,
+            tiles: self.tiles(raw.tiles, raw.processors.as_ref())?,
+            processors: raw
+                .processors
+                .map(|raw| self.fact("device.processors", raw))
+                .transpose()?,
             efficiency: self.efficiency("device.efficiency", raw.efficiency)?,
         })
+    }
+
+    fn rates(&self, raw: RawRates) -> Result<Rates, MachineError> {
+        let rate = |name: &str, raw: Option<RawFact>| {
+            raw.map(|raw| self.fact(&format!("device.rates.{name}"), raw))
+                .transpose()
+        };
+        Ok(Rates {
+            tf32: rate("tf32", raw.tf32)?,
+            bf16: rate("bf16", raw.bf16)?,
+            f16: rate("f16", raw.f16)?,
+        })
+    }
+
+    fn tiles(
+        &self,
+        raw: Option<RawTiles>,
+        processors: Option<&RawFact>,
+    ) -> Result<Option<Tiles>, MachineError> {
+        let Some(raw) = raw else {
+            return Ok(None);
+        };
+        if processors.is_none() {
+            let expected =
+                "the number of processors that compute tiles, as `device.tiles` is given";
+            let offset = raw.rows.value.span().start;
+            return Err(self.bad("device.processors", offset, "missing", expected.to_owned()));
+        }
+        Ok(Some(Tiles {
+            rows: self.fact("device.tiles.rows", raw.rows)?,
+            columns: self.fact("device.tiles.columns", raw.columns)?,
+            half_side: self.fitted("device.tiles.half_side", raw.half_side)?,
+            start: self.fact("device.tiles.start", raw.start)?,
+            alignment: self.fact("device.tiles.alignment", raw.alignment)?,
+        }))
     }
 
     fn efficiency(&self, key: &str, raw: RawEfficiency) -> Result<Efficiency, MachineError> {
@@ -184,6 +261,24 @@ impl Reader<'_> {
                 raw.memory_bound,
                 "no kernel moves bytes faster than the peak",
             )?,
+            tf32: self.by_precision(&format!("{key}.tf32"), raw.tf32)?,
+            bf16: self.by_precision(&format!("{key}.bf16"), raw.bf16)?,
+            f16: self.by_precision(&format!("{key}.f16"), raw.f16)?,
+        })
+    }
+
+    fn by_precision(
+        &self,
+        key: &str,
+        raw: RawPrecisionEfficiency,
+    ) -> Result<PrecisionEfficiency, MachineError> {
+        let conv = |name: &str, raw: Option<RawConvEfficiency>| {
+            raw.map(|raw| self.conv_efficiency(&format!("{key}.{name}"), raw))
+                .transpose()
+        };
+        Ok(PrecisionEfficiency {
+            conv2d: conv("conv2d", raw.conv2d)?,
+            conv3d: conv("conv3d", raw.conv3d)?,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Writes a machine as a file that reads back equal.
 
 use crate::calibration::{Calibration, CalibrationError, LinearFit, MeasuredKernel};
-use crate::machine::{Basis, ConvEfficiency, Fact, Machine};
+use crate::machine::{Basis, ConvEfficiency, Fact, Machine, Rates};
 use crate::quantity::Quantity;
 use toml::Value;
 
@@ -42,10 +42,33 @@ impl Machine {
         if let Some(start) = &device.kernel_start {
             fact(text, "kernel_start", start);
         }
+        if let Some(processors) = &device.processors {
+            fact(text, "processors", processors);
+        }
+        write_rates(text, &device.rates);
+        if let Some(tiles) = &device.tiles {
+            table(text, "device.tiles");
+            fact(text, "rows", &tiles.rows);
+            fact(text, "columns", &tiles.columns);
+            fact(text, "half_side", &tiles.half_side);
+            fact(text, "start", &tiles.start);
+            fact(text, "alignment", &tiles.alignment);
+        }
         table(text, "device.efficiency");
         fact(text, "memory_bound", &device.efficiency.memory_bound);
         conv(text, "device.efficiency.conv2d", &device.efficiency.conv2d);
         conv(text, "device.efficiency.conv3d", &device.efficiency.conv3d);
+        for (name, shares) in [
+            ("tf32", &device.efficiency.tf32),
+            ("bf16", &device.efficiency.bf16),
+            ("f16", &device.efficiency.f16),
+        ] {
+            for (dims, shares) in [("conv2d", &shares.conv2d), ("conv3d", &shares.conv3d)] {
+                if let Some(shares) = shares {
+                    conv(text, &format!("device.efficiency.{name}.{dims}"), shares);
+                }
+            }
+        }
     }
 
     fn write_links(&self, text: &mut String) {
@@ -75,6 +98,23 @@ impl Machine {
             if let Some(growth) = &link.growth {
                 fact(text, "growth", growth);
             }
+        }
+    }
+}
+
+fn write_rates(text: &mut String, rates: &Rates) {
+    let rates = [
+        ("tf32", &rates.tf32),
+        ("bf16", &rates.bf16),
+        ("f16", &rates.f16),
+    ];
+    if rates.iter().all(|(_, rate)| rate.is_none()) {
+        return;
+    }
+    table(text, "device.rates");
+    for (name, rate) in rates {
+        if let Some(rate) = rate {
+            fact(text, name, rate);
         }
     }
 }

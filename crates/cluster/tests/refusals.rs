@@ -1,6 +1,6 @@
 //! Faulty machine files: errors have the line, the key, and the nearest valid choice.
 
-use partita_cluster::{Machine, MachineError};
+use partita_cluster::{ConvPass, Machine, MachineError, Precision};
 use std::fs;
 
 /// Replaces a part of the Lassen file: the line of the change, and the error.
@@ -246,6 +246,80 @@ fn saturation_and_allreduce_fits_are_checked_too() {
     ] {
         let value = |text: &str| format!("occupancy = {{ value = {text}");
         assert_bad_value(&value(from), &value(to), key);
+    }
+}
+
+/// A machine with every optional key of a device.
+fn with_tiles() -> String {
+    let text = include_str!("../../../published/machines/lassen-lbann.toml");
+    let tables = r#"
+[device.rates]
+f16 = { value = "125 Tflop/s", source = "an example" }
+
+[device.tiles]
+rows = { value = 256, source = "an example" }
+columns = { value = 128, source = "an example" }
+half_side = { value = 32.0, basis = "assumed", source = "an example" }
+start = { value = "1 us", basis = "assumed", source = "an example" }
+alignment = { value = "16 B", source = "an example" }
+
+[device.efficiency.f16.conv2d]
+forward = { value = 0.7, basis = "assumed", source = "an example" }
+backward_data = { value = 0.6, basis = "assumed", source = "an example" }
+backward_weight = { value = 0.5, basis = "assumed", source = "an example" }
+"#;
+    let processors = "processors = { value = 80, source = \"an example\" }\n";
+    let split = "[device.efficiency]";
+    text.replacen(split, &format!("{processors}\n{tables}\n{split}"), 1)
+}
+
+#[test]
+fn precisions_and_tiles_are_read_and_written() {
+    let machine =
+        Machine::parse(&with_tiles(), "ours.toml").unwrap_or_else(|error| panic!("{error}"));
+    let device = &machine.device;
+    assert_eq!(device.precisions(), [Precision::F32, Precision::F16]);
+    assert_eq!(device.peak(Precision::F16).map(|peak| peak.0), Some(125e12));
+    assert_eq!(device.peak(Precision::Bf16), None);
+    let share = |precision, dims| {
+        let table = device.efficiency.by_precision(precision, dims);
+        table.by_pass(ConvPass::BackwardData).0
+    };
+    assert_eq!(share(Precision::F16, 2), 0.6);
+    // The same units compute both.
+    assert_eq!(share(Precision::Bf16, 2), 0.6);
+    assert_eq!(share(Precision::Tf32, 2), share(Precision::F32, 2));
+    assert_eq!(share(Precision::F16, 3), share(Precision::F32, 3));
+    let again =
+        Machine::parse(&machine.to_toml(), "again").unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(again, machine);
+}
+
+#[test]
+fn faults_of_precisions_and_tiles_are_named() {
+    let text = with_tiles();
+    for (from, to, key) in [
+        ("processors = {", "# processors = {", "device.processors"),
+        ("\"125 Tflop/s\"", "\"0 Tflop/s\"", "device.rates.f16"),
+        ("value = 256", "value = 0", "device.tiles.rows"),
+        ("value = 32.0", "value = -1.0", "device.tiles.half_side"),
+        (
+            "value = 0.7",
+            "value = 7.0",
+            "device.efficiency.f16.conv2d.forward",
+        ),
+        ("f16 = {", "fp16 = {", "fp16"),
+        ("half_side = {", "halfside = {", "halfside"),
+        (
+            "[device.efficiency.f16.conv2d]",
+            "[device.efficiency.f16.conv1d]",
+            "conv1d",
+        ),
+    ] {
+        assert!(text.contains(from), "no `{from}`");
+        let changed = text.replacen(from, to, 1);
+        let error = Machine::parse(&changed, "bad.toml").expect_err(to);
+        assert_eq!(fault(&error).1, key, "{error}");
     }
 }
 

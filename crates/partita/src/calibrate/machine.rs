@@ -6,7 +6,7 @@ use crate::local_machine::{CalibrationRun, Ranks};
 use partita_cluster::{
     Basis, Calibration, CalibrationError, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
     HostGroup, InterLink, IntraLink, Io, LinearFit, Links, Machine, MeasuredKernel,
-    NetworkCalibration, Share,
+    NetworkCalibration, Rates, Share,
 };
 use partita_oracle::Features;
 use partita_oracle::{CrossValidation, ErrorStatistics, KernelSample, LinkFit, MeasuredCosts};
@@ -213,6 +213,9 @@ fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
             "a copy, read and written bytes, with all ranks at work",
         ),
         kernel_start: None,
+        rates: Rates::default(),
+        processors: None,
+        tiles: None,
         efficiency: Efficiency {
             conv2d: efficiency(),
             conv3d: efficiency(),
