@@ -18,6 +18,7 @@ pub use measurements::{KernelTimes, rough_seconds};
 pub use scaled::{ScaledCosts, SpeedFactors};
 pub use times::{LinkTimes, TransferTime, host_seconds_per_byte};
 
+use crate::uncertainty::Uncertainty;
 use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -205,6 +206,9 @@ pub enum CostError {
 pub trait Costs: Send + Sync {
     /// What the costs are based on.
     fn basis(&self) -> CostBasis;
+
+    /// How sure they are, for a program of so many ranks.
+    fn uncertainty(&self, ranks: usize) -> Uncertainty;
 
     /// How communication makes progress.
     fn progress(&self) -> Progress;

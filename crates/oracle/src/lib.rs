@@ -27,6 +27,7 @@ pub mod kernel_model;
 pub mod lower_bound;
 pub mod prediction;
 pub mod simulate;
+pub mod uncertainty;
 
 pub use compare::{CompareError, Comparison, PredictionFault, compare};
 pub use cost::{
@@ -45,3 +46,4 @@ pub use kernel_model::{CrossValidation, ErrorStatistics, Features, KernelModel, 
 pub use lower_bound::{durations, rank_seconds, task_seconds};
 pub use prediction::{Prediction, TaskPrediction, predict};
 pub use simulate::{Breakdown, Classes, Mode, SimulateError, Simulation, refine, simulate};
+pub use uncertainty::{BySource, Spread, TimeSource, Uncertainty};

@@ -6,7 +6,7 @@ use partita_graph::{Graph, zoo};
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode,
-    Prediction, Progress, predict, rank_seconds, simulate,
+    Prediction, Progress, Uncertainty, predict, rank_seconds, simulate,
 };
 use partita_plan::{
     Candidate, FixedCosts, PlanError, PlanRequest, Refusal, candidates, pipelines, plan,
@@ -37,6 +37,10 @@ impl Flat {
 impl Costs for Flat {
     fn basis(&self) -> CostBasis {
         CostBasis::Modelled
+    }
+
+    fn uncertainty(&self, _ranks: usize) -> Uncertainty {
+        Uncertainty::NONE
     }
     fn progress(&self) -> Progress {
         Progress::Polled

@@ -6,7 +6,7 @@ use partita_graph::{Graph, text};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_oracle::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode,
-    Progress, simulate,
+    Progress, Uncertainty, simulate,
 };
 use partita_program::{
     Algorithm, Body, Count, Dtype, Kernel, KernelShape, Optimizer, Program, ProgramKind, Role,
@@ -55,6 +55,10 @@ const FREE: CollectiveCost = CollectiveCost {
 impl Costs for OneTap {
     fn basis(&self) -> CostBasis {
         CostBasis::Modelled
+    }
+
+    fn uncertainty(&self, _ranks: usize) -> Uncertainty {
+        Uncertainty::NONE
     }
 
     fn progress(&self) -> Progress {

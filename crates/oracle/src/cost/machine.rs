@@ -7,6 +7,7 @@ use super::{
     MessageCost, Progress, link, saturation,
 };
 use crate::kernel_model::{Features, KernelModel, KernelSample};
+use crate::uncertainty::{self, Uncertainty};
 use partita_cluster::{ConvPass, DeviceKind, LinearFit, LinkKind, Machine, MeasuredKernel};
 use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
@@ -145,6 +146,11 @@ impl Costs for MachineCosts {
             Some(_) => CostBasis::Calibrated,
             None => CostBasis::Modelled,
         }
+    }
+
+    fn uncertainty(&self, ranks: usize) -> Uncertainty {
+        let nodes = ranks.div_ceil(self.machine.devices_per_node.value);
+        uncertainty::of_machine(&self.machine, nodes)
     }
 
     fn progress(&self) -> Progress {

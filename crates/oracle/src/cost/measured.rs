@@ -4,6 +4,7 @@ use super::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Progress,
 };
 use crate::kernel_model::{Features, KernelModel};
+use crate::uncertainty::{self, Uncertainty};
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -89,6 +90,10 @@ fn collective(
 impl Costs for MeasuredCosts {
     fn basis(&self) -> CostBasis {
         CostBasis::Measured
+    }
+
+    fn uncertainty(&self, _ranks: usize) -> Uncertainty {
+        uncertainty::of_measurements()
     }
 
     fn progress(&self) -> Progress {

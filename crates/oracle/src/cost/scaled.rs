@@ -3,6 +3,7 @@
 use super::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Progress,
 };
+use crate::uncertainty::Uncertainty;
 use partita_program::{Algorithm, Count, Family, KernelShape};
 use partita_space::{Bytes, Flops, Rank, Seconds};
 use std::ops::Deref;
@@ -83,6 +84,10 @@ where
 {
     fn basis(&self) -> CostBasis {
         self.costs.basis()
+    }
+
+    fn uncertainty(&self, ranks: usize) -> Uncertainty {
+        self.costs.uncertainty(ranks)
     }
 
     fn progress(&self) -> Progress {

@@ -3,7 +3,7 @@
 
 use partita_oracle::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
-    MessageCost, Progress,
+    MessageCost, Progress, Uncertainty,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Count, Distribution, Dtype,
@@ -24,6 +24,10 @@ pub struct FixedCosts {
 impl Costs for FixedCosts {
     fn basis(&self) -> CostBasis {
         CostBasis::Modelled
+    }
+
+    fn uncertainty(&self, _ranks: usize) -> Uncertainty {
+        Uncertainty::NONE
     }
 
     fn progress(&self) -> Progress {

@@ -1,0 +1,118 @@
+//! How sure a prediction is: the relative standard uncertainty of every source of time, and the interval of a
+//! step that follows from it.
+//!
+//! The time of a step is that of its longest path, `T = max over paths of sum over sources f_s t_s`, with the
+//! seconds `t_s` of a path that belong to a source and a factor `f_s` that is 1 in the prediction. What is not
+//! known of a source is a lognormal error of its factor: one that all tasks of the source share (a bandwidth that
+//! is not what the data sheet says), and one of each task of its own (an estimate of one kernel). Sources are
+//! independent of each other. What the simulation leaves out is an error of the step as a whole.
+//!
+//! Does: states spreads, samples factors, makes intervals and probabilities of ranks.
+//! Assumes: spreads of facts by their basis are those of [`table`], which are fitted to measured steps.
+
+mod fact;
+mod table;
+
+pub(crate) use fact::{of_machine, of_measurements};
+
+use serde::{Deserialize, Serialize};
+
+/// What seconds of a step are due to, as far as their errors are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeSource {
+    /// Kernels that were measured.
+    MeasuredKernels,
+    /// Kernels estimated from measured ones of similar shapes.
+    EstimatedKernels,
+    /// Kernels estimated from measured ones, none of which has a similar shape.
+    ExtrapolatedKernels,
+    /// Convolutions over up to two spatial dims and matrix products, by a rate of the machine file.
+    Convolutions2d,
+    /// Convolutions over three spatial dims, by a rate of the machine file.
+    Convolutions3d,
+    /// Memory-bound kernels, by the bandwidth of the machine file.
+    MemoryBoundKernels,
+    /// What communication takes from the kernels of its rank.
+    HostOverhead,
+    /// Latency of messages within a node.
+    MessageLatencyWithin,
+    /// Bytes of messages within a node.
+    MessageTransferWithin,
+    /// Latency of messages between nodes.
+    MessageLatencyBetween,
+    /// Bytes of messages between nodes.
+    MessageTransferBetween,
+    /// Latency of collectives within a node.
+    CollectiveLatencyWithin,
+    /// Bytes of collectives within a node.
+    CollectiveTransferWithin,
+    /// Latency of collectives between nodes.
+    CollectiveLatencyBetween,
+    /// Bytes of collectives between nodes.
+    CollectiveTransferBetween,
+    /// Reads of samples.
+    Reads,
+}
+
+impl TimeSource {
+    /// All, in the order of [`TimeSource`].
+    pub const ALL: [TimeSource; 16] = [
+        TimeSource::MeasuredKernels,
+        TimeSource::EstimatedKernels,
+        TimeSource::ExtrapolatedKernels,
+        TimeSource::Convolutions2d,
+        TimeSource::Convolutions3d,
+        TimeSource::MemoryBoundKernels,
+        TimeSource::HostOverhead,
+        TimeSource::MessageLatencyWithin,
+        TimeSource::MessageTransferWithin,
+        TimeSource::MessageLatencyBetween,
+        TimeSource::MessageTransferBetween,
+        TimeSource::CollectiveLatencyWithin,
+        TimeSource::CollectiveTransferWithin,
+        TimeSource::CollectiveLatencyBetween,
+        TimeSource::CollectiveTransferBetween,
+        TimeSource::Reads,
+    ];
+}
+
+/// A number for each source.
+pub type BySource<T> = [T; TimeSource::ALL.len()];
+
+/// Standard deviations of the logarithm of a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// Of an error that all tasks of a source share.
+    pub shared: f64,
+    /// Of an error of each task of its own.
+    pub single: f64,
+}
+
+/// Spreads of all sources, and of the model itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Uncertainty {
+    /// By source, in the order of [`TimeSource::ALL`].
+    pub sources: BySource<Spread>,
+    /// Of the step as a whole: what the simulation leaves out, and noise, alike under every strategy of a machine.
+    pub shared: f64,
+    /// As `shared`, but of a strategy of its own.
+    pub own: f64,
+}
+
+impl Uncertainty {
+    /// Costs that are exact by definition, such as those of a hand-made example.
+    pub const NONE: Self = Self {
+        sources: [Spread {
+            shared: 0.0,
+            single: 0.0,
+        }; TimeSource::ALL.len()],
+        shared: 0.0,
+        own: 0.0,
+    };
+
+    /// The spread of a source.
+    pub fn of(&self, source: TimeSource) -> Spread {
+        self.sources[source as usize]
+    }
+}

@@ -1,0 +1,185 @@
+//! Spreads from the basis of the facts of a machine, and from the errors of fits.
+
+use super::{Spread, TimeSource, Uncertainty, table};
+use partita_cluster::{Basis, ConvEfficiency, Machine};
+
+/// Standard deviation of a normal distribution by its mean absolute deviation.
+const SIGMA_BY_MEAN: f64 = 1.2533;
+
+/// Of costs measured on the machine itself, within one node.
+pub fn of_measurements() -> Uncertainty {
+    let [shared, own] = table::MODEL_HERE;
+    Uncertainty {
+        sources: TimeSource::ALL.map(|source| of_measurement(source, table::ESTIMATED_KERNEL)),
+        shared,
+        own,
+    }
+}
+
+/// Of a machine file, for a program on so many nodes.
+pub fn of_machine(machine: &Machine, nodes: usize) -> Uncertainty {
+    let [shared, own] = match machine.calibration {
+        Some(_) => table::MODEL_HERE,
+        None => table::MODEL_BY_FILE,
+    };
+    Uncertainty {
+        sources: TimeSource::ALL.map(|source| of_source(machine, nodes, source)),
+        shared,
+        own,
+    }
+}
+
+fn shared(shared: f64) -> Spread {
+    Spread {
+        shared,
+        single: 0.0,
+    }
+}
+
+/// `estimate` is the mean relative error of the estimate of a kernel.
+fn of_measurement(source: TimeSource, estimate: f64) -> Spread {
+    let single = SIGMA_BY_MEAN * estimate;
+    match source {
+        TimeSource::MeasuredKernels => Spread {
+            shared: table::MEASURED_KERNELS,
+            single: table::MEASURED_KERNEL,
+        },
+        TimeSource::EstimatedKernels => Spread {
+            shared: table::ESTIMATED_KERNELS,
+            single,
+        },
+        TimeSource::ExtrapolatedKernels
+        // Such kernels have no formula where others are measured.
+        | TimeSource::Convolutions2d
+        | TimeSource::Convolutions3d
+        | TimeSource::MemoryBoundKernels => Spread {
+            shared: table::EXTRAPOLATION * table::ESTIMATED_KERNELS,
+            single: table::EXTRAPOLATION * single,
+        },
+        TimeSource::HostOverhead => shared(table::HOST_OVERHEAD),
+        TimeSource::MessageLatencyWithin
+        | TimeSource::MessageTransferWithin
+        | TimeSource::MessageLatencyBetween
+        | TimeSource::MessageTransferBetween
+        | TimeSource::CollectiveLatencyWithin
+        | TimeSource::CollectiveTransferWithin
+        | TimeSource::CollectiveLatencyBetween
+        | TimeSource::CollectiveTransferBetween
+        | TimeSource::Reads => shared(table::FITTED_LINE),
+    }
+}
+
+fn of_source(machine: &Machine, nodes: usize, source: TimeSource) -> Spread {
+    let calibration = machine.calibration.as_ref();
+    let message = calibration.and_then(|one| one.message);
+    let collectives = calibration.filter(|one| !one.collectives.is_empty());
+    let fitted = shared(table::FITTED_LINE);
+    match source {
+        TimeSource::MeasuredKernels
+        | TimeSource::EstimatedKernels
+        | TimeSource::ExtrapolatedKernels => {
+            let error = calibration.map(|one| one.validation.mean_by_time);
+            of_measurement(source, error.unwrap_or(table::ESTIMATED_KERNEL))
+        }
+        TimeSource::Convolutions2d => convolutions(machine, &machine.device.efficiency.conv2d),
+        TimeSource::Convolutions3d => convolutions(machine, &machine.device.efficiency.conv3d),
+        TimeSource::MemoryBoundKernels => {
+            let device = &machine.device;
+            let reached = table::rate(device.efficiency.memory_bound.basis);
+            shared(reached.hypot(table::peak(device.memory_bandwidth.basis)))
+        }
+        TimeSource::HostOverhead => shared(table::HOST_OVERHEAD),
+        TimeSource::MessageLatencyWithin | TimeSource::MessageTransferWithin
+            if message.is_some() =>
+        {
+            fitted
+        }
+        TimeSource::CollectiveLatencyWithin | TimeSource::CollectiveTransferWithin
+            if collectives.is_some() =>
+        {
+            fitted
+        }
+        TimeSource::MessageLatencyWithin | TimeSource::CollectiveLatencyWithin => {
+            shared(table::latency(basis_of_link(machine, source)))
+        }
+        TimeSource::MessageTransferWithin | TimeSource::CollectiveTransferWithin => {
+            shared(table::bandwidth(basis_of_link(machine, source)))
+        }
+        TimeSource::MessageLatencyBetween | TimeSource::CollectiveLatencyBetween => {
+            between(table::latency(basis_of_link(machine, source)), nodes)
+        }
+        TimeSource::MessageTransferBetween | TimeSource::CollectiveTransferBetween => {
+            between(table::bandwidth(basis_of_link(machine, source)), nodes)
+        }
+        TimeSource::Reads => {
+            let least = machine.io.as_ref().map(|io| {
+                let of = [&io.bandwidth_total, &io.bandwidth_per_node];
+                of.map(|fact| fact.basis)
+            });
+            let least = least.map_or(Basis::Assumed, |[total, node]| total.max(node));
+            shared(table::reads(least))
+        }
+    }
+}
+
+/// Rates of convolutions: their shares, of which the least sure counts, and the peak.
+fn convolutions(machine: &Machine, shares: &ConvEfficiency) -> Spread {
+    let all = [
+        &shares.forward,
+        &shares.backward_data,
+        &shares.backward_weight,
+    ];
+    let least = all.map(|fact| fact.basis).into_iter().max();
+    let reached = table::rate(least.unwrap_or(Basis::Assumed));
+    shared(reached.hypot(table::peak(machine.device.peak_flops_f32.basis)))
+}
+
+/// What was measured on few nodes holds less on many.
+fn between(spread: f64, nodes: usize) -> Spread {
+    let doublings = (nodes.max(1) as f64).log2();
+    shared(spread.hypot(table::PER_DOUBLING_OF_NODES * doublings))
+}
+
+/// Basis of the latency or bandwidth of communication: of the fits that replace the links, if there are some.
+fn basis_of_link(machine: &Machine, source: TimeSource) -> Basis {
+    let (intra, inter) = (&machine.links.intra, &machine.links.inter);
+    let exchange = machine.exchange.as_ref();
+    let allreduce = machine.allreduce.as_ref();
+    let within = allreduce.map(|fits| &fits.intra);
+    let among = allreduce.map(|fits| &fits.inter);
+    match source {
+        TimeSource::MessageLatencyWithin => {
+            exchange.map_or(intra.latency.basis, |fit| fit.latency.basis)
+        }
+        TimeSource::MessageTransferWithin => {
+            exchange.map_or(intra.bandwidth.basis, |fit| fit.bandwidth.basis)
+        }
+        TimeSource::MessageLatencyBetween => {
+            exchange.map_or(inter.latency.basis, |fit| fit.latency.basis)
+        }
+        TimeSource::MessageTransferBetween => {
+            exchange.map_or(inter.bandwidth.basis, |fit| fit.bandwidth.basis)
+        }
+        TimeSource::CollectiveLatencyWithin => {
+            within.map_or(intra.latency.basis, |fit| fit.latency.basis)
+        }
+        TimeSource::CollectiveTransferWithin => {
+            within.map_or(intra.bandwidth.basis, |fit| fit.bandwidth.basis)
+        }
+        TimeSource::CollectiveLatencyBetween => {
+            among.map_or(inter.latency.basis, |fit| fit.latency.basis)
+        }
+        TimeSource::CollectiveTransferBetween => among.map_or(inter.bandwidth.basis, |fit| {
+            let growth = fit.growth.as_ref();
+            growth.map_or(fit.bandwidth.basis, |growth| growth.basis)
+        }),
+        TimeSource::MeasuredKernels
+        | TimeSource::EstimatedKernels
+        | TimeSource::ExtrapolatedKernels
+        | TimeSource::Convolutions2d
+        | TimeSource::Convolutions3d
+        | TimeSource::MemoryBoundKernels
+        | TimeSource::HostOverhead
+        | TimeSource::Reads => Basis::Assumed,
+    }
+}
