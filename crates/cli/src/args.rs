@@ -149,6 +149,10 @@ pub struct PredictArgs {
     /// kernels are scaled by it
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
     pub seconds_per_sample: Option<Seconds>,
+    /// LayerPrecision of convolutions and matrix products, of those that the machine file has a rate for; ranks compute
+    /// in f32, so others are predicted only
+    #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
+    pub precision: PrecisionName,
     /// List every task with its time, as `partita compare` needs it
     #[arg(long)]
     pub tasks: bool,
@@ -181,6 +185,10 @@ pub struct PlanArgs {
     /// Time of the search, such as `10s`: after it the best so far are printed, as after Ctrl-C (default: no limit)
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
     pub budget: Option<Seconds>,
+    /// LayerPrecision of convolutions and matrix products, of those that the machine file has a rate for; ranks compute
+    /// in f32, so others are predicted only
+    #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
+    pub precision: PrecisionName,
     /// Also predict more memory and more ranks for the best strategy
     #[arg(long)]
     pub explain: bool,
@@ -412,6 +420,19 @@ pub enum KernelsName {
     Reference,
     /// None: the program can be predicted but not run
     Unpinned,
+}
+
+/// Precisions of convolutions and matrix products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionName {
+    /// 32-bit floats
+    F32,
+    /// 32-bit floats, rounded to TF32 as factors of products
+    Tf32,
+    /// bfloat16, with sums and master weights in f32
+    Bf16,
+    /// 16-bit floats, with sums and master weights in f32
+    F16,
 }
 
 /// Statistics of batch norms.

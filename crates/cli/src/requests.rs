@@ -2,14 +2,15 @@
 
 use crate::args::{
     BatchNormName, CalibrateArgs, CosmologyArgs, DigitsArgs, DigitsTaskName, KernelsName, KindName,
-    LowerArgs, MakingArgs, OptimizerName, PlanArgs, PredictArgs, SampleName, SegmentationArgs,
-    ShapesArgs, TrainArgs, TrainingArgs,
+    LowerArgs, MakingArgs, OptimizerName, PlanArgs, PrecisionName, PredictArgs, SampleName,
+    SegmentationArgs, ShapesArgs, TrainArgs, TrainingArgs,
 };
 use crate::error::CliError;
 use partita::{
     ADAM, BatchNormStatistics, COUNTS, CalibrateRequest, CosmologyRequest, DigitsRequest,
-    ErrorKind, FLOATS, KernelSet, LowerRequest, MakeRequest, PlanRequest, PredictRequest,
-    SCALED_COUNTS, SGD, SegmentationRequest, ShapesRequest, StrategyChoice, TrainRequest, Training,
+    ErrorKind, FLOATS, KernelSet, LayerPrecision, LowerRequest, MakeRequest, PlanRequest,
+    PredictRequest, SCALED_COUNTS, SGD, SegmentationRequest, ShapesRequest, StrategyChoice,
+    TrainRequest, Training,
 };
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
@@ -49,6 +50,17 @@ impl KernelsName {
     }
 }
 
+impl PrecisionName {
+    fn precision(self) -> LayerPrecision {
+        match self {
+            Self::F32 => LayerPrecision::F32,
+            Self::Tf32 => LayerPrecision::Tf32,
+            Self::Bf16 => LayerPrecision::Bf16,
+            Self::F16 => LayerPrecision::F16,
+        }
+    }
+}
+
 impl LowerArgs {
     /// Errors: a text that is no strategy.
     pub fn request(&self) -> Result<LowerRequest, CliError> {
@@ -77,6 +89,7 @@ impl PredictArgs {
             kernels: self.kernels.set(),
             memory: self.memory,
             seconds_per_sample: self.seconds_per_sample,
+            precision: self.precision.precision(),
             tasks: self.tasks,
             explain: self.explain,
         })
@@ -96,6 +109,7 @@ impl PlanArgs {
             no_io: self.no_io,
             memory: self.memory,
             budget: self.budget,
+            precision: self.precision.precision(),
             explain: self.explain,
             figures: self.report.is_some(),
         }

@@ -27,6 +27,6 @@ pub use calibration::{
 pub use error::MachineError;
 pub use machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, ConvSaturation, Device, DeviceKind,
-    Efficiency, Exchange, Fact, HalfSaturation, InterLink, IntraLink, Io, LinkKind, Links, Machine,
-    Precision, PrecisionEfficiency, Rates, Share, Tiles,
+    Efficiency, Exchange, Fact, HalfSaturation, InterLink, IntraLink, Io, LayerPrecision, LinkKind,
+    Links, Machine, PrecisionEfficiency, Rates, Share, Tiles,
 };

@@ -88,9 +88,22 @@ pub struct Rates {
     pub f16: Option<Fact<FlopsPerSecond>>,
 }
 
-/// Precision of the arithmetic of convolutions and matrix products.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Precision {
+/// LayerPrecision of the arithmetic of convolutions and matrix products.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum LayerPrecision {
     /// IEEE binary32.
     #[default]
     F32,
@@ -300,6 +313,15 @@ impl Machine {
         self.nodes.value * self.devices_per_node.value
     }
 
+    /// The precisions in which it can be predicted: those of the device, and f32 alone with a calibration, as
+    /// its kernels were measured in f32.
+    pub fn precisions(&self) -> Vec<LayerPrecision> {
+        match &self.calibration {
+            Some(_) => vec![LayerPrecision::F32],
+            None => self.device.precisions(),
+        }
+    }
+
     /// The node of a rank. The caller checks that the rank has a device.
     pub fn node(&self, rank: Rank) -> usize {
         rank / self.devices_per_node.value
@@ -336,25 +358,25 @@ impl Machine {
 }
 
 impl Device {
-    /// Rate of a large convolution, in flops of direct convolution per second.
+    /// Rate of a large convolution in f32, in flops of direct convolution per second.
     pub fn conv_rate(&self, spatial_dims: usize, pass: ConvPass) -> FlopsPerSecond {
         FlopsPerSecond(self.peak_flops_f32.value.0 * self.efficiency.conv(spatial_dims, pass).0)
     }
 
     /// Peak of convolutions and matrix products in a precision, if the device has it.
-    pub fn peak(&self, precision: Precision) -> Option<FlopsPerSecond> {
+    pub fn peak(&self, precision: LayerPrecision) -> Option<FlopsPerSecond> {
         let rate = |fact: &Option<Fact<FlopsPerSecond>>| fact.as_ref().map(|fact| fact.value);
         match precision {
-            Precision::F32 => Some(self.peak_flops_f32.value),
-            Precision::Tf32 => rate(&self.rates.tf32),
-            Precision::Bf16 => rate(&self.rates.bf16),
-            Precision::F16 => rate(&self.rates.f16),
+            LayerPrecision::F32 => Some(self.peak_flops_f32.value),
+            LayerPrecision::Tf32 => rate(&self.rates.tf32),
+            LayerPrecision::Bf16 => rate(&self.rates.bf16),
+            LayerPrecision::F16 => rate(&self.rates.f16),
         }
     }
 
     /// The precisions that the device has.
-    pub fn precisions(&self) -> Vec<Precision> {
-        let all = Precision::ALL.into_iter();
+    pub fn precisions(&self) -> Vec<LayerPrecision> {
+        let all = LayerPrecision::ALL.into_iter();
         all.filter(|&one| self.peak(one).is_some()).collect()
     }
 
@@ -376,15 +398,15 @@ impl Efficiency {
 
     /// Shares of convolutions in a precision. bf16 and f16 without a table take that of the other, as the
     /// same units compute both; what is still absent takes the shares of f32.
-    pub fn by_precision(&self, precision: Precision, spatial_dims: usize) -> &ConvEfficiency {
+    pub fn by_precision(&self, precision: LayerPrecision, spatial_dims: usize) -> &ConvEfficiency {
         let reduced = match precision {
-            Precision::F32 => None,
-            Precision::Tf32 => self.tf32.by_dims(spatial_dims),
-            Precision::Bf16 => {
+            LayerPrecision::F32 => None,
+            LayerPrecision::Tf32 => self.tf32.by_dims(spatial_dims),
+            LayerPrecision::Bf16 => {
                 let own = self.bf16.by_dims(spatial_dims);
                 own.or(self.f16.by_dims(spatial_dims))
             }
-            Precision::F16 => {
+            LayerPrecision::F16 => {
                 let own = self.f16.by_dims(spatial_dims);
                 own.or(self.bf16.by_dims(spatial_dims))
             }
@@ -420,22 +442,30 @@ impl ConvEfficiency {
     }
 }
 
-impl Precision {
+impl LayerPrecision {
     /// All, widest first.
-    pub const ALL: [Precision; 4] = [
-        Precision::F32,
-        Precision::Tf32,
-        Precision::Bf16,
-        Precision::F16,
+    pub const ALL: [LayerPrecision; 4] = [
+        LayerPrecision::F32,
+        LayerPrecision::Tf32,
+        LayerPrecision::Bf16,
+        LayerPrecision::F16,
     ];
+
+    /// Whether activations and their gradients take two bytes an element.
+    pub fn is_half(self) -> bool {
+        match self {
+            LayerPrecision::F32 | LayerPrecision::Tf32 => false,
+            LayerPrecision::Bf16 | LayerPrecision::F16 => true,
+        }
+    }
 
     /// The word of machine files and of `--precision`.
     pub fn name(self) -> &'static str {
         match self {
-            Precision::F32 => "f32",
-            Precision::Tf32 => "tf32",
-            Precision::Bf16 => "bf16",
-            Precision::F16 => "f16",
+            LayerPrecision::F32 => "f32",
+            LayerPrecision::Tf32 => "tf32",
+            LayerPrecision::Bf16 => "bf16",
+            LayerPrecision::F16 => "f16",
         }
     }
 }

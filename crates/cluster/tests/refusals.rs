@@ -1,6 +1,6 @@
 //! Faulty machine files: errors have the line, the key, and the nearest valid choice.
 
-use partita_cluster::{ConvPass, Machine, MachineError, Precision};
+use partita_cluster::{ConvPass, LayerPrecision, Machine, MachineError};
 use std::fs;
 
 /// Replaces a part of the Lassen file: the line of the change, and the error.
@@ -278,18 +278,27 @@ fn precisions_and_tiles_are_read_and_written() {
     let machine =
         Machine::parse(&with_tiles(), "ours.toml").unwrap_or_else(|error| panic!("{error}"));
     let device = &machine.device;
-    assert_eq!(device.precisions(), [Precision::F32, Precision::F16]);
-    assert_eq!(device.peak(Precision::F16).map(|peak| peak.0), Some(125e12));
-    assert_eq!(device.peak(Precision::Bf16), None);
+    assert_eq!(
+        device.precisions(),
+        [LayerPrecision::F32, LayerPrecision::F16]
+    );
+    assert_eq!(
+        device.peak(LayerPrecision::F16).map(|peak| peak.0),
+        Some(125e12)
+    );
+    assert_eq!(device.peak(LayerPrecision::Bf16), None);
     let share = |precision, dims| {
         let table = device.efficiency.by_precision(precision, dims);
         table.by_pass(ConvPass::BackwardData).0
     };
-    assert_eq!(share(Precision::F16, 2), 0.6);
+    assert_eq!(share(LayerPrecision::F16, 2), 0.6);
     // The same units compute both.
-    assert_eq!(share(Precision::Bf16, 2), 0.6);
-    assert_eq!(share(Precision::Tf32, 2), share(Precision::F32, 2));
-    assert_eq!(share(Precision::F16, 3), share(Precision::F32, 3));
+    assert_eq!(share(LayerPrecision::Bf16, 2), 0.6);
+    assert_eq!(
+        share(LayerPrecision::Tf32, 2),
+        share(LayerPrecision::F32, 2)
+    );
+    assert_eq!(share(LayerPrecision::F16, 3), share(LayerPrecision::F32, 3));
     let again =
         Machine::parse(&machine.to_toml(), "again").unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(again, machine);

@@ -150,8 +150,10 @@ pub struct LayerTable<'a> {
     pub layers: &'a [LayerRow],
     /// Samples of a step, of all ranks.
     pub batch: usize,
-    /// Bytes of an element.
+    /// Bytes of an element of an input or output.
     pub item: usize,
+    /// Bytes of an element of a weight.
+    pub weight_item: usize,
 }
 
 impl LayerTable<'_> {
@@ -308,7 +310,7 @@ impl LayerTable<'_> {
 
     /// Ring allreduce: `2 (p-1) (a + m/p b)`, with `m` the bytes of so many elements.
     fn allreduce(&self, ranks: f64, elements: f64, link: Link) -> f64 {
-        let part = self.bytes(elements) / ranks;
+        let part = elements * self.weight_item as f64 / ranks;
         2.0 * (ranks - 1.0) * (link.latency.0 + part * link.byte.0)
     }
 
@@ -331,15 +333,16 @@ impl LayerTable<'_> {
             }
         };
         let samples = self.batch as f64 / samples as f64;
-        let elements = self.sum(|layer| {
+        let bytes = self.sum(|layer| {
             let [positions, weights] = if layer.is_split {
                 [positions as f64, weights as f64]
             } else {
                 [1.0; 2]
             };
-            samples * (layer.inputs + layer.outputs) / positions + layer.weights / weights
+            let tensors = self.bytes(samples * (layer.inputs + layer.outputs) / positions);
+            tensors + layer.weights * self.weight_item as f64 / weights
         });
-        2.0 * self.bytes(elements)
+        2.0 * bytes
     }
 
     /// The most ranks over which the mini-batch, the smallest layer or the list of layers can be split.

@@ -8,6 +8,7 @@ pub mod link;
 mod machine;
 mod measured;
 mod measurements;
+pub mod precision;
 pub mod saturation;
 mod scaled;
 mod times;
@@ -19,6 +20,7 @@ pub use scaled::{ScaledCosts, SpeedFactors};
 pub use times::{LinkTimes, TransferTime, host_seconds_per_byte};
 
 use crate::uncertainty::Uncertainty;
+use partita_cluster::LayerPrecision;
 use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -164,6 +166,18 @@ pub enum CostError {
         /// Its dtype.
         dtype: Dtype,
     },
+    /// The device does not compute in a precision.
+    #[error("machine `{machine}` has no rate in {asked}; possible are {possible}{help}")]
+    Precision {
+        /// The machine.
+        machine: String,
+        /// The word of the precision.
+        asked: &'static str,
+        /// The precisions that it has.
+        possible: String,
+        /// The key of the rate, if one may be added.
+        help: String,
+    },
     /// The machine file lacks a number.
     #[error("machine `{machine}` does not say `{key}`, which is needed for {purpose}")]
     Missing {
@@ -212,6 +226,9 @@ pub trait Costs: Send + Sync {
 
     /// How communication makes progress.
     fn progress(&self) -> Progress;
+
+    /// The precision of layers, by which [`precision`] scales what is moved and held.
+    fn precision(&self) -> LayerPrecision;
 
     /// Errors: more ranks than devices.
     fn check_capacity(&self, ranks: usize) -> Result<(), CostError>;

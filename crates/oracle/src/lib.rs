@@ -30,6 +30,7 @@ pub mod simulate;
 pub mod uncertainty;
 
 pub use compare::{CompareError, Comparison, PredictionFault, compare};
+pub use cost::precision;
 pub use cost::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
     MessageCost, Progress,
@@ -44,6 +45,7 @@ pub use explain::{
 pub use fit::{FitError, LineFit, fit_line};
 pub use kernel_model::{CrossValidation, ErrorStatistics, Features, KernelModel, KernelSample};
 pub use lower_bound::{durations, rank_seconds, task_seconds};
+pub use partita_cluster::LayerPrecision;
 pub use prediction::{Prediction, TaskPrediction, predict};
 pub use simulate::{Breakdown, Classes, Mode, SimulateError, Simulation, refine, simulate};
 pub use uncertainty::{BySource, Spread, TimeSource, Uncertainty};

@@ -1,5 +1,6 @@
 //! A lower bound of the time of a step: the work of a rank alone, as if its peers were always ready.
 
+use crate::cost::precision::transferred;
 use crate::cost::{AlltoallBlocks, CollectiveCost, Costs, Progress};
 use partita_program::{
     Body, Collective, CollectiveKind, Count, Exchange, Group, KernelShape, Lane, Task, View, Work,
@@ -153,7 +154,12 @@ fn exchange_cost(
             continue;
         };
         let (from, to) = if is_out { (rank, peer) } else { (peer, rank) };
-        let cost = costs.message(from, to, view.bytes(&body.buffers), 1.0);
+        let cost = costs.message(
+            from,
+            to,
+            transferred(&view, &body.buffers, costs.precision()),
+            1.0,
+        );
         let cost = cost.unwrap_or_default();
         used.seconds = used.seconds.max(cost.seconds().0);
         if !is_out {
@@ -171,21 +177,21 @@ fn collective_cost(
     members: &[Rank],
     costs: &dyn Costs,
 ) -> CollectiveCost {
+    let bytes = |view: &View| transferred(view, &body.buffers, costs.precision());
     let cost = match &collective.kind {
         CollectiveKind::AllReduce { views } => {
-            let bytes = views.iter().map(|view| view.bytes(&body.buffers)).sum();
+            let bytes = views.iter().map(bytes).sum();
             costs.allreduce(members, bytes, 1.0)
         }
         CollectiveKind::AllGather { targets, .. } => {
-            let bytes: Vec<Bytes> = targets.iter().map(|one| one.bytes(&body.buffers)).collect();
+            let bytes: Vec<Bytes> = targets.iter().map(bytes).collect();
             costs.allgather(members, &bytes, 1.0)
         }
         CollectiveKind::ReduceScatter { sources, .. } => {
-            let bytes: Vec<Bytes> = sources.iter().map(|one| one.bytes(&body.buffers)).collect();
+            let bytes: Vec<Bytes> = sources.iter().map(bytes).collect();
             costs.reduce_scatter(members, &bytes, 1.0)
         }
         CollectiveKind::AllToAll { sources, targets } => {
-            let bytes = |view: &View| view.bytes(&body.buffers);
             let mine = |&(place, _): &(usize, &View)| members[place] != rank;
             let others = [sources, targets].map(|views| {
                 let blocks = views.iter().enumerate().filter(mine);

@@ -1,7 +1,9 @@
 //! Predictions: time and memory of a program, and what bounds them.
 
+use crate::cost::precision;
 use crate::cost::{CostBasis, Costs, KernelBasis};
 use crate::simulate::{Breakdown, Category, Mode, Segment, SimulateError, Simulation, simulate};
+use partita_cluster::LayerPrecision;
 use partita_program::{Count, Lane, Phase, Program};
 use partita_run::Footprint;
 use partita_space::{Bytes, Flops, Seconds};
@@ -34,6 +36,9 @@ pub struct Prediction {
     pub classes: usize,
     /// What the costs are based on.
     pub basis: CostBasis,
+    /// LayerPrecision of the layers. Ranks compute in f32, so others are predicted only.
+    #[serde(default)]
+    pub precision: LayerPrecision,
     /// Shares of the time of kernels by what their cost is based on.
     #[serde(default, rename = "known")]
     pub kernel_bases: BTreeMap<KernelBasis, f64>,
@@ -91,6 +96,7 @@ impl Prediction {
         let kernels = slowest
             .map(|at| simulation.kernels[at].clone())
             .unwrap_or_default();
+        let largest = precision::largest(program, simulation.precision);
         let own = |(name, seconds): (&str, Seconds)| (name.to_owned(), seconds);
         Self {
             digest: program.digest(),
@@ -101,13 +107,14 @@ impl Prediction {
             } else {
                 0.0
             },
-            memory_bytes_max: program.memory_max(),
-            memory: Footprint::largest(program),
+            memory_bytes_max: largest.map_or(Bytes(0), |(bytes, _)| bytes),
+            memory: precision::footprint(program, simulation.precision),
             breakdown: simulation.breakdown.scaled(per_step),
             bottleneck: bottleneck(program, simulation),
             limits: limits(program, simulation),
             classes: simulation.participants.len(),
             basis: simulation.basis,
+            precision: simulation.precision,
             kernel_bases: kernel_bases(simulation),
             by_kind: kernels.into_iter().map(own).collect(),
             tasks: with_tasks.then(|| tasks(program, simulation)),

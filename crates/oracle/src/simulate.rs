@@ -21,6 +21,7 @@ pub use critical_path::{Breakdown, Category, Segment};
 use crate::cost::{CostBasis, CostError, Costs, KernelBasis};
 use costed_program::CostedProgram;
 use engine::Engine;
+use partita_cluster::LayerPrecision;
 use partita_program::Program;
 use partita_run::Trace;
 use partita_space::{Offset, Rank, Seconds};
@@ -99,6 +100,8 @@ pub struct Simulation {
     pub steps: usize,
     /// Whether the costs were measured or modelled.
     pub basis: CostBasis,
+    /// LayerPrecision of the layers in the costs.
+    pub precision: LayerPrecision,
     /// From the start of the first task to the completion of the last.
     pub makespan: Seconds,
     /// Seconds of the critical path by category; they sum to the makespan.
@@ -151,6 +154,7 @@ pub fn simulate(
         mode,
         steps,
         basis: costs.basis(),
+        precision: costs.precision(),
         makespan: Seconds(timeline.makespan()),
         breakdown: critical_path::breakdown(&path.segments),
         path: path.segments,

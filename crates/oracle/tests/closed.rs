@@ -123,6 +123,7 @@ impl Golden {
             layers: &layers,
             batch: row.batch,
             item: 4,
+            weight_item: 4,
         };
         table.estimate(&split, &links)
     }
@@ -207,6 +208,7 @@ fn holds(split: Parallelism, [compute, communication]: [f64; 2], memory: u64, ra
         layers: &layers,
         batch: 16,
         item: 4,
+        weight_item: 4,
     };
     let expected = Estimate {
         compute: Seconds(compute),

@@ -3,7 +3,8 @@ use crate::machine;
 use crate::planning::PlanningError;
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{
-    Costs, Crossover, Finding, Prediction, Simulation, crossover, explain, simulate, what_ifs,
+    Costs, Crossover, Finding, Prediction, Simulation, crossover, explain, precision, simulate,
+    what_ifs,
 };
 use partita_plan::{doubled, ranks_max};
 use partita_program::Program;
@@ -274,7 +275,8 @@ pub fn rival(
     let Ok(program) = lower(&training) else {
         return Ok(None);
     };
-    if program.memory_max() > subject.memory {
+    let largest = precision::largest(&program, subject.own.precision());
+    if largest.is_some_and(|(bytes, _)| bytes > subject.memory) {
         return Ok(None);
     }
     let costs = (subject.costs)(&program)?;

@@ -83,6 +83,7 @@ pub use machine::MachineError;
 pub use model::ModelError;
 pub use models::{FamilySummary, ModelSummary, families, models};
 pub use pareto::pareto;
+pub use partita_cluster::LayerPrecision;
 pub use partita_lower::{BatchNormStatistics, LoweringPass, NoPass};
 pub use plan::figures;
 pub use plan::{Candidate, PlanRequest, Planned, plan};

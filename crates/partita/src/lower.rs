@@ -8,6 +8,7 @@ use crate::planner::costs;
 use crate::planning::PlanningError;
 use crate::search::{staged, staged_local};
 use crate::training::{Lowered, StrategyChoice, Training, lower_until, lowered, with_request};
+use partita_cluster::LayerPrecision;
 use partita_lower::{LoweringPass, Request, Strategy};
 use partita_program::{Body, Count, Dtype, ProgramKind, Role, Staging};
 use partita_space::{Bytes, Flops, Rank};
@@ -118,7 +119,12 @@ fn stages(
     let machine = machine::resolve(name, context.environment())?;
     machine::check_capacity(&machine, ranks)?;
     let memory = asked.memory.unwrap_or(machine.device.memory.value);
-    staged(context, request, memory, costs(&machine, true)?.as_ref())
+    staged(
+        context,
+        request,
+        memory,
+        costs(&machine, true, LayerPrecision::F32)?.as_ref(),
+    )
 }
 
 /// Digest, work and memory of a program.

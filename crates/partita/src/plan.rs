@@ -12,6 +12,7 @@ use crate::planning::PlanningError;
 use crate::progress::Event;
 use crate::training::{Training, lower_verified, request as lowering};
 use figures::Figures;
+use partita_cluster::LayerPrecision;
 use partita_lower::{BatchNormStatistics, Request, Strategy};
 use partita_oracle::Prediction;
 use partita_plan::{Candidate as Found, Refusal};
@@ -37,6 +38,8 @@ pub struct PlanRequest {
     pub memory: Option<Bytes>,
     /// Time of the search, after which the best so far are returned (default: no limit).
     pub budget: Option<Seconds>,
+    /// LayerPrecision of the layers, predicted only: ranks compute in f32.
+    pub precision: LayerPrecision,
     /// Predict more memory and more ranks for the best strategy, too.
     pub explain: bool,
     /// Gather [`Planned::figures`].
@@ -53,6 +56,7 @@ impl PlanRequest {
             no_io: false,
             memory: None,
             budget: None,
+            precision: LayerPrecision::F32,
             explain: false,
             figures: false,
         }
@@ -137,7 +141,14 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
     let training = &request.training;
     let ranks = training.ranks;
     let limits = (request.memory, request.no_io);
-    let planner = Planner::new(context, &request.machine, ranks, limits, request.budget)?;
+    let planner = Planner::new(
+        context,
+        &request.machine,
+        ranks,
+        limits,
+        request.precision,
+        request.budget,
+    )?;
     let graph = model::resolve(&training.model)?;
     let menu = planner.menu();
     let mut single = Strategy::single();

@@ -7,7 +7,7 @@ use crate::local_machine::{self, LocalMachine};
 use crate::machine;
 use crate::planning::PlanningError;
 use crate::search::{Limits, search, search_local};
-use partita_cluster::Machine;
+use partita_cluster::{LayerPrecision, Machine};
 use partita_lower::Request;
 use partita_oracle::{Costs, MachineCosts, ScaledCosts, SimulateError, Simulation, SpeedFactors};
 use partita_plan::Candidate;
@@ -48,17 +48,20 @@ pub enum CostSource {
 }
 
 impl<'c> Planner<'c> {
-    /// The machine `name` for a number of ranks, with this memory limit each, and this time for a search.
+    /// The machine `name` for a number of ranks, with this memory limit each, layers in this precision, and this
+    /// time for a search.
     ///
-    /// Errors: no such machine, too few devices, an unknown input rate.
+    /// Errors: no such machine, too few devices, an unknown input rate, a precision that it lacks.
     pub fn new(
         context: &'c Context<'c>,
         name: &str,
         ranks: usize,
         (memory, no_io): (Option<Bytes>, bool),
+        precision: LayerPrecision,
         budget: Option<Seconds>,
     ) -> Result<Self, PlanningError> {
         if machine::is_local(name) {
+            check_measured(precision)?;
             let source = CostSource::Measured {
                 memory,
                 available: local_machine::memory(context, 1),
@@ -74,7 +77,7 @@ impl<'c> Planner<'c> {
         machine::check_capacity(&machine, ranks)?;
         let source = CostSource::Modelled {
             memory: memory.unwrap_or(machine.device.memory.value),
-            costs: costs(&machine, no_io)?,
+            costs: costs(&machine, no_io, precision)?,
             machine,
         };
         Ok(Self {
@@ -82,6 +85,14 @@ impl<'c> Planner<'c> {
             source,
             budget,
         })
+    }
+
+    /// LayerPrecision of the layers.
+    pub fn precision(&self) -> LayerPrecision {
+        match &self.source {
+            CostSource::Modelled { costs, .. } => costs.precision(),
+            CostSource::Measured { .. } => LayerPrecision::F32,
+        }
     }
 
     /// Its name.
@@ -196,11 +207,28 @@ impl<'c> Planner<'c> {
     }
 }
 
+/// Refuses another precision than f32 where kernels are measured.
+///
+/// Errors: [`PlanningError::PrecisionHere`].
+pub fn check_measured(precision: LayerPrecision) -> Result<(), PlanningError> {
+    match precision {
+        LayerPrecision::F32 => Ok(()),
+        LayerPrecision::Tf32 | LayerPrecision::Bf16 | LayerPrecision::F16 => {
+            Err(PlanningError::PrecisionHere(precision))
+        }
+    }
+}
+
 /// Costs on a machine, with or without input time.
 ///
-/// Errors: an unknown input rate.
-pub fn costs(machine: &Machine, no_io: bool) -> Result<Box<dyn Costs>, PlanningError> {
-    let costs = MachineCosts::new(machine.clone());
+/// Errors: an unknown input rate, a precision that the machine lacks.
+pub fn costs(
+    machine: &Machine,
+    no_io: bool,
+    precision: LayerPrecision,
+) -> Result<Box<dyn Costs>, PlanningError> {
+    let costs = MachineCosts::new(machine.clone()).with_precision(precision);
+    let costs = costs.map_err(SimulateError::Cost)?;
     if no_io {
         let in_memory = SpeedFactors {
             reading: f64::INFINITY,

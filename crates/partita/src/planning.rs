@@ -4,6 +4,7 @@ use crate::error::{ErrorKind, Fault};
 use crate::local_machine::LocalError;
 use crate::machine::MachineError;
 use crate::model::ModelError;
+use partita_cluster::LayerPrecision;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_oracle::{CostError, SimulateError};
 use partita_plan::{BalanceError, PlanError};
@@ -66,6 +67,14 @@ pub enum PlanningError {
          possible are `--machine` with a machine file, or no `--seconds-per-sample`"
     )]
     MeasuredHere(Seconds),
+    /// Another precision than f32 where ranks run.
+    #[error(
+        "ranks compute in f32 here, so `{}` cannot be measured; possible are `--precision f32`, or `--machine` with \
+         a machine file that has a rate in {}",
+        .0.name(),
+        .0.name()
+    )]
+    PrecisionHere(LayerPrecision),
     /// The closed forms of a strategy cannot be evaluated.
     #[error("{0}")]
     ClosedForm(String),
@@ -116,6 +125,7 @@ impl Fault for PlanningError {
             | Self::NoReading(_)
             | Self::Cost(_)
             | Self::MeasuredHere(_)
+            | Self::PrecisionHere(_)
             | Self::TooLarge { .. }
             | Self::NoneFits { .. } => ErrorKind::Request,
             Self::Unsound { .. } | Self::Simulate(_) | Self::ClosedForm(_) => ErrorKind::Failure,

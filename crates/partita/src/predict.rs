@@ -7,12 +7,13 @@ use crate::kernel_set::{KernelSet, menu_of};
 use crate::local_machine::{self, LocalMachine, Ranks};
 use crate::machine;
 use crate::model;
-use crate::planner::costs;
+use crate::planner::{check_measured, costs};
 use crate::planning::PlanningError;
 use crate::search::{staged, staged_local};
 use crate::training::{
     Lowered, StrategyChoice, Training, given, lower_verified, lowered, request as lowering,
 };
+use partita_cluster::LayerPrecision;
 use partita_lower::Request;
 use partita_oracle::{Costs, Prediction, ScaledCosts, Simulation, SpeedFactors};
 use partita_plan::{ClosedForm as Form, FixedCosts, closed_form};
@@ -38,6 +39,8 @@ pub struct PredictRequest {
     /// Measured time of forward and backward computation of a sample on one device, by which modeled kernels are
     /// scaled; not with `here`, where kernels are measured.
     pub seconds_per_sample: Option<Seconds>,
+    /// LayerPrecision of the layers, predicted only: ranks compute in f32.
+    pub precision: LayerPrecision,
     /// Predict every task, as [`compare`](crate::compare()) needs it.
     pub tasks: bool,
     /// Predict changes of the machine, twice the batch and more ranks, too.
@@ -55,6 +58,7 @@ impl PredictRequest {
             kernels: None,
             memory: None,
             seconds_per_sample: None,
+            precision: LayerPrecision::F32,
             tasks: false,
             explain: false,
         }
@@ -133,6 +137,7 @@ pub fn predict(
     request: &PredictRequest,
 ) -> Result<Predicted, PlanningError> {
     if machine::is_local(&request.machine) {
+        check_measured(request.precision)?;
         return match request.seconds_per_sample {
             Some(seconds) => Err(PlanningError::MeasuredHere(seconds)),
             None => predict_locally(context, request),
@@ -140,7 +145,7 @@ pub fn predict(
     }
     let machine = machine::resolve(&request.machine, context.environment())?;
     machine::check_capacity(&machine, request.training.ranks)?;
-    let costs = costs(&machine, request.no_io)?;
+    let costs = costs(&machine, request.no_io, request.precision)?;
     let memory = request.memory.unwrap_or(machine.device.memory.value);
     let kernels = machine::kernels(&machine, request.kernels);
     let menu = menu_of(kernels, local_machine::THREADS, context.level());

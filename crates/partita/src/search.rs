@@ -5,6 +5,7 @@ use crate::kernel_set::KernelSet;
 use crate::local_machine::{LocalMachine, Ranks};
 use crate::machine;
 use crate::planning::PlanningError;
+use partita_cluster::LayerPrecision;
 use partita_lower::{Request, Strategy};
 use partita_oracle::closed::Link;
 use partita_oracle::{Costs, MeasuredCosts, Prediction, predict, rank_seconds};
@@ -162,6 +163,10 @@ impl MeasuredStages<'_, '_> {
 }
 
 impl StageCosts for MeasuredStages<'_, '_> {
+    fn precision(&self) -> LayerPrecision {
+        LayerPrecision::F32
+    }
+
     fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
         self.measured(program, |known| known.delays(program, rank))
     }

@@ -3,6 +3,8 @@
 use crate::layers::{LayerCost, Layers, LayersError, StageCosts, middle_rank};
 use partita_graph::Graph;
 use partita_lower::{LowerError, Pass, Request, Slot, Strategy, balanced, lower_ranks, slots};
+use partita_oracle::LayerPrecision;
+use partita_oracle::precision;
 use partita_program::ProgramKind;
 use partita_space::{Axis, Bytes, Mesh, Rank, Seconds};
 use std::cmp::Ordering;
@@ -115,6 +117,7 @@ pub(crate) fn balance_with(
     let balancer = Balancer {
         training,
         memory,
+        precision: costs.precision(),
         layers: layers.collect(),
         stage_inputs: stage_inputs(training, costs),
         in_flight: in_flight(strategy, &slots),
@@ -133,6 +136,7 @@ fn key(strategy: &Strategy, extents: [usize; 7]) -> (Strategy, [usize; 7], usize
 struct Balancer<'a> {
     training: &'a Request<'a>,
     memory: Bytes,
+    precision: LayerPrecision,
     /// Of each place.
     layers: Vec<&'a Layers>,
     stage_inputs: StageInputs,
@@ -304,7 +308,7 @@ impl Balancer<'_> {
             first += mesh.ranks();
         }
         let arenas: Vec<Bytes> = lower_ranks(&request, &asked)?
-            .map(|body| body.map(|body| body.memory()))
+            .map(|body| body.map(|body| precision::memory(&body, self.precision)))
             .collect::<Result<_, LowerError>>()?;
         let mut arenas = arenas.into_iter();
         let peaks = counts

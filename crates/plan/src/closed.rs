@@ -41,6 +41,7 @@ pub(crate) struct ClosedForms<'a> {
     costs: &'a dyn StageCosts,
     batch: usize,
     item: usize,
+    weight_item: usize,
     rows: Vec<LayerRow>,
     /// Nodes by row.
     nodes: Vec<Range<usize>>,
@@ -102,7 +103,11 @@ impl<'a> ClosedForms<'a> {
             graph,
             costs,
             batch: training.batch,
-            item: training.dtype.size(),
+            item: match costs.precision().is_half() {
+                true => training.dtype.size() / 2,
+                false => training.dtype.size(),
+            },
+            weight_item: training.dtype.size(),
             rows,
             nodes,
         })
@@ -152,6 +157,7 @@ impl<'a> ClosedForms<'a> {
             layers: &rows,
             batch: self.batch,
             item: self.item,
+            weight_item: self.weight_item,
         };
         table.estimate(split, &self.links(strategy))
     }

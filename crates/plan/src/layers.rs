@@ -3,6 +3,7 @@
 use crate::closed::of_one_rank;
 use partita_graph::Graph;
 use partita_lower::{LowerError, Request, Strategy};
+use partita_oracle::LayerPrecision;
 use partita_oracle::closed::Link;
 use partita_oracle::{Costs, durations, task_seconds};
 use partita_program::{Body, Phase, Program, ProgramKind, Role};
@@ -12,6 +13,9 @@ use std::ops::Range;
 
 /// Costs of tasks and messages, for stages of pipelines.
 pub trait StageCosts {
+    /// LayerPrecision of the layers.
+    fn precision(&self) -> LayerPrecision;
+
     /// By how much each task of a rank delays its end if its peers are always ready (its exposed time). All ranks
     /// of the program have the same body.
     ///
@@ -47,6 +51,10 @@ const LONG_MESSAGE: Bytes = Bytes(1 << 20);
 pub struct FixedCosts<'a>(pub &'a dyn Costs);
 
 impl StageCosts for FixedCosts<'_> {
+    fn precision(&self) -> LayerPrecision {
+        self.0.precision()
+    }
+
     fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
         Ok(task_seconds(
             program.body(rank),

@@ -8,7 +8,7 @@ use crate::per_layer::DistributionCosts;
 use crate::pipelines::pipelines;
 use crate::prefilter::{Prefilter, Rejection, memory_reason, slower_than_best};
 use partita_lower::{LowerError, Request, Strategy, lower};
-use partita_oracle::Prediction;
+use partita_oracle::{Prediction, precision};
 use partita_program::{Body, Program};
 use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
 
@@ -555,10 +555,12 @@ fn evaluate(
         }
         Err(error) => return Err(error.into()),
     };
-    let largest = program.largest().map(|(body, _)| body);
-    if let Some(body) = largest.filter(|body| body.memory() > request.memory) {
-        let reason = memory_reason(body, request.memory);
-        return Ok(Err((Refusal::Memory(body.memory()), reason)));
+    let precision = request.stages.precision();
+    if let Some((needed, rank)) = precision::largest(&program, precision)
+        && needed > request.memory
+    {
+        let reason = memory_reason(program.body(rank), needed, request.memory);
+        return Ok(Err((Refusal::Memory(needed), reason)));
     }
     Ok((request.cost)(&program).map_err(|unknown| (Refusal::Unknown, unknown)))
 }

@@ -2,6 +2,7 @@
 
 use crate::plan::{PlanError, PlanRequest, Refusal};
 use partita_lower::{LowerError, Request, Strategy, lower_ranks};
+use partita_oracle::precision;
 use partita_program::{Body, Role};
 use partita_space::{AXES, Axis, Bytes, Rank, Seconds};
 
@@ -71,9 +72,10 @@ impl Prefilter<'_, '_> {
                 Ok(body) => body,
                 Err(error) => return refused(error),
             };
-            if body.memory() > request.memory {
-                let reason = memory_reason(&body, request.memory);
-                return Ok(Err((Refusal::Memory(body.memory()), reason)));
+            let needed = precision::memory(&body, request.stages.precision());
+            if needed > request.memory {
+                let reason = memory_reason(&body, needed, request.memory);
+                return Ok(Err((Refusal::Memory(needed), reason)));
             }
             lower_bound = lower_bound.max((request.lower_bound)(&body, rank, &mesh));
             // Further ranks need not be lowered.
@@ -104,7 +106,7 @@ pub(crate) fn slower_than_best(
 }
 
 /// Reason of a candidate that does not fit in memory, with a remedy.
-pub(crate) fn memory_reason(body: &Body, memory: Bytes) -> String {
+pub(crate) fn memory_reason(body: &Body, needed: Bytes, memory: Bytes) -> String {
     let of = |roles: &[Role]| -> Bytes { roles.iter().map(|&role| body.bytes_of(role)).sum() };
     let lasting = of(&[Role::Parameter, Role::State, Role::Optimizer]);
     let parameters = lasting + of(&[Role::Gradient, Role::PackedWeights, Role::Gathered]);
@@ -122,8 +124,7 @@ pub(crate) fn memory_reason(body: &Body, memory: Bytes) -> String {
          parameter than Adam"
     };
     format!(
-        "a rank needs {}, it may fill {memory}; activations of a step come to {activations}, not all \
-         of them at a time, parameters with all that belongs to them to {parameters}: {remedy}",
-        body.memory()
+        "a rank needs {needed}, it may fill {memory}; activations of a step come to {activations}, not all \
+         of them at a time, parameters with all that belongs to them to {parameters}: {remedy}"
     )
 }

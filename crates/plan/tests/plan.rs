@@ -46,6 +46,10 @@ impl Costs for Flat {
         Progress::Polled
     }
 
+    fn precision(&self) -> partita_cluster::LayerPrecision {
+        partita_cluster::LayerPrecision::F32
+    }
+
     fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {
         Ok(())
     }

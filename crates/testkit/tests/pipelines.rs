@@ -65,6 +65,10 @@ impl Costs for OneTap {
         Progress::Queued
     }
 
+    fn precision(&self) -> partita_cluster::LayerPrecision {
+        partita_cluster::LayerPrecision::F32
+    }
+
     fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {
         Ok(())
     }

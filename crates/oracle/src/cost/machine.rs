@@ -2,13 +2,17 @@
 
 use super::io::{self, FileSystem};
 use super::kernel::{self, Pass, RateClass};
+use super::saturation::{Product, Tiling};
 use super::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost, LinkFit,
-    MessageCost, Progress, link, saturation,
+    MessageCost, Progress, link, precision, saturation,
 };
 use crate::kernel_model::{Features, KernelModel, KernelSample};
 use crate::uncertainty::{self, Uncertainty};
-use partita_cluster::{ConvPass, DeviceKind, LinearFit, LinkKind, Machine, MeasuredKernel};
+use partita_cluster::{
+    ConvEfficiency, ConvPass, DeviceKind, LayerPrecision, LinearFit, LinkKind, Machine,
+    MeasuredKernel,
+};
 use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
 
@@ -19,6 +23,7 @@ mod collectives;
 #[derive(Clone, Debug)]
 pub struct MachineCosts {
     machine: Machine,
+    precision: LayerPrecision,
     kernels: Option<KernelModel>,
 }
 
@@ -29,7 +34,16 @@ impl MachineCosts {
         Self {
             kernels: calibration.and_then(|one| KernelModel::fit(&samples(&one.measured))),
             machine,
+            precision: LayerPrecision::F32,
         }
+    }
+
+    /// The same with layers in another precision.
+    ///
+    /// Errors: the machine does not have it.
+    pub fn with_precision(self, precision: LayerPrecision) -> Result<Self, CostError> {
+        precision::check(&self.machine, precision)?;
+        Ok(Self { precision, ..self })
     }
 
     /// The machine.
@@ -44,16 +58,37 @@ impl MachineCosts {
                 spatial_dims,
                 pass,
                 extents,
+                product,
             } => {
-                let rate = device.conv_rate(spatial_dims, conv_pass(pass));
-                let saturation = device.efficiency.by_dims(spatial_dims).saturation.as_ref();
-                let reached =
-                    saturation.map_or(1.0, |half| saturation::saturation(extents, pass, half));
-                FlopsPerSecond(rate.0 * reached)
+                let shares = device.efficiency.by_precision(self.precision, spatial_dims);
+                match &shares.saturation {
+                    Some(half) => {
+                        let reached = saturation::saturation(extents, pass, half);
+                        FlopsPerSecond(self.rate(shares, pass).0 * reached)
+                    }
+                    None => self.tiled(self.rate(shares, pass), &product),
+                }
             }
-            RateClass::Linear { pass } => device.conv_rate(2, conv_pass(pass)),
+            RateClass::Linear { pass, product } => {
+                let shares = device.efficiency.by_precision(self.precision, 2);
+                self.tiled(self.rate(shares, pass), &product)
+            }
             RateClass::Memory => device.peak_flops_f32.value,
         }
+    }
+
+    /// Rate of a large product. [`Self::with_precision`] has checked that there is one.
+    fn rate(&self, shares: &ConvEfficiency, pass: Pass) -> FlopsPerSecond {
+        let device = &self.machine.device;
+        let peak = device.peak(self.precision);
+        let peak = peak.unwrap_or(device.peak_flops_f32.value);
+        FlopsPerSecond(peak.0 * shares.by_pass(conv_pass(pass)).0)
+    }
+
+    fn tiled(&self, rate: FlopsPerSecond, product: &Product) -> FlopsPerSecond {
+        let tiling = Tiling::of(&self.machine.device, self.precision, rate);
+        let reached = tiling.map_or(1.0, |tiling| tiling.reached(product));
+        FlopsPerSecond(rate.0 * reached)
     }
 
     /// Memory-bound kernels have a cost in any dtype. The others need an arithmetic rate, which there is in
@@ -160,6 +195,10 @@ impl Costs for MachineCosts {
         }
     }
 
+    fn precision(&self) -> LayerPrecision {
+        self.precision
+    }
+
     fn check_capacity(&self, ranks: usize) -> Result<(), CostError> {
         let devices = self.machine.devices();
         if ranks <= devices {
@@ -195,10 +234,12 @@ impl Costs for MachineCosts {
         }
         let rate_class = kernel::rate_class(shape);
         self.check_dtype(shape, rate_class)?;
+        let traffic = (count.read + count.written).0 as f64;
+        let traffic = traffic * precision::traffic(shape, self.precision);
         Ok(KernelCost::uncontended(kernel::roofline(
             count.flops,
             self.arithmetic_rate(rate_class),
-            count.read + count.written,
+            Bytes(traffic.round() as u64),
             self.machine.device.memory_rate(),
             self.launch()?,
         )))

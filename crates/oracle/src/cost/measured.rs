@@ -5,6 +5,7 @@ use super::{
 };
 use crate::kernel_model::{Features, KernelModel};
 use crate::uncertainty::{self, Uncertainty};
+use partita_cluster::LayerPrecision;
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -98,6 +99,11 @@ impl Costs for MeasuredCosts {
 
     fn progress(&self) -> Progress {
         Progress::Polled
+    }
+
+    fn precision(&self) -> LayerPrecision {
+        // Ranks compute in f32.
+        LayerPrecision::F32
     }
 
     fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {

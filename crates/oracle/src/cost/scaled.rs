@@ -4,6 +4,7 @@ use super::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Progress,
 };
 use crate::uncertainty::Uncertainty;
+use partita_cluster::LayerPrecision;
 use partita_program::{Algorithm, Count, Family, KernelShape};
 use partita_space::{Bytes, Flops, Rank, Seconds};
 use std::ops::Deref;
@@ -92,6 +93,10 @@ where
 
     fn progress(&self) -> Progress {
         self.costs.progress()
+    }
+
+    fn precision(&self) -> LayerPrecision {
+        self.costs.precision()
     }
 
     fn check_capacity(&self, ranks: usize) -> Result<(), CostError> {

@@ -4,6 +4,7 @@ use super::network::Load;
 use super::topology::Topology;
 use super::usage::Usage;
 use super::{Classes, Participant, SimulateError};
+use crate::cost::precision::transferred;
 use crate::cost::{AlltoallBlocks, CollectiveCost, Costs, KernelBasis, KernelCost, Progress, link};
 use partita_program::{Body, CollectiveKind, Count, KernelShape, Program, View, Work};
 use partita_run::Trace;
@@ -267,7 +268,7 @@ impl BodyCosts {
                 .binary_search(&offset)
                 .unwrap_or_else(|_| panic!("offset {offset:?} is not listed"))
         };
-        let bytes = |view: &partita_program::View| view.bytes(&body.buffers).0;
+        let bytes = |view: &View| transferred(view, &body.buffers, costs.precision()).0;
         for (id, task) in body.tasks.iter().enumerate() {
             match &task.work {
                 Work::Compute {
@@ -512,7 +513,7 @@ impl Builder<'_> {
         }
         let total = |blocks: &Vec<Bytes>| -> Bytes { blocks.iter().copied().sum() };
         let given: Vec<Bytes> = sources.iter().map(total).collect();
-        let bytes = |view: &View| view.bytes(&body.buffers);
+        let bytes = |view: &View| transferred(view, &body.buffers, self.costs.precision());
         Ok(match kind {
             CollectiveKind::AllReduce { views } => {
                 let bytes = views.iter().map(bytes).sum();
@@ -552,7 +553,10 @@ impl Builder<'_> {
         match task.map(|&id| &body.tasks[id].work) {
             Some(Work::Collective(collective)) => {
                 let sources = collective.kind.sources().iter();
-                Ok(sources.map(|view| view.bytes(&body.buffers)).collect())
+                let precision = self.costs.precision();
+                Ok(sources
+                    .map(|view| transferred(view, &body.buffers, precision))
+                    .collect())
             }
             Some(Work::Compute { .. } | Work::Exchange(_) | Work::Load(_)) | None => {
                 Err(SimulateError::Unmatched {

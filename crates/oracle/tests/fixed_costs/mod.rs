@@ -1,6 +1,7 @@
 //! Hand-made programs, and costs so simple that their times can be added up on paper.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use partita_cluster::LayerPrecision;
 use partita_oracle::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
     MessageCost, Progress, Uncertainty,
@@ -32,6 +33,10 @@ impl Costs for FixedCosts {
 
     fn progress(&self) -> Progress {
         self.progress
+    }
+
+    fn precision(&self) -> LayerPrecision {
+        LayerPrecision::F32
     }
 
     fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {

@@ -6,7 +6,7 @@ use crate::local_machine::{CalibrationRun, Ranks};
 use partita_cluster::{
     Basis, Calibration, CalibrationError, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
     HostGroup, InterLink, IntraLink, Io, LinearFit, Links, Machine, MeasuredKernel,
-    NetworkCalibration, Rates, Share,
+    NetworkCalibration, PrecisionEfficiency, Rates, Share,
 };
 use partita_oracle::Features;
 use partita_oracle::{CrossValidation, ErrorStatistics, KernelSample, LinkFit, MeasuredCosts};
@@ -217,6 +217,9 @@ fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
         processors: None,
         tiles: None,
         efficiency: Efficiency {
+            tf32: PrecisionEfficiency::default(),
+            bf16: PrecisionEfficiency::default(),
+            f16: PrecisionEfficiency::default(),
             conv2d: efficiency(),
             conv3d: efficiency(),
             memory_bound: fact(

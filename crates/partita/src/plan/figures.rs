@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::planner::{CostSource, Planner};
 use crate::planning::PlanningError;
 use partita_lower::{LowerError, Request, Strategy, lower};
-use partita_oracle::{Prediction, Simulation};
+use partita_oracle::{Prediction, Simulation, precision};
 use partita_plan::{Candidate, PlanError};
 use partita_program::Program;
 use partita_run::Footprint;
@@ -207,7 +207,8 @@ fn data(
         }));
     }
     let program = program(training, &strategy)?;
-    let memory = program.memory_max();
+    let largest = precision::largest(&program, planner.precision());
+    let memory = largest.map_or(Bytes(0), |(bytes, _)| bytes);
     let fits = memory <= planner.memory(ranks);
     let samples_per_second = if can_be_simulated(planner, fits) {
         let simulation = planner.simulate(&program)?;
@@ -239,7 +240,7 @@ fn add_ranked(
         let strategy = candidate.strategy.to_string();
         if facts.itemized.len() < ITEMIZED_MAX {
             let program = program(training, &candidate.strategy)?;
-            let items = Footprint::largest(&program);
+            let items = precision::footprint(&program, prediction.precision);
             // Candidates that differ only in the order of work are shown once.
             if facts.itemized.last().is_none_or(|(_, last)| *last != items) {
                 facts.itemized.push((strategy.clone(), items));
@@ -284,14 +285,15 @@ fn add_refused(
             continue;
         };
         context.status(&format!("costing {strategy} for the report"), false);
-        let fits = program.memory_max() <= facts.memory;
+        let largest = precision::largest(&program, planner.precision());
+        let fits = largest.is_none_or(|(bytes, _)| bytes <= facts.memory);
         if fits {
             others += 1
         } else {
             too_large += 1
         }
         if *strategy == data || !fits && too_large <= TOO_LARGE_MAX {
-            let items = Footprint::largest(&program);
+            let items = precision::footprint(&program, planner.precision());
             facts.itemized.push((strategy.to_string(), items));
         }
         if can_be_simulated(planner, fits) {

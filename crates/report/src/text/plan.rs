@@ -2,7 +2,7 @@
 
 use super::explain::{write_changes, write_findings};
 use crate::table::{Side, Table};
-use partita::Planned;
+use partita::{LayerPrecision, Planned};
 use partita_plan::Refusal;
 use std::io::{self, Write};
 
@@ -18,6 +18,13 @@ pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()>
     write_ranking(planned, if all { usize::MAX } else { ROWS_MAX }, out)?;
     if let Some((best, prediction)) = planned.fitting().next() {
         writeln!(out, "\nBest strategy: {}", prediction.bottleneck)?;
+        if prediction.precision != LayerPrecision::F32 {
+            let name = prediction.precision.name();
+            writeln!(
+                out,
+                "precision {name}: predicted only; ranks compute in f32"
+            )?;
+        }
         if !planned.kernels_pinned {
             writeln!(
                 out,

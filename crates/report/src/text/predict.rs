@@ -2,7 +2,7 @@
 
 use super::explain::{write_changes, write_findings};
 use crate::table::{Side, Table, write_pairs};
-use partita::Predicted;
+use partita::{LayerPrecision, Predicted};
 use partita_oracle::simulate::Category;
 use partita_oracle::{CostBasis, Prediction, TaskPrediction};
 use partita_run::Footprint;
@@ -68,6 +68,11 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         ("samples/s", format!("{:.2}", prediction.samples_per_second)),
         ("memory", memory),
     ];
+    let precision = prediction.precision;
+    if precision != LayerPrecision::F32 {
+        let text = format!("{}: predicted only; ranks compute in f32", precision.name());
+        pairs.insert(3, ("precision", text));
+    }
     if let Some(scale) = &predicted.compute_scale {
         let text = format!(
             "scaled by {}: {} per sample given, {} modeled, at {} samples",

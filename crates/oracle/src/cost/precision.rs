@@ -1,0 +1,141 @@
+//! Mixed precision: what of a program, which stays one in f32, is smaller in bf16 or f16.
+//!
+//! `tf32` changes only the arithmetic rates of convolutions and matrix products. `bf16` and `f16` also halve
+//! the bytes of activations, of their gradients, and of the copies of weights that layers read: in kernels, in
+//! messages and collectives, and in memory. Gradients of weights and their sums, batch-norm statistics, the
+//! optimizer and the weights that it updates stay in f32.
+//!
+//! Assumes that memory peaks at the same task as in f32, and that every weight has its copy all the time.
+//! Source: Micikevicius et al., Mixed LayerPrecision Training (2018), section 3.1, master copies of weights.
+
+use super::CostError;
+use partita_cluster::{LayerPrecision, Machine};
+use partita_program::{
+    Body, Buffer, Dtype, Family, KernelShape, Program, Role, View, live_at_peak,
+};
+use partita_run::Footprint;
+use partita_space::{Bytes, Rank};
+
+/// Refuses a precision that a machine lacks, naming those that it has.
+///
+/// Errors: [`CostError::Precision`].
+pub fn check(machine: &Machine, asked: LayerPrecision) -> Result<(), CostError> {
+    let possible = machine.precisions();
+    if possible.contains(&asked) {
+        return Ok(());
+    }
+    let names: Vec<&str> = possible.into_iter().map(LayerPrecision::name).collect();
+    let help = match &machine.calibration {
+        Some(_) => "; its kernels were measured in f32".to_owned(),
+        None => format!("; `device.rates.{}` in its file adds it", asked.name()),
+    };
+    Err(CostError::Precision {
+        machine: machine.name.clone(),
+        asked: asked.name(),
+        possible: names.join(", "),
+        help,
+    })
+}
+
+/// Whether elements of a buffer take two bytes in bf16 and f16, where layers read and write it.
+fn is_half(buffer: &Buffer) -> bool {
+    let is_float = match buffer.dtype {
+        Dtype::F32 => true,
+        Dtype::F64 | Dtype::I16 => false,
+    };
+    is_float
+        && match buffer.role {
+            Role::Activation
+            | Role::ActivationGradient
+            | Role::PackedWeights
+            | Role::Gathered
+            | Role::Parameter => true,
+            Role::State
+            | Role::Optimizer
+            | Role::Gradient
+            | Role::Staging
+            | Role::Statistics
+            | Role::Workspace => false,
+        }
+}
+
+/// Bytes of a view in a message or collective. Parameters are sent as they are updated, in f32.
+pub fn transferred(view: &View, buffers: &[Buffer], precision: LayerPrecision) -> Bytes {
+    let bytes = view.bytes(buffers);
+    let buffer = &buffers[view.buffer.0 as usize];
+    if precision.is_half() && buffer.role != Role::Parameter && is_half(buffer) {
+        return Bytes(bytes.0 / 2);
+    }
+    bytes
+}
+
+/// The fraction of its bytes in f32 that a kernel reads and writes.
+pub fn traffic(shape: &KernelShape<'_>, precision: LayerPrecision) -> f64 {
+    if !precision.is_half() || shape.kernel.family() == Family::Update {
+        return 1.0;
+    }
+    let (mut all, mut moved) = (0.0, 0.0);
+    for (view, access) in shape.kernel.accesses() {
+        let times = u8::from(access.reads()) + u8::from(access.writes());
+        let bytes = view.bytes(shape.buffers).0 as f64 * f64::from(times);
+        all += bytes;
+        let buffer = &shape.buffers[view.buffer.0 as usize];
+        moved += if is_half(buffer) { bytes / 2.0 } else { bytes };
+    }
+    if all > 0.0 { moved / all } else { 1.0 }
+}
+
+/// Memory of a rank, as [`Body::memory`].
+pub fn memory(body: &Body, precision: LayerPrecision) -> Bytes {
+    let whole = body.memory();
+    if !precision.is_half() {
+        return whole;
+    }
+    let (mut saved, mut added) = (body.staging.exchange.0 / 2, 0);
+    for id in live_at_peak(body) {
+        let buffer = body.buffer(id);
+        match (is_half(buffer), buffer.role) {
+            (true, Role::Parameter) => added += buffer.bytes().0 / 2,
+            (true, _) => saved += buffer.bytes().0 / 2,
+            (false, _) => {}
+        }
+    }
+    Bytes((whole.0 + added).saturating_sub(saved))
+}
+
+/// The largest [`memory`] of a rank, and the rank.
+pub fn largest(program: &Program, precision: LayerPrecision) -> Option<(Bytes, Rank)> {
+    let bodies = program.bodies.iter().zip(program.representatives());
+    let all = bodies.map(|(body, rank)| (memory(body, precision), rank));
+    all.max_by_key(|&(bytes, _)| bytes)
+}
+
+/// Memory of the rank with the largest, by purpose.
+pub fn footprint(program: &Program, precision: LayerPrecision) -> Footprint {
+    if !precision.is_half() {
+        return Footprint::largest(program);
+    }
+    let Some((_, rank)) = largest(program, precision) else {
+        return Footprint::default();
+    };
+    let full = Footprint::of(program, rank);
+    let body = program.body(rank);
+    let (mut masters, mut copies) = (0, 0);
+    for id in live_at_peak(body) {
+        let buffer = body.buffer(id);
+        match (is_half(buffer), buffer.role) {
+            (true, Role::Parameter) => masters += buffer.bytes().0,
+            (true, Role::PackedWeights | Role::Gathered) => copies += buffer.bytes().0,
+            (true | false, _) => {}
+        }
+    }
+    let half = |bytes: Bytes| Bytes(bytes.0 / 2);
+    Footprint {
+        weights: Bytes(full.weights.0 + masters / 2 - copies / 2),
+        activations: half(full.activations),
+        activation_gradients: half(full.activation_gradients),
+        halos: half(full.halos),
+        communication_buffers: Bytes(full.communication_buffers.0 - body.staging.exchange.0 / 2),
+        ..full
+    }
+}
