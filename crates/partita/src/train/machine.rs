@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::machine;
 use crate::planner::costs;
 use crate::planning::PlanningError;
+use partita_cluster::LayerPrecision;
 use partita_oracle::Costs;
 
 /// Costs of the machine that the run names; none where this machine is measured.
@@ -24,5 +25,5 @@ pub fn machine_costs(
     let found = machine::resolve(name, context.environment()).map_err(PlanningError::from)?;
     machine::check_capacity(&found, run.ranks).map_err(PlanningError::from)?;
     let no_io = found.io.is_none();
-    Ok(Some(costs(&found, no_io)?))
+    Ok(Some(costs(&found, no_io, LayerPrecision::default())?))
 }
