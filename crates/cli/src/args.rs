@@ -153,6 +153,9 @@ pub struct PredictArgs {
     /// in f32, so others are predicted only
     #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
     pub precision: PrecisionName,
+    /// Table of layers' measured times on one device, as TOML; modeled layers are scaled by it
+    #[arg(long, value_name = "FILE.toml", conflicts_with = "seconds_per_sample")]
+    pub layer_times: Option<PathBuf>,
     /// List every task with its time, as `partita compare` needs it
     #[arg(long)]
     pub tasks: bool,

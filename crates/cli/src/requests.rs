@@ -89,6 +89,7 @@ impl PredictArgs {
             kernels: self.kernels.set(),
             memory: self.memory,
             seconds_per_sample: self.seconds_per_sample,
+            layer_times: self.layer_times.clone(),
             precision: self.precision.precision(),
             tasks: self.tasks,
             explain: self.explain,

@@ -4,6 +4,7 @@
 pub mod collective;
 pub mod io;
 pub mod kernel;
+mod layers;
 pub mod link;
 mod machine;
 mod measured;
@@ -13,6 +14,7 @@ pub mod saturation;
 mod scaled;
 mod times;
 
+pub use layers::{LayerFactors, PassFactors};
 pub use machine::MachineCosts;
 pub use measured::{LinkFit, MeasuredCosts};
 pub use measurements::{KernelTimes, rough_seconds};
@@ -21,7 +23,7 @@ pub use times::{LinkTimes, TransferTime, host_seconds_per_byte};
 
 use crate::uncertainty::Uncertainty;
 use partita_cluster::LayerPrecision;
-use partita_program::{Algorithm, Count, Dtype, KernelShape};
+use partita_program::{Algorithm, Count, Dtype, KernelShape, Origin};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +107,15 @@ impl KernelCost {
             alone: seconds,
             together: seconds,
             basis: KernelBasis::Modelled,
+        }
+    }
+
+    /// The cost with all times multiplied.
+    pub fn scaled(self, factor: f64) -> Self {
+        Self {
+            alone: self.alone * factor,
+            together: self.together * factor,
+            basis: self.basis,
         }
     }
 
@@ -246,6 +257,9 @@ pub trait Costs: Send + Sync {
         algorithm: &Algorithm,
         count: &Count,
     ) -> Result<KernelCost, CostError>;
+
+    /// By what the cost of a kernel of this task is multiplied; 1 unless times of layers were given.
+    fn layer_factor(&self, origin: &Origin) -> f64;
 
     /// A message. `contention >= 1` is the factor by which other messages lengthen its time on the
     /// network adapters of a node ([`link::fair_sharing`]).

@@ -33,7 +33,7 @@ pub use compare::{CompareError, Comparison, PredictionFault, compare};
 pub use cost::precision;
 pub use cost::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
-    MessageCost, Progress,
+    LayerFactors, MessageCost, PassFactors, Progress,
 };
 pub use cost::{
     KernelTimes, LinkFit, LinkTimes, MachineCosts, MeasuredCosts, ScaledCosts, SpeedFactors,

@@ -113,7 +113,8 @@ fn used(body: &Body, task: &Task, rank: Rank, mesh: &Mesh, costs: &dyn Costs) ->
             };
             let count = Count::of(task, &body.buffers);
             let cost = costs.kernel(&shape, algorithm, &count);
-            Used::locally(cost.map_or(0.0, |cost| cost.alone.0))
+            let factor = costs.layer_factor(&task.origin);
+            Used::locally(cost.map_or(0.0, |cost| factor * cost.alone.0))
         }
         Work::Load(load) => {
             let seconds = costs.load(rank, load.target.bytes(&body.buffers), mesh.ranks());

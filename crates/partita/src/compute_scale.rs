@@ -7,6 +7,7 @@ use crate::model;
 use crate::planning::PlanningError;
 use crate::training::{Training, given, request as lowering};
 use crate::{StrategyChoice, explain::simulated};
+use partita_graph::Graph;
 use partita_lower::{Strategy, lower};
 use partita_oracle::{Costs, Prediction, ScaledCosts, SpeedFactors};
 use partita_program::{Menu, ProgramKind};
@@ -36,25 +37,14 @@ impl ComputeScale {
         menu: &dyn Menu,
         costs: &dyn Costs,
     ) -> Result<Self, PlanningError> {
-        let graph = model::resolve(&training.model)?;
-        let strategy = given(strategy, training)?;
-        let parts = strategy.data_parts() * strategy.micro;
-        let alone = Training {
-            ranks: 1,
-            batch: training.batch.div_ceil(parts),
-            ..training.clone()
-        };
-        let single = Strategy::single();
-        let kind = ProgramKind::Train;
-        single.check_norms(&graph, alone.batch)?;
-        let program = lower(&lowering(&graph, &single, &alone, kind, menu))?;
-        let breakdown = Prediction::of(&program, &simulated(&program, costs)?, false).breakdown;
+        let (_, prediction, samples) = alone((training, strategy), menu, costs)?;
+        let breakdown = prediction.breakdown;
         let modeled = breakdown.forward_compute + breakdown.backward_compute;
-        let modeled = modeled * (1.0 / alone.batch as f64);
+        let modeled = modeled * (1.0 / samples as f64);
         Ok(Self {
             seconds_per_sample,
             modeled_seconds_per_sample: modeled,
-            samples: alone.batch,
+            samples,
             factor: seconds_per_sample.0 / modeled.0,
         })
     }
@@ -67,4 +57,28 @@ impl ComputeScale {
         };
         Box::new(ScaledCosts::new(costs, speeds))
     }
+}
+
+/// The model, and a step of a device alone with as many samples as the strategy gives a kernel, with its tasks.
+///
+/// Errors: no such model, an invalid strategy, a missing cost.
+pub(crate) fn alone(
+    (training, strategy): (&Training, &StrategyChoice),
+    menu: &dyn Menu,
+    costs: &dyn Costs,
+) -> Result<(Graph, Prediction, usize), PlanningError> {
+    let graph = model::resolve(&training.model)?;
+    let strategy = given(strategy, training)?;
+    let parts = strategy.data_parts() * strategy.micro;
+    let alone = Training {
+        ranks: 1,
+        batch: training.batch.div_ceil(parts),
+        ..training.clone()
+    };
+    let single = Strategy::single();
+    let kind = ProgramKind::Train;
+    single.check_norms(&graph, alone.batch)?;
+    let program = lower(&lowering(&graph, &single, &alone, kind, menu))?;
+    let prediction = Prediction::of(&program, &simulated(&program, costs)?, true);
+    Ok((graph, prediction, alone.batch))
 }

@@ -44,6 +44,7 @@ mod training;
 mod compute_scale;
 mod explain;
 mod launch;
+mod layer_times;
 mod planner;
 mod search;
 
@@ -77,6 +78,7 @@ pub use inspect::{Inspection, LayerSummary, inspect};
 pub use kernel_set::{KernelSet, Precision};
 pub use launch::{LaunchError, NotSaved};
 pub use launcher::Launcher;
+pub use layer_times::{LayerScale, LayerTimesError};
 pub use local_machine::{LocalError, PASSES};
 pub use lower::{ClassSummary, LowerRequest, LowerSummary, WorkCount, lower, lower_after};
 pub use machine::MachineError;

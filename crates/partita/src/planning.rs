@@ -1,6 +1,7 @@
 //! Errors of lowering, predicting and planning.
 
 use crate::error::{ErrorKind, Fault};
+use crate::layer_times::LayerTimesError;
 use crate::local_machine::LocalError;
 use crate::machine::MachineError;
 use crate::model::ModelError;
@@ -67,6 +68,15 @@ pub enum PlanningError {
          possible are `--machine` with a machine file, or no `--seconds-per-sample`"
     )]
     MeasuredHere(Seconds),
+    /// A table of layers' times, where kernels are measured.
+    #[error(
+        "a table of layers' times scales the layers that a machine file models, and on `here` they are measured; \
+         possible are `--machine` with a machine file, or no `--layer-times`"
+    )]
+    LayersMeasuredHere,
+    /// A table of layers' times cannot be used.
+    #[error(transparent)]
+    LayerTimes(#[from] LayerTimesError),
     /// Another precision than f32 where ranks run.
     #[error(
         "ranks compute in f32 here, so `{}` cannot be measured; possible are `--precision f32`, or `--machine` with \
@@ -125,6 +135,8 @@ impl Fault for PlanningError {
             | Self::NoReading(_)
             | Self::Cost(_)
             | Self::MeasuredHere(_)
+            | Self::LayersMeasuredHere
+            | Self::LayerTimes(_)
             | Self::PrecisionHere(_)
             | Self::TooLarge { .. }
             | Self::NoneFits { .. } => ErrorKind::Request,

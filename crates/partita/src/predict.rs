@@ -4,6 +4,7 @@ use crate::compute_scale::ComputeScale;
 use crate::context::Context;
 use crate::explain::{self, CostsOf, Explanation, Subject, simulated};
 use crate::kernel_set::{KernelSet, menu_of};
+use crate::layer_times::{LayerScale, LayerTimes};
 use crate::local_machine::{self, LocalMachine, Ranks};
 use crate::machine;
 use crate::model;
@@ -20,6 +21,7 @@ use partita_plan::{ClosedForm as Form, FixedCosts, closed_form};
 use partita_program::{Menu, Program, ProgramKind};
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
+use std::path::PathBuf;
 
 /// A training to predict on a machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +43,8 @@ pub struct PredictRequest {
     pub seconds_per_sample: Option<Seconds>,
     /// LayerPrecision of the layers, predicted only: ranks compute in f32.
     pub precision: LayerPrecision,
+    /// A table of layers' measured times on one device, by which modeled layers are scaled; not with `here` either.
+    pub layer_times: Option<PathBuf>,
     /// Predict every task, as [`compare`](crate::compare()) needs it.
     pub tasks: bool,
     /// Predict changes of the machine, twice the batch and more ranks, too.
@@ -58,6 +62,7 @@ impl PredictRequest {
             kernels: None,
             memory: None,
             seconds_per_sample: None,
+            layer_times: None,
             precision: LayerPrecision::F32,
             tasks: false,
             explain: false,
@@ -83,6 +88,9 @@ pub struct Predicted {
     /// How modeled computation is scaled, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compute_scale: Option<ComputeScale>,
+    /// How modeled layers are scaled, if they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layer_scale: Option<LayerScale>,
     /// Estimates of the closed forms of the strategy, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closed_form: Option<ClosedForm>,
@@ -138,9 +146,10 @@ pub fn predict(
 ) -> Result<Predicted, PlanningError> {
     if machine::is_local(&request.machine) {
         check_measured(request.precision)?;
-        return match request.seconds_per_sample {
-            Some(seconds) => Err(PlanningError::MeasuredHere(seconds)),
-            None => predict_locally(context, request),
+        return match (request.seconds_per_sample, &request.layer_times) {
+            (Some(seconds), _) => Err(PlanningError::MeasuredHere(seconds)),
+            (None, Some(_)) => Err(PlanningError::LayersMeasuredHere),
+            (None, None) => predict_locally(context, request),
         };
     }
     let machine = machine::resolve(&request.machine, context.environment())?;
@@ -153,6 +162,14 @@ pub fn predict(
     let scale = |seconds| ComputeScale::of(seconds, subject, &*menu, costs.as_ref());
     let compute_scale = request.seconds_per_sample.map(scale).transpose()?;
     let costs = match &compute_scale {
+        Some(scale) => scale.scaled(costs),
+        None => costs,
+    };
+    let table = request.layer_times.as_deref();
+    let table = table.map(LayerTimes::read).transpose()?;
+    let scale = |table: LayerTimes| table.scale(subject, &*menu, costs.as_ref());
+    let layer_scale = table.map(scale).transpose()?;
+    let costs = match &layer_scale {
         Some(scale) => scale.scaled(costs),
         None => costs,
     };
@@ -178,6 +195,7 @@ pub fn predict(
     let closed = closed(&on, request, &lowered, costs.as_ref())?;
     Ok(Predicted {
         compute_scale,
+        layer_scale,
         ..answer(request, &lowered, &on, closed)?
     })
 }
@@ -285,6 +303,7 @@ fn answer(
         memory_bytes_device: on.memory,
         no_io: request.no_io,
         compute_scale: None,
+        layer_scale: None,
         closed_form,
         prediction,
         explanation,

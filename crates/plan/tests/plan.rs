@@ -69,6 +69,10 @@ impl Costs for Flat {
         let seconds = Seconds(count.flops.0 as f64 / self.rate + bytes / 1e11);
         Ok(KernelCost::uncontended(seconds))
     }
+    fn layer_factor(&self, _origin: &Origin) -> f64 {
+        1.0
+    }
+
     fn message(
         &self,
         _from: Rank,

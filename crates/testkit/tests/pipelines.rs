@@ -9,8 +9,8 @@ use partita_oracle::{
     Progress, Uncertainty, simulate,
 };
 use partita_program::{
-    Algorithm, Body, Count, Dtype, Kernel, KernelShape, Optimizer, Program, ProgramKind, Role,
-    Transform, UnpinnedMenu,
+    Algorithm, Body, Count, Dtype, Kernel, KernelShape, Optimizer, Origin, Program, ProgramKind,
+    Role, Transform, UnpinnedMenu,
 };
 use partita_space::{Bytes, Rank, Seconds};
 use partita_testkit::{
@@ -94,6 +94,10 @@ impl Costs for OneTap {
         };
         let all = shape.kernel.parts().iter().map(seconds).sum();
         Ok(KernelCost::uncontended(Seconds(all)))
+    }
+
+    fn layer_factor(&self, _origin: &Origin) -> f64 {
+        1.0
     }
 
     fn message(&self, _: Rank, _: Rank, _: Bytes, _: f64) -> Result<MessageCost, CostError> {

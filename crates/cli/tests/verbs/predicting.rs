@@ -2,6 +2,7 @@
 
 use crate::command::{answer, assert_keys, json, refusal};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 
 const KEYS: [&str; 8] = [
@@ -441,4 +442,92 @@ fn a_measured_time_of_a_sample_scales_the_computation() {
         error.contains("8.00 ms") && error.contains("--machine"),
         "{error}"
     );
+}
+
+/// A table with the modeled times changes nothing, and one with twice of them doubles the computation.
+#[test]
+fn measured_times_of_layers_replace_modeled_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("layers.toml");
+    let predicted = |strategy: &str, ranks: &str, more: &[&str]| {
+        let mut arguments = vec!["predict", "resnet50@224", "--machine", "abci", "--no-io"];
+        arguments.extend(["--batch", "32", "--json", "--strategy", strategy]);
+        arguments.extend(["--ranks", ranks]);
+        json(&[&arguments[..], more].concat())
+    };
+    let sums = |prediction: &Value| {
+        let mut sums: BTreeMap<(String, String), f64> = BTreeMap::new();
+        for task in prediction["tasks"].as_array().unwrap() {
+            let word = |key: &str| task[key].as_str().unwrap().to_owned();
+            *sums.entry((word("layer"), word("phase"))).or_default() +=
+                task["seconds"].as_f64().unwrap();
+        }
+        sums
+    };
+    let write = |factor: f64| {
+        let plain = predicted("data=1", "1", &["--tasks"]);
+        let mut layers: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for ((layer, phase), seconds) in sums(&plain) {
+            if ["forward", "backward"].contains(&phase.as_str()) && seconds > 0.0 {
+                let time = format!("{phase} = \"{} ns\"", 1e9 * factor * seconds);
+                layers.entry(layer).or_default().push(time);
+            }
+        }
+        let mut text = "samples = 32\n[layers]\n".to_owned();
+        for (layer, times) in layers {
+            text += &format!("{layer:?} = {{ {} }}\n", times.join(", "));
+        }
+        std::fs::write(&file, text).unwrap();
+    };
+    let table = ["--layer-times", file.to_str().unwrap()];
+    let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-6, "{a} {b}");
+    let computation = |value: &Value| {
+        let of = |key: &str| value["breakdown"][key].as_f64().unwrap();
+        of("forward_compute") + of("backward_compute")
+    };
+    for factor in [1.0, 2.0] {
+        write(factor);
+        let given = predicted("data=1", "1", &table);
+        let plain = predicted("data=1", "1", &[]);
+        close(computation(&given), factor * computation(&plain));
+        close(given["layer_scale"]["share"].as_f64().unwrap(), 1.0);
+    }
+    // A rank of two slabs computes each layer in twice the time, too.
+    let tasks = |more: &[&str]| {
+        let prediction = predicted("height=2", "2", &[more, &["--tasks"]].concat());
+        sums(&prediction)[&("conv1".to_owned(), "forward".to_owned())]
+    };
+    close(tasks(&table), 2.0 * tasks(&[]));
+}
+
+#[test]
+fn faulty_tables_of_layers_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("layers.toml");
+    let mut arguments = vec!["predict", "alexnet@224", "--machine", "abci", "--no-io"];
+    arguments.extend(["--batch", "8", "--ranks", "1", "--strategy", "data=1"]);
+    arguments.extend(["--layer-times", file.to_str().unwrap()]);
+    for (text, expected) in [
+        (
+            "[layers]\n\"features.O\" = { forward = \"1 ms\" }",
+            "nearest is `features.0`",
+        ),
+        ("[layers]\nx = { forward = \"1 m\" }", "layers.x.forward"),
+        ("[layers]\nx = { forwards = \"1 ms\" }", "forwards"),
+        ("samples = 0\n[layers]\n", "nearest is 1"),
+        ("samples = 4", "layers"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let error = refusal(&arguments);
+        assert!(error.contains(expected), "{text}: {error}");
+        assert!(error.contains("layers.toml"), "{error}");
+    }
+    let here = ["predict", "alexnet@224", "--batch", "8", "--ranks", "1"];
+    let more = [
+        "--strategy",
+        "data=1",
+        "--layer-times",
+        file.to_str().unwrap(),
+    ];
+    assert!(refusal(&[&here[..], &more].concat()).contains("`--machine`"));
 }

@@ -13,7 +13,7 @@ use partita_cluster::{
     ConvEfficiency, ConvPass, DeviceKind, LayerPrecision, LinearFit, LinkKind, Machine,
     MeasuredKernel,
 };
-use partita_program::{Algorithm, Count, Dtype, KernelShape};
+use partita_program::{Algorithm, Count, Dtype, KernelShape, Origin};
 use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
 
 mod collectives;
@@ -243,6 +243,10 @@ impl Costs for MachineCosts {
             self.machine.device.memory_rate(),
             self.launch()?,
         )))
+    }
+
+    fn layer_factor(&self, _origin: &Origin) -> f64 {
+        1.0
     }
 
     fn message(

@@ -6,7 +6,7 @@ use super::{
 use crate::kernel_model::{Features, KernelModel};
 use crate::uncertainty::{self, Uncertainty};
 use partita_cluster::LayerPrecision;
-use partita_program::{Algorithm, Count, KernelShape};
+use partita_program::{Algorithm, Count, KernelShape, Origin};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -135,6 +135,10 @@ impl Costs for MeasuredCosts {
                 algorithm: key.1,
             }),
         }
+    }
+
+    fn layer_factor(&self, _origin: &Origin) -> f64 {
+        1.0
     }
 
     fn message(

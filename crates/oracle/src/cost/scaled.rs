@@ -1,11 +1,12 @@
 //! Costs of a hypothetical machine: those of another one, with some parts faster or slower.
 
 use super::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Progress,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, LayerFactors,
+    MessageCost, Progress,
 };
 use crate::uncertainty::Uncertainty;
 use partita_cluster::LayerPrecision;
-use partita_program::{Algorithm, Count, Family, KernelShape};
+use partita_program::{Algorithm, Count, Family, KernelShape, Origin};
 use partita_space::{Bytes, Flops, Rank, Seconds};
 use std::ops::Deref;
 
@@ -50,12 +51,22 @@ impl Default for SpeedFactors {
 pub struct ScaledCosts<C> {
     costs: C,
     speeds: SpeedFactors,
+    layers: LayerFactors,
 }
 
 impl<C> ScaledCosts<C> {
     /// `costs` may be borrowed or owned.
     pub fn new(costs: C, speeds: SpeedFactors) -> Self {
-        Self { costs, speeds }
+        Self {
+            costs,
+            speeds,
+            layers: LayerFactors::default(),
+        }
+    }
+
+    /// The same with layers that take other times.
+    pub fn with_layers(self, layers: LayerFactors) -> Self {
+        Self { layers, ..self }
     }
 
     fn contention(&self, contention: f64) -> f64 {
@@ -134,6 +145,10 @@ where
             together: cost.together * (1.0 / speed),
             basis: cost.basis,
         })
+    }
+
+    fn layer_factor(&self, origin: &Origin) -> f64 {
+        self.layers.of(origin) * self.costs.layer_factor(origin)
     }
 
     fn message(

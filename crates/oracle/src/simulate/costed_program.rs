@@ -279,7 +279,8 @@ impl BodyCosts {
                         buffers: &body.buffers,
                     };
                     let count = Count::of(task, &body.buffers);
-                    body_costs.kernels[id] = costs.kernel(&shape, algorithm, &count)?;
+                    let cost = costs.kernel(&shape, algorithm, &count)?;
+                    body_costs.kernels[id] = cost.scaled(costs.layer_factor(&task.origin));
                 }
                 Work::Exchange(exchange) => {
                     let sends = exchange.sends.iter();

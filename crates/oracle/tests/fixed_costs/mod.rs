@@ -77,6 +77,10 @@ impl Costs for FixedCosts {
             })
     }
 
+    fn layer_factor(&self, _origin: &Origin) -> f64 {
+        1.0
+    }
+
     fn message(
         &self,
         from: Rank,

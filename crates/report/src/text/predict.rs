@@ -83,6 +83,16 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         );
         pairs.insert(7, ("computation", text));
     }
+    if let Some(scale) = &predicted.layer_scale {
+        let text = format!(
+            "times of {} layers given, {:.0} % of the modeled computation: {} per sample, {} modeled",
+            scale.layers,
+            100.0 * scale.share,
+            scale.measured_seconds_per_sample,
+            scale.modeled_seconds_per_sample
+        );
+        pairs.insert(7, ("computation", text));
+    }
     if let Some(closed) = &predicted.closed_form {
         let text = format!(
             "{} for {}: compute {}, communication {}; {}",

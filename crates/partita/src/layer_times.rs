@@ -1,0 +1,288 @@
+//! Calibration of modeled computation by a table of layers' measured times, as in the ParaDL oracle.
+//!
+//! Source: technical report of October 2020 on the ParaDL oracle, its benchmark database of layers.
+
+use crate::StrategyChoice;
+use crate::compute_scale::alone;
+use crate::error::{ErrorKind, Fault};
+use crate::planning::PlanningError;
+use crate::size::parse_seconds;
+use crate::training::Training;
+use partita_graph::Graph;
+use partita_oracle::{Costs, LayerFactors, PassFactors, ScaledCosts, SpeedFactors, TaskPrediction};
+use partita_program::{Menu, Phase};
+use partita_space::{Seconds, near};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Most samples of a measurement.
+const SAMPLES_MAX: u32 = 1 << 24;
+
+/// Measured times of layers on one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerTimes {
+    file: PathBuf,
+    /// Samples that were computed at once.
+    samples: usize,
+    /// By layer, seconds of the forward and of the backward pass over all samples.
+    layers: BTreeMap<String, [Option<Seconds>; 2]>,
+}
+
+/// How modeled layers are scaled.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerScale {
+    /// The table.
+    pub file: String,
+    /// Samples of its measurements.
+    pub samples: usize,
+    /// Layers of the table.
+    pub layers: usize,
+    /// Measured forward and backward time of a sample, of all layers of the table.
+    pub measured_seconds_per_sample: Seconds,
+    /// The same as modeled from the machine file, at as many samples as a kernel has under the strategy.
+    pub modeled_seconds_per_sample: Seconds,
+    /// Share of the modeled computation that the table replaces.
+    pub share: f64,
+    /// The factors.
+    #[serde(skip)]
+    pub(crate) factors: LayerFactors,
+}
+
+/// A table of layers' times cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LayerTimesError {
+    /// It cannot be read.
+    #[error("{}: {source}", file.display())]
+    Unreadable {
+        /// The table.
+        file: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// It is no such table.
+    #[error("{}: {source}", file.display())]
+    Form {
+        /// The table.
+        file: PathBuf,
+        /// The fault, with its line.
+        source: Box<toml::de::Error>,
+    },
+    /// A value is invalid.
+    #[error("{}: `{key}` = `{given}`: {expected}", file.display())]
+    Value {
+        /// The table.
+        file: PathBuf,
+        /// Its key.
+        key: String,
+        /// What was given.
+        given: String,
+        /// What is possible.
+        expected: String,
+    },
+    /// The model has no such layer.
+    #[error(
+        "{}: `{model}` has no layer `{layer}`{}; `partita inspect {model}` lists its layers",
+        file.display(),
+        nearest.as_ref().map_or(String::new(), |name| format!("; nearest is `{name}`"))
+    )]
+    NoLayer {
+        /// The table.
+        file: PathBuf,
+        /// The model.
+        model: String,
+        /// The unknown layer.
+        layer: String,
+        /// The most similar layer.
+        nearest: Option<String>,
+    },
+    /// No kernel belongs to the layer or to one before it.
+    #[error(
+        "{}: `{layer}` computes nothing in its {pass} pass, nor does a layer before it that its time could be \
+         added to",
+        file.display()
+    )]
+    NoKernel {
+        /// The table.
+        file: PathBuf,
+        /// The layer.
+        layer: String,
+        /// `forward` or `backward`.
+        pass: &'static str,
+    },
+}
+
+impl Fault for LayerTimesError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unreadable { .. }
+            | Self::Form { .. }
+            | Self::Value { .. }
+            | Self::NoLayer { .. }
+            | Self::NoKernel { .. } => ErrorKind::Request,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTable {
+    #[serde(default = "one")]
+    samples: u32,
+    layers: BTreeMap<String, RawTimes>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTimes {
+    forward: Option<String>,
+    backward: Option<String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+const PASSES: [(&str, Phase); 2] = [("forward", Phase::Forward), ("backward", Phase::Backward)];
+
+impl LayerScale {
+    /// The costs with scaled layers.
+    pub(crate) fn scaled(&self, costs: Box<dyn Costs>) -> Box<dyn Costs> {
+        let scaled = ScaledCosts::new(costs, SpeedFactors::default());
+        Box::new(scaled.with_layers(self.factors.clone()))
+    }
+}
+
+impl LayerTimes {
+    /// Reads a table: `samples`, and in `[layers]` the times of each, as in
+    /// `conv1 = { forward = "1.2 ms", backward = "2.5 ms" }`.
+    ///
+    /// Errors: a file that cannot be read or is no such table, a value out of range.
+    pub fn read(file: &Path) -> Result<Self, LayerTimesError> {
+        let path = || file.to_owned();
+        let text = fs::read_to_string(file).map_err(|source| LayerTimesError::Unreadable {
+            file: path(),
+            source,
+        })?;
+        let raw: RawTable = toml::from_str(&text).map_err(|source| LayerTimesError::Form {
+            file: path(),
+            source: Box::new(source),
+        })?;
+        let bad = |key: String, given: String, expected: String| LayerTimesError::Value {
+            file: path(),
+            key,
+            given,
+            expected,
+        };
+        if raw.samples == 0 || raw.samples > SAMPLES_MAX {
+            let expected = format!("possible are 1 to {SAMPLES_MAX} samples; nearest is {}", {
+                raw.samples.clamp(1, SAMPLES_MAX)
+            });
+            return Err(bad("samples".to_owned(), raw.samples.to_string(), expected));
+        }
+        let mut layers = BTreeMap::new();
+        for (name, times) in raw.layers {
+            let time = |pass: &str, text: Option<String>| {
+                let parsed = |text: String| {
+                    let key = format!("layers.{name}.{pass}");
+                    parse_seconds(&text).map_err(|expected| bad(key, text, expected))
+                };
+                text.map(parsed).transpose()
+            };
+            let both = [
+                time(PASSES[0].0, times.forward)?,
+                time(PASSES[1].0, times.backward)?,
+            ];
+            layers.insert(name, both);
+        }
+        Ok(Self {
+            file: path(),
+            samples: raw.samples as usize,
+            layers,
+        })
+    }
+
+    /// Compares the table with the layers of a device alone, for as many samples as the strategy gives a kernel.
+    ///
+    /// A layer without a kernel of its own, because it is fused into one before it, counts with the nearest layer
+    /// before it that has one.
+    ///
+    /// Errors: a layer that the model does not have, an invalid strategy, a missing cost.
+    pub(crate) fn scale(
+        &self,
+        subject: (&Training, &StrategyChoice),
+        menu: &dyn Menu,
+        costs: &dyn Costs,
+    ) -> Result<LayerScale, PlanningError> {
+        let (graph, prediction, batch) = alone(subject, menu, costs)?;
+        let tasks = prediction.tasks.unwrap_or_default();
+        let names: Vec<&str> = graph.nodes.iter().map(|node| node.name.as_str()).collect();
+        self.check_names(&graph, &names)?;
+        let mut factors: BTreeMap<String, [f64; 2]> = BTreeMap::new();
+        let (mut measured, mut replaced, mut modeled) = (0.0, 0.0, 0.0);
+        for (at, (pass, phase)) in PASSES.into_iter().enumerate() {
+            let of_layer = seconds_by_layer(&tasks, phase);
+            modeled += of_layer.values().sum::<f64>();
+            let mut given: BTreeMap<&str, f64> = BTreeMap::new();
+            let mut host = None;
+            for name in &names {
+                if of_layer.contains_key(name) {
+                    host = Some(*name);
+                }
+                let time = self.layers.get(*name).and_then(|times| times[at]);
+                let Some(time) = time else { continue };
+                let no_kernel = || LayerTimesError::NoKernel {
+                    file: self.file.clone(),
+                    layer: (*name).to_owned(),
+                    pass,
+                };
+                *given.entry(host.ok_or_else(no_kernel)?).or_default() += time.0;
+            }
+            for (name, seconds) in given {
+                let seconds = seconds * batch as f64 / self.samples as f64;
+                (measured, replaced) = (measured + seconds, replaced + of_layer[name]);
+                let factor = seconds / of_layer[name];
+                factors.entry(name.to_owned()).or_insert([1.0; 2])[at] = factor;
+            }
+        }
+        let pass_factors = |(name, [forward, backward]): (String, [f64; 2])| {
+            (name, PassFactors { forward, backward })
+        };
+        Ok(LayerScale {
+            file: self.file.display().to_string(),
+            samples: self.samples,
+            layers: self.layers.len(),
+            measured_seconds_per_sample: Seconds(measured / batch as f64),
+            modeled_seconds_per_sample: Seconds(replaced / batch as f64),
+            share: replaced / modeled,
+            factors: LayerFactors(factors.into_iter().map(pass_factors).collect()),
+        })
+    }
+
+    fn check_names(&self, graph: &Graph, names: &[&str]) -> Result<(), LayerTimesError> {
+        let unknown = self
+            .layers
+            .keys()
+            .find(|name| !names.contains(&name.as_str()));
+        unknown.map_or(Ok(()), |layer| {
+            Err(LayerTimesError::NoLayer {
+                file: self.file.clone(),
+                model: graph.name.clone(),
+                layer: layer.clone(),
+                nearest: near(layer, names.iter().copied()).map(str::to_owned),
+            })
+        })
+    }
+}
+
+/// Seconds of the kernels of each layer in a pass.
+fn seconds_by_layer(tasks: &[TaskPrediction], phase: Phase) -> BTreeMap<&str, f64> {
+    let mut sums = BTreeMap::new();
+    for task in tasks.iter().filter(|task| task.phase == phase) {
+        *sums.entry(task.layer.as_str()).or_insert(0.0) += task.seconds.0;
+    }
+    sums.retain(|_, seconds| *seconds > 0.0);
+    sums
+}
