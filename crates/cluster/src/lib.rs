@@ -17,6 +17,7 @@ mod calibration;
 mod error;
 mod load;
 mod machine;
+mod network;
 mod quantity;
 mod read;
 mod write;
@@ -29,4 +30,8 @@ pub use machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, ConvSaturation, Device, DeviceKind,
     Efficiency, Exchange, Fact, HalfSaturation, InterLink, IntraLink, Io, LayerPrecision, LinkKind,
     Links, Machine, PrecisionEfficiency, Rates, Share, Tiles,
+};
+pub use network::{
+    CollectiveLibrary, Dragonfly, IntraKind, Network, NetworkLevel, Ratio, Reduction, SwitchLevel,
+    Torus,
 };

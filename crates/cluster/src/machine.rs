@@ -1,6 +1,7 @@
 //! A machine as data: nodes, devices, links and file system, each number with its source.
 
 use crate::calibration::Calibration;
+use crate::network::{IntraKind, Network, Reduction};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Rank, Seconds};
 
 /// A cluster of equal nodes. Ranks fill nodes in order, one rank per device.
@@ -16,6 +17,8 @@ pub struct Machine {
     pub device: Device,
     /// Point-to-point links.
     pub links: Links,
+    /// The switches between nodes, if known; otherwise the adapters of the nodes alone count.
+    pub network: Option<Network>,
     /// Fit of the allreduce of the collective library, which replaces the links.
     pub allreduce: Option<Allreduce>,
     /// Fit of messages between neighbors, which replaces the links.
@@ -232,6 +235,11 @@ pub struct IntraLink {
     pub latency: Fact<Seconds>,
     /// Bandwidth of one message on an idle link, in one direction.
     pub bandwidth: Fact<BytesPerSecond>,
+    /// What each device sends to the others in a collective of all of them, in one direction; that of a
+    /// message if absent.
+    pub bus_bandwidth: Option<Fact<BytesPerSecond>>,
+    /// The technology.
+    pub kind: Option<IntraKind>,
 }
 
 /// The network between nodes.
@@ -245,6 +253,8 @@ pub struct InterLink {
     pub node_bandwidth: Fact<BytesPerSecond>,
     /// Network adapters in a node.
     pub nics_per_node: Fact<usize>,
+    /// Where the network adds; in the devices if absent.
+    pub reduction: Option<Reduction>,
 }
 
 /// A message between neighbors including packing, stream synchronization and staging:

@@ -1,6 +1,7 @@
 //! Numbers with units in machine files.
 
 use crate::machine::{HalfSaturation, Share};
+use crate::network::Ratio;
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, UnitTable, near};
 use toml::Value;
 
@@ -104,6 +105,43 @@ impl Quantity for Share {
 
     fn write(&self) -> Value {
         Value::Float(self.0)
+    }
+}
+
+impl Quantity for Ratio {
+    fn read(value: &Value) -> Result<Self, String> {
+        let number = bare(value);
+        if number >= 1.0 && number.is_finite() {
+            Ok(Ratio(number))
+        } else {
+            Err("a ratio such as 3.0, at least 1".to_owned())
+        }
+    }
+
+    fn write(&self) -> Value {
+        Value::Float(self.0)
+    }
+}
+
+impl Quantity for Vec<usize> {
+    fn read(value: &Value) -> Result<Self, String> {
+        let numbers = match value {
+            Value::Array(numbers) => numbers.iter().map(usize::read).collect(),
+            Value::Float(_)
+            | Value::Integer(_)
+            | Value::String(_)
+            | Value::Boolean(_)
+            | Value::Datetime(_)
+            | Value::Table(_) => Ok(Vec::new()),
+        };
+        match numbers {
+            Ok(numbers) if !numbers.is_empty() => Ok(numbers),
+            Ok(_) | Err(_) => Err("a list of numbers such as [4, 4, 2]".to_owned()),
+        }
+    }
+
+    fn write(&self) -> Value {
+        Value::Array(self.iter().map(usize::write).collect())
     }
 }
 

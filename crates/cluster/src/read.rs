@@ -3,8 +3,7 @@
 use crate::error::MachineError;
 use crate::machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvSaturation, Device, DeviceKind,
-    Efficiency, Exchange, Fact, InterLink, IntraLink, Io, Links, Machine, PrecisionEfficiency,
-    Rates, Share, Tiles,
+    Efficiency, Exchange, Fact, Io, Machine, PrecisionEfficiency, Rates, Share, Tiles,
 };
 use crate::quantity::{Quantity, bare};
 use partita_space::BytesPerSecond;
@@ -13,8 +12,10 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 mod calibration;
+mod links;
 
 use calibration::RawCalibration;
+use links::{RawLinks, RawNetwork};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +25,7 @@ struct RawMachine {
     devices_per_node: RawFact,
     device: RawDevice,
     links: RawLinks,
+    network: Option<RawNetwork>,
     allreduce: Option<RawAllreduce>,
     exchange: Option<RawLink>,
     io: Option<RawIo>,
@@ -115,25 +117,9 @@ struct RawSaturation {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawLinks {
-    intra: RawLink,
-    inter: RawInterLink,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RawLink {
     latency: RawFact,
     bandwidth: RawFact,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawInterLink {
-    latency: RawFact,
-    bandwidth: RawFact,
-    node_bandwidth: RawFact,
-    nics_per_node: RawFact,
 }
 
 #[derive(Deserialize)]
@@ -185,6 +171,7 @@ impl Reader<'_> {
             devices_per_node: self.fact("devices_per_node", raw.devices_per_node)?,
             device: self.device(raw.device)?,
             links: self.links(raw.links)?,
+            network: raw.network.map(|raw| self.network(raw)).transpose()?,
             allreduce: raw.allreduce.map(|raw| self.allreduce(raw)).transpose()?,
             exchange: raw.exchange.map(|raw| self.exchange(raw)).transpose()?,
             io: raw.io.map(|raw| self.io(raw)).transpose()?,
@@ -324,28 +311,6 @@ impl Reader<'_> {
             return Err(self.bad(key, raw.value.span().start, &given, expected));
         }
         self.fitted(key, raw)
-    }
-
-    fn links(&self, raw: RawLinks) -> Result<Links, MachineError> {
-        let node_offset = raw.inter.node_bandwidth.value.span().start;
-        let inter = InterLink {
-            latency: self.fact("links.inter.latency", raw.inter.latency)?,
-            bandwidth: self.fact("links.inter.bandwidth", raw.inter.bandwidth)?,
-            node_bandwidth: self.fact("links.inter.node_bandwidth", raw.inter.node_bandwidth)?,
-            nics_per_node: self.fact("links.inter.nics_per_node", raw.inter.nics_per_node)?,
-        };
-        self.at_most(
-            ("links.inter.bandwidth", &inter.bandwidth),
-            ("links.inter.node_bandwidth", &inter.node_bandwidth),
-            node_offset,
-        )?;
-        Ok(Links {
-            intra: IntraLink {
-                latency: self.fact("links.intra.latency", raw.intra.latency)?,
-                bandwidth: self.fact("links.intra.bandwidth", raw.intra.bandwidth)?,
-            },
-            inter,
-        })
     }
 
     fn allreduce(&self, raw: RawAllreduce) -> Result<Allreduce, MachineError> {

@@ -2,6 +2,7 @@
 
 use crate::calibration::{Calibration, CalibrationError, LinearFit, MeasuredKernel};
 use crate::machine::{Basis, ConvEfficiency, Fact, Machine, Rates};
+use crate::network::Network;
 use crate::quantity::Quantity;
 use toml::Value;
 
@@ -76,11 +77,23 @@ impl Machine {
         table(text, "links.intra");
         fact(text, "latency", &intra.latency);
         fact(text, "bandwidth", &intra.bandwidth);
+        if let Some(bandwidth) = &intra.bus_bandwidth {
+            fact(text, "bus_bandwidth", bandwidth);
+        }
+        if let Some(kind) = intra.kind {
+            word(text, "kind", kind.name());
+        }
         table(text, "links.inter");
         fact(text, "latency", &inter.latency);
         fact(text, "bandwidth", &inter.bandwidth);
         fact(text, "node_bandwidth", &inter.node_bandwidth);
         fact(text, "nics_per_node", &inter.nics_per_node);
+        if let Some(reduction) = inter.reduction {
+            word(text, "reduction", reduction.name());
+        }
+        if let Some(network) = &self.network {
+            write_network(text, network);
+        }
         let Some(allreduce) = &self.allreduce else {
             return;
         };
@@ -115,6 +128,31 @@ fn write_rates(text: &mut String, rates: &Rates) {
     for (name, rate) in rates {
         if let Some(rate) = rate {
             fact(text, name, rate);
+        }
+    }
+}
+
+fn write_network(text: &mut String, network: &Network) {
+    table(text, "network");
+    word(text, "kind", network.kind());
+    match network {
+        Network::FatTree(levels) => {
+            for level in levels {
+                line(text, format_args!("\n[[network.levels]]"));
+                fact(text, "nodes", &level.nodes);
+                fact(text, "oversubscription", &level.oversubscription);
+                fact(text, "latency", &level.latency);
+            }
+        }
+        Network::Dragonfly(one) => {
+            fact(text, "nodes_per_group", &one.nodes_per_group);
+            fact(text, "group_bandwidth", &one.group_bandwidth);
+            fact(text, "latency", &one.latency);
+        }
+        Network::Torus(torus) => {
+            fact(text, "extents", &torus.extents);
+            fact(text, "link_bandwidth", &torus.link_bandwidth);
+            fact(text, "hop_latency", &torus.hop_latency);
         }
     }
 }

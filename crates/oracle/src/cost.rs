@@ -2,6 +2,7 @@
 //! an error.
 
 pub mod collective;
+mod crossing;
 pub mod io;
 pub mod kernel;
 mod layers;

@@ -256,7 +256,8 @@ fn kernels_of_a_machine_follow_the_roofline() {
 fn communication_and_reads_of_a_machine_follow_the_formulas() {
     let mut machine = partita_cluster::Machine::load("lassen", &[]).unwrap();
     (machine.exchange, machine.allreduce) = (None, None);
-    let costs = MachineCosts::new(machine);
+    let costs = MachineCosts::new(machine.clone());
+    let mpi = MachineCosts::new(machine).with_library(partita_cluster::CollectiveLibrary::Mpi);
     let near = costs.message(0, 3, Bytes(1_000_000), 4.0).unwrap();
     assert!((near.latency.0 - 8e-6).abs() < 1e-12 && near.host == Seconds(0.0));
     let far = costs.message(3, 4, Bytes(1_000_000), 4.0).unwrap();
@@ -272,22 +273,22 @@ fn communication_and_reads_of_a_machine_follow_the_formulas() {
     let one = costs.allreduce(&[7], Bytes(400), 1.0).unwrap();
     assert_eq!(one.seconds(), Seconds(0.0));
 
-    // Half of an allreduce, which is a reduce-scatter and an allgather; more where shares differ.
+    // Half of an allreduce or little more, as only that has trees; more where shares differ.
     let share = |bytes: u64| vec![Bytes(bytes); 512];
     let scatter = |shares: &[Bytes]| costs.reduce_scatter(&members, shares, 1.0).unwrap();
     let half = scatter(&share(4 * 9_440_000 / 512)).seconds().0 / sum.seconds().0;
-    assert!((0.4..0.6).contains(&half), "{half}");
+    assert!((0.4..0.8).contains(&half), "{half}");
     let mut uneven = share(4 * 9_440_000 / 512);
     (uneven[0], uneven[1]) = (Bytes(0), uneven[1] * 2);
     let ratio = scatter(&uneven).transfer.0 / scatter(&share(4 * 9_440_000 / 512)).transfer.0;
     assert!((ratio - 2.0).abs() < 1e-3, "{ratio}");
-    // Four GPUs of a node exchange 3 blocks of 1 MB each, in 2 steps where they are small.
+    // By MPI, four GPUs of a node exchange 3 blocks of 1 MB each, in 2 steps where they are small.
     let alltoall = |largest: u64| {
         let blocks = AlltoallBlocks {
             largest: Bytes(largest),
             given: Bytes(4 * largest),
         };
-        costs.alltoall(&[0, 1, 2, 3], blocks, 1.0).unwrap()
+        mpi.alltoall(&[0, 1, 2, 3], blocks, 1.0).unwrap()
     };
     assert!((alltoall(1_000_000).latency.0 - 3.0 * 8e-6).abs() < 1e-12);
     let message = costs.message(0, 3, Bytes(1_000_000), 1.0).unwrap();

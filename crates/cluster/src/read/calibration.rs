@@ -81,7 +81,10 @@ impl Reader<'_> {
                 .map(|fit| self.fit("calibration.message", &fit))
                 .transpose()?,
             collectives: self.collectives("calibration.collectives", raw.collectives, &members)?,
-            network: raw.network.map(|raw| self.network(raw)).transpose()?,
+            network: raw
+                .network
+                .map(|raw| self.measured_network(raw))
+                .transpose()?,
             coordinates: raw.coordinates,
             measured: self.measured(raw.measured)?,
         })
@@ -148,7 +151,7 @@ impl Reader<'_> {
         }
     }
 
-    fn network(&self, raw: RawNetwork) -> Result<NetworkCalibration, MachineError> {
+    fn measured_network(&self, raw: RawNetwork) -> Result<NetworkCalibration, MachineError> {
         let group = (
             HostGroup::parse as fn(&str) -> Option<HostGroup>,
             "hosts and ranks on each, as in \"2x4\", with at least 2 hosts",

@@ -1,5 +1,6 @@
 //! Costs from a machine file.
 
+use super::crossing::Crossings;
 use super::io::{self, FileSystem};
 use super::kernel::{self, Pass, RateClass};
 use super::saturation::{Product, Tiling};
@@ -10,11 +11,11 @@ use super::{
 use crate::kernel_model::{Features, KernelModel, KernelSample};
 use crate::uncertainty::{self, Uncertainty};
 use partita_cluster::{
-    ConvEfficiency, ConvPass, DeviceKind, LayerPrecision, LinearFit, LinkKind, Machine,
-    MeasuredKernel,
+    CollectiveLibrary, ConvEfficiency, ConvPass, DeviceKind, LayerPrecision, LinearFit, LinkKind,
+    Machine, MeasuredKernel,
 };
 use partita_program::{Algorithm, Count, Dtype, KernelShape, Origin};
-use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
+use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Rank, Seconds};
 
 mod collectives;
 
@@ -25,6 +26,8 @@ pub struct MachineCosts {
     machine: Machine,
     precision: LayerPrecision,
     kernels: Option<KernelModel>,
+    library: CollectiveLibrary,
+    crossings: Crossings,
 }
 
 impl MachineCosts {
@@ -33,6 +36,8 @@ impl MachineCosts {
         let calibration = machine.calibration.as_ref();
         Self {
             kernels: calibration.and_then(|one| KernelModel::fit(&samples(&one.measured))),
+            library: CollectiveLibrary::usual(machine.device.kind),
+            crossings: Crossings::new(&machine),
             machine,
             precision: LayerPrecision::F32,
         }
@@ -44,6 +49,17 @@ impl MachineCosts {
     pub fn with_precision(self, precision: LayerPrecision) -> Result<Self, CostError> {
         precision::check(&self.machine, precision)?;
         Ok(Self { precision, ..self })
+    }
+
+    /// With another library for collectives than is usual for the devices.
+    #[must_use]
+    pub fn with_library(self, library: CollectiveLibrary) -> Self {
+        Self { library, ..self }
+    }
+
+    /// From the node of a rank to that of another.
+    fn apart(&self, a: Rank, b: Rank) -> usize {
+        self.machine.node(a).abs_diff(self.machine.node(b))
     }
 
     /// The machine.
@@ -189,9 +205,9 @@ impl Costs for MachineCosts {
     }
 
     fn progress(&self) -> Progress {
-        match self.machine.device.kind {
-            DeviceKind::Cpu => Progress::Polled,
-            DeviceKind::Gpu => Progress::Queued,
+        match self.library {
+            CollectiveLibrary::Mpi => Progress::Polled,
+            CollectiveLibrary::Nccl => Progress::Queued,
         }
     }
 
@@ -219,7 +235,7 @@ impl Costs for MachineCosts {
         match self.machine.link(a, b) {
             LinkKind::Same => 0,
             LinkKind::Intra => 1,
-            LinkKind::Inter => 2,
+            LinkKind::Inter => 2 + self.crossings.number(&self.machine, self.apart(a, b)),
         }
     }
 
@@ -261,9 +277,14 @@ impl Costs for MachineCosts {
         if let (LinkKind::Intra, Some(fit)) = (kind, calibration.and_then(|one| one.message)) {
             return Ok(link_fit(&fit).message(bytes));
         }
-        let node = match kind {
-            LinkKind::Same | LinkKind::Intra => None,
-            LinkKind::Inter => Some(self.machine.links.inter.node_bandwidth.value),
+        let (node, path) = match kind {
+            LinkKind::Same | LinkKind::Intra => (None, None),
+            LinkKind::Inter => {
+                let crossing = self.crossings.message(&self.machine, self.apart(from, to));
+                let node = self.machine.links.inter.node_bandwidth.value;
+                let node = BytesPerSecond(node.0 / crossing.once);
+                (Some(node), Some(crossing.latency))
+            }
         };
         let link = link::transfer(bytes, self.machine.bandwidth(kind), node, contention);
         let (latency, transfer) = match &self.machine.exchange {
@@ -277,6 +298,7 @@ impl Costs for MachineCosts {
                 self.host(2.0 * bytes.0 as f64)
             }
         };
+        let latency = latency + path.unwrap_or_default();
         Ok(MessageCost {
             latency,
             transfer,

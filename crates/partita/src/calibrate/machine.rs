@@ -55,6 +55,7 @@ pub fn machine(
         ),
         device: device(host, ranks, found),
         links,
+        network: None,
         allreduce: None,
         exchange: None,
         io: Some(Io {
@@ -86,7 +87,12 @@ fn links(found: &CalibrationRun, layout: HostLayout, world: &str) -> Links {
             link(other.unwrap_or_default(), Basis::Assumed, lone)
         }
     };
-    let intra = IntraLink { latency, bandwidth };
+    let intra = IntraLink {
+        latency,
+        bandwidth,
+        bus_bandwidth: None,
+        kind: None,
+    };
     let Some(between) = between else {
         let alone = "there is one node, so no network was measured; assumed equal to the link within the node";
         let assumed = intra.bandwidth.value;
@@ -96,6 +102,7 @@ fn links(found: &CalibrationRun, layout: HostLayout, world: &str) -> Links {
             bandwidth: bandwidth.clone(),
             node_bandwidth: bandwidth,
             nics_per_node: fact(1, Basis::Assumed, alone),
+            reduction: None,
         };
         return Links { intra, inter };
     };
@@ -119,6 +126,7 @@ fn links(found: &CalibrationRun, layout: HostLayout, world: &str) -> Links {
             Basis::Assumed,
             "what adapters there are is not asked; their bandwidth together counts",
         ),
+        reduction: None,
     };
     Links { intra, inter }
 }

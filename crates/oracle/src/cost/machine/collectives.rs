@@ -1,9 +1,11 @@
-//! Costs of collectives from a machine file.
+//! Costs of collectives from a machine file: by a measured fit, by the fit of the machine file, or by the
+//! algorithms of the library.
 
-use super::super::collective::{self, AlphaBeta, CommTime};
+use super::super::collective::{AlphaBeta, CommTime, fitted, log2_ceil, mpi, nccl};
 use super::super::{AlltoallBlocks, CollectiveCost, CostError};
 use super::{MachineCosts, link_fit};
-use partita_cluster::{HostGroup, LinkKind};
+use crate::cost::crossing::Crossing;
+use partita_cluster::{CollectiveLibrary, HostGroup, IntraKind, LinkKind, Reduction};
 use partita_space::{Bytes, Rank, Seconds};
 
 /// How the members of a group are distributed over nodes.
@@ -14,6 +16,8 @@ struct GroupLayout {
     fewest_on_node: usize,
     /// Nodes from the first to the last, including those in between without a member.
     node_span: usize,
+    /// What lies between these nodes.
+    crossing: Crossing,
 }
 
 impl MachineCosts {
@@ -54,10 +58,14 @@ impl MachineCosts {
         if let Some(cost) = self.measured(&layout, "allgather", total) {
             return Ok(cost);
         }
-        let ring = self.flat(&layout, contention);
-        let tree = self.flat(&layout, contention * layout.most_on_node as f64);
-        let time = collective::allgather_ring(&blocks, ring)
-            .min(collective::allgather_doubling(&blocks, tree));
+        let time = match self.library {
+            CollectiveLibrary::Nccl => {
+                let largest = blocks.iter().copied().fold(0.0, f64::max);
+                let fabric = self.fabric(&layout, contention * layout.crossing.once);
+                nccl::allgather(&fabric, layout.members as f64 * largest)
+            }
+            CollectiveLibrary::Mpi => self.mpi_allgather(&layout, &blocks, contention),
+        };
         let host = self.host(2.0 * blocks.iter().sum::<f64>());
         Ok(collective_cost(time, host))
     }
@@ -97,13 +105,64 @@ impl MachineCosts {
             return Ok(cost);
         }
         let largest = blocks.largest.0 as f64;
-        // Most partners are on other nodes, and all members of a node send at once.
-        let link = self.flat(&layout, contention * layout.most_on_node as f64);
-        let time = collective::alltoall_pairwise(layout.members, largest, link)
-            .min(collective::alltoall_bruck(layout.members, largest, link));
+        let flows = contention * layout.crossing.all;
+        let time =
+            match self.library {
+                CollectiveLibrary::Nccl => nccl::alltoall(&self.fabric(&layout, flows), largest),
+                CollectiveLibrary::Mpi => {
+                    // Most partners are on other nodes, and all members of a node send at once.
+                    let flows = flows * layout.most_on_node as f64;
+                    let pairwise = self.flat(&layout, flows);
+                    let bruck = self.tree(&layout, flows);
+                    mpi::alltoall_pairwise(layout.members, largest, pairwise)
+                        .min(mpi::alltoall_bruck(layout.members, largest, bruck))
+                }
+            };
         // As many bytes are packed as unpacked.
         let host = self.host(4.0 * blocks.given.0 as f64);
         Ok(collective_cost(time, host))
+    }
+
+    fn mpi_allgather(&self, layout: &GroupLayout, blocks: &[f64], contention: f64) -> CommTime {
+        let all = contention * layout.crossing.all * layout.most_on_node as f64;
+        let ring = self.flat(layout, contention * layout.crossing.once);
+        let tree = self.tree(layout, all);
+        let flat = mpi::allgather_ring(blocks, ring).min(mpi::allgather_doubling(blocks, tree));
+        if layout.nodes == 1 || layout.fewest_on_node == 1 {
+            return flat;
+        }
+        let largest = blocks.iter().copied().fold(0.0, f64::max);
+        let once = contention * layout.crossing.once * layout.most_on_node as f64;
+        flat.min(mpi::allgather_hierarchical(
+            layout.nodes,
+            layout.most_on_node,
+            largest,
+            self.intra(),
+            self.inter(layout, once),
+        ))
+    }
+
+    /// What NCCL has for a group, where `flows` groups share the adapters of a node.
+    fn fabric(&self, layout: &GroupLayout, flows: f64) -> nccl::Fabric {
+        let links = &self.machine.links;
+        let (pair, node) = (
+            links.intra.bandwidth.value.0,
+            links.inter.node_bandwidth.value.0,
+        );
+        let bus = links.intra.bus_bandwidth.as_ref();
+        let others = layout.most_on_node.saturating_sub(1).max(1) as f64;
+        let here = layout.fewest_on_node as f64 / self.machine.devices_per_node.value as f64;
+        let adapters = (links.inter.nics_per_node.value as f64 * here).max(1.0);
+        nccl::Fabric {
+            ranks: layout.members,
+            nodes: layout.nodes,
+            kind: links.intra.kind.unwrap_or(IntraKind::NvLink),
+            intra: bus.map_or(pair, |bus| bus.value.0.min(others * pair)),
+            inter: (adapters * links.inter.bandwidth.value.0).min(node / flows),
+            latency: links.inter.latency.value.0,
+            path: layout.crossing.latency.0,
+            reduction: links.inter.reduction.unwrap_or(Reduction::Devices),
+        }
     }
 
     /// A collective by its measured fit, if there is one for as many members on as many hosts.
@@ -143,15 +202,16 @@ impl MachineCosts {
             .collect();
         nodes.sort_unstable();
         let sizes = || nodes.chunk_by(|a, b| a == b).map(<[usize]>::len);
+        let ends = nodes.last().zip(nodes.first());
+        let node_span = ends.map_or(0, |(last, first)| last - first + 1);
+        let count = sizes().count();
         GroupLayout {
             members: members.len(),
-            nodes: sizes().count(),
+            nodes: count,
             most_on_node: sizes().max().unwrap_or(0),
             fewest_on_node: sizes().min().unwrap_or(0),
-            node_span: nodes
-                .last()
-                .zip(nodes.first())
-                .map_or(0, |(last, first)| last - first + 1),
+            node_span,
+            crossing: self.crossings.group(&self.machine, node_span, count),
         }
     }
 
@@ -168,10 +228,10 @@ impl MachineCosts {
         }
     }
 
-    fn inter(&self, flows: f64) -> AlphaBeta {
+    fn inter(&self, layout: &GroupLayout, flows: f64) -> AlphaBeta {
         let node = self.machine.links.inter.node_bandwidth.value.0;
         AlphaBeta {
-            alpha: self.machine.latency(LinkKind::Inter).0,
+            alpha: self.machine.latency(LinkKind::Inter).0 + layout.crossing.latency.0,
             beta: (1.0 / self.machine.bandwidth(LinkKind::Inter).0).max(flows / node),
             gamma: self.gamma(),
         }
@@ -182,7 +242,7 @@ impl MachineCosts {
         if layout.nodes == 1 {
             return self.intra();
         }
-        let (intra, inter) = (self.intra(), self.inter(flows));
+        let (intra, inter) = (self.intra(), self.inter(layout, flows));
         if layout.most_on_node == 1 {
             return inter;
         }
@@ -190,6 +250,21 @@ impl MachineCosts {
             alpha: intra.alpha.max(inter.alpha),
             beta: intra.beta.max(inter.beta),
             gamma: inter.gamma,
+        }
+    }
+
+    /// The same where the distance doubles with every step: most of the first steps stay within a node.
+    fn tree(&self, layout: &GroupLayout, flows: f64) -> AlphaBeta {
+        let flat = self.flat(layout, flows);
+        if layout.nodes == 1 || layout.most_on_node == 1 {
+            return flat;
+        }
+        let within = log2_ceil(layout.most_on_node);
+        let between = log2_ceil(layout.nodes);
+        let (intra, inter) = (self.intra(), self.inter(layout, flows));
+        AlphaBeta {
+            alpha: (within * intra.alpha + between * inter.alpha) / (within + between),
+            ..flat
         }
     }
 
@@ -217,7 +292,7 @@ impl MachineCosts {
             None => {
                 // The ring was fitted to gradients; libraries do not use it for few bytes.
                 let tree = self.flat(layout, flows * layout.most_on_node as f64);
-                let short = collective::allreduce_doubling(p, n, tree);
+                let short = mpi::allreduce_doubling(p, n, tree);
                 (formulas.fitted_ring)(p, n, alpha, beta).min(short)
             }
             Some(growth) => {
@@ -249,9 +324,25 @@ impl MachineCosts {
         if let Some(time) = self.fitted(formulas, layout, bytes, contention) {
             return time;
         }
-        let tree_flows = contention * layout.most_on_node as f64;
-        let ring = self.flat(layout, contention);
-        let tree = self.flat(layout, tree_flows);
+        match self.library {
+            CollectiveLibrary::Nccl => {
+                let fabric = self.fabric(layout, contention * layout.crossing.once);
+                (formulas.nccl)(&fabric, bytes)
+            }
+            CollectiveLibrary::Mpi => self.mpi_sum(formulas, layout, bytes, contention),
+        }
+    }
+
+    fn mpi_sum(
+        &self,
+        formulas: &SumFormulas,
+        layout: &GroupLayout,
+        bytes: f64,
+        contention: f64,
+    ) -> CommTime {
+        let here = layout.most_on_node as f64;
+        let ring = self.flat(layout, contention * layout.crossing.once);
+        let tree = self.tree(layout, contention * layout.crossing.all * here);
         let flat = (formulas.flat)(layout.members, bytes, ring, tree);
         if layout.nodes == 1 || layout.fewest_on_node == 1 {
             return flat;
@@ -261,32 +352,35 @@ impl MachineCosts {
             layout.fewest_on_node,
             bytes,
             self.intra(),
-            self.inter(tree_flows),
+            self.inter(layout, contention * layout.crossing.once * here),
         ))
     }
 }
 
-/// Formulas of a reduction: with fitted parameters, flat, and hierarchical: within nodes before between
-/// them.
+/// Formulas of a reduction: with fitted parameters, those of NCCL, and of MPI flat and hierarchical, within
+/// nodes before between them.
 struct SumFormulas {
     fitted_ring: fn(usize, f64, f64, f64) -> CommTime,
     fitted_tree: fn(usize, f64, f64, f64) -> CommTime,
+    nccl: fn(&nccl::Fabric, f64) -> CommTime,
     flat: fn(usize, f64, AlphaBeta, AlphaBeta) -> CommTime,
     hierarchical: fn(usize, usize, f64, AlphaBeta, AlphaBeta) -> CommTime,
 }
 
 const ALLREDUCE: SumFormulas = SumFormulas {
-    fitted_ring: collective::fitted_allreduce_ring,
-    fitted_tree: collective::fitted_allreduce_tree,
-    flat: collective::allreduce_flat,
-    hierarchical: collective::allreduce_hierarchical,
+    fitted_ring: fitted::allreduce_ring,
+    fitted_tree: fitted::allreduce_tree,
+    nccl: nccl::allreduce,
+    flat: mpi::allreduce_flat,
+    hierarchical: mpi::allreduce_hierarchical,
 };
 
 const REDUCE_SCATTER: SumFormulas = SumFormulas {
-    fitted_ring: collective::fitted_reduce_scatter_ring,
-    fitted_tree: collective::fitted_reduce_scatter_tree,
-    flat: collective::reduce_scatter_flat,
-    hierarchical: collective::reduce_scatter_hierarchical,
+    fitted_ring: fitted::reduce_scatter_ring,
+    fitted_tree: fitted::reduce_scatter_tree,
+    nccl: nccl::reduce_scatter,
+    flat: mpi::reduce_scatter_flat,
+    hierarchical: mpi::reduce_scatter_hierarchical,
 };
 
 fn collective_cost(time: CommTime, host: Seconds) -> CollectiveCost {
