@@ -248,7 +248,8 @@ pub trait Costs: Send + Sync {
     /// The node of a rank. Ranks of a node share its network adapters.
     fn node(&self, rank: Rank) -> usize;
 
-    /// The kind of link between two ranks. Equal messages over links of one kind have equal costs.
+    /// The kind of link between two ranks. Equal messages over links of one kind have equal costs, and so have equal
+    /// collectives of groups with equal layouts on nodes and equal links between their first and last member.
     fn link(&self, a: Rank, b: Rank) -> u32;
 
     /// A kernel. `count` is that of the task.

@@ -4,8 +4,12 @@
 
 use partita_cluster::{
     Basis, CollectiveLibrary, Fact, IntraKind, Machine, Network, Ratio, Reduction, SwitchLevel,
+    Torus,
 };
-use partita_oracle::{AlltoallBlocks, CollectiveCost, Costs, MachineCosts};
+mod fixed_costs;
+
+use fixed_costs::spatial;
+use partita_oracle::{AlltoallBlocks, CollectiveCost, Costs, MachineCosts, Mode, simulate};
 use partita_space::{Bytes, BytesPerSecond, Rank, Seconds};
 use serde::Deserialize;
 use std::fs;
@@ -401,5 +405,39 @@ fn a_library_is_chosen_by_the_device_and_can_be_another() {
         let seconds = of(costs).seconds().0;
         let bound = 0.875 * f64::from(1 << 30) / 400e9;
         assert!((1.0..2.5).contains(&(seconds / bound)), "{seconds} {bound}");
+    }
+}
+
+/// On nodes of 4 and of 6 devices, under switches of 3 and 17 nodes, and on a torus.
+#[test]
+fn classes_meet_the_same_network_as_ranks() {
+    let level = |nodes, ratio| SwitchLevel {
+        nodes: fact(nodes),
+        oversubscription: fact(Ratio(ratio)),
+        latency: fact(Seconds(1e-3)),
+    };
+    let torus = Torus {
+        extents: fact(vec![3, 4, 2]),
+        link_bandwidth: fact(BytesPerSecond(1e8)),
+        hop_latency: fact(Seconds(1e-4)),
+    };
+    let networks = [
+        Network::FatTree(vec![level(3, 2.0), level(17, 4.0)]),
+        Network::Torus(torus),
+    ];
+    for name in ["dgx-h100", "summit", "frontera"] {
+        for network in &networks {
+            let mut machine = load(name);
+            machine.network = Some(network.clone());
+            machine.io = load("lassen").io;
+            let costs = MachineCosts::new(machine);
+            for extents in [[4, 4, 2, 1, 1, 1, 1], [8, 2, 3, 1, 1, 1, 1]] {
+                let program = spatial(extents, 5, 1);
+                let of = |mode| simulate(&program, &costs, mode, 1).unwrap().makespan.0;
+                let [ranks, classes] = [of(Mode::Ranks), of(Mode::Classes)];
+                let off = (classes / ranks - 1.0).abs();
+                assert!(off < 1e-9, "{name} {extents:?}: {ranks} {classes}");
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@
 //! follow each other, as many like it lie between them and run the same collective; so each passes with its
 //! share. Where a block begins is not looked at, so that equal ranks have equal costs.
 
-use partita_cluster::{Machine, Network, NetworkLevel};
+use partita_cluster::{Machine, NetworkLevel};
 use partita_space::{BytesPerSecond, Seconds};
 
 /// The levels of a network, and the bandwidth of a node's adapters.
@@ -62,15 +62,12 @@ impl Crossings {
         self.group(machine, apart + 1, 2)
     }
 
-    /// Equal for equal [`Crossings::message`]s.
-    pub fn number(&self, machine: &Machine, apart: usize) -> u32 {
-        match &machine.network {
-            None => 0,
-            Some(Network::FatTree(_) | Network::Dragonfly(_)) => {
-                self.passed(apart + 1).count() as u32
-            }
-            // Latency and shares change with every node on the way.
-            Some(Network::Torus(_)) => apart as u32,
+    /// Equal where what lies between is equal: the nodes apart, if there is a network.
+    pub fn number(&self, apart: usize) -> u32 {
+        if self.levels.is_empty() {
+            0
+        } else {
+            apart as u32
         }
     }
 

@@ -235,7 +235,7 @@ impl Costs for MachineCosts {
         match self.machine.link(a, b) {
             LinkKind::Same => 0,
             LinkKind::Intra => 1,
-            LinkKind::Inter => 2 + self.crossings.number(&self.machine, self.apart(a, b)),
+            LinkKind::Inter => 2 + self.crossings.number(self.apart(a, b)),
         }
     }
 

@@ -105,7 +105,7 @@ pub(super) fn stable(
     let layouts: Vec<Vec<u32>> = topology
         .groups
         .iter()
-        .map(|groups| layouts(groups, &topology.node_of))
+        .map(|groups| layouts(groups, &topology.node_of, link))
         .collect();
     let mut class_of = program.class_of.clone();
     let mut count = 0;
@@ -119,8 +119,9 @@ pub(super) fn stable(
     }
 }
 
-/// Per group, a number for its layout on nodes and the contention there.
-fn layouts(groups: &GroupSet, node_of: &[u32]) -> Vec<u32> {
+/// Per group, a number for its layout on nodes, the contention there, and the way from its first to its last
+/// member.
+fn layouts(groups: &GroupSet, node_of: &[u32], link: &dyn Fn(Rank, Rank) -> u32) -> Vec<u32> {
     let mut interner = Interner::default();
     let mut list = Vec::new();
     groups
@@ -131,6 +132,7 @@ fn layouts(groups: &GroupSet, node_of: &[u32]) -> Vec<u32> {
             let mut order: HashMap<u32, u32> = HashMap::new();
             list.clear();
             list.push(contention);
+            list.push(link(members[0], members[members.len() - 1]));
             for &rank in members {
                 let next = order.len() as u32;
                 list.push(*order.entry(node_of[rank]).or_insert(next));

@@ -284,9 +284,9 @@ impl MachineCosts {
             &allreduce.inter
         };
         let own = 1.0 / fitted.bandwidth.value.0;
-        let node = flows / self.machine.links.inter.node_bandwidth.value.0;
+        let node = flows * layout.crossing.once / self.machine.links.inter.node_bandwidth.value.0;
         let beta = if single { own } else { own.max(node) };
-        let alpha = fitted.latency.value.0;
+        let alpha = fitted.latency.value.0 + layout.crossing.latency.0;
         let p = layout.members;
         Some(match &fitted.growth {
             None => {
