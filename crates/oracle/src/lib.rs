@@ -48,4 +48,6 @@ pub use lower_bound::{durations, rank_seconds, task_seconds};
 pub use partita_cluster::LayerPrecision;
 pub use prediction::{Prediction, TaskPrediction, predict};
 pub use simulate::{Breakdown, Classes, Mode, SimulateError, Simulation, refine, simulate};
-pub use uncertainty::{BySource, Spread, TimeSource, Uncertainty};
+pub use uncertainty::{
+    Interval, Probability, Spread, StepUncertainty, TimeSource, Uncertainty, probabilities_fastest,
+};

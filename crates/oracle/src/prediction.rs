@@ -3,6 +3,7 @@
 use crate::cost::precision;
 use crate::cost::{CostBasis, Costs, KernelBasis};
 use crate::simulate::{Breakdown, Category, Mode, Segment, SimulateError, Simulation, simulate};
+use crate::uncertainty::{Interval, StepUncertainty};
 use partita_cluster::LayerPrecision;
 use partita_program::{Count, Lane, Phase, Program};
 use partita_run::Footprint;
@@ -19,6 +20,12 @@ pub struct Prediction {
     pub ranks: usize,
     /// Time of a step.
     pub iteration_seconds: Seconds,
+    /// How sure that time is; absent in older files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Interval>,
+    /// What the interval was made from; not in files.
+    #[serde(skip)]
+    pub uncertainty: StepUncertainty,
     /// Samples per second over all ranks; 0 if a step takes no time.
     pub samples_per_second: f64,
     /// Largest memory of a rank: arena and staging.
@@ -102,6 +109,8 @@ impl Prediction {
             digest: program.digest(),
             ranks: program.mesh.ranks(),
             iteration_seconds: seconds,
+            interval: Some(simulation.uncertainty.interval(seconds)),
+            uncertainty: simulation.uncertainty.clone(),
             samples_per_second: if seconds.0 > 0.0 {
                 program.batch as f64 / seconds.0
             } else {

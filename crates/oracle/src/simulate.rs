@@ -8,6 +8,7 @@
 //! a group may have several collectives under way, as in a run.
 
 mod classes;
+mod composition;
 mod costed_program;
 mod critical_path;
 mod engine;
@@ -19,6 +20,7 @@ pub use classes::{Classes, refine};
 pub use critical_path::{Breakdown, Category, Segment};
 
 use crate::cost::{CostBasis, CostError, Costs, KernelBasis};
+use crate::uncertainty::StepUncertainty;
 use costed_program::CostedProgram;
 use engine::Engine;
 use partita_cluster::LayerPrecision;
@@ -110,6 +112,8 @@ pub struct Simulation {
     pub path: Vec<Segment>,
     /// Seconds of the critical path that are latency of messages and collectives.
     pub path_latency: Seconds,
+    /// How sure the makespan is.
+    pub uncertainty: StepUncertainty,
     /// Participants, in the order of their ranks.
     pub participants: Vec<Participant>,
     /// Per participant, a trace for each step.
@@ -146,6 +150,7 @@ pub fn simulate(
     let costed = CostedProgram::new(program, &topology, &classes, costs)?;
     let timeline = Engine::new(&costed, steps).run()?;
     let path = critical_path::critical_path(&costed, &timeline);
+    let paths = composition::compositions(program, &topology, &costed, &timeline, &path.segments);
     let traces = timeline.traces.iter().enumerate();
     let kernels = traces
         .map(|(at, traces)| costed.kernels(at, traces))
@@ -159,6 +164,10 @@ pub fn simulate(
         breakdown: critical_path::breakdown(&path.segments),
         path: path.segments,
         path_latency: path.latency,
+        uncertainty: StepUncertainty {
+            costs: costs.uncertainty(program.mesh.ranks()),
+            paths,
+        },
         participants: costed
             .participants
             .iter()

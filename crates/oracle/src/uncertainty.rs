@@ -11,11 +11,18 @@
 //! Assumes: spreads of facts by their basis are those of [`table`], which are fitted to measured steps.
 
 mod fact;
+mod interval;
+mod normal;
 mod table;
+
+pub use interval::{
+    CONFIDENCE, Interval, PathSeconds, Probability, StepUncertainty, probabilities_fastest,
+};
 
 pub(crate) use fact::{of_machine, of_measurements};
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// What seconds of a step are due to, as far as their errors are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -111,8 +118,44 @@ impl Uncertainty {
         own: 0.0,
     };
 
+    /// With rates of kernels that were scaled to the measured time of a sample on one device.
+    pub fn with_measured_sample(mut self) -> Self {
+        for source in [
+            TimeSource::Convolutions2d,
+            TimeSource::Convolutions3d,
+            TimeSource::MemoryBoundKernels,
+        ] {
+            let shared = &mut self.sources[source as usize].shared;
+            *shared = shared.min(table::MEASURED_SAMPLE);
+        }
+        self
+    }
+
     /// The spread of a source.
     pub fn of(&self, source: TimeSource) -> Spread {
         self.sources[source as usize]
+    }
+}
+
+impl fmt::Display for TimeSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            TimeSource::MeasuredKernels => "measured kernels",
+            TimeSource::EstimatedKernels => "estimated kernels",
+            TimeSource::ExtrapolatedKernels => "extrapolated kernels",
+            TimeSource::Convolutions2d => "rates of 2D convolutions",
+            TimeSource::Convolutions3d => "rates of 3D convolutions",
+            TimeSource::MemoryBoundKernels => "memory-bound kernels",
+            TimeSource::HostOverhead => "host overhead",
+            TimeSource::MessageLatencyWithin => "latency of messages within nodes",
+            TimeSource::MessageTransferWithin => "bandwidth of messages within nodes",
+            TimeSource::MessageLatencyBetween => "latency of messages between nodes",
+            TimeSource::MessageTransferBetween => "bandwidth of messages between nodes",
+            TimeSource::CollectiveLatencyWithin => "latency of collectives within nodes",
+            TimeSource::CollectiveTransferWithin => "bandwidth of collectives within nodes",
+            TimeSource::CollectiveLatencyBetween => "latency of collectives between nodes",
+            TimeSource::CollectiveTransferBetween => "bandwidth of collectives between nodes",
+            TimeSource::Reads => "reading",
+        })
     }
 }

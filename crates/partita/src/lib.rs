@@ -88,6 +88,7 @@ pub use pareto::pareto;
 pub use partita_cluster::LayerPrecision;
 pub use partita_lower::{BatchNormStatistics, LoweringPass, NoPass};
 pub use plan::figures;
+pub use plan::ties;
 pub use plan::{Candidate, PlanRequest, Planned, plan};
 pub use planning::PlanningError;
 pub use predict::{ClosedForm, PredictRequest, Predicted, predict};

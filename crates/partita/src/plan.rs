@@ -1,6 +1,7 @@
 //! `plan`: strategies for a number of ranks on a machine, ranked.
 
 pub mod figures;
+pub mod ties;
 
 use crate::context::Context;
 use crate::explain::{self, Change, Explanation, Subject, simulated};
@@ -88,6 +89,12 @@ pub struct Candidate {
     /// Its prediction, if it has a program.
     #[serde(flatten)]
     pub prediction: Option<Prediction>,
+    /// Probability with which it is the fastest of those that fit; none for the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probability_fastest: Option<f64>,
+    /// Whether it is within prediction error of the first one, which is itself; none where it does not fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tie: Option<bool>,
     /// Why it is refused, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -116,6 +123,13 @@ impl Planned {
     pub fn fitting(&self) -> impl Iterator<Item = (&Candidate, &Prediction)> {
         let fitting = self.candidates.iter().filter(|one| one.reason.is_none());
         fitting.filter_map(|one| Some((one, one.prediction.as_ref()?)))
+    }
+
+    /// Number of candidates at the head of the ranking, the first included, that are within prediction error of the
+    /// first.
+    pub fn ties(&self) -> usize {
+        let fitting = self.fitting();
+        fitting.take_while(|(one, _)| one.tie == Some(true)).count()
     }
 }
 
@@ -231,16 +245,25 @@ fn candidates(found: &[Found], mut explanation: Option<Explanation>) -> Vec<Cand
     let front = pareto(&costed, |(_, prediction)| {
         (prediction.memory_bytes_max, prediction.iteration_seconds)
     });
-    let candidate = |one: &Found| Candidate {
-        strategy: one.strategy.to_string(),
-        front: front.iter().any(|(strategy, _)| **strategy == one.strategy),
-        prediction: one.prediction.clone(),
-        reason: one.reason.clone(),
-        refusal: one.refusal,
-        explanation: match one.reason {
-            None => explanation.take(),
+    let mut sureness = ties::sureness(costed.iter().map(|(_, prediction)| *prediction)).into_iter();
+    let candidate = |one: &Found| {
+        let sure = match one.reason {
+            None => sureness.next(),
             Some(_) => None,
-        },
+        };
+        Candidate {
+            strategy: one.strategy.to_string(),
+            front: front.iter().any(|(strategy, _)| **strategy == one.strategy),
+            prediction: one.prediction.clone(),
+            probability_fastest: sure.map(|sure| sure.probability_fastest),
+            tie: sure.map(|sure| sure.is_tie),
+            reason: one.reason.clone(),
+            refusal: one.refusal,
+            explanation: match one.reason {
+                None => explanation.take(),
+                Some(_) => None,
+            },
+        }
     };
     found.iter().map(candidate).collect()
 }

@@ -20,5 +20,6 @@ pub use doctor::doctor;
 pub use inspect::inspect;
 pub use models::models;
 pub use plan::plan;
+pub(crate) use plan::ties_text;
 pub use predict::{basis, predict};
 pub use train::train;

@@ -11,6 +11,7 @@ mod data;
 mod digits;
 mod doctor;
 mod here;
+mod intervals;
 mod models;
 #[cfg(unix)]
 mod output;

@@ -11,8 +11,8 @@ const APART: f64 = 1.15;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
-    name: String,
+pub struct Table {
+    pub name: String,
     machine: String,
     model: String,
     /// Settings of all strategies that describe the software of the published runs.
@@ -25,7 +25,7 @@ struct Table {
     /// Pairs of strategies that are ranked the other way round, for a reason that the head states.
     #[serde(default)]
     misses: Vec<[String; 2]>,
-    rows: Vec<Row>,
+    pub rows: Vec<Row>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -50,12 +50,12 @@ enum Use {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+pub struct Row {
     r#use: Use,
     model: Option<String>,
     batch: usize,
     ranks: usize,
-    strategy: String,
+    pub strategy: String,
     samples_per_second: Option<f64>,
     milliseconds: Option<f64>,
     #[serde(default)]
@@ -65,7 +65,8 @@ struct Row {
 }
 
 impl Row {
-    fn published(&self) -> f64 {
+    /// Seconds of a step as published.
+    pub fn published(&self) -> f64 {
         let by_rate = self.samples_per_second.map(|rate| self.batch as f64 / rate);
         self.milliseconds
             .map_or(by_rate, |ms| Some(ms / 1e3))
@@ -83,11 +84,11 @@ impl Row {
     }
 }
 
-fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../published")
 }
 
-fn table(name: &str) -> Table {
+pub fn table(name: &str) -> Table {
     let text = fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
     let table: Table = toml::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(table.name, name);
@@ -105,6 +106,11 @@ fn with_settings(strategy: &str, settings: Option<&str>) -> String {
 }
 
 fn predicted(table: &Table, row: &Row) -> f64 {
+    record(table, row)["iteration_seconds"].as_f64().unwrap()
+}
+
+/// What `predict` says of a row.
+pub fn record(table: &Table, row: &Row) -> serde_json::Value {
     let (ranks, batch) = (row.ranks.to_string(), row.batch.to_string());
     // One of its own lies beside the tables.
     let own = folder().join(&table.machine);
@@ -114,7 +120,7 @@ fn predicted(table: &Table, row: &Row) -> f64 {
         &table.machine
     };
     let strategy = with_settings(&row.strategy, table.software.as_deref());
-    let record = json(&[
+    json(&[
         "predict",
         row.model(table),
         "--machine",
@@ -127,8 +133,7 @@ fn predicted(table: &Table, row: &Row) -> f64 {
         &strategy,
         "--no-io",
         "--json",
-    ]);
-    record["iteration_seconds"].as_f64().unwrap()
+    ])
 }
 
 /// Predicts all rows and holds them against the bounds that the table states.

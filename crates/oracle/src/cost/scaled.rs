@@ -99,7 +99,13 @@ where
     }
 
     fn uncertainty(&self, ranks: usize) -> Uncertainty {
-        self.costs.uncertainty(ranks)
+        let uncertainty = self.costs.uncertainty(ranks);
+        if self.speeds.layers == 1.0 {
+            uncertainty
+        } else {
+            // The speed is that of a measured sample.
+            uncertainty.with_measured_sample()
+        }
     }
 
     fn progress(&self) -> Progress {

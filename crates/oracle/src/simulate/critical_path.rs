@@ -2,7 +2,7 @@
 
 use super::costed_program::CostedProgram;
 use super::engine::{Instance, Timeline};
-use partita_program::{CollectiveKind, Phase, Task, TaskId, Work};
+use partita_program::{CollectiveKind, Lane, Phase, Task, TaskId, Work};
 use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -53,7 +53,9 @@ pub struct Breakdown {
 /// A piece of the critical path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
-    /// The participant's rank.
+    /// Index of the participant.
+    pub participant: usize,
+    /// Its rank.
     pub rank: Rank,
     /// Index of its body.
     pub body: u32,
@@ -63,8 +65,12 @@ pub struct Segment {
     pub task: TaskId,
     /// What the time was spent on.
     pub category: Category,
+    /// Whether it is host overhead of communication, by which the task was delayed.
+    pub is_overhead: bool,
     /// Length.
     pub seconds: Seconds,
+    /// Latency of messages and collectives in it.
+    pub latency: Seconds,
 }
 
 impl Category {
@@ -193,15 +199,24 @@ pub(super) fn breakdown(segments: &[Segment]) -> Breakdown {
     breakdown
 }
 
-/// Walks from the last completion back to the start: over each task's time since the last start that it
-/// needed, then to the task whose completion made that start possible.
+/// The path to the completion of the last task.
 pub(super) fn critical_path(costed: &CostedProgram<'_>, timeline: &Timeline) -> CriticalPath {
+    let last = (0..timeline.records.len())
+        .max_by(|&a, &b| timeline.records[a].end.total_cmp(&timeline.records[b].end));
+    path_to(costed, timeline, last)
+}
+
+/// Walks from a completion back to the start: over each task's time since the last start that it needed, then to
+/// the task whose completion made that start possible.
+fn path_to(
+    costed: &CostedProgram<'_>,
+    timeline: &Timeline,
+    last: Option<Instance>,
+) -> CriticalPath {
     let mut path = CriticalPath {
         segments: Vec::new(),
         latency: Seconds(0.0),
     };
-    let last = (0..timeline.records.len())
-        .max_by(|&a, &b| timeline.records[a].end.total_cmp(&timeline.records[b].end));
     let mut cursor = last;
     while let Some(found) = cursor {
         // A completion that was deferred to the end of a kernel is due to that kernel.
@@ -222,6 +237,34 @@ pub(super) fn critical_path(costed: &CostedProgram<'_>, timeline: &Timeline) -> 
     path
 }
 
+/// Other paths that may become the longest if some tasks take longer: to the last completion in each lane of
+/// communication and input, with the weight update after it.
+pub(super) fn other_paths(
+    costed: &CostedProgram<'_>,
+    timeline: &Timeline,
+    critical: &[Segment],
+) -> Vec<Vec<Segment>> {
+    let mut last: [Option<Instance>; Lane::ALL.len()] = [None; Lane::ALL.len()];
+    let end = |instance: Option<Instance>| instance.map(|at| timeline.records[at].end);
+    for (program, &base) in costed.participants.iter().zip(&timeline.base) {
+        for (at, task) in program.body.tasks.iter().enumerate() {
+            let of_lane = &mut last[task.work.lane() as usize];
+            if end(*of_lane) < end(Some(base + at)) {
+                *of_lane = Some(base + at);
+            }
+        }
+    }
+    let is_update = |segment: &&Segment| segment.category == Category::Update;
+    let update: Vec<Segment> = critical.iter().filter(is_update).copied().collect();
+    let others = [Lane::Exchange, Lane::Collective, Lane::Io].map(|lane| last[lane as usize]);
+    let path = |instance| {
+        let to = path_to(costed, timeline, Some(instance)).segments;
+        let before = to.into_iter().filter(|one| !is_update(&one));
+        before.chain(update.iter().copied()).collect()
+    };
+    others.into_iter().flatten().map(path).collect()
+}
+
 fn push(
     costed: &CostedProgram<'_>,
     timeline: &Timeline,
@@ -232,17 +275,27 @@ fn push(
     let (participant, step, task) = timeline.locate(costed, instance);
     let program = &costed.participants[participant];
     let segment = |category, seconds| Segment {
+        participant,
         rank: program.participant.rank,
         body: program.participant.body,
         step,
         task: TaskId(task as u32),
         category,
+        is_overhead: false,
         seconds: Seconds(seconds),
+        latency: Seconds(0.0),
     };
     let mut rest = seconds;
     for &(category, stall) in timeline.stalls.get(&instance).into_iter().flatten() {
-        segments.push(segment(category, stall));
+        segments.push(Segment {
+            is_overhead: true,
+            ..segment(category, stall)
+        });
         rest -= stall;
     }
-    segments.push(segment(Category::of(&program.body.tasks[task]), rest));
+    let latency = timeline.records[instance].latency.min(rest.max(0.0));
+    segments.push(Segment {
+        latency: Seconds(latency),
+        ..segment(Category::of(&program.body.tasks[task]), rest)
+    });
 }

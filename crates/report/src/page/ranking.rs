@@ -3,22 +3,27 @@
 use super::pareto::{letter, pareto};
 use super::scaling::efficiency;
 use super::svg::escape;
+use crate::text::ties_text;
 use partita::figures::{Figures, ranked};
+use partita::ties::{Sureness, sureness};
 use partita_oracle::Prediction;
 
 /// Rows of the ranking that are not collapsed.
 const ROWS_MAX: usize = 12;
 
 const HEAD: &str = "<thead><tr><th class=\"number\">#</th><th class=\"number\">step</th>\
+    <th class=\"number\">90 % between</th><th class=\"number\">fastest</th>\
     <th class=\"number\">samples/s</th><th class=\"number\">memory</th><th>strategy</th></tr></thead>";
 
 /// The candidates that fit, best first.
 pub fn table(facts: &Figures) -> String {
-    let rows: Vec<String> = ranked(&facts.candidates)
-        .enumerate()
-        .map(|(number, (candidate, prediction))| {
+    let sure = sureness(ranked(&facts.candidates).map(|(_, prediction)| prediction));
+    let ties = sure.iter().take_while(|one| one.is_tie).count();
+    let probability = sure.first().map(|first| first.probability_fastest);
+    let rows: Vec<String> = (ranked(&facts.candidates).zip(sure).enumerate())
+        .map(|(number, ((candidate, prediction), sure))| {
             let strategy = candidate.strategy.to_string();
-            row(number + 1, &strategy, prediction)
+            row(number + 1, &strategy, prediction, sure)
         })
         .collect();
     if rows.is_empty() {
@@ -28,8 +33,12 @@ pub fn table(facts: &Figures) -> String {
         );
     }
     let (first, rest) = rows.split_at(rows.len().min(ROWS_MAX));
+    let line = ties_text(ties, rows.len(), probability.unwrap_or_default());
+    let line = line.map_or(String::new(), |line| {
+        format!("<p id=\"ties\">{}.</p>\n", escape(&line))
+    });
     let mut text = format!(
-        "<table id=\"ranking\">{HEAD}<tbody>\n{}</tbody></table>\n",
+        "{line}<table id=\"ranking\">{HEAD}<tbody>\n{}</tbody></table>\n",
         first.concat()
     );
     if !rest.is_empty() {
@@ -43,13 +52,23 @@ pub fn table(facts: &Figures) -> String {
     text
 }
 
-fn row(number: usize, strategy: &str, prediction: &Prediction) -> String {
+fn row(number: usize, strategy: &str, prediction: &Prediction, sure: Sureness) -> String {
+    let between = prediction.interval.as_ref().map(|interval| {
+        let ends = [interval.low_seconds, interval.high_seconds];
+        ends.map(|end| datum(end.0, &end.to_string())).join(" – ")
+    });
     format!(
         "<tr><td class=\"number\">{number}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
-         <td class=\"number\">{}</td><td><code>{}</code></td></tr>\n",
+         <td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
+         <td><code>{}</code></td></tr>\n",
         datum(
             prediction.iteration_seconds.0,
             &prediction.iteration_seconds.to_string()
+        ),
+        between.unwrap_or_default(),
+        datum(
+            sure.probability_fastest,
+            &format!("{:.0} %", 100.0 * sure.probability_fastest)
         ),
         datum(
             prediction.samples_per_second,

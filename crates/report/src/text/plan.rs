@@ -73,7 +73,34 @@ fn write_ranking(planned: &Planned, most: usize, out: &mut dyn Write) -> io::Res
             "{rest}* Pareto-optimal: no other is both faster and smaller"
         )?;
     }
-    Ok(())
+    write_ties(planned, total, out)
+}
+
+/// How sure the first place is.
+fn write_ties(planned: &Planned, total: usize, out: &mut dyn Write) -> io::Result<()> {
+    let first = planned.fitting().next();
+    let Some(probability) = first.and_then(|(one, _)| one.probability_fastest) else {
+        return Ok(());
+    };
+    match ties_text(planned.ties(), total, probability) {
+        Some(text) => writeln!(out, "{text}"),
+        None => Ok(()),
+    }
+}
+
+/// How sure the first place is: it and the next are `ties` of `total`. None where there is nothing to compare.
+pub fn ties_text(ties: usize, total: usize, probability: f64) -> Option<String> {
+    let percent = 100.0 * probability;
+    match (ties, total) {
+        (_, ..2) => None,
+        (..2, _) => Some(format!(
+            "The first of {total} is the fastest with probability {percent:.0} %"
+        )),
+        (ties, _) => Some(format!(
+            "1 to {ties} of {total} are within prediction error: the first is the fastest with probability \
+             {percent:.0} %"
+        )),
+    }
 }
 
 /// Refusals by kind with the first of each, or all of them.

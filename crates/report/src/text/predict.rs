@@ -4,7 +4,7 @@ use super::explain::{write_changes, write_findings};
 use crate::table::{Side, Table, write_pairs};
 use partita::{LayerPrecision, Predicted};
 use partita_oracle::simulate::Category;
-use partita_oracle::{CostBasis, Prediction, TaskPrediction};
+use partita_oracle::{CostBasis, Interval, Prediction, TaskPrediction};
 use partita_run::Footprint;
 use std::io::{self, Write};
 
@@ -47,6 +47,20 @@ fn significant(factor: f64) -> String {
     }
 }
 
+/// Where the time of a step lies, and what that is due to most.
+fn interval_text(interval: &Interval) -> String {
+    let (low, high) = (interval.low_seconds, interval.high_seconds);
+    let percent = 100.0 * interval.confidence;
+    let most = interval.due_to.iter().max_by(|a, b| a.1.total_cmp(b.1));
+    let most = most.map_or(String::new(), |(source, share)| {
+        format!(
+            "; {:.0} % of the variance is due to {source}",
+            100.0 * share
+        )
+    });
+    format!("{percent:.0} % between {low} and {high}{most}")
+}
+
 fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     let prediction = &predicted.prediction;
     let memory = format!(
@@ -68,10 +82,8 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         ("samples/s", format!("{:.2}", prediction.samples_per_second)),
         ("memory", memory),
     ];
-    let precision = prediction.precision;
-    if precision != LayerPrecision::F32 {
-        let text = format!("{}: predicted only; ranks compute in f32", precision.name());
-        pairs.insert(3, ("precision", text));
+    if let Some(interval) = &prediction.interval {
+        pairs.insert(8, ("interval", interval_text(interval)));
     }
     if let Some(scale) = &predicted.compute_scale {
         let text = format!(
@@ -92,6 +104,11 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
             scale.modeled_seconds_per_sample
         );
         pairs.insert(7, ("computation", text));
+    }
+    let precision = prediction.precision;
+    if precision != LayerPrecision::F32 {
+        let text = format!("{}: predicted only; ranks compute in f32", precision.name());
+        pairs.insert(3, ("precision", text));
     }
     if let Some(closed) = &predicted.closed_form {
         let text = format!(

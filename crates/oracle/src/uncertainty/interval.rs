@@ -1,0 +1,302 @@
+//! The distribution of a step's time: its interval, and which of several steps is the fastest.
+
+use super::{BySource, TimeSource, Uncertainty, normal};
+use partita_space::Seconds;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Probability with which the time of a step lies in its interval.
+pub const CONFIDENCE: f64 = 0.9;
+
+/// Draws of the factors of sources.
+const DRAWS: usize = 256;
+
+/// Draws of the errors of a strategy of its own, for each draw of the factors.
+const ROUNDS: usize = 8;
+
+/// An interval that holds the time of a step with the probability `confidence`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Lower end.
+    pub low_seconds: Seconds,
+    /// Upper end.
+    pub high_seconds: Seconds,
+    /// Probability.
+    pub confidence: f64,
+    /// What it is due to: shares of the variance by source, above a thousandth; the rest is the model's own.
+    pub due_to: BTreeMap<TimeSource, f64>,
+}
+
+/// Seconds of a path by source.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PathSeconds {
+    /// Seconds by source, in the order of [`TimeSource::ALL`].
+    pub seconds: BySource<f64>,
+    /// Sums over tasks with an error of their own of their squared seconds.
+    pub squares: BySource<f64>,
+}
+
+/// How sure the time of a step is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepUncertainty {
+    /// How sure the costs are.
+    pub costs: Uncertainty,
+    /// The longest paths, the critical one first.
+    pub paths: Vec<PathSeconds>,
+}
+
+/// How probable it is that a step is the fastest of several.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Probability {
+    /// It is the fastest of all.
+    pub fastest: f64,
+    /// The first of them is faster than it; 1 for the first.
+    pub slower_than_first: f64,
+}
+
+impl PathSeconds {
+    /// Adds seconds of a source.
+    pub fn add(&mut self, source: TimeSource, seconds: f64) {
+        self.seconds[source as usize] += seconds;
+    }
+
+    /// Adds tasks, whose seconds are in it already, with errors of their own.
+    pub fn add_tasks(&mut self, tasks: impl Iterator<Item = (TimeSource, f64)>) {
+        for (source, seconds) in tasks {
+            self.squares[source as usize] += seconds * seconds;
+        }
+    }
+
+    /// Seconds of all sources.
+    pub fn total(&self) -> f64 {
+        self.seconds.iter().sum()
+    }
+
+    fn with(&self, factors: &BySource<f64>) -> f64 {
+        let both = self.seconds.iter().zip(factors);
+        both.map(|(seconds, factor)| seconds * factor).sum()
+    }
+}
+
+impl StepUncertainty {
+    /// The interval of a step that is predicted to take so long.
+    pub fn interval(&self, predicted: Seconds) -> Interval {
+        let whole = self.costs.shared.hypot(self.own());
+        let own = normal::stratified(DRAWS, u64::MAX);
+        let logarithms = self.logarithms().into_iter().zip(own);
+        let mut logarithms: Vec<f64> = logarithms.map(|(sum, z)| sum + whole * z).collect();
+        logarithms.sort_by(f64::total_cmp);
+        let outside = (1.0 - CONFIDENCE) / 2.0;
+        let low = quantile(&logarithms, outside).min(0.0);
+        let high = quantile(&logarithms, 1.0 - outside).max(0.0);
+        Interval {
+            low_seconds: predicted * low.exp(),
+            high_seconds: predicted * high.exp(),
+            confidence: CONFIDENCE,
+            due_to: self.due_to(),
+        }
+    }
+
+    /// Spread of the errors that the step does not share with steps under other strategies.
+    fn own(&self) -> f64 {
+        let Some(path) = self.paths.first().filter(|path| path.total() > 0.0) else {
+            return self.costs.own;
+        };
+        let spreads = self.costs.sources.iter().zip(&path.squares);
+        let single: f64 = spreads
+            .map(|(spread, squares)| spread.single.powi(2) * squares)
+            .sum();
+        self.costs.own.hypot(single.sqrt() / path.total())
+    }
+
+    /// Logarithms of the time by the predicted one, for each draw of the factors of sources.
+    fn logarithms(&self) -> Vec<f64> {
+        let total = self.paths.first().map_or(0.0, PathSeconds::total);
+        if total <= 0.0 {
+            return vec![0.0; DRAWS];
+        }
+        let draws = TimeSource::ALL.map(|source| normal::stratified(DRAWS, source as u64));
+        let one = |at: usize| {
+            let factors = TimeSource::ALL.map(|source| {
+                let z = draws[source as usize][at];
+                (self.costs.of(source).shared * z).exp()
+            });
+            let longest = self.paths.iter().map(|path| path.with(&factors));
+            (longest.fold(0.0, f64::max) / total).ln()
+        };
+        (0..DRAWS).map(one).collect()
+    }
+
+    /// Shares of the variance, to first order.
+    fn due_to(&self) -> BTreeMap<TimeSource, f64> {
+        let Some(path) = self.paths.first().filter(|path| path.total() > 0.0) else {
+            return BTreeMap::new();
+        };
+        let variance = |source: &TimeSource| {
+            let (spread, at) = (self.costs.of(*source), *source as usize);
+            let shared = (spread.shared * path.seconds[at]).powi(2);
+            (shared + spread.single.powi(2) * path.squares[at]) / path.total().powi(2)
+        };
+        let model = self.costs.shared.powi(2) + self.costs.own.powi(2);
+        let all = model + TimeSource::ALL.iter().map(variance).sum::<f64>();
+        let share = |source: &TimeSource| (*source, variance(source) / all);
+        let shares = TimeSource::ALL.iter().map(share);
+        shares.filter(|(_, share)| *share > 0.001).collect()
+    }
+}
+
+/// The quantile of sorted numbers, linear between their centers.
+fn quantile(sorted: &[f64], p: f64) -> f64 {
+    let at = (p * sorted.len() as f64 - 0.5).clamp(0.0, sorted.len() as f64 - 1.0);
+    let (below, part) = (at.floor() as usize, at.fract());
+    let above = sorted[(below + 1).min(sorted.len() - 1)];
+    sorted[below] * (1.0 - part) + above * part
+}
+
+/// How probable it is that each of these steps, of strategies on one machine, is the fastest.
+///
+/// They share the errors of sources, so that only what differs between them counts.
+pub fn probabilities_fastest(steps: &[(Seconds, &StepUncertainty)]) -> Vec<Probability> {
+    let times: Vec<Vec<f64>> = (steps.iter().enumerate())
+        .map(|(number, (predicted, step))| {
+            let (shared, own) = (step.logarithms(), step.own());
+            let z = normal::independent(DRAWS * ROUNDS, 1 + number as u64);
+            let z = z.into_iter().enumerate();
+            z.map(|(at, z)| predicted.0.ln() + shared[at % DRAWS] + own * z)
+                .collect()
+        })
+        .collect();
+    let draws = (DRAWS * ROUNDS) as f64;
+    let mut wins = vec![0.0; steps.len()];
+    for draw in 0..DRAWS * ROUNDS {
+        let fastest = (0..steps.len()).min_by(|&a, &b| times[a][draw].total_cmp(&times[b][draw]));
+        if let Some(fastest) = fastest {
+            wins[fastest] += 1.0 / draws;
+        }
+    }
+    let slower = |number: usize| {
+        let slower = (times[0].iter().zip(&times[number])).filter(|(first, own)| first <= own);
+        slower.count() as f64 / draws
+    };
+    let probability = |(number, fastest)| Probability {
+        fastest,
+        slower_than_first: slower(number),
+    };
+    wins.into_iter().enumerate().map(probability).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Spread;
+    use super::*;
+
+    fn costs(spreads: &[(TimeSource, f64)], own: f64) -> Uncertainty {
+        let mut costs = Uncertainty {
+            own,
+            ..Uncertainty::NONE
+        };
+        for &(source, shared) in spreads {
+            costs.sources[source as usize] = Spread {
+                shared,
+                single: 0.0,
+            };
+        }
+        costs
+    }
+
+    fn path(seconds: &[(TimeSource, f64)]) -> PathSeconds {
+        let mut path = PathSeconds::default();
+        for &(source, seconds) in seconds {
+            path.add(source, seconds);
+        }
+        path
+    }
+
+    const KERNELS: TimeSource = TimeSource::Convolutions3d;
+    const SUMS: TimeSource = TimeSource::CollectiveTransferBetween;
+
+    #[test]
+    fn one_source_has_the_interval_of_a_lognormal() {
+        let step = StepUncertainty {
+            costs: costs(&[(KERNELS, 0.2)], 0.0),
+            paths: vec![path(&[(KERNELS, 3.0)])],
+        };
+        let interval = step.interval(Seconds(3.0));
+        let end = (0.2 * 1.644_853_6_f64).exp();
+        assert!(
+            (interval.high_seconds.0 / (3.0 * end) - 1.0).abs() < 0.01,
+            "{interval:?}"
+        );
+        assert!(
+            (interval.low_seconds.0 / (3.0 / end) - 1.0).abs() < 0.01,
+            "{interval:?}"
+        );
+        assert_eq!(interval.due_to, BTreeMap::from([(KERNELS, 1.0)]));
+    }
+
+    #[test]
+    fn independent_sources_and_tasks_average_out() {
+        let half = |spread| StepUncertainty {
+            costs: costs(spread, 0.0),
+            paths: vec![path(&[(KERNELS, 0.5), (SUMS, 0.5)])],
+        };
+        let width = |step: &StepUncertainty| {
+            let interval = step.interval(Seconds(1.0));
+            (interval.high_seconds.0 / interval.low_seconds.0).ln()
+        };
+        let both = width(&half(&[(KERNELS, 0.1), (SUMS, 0.1)]));
+        assert!(
+            (both / (0.2 * 1.644_85 / 2.0_f64.sqrt()) - 1.0).abs() < 0.08,
+            "{both}"
+        );
+        let mut tasks = half(&[]);
+        tasks.costs.sources[KERNELS as usize].single = 0.1;
+        tasks.paths[0].add_tasks((0..50).map(|_| (KERNELS, 0.01)));
+        let own = 0.1 * (50.0 * 0.01_f64.powi(2)).sqrt();
+        assert!((tasks.own() - own).abs() < 1e-12);
+    }
+
+    #[test]
+    fn hidden_communication_lengthens_the_upper_end_alone() {
+        let costs = costs(&[(KERNELS, 0.02), (SUMS, 0.5)], 0.0);
+        let kernels = path(&[(KERNELS, 1.0)]);
+        let sums = path(&[(KERNELS, 0.2), (SUMS, 0.7)]);
+        let interval = |paths| StepUncertainty { costs, paths }.interval(Seconds(1.0));
+        let (alone, hidden) = (
+            interval(vec![kernels.clone()]),
+            interval(vec![kernels, sums]),
+        );
+        assert!(hidden.high_seconds.0 > 1.5 && alone.high_seconds.0 < 1.05);
+        assert!((hidden.low_seconds.0 - alone.low_seconds.0).abs() < 0.03);
+    }
+
+    /// Both have the error of kernels; only the rest decides.
+    #[test]
+    fn shared_errors_do_not_change_which_is_the_fastest() {
+        let step = |seconds, own| {
+            let costs = costs(&[(KERNELS, 0.5)], own);
+            let paths = vec![path(&[(KERNELS, seconds)])];
+            StepUncertainty { costs, paths }
+        };
+        let probabilities = |own: f64, times: &[f64]| {
+            let steps: Vec<StepUncertainty> = times.iter().map(|&time| step(time, own)).collect();
+            let timed = times.iter().map(|&time| Seconds(time)).zip(&steps);
+            probabilities_fastest(&timed.collect::<Vec<_>>())
+        };
+        let sure = probabilities(0.0, &[1.0, 1.01]);
+        assert_eq!((sure[0].fastest, sure[1].fastest), (1.0, 0.0));
+        let even = probabilities(0.05, &[1.0, 1.0, 1.0, 1.0]);
+        assert!(
+            even.iter().all(|one| (one.fastest - 0.25).abs() < 0.04),
+            "{even:?}"
+        );
+        let sum: f64 = even.iter().map(|one| one.fastest).sum();
+        assert!((sum - 1.0).abs() < 1e-9);
+        // The difference of two errors of 5 %, beside 10 %: 1.35 standard deviations.
+        let apart = probabilities(0.05, &[1.0, 1.1]);
+        assert!(
+            (apart[1].slower_than_first - 0.911).abs() < 0.02,
+            "{apart:?}"
+        );
+    }
+}
