@@ -136,6 +136,9 @@ pub struct PredictArgs {
     /// Name or path of a machine file; `here` measures this machine
     #[arg(long, value_name = "M", default_value = "here")]
     pub machine: String,
+    /// Name or path of the profile of the software that runs the training
+    #[arg(long, value_name = "NAME|FILE.toml", default_value = "partita")]
+    pub software: String,
     /// Ignore input time (samples are already in memory)
     #[arg(long)]
     pub no_io: bool,
@@ -175,10 +178,13 @@ pub struct PlanArgs {
     /// Name or path of a machine file; `here` measures this machine
     #[arg(long, value_name = "M", default_value = "here")]
     pub machine: String,
+    /// Name or path of the profile of the software that runs the training
+    #[arg(long, value_name = "NAME|FILE.toml", default_value = "partita")]
+    pub software: String,
     /// Over which samples batch norms take their statistics: those of all ranks, or `local` to each coordinate of
-    /// `data`, which changes the result of the training
-    #[arg(long, value_enum, default_value_t = BatchNormName::Synchronized)]
-    pub batch_norm: BatchNormName,
+    /// `data`, which changes the result of the training (default: as the software does, `synchronized` for Partita)
+    #[arg(long, value_enum)]
+    pub batch_norm: Option<BatchNormName>,
     /// Ignore input time (samples are already in memory)
     #[arg(long)]
     pub no_io: bool,

@@ -9,8 +9,8 @@ use crate::error::CliError;
 use partita::{
     ADAM, BatchNormStatistics, COUNTS, CalibrateRequest, CosmologyRequest, DigitsRequest,
     ErrorKind, FLOATS, KernelSet, LayerPrecision, LowerRequest, MakeRequest, PlanRequest,
-    PredictRequest, SCALED_COUNTS, SGD, SegmentationRequest, ShapesRequest, StrategyChoice,
-    TrainRequest, Training,
+    PredictRequest, SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest,
+    StrategyChoice, TrainRequest, Training,
 };
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
@@ -84,7 +84,9 @@ impl PredictArgs {
         Ok(PredictRequest {
             training: self.training.request(),
             strategy: strategy(&self.strategy)?,
+            settings: Setting::named_in(&self.strategy),
             machine: self.machine.clone(),
+            software: self.software.clone(),
             no_io: self.no_io,
             kernels: self.kernels.set(),
             memory: self.memory,
@@ -103,10 +105,11 @@ impl PlanArgs {
         PlanRequest {
             training: self.training.request(),
             machine: self.machine.clone(),
-            batch_norm: match self.batch_norm {
+            software: self.software.clone(),
+            batch_norm: self.batch_norm.map(|word| match word {
                 BatchNormName::Synchronized => BatchNormStatistics::Synchronized,
                 BatchNormName::Local => BatchNormStatistics::Local,
-            },
+            }),
             no_io: self.no_io,
             memory: self.memory,
             budget: self.budget,

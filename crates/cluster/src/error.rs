@@ -3,6 +3,36 @@
 use std::path::PathBuf;
 use thiserror::Error;
 
+/// Why a software profile cannot be loaded.
+#[derive(Debug, Error)]
+pub enum SoftwareError {
+    /// No profile has this name.
+    #[error(
+        "unknown software `{asked}`{}; profiles are {}; a path to a profile works too",
+        did_you_mean(.nearest),
+        .available.join(", ")
+    )]
+    Unknown {
+        /// The given name.
+        asked: String,
+        /// The names that exist, sorted.
+        available: Vec<String>,
+        /// The most similar name.
+        nearest: Option<String>,
+    },
+    /// The file cannot be read.
+    #[error("software profile {} cannot be read: {source}", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+    /// Its text has a fault.
+    #[error(transparent)]
+    Text(#[from] MachineError),
+}
+
 /// Why a machine cannot be loaded.
 #[derive(Debug, Error)]
 pub enum MachineError {

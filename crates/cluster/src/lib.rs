@@ -1,6 +1,6 @@
-//! The machine on which a training runs: nodes, devices, memories, links, storage.
+//! The machine on which a training runs: nodes, devices, memories, links, storage; and its software.
 //!
-//! Does: reads, checks and writes machine files; knows which link joins two ranks.
+//! Does: reads, checks and writes machine files and software profiles; knows which link joins two ranks.
 //! Knows: facts, each with its source and basis.
 //! Must not know: models, programs, strategies, or cost models. No number of a machine is in the code.
 //!
@@ -15,17 +15,19 @@
 
 mod calibration;
 mod error;
+mod files;
 mod load;
 mod machine;
 mod network;
 mod quantity;
 mod read;
+mod software;
 mod write;
 
 pub use calibration::{
     Calibration, CalibrationError, HostGroup, LinearFit, MeasuredKernel, NetworkCalibration,
 };
-pub use error::MachineError;
+pub use error::{MachineError, SoftwareError};
 pub use machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, ConvSaturation, Device, DeviceKind,
     Efficiency, Exchange, Fact, HalfSaturation, InterLink, IntraLink, Io, LayerPrecision, LinkKind,
@@ -34,4 +36,8 @@ pub use machine::{
 pub use network::{
     CollectiveLibrary, Dragonfly, IntraKind, Network, NetworkLevel, Ratio, Reduction, SwitchLevel,
     Torus,
+};
+pub use software::{
+    Exponent, Factor, GpuMemory, KernelSplit, NeighborExchange, Redistribution, Software,
+    SoftwareSums, SumFit,
 };

@@ -1,11 +1,11 @@
 //! Finds machine files: those of this repository, and those of the user.
 
 use crate::error::MachineError;
+use crate::files::{names_in, read_regular};
 use crate::machine::Machine;
 use partita_space::near;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 /// The machine files of this repository, so that the binary works from any folder.
 const BUILT_IN: [(&str, &str); 6] = [
@@ -50,19 +50,10 @@ impl Machine {
         let mut names: BTreeSet<String> =
             BUILT_IN.iter().map(|&(name, _)| name.to_owned()).collect();
         for dir in search_dirs {
-            let paths = fs::read_dir(dir).into_iter().flatten().flatten();
-            names.extend(paths.filter_map(|entry| machine_name(&entry.path())));
+            names.extend(names_in(dir));
         }
         names.into_iter().collect()
     }
-}
-
-fn machine_name(path: &Path) -> Option<String> {
-    let is_toml = path
-        .extension()
-        .is_some_and(|extension| extension == "toml");
-    let stem = path.file_stem()?.to_str()?;
-    is_toml.then(|| stem.to_owned())
 }
 
 fn read_file(path: &Path) -> Result<Machine, MachineError> {
@@ -71,16 +62,6 @@ fn read_file(path: &Path) -> Result<Machine, MachineError> {
         source,
     })?;
     Machine::parse(&text, &path.display().to_string())
-}
-
-/// Reads from devices and pipes may never end.
-fn read_regular(path: &Path) -> io::Result<String> {
-    if fs::metadata(path)?.is_file() {
-        return fs::read_to_string(path);
-    }
-    Err(io::Error::other(
-        "it is a folder, a device or a pipe, not a regular file",
-    ))
 }
 
 fn unknown(asked: &str, search_dirs: &[PathBuf]) -> MachineError {

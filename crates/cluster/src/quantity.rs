@@ -2,6 +2,7 @@
 
 use crate::machine::{HalfSaturation, Share};
 use crate::network::Ratio;
+use crate::software::{Exponent, Factor};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, UnitTable, near};
 use toml::Value;
 
@@ -105,6 +106,59 @@ impl Quantity for Share {
 
     fn write(&self) -> Value {
         Value::Float(self.0)
+    }
+}
+
+impl Quantity for Factor {
+    fn read(value: &Value) -> Result<Self, String> {
+        let number = bare(value);
+        if number >= 0.0 && number.is_finite() {
+            Ok(Factor(number))
+        } else {
+            Err("a factor such as 0.9, 0 or more".to_owned())
+        }
+    }
+
+    fn write(&self) -> Value {
+        Value::Float(self.0)
+    }
+}
+
+impl Quantity for Exponent {
+    fn read(value: &Value) -> Result<Self, String> {
+        let number = bare(value);
+        if (0.0..=2.0).contains(&number) {
+            Ok(Exponent(number))
+        } else {
+            Err("an exponent from 0 (k ways are k times as fast) to 2, such as 0.5".to_owned())
+        }
+    }
+
+    fn write(&self) -> Value {
+        Value::Float(self.0)
+    }
+}
+
+impl Quantity for bool {
+    fn read(value: &Value) -> Result<Self, String> {
+        let answer = value.as_bool();
+        answer.ok_or_else(|| "true or false".to_owned())
+    }
+
+    fn write(&self) -> Value {
+        Value::Boolean(*self)
+    }
+}
+
+impl Quantity for String {
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = value.as_str().filter(|text| !text.trim().is_empty());
+        let text = text.map(str::to_owned);
+        text.ok_or_else(|| "a text that is not blank".to_owned())
+    }
+
+    fn write(&self) -> Value {
+        Value::String(self.clone())
     }
 }
 

@@ -13,6 +13,7 @@ use toml::{Spanned, Value};
 
 mod calibration;
 mod links;
+mod software;
 
 use calibration::RawCalibration;
 use links::{RawLinks, RawNetwork};
@@ -173,7 +174,10 @@ impl Reader<'_> {
             links: self.links(raw.links)?,
             network: raw.network.map(|raw| self.network(raw)).transpose()?,
             allreduce: raw.allreduce.map(|raw| self.allreduce(raw)).transpose()?,
-            exchange: raw.exchange.map(|raw| self.exchange(raw)).transpose()?,
+            exchange: raw
+                .exchange
+                .map(|raw| self.exchange_at("exchange", raw))
+                .transpose()?,
             io: raw.io.map(|raw| self.io(raw)).transpose()?,
             calibration: raw
                 .calibration
@@ -337,10 +341,10 @@ impl Reader<'_> {
         })
     }
 
-    fn exchange(&self, raw: RawLink) -> Result<Exchange, MachineError> {
+    fn exchange_at(&self, key: &str, raw: RawLink) -> Result<Exchange, MachineError> {
         Ok(Exchange {
-            latency: self.fact("exchange.latency", raw.latency)?,
-            bandwidth: self.fact("exchange.bandwidth", raw.bandwidth)?,
+            latency: self.fact(&format!("{key}.latency"), raw.latency)?,
+            bandwidth: self.fact(&format!("{key}.bandwidth"), raw.bandwidth)?,
         })
     }
 

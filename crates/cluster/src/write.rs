@@ -6,6 +6,8 @@ use crate::network::Network;
 use crate::quantity::Quantity;
 use toml::Value;
 
+mod software;
+
 impl Machine {
     /// The text of a machine file; reading it back gives an equal machine.
     pub fn to_toml(&self) -> String {

@@ -58,6 +58,6 @@ pub use placement::balanced;
 pub use request::{LowerError, Request, SampleFormat};
 pub use schedule::{Pass, Schedule, Slot, fitting_micro, forward_slots, slots};
 pub use strategy::{
-    BatchNormStatistics, Branches, Halo, LayerChoice, LayerDim, Shard, SharedParameter, Sharer,
-    StageChoice, Strategy, StrategyError,
+    BatchNormStatistics, Branches, Halo, LayerChoice, LayerDim, Setting, Shard, SharedParameter,
+    Sharer, StageChoice, Strategy, StrategyError,
 };

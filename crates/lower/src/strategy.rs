@@ -1,11 +1,13 @@
 //! Strategies: how the user wants the training to be split. `check` validates them.
 
 mod error;
+mod settings;
 mod sizes;
 mod stages;
 mod text;
 
 pub use error::{SharedParameter, Sharer, StrategyError};
+pub use settings::Setting;
 pub(crate) use text::check_split;
 
 use crate::schedule::Schedule;

@@ -13,6 +13,7 @@ mod measurements;
 pub mod precision;
 pub mod saturation;
 mod scaled;
+mod software;
 mod times;
 
 pub use layers::{LayerFactors, PassFactors};
@@ -20,6 +21,7 @@ pub use machine::MachineCosts;
 pub use measured::{LinkFit, MeasuredCosts};
 pub use measurements::{KernelTimes, rough_seconds};
 pub use scaled::{ScaledCosts, SpeedFactors};
+pub use software::SoftwareCosts;
 pub use times::{LinkTimes, TransferTime, host_seconds_per_byte};
 
 use crate::uncertainty::Uncertainty;

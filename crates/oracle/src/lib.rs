@@ -36,8 +36,8 @@ pub use cost::{
     LayerFactors, MessageCost, PassFactors, Progress,
 };
 pub use cost::{
-    KernelTimes, LinkFit, LinkTimes, MachineCosts, MeasuredCosts, ScaledCosts, SpeedFactors,
-    TransferTime, host_seconds_per_byte, rough_seconds,
+    KernelTimes, LinkFit, LinkTimes, MachineCosts, MeasuredCosts, ScaledCosts, SoftwareCosts,
+    SpeedFactors, TransferTime, host_seconds_per_byte, rough_seconds,
 };
 pub use explain::{
     Change, Crossover, Finding, LimitingFactor, WhatIf, crossover, explain, what_ifs,

@@ -188,7 +188,10 @@ fn measured_costs_refuse_what_was_not_measured() {
 #[test]
 fn kernels_of_a_machine_follow_the_roofline() {
     let machine = partita_cluster::Machine::load("lassen", &[]).unwrap();
-    let costs = MachineCosts::new(machine);
+    let costs = MachineCosts::new(
+        machine,
+        partita_cluster::Software::load("partita", &[]).unwrap(),
+    );
     let buffer = |dtype| partita_program::Buffer {
         name: "b".to_owned(),
         role: partita_program::Role::Activation,
@@ -259,8 +262,10 @@ fn kernels_of_a_machine_follow_the_roofline() {
 fn communication_and_reads_of_a_machine_follow_the_formulas() {
     let mut machine = partita_cluster::Machine::load("lassen", &[]).unwrap();
     (machine.exchange, machine.allreduce) = (None, None);
-    let costs = MachineCosts::new(machine.clone());
-    let mpi = MachineCosts::new(machine).with_library(partita_cluster::CollectiveLibrary::Mpi);
+    let software = partita_cluster::Software::load("partita", &[]).unwrap();
+    let costs = MachineCosts::new(machine.clone(), software.clone());
+    let mpi =
+        MachineCosts::new(machine, software).with_library(partita_cluster::CollectiveLibrary::Mpi);
     let near = costs.message(0, 3, Bytes(1_000_000), 4.0).unwrap();
     assert!((near.latency.0 - 8e-6).abs() < 1e-12 && near.host == Seconds(0.0));
     let far = costs.message(3, 4, Bytes(1_000_000), 4.0).unwrap();
@@ -305,7 +310,12 @@ fn communication_and_reads_of_a_machine_follow_the_formulas() {
     assert!(costs.load(0, Bytes(1 << 30), 1).unwrap().0 > 0.04);
 
     // A fit of the allreduce replaces the formulas: 2 (p - 1) (alpha + m beta / p).
-    let abci = MachineCosts::new(partita_cluster::Machine::load("abci", &[]).unwrap());
+    let mut machine = partita_cluster::Machine::load("abci", &[]).unwrap();
+    machine.allreduce = Some(ring());
+    let abci = MachineCosts::new(
+        machine,
+        partita_cluster::Software::load("partita", &[]).unwrap(),
+    );
     let allreduce = abci
         .allreduce(&[0, 1, 2, 3], Bytes(100_000_000), 1.0)
         .unwrap();
@@ -319,29 +329,47 @@ fn communication_and_reads_of_a_machine_follow_the_formulas() {
     ));
 }
 
+fn fact<T>(value: T) -> partita_cluster::Fact<T> {
+    partita_cluster::Fact {
+        value,
+        basis: partita_cluster::Basis::Assumed,
+        source: "a hand example".to_owned(),
+    }
+}
+
+/// A fitted ring over the links of ABCI.
+fn ring() -> partita_cluster::Allreduce {
+    let link = |latency, bandwidth| partita_cluster::AllreduceLink {
+        latency: fact(Seconds(latency)),
+        bandwidth: fact(partita_space::BytesPerSecond(bandwidth)),
+        growth: None,
+    };
+    partita_cluster::Allreduce {
+        occupancy: None,
+        intra: link(9e-6, 50e9),
+        inter: link(40.31e-6, 12.5e9),
+    }
+}
+
 #[test]
 fn fits_override_links() {
-    use partita_cluster::{AllreduceLink, Basis, Exchange, Fact, Machine, Share};
-    fn fact<T>(value: T) -> Fact<T> {
-        Fact {
-            value,
-            basis: Basis::Assumed,
-            source: "a hand example".to_owned(),
-        }
-    }
+    use partita_cluster::{AllreduceLink, Exchange, Machine, Share};
     let mut machine = Machine::load("abci", &[]).unwrap();
     machine.exchange = Some(Exchange {
         latency: fact(Seconds(1e-4)),
         bandwidth: fact(partita_space::BytesPerSecond(1e9)),
     });
-    let allreduce = machine.allreduce.as_mut().unwrap();
+    let allreduce = machine.allreduce.insert(ring());
     allreduce.occupancy = Some(fact(Share(0.25)));
     allreduce.inter = AllreduceLink {
         latency: fact(Seconds(1e-5)),
         bandwidth: fact(partita_space::BytesPerSecond(1e9)),
         growth: Some(fact(Share(0.5))),
     };
-    let costs = MachineCosts::new(machine);
+    let costs = MachineCosts::new(
+        machine,
+        partita_cluster::Software::load("partita", &[]).unwrap(),
+    );
     for to in [1, 4] {
         let message = costs.message(0, to, Bytes(1_000_000), 1.0).unwrap();
         assert_eq!(message.latency, Seconds(1e-4));
@@ -359,7 +387,12 @@ fn fits_override_links() {
     let half = costs.reduce_scatter(&[0, 12], &shares, 1.0).unwrap();
     assert!((half.seconds().0 - sum.seconds().0 / 2.0).abs() < 1e-12);
     // The ring was fitted to gradients and does not hold for four bytes.
-    let abci = MachineCosts::new(Machine::load("abci", &[]).unwrap());
+    let mut machine = Machine::load("abci", &[]).unwrap();
+    machine.allreduce = Some(ring());
+    let abci = MachineCosts::new(
+        machine,
+        partita_cluster::Software::load("partita", &[]).unwrap(),
+    );
     let members: Vec<usize> = (0..64).collect();
     let few = abci.allreduce(&members, Bytes(4), 1.0).unwrap();
     assert!((few.latency.0 - 6.0 * 40.31e-6).abs() < 1e-9, "{few:?}");

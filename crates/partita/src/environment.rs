@@ -14,6 +14,8 @@ use std::path::PathBuf;
 const VECTORS: &str = "PARTITA_VECTORS";
 /// Folders of machine files, separated by colons.
 const MACHINES: &str = "PARTITA_MACHINES";
+/// Folders of software profiles, separated by colons.
+const SOFTWARE: &str = "PARTITA_SOFTWARE";
 /// The MPI library to load instead of the one that would be found.
 const MPI_FILE: &str = "PARTITA_MPI";
 
@@ -22,6 +24,8 @@ const MPI_FILE: &str = "PARTITA_MPI";
 pub struct Environment {
     /// Folders in which machine files are looked for by name.
     pub machine_folders: Vec<PathBuf>,
+    /// Folders in which software profiles are looked for by name.
+    pub software_folders: Vec<PathBuf>,
     /// File of measured times; `None` keeps them in memory only.
     pub measured_times: Option<PathBuf>,
     /// Instruction level of the CPU kernels.
@@ -72,11 +76,12 @@ pub enum EnvironmentError {
 }
 
 impl Default for Environment {
-    /// No variables: built-in machines and those in `machines/`, times kept in memory, the highest instruction
+    /// No variables: built-in machines and software, those in `machines/` and `software/`, times kept in memory, the highest instruction
     /// level, no launcher.
     fn default() -> Self {
         Self {
             machine_folders: vec![PathBuf::from("machines")],
+            software_folders: vec![PathBuf::from("software")],
             measured_times: None,
             level: Level::detect(),
             launcher: None,
@@ -102,11 +107,15 @@ impl Environment {
                 .map(PathBuf::from)
         };
         let level = path(VECTORS).map(|word| level(&word.to_string_lossy()));
-        let listed = variable(MACHINES).unwrap_or_default();
-        let listed = paths(&listed).filter(|path| !path.as_os_str().is_empty());
+        let folders = |name: &str, own: &str| {
+            let listed = variable(name).unwrap_or_default();
+            let listed = paths(&listed).filter(|path| !path.as_os_str().is_empty());
+            listed.chain([PathBuf::from(own)]).collect()
+        };
         let hint = |name: &&'static str| Some((*name, variable(name).map(PathBuf::from)?));
         Ok(Self {
-            machine_folders: listed.chain([PathBuf::from("machines")]).collect(),
+            machine_folders: folders(MACHINES, "machines"),
+            software_folders: folders(SOFTWARE, "software"),
             measured_times: measured_times(variable),
             level: level.transpose()?.unwrap_or_else(Level::detect),
             launcher: launcher::started_by(&|name| variable(name)?.into_string().ok()),
@@ -209,6 +218,7 @@ mod tests {
         let set = environment(&[
             ("HOME", "/home/one"),
             ("PARTITA_MACHINES", "a::b"),
+            ("PARTITA_SOFTWARE", "c"),
             ("OMPI_COMM_WORLD_SIZE", "4"),
         ]);
         let times = PathBuf::from("/home/one/.cache/partita/measured.json");
@@ -217,6 +227,7 @@ mod tests {
             set.machine_folders,
             ["a", "b", "machines"].map(PathBuf::from)
         );
+        assert_eq!(set.software_folders, ["c", "software"].map(PathBuf::from));
         assert_eq!(set.launcher.and_then(|one| one.processes), Some(4));
     }
 }

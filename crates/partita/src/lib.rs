@@ -35,6 +35,7 @@ mod context;
 mod kernel_set;
 mod machine;
 mod model;
+mod software;
 mod trace;
 
 mod local_machine;
@@ -86,7 +87,7 @@ pub use model::ModelError;
 pub use models::{FamilySummary, ModelSummary, families, models};
 pub use pareto::pareto;
 pub use partita_cluster::LayerPrecision;
-pub use partita_lower::{BatchNormStatistics, LoweringPass, NoPass};
+pub use partita_lower::{BatchNormStatistics, LoweringPass, NoPass, Setting};
 pub use plan::figures;
 pub use plan::ties;
 pub use plan::{Candidate, PlanRequest, Planned, plan};
@@ -94,6 +95,7 @@ pub use planning::PlanningError;
 pub use predict::{ClosedForm, PredictRequest, Predicted, predict};
 pub use progress::{Event, Progress, Silent};
 pub use size::{parse_bytes, parse_seconds};
+pub use software::{InputSource, SoftwareError};
 pub use times::NoScratch;
 pub use trace::TraceError;
 pub use train::{

@@ -7,8 +7,9 @@ use crate::machine;
 use crate::planner::costs;
 use crate::planning::PlanningError;
 use crate::search::{staged, staged_local};
+use crate::software::{self, Reserve};
 use crate::training::{Lowered, StrategyChoice, Training, lower_until, lowered, with_request};
-use partita_cluster::LayerPrecision;
+use partita_cluster::{LayerPrecision, Software};
 use partita_lower::{LoweringPass, Request, Strategy};
 use partita_program::{Body, Count, Dtype, ProgramKind, Role, Staging};
 use partita_space::{Bytes, Flops, Rank};
@@ -118,13 +119,11 @@ fn stages(
     }
     let machine = machine::resolve(name, context.environment())?;
     machine::check_capacity(&machine, ranks)?;
+    let (software, _) = software::resolve(Software::OWN, context.environment())?;
     let memory = asked.memory.unwrap_or(machine.device.memory.value);
-    staged(
-        context,
-        request,
-        memory,
-        costs(&machine, true, LayerPrecision::F32)?.as_ref(),
-    )
+    let memory = Reserve::new(&software, &machine).room(memory);
+    let costs = costs((&machine, &software), true, LayerPrecision::F32)?;
+    staged(context, request, memory, costs.as_ref())
 }
 
 /// Digest, work and memory of a program.

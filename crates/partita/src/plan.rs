@@ -8,12 +8,13 @@ use crate::explain::{self, Change, Explanation, Subject, simulated};
 use crate::local_machine;
 use crate::model;
 use crate::pareto::pareto;
-use crate::planner::{CostSource, Planner};
+use crate::planner::{CostSource, Planner, Target};
 use crate::planning::PlanningError;
 use crate::progress::Event;
+use crate::software::InputSource;
 use crate::training::{Training, lower_verified, request as lowering};
 use figures::Figures;
-use partita_cluster::LayerPrecision;
+use partita_cluster::{LayerPrecision, Software};
 use partita_lower::{BatchNormStatistics, Request, Strategy};
 use partita_oracle::Prediction;
 use partita_plan::{Candidate as Found, Refusal};
@@ -31,8 +32,10 @@ pub struct PlanRequest {
     pub training: Training,
     /// Name or path of a machine file; `here` is this machine, which is measured.
     pub machine: String,
-    /// Statistics of batch norms (default: synchronized). Local ones change the result of the training.
-    pub batch_norm: BatchNormStatistics,
+    /// Name or path of a software profile.
+    pub software: String,
+    /// Statistics of batch norms (default: those of the software). Local ones change the result of the training.
+    pub batch_norm: Option<BatchNormStatistics>,
     /// Ignore input time: samples are in memory.
     pub no_io: bool,
     /// Memory limit of a rank (default: that of the machine's device).
@@ -48,12 +51,13 @@ pub struct PlanRequest {
 }
 
 impl PlanRequest {
-    /// A training on a machine, without explanations and figures.
+    /// A training on a machine with this software, without explanations and figures.
     pub fn new(training: Training, machine: &str) -> Self {
         Self {
             training,
             machine: machine.to_owned(),
-            batch_norm: BatchNormStatistics::default(),
+            software: Software::OWN.to_owned(),
+            batch_norm: None,
             no_io: false,
             memory: None,
             budget: None,
@@ -68,6 +72,10 @@ impl PlanRequest {
 pub struct Planned {
     /// Best first, then the refused ones.
     pub candidates: Vec<Candidate>,
+    /// Name of the software.
+    pub software: String,
+    /// Where samples come from.
+    pub input: InputSource,
     /// Memory limit of a rank.
     pub memory: Bytes,
     /// Figures of the report, if requested.
@@ -84,6 +92,8 @@ pub struct Planned {
 pub struct Candidate {
     /// Its text.
     pub strategy: String,
+    /// Name of the software.
+    pub software: String,
     /// Whether it is on the Pareto front of time and memory.
     pub front: bool,
     /// Its prediction, if it has a program.
@@ -154,19 +164,23 @@ impl Planned {
 pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, PlanningError> {
     let training = &request.training;
     let ranks = training.ranks;
-    let limits = (request.memory, request.no_io);
     let planner = Planner::new(
         context,
-        &request.machine,
-        ranks,
-        limits,
-        request.precision,
-        request.budget,
+        &Target {
+            machine: &request.machine,
+            software: &request.software,
+            ranks,
+            memory: request.memory,
+            no_io: request.no_io,
+            precision: request.precision,
+            budget: request.budget,
+        },
     )?;
     let graph = model::resolve(&training.model)?;
     let menu = planner.menu();
-    let mut single = Strategy::single();
-    single.batch_norm = request.batch_norm;
+    // Settings of all candidates.
+    let mut single = planner.settings.clone();
+    single.batch_norm = request.batch_norm.unwrap_or(single.batch_norm);
     let lowering = lowering(&graph, &single, training, ProgramKind::Train, &*menu);
     let memory = planner.memory(ranks);
     let warning = local_machine::sharing(ranks);
@@ -198,7 +212,9 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
     let with_figures = request.figures.then_some((ranks, request.no_io));
     let figures = with_figures.map(|of| figures::gather(context, &planner, lowering, of, &found));
     Ok(Planned {
-        candidates: candidates(&found, explanation),
+        candidates: candidates(&found, &planner.software, explanation),
+        software: planner.software.clone(),
+        input: planner.input,
         memory,
         figures: figures.transpose()?,
         kernels_pinned: planner.pins_kernels(),
@@ -238,7 +254,11 @@ fn none_fits(found: &[Found], asked: &Training, memory: Bytes) -> PlanningError 
 }
 
 /// Candidates in the same order; the first one gets the explanation.
-fn candidates(found: &[Found], mut explanation: Option<Explanation>) -> Vec<Candidate> {
+fn candidates(
+    found: &[Found],
+    software: &str,
+    mut explanation: Option<Explanation>,
+) -> Vec<Candidate> {
     let fitting = found.iter().filter(|one| one.reason.is_none());
     let costed = fitting.filter_map(|one| Some((&one.strategy, one.prediction.as_ref()?)));
     let costed: Vec<(&Strategy, &Prediction)> = costed.collect();
@@ -253,6 +273,7 @@ fn candidates(found: &[Found], mut explanation: Option<Explanation>) -> Vec<Cand
         };
         Candidate {
             strategy: one.strategy.to_string(),
+            software: software.to_owned(),
             front: front.iter().any(|(strategy, _)| **strategy == one.strategy),
             prediction: one.prediction.clone(),
             probability_fastest: sure.map(|sure| sure.probability_fastest),
@@ -283,7 +304,7 @@ fn explained(
         training,
         program,
         prediction,
-        memory: planner.memory(ranks),
+        memory: planner.room(ranks),
         own: own.as_ref(),
         costs: &costs,
     };
@@ -340,9 +361,10 @@ fn with_memory(
     subject: &Subject<'_, '_>,
     found: &[Found],
 ) -> Result<Option<Change>, PlanningError> {
-    let memory = subject.memory * 2;
+    let memory = planner.memory(subject.prediction.ranks) * 2;
+    let room = planner.reserve.room(memory);
     let would_fit = |one: &Found| match one.refusal {
-        Some(Refusal::Memory(needed)) => needed <= memory,
+        Some(Refusal::Memory(needed)) => needed <= room,
         Some(Refusal::Slower | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) | None => {
             false
         }

@@ -7,8 +7,9 @@ use crate::local_machine::{self, LocalMachine};
 use crate::machine;
 use crate::planning::PlanningError;
 use crate::search::{Limits, search, search_local};
-use partita_cluster::{LayerPrecision, Machine};
-use partita_lower::Request;
+use crate::software::{self, InputSource, Reserve};
+use partita_cluster::{LayerPrecision, Machine, Software};
+use partita_lower::{Request, Strategy};
 use partita_oracle::{Costs, MachineCosts, ScaledCosts, SimulateError, Simulation, SpeedFactors};
 use partita_plan::Candidate;
 use partita_program::{Menu, Program};
@@ -21,8 +22,34 @@ pub struct Planner<'c> {
     context: &'c Context<'c>,
     /// Source of costs.
     pub source: CostSource,
+    /// Name of the software.
+    pub software: String,
+    /// Where samples come from.
+    pub input: InputSource,
+    /// The settings of the software.
+    pub settings: Strategy,
+    /// Memory of a rank beside programs.
+    pub reserve: Reserve,
     /// Time of a search, if it is limited.
     budget: Option<Seconds>,
+}
+
+/// What strategies are compared for.
+pub struct Target<'t> {
+    /// Name or path of a machine file, or the local machine.
+    pub machine: &'t str,
+    /// Name or path of a software profile.
+    pub software: &'t str,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Memory limit of a rank, if given.
+    pub memory: Option<Bytes>,
+    /// Whether input time is ignored.
+    pub no_io: bool,
+    /// Precision of the layers.
+    pub precision: LayerPrecision,
+    /// Time of a search, if it is limited.
+    pub budget: Option<Seconds>,
 }
 
 /// Source of the costs of a machine.
@@ -48,20 +75,19 @@ pub enum CostSource {
 }
 
 impl<'c> Planner<'c> {
-    /// The machine `name` for a number of ranks, with this memory limit each, layers in this precision, and this
-    /// time for a search.
+    /// A machine and its software.
     ///
-    /// Errors: no such machine, too few devices, an unknown input rate, a precision that it lacks.
-    pub fn new(
-        context: &'c Context<'c>,
-        name: &str,
-        ranks: usize,
-        (memory, no_io): (Option<Bytes>, bool),
-        precision: LayerPrecision,
-        budget: Option<Seconds>,
-    ) -> Result<Self, PlanningError> {
-        if machine::is_local(name) {
-            check_measured(precision)?;
+    /// Errors: no such machine or software, too few devices, an unknown input rate, a precision that it lacks.
+    pub fn new(context: &'c Context<'c>, target: &Target<'_>) -> Result<Self, PlanningError> {
+        let (memory, no_io, budget) = (target.memory, target.no_io, target.budget);
+        let is_local = machine::is_local(target.machine);
+        if is_local {
+            check_measured(target.precision)?;
+            software::check_local(target.software)?;
+        }
+        let (software, settings) = software::resolve(target.software, context.environment())?;
+        let input = InputSource::of(&software, no_io);
+        if is_local {
             let source = CostSource::Measured {
                 memory,
                 available: local_machine::memory(context, 1),
@@ -70,19 +96,28 @@ impl<'c> Planner<'c> {
             return Ok(Self {
                 context,
                 source,
+                software: software.name,
+                input,
+                settings,
+                reserve: Reserve::default(),
                 budget,
             });
         }
-        let machine = machine::resolve(name, context.environment())?;
-        machine::check_capacity(&machine, ranks)?;
+        let machine = machine::resolve(target.machine, context.environment())?;
+        machine::check_capacity(&machine, target.ranks)?;
+        let reserve = Reserve::new(&software, &machine);
         let source = CostSource::Modelled {
             memory: memory.unwrap_or(machine.device.memory.value),
-            costs: costs(&machine, no_io, precision)?,
+            costs: costs((&machine, &software), no_io, target.precision)?,
             machine,
         };
         Ok(Self {
             context,
             source,
+            software: software.name,
+            input,
+            settings,
+            reserve,
             budget,
         })
     }
@@ -111,6 +146,11 @@ impl<'c> Planner<'c> {
                 memory, available, ..
             } => memory.unwrap_or(Bytes(available.0 / ranks as u64)),
         }
+    }
+
+    /// What a program of these ranks may fill of that.
+    pub fn room(&self, ranks: usize) -> Bytes {
+        self.reserve.room(self.memory(ranks))
     }
 
     /// The kernel catalog of programs.
@@ -157,12 +197,12 @@ impl<'c> Planner<'c> {
         memory: Bytes,
     ) -> Result<Vec<Candidate>, PlanningError> {
         let limits = Limits {
-            memory,
+            memory: self.reserve.room(memory),
             budget: self.budget,
         };
-        match &self.source {
+        let mut found = match &self.source {
             CostSource::Modelled { costs, .. } => {
-                search(self.context, training, ranks, limits, costs.as_ref())
+                search(self.context, training, ranks, limits, costs.as_ref())?
             }
             CostSource::Measured { no_io, .. } => search_local(
                 self.context,
@@ -170,8 +210,11 @@ impl<'c> Planner<'c> {
                 ranks,
                 limits,
                 self.local(ranks, *no_io)?,
-            ),
-        }
+            )?,
+        };
+        let predictions = found.iter_mut().filter_map(|one| one.prediction.as_mut());
+        predictions.for_each(|prediction| self.reserve.add_to(prediction));
+        Ok(found)
     }
 
     /// The costs of a program.
@@ -219,15 +262,15 @@ pub fn check_measured(precision: LayerPrecision) -> Result<(), PlanningError> {
     }
 }
 
-/// Costs on a machine, with or without input time.
+/// Costs of software on a machine, with or without input time.
 ///
 /// Errors: an unknown input rate, a precision that the machine lacks.
 pub fn costs(
-    machine: &Machine,
+    (machine, software): (&Machine, &Software),
     no_io: bool,
     precision: LayerPrecision,
 ) -> Result<Box<dyn Costs>, PlanningError> {
-    let costs = MachineCosts::new(machine.clone()).with_precision(precision);
+    let costs = MachineCosts::new(machine.clone(), software.clone()).with_precision(precision);
     let costs = costs.map_err(SimulateError::Cost)?;
     if no_io {
         let in_memory = SpeedFactors {

@@ -5,6 +5,7 @@ use crate::layer_times::LayerTimesError;
 use crate::local_machine::LocalError;
 use crate::machine::MachineError;
 use crate::model::ModelError;
+use crate::software::SoftwareError;
 use partita_cluster::LayerPrecision;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_oracle::{CostError, SimulateError};
@@ -21,6 +22,9 @@ pub enum PlanningError {
     /// There is no such machine, or it is too small.
     #[error(transparent)]
     Machine(#[from] MachineError),
+    /// There is no such software.
+    #[error(transparent)]
+    Software(#[from] SoftwareError),
     /// A measurement of this machine failed.
     #[error(transparent)]
     Local(#[from] LocalError),
@@ -125,6 +129,7 @@ impl Fault for PlanningError {
         match self {
             Self::Model(error) => error.kind(),
             Self::Machine(error) => error.kind(),
+            Self::Software(error) => error.kind(),
             Self::Local(error) => error.kind(),
             Self::Plan(PlanError::Ended) => ErrorKind::Interrupted,
             Self::Auto { .. }

@@ -11,11 +11,12 @@ use crate::model;
 use crate::planner::{check_measured, costs};
 use crate::planning::PlanningError;
 use crate::search::{staged, staged_local};
+use crate::software::{self, InputSource, Reserve};
 use crate::training::{
     Lowered, StrategyChoice, Training, given, lower_verified, lowered, request as lowering,
 };
-use partita_cluster::LayerPrecision;
-use partita_lower::Request;
+use partita_cluster::{LayerPrecision, Software};
+use partita_lower::{Request, Setting, Strategy};
 use partita_oracle::{Costs, Prediction, ScaledCosts, Simulation, SpeedFactors};
 use partita_plan::{ClosedForm as Form, FixedCosts, closed_form};
 use partita_program::{Menu, Program, ProgramKind};
@@ -30,8 +31,12 @@ pub struct PredictRequest {
     pub training: Training,
     /// The strategy; `Auto` is refused.
     pub strategy: StrategyChoice,
+    /// Settings that the strategy gives even where they are the usual ones; the others follow the software.
+    pub settings: Vec<Setting>,
     /// Name or path of a machine file; `here` is this machine, which is measured.
     pub machine: String,
+    /// Name or path of a software profile.
+    pub software: String,
     /// Ignore input time: samples are in memory.
     pub no_io: bool,
     /// Kernels to pin in the program; `None` leaves them open.
@@ -52,12 +57,14 @@ pub struct PredictRequest {
 }
 
 impl PredictRequest {
-    /// A training on a machine, without tasks and explanations.
+    /// A training on a machine with this software, without tasks and explanations.
     pub fn new(training: Training, strategy: StrategyChoice, machine: &str) -> Self {
         Self {
             training,
             strategy,
+            settings: Vec::new(),
             machine: machine.to_owned(),
+            software: Software::OWN.to_owned(),
             no_io: false,
             kernels: None,
             memory: None,
@@ -79,6 +86,10 @@ pub struct Predicted {
     pub strategy: String,
     /// Name of the machine.
     pub machine: String,
+    /// Name of the software.
+    pub software: String,
+    /// Where samples come from.
+    pub input: InputSource,
     /// Samples per step over all ranks.
     pub batch: usize,
     /// Memory limit of a rank.
@@ -121,6 +132,10 @@ struct OnMachine<'a> {
     name: &'a str,
     /// Memory limit of a rank.
     memory: Bytes,
+    software: &'a str,
+    input: InputSource,
+    /// Memory of a rank beside the program.
+    reserve: Reserve,
     costs: &'a CostsOf<'a>,
     kernels: &'a dyn Menu,
 }
@@ -146,6 +161,7 @@ pub fn predict(
 ) -> Result<Predicted, PlanningError> {
     if machine::is_local(&request.machine) {
         check_measured(request.precision)?;
+        software::check_local(&request.software)?;
         return match (request.seconds_per_sample, &request.layer_times) {
             (Some(seconds), _) => Err(PlanningError::MeasuredHere(seconds)),
             (None, Some(_)) => Err(PlanningError::LayersMeasuredHere),
@@ -154,8 +170,12 @@ pub fn predict(
     }
     let machine = machine::resolve(&request.machine, context.environment())?;
     machine::check_capacity(&machine, request.training.ranks)?;
-    let costs = costs(&machine, request.no_io, request.precision)?;
+    let (software, settings) = software::resolve(&request.software, context.environment())?;
+    let request = &with_settings(request, &settings);
+    let costs = costs((&machine, &software), request.no_io, request.precision)?;
     let memory = request.memory.unwrap_or(machine.device.memory.value);
+    let reserve = Reserve::new(&software, &machine);
+    let room = reserve.room(memory);
     let kernels = machine::kernels(&machine, request.kernels);
     let menu = menu_of(kernels, local_machine::THREADS, context.level());
     let subject = (&request.training, &request.strategy);
@@ -179,11 +199,14 @@ pub fn predict(
         &request.strategy,
         kernels,
         ProgramKind::Train,
-        &|lowering| staged(context, lowering, memory, costs.as_ref()),
+        &|lowering| staged(context, lowering, room, costs.as_ref()),
     )?;
     let on = OnMachine {
         name: &machine.name,
         memory,
+        software: &software.name,
+        input: InputSource::of(&software, request.no_io),
+        reserve,
         costs: &|_| {
             Ok(Box::new(ScaledCosts::new(
                 costs.as_ref(),
@@ -198,6 +221,21 @@ pub fn predict(
         layer_scale,
         ..answer(request, &lowered, &on, closed)?
     })
+}
+
+/// A request whose strategy has the settings of the software.
+fn with_settings(request: &PredictRequest, settings: &Strategy) -> PredictRequest {
+    let strategy = match &request.strategy {
+        StrategyChoice::Auto(statistics) => StrategyChoice::Auto(*statistics),
+        StrategyChoice::Given(strategy) => {
+            let strategy = strategy.clone();
+            StrategyChoice::Given(strategy.with_settings_of(settings, &request.settings))
+        }
+    };
+    PredictRequest {
+        strategy,
+        ..request.clone()
+    }
 }
 
 fn closed(
@@ -268,6 +306,13 @@ fn predict_locally(
     let on = OnMachine {
         name: local_machine::NAME,
         memory,
+        software: Software::OWN,
+        input: if request.no_io {
+            InputSource::Ignored
+        } else {
+            InputSource::FileSystem
+        },
+        reserve: Reserve::default(),
         costs: &costs,
         kernels: &*menu,
     };
@@ -291,6 +336,7 @@ fn answer(
         let warning = local_machine::sharing(program.mesh.ranks());
         prediction.limits.splice(0..0, warning);
     }
+    on.reserve.add_to(&mut prediction);
     if prediction.memory_bytes_max > on.memory {
         let misfit = misfit(&prediction, on.memory);
         prediction.limits.insert(0, misfit);
@@ -299,6 +345,8 @@ fn answer(
         model: lowered.graph.name.clone(),
         strategy: lowered.strategy.to_string(),
         machine: on.name.to_owned(),
+        software: on.software.to_owned(),
+        input: on.input,
         batch: program.batch,
         memory_bytes_device: on.memory,
         no_io: request.no_io,
@@ -321,7 +369,7 @@ fn explained(
         training: training(on.kernels, request, lowered),
         program: &lowered.program,
         prediction,
-        memory: on.memory,
+        memory: on.reserve.room(on.memory),
         own,
         costs: on.costs,
     };

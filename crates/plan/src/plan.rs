@@ -217,9 +217,9 @@ impl Ranking<'_, '_> {
         self.refused.push(Candidate::refused(strategy, no));
     }
 
-    /// A candidate with the statistics of batch norms that are asked for.
+    /// A candidate with the settings that are asked for.
     fn asked(&self, strategy: Strategy) -> Strategy {
-        strategy.with_batch_norm(self.request.training.strategy.batch_norm)
+        strategy.with_settings_of(self.request.training.strategy, &[])
     }
 
     fn is_over(&self) -> bool {
@@ -471,6 +471,10 @@ impl Ranking<'_, '_> {
 
     /// Evaluates the best candidates and data parallelism alone with gradients in buckets.
     fn evaluate_buckets(&mut self) -> Result<(), PlanError> {
+        if self.request.training.strategy.bucket > Bytes(0) {
+            // All candidates have the buckets that are asked for.
+            return Ok(());
+        }
         let mut best: Vec<&Candidate> = self.evaluated.iter().collect();
         let seconds = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
         best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));

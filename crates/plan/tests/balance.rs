@@ -13,7 +13,10 @@ use partita_testkit::Machine;
 use requests::training;
 
 fn lassen() -> MachineCosts {
-    MachineCosts::new(Machine::load("lassen", &[]).unwrap())
+    MachineCosts::new(
+        Machine::load("lassen", &[]).unwrap(),
+        partita_cluster::Software::load("partita", &[]).unwrap(),
+    )
 }
 
 const PLENTY: Bytes = Bytes(1 << 50);

@@ -44,7 +44,10 @@ fn no_step_beats_the_adapters() {
                 let nodes = ranks.div_ceil(machine.devices_per_node.value) as f64;
                 let adapters = machine.links.inter.node_bandwidth.value.0;
                 let least = 2.0 * (nodes - 1.0) / nodes * bytes / adapters;
-                let costs = MachineCosts::new(machine);
+                let costs = MachineCosts::new(
+                    machine,
+                    partita_cluster::Software::load("partita", &[]).unwrap(),
+                );
                 let seconds = played(&program, &costs).makespan.0;
                 let case = format!("{name} on {ranks} of {}", costs.machine().name);
                 assert!(
@@ -92,18 +95,37 @@ fn no_step_gets_slower_by_a_better_network() {
         for machine in MACHINES.map(machine) {
             // What ends earlier can share the network with something else. Where ranks look at messages between
             // kernels only, what arrives a little earlier can be noticed a kernel later.
-            let most = match MachineCosts::new(machine.clone()).progress() {
+            let most = match MachineCosts::new(
+                machine.clone(),
+                partita_cluster::Software::load("partita", &[]).unwrap(),
+            )
+            .progress()
+            {
                 Progress::Queued => 1.0001,
                 Progress::Polled => 1.01,
             };
-            let before = played(&program, &MachineCosts::new(machine.clone()))
-                .makespan
-                .0;
+            let before = played(
+                &program,
+                &MachineCosts::new(
+                    machine.clone(),
+                    partita_cluster::Software::load("partita", &[]).unwrap(),
+                ),
+            )
+            .makespan
+            .0;
             for (what, make_better) in better {
                 let mut machine = machine.clone();
                 make_better(&mut machine);
                 let case = format!("{name} {strategy} on {}: {what}", machine.name);
-                let after = played(&program, &MachineCosts::new(machine)).makespan.0;
+                let after = played(
+                    &program,
+                    &MachineCosts::new(
+                        machine,
+                        partita_cluster::Software::load("partita", &[]).unwrap(),
+                    ),
+                )
+                .makespan
+                .0;
                 assert!(after <= before * most, "{case}: {before} s, then {after} s");
             }
         }

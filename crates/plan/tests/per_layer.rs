@@ -17,7 +17,10 @@ use requests::training;
 fn lassen() -> MachineCosts {
     let mut machine = Machine::load("lassen", &[]).unwrap();
     machine.io.as_mut().unwrap().latency.value = Seconds(1e-9);
-    MachineCosts::new(machine)
+    MachineCosts::new(
+        machine,
+        partita_cluster::Software::load("partita", &[]).unwrap(),
+    )
 }
 
 fn step(costs: &dyn Costs, program: &Program) -> f64 {

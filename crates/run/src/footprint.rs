@@ -34,6 +34,17 @@ pub struct Footprint {
     pub io_buffers: Bytes,
     /// Times of steps and tasks, kept for the report.
     pub records: Bytes,
+    /// Contexts of the device's runtime and libraries.
+    #[serde(skip_serializing_if = "is_none")]
+    pub context: Bytes,
+    /// Limit of the workspace that a library of kernels allocates by itself.
+    #[serde(skip_serializing_if = "is_none")]
+    pub library_workspace: Bytes,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_none(bytes: &Bytes) -> bool {
+    *bytes == Bytes(0)
 }
 
 impl Footprint {
@@ -73,7 +84,7 @@ impl Footprint {
     }
 
     /// All items with their names.
-    pub fn items(&self) -> [(&'static str, Bytes); 12] {
+    pub fn items(&self) -> [(&'static str, Bytes); 14] {
         [
             (MemoryCategory::Weights.name(), self.weights),
             (MemoryCategory::Optimizer.name(), self.optimizer),
@@ -89,6 +100,8 @@ impl Footprint {
             (MemoryCategory::Gaps.name(), self.gaps),
             ("communication buffers", self.communication_buffers),
             ("input buffers", self.io_buffers),
+            ("context", self.context),
+            ("library workspace", self.library_workspace),
             ("records", self.records),
         ]
     }
@@ -104,7 +117,8 @@ impl Footprint {
 
     /// Sum of the items outside of the arena.
     pub fn beside_arena(&self) -> Bytes {
-        self.communication_buffers + self.io_buffers + self.records
+        let own = self.communication_buffers + self.io_buffers + self.records;
+        own + self.context + self.library_workspace
     }
 
     /// Sum of all items.
@@ -128,6 +142,8 @@ impl Sum for Footprint {
             communication_buffers: a.communication_buffers + b.communication_buffers,
             io_buffers: a.io_buffers + b.io_buffers,
             records: a.records + b.records,
+            context: a.context + b.context,
+            library_workspace: a.library_workspace + b.library_workspace,
         })
     }
 }

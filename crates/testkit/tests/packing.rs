@@ -148,7 +148,10 @@ fn a_program_with_packed_weights_is_simulated_and_needs_its_packing() {
     let kernels = |_: Mesh, _: Rank| -> Box<dyn Kernels> { panic!("nothing runs") };
     let setup = setup(&graph, "depth=2".parse().unwrap(), &menu, &kernels);
     let program = setup.program(ProgramKind::Train).unwrap();
-    let costs = MachineCosts::new(Machine::load("lassen", &[]).unwrap());
+    let costs = MachineCosts::new(
+        Machine::load("lassen", &[]).unwrap(),
+        partita_cluster::Software::load("partita", &[]).unwrap(),
+    );
     let report = simulate(&program, &costs, Mode::Ranks, 2).unwrap();
     assert!(report.makespan.0 > 0.0);
     let body = &program.bodies[0];

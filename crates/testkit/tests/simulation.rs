@@ -36,7 +36,10 @@ fn program(graph: &partita_graph::Graph, strategy: Strategy, batch: usize) -> Pr
 }
 
 fn costs() -> MachineCosts {
-    MachineCosts::new(Machine::load("lassen", &[]).unwrap())
+    MachineCosts::new(
+        Machine::load("lassen", &[]).unwrap(),
+        partita_cluster::Software::load("partita", &[]).unwrap(),
+    )
 }
 
 /// Simulates both ways and gives the number of classes.

@@ -15,9 +15,8 @@ pub struct Table {
     pub name: String,
     machine: String,
     model: String,
-    /// Settings of all strategies that describe the software of the published runs.
-    #[serde(default)]
-    software: Option<String>,
+    /// The profile of the software of the published runs.
+    software: String,
     /// Bound of the mean relative error of a step's time, over the rows that it holds for.
     mean_error_max: Option<f64>,
     /// What rows have in common that are ranked among each other.
@@ -95,16 +94,6 @@ pub fn table(name: &str) -> Table {
     table
 }
 
-/// A strategy with settings of all layers before those of some.
-fn with_settings(strategy: &str, settings: Option<&str>) -> String {
-    let (all, some) = match strategy.split_once(';') {
-        Some((all, some)) => (all, format!(";{some}")),
-        None => (strategy, String::new()),
-    };
-    let settings = settings.map_or(String::new(), |settings| format!(",{settings}"));
-    format!("{all}{settings}{some}")
-}
-
 fn predicted(table: &Table, row: &Row) -> f64 {
     record(table, row)["iteration_seconds"].as_f64().unwrap()
 }
@@ -112,25 +101,19 @@ fn predicted(table: &Table, row: &Row) -> f64 {
 /// What `predict` says of a row.
 pub fn record(table: &Table, row: &Row) -> serde_json::Value {
     let (ranks, batch) = (row.ranks.to_string(), row.batch.to_string());
-    // One of its own lies beside the tables.
-    let own = folder().join(&table.machine);
-    let machine = if table.machine.contains('/') {
-        own.to_str().unwrap()
-    } else {
-        &table.machine
-    };
-    let strategy = with_settings(&row.strategy, table.software.as_deref());
     json(&[
         "predict",
         row.model(table),
         "--machine",
-        machine,
+        &table.machine,
+        "--software",
+        &table.software,
         "--ranks",
         &ranks,
         "--batch",
         &batch,
         "--strategy",
-        &strategy,
+        &row.strategy,
         "--no-io",
         "--json",
     ])

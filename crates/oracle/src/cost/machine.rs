@@ -1,4 +1,4 @@
-//! Costs from a machine file.
+//! Costs from a machine file and a software profile.
 
 use super::crossing::Crossings;
 use super::io::{self, FileSystem};
@@ -6,25 +6,26 @@ use super::kernel::{self, Pass, RateClass};
 use super::saturation::{Product, Tiling};
 use super::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost, LinkFit,
-    MessageCost, Progress, link, precision, saturation,
+    MessageCost, Progress, SoftwareCosts, link, precision, saturation,
 };
 use crate::kernel_model::{Features, KernelModel, KernelSample};
 use crate::uncertainty::{self, Uncertainty};
 use partita_cluster::{
     CollectiveLibrary, ConvEfficiency, ConvPass, DeviceKind, LayerPrecision, LinearFit, LinkKind,
-    Machine, MeasuredKernel,
+    Machine, MeasuredKernel, Software,
 };
 use partita_program::{Algorithm, Count, Dtype, KernelShape, Origin};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Rank, Seconds};
 
 mod collectives;
 
-/// Costs from the facts of a machine file. If it holds a calibration, kernels are estimated from measured
+/// Costs from the facts of a machine file and of the software that runs on it. If the file holds a calibration, kernels are estimated from measured
 /// ones, and messages and collectives within a node follow the measured fits.
 #[derive(Clone, Debug)]
 pub struct MachineCosts {
     machine: Machine,
     precision: LayerPrecision,
+    software: SoftwareCosts,
     kernels: Option<KernelModel>,
     library: CollectiveLibrary,
     crossings: Crossings,
@@ -32,12 +33,16 @@ pub struct MachineCosts {
 
 impl MachineCosts {
     /// Fits the kernel model if the machine has a calibration.
-    pub fn new(machine: Machine) -> Self {
+    pub fn new(machine: Machine, software: Software) -> Self {
         let calibration = machine.calibration.as_ref();
         Self {
             kernels: calibration.and_then(|one| KernelModel::fit(&samples(&one.measured))),
-            library: CollectiveLibrary::usual(machine.device.kind),
+            library: match machine.device.kind {
+                DeviceKind::Cpu => CollectiveLibrary::usual(DeviceKind::Cpu),
+                DeviceKind::Gpu => software.collectives.value,
+            },
             crossings: Crossings::new(&machine),
+            software: SoftwareCosts::new(&machine, software),
             machine,
             precision: LayerPrecision::F32,
         }
@@ -60,6 +65,11 @@ impl MachineCosts {
     /// From the node of a rank to that of another.
     fn apart(&self, a: Rank, b: Rank) -> usize {
         self.machine.node(a).abs_diff(self.machine.node(b))
+    }
+
+    /// What the software adds.
+    pub fn software(&self) -> &SoftwareCosts {
+        &self.software
     }
 
     /// The machine.
@@ -252,13 +262,16 @@ impl Costs for MachineCosts {
         self.check_dtype(shape, rate_class)?;
         let traffic = (count.read + count.written).0 as f64;
         let traffic = traffic * precision::traffic(shape, self.precision);
-        Ok(KernelCost::uncontended(kernel::roofline(
+        let seconds = kernel::roofline(
             count.flops,
             self.arithmetic_rate(rate_class),
             Bytes(traffic.round() as u64),
             self.machine.device.memory_rate(),
             self.launch()?,
-        )))
+        );
+        Ok(KernelCost::uncontended(
+            self.software.kernel(shape, seconds),
+        ))
     }
 
     fn layer_factor(&self, _origin: &Origin) -> f64 {
@@ -287,7 +300,7 @@ impl Costs for MachineCosts {
             }
         };
         let link = link::transfer(bytes, self.machine.bandwidth(kind), node, contention);
-        let (latency, transfer) = match &self.machine.exchange {
+        let (latency, transfer) = match self.software.exchange(kind) {
             Some(fit) => (fit.latency.value, link.max(bytes / fit.bandwidth.value)),
             None => (self.machine.latency(kind), link),
         };
@@ -343,6 +356,15 @@ impl Costs for MachineCosts {
     }
 
     fn load(&self, rank: Rank, bytes: Bytes, readers: usize) -> Result<Seconds, CostError> {
+        let per_node = self.machine.devices_per_node.value;
+        let first = self.machine.node(rank) * per_node;
+        let on_node = readers.saturating_sub(first).clamp(1, per_node);
+        let stored = self
+            .software
+            .stored_samples(&self.machine, bytes, readers, on_node);
+        if let Some(seconds) = stored {
+            return Ok(seconds);
+        }
         let Some(facts) = &self.machine.io else {
             return Err(CostError::Missing {
                 machine: self.machine.name.clone(),
@@ -350,9 +372,6 @@ impl Costs for MachineCosts {
                 purpose: "reading of samples".to_owned(),
             });
         };
-        let per_node = self.machine.devices_per_node.value;
-        let first = self.machine.node(rank) * per_node;
-        let on_node = readers.saturating_sub(first).clamp(1, per_node);
         let file_system = FileSystem {
             latency: facts.latency.value,
             total: facts.bandwidth_total.value,

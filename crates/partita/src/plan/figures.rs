@@ -112,7 +112,7 @@ pub fn gather(
         points: Vec::new(),
         best: best(planner, training, candidates)?,
     };
-    add_ranked(&mut facts, training, candidates)?;
+    add_ranked(&mut facts, planner, training, candidates)?;
     add_refused(context, &mut facts, planner, training, candidates)?;
     context.status("", false);
     Ok(facts)
@@ -194,7 +194,7 @@ fn data(
     ranks: usize,
     candidates: &[Candidate],
 ) -> Result<Option<Data>, PlanningError> {
-    let strategy = Strategy::hybrid(ranks, [1; 3]).with_batch_norm(training.strategy.batch_norm);
+    let strategy = Strategy::hybrid(ranks, [1; 3]).with_settings_of(training.strategy, &[]);
     if strategy.check(training.graph, training.batch).is_err() {
         return Ok(None);
     }
@@ -208,7 +208,7 @@ fn data(
     }
     let program = program(training, &strategy)?;
     let largest = precision::largest(&program, planner.precision());
-    let memory = largest.map_or(Bytes(0), |(bytes, _)| bytes);
+    let memory = largest.map_or(Bytes(0), |(bytes, _)| bytes) + planner.reserve.total();
     let fits = memory <= planner.memory(ranks);
     let samples_per_second = if can_be_simulated(planner, fits) {
         let simulation = planner.simulate(&program)?;
@@ -233,6 +233,7 @@ fn can_be_simulated(planner: &Planner<'_>, fits: bool) -> bool {
 
 fn add_ranked(
     facts: &mut Figures,
+    planner: &Planner<'_>,
     training: Request<'_>,
     candidates: &[Candidate],
 ) -> Result<(), PlanningError> {
@@ -241,6 +242,7 @@ fn add_ranked(
         if facts.itemized.len() < ITEMIZED_MAX {
             let program = program(training, &candidate.strategy)?;
             let items = precision::footprint(&program, prediction.precision);
+            let items = planner.reserve.added(items);
             // Candidates that differ only in the order of work are shown once.
             if facts.itemized.last().is_none_or(|(_, last)| *last != items) {
                 facts.itemized.push((strategy.clone(), items));
@@ -270,7 +272,7 @@ fn add_refused(
         CostSource::Measured { .. } => PRUNED_LOCAL_MAX,
     };
     let data = Strategy::hybrid(facts.ranks, [1; 3]);
-    let data = data.with_batch_norm(training.strategy.batch_norm);
+    let data = data.with_settings_of(training.strategy, &[]);
     let (mut too_large, mut others) = (0, 0);
     for candidate in candidates.iter().filter(|one| one.reason.is_some()) {
         let strategy = &candidate.strategy;
@@ -285,8 +287,9 @@ fn add_refused(
             continue;
         };
         context.status(&format!("costing {strategy} for the report"), false);
+        let reserved = planner.reserve.total();
         let largest = precision::largest(&program, planner.precision());
-        let fits = largest.is_none_or(|(bytes, _)| bytes <= facts.memory);
+        let fits = largest.is_none_or(|(bytes, _)| bytes + reserved <= facts.memory);
         if fits {
             others += 1
         } else {
@@ -294,11 +297,13 @@ fn add_refused(
         }
         if *strategy == data || !fits && too_large <= TOO_LARGE_MAX {
             let items = precision::footprint(&program, planner.precision());
+            let items = planner.reserve.added(items);
             facts.itemized.push((strategy.to_string(), items));
         }
         if can_be_simulated(planner, fits) {
             let simulation = planner.simulate(&program)?;
-            let prediction = Prediction::of(&program, &simulation, false);
+            let mut prediction = Prediction::of(&program, &simulation, false);
+            planner.reserve.add_to(&mut prediction);
             facts.points.push(Point {
                 strategy: strategy.to_string(),
                 seconds: prediction.iteration_seconds,

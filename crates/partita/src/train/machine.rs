@@ -6,7 +6,8 @@ use crate::context::Context;
 use crate::machine;
 use crate::planner::costs;
 use crate::planning::PlanningError;
-use partita_cluster::LayerPrecision;
+use crate::software;
+use partita_cluster::{LayerPrecision, Software};
 use partita_oracle::Costs;
 
 /// Costs of the machine that the run names; none where this machine is measured.
@@ -24,6 +25,9 @@ pub fn machine_costs(
     };
     let found = machine::resolve(name, context.environment()).map_err(PlanningError::from)?;
     machine::check_capacity(&found, run.ranks).map_err(PlanningError::from)?;
+    let (software, _) =
+        software::resolve(Software::OWN, context.environment()).map_err(PlanningError::from)?;
     let no_io = found.io.is_none();
-    Ok(Some(costs(&found, no_io, LayerPrecision::default())?))
+    let costs = costs((&found, &software), no_io, LayerPrecision::F32)?;
+    Ok(Some(costs))
 }

@@ -7,7 +7,7 @@ use partita_run::Footprint;
 use partita_space::Bytes;
 
 /// Colors of [`Footprint::items`], without the records of a trace, which a plan does not have.
-const COLORS: [&str; 12] = [
+const COLORS: [&str; 14] = [
     color::BLUE,
     color::SKY,
     color::ORANGE,
@@ -19,6 +19,8 @@ const COLORS: [&str; 12] = [
     color::GRAY,
     color::BLACK,
     color::QUIET,
+    color::BROWN,
+    color::OLIVE,
     color::FAINT,
 ];
 

@@ -13,6 +13,8 @@ pub mod color {
     pub const BLUE: &str = "#0072b2";
     pub const VERMILLION: &str = "#d55e00";
     pub const PURPLE: &str = "#cc79a7";
+    pub const BROWN: &str = "#8c6239";
+    pub const OLIVE: &str = "#a6a400";
     /// For areas of little importance.
     pub const GRAY: &str = "#b3b3b3";
     /// For large areas, instead of black.

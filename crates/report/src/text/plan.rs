@@ -25,6 +25,8 @@ pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()>
                 "precision {name}: predicted only; ranks compute in f32"
             )?;
         }
+        let (software, input) = (&planned.software, planned.input.name());
+        writeln!(out, "Software: {software}; input is {input}")?;
         if !planned.kernels_pinned {
             writeln!(
                 out,

@@ -74,6 +74,8 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         ("model", predicted.model.clone()),
         ("strategy", predicted.strategy.clone()),
         ("machine", predicted.machine.clone()),
+        ("software", predicted.software.clone()),
+        ("input", predicted.input.name().to_owned()),
         ("ranks", ranks),
         ("batch", predicted.batch.to_string()),
         ("program", prediction.digest.clone()),
@@ -93,7 +95,7 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
             scale.modeled_seconds_per_sample,
             scale.samples
         );
-        pairs.insert(7, ("computation", text));
+        pairs.insert(9, ("computation", text));
     }
     if let Some(scale) = &predicted.layer_scale {
         let text = format!(

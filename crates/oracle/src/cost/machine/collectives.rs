@@ -54,7 +54,7 @@ impl MachineCosts {
             .iter()
             .map(|bytes| bytes.0 as f64)
             .collect();
-        let total = bytes_per_member.iter().copied().sum();
+        let total: Bytes = bytes_per_member.iter().copied().sum();
         if let Some(cost) = self.measured(&layout, "allgather", total) {
             return Ok(cost);
         }
@@ -66,6 +66,7 @@ impl MachineCosts {
             }
             CollectiveLibrary::Mpi => self.mpi_allgather(&layout, &blocks, contention),
         };
+        let time = self.software.redistribution(time, total.0 as f64);
         let host = self.host(2.0 * blocks.iter().sum::<f64>());
         Ok(collective_cost(time, host))
     }
@@ -276,7 +277,7 @@ impl MachineCosts {
         n: f64,
         flows: f64,
     ) -> Option<CommTime> {
-        let allreduce = self.machine.allreduce.as_ref()?;
+        let allreduce = self.software.allreduce()?;
         let single = layout.nodes == 1;
         let fitted = if single {
             &allreduce.intra
@@ -305,12 +306,7 @@ impl MachineCosts {
     /// Overhead of a reduction at a member: on a CPU arithmetic and copies, on a GPU the share of the time
     /// in which the kernels of the library occupy the device.
     fn overhead_of_sum(&self, layout: &GroupLayout, bytes: f64, time: CommTime) -> Seconds {
-        let occupancy = self
-            .machine
-            .allreduce
-            .as_ref()
-            .and_then(|allreduce| allreduce.occupancy.as_ref());
-        let occupied = occupancy.map_or(0.0, |share| share.value.0 * time.total());
+        let occupied = self.software.occupancy() * time.total();
         self.host_of_sum(layout, bytes) + Seconds(occupied)
     }
 

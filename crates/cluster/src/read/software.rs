@@ -1,0 +1,192 @@
+//! Reads a software profile.
+
+use super::{RawFact, RawLink, Reader};
+use crate::error::MachineError;
+use crate::machine::Fact;
+use crate::network::CollectiveLibrary;
+use crate::quantity::Quantity;
+use crate::software::{
+    GpuMemory, KernelSplit, NeighborExchange, Redistribution, Software, SoftwareSums, SumFit,
+};
+use serde::Deserialize;
+use toml::Spanned;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSoftware {
+    name: Spanned<String>,
+    strategy: Option<RawFact>,
+    collectives: RawFact,
+    data_store: RawFact,
+    exchange: Option<RawExchange>,
+    allreduce: Option<RawSums>,
+    redistribution: Option<RawRedistribution>,
+    kernels: Option<RawKernels>,
+    memory: Option<RawMemory>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawExchange {
+    intra: RawLink,
+    inter: RawLink,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSums {
+    occupancy: Option<RawFact>,
+    fit: Option<RawSumFit>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSumFit {
+    latency_intra: RawFact,
+    latency_inter: RawFact,
+    adapters: RawFact,
+    growth: Option<RawFact>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRedistribution {
+    backward: RawFact,
+    host_bandwidth: Option<RawFact>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawKernels {
+    split: RawSplit,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSplit {
+    filter: Option<RawFact>,
+    channel: Option<RawFact>,
+    space: Option<RawFact>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMemory {
+    context: RawFact,
+    workspace: RawFact,
+}
+
+impl Software {
+    /// Reads the text of a software profile; `file` is the name that errors give it.
+    ///
+    /// Errors: the first fault, with its line, its key and what is possible there.
+    pub fn parse(text: &str, file: &str) -> Result<Software, MachineError> {
+        let reader = Reader { text, file };
+        let raw = toml::from_str(text).map_err(|error| reader.refuse(&error))?;
+        reader.software(raw)
+    }
+}
+
+impl Reader<'_> {
+    fn software(&self, raw: RawSoftware) -> Result<Software, MachineError> {
+        let exchange = raw.exchange.map(|raw| self.neighbors(raw));
+        let allreduce = raw.allreduce.map(|raw| self.sums(raw));
+        let redistribution = raw.redistribution.map(|raw| self.redistribution(raw));
+        let memory = raw.memory.map(|raw| self.gpu_memory(raw));
+        Ok(Software {
+            name: self.word("name", raw.name)?,
+            strategy: self.maybe("strategy", raw.strategy)?,
+            collectives: self.library(raw.collectives)?,
+            data_store: self.fact("data_store", raw.data_store)?,
+            exchange: exchange.transpose()?,
+            allreduce: allreduce.transpose()?,
+            redistribution: redistribution.transpose()?,
+            split: match raw.kernels {
+                None => KernelSplit::default(),
+                Some(raw) => self.split(raw.split)?,
+            },
+            memory: memory.transpose()?,
+        })
+    }
+
+    fn maybe<T: Quantity>(
+        &self,
+        key: &str,
+        raw: Option<RawFact>,
+    ) -> Result<Option<Fact<T>>, MachineError> {
+        raw.map(|raw| self.fact(key, raw)).transpose()
+    }
+
+    /// The word of a library, with the nearest one if it is unknown.
+    fn library(&self, raw: RawFact) -> Result<Fact<CollectiveLibrary>, MachineError> {
+        let words = CollectiveLibrary::ALL.map(|library| (library.name(), library));
+        let value = raw.value.get_ref().as_str().unwrap_or_default();
+        let given = Spanned::new(raw.value.span(), value.to_owned());
+        let library = self.choice("collectives", &given, &words)?;
+        let fact: Fact<String> = self.fact("collectives", raw)?;
+        Ok(Fact {
+            value: library,
+            basis: fact.basis,
+            source: fact.source,
+        })
+    }
+
+    fn neighbors(&self, raw: RawExchange) -> Result<NeighborExchange, MachineError> {
+        Ok(NeighborExchange {
+            intra: self.exchange_at("exchange.intra", raw.intra)?,
+            inter: self.exchange_at("exchange.inter", raw.inter)?,
+        })
+    }
+
+    fn sums(&self, raw: RawSums) -> Result<SoftwareSums, MachineError> {
+        let why = "a sum takes no more than all of a device";
+        let occupancy = raw
+            .occupancy
+            .map(|raw| self.at_most_all("allreduce.occupancy", raw, why));
+        let fit = raw.fit.map(|raw| self.sum_fit(raw));
+        Ok(SoftwareSums {
+            occupancy: occupancy.transpose()?,
+            fit: fit.transpose()?,
+        })
+    }
+
+    fn sum_fit(&self, raw: RawSumFit) -> Result<SumFit, MachineError> {
+        let why = "twice the nodes at most double the time of a byte";
+        let growth = raw
+            .growth
+            .map(|raw| self.at_most_all("allreduce.fit.growth", raw, why));
+        Ok(SumFit {
+            latency_intra: self.fact("allreduce.fit.latency_intra", raw.latency_intra)?,
+            latency_inter: self.fact("allreduce.fit.latency_inter", raw.latency_inter)?,
+            adapters: self.fact("allreduce.fit.adapters", raw.adapters)?,
+            growth: growth.transpose()?,
+        })
+    }
+
+    fn redistribution(&self, raw: RawRedistribution) -> Result<Redistribution, MachineError> {
+        let host = "redistribution.host_bandwidth";
+        Ok(Redistribution {
+            backward: self.fitted("redistribution.backward", raw.backward)?,
+            host_bandwidth: self.maybe(host, raw.host_bandwidth)?,
+        })
+    }
+
+    fn split(&self, raw: RawSplit) -> Result<KernelSplit, MachineError> {
+        let exponent = |key: &str, raw: Option<RawFact>| {
+            raw.map(|raw| self.fitted(&format!("kernels.split.{key}"), raw))
+                .transpose()
+        };
+        Ok(KernelSplit {
+            filter: exponent("filter", raw.filter)?,
+            channel: exponent("channel", raw.channel)?,
+            space: exponent("space", raw.space)?,
+        })
+    }
+
+    fn gpu_memory(&self, raw: RawMemory) -> Result<GpuMemory, MachineError> {
+        Ok(GpuMemory {
+            context: self.fact("memory.context", raw.context)?,
+            workspace: self.fact("memory.workspace", raw.workspace)?,
+        })
+    }
+}

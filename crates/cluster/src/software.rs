@@ -1,0 +1,220 @@
+//! The software of a training as data: what a library does beyond the links and devices of a machine, each
+//! number with its source.
+
+use crate::error::SoftwareError;
+use crate::files::{names_in, read_regular};
+use crate::machine::{Allreduce, AllreduceLink, Basis, DeviceKind, Exchange, Fact, Machine, Share};
+use crate::network::CollectiveLibrary;
+use partita_space::{Bytes, BytesPerSecond, Seconds, near};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The profiles of this repository, so that the binary works from any folder.
+const BUILT_IN: [(&str, &str); 5] = [
+    (
+        "chainermn",
+        include_str!("../../../software/chainermn.toml"),
+    ),
+    ("horovod", include_str!("../../../software/horovod.toml")),
+    ("lbann", include_str!("../../../software/lbann.toml")),
+    ("partita", include_str!("../../../software/partita.toml")),
+    (
+        "pytorch-ddp",
+        include_str!("../../../software/pytorch-ddp.toml"),
+    ),
+];
+
+/// What a library for training does, whatever the machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Software {
+    /// Name, as in `--software NAME`.
+    pub name: String,
+    /// Settings of all layers of a strategy, such as `batch_norm=local,bucket=25MiB`; a given strategy overrides
+    /// them.
+    pub strategy: Option<Fact<String>>,
+    /// The library of its collectives.
+    pub collectives: Fact<CollectiveLibrary>,
+    /// Whether samples stay in the host memory of the ranks after the first epoch, and are sent from there.
+    pub data_store: Fact<bool>,
+    /// Messages between neighbors, if they cost more than the links.
+    pub exchange: Option<NeighborExchange>,
+    /// Sums over ranks, as far as this software is known to differ.
+    pub allreduce: Option<SoftwareSums>,
+    /// Waits for activations of which a layer needs more than its rank owns.
+    pub redistribution: Option<Redistribution>,
+    /// How kernels speed up when a layer is split.
+    pub split: KernelSplit,
+    /// Memory of a rank on a GPU beside the program, if any.
+    pub memory: Option<GpuMemory>,
+}
+
+/// Messages between neighbors with packing, stream synchronization and staging through the host:
+/// `T(m) = latency + m / bandwidth`, and no faster than the link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NeighborExchange {
+    /// Between two devices of a node.
+    pub intra: Exchange,
+    /// Between devices of two nodes.
+    pub inter: Exchange,
+}
+
+/// How sums over ranks run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SoftwareSums {
+    /// Share of its time in which a sum occupies the device; absent if it overlaps with computation.
+    pub occupancy: Option<Fact<Share>>,
+    /// The fit that replaces the formulas of a machine's links, if there is one.
+    pub fit: Option<SumFit>,
+}
+
+/// A fit of the allreduce over the links of any machine, see [`AllreduceLink`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct SumFit {
+    /// Latency of a step within a node.
+    pub latency_intra: Fact<Seconds>,
+    /// Latency of a step between nodes.
+    pub latency_inter: Fact<Seconds>,
+    /// Network adapters of a node that a sum uses at once.
+    pub adapters: Fact<usize>,
+    /// Exponent of the number of nodes in the transfer time; absent for a ring.
+    pub growth: Option<Fact<Share>>,
+}
+
+/// What a redistribution of activations costs beyond its messages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Redistribution {
+    /// Time of the way back in the backward pass, in times of the way there. Programs that recompute nothing
+    /// and keep copies on all ranks have no messages for it.
+    pub backward: Fact<Factor>,
+    /// Bandwidth of the host through which a rank sends and receives it, if it does not go from device to
+    /// device.
+    pub host_bandwidth: Option<Fact<BytesPerSecond>>,
+}
+
+/// Exponents e by which kernels of a layer that is split k ways take k^(e - 1) of the time of the whole layer:
+/// 0 if they speed up k times, 1 if not at all, above 1 if they slow down.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KernelSplit {
+    /// Split filters.
+    pub filter: Option<Fact<Exponent>>,
+    /// Split channels.
+    pub channel: Option<Fact<Exponent>>,
+    /// Split depth, height or width.
+    pub space: Option<Fact<Exponent>>,
+}
+
+/// Memory of a rank on a GPU that no program allocates. Ranks on processors have none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GpuMemory {
+    /// Contexts of the runtime and the libraries.
+    pub context: Fact<Bytes>,
+    /// Limit of the workspace of convolutions, which counts in full.
+    pub workspace: Fact<Bytes>,
+}
+
+/// A factor of a time, 0 or more.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Factor(pub f64);
+
+/// An exponent from 0 to 2.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Exponent(pub f64);
+
+impl Software {
+    /// The profile of this runtime, and of a request that names none.
+    pub const OWN: &'static str = "partita";
+
+    /// A profile by its name or by the path of its file, as [`Machine::load`].
+    ///
+    /// Errors: an unknown name (with those that exist), a file that cannot be read, and all that
+    /// [`Software::parse`] refuses.
+    pub fn load(name_or_path: &str, search_dirs: &[PathBuf]) -> Result<Software, SoftwareError> {
+        let path = Path::new(name_or_path);
+        let is_file = name_or_path.ends_with(".toml") || path.components().count() > 1;
+        if is_file || path.is_dir() {
+            return read_file(path);
+        }
+        let file_name = format!("{name_or_path}.toml");
+        for dir in search_dirs {
+            let path = dir.join(&file_name);
+            if path.is_file() {
+                return read_file(&path);
+            }
+        }
+        match BUILT_IN.iter().find(|&&(name, _)| name == name_or_path) {
+            Some(&(name, text)) => Ok(Software::parse(text, &format!("software/{name}.toml"))?),
+            None => Err(unknown(name_or_path, search_dirs)),
+        }
+    }
+
+    /// The names that [`Software::load`] knows, sorted: those in `search_dirs` and those compiled in.
+    ///
+    /// A folder that cannot be listed has none.
+    pub fn available(search_dirs: &[PathBuf]) -> Vec<String> {
+        let own = BUILT_IN.iter().map(|&(name, _)| name.to_owned());
+        let mut names: BTreeSet<String> = own.collect();
+        names.extend(search_dirs.iter().flat_map(|dir| names_in(dir)));
+        names.into_iter().collect()
+    }
+
+    /// Memory of a rank beside the program: context and workspace.
+    pub fn memory_on(&self, kind: DeviceKind) -> (Bytes, Bytes) {
+        match (kind, &self.memory) {
+            (DeviceKind::Gpu, Some(memory)) => (memory.context.value, memory.workspace.value),
+            (DeviceKind::Gpu, None) | (DeviceKind::Cpu, _) => (Bytes(0), Bytes(0)),
+        }
+    }
+
+    /// The fit of the allreduce on a machine: that of the machine's file, else that of the software with the
+    /// bandwidth of the machine's links; none if neither has one.
+    pub fn allreduce_on(&self, machine: &Machine) -> Option<Allreduce> {
+        if machine.allreduce.is_some() {
+            return machine.allreduce.clone();
+        }
+        let sums = self.allreduce.as_ref()?;
+        let fit = sums.fit.as_ref()?;
+        let (intra, inter) = (&machine.links.intra, &machine.links.inter);
+        let adapters = fit.adapters.value.min(inter.nics_per_node.value);
+        let share = adapters as f64 / inter.nics_per_node.value as f64;
+        Some(Allreduce {
+            occupancy: sums.occupancy.clone(),
+            intra: AllreduceLink {
+                latency: fit.latency_intra.clone(),
+                bandwidth: intra.bandwidth.clone(),
+                growth: None,
+            },
+            inter: AllreduceLink {
+                latency: fit.latency_inter.clone(),
+                bandwidth: Fact {
+                    value: BytesPerSecond(inter.node_bandwidth.value.0 * share),
+                    basis: Basis::Derived,
+                    source: format!("{adapters} adapter(s) of a node"),
+                },
+                growth: fit.growth.clone(),
+            },
+        })
+    }
+}
+
+fn read_file(path: &Path) -> Result<Software, SoftwareError> {
+    let text = read_regular(path).map_err(|source| SoftwareError::Unreadable {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Software::parse(&text, &path.display().to_string())?)
+}
+
+fn unknown(asked: &str, search_dirs: &[PathBuf]) -> SoftwareError {
+    let available = Software::available(search_dirs);
+    let file = format!("{asked}.toml");
+    let nearest = if Path::new(&file).is_file() {
+        Some(file)
+    } else {
+        near(asked, available.iter().map(String::as_str)).map(str::to_owned)
+    };
+    SoftwareError::Unknown {
+        asked: asked.to_owned(),
+        available,
+        nearest,
+    }
+}

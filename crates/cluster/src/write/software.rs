@@ -1,0 +1,82 @@
+//! Writes a software profile as a file that reads back equal.
+
+use super::{fact, table, word};
+use crate::machine::Fact;
+use crate::software::{KernelSplit, Software, SoftwareSums};
+
+impl Software {
+    /// The text of a profile; reading it back gives an equal one.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        word(&mut text, "name", &self.name);
+        if let Some(strategy) = &self.strategy {
+            fact(&mut text, "strategy", strategy);
+        }
+        let collectives = Fact {
+            value: self.collectives.value.name().to_owned(),
+            basis: self.collectives.basis,
+            source: self.collectives.source.clone(),
+        };
+        fact(&mut text, "collectives", &collectives);
+        fact(&mut text, "data_store", &self.data_store);
+        if let Some(exchange) = &self.exchange {
+            for (name, link) in [
+                ("exchange.intra", &exchange.intra),
+                ("exchange.inter", &exchange.inter),
+            ] {
+                table(&mut text, name);
+                fact(&mut text, "latency", &link.latency);
+                fact(&mut text, "bandwidth", &link.bandwidth);
+            }
+        }
+        if let Some(sums) = &self.allreduce {
+            write_sums(&mut text, sums);
+        }
+        if let Some(redistribution) = &self.redistribution {
+            table(&mut text, "redistribution");
+            fact(&mut text, "backward", &redistribution.backward);
+            if let Some(bandwidth) = &redistribution.host_bandwidth {
+                fact(&mut text, "host_bandwidth", bandwidth);
+            }
+        }
+        write_split(&mut text, &self.split);
+        if let Some(memory) = &self.memory {
+            table(&mut text, "memory");
+            fact(&mut text, "context", &memory.context);
+            fact(&mut text, "workspace", &memory.workspace);
+        }
+        text
+    }
+}
+
+fn write_sums(text: &mut String, sums: &SoftwareSums) {
+    table(text, "allreduce");
+    if let Some(occupancy) = &sums.occupancy {
+        fact(text, "occupancy", occupancy);
+    }
+    if let Some(fit) = &sums.fit {
+        table(text, "allreduce.fit");
+        fact(text, "latency_intra", &fit.latency_intra);
+        fact(text, "latency_inter", &fit.latency_inter);
+        fact(text, "adapters", &fit.adapters);
+        if let Some(growth) = &fit.growth {
+            fact(text, "growth", growth);
+        }
+    }
+}
+
+fn write_split(text: &mut String, split: &KernelSplit) {
+    if *split == KernelSplit::default() {
+        return;
+    }
+    table(text, "kernels.split");
+    for (key, exponent) in [
+        ("filter", &split.filter),
+        ("channel", &split.channel),
+        ("space", &split.space),
+    ] {
+        if let Some(exponent) = exponent {
+            fact(text, key, exponent);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What software adds to the costs of a machine.
+
+use super::collective::CommTime;
+use partita_cluster::{Allreduce, Exchange, LinkKind, Machine, Software};
+use partita_program::KernelShape;
+use partita_space::{Axis, Bytes, Seconds};
+
+/// The costs of a software profile on a machine. Fits in the machine's file were measured there and come before
+/// those of the profile.
+#[derive(Clone, Debug)]
+pub struct SoftwareCosts {
+    software: Software,
+    /// The fit of the allreduce on this machine.
+    allreduce: Option<Allreduce>,
+    /// Messages between neighbors within a node and between nodes, where they were measured on the machine.
+    exchange: Option<Exchange>,
+}
+
+impl SoftwareCosts {
+    /// Of a profile on a machine.
+    pub fn new(machine: &Machine, software: Software) -> Self {
+        Self {
+            allreduce: software.allreduce_on(machine),
+            exchange: machine.exchange.clone(),
+            software,
+        }
+    }
+
+    /// The profile.
+    pub fn software(&self) -> &Software {
+        &self.software
+    }
+
+    /// The fit that replaces the formulas of the allreduce, if there is one.
+    pub fn allreduce(&self) -> Option<&Allreduce> {
+        self.allreduce.as_ref()
+    }
+
+    /// The fit of messages over a kind of link, if there is one.
+    pub fn exchange(&self, kind: LinkKind) -> Option<&Exchange> {
+        let neighbors = self.software.exchange.as_ref();
+        let of_profile = match kind {
+            LinkKind::Same | LinkKind::Intra => neighbors.map(|neighbors| &neighbors.intra),
+            LinkKind::Inter => neighbors.map(|neighbors| &neighbors.inter),
+        };
+        self.exchange.as_ref().or(of_profile)
+    }
+
+    /// Share of a sum's time in which it occupies the device.
+    pub fn occupancy(&self) -> f64 {
+        let of_machine = self
+            .allreduce
+            .as_ref()
+            .and_then(|fit| fit.occupancy.as_ref());
+        let sums = self.software.allreduce.as_ref();
+        let of_profile = sums.and_then(|sums| sums.occupancy.as_ref());
+        of_machine.or(of_profile).map_or(0.0, |share| share.value.0)
+    }
+
+    /// Time of a kernel of a split layer, from that of its shape at the rates of the device.
+    ///
+    /// A kernel of a layer that is split k ways takes k^e of it, where e is the exponent of the split.
+    pub fn kernel(&self, shape: &KernelShape<'_>, seconds: Seconds) -> Seconds {
+        let split = &self.software.split;
+        let exponents = [
+            (&split.filter, &[Axis::Filter][..]),
+            (&split.channel, &[Axis::Channel][..]),
+            (&split.space, &[Axis::Depth, Axis::Height, Axis::Width][..]),
+        ];
+        let mut slowdown = 1.0;
+        for (exponent, axes) in exponents {
+            if let Some(exponent) = exponent {
+                slowdown *= ways(shape, axes).powf(exponent.value.0);
+            }
+        }
+        seconds * slowdown
+    }
+
+    /// A gather of `bytes` in all by each member, there and back.
+    pub fn redistribution(&self, time: CommTime, bytes: f64) -> CommTime {
+        let Some(cost) = &self.software.redistribution else {
+            return time;
+        };
+        let host = cost.host_bandwidth.as_ref();
+        let through_host = host.map_or(0.0, |rate| bytes / rate.value.0);
+        let times = 1.0 + cost.backward.value.0;
+        CommTime {
+            latency: times * time.latency,
+            transfer: times * time.transfer.max(through_host),
+        }
+    }
+
+    /// Time in which a rank gets samples from the host memory of others, if the software keeps them there:
+    /// `on_node` ranks of its node get as much each.
+    pub fn stored_samples(
+        &self,
+        machine: &Machine,
+        bytes: Bytes,
+        readers: usize,
+        on_node: usize,
+    ) -> Option<Seconds> {
+        if !self.software.data_store.value {
+            return None;
+        }
+        let is_one_node = readers <= machine.devices_per_node.value;
+        let kind = if is_one_node {
+            LinkKind::Intra
+        } else {
+            LinkKind::Inter
+        };
+        let alone = bytes / machine.bandwidth(kind);
+        let node = bytes * on_node as u64 / machine.links.inter.node_bandwidth.value;
+        let transfer = if is_one_node { alone } else { alone.max(node) };
+        Some(machine.latency(kind) + transfer)
+    }
+}
+
+/// Into how many parts these axes split the tensors of a kernel: the most of any dim of any operand.
+fn ways(shape: &KernelShape<'_>, axes: &[Axis]) -> f64 {
+    let mut most = 1.0_f64;
+    for part in shape.kernel.parts() {
+        for (view, _) in part.accesses() {
+            let Some(tensor) = &shape.buffers[view.buffer.0 as usize].tensor else {
+                continue;
+            };
+            let distribution = &tensor.distribution;
+            for (dim, split_by) in distribution.axes.iter().enumerate() {
+                let is_split = split_by.iter().any(|axis| axes.contains(&axis));
+                if is_split && view.extent[dim] > 0 {
+                    let ratio = distribution.shape[dim] as f64 / view.extent[dim] as f64;
+                    most = most.max(ratio);
+                }
+            }
+        }
+    }
+    most
+}

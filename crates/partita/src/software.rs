@@ -1,0 +1,152 @@
+//! Software profiles by name or file, and what a request takes from them.
+
+use crate::environment::Environment;
+use crate::error::{ErrorKind, Fault};
+use partita_cluster::{Machine, Software};
+use partita_lower::{Setting, Strategy};
+use partita_oracle::Prediction;
+use partita_run::Footprint;
+use partita_space::Bytes;
+use serde::Serialize;
+
+/// A software profile cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SoftwareError {
+    /// No profile has this name, or its file is faulty.
+    #[error(transparent)]
+    Load(#[from] partita_cluster::SoftwareError),
+    /// Its strategy is no text of settings.
+    #[error(
+        "software `{software}`: `strategy` is \"{text}\"{}; possible are settings of all layers: {}",
+        .reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})")),
+        Setting::ALL.map(Setting::name).join(", ")
+    )]
+    Settings {
+        /// Its name.
+        software: String,
+        /// The text.
+        text: String,
+        /// Why it is no strategy at all.
+        reason: Option<String>,
+    },
+    /// A profile of other software for the local machine.
+    #[error(
+        "`here` is measured with this runtime, so `--software {0}` cannot be; possible are `--machine` with a \
+         machine file, or `--software partita`"
+    )]
+    Here(String),
+}
+
+impl Fault for SoftwareError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Request
+    }
+}
+
+/// Where the samples of a step come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputSource {
+    /// Not predicted.
+    Ignored,
+    /// The file system, in every epoch.
+    FileSystem,
+    /// The host memory of the ranks, after the first epoch.
+    DataStore,
+}
+
+impl InputSource {
+    /// Of a request.
+    pub fn of(software: &Software, no_io: bool) -> Self {
+        match (no_io, software.data_store.value) {
+            (true, _) => Self::Ignored,
+            (false, true) => Self::DataStore,
+            (false, false) => Self::FileSystem,
+        }
+    }
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ignored => "ignored",
+            Self::FileSystem => "read from the file system in every epoch",
+            Self::DataStore => {
+                "sent from the host memory of the ranks, into which the first epoch reads it"
+            }
+        }
+    }
+}
+
+/// The profile of a name or of a file, and the strategy with its settings.
+///
+/// Errors: no such profile, a faulty file, a strategy beyond settings.
+pub fn resolve(
+    asked: &str,
+    environment: &Environment,
+) -> Result<(Software, Strategy), SoftwareError> {
+    let software = Software::load(asked, &environment.software_folders)?;
+    let Some(settings) = &software.strategy else {
+        return Ok((software, Strategy::single()));
+    };
+    let text = &settings.value;
+    let faulty = |reason: Option<String>| SoftwareError::Settings {
+        software: software.name.clone(),
+        text: text.clone(),
+        reason,
+    };
+    let strategy: Strategy = text
+        .parse()
+        .map_err(|error: partita_lower::StrategyError| faulty(Some(error.to_string())))?;
+    if !strategy.is_of_settings() {
+        return Err(faulty(None));
+    }
+    Ok((software, strategy))
+}
+
+/// Refuses other software than this runtime on the local machine.
+pub fn check_local(asked: &str) -> Result<(), SoftwareError> {
+    if asked == Software::OWN {
+        return Ok(());
+    }
+    Err(SoftwareError::Here(asked.to_owned()))
+}
+
+/// Memory of a rank that no program allocates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserve {
+    context: Bytes,
+    workspace: Bytes,
+}
+
+impl Reserve {
+    /// Of a profile on a machine.
+    pub fn new(software: &Software, machine: &Machine) -> Self {
+        let (context, workspace) = software.memory_on(machine.device.kind);
+        Self { context, workspace }
+    }
+
+    /// What a program may fill of a limit.
+    pub fn room(self, limit: Bytes) -> Bytes {
+        Bytes(limit.0.saturating_sub(self.total().0))
+    }
+
+    /// All of it.
+    pub fn total(self) -> Bytes {
+        self.context + self.workspace
+    }
+
+    /// A footprint with it.
+    pub fn added(self, footprint: Footprint) -> Footprint {
+        Footprint {
+            context: self.context,
+            library_workspace: self.workspace,
+            ..footprint
+        }
+    }
+
+    /// Adds it to a prediction.
+    pub fn add_to(self, prediction: &mut Prediction) {
+        prediction.memory = self.added(prediction.memory);
+        prediction.memory_bytes_max += self.total();
+    }
+}
