@@ -46,7 +46,7 @@ fn no_step_beats_the_adapters() {
                 let least = 2.0 * (nodes - 1.0) / nodes * bytes / adapters;
                 let costs = MachineCosts::new(
                     machine,
-                    partita_cluster::Software::load("partita", &[]).unwrap(),
+                    partita_testkit::Software::load("partita", &[]).unwrap(),
                 );
                 let seconds = played(&program, &costs).makespan.0;
                 let case = format!("{name} on {ranks} of {}", costs.machine().name);
@@ -97,7 +97,7 @@ fn no_step_gets_slower_by_a_better_network() {
             // kernels only, what arrives a little earlier can be noticed a kernel later.
             let most = match MachineCosts::new(
                 machine.clone(),
-                partita_cluster::Software::load("partita", &[]).unwrap(),
+                partita_testkit::Software::load("partita", &[]).unwrap(),
             )
             .progress()
             {
@@ -108,7 +108,7 @@ fn no_step_gets_slower_by_a_better_network() {
                 &program,
                 &MachineCosts::new(
                     machine.clone(),
-                    partita_cluster::Software::load("partita", &[]).unwrap(),
+                    partita_testkit::Software::load("partita", &[]).unwrap(),
                 ),
             )
             .makespan
@@ -121,7 +121,7 @@ fn no_step_gets_slower_by_a_better_network() {
                     &program,
                     &MachineCosts::new(
                         machine,
-                        partita_cluster::Software::load("partita", &[]).unwrap(),
+                        partita_testkit::Software::load("partita", &[]).unwrap(),
                     ),
                 )
                 .makespan

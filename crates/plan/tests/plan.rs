@@ -46,8 +46,8 @@ impl Costs for Flat {
         Progress::Polled
     }
 
-    fn precision(&self) -> partita_cluster::LayerPrecision {
-        partita_cluster::LayerPrecision::F32
+    fn precision(&self) -> partita_testkit::LayerPrecision {
+        partita_testkit::LayerPrecision::F32
     }
 
     fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {

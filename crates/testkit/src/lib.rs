@@ -48,7 +48,7 @@ pub use two_stages::random_two_stage_case;
 pub use wrap_kernels::{Execute, wrap_kernels};
 
 // What a setup needs, so that rooms that may not depend on the others can be tested.
-pub use partita_cluster::Machine;
+pub use partita_cluster::{LayerPrecision, Machine, Software};
 pub use partita_cpu::Level;
 pub use partita_graph::text::print;
 pub use partita_lower::Strategy;
