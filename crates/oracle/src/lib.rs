@@ -47,7 +47,9 @@ pub use kernel_model::{CrossValidation, ErrorStatistics, Features, KernelModel, 
 pub use lower_bound::{durations, rank_seconds, task_seconds};
 pub use partita_cluster::LayerPrecision;
 pub use prediction::{Prediction, TaskPrediction, predict};
-pub use simulate::{Breakdown, Classes, Mode, SimulateError, Simulation, refine, simulate};
+pub use simulate::{
+    Breakdown, Classes, Mode, SimulateError, Simulation, add_paths, refine, simulate,
+};
 pub use uncertainty::{
     Interval, Probability, Spread, StepUncertainty, TimeSource, Uncertainty, probabilities_fastest,
 };

@@ -20,7 +20,8 @@ pub use classes::{Classes, refine};
 pub use critical_path::{Breakdown, Category, Segment};
 
 use crate::cost::{CostBasis, CostError, Costs, KernelBasis};
-use crate::uncertainty::StepUncertainty;
+use crate::cost::{ScaledCosts, SpeedFactors};
+use crate::uncertainty::{PathSeconds, StepUncertainty};
 use costed_program::CostedProgram;
 use engine::Engine;
 use partita_cluster::LayerPrecision;
@@ -167,6 +168,7 @@ pub fn simulate(
         uncertainty: StepUncertainty {
             costs: costs.uncertainty(program.mesh.ranks()),
             paths,
+            exchanges_activations: composition::exchanges_activations(program),
         },
         participants: costed
             .participants
@@ -182,4 +184,37 @@ pub fn simulate(
             .map(costed_program::durations)
             .collect(),
     })
+}
+
+/// By how much communication is slower and faster in the simulations of [`add_paths`].
+const STRETCHES: [f64; 2] = [2.0, 0.5];
+
+/// Adds the critical paths of the program where communication takes twice as long, and half as long, to the paths
+/// from which intervals are made. Nearly critical paths go through other layers one by one, so that few are found by
+/// looking at the last tasks alone.
+///
+/// Errors: those of [`simulate`].
+pub fn add_paths(
+    program: &Program,
+    costs: &dyn Costs,
+    simulation: &mut Simulation,
+) -> Result<(), SimulateError> {
+    let Some(longest) = simulation.uncertainty.paths.first().map(PathSeconds::total) else {
+        return Ok(());
+    };
+    for stretch in STRETCHES {
+        let speeds = SpeedFactors {
+            links: 1.0 / stretch,
+            latency: 1.0 / stretch,
+            ..SpeedFactors::default()
+        };
+        let stretched = ScaledCosts::new(costs, speeds);
+        let other = simulate(program, &stretched, simulation.mode, simulation.steps)?;
+        let critical = other.uncertainty.paths.into_iter().next();
+        let path = critical.map(|path| path.with_communication(1.0 / stretch));
+        // The longest is known to be the longest.
+        let path = path.filter(|path| path.total() < longest);
+        simulation.uncertainty.paths.extend(path);
+    }
+    Ok(())
 }

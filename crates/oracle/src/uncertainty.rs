@@ -82,6 +82,28 @@ impl TimeSource {
         TimeSource::CollectiveTransferBetween,
         TimeSource::Reads,
     ];
+
+    /// Whether it is of messages or collectives, without their host overhead.
+    pub fn is_communication(self) -> bool {
+        match self {
+            TimeSource::MessageLatencyWithin
+            | TimeSource::MessageTransferWithin
+            | TimeSource::MessageLatencyBetween
+            | TimeSource::MessageTransferBetween
+            | TimeSource::CollectiveLatencyWithin
+            | TimeSource::CollectiveTransferWithin
+            | TimeSource::CollectiveLatencyBetween
+            | TimeSource::CollectiveTransferBetween => true,
+            TimeSource::MeasuredKernels
+            | TimeSource::EstimatedKernels
+            | TimeSource::ExtrapolatedKernels
+            | TimeSource::Convolutions2d
+            | TimeSource::Convolutions3d
+            | TimeSource::MemoryBoundKernels
+            | TimeSource::HostOverhead
+            | TimeSource::Reads => false,
+        }
+    }
 }
 
 /// A number for each source.
@@ -96,15 +118,49 @@ pub struct Spread {
     pub single: f64,
 }
 
+/// Standard deviations of the logarithm of a time, below and above the predicted one.
+///
+/// What a model leaves out takes time: it is more often too fast than too slow.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Skew {
+    /// Towards shorter times.
+    pub down: f64,
+    /// Towards longer times.
+    pub up: f64,
+}
+
 /// Spreads of all sources, and of the model itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Uncertainty {
     /// By source, in the order of [`TimeSource::ALL`].
     pub sources: BySource<Spread>,
     /// Of the step as a whole: what the simulation leaves out, and noise, alike under every strategy of a machine.
-    pub shared: f64,
-    /// As `shared`, but of a strategy of its own.
+    pub model: Skew,
+    /// Beside it, of steps in which ranks exchange activations (halos, parts of a tensor), alike under every such
+    /// strategy.
+    pub split: Skew,
+    /// As `model`, but of a strategy of its own.
     pub own: f64,
+}
+
+impl Skew {
+    /// As wide in both directions.
+    pub const fn even(spread: f64) -> Self {
+        Self {
+            down: spread,
+            up: spread,
+        }
+    }
+
+    /// The error of a standard normal number.
+    pub fn error(self, z: f64) -> f64 {
+        if z > 0.0 { self.up * z } else { self.down * z }
+    }
+
+    /// The mean of both variances.
+    pub fn variance(self) -> f64 {
+        (self.down.powi(2) + self.up.powi(2)) / 2.0
+    }
 }
 
 impl Uncertainty {
@@ -114,7 +170,8 @@ impl Uncertainty {
             shared: 0.0,
             single: 0.0,
         }; TimeSource::ALL.len()],
-        shared: 0.0,
+        model: Skew::even(0.0),
+        split: Skew::even(0.0),
         own: 0.0,
     };
 

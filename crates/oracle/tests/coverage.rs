@@ -68,6 +68,7 @@ impl Predicted {
         StepUncertainty {
             costs: MeasuredCosts::default().uncertainty(2),
             paths: vec![path],
+            exchanges_activations: false,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::training::{
 };
 use partita_cluster::{LayerPrecision, Software};
 use partita_lower::{Request, Setting, Strategy};
-use partita_oracle::{Costs, Prediction, ScaledCosts, Simulation, SpeedFactors};
+use partita_oracle::{Costs, Prediction, ScaledCosts, Simulation, SpeedFactors, add_paths};
 use partita_plan::{ClosedForm as Form, FixedCosts, closed_form};
 use partita_program::{Menu, Program, ProgramKind};
 use partita_space::{Bytes, Seconds};
@@ -328,7 +328,8 @@ fn answer(
 ) -> Result<Predicted, PlanningError> {
     let program = &lowered.program;
     let costs = (on.costs)(program)?;
-    let simulation = simulated(program, costs.as_ref())?;
+    let mut simulation = simulated(program, costs.as_ref())?;
+    add_paths(program, costs.as_ref(), &mut simulation)?;
     let mut prediction = Prediction::of(program, &simulation, request.tasks);
     let own = (costs.as_ref(), &simulation);
     let explanation = explained(request, lowered, on, &prediction, own)?;

@@ -7,7 +7,9 @@ use super::topology::Topology;
 use crate::cost::KernelBasis;
 use crate::cost::kernel::{RateClass, rate_class};
 use crate::uncertainty::{PathSeconds, TimeSource};
-use partita_program::{Collective, Count, Exchange, KernelShape, Program, Task, Work};
+use partita_program::{
+    Body, Collective, Count, Exchange, KernelShape, Program, Role, Task, View, Work,
+};
 use partita_space::Rank;
 use std::collections::HashMap;
 
@@ -47,6 +49,39 @@ pub(super) fn compositions(
     let others: Vec<PathSeconds> = others.chain(slowest).filter(is_path).collect();
     paths.extend(others);
     paths
+}
+
+/// Whether ranks exchange activations or their gradients: halos, parts of a tensor, what a stage hands on. Statistics
+/// of batch norms and parameters do not count.
+pub(super) fn exchanges_activations(program: &Program) -> bool {
+    let mut tasks =
+        (program.bodies.iter()).flat_map(|body| body.tasks.iter().map(move |task| (body, task)));
+    tasks.any(|(body, task)| match &task.work {
+        Work::Exchange(exchange) => {
+            let mut views = exchange.sends.iter().map(|send| &send.view);
+            views.any(|view| is_activation(body, view))
+        }
+        Work::Collective(collective) => {
+            let mut views = collective.kind.sources().iter();
+            views.any(|view| is_activation(body, view))
+        }
+        Work::Compute { .. } | Work::Load(_) => false,
+    })
+}
+
+fn is_activation(body: &Body, view: &View) -> bool {
+    match body.buffer(view.buffer).role {
+        Role::Activation | Role::ActivationGradient => true,
+        Role::Parameter
+        | Role::State
+        | Role::Optimizer
+        | Role::Gradient
+        | Role::PackedWeights
+        | Role::Gathered
+        | Role::Staging
+        | Role::Statistics
+        | Role::Workspace => false,
+    }
 }
 
 impl Composer<'_> {

@@ -1,6 +1,6 @@
 //! Spreads from the basis of the facts of a machine, and from the errors of fits.
 
-use super::{Spread, TimeSource, Uncertainty, table};
+use super::{Skew, Spread, TimeSource, Uncertainty, table};
 use partita_cluster::{Basis, ConvEfficiency, Machine};
 
 /// Standard deviation of a normal distribution by its mean absolute deviation.
@@ -8,25 +8,50 @@ const SIGMA_BY_MEAN: f64 = 1.2533;
 
 /// Of costs measured on the machine itself, within one node.
 pub fn of_measurements() -> Uncertainty {
-    let [shared, own] = table::MODEL_HERE;
     Uncertainty {
         sources: TimeSource::ALL.map(|source| of_measurement(source, table::ESTIMATED_KERNEL)),
-        shared,
-        own,
+        model: table::MODEL_HERE,
+        split: Skew::even(0.0),
+        own: table::OWN_HERE,
     }
 }
 
 /// Of a machine file, for a program on so many nodes.
 pub fn of_machine(machine: &Machine, nodes: usize) -> Uncertainty {
-    let [shared, own] = match machine.calibration {
-        Some(_) => table::MODEL_HERE,
-        None => table::MODEL_BY_FILE,
-    };
-    Uncertainty {
-        sources: TimeSource::ALL.map(|source| of_source(machine, nodes, source)),
-        shared,
-        own,
+    let sources = TimeSource::ALL.map(|source| of_source(machine, nodes, source));
+    if machine.calibration.is_some() && nodes <= 1 {
+        return Uncertainty {
+            sources,
+            ..of_measurements()
+        };
     }
+    let doublings = (nodes.max(1) as f64).log2();
+    let by_file = table::MODEL_BY_FILE;
+    Uncertainty {
+        sources,
+        model: Skew {
+            up: by_file
+                .up
+                .hypot(table::MODEL_PER_DOUBLING_OF_NODES * doublings),
+            ..by_file
+        },
+        split: if has_fitted_messages(machine) {
+            Skew::even(0.0)
+        } else {
+            table::UNFITTED_SPLIT
+        },
+        own: table::OWN_BY_FILE,
+    }
+}
+
+/// Whether messages were fitted to runs of the software whose steps are predicted.
+fn has_fitted_messages(machine: &Machine) -> bool {
+    let exchange = machine.exchange.as_ref();
+    let calibration = machine.calibration.as_ref();
+    exchange.is_some_and(|fit| match fit.latency.basis {
+        Basis::Measured | Basis::Fitted => true,
+        Basis::Stated | Basis::Derived | Basis::Assumed => false,
+    }) || calibration.is_some_and(|one| one.message.is_some())
 }
 
 fn shared(shared: f64) -> Spread {

@@ -1,6 +1,6 @@
 //! The distribution of a step's time: its interval, and which of several steps is the fastest.
 
-use super::{BySource, TimeSource, Uncertainty, normal};
+use super::{BySource, Skew, TimeSource, Uncertainty, normal};
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,6 +14,11 @@ const DRAWS: usize = 256;
 /// Draws of the errors of a strategy of its own, for each draw of the factors.
 const ROUNDS: usize = 8;
 
+/// Seeds of the orders of draws; those of sources are their numbers.
+const MODEL_SEED: u64 = 100;
+const SPLIT_SEED: u64 = 101;
+const OWN_SEED: u64 = 102;
+
 /// An interval that holds the time of a step with the probability `confidence`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
@@ -23,8 +28,10 @@ pub struct Interval {
     pub high_seconds: Seconds,
     /// Probability.
     pub confidence: f64,
-    /// What it is due to: shares of the variance by source, above a thousandth; the rest is the model's own.
+    /// What it is due to: shares of the variance by source, above a thousandth.
     pub due_to: BTreeMap<TimeSource, f64>,
+    /// The share of what the simulation leaves out.
+    pub due_to_model: f64,
 }
 
 /// Seconds of a path by source.
@@ -43,6 +50,8 @@ pub struct StepUncertainty {
     pub costs: Uncertainty,
     /// The longest paths, the critical one first.
     pub paths: Vec<PathSeconds>,
+    /// Whether ranks exchange activations or their gradients.
+    pub exchanges_activations: bool,
 }
 
 /// How probable it is that a step is the fastest of several.
@@ -67,6 +76,16 @@ impl PathSeconds {
         }
     }
 
+    /// With messages and collectives that take `factor` times as long.
+    pub fn with_communication(mut self, factor: f64) -> Self {
+        for source in TimeSource::ALL {
+            if source.is_communication() {
+                self.seconds[source as usize] *= factor;
+            }
+        }
+        self
+    }
+
     /// Seconds of all sources.
     pub fn total(&self) -> f64 {
         self.seconds.iter().sum()
@@ -81,10 +100,12 @@ impl PathSeconds {
 impl StepUncertainty {
     /// The interval of a step that is predicted to take so long.
     pub fn interval(&self, predicted: Seconds) -> Interval {
-        let whole = self.costs.shared.hypot(self.own());
-        let own = normal::stratified(DRAWS, u64::MAX);
-        let logarithms = self.logarithms().into_iter().zip(own);
-        let mut logarithms: Vec<f64> = logarithms.map(|(sum, z)| sum + whole * z).collect();
+        let own_spread = self.own();
+        let [model, own] = [MODEL_SEED, OWN_SEED].map(|seed| normal::stratified(DRAWS, seed));
+        let whole = model.into_iter().zip(own);
+        let whole = whole.map(|(model, own)| self.costs.model.error(model) + own_spread * own);
+        let logarithms = self.logarithms().into_iter().zip(whole);
+        let mut logarithms: Vec<f64> = logarithms.map(|(sum, error)| sum + error).collect();
         logarithms.sort_by(f64::total_cmp);
         let outside = (1.0 - CONFIDENCE) / 2.0;
         let low = quantile(&logarithms, outside).min(0.0);
@@ -93,7 +114,21 @@ impl StepUncertainty {
             low_seconds: predicted * low.exp(),
             high_seconds: predicted * high.exp(),
             confidence: CONFIDENCE,
-            due_to: self.due_to(),
+            due_to_model: 1.0 - self.shares().iter().sum::<f64>(),
+            due_to: (TimeSource::ALL.into_iter().zip(self.shares()))
+                .filter(|(_, share)| *share > 0.001)
+                .collect(),
+        }
+    }
+
+    /// The time by the predicted one, if sources take these factors as long.
+    pub fn relative_time(&self, factors: &BySource<f64>) -> f64 {
+        let total = self.paths.first().map_or(0.0, PathSeconds::total);
+        let longest = self.paths.iter().map(|path| path.with(factors));
+        if total > 0.0 {
+            longest.fold(0.0, f64::max) / total
+        } else {
+            1.0
         }
     }
 
@@ -109,39 +144,43 @@ impl StepUncertainty {
         self.costs.own.hypot(single.sqrt() / path.total())
     }
 
-    /// Logarithms of the time by the predicted one, for each draw of the factors of sources.
+    /// Logarithms of the time by the predicted one, for each draw of the factors of sources and of what splits have
+    /// in common.
     fn logarithms(&self) -> Vec<f64> {
-        let total = self.paths.first().map_or(0.0, PathSeconds::total);
-        if total <= 0.0 {
-            return vec![0.0; DRAWS];
-        }
+        let split = normal::stratified(DRAWS, SPLIT_SEED).into_iter();
+        let split: Vec<f64> = split.map(|z| self.split().error(z)).collect();
         let draws = TimeSource::ALL.map(|source| normal::stratified(DRAWS, source as u64));
         let one = |at: usize| {
             let factors = TimeSource::ALL.map(|source| {
                 let z = draws[source as usize][at];
                 (self.costs.of(source).shared * z).exp()
             });
-            let longest = self.paths.iter().map(|path| path.with(&factors));
-            (longest.fold(0.0, f64::max) / total).ln()
+            split[at] + self.relative_time(&factors).ln()
         };
         (0..DRAWS).map(one).collect()
     }
 
-    /// Shares of the variance, to first order.
-    fn due_to(&self) -> BTreeMap<TimeSource, f64> {
+    /// Shares of the variance by source, to first order; the model has the rest.
+    fn shares(&self) -> BySource<f64> {
         let Some(path) = self.paths.first().filter(|path| path.total() > 0.0) else {
-            return BTreeMap::new();
+            return [0.0; TimeSource::ALL.len()];
         };
-        let variance = |source: &TimeSource| {
-            let (spread, at) = (self.costs.of(*source), *source as usize);
+        let variances = TimeSource::ALL.map(|source| {
+            let (spread, at) = (self.costs.of(source), source as usize);
             let shared = (spread.shared * path.seconds[at]).powi(2);
             (shared + spread.single.powi(2) * path.squares[at]) / path.total().powi(2)
-        };
-        let model = self.costs.shared.powi(2) + self.costs.own.powi(2);
-        let all = model + TimeSource::ALL.iter().map(variance).sum::<f64>();
-        let share = |source: &TimeSource| (*source, variance(source) / all);
-        let shares = TimeSource::ALL.iter().map(share);
-        shares.filter(|(_, share)| *share > 0.001).collect()
+        });
+        let model = self.costs.model.variance() + self.split().variance() + self.costs.own.powi(2);
+        let all = model + variances.iter().sum::<f64>();
+        variances.map(|variance| if all > 0.0 { variance / all } else { 0.0 })
+    }
+
+    fn split(&self) -> Skew {
+        if self.exchanges_activations {
+            self.costs.split
+        } else {
+            Skew::even(0.0)
+        }
     }
 }
 
@@ -220,6 +259,7 @@ mod tests {
         let step = StepUncertainty {
             costs: costs(&[(KERNELS, 0.2)], 0.0),
             paths: vec![path(&[(KERNELS, 3.0)])],
+            exchanges_activations: false,
         };
         let interval = step.interval(Seconds(3.0));
         let end = (0.2 * 1.644_853_6_f64).exp();
@@ -239,6 +279,7 @@ mod tests {
         let half = |spread| StepUncertainty {
             costs: costs(spread, 0.0),
             paths: vec![path(&[(KERNELS, 0.5), (SUMS, 0.5)])],
+            exchanges_activations: false,
         };
         let width = |step: &StepUncertainty| {
             let interval = step.interval(Seconds(1.0));
@@ -261,7 +302,14 @@ mod tests {
         let costs = costs(&[(KERNELS, 0.02), (SUMS, 0.5)], 0.0);
         let kernels = path(&[(KERNELS, 1.0)]);
         let sums = path(&[(KERNELS, 0.2), (SUMS, 0.7)]);
-        let interval = |paths| StepUncertainty { costs, paths }.interval(Seconds(1.0));
+        let interval = |paths| {
+            let step = StepUncertainty {
+                costs,
+                paths,
+                exchanges_activations: false,
+            };
+            step.interval(Seconds(1.0))
+        };
         let (alone, hidden) = (
             interval(vec![kernels.clone()]),
             interval(vec![kernels, sums]),
@@ -270,13 +318,43 @@ mod tests {
         assert!((hidden.low_seconds.0 - alone.low_seconds.0).abs() < 0.03);
     }
 
+    #[test]
+    fn what_is_left_out_of_exchanges_takes_time() {
+        let mut step = StepUncertainty {
+            costs: costs(&[], 0.0),
+            paths: vec![path(&[(KERNELS, 1.0)])],
+            exchanges_activations: false,
+        };
+        step.costs.split = Skew { down: 0.1, up: 0.5 };
+        let whole = step.interval(Seconds(1.0));
+        assert_eq!(
+            (whole.low_seconds, whole.high_seconds),
+            (Seconds(1.0), Seconds(1.0))
+        );
+        step.exchanges_activations = true;
+        let split = step.interval(Seconds(1.0));
+        assert!(
+            (split.low_seconds.0.ln() / -0.1 - 1.644).abs() < 0.02,
+            "{split:?}"
+        );
+        assert!(
+            (split.high_seconds.0.ln() / 0.5 - 1.644).abs() < 0.02,
+            "{split:?}"
+        );
+        assert_eq!(split.due_to_model, 1.0);
+    }
+
     /// Both have the error of kernels; only the rest decides.
     #[test]
     fn shared_errors_do_not_change_which_is_the_fastest() {
         let step = |seconds, own| {
             let costs = costs(&[(KERNELS, 0.5)], own);
             let paths = vec![path(&[(KERNELS, seconds)])];
-            StepUncertainty { costs, paths }
+            StepUncertainty {
+                costs,
+                paths,
+                exchanges_activations: false,
+            }
         };
         let probabilities = |own: f64, times: &[f64]| {
             let steps: Vec<StepUncertainty> = times.iter().map(|&time| step(time, own)).collect();

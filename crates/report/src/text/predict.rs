@@ -51,12 +51,15 @@ fn significant(factor: f64) -> String {
 fn interval_text(interval: &Interval) -> String {
     let (low, high) = (interval.low_seconds, interval.high_seconds);
     let percent = 100.0 * interval.confidence;
-    let most = interval.due_to.iter().max_by(|a, b| a.1.total_cmp(b.1));
+    let sources = interval.due_to.iter();
+    let sources = sources.map(|(source, share)| (source.to_string(), *share));
+    let model = (
+        "what the simulation leaves out".to_owned(),
+        interval.due_to_model,
+    );
+    let most = sources.chain([model]).max_by(|a, b| a.1.total_cmp(&b.1));
     let most = most.map_or(String::new(), |(source, share)| {
-        format!(
-            "; {:.0} % of the variance is due to {source}",
-            100.0 * share
-        )
+        format!("; {:.0} % of the variance is {source}", 100.0 * share)
     });
     format!("{percent:.0} % between {low} and {high}{most}")
 }
