@@ -1,10 +1,11 @@
 //! The machine files of the repository: they load, they survive writing, their arithmetic holds.
 
 use partita_cluster::{
-    Basis, Calibration, CalibrationError, ConvPass, HostGroup, LinearFit, LinkKind, Machine,
-    MachineError, MeasuredKernel, NetworkCalibration,
+    Basis, Calibration, CalibrationError, ConvPass, Dragonfly, Fact, HostGroup, IntraKind,
+    LinearFit, LinkKind, Machine, MachineError, MeasuredKernel, Network, NetworkCalibration,
+    Reduction, Torus,
 };
-use partita_space::Seconds;
+use partita_space::{BytesPerSecond, Seconds};
 use std::path::PathBuf;
 
 fn load(name: &str) -> Machine {
@@ -249,5 +250,74 @@ fn fault(text: &str) -> (usize, String) {
             (line, key)
         }
         other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn networks_of_all_kinds_survive_writing() {
+    let mut lassen = load("lassen");
+    fn fact<T>(value: T) -> Fact<T> {
+        Fact {
+            value,
+            basis: Basis::Assumed,
+            source: "a hand example".to_owned(),
+        }
+    }
+    let networks = [
+        Network::Dragonfly(Dragonfly {
+            nodes_per_group: fact(128),
+            group_bandwidth: fact(BytesPerSecond(1e12)),
+            latency: fact(Seconds(5e-7)),
+        }),
+        Network::Torus(Torus {
+            extents: fact(vec![24, 23, 24, 2, 3, 2]),
+            link_bandwidth: fact(BytesPerSecond(6.8e9)),
+            hop_latency: fact(Seconds(1e-7)),
+        }),
+    ];
+    lassen.links.intra.bus_bandwidth = Some(fact(BytesPerSecond(1e11)));
+    lassen.links.intra.kind = Some(IntraKind::NvLinkSharp);
+    lassen.links.inter.reduction = Some(Reduction::Switches);
+    for network in networks {
+        lassen.network = Some(network);
+        let again = Machine::parse(&lassen.to_toml(), "again");
+        assert_eq!(again.unwrap_or_else(|error| panic!("{error}")), lassen);
+    }
+}
+
+#[test]
+fn paths_are_as_long_as_the_nodes_are_apart() {
+    let abci = load("abci");
+    let network = abci
+        .network
+        .as_ref()
+        .unwrap_or_else(|| panic!("no network"));
+    for (nodes, nanoseconds) in [
+        (17, 0.0),
+        (18, 180.0),
+        (34, 180.0),
+        (35, 670.0),
+        (1024, 670.0),
+    ] {
+        assert!((network.latency(nodes).0 - nanoseconds * 1e-9).abs() < 1e-12);
+    }
+    let levels = network.levels(abci.links.inter.node_bandwidth.value);
+    within(levels[1].bandwidth.0, 34.0 * 25e9 / 3.0, 1e-12);
+    // 4 x 3 nodes: of 4 in a row the farthest are two apart, of three rows one.
+    let torus = Network::Torus(Torus {
+        extents: Fact {
+            value: vec![4, 3],
+            basis: Basis::Assumed,
+            source: "a hand example".to_owned(),
+        },
+        link_bandwidth: abci.links.inter.bandwidth.clone(),
+        hop_latency: abci.links.inter.latency.clone(),
+    });
+    let hop = abci.links.inter.latency.value.0;
+    for (nodes, hops) in [(1, 0.0), (2, 0.0), (3, 1.0), (4, 1.0), (5, 2.0), (12, 2.0)] {
+        assert!(
+            (torus.latency(nodes).0 - hops * hop).abs() < 1e-12,
+            "{nodes}"
+        );
     }
 }

@@ -273,7 +273,7 @@ fn saturation_and_allreduce_fits_are_checked_too() {
 
 /// A machine with every optional key of a device.
 fn with_tiles() -> String {
-    let text = include_str!("../../../published/machines/lassen-lbann.toml");
+    let text = TEXT;
     let tables = r#"
 [device.rates]
 f16 = { value = "125 Tflop/s", source = "an example" }
@@ -379,4 +379,49 @@ fn no_file_loads_with_an_invalid_number() {
             }
         }
     }
+}
+
+#[test]
+fn a_network_has_the_keys_of_its_kind() {
+    let nodes = "nodes = { value = 512";
+    let level = |nodes: usize, ratio: &str| {
+        format!(
+            "{{ nodes = {{ value = {nodes}, source = \"s\" }}, oversubscription = {{ value = {ratio}, \
+             source = \"s\" }}, latency = {{ value = \"1 us\", source = \"s\" }} }}"
+        )
+    };
+    let levels =
+        |levels: &[String]| format!("kind = \"fat-tree\", levels = [{}]", levels.join(", "));
+    let extents = "kind = \"torus\", extents = { value = [4, 2], source = \"s\" }";
+    for (network, key) in [
+        ("kind = \"ring\"".to_owned(), "network.kind"),
+        ("kind = \"fat-tree\"".to_owned(), "network.levels"),
+        (
+            levels(&[level(4, "0.5")]),
+            "network.levels.oversubscription",
+        ),
+        (
+            levels(&[level(4, "1.0"), level(4, "2.0")]),
+            "network.levels.nodes",
+        ),
+        (extents.to_owned(), "network.link_bandwidth"),
+        (
+            format!(
+                "{}, extents = {{ value = [4], source = \"s\" }}",
+                levels(&[level(4, "2.0")])
+            ),
+            "network.extents",
+        ),
+        (
+            "kind = \"torus\", extents = { value = [], source = \"s\" }".to_owned(),
+            "network.extents",
+        ),
+    ] {
+        assert_bad_value(nodes, &format!("network = {{ {network} }}\n{nodes}"), key);
+    }
+    assert_bad_value(
+        "[links.inter]\n",
+        "kind = \"nvlnk\"\n[links.inter]\n",
+        "links.intra.kind",
+    );
 }

@@ -2,13 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod fixed_costs;
+
+use fixed_costs::spatial;
 use partita_cluster::{
     Basis, CollectiveLibrary, Fact, IntraKind, Machine, Network, Ratio, Reduction, SwitchLevel,
     Torus,
 };
-mod fixed_costs;
-
-use fixed_costs::spatial;
+use partita_oracle::cost::collective::{CommTime, nccl};
 use partita_oracle::{AlltoallBlocks, CollectiveCost, Costs, MachineCosts, Mode, simulate};
 use partita_space::{Bytes, BytesPerSecond, Rank, Seconds};
 use serde::Deserialize;
@@ -440,4 +441,76 @@ fn classes_meet_the_same_network_as_ranks() {
             }
         }
     }
+}
+
+/// Eight devices to a node, with 240 GB/s between them and 8 x 25 GB/s to other nodes.
+fn fabric(nodes: usize) -> nccl::Fabric {
+    nccl::Fabric {
+        ranks: 8 * nodes,
+        nodes,
+        kind: IntraKind::NvLink,
+        intra: 240e9,
+        inter: 200e9,
+        latency: 1e-6,
+        path: 0.0,
+        reduction: Reduction::Devices,
+    }
+}
+
+fn close(time: CommTime, microseconds: f64, transfer: f64) {
+    assert!((time.latency * 1e6 - microseconds).abs() < 1e-6, "{time:?}");
+    assert!((time.transfer / transfer - 1.0).abs() < 1e-9, "{time:?}");
+}
+
+#[test]
+fn hand_values_of_nccl() {
+    let (one, eight) = (fabric(1), fabric(8));
+    // Long: a ring with the Simple protocol.
+    close(
+        nccl::allgather(&one, 8e9),
+        8.4 + 7.0 * 3.4,
+        0.875 * 8e9 / 240e9,
+    );
+    close(
+        nccl::reduce_scatter(&eight, 8e9),
+        8.4 + 56.0 * 3.4 + 7.0 * 14.0,
+        63.0 / 64.0 * 8e9 / 190e9,
+    );
+    // Short: a tree with LL, down and up; of its rate a ninth, and with 1 KiB 0.9 of that.
+    let short = nccl::allreduce(&eight, 1024.0);
+    close(
+        short,
+        6.8 + 2.0 * (7.0 * 0.6 + 3.0 * 5.0),
+        1024.0 / 0.9 / 10.2e9,
+    );
+    let far = nccl::Fabric {
+        path: 1e-6,
+        ..eight
+    };
+    let added = nccl::allreduce(&far, 1024.0).latency - short.latency;
+    assert!((added - 6e-6).abs() < 1e-12, "{added}");
+    // Switches that add: 5/6 of 8/9 of the links.
+    let sharp = nccl::Fabric {
+        kind: IntraKind::NvLinkSharp,
+        ..one
+    };
+    close(
+        nccl::allreduce(&sharp, 8e9),
+        23.0,
+        8e9 / (240e9 * 20.0 / 27.0),
+    );
+    // The network adds as fast as a node sends.
+    let switched = nccl::Fabric {
+        reduction: Reduction::Switches,
+        kind: IntraKind::NvLinkSharp,
+        intra: 480e9,
+        ..eight
+    };
+    close(nccl::allreduce(&switched, 8e9), 23.0 + 18.0, 8e9 / 190e9);
+    // Blocks to 56 devices of other nodes, those of all eight of a node.
+    close(
+        nccl::alltoall(&eight, 1e6),
+        8.4 + 14.0 + 56.0,
+        8.0 * 56.0 * 1e6 / 190e9,
+    );
 }
