@@ -8,12 +8,27 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The machine files of this repository, so that the binary works from any folder.
-const BUILT_IN: [(&str, &str); 6] = [
+const BUILT_IN: [(&str, &str); 12] = [
     ("abci", include_str!("../../../machines/abci.toml")),
     ("dgx-a100", include_str!("../../../machines/dgx-a100.toml")),
+    ("dgx-b200", include_str!("../../../machines/dgx-b200.toml")),
     ("dgx-h100", include_str!("../../../machines/dgx-h100.toml")),
     ("frontera", include_str!("../../../machines/frontera.toml")),
+    ("frontier", include_str!("../../../machines/frontier.toml")),
+    ("fugaku", include_str!("../../../machines/fugaku.toml")),
+    (
+        "juwels-booster",
+        include_str!("../../../machines/juwels-booster.toml"),
+    ),
     ("lassen", include_str!("../../../machines/lassen.toml")),
+    (
+        "pascal-roce",
+        include_str!("../../../machines/pascal-roce.toml"),
+    ),
+    (
+        "perlmutter",
+        include_str!("../../../machines/perlmutter.toml"),
+    ),
     ("summit", include_str!("../../../machines/summit.toml")),
 ];
 

@@ -208,7 +208,18 @@ fn unknown_names_list_those_that_exist() {
             assert_eq!(
                 available,
                 &[
-                    "abci", "dgx-a100", "dgx-h100", "frontera", "lassen", "summit"
+                    "abci",
+                    "dgx-a100",
+                    "dgx-b200",
+                    "dgx-h100",
+                    "frontera",
+                    "frontier",
+                    "fugaku",
+                    "juwels-booster",
+                    "lassen",
+                    "pascal-roce",
+                    "perlmutter",
+                    "summit"
                 ]
             );
             assert_eq!(nearest.as_deref(), Some("lassen"));

@@ -52,6 +52,9 @@ enum Use {
 pub struct Row {
     r#use: Use,
     model: Option<String>,
+    machine: Option<String>,
+    /// As `--precision` (default: f32).
+    precision: Option<String>,
     batch: usize,
     ranks: usize,
     pub strategy: String,
@@ -105,7 +108,7 @@ pub fn record(table: &Table, row: &Row) -> serde_json::Value {
         "predict",
         row.model(table),
         "--machine",
-        &table.machine,
+        row.machine.as_ref().unwrap_or(&table.machine),
         "--software",
         &table.software,
         "--ranks",
@@ -114,6 +117,8 @@ pub fn record(table: &Table, row: &Row) -> serde_json::Value {
         &batch,
         "--strategy",
         &row.strategy,
+        "--precision",
+        row.precision.as_deref().unwrap_or("f32"),
         "--no-io",
         "--json",
     ])
@@ -228,6 +233,16 @@ fn epochs_of_resnet() {
 #[test]
 fn cosmoflow_on_another_machine() {
     check("cosmoflow-abci");
+}
+
+#[test]
+fn resnet_in_each_precision() {
+    check("kernel-rates");
+}
+
+#[test]
+fn horovod_on_pascal() {
+    check("horovod-pascal");
 }
 
 #[test]
