@@ -6,8 +6,8 @@ mod fixed_costs;
 
 use fixed_costs::spatial;
 use partita_cluster::{
-    Basis, CollectiveLibrary, Fact, IntraKind, Machine, Network, Ratio, Reduction, SwitchLevel,
-    Torus,
+    Basis, CollectiveLibrary, Fact, IntraKind, Machine, Network, Ratio, Reduction, Software,
+    SwitchLevel, Torus,
 };
 use partita_oracle::cost::collective::{CommTime, nccl};
 use partita_oracle::{AlltoallBlocks, CollectiveCost, Costs, MachineCosts, Mode, simulate};
@@ -140,7 +140,7 @@ impl Row {
         let members: Vec<Rank> = (0..self.nodes)
             .flat_map(|node| (0..self.per_node).map(move |device| node * per_node + device))
             .collect();
-        let costs = MachineCosts::new(machine);
+        let costs = costs_of(machine);
         let cost = self.collective.cost(&costs, &members, self.bytes, 1.0);
         cost.seconds().0
     }
@@ -156,6 +156,11 @@ fn errors(rows: &[Row], size: Size) -> [f64; 2] {
         .collect();
     let largest = errors.iter().copied().fold(0.0, f64::max);
     [errors.iter().sum::<f64>() / errors.len() as f64, largest]
+}
+
+/// Of the machine alone.
+fn costs_of(machine: Machine) -> MachineCosts {
+    MachineCosts::new(machine, Software::load("partita", &[]).unwrap())
 }
 
 #[test]
@@ -239,14 +244,14 @@ fn each(mut check: impl FnMut(&Machine, &[Rank], Kind, u64)) {
 }
 
 fn seconds(machine: &Machine, members: &[Rank], kind: Kind, bytes: u64) -> f64 {
-    let costs = MachineCosts::new(machine.clone());
+    let costs = costs_of(machine.clone());
     kind.cost(&costs, members, bytes, 1.0).seconds().0
 }
 
 #[test]
 fn a_group_of_one_costs_nothing() {
     for machine in machines() {
-        let costs = MachineCosts::new(machine);
+        let costs = costs_of(machine);
         for kind in KINDS {
             let cost = kind.cost(&costs, &[3], 1 << 20, 1.0);
             assert_eq!(cost, CollectiveCost::default());
@@ -257,7 +262,7 @@ fn a_group_of_one_costs_nothing() {
 #[test]
 fn more_bytes_take_longer() {
     for machine in machines() {
-        let costs = MachineCosts::new(machine.clone());
+        let costs = costs_of(machine.clone());
         for members in groups(&machine) {
             for kind in KINDS {
                 let mut last = 0.0;
@@ -332,7 +337,7 @@ fn no_collective_beats_the_adapters_of_a_node() {
     each(|machine, members, kind, bytes| {
         let node = machine.links.inter.node_bandwidth.value.0;
         let bytes = bytes / members.len() as u64 * members.len() as u64;
-        let costs = MachineCosts::new(machine.clone());
+        let costs = costs_of(machine.clone());
         for flows in [1.0, 4.0, 1e6] {
             let transfer = kind.cost(&costs, members, bytes, flows).transfer.0;
             let bound = flows * node_bytes(machine, members, kind, bytes) / node;
@@ -382,7 +387,7 @@ fn a_tapered_fat_tree_slows_what_many_groups_send_through_it() {
     assert!(ratio(&in_order, Kind::Allgather) < 1.01);
     assert!(ratio(&in_order, Kind::Alltoall) > 2.0);
     // Messages between neighbors stay below a switch, those to the next switch share its links.
-    let costs = [&full, &tapered].map(|machine| MachineCosts::new(machine.clone()));
+    let costs = [&full, &tapered].map(|machine| costs_of(machine.clone()));
     let [near, far] = [1, 16].map(|apart| {
         costs.each_ref().map(|costs| {
             let cost = costs.message(0, apart * here, Bytes(1 << 30), 8.0);
@@ -396,8 +401,8 @@ fn a_tapered_fat_tree_slows_what_many_groups_send_through_it() {
 #[test]
 fn a_library_is_chosen_by_the_device_and_can_be_another() {
     let machine = load("dgx-h100");
-    let usual = MachineCosts::new(machine.clone());
-    let mpi = MachineCosts::new(machine.clone()).with_library(CollectiveLibrary::Mpi);
+    let usual = costs_of(machine.clone());
+    let mpi = costs_of(machine.clone()).with_library(CollectiveLibrary::Mpi);
     let members: Vec<Rank> = (0..64).collect();
     let of = |costs: &MachineCosts| Kind::Allgather.cost(costs, &members, 1 << 30, 1.0);
     assert_ne!(of(&usual), of(&mpi));
@@ -431,7 +436,7 @@ fn classes_meet_the_same_network_as_ranks() {
             let mut machine = load(name);
             machine.network = Some(network.clone());
             machine.io = load("lassen").io;
-            let costs = MachineCosts::new(machine);
+            let costs = costs_of(machine);
             for extents in [[4, 4, 2, 1, 1, 1, 1], [8, 2, 3, 1, 1, 1, 1]] {
                 let program = spatial(extents, 5, 1);
                 let of = |mode| simulate(&program, &costs, mode, 1).unwrap().makespan.0;

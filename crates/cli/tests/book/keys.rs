@@ -140,6 +140,8 @@ fn the_table_of_machine_files_has_all_keys() {
     for (section, prefix) in [
         ("", ""),
         ("[device]", "device."),
+        ("[device.rates]", "device.rates."),
+        ("[device.tiles]", "device.tiles."),
         ("[device.efficiency]", "device.efficiency."),
         ("[device.efficiency.conv3d]", "device.efficiency.conv3d."),
         (

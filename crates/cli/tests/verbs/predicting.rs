@@ -156,8 +156,8 @@ fn machines_are_found_by_path_and_refused_by_name() {
     for (asked, expected) in [
         ("lasen", "did you mean `lassen`?"),
         (
-            "perlmutter",
-            "abci, dgx-a100, dgx-h100, frontera, lassen, summit",
+            "leonardo",
+            "abci, dgx-a100, dgx-b200, dgx-h100, frontera, frontier, fugaku, juwels-booster, lassen, pascal-roce, perlmutter, summit",
         ),
         ("no/such.toml", "cannot be read"),
     ] {
@@ -530,4 +530,101 @@ fn faulty_tables_of_layers_are_refused() {
         file.to_str().unwrap(),
     ];
     assert!(refusal(&[&here[..], &more].concat()).contains("`--machine`"));
+}
+
+/// Rates of a machine in each precision that it has, by the JSON of `predict`.
+fn rate(machine: &str, precision: &str, model: &str) -> f64 {
+    let arguments = ["predict", model, "--machine", machine, "--no-io", "--json"];
+    let more = ["--ranks", "1", "--batch", "4", "--strategy", "data=1"];
+    let given = ["--precision", precision];
+    let value = json(&[&arguments[..], &more, &given].concat());
+    assert_eq!(value["precision"], precision);
+    value["samples_per_second"].as_f64().unwrap()
+}
+
+#[test]
+fn each_machine_predicts_in_the_precisions_that_it_has() {
+    let half = ["f32", "f16"].as_slice();
+    for (machine, precisions) in [
+        ("abci", ["f32"].as_slice()),
+        ("dgx-a100", &["f32", "tf32", "bf16", "f16"]),
+        ("dgx-b200", &["f32", "tf32", "bf16", "f16"]),
+        ("dgx-h100", &["f32", "tf32", "bf16", "f16"]),
+        ("frontera", &["f32"]),
+        ("frontier", &["f32", "bf16", "f16"]),
+        ("fugaku", half),
+        ("juwels-booster", &["f32", "tf32", "bf16", "f16"]),
+        ("lassen", &["f32"]),
+        ("pascal-roce", half),
+        ("perlmutter", &["f32", "tf32", "bf16", "f16"]),
+        ("summit", half),
+    ] {
+        for model in ["resnet50@64", "cosmoflow@64"] {
+            let rates: Vec<f64> = precisions
+                .iter()
+                .map(|precision| rate(machine, precision, model))
+                .collect();
+            assert!(rates[0] > 0.0, "{machine} {model}");
+            assert!(rates.is_sorted(), "{machine} {model}: {rates:?}");
+        }
+    }
+}
+
+#[test]
+fn half_precision_halves_activations_and_keeps_master_weights() {
+    let memory = |precision: &str| {
+        let arguments = [
+            "predict",
+            "cosmoflow@64",
+            "--machine",
+            "dgx-h100",
+            "--no-io",
+        ];
+        let more = [
+            "--ranks",
+            "1",
+            "--batch",
+            "8",
+            "--strategy",
+            "data=1",
+            "--json",
+        ];
+        let given = ["--precision", precision];
+        let value = json(&[&arguments[..], &more, &given].concat());
+        let of = |key: &str| value["memory"][key].as_u64().unwrap();
+        let keys = [
+            "weights",
+            "optimizer",
+            "gradients",
+            "activations",
+            "activation_gradients",
+        ];
+        (keys.map(of), value["memory_bytes_max"].as_u64().unwrap())
+    };
+    let ([weights, optimizer, gradients, activations, their], all) = memory("f32");
+    assert_eq!(memory("tf32"), memory("f32"));
+    let (half, least) = memory("bf16");
+    let wanted = [
+        weights * 3 / 2,
+        optimizer,
+        gradients,
+        activations / 2,
+        their / 2,
+    ];
+    assert_eq!(half, wanted);
+    assert!(least < all);
+}
+
+#[test]
+fn a_precision_that_a_machine_lacks_is_refused() {
+    let asked = |machine: &str| {
+        let arguments = ["predict", "cosmoflow@64", "--machine", machine, "--no-io"];
+        let more = ["--ranks", "1", "--batch", "8", "--strategy", "data=1"];
+        refusal(&[&arguments[..], &more, &["--precision", "bf16"]].concat())
+    };
+    let error = asked("summit");
+    assert!(error.contains("possible are f32, f16"), "{error}");
+    assert!(error.contains("device.rates.bf16"), "{error}");
+    let error = asked("here");
+    assert!(error.contains("possible are `--precision f32`"), "{error}");
 }

@@ -139,3 +139,61 @@ pub fn footprint(program: &Program, precision: LayerPrecision) -> Footprint {
         ..full
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_program::Kernel;
+
+    #[test]
+    fn parameters_are_sent_in_f32_and_activations_halved() {
+        let buffer = |role, dtype| Buffer {
+            name: "one".to_owned(),
+            role,
+            dtype,
+            dims: [1, 1, 1, 1, 8],
+            tensor: None,
+            offset: Bytes(0),
+        };
+        let bytes = |role, dtype, precision| {
+            let buffers = [buffer(role, dtype)];
+            let view = buffers[0].view(partita_program::BufferId(0));
+            transferred(&view, &buffers, precision).0
+        };
+        for precision in LayerPrecision::ALL {
+            let half = if precision.is_half() { 16 } else { 32 };
+            assert_eq!(bytes(Role::Activation, Dtype::F32, precision), half);
+            assert_eq!(bytes(Role::ActivationGradient, Dtype::F32, precision), half);
+            assert_eq!(bytes(Role::Gathered, Dtype::F32, precision), half);
+            assert_eq!(bytes(Role::Gradient, Dtype::F32, precision), 32);
+            assert_eq!(bytes(Role::Parameter, Dtype::F32, precision), 32);
+            assert_eq!(bytes(Role::Statistics, Dtype::F64, precision), 64);
+            assert_eq!(bytes(Role::Staging, Dtype::I16, precision), 16);
+        }
+    }
+
+    #[test]
+    fn kernels_move_half_the_bytes_of_activations() {
+        let names = [Role::Activation, Role::Gradient];
+        let buffers = names.map(|role| Buffer {
+            name: format!("{role:?}"),
+            role,
+            dtype: Dtype::F32,
+            dims: [1, 1, 1, 1, 8],
+            tensor: None,
+            offset: Bytes(0),
+        });
+        let fraction = |buffer, precision| {
+            let target = buffers[buffer as usize].view(partita_program::BufferId(buffer));
+            let kernel = Kernel::Fill { target, value: 0.0 };
+            let shape = KernelShape {
+                kernel: &kernel,
+                buffers: &buffers,
+            };
+            traffic(&shape, precision)
+        };
+        assert_eq!(fraction(0, LayerPrecision::Bf16), 0.5);
+        assert_eq!(fraction(0, LayerPrecision::Tf32), 1.0);
+        assert_eq!(fraction(1, LayerPrecision::F16), 1.0);
+    }
+}

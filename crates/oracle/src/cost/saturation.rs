@@ -195,4 +195,78 @@ mod tests {
         assert_eq!(saturation(at(8, 12), Pass::BackwardData, &halves), 0.1875);
         assert!(saturation(at(512, 512), Pass::Forward, &halves) > 0.97);
     }
+
+    fn device() -> Device {
+        let dgx = partita_cluster::Machine::load("dgx-a100", &[]);
+        dgx.unwrap_or_else(|error| panic!("{error}")).device
+    }
+
+    fn product(positions: usize, channels: [usize; 2], pass: Pass) -> Product {
+        Product {
+            count: 1,
+            pass,
+            channels,
+            taps: 9,
+            positions,
+            multiply_adds: (9 * positions * channels[0] * channels[1]) as f64,
+        }
+    }
+
+    fn reached(product: &Product, precision: LayerPrecision) -> f64 {
+        let device = device();
+        let rate = FlopsPerSecond(100e12);
+        let tiling = Tiling::of(&device, precision, rate);
+        tiling.unwrap_or_else(|| panic!("tiles")).reached(product)
+    }
+
+    #[test]
+    fn large_products_reach_the_rate_and_small_ones_less() {
+        let large = product(256 * 108 * 16, [512, 512], Pass::Forward);
+        assert!(reached(&large, LayerPrecision::F16) > 0.9);
+        let mut before = 0.0;
+        for positions in [49, 7 * 49, 32 * 196, 32 * 3136, 256 * 3136] {
+            let share = reached(
+                &product(positions, [64, 64], Pass::Forward),
+                LayerPrecision::F16,
+            );
+            assert!(share > 0.0 && share <= 1.0);
+            assert!(share >= 0.9 * before, "{positions}: {share} after {before}");
+            before = share;
+        }
+    }
+
+    /// Rows of 109 tiles on 108 processors take two waves, as the guide of the source shows.
+    #[test]
+    fn the_last_wave_counts_whole() {
+        let seconds = |positions| {
+            let product = product(positions, [512, 512], Pass::Forward);
+            product.multiply_adds / reached(&product, LayerPrecision::F16)
+        };
+        assert!(seconds(27 * 1024 * 4) < seconds(27 * 1024 * 4 + 512));
+        // A split of filters halves the work of a rank, but not its time, once a wave is not full.
+        let time = |channels| {
+            let product = product(196, channels, Pass::Forward);
+            product.multiply_adds / reached(&product, LayerPrecision::F16)
+        };
+        assert!(time([512, 32]) > 0.6 * time([512, 64]));
+    }
+
+    #[test]
+    fn channels_are_padded_below_f32_only() {
+        let first = product(1 << 20, [3, 64], Pass::Forward);
+        let padded = product(1 << 20, [8, 64], Pass::Forward);
+        let time =
+            |product: &Product, precision| product.multiply_adds / reached(product, precision);
+        let [three, eight] = [&first, &padded].map(|one| time(one, LayerPrecision::F16));
+        assert!((three / eight - 1.0).abs() < 1e-9, "{three} {eight}");
+        let [three, eight] = [&first, &padded].map(|one| time(one, LayerPrecision::F32));
+        assert!(three < 0.75 * eight, "{three} {eight}");
+    }
+
+    #[test]
+    fn gradients_of_weights_may_split_their_depth() {
+        // One tile of output alone would leave all other processors idle.
+        let weights = product(32 * 3136, [64, 64], Pass::BackwardWeight);
+        assert!(reached(&weights, LayerPrecision::F16) > 0.3);
+    }
 }
