@@ -54,3 +54,4 @@ bench:
 	python3 bench/record_accuracy.py
 	python3 bench/record_convolutions.py
 	python3 bench/record_threads.py
+	python3 bench/record_published.py

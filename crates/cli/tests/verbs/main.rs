@@ -21,6 +21,7 @@ mod programs;
 mod published;
 mod refusals;
 mod report;
+mod shapes;
 #[cfg(unix)]
 mod signals;
 mod stages;
