@@ -2,6 +2,7 @@
 """Turns the logs of MLPerf results into rows of published/mlperf-*.toml.
 
 Usage: mlperf_log.py FOLDER...
+       mlperf_log.py --check CHECKOUTS
 
 Each FOLDER holds the `result_*.txt` of one submission, in a checkout of a public repository of results
 (mlcommons/hpc_results_v* or mlcommons/training_results_v*). The time of an epoch
@@ -9,6 +10,9 @@ is the median over the epochs after the first, from `epoch_start` to the next `e
 whichever is first (or the mean of a block of epochs, from `block_start`); so evaluation does not count, and
 reading does. The rate is train_samples over that time. Printed per folder: ranks and mini-batch, the median rate of its logs, the
 span of the rates in percent, and how many logs there were.
+
+--check compares the rows of published/mlperf-*.toml with their logs. CHECKOUTS holds the repositories under
+their names (hpc_results_v1.0, ...).
 """
 
 import glob
@@ -16,6 +20,10 @@ import json
 import os
 import statistics
 import sys
+import tomllib
+from pathlib import Path
+
+PUBLISHED = Path(__file__).resolve().parent.parent / "published"
 
 
 def events(path):
@@ -71,28 +79,59 @@ def ranks_of_system(folder):
     above, after = folder.rstrip("/").split("/results/")
     with open(os.path.join(above, "systems", after.split("/")[0] + ".json"), encoding="utf-8") as text:
         system = json.load(text)
-    nodes, per_node = system.get("number_of_nodes"), str(system.get("accelerators_per_node") or 0)
+    nodes = system.get("number_of_nodes", system.get("number of nodes"))
+    per_node = str(system.get("accelerators_per_node") or 0)
     if nodes is None:
         return None
     return int(nodes) * (int(per_node) if per_node.isdigit() and int(per_node) else 1)
 
 
+def row(folder):
+    """What the logs of a folder say together, if any has an epoch that counts."""
+    logs = [read(path) for path in sorted(glob.glob(os.path.join(folder, "result_*.txt")))]
+    logs = [log for log in logs if log]
+    if not logs:
+        return None
+    rates = [log["rate"] for log in logs]
+    middle = statistics.median(rates)
+    said = sorted({log["ranks"] for log in logs if log["ranks"]})
+    return {
+        "ranks": said[0] if said else ranks_of_system(folder),
+        "batch": min(log["batch"] for log in logs),
+        "samples_per_second": middle,
+        "span": (max(rates) - min(rates)) / middle,
+        "logs": len(logs),
+    }
+
+
+def check(checkouts):
+    """Rows of the tables that differ from their logs."""
+    wrong = count = 0
+    for path in sorted(PUBLISHED.glob("mlperf-*.toml")):
+        for kept in tomllib.loads(path.read_text())["rows"]:
+            found = row(os.path.join(checkouts, kept["source"]))
+            count += 1
+            sizes = found and all(found[key] == kept[key] for key in ("ranks", "batch"))
+            if not sizes or abs(found["samples_per_second"] / kept["samples_per_second"] - 1) > 1e-3:
+                wrong += 1
+                print(f"{kept['source']}: {kept} but {found}")
+    print(f"{count - wrong} of {count} rows are as their logs")
+    return wrong
+
+
 def main():
+    if sys.argv[1:2] == ["--check"]:
+        sys.exit(1 if check(sys.argv[2]) else 0)
     for folder in sys.argv[1:]:
-        logs = [read(path) for path in sorted(glob.glob(os.path.join(folder, "result_*.txt")))]
-        logs = [log for log in logs if log]
-        if not logs:
-            print(f"# {folder}: no log with two epochs or blocks")
-            continue
-        rates = [log["rate"] for log in logs]
-        middle = statistics.median(rates)
-        batches = sorted({log["batch"] for log in logs})
-        said = sorted({log["ranks"] for log in logs if log["ranks"]})
-        span = 100 * (max(rates) - min(rates)) / middle
+        found = row(folder)
         print(f"# {folder}")
-        print(f"ranks = {said or ranks_of_system(folder)}, batch = {batches}, "
-              f"samples_per_second = {middle:.1f}, span {span:.1f} % of {len(logs)} logs, "
-              f"{1e3 * batches[0] / middle:.2f} ms")
+        if not found:
+            print("# no log with two epochs or blocks")
+            continue
+        for key in ("batch", "ranks"):
+            print(f"{key} = {found[key]}")
+        print(f"samples_per_second = {found['samples_per_second']:.1f}"
+              f" # span {100 * found['span']:.1f} % of {found['logs']} logs")
 
 
 if __name__ == "__main__":
