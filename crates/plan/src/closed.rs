@@ -103,9 +103,10 @@ impl<'a> ClosedForms<'a> {
             graph,
             costs,
             batch: training.batch,
-            item: match costs.precision().is_half() {
-                true => training.dtype.size() / 2,
-                false => training.dtype.size(),
+            item: if costs.precision().is_half() {
+                training.dtype.size() / 2
+            } else {
+                training.dtype.size()
             },
             weight_item: training.dtype.size(),
             rows,

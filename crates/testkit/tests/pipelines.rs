@@ -65,8 +65,8 @@ impl Costs for OneTap {
         Progress::Queued
     }
 
-    fn precision(&self) -> partita_cluster::LayerPrecision {
-        partita_cluster::LayerPrecision::F32
+    fn precision(&self) -> partita_oracle::LayerPrecision {
+        partita_oracle::LayerPrecision::F32
     }
 
     fn check_capacity(&self, _ranks: usize) -> Result<(), CostError> {
