@@ -397,6 +397,22 @@ impl Device {
 }
 
 impl Efficiency {
+    /// Shares of f32 alone, for other precisions none.
+    pub fn in_f32(
+        conv2d: ConvEfficiency,
+        conv3d: ConvEfficiency,
+        memory_bound: Fact<Share>,
+    ) -> Self {
+        Self {
+            conv2d,
+            conv3d,
+            memory_bound,
+            tf32: PrecisionEfficiency::default(),
+            bf16: PrecisionEfficiency::default(),
+            f16: PrecisionEfficiency::default(),
+        }
+    }
+
     /// Shares of convolutions with `spatial_dims` spatial dims (3 or fewer).
     pub fn by_dims(&self, spatial_dims: usize) -> &ConvEfficiency {
         if spatial_dims >= 3 {

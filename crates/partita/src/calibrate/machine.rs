@@ -224,18 +224,15 @@ fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
         rates: Rates::default(),
         processors: None,
         tiles: None,
-        efficiency: Efficiency {
-            tf32: PrecisionEfficiency::default(),
-            bf16: PrecisionEfficiency::default(),
-            f16: PrecisionEfficiency::default(),
-            conv2d: efficiency(),
-            conv3d: efficiency(),
-            memory_bound: fact(
+        efficiency: Efficiency::in_f32(
+            efficiency(),
+            efficiency(),
+            fact(
                 Share(1.0),
                 Basis::Measured,
                 "the rate of the memory is that of a kernel, a copy",
             ),
-        },
+        ),
     }
 }
 
