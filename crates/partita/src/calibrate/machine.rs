@@ -6,7 +6,7 @@ use crate::local_machine::{CalibrationRun, Ranks};
 use partita_cluster::{
     Basis, Calibration, CalibrationError, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
     HostGroup, InterLink, IntraLink, Io, LinearFit, Links, Machine, MeasuredKernel,
-    NetworkCalibration, PrecisionEfficiency, Rates, Share,
+    NetworkCalibration, Rates, Share,
 };
 use partita_oracle::Features;
 use partita_oracle::{CrossValidation, ErrorStatistics, KernelSample, LinkFit, MeasuredCosts};
