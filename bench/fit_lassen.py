@@ -1,16 +1,20 @@
-"""Fits numbers of published/machines/lassen-lbann.toml to published rows; --write puts them into the file.
+"""Fits numbers of machines/lassen.toml and software/lbann.toml to published rows; --write puts them there.
 
     cargo build --release -p partita-cli
     python3 bench/fit_lassen.py --binary target/release/partita
 
 Read: rows with use = "fit" of published/cosmoflow-512-strong.toml (4 samples on 32 to 512 devices) and,
-for the rates of convolutions only, of published/unet3d-256-strong.toml (256 devices). Each stage fits few numbers to few published parts of
-these times, by the binary itself, so that what is fitted is what is predicted with:
+for the rates of convolutions only, of published/unet3d-256-strong.toml (256 devices), and for batch norms of
+published/cosmoflow-512-bn-weak.toml (32 devices). Each stage fits few numbers to few published parts of these
+times, by the binary itself, so that what is fitted is what is predicted with:
 
-    compute    forward, backward, channels_forward, channels_backward, thickness
-    exchange   latency, bandwidth
-    allreduce  growth: backward waits as a whole, since a wait that an exchange and a sum in
-               flight share may be booked under either
+    normalization   batch_norm: what a step with batch norms takes more than the same without
+    compute         forward, backward, channels_forward, channels_backward, thickness
+    exchange        latency, bandwidth
+    redistribution  backward: what it takes in both passes, and what the wait for halos grows by from 256 to
+                    512 devices, where the backward pass waits for it
+    allreduce       growth: backward waits as a whole, since a wait that an exchange and a sum in
+                    flight share may be booked under either
 
 Rows with use = "predict" are printed at the end and never fitted to.
 """
@@ -26,8 +30,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = ["cosmoflow-512-strong", "unet3d-256-strong"]
-# Number of the fit -> where it stands: a table of the file, a key, and a unit.
+TABLES = ["cosmoflow-512-strong", "unet3d-256-strong", "cosmoflow-512-bn-weak"]
+MACHINE, SOFTWARE = "machines/lassen.toml", "software/lbann.toml"
+# Number of the fit -> where it stands: a table of one of the files, a key, and a unit.
 PLACES = {
     "forward": [("device.efficiency.conv3d.forward", "value", "")],
     "backward": [
@@ -37,15 +42,19 @@ PLACES = {
     "channels_forward": [("device.efficiency.conv3d.saturation.channels_forward", "value", "")],
     "channels_backward": [("device.efficiency.conv3d.saturation.channels_backward", "value", "")],
     "thickness": [("device.efficiency.conv3d.saturation.thickness", "value", "")],
-    "latency": [("exchange", "latency", "us")],
-    "bandwidth": [("exchange", "bandwidth", "GB/s")],
-    "growth": [("allreduce.inter", "growth", "")],
+    "batch_norm": [("kernels", "batch_norm", "")],
+    "latency": [("exchange.intra", "latency", "us"), ("exchange.inter", "latency", "us")],
+    "bandwidth": [("exchange.intra", "bandwidth", "GB/s"), ("exchange.inter", "bandwidth", "GB/s")],
+    "backward_redistribution": [("redistribution", "backward", "")],
+    "growth": [("allreduce.fit", "growth", "")],
 }
-# What the machine file accepts.
+# What the files accept.
 MOST = {"forward": 4, "backward": 4, "growth": 1}
 STAGES = [
+    ("normalization", ["batch_norm"]),
     ("compute", ["forward", "backward", "channels_forward", "channels_backward", "thickness"]),
     ("exchange", ["latency", "bandwidth"]),
+    ("redistribution", ["backward_redistribution"]),
     ("allreduce", ["growth"]),
 ]
 
@@ -56,15 +65,17 @@ def text_of(number, unit):
 
 
 def replaced(text, place, number):
-    """The text of a machine file with one number replaced."""
+    """The text of a file with one number replaced, if the file has its table."""
     table, key, unit = place
-    start = text.index(f"\n[{table}]\n")
+    start = text.find(f"\n[{table}]\n")
+    if start < 0:
+        return text
     pattern = r"(?m)^(value = )\S+" if key == "value" else rf'(?m)^({key} = \{{ value = )("[^"]*"|[^,]*)'
     head, tail = text[:start], text[start:]
     return head + re.sub(pattern, lambda match: match[1] + text_of(number, unit), tail, count=1)
 
 
-def machine(text, numbers):
+def with_numbers(text, numbers):
     for name, number in numbers.items():
         for place in PLACES[name]:
             text = replaced(text, place, number)
@@ -72,16 +83,23 @@ def machine(text, numbers):
 
 
 class Bench:
-    def __init__(self, binary, text):
-        self.binary, self.text = binary, text
+    def __init__(self, binary):
+        self.binary = binary
+        self.texts = {name: (ROOT / name).read_text() for name in (MACHINE, SOFTWARE)}
         self.rows = []
         for table in TABLES:
             content = tomllib.loads((ROOT / "published" / f"{table}.toml").read_text())
             self.rows += [dict(row, table=table, model=content["model"]) for row in content["rows"]]
 
-    def predict(self, path, row):
+    def files(self, numbers):
+        """The files with these numbers, by name."""
+        return {name: with_numbers(text, numbers) for name, text in self.texts.items()}
+
+    def predict(self, paths, row):
         """Milliseconds of a step and of its parts."""
-        call = [self.binary, "predict", row["model"], "--machine", path, "--no-io", "--json"]
+        machine, software = paths
+        call = [self.binary, "predict", row["model"], "--machine", machine, "--software", software]
+        call += ["--no-io", "--json"]
         call += ["--ranks", str(row["ranks"]), "--batch", str(row["batch"])]
         call += ["--strategy", row["strategy"]]
         answer = json.loads(subprocess.run(call, check=True, capture_output=True).stdout)
@@ -90,15 +108,21 @@ class Bench:
 
     def all(self, numbers, rows):
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "fitted.toml"
-            path.write_text(machine(self.text, numbers))
+            paths = []
+            for name, text in self.files(numbers).items():
+                paths.append(str(Path(folder) / Path(name).name))
+                Path(paths[-1]).write_text(text)
             with ThreadPoolExecutor(2) as pool:
-                return list(pool.map(lambda row: self.predict(str(path), row), rows))
+                return list(pool.map(lambda row: self.predict(paths, row), rows))
 
     def fitting(self, stage):
         """Rows that a stage fits."""
         def fits(row):
-            return row["use"] == "fit" and (stage == "compute" or "cosmoflow" in row["table"])
+            tables = {
+                "normalization": ["cosmoflow-512-bn-weak"],
+                "compute": ["cosmoflow-512-strong", "unet3d-256-strong"],
+            }
+            return row["use"] == "fit" and row["table"] in tables.get(stage, ["cosmoflow-512-strong"])
         return [row for row in self.rows if fits(row)]
 
     def misfit(self, stage, numbers):
@@ -106,6 +130,8 @@ class Bench:
         if any(numbers.get(name, 0) > most for name, most in MOST.items()):
             return math.inf
         fit = self.fitting(stage)
+        if stage == "normalization":
+            return self.misfit_of_normalization(fit, numbers)
         pairs = []
         for row, (_, ours) in zip(fit, self.all(numbers, fit)):
             theirs = row["parts"]
@@ -113,14 +139,36 @@ class Bench:
                 names = ["forward_compute", "backward_compute"]
                 pairs += [(ours[name], theirs[name]) for name in names]
             elif stage == "exchange":
-                # Waits of 128 ways in the backward pass are those for its redistribution.
+                # In the row of 128 ways they include waits for the redistribution.
                 pairs.append((ours["forward_exchange"], theirs["forward_exchange"]))
                 if row["ranks"] < 512:
                     pairs.append((ours["backward_exchange"], theirs["backward_exchange"]))
-            else:
+            elif stage == "redistribution":
+                if row["ranks"] == 512:
+                    moved = theirs["forward_redistribution"] + theirs["backward_redistribution"]
+                    before = next(row["parts"] for row in fit if row["ranks"] == 256)
+                    moved += theirs["backward_exchange"] - before["backward_exchange"]
+                    pairs.append((ours["redistribution"], moved))
+            elif row["ranks"] < 512:
                 names = ["backward_exchange", "gradient_allreduce_exposed"]
                 pairs.append((sum(ours[n] for n in names), sum(theirs[n] for n in names)))
         return sum((a / b - 1) ** 2 for a, b in pairs) / len(pairs)
+
+    def misfit_of_normalization(self, fit, numbers):
+        """As `misfit`, of what steps take more than those of the same network without batch norms."""
+        plain = {row["ranks"]: row for row in self.fitting("exchange")}
+        with_norm = [step for step, _ in self.all(numbers, fit)]
+        without = [step for step, _ in self.all(numbers, [plain[row["ranks"]] for row in fit])]
+        total = 0.0
+        for row, ours, ours_plain in zip(fit, with_norm, without):
+            theirs = step_of(row) - step_of(plain[row["ranks"]])
+            total += ((ours - ours_plain) / theirs - 1) ** 2
+        return total / len(fit)
+
+
+def step_of(row):
+    """Published milliseconds of a step."""
+    return row.get("milliseconds", 1e3 * row["batch"] / row["samples_per_second"])
 
 
 def search(function, start, step=0.25, rounds=60):
@@ -157,10 +205,12 @@ def search(function, start, step=0.25, rounds=60):
 def report(bench, numbers):
     print("\nms per step                          published  predicted  error   authors")
     for row, (ours, parts) in zip(bench.rows, bench.all(numbers, bench.rows)):
-        theirs = row["milliseconds"]
+        theirs = step_of(row)
         head = f"{row['use']:8}{row['model']:15}{row['batch']:4} on {row['ranks']:4}"
-        print(f"{head}  {theirs:9.1f} {ours:10.1f} {ours / theirs - 1:+8.1%} {row['authors'] / theirs - 1:+8.1%}")
+        print(f"{head}  {theirs:9.1f} {ours:10.1f} {ours / theirs - 1:+8.1%} {row.get('authors', theirs) / theirs - 1:+8.1%}")
         ours_of = dict(parts)
+        if "parts" not in row:
+            continue
         for name, published in row["parts"].items():
             if name.endswith("redistribution"):
                 continue
@@ -173,14 +223,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=str(ROOT / "target/release/partita"))
     parser.add_argument("--report", action="store_true", help="only compare, with the file as it is")
-    parser.add_argument("--write", action="store_true", help="change the numbers in the machine file")
+    parser.add_argument("--write", action="store_true", help="change the numbers in both files")
     arguments = parser.parse_args()
-    bench = Bench(arguments.binary, (ROOT / "published/machines/lassen-lbann.toml").read_text())
+    bench = Bench(arguments.binary)
     numbers = {}
     if not arguments.report:
         starts = {
             "forward": 0.8, "backward": 1.2, "channels_forward": 17, "channels_backward": 100,
             "thickness": 1, "latency": 300, "bandwidth": 2.5, "growth": 0.4,
+            "batch_norm": 4, "backward_redistribution": 0.9,
         }
         for stage, names in STAGES:
             start = {name: starts[name] for name in names}
@@ -192,7 +243,8 @@ def main():
         numbers = {name: float(f"{number:.3g}") for name, number in numbers.items()}
     report(bench, numbers)
     if arguments.write:
-        (ROOT / "published/machines/lassen-lbann.toml").write_text(machine(bench.text, numbers))
+        for name, text in bench.files(numbers).items():
+            (ROOT / name).write_text(text)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,9 @@ pub struct Software {
     pub allreduce: Option<SoftwareSums>,
     /// Waits for activations of which a layer needs more than its rank owns.
     pub redistribution: Option<Redistribution>,
+    /// Time of kernels of batch norms, in times of what their memory traffic takes at the rate of the device;
+    /// absent if it is that.
+    pub batch_norm: Option<Fact<Factor>>,
     /// How kernels speed up when a layer is split.
     pub split: KernelSplit,
     /// Memory of a rank on a GPU beside the program, if any.
@@ -86,9 +89,6 @@ pub struct Redistribution {
     /// Time of the way back in the backward pass, in times of the way there. Programs that recompute nothing
     /// and keep copies on all ranks have no messages for it.
     pub backward: Fact<Factor>,
-    /// Bandwidth of the host through which a rank sends and receives it, if it does not go from device to
-    /// device.
-    pub host_bandwidth: Option<Fact<BytesPerSecond>>,
 }
 
 /// Exponents e by which kernels of a layer that is split k ways take k^(e - 1) of the time of the whole layer:

@@ -52,13 +52,13 @@ struct RawSumFit {
 #[serde(deny_unknown_fields)]
 struct RawRedistribution {
     backward: RawFact,
-    host_bandwidth: Option<RawFact>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawKernels {
-    split: RawSplit,
+    batch_norm: Option<RawFact>,
+    split: Option<RawSplit>,
 }
 
 #[derive(Deserialize)]
@@ -93,6 +93,10 @@ impl Reader<'_> {
         let allreduce = raw.allreduce.map(|raw| self.sums(raw));
         let redistribution = raw.redistribution.map(|raw| self.redistribution(raw));
         let memory = raw.memory.map(|raw| self.gpu_memory(raw));
+        let (batch_norm, split) = match raw.kernels {
+            None => (None, None),
+            Some(raw) => (raw.batch_norm, raw.split),
+        };
         Ok(Software {
             name: self.word("name", raw.name)?,
             strategy: self.maybe("strategy", raw.strategy)?,
@@ -101,9 +105,12 @@ impl Reader<'_> {
             exchange: exchange.transpose()?,
             allreduce: allreduce.transpose()?,
             redistribution: redistribution.transpose()?,
-            split: match raw.kernels {
+            batch_norm: batch_norm
+                .map(|raw| self.fitted("kernels.batch_norm", raw))
+                .transpose()?,
+            split: match split {
                 None => KernelSplit::default(),
-                Some(raw) => self.split(raw.split)?,
+                Some(raw) => self.split(raw)?,
             },
             memory: memory.transpose()?,
         })
@@ -164,10 +171,8 @@ impl Reader<'_> {
     }
 
     fn redistribution(&self, raw: RawRedistribution) -> Result<Redistribution, MachineError> {
-        let host = "redistribution.host_bandwidth";
         Ok(Redistribution {
             backward: self.fitted("redistribution.backward", raw.backward)?,
-            host_bandwidth: self.maybe(host, raw.host_bandwidth)?,
         })
     }
 

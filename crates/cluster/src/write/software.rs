@@ -35,9 +35,10 @@ impl Software {
         if let Some(redistribution) = &self.redistribution {
             table(&mut text, "redistribution");
             fact(&mut text, "backward", &redistribution.backward);
-            if let Some(bandwidth) = &redistribution.host_bandwidth {
-                fact(&mut text, "host_bandwidth", bandwidth);
-            }
+        }
+        if let Some(factor) = &self.batch_norm {
+            table(&mut text, "kernels");
+            fact(&mut text, "batch_norm", factor);
         }
         write_split(&mut text, &self.split);
         if let Some(memory) = &self.memory {

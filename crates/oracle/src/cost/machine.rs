@@ -262,16 +262,22 @@ impl Costs for MachineCosts {
         self.check_dtype(shape, rate_class)?;
         let traffic = (count.read + count.written).0 as f64;
         let traffic = traffic * precision::traffic(shape, self.precision);
-        let seconds = kernel::roofline(
-            count.flops,
+        let (mut arithmetic, mut memory) = (
             self.arithmetic_rate(rate_class),
-            Bytes(traffic.round() as u64),
             self.machine.device.memory_rate(),
-            self.launch()?,
         );
-        Ok(KernelCost::uncontended(
-            self.software.kernel(shape, seconds),
-        ))
+        let slowdown = self.software.slowdown(shape);
+        match rate_class {
+            RateClass::Convolution { .. } | RateClass::Linear { .. } => arithmetic.0 /= slowdown,
+            RateClass::Memory => memory.0 /= slowdown,
+        }
+        Ok(KernelCost::uncontended(kernel::roofline(
+            count.flops,
+            arithmetic,
+            Bytes(traffic.round() as u64),
+            memory,
+            self.launch()?,
+        )))
     }
 
     fn layer_factor(&self, _origin: &Origin) -> f64 {

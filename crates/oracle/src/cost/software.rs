@@ -2,7 +2,7 @@
 
 use super::collective::CommTime;
 use partita_cluster::{Allreduce, Exchange, LinkKind, Machine, Software};
-use partita_program::KernelShape;
+use partita_program::{Family, KernelShape};
 use partita_space::{Axis, Bytes, Seconds};
 
 /// The costs of a software profile on a machine. Fits in the machine's file were measured there and come before
@@ -57,36 +57,38 @@ impl SoftwareCosts {
         of_machine.or(of_profile).map_or(0.0, |share| share.value.0)
     }
 
-    /// Time of a kernel of a split layer, from that of its shape at the rates of the device.
+    /// Factor on the arithmetic of a kernel, or on the traffic of one that memory bounds, by which it is slower
+    /// than its shape at the rates of the device.
     ///
-    /// A kernel of a layer that is split k ways takes k^e of it, where e is the exponent of the split.
-    pub fn kernel(&self, shape: &KernelShape<'_>, seconds: Seconds) -> Seconds {
+    /// For a layer that is split k ways it is k^e, where e is the exponent of the split.
+    pub fn slowdown(&self, shape: &KernelShape<'_>) -> f64 {
         let split = &self.software.split;
         let exponents = [
             (&split.filter, &[Axis::Filter][..]),
             (&split.channel, &[Axis::Channel][..]),
             (&split.space, &[Axis::Depth, Axis::Height, Axis::Width][..]),
         ];
-        let mut slowdown = 1.0;
+        let mut slowdown = match (shape.kernel.parts()[0].family(), &self.software.batch_norm) {
+            (Family::BatchNorm, Some(factor)) => factor.value.0,
+            (_, _) => 1.0,
+        };
         for (exponent, axes) in exponents {
             if let Some(exponent) = exponent {
                 slowdown *= ways(shape, axes).powf(exponent.value.0);
             }
         }
-        seconds * slowdown
+        slowdown
     }
 
-    /// A gather of `bytes` in all by each member, there and back.
-    pub fn redistribution(&self, time: CommTime, bytes: f64) -> CommTime {
+    /// A gather with the way back.
+    pub fn redistribution(&self, time: CommTime) -> CommTime {
         let Some(cost) = &self.software.redistribution else {
             return time;
         };
-        let host = cost.host_bandwidth.as_ref();
-        let through_host = host.map_or(0.0, |rate| bytes / rate.value.0);
         let times = 1.0 + cost.backward.value.0;
         CommTime {
             latency: times * time.latency,
-            transfer: times * time.transfer.max(through_host),
+            transfer: times * time.transfer,
         }
     }
 

@@ -66,7 +66,7 @@ impl MachineCosts {
             }
             CollectiveLibrary::Mpi => self.mpi_allgather(&layout, &blocks, contention),
         };
-        let time = self.software.redistribution(time, total.0 as f64);
+        let time = self.software.redistribution(time);
         let host = self.host(2.0 * blocks.iter().sum::<f64>());
         Ok(collective_cost(time, host))
     }
