@@ -223,6 +223,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=str(ROOT / "target/release/partita"))
     parser.add_argument("--report", action="store_true", help="only compare, with the file as it is")
+    parser.add_argument("--stages", help="stages to fit, separated by commas (default: all)")
     parser.add_argument("--write", action="store_true", help="change the numbers in both files")
     arguments = parser.parse_args()
     bench = Bench(arguments.binary)
@@ -233,7 +234,8 @@ def main():
             "thickness": 1, "latency": 300, "bandwidth": 2.5, "growth": 0.4,
             "batch_norm": 4, "backward_redistribution": 0.9,
         }
-        for stage, names in STAGES:
+        wanted = arguments.stages.split(",") if arguments.stages else [stage for stage, _ in STAGES]
+        for stage, names in (one for one in STAGES if one[0] in wanted):
             start = {name: starts[name] for name in names}
             found = search(lambda point: bench.misfit(stage, numbers | point), start)
             numbers |= found

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 pub fn partita(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_partita"));
     command.args(arguments).env_remove("PARTITA_MACHINES");
+    command.env_remove("PARTITA_SOFTWARE");
     listening(&mut command);
     command
 }

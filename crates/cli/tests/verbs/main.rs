@@ -24,6 +24,7 @@ mod report;
 mod shapes;
 #[cfg(unix)]
 mod signals;
+mod software;
 mod stages;
 mod streams;
 #[cfg(unix)]

@@ -1,0 +1,213 @@
+//! Software profiles on the command line.
+
+use crate::command::{answer, json, refusal};
+use serde_json::Value;
+use std::fs;
+
+const STEP: [&str; 10] = [
+    "predict",
+    "cosmoflow@512",
+    "--machine",
+    "lassen",
+    "--ranks",
+    "512",
+    "--batch",
+    "64",
+    "--strategy",
+    "data=64,depth=8; pool6..pool7: D=-",
+];
+
+fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&STEP[..], more].concat()
+}
+
+fn seconds(record: &Value) -> f64 {
+    record["iteration_seconds"].as_f64().unwrap()
+}
+
+#[test]
+fn a_data_store_is_not_read_again_in_every_epoch() {
+    let own = json(&with(&["--json"]));
+    assert_eq!(own["software"], "partita");
+    assert_eq!(own["input"], "file_system");
+    let lbann = json(&with(&["--software", "lbann", "--json"]));
+    assert_eq!(lbann["software"], "lbann");
+    assert_eq!(lbann["input"], "data_store");
+    // 64 samples of 1 GiB at 240 GB/s; LBANN's run took 289.5 ms and less without it.
+    assert!(seconds(&own) > 0.286 && own["breakdown"]["io"].as_f64().unwrap() > 0.05);
+    assert!(lbann["breakdown"]["io"].as_f64().unwrap() < 0.03);
+    let text = answer(&STEP);
+    assert!(
+        text.contains("read from the file system in every epoch"),
+        "{text}"
+    );
+    let text = answer(&with(&["--software", "lbann"]));
+    assert!(
+        text.contains("sent from the host memory of the ranks"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_strategy_overrides_the_settings_of_software() {
+    let strategy = |given: &str| {
+        let call = [
+            "predict",
+            "resnet50@224",
+            "--machine",
+            "abci",
+            "--software",
+            "chainermn",
+            "--ranks",
+            "4",
+            "--batch",
+            "64",
+            "--no-io",
+            "--json",
+            "--strategy",
+            given,
+        ];
+        json(&call)["strategy"].as_str().unwrap().to_owned()
+    };
+    let all = "data=4,fuse=off,batch_norm=local,bucket=1TiB";
+    assert_eq!(strategy("data=4"), all);
+    let some = "data=4,bucket=4MiB";
+    assert_eq!(
+        strategy("data=4,bucket=4MiB,batch_norm=synchronized,fuse=on"),
+        some
+    );
+}
+
+#[test]
+fn context_and_workspace_count_in_memory() {
+    let call = |software| {
+        json(&[
+            "predict",
+            "unet3d@256",
+            "--machine",
+            "lassen",
+            "--software",
+            software,
+            "--ranks",
+            "4",
+            "--batch",
+            "1",
+            "--no-io",
+            "--json",
+            "--strategy",
+            "depth=4",
+        ])
+    };
+    let own = call("partita");
+    let of = |record: &Value, name: &str| record["memory"][name].as_u64().unwrap();
+    assert_eq!(of(&own, "context"), 450_000_000);
+    assert_eq!(of(&own, "library_workspace"), 256 << 20);
+    let most = |record: &Value| record["memory_bytes_max"].as_u64().unwrap();
+    let chainermn = call("chainermn");
+    assert_eq!(most(&own) - most(&chainermn), (256 - 8) << 20);
+    // 4 V100 hold the program, but not what the libraries take beside it.
+    let limit = own["memory_bytes_device"].as_u64().unwrap();
+    assert!(most(&own) > limit && most(&own) - (450_000_000 + (256 << 20)) <= limit);
+    let limits = own["limits"][0].as_str().unwrap();
+    assert!(limits.starts_with("It does not fit"), "{limits}");
+    let plan = [
+        "plan",
+        "unet3d@256",
+        "--machine",
+        "lassen",
+        "--ranks",
+        "4",
+        "--batch",
+        "1",
+        "--no-io",
+        "--json",
+    ];
+    let output = crate::command::partita(&plan).output().unwrap();
+    let candidates: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let fitting = candidates.iter().filter(|one| one["refusal"].is_null());
+    for candidate in fitting {
+        assert!(most(candidate) <= limit, "{candidate}");
+    }
+    assert!(candidates.iter().all(|one| one["software"] == "partita"));
+}
+
+/// Plans of the same runtime, but for where samples come from.
+#[test]
+fn plans_know_where_samples_come_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stored.toml");
+    let text = include_str!("../../../../software/partita.toml");
+    let stored = text.replace(
+        "data_store = { value = false",
+        "data_store = { value = true",
+    );
+    let stored = stored.replace("name = \"partita\"", "name = \"stored\"");
+    fs::write(&path, stored).unwrap();
+    let best = |software: &str| {
+        let call = [
+            "plan",
+            "cosmoflow@128",
+            "--machine",
+            "lassen",
+            "--software",
+            software,
+            "--ranks",
+            "1024",
+            "--batch",
+            "8192",
+            "--json",
+        ];
+        json(&call)[0].clone()
+    };
+    let (reading, storing) = (best("partita"), best(path.to_str().unwrap()));
+    assert_eq!(storing["software"], "stored");
+    // 8192 samples of 16 MiB at 240 GB/s.
+    assert!(seconds(&reading) > 0.57, "{reading}");
+    assert!(seconds(&storing) < 0.7 * seconds(&reading), "{storing}");
+}
+
+#[test]
+fn unknown_software_is_refused_with_the_nearest() {
+    let text = refusal(&with(&["--software", "lban"]));
+    assert!(text.contains("unknown software `lban`"), "{text}");
+    assert!(text.contains("did you mean `lbann`?"), "{text}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.toml");
+    let file = path.to_str().unwrap();
+    let own = include_str!("../../../../software/partita.toml");
+    for (from, to, expected) in [
+        ("context", "contxt", "did you mean `context`?"),
+        ("\"450 MB\"", "\"450\"", "`memory.context` is \"450\""),
+        (
+            "data_store",
+            "strategy = { value = \"data=4\", source = \"x\" }\ndata_store",
+            "possible are settings of all layers: overlap, fuse, batch_norm, bucket",
+        ),
+        (
+            "data_store",
+            "strategy = { value = \"buckt=4\", source = \"x\" }\ndata_store",
+            "`strategy` is \"buckt=4\"",
+        ),
+    ] {
+        fs::write(&path, own.replacen(from, to, 1)).unwrap();
+        let text = refusal(&with(&["--software", file]));
+        assert!(text.contains(expected), "{text}");
+    }
+    let here = [
+        "predict",
+        "cosmoflow@32",
+        "--software",
+        "lbann",
+        "--ranks",
+        "1",
+        "--batch",
+        "1",
+        "--strategy",
+        "data=1",
+    ];
+    let text = refusal(&here);
+    assert!(
+        text.contains("`here` is measured with this runtime"),
+        "{text}"
+    );
+}

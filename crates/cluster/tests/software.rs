@@ -1,0 +1,173 @@
+//! Software profiles: they load, they survive writing, faults are refused with line, key and nearest choice.
+
+use partita_cluster::{
+    CollectiveLibrary, DeviceKind, Machine, MachineError, Software, SoftwareError,
+};
+use partita_space::{Bytes, BytesPerSecond};
+use std::fs;
+use std::path::PathBuf;
+
+fn load(name: &str) -> Software {
+    Software::load(name, &[]).unwrap_or_else(|error| panic!("{error}"))
+}
+
+const TEXT: &str = include_str!("../../../software/chainermn.toml");
+
+/// Replaces a part of ChainerMN's profile: line and key of the fault, and the whole error.
+fn refused(from: &str, to: &str) -> (usize, String, MachineError) {
+    let offset = TEXT.find(from).unwrap_or_else(|| panic!("no `{from}`"));
+    let changed = TEXT.replacen(from, to, 1);
+    let error = Software::parse(&changed, "bad.toml").expect_err(to);
+    let (MachineError::BadValue { line, key, .. } | MachineError::UnknownKey { line, key, .. }) =
+        &error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!(*line, TEXT[..offset].matches('\n').count() + 1, "{error}");
+    (*line, key.clone(), error)
+}
+
+#[test]
+fn built_in_profiles_survive_writing() {
+    let names = Software::available(&[]);
+    let all = ["chainermn", "horovod", "lbann", "partita", "pytorch-ddp"];
+    assert_eq!(names, all);
+    for name in names {
+        let software = load(&name);
+        assert_eq!(software.name, name);
+        let text = software.to_toml();
+        let again = Software::parse(&text, "again").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(again, software);
+        assert_eq!(again.to_toml(), text);
+    }
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../software");
+    assert_eq!(Software::available(&[folder]), Software::available(&[]));
+}
+
+#[test]
+fn faults_name_line_key_and_nearest() {
+    let unknown = [
+        ("data_store =", "datastore =", "data_store"),
+        ("[exchange.intra]", "[exchange.intar]", "intra"),
+        ("growth = {", "grows = {", "growth"),
+        ("space = {", "spaces = {", "space"),
+        ("context = {", "contxt = {", "context"),
+    ];
+    for (from, to, meant) in unknown {
+        let (_, _, error) = refused(from, to);
+        let MachineError::UnknownKey { nearest, .. } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(nearest.as_deref(), Some(meant));
+    }
+    let (_, key, error) = refused("value = \"nccl\"", "value = \"nccll\"");
+    assert_eq!(key, "collectives");
+    assert!(
+        error.to_string().contains("did you mean \"nccl\"?"),
+        "{error}"
+    );
+    let bad = [
+        (
+            "data_store = { value = true",
+            "data_store = { value = 1",
+            "data_store",
+        ),
+        (
+            "adapters = { value = 1",
+            "adapters = { value = 0",
+            "allreduce.fit.adapters",
+        ),
+        (
+            "workspace = { value = \"8 MiB\"",
+            "workspace = { value = \"8\"",
+            "memory.workspace",
+        ),
+        (
+            "context = { value = \"",
+            "context = { value = \"-",
+            "memory.context",
+        ),
+        (
+            "space = { value = ",
+            "space = { value = 1",
+            "kernels.split.space",
+        ),
+        (
+            "backward = { value = ",
+            "backward = { value = -",
+            "redistribution.backward",
+        ),
+        (
+            "latency = { value = \"",
+            "latency = { value = \"-",
+            "exchange.intra.latency",
+        ),
+        (
+            "strategy = { value = \"batch_norm=local,bucket=1TiB,fuse=off\"",
+            "strategy = { value = \" \"",
+            "strategy",
+        ),
+    ];
+    for (from, to, key) in bad {
+        let to = if key == "kernels.split.space" {
+            "space = { value = 7"
+        } else {
+            to
+        };
+        assert_eq!(refused(from, to).1, key);
+    }
+}
+
+#[test]
+fn profiles_are_found_by_name_and_by_path() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("ours.toml");
+    fs::write(
+        &path,
+        load("lbann").to_toml().replace("\"lbann\"", "\"ours\""),
+    )
+    .expect("written");
+    let by_path = Software::load(path.to_str().expect("text"), &[]).expect("by path");
+    let dirs = [folder.path().to_owned()];
+    assert_eq!(Software::load("ours", &dirs).expect("by name"), by_path);
+    assert!(Software::available(&dirs).contains(&"ours".to_owned()));
+    let error = Software::load("lban", &dirs).expect_err("a typo");
+    assert!(
+        error.to_string().contains("did you mean `lbann`?"),
+        "{error}"
+    );
+    let absent = Software::load("absent/none.toml", &[]).expect_err("no such file");
+    assert!(matches!(absent, SoftwareError::Unreadable { .. }));
+}
+
+#[test]
+fn fits_take_the_bandwidth_of_the_machine() {
+    let lassen = Machine::load("lassen", &[]).expect("built in");
+    let fit = load("lbann").allreduce_on(&lassen).expect("a fit");
+    assert_eq!(fit.inter.bandwidth.value, BytesPerSecond(25e9));
+    assert_eq!(fit.intra.bandwidth, lassen.links.intra.bandwidth);
+    let abci = Machine::load("abci", &[]).expect("built in");
+    let fit = load("chainermn").allreduce_on(&abci).expect("a fit");
+    assert_eq!(fit.inter.bandwidth.value, BytesPerSecond(12.5e9));
+    assert!(load("partita").allreduce_on(&abci).is_none());
+    // What was measured on the machine comes first.
+    let mut measured = abci.clone();
+    measured.allreduce = load("lbann").allreduce_on(&lassen);
+    assert_eq!(
+        load("chainermn").allreduce_on(&measured),
+        measured.allreduce
+    );
+}
+
+#[test]
+fn contexts_are_of_gpus() {
+    let own = load("partita");
+    assert_eq!(own.memory_on(DeviceKind::Cpu), (Bytes(0), Bytes(0)));
+    let (context, workspace) = own.memory_on(DeviceKind::Gpu);
+    assert_eq!(context, Bytes(450_000_000));
+    assert_eq!(workspace, Bytes(256 << 20));
+    assert!(!own.data_store.value && load("lbann").data_store.value);
+    for library in CollectiveLibrary::ALL {
+        assert!(!library.name().is_empty());
+    }
+}
