@@ -7,10 +7,10 @@ Read: rows with use = "fit" of published/resnet50-abci.toml, and the computation
 published/resnet50-abci-epochs.toml. Each stage fits one number or two to few published times, by the binary
 itself, so that what is fitted is what is predicted with:
 
-    kernels         filter, channel, space: computation of rows that say it
+    kernels         channel, space: computation of rows that say it
     sums            growth: steps under `data` alone
     exchange        latency: steps under `data` and `height`
-    redistribution  backward: steps under `filter`, `channel`, `data` and `filter`
+    redistribution  filter and backward in turns: steps under `filter`, `channel`, `data` and `filter`
 
 Rows with use = "predict" are printed at the end and never fitted to.
 """
@@ -30,11 +30,11 @@ PROFILE = ROOT / "software/chainermn.toml"
 TABLES = ["resnet50-abci", "resnet50-abci-epochs", "cosmoflow-abci"]
 # Number of the fit -> table of the profile, key, unit, range.
 PLACES = {
-    "filter": ("kernels.split", "filter", "", (0.3, 1.3)),
     "channel": ("kernels.split", "channel", "", (0.3, 1.3)),
     "space": ("kernels.split", "space", "", (0.0, 1.0)),
     "growth": ("allreduce.fit", "growth", "", (0.05, 0.9)),
     "latency": ("exchange.intra", "latency", "ms", (0.5, 8.0)),
+    "filter": ("kernels.split", "filter", "", (0.3, 1.3)),
     "backward": ("redistribution", "backward", "", (0.0, 4.0)),
 }
 
@@ -90,7 +90,7 @@ class Bench:
     def fitting(self, name):
         """Rows that a number is fitted to, and whether to their computation alone."""
         fit = [row for row in self.rows if row["use"] == "fit"]
-        if PLACES[name][0] == "kernels.split":
+        if name in ("channel", "space"):
             axis = "height" if name == "space" else name
             said = [row for row in fit if "computation" in row.get("parts", {})]
             return [row for row in said if axis in axes(row["strategy"])], True
@@ -98,6 +98,7 @@ class Bench:
         wanted = {
             "growth": lambda split: split == {"data"},
             "latency": lambda split: "height" in split,
+            "filter": lambda split: "filter" in split,
             "backward": lambda split: bool(split & {"filter", "channel"}),
         }[name]
         return [row for row in fit if wanted(axes(row["strategy"]))], False
@@ -148,7 +149,9 @@ def main():
     arguments = parser.parse_args()
     bench = Bench(arguments.binary, PROFILE.read_text())
     numbers = {}
-    for name in [] if arguments.report else PLACES:
+    # The last two depend on each other.
+    turns = [*PLACES, *list(PLACES)[-2:]]
+    for name in [] if arguments.report else turns:
         low, high = PLACES[name][3]
         found = least(lambda number: bench.misfit(name, numbers | {name: number}), low, high)
         numbers[name] = float(f"{found:.3g}")
