@@ -62,7 +62,7 @@ fn moved(software: Software) -> Vec<usize> {
 
 #[test]
 fn each_number_moves_its_part_alone() {
-    assert_eq!(moved(own()), []);
+    assert!(moved(own()).is_empty());
     let slow = |latency| Exchange {
         latency: fact(Seconds(latency)),
         bandwidth: fact(BytesPerSecond(1e9)),
