@@ -117,7 +117,7 @@ class Case(Training):
         words = ["predict", self.scene.model, "--machine", self.machine, "--ranks", str(self.ranks)]
         words += ["--batch", str(self.batch), "--strategy", self.strategy, "--samples", self.samples, "--json"]
         answer = json.loads(run_partita(self.options, self.folder, words))
-        kept = ("strategy", "digest", "iteration_seconds", "memory_bytes_max", "basis", "known", "breakdown")
+        kept = ("strategy", "digest", "iteration_seconds", "memory_bytes_max", "basis", "known", "breakdown", "interval")
         prediction = {key: answer[key] for key in kept if key in answer}
         # What was cut into stages by predicted times stays so, and is run as it was predicted.
         self.strategy = self.facts["strategy"] = answer["strategy"]

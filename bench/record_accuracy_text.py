@@ -1,5 +1,6 @@
 """The text of a record of accuracy; measures nothing."""
 
+import math
 from itertools import combinations
 from statistics import mean, median, stdev
 
@@ -79,8 +80,19 @@ def summary(cases):
             f"| {len(low)} |"
         )
     share = len(groups["held out"]) / len(cases)
-    lines += ["", f"Held out are {percent(share)} of the cases."]
+    lines += ["", f"Held out are {percent(share)} of the cases.", *sureness(cases)]
     return "\n".join(lines)
+
+
+def sureness(cases):
+    """How many runs lie in the interval of their prediction; nothing in records that have none."""
+    runs = [pair for case in cases for pair in zip(case["predictions"], case["turns"], strict=True)]
+    runs = [(one["interval"], turn["step_seconds"]) for one, turn in runs if "interval" in one]
+    if not runs:
+        return []
+    inside = sum(one["low_seconds"] <= step <= one["high_seconds"] for one, step in runs)
+    width = median(math.sqrt(one["high_seconds"] / one["low_seconds"]) for one, _ in runs) - 1
+    return [f"Of {len(runs)} runs {percent(inside / len(runs))} lie in their interval of 90 %, of ±{percent(width)} (median)."]
 
 
 def best(cases):

@@ -212,8 +212,8 @@ pub fn add_paths(
         let other = simulate(program, &stretched, simulation.mode, simulation.steps)?;
         let critical = other.uncertainty.paths.into_iter().next();
         let path = critical.map(|path| path.with_communication(1.0 / stretch));
-        // The longest is known to be the longest.
-        let path = path.filter(|path| path.total() < longest);
+        // What shares links longer there is no longer than the longest here.
+        let path = path.and_then(|path| path.no_longer_than(longest));
         simulation.uncertainty.paths.extend(path);
     }
     Ok(())

@@ -6,6 +6,7 @@
 //! It is 1 where spreads are right, and above where the spread of the source is too small. The spreads are in
 //! `crates/oracle/src/uncertainty/table.rs`.
 
+use crate::command::{answer, json};
 use crate::published::{folder, record, table};
 use std::collections::BTreeMap;
 use std::fs;
@@ -129,4 +130,50 @@ fn published_steps_lie_in_their_intervals() {
     assert!(share >= COVERAGE_MIN, "{share}");
     missed.sort_unstable();
     assert_eq!(missed, MISSED);
+}
+
+#[test]
+fn a_plan_says_how_sure_its_first_place_is() {
+    let asked = "plan cosmoflow@64 --machine lassen --ranks 8 --batch 8 --no-io";
+    let asked: Vec<&str> = asked.split(' ').collect();
+    let list = json(&[&asked[..], &["--json"]].concat());
+    let (fitting, refused): (Vec<_>, Vec<_>) =
+        (list.as_array().unwrap().iter()).partition(|one| one["reason"].is_null());
+    assert!(fitting.len() > 1 && !refused.is_empty());
+    let probability = |one: &serde_json::Value| one["probability_fastest"].as_f64().unwrap();
+    let sum: f64 = fitting.iter().map(|one| probability(one)).sum();
+    assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+    let ties = fitting.iter().take_while(|one| one["tie"] == true).count();
+    assert!(ties > 1, "strategies that differ by less than a percent");
+    for one in refused {
+        assert!(one["probability_fastest"].is_null() && one["tie"].is_null());
+    }
+    let line = format!(
+        "1 to {ties} of {} are within prediction error: the first is the fastest with probability {:.0} %",
+        fitting.len(),
+        100.0 * probability(fitting[0])
+    );
+    let text = answer(&asked);
+    assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+}
+
+/// A machine of which more is known has narrower intervals, and so has a measured sample.
+#[test]
+fn what_is_known_narrows_an_interval() {
+    let width = |machine: &str, more: &[&str]| {
+        let asked =
+            "predict cosmoflow@512 --ranks 16 --batch 2 --no-io --strategy data=2,depth=8 --json";
+        let mut asked: Vec<&str> = asked.split(' ').collect();
+        asked.extend(["--machine", machine]);
+        asked.extend(more);
+        let interval = &json(&asked)["interval"];
+        let end = |key: &str| interval[key].as_f64().unwrap();
+        (end("high_seconds") / end("low_seconds")).ln()
+    };
+    let fitted = folder().join("machines/lassen-lbann.toml");
+    let fitted = width(fitted.to_str().unwrap(), &[]);
+    let (by_file, assumed) = (width("lassen", &[]), width("summit", &[]));
+    assert!(fitted < by_file, "{fitted} {by_file}");
+    let sample = width("summit", &["--seconds-per-sample", "1.4"]);
+    assert!(sample <= assumed, "{sample} {assumed}");
 }

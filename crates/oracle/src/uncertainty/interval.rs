@@ -86,6 +86,18 @@ impl PathSeconds {
         self
     }
 
+    /// With as much less communication as makes it take `longest` at most; none if it takes longer without any.
+    pub fn no_longer_than(self, longest: f64) -> Option<Self> {
+        let all = TimeSource::ALL.into_iter().zip(self.seconds);
+        let communication = all.filter(|(source, _)| source.is_communication());
+        let communication: f64 = communication.map(|(_, seconds)| seconds).sum();
+        let excess = self.total() - longest;
+        if excess <= 0.0 {
+            return Some(self);
+        }
+        (communication > excess).then(|| self.with_communication(1.0 - excess / communication))
+    }
+
     /// Seconds of all sources.
     pub fn total(&self) -> f64 {
         self.seconds.iter().sum()

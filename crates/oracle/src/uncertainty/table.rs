@@ -102,4 +102,4 @@ pub const OWN_BY_FILE: f64 = 0.06;
 
 /// Steps in which ranks exchange activations, if no message of the software was fitted: they may be staged through
 /// hosts, and kernels of parts may be no faster than those of the whole.
-pub const UNFITTED_SPLIT: Skew = Skew { down: 0.1, up: 0.6 };
+pub const UNFITTED_SPLIT: Skew = Skew { down: 0.1, up: 0.7 };
