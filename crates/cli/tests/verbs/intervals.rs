@@ -174,6 +174,6 @@ fn what_is_known_narrows_an_interval() {
     let fitted = width(fitted.to_str().unwrap(), &[]);
     let (by_file, assumed) = (width("lassen", &[]), width("summit", &[]));
     assert!(fitted < by_file, "{fitted} {by_file}");
-    let sample = width("summit", &["--seconds-per-sample", "1.4"]);
+    let sample = width("summit", &["--seconds-per-sample", "1.4s"]);
     assert!(sample <= assumed, "{sample} {assumed}");
 }
