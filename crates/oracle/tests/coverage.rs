@@ -2,6 +2,10 @@
 //!
 //! Records before intervals have no seconds by source; they follow from the breakdown and from what kernels were
 //! based on. Errors of single kernels are left out there, so that intervals are rather too narrow.
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests lie outside test functions"
+)]
 
 use partita_oracle::uncertainty::PathSeconds;
 use partita_oracle::{Breakdown, KernelBasis};

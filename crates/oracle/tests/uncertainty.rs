@@ -1,4 +1,8 @@
 //! The paths from which intervals are made, against simulations in which the costs themselves change.
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests lie outside test functions"
+)]
 
 mod fixed_costs;
 
