@@ -363,6 +363,12 @@ fn every_table_is_checked_and_says_where_it_is_from() {
         let text = fs::read_to_string(&path).unwrap();
         let says = |word: &str| text.contains(&format!("\n# {word}: "));
         assert!(says("Source") && says("Tolerance"), "{name}");
+        let table = table(name);
+        let sources = table.rows.iter().filter_map(|row| row.source.as_ref());
+        for source in sources {
+            // A repository and a folder in it.
+            assert!(source.split('/').count() > 2, "{name}: {source}");
+        }
         assert!(
             says("Printed") || says("Digitized") || says("Recomputed"),
             "{name}"
