@@ -174,12 +174,16 @@ fn assert_complete(asked: &[&str]) -> Element {
         .partition(|record| record.get("reason").is_none());
     let shown = root.by_id("ranking");
     for ((row, element), record) in shown.numbers().iter().zip(shown.named("code")).zip(&ranked) {
-        let keys = [
-            "iteration_seconds",
-            "samples_per_second",
-            "memory_bytes_max",
+        let interval = &record["interval"];
+        let exact = [
+            &record["iteration_seconds"],
+            &interval["low_seconds"],
+            &interval["high_seconds"],
+            &record["probability_fastest"],
+            &record["samples_per_second"],
+            &record["memory_bytes_max"],
         ];
-        let exact = keys.map(|key| record[key].as_f64().unwrap());
+        let exact = exact.map(|number| number.as_f64().unwrap());
         assert_eq!(row.len(), exact.len());
         for (shown, answered) in row.iter().zip(exact) {
             assert_equal(*shown, answered);
