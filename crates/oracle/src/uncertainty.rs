@@ -8,7 +8,7 @@
 //! independent of each other. What the simulation leaves out is an error of the step as a whole.
 //!
 //! Does: states spreads, samples factors, makes intervals and probabilities of ranks.
-//! Assumes: spreads of facts by their basis are those of [`table`], which are fitted to measured steps.
+//! Assumes: spreads of facts by their basis are those of `table`, which are fitted to measured steps.
 
 mod fact;
 mod interval;

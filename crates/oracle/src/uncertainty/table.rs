@@ -1,8 +1,9 @@
 //! What each basis is worth, in standard deviations of the logarithm of a time.
 //!
 //! These are the only numbers of intervals. They are fitted to the residuals of two sets of measured steps: the
-//! accuracy record of this kind of machine, and the tables in `published/`. `bench/fit_uncertainty.py` prints
-//! the likelihood of other values and the coverage of these.
+//! accuracy record of this kind of machine, and the tables in `published/`. Two tests print and bound how many of
+//! these steps lie in their interval, and by which source the others miss it: `tests/coverage.rs` of this crate, and
+//! `tests/verbs/intervals.rs` of `partita-cli`, with `--nocapture`.
 
 use super::Skew;
 use partita_cluster::Basis;
