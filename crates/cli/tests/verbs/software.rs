@@ -69,7 +69,7 @@ fn a_strategy_overrides_the_settings_of_software() {
         ];
         json(&call)["strategy"].as_str().unwrap().to_owned()
     };
-    let all = "data=4,fuse=off,batch_norm=local,bucket=1TiB";
+    let all = "data=4,fuse=off,batch_norm=local,bucket=1024GiB";
     assert_eq!(strategy("data=4"), all);
     let some = "data=4,bucket=4MiB";
     assert_eq!(
@@ -103,8 +103,8 @@ fn context_and_workspace_count_in_memory() {
     assert_eq!(of(&own, "context"), 450_000_000);
     assert_eq!(of(&own, "library_workspace"), 256 << 20);
     let most = |record: &Value| record["memory_bytes_max"].as_u64().unwrap();
-    let chainermn = call("chainermn");
-    assert_eq!(most(&own) - most(&chainermn), (256 - 8) << 20);
+    let lbann = call("lbann");
+    assert_eq!(most(&lbann) - most(&own), (1024 - 256) << 20);
     // 4 V100 hold the program, but not what the libraries take beside it.
     let limit = own["memory_bytes_device"].as_u64().unwrap();
     assert!(most(&own) > limit && most(&own) - (450_000_000 + (256 << 20)) <= limit);
