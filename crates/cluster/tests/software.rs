@@ -66,6 +66,10 @@ fn faults_name_line_key_and_nearest() {
         error.to_string().contains("did you mean \"nccl\"?"),
         "{error}"
     );
+}
+
+#[test]
+fn invalid_values_name_their_key() {
     let bad = [
         (
             "data_store = { value = true",

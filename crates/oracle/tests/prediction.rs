@@ -188,10 +188,7 @@ fn measured_costs_refuse_what_was_not_measured() {
 #[test]
 fn kernels_of_a_machine_follow_the_roofline() {
     let machine = partita_cluster::Machine::load("lassen", &[]).unwrap();
-    let costs = MachineCosts::new(
-        machine,
-        partita_cluster::Software::load("partita", &[]).unwrap(),
-    );
+    let costs = MachineCosts::new(machine, own_software());
     let buffer = |dtype| partita_program::Buffer {
         name: "b".to_owned(),
         role: partita_program::Role::Activation,
@@ -262,10 +259,9 @@ fn kernels_of_a_machine_follow_the_roofline() {
 fn communication_and_reads_of_a_machine_follow_the_formulas() {
     let mut machine = partita_cluster::Machine::load("lassen", &[]).unwrap();
     (machine.exchange, machine.allreduce) = (None, None);
-    let software = partita_cluster::Software::load("partita", &[]).unwrap();
-    let costs = MachineCosts::new(machine.clone(), software.clone());
-    let mpi =
-        MachineCosts::new(machine, software).with_library(partita_cluster::CollectiveLibrary::Mpi);
+    let costs = MachineCosts::new(machine.clone(), own_software());
+    let mpi = MachineCosts::new(machine, own_software())
+        .with_library(partita_cluster::CollectiveLibrary::Mpi);
     let near = costs.message(0, 3, Bytes(1_000_000), 4.0).unwrap();
     assert!((near.latency.0 - 8e-6).abs() < 1e-12 && near.host == Seconds(0.0));
     let far = costs.message(3, 4, Bytes(1_000_000), 4.0).unwrap();
@@ -312,10 +308,7 @@ fn communication_and_reads_of_a_machine_follow_the_formulas() {
     // A fit of the allreduce replaces the formulas: 2 (p - 1) (alpha + m beta / p).
     let mut machine = partita_cluster::Machine::load("abci", &[]).unwrap();
     machine.allreduce = Some(ring());
-    let abci = MachineCosts::new(
-        machine,
-        partita_cluster::Software::load("partita", &[]).unwrap(),
-    );
+    let abci = MachineCosts::new(machine, own_software());
     let allreduce = abci
         .allreduce(&[0, 1, 2, 3], Bytes(100_000_000), 1.0)
         .unwrap();
@@ -327,6 +320,10 @@ fn communication_and_reads_of_a_machine_follow_the_formulas() {
         abci.load(0, Bytes(1), 1),
         Err(CostError::Missing { key: "io", .. })
     ));
+}
+
+fn own_software() -> partita_cluster::Software {
+    partita_cluster::Software::load("partita", &[]).unwrap()
 }
 
 fn fact<T>(value: T) -> partita_cluster::Fact<T> {
@@ -366,10 +363,7 @@ fn fits_override_links() {
         bandwidth: fact(partita_space::BytesPerSecond(1e9)),
         growth: Some(fact(Share(0.5))),
     };
-    let costs = MachineCosts::new(
-        machine,
-        partita_cluster::Software::load("partita", &[]).unwrap(),
-    );
+    let costs = MachineCosts::new(machine, own_software());
     for to in [1, 4] {
         let message = costs.message(0, to, Bytes(1_000_000), 1.0).unwrap();
         assert_eq!(message.latency, Seconds(1e-4));
@@ -389,10 +383,7 @@ fn fits_override_links() {
     // The ring was fitted to gradients and does not hold for four bytes.
     let mut machine = Machine::load("abci", &[]).unwrap();
     machine.allreduce = Some(ring());
-    let abci = MachineCosts::new(
-        machine,
-        partita_cluster::Software::load("partita", &[]).unwrap(),
-    );
+    let abci = MachineCosts::new(machine, own_software());
     let members: Vec<usize> = (0..64).collect();
     let few = abci.allreduce(&members, Bytes(4), 1.0).unwrap();
     assert!((few.latency.0 - 6.0 * 40.31e-6).abs() < 1e-9, "{few:?}");
