@@ -15,7 +15,7 @@ use requests::training;
 fn lassen() -> MachineCosts {
     MachineCosts::new(
         Machine::load("lassen", &[]).unwrap(),
-        partita_testkit::Software::load("partita", &[]).unwrap(),
+        Software::load("partita", &[]).unwrap(),
     )
 }
 
