@@ -9,7 +9,7 @@ use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{MachineCosts, Mode, predict};
 use partita_plan::{BalanceError, FixedCosts, balance};
 use partita_space::{Bytes, Seconds};
-use partita_testkit::Machine;
+use partita_testkit::{Machine, Software};
 use requests::training;
 
 fn lassen() -> MachineCosts {
