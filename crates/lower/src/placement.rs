@@ -134,7 +134,8 @@ fn ranges(
     let cost = |stage: usize, range: Range<usize>| {
         (ends[range.end] - ends[range.start]) / ranks[stage % ranks.len()]
     };
-    balanced(graph.nodes.len(), stages, true, &cost).ok_or_else(|| too_many_stages(graph, strategy))
+    balanced(graph.nodes.len(), stages, &cost, &cost)
+        .ok_or_else(|| too_many_stages(graph, strategy))
 }
 
 /// Approximate cost of each node in flops. Memory traffic of one element counts as 100 flops.
@@ -153,12 +154,13 @@ pub(crate) fn weights(graph: &Graph) -> Vec<f64> {
 /// Dynamic programming over the last node of each stage.
 ///
 /// Shapes: ranges cover 0 to `nodes` without gap; `cost` is of a stage and its range, infinite where that is
-/// infeasible. `grows` says that no range costs less than a part of it, which saves most of the work.
+/// infeasible. `least` is at most that, and of no range less than of a part of it, which saves most of the work; where
+/// the cost has this property, it is the cost.
 /// None where no partition is feasible. Panics where `stages` is not between 1 and `nodes - 1`.
 pub fn balanced(
     nodes: usize,
     stages: usize,
-    grows: bool,
+    least: &dyn Fn(usize, Range<usize>) -> f64,
     cost: &dyn Fn(usize, Range<usize>) -> f64,
 ) -> Option<Vec<Range<usize>>> {
     assert!(
@@ -183,10 +185,11 @@ pub fn balanced(
                 if before.0.is_infinite() || before.0 > row[end].0 {
                     continue;
                 }
-                let own = cost(stage, start..end);
-                if grows && own > row[end].0 {
+                // No earlier start costs less.
+                if least(stage, start..end) > row[end].0 {
                     break;
                 }
+                let own = cost(stage, start..end);
                 let whole = (before.0.max(own), before.1 + own * own, start);
                 // Of equal ones the first start.
                 let is_better = (whole.0, whole.1) <= (row[end].0, row[end].1);
@@ -370,16 +373,16 @@ mod tests {
     fn stages_are_as_equal_as_they_can_be() {
         let weights = [0.0, 4.0, 1.0, 1.0, 1.0, 1.0, 8.0, 2.0, 2.0];
         let cost = |_: usize, range: Range<usize>| weights[range].iter().sum::<f64>();
-        assert_eq!(balanced(9, 3, true, &cost).unwrap(), [0..6, 6..7, 7..9]);
-        assert_eq!(balanced(9, 1, true, &cost).unwrap()[0], 0..9);
-        let each: Vec<Range<usize>> = balanced(9, 8, true, &cost).unwrap();
+        assert_eq!(balanced(9, 3, &cost, &cost).unwrap(), [0..6, 6..7, 7..9]);
+        assert_eq!(balanced(9, 1, &cost, &cost).unwrap()[0], 0..9);
+        let each: Vec<Range<usize>> = balanced(9, 8, &cost, &cost).unwrap();
         assert_eq!(each[0], 0..2);
         assert!(each[1..].iter().all(|range| range.len() == 1));
         // A stage of two ranks has half the cost.
         let wide = |stage: usize, range: Range<usize>| {
             range.len() as f64 / if stage == 0 { 2.0 } else { 1.0 }
         };
-        assert_eq!(balanced(9, 2, true, &wide).unwrap(), [0..6, 6..9]);
+        assert_eq!(balanced(9, 2, &wide, &wide).unwrap(), [0..6, 6..9]);
         // Infeasible ranges are not used, though they would be best.
         let narrow = |stage: usize, range: Range<usize>| {
             if range.len() > 4 {
@@ -388,8 +391,11 @@ mod tests {
                 wide(stage, range)
             }
         };
-        assert_eq!(balanced(9, 3, true, &narrow).unwrap(), [0..4, 4..6, 6..9]);
-        assert_eq!(balanced(9, 2, true, &narrow), None);
+        assert_eq!(
+            balanced(9, 3, &narrow, &narrow).unwrap(),
+            [0..4, 4..6, 6..9]
+        );
+        assert_eq!(balanced(9, 2, &narrow, &narrow), None);
     }
 
     #[test]
@@ -406,7 +412,7 @@ mod tests {
                     .map(|range| cost(0, range.clone()))
                     .fold(0.0, f64::max)
             };
-            let found = balanced(nodes, stages, true, &cost).unwrap();
+            let found = balanced(nodes, stages, &cost, &cost).unwrap();
             assert_eq!(found.len(), stages);
             assert!(found.windows(2).all(|pair| pair[0].end == pair[1].start));
             // All ways to choose where the later stages begin.
@@ -440,9 +446,9 @@ mod tests {
                 asked.set(asked.get() + 1);
                 weights[range].iter().sum::<f64>() / ranks[stage]
             };
-            let slow = balanced(nodes, stages, false, &cost);
+            let slow = balanced(nodes, stages, &|_, _| 0.0, &cost);
             let of_slow = asked.replace(0);
-            assert_eq!(balanced(nodes, stages, true, &cost), slow, "case {case}");
+            assert_eq!(balanced(nodes, stages, &cost, &cost), slow, "case {case}");
             assert!(asked.get() <= of_slow, "case {case}");
         }
     }

@@ -56,7 +56,7 @@ pub fn search(
         training,
         ranks,
         limits,
-        &lower_bound,
+        (&lower_bound, true),
         &FixedCosts(costs),
         &cost,
     )
@@ -80,7 +80,7 @@ pub fn search_local(
         training,
         ranks,
         limits,
-        &lower_bound,
+        (&lower_bound, false),
         &stages,
         &cost,
     )
@@ -189,7 +189,7 @@ fn ranked(
     training: Request<'_>,
     ranks: usize,
     limits: Limits,
-    lower_bound: &LowerBound<'_>,
+    (lower_bound, knows_costs): (&LowerBound<'_>, bool),
     stages: &dyn StageCosts,
     cost: &dyn Fn(&Program) -> Result<Prediction, PlanningError>,
 ) -> Result<Vec<Candidate>, PlanningError> {
@@ -202,6 +202,7 @@ fn ranked(
         memory: limits.memory,
         lower_bound,
         prune_factor: PRUNE_FACTOR,
+        knows_costs,
         cost: &|program| {
             if failure.borrow().is_some() {
                 return Err("no cost".to_owned());
@@ -214,8 +215,8 @@ fn ranked(
         },
         stages,
         progress: &|strategy, left| context.status(&format!("{strategy} ({left} left)"), false),
-        is_over: &|has_looked| {
-            let is_late = |budget: Seconds| begin.elapsed().as_secs_f64() > budget.0;
+        is_over: &|has_looked, share| {
+            let is_late = |budget: Seconds| begin.elapsed().as_secs_f64() > share * budget.0;
             context.is_cancelled() || has_looked && limits.budget.is_some_and(is_late)
         },
     };

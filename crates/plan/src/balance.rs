@@ -8,8 +8,8 @@ use partita_oracle::precision;
 use partita_program::ProgramKind;
 use partita_space::{Axis, Bytes, Mesh, Rank, Seconds};
 use std::cmp::Ordering;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// Partitions tried where the best one does not fit in memory.
@@ -66,8 +66,14 @@ pub struct Balanced {
     pub seconds: Seconds,
 }
 
-/// Tables of layers, shared by several strategies.
-pub(crate) type Tables = HashMap<(Strategy, [usize; 7], usize), Layers>;
+/// What several strategies share.
+#[derive(Default)]
+pub(crate) struct Tables {
+    /// Costs of layers, by the stages that have them.
+    layers: HashMap<(Strategy, [usize; 7], usize), Layers>,
+    /// Strategies that fit the model and the mini-batch.
+    valid: HashSet<Strategy>,
+}
 
 /// Assigns layers to stages, minimizing the time of the slowest stage for a micro-batch with its communication,
 /// among the partitions that fit `memory`. A strategy without stages, or with specified layers, is unchanged.
@@ -82,7 +88,7 @@ pub fn balance(
     costs: &dyn StageCosts,
 ) -> Result<Balanced, BalanceError> {
     let most = Seconds(f64::INFINITY);
-    balance_with(training, memory, most, costs, &mut Tables::new())
+    balance_with(training, memory, most, costs, &mut Tables::default())
 }
 
 /// As [`balance`], with cached tables. A step that would take longer than `most` even with unlimited memory gets
@@ -95,8 +101,11 @@ pub(crate) fn balance_with(
     tables: &mut Tables,
 ) -> Result<Balanced, BalanceError> {
     let strategy = training.strategy;
-    let checked = strategy.check(training.graph, training.batch);
-    checked.map_err(LowerError::Strategy)?;
+    if !tables.valid.contains(strategy) {
+        let checked = strategy.check(training.graph, training.batch);
+        checked.map_err(LowerError::Strategy)?;
+        tables.valid.insert(strategy.clone());
+    }
     if strategy.stages.is_empty() || strategy.has_layers() {
         return Ok(Balanced {
             strategy: strategy.clone(),
@@ -105,14 +114,14 @@ pub(crate) fn balance_with(
     }
     for stage in &strategy.stages {
         let key = key(strategy, stage.extents);
-        if let Entry::Vacant(vacant) = tables.entry(key) {
+        if let Entry::Vacant(vacant) = tables.layers.entry(key) {
             vacant.insert(Layers::new(training, stage.extents, costs)?);
         }
     }
     let layers = strategy
         .stages
         .iter()
-        .map(|stage| &tables[&key(strategy, stage.extents)]);
+        .map(|stage| &tables.layers[&key(strategy, stage.extents)]);
     let slots = slots(strategy.schedule, strategy.stages.len(), strategy.micro);
     let balancer = Balancer {
         training,
@@ -150,7 +159,8 @@ impl Balancer<'_> {
         let stages = self.training.strategy.stage_count();
         let nodes = self.training.graph.nodes.len();
         let time = |stage: usize, range: Range<usize>| self.seconds(stage, &range);
-        let Some(ranges) = balanced(nodes, stages, false, &time) else {
+        let least = |stage: usize, range: Range<usize>| self.computation(stage, &range);
+        let Some(ranges) = balanced(nodes, stages, &least, &time) else {
             return Err(BalanceError::Cost("the stages take forever".to_owned()));
         };
         let seconds = self.step_seconds(&ranges);
@@ -189,7 +199,14 @@ impl Balancer<'_> {
                         f64::INFINITY
                     }
                 };
-                let Some(mut ranges) = balanced(nodes, stages, false, &cost) else {
+                let least = |stage: usize, range: Range<usize>| {
+                    if minimizes_memory {
+                        needs(stage, &range)
+                    } else {
+                        least(stage, range)
+                    }
+                };
+                let Some(mut ranges) = balanced(nodes, stages, &least, &cost) else {
                     break;
                 };
                 if !minimizes_memory {
@@ -252,11 +269,15 @@ impl Balancer<'_> {
 
     /// Seconds of a micro-batch on a stage.
     fn seconds(&self, stage: usize, range: &Range<usize>) -> f64 {
-        let cost = self.cost(stage, range);
-        let strategy = self.training.strategy;
-        let per_step = cost.per_step / strategy.micro as f64;
         // Forward and backward.
-        cost.forward + cost.backward + per_step + 2.0 * self.seconds_of_inputs(stage, range)
+        self.computation(stage, range) + 2.0 * self.seconds_of_inputs(stage, range)
+    }
+
+    /// Seconds of a micro-batch on a stage, without messages; those of a range are never less than those of a part.
+    fn computation(&self, stage: usize, range: &Range<usize>) -> f64 {
+        let cost = self.cost(stage, range);
+        let per_step = cost.per_step / self.training.strategy.micro as f64;
+        cost.forward + cost.backward + per_step
     }
 
     /// Seconds of the messages to a stage from those before.

@@ -6,7 +6,16 @@ use partita_space::{AXES, Axis, AxisList};
 
 /// Extents of the filter and channel axes that are tried. Groups that gather activations in every layer are
 /// worthwhile within a node only, if at all.
-const SHARES: [[usize; 2]; 7] = [[2, 1], [1, 2], [4, 1], [1, 4], [2, 2], [8, 1], [1, 8]];
+const SHARES: [[usize; 2]; 8] = [
+    [2, 1],
+    [1, 2],
+    [4, 1],
+    [1, 4],
+    [2, 2],
+    [8, 1],
+    [1, 8],
+    [4, 4],
+];
 /// Extents of the branch axis, and of the filter axis of column- and row-parallel layers, that are tried.
 const GROUPS: [usize; 3] = [2, 4, 8];
 /// Number of last poolings after which spatial axes may split filters instead.

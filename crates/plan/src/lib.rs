@@ -17,6 +17,7 @@
 mod balance;
 mod candidates;
 mod closed;
+mod expectation;
 mod growth;
 mod layers;
 mod per_layer;

@@ -4,6 +4,7 @@ use crate::candidates::divisors;
 use partita_graph::Graph;
 use partita_lower::{Schedule, StageChoice, Strategy, fitting_micro};
 use partita_space::{AXES, Axis};
+use std::collections::HashMap;
 
 /// Numbers of ranks of a stage.
 const WIDTHS: [usize; 3] = [1, 2, 4];
@@ -52,7 +53,19 @@ pub fn pipelines(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
             }
         }
     }
-    all.retain(|strategy| strategy.check(graph, batch).is_ok());
+    // Whether layers can be split so does not depend on the order of micro-batches.
+    let mut laid_out: HashMap<(Vec<StageChoice>, usize, usize), bool> = HashMap::new();
+    all.retain(|strategy| {
+        let key = (
+            strategy.stages.clone(),
+            strategy.extent(Axis::Data),
+            strategy.micro,
+        );
+        strategy.check_splits(graph, batch).is_ok()
+            && *laid_out
+                .entry(key)
+                .or_insert_with(|| strategy.check(graph, batch).is_ok())
+    });
     all
 }
 

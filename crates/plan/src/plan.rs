@@ -3,6 +3,7 @@
 use crate::balance::{BalanceError, Tables, balance_with};
 use crate::candidates::candidates;
 use crate::closed::ClosedForms;
+use crate::expectation::{Expectations, first_of_each_kind};
 use crate::layers::{LayersError, StageCosts};
 use crate::per_layer::DistributionCosts;
 use crate::pipelines::pipelines;
@@ -35,9 +36,11 @@ pub struct PlanRequest<'a> {
     pub memory: Bytes,
     /// Lower bound of the time of a step; 0 where nothing is known.
     pub lower_bound: &'a LowerBound<'a>,
-    /// Candidates that take more than this many times as long as the best, by closed forms, are pruned; none where
-    /// it is infinite.
+    /// Candidates that take more than this many times as long as the best, by closed forms, are pruned; where it is
+    /// infinite, only those are pruned that cannot be the fastest by their lower bound.
     pub prune_factor: f64,
+    /// Whether lower bounds know all costs, so that those of similar candidates tell what to expect of others.
+    pub knows_costs: bool,
     /// Predicts the time of a program.
     pub cost: &'a Cost<'a>,
     /// Costs of the stages of pipelines.
@@ -45,8 +48,9 @@ pub struct PlanRequest<'a> {
     /// Called with the current candidate and the number of candidates left.
     pub progress: &'a dyn Fn(&Strategy, usize),
     /// Whether the search ends now, given whether it has evaluated a candidate, or found one that does not fit in
-    /// memory.
-    pub is_over: &'a dyn Fn(bool) -> bool,
+    /// memory, and the share of the time of a search after which the current step of it ends: the last step has a
+    /// share of its own.
+    pub is_over: &'a dyn Fn(bool, f64) -> bool,
 }
 
 /// A strategy with its prediction, or the reason of its rejection.
@@ -148,12 +152,14 @@ struct Pending {
 /// The search has five steps:
 /// 1. Prune. Candidates are sorted by closed forms. The first valid one with data and spatial parallelism alone is
 ///    evaluated at once, and those that take [`PlanRequest::prune_factor`] times as long are not lowered. Of the
-///    others two ranks are lowered: the last, which has the largest part of a balanced split, and the middle one,
-///    which has most neighbors.
-/// 2. Evaluate, in the order of lower bounds: first one rank of each group of branches, then the whole program.
+///    others the last rank is lowered, which has the largest part of a balanced split.
+/// 2. Evaluate, in the order of lower bounds: first the middle rank, which has most neighbors, and one rank of each
+///    group of branches, then the whole program. Candidates whose expected time is longer than the best step are
+///    pruned ([`crate::expectation`]).
 /// 3. Choose a distribution for each layer on the meshes of the best candidates.
-/// 4. Pipelines, in the order of their estimated time with balanced stages ([`crate::balance`]).
+/// 4. Pipelines, in the order of their estimated time with balanced stages ([`crate::balance`]), pruned as in 2.
 /// 5. Sum gradients in buckets in the best candidates and under data parallelism alone; what is no faster is rejected.
+///    Where the time is limited, a part of it is left for this.
 ///
 /// Errors: no candidate fits, or the menu lacks a kernel.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
@@ -163,11 +169,14 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
         best: None,
         refused: Vec::new(),
         near_misses: Vec::new(),
+        expectations: Expectations::default(),
+        share: 1.0 - BUCKETS_SHARE,
     };
     let pending = ranking.prune()?;
     ranking.evaluate_all(pending)?;
     ranking.evaluate_per_layer()?;
     ranking.evaluate_pipelines()?;
+    ranking.share = 1.0;
     ranking.evaluate_buckets()?;
     let Ranking {
         mut evaluated,
@@ -201,6 +210,8 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
 const BUCKETS: [Bytes; 2] = [Bytes(4 << 20), Bytes(25 << 20)];
 /// Number of the best candidates for which they are.
 const BUCKETED: usize = 2;
+/// Part of a limited time that is left for them.
+const BUCKETS_SHARE: f64 = 0.2;
 
 /// State of the search.
 struct Ranking<'r, 'a> {
@@ -210,6 +221,10 @@ struct Ranking<'r, 'a> {
     refused: Vec<Candidate>,
     /// Candidates rejected only by their groups of branches.
     near_misses: Vec<Strategy>,
+    /// From the candidates that were evaluated.
+    expectations: Expectations,
+    /// Share of a limited time after which the current step of the search ends.
+    share: f64,
 }
 
 impl Ranking<'_, '_> {
@@ -225,7 +240,7 @@ impl Ranking<'_, '_> {
     fn is_over(&self) -> bool {
         let is_memory = |one: &Candidate| matches!(one.refusal, Some(Refusal::Memory(_)));
         let has_looked = !self.evaluated.is_empty() || self.refused.iter().any(is_memory);
-        (self.request.is_over)(has_looked)
+        (self.request.is_over)(has_looked, self.share)
     }
 
     /// Refuses a candidate for which there is no time.
@@ -273,10 +288,10 @@ impl Ranking<'_, '_> {
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
-            match self.prefilter().at_two_ranks(&strategy)? {
-                Ok(_) if form.is_some() && nearest.is_none() && is_plain(&strategy) => {
+            match self.prefilter().at_last_rank(&strategy)? {
+                Ok(lower_bound) if form.is_some() && nearest.is_none() && is_plain(&strategy) => {
                     nearest = form.map(|form| (form, strategy.clone()));
-                    self.evaluate(strategy)?;
+                    self.evaluate(strategy, Some(lower_bound))?;
                 }
                 Ok(lower_bound) => pending.push(Pending {
                     lower_bound,
@@ -306,6 +321,7 @@ impl Ranking<'_, '_> {
     fn evaluate_all(&mut self, mut pending: Vec<Pending>) -> Result<(), PlanError> {
         // Fast candidates first, so that more of the rest is pruned.
         pending.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
+        first_of_each_kind(&mut pending, |one| &one.strategy);
         let total = pending.len();
         for (index, one) in pending.into_iter().enumerate() {
             let Pending {
@@ -316,17 +332,24 @@ impl Ranking<'_, '_> {
                 self.leave(strategy);
                 continue;
             }
-            if let Some(reason) = self
-                .best
-                .as_ref()
-                .and_then(|best| slower_than_best(lower_bound, best))
-            {
+            if let Some(reason) = self.cannot_be_best(&strategy, lower_bound) {
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
             (self.request.progress)(&strategy, total - index);
+            let lower_bound = match self.prefilter().at_middle_rank(&strategy)? {
+                Ok(middle) => lower_bound.max(middle),
+                Err(no) => {
+                    self.refuse(strategy, no);
+                    continue;
+                }
+            };
+            if let Some(reason) = self.not_expected_to_be_best(&strategy, lower_bound) {
+                self.refuse(strategy, (Refusal::Slower, reason));
+                continue;
+            }
             match self.prefilter().at_groups(&strategy)? {
-                Ok(_) => self.evaluate(strategy)?,
+                Ok(groups) => self.evaluate(strategy, Some(lower_bound.max(groups)))?,
                 Err(no) => {
                     self.near_misses.push(strategy.clone());
                     self.refuse(strategy, no);
@@ -336,11 +359,40 @@ impl Ranking<'_, '_> {
         Ok(())
     }
 
-    /// Evaluates a candidate.
-    fn evaluate(&mut self, strategy: Strategy) -> Result<(), PlanError> {
+    /// Why a candidate cannot be the fastest, or is not expected to be.
+    fn cannot_be_best(&self, strategy: &Strategy, lower_bound: Seconds) -> Option<String> {
+        let best = self.best.as_ref()?;
+        slower_than_best(lower_bound, best)
+            .or_else(|| self.not_expected_to_be_best(strategy, lower_bound))
+    }
+
+    /// Why a candidate is not expected to be the fastest, by those like it that were evaluated.
+    fn not_expected_to_be_best(&self, strategy: &Strategy, lower_bound: Seconds) -> Option<String> {
+        if self.request.prune_factor.is_infinite() || !self.request.knows_costs {
+            return None;
+        }
+        let (least, best) = self.best.as_ref()?;
+        let expected = self.expectations.expected(strategy, lower_bound)?;
+        (expected > *least).then(|| {
+            format!(
+                "by candidates like it a step takes at least about {expected}, longer than that of `{best}` \
+                 ({least}); not evaluated"
+            )
+        })
+    }
+
+    /// Evaluates a candidate, with its lower bound if others are like it.
+    fn evaluate(
+        &mut self,
+        strategy: Strategy,
+        lower_bound: Option<Seconds>,
+    ) -> Result<(), PlanError> {
         match evaluate(self.request, &strategy)? {
             Ok(prediction) => {
                 let seconds = prediction.iteration_seconds;
+                if let Some(lower_bound) = lower_bound {
+                    self.expectations.add(&strategy, lower_bound, seconds);
+                }
                 if self.best.as_ref().is_none_or(|(least, _)| seconds < *least) {
                     self.best = Some((seconds, strategy.clone()));
                 }
@@ -389,7 +441,7 @@ impl Ranking<'_, '_> {
                 self.leave(strategy);
                 continue;
             }
-            match self.prefilter().at_two_ranks(&strategy)? {
+            match self.prefilter().at_last_rank(&strategy)? {
                 Ok(lower_bound) => pending.push(Pending {
                     lower_bound,
                     strategy,
@@ -423,7 +475,7 @@ impl Ranking<'_, '_> {
     /// Balances pipelines, and evaluates those that can be the fastest.
     fn evaluate_pipelines(&mut self) -> Result<(), PlanError> {
         let training = &self.request.training;
-        let mut tables = Tables::new();
+        let mut tables = Tables::default();
         let mut pending = Vec::new();
         let all = pipelines(training.graph, self.request.ranks, training.batch);
         for strategy in all {
@@ -460,9 +512,13 @@ impl Ranking<'_, '_> {
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
+            if let Some(reason) = self.not_expected_to_be_best(&strategy, lower_bound) {
+                self.refuse(strategy, (Refusal::Slower, reason));
+                continue;
+            }
             (self.request.progress)(&strategy, total - index);
             match self.balanced(&strategy, Seconds(f64::INFINITY), &mut tables)? {
-                Ok((_, found)) => self.evaluate(found)?,
+                Ok((_, found)) => self.evaluate(found, Some(lower_bound))?,
                 Err(no) => self.refuse(strategy, no),
             }
         }
@@ -497,7 +553,7 @@ impl Ranking<'_, '_> {
                 continue;
             }
             (self.request.progress)(&strategy, total - at);
-            self.evaluate(strategy.clone())?;
+            self.evaluate(strategy.clone(), None)?;
             let is_slower =
                 |one: &mut Candidate| one.strategy == strategy && seconds(one) >= *least;
             if let Some(slower) = self.evaluated.pop_if(is_slower) {

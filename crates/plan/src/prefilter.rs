@@ -17,9 +17,9 @@ pub(crate) struct Prefilter<'r, 'a> {
 }
 
 impl Prefilter<'_, '_> {
-    /// Lower bound of the time of a step from two ranks, or why the candidate is rejected: invalid, out of memory,
-    /// or slower than the best.
-    pub fn at_two_ranks(
+    /// Lower bound of the time of a step from the last rank, which has the largest part of a balanced split, or why
+    /// the candidate is rejected: invalid, out of memory, or slower than the best.
+    pub fn at_last_rank(
         &self,
         strategy: &Strategy,
     ) -> Result<Result<Seconds, Rejection>, PlanError> {
@@ -27,9 +27,20 @@ impl Prefilter<'_, '_> {
         if let Err(error) = strategy.check_splits(training.graph, training.batch) {
             return Ok(Err((Refusal::Unsuited, error.to_string())));
         }
+        self.lower_ranks_at(strategy, &[strategy.mesh().ranks() - 1])
+    }
+
+    /// As [`Self::at_last_rank`], from the middle rank, which has most neighbors.
+    pub fn at_middle_rank(
+        &self,
+        strategy: &Strategy,
+    ) -> Result<Result<Seconds, Rejection>, PlanError> {
         let mesh = strategy.mesh();
         let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
-        self.lower_ranks_at(strategy, &[mesh.ranks() - 1, middle])
+        if middle == mesh.ranks() - 1 {
+            return Ok(Ok(Seconds(0.0)));
+        }
+        self.lower_ranks_at(strategy, &[middle])
     }
 
     /// Lower bound from one rank of every group of branches, as any of them may be the slowest.
@@ -43,7 +54,7 @@ impl Prefilter<'_, '_> {
         self.lower_ranks_at(strategy, &others.collect::<Vec<Rank>>())
     }
 
-    /// As [`Self::at_two_ranks`], from these ranks.
+    /// As [`Self::at_last_rank`], from these ranks.
     fn lower_ranks_at(
         &self,
         strategy: &Strategy,

@@ -118,12 +118,13 @@ fn ranked(graph: &Graph, ranks: usize, batch: usize) -> Vec<Candidate> {
         memory: Bytes(16_000_000_000),
         lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &costs),
         prune_factor: 3.0,
+        knows_costs: true,
         cost: &|program| {
             predict(program, &costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
         },
         stages: &FixedCosts(&costs),
         progress: &|_, _| {},
-        is_over: &|_| false,
+        is_over: &|_, _| false,
     };
     plan(&request).unwrap()
 }

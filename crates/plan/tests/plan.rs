@@ -184,10 +184,11 @@ fn planned(
             }
         },
         prune_factor: f64::INFINITY,
+        knows_costs: true,
         cost: &|program| oracle(costs, program),
         stages: &FixedCosts(costs),
         progress: &|_, _| {},
-        is_over: &|_| false,
+        is_over: &|_, _| false,
     })
 }
 
@@ -371,6 +372,7 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         memory: PLENTY,
         lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &FAST_LINK),
         prune_factor: f64::INFINITY,
+        knows_costs: true,
         cost: &|program| {
             *costed.borrow_mut() +=
                 usize::from(texts.iter().any(|text| program.title.ends_with(text)));
@@ -378,7 +380,7 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         },
         stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
-        is_over: &|_| false,
+        is_over: &|_, _| false,
     })
     .unwrap();
     assert_eq!(pruned[0].strategy, all[0].strategy);
@@ -400,20 +402,21 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
 #[test]
 fn a_search_that_ends_early_has_what_it_evaluated() {
     let graph = zoo::build("cosmoflow@32").unwrap();
-    let ended = |is_over: &dyn Fn(bool) -> bool| {
+    let ended = |is_over: &dyn Fn(bool, f64) -> bool| {
         plan(&PlanRequest {
             training: training(&graph, 4),
             ranks: 4,
             memory: PLENTY,
             lower_bound: &|_, _, _| Seconds(0.0),
             prune_factor: 3.0,
+            knows_costs: true,
             cost: &|program| oracle(&FAST_LINK, program),
             stages: &FixedCosts(&FAST_LINK),
             progress: &|_, _| {},
             is_over,
         })
     };
-    let all = ended(&|has_evaluated| has_evaluated).unwrap();
+    let all = ended(&|has_evaluated, _| has_evaluated).unwrap();
     let evaluated = all.iter().filter(|one| one.prediction.is_some());
     assert_eq!(evaluated.count(), 1);
     let of_kind = |kind| all.iter().filter(move |one| one.refusal == Some(kind));
@@ -425,7 +428,7 @@ fn a_search_that_ends_early_has_what_it_evaluated() {
     {
         assert!(strategies.contains(&strategy.to_string()), "{strategy}");
     }
-    assert_eq!(ended(&|_| true), Err(PlanError::Ended));
+    assert_eq!(ended(&|_, _| true), Err(PlanError::Ended));
 }
 
 #[test]
@@ -447,13 +450,14 @@ fn memory_is_looked_at_before_time() {
         memory: limit,
         lower_bound: &|_, _, _| Seconds(0.0),
         prune_factor: f64::INFINITY,
+        knows_costs: true,
         cost: &|program| {
             asked.borrow_mut().push(program.memory_max());
             oracle(&FAST_LINK, program)
         },
         stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
-        is_over: &|_| false,
+        is_over: &|_, _| false,
     })
     .unwrap();
     assert!(asked.borrow().iter().all(|&needed| needed <= limit));
@@ -500,10 +504,11 @@ fn unknown_costs_and_missing_kernels_are_told() {
         memory: PLENTY,
         lower_bound: &|_, _, _| Seconds(0.0),
         prune_factor: f64::INFINITY,
+        knows_costs: true,
         cost: &|_| Err("nobody measured this".to_owned()),
         stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
-        is_over: &|_| false,
+        is_over: &|_, _| false,
     };
     let error = plan(&request(&requests::Open)).unwrap_err().to_string();
     assert!(error.contains("nobody measured this"), "{error}");
