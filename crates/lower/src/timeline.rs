@@ -1,7 +1,5 @@
 //! Allocated ranges of memory over time.
 
-use std::collections::BTreeMap;
-
 /// Ranges of memory with the times at which they are allocated, in a segment tree over time.
 ///
 /// A node of the tree stands for an interval of times, and keeps as merged ranges what is allocated during all
@@ -92,28 +90,30 @@ impl Timeline {
     }
 }
 
-/// Disjoint, not adjacent ranges by start.
+/// Disjoint, not adjacent ranges with their ends, ascending. They are few, as adjacent buffers are merged.
 #[derive(Default)]
-struct Taken(BTreeMap<u64, u64>);
+struct Taken(Vec<(u64, u64)>);
 
 impl Taken {
-    fn add(&mut self, mut start: u64, mut end: u64) {
+    fn add(&mut self, start: u64, end: u64) {
         if start == end {
             return;
         }
-        while let Some((&from, &to)) = self.0.range(..=end).next_back()
-            && to >= start
-        {
-            self.0.remove(&from);
-            (start, end) = (start.min(from), end.max(to));
+        let first = self.0.partition_point(|&(_, to)| to < start);
+        let last = self.0.partition_point(|&(from, _)| from <= end);
+        if first == last {
+            return self.0.insert(first, (start, end));
         }
-        self.0.insert(start, end);
+        let merged = (start.min(self.0[first].0), end.max(self.0[last - 1].1));
+        self.0[first] = merged;
+        self.0.drain(first + 1..last);
     }
 
     /// The end of the last range that overlaps `size` bytes from an offset on.
     fn end(&self, offset: u64, size: u64) -> Option<u64> {
-        let (_, &end) = self.0.range(..offset + size).next_back()?;
-        (end > offset).then_some(end)
+        let last = self.0.partition_point(|&(from, _)| from < offset + size);
+        let (_, end) = self.0[..last].last()?;
+        (*end > offset).then_some(*end)
     }
 }
 

@@ -143,3 +143,20 @@ fn classes_share_as_ranks_do() {
         }
     }
 }
+
+#[test]
+fn a_lower_bound_counts_the_groups_that_share_the_adapters_of_a_node() {
+    let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
+    let program = program(mesh, vec![sums(&[4000])], vec![0; 4]);
+    // Ranks 0 and 1 are on one node, and sum with 2 and 3.
+    let shared = played(&program, 2).makespan.0;
+    let table = |per_node| FixedCosts {
+        progress: Progress::Polled,
+        per_node,
+        host: 0.0,
+    };
+    let bound = |per_node| rank_seconds(program.body(1), 1, &mesh, &table(per_node)).0;
+    assert_eq!(bound(2), shared);
+    // On one node, or each on a node of its own, they share none.
+    assert!(bound(64) < shared && bound(1) < shared, "{shared}");
+}

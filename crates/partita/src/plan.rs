@@ -21,6 +21,7 @@ use partita_plan::{Candidate as Found, Refusal};
 use partita_program::{Program, ProgramKind};
 use partita_space::{Axis, Bytes, Seconds};
 use serde::{Serialize, Serializer};
+use std::time::Instant;
 
 /// Most ranks for which the best strategy is explained by default, which takes up to a second.
 const RANKS_EXPLAINED: usize = 1024;
@@ -162,6 +163,7 @@ impl Planned {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, PlanningError> {
+    let begin = Instant::now();
     let training = &request.training;
     let ranks = training.ranks;
     let planner = Planner::new(
@@ -200,9 +202,10 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
             // The recommended program is verified.
             let program = lower_verified(&training)?;
             let own = (training, &program);
+            let is_late = |budget: Seconds| begin.elapsed().as_secs_f64() > budget.0;
             Some(explained(
-                context,
                 (request, &planner),
+                context.is_cancelled() || request.budget.is_some_and(is_late),
                 own,
                 prediction,
                 &found,
@@ -289,10 +292,10 @@ fn candidates(
     found.iter().map(candidate).collect()
 }
 
-/// What bounds the best strategy, and its rival.
+/// What bounds the best strategy, and its rival; not what changes would bring where the search ended early.
 fn explained(
-    context: &Context<'_>,
     (request, planner): (&PlanRequest, &Planner<'_>),
+    is_late: bool,
     (training, program): (Request<'_>, &Program),
     prediction: &Prediction,
     found: &[Found],
@@ -314,7 +317,7 @@ fn explained(
         CostSource::Modelled { .. } => ranks <= RANKS_EXPLAINED,
         CostSource::Measured { .. } => false,
     };
-    if !is_cheap && !request.explain || context.is_cancelled() {
+    if !is_cheap && !request.explain || is_late {
         return Ok(explanation);
     }
     explanation.what_ifs = explain::changes(&subject)?;

@@ -131,21 +131,34 @@ impl Body {
         for output in &self.outputs {
             let _ = writeln!(text, "  output {} {}", output.name, output.view);
         }
+        let mut line = String::new();
         for (id, task) in self.tasks.iter().enumerate() {
-            let after: Vec<_> = task.after.iter().map(|id| format!("t{}", id.0)).collect();
-            let _ = writeln!(
-                text,
-                "  t{id}{} {} {} {} after [{}] {}",
-                match task.origin.turn {
-                    0 => String::new(),
-                    turn => format!("@{turn}"),
-                },
+            line.clear();
+            let _ = write!(line, "  t{id}");
+            if task.origin.turn > 0 {
+                let _ = write!(line, "@{}", task.origin.turn);
+            }
+            let words = [
                 task.work.lane().name(),
                 task.origin.phase.name(),
-                task.origin.layer,
-                after.join(","),
-                ron(&task.work),
-            );
+                &task.origin.layer,
+                "after",
+            ];
+            for word in words {
+                line.push(' ');
+                line.push_str(word);
+            }
+            line.push_str(" [");
+            for (at, id) in task.after.iter().enumerate() {
+                let comma = if at > 0 { "," } else { "" };
+                let _ = write!(line, "{comma}t{}", id.0);
+            }
+            line.push_str("] ");
+            ron::Options::default()
+                .to_writer(&mut line, &task.work)
+                .expect("program types have a text form");
+            line.push('\n');
+            let _ = text.write_str(&line);
         }
     }
 }

@@ -112,7 +112,7 @@ pub fn gather(
         points: Vec::new(),
         best: best(planner, training, candidates)?,
     };
-    add_ranked(&mut facts, planner, training, candidates)?;
+    add_ranked((context, planner), &mut facts, training, candidates)?;
     add_refused(context, &mut facts, planner, training, candidates)?;
     context.status("", false);
     Ok(facts)
@@ -166,6 +166,9 @@ fn scaling(
 ) -> Result<Vec<Count>, PlanningError> {
     let mut scaling = Vec::new();
     for count in counts(ranks) {
+        if context.is_cancelled() && count < ranks {
+            continue;
+        }
         context.status(&format!("planning for {count} of {ranks} ranks"), false);
         let found;
         let candidates = if count == ranks {
@@ -232,14 +235,19 @@ fn can_be_simulated(planner: &Planner<'_>, fits: bool) -> bool {
 }
 
 fn add_ranked(
+    (context, planner): (&Context<'_>, &Planner<'_>),
     facts: &mut Figures,
-    planner: &Planner<'_>,
     training: Request<'_>,
     candidates: &[Candidate],
 ) -> Result<(), PlanningError> {
     for (candidate, prediction) in ranked(candidates) {
         let strategy = candidate.strategy.to_string();
-        if facts.itemized.len() < ITEMIZED_MAX {
+        let most = if context.is_cancelled() {
+            1
+        } else {
+            ITEMIZED_MAX
+        };
+        if facts.itemized.len() < most {
             let program = program(training, &candidate.strategy)?;
             let items = precision::footprint(&program, prediction.precision);
             let items = planner.reserve.added(items);
@@ -277,6 +285,9 @@ fn add_refused(
     for candidate in candidates.iter().filter(|one| one.reason.is_some()) {
         let strategy = &candidate.strategy;
         let is_open = !strategy.stages.is_empty() && !strategy.has_layers();
+        if context.is_cancelled() {
+            break;
+        }
         if is_open || strategy.check(training.graph, training.batch).is_err() {
             continue;
         }
