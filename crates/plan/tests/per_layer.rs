@@ -12,6 +12,7 @@ use partita_program::Program;
 use partita_space::{Bytes, Seconds};
 use partita_testkit::Machine;
 use requests::training;
+use std::cell::Cell;
 
 /// With samples in memory, or nearly so.
 fn lassen() -> MachineCosts {
@@ -110,6 +111,17 @@ fn the_path_is_the_cheapest_of_all_and_its_program_near_the_fastest() {
 }
 
 fn ranked(graph: &Graph, ranks: usize, batch: usize) -> Vec<Candidate> {
+    ranked_with(graph, ranks, batch, true).0
+}
+
+/// With the number of programs that were simulated.
+fn ranked_with(
+    graph: &Graph,
+    ranks: usize,
+    batch: usize,
+    knows_costs: bool,
+) -> (Vec<Candidate>, usize) {
+    let simulated = Cell::new(0);
     let single = Strategy::single();
     let costs = lassen();
     let request = PlanRequest {
@@ -118,15 +130,32 @@ fn ranked(graph: &Graph, ranks: usize, batch: usize) -> Vec<Candidate> {
         memory: Bytes(16_000_000_000),
         lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &costs),
         prune_factor: 3.0,
-        knows_costs: true,
+        knows_costs,
         cost: &|program| {
+            simulated.set(simulated.get() + 1);
             predict(program, &costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
         },
         stages: &FixedCosts(&costs),
         progress: &|_, _| {},
         is_over: &|_, _| false,
     };
-    plan(&request).unwrap()
+    let all = plan(&request).unwrap();
+    (all, simulated.get())
+}
+
+/// The best candidate is the same, and what is passed over says why.
+#[test]
+fn candidates_like_slower_ones_are_not_simulated() {
+    for name in ["alexnet@224", "inceptionv3@128"] {
+        let graph = zoo::build(name).unwrap();
+        let (all, every) = ranked_with(&graph, 16, 16, false);
+        let (expected, fewer) = ranked_with(&graph, 16, 16, true);
+        assert_eq!(all[0].strategy, expected[0].strategy, "{name}");
+        assert!(fewer < every, "{name}: {fewer} of {every} simulated");
+        let like = |one: &&Candidate| one.explanation().starts_with("by candidates like it");
+        assert!(expected.iter().filter(like).count() > 0, "{name}");
+        assert_eq!(all.iter().filter(like).count(), 0, "{name}");
+    }
 }
 
 /// Convolutions by samples, linear layers by their filters and channels in turns.
