@@ -40,7 +40,9 @@ impl Kind {
     fn fraction(&self) -> f64 {
         match self {
             Self::Shares(..) => 0.98,
-            Self::Layers(..) | Self::Pipeline(..) => 0.9,
+            // Paths on one mesh split layers in different ways.
+            Self::Layers(..) => 0.75,
+            Self::Pipeline(..) => 0.9,
         }
     }
 }

@@ -170,6 +170,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
         refused: Vec::new(),
         near_misses: Vec::new(),
         expectations: Expectations::default(),
+        passed_over: Vec::new(),
         share: 1.0 - BUCKETS_SHARE,
     };
     let pending = ranking.prune()?;
@@ -223,6 +224,8 @@ struct Ranking<'r, 'a> {
     near_misses: Vec<Strategy>,
     /// From the candidates that were evaluated.
     expectations: Expectations,
+    /// Candidates rejected by their expected times.
+    passed_over: Vec<(Seconds, Strategy)>,
     /// Share of a limited time after which the current step of the search ends.
     share: f64,
 }
@@ -360,25 +363,31 @@ impl Ranking<'_, '_> {
     }
 
     /// Why a candidate cannot be the fastest, or is not expected to be.
-    fn cannot_be_best(&self, strategy: &Strategy, lower_bound: Seconds) -> Option<String> {
+    fn cannot_be_best(&mut self, strategy: &Strategy, lower_bound: Seconds) -> Option<String> {
         let best = self.best.as_ref()?;
         slower_than_best(lower_bound, best)
             .or_else(|| self.not_expected_to_be_best(strategy, lower_bound))
     }
 
     /// Why a candidate is not expected to be the fastest, by those like it that were evaluated.
-    fn not_expected_to_be_best(&self, strategy: &Strategy, lower_bound: Seconds) -> Option<String> {
+    fn not_expected_to_be_best(
+        &mut self,
+        strategy: &Strategy,
+        lower_bound: Seconds,
+    ) -> Option<String> {
         if self.request.prune_factor.is_infinite() || !self.request.knows_costs {
             return None;
         }
         let (least, best) = self.best.as_ref()?;
         let expected = self.expectations.expected(strategy, lower_bound)?;
-        (expected > *least).then(|| {
-            format!(
-                "by candidates like it a step takes at least about {expected}, longer than that of `{best}` \
+        if expected <= *least {
+            return None;
+        }
+        self.passed_over.push((expected, strategy.clone()));
+        Some(format!(
+            "by candidates like it a step takes at least about {expected}, longer than that of `{best}` \
                  ({least}); not evaluated"
-            )
-        })
+        ))
     }
 
     /// Evaluates a candidate, with its lower bound if others are like it.
@@ -452,13 +461,19 @@ impl Ranking<'_, '_> {
         self.evaluate_all(pending)
     }
 
-    /// Meshes of data and spatial axes: data alone, and those of the best candidates and near misses.
+    /// Meshes of data and spatial axes: data alone, and those of the best candidates, by their expected times where they
+    /// were passed over, and near misses.
     fn meshes(&self) -> Vec<Strategy> {
-        let mut best: Vec<&Candidate> = self.evaluated.iter().collect();
-        let seconds = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
-        best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+        let evaluated = self.evaluated.iter();
+        let evaluated = evaluated.filter_map(|one| Some((one.seconds()?, &one.strategy)));
+        let passed_over = self
+            .passed_over
+            .iter()
+            .map(|(seconds, one)| (*seconds, one));
+        let mut best: Vec<(Seconds, &Strategy)> = evaluated.chain(passed_over).collect();
+        best.sort_by(|a, b| a.0.0.total_cmp(&b.0.0));
         let mut meshes = vec![self.asked(Strategy::hybrid(self.request.ranks, [1; 3]))];
-        let best = best.into_iter().map(|one| &one.strategy);
+        let best = best.into_iter().map(|(_, strategy)| strategy);
         for one in best.chain(&self.near_misses) {
             let [data, depth, height, width, filter, channel, branch] =
                 AXES.map(|axis| one.extent(axis));
