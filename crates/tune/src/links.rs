@@ -256,7 +256,7 @@ fn network_sweeps(layout: HostLayout) -> Vec<(usize, Sweep)> {
     let first = |rank: Rank| {
         layout
             .counterpart(rank)
-            .filter(|_| rank % ranks_per_host == 0)
+            .filter(|_| rank.is_multiple_of(ranks_per_host))
     };
     let alone = Sweep::of_messages(ranks, "messages between two hosts", first);
     sweeps.push((1, alone));

@@ -164,24 +164,26 @@ fn by_name(costs: &MeasuredCosts) -> [(&'static str, &BTreeMap<usize, LinkFit>);
     ]
 }
 
+/// Rates of the kernels of a family, with all ranks at work, but for small ones.
+fn rates_of(found: &CalibrationRun, family: &str) -> Vec<f64> {
+    let rate = |sample: &KernelSample| sample.features.flops / sample.cost.together.0;
+    let all = found.kernels.iter();
+    all.filter(|sample| sample.features.family == family)
+        .filter(|sample| sample.features.flops > 1e7)
+        .map(rate)
+        .collect()
+}
+
 fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
-    let rate = |sample: &&KernelSample| sample.features.flops / sample.cost.together.0;
-    let of = |family: &str| -> Vec<f64> {
-        let all = found.kernels.iter();
-        all.filter(|sample| sample.features.family == family)
-            .filter(|sample| sample.features.flops > 1e7)
-            .map(|sample| rate(&sample))
-            .collect()
-    };
     let passes = [
         "convolution_forward",
         "convolution_backward_data",
         "convolution_backward_weight",
     ];
-    let peak = passes.iter().flat_map(|family| of(family));
+    let peak = passes.iter().flat_map(|family| rates_of(found, family));
     let peak = peak.fold(1.0, f64::max);
     let share = |family: &str| {
-        let rates = of(family);
+        let rates = rates_of(found, family);
         let middle = if rates.is_empty() {
             peak
         } else {
