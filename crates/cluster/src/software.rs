@@ -10,13 +10,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The profiles of this repository, so that the binary works from any folder.
-const BUILT_IN: [(&str, &str); 5] = [
+const BUILT_IN: [(&str, &str); 6] = [
     (
         "chainermn",
         include_str!("../../../software/chainermn.toml"),
     ),
     ("horovod", include_str!("../../../software/horovod.toml")),
     ("lbann", include_str!("../../../software/lbann.toml")),
+    ("mxnet", include_str!("../../../software/mxnet.toml")),
     ("partita", include_str!("../../../software/partita.toml")),
     (
         "pytorch-ddp",
@@ -45,6 +46,9 @@ pub struct Software {
     /// Time of kernels of batch norms, in times of what their memory traffic takes at the rate of the device;
     /// absent if it is that.
     pub batch_norm: Option<Fact<Factor>>,
+    /// Time of activations, sums and other operations on single elements, in times of what their memory traffic takes.
+    /// Below 1 where the library computes them inside of other kernels, in training too.
+    pub pointwise: Option<Fact<Factor>>,
     /// How kernels speed up when a layer is split.
     pub split: KernelSplit,
     /// Memory of a rank on a GPU beside the program, if any.

@@ -58,6 +58,7 @@ struct RawRedistribution {
 #[serde(deny_unknown_fields)]
 struct RawKernels {
     batch_norm: Option<RawFact>,
+    pointwise: Option<RawFact>,
     split: Option<RawSplit>,
 }
 
@@ -93,9 +94,9 @@ impl Reader<'_> {
         let allreduce = raw.allreduce.map(|raw| self.sums(raw));
         let redistribution = raw.redistribution.map(|raw| self.redistribution(raw));
         let memory = raw.memory.map(|raw| self.gpu_memory(raw));
-        let (batch_norm, split) = match raw.kernels {
-            None => (None, None),
-            Some(raw) => (raw.batch_norm, raw.split),
+        let (batch_norm, pointwise, split) = match raw.kernels {
+            None => (None, None, None),
+            Some(raw) => (raw.batch_norm, raw.pointwise, raw.split),
         };
         Ok(Software {
             name: self.word("name", raw.name)?,
@@ -107,6 +108,9 @@ impl Reader<'_> {
             redistribution: redistribution.transpose()?,
             batch_norm: batch_norm
                 .map(|raw| self.fitted("kernels.batch_norm", raw))
+                .transpose()?,
+            pointwise: pointwise
+                .map(|raw| self.fitted("kernels.pointwise", raw))
                 .transpose()?,
             split: match split {
                 None => KernelSplit::default(),

@@ -36,9 +36,17 @@ impl Software {
             table(&mut text, "redistribution");
             fact(&mut text, "backward", &redistribution.backward);
         }
-        if let Some(factor) = &self.batch_norm {
+        let factors = [
+            ("batch_norm", &self.batch_norm),
+            ("pointwise", &self.pointwise),
+        ];
+        if factors.iter().any(|(_, factor)| factor.is_some()) {
             table(&mut text, "kernels");
-            fact(&mut text, "batch_norm", factor);
+        }
+        for (key, factor) in factors {
+            if let Some(factor) = factor {
+                fact(&mut text, key, factor);
+            }
         }
         write_split(&mut text, &self.split);
         if let Some(memory) = &self.memory {

@@ -68,10 +68,20 @@ impl SoftwareCosts {
             (&split.channel, &[Axis::Channel][..]),
             (&split.space, &[Axis::Depth, Axis::Height, Axis::Width][..]),
         ];
-        let mut slowdown = match (shape.kernel.parts()[0].family(), &self.software.batch_norm) {
-            (Family::BatchNorm, Some(factor)) => factor.value.0,
-            (_, _) => 1.0,
+        let factor = match shape.kernel.parts()[0].family() {
+            Family::BatchNorm => self.software.batch_norm.as_ref(),
+            Family::Pointwise => self.software.pointwise.as_ref(),
+            Family::Fused
+            | Family::Contents
+            | Family::Convolution
+            | Family::Pool
+            | Family::LayerNorm
+            | Family::Linear
+            | Family::Sequence
+            | Family::Loss
+            | Family::Update => None,
         };
+        let mut slowdown = factor.map_or(1.0, |factor| factor.value.0);
         for (exponent, axes) in exponents {
             if let Some(exponent) = exponent {
                 slowdown *= ways(shape, axes).powf(exponent.value.0);
