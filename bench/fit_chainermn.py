@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROFILE = ROOT / "software/chainermn.toml"
-TABLES = ["resnet50-abci", "resnet50-abci-epochs", "cosmoflow-abci"]
+TABLES = ["resnet50-abci", "resnet50-abci-epochs", "resnet50-abci-logs", "vgg16-abci", "cosmoflow-abci"]
 # Number of the fit -> table of the profile, key, unit, range.
 PLACES = {
     "channel": ("kernels.split", "channel", "", (0.3, 1.3)),
@@ -72,7 +72,9 @@ class Bench:
 
     def predict(self, path, row):
         """Milliseconds of a step and of its computation."""
-        call = [self.binary, "predict", row["model"], "--machine", row["machine"], "--software", path]
+        model = row["model"]
+        model = str(ROOT / "published" / model) if "/" in model else model
+        call = [self.binary, "predict", model, "--machine", row["machine"], "--software", path]
         call += ["--ranks", str(row["ranks"]), "--batch", str(row["batch"])]
         call += ["--strategy", row["strategy"], "--no-io", "--json"]
         answer = json.loads(subprocess.run(call, check=True, capture_output=True).stdout)
@@ -136,7 +138,8 @@ def report(bench, numbers):
     print("\nms per step                                         published  predicted  error   authors")
     for row, (ours, _) in zip(bench.rows, bench.all(numbers, bench.rows)):
         theirs = milliseconds(row)
-        authors = milliseconds(row, "authors_samples_per_second", "authors")
+        stated = "authors" in row or "authors_samples_per_second" in row
+        authors = milliseconds(row, "authors_samples_per_second", "authors") if stated else theirs
         head = f"{row['use']:8}{row['model']:14}{row['batch']:6} on {row['ranks']:4} {row['strategy'][:20]:20}"
         print(f"{head}{theirs:9.1f} {ours:10.1f} {ours / theirs - 1:+8.1%} {authors / theirs - 1:+8.1%}")
 

@@ -42,7 +42,7 @@ impl Machine {
     pub fn load(name_or_path: &str, search_dirs: &[PathBuf]) -> Result<Machine, MachineError> {
         let path = Path::new(name_or_path);
         let is_file = name_or_path.ends_with(".toml") || path.components().count() > 1;
-        if is_file || path.is_dir() {
+        if is_file {
             return read_file(path);
         }
         let file_name = format!("{name_or_path}.toml");
@@ -54,6 +54,8 @@ impl Machine {
         }
         match BUILT_IN.iter().find(|&&(name, _)| name == name_or_path) {
             Some(&(name, text)) => Machine::parse(text, &format!("machines/{name}.toml")),
+            // A folder of that name is no file, which its error says.
+            None if path.is_dir() => read_file(path),
             None => Err(unknown(name_or_path, search_dirs)),
         }
     }

@@ -430,9 +430,5 @@ fn a_network_has_the_keys_of_its_kind() {
     ] {
         assert_bad_value(nodes, &format!("network = {{ {network} }}\n{nodes}"), key);
     }
-    assert_bad_value(
-        "[links.inter]\n",
-        "kind = \"nvlnk\"\n[links.inter]\n",
-        "links.intra.kind",
-    );
+    assert_bad_value("kind = \"nvlink\"", "kind = \"nvlnk\"", "links.intra.kind");
 }

@@ -19,7 +19,7 @@ pub use interval::{
     CONFIDENCE, Interval, PathSeconds, Probability, StepUncertainty, probabilities_fastest,
 };
 
-pub(crate) use fact::{of_machine, of_measurements};
+pub(crate) use fact::{Facts, of_machine, of_measurements};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

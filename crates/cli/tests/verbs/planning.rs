@@ -157,7 +157,7 @@ fn buckets_are_kept_where_they_are_faster() {
         "--no-io",
         "--json",
     ];
-    asked.extend(["--ranks", "4", "--batch", "64", "--all"]);
+    asked.extend(["--ranks", "16", "--batch", "256", "--all"]);
     let list = json(&asked);
     let all: Vec<&Value> = list.as_array().unwrap().iter().collect();
     let strategy = |one: &Value| one["strategy"].as_str().unwrap().to_owned();
@@ -166,7 +166,7 @@ fn buckets_are_kept_where_they_are_faster() {
         let found = all.find(|one| strategy(one) == of);
         found.and_then(|one| one["iteration_seconds"].as_f64())
     };
-    let (apart, together) = (seconds("data=4"), seconds("data=4,bucket=25MiB"));
+    let (apart, together) = (seconds("data=16"), seconds("data=16,bucket=25MiB"));
     assert!(together.unwrap() < apart.unwrap());
     let mut kept = 0;
     for one in all.iter().map(|one| strategy(one)) {
@@ -293,7 +293,7 @@ fn a_search_may_be_limited_in_time() {
 fn more_memory_and_more_ranks_are_told_of_on_request() {
     // A sample takes more than this.
     let asked =
-        "plan cosmoflow@128 --machine lassen --ranks 4 --batch 4 --json --explain --memory 340MiB";
+        "plan cosmoflow@128 --machine lassen --ranks 4 --batch 4 --json --explain --memory 1025MiB";
     let list = json(&asked.split(' ').collect::<Vec<_>>());
     let first = &list[0];
     let changes = first["explanation"]["what_ifs"].as_array().unwrap();

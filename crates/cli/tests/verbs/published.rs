@@ -83,6 +83,11 @@ impl Row {
             .unwrap()
     }
 
+    /// Whether its time is not bounded.
+    pub fn is_shown(&self) -> bool {
+        self.r#use == Use::Show
+    }
+
     fn authors(&self) -> Option<f64> {
         let by_rate = self.authors_samples_per_second;
         let by_rate = by_rate.map(|rate| self.batch as f64 / rate);

@@ -299,7 +299,7 @@ fn the_report_of_an_image_shows_what_is_answered() {
 fn bars_of_memory_sum_to_what_a_rank_needs() {
     let folder = tempfile::tempdir().unwrap();
     let (list, page) = reported(
-        &[&COSMOFLOW[..], &["--memory", "100MiB"]].concat(),
+        &[&COSMOFLOW[..], &["--memory", "786MiB"]].concat(),
         folder.path(),
     );
     let root = read(&page);
@@ -307,7 +307,7 @@ fn bars_of_memory_sum_to_what_a_rank_needs() {
     let picture = all
         .max_by_key(|one| one.text.contains("halos and padding"))
         .unwrap();
-    assert!(picture.text.contains("limit 100.00 MiB"));
+    assert!(picture.text.contains("limit 786.00 MiB"));
     let mut checked = 0;
     for record in list
         .as_array()

@@ -105,9 +105,9 @@ fn context_and_workspace_count_in_memory() {
     let most = |record: &Value| record["memory_bytes_max"].as_u64().unwrap();
     let lbann = call("lbann");
     assert_eq!(most(&lbann) - most(&own), (1024 - 256) << 20);
-    // 4 V100 hold the program, but not what the libraries take beside it.
+    // Too much for 4 V100.
     let limit = own["memory_bytes_device"].as_u64().unwrap();
-    assert!(most(&own) > limit && most(&own) - (450_000_000 + (256 << 20)) <= limit);
+    assert!(most(&own) > limit, "{limit}");
     let limits = own["limits"][0].as_str().unwrap();
     assert!(limits.starts_with("It does not fit"), "{limits}");
     let plan = [

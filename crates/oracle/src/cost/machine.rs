@@ -9,7 +9,7 @@ use super::{
     MessageCost, Progress, SoftwareCosts, link, precision, saturation,
 };
 use crate::kernel_model::{Features, KernelModel, KernelSample};
-use crate::uncertainty::{self, Uncertainty};
+use crate::uncertainty::{self, Facts, Uncertainty};
 use partita_cluster::{
     CollectiveLibrary, ConvEfficiency, ConvPass, DeviceKind, LayerPrecision, LinearFit, LinkKind,
     Machine, MeasuredKernel, Software,
@@ -211,7 +211,12 @@ impl Costs for MachineCosts {
 
     fn uncertainty(&self, ranks: usize) -> Uncertainty {
         let nodes = ranks.div_ceil(self.machine.devices_per_node.value);
-        uncertainty::of_machine(&self.machine, nodes)
+        let facts = Facts {
+            machine: &self.machine,
+            software: &self.software,
+            precision: self.precision,
+        };
+        uncertainty::of_machine(facts, nodes)
     }
 
     fn progress(&self) -> Progress {

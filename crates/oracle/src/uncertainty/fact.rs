@@ -1,7 +1,8 @@
 //! Spreads from the basis of the facts of a machine, and from the errors of fits.
 
 use super::{Skew, Spread, TimeSource, Uncertainty, table};
-use partita_cluster::{Basis, ConvEfficiency, Machine};
+use crate::cost::SoftwareCosts;
+use partita_cluster::{Basis, ConvEfficiency, LayerPrecision, LinkKind, Machine};
 
 /// Standard deviation of a normal distribution by its mean absolute deviation.
 const SIGMA_BY_MEAN: f64 = 1.2533;
@@ -16,9 +17,23 @@ pub fn of_measurements() -> Uncertainty {
     }
 }
 
-/// Of a machine file, for a program on so many nodes.
-pub fn of_machine(machine: &Machine, nodes: usize) -> Uncertainty {
-    let sources = TimeSource::ALL.map(|source| of_source(machine, nodes, source));
+/// What the costs of a machine file rest on.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// The software that runs on it.
+    pub software: &'a SoftwareCosts,
+    /// Precision of the layers.
+    pub precision: LayerPrecision,
+}
+
+/// Of software on the machine of a file, for a program on so many nodes.
+pub fn of_machine(facts: Facts<'_>, nodes: usize) -> Uncertainty {
+    let Facts {
+        machine, software, ..
+    } = facts;
+    let sources = TimeSource::ALL.map(|source| of_source(facts, nodes, source));
     if machine.calibration.is_some() && nodes <= 1 {
         return Uncertainty {
             sources,
@@ -35,7 +50,7 @@ pub fn of_machine(machine: &Machine, nodes: usize) -> Uncertainty {
                 .hypot(table::MODEL_PER_DOUBLING_OF_NODES * doublings),
             ..by_file
         },
-        split: if has_fitted_messages(machine) {
+        split: if has_fitted_messages(machine, software) {
             Skew::even(0.0)
         } else {
             table::UNFITTED_SPLIT
@@ -45,8 +60,8 @@ pub fn of_machine(machine: &Machine, nodes: usize) -> Uncertainty {
 }
 
 /// Whether messages were fitted to runs of the software whose steps are predicted.
-fn has_fitted_messages(machine: &Machine) -> bool {
-    let exchange = machine.exchange.as_ref();
+fn has_fitted_messages(machine: &Machine, software: &SoftwareCosts) -> bool {
+    let exchange = software.exchange(LinkKind::Intra);
     let calibration = machine.calibration.as_ref();
     exchange.is_some_and(|fit| match fit.latency.basis {
         Basis::Measured | Basis::Fitted => true,
@@ -94,7 +109,16 @@ fn of_measurement(source: TimeSource, estimate: f64) -> Spread {
     }
 }
 
-fn of_source(machine: &Machine, nodes: usize, source: TimeSource) -> Spread {
+fn of_source(facts: Facts<'_>, nodes: usize, source: TimeSource) -> Spread {
+    let Facts {
+        machine,
+        software,
+        precision,
+    } = facts;
+    let shares = |spatial_dims| {
+        let efficiency = &machine.device.efficiency;
+        convolutions(machine, efficiency.by_precision(precision, spatial_dims))
+    };
     let calibration = machine.calibration.as_ref();
     let message = calibration.and_then(|one| one.message);
     let collectives = calibration.filter(|one| !one.collectives.is_empty());
@@ -106,8 +130,8 @@ fn of_source(machine: &Machine, nodes: usize, source: TimeSource) -> Spread {
             let error = calibration.map(|one| one.validation.mean_by_time);
             of_measurement(source, error.unwrap_or(table::ESTIMATED_KERNEL))
         }
-        TimeSource::Convolutions2d => convolutions(machine, &machine.device.efficiency.conv2d),
-        TimeSource::Convolutions3d => convolutions(machine, &machine.device.efficiency.conv3d),
+        TimeSource::Convolutions2d => shares(2),
+        TimeSource::Convolutions3d => shares(3),
         TimeSource::MemoryBoundKernels => {
             let device = &machine.device;
             let reached = table::rate(device.efficiency.memory_bound.basis);
@@ -125,17 +149,19 @@ fn of_source(machine: &Machine, nodes: usize, source: TimeSource) -> Spread {
             fitted
         }
         TimeSource::MessageLatencyWithin | TimeSource::CollectiveLatencyWithin => {
-            shared(table::latency(basis_of_link(machine, source)))
+            shared(table::latency(basis_of_link(machine, software, source)))
         }
         TimeSource::MessageTransferWithin | TimeSource::CollectiveTransferWithin => {
-            shared(table::bandwidth(basis_of_link(machine, source)))
+            shared(table::bandwidth(basis_of_link(machine, software, source)))
         }
-        TimeSource::MessageLatencyBetween | TimeSource::CollectiveLatencyBetween => {
-            between(table::latency(basis_of_link(machine, source)), nodes)
-        }
-        TimeSource::MessageTransferBetween | TimeSource::CollectiveTransferBetween => {
-            between(table::bandwidth(basis_of_link(machine, source)), nodes)
-        }
+        TimeSource::MessageLatencyBetween | TimeSource::CollectiveLatencyBetween => between(
+            table::latency(basis_of_link(machine, software, source)),
+            nodes,
+        ),
+        TimeSource::MessageTransferBetween | TimeSource::CollectiveTransferBetween => between(
+            table::bandwidth(basis_of_link(machine, software, source)),
+            nodes,
+        ),
         TimeSource::Reads => {
             let least = machine.io.as_ref().map(|io| {
                 let of = [&io.bandwidth_total, &io.bandwidth_per_node];
@@ -166,24 +192,24 @@ fn between(spread: f64, nodes: usize) -> Spread {
 }
 
 /// Basis of the latency or bandwidth of communication: of the fits that replace the links, if there are some.
-fn basis_of_link(machine: &Machine, source: TimeSource) -> Basis {
+fn basis_of_link(machine: &Machine, software: &SoftwareCosts, source: TimeSource) -> Basis {
     let (intra, inter) = (&machine.links.intra, &machine.links.inter);
-    let exchange = machine.exchange.as_ref();
-    let allreduce = machine.allreduce.as_ref();
+    let exchange = |kind| software.exchange(kind);
+    let allreduce = software.allreduce();
     let within = allreduce.map(|fits| &fits.intra);
     let among = allreduce.map(|fits| &fits.inter);
     match source {
         TimeSource::MessageLatencyWithin => {
-            exchange.map_or(intra.latency.basis, |fit| fit.latency.basis)
+            exchange(LinkKind::Intra).map_or(intra.latency.basis, |fit| fit.latency.basis)
         }
         TimeSource::MessageTransferWithin => {
-            exchange.map_or(intra.bandwidth.basis, |fit| fit.bandwidth.basis)
+            exchange(LinkKind::Intra).map_or(intra.bandwidth.basis, |fit| fit.bandwidth.basis)
         }
         TimeSource::MessageLatencyBetween => {
-            exchange.map_or(inter.latency.basis, |fit| fit.latency.basis)
+            exchange(LinkKind::Inter).map_or(inter.latency.basis, |fit| fit.latency.basis)
         }
         TimeSource::MessageTransferBetween => {
-            exchange.map_or(inter.bandwidth.basis, |fit| fit.bandwidth.basis)
+            exchange(LinkKind::Inter).map_or(inter.bandwidth.basis, |fit| fit.bandwidth.basis)
         }
         TimeSource::CollectiveLatencyWithin => {
             within.map_or(intra.latency.basis, |fit| fit.latency.basis)
