@@ -155,7 +155,7 @@ struct Pending {
 ///    others the last rank is lowered, which has the largest part of a balanced split.
 /// 2. Evaluate, in the order of lower bounds: first the middle rank, which has most neighbors, and one rank of each
 ///    group of branches, then the whole program. Candidates whose expected time is longer than the best step are
-///    pruned ([`crate::expectation`]).
+///    pruned (`expectation`).
 /// 3. Choose a distribution for each layer on the meshes of the best candidates.
 /// 4. Pipelines, in the order of their estimated time with balanced stages ([`crate::balance`]), pruned as in 2.
 /// 5. Sum gradients in buckets in the best candidates and under data parallelism alone; what is no faster is rejected.
