@@ -1,10 +1,64 @@
-//! Folders of named files.
+//! Named files: those that are compiled in, and those of the user's folders.
 
-use std::path::Path;
+use partita_space::near;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+/// Names and texts of the files that are compiled in.
+pub(crate) type BuiltIn = [(&'static str, &'static str)];
+
+/// Where the file of a name is.
+pub(crate) enum FileSource {
+    /// A file to read.
+    File(PathBuf),
+    /// A file that is compiled in.
+    BuiltIn(&'static str),
+}
+
+/// The file of a name, or of a path, which has a separator or ends in `.toml`; none if the name is unknown.
+///
+/// A name is `NAME.toml` in the first of the folders that has it, else one of those that are compiled in.
+pub(crate) fn find(
+    name_or_path: &str,
+    search_dirs: &[PathBuf],
+    built_in: &BuiltIn,
+) -> Option<FileSource> {
+    let path = Path::new(name_or_path);
+    if name_or_path.ends_with(".toml") || path.components().count() > 1 {
+        return Some(FileSource::File(path.to_owned()));
+    }
+    let file_name = format!("{name_or_path}.toml");
+    let mut files = search_dirs.iter().map(|dir| dir.join(&file_name));
+    if let Some(file) = files.find(|file| file.is_file()) {
+        return Some(FileSource::File(file));
+    }
+    let own = built_in.iter().find(|&&(name, _)| name == name_or_path);
+    // A folder of that name is no file, which the error of reading it says.
+    let folder = || path.is_dir().then(|| FileSource::File(path.to_owned()));
+    own.map(|&(_, text)| FileSource::BuiltIn(text))
+        .or_else(folder)
+}
+
+/// All names, sorted: those of the folders and those that are compiled in. A folder that cannot be listed has none.
+pub(crate) fn available(search_dirs: &[PathBuf], built_in: &BuiltIn) -> Vec<String> {
+    let own = built_in.iter().map(|&(name, _)| name.to_owned());
+    let mut names: BTreeSet<String> = own.collect();
+    names.extend(search_dirs.iter().flat_map(|dir| names_in(dir)));
+    names.into_iter().collect()
+}
+
+/// What was probably meant by an unknown name: a file in this folder, or a similar name.
+pub(crate) fn nearest(asked: &str, available: &[String]) -> Option<String> {
+    let file = format!("{asked}.toml");
+    if Path::new(&file).is_file() {
+        return Some(file);
+    }
+    near(asked, available.iter().map(String::as_str)).map(str::to_owned)
+}
+
 /// The names of the `.toml` files of a folder; none if it cannot be listed.
-pub(crate) fn names_in(dir: &Path) -> Vec<String> {
+fn names_in(dir: &Path) -> Vec<String> {
     let paths = fs::read_dir(dir).into_iter().flatten().flatten();
     paths.filter_map(|entry| name(&entry.path())).collect()
 }

@@ -1,10 +1,8 @@
 //! Finds machine files: those of this repository, and those of the user.
 
 use crate::error::MachineError;
-use crate::files::{names_in, read_regular};
+use crate::files::{self, FileSource, read_regular};
 use crate::machine::Machine;
-use partita_space::near;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The machine files of this repository, so that the binary works from any folder.
@@ -40,22 +38,11 @@ impl Machine {
     /// Errors: an unknown name (with those that exist), a file that cannot be read, and all that
     /// [`Machine::parse`] refuses.
     pub fn load(name_or_path: &str, search_dirs: &[PathBuf]) -> Result<Machine, MachineError> {
-        let path = Path::new(name_or_path);
-        let is_file = name_or_path.ends_with(".toml") || path.components().count() > 1;
-        if is_file {
-            return read_file(path);
-        }
-        let file_name = format!("{name_or_path}.toml");
-        for dir in search_dirs {
-            let path = dir.join(&file_name);
-            if path.is_file() {
-                return read_file(&path);
+        match files::find(name_or_path, search_dirs, &BUILT_IN) {
+            Some(FileSource::File(path)) => read_file(&path),
+            Some(FileSource::BuiltIn(text)) => {
+                Machine::parse(text, &format!("machines/{name_or_path}.toml"))
             }
-        }
-        match BUILT_IN.iter().find(|&&(name, _)| name == name_or_path) {
-            Some(&(name, text)) => Machine::parse(text, &format!("machines/{name}.toml")),
-            // A folder of that name is no file, which its error says.
-            None if path.is_dir() => read_file(path),
             None => Err(unknown(name_or_path, search_dirs)),
         }
     }
@@ -64,12 +51,7 @@ impl Machine {
     ///
     /// A folder that cannot be listed has none.
     pub fn available(search_dirs: &[PathBuf]) -> Vec<String> {
-        let mut names: BTreeSet<String> =
-            BUILT_IN.iter().map(|&(name, _)| name.to_owned()).collect();
-        for dir in search_dirs {
-            names.extend(names_in(dir));
-        }
-        names.into_iter().collect()
+        files::available(search_dirs, &BUILT_IN)
     }
 }
 
@@ -83,15 +65,9 @@ fn read_file(path: &Path) -> Result<Machine, MachineError> {
 
 fn unknown(asked: &str, search_dirs: &[PathBuf]) -> MachineError {
     let available = Machine::available(search_dirs);
-    let file = format!("{asked}.toml");
-    let nearest = if Path::new(&file).is_file() {
-        Some(file)
-    } else {
-        near(asked, available.iter().map(String::as_str)).map(str::to_owned)
-    };
     MachineError::Unknown {
         asked: asked.to_owned(),
+        nearest: files::nearest(asked, &available),
         available,
-        nearest,
     }
 }

@@ -2,11 +2,10 @@
 //! number with its source.
 
 use crate::error::SoftwareError;
-use crate::files::{names_in, read_regular};
+use crate::files::{self, FileSource, read_regular};
 use crate::machine::{Allreduce, AllreduceLink, Basis, DeviceKind, Exchange, Fact, Machine, Share};
 use crate::network::CollectiveLibrary;
-use partita_space::{Bytes, BytesPerSecond, Seconds, near};
-use std::collections::BTreeSet;
+use partita_space::{Bytes, BytesPerSecond, Seconds};
 use std::path::{Path, PathBuf};
 
 /// The profiles of this repository, so that the binary works from any folder.
@@ -133,22 +132,12 @@ impl Software {
     /// Errors: an unknown name (with those that exist), a file that cannot be read, and all that
     /// [`Software::parse`] refuses.
     pub fn load(name_or_path: &str, search_dirs: &[PathBuf]) -> Result<Software, SoftwareError> {
-        let path = Path::new(name_or_path);
-        let is_file = name_or_path.ends_with(".toml") || path.components().count() > 1;
-        if is_file {
-            return read_file(path);
-        }
-        let file_name = format!("{name_or_path}.toml");
-        for dir in search_dirs {
-            let path = dir.join(&file_name);
-            if path.is_file() {
-                return read_file(&path);
-            }
-        }
-        match BUILT_IN.iter().find(|&&(name, _)| name == name_or_path) {
-            Some(&(name, text)) => Ok(Software::parse(text, &format!("software/{name}.toml"))?),
-            // A folder of that name is no file, which its error says.
-            None if path.is_dir() => read_file(path),
+        match files::find(name_or_path, search_dirs, &BUILT_IN) {
+            Some(FileSource::File(path)) => read_file(&path),
+            Some(FileSource::BuiltIn(text)) => Ok(Software::parse(
+                text,
+                &format!("software/{name_or_path}.toml"),
+            )?),
             None => Err(unknown(name_or_path, search_dirs)),
         }
     }
@@ -157,10 +146,7 @@ impl Software {
     ///
     /// A folder that cannot be listed has none.
     pub fn available(search_dirs: &[PathBuf]) -> Vec<String> {
-        let own = BUILT_IN.iter().map(|&(name, _)| name.to_owned());
-        let mut names: BTreeSet<String> = own.collect();
-        names.extend(search_dirs.iter().flat_map(|dir| names_in(dir)));
-        names.into_iter().collect()
+        files::available(search_dirs, &BUILT_IN)
     }
 
     /// Memory of a rank beside the program: context and workspace.
@@ -212,15 +198,9 @@ fn read_file(path: &Path) -> Result<Software, SoftwareError> {
 
 fn unknown(asked: &str, search_dirs: &[PathBuf]) -> SoftwareError {
     let available = Software::available(search_dirs);
-    let file = format!("{asked}.toml");
-    let nearest = if Path::new(&file).is_file() {
-        Some(file)
-    } else {
-        near(asked, available.iter().map(String::as_str)).map(str::to_owned)
-    };
     SoftwareError::Unknown {
         asked: asked.to_owned(),
+        nearest: files::nearest(asked, &available),
         available,
-        nearest,
     }
 }

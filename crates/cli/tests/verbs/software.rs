@@ -211,3 +211,25 @@ fn unknown_software_is_refused_with_the_nearest() {
         "{text}"
     );
 }
+
+/// Whatever lies in the current folder, a name means the machine or the profile of that name.
+#[test]
+fn folders_do_not_hide_machines_and_profiles() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["lassen", "partita", "mine"] {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    let asked = "predict alexnet@224 --ranks 1 --batch 4 --strategy data=1 --no-io --machine";
+    let with = |machine: &str| {
+        let mut asked: Vec<&str> = asked.split(' ').collect();
+        asked.push(machine);
+        let mut command = crate::command::partita(&asked);
+        command.current_dir(folder.path()).output().unwrap()
+    };
+    let output = with("lassen");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let errors = with("mine").stderr;
+    let errors = String::from_utf8_lossy(&errors);
+    assert!(errors.contains("it is a folder"), "{errors}");
+}
