@@ -30,7 +30,14 @@ fn refused(from: &str, to: &str) -> (usize, String, MachineError) {
 #[test]
 fn built_in_profiles_survive_writing() {
     let names = Software::available(&[]);
-    let all = ["chainermn", "horovod", "lbann", "partita", "pytorch-ddp"];
+    let all = [
+        "chainermn",
+        "horovod",
+        "lbann",
+        "mxnet",
+        "partita",
+        "pytorch-ddp",
+    ];
     assert_eq!(names, all);
     for name in names {
         let software = load(&name);

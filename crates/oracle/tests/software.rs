@@ -136,8 +136,15 @@ fn what_was_measured_on_the_machine_comes_first() {
     assert_eq!(message(measured).latency, Seconds(1e-6));
 }
 
+#[derive(Clone, Copy)]
+enum Kind {
+    Convolution,
+    BatchNorm,
+    Sum,
+}
+
 /// A convolution whose filters are split `ways` ways, or a batch norm of its output.
-fn kernel(ways: usize, is_norm: bool, software: Software) -> f64 {
+fn kernel(ways: usize, kind: Kind, software: Software) -> f64 {
     let buffer = |extent: [usize; 5], split: bool| {
         let mut shape = extent;
         let mut axes = [AxisList::NONE; 5];
@@ -171,14 +178,18 @@ fn kernel(ways: usize, is_norm: bool, software: Software) -> f64 {
         start: [0; 5],
         extent,
     };
-    let kernel = if is_norm {
-        Kernel::BatchNormStatistics {
+    let kernel = match kind {
+        Kind::BatchNorm => Kernel::BatchNormStatistics {
             x: view(2, y),
             sums: view(2, y),
             accumulate: false,
-        }
-    } else {
-        Kernel::ConvolutionForward {
+        },
+        Kind::Sum => Kernel::Add {
+            a: view(2, y),
+            b: view(2, y),
+            y: view(2, y),
+        },
+        Kind::Convolution => Kernel::ConvolutionForward {
             x: view(0, x),
             w: view(1, w),
             bias: None,
@@ -190,7 +201,7 @@ fn kernel(ways: usize, is_norm: bool, software: Software) -> f64 {
             },
             groups: 1,
             accumulate: false,
-        }
+        },
     };
     let shape = KernelShape {
         kernel: &kernel,
@@ -205,22 +216,22 @@ fn kernel(ways: usize, is_norm: bool, software: Software) -> f64 {
 #[test]
 fn kernels_of_split_layers_fall_short_by_their_exponent() {
     let with = |split: KernelSplit| Software { split, ..own() };
-    let whole = kernel(1, false, own());
-    assert!((kernel(4, false, own()) / whole - 0.25).abs() < 1e-6);
+    let whole = kernel(1, Kind::Convolution, own());
+    assert!((kernel(4, Kind::Convolution, own()) / whole - 0.25).abs() < 1e-6);
     let filter = |exponent| KernelSplit {
         filter: Some(fact(Exponent(exponent))),
         ..KernelSplit::default()
     };
     // Not faster at all, or by the root.
-    assert!((kernel(4, false, with(filter(1.0))) / whole - 1.0).abs() < 1e-6);
-    assert!((kernel(4, false, with(filter(0.5))) / whole - 0.5).abs() < 1e-6);
-    assert!((kernel(1, false, with(filter(1.0))) / whole - 1.0).abs() < 1e-6);
+    assert!((kernel(4, Kind::Convolution, with(filter(1.0))) / whole - 1.0).abs() < 1e-6);
+    assert!((kernel(4, Kind::Convolution, with(filter(0.5))) / whole - 0.5).abs() < 1e-6);
+    assert!((kernel(1, Kind::Convolution, with(filter(1.0))) / whole - 1.0).abs() < 1e-6);
     let other = KernelSplit {
         channel: Some(fact(Exponent(1.0))),
         space: Some(fact(Exponent(1.0))),
         ..KernelSplit::default()
     };
-    assert!((kernel(4, false, with(other)) / whole - 0.25).abs() < 1e-6);
+    assert!((kernel(4, Kind::Convolution, with(other)) / whole - 0.25).abs() < 1e-6);
 }
 
 #[test]
@@ -229,7 +240,23 @@ fn batch_norms_take_their_factor() {
         batch_norm: Some(fact(Factor(4.0))),
         ..own()
     };
-    let ratio = kernel(1, true, software.clone()) / kernel(1, true, own());
+    let ratio = kernel(1, Kind::BatchNorm, software.clone()) / kernel(1, Kind::BatchNorm, own());
     assert!((ratio - 4.0).abs() < 1e-6, "{ratio}");
-    assert_eq!(kernel(1, false, software), kernel(1, false, own()));
+    assert_eq!(
+        kernel(1, Kind::Convolution, software),
+        kernel(1, Kind::Convolution, own())
+    );
+}
+
+#[test]
+fn sums_are_free_where_batch_norms_compute_them() {
+    let with = |factor: f64| Software {
+        pointwise: Some(fact(Factor(factor))),
+        ..own()
+    };
+    let ratio = kernel(1, Kind::Sum, with(0.5)) / kernel(1, Kind::Sum, own());
+    assert!((ratio - 0.5).abs() < 1e-6, "{ratio}");
+    assert!(kernel(1, Kind::Sum, with(0.0)).abs() < 1e-12);
+    let norm = |software| kernel(1, Kind::BatchNorm, software);
+    assert_eq!(norm(with(0.0)), norm(own()));
 }

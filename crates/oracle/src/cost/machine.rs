@@ -274,7 +274,10 @@ impl Costs for MachineCosts {
         let slowdown = self.software.slowdown(shape);
         match rate_class {
             RateClass::Convolution { .. } | RateClass::Linear { .. } => arithmetic.0 /= slowdown,
-            RateClass::Memory => memory.0 /= slowdown,
+            RateClass::Memory => {
+                arithmetic.0 /= slowdown;
+                memory.0 /= slowdown;
+            }
         }
         Ok(KernelCost::uncontended(kernel::roofline(
             count.flops,
