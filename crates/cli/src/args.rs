@@ -152,7 +152,7 @@ pub struct PredictArgs {
     /// kernels are scaled by it
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
     pub seconds_per_sample: Option<Seconds>,
-    /// LayerPrecision of convolutions and matrix products, of those that the machine file has a rate for; ranks compute
+    /// Precision of convolutions and matrix products, of those that the machine file has a rate for; ranks compute
     /// in f32, so others are predicted only
     #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
     pub precision: PrecisionName,
@@ -194,7 +194,7 @@ pub struct PlanArgs {
     /// Time of the search, such as `10s`: after it the best so far are printed, as after Ctrl-C (default: no limit)
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
     pub budget: Option<Seconds>,
-    /// LayerPrecision of convolutions and matrix products, of those that the machine file has a rate for; ranks compute
+    /// Precision of convolutions and matrix products, of those that the machine file has a rate for; ranks compute
     /// in f32, so others are predicted only
     #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
     pub precision: PrecisionName,

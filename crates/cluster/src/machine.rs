@@ -91,7 +91,7 @@ pub struct Rates {
     pub f16: Option<Fact<FlopsPerSecond>>,
 }
 
-/// LayerPrecision of the arithmetic of convolutions and matrix products.
+/// Precision of the arithmetic of convolutions and matrix products.
 #[derive(
     Clone,
     Copy,

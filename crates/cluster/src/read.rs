@@ -166,13 +166,15 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn machine(&self, raw: RawMachine) -> Result<Machine, MachineError> {
+        let nodes = self.fact("nodes", raw.nodes)?;
+        let network = raw.network.map(|raw| self.network(raw, nodes.value));
         Ok(Machine {
             name: self.word("name", raw.name)?,
-            nodes: self.fact("nodes", raw.nodes)?,
+            nodes,
             devices_per_node: self.fact("devices_per_node", raw.devices_per_node)?,
             device: self.device(raw.device)?,
             links: self.links(raw.links)?,
-            network: raw.network.map(|raw| self.network(raw)).transpose()?,
+            network: network.transpose()?,
             allreduce: raw.allreduce.map(|raw| self.allreduce(raw)).transpose()?,
             exchange: raw
                 .exchange

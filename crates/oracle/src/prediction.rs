@@ -43,7 +43,7 @@ pub struct Prediction {
     pub classes: usize,
     /// What the costs are based on.
     pub basis: CostBasis,
-    /// LayerPrecision of the layers. Ranks compute in f32, so others are predicted only.
+    /// Precision of the layers. Ranks compute in f32, so others are predicted only.
     #[serde(default)]
     pub precision: LayerPrecision,
     /// Shares of the time of kernels by what their cost is based on.

@@ -103,7 +103,7 @@ pub struct Simulation {
     pub steps: usize,
     /// Whether the costs were measured or modelled.
     pub basis: CostBasis,
-    /// LayerPrecision of the layers in the costs.
+    /// Precision of the layers in the costs.
     pub precision: LayerPrecision,
     /// From the start of the first task to the completion of the last.
     pub makespan: Seconds,

@@ -11,7 +11,7 @@ use crate::pareto::pareto;
 use crate::planner::{CostSource, Planner, Target};
 use crate::planning::PlanningError;
 use crate::progress::Event;
-use crate::software::InputSource;
+use crate::software::{InputSource, Reserve};
 use crate::training::{Training, lower_verified, request as lowering};
 use figures::Figures;
 use partita_cluster::{LayerPrecision, Software};
@@ -43,7 +43,7 @@ pub struct PlanRequest {
     pub memory: Option<Bytes>,
     /// Time of the search, after which the best so far are returned (default: no limit).
     pub budget: Option<Seconds>,
-    /// LayerPrecision of the layers, predicted only: ranks compute in f32.
+    /// Precision of the layers, predicted only: ranks compute in f32.
     pub precision: LayerPrecision,
     /// Predict more memory and more ranks for the best strategy, too.
     pub explain: bool,
@@ -221,12 +221,18 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
         memory,
         figures: figures.transpose()?,
         kernels_pinned: planner.pins_kernels(),
-        none_fits: best.is_none().then(|| none_fits(&found, training, memory)),
+        none_fits: best
+            .is_none()
+            .then(|| none_fits(&found, training, (memory, planner.reserve))),
     })
 }
 
 /// The error if no strategy fits, with advice.
-fn none_fits(found: &[Found], asked: &Training, memory: Bytes) -> PlanningError {
+fn none_fits(
+    found: &[Found],
+    asked: &Training,
+    (memory, reserve): (Bytes, Reserve),
+) -> PlanningError {
     let (ranks, batch) = (asked.ranks, asked.batch);
     let is_memory = |one: &Found| match one.refusal {
         Some(Refusal::Memory(_)) => true,
@@ -236,7 +242,12 @@ fn none_fits(found: &[Found], asked: &Training, memory: Bytes) -> PlanningError 
     };
     let is_untried = |one: &&Found| one.refusal == Some(Refusal::Untried);
     let untried = found.iter().filter(is_untried).count();
-    let remedy = if untried > 0 {
+    let remedy = if reserve.room(memory) == Bytes(0) {
+        format!(
+            "context and workspace of the software alone take {}; possible is more memory",
+            reserve.total()
+        )
+    } else if untried > 0 {
         format!("the search ended before it looked at {untried} more")
     } else if found.iter().any(is_memory) {
         let smaller = if batch > 1 { ", a smaller batch" } else { "" };

@@ -122,7 +122,7 @@ impl<'c> Planner<'c> {
         })
     }
 
-    /// LayerPrecision of the layers.
+    /// Precision of the layers.
     pub fn precision(&self) -> LayerPrecision {
         match &self.source {
             CostSource::Modelled { costs, .. } => costs.precision(),

@@ -46,7 +46,7 @@ pub struct PredictRequest {
     /// Measured time of forward and backward computation of a sample on one device, by which modeled kernels are
     /// scaled; not with `here`, where kernels are measured.
     pub seconds_per_sample: Option<Seconds>,
-    /// LayerPrecision of the layers, predicted only: ranks compute in f32.
+    /// Precision of the layers, predicted only: ranks compute in f32.
     pub precision: LayerPrecision,
     /// A table of layers' measured times on one device, by which modeled layers are scaled; not with `here` either.
     pub layer_times: Option<PathBuf>,

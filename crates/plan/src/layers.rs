@@ -13,7 +13,7 @@ use std::ops::Range;
 
 /// Costs of tasks and messages, for stages of pipelines.
 pub trait StageCosts {
-    /// LayerPrecision of the layers.
+    /// Precision of the layers.
     fn precision(&self) -> LayerPrecision;
 
     /// By how much each task of a rank delays its end if its peers are always ready (its exposed time). All ranks

@@ -435,7 +435,8 @@ impl Ranking<'_, '_> {
                 Err(LayersError::Lower(error)) if error.is_of_strategy() => None,
                 Err(LayersError::Lower(error)) => return Err(error.into()),
             };
-            for strategy in found_costs.iter().flat_map(DistributionCosts::best) {
+            let best = found_costs.iter().flat_map(DistributionCosts::best);
+            for strategy in best.map(|one| self.asked(one)) {
                 let is_known = |one: &Candidate| one.strategy == strategy;
                 let is_costed = self.evaluated.iter().any(is_known);
                 let is_refused = self.refused.iter().any(is_known);

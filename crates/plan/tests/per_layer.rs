@@ -148,8 +148,8 @@ fn ranked_with(
 fn candidates_like_slower_ones_are_not_simulated() {
     let name = "alexnet@224";
     let graph = zoo::build(name).unwrap();
-    let (all, every) = ranked_with(&graph, 16, 16, false);
-    let (expected, fewer) = ranked_with(&graph, 16, 16, true);
+    let (all, every) = ranked_with(&graph, 64, 64, false);
+    let (expected, fewer) = ranked_with(&graph, 64, 64, true);
     assert_eq!(all[0].strategy, expected[0].strategy, "{name}");
     assert!(fewer < every, "{name}: {fewer} of {every} simulated");
     let like = |one: &&Candidate| one.explanation().starts_with("by candidates like it");

@@ -96,7 +96,12 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn network(&self, mut raw: RawNetwork) -> Result<Network, MachineError> {
+    /// The network between so many nodes.
+    pub(super) fn network(
+        &self,
+        mut raw: RawNetwork,
+        nodes: usize,
+    ) -> Result<Network, MachineError> {
         let offset = raw.kind.span().start;
         let names = Network::KINDS.map(|name| (name, name));
         let kind = self.choice("network.kind", &raw.kind, &names)?;
@@ -118,11 +123,18 @@ impl Reader<'_> {
                 latency: self.needed("latency", raw.latency.take(), offset)?,
             })
         } else {
-            Network::Torus(Torus {
+            let torus = Torus {
                 extents: self.needed("extents", raw.extents.take(), offset)?,
                 link_bandwidth: self.needed("link_bandwidth", raw.link_bandwidth.take(), offset)?,
                 hop_latency: self.needed("hop_latency", raw.hop_latency.take(), offset)?,
-            })
+            };
+            let all: u128 = torus.extents.value.iter().map(|&one| one as u128).product();
+            if all < nodes as u128 {
+                let given = format!("{:?}", torus.extents.value);
+                let expected = format!("extents whose product is at least the {nodes} `nodes`");
+                return Err(self.bad("network.extents", offset, &given, expected));
+            }
+            Network::Torus(torus)
         };
         let facts = [
             ("nodes_per_group", &raw.nodes_per_group),

@@ -99,6 +99,6 @@ mod tests {
         let one: Strategy = "depth=4".parse().unwrap();
         let merged = one.with_settings_of(&software, &[]);
         // One coordinate of `data` has all samples.
-        assert_eq!(merged.to_string(), "depth=4,fuse=off,bucket=1TiB");
+        assert_eq!(merged.to_string(), "depth=4,fuse=off,bucket=1024GiB");
     }
 }

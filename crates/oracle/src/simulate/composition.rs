@@ -11,7 +11,7 @@ use partita_program::{
     Body, Collective, Count, Exchange, KernelShape, Program, Role, Task, View, Work,
 };
 use partita_space::Rank;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Tasks with one key have one error: equal kernels with equal counts.
 type Key = (&'static str, u64, u64);
@@ -87,7 +87,7 @@ fn is_activation(body: &Body, view: &View) -> bool {
 impl Composer<'_> {
     fn path(&self, segments: &[Segment]) -> PathSeconds {
         let mut path = PathSeconds::default();
-        let mut of_tasks: HashMap<(TimeSource, Key), f64> = HashMap::new();
+        let mut of_tasks: BTreeMap<(TimeSource, Key), f64> = BTreeMap::new();
         for segment in segments {
             let task = &self.program.bodies[segment.body as usize].tasks[segment.task.0 as usize];
             let (seconds, latency) = (segment.seconds.0, segment.latency.0);
@@ -121,7 +121,7 @@ impl Composer<'_> {
     /// All kernels of a participant, one after the other, while no other rank computes.
     fn kernels(&self, participant: usize) -> PathSeconds {
         let mut path = PathSeconds::default();
-        let mut of_tasks: HashMap<(TimeSource, Key), f64> = HashMap::new();
+        let mut of_tasks: BTreeMap<(TimeSource, Key), f64> = BTreeMap::new();
         for (at, seconds) in self.kernel_seconds(participant) {
             let (source, key) = self.kernel(participant, at);
             path.add(source, seconds);

@@ -31,7 +31,7 @@ pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()>
             writeln!(
                 out,
                 "Kernels are not pinned: this machine file lists no kernels, so times come from \
-                 formulas and workspace is not counted"
+                 formulas and the workspace of each is not known"
             )?;
         }
         if let Some(explanation) = &best.explanation {
@@ -84,9 +84,22 @@ fn write_ties(planned: &Planned, total: usize, out: &mut dyn Write) -> io::Resul
     let Some(probability) = first.and_then(|(one, _)| one.probability_fastest) else {
         return Ok(());
     };
-    match ties_text(planned.ties(), total, probability) {
-        Some(text) => writeln!(out, "{text}"),
-        None => Ok(()),
+    let Some(text) = ties_text(planned.ties(), total, probability) else {
+        return Ok(());
+    };
+    // A wide interval may reach less far down than that of a strategy behind it.
+    let likelier = planned
+        .fitting()
+        .filter_map(|(one, _)| Some((one.probability_fastest?, &one.strategy)))
+        .filter(|(other, _)| *other > probability)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match likelier {
+        Some((other, strategy)) => writeln!(
+            out,
+            "{text}, `{strategy}` with {:.0} %, as it is surer",
+            100.0 * other
+        ),
+        None => writeln!(out, "{text}"),
     }
 }
 
