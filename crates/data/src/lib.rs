@@ -1,10 +1,11 @@
-//! Datasets on disk: HDF5 volumes with their targets, sample order, and weights as safetensors.
+//! Datasets on disk: HDF5 volumes with their targets, sample order, weights as safetensors, and checkpoints.
 //!
 //! Does: opens, reads by hyperslab, writes atomically and inspects datasets; feeds ranks; saves weights.
 //! Knows: the two file shapes of a dataset, its index, HDF5 and safetensors, the loads of programs.
 //! Must not know: models, strategies, how ranks run or talk, machines, time, printing.
 //! The HDF5 library is named in one module, `hdf5`, and in no public type.
 
+pub mod checkpoint;
 mod classes;
 mod dataset;
 mod error;

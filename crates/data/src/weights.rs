@@ -243,7 +243,10 @@ pub fn load(path: impl AsRef<Path>) -> Result<Weights, DataError> {
 }
 
 /// Written here and not by the safetensors crate, which orders metadata by a random hash.
-fn header(tensors: &[Entry], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>, DataError> {
+pub(crate) fn header(
+    tensors: &[Entry],
+    metadata: &BTreeMap<String, String>,
+) -> Result<Vec<u8>, DataError> {
     let mut fields = serde_json::Map::new();
     if !metadata.is_empty() {
         fields.insert("__metadata__".to_string(), serde_json::json!(metadata));
