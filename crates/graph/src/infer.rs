@@ -2,7 +2,7 @@
 
 use crate::sizes::{check_sizes, check_volume};
 use crate::{
-    Convolution, GraphError, Initialization, Loss, Op, ParameterRole, Pool, Shape,
+    Activation, Convolution, GraphError, Initialization, Loss, Op, ParameterRole, Pool, Shape,
     TransposedConvolution,
 };
 use partita_space::Window;
@@ -57,7 +57,11 @@ pub(crate) fn infer(
             extent: [1; 3],
             channels: input.volume(),
         },
-        Op::Add | Op::Activation(_) => input,
+        &Op::Activation(activation) => {
+            check_activation(node, activation)?;
+            input
+        }
+        Op::Add => input,
         Op::Concat => Shape {
             channels: inputs
                 .iter()
@@ -440,6 +444,17 @@ fn check_loss(node: &str, loss: Loss) -> Result<(), GraphError> {
         Loss::SoftmaxCrossEntropy { smoothing } => smoothing,
     };
     check_share(node, "smoothing", smoothing)
+}
+
+fn check_activation(node: &str, activation: Activation) -> Result<(), GraphError> {
+    match activation {
+        Activation::Elu { alpha } => {
+            let ok = alpha > 0.0 && in_f32(alpha);
+            let possible = "finite and above 0, as f32 holds it";
+            in_range(node, "alpha", ok, alpha, possible, 1.0)
+        }
+        Activation::Gelu | Activation::Silu | Activation::Sigmoid | Activation::Tanh => Ok(()),
+    }
 }
 
 /// Kernels divide by what is left of 1.

@@ -3,7 +3,7 @@
 use crate::{Activation, Loss, Op, PoolKind};
 
 /// The words of the text form that name operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Keyword {
     Input,
     Conv,
@@ -166,6 +166,7 @@ impl Keyword {
             Self::Attention => &["heads", "causal"],
             Self::Mse => &["weight"],
             Self::SoftmaxCrossEntropy => &["weight", "smoothing"],
+            Self::Activation(Activation::Elu { .. }) => &["alpha"],
             Self::Relu
             | Self::Flatten
             | Self::Add

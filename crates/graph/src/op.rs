@@ -178,23 +178,41 @@ impl Op {
 }
 
 /// Smooth functions of one element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `x / 2 (1 + erf(x / sqrt(2)))`
     Gelu,
     /// `x / (1 + exp(-x))`
     Silu,
+    /// `1 / (1 + exp(-x))`
+    Sigmoid,
+    /// `tanh(x)`
+    Tanh,
+    /// `x` for `x > 0`, else `alpha (exp(x) - 1)`
+    Elu {
+        /// Minus the limit for very negative inputs.
+        alpha: f64,
+    },
 }
 
 impl Activation {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Gelu, Self::Silu];
+    pub const ALL: [Self; 5] = [
+        Self::Gelu,
+        Self::Silu,
+        Self::Sigmoid,
+        Self::Tanh,
+        Self::Elu { alpha: 1.0 },
+    ];
 
     /// The word of the text form.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gelu => "gelu",
             Self::Silu => "silu",
+            Self::Sigmoid => "sigmoid",
+            Self::Tanh => "tanh",
+            Self::Elu { .. } => "elu",
         }
     }
 }

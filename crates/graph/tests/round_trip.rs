@@ -178,7 +178,12 @@ impl Random {
             9 => Op::LayerNorm {
                 epsilon: self.real() + 1e-9,
             },
-            10 => Op::Activation(Activation::ALL[self.below(Activation::ALL.len())]),
+            10 => Op::Activation(match Activation::ALL[self.below(Activation::ALL.len())] {
+                Activation::Elu { .. } => Activation::Elu {
+                    alpha: self.real() + 1e-9,
+                },
+                other => other,
+            }),
             11 => match self.below(3) {
                 0 => Op::Positions,
                 1 => Op::Slice {

@@ -279,5 +279,8 @@ fn function(activation: graph::Activation) -> Activation {
     match activation {
         graph::Activation::Gelu => Activation::Gelu,
         graph::Activation::Silu => Activation::Silu,
+        graph::Activation::Sigmoid => Activation::Sigmoid,
+        graph::Activation::Tanh => Activation::Tanh,
+        graph::Activation::Elu { alpha } => Activation::Elu { alpha },
     }
 }

@@ -70,17 +70,32 @@ impl PoolKind {
 }
 
 /// Smooth functions of one element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Activation {
     /// `x / 2 (1 + erf(x / sqrt(2)))`
     Gelu,
     /// `x / (1 + exp(-x))`
     Silu,
+    /// `1 / (1 + exp(-x))`
+    Sigmoid,
+    /// `tanh(x)`
+    Tanh,
+    /// `x` for `x > 0`, else `alpha (exp(x) - 1)`
+    Elu {
+        /// Minus the limit for very negative inputs.
+        alpha: f64,
+    },
 }
 
 impl Activation {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Gelu, Self::Silu];
+    pub const ALL: [Self; 5] = [
+        Self::Gelu,
+        Self::Silu,
+        Self::Sigmoid,
+        Self::Tanh,
+        Self::Elu { alpha: 1.0 },
+    ];
 }
 
 /// Transformation of a stored value when it is imported.

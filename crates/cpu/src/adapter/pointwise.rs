@@ -4,7 +4,9 @@ use super::operand::{AnyBlock, dense};
 use super::sequence::tally;
 use super::tail::Tail;
 use super::{Run, dropout, touched};
-use crate::activation::{Function, Gelu, Silu, activation_backward, activation_forward};
+use crate::activation::{
+    Elu, Function, Gelu, Sigmoid, Silu, Tanh, activation_backward, activation_forward,
+};
 use crate::elementwise::{
     Activation, accumulate as add_to, activate, activate_backward, activate_backward_in_place,
     activate_in_place, add, copy as copy_to, fill,
@@ -52,8 +54,14 @@ pub(super) fn execute(
         },
         Kernel::ActivationForward { function, .. }
         | Kernel::ActivationBackward { function, .. } => match function {
-            Smooth::Gelu => smooth::<Gelu>(kernel, run),
-            Smooth::Silu => smooth::<Silu>(kernel, run),
+            Smooth::Gelu => smooth(Gelu, kernel, run),
+            Smooth::Silu => smooth(Silu, kernel, run),
+            Smooth::Sigmoid => smooth(Sigmoid, kernel, run),
+            Smooth::Tanh => smooth(Tanh, kernel, run),
+            Smooth::Elu { alpha } => {
+                let alpha = *alpha as f32;
+                smooth(Elu { alpha }, kernel, run)
+            }
         },
         Kernel::Dropout { .. } => dropout::execute(kernel, mesh, coord, run),
         Kernel::Add { a, b, y } => sum([a, b, y], &Tail::default(), run),
@@ -61,11 +69,16 @@ pub(super) fn execute(
     }
 }
 
-fn smooth<F: Function>(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+fn smooth<F: Function>(
+    function: F,
+    kernel: &Kernel,
+    run: &mut Run<'_, '_>,
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::ActivationForward { x, y, .. } => {
             let (x, mut y) = (run.input(x), run.output(y));
-            let work = run.compute(|call| activation_forward::<F>(call, x.view(), y.view()))?;
+            let work =
+                run.compute(|call| activation_forward(call, function, x.view(), y.view()))?;
             Ok(tally(work))
         }
         Kernel::ActivationBackward {
@@ -77,7 +90,7 @@ fn smooth<F: Function>(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelT
         } => {
             let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
             let work = run.compute(|call| {
-                activation_backward::<F>(call, x.view(), dy.view(), dx.view(), *accumulate)
+                activation_backward(call, function, x.view(), dy.view(), dx.view(), *accumulate)
             })?;
             Ok(tally(work))
         }

@@ -5,8 +5,8 @@ use super::values::Attributes;
 use crate::infer::list;
 use crate::keyword::Keyword;
 use crate::{
-    Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, ParameterRole, ParameterSource,
-    Pool, PoolKind, TransposedConvolution,
+    Activation, Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, ParameterRole,
+    ParameterSource, Pool, PoolKind, TransposedConvolution,
 };
 use partita_space::{Window, nearest};
 
@@ -204,6 +204,9 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
         Keyword::LayerNorm => Op::LayerNorm {
             epsilon: attributes.real("epsilon")?,
         },
+        Keyword::Activation(Activation::Elu { alpha }) => Op::Activation(Activation::Elu {
+            alpha: attributes.real_or("alpha", alpha)?,
+        }),
         Keyword::Activation(activation) => Op::Activation(activation),
         Keyword::Attention => Op::Attention {
             heads: attributes.whole("heads", None)?,

@@ -2,8 +2,8 @@
 
 use crate::keyword::Keyword;
 use crate::{
-    Convolution, Graph, Initialization, Loss, Node, Op, Parameter, ParameterRole, Pool, PoolKind,
-    TransposedConvolution,
+    Activation, Convolution, Graph, Initialization, Loss, Node, Op, Parameter, ParameterRole, Pool,
+    PoolKind, TransposedConvolution,
 };
 use partita_space::Window;
 use std::fmt::Display;
@@ -70,6 +70,7 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
         Op::Attention { heads, causal } => {
             vec![("heads", heads.to_string()), ("causal", causal.to_string())]
         }
+        Op::Activation(Activation::Elu { alpha }) => vec![("alpha", real(*alpha))],
         Op::Input | Op::Flatten | Op::Add | Op::Concat | Op::Positions | Op::Activation(_) => {
             Vec::new()
         }

@@ -87,6 +87,11 @@ impl<'a> Attributes<'a> {
         self.read(key, Kind::Real, value, |value| value.parse().ok())
     }
 
+    /// A number, or what it is where none is given.
+    pub(super) fn real_or(&self, key: &'static str, default: f64) -> Result<f64, TextError> {
+        self.get(key).map_or(Ok(default), |_| self.real(key))
+    }
+
     /// `true` or `false`.
     pub(super) fn flag(&self, key: &'static str) -> Result<bool, TextError> {
         let value = self.needed(key, Kind::Flag)?;

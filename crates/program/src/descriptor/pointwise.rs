@@ -18,6 +18,9 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 // With an error function.
                 Activation::Gelu => ("gelu_forward", 20),
                 Activation::Silu => ("silu_forward", 20),
+                Activation::Sigmoid => ("sigmoid_forward", 20),
+                Activation::Tanh => ("tanh_forward", 25),
+                Activation::Elu { .. } => ("elu_forward", 25),
             };
             Descriptor::new(name, each(x, flops), operands)
         }
@@ -36,6 +39,9 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             let (name, flops) = match function {
                 Activation::Gelu => ("gelu_backward", 30),
                 Activation::Silu => ("silu_backward", 25),
+                Activation::Sigmoid => ("sigmoid_backward", 25),
+                Activation::Tanh => ("tanh_backward", 25),
+                Activation::Elu { .. } => ("elu_backward", 25),
             };
             Descriptor::new(name, each(x, flops), operands).accumulates(*accumulate)
         }
