@@ -20,7 +20,7 @@ pub(crate) struct Classes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleLocation<'a> {
     pub path: &'a Path,
-    pub key: &'static str,
+    pub key: &'a str,
     pub split: Split,
     /// Index in the split.
     pub sample: usize,
@@ -92,7 +92,7 @@ impl Classes {
         let last = self.count - 1;
         DataError::NoClass(Box::new(NoClass {
             path: location.path.to_path_buf(),
-            key: location.key,
+            key: location.key.to_owned(),
             split: location.split.name(),
             sample: location.sample,
             position,

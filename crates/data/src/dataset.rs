@@ -1,13 +1,14 @@
 //! A dataset: a folder with an index, or a single HDF5 file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use crate::array::{SourceArray, SourceFile};
 use crate::error::DataError;
-use crate::files::{Files, Inner};
-use crate::hdf5::SourceFile;
+use crate::files::{FileEntry, Files, Inner};
+use crate::formats;
 use crate::index::{INDEX_FILE, Index, Kind};
-use crate::keys::{LABEL_KEY, TARGET_KEY, VOLUME_KEY};
+use crate::keys::Keys;
 use crate::reader::Reader;
 use crate::samples::{DType, VolumeShape};
 use crate::split::Split;
@@ -24,16 +25,21 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens a dataset folder (with its `dataset.toml`) or a single HDF5 file.
+    /// Opens a dataset folder (with its `dataset.toml`) or a single file of arrays.
     ///
     /// A single file is all train split: `full` of rank 5 is a stack of samples, of rank 4 one
     /// sample. Errors: `Missing`, `Incomplete`, `BadIndex`, and those of its files.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
+        Self::open_with(path, &Keys::default())
+    }
+
+    /// The same, a single file having arrays of other names, or dims in another order.
+    pub fn open_with(path: impl AsRef<Path>, keys: &Keys) -> Result<Self, DataError> {
         let path = path.as_ref();
-        let inner = if path.is_dir() {
+        let inner = if path.is_dir() && !formats::is_store(path) {
             open_folder(path)?
         } else {
-            open_file(path)?
+            open_file(path, keys)?
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -113,7 +119,8 @@ fn open_folder(path: &Path) -> Result<Inner, DataError> {
         dtype: index.dtype,
         targets: index.targets.clone(),
         labels: index.labels,
-        splits: Split::ALL.map(|split| files_of(path, &index, split)),
+        keys: index.keys(),
+        splits: Split::ALL.map(|split| index.split(split).files(path)),
         universes: Split::ALL.map(|split| index.split(split).universes.clone()),
         spec: index.spec,
     };
@@ -123,30 +130,12 @@ fn open_folder(path: &Path) -> Result<Inner, DataError> {
     Ok(inner)
 }
 
-fn files_of(path: &Path, index: &Index, split: Split) -> Files {
-    let entry = index.split(split);
-    match &entry.file {
-        Some(file) => Files::Stacked {
-            path: path.join(file),
-            samples: entry.universes.len(),
-        },
-        None => Files::Single(
-            entry
-                .files
-                .iter()
-                .flatten()
-                .map(|file| path.join(file))
-                .collect(),
-        ),
-    }
-}
-
 /// All files must be there; the first is opened, the others when they are read.
 fn check_files(inner: &Inner, files: &Files) -> Result<(), DataError> {
-    let gone: Vec<&PathBuf> = files
-        .paths()
+    let paths = files.paths();
+    let gone: Vec<&&Path> = paths
         .iter()
-        .filter(|path| !path.is_file())
+        .filter(|path| !path.is_file() && !formats::is_store(path))
         .collect();
     if let Some(first) = gone.first() {
         return Err(DataError::Incomplete {
@@ -158,28 +147,32 @@ fn check_files(inner: &Inner, files: &Files) -> Result<(), DataError> {
             ),
         });
     }
-    let Some(first) = files.paths().first() else {
+    let Some(first) = files.entries().first() else {
         return Ok(());
     };
-    let file = SourceFile::open(first)?;
-    let stacked = match files {
-        Files::Stacked { samples, .. } => Some(*samples),
-        Files::Single(_) => None,
-    };
-    if let Some(samples) = stacked {
-        let found = file.array(VOLUME_KEY)?.shape.first().copied().unwrap_or(0);
-        if found < samples {
+    let file = SourceFile::open(&first.volumes)?;
+    if let Some(samples) = first.stacked {
+        let order = inner.keys.order.clone().unwrap_or_default().stacked(true);
+        let array = file.array(&inner.keys.volume)?;
+        let found = array.shape.get(order.samples_dim()).copied().unwrap_or(0);
+        if found < samples && array.shape.len() > 1 {
             return Err(DataError::Incomplete {
                 path: inner.path.clone(),
-                found: format!("{} holds {found} of {samples} samples", first.display()),
+                found: format!(
+                    "{} holds {found} of {samples} samples",
+                    first.volumes.display()
+                ),
             });
         }
     }
-    inner.volumes(&file, stacked)?;
-    inner.check_targets(&file, stacked)
+    inner.volumes(&file, first.stacked)?;
+    match &first.targets {
+        Some(path) => inner.check_targets(&SourceFile::open(path)?, first.stacked),
+        None => inner.check_targets(&file, first.stacked),
+    }
 }
 
-fn open_file(path: &Path) -> Result<Inner, DataError> {
+fn open_file(path: &Path, keys: &Keys) -> Result<Inner, DataError> {
     if !path.exists() {
         return Err(DataError::Missing {
             path: path.to_path_buf(),
@@ -189,24 +182,24 @@ fn open_file(path: &Path) -> Result<Inner, DataError> {
         });
     }
     let file = SourceFile::open(path)?;
-    let volumes = file.array(VOLUME_KEY)?;
-    let dtype = volumes.dtype()?;
-    let (samples, shape) = match *volumes.shape.as_slice() {
-        [c, d, h, w] => (None, [c, d, h, w]),
-        [n, c, d, h, w] => (Some(n), [c, d, h, w]),
-        _ => return Err(volumes.wrong_rank("rank 4 (C, D, H, W) or rank 5 (N, C, D, H, W)")),
-    };
-    if shape.contains(&0) {
-        return Err(volumes.wrong_shape("extents of at least 1".to_string()));
+    let volumes = file.array(&keys.volume)?;
+    let dtype = volumes.delivered()?;
+    let (samples, shape) = shape_of(&volumes, keys)?;
+    if file.is_nameless() {
+        return Err(DataError::BadValue {
+            what: "dataset of one file",
+            got: format!("{}, which holds one array", path.display()),
+            expected: "a file with an array of targets or labels, too; `partita data convert` makes a dataset of \
+                       files that are apart"
+                .to_owned(),
+        });
     }
-    let (targets, labels) = targets_of(&file)?;
-    let train = match samples {
-        Some(samples) => Files::Stacked {
-            path: path.to_path_buf(),
-            samples,
-        },
-        None => Files::Single(vec![path.to_path_buf()]),
-    };
+    let (targets, labels) = targets_of(&file, keys, samples, shape)?;
+    let train = Files::new(vec![FileEntry {
+        volumes: path.to_path_buf(),
+        targets: None,
+        stacked: samples,
+    }]);
     let inner = Inner {
         path: path.to_path_buf(),
         kind: None,
@@ -214,7 +207,8 @@ fn open_file(path: &Path) -> Result<Inner, DataError> {
         dtype,
         targets,
         labels,
-        splits: [train, Files::Single(Vec::new()), Files::Single(Vec::new())],
+        keys: keys.clone(),
+        splits: [train, Files::default(), Files::default()],
         universes: [Vec::new(), Vec::new(), Vec::new()],
         spec: toml::Table::new(),
     };
@@ -222,18 +216,64 @@ fn open_file(path: &Path) -> Result<Inner, DataError> {
     Ok(inner)
 }
 
+/// Samples and their shape, by the order of dims or else by the rank.
+pub(crate) fn shape_of(
+    volumes: &SourceArray,
+    keys: &Keys,
+) -> Result<(Option<usize>, VolumeShape), DataError> {
+    let found = match &keys.order {
+        Some(order) => {
+            let expected = format!("rank {} ({})", order.dims().len().div_ceil(3), order.dims());
+            let read = order.read_shape(&volumes.shape);
+            read.ok_or_else(|| volumes.wrong_rank(&expected))?
+        }
+        None => match *volumes.shape.as_slice() {
+            [c, d, h, w] => (None, [c, d, h, w]),
+            [n, c, d, h, w] => (Some(n), [c, d, h, w]),
+            _ => {
+                return Err(volumes.wrong_rank("rank 4 (C, D, H, W) or rank 5 (N, C, D, H, W)"));
+            }
+        },
+    };
+    if found.1.contains(&0) {
+        return Err(volumes.wrong_shape("extents of at least 1".to_string()));
+    }
+    Ok(found)
+}
+
 /// Names of the targets of a file that comes without an index, and the extents of its class indices
 /// where it has these instead.
-fn targets_of(file: &SourceFile) -> Result<(Vec<String>, Option<[usize; 3]>), DataError> {
-    if file.has(LABEL_KEY) {
-        let array = file.array(LABEL_KEY)?;
+fn targets_of(
+    file: &SourceFile,
+    keys: &Keys,
+    samples: Option<usize>,
+    [_, d, h, w]: VolumeShape,
+) -> Result<(Vec<String>, Option<[usize; 3]>), DataError> {
+    if file.has(&keys.label) {
+        let array = file.array(&keys.label)?;
+        let order = keys
+            .order
+            .clone()
+            .unwrap_or_default()
+            .stacked(samples.is_some());
+        for [d, h, w] in [[d, h, w], [1; 3]] {
+            if order
+                .fit(&array.shape, samples.unwrap_or(1), [1, d, h, w])
+                .is_some()
+            {
+                return Ok((Vec::new(), Some([d, h, w])));
+            }
+        }
         return match *array.shape.as_slice() {
             [.., 1, d, h, w] => Ok((Vec::new(), Some([d, h, w]))),
             _ => Err(array.wrong_rank("rank 4 (1, D, H, W) or rank 5 (N, 1, D, H, W)")),
         };
     }
-    let parameters = file.array(TARGET_KEY)?;
-    let count = parameters.shape.last().copied().unwrap_or(0);
+    let parameters = file.array(&keys.target)?;
+    let count = match (samples, parameters.shape.as_slice()) {
+        (Some(samples), &[rows]) if rows == samples => 1,
+        (_, shape) => shape.last().copied().unwrap_or(0),
+    };
     if !(1..=TARGETS_MAX).contains(&count) {
         return Err(parameters.wrong_shape(format!("1 to {TARGETS_MAX} targets in the last dim")));
     }

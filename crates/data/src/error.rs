@@ -85,6 +85,18 @@ pub enum DataError {
         /// The element type found.
         got: String,
     },
+    /// A stored number that the type of the samples does not have.
+    #[error("{path}: key `{key}`: {found}, which {expected} cannot hold; store smaller numbers")]
+    OutOfRange {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// Where it is, and what it is.
+        found: String,
+        /// The element type that it was to become.
+        expected: &'static str,
+    },
     /// A sample number beyond the end of a split.
     #[error(
         "{path}: sample {sample} of split {split} was asked for; {}",
@@ -141,7 +153,7 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
         /// The key.
-        key: &'static str,
+        key: String,
         /// The split.
         split: &'static str,
         /// The sample within the split.
@@ -219,7 +231,7 @@ pub struct NoClass {
     /// The file.
     pub path: PathBuf,
     /// The key.
-    pub key: &'static str,
+    pub key: String,
     /// The split.
     pub split: &'static str,
     /// The sample within the split.

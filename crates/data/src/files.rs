@@ -2,42 +2,73 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::array::{SourceArray, SourceFile};
+use crate::axes::{Axes, DimOrder};
 use crate::error::DataError;
-use crate::hdf5::{SourceArray, SourceFile};
 use crate::index::Kind;
-use crate::keys::{LABEL_KEY, TARGET_KEY, VOLUME_KEY};
+use crate::keys::Keys;
 use crate::samples::{DType, VolumeShape};
+use crate::slab::Region4;
 
 /// Files of the samples of a split.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Files {
+    entries: Vec<FileEntry>,
+    /// Number of the first sample of each file, and of the sample after the last.
+    firsts: Vec<usize>,
+}
+
+/// A file of samples.
 #[derive(Clone, Debug)]
-pub(crate) enum Files {
-    /// Arrays with a leading dim N in one file.
-    Stacked { path: PathBuf, samples: usize },
-    /// One file per sample.
-    Single(Vec<PathBuf>),
+pub(crate) struct FileEntry {
+    pub(crate) volumes: PathBuf,
+    /// The file of the targets or labels, where it is another one.
+    pub(crate) targets: Option<PathBuf>,
+    /// Samples stacked along a dim N; `None` if the file is one sample.
+    pub(crate) stacked: Option<usize>,
+}
+
+impl FileEntry {
+    pub(crate) fn target_path(&self) -> &Path {
+        self.targets.as_deref().unwrap_or(&self.volumes)
+    }
 }
 
 impl Files {
-    pub(crate) fn samples(&self) -> usize {
-        match self {
-            Files::Stacked { samples, .. } => *samples,
-            Files::Single(paths) => paths.len(),
+    pub(crate) fn new(entries: Vec<FileEntry>) -> Self {
+        let mut firsts = vec![0];
+        for entry in &entries {
+            firsts.push(firsts[firsts.len() - 1] + entry.stacked.unwrap_or(1));
         }
+        Self { entries, firsts }
     }
 
-    pub(crate) fn paths(&self) -> &[PathBuf] {
-        match self {
-            Files::Stacked { path, .. } => std::slice::from_ref(path),
-            Files::Single(paths) => paths,
+    pub(crate) fn samples(&self) -> usize {
+        self.firsts.last().copied().unwrap_or(0)
+    }
+
+    pub(crate) fn entries(&self) -> &[FileEntry] {
+        &self.entries
+    }
+
+    /// Every file once.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        let mut paths: Vec<&Path> = Vec::new();
+        for entry in &self.entries {
+            paths.push(&entry.volumes);
+            paths.extend(entry.targets.as_deref());
         }
+        let mut seen = std::collections::BTreeSet::new();
+        paths.retain(|path| seen.insert(*path));
+        paths
     }
 
     /// File of a sample, and its index in it if samples are stacked.
-    pub(crate) fn locate(&self, sample: usize) -> (&Path, Option<usize>) {
-        match self {
-            Files::Stacked { path, .. } => (path, Some(sample)),
-            Files::Single(paths) => (&paths[sample], None),
-        }
+    pub(crate) fn locate(&self, sample: usize) -> (&FileEntry, Option<usize>) {
+        // Files without samples come before the file that begins at the same sample.
+        let file = self.firsts.partition_point(|&first| first <= sample) - 1;
+        let entry = &self.entries[file];
+        (entry, entry.stacked.map(|_| sample - self.firsts[file]))
     }
 }
 
@@ -49,9 +80,63 @@ pub(crate) struct Inner {
     pub(crate) dtype: DType,
     pub(crate) targets: Vec<String>,
     pub(crate) labels: Option<[usize; 3]>,
+    pub(crate) keys: Keys,
     pub(crate) splits: [Files; 3],
     pub(crate) universes: [Vec<u64>; 3],
     pub(crate) spec: toml::Table,
+}
+
+/// An array that holds samples, or what they are answered with.
+pub(crate) struct SampleArray {
+    pub(crate) array: SourceArray,
+    axes: Axes,
+    each: VolumeShape,
+}
+
+impl SampleArray {
+    /// Where a region of a sample lies in the array.
+    pub(crate) fn ranges(&self, place: Option<usize>, region: &Region4) -> Vec<(usize, usize)> {
+        self.axes.region(place, region)
+    }
+
+    /// Numbers of a sample.
+    pub(crate) fn row_length(&self) -> usize {
+        self.each[3]
+    }
+
+    pub(crate) fn axes(&self) -> &Axes {
+        &self.axes
+    }
+
+    /// Checks an array against the samples that it is to hold.
+    pub(crate) fn check(
+        array: SourceArray,
+        order: &DimOrder,
+        samples: Option<usize>,
+        each: VolumeShape,
+    ) -> Result<Self, DataError> {
+        Self::check_named(array, order, samples, each, "W")
+    }
+
+    /// The same, with another name of the last dim.
+    fn check_named(
+        array: SourceArray,
+        order: &DimOrder,
+        samples: Option<usize>,
+        each: VolumeShape,
+        width: &str,
+    ) -> Result<Self, DataError> {
+        let order = order.stacked(samples.is_some());
+        if let Some(axes) = order.fit(&array.shape, samples.unwrap_or(1), each) {
+            return Ok(Self { array, axes, each });
+        }
+        let expected = order.shape(samples.unwrap_or(1), each);
+        let dims = order.dims().replace('W', width);
+        if array.shape.len() != expected.len() {
+            return Err(array.wrong_rank(&format!("rank {} ({dims})", expected.len())));
+        }
+        Err(array.wrong_shape(format!("{expected:?} ({dims})")))
+    }
 }
 
 impl Inner {
@@ -60,12 +145,14 @@ impl Inner {
         &self,
         file: &SourceFile,
         samples: Option<usize>,
-    ) -> Result<SourceArray, DataError> {
-        let array = file.array(VOLUME_KEY)?;
-        if array.dtype()? != self.dtype {
+    ) -> Result<SampleArray, DataError> {
+        let array = file.array(&self.keys.volume)?;
+        array.check_element()?;
+        if !array.element.can_be(self.dtype) {
             return Err(array.wrong_dtype(self.dtype.name()));
         }
-        check_shape(array, samples, &self.shape, "C, D, H, W")
+        let order = self.keys.order.clone().unwrap_or_default();
+        SampleArray::check(array, &order, samples, self.shape)
     }
 
     /// Opens a parameter array of a file and checks it against the dataset.
@@ -74,8 +161,11 @@ impl Inner {
         file: &SourceFile,
         key: &str,
         samples: Option<usize>,
-    ) -> Result<SourceArray, DataError> {
-        check_shape(file.array(key)?, samples, &[self.targets.len()], "targets")
+    ) -> Result<SampleArray, DataError> {
+        let array = file.array(key)?;
+        array.check_element()?;
+        let each = [1, 1, 1, self.targets.len()];
+        SampleArray::check_named(array, &DimOrder::of_rows(), samples, each, "targets")
     }
 
     /// Opens the labels of a file, if the dataset has them, and checks them against it.
@@ -83,15 +173,16 @@ impl Inner {
         &self,
         file: &SourceFile,
         samples: Option<usize>,
-    ) -> Result<Option<SourceArray>, DataError> {
+    ) -> Result<Option<SampleArray>, DataError> {
         let Some([d, h, w]) = self.labels else {
             return Ok(None);
         };
-        let array = file.array(LABEL_KEY)?;
-        if array.dtype()? != DType::Int16 {
-            return Err(array.wrong_dtype(DType::Int16.name()));
+        let array = file.array(&self.keys.label)?;
+        if !array.element.can_be(DType::Int16) {
+            return Err(array.wrong_dtype("int16, or integers of another size in its range"));
         }
-        check_shape(array, samples, &[1, d, h, w], "1, D, H, W").map(Some)
+        let order = self.keys.order.clone().unwrap_or_default();
+        SampleArray::check(array, &order, samples, [1, d, h, w]).map(Some)
     }
 
     /// Opens the targets or labels of a file and checks them.
@@ -101,29 +192,8 @@ impl Inner {
         samples: Option<usize>,
     ) -> Result<(), DataError> {
         if self.label_array(file, samples)?.is_none() {
-            self.parameters(file, TARGET_KEY, samples)?;
+            self.parameters(file, &self.keys.target, samples)?;
         }
         Ok(())
     }
-}
-
-fn check_shape(
-    array: SourceArray,
-    samples: Option<usize>,
-    each: &[usize],
-    dims: &str,
-) -> Result<SourceArray, DataError> {
-    let expected: Vec<usize> = samples.into_iter().chain(each.iter().copied()).collect();
-    let dims = if samples.is_some() {
-        format!("N, {dims}")
-    } else {
-        dims.to_string()
-    };
-    if array.shape.len() != expected.len() {
-        return Err(array.wrong_rank(&format!("rank {} ({dims})", expected.len())));
-    }
-    if array.shape != expected {
-        return Err(array.wrong_shape(format!("{expected:?} ({dims})")));
-    }
-    Ok(array)
 }

@@ -4,7 +4,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::axes::DimOrder;
 use crate::error::DataError;
+use crate::files::{FileEntry, Files};
+use crate::keys::Keys;
 use crate::samples::{DType, VolumeShape};
 use crate::split::Split;
 
@@ -26,6 +29,8 @@ pub enum Kind {
     Shapes,
     /// Strings of digits and what a decoder has read, with a token to be given at each position.
     Digits,
+    /// Anything else, such as what was converted from other files.
+    Other,
 }
 
 /// Contents of the index file. Scalars come first: TOML wants them before tables.
@@ -46,6 +51,18 @@ pub(crate) struct Index {
     /// a vector of numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) labels: Option<[usize; 3]>,
+    /// Key of the volumes, where it is not the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) volume: Option<String>,
+    /// Key of targets that are numbers, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) target: Option<String>,
+    /// Key of class indices, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) label: Option<String>,
+    /// Order of the dims of volumes and class indices, where it is not N, C, D, H, W.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) layout: Option<DimOrder>,
     #[serde(default)]
     pub(crate) train: SplitIndex,
     #[serde(default)]
@@ -64,9 +81,18 @@ pub(crate) struct SplitIndex {
     /// One file with all samples stacked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<String>,
-    /// One file per sample.
+    /// Several files: of one sample each, or as `samples` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<Vec<String>>,
+    /// Samples stacked in each of `files`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) samples: Option<Vec<usize>>,
+    /// File of the targets or class indices of `file`, where it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) target_file: Option<String>,
+    /// Files of the targets or class indices of `files`, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) target_files: Option<Vec<String>>,
     /// Universe of each sample, in the order of the samples.
     pub(crate) universes: Vec<u64>,
 }
@@ -85,6 +111,17 @@ impl Index {
         }
     }
 
+    /// Names of the arrays.
+    pub(crate) fn keys(&self) -> Keys {
+        let usual = Keys::default();
+        Keys {
+            volume: self.volume.clone().unwrap_or(usual.volume),
+            target: self.target.clone().unwrap_or(usual.target),
+            label: self.label.clone().unwrap_or(usual.label),
+            order: self.layout.clone(),
+        }
+    }
+
     pub(crate) fn read(path: &Path) -> Result<Self, DataError> {
         let text = std::fs::read_to_string(path).map_err(|error| DataError::Unopenable {
             path: path.to_path_buf(),
@@ -93,7 +130,7 @@ impl Index {
         let index: Index = toml::from_str(&text).map_err(|error| DataError::BadIndex {
             path: path.to_path_buf(),
             found: error.to_string().trim_end().to_string(),
-            expected: "an index as written by `partita data cosmology`".to_string(),
+            expected: "an index as written by `partita data convert`".to_string(),
         })?;
         match index.fault() {
             None => Ok(index),
@@ -170,16 +207,35 @@ impl Index {
 }
 
 impl SplitIndex {
+    /// The files of the split, below the folder of the index.
+    pub(crate) fn files(&self, folder: &Path) -> Files {
+        let one = self.file.iter().map(|file| FileEntry {
+            volumes: folder.join(file),
+            targets: self.target_file.as_ref().map(|file| folder.join(file)),
+            stacked: Some(self.universes.len()),
+        });
+        let many = self
+            .files
+            .iter()
+            .flatten()
+            .enumerate()
+            .map(|(at, file)| FileEntry {
+                volumes: folder.join(file),
+                targets: self
+                    .target_files
+                    .as_ref()
+                    .map(|files| folder.join(&files[at])),
+                stacked: self.samples.as_ref().map(|samples| samples[at]),
+            });
+        Files::new(one.chain(many).collect())
+    }
+
     fn fault(&self, split: Split) -> Option<(String, String)> {
         let samples = self.universes.len();
         match (&self.file, &self.files) {
-            (Some(_), None) => None,
-            (None, Some(files)) if files.len() == samples => None,
+            (Some(_), None) => self.file_fault(split),
+            (None, Some(files)) => self.files_fault(split, files.len()),
             (None, None) if samples == 0 => None,
-            (None, Some(files)) => Some((
-                format!("[{split}] with {} files for {samples} samples", files.len()),
-                "one file per sample".to_string(),
-            )),
             (None, None) => Some((
                 format!("[{split}] with {samples} samples and no file"),
                 "`file` (all samples) or `files` (one each)".to_string(),
@@ -189,5 +245,49 @@ impl SplitIndex {
                 "`file` (all samples) or `files` (one each)".to_string(),
             )),
         }
+    }
+
+    fn file_fault(&self, split: Split) -> Option<(String, String)> {
+        if self.samples.is_none() && self.target_files.is_none() {
+            return None;
+        }
+        Some((
+            format!("[{split}] with `file`, and `samples` or `target_files`"),
+            "these two with `files`, and `target_file` with `file`".to_string(),
+        ))
+    }
+
+    fn files_fault(&self, split: Split, files: usize) -> Option<(String, String)> {
+        let samples = self.universes.len();
+        if self.target_file.is_some() {
+            return Some((
+                format!("[{split}] with `files` and `target_file`"),
+                "`target_files`, one for each file".to_string(),
+            ));
+        }
+        for (key, count) in [
+            ("samples", self.samples.as_ref().map(Vec::len)),
+            ("target_files", self.target_files.as_ref().map(Vec::len)),
+        ] {
+            if let Some(count) = count.filter(|&count| count != files) {
+                return Some((
+                    format!("[{split}] with {count} entries of `{key}` for {files} files"),
+                    "one entry per file".to_string(),
+                ));
+            }
+        }
+        let held = match &self.samples {
+            Some(counts) => counts
+                .iter()
+                .try_fold(0usize, |sum, &count| sum.checked_add(count)),
+            None => Some(files),
+        };
+        if held == Some(samples) {
+            return None;
+        }
+        Some((
+            format!("[{split}] with {files} files for {samples} samples"),
+            "one file per sample, or `samples` with the number in each file".to_string(),
+        ))
     }
 }

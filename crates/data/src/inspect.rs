@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use partita_space::Bytes;
 use serde::Serialize;
 
+use crate::array::{SourceFile, Stored};
 use crate::dataset::Dataset;
 use crate::error::DataError;
-use crate::hdf5::{SourceFile, Stored};
 use crate::index::Kind;
 use crate::samples::{DType, Samples};
 use crate::split::Split;
@@ -90,6 +90,11 @@ pub enum StorageSummary {
     Compact,
     /// In other files (external or virtual).
     Virtual,
+    /// Compressed from end to end.
+    Stream {
+        /// The compression.
+        filter: &'static str,
+    },
 }
 
 /// Statistics over part of the values of a split.
@@ -132,9 +137,9 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<DatasetSummary, DataError> {
 fn summarize(dataset: &Dataset, split: Split) -> Result<SplitSummary, DataError> {
     let paths = dataset.files(split).paths();
     let mut file_bytes = 0;
-    for path in paths {
+    for path in &paths {
         let unopenable = |error: std::io::Error| DataError::Unopenable {
-            path: path.clone(),
+            path: path.to_path_buf(),
             reason: error.to_string(),
         };
         file_bytes += path.metadata().map_err(unopenable)?.len();
@@ -169,6 +174,7 @@ fn arrays(path: &Path) -> Result<Vec<ArraySummary>, DataError> {
                 Stored::Chunked { chunk, filters } => StorageSummary::Chunked { chunk, filters },
                 Stored::Compact => StorageSummary::Compact,
                 Stored::Virtual => StorageSummary::Virtual,
+                Stored::Stream { filter } => StorageSummary::Stream { filter },
             },
             key,
         })

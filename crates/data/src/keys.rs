@@ -1,12 +1,36 @@
-//! Names of the arrays in the HDF5 files of a dataset.
+//! Names of the arrays in the files of a dataset, and the order of their dims.
 
-/// Key of the volumes, (C, D, H, W) or (N, C, D, H, W).
+use crate::axes::DimOrder;
+
+/// Key of the volumes.
 pub(crate) const VOLUME_KEY: &str = "full";
 /// Key of the targets, normalized to [-1, 1].
 pub(crate) const TARGET_KEY: &str = "unitPar";
 /// Key of the targets in physical units; may be absent.
 pub(crate) const PHYSICAL_KEY: &str = "physPar";
-
-/// Key of class indices in place of targets, (1, D, H, W) or (N, 1, D, H, W), int16, D = H = W = 1
-/// where a sample has one class.
+/// Key of class indices in place of targets, D = H = W = 1 where a sample has one class.
 pub(crate) const LABEL_KEY: &str = "labels";
+
+/// Where a dataset keeps what, by the names of arrays in its files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// Array of the volumes (default: `full`).
+    pub volume: String,
+    /// Array of the targets that are numbers (default: `unitPar`).
+    pub target: String,
+    /// Array of the class indices (default: `labels`).
+    pub label: String,
+    /// Order of the dims of the volumes (default: N, C, D, H, W, as many as there are dims).
+    pub order: Option<DimOrder>,
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self {
+            volume: VOLUME_KEY.to_owned(),
+            target: TARGET_KEY.to_owned(),
+            label: LABEL_KEY.to_owned(),
+            order: None,
+        }
+    }
+}

@@ -5,12 +5,15 @@
 //! Must not know: models, strategies, how ranks run or talk, machines, time, printing.
 //! The HDF5 library is named in one module, `hdf5`, and in no public type.
 
+mod array;
+mod axes;
 pub mod checkpoint;
 mod classes;
 mod dataset;
+mod element;
 mod error;
 mod files;
-mod hdf5;
+mod formats;
 mod index;
 mod inspect;
 mod keys;
@@ -26,12 +29,14 @@ mod valid;
 pub mod weights;
 mod writer;
 
+pub use axes::DimOrder;
 pub use dataset::Dataset;
 pub use error::{DataError, NoClass};
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};
 pub use inspect::{
     ArraySummary, DatasetSummary, SplitSummary, StorageSummary, ValueSummary, inspect,
 };
+pub use keys::Keys;
 pub use layout::Layout;
 pub use reader::{ReadTally, Reader};
 pub use samples::{DType, Samples, VolumeShape};

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use partita_space::Bytes;
 
+use crate::array::SourceFile;
 use crate::classes::{Classes, SampleLocation};
+use crate::element::Elements;
 use crate::error::DataError;
-use crate::files::Inner;
-use crate::hdf5::{SourceArray, SourceFile, Stored};
-use crate::keys::{LABEL_KEY, PHYSICAL_KEY, TARGET_KEY};
-use crate::samples::{Samples, VolumeShape};
+use crate::files::{FileEntry, Inner, SampleArray};
+use crate::keys::{Keys, PHYSICAL_KEY};
+use crate::samples::{DType, Samples, VolumeShape};
 use crate::sieve::{self, Asked};
 use crate::slab::{self, Region4};
 use crate::split::Split;
@@ -40,17 +41,18 @@ pub struct Reader {
     dataset: Arc<Inner>,
     split: Split,
     open: Option<OpenFile>,
-    buffer: Samples,
+    buffer: Option<Elements>,
     tally: ReadTally,
 }
 
 struct OpenFile {
     path: PathBuf,
-    volumes: SourceArray,
+    target_path: PathBuf,
+    volumes: SampleArray,
     /// Vectors of numbers, unless there are labels.
-    targets: Option<SourceArray>,
-    labels: Option<SourceArray>,
-    physical: Option<SourceArray>,
+    targets: Option<SampleArray>,
+    labels: Option<SampleArray>,
+    physical: Option<SampleArray>,
 }
 
 impl Reader {
@@ -59,7 +61,7 @@ impl Reader {
             dataset,
             split,
             open: None,
-            buffer: Samples::I16(Vec::new()),
+            buffer: None,
             tally: ReadTally::default(),
         }
     }
@@ -76,13 +78,26 @@ impl Reader {
 
     /// The file of a sample of the split.
     pub fn file(&self, sample: usize) -> &Path {
-        self.dataset.splits[self.split as usize].locate(sample).0
+        let (entry, _) = self.dataset.splits[self.split as usize].locate(sample);
+        &entry.volumes
+    }
+
+    /// The file of the targets or class indices of a sample of the split.
+    pub fn target_file(&self, sample: usize) -> &Path {
+        let (entry, _) = self.dataset.splits[self.split as usize].locate(sample);
+        entry.target_path()
+    }
+
+    /// Names of the arrays in the files.
+    pub fn keys(&self) -> &Keys {
+        &self.dataset.keys
     }
 
     /// Reads one region of a sample: that hyperslab, never the whole sample.
     ///
     /// Shapes: `region` is half-open over (C, D, H, W); `out` is replaced by the elements of the
-    /// region in that order, with the dataset's element type. An empty region reads nothing.
+    /// region in that order, whatever the order in the file, converted to the dataset's element type. An empty
+    /// region reads nothing.
     /// Contiguous storage: only the region's bytes are read, or its whole rows where it is cut
     /// along the width and a row is no longer than a page. Chunked storage: only the chunks that
     /// the region touches are decoded.
@@ -95,13 +110,14 @@ impl Reader {
         out: &mut Samples,
     ) -> Result<(), DataError> {
         self.check_region(&region, self.dataset.shape)?;
-        let mut buffer = std::mem::replace(&mut self.buffer, Samples::I16(Vec::new()));
-        let result = self
-            .locate(sample)
-            .and_then(|(file, place)| read_region(&file.volumes, place, &region, &mut buffer, out));
+        let mut buffer = self.buffer.take();
+        let dtype = self.dataset.dtype;
+        let result = self.locate(sample).and_then(|(file, place)| {
+            let asked = read_region(&file.volumes, place, &region, dtype, &mut buffer, out)?;
+            Ok((asked, file.volumes.array.stored_size as u64))
+        });
         self.buffer = buffer;
-        let asked = result?;
-        let element_bytes = self.dataset.dtype.size_bytes() as u64;
+        let (asked, element_bytes) = result?;
         self.tally.volumes += 1;
         self.tally.volume_bytes += Bytes(slab::elements(&region) as u64 * element_bytes);
         self.tally.file_pieces += asked.pieces;
@@ -136,16 +152,16 @@ impl Reader {
         let extent = self.dataset.labels.expect("a dataset with labels");
         let [d, h, w] = extent;
         self.check_region(&region, [1, d, h, w])?;
-        let mut buffer = Samples::I16(Vec::new());
         let (classes, split) = (self.dataset.targets.len(), self.split);
+        let key = self.dataset.keys.label.clone();
         let (file, place) = self.locate(sample)?;
         let labels = file.labels.as_ref().expect("a dataset with labels");
-        read_region(labels, place, &region, &mut buffer, out)?;
+        read_region(labels, place, &region, DType::Int16, &mut None, out)?;
         // None are known of a dataset without names.
         if classes > 0 {
             let location = SampleLocation {
-                path: &file.path,
-                key: LABEL_KEY,
+                path: &file.target_path,
+                key: &key,
                 split,
                 sample,
             };
@@ -198,86 +214,95 @@ impl Reader {
                 samples: files.samples(),
             });
         }
-        let (path, place) = files.locate(sample);
-        let stacked = place.map(|_| files.samples());
+        let (entry, place) = files.locate(sample);
         let open = match self.open.take() {
-            Some(open) if open.path == path => open,
-            Some(_) | None => OpenFile::open(&self.dataset, path.to_path_buf(), stacked)?,
+            Some(open) if open.is_of(entry) => open,
+            Some(_) | None => OpenFile::open(&self.dataset, entry)?,
         };
         Ok((self.open.insert(open), place))
     }
 }
 
 impl OpenFile {
-    fn open(dataset: &Inner, path: PathBuf, samples: Option<usize>) -> Result<Self, DataError> {
-        let file = SourceFile::open(&path)?;
-        let physical = file
+    fn is_of(&self, entry: &FileEntry) -> bool {
+        self.path == entry.volumes && self.target_path == entry.target_path()
+    }
+
+    fn open(dataset: &Inner, entry: &FileEntry) -> Result<Self, DataError> {
+        let samples = entry.stacked;
+        let volumes = SourceFile::open(&entry.volumes)?;
+        let other = entry.targets.as_deref().map(SourceFile::open).transpose()?;
+        let answers = other.as_ref().unwrap_or(&volumes);
+        let physical = answers
             .has(PHYSICAL_KEY)
-            .then(|| dataset.parameters(&file, PHYSICAL_KEY, samples))
+            .then(|| dataset.parameters(answers, PHYSICAL_KEY, samples))
             .transpose()?;
-        let labels = dataset.label_array(&file, samples)?;
+        let labels = dataset.label_array(answers, samples)?;
         let targets = match labels {
             Some(_) => None,
-            None => Some(dataset.parameters(&file, TARGET_KEY, samples)?),
+            None => Some(dataset.parameters(answers, &dataset.keys.target, samples)?),
         };
         Ok(Self {
-            volumes: dataset.volumes(&file, samples)?,
+            volumes: dataset.volumes(&volumes, samples)?,
             targets,
             labels,
             physical,
-            path,
+            path: entry.volumes.clone(),
+            target_path: entry.target_path().to_path_buf(),
         })
     }
 }
 
-fn read_region(
-    array: &SourceArray,
+/// Reads a region, brings it to (C, D, H, W) order and converts it.
+pub(crate) fn read_region(
+    from: &SampleArray,
     place: Option<usize>,
     region: &Region4,
-    buffer: &mut Samples,
+    dtype: DType,
+    buffer: &mut Option<Elements>,
     out: &mut Samples,
 ) -> Result<Asked, DataError> {
-    let box_nc: Vec<(usize, usize)> = place
-        .map(|place| (place, 1))
-        .into_iter()
-        .chain(region.iter().map(|range| (range.start, range.len())))
-        .collect();
-    let width = array.shape[array.shape.len() - 1];
-    let elements = slab::elements(region) as u64;
-    match &array.stored {
-        Stored::Contiguous if sieve::pays(region, width, array.dtype()?) => {
-            sieve::read(array, place, region, buffer, out)
-        }
-        Stored::Contiguous | Stored::Compact => {
-            array.read_box(&box_nc, out)?;
-            Ok(Asked {
-                pieces: slab::runs(&array.shape, &box_nc),
-                elements,
-            })
-        }
-        Stored::Chunked { chunk, .. } => {
-            array.read_box(&box_nc, out)?;
-            let pieces = slab::chunks(chunk, &box_nc);
-            Ok(Asked {
-                pieces,
-                elements: pieces * chunk.iter().product::<usize>() as u64,
-            })
-        }
-        Stored::Virtual => {
-            array.read_box(&box_nc, out)?;
-            Ok(Asked {
-                pieces: 1,
-                elements,
-            })
-        }
+    let array = &from.array;
+    let mut elements = array.buffer(out)?;
+    let mut rows = match buffer.take() {
+        Some(rows) if std::mem::discriminant(&rows) == std::mem::discriminant(&elements) => rows,
+        Some(_) | None => Elements::new(&array.element),
+    };
+    let ranges = from.ranges(place, region);
+    let asked = sieve::read(
+        array,
+        from.axes().width(),
+        &ranges,
+        &mut rows,
+        &mut elements,
+    )?;
+    *buffer = Some(rows);
+    if !from.axes().is_channels_first() {
+        elements = from.axes().to_channels_first(elements, region);
     }
+    if elements.is(dtype) {
+        elements.take_samples(out);
+        return Ok(asked);
+    }
+    elements.convert(dtype, out).map_err(|misfit| {
+        let [c, d, h, w] = slab::position(region, misfit.at);
+        DataError::OutOfRange {
+            path: array.path().to_path_buf(),
+            key: array.key.clone(),
+            found: format!(
+                "{}at (C, D, H, W) = ({c}, {d}, {h}, {w}) is {}",
+                place.map_or_else(String::new, |place| format!("sample {place} of the file ")),
+                misfit.value
+            ),
+            expected: dtype.name(),
+        }
+    })?;
+    Ok(asked)
 }
 
-/// One row of an (N, targets) array, or the whole of a (targets) array.
-fn read_row(array: &SourceArray, place: Option<usize>) -> Result<Vec<f32>, DataError> {
-    let length = array.shape.last().copied().unwrap_or(0);
-    match place {
-        Some(place) => array.read_floats(&[place, 0], &[1, length]),
-        None => array.read_floats(&[0], &[length]),
-    }
+/// The numbers of one sample.
+fn read_row(from: &SampleArray, place: Option<usize>) -> Result<Vec<f32>, DataError> {
+    let length = from.row_length();
+    from.array
+        .read_floats(&from.ranges(place, &[0..1, 0..1, 0..1, 0..length]))
 }

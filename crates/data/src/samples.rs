@@ -1,10 +1,6 @@
 //! Element types and the buffers that volumes are read into.
 
-use std::collections::TryReserveError;
-
 use serde::{Deserialize, Serialize};
-
-use partita_run::allocation::handling_failure;
 
 use crate::slab::Region4;
 
@@ -129,26 +125,6 @@ impl Samples {
             Samples::I16(values) => values.reserve_exact(elements.saturating_sub(values.len())),
             Samples::F32(values) => values.reserve_exact(elements.saturating_sub(values.len())),
         }
-    }
-
-    /// Takes an element type and a length; refuses what cannot be allocated.
-    pub(crate) fn make(&mut self, dtype: DType, len: usize) -> Result<(), TryReserveError> {
-        if self.dtype() != dtype {
-            *self = Samples::new(dtype);
-        }
-        match self {
-            Samples::I16(values) => {
-                let more = len.saturating_sub(values.len());
-                handling_failure(|| values.try_reserve_exact(more))?;
-                values.resize(len, 0);
-            }
-            Samples::F32(values) => {
-                let more = len.saturating_sub(values.len());
-                handling_failure(|| values.try_reserve_exact(more))?;
-                values.resize(len, 0.0);
-            }
-        }
-        Ok(())
     }
 }
 

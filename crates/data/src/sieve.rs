@@ -8,10 +8,9 @@
 
 use std::ops::Range;
 
+use crate::array::{SourceArray, Stored};
+use crate::element::Elements;
 use crate::error::DataError;
-use crate::hdf5::SourceArray;
-use crate::samples::{DType, Samples};
-use crate::slab::{self, Region4};
 
 /// Longest row, in bytes, over whose gaps is read: a page of memory and of most file caches.
 const ROW_BYTES_MAX: usize = 4096;
@@ -25,65 +24,105 @@ pub(crate) struct Asked {
     pub(crate) elements: u64,
 }
 
-/// Whether a region of a contiguous volume of width `width` is read by whole rows.
-pub(crate) fn pays(region: &Region4, width: usize, dtype: DType) -> bool {
-    let [.., ws] = region;
-    ws.len() < width && width * dtype.size_bytes() <= ROW_BYTES_MAX && slab::elements(region) > 0
-}
-
-/// Reads a region by whole rows; `place` is the sample's place where the array is stacked.
+/// Reads a box as it is stored, over short gaps where that pays; `width` is the dim of the width, at and inside
+/// of which gaps are.
 pub(crate) fn read(
     array: &SourceArray,
-    place: Option<usize>,
-    region: &Region4,
-    buffer: &mut Samples,
-    out: &mut Samples,
+    width: usize,
+    ranges: &[(usize, usize)],
+    buffer: &mut Elements,
+    out: &mut Elements,
 ) -> Result<Asked, DataError> {
-    let [cs, ds, hs, ws] = region;
-    let width = array.shape[array.shape.len() - 1];
-    let dtype = array.dtype()?;
-    let depth_at_once = (BUFFER_BYTES / (hs.len() * width * dtype.size_bytes())).max(1);
-    array.make_room(slab::elements(region), out)?;
-    let mut filled = 0;
+    if let Some(dim) = cut_dim(array, width, ranges) {
+        return read_rows(array, ranges, dim, buffer, out);
+    }
+    array.read_box(ranges, out)?;
+    let (pieces, elements) = array.asked(ranges);
+    Ok(Asked { pieces, elements })
+}
+
+/// The innermost dim that the box cuts, if whole rows of it are short.
+fn cut_dim(array: &SourceArray, width: usize, ranges: &[(usize, usize)]) -> Option<usize> {
+    if array.stored != Stored::Contiguous || ranges.iter().any(|&(_, count)| count == 0) {
+        return None;
+    }
+    let shape = &array.shape;
+    let dim = (width..ranges.len()).rfind(|&dim| ranges[dim].1 < shape[dim])?;
+    let row_bytes = shape[dim..].iter().product::<usize>() * array.element.size();
+    // A row per sample alone is one run; nothing is gained.
+    let rows: usize = ranges[..dim].iter().map(|&(_, count)| count).product();
+    (row_bytes <= ROW_BYTES_MAX && rows > 1).then_some(dim)
+}
+
+/// Reads rows whole along `dim` and picks what the box takes of them.
+fn read_rows(
+    array: &SourceArray,
+    ranges: &[(usize, usize)],
+    dim: usize,
+    buffer: &mut Elements,
+    out: &mut Elements,
+) -> Result<Asked, DataError> {
+    let inner: usize = array.shape[dim + 1..].iter().product();
+    let row = array.shape[dim] * inner;
+    let (start, count) = ranges[dim];
+    let taken = start * inner..(start + count) * inner;
+    array.make_room(ranges.iter().map(|&(_, count)| count).product(), out)?;
+    let mut rows = ranges.to_vec();
+    rows[dim] = (0, array.shape[dim]);
+    // Dims inside of `blocked` are read whole at once, those outside one by one.
+    let blocked = dim.saturating_sub(2);
+    let within: usize = rows[blocked + 1..dim]
+        .iter()
+        .map(|&(_, count)| count)
+        .product();
+    let at_once = (BUFFER_BYTES / (within * row * array.element.size())).max(1);
     let mut asked = Asked::default();
-    for c in cs.clone() {
-        for d in ds.clone().step_by(depth_at_once) {
-            let depth = depth_at_once.min(ds.end - d);
-            let rows = [(c, 1), (d, depth), (hs.start, hs.len()), (0, width)];
-            let box_nc: Vec<(usize, usize)> = place
-                .map(|place| (place, 1))
-                .into_iter()
-                .chain(rows)
-                .collect();
-            array.read_box(&box_nc, buffer)?;
-            filled = pick(buffer, width, ws, out, filled);
-            asked.pieces += slab::runs(&array.shape, &box_nc);
-            asked.elements += buffer.len() as u64;
+    let mut filled = 0;
+    let outer: usize = ranges[..blocked].iter().map(|&(_, count)| count).product();
+    for number in 0..outer {
+        let mut rest = number;
+        for at in (0..blocked).rev() {
+            rows[at] = (ranges[at].0 + rest % ranges[at].1, 1);
+            rest /= ranges[at].1;
+        }
+        let (first, count) = ranges[blocked];
+        for begin in (first..first + count).step_by(at_once) {
+            rows[blocked] = (begin, at_once.min(first + count - begin));
+            array.read_box(&rows, buffer)?;
+            filled = pick(buffer, row, &taken, out, filled);
+            let (pieces, elements) = array.asked(&rows);
+            asked.pieces += pieces;
+            asked.elements += elements;
         }
     }
     Ok(asked)
 }
 
-/// Copies columns `ws` of rows of `width` to `out` from `filled` on; returns the new fill.
+/// Copies a range of each row to `out` from `filled` on; returns the new fill.
 fn pick(
-    rows: &Samples,
-    width: usize,
-    ws: &Range<usize>,
-    out: &mut Samples,
+    rows: &Elements,
+    row: usize,
+    taken: &Range<usize>,
+    out: &mut Elements,
     filled: usize,
 ) -> usize {
-    match (rows, out) {
-        (Samples::I16(rows), Samples::I16(out)) => copy(rows, width, ws, &mut out[filled..]),
-        (Samples::F32(rows), Samples::F32(out)) => copy(rows, width, ws, &mut out[filled..]),
-        (Samples::I16(_), Samples::F32(_)) | (Samples::F32(_), Samples::I16(_)) => {
-            panic!("both buffers were made with the element type of one array")
-        }
+    macro_rules! of_type {
+        ($($kind:ident),*) => {
+            match (rows, out) {
+                $((Elements::$kind(rows), Elements::$kind(out)) => copy(rows, row, taken, &mut out[filled..]),)*
+                (rows, out) => panic!("both buffers were made for one array: {rows:?}, {out:?}"),
+            }
+        };
     }
-    filled + rows.len() / width * ws.len()
+    of_type!(U8, I8, U16, I16, U32, I32, U64, I64, F16, F32, F64);
+    filled + rows.len() / row * taken.len()
 }
 
-fn copy<T: Copy>(rows: &[T], width: usize, ws: &Range<usize>, out: &mut [T]) {
-    for (row, taken) in rows.chunks_exact(width).zip(out.chunks_exact_mut(ws.len())) {
-        taken.copy_from_slice(&row[ws.clone()]);
+fn copy<T: Copy>(rows: &[T], row: usize, taken: &Range<usize>, out: &mut [T]) {
+    for (row, picked) in rows
+        .chunks_exact(row)
+        .zip(out.chunks_exact_mut(taken.len()))
+    {
+        picked.copy_from_slice(&row[taken.clone()]);
     }
 }

@@ -1,6 +1,7 @@
 //! Data loading of a rank: a background thread reads its hyperslab of each sample.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 
@@ -12,7 +13,6 @@ use partita_space::{Interval, Mesh, Rank, Region};
 use crate::classes::{Classes, SampleLocation};
 use crate::dataset::Dataset;
 use crate::error::DataError;
-use crate::keys::{LABEL_KEY, TARGET_KEY, VOLUME_KEY};
 use crate::reader::Reader;
 use crate::samples::{DType, Samples};
 use crate::slab::{self, Region4};
@@ -475,7 +475,8 @@ impl Worker {
                     let row = reader.read_target(sample)?;
                     check_target(reader, sample, &row)?;
                     if let Some(classes) = self.classes {
-                        let location = location(reader, sample, TARGET_KEY);
+                        let key = reader.keys().target.clone();
+                        let location = location(reader, sample, &key);
                         Classes::of_model(classes).check_row(location, &row)?;
                     }
                     values.extend_from_slice(&row[range.clone()]);
@@ -490,7 +491,8 @@ impl Worker {
                     let reader = &mut self.readers[split];
                     reader.read_labels(sample, region.clone(), &mut self.labels)?;
                     if let Some(classes) = self.classes {
-                        let location = location(reader, sample, LABEL_KEY);
+                        let key = reader.keys().label.clone();
+                        let location = location(reader, sample, &key);
                         Classes::of_model(classes).check(location, region, &self.labels)?;
                     }
                     self.labels.append_f32(&mut values);
@@ -545,9 +547,9 @@ impl Worker {
     }
 }
 
-fn location<'a>(reader: &'a Reader, sample: usize, key: &'static str) -> SampleLocation<'a> {
+fn location<'a>(reader: &'a Reader, sample: usize, key: &'a str) -> SampleLocation<'a> {
     SampleLocation {
-        path: reader.file(sample),
+        path: reader.target_file(sample),
         key,
         split: reader.split(),
         sample,
@@ -571,7 +573,7 @@ fn check_volume(
         valid,
         reader,
         sample,
-        (VOLUME_KEY, position),
+        (reader.file(sample), &reader.keys().volume, position),
         value,
     ))
 }
@@ -587,7 +589,7 @@ fn check_target(reader: &Reader, sample: usize, row: &[f32]) -> Result<(), DataE
         valid,
         reader,
         sample,
-        (TARGET_KEY, position),
+        (reader.target_file(sample), &reader.keys().target, position),
         value,
     ))
 }
@@ -596,12 +598,12 @@ fn untrainable(
     valid: Valid,
     reader: &Reader,
     sample: usize,
-    (key, position): (&'static str, String),
+    (path, key, position): (&Path, &str, String),
     value: f32,
 ) -> DataError {
     DataError::Untrainable {
-        path: reader.file(sample).to_path_buf(),
-        key,
+        path: path.to_path_buf(),
+        key: key.to_owned(),
         split: reader.split().name(),
         sample,
         found: format!("{position}: {}", valid.fault(value)),

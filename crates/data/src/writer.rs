@@ -8,7 +8,7 @@ use partita_space::Bytes;
 
 use crate::dataset::Dataset;
 use crate::error::DataError;
-use crate::hdf5::{TargetArray, TargetFile};
+use crate::formats::hdf5::{TargetArray, TargetFile};
 use crate::index::{FORMAT_VERSION, INDEX_FILE, Index, Kind, SplitIndex};
 use crate::keys::{LABEL_KEY, PHYSICAL_KEY, TARGET_KEY, VOLUME_KEY};
 use crate::layout::Layout;
@@ -404,8 +404,8 @@ fn index_of(spec: &DatasetSpec) -> Index {
     let [channels, depth, height, width] = spec.shape;
     let split = |split: Split, universes: &[u64]| SplitIndex {
         file: (!universes.is_empty()).then(|| file_name(split)),
-        files: None,
         universes: universes.to_vec(),
+        ..SplitIndex::default()
     };
     Index {
         format: FORMAT_VERSION,
@@ -416,6 +416,10 @@ fn index_of(spec: &DatasetSpec) -> Index {
         dtype: spec.dtype,
         targets: spec.targets.clone(),
         labels: spec.labels,
+        volume: None,
+        target: None,
+        label: None,
+        layout: None,
         train: split(Split::Train, &spec.train),
         validation: split(Split::Validation, &spec.validation),
         test: split(Split::Test, &spec.test),

@@ -81,7 +81,7 @@ fn an_index_that_disagrees_with_the_files_is_refused() {
         "extent = [6, 5, 8]",
         "[4, 2, 6, 5, 8]",
     );
-    refused("\"int16\"", "\"float32\"", "holds int16; valid is float32");
+    refused("\"int16\"", "\"int32\"", "expected `int16` or `float32`");
     refused("format = 1", "format = 9", "valid is format = 1");
     refused("samples = 7", "samples = 8", "the splits list 7");
     refused("channels = 2", "chanels = 2", "chanels");

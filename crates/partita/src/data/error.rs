@@ -91,6 +91,7 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::WrongRank { .. }
         | DataError::WrongShape { .. }
         | DataError::WrongDtype { .. }
+        | DataError::OutOfRange { .. }
         | DataError::SampleOutOfRange { .. }
         | DataError::RegionOutOfRange { .. }
         | DataError::Unreadable { .. }

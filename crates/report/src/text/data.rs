@@ -24,6 +24,7 @@ fn write_head(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
         Some(Kind::Segmentation) => "segmentation",
         Some(Kind::Shapes) => "shapes",
         Some(Kind::Digits) => "digits",
+        Some(Kind::Other) => "other",
         None => "not said",
     };
     write_pairs(
@@ -116,6 +117,7 @@ fn write_arrays(arrays: &[ArraySummary], out: &mut dyn Write) -> io::Result<()> 
             }
             StorageSummary::Compact => "compact".to_owned(),
             StorageSummary::Virtual => "virtual".to_owned(),
+            StorageSummary::Stream { filter } => format!("{filter} from end to end"),
         };
         table.row(vec![
             array.key.clone(),

@@ -8,63 +8,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use partita_run::allocation::handling_failure;
-use partita_space::near;
 use rust_hdf5::{DatatypeMessage, H5Dataset, H5File};
 
+use crate::array::{ArrayFile, Opened, Stored, StoredArray};
+use crate::element::{Element, Elements, each};
 use crate::error::DataError;
 use crate::layout::Layout;
 use crate::samples::{DType, Samples};
 
-/// Element types told apart by this module.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Element {
-    Int16,
-    Float32,
-    Float64,
-    Other(String),
-}
-
-impl Element {
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Element::Int16 => "int16",
-            Element::Float32 => "float32",
-            Element::Float64 => "float64",
-            Element::Other(name) => name,
-        }
-    }
-}
-
-/// How an array lies in its file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
-    Contiguous,
-    Chunked {
-        chunk: Vec<usize>,
-        filters: Vec<String>,
-    },
-    Compact,
-    Virtual,
-}
-
 /// An HDF5 file open for reading.
-pub(crate) struct SourceFile {
-    path: PathBuf,
+pub(crate) struct Hdf5File {
     length_bytes: u64,
     file: H5File,
 }
 
 /// An array of a file open for reading.
-pub(crate) struct SourceArray {
-    path: PathBuf,
-    key: String,
-    array: H5Dataset,
-    pub(crate) shape: Vec<usize>,
-    pub(crate) element: Element,
-    pub(crate) stored: Stored,
-}
+struct Hdf5Array(H5Dataset);
 
-impl SourceFile {
+impl Hdf5File {
     pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
         let length_bytes = check_signature(path)?;
         let file = guarded(|| H5File::options().no_locking().open(path)).map_err(|reason| {
@@ -75,60 +36,12 @@ impl SourceFile {
                 reason,
             }
         })?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            length_bytes,
-            file,
-        })
+        Ok(Self { length_bytes, file })
     }
 
-    /// All arrays of the file, sorted by name.
-    pub(crate) fn keys(&self) -> Vec<String> {
-        let mut keys = self.file.dataset_names();
-        keys.sort();
-        keys
-    }
-
-    pub(crate) fn has(&self, key: &str) -> bool {
-        self.keys().iter().any(|name| name == key)
-    }
-
-    pub(crate) fn array(&self, key: &str) -> Result<SourceArray, DataError> {
-        let found = self.keys();
-        if !found.iter().any(|name| name == key) {
-            let nearest = near(key, found.iter().map(String::as_str)).map(str::to_owned);
-            return Err(DataError::MissingKey {
-                path: self.path.clone(),
-                key: key.to_string(),
-                found,
-                nearest,
-            });
-        }
-        let unreadable = |reason: String| DataError::Unreadable {
-            path: self.path.clone(),
-            key: Some(key.to_string()),
-            sample: None,
-            reason,
-        };
-        let array = guarded(|| self.file.dataset(key)).map_err(unreadable)?;
-        let element = element_of(&guarded(|| array.datatype()).map_err(unreadable)?);
-        let stored = guarded(|| stored_of(&array)).map_err(unreadable)?;
-        self.check_room(key, &array, &stored)?;
-        Ok(SourceArray {
-            path: self.path.clone(),
-            key: key.to_string(),
-            shape: array.shape(),
-            array,
-            element,
-            stored,
-        })
-    }
-}
-
-impl SourceFile {
     /// Refuses an array larger than its file can hold: a truncated file, or damaged extents that
     /// would make readers allocate without bounds.
-    fn check_room(&self, key: &str, array: &H5Dataset, stored: &Stored) -> Result<(), DataError> {
+    fn check_room(&self, array: &H5Dataset, stored: &Stored) -> Result<(), String> {
         let size = |extents: &[usize]| {
             extents
                 .iter()
@@ -138,7 +51,7 @@ impl SourceFile {
         };
         let chunk = match stored {
             Stored::Chunked { chunk, .. } => chunk.as_slice(),
-            Stored::Contiguous | Stored::Compact | Stored::Virtual => &[],
+            Stored::Contiguous | Stored::Compact | Stored::Virtual | Stored::Stream { .. } => &[],
         };
         let claimed = size(&array.shape()).and_then(|whole| Some(whole.max(size(chunk)?)));
         let Some(factor) = packing(stored) else {
@@ -148,116 +61,46 @@ impl SourceFile {
         if claimed.is_some_and(|bytes| bytes as u64 <= room) {
             return Ok(());
         }
-        Err(DataError::Unreadable {
-            path: self.path.clone(),
-            key: Some(key.to_string()),
-            sample: None,
-            reason: format!(
-                "values of shape {:?}{} do not fit in its {} bytes",
-                array.shape(),
-                if chunk.is_empty() {
-                    String::new()
-                } else {
-                    format!(" in chunks of {chunk:?}")
-                },
-                self.length_bytes
-            ),
+        Err(format!(
+            "values of shape {:?}{} do not fit in its {} bytes",
+            array.shape(),
+            if chunk.is_empty() {
+                String::new()
+            } else {
+                format!(" in chunks of {chunk:?}")
+            },
+            self.length_bytes
+        ))
+    }
+}
+
+impl ArrayFile for Hdf5File {
+    fn keys(&self) -> Vec<String> {
+        self.file.dataset_names()
+    }
+
+    fn is_nameless(&self) -> bool {
+        false
+    }
+
+    fn array(&self, key: &str) -> Result<Opened, String> {
+        let array = guarded(|| self.file.dataset(key))?;
+        let element = element_of(&guarded(|| array.datatype())?);
+        let stored = guarded(|| stored_of(&array))?;
+        self.check_room(&array, &stored)?;
+        Ok(Opened {
+            shape: array.shape(),
+            stored_size: element.size(),
+            element,
+            stored,
+            array: Box::new(Hdf5Array(array)),
         })
     }
 }
 
-impl SourceArray {
-    /// Reads a box, given as (start, count) per dim, into `out`, which takes the array's element
-    /// type. Errors: `WrongDtype` for elements other than `int16` and `float32`; `Unreadable`.
-    pub(crate) fn read_box(
-        &self,
-        starts_counts: &[(usize, usize)],
-        out: &mut Samples,
-    ) -> Result<(), DataError> {
-        let (starts, counts): (Vec<usize>, Vec<usize>) = starts_counts.iter().copied().unzip();
-        self.make_room(counts.iter().product(), out)?;
-        if out.is_empty() {
-            return Ok(());
-        }
-        let result = guarded(|| match out {
-            Samples::I16(values) => self.array.read_slice_into(values, &starts, &counts),
-            Samples::F32(values) => self.array.read_slice_into(values, &starts, &counts),
-        });
-        result.map_err(|reason| self.unreadable(&starts, reason))
-    }
-
-    /// Gives `out` the array's element type and `elements` elements.
-    pub(crate) fn make_room(&self, elements: usize, out: &mut Samples) -> Result<(), DataError> {
-        out.make(self.dtype()?, elements).map_err(|error| {
-            self.unreadable(
-                &[],
-                format!("{elements} values do not fit in memory: {error}"),
-            )
-        })
-    }
-
-    /// Reads a box of a `float32` or `float64` array as `f32` (rounding to nearest).
-    pub(crate) fn read_floats(
-        &self,
-        starts: &[usize],
-        counts: &[usize],
-    ) -> Result<Vec<f32>, DataError> {
-        let values = match &self.element {
-            Element::Float32 => guarded(|| self.array.read_slice::<f32>(starts, counts)),
-            Element::Float64 => guarded(|| self.array.read_slice::<f64>(starts, counts))
-                .map(|values| values.into_iter().map(|value| value as f32).collect()),
-            Element::Int16 | Element::Other(_) => {
-                return Err(self.wrong_dtype("float32 or float64"));
-            }
-        };
-        values.map_err(|reason| self.unreadable(starts, reason))
-    }
-
-    /// Element type of a volume array.
-    pub(crate) fn dtype(&self) -> Result<DType, DataError> {
-        match &self.element {
-            Element::Int16 => Ok(DType::Int16),
-            Element::Float32 => Ok(DType::Float32),
-            Element::Float64 | Element::Other(_) => Err(self.wrong_dtype("int16 or float32")),
-        }
-    }
-
-    pub(crate) fn wrong_dtype(&self, expected: &str) -> DataError {
-        DataError::WrongDtype {
-            path: self.path.clone(),
-            key: self.key.clone(),
-            expected: expected.to_string(),
-            got: self.element.name().to_string(),
-        }
-    }
-
-    pub(crate) fn wrong_rank(&self, expected: &str) -> DataError {
-        DataError::WrongRank {
-            path: self.path.clone(),
-            key: self.key.clone(),
-            expected: expected.to_string(),
-            got: self.shape.clone(),
-        }
-    }
-
-    pub(crate) fn wrong_shape(&self, expected: String) -> DataError {
-        DataError::WrongShape {
-            path: self.path.clone(),
-            key: self.key.clone(),
-            expected,
-            got: self.shape.clone(),
-        }
-    }
-
-    /// The first dim of a stacked array (rank 5 or 2) numbers the samples of the file.
-    fn unreadable(&self, starts: &[usize], reason: String) -> DataError {
-        let stacked = matches!(starts.len(), 2 | 5);
-        DataError::Unreadable {
-            path: self.path.clone(),
-            key: Some(self.key.clone()),
-            sample: stacked.then(|| starts[0]),
-            reason,
-        }
+impl StoredArray for Hdf5Array {
+    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements) -> Result<(), String> {
+        guarded(|| each!(out, values => self.0.read_slice_into(values, starts, counts)))
     }
 }
 
@@ -448,13 +291,20 @@ fn guarded<T>(call: impl FnOnce() -> rust_hdf5::Result<T>) -> Result<T, String> 
 
 fn element_of(datatype: &DatatypeMessage) -> Element {
     match datatype {
-        DatatypeMessage::FixedPoint {
-            size: 2,
-            signed: true,
+        &DatatypeMessage::FixedPoint {
+            size: size @ (1 | 2 | 4 | 8),
+            signed,
             bit_offset: 0,
-            bit_precision: 16,
+            bit_precision,
             ..
-        } => Element::Int16,
+        } if u32::from(bit_precision) == 8 * size => integer(size, signed),
+        DatatypeMessage::FloatingPoint {
+            size: 2,
+            exponent_size: 5,
+            mantissa_size: 10,
+            exponent_bias: 15,
+            ..
+        } => Element::Float16,
         DatatypeMessage::FloatingPoint {
             size: 4,
             exponent_size: 8,
@@ -469,7 +319,26 @@ fn element_of(datatype: &DatatypeMessage) -> Element {
             exponent_bias: 1023,
             ..
         } => Element::Float64,
+        // Booleans of h5py.
+        DatatypeMessage::Enum { base, .. } => match element_of(base) {
+            Element::Int8 => Element::Int8,
+            Element::UInt8 => Element::UInt8,
+            _ => Element::Other(described(datatype)),
+        },
         other => Element::Other(described(other)),
+    }
+}
+
+fn integer(bytes: u32, signed: bool) -> Element {
+    match (bytes, signed) {
+        (1, false) => Element::UInt8,
+        (1, true) => Element::Int8,
+        (2, false) => Element::UInt16,
+        (2, true) => Element::Int16,
+        (4, false) => Element::UInt32,
+        (4, true) => Element::Int32,
+        (_, false) => Element::UInt64,
+        (_, true) => Element::Int64,
     }
 }
 
@@ -515,7 +384,7 @@ fn stored_of(array: &H5Dataset) -> rust_hdf5::Result<Stored> {
 fn packing(stored: &Stored) -> Option<u64> {
     match stored {
         Stored::Contiguous | Stored::Compact => Some(1),
-        Stored::Virtual => None,
+        Stored::Virtual | Stored::Stream { .. } => None,
         Stored::Chunked { filters, .. } => {
             filters
                 .iter()

@@ -1,0 +1,248 @@
+//! NIfTI-1 and NIfTI-2, medical volumes in one file (`.nii`), as they are or gzipped (`.nii.gz`).
+//!
+//! The array is (T, Z, Y, X) or (Z, Y, X): X varies fastest in the file. Positions in the body are not looked at.
+//! Source: nifti1.h and nifti2.h of the NIfTI Data Format Working Group.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+
+use crate::array::{ArrayFile, Opened, StoredArray};
+use crate::element::{Element, Elements};
+use crate::formats::flat::{Bytes, DEFLATE_FACTOR, Flat, Order};
+use crate::formats::npy::ONLY;
+
+/// Size of the longer header.
+const HEADER_BYTES: usize = 540;
+
+/// A file with one volume.
+pub(crate) struct NiftiFile {
+    path: PathBuf,
+    is_gzipped: bool,
+}
+
+impl NiftiFile {
+    pub(crate) fn new(path: &Path, is_gzipped: bool) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            is_gzipped,
+        }
+    }
+}
+
+/// Whether bytes begin as a header does.
+pub(crate) fn is_header(head: &[u8]) -> bool {
+    let Some(&word) = head.first_chunk::<4>() else {
+        return false;
+    };
+    [348, 540]
+        .iter()
+        .any(|&size| [u32::from_le_bytes(word), u32::from_be_bytes(word)].contains(&size))
+}
+
+impl ArrayFile for NiftiFile {
+    fn keys(&self) -> Vec<String> {
+        vec![ONLY.to_owned()]
+    }
+
+    fn is_nameless(&self) -> bool {
+        true
+    }
+
+    fn array(&self, _: &str) -> Result<Opened, String> {
+        let file = File::open(&self.path).map_err(|error| error.to_string())?;
+        let length = file.metadata().map_err(|error| error.to_string())?.len();
+        let path = self.path.clone();
+        let open = move || -> io::Result<Box<dyn Read>> {
+            Ok(Box::new(MultiGzDecoder::new(io::BufReader::new(
+                File::open(&path)?,
+            ))))
+        };
+        let mut head = Vec::new();
+        let mut from: Box<dyn Read> = if self.is_gzipped {
+            open().map_err(|error| error.to_string())?
+        } else {
+            Box::new(file.try_clone().map_err(|error| error.to_string())?)
+        };
+        let read = from
+            .by_ref()
+            .take(HEADER_BYTES as u64)
+            .read_to_end(&mut head);
+        read.map_err(|error| error.to_string())?;
+        let header = Header::parse(&head)?;
+        let (bytes, room) = if self.is_gzipped {
+            (
+                Bytes::Stream {
+                    open: Box::new(open),
+                    offset: header.offset,
+                    filter: "gzip",
+                },
+                length.saturating_mul(DEFLATE_FACTOR),
+            )
+        } else {
+            (
+                Bytes::File {
+                    file,
+                    offset: header.offset,
+                },
+                length,
+            )
+        };
+        let flat = Flat {
+            bytes,
+            extents: header.shape,
+            element: header.element,
+            order: header.order,
+            reversed: false,
+        };
+        let mut opened = flat.opened(room.saturating_sub(header.offset))?;
+        if let Some((slope, inter)) = header.scale
+            && opened.element.size() > 0
+        {
+            opened.array = Box::new(Scaled {
+                stored: std::mem::replace(&mut opened.element, Element::Float64),
+                array: opened.array,
+                slope,
+                inter,
+            });
+        }
+        Ok(opened)
+    }
+}
+
+/// An array whose values are stored divided by a slope, less an intercept.
+struct Scaled {
+    array: Box<dyn StoredArray>,
+    stored: Element,
+    slope: f64,
+    inter: f64,
+}
+
+impl StoredArray for Scaled {
+    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements) -> Result<(), String> {
+        let mut stored = Elements::new(&self.stored);
+        stored
+            .resize(out.len())
+            .map_err(|error| error.to_string())?;
+        self.array.read(starts, counts, &mut stored)?;
+        let Elements::F64(values) = out else {
+            panic!("scaled values are double");
+        };
+        for (at, value) in values.iter_mut().enumerate() {
+            *value = stored.get(at) * self.slope + self.inter;
+        }
+        Ok(())
+    }
+}
+
+struct Header {
+    order: Order,
+    /// The outermost first.
+    shape: Vec<usize>,
+    element: Element,
+    offset: u64,
+    scale: Option<(f64, f64)>,
+}
+
+/// Fields of a header by their position.
+struct Fields<'a> {
+    bytes: &'a [u8],
+    order: Order,
+}
+
+impl Fields<'_> {
+    fn word<const N: usize>(&self, at: usize) -> Result<[u8; N], String> {
+        let bytes = self.bytes.get(at..).and_then(<[u8]>::first_chunk::<N>);
+        let mut word = *bytes.ok_or("its header is cut off")?;
+        if self.order == Order::Big {
+            word.reverse();
+        }
+        Ok(word)
+    }
+}
+
+impl Header {
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let word = *bytes.first_chunk::<4>().ok_or("its header is cut off")?;
+        let (order, size) = match (u32::from_le_bytes(word), u32::from_be_bytes(word)) {
+            (size @ (348 | 540), _) => (Order::Little, size),
+            (_, size @ (348 | 540)) => (Order::Big, size),
+            (size, _) => return Err(format!("its header has {size} bytes, not 348 or 540")),
+        };
+        let fields = Fields { bytes, order };
+        let is_first = size == 348;
+        let magic: [u8; 4] = {
+            let at = if is_first { 344 } else { 4 };
+            *bytes
+                .get(at..)
+                .and_then(<[u8]>::first_chunk::<4>)
+                .ok_or("its header is cut off")?
+        };
+        if &magic != b"n+1\0" && &magic != b"n+2\0" {
+            return Err(
+                "its header is no NIfTI header with the values behind it (magic n+1 or n+2)"
+                    .to_owned(),
+            );
+        }
+        let dim = |at: usize| -> Result<i64, String> {
+            Ok(if is_first {
+                i16::from_le_bytes(fields.word(40 + 2 * at)?).into()
+            } else {
+                i64::from_le_bytes(fields.word(16 + 8 * at)?)
+            })
+        };
+        let float = |first: usize, second: usize| -> Result<f64, String> {
+            Ok(if is_first {
+                f32::from_le_bytes(fields.word(first)?).into()
+            } else {
+                f64::from_le_bytes(fields.word(second)?)
+            })
+        };
+        let dims = dim(0)?;
+        if !(1..=7).contains(&dims) {
+            return Err(format!("its header states {dims} dims"));
+        }
+        let extents: Result<Vec<i64>, String> = (1..=dims as usize).rev().map(dim).collect();
+        let extents: Result<Vec<usize>, _> = extents?.into_iter().map(usize::try_from).collect();
+        let mut shape = extents.map_err(|_| "its header states a negative extent")?;
+        // Outer dims of extent 1 say nothing.
+        while shape.len() > 3 && shape[0] == 1 {
+            shape.remove(0);
+        }
+        let code = i16::from_le_bytes(fields.word(if is_first { 70 } else { 12 })?);
+        let offset = if is_first {
+            f32::from_le_bytes(fields.word(108)?) as u64
+        } else {
+            i64::from_le_bytes(fields.word(168)?).max(0) as u64
+        };
+        let (slope, inter) = (float(112, 176)?, float(116, 184)?);
+        let is_scaled =
+            slope.is_finite() && slope != 0.0 && inter.is_finite() && (slope, inter) != (1.0, 0.0);
+        Ok(Self {
+            order,
+            shape,
+            element: element_of(code),
+            offset: offset.max(if is_first { 348 } else { 540 }),
+            scale: is_scaled.then_some((slope, inter)),
+        })
+    }
+}
+
+/// Source: nifti1.h, `datatype`.
+fn element_of(code: i16) -> Element {
+    match code {
+        2 => Element::UInt8,
+        4 => Element::Int16,
+        8 => Element::Int32,
+        16 => Element::Float32,
+        64 => Element::Float64,
+        256 => Element::Int8,
+        512 => Element::UInt16,
+        768 => Element::UInt32,
+        1024 => Element::Int64,
+        1280 => Element::UInt64,
+        code => Element::Other(format!("NIfTI type {code}")),
+    }
+}

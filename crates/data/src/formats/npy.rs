@@ -1,0 +1,227 @@
+//! NPY, the format of `numpy.save`, and NPZ, a zip of such files.
+//!
+//! Source: NumPy Enhancement Proposal 1, versions 1.0 to 3.0 of the format.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use flate2::read::DeflateDecoder;
+
+use crate::array::{ArrayFile, Opened};
+use crate::element::Element;
+use crate::formats::flat::{Bytes, DEFLATE_FACTOR, Flat, Order, numpy_type};
+
+/// The first bytes of a file.
+pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
+/// Longest header that is read; numpy's own limit is 10,000 characters.
+const HEADER_BYTES_MAX: usize = 1 << 16;
+
+/// The name that the array of a file without names has here.
+pub(crate) const ONLY: &str = "array";
+
+/// A file with one array.
+pub(crate) struct NpyFile(PathBuf);
+
+impl NpyFile {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self(path.to_path_buf())
+    }
+}
+
+impl ArrayFile for NpyFile {
+    fn keys(&self) -> Vec<String> {
+        vec![ONLY.to_owned()]
+    }
+
+    fn is_nameless(&self) -> bool {
+        true
+    }
+
+    fn array(&self, _: &str) -> Result<Opened, String> {
+        let mut file = File::open(&self.0).map_err(|error| error.to_string())?;
+        let header = Header::read(&mut file)?;
+        let length = file.metadata().map_err(|error| error.to_string())?.len();
+        let room = length.saturating_sub(header.bytes);
+        let offset = header.bytes;
+        header.flat(Bytes::File { file, offset }).opened(room)
+    }
+}
+
+/// A file of named arrays.
+pub(crate) struct NpzFile {
+    path: PathBuf,
+    members: Vec<Member>,
+}
+
+#[derive(Clone)]
+struct Member {
+    key: String,
+    /// Where its bytes begin in the file.
+    offset: u64,
+    /// Bytes in the file.
+    packed: u64,
+    is_deflated: bool,
+}
+
+impl NpzFile {
+    pub(crate) fn open(path: &Path) -> Result<Self, String> {
+        let file = File::open(path).map_err(|error| error.to_string())?;
+        let mut archive = zip::ZipArchive::new(file).map_err(|error| error.to_string())?;
+        let mut members = Vec::new();
+        for at in 0..archive.len() {
+            let member = archive
+                .by_index_raw(at)
+                .map_err(|error| error.to_string())?;
+            let Some(key) = member.name().strip_suffix(".npy") else {
+                continue;
+            };
+            let is_deflated = match member.compression() {
+                zip::CompressionMethod::Stored => false,
+                zip::CompressionMethod::Deflated => true,
+                other => {
+                    return Err(format!(
+                        "its member {key} is compressed by {other}, not deflate"
+                    ));
+                }
+            };
+            members.push(Member {
+                key: key.to_owned(),
+                offset: member.data_start(),
+                packed: member.compressed_size(),
+                is_deflated,
+            });
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            members,
+        })
+    }
+}
+
+impl ArrayFile for NpzFile {
+    fn keys(&self) -> Vec<String> {
+        self.members
+            .iter()
+            .map(|member| member.key.clone())
+            .collect()
+    }
+
+    fn is_nameless(&self) -> bool {
+        false
+    }
+
+    fn array(&self, key: &str) -> Result<Opened, String> {
+        let found = self.members.iter().find(|member| member.key == key);
+        let member = found.ok_or("it is gone")?.clone();
+        if !member.is_deflated {
+            let mut file = File::open(&self.path).map_err(|error| error.to_string())?;
+            let seek = file.seek(SeekFrom::Start(member.offset));
+            seek.map_err(|error| error.to_string())?;
+            let header = Header::read(&mut file)?;
+            let room = member.packed.saturating_sub(header.bytes);
+            let offset = member.offset + header.bytes;
+            return header.flat(Bytes::File { file, offset }).opened(room);
+        }
+        let path = self.path.clone();
+        let (offset, packed) = (member.offset, member.packed);
+        let open = move || -> io::Result<Box<dyn Read>> {
+            let mut file = File::open(&path)?;
+            file.seek(SeekFrom::Start(offset))?;
+            Ok(Box::new(DeflateDecoder::new(file.take(packed))))
+        };
+        let header = Header::read(&mut open().map_err(|error| error.to_string())?)?;
+        let stream = Bytes::Stream {
+            open: Box::new(open),
+            offset: header.bytes,
+            filter: "deflate",
+        };
+        header
+            .flat(stream)
+            .opened(packed.saturating_mul(DEFLATE_FACTOR))
+    }
+}
+
+/// What stands before the elements.
+struct Header {
+    element: Element,
+    order: Order,
+    is_fortran: bool,
+    shape: Vec<usize>,
+    /// Its own length.
+    bytes: u64,
+}
+
+impl Header {
+    fn read(from: &mut dyn Read) -> Result<Self, String> {
+        let mut head = [0; 8];
+        from.read_exact(&mut head)
+            .map_err(|error| format!("it has no whole header: {error}"))?;
+        if !head.starts_with(MAGIC) {
+            return Err("it does not begin as an NPY file does".to_owned());
+        }
+        let mut word = [0; 4];
+        let width = if head[6] == 1 { 2 } else { 4 };
+        let short = |error: io::Error| format!("it has no whole header: {error}");
+        from.read_exact(&mut word[..width]).map_err(short)?;
+        let length = u32::from_le_bytes(word) as usize;
+        if length > HEADER_BYTES_MAX {
+            return Err(format!("its header is to have {length} bytes"));
+        }
+        let mut text = vec![0; length];
+        from.read_exact(&mut text).map_err(short)?;
+        let bytes = (8 + width + length) as u64;
+        Self::parse(&String::from_utf8_lossy(&text), bytes)
+    }
+
+    /// The header is the text of a Python dict.
+    fn parse(text: &str, bytes: u64) -> Result<Self, String> {
+        let value = |key: &str| {
+            let (_, rest) = text.split_once(&format!("'{key}':"))?;
+            Some(rest.trim_start())
+        };
+        let bad = |key: &str| format!("its header has no valid `{key}`: {}", text.trim());
+        let descr = value("descr").ok_or_else(|| bad("descr"))?;
+        let (element, order) = match descr
+            .strip_prefix('\'')
+            .and_then(|rest| rest.split_once('\''))
+        {
+            Some((descr, _)) => numpy_type(descr),
+            // A list describes records.
+            None => (Element::Other("records".to_owned()), Order::Little),
+        };
+        let is_fortran = match value("fortran_order") {
+            Some(rest) if rest.starts_with("True") => true,
+            Some(rest) if rest.starts_with("False") => false,
+            Some(_) | None => return Err(bad("fortran_order")),
+        };
+        let shape = value("shape").and_then(|rest| rest.strip_prefix('(')?.split_once(')'));
+        let (shape, _) = shape.ok_or_else(|| bad("shape"))?;
+        let extents = shape
+            .split(',')
+            .map(str::trim)
+            .filter(|extent| !extent.is_empty());
+        let shape: Result<Vec<usize>, _> = extents.map(str::parse).collect();
+        Ok(Self {
+            element,
+            order,
+            is_fortran,
+            shape: shape.map_err(|_| bad("shape"))?,
+            bytes,
+        })
+    }
+
+    fn flat(self, bytes: Bytes) -> Flat {
+        let mut extents = self.shape;
+        if self.is_fortran {
+            extents.reverse();
+        }
+        Flat {
+            bytes,
+            extents,
+            element: self.element,
+            order: self.order,
+            reversed: self.is_fortran,
+        }
+    }
+}
