@@ -471,6 +471,14 @@ pub enum OptimizerName {
     Adam,
     /// SGD with momentum 0.9
     Sgd,
+    /// SGD with Nesterov's momentum of 0.9
+    Nesterov,
+    /// AdamW with weight decay 0.01
+    Adamw,
+    /// LARS with momentum 0.9
+    Lars,
+    /// LAMB with weight decay 0.01
+    Lamb,
 }
 
 /// Storage types of samples.

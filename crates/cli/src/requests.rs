@@ -7,9 +7,9 @@ use crate::args::{
 };
 use crate::error::CliError;
 use partita::{
-    ADAM, BatchNormStatistics, COUNTS, CalibrateRequest, CosmologyRequest, DigitsRequest,
-    ErrorKind, FLOATS, KernelSet, LayerPrecision, LowerRequest, MakeRequest, PlanRequest,
-    PredictRequest, SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest,
+    ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, CosmologyRequest, DigitsRequest,
+    ErrorKind, FLOATS, KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV,
+    PlanRequest, PredictRequest, SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest,
     StrategyChoice, TrainRequest, Training,
 };
 use partita_program::ProgramKind;
@@ -24,6 +24,10 @@ impl TrainingArgs {
             optimizer: match self.optimizer {
                 OptimizerName::Adam => ADAM,
                 OptimizerName::Sgd => SGD,
+                OptimizerName::Nesterov => NESTEROV,
+                OptimizerName::Adamw => ADAMW,
+                OptimizerName::Lars => LARS,
+                OptimizerName::Lamb => LAMB,
             },
             samples: match self.samples {
                 SampleName::Int16 => COUNTS,

@@ -275,6 +275,7 @@ fn updates(team: &mut Team) {
     };
     let k = &mut call;
     let sgd_options = Sgd {
+        is_nesterov: false,
         rate: 0.1,
         momentum: 0.9,
         weight_decay: 0.0,
@@ -285,6 +286,7 @@ fn updates(team: &mut Team) {
         sgd(k, &sgd_options, &mut [one])
     });
     let options = Adam {
+        is_decoupled: false,
         rate: 0.1,
         beta1: 0.9,
         beta2: 0.99,

@@ -444,6 +444,7 @@ fn updates(team: &mut Team, meter: &mut Meter) {
     };
     let k = &mut call;
     let rule = Sgd {
+        is_nesterov: false,
         rate: 0.1,
         momentum: 0.9,
         weight_decay: 0.0,
@@ -457,6 +458,7 @@ fn updates(team: &mut Team, meter: &mut Meter) {
         )
     });
     let rule = Adam {
+        is_decoupled: false,
         rate: 0.1,
         beta1: 0.9,
         beta2: 0.99,

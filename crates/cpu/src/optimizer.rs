@@ -17,6 +17,8 @@ const PARTS: usize = 64;
 /// Stochastic gradient descent with momentum, no dampening.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sgd {
+    /// Whether to look ahead along the velocity, which then is needed.
+    pub is_nesterov: bool,
     /// Learning rate.
     pub rate: f64,
     /// Factor of the velocity; zero leaves the velocity alone.
@@ -27,9 +29,11 @@ pub struct Sgd {
     pub scale: f64,
 }
 
-/// Adam with L2 weight decay.
+/// Adam with L2 or decoupled weight decay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adam {
+    /// Whether the decay is decoupled (AdamW).
+    pub is_decoupled: bool,
     /// Learning rate.
     pub rate: f64,
     /// Decay of the first moment.
@@ -84,11 +88,13 @@ pub struct Parameter<'a> {
     g: &'a [f32],
     w: Shared,
     moments: [(Shared, usize); 2],
+    /// Factor on the learning rate.
+    ratio: f32,
     life: PhantomData<&'a mut [f32]>,
 }
 
 impl<'a> Parameter<'a> {
-    /// `moments` are the velocity and nothing for [`sgd`], both moments for [`adam`]; what a rule
+    /// `moments` are the velocity and nothing for [`sgd`] and [`lars`], both moments for [`adam`]; what a rule
     /// does not use may be empty. Panics if the gradient has another length than the weights.
     pub fn new(w: &'a mut [f32], g: &'a [f32], moments: [&'a mut [f32]; 2]) -> Parameter<'a> {
         assert!(
@@ -101,8 +107,16 @@ impl<'a> Parameter<'a> {
             g,
             w: Shared(w.as_mut_ptr()),
             moments: moments.map(|moment| (Shared(moment.as_mut_ptr()), moment.len())),
+            ratio: 1.0,
             life: PhantomData,
         }
+    }
+
+    /// With a factor on the learning rate of [`lars`] and [`along`].
+    #[must_use]
+    pub fn with_ratio(self, ratio: f64) -> Self {
+        let ratio = ratio as f32;
+        Self { ratio, ..self }
     }
 
     /// A moment, as long as the weights.
@@ -120,60 +134,162 @@ impl<'a> Parameter<'a> {
 /// v = momentum * v + (scale * g + weight_decay * w); w -= rate * v. A velocity of zeros is the
 /// first step; without momentum v is not used and may be empty. Counts 6 flops an element.
 ///
+/// With Nesterov's momentum, w -= rate * (scale * g + weight_decay * w + momentum * v), 8 flops.
+///
 /// Errors of all kernels of this module: [`Canceled`]. They panic if lengths differ.
 pub fn sgd(call: &mut Call, options: &Sgd, parameters: &mut [Parameter]) -> Result<Work, Canceled> {
     let [rate, momentum] = [options.rate as f32, options.momentum as f32];
     let [decay, scale] = [options.weight_decay as f32, options.scale as f32];
-    let (n, states) = if momentum == 0.0 {
+    let velocity = |p: &Parameter| [p.w, p.moment(0)];
+    let (n, states) = if options.is_nesterov {
+        let n = update(call, parameters, velocity, move |_, g, [w, v]| {
+            let g = scale * g + decay * w;
+            let v = momentum * v + g;
+            [w - rate * (g + momentum * v), v]
+        })?;
+        (n, 2)
+    } else if momentum == 0.0 {
         let n = update(
             call,
             parameters,
             |p| [p.w],
-            move |g, [w]| [w - rate * (scale * g + decay * w)],
+            move |_, g, [w]| [w - rate * (scale * g + decay * w)],
         )?;
         (n, 1)
     } else {
-        let n = update(
-            call,
-            parameters,
-            |p| [p.w, p.moment(0)],
-            move |g, [w, v]| {
-                let v = momentum * v + (scale * g + decay * w);
-                [w - rate * v, v]
-            },
-        )?;
+        let n = update(call, parameters, velocity, move |_, g, [w, v]| {
+            let v = momentum * v + (scale * g + decay * w);
+            [w - rate * v, v]
+        })?;
         (n, 2)
     };
     Ok(Work {
-        flops: 6 * n as u64,
+        flops: if options.is_nesterov { 8 } else { 6 } * n as u64,
         bytes: 4 * (1 + 2 * states) * n as u64,
     })
 }
 
-/// One step of Adam on weights w with gradients g and moments m, v. Counts 14 flops an element.
+/// Factors of a step of Adam.
+#[derive(Clone, Copy)]
+struct AdamStep {
+    keep: [f32; 2],
+    add: [f32; 2],
+    decay: f32,
+    scale: f32,
+    epsilon: f32,
+    /// One over the root of the correction of the second moment.
+    root: f32,
+}
+
+impl AdamStep {
+    fn new(options: &Adam) -> Self {
+        let o = options;
+        assert!(o.step >= 1, "steps count from 1");
+        Self {
+            keep: [o.beta1, o.beta2].map(|beta| beta as f32),
+            add: [o.beta1, o.beta2].map(|beta| (1.0 - beta) as f32),
+            decay: o.weight_decay as f32,
+            scale: o.scale as f32,
+            epsilon: o.epsilon as f32,
+            root: (1.0 / correction(o.beta2, o.step).sqrt()) as f32,
+        }
+    }
+
+    #[inline(always)]
+    fn moments(&self, g: f32, [m, v]: [f32; 2]) -> [f32; 2] {
+        let m = self.keep[0] * m + self.add[0] * g;
+        let v = self.keep[1] * v + self.add[1] * g * g;
+        [m, v]
+    }
+}
+
+/// Of the bias of a moment.
+fn correction(beta: f64, step: u64) -> f64 {
+    1.0 - beta.powf(step as f64)
+}
+
+/// One step of Adam on weights w with gradients g and moments m, v. Counts 14 flops an element, 15 with decoupled
+/// weight decay.
 pub fn adam(
     call: &mut Call,
     options: &Adam,
     parameters: &mut [Parameter],
 ) -> Result<Work, Canceled> {
-    let o = options;
-    assert!(o.step >= 1, "steps count from 1");
-    let correction = |beta: f64| 1.0 - beta.powf(o.step as f64);
-    let rate = (o.rate / correction(o.beta1)) as f32;
-    let root = (1.0 / correction(o.beta2).sqrt()) as f32;
-    let [keep1, add1] = [o.beta1 as f32, (1.0 - o.beta1) as f32];
-    let [keep2, add2] = [o.beta2 as f32, (1.0 - o.beta2) as f32];
-    let [decay, scale, epsilon] = [o.weight_decay, o.scale, o.epsilon].map(|a| a as f32);
+    let o = AdamStep::new(options);
+    let rate = (options.rate / correction(options.beta1, options.step)) as f32;
     let state = |p: &Parameter| [p.w, p.moment(0), p.moment(1)];
-    let n = update(call, parameters, state, move |g, [w, m, v]| {
-        let g = scale * g + decay * w;
-        let m = keep1 * m + add1 * g;
-        let v = keep2 * v + add2 * g * g;
-        [w - rate * m / (v.sqrt() * root + epsilon), m, v]
+    let n = if options.is_decoupled {
+        let kept = (1.0 - options.rate * options.weight_decay) as f32;
+        update(call, parameters, state, move |_, g, [w, m, v]| {
+            let [m, v] = o.moments(o.scale * g, [m, v]);
+            [kept * w - rate * m / (v.sqrt() * o.root + o.epsilon), m, v]
+        })?
+    } else {
+        update(call, parameters, state, move |_, g, [w, m, v]| {
+            let [m, v] = o.moments(o.scale * g + o.decay * w, [m, v]);
+            [w - rate * m / (v.sqrt() * o.root + o.epsilon), m, v]
+        })?
+    };
+    Ok(Work {
+        flops: if options.is_decoupled { 15 } else { 14 } * n as u64,
+        bytes: 4 * 7 * n as u64,
+    })
+}
+
+/// The direction of LAMB, u = m' / (sqrt(v') + epsilon) + weight_decay * w, with the corrected moments m' and v'.
+/// In the list, what [`Parameter::new`] takes as the gradient is the weights, and u replaces the gradient
+/// in place of the weights. Counts 14 flops an element.
+pub fn lamb_direction(
+    call: &mut Call,
+    options: &Adam,
+    parameters: &mut [Parameter],
+) -> Result<Work, Canceled> {
+    let o = AdamStep::new(options);
+    let first = (1.0 / correction(options.beta1, options.step)) as f32;
+    let state = |p: &Parameter| [p.w, p.moment(0), p.moment(1)];
+    let n = update(call, parameters, state, move |_, w, [g, m, v]| {
+        let [m, v] = o.moments(o.scale * g, [m, v]);
+        let u = first * m / (v.sqrt() * o.root + o.epsilon) + o.decay * w;
+        [u, m, v]
     })?;
     Ok(Work {
         flops: 14 * n as u64,
         bytes: 4 * 7 * n as u64,
+    })
+}
+
+/// v = momentum * v + rate * ratio * (scale * g + weight_decay * w); w -= v, with the ratio of each parameter. Counts
+/// 8 flops an element.
+pub fn lars(
+    call: &mut Call,
+    options: &Sgd,
+    parameters: &mut [Parameter],
+) -> Result<Work, Canceled> {
+    let [rate, momentum] = [options.rate as f32, options.momentum as f32];
+    let [decay, scale] = [options.weight_decay as f32, options.scale as f32];
+    let state = |p: &Parameter| [p.w, p.moment(0)];
+    let n = update(call, parameters, state, move |ratio, g, [w, v]| {
+        let v = momentum * v + (rate * ratio) * (scale * g + decay * w);
+        [w - v, v]
+    })?;
+    Ok(Work {
+        flops: 8 * n as u64,
+        bytes: 4 * 5 * n as u64,
+    })
+}
+
+/// w -= rate * ratio * u, with the ratio of each parameter, and u in place of the gradient. Counts 2 flops an element.
+pub fn along(call: &mut Call, rate: f64, parameters: &mut [Parameter]) -> Result<Work, Canceled> {
+    let rate = rate as f32;
+    let n = update(
+        call,
+        parameters,
+        |p| [p.w],
+        move |ratio, u, [w]| [w - (rate * ratio) * u],
+    )?;
+    Ok(Work {
+        flops: 2 * n as u64,
+        bytes: 4 * 3 * n as u64,
     })
 }
 
@@ -243,7 +359,7 @@ fn pieces(
     }
 }
 
-/// state = f(g, state) for all elements, whose number it gives. Ranges go across parameters, so
+/// state = f(ratio, g, state) for all elements, whose number it gives. Ranges go across parameters, so
 /// that many small ones cost no more than a large one.
 fn update<const K: usize, F>(
     call: &mut Call,
@@ -252,7 +368,7 @@ fn update<const K: usize, F>(
     f: F,
 ) -> Result<usize, Canceled>
 where
-    F: Fn(f32, [f32; K]) -> [f32; K] + Copy + Sync,
+    F: Fn(f32, f32, [f32; K]) -> [f32; K] + Copy + Sync,
 {
     // The exclusive borrow keeps every other team from the list; the threads of this one share it.
     let parameters = &*parameters;
@@ -270,7 +386,8 @@ where
             unsafe {
                 let state = state(parameter).map(|s| s.get().add(range.start));
                 let g = &parameter.g[range];
-                level.run(Update { g, state, f });
+                let ratio = parameter.ratio;
+                level.run(Update { ratio, g, state, f });
             }
         });
     })?;
@@ -279,12 +396,13 @@ where
 
 /// Pointers: states as long as g, which no other thread accesses.
 struct Update<'a, const K: usize, F> {
+    ratio: f32,
     g: &'a [f32],
     state: [*mut f32; K],
     f: F,
 }
 
-impl<const K: usize, F: Fn(f32, [f32; K]) -> [f32; K]> Op for Update<'_, K, F> {
+impl<const K: usize, F: Fn(f32, f32, [f32; K]) -> [f32; K]> Op for Update<'_, K, F> {
     type Out = ();
 
     #[inline(always)]
@@ -292,7 +410,7 @@ impl<const K: usize, F: Fn(f32, [f32; K]) -> [f32; K]> Op for Update<'_, K, F> {
         for (i, g) in self.g.iter().enumerate() {
             // SAFETY: guaranteed by the caller.
             unsafe {
-                let next = (self.f)(*g, self.state.map(|s| *s.add(i)));
+                let next = (self.f)(self.ratio, *g, self.state.map(|s| *s.add(i)));
                 for (s, value) in self.state.iter().zip(next) {
                     *s.add(i) = value;
                 }

@@ -91,6 +91,7 @@ fn a_kernel_that_ran_before_allocates_nothing() {
 }
 
 const RULE: Adam = Adam {
+    is_decoupled: false,
     rate: 0.1,
     beta1: 0.9,
     beta2: 0.99,

@@ -438,6 +438,7 @@ fn optimizers() {
     for team in &mut teams() {
         for (momentum, weight_decay) in [(0.9, 1e-2), (0.0, 1e-2)] {
             let options = Sgd {
+                is_nesterov: false,
                 rate: 0.1,
                 momentum,
                 weight_decay,
@@ -461,6 +462,7 @@ fn optimizers() {
         let mut want: Vec<[f64; 3]> = w0.iter().map(|w| [f64::from(*w), 0.0, 0.0]).collect();
         for step in 1..=3 {
             let options = Adam {
+                is_decoupled: false,
                 rate,
                 beta1,
                 beta2,

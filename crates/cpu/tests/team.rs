@@ -64,6 +64,7 @@ fn watch(
 }
 
 const RULE: Adam = Adam {
+    is_decoupled: false,
     rate: 0.1,
     beta1: 0.9,
     beta2: 0.99,

@@ -42,6 +42,17 @@ impl ParameterRole {
         }
     }
 
+    /// Whether it is a matrix of weights, not a vector of biases, scales or shifts, which are often exempt from
+    /// weight decay.
+    pub fn is_weight(self) -> bool {
+        match self {
+            Self::Weight => true,
+            Self::Bias | Self::Gamma | Self::Beta | Self::RunningMean | Self::RunningVariance => {
+                false
+            }
+        }
+    }
+
     /// Whether the optimizer updates it.
     pub fn is_trained(self) -> bool {
         match self {

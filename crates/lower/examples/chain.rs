@@ -51,6 +51,7 @@ fn main() {
                 momentum: 0.9,
                 weight_decay: 0.0,
             },
+            decay_norms: true,
             clip: Some(1.0),
             samples: SampleFormat {
                 dtype: Dtype::F32,

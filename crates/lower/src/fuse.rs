@@ -9,7 +9,7 @@ mod attach;
 mod copies;
 
 use partita_program::{
-    Access, Body, BufferId, Kernel, KernelShape, Menu, Origin, Task, View, Work,
+    Access, Body, BufferId, Kernel, KernelShape, Menu, Optimizer, Origin, Task, View, Work,
 };
 use partita_space::Mesh;
 use std::collections::BTreeSet;
@@ -171,10 +171,26 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    /// Fuses all updates into the last one.
+    /// Fuses all updates by one rule into the last of them.
     fn join_updates(&mut self) {
+        let mut rules: Vec<Optimizer> = Vec::new();
+        for slot in 0..self.slots.len() {
+            if let Some(Kernel::Update { rule, .. }) = self.kernel(slot)
+                && !rules.contains(rule)
+            {
+                rules.push(*rule);
+            }
+        }
+        for rule in rules {
+            self.join_updates_by(&rule);
+        }
+    }
+
+    fn join_updates_by(&mut self, rule: &Optimizer) {
         let updates: Vec<usize> = (0..self.slots.len())
-            .filter(|&slot| matches!(self.kernel(slot), Some(Kernel::Update { .. })))
+            .filter(|&slot| {
+                matches!(self.kernel(slot), Some(Kernel::Update { rule: own, .. }) if own == rule)
+            })
             .collect();
         let Some((&last, earlier)) = updates.split_last() else {
             return;

@@ -50,6 +50,7 @@ mod storage;
 mod strategy;
 mod timeline;
 mod transformer;
+mod trust;
 mod update;
 
 pub use lowering::{lower, lower_after, lower_rank, lower_ranks};

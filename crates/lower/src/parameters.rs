@@ -8,18 +8,14 @@ use crate::parameter_gradient::{Deferred, Key, ParameterGradient};
 use crate::redistribute::Destination;
 use crate::strategy::Shard;
 use partita_graph::{ParameterId, ParameterRole};
-use partita_program::{Distribution, Kernel, Optimizer, Phase, Role, View};
+use partita_program::{Distribution, Kernel, Phase, Role, View};
 use partita_space::{AxisSet, Submesh};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Emit<'_> {
     /// Allocates the persistent buffers.
     pub(crate) fn persistent(&mut self) {
-        let moment_names: &[&str] = match self.request.optimizer {
-            Optimizer::Sgd { momentum: 0.0, .. } => &[],
-            Optimizer::Sgd { .. } => &["velocity"],
-            Optimizer::Adam { .. } => &["first_moment", "second_moment"],
-        };
+        let moment_names = self.request.optimizer.moments();
         let mut list: Vec<(Role, String, usize, Distribution)> = Vec::new();
         for (index, parameter) in self.graph.parameters.iter().enumerate() {
             for (holder, distribution) in self.plan.holders[index].iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Requests and errors of lowering.
 
 use crate::{Strategy, StrategyError};
-use partita_graph::Graph;
+use partita_graph::{Graph, ParameterRole};
 use partita_program::{Dtype, Menu, MenuError, Optimizer, ProgramKind, SizeFaults, Transform};
 
 /// How samples are stored.
@@ -28,12 +28,25 @@ pub struct Request<'a> {
     pub dtype: Dtype,
     /// Optimizer; determines the state of each parameter, in every kind of program.
     pub optimizer: Optimizer,
+    /// Whether biases, scales and shifts have the weight decay and the trust ratio of the optimizer.
+    pub decay_norms: bool,
     /// Bound of the global norm of the gradients, for clipping.
     pub clip: Option<f64>,
     /// How samples are stored.
     pub samples: SampleFormat,
     /// The menu of kernels.
     pub menu: &'a dyn Menu,
+}
+
+impl Request<'_> {
+    /// The optimizer of a parameter.
+    pub(crate) fn rule(&self, role: ParameterRole) -> Optimizer {
+        if self.decay_norms || role.is_weight() {
+            self.optimizer
+        } else {
+            self.optimizer.without_decay()
+        }
+    }
 }
 
 /// Why there is no program.

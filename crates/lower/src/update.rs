@@ -46,15 +46,10 @@ impl Emit<'_> {
             let share = self.own_share(id);
             shares.insert(id, share);
         }
+        let norms = self.trust_norms(&gradients, &shares, clip);
         for (id, gradient) in gradients {
             let share = shares[&id];
-            let kernel = Kernel::Update {
-                rule: self.request.optimizer,
-                parameter: share.view(&share.region),
-                gradient,
-                moments: self.moments[id.0].clone(),
-                clip,
-            };
+            let kernel = self.update_of(id, (share.view(&share.region), gradient), clip, &norms);
             let name = self.graph.parameter(id).name.clone();
             self.builder.kernel(&name, Phase::Update, kernel);
         }

@@ -32,6 +32,7 @@ fn program(graph: &Graph, strategy: &str, clip: Option<f64>) -> Program {
     let parsed: Strategy = strategy.parse().unwrap();
     parsed.check(graph, 4).unwrap();
     let request = Request {
+        decay_norms: true,
         clip,
         ..request(graph, &parsed, 4)
     };

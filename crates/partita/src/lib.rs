@@ -103,4 +103,7 @@ pub use train::{
     ResultFiles, RunFile, RunFileError, RunResult, TargetError, TaskResult, TrainError,
     TrainRequest, Trained, ValidationResult, train,
 };
-pub use training::{ADAM, COUNTS, FLOATS, Lowered, SCALED_COUNTS, SGD, StrategyChoice, Training};
+pub use training::{
+    ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,
+    Training,
+};

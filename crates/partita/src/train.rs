@@ -32,7 +32,7 @@ use crate::local_machine::Ranks;
 use crate::model;
 use crate::progress::Event;
 use crate::search;
-use crate::training::StrategyChoice;
+use crate::training::{StrategyChoice, accumulating};
 use machine::machine_costs;
 use output::{Output, RunSize};
 use partita_data::{
@@ -149,7 +149,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
             epochs: run.epochs as u64,
             batch: run.batch,
             seed: run.seed,
-            schedule: run.schedule,
+            schedule: run.schedule.clone(),
             training_order: &order,
             validation: (first..first + validation).collect(),
             traces_kept: TRACES_KEPT,
@@ -219,6 +219,7 @@ fn check_request(
     let environment = launch.context().environment();
     check::dataset_fits(run, graph, dataset)?;
     check::batch_fits(run, dataset)?;
+    check::schedule_fits(run, dataset)?;
     check::output_fits(run, environment)?;
     if launch.is_first() {
         output::check(run, RunSize::of_model(graph, run), environment)?;
@@ -236,9 +237,16 @@ fn strategy(
 ) -> Result<Strategy, TrainError> {
     let strategy = match &run.strategy {
         StrategyChoice::Auto(statistics) => {
-            let run = (run, *statistics);
-            let by = (here, costs);
-            return choose::choose_strategy(context, run, graph, stored, memory, by);
+            // Chosen for one part, which all parts of an update repeat.
+            let part = Run {
+                batch: run.batch / run.accumulate,
+                ..run.clone()
+            };
+            let (part, by) = ((&part, *statistics), (here, costs));
+            let one = choose::choose_strategy(context, part, graph, stored, memory, by)?;
+            let all = accumulating(one, run.accumulate);
+            all.check(graph, run.batch)?;
+            return Ok(all);
         }
         StrategyChoice::Given(strategy) => strategy,
     };
@@ -387,7 +395,7 @@ fn refuse_divergence(run: &Run, end: RunEnd) -> Result<(), TrainError> {
             step,
             loss,
         } => {
-            let rate = run.schedule.rate(0.0);
+            let rate = run.schedule.base_rate();
             Err(TrainError::Diverged {
                 loss,
                 kind,

@@ -30,6 +30,36 @@ pub const SGD: Optimizer = Optimizer::Sgd {
     weight_decay: 0.0,
 };
 
+/// SGD with Nesterov's momentum of 0.9.
+pub const NESTEROV: Optimizer = Optimizer::Nesterov {
+    momentum: 0.9,
+    weight_decay: 0.0,
+};
+
+/// AdamW with the constants of `torch.optim.AdamW`.
+pub const ADAMW: Optimizer = Optimizer::AdamW {
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    weight_decay: 1e-2,
+};
+
+/// LARS with the constants of You et al. 2017.
+pub const LARS: Optimizer = Optimizer::Lars {
+    momentum: 0.9,
+    weight_decay: 5e-4,
+    trust: 1e-3,
+    epsilon: 0.0,
+};
+
+/// LAMB with the constants of You et al. 2020.
+pub const LAMB: Optimizer = Optimizer::Lamb {
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-6,
+    weight_decay: 1e-2,
+};
+
 /// 16-bit counts x, read as ln(1 + x).
 pub const COUNTS: SampleFormat = SampleFormat {
     dtype: Dtype::I16,
@@ -83,6 +113,23 @@ pub enum StrategyChoice {
     Auto(BatchNormStatistics),
     /// This strategy.
     Given(Strategy),
+}
+
+impl StrategyChoice {
+    /// A strategy that is given with so many times its micro-batches. `auto` stays as it is.
+    #[must_use]
+    pub fn accumulating(self, parts: usize) -> Self {
+        match self {
+            Self::Auto(statistics) => Self::Auto(statistics),
+            Self::Given(strategy) => Self::Given(accumulating(strategy, parts)),
+        }
+    }
+}
+
+/// The strategy with so many times its micro-batches.
+pub fn accumulating(mut strategy: Strategy, parts: usize) -> Strategy {
+    strategy.micro = strategy.micro.saturating_mul(parts);
+    strategy
 }
 
 impl FromStr for StrategyChoice {
@@ -206,6 +253,7 @@ pub fn request<'r>(
         kind,
         dtype: Dtype::F32,
         optimizer: training.optimizer,
+        decay_norms: !training.optimizer.has_trust_ratio(),
         clip: None,
         samples: training.samples,
         menu,

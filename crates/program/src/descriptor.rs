@@ -185,6 +185,11 @@ pub enum Flow<'k> {
         /// Its gradient.
         gradient: &'k View,
     },
+    /// Sums squares over a parameter and its gradient, which it may replace by what the update subtracts.
+    Measures {
+        /// The gradient.
+        gradient: &'k View,
+    },
     /// Updates running statistics.
     Tracks,
 }
@@ -418,7 +423,9 @@ impl Kernel {
             | Kernel::SoftmaxCrossEntropy { .. }
             | Kernel::OutputErrors { .. }
             | Kernel::ClassCounts { .. } => Family::Loss,
-            Kernel::SumOfSquares { .. } | Kernel::Update { .. } => Family::Update,
+            Kernel::SumOfSquares { .. } | Kernel::UpdateNorms { .. } | Kernel::Update { .. } => {
+                Family::Update
+            }
         }
     }
 

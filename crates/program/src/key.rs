@@ -109,8 +109,34 @@ impl Display for Constant<'_> {
                     Optimizer::Sgd {
                         momentum,
                         weight_decay,
+                    }
+                    | Optimizer::Nesterov {
+                        momentum,
+                        weight_decay,
                     } => write!(f, " momentum={momentum:e} weight_decay={weight_decay:e}"),
+                    Optimizer::Lars {
+                        momentum,
+                        weight_decay,
+                        trust,
+                        epsilon,
+                    } => write!(
+                        f,
+                        " momentum={momentum:e} weight_decay={weight_decay:e} trust={trust:e} \
+                         epsilon={epsilon:e}"
+                    ),
                     Optimizer::Adam {
+                        beta1,
+                        beta2,
+                        epsilon,
+                        weight_decay,
+                    }
+                    | Optimizer::AdamW {
+                        beta1,
+                        beta2,
+                        epsilon,
+                        weight_decay,
+                    }
+                    | Optimizer::Lamb {
                         beta1,
                         beta2,
                         epsilon,

@@ -451,8 +451,65 @@ fn updates() -> Vec<Kernel> {
             parameter: W,
             gradient: W,
             moments: vec![W, W],
+            norms: None,
             clip: Some((SCALAR, 2.5)),
         },
+    ]
+}
+
+/// Nesterov, AdamW, LARS and LAMB.
+fn other_updates() -> Vec<Kernel> {
+    let norms = View {
+        extent: [1, 1, 1, 1, 2],
+        ..SCALAR
+    };
+    let (momentum, weight_decay) = (0.9, 1e-4);
+    let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-6);
+    let lars = Optimizer::Lars {
+        momentum,
+        weight_decay,
+        trust: 1e-3,
+        epsilon,
+    };
+    let lamb = Optimizer::Lamb {
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+    };
+    let nesterov = Optimizer::Nesterov {
+        momentum,
+        weight_decay,
+    };
+    let adamw = Optimizer::AdamW {
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+    };
+    let update = |rule, moments, norms| Kernel::Update {
+        rule,
+        parameter: W,
+        gradient: W,
+        moments,
+        norms,
+        clip: None,
+    };
+    let measure = |rule, moments| Kernel::UpdateNorms {
+        rule,
+        parameter: W,
+        gradient: W,
+        moments,
+        clip: Some((SCALAR, 1.0)),
+        norms,
+    };
+    vec![
+        update(nesterov, vec![W], None),
+        update(adamw, vec![W, W], None),
+        measure(lars, vec![]),
+        update(lars, vec![W], Some(norms)),
+        measure(lamb, vec![W, W]),
+        update(lamb, vec![], Some(norms)),
     ]
 }
 
@@ -465,6 +522,7 @@ fn update(momentum: f64, clip: Option<(View, f64)>) -> Kernel {
         parameter: W,
         gradient: W,
         moments: if momentum == 0.0 { vec![] } else { vec![W] },
+        norms: None,
         clip,
     }
 }
@@ -483,7 +541,7 @@ fn fused() -> Vec<Kernel> {
 }
 
 fn kernels() -> Vec<Kernel> {
-    let families: [fn() -> Vec<Kernel>; 11] = [
+    let families: [fn() -> Vec<Kernel>; 12] = [
         contents,
         convolutions,
         pools,
@@ -494,6 +552,7 @@ fn kernels() -> Vec<Kernel> {
         sequences,
         losses,
         updates,
+        other_updates,
         fused,
     ];
     families.into_iter().flat_map(|family| family()).collect()

@@ -98,6 +98,7 @@ fn kernels() -> Vec<Kernel> {
             parameter: view,
             gradient: view,
             moments: vec![view, view],
+            norms: None,
             clip: Some((view, 1e300)),
         },
     ]

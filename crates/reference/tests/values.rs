@@ -243,6 +243,7 @@ fn optimizers_by_hand() {
         parameter,
         gradient,
         moments: vec![first],
+        norms: None,
         clip: None,
     };
     bench.run(&sgd);
@@ -263,6 +264,7 @@ fn optimizers_by_hand() {
         parameter,
         gradient,
         moments: vec![],
+        norms: None,
         clip,
     };
     bench.run(&plain(Some((total, 1.0))));
@@ -297,6 +299,7 @@ fn adam_by_hand() {
         parameter,
         gradient,
         moments,
+        norms: None,
         clip: None,
     };
     bench.inputs.step = 1;

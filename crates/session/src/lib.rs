@@ -15,6 +15,6 @@ mod steps;
 
 pub use persistent::{InitialValues, PersistentTensor};
 pub use run::{ClassCount, EpochReport, Outcome, Progress, RunEnd, Validation};
-pub use schedule::LearningRateSchedule;
+pub use schedule::{LearningRateSchedule, Milestones, SchedulePoint, ScheduleState, WarmupLength};
 pub use session::{Plan, Programs, Session, SessionError, batch_sizes, persists_over_programs};
 pub use shards::{persistent_name, put_shard, shard_of};

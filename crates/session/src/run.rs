@@ -2,6 +2,7 @@
 
 use crate::durations::Durations;
 use crate::persistent::{InitialValues, first_not_finite, set_initial};
+use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::steps::PlannedStep;
 use partita_program::ProgramKind;
@@ -158,6 +159,8 @@ struct SessionRun<'p, 's> {
     durations: Durations,
     main: usize,
     steps: u64,
+    /// What the learning-rate schedule has learned from validation losses.
+    schedule: ScheduleState,
 }
 
 impl Session<'_> {
@@ -192,6 +195,7 @@ impl Session<'_> {
             durations: Durations::new(self.plan.traces_kept),
             main: self.main(),
             steps: 0,
+            schedule: ScheduleState::default(),
         };
         let start = runner.clock.now();
         let end = run.execute(runner)?;
@@ -280,10 +284,10 @@ impl SessionRun<'_, '_> {
     ) -> Result<StepReport, RunError> {
         let [fetch, step] = self.bodies[planned.program];
         if self.staged != Some(planned.program) {
-            let inputs = self.session.inputs(planned, None);
+            let inputs = self.session.inputs(planned, None, self.schedule);
             runner.step(fetch, &inputs)?;
         }
-        let inputs = self.session.inputs(planned, next);
+        let inputs = self.session.inputs(planned, next, self.schedule);
         let report = runner.step(step, &inputs)?;
         self.staged = (!inputs.next_samples.is_empty()).then_some(planned.program);
         Ok(report)
@@ -312,7 +316,7 @@ impl SessionRun<'_, '_> {
                     epoch,
                     step: self.steps,
                     loss,
-                    learning_rate: self.session.plan.schedule.rate(planned.epochs_done),
+                    learning_rate: self.session.rate(planned, self.schedule),
                     samples,
                     seconds,
                 }
@@ -339,6 +343,8 @@ impl SessionRun<'_, '_> {
         report.training_loss /= report.samples as f64;
         if let Some(validation) = &mut report.validation {
             validation.loss /= validation.samples as f64;
+            let schedule = &self.session.plan.schedule;
+            schedule.observe(&mut self.schedule, validation.loss);
         }
         if rank == 0 {
             (self.report)(Progress::Epoch(report.clone()));

@@ -42,6 +42,9 @@ pub enum SessionError {
     /// No training sample.
     #[error("the plan has no training samples or no epochs; a run needs at least one of each")]
     Empty,
+    /// A learning rate that follows the validation loss, without validation.
+    #[error("the learning rate follows the validation loss, and there are no validation samples")]
+    NoValidation,
     /// A batch size of the plan for which there is no program.
     #[error("the plan needs a program to {} {batch} samples, and there is none", verb(*kind))]
     NoProgram {
@@ -83,6 +86,9 @@ impl<'s> Session<'s> {
         let samples = (plan.training_order)(0).len();
         if samples == 0 || plan.epochs == 0 {
             return Err(SessionError::Empty);
+        }
+        if plan.schedule.needs_validation() && plan.validation.is_empty() {
+            return Err(SessionError::NoValidation);
         }
         let session = Self { programs, plan };
         let needs = [

@@ -1,5 +1,6 @@
 //! The order of steps of a plan.
 
+use crate::schedule::{SchedulePoint, ScheduleState};
 use crate::session::Session;
 use partita_program::ProgramKind;
 use partita_run::Inputs;
@@ -15,6 +16,8 @@ pub(crate) struct PlannedStep {
     pub updates: u64,
     /// Epochs done before it; steps of an epoch count as equal fractions.
     pub epochs_done: f64,
+    /// Updates of its epoch.
+    pub steps_per_epoch: u64,
     pub samples: Vec<usize>,
 }
 
@@ -42,6 +45,7 @@ impl Session<'_> {
             kind,
             epoch,
             updates: epoch * steps + index,
+            steps_per_epoch: steps,
             epochs_done: epoch as f64 + index as f64 / steps as f64,
             samples: samples.to_vec(),
         };
@@ -52,14 +56,28 @@ impl Session<'_> {
         training.chain(validation).collect()
     }
 
+    /// The learning rate of a step.
+    pub(crate) fn rate(&self, planned: &PlannedStep, state: ScheduleState) -> f64 {
+        self.plan.schedule.rate(&SchedulePoint {
+            epochs_done: planned.epochs_done,
+            steps_per_epoch: planned.steps_per_epoch,
+            state,
+        })
+    }
+
     /// The inputs of a step; they name the samples of the next one only if its program is the same.
-    pub(crate) fn inputs(&self, planned: &PlannedStep, next: Option<&PlannedStep>) -> Inputs {
+    pub(crate) fn inputs(
+        &self,
+        planned: &PlannedStep,
+        next: Option<&PlannedStep>,
+        state: ScheduleState,
+    ) -> Inputs {
         let next = next.filter(|next| next.program == planned.program);
         Inputs {
             step: planned.updates + 1,
             epoch: planned.epoch,
             seed: self.plan.seed,
-            learning_rate: self.plan.schedule.rate(planned.epochs_done),
+            learning_rate: self.rate(planned, state),
             samples: planned.samples.clone(),
             next_samples: next.map_or_else(Vec::new, |next| next.samples.clone()),
         }

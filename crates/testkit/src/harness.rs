@@ -32,6 +32,8 @@ pub struct Setup<'a> {
     pub kernels: KernelFactory<'a>,
     /// Update rule.
     pub optimizer: Optimizer,
+    /// Whether biases, scales and shifts have the weight decay and the trust ratio of the optimizer.
+    pub decay_norms: bool,
     /// Largest norm of the gradients.
     pub clip: Option<f64>,
     /// Learning rate.
@@ -81,6 +83,7 @@ impl<'a> Setup<'a> {
                 momentum: 0.0,
                 weight_decay: 0.0,
             },
+            decay_norms: true,
             clip: None,
             learning_rate: 0.1,
             samples,
@@ -159,6 +162,7 @@ impl Setup<'_> {
             kind,
             dtype: self.dtype,
             optimizer: self.optimizer,
+            decay_norms: self.decay_norms,
             clip: self.clip,
             samples: SampleFormat {
                 dtype,

@@ -484,7 +484,17 @@ impl Maker {
             parameter,
             gradient,
             moments,
+            norms: None,
             clip,
+        };
+        let norms = self.bench.put(Dtype::F64, [1, 1, 1, 1, 2], vec![2.0, 0.5]);
+        let update_norms = |rule, moments| Kernel::UpdateNorms {
+            rule,
+            parameter,
+            gradient,
+            moments,
+            clip,
+            norms,
         };
         let sgd = |momentum| Optimizer::Sgd {
             momentum,
@@ -496,6 +506,7 @@ impl Maker {
             epsilon: 1e-8,
             weight_decay: 0.01,
         };
+        let [nesterov, adamw, lars, lamb] = other_rules();
         vec![
             Kernel::SumOfSquares {
                 sources: vec![first, gradient, parameter],
@@ -504,6 +515,27 @@ impl Maker {
             update(sgd(0.0), vec![]),
             update(sgd(0.9), vec![first]),
             update(adam, vec![first, second]),
+            update(nesterov, vec![first]),
+            update(adamw, vec![first, second]),
+            update_norms(lars, vec![]),
+            update(lars, vec![first]),
+            Kernel::Update {
+                rule: lars,
+                parameter,
+                gradient,
+                moments: vec![first],
+                norms: Some(norms),
+                clip,
+            },
+            update_norms(lamb, vec![first, second]),
+            Kernel::Update {
+                rule: lamb,
+                parameter,
+                gradient,
+                moments: vec![],
+                norms: Some(norms),
+                clip: None,
+            },
         ]
     }
 
@@ -596,4 +628,32 @@ impl Maker {
             next_samples: Vec::new(),
         }
     }
+}
+
+/// Nesterov, AdamW, LARS and LAMB.
+fn other_rules() -> [Optimizer; 4] {
+    [
+        Optimizer::Nesterov {
+            momentum: 0.9,
+            weight_decay: 0.1,
+        },
+        Optimizer::AdamW {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+        },
+        Optimizer::Lars {
+            momentum: 0.9,
+            weight_decay: 0.1,
+            trust: 0.02,
+            epsilon: 1e-8,
+        },
+        Optimizer::Lamb {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-6,
+            weight_decay: 0.01,
+        },
+    ]
 }

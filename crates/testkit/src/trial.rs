@@ -254,6 +254,7 @@ fn setup<'a>(
             momentum: 0.5,
             weight_decay: 0.01,
         },
+        decay_norms: true,
         clip: case.seed.is_multiple_of(3).then_some(0.5),
         learning_rate: 0.1,
         samples: Arc::clone(samples),

@@ -130,6 +130,7 @@ fn a_text_reads_as_it_prints_and_keeps_the_digest() {
                 momentum: 0.9,
                 weight_decay: 0.0,
             },
+            decay_norms: true,
             clip: Some(1.0),
             ..Setup::of_case(&case, &kernels)
         };

@@ -68,6 +68,7 @@ fn setup<'a>(
             momentum: 0.9,
             weight_decay: 0.01,
         },
+        decay_norms: true,
         clip: None,
         learning_rate: 0.01,
         samples,

@@ -22,6 +22,7 @@ fn program(case: &Case, kind: ProgramKind, batch: usize) -> Program {
             momentum: 0.5,
             weight_decay: 0.0,
         },
+        decay_norms: true,
         clip: None,
         samples: SampleFormat {
             dtype: Dtype::F64,

@@ -30,6 +30,7 @@ fn train(graph: &Graph, strategy: &str, batch: usize) -> Program {
             momentum: 0.9,
             weight_decay: 0.0,
         },
+        decay_norms: true,
         clip: None,
         samples: SampleFormat {
             dtype: Dtype::F32,
@@ -354,6 +355,7 @@ fn five_dimensions_on_24_ranks_equal_one_rank() {
                 momentum: 0.9,
                 weight_decay: 0.01,
             },
+            decay_norms: true,
             clip: Some(0.5),
             ..Setup::of_case(&case, &kernels)
         };

@@ -28,6 +28,7 @@ fn program(graph: &partita_graph::Graph, strategy: Strategy, batch: usize) -> Pr
         kind: ProgramKind::Train,
         dtype: Dtype::F32,
         optimizer: ADAM,
+        decay_norms: true,
         clip: None,
         samples,
         menu: &UnpinnedMenu,

@@ -357,6 +357,7 @@ fn kernels_of_random_programs_can_be_measured() {
             menu: &Reference,
             kernels: &kernels,
             optimizer: if seed % 2 == 0 { ADAM } else { SGD },
+            decay_norms: true,
             clip: Some(1.0),
             learning_rate: 0.01,
             samples,

@@ -332,6 +332,12 @@ impl<'p> Interpreter<'_, 'p> {
                 }
                 self.updates(parameter);
             }
+            Flow::Measures { gradient } => {
+                let contents = self.read(gradient);
+                for target in operands.filter(|operand| operand.access == Access::Write) {
+                    self.write(target.view, contents.clone());
+                }
+            }
             Flow::Tracks => {
                 let moved = operands.filter(|operand| operand.access.writes());
                 moved.for_each(|operand| self.updates(operand.view));

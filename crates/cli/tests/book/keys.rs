@@ -104,7 +104,7 @@ fn the_tables_of_the_run_file_have_all_keys() {
         between(&text, "possible are ", "; nearest")
     };
     assert_eq!(names("run-file.md", "## Keys"), possible("no_key = 1"));
-    let of_both: Words = ["adam", "sgd"]
+    let of_both: Words = ["adam", "adamw", "sgd", "lars", "lamb"]
         .iter()
         .flat_map(|kind| possible(&format!("[optimizer]\nkind = \"{kind}\"\nno_key = 1")))
         .collect();

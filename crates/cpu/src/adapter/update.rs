@@ -2,7 +2,9 @@
 
 use super::{Output, Run};
 use crate::grid::Work;
-use crate::optimizer::{Adam, Parameter, Sgd, adam, sgd, sum_of_squares};
+use crate::optimizer::{
+    Adam, Parameter, Sgd, adam, along, lamb_direction, lars, sgd, sum_of_squares,
+};
 use partita_program::{Kernel, Optimizer, View};
 use partita_run::{Block, KernelTally, RunError};
 
@@ -14,6 +16,14 @@ const BATCH: usize = 32;
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::SumOfSquares { sources, total } => squares(sources, total, run),
+        Kernel::UpdateNorms {
+            rule,
+            parameter,
+            gradient,
+            moments,
+            clip,
+            norms,
+        } => update_norms(rule, (parameter, gradient, moments), clip, norms, run),
         Kernel::Update { .. } => all(std::slice::from_ref(kernel), run),
         other => panic!("{} does not update parameters", other.name()),
     }
@@ -35,24 +45,110 @@ pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally
     let Some(Kernel::Update { rule, clip, .. }) = parts.first() else {
         panic!("updates by one rule");
     };
-    let total = clip.map(|(total, maximum)| (run.sums(&total), maximum));
-    let scale = total.as_ref().map_or(1.0, |(total, maximum)| {
-        (maximum / (total.data()[0].sqrt() + CLIP_EPSILON)).min(1.0)
-    });
+    let (scale, bytes) = scale(clip, run);
     let views = parts.iter().filter_map(|part| {
         let Kernel::Update {
             parameter,
             gradient,
             moments,
+            norms,
             ..
         } = part
         else {
             return None;
         };
-        Some((parameter, gradient, moments.as_slice()))
+        Some(((parameter, gradient, moments.as_slice()), norms.as_ref()))
     });
     let mut tally = update(rule, views, scale, run)?;
-    tally.bytes += total.map_or(0, |(total, _)| total.box_bytes());
+    tally.bytes += bytes;
+    Ok(tally)
+}
+
+/// Factor on gradients that are clipped, and the bytes of the norm.
+fn scale(clip: &Option<(View, f64)>, run: &Run<'_, '_>) -> (f64, u64) {
+    let Some((total, maximum)) = clip else {
+        return (1.0, 0);
+    };
+    let total = run.sums(total);
+    let norm = total.data()[0].sqrt();
+    (
+        (maximum / (norm + CLIP_EPSILON)).min(1.0),
+        total.box_bytes(),
+    )
+}
+
+/// By how much LARS and LAMB scale an update, from the sums of squares of the parameter and of the gradient or the
+/// direction.
+fn trust_ratio(rule: &Optimizer, sums: &[f64]) -> f64 {
+    let [parameter, other] = [sums[0].sqrt(), sums[1].sqrt()];
+    if parameter <= 0.0 || other <= 0.0 {
+        return 1.0;
+    }
+    match *rule {
+        Optimizer::Lars {
+            weight_decay,
+            trust,
+            epsilon,
+            ..
+        } => trust * parameter / (other + weight_decay * parameter + epsilon),
+        Optimizer::Lamb { .. } => parameter / other,
+        Optimizer::Sgd { .. }
+        | Optimizer::Nesterov { .. }
+        | Optimizer::Adam { .. }
+        | Optimizer::AdamW { .. } => 1.0,
+    }
+}
+
+fn update_norms(
+    rule: &Optimizer,
+    (parameter, gradient, moments): (&View, &View, &[View]),
+    clip: &Option<(View, f64)>,
+    norms: &View,
+    run: &mut Run<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    let (mut factor, bytes) = scale(clip, run);
+    let mut tally = KernelTally { flops: 0, bytes };
+    if let Optimizer::Lamb {
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+    } = *rule
+    {
+        let options = Adam {
+            is_decoupled: false,
+            rate: 0.0,
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+            scale: factor,
+            step: run.inputs.step,
+        };
+        // The direction replaces the gradient.
+        let mut blocks = Operands::new((gradient, parameter, moments), run);
+        let mut list = [blocks.parameter()];
+        tally.flops += run
+            .compute(|call| lamb_direction(call, &options, &mut list))?
+            .flops;
+        tally.bytes += blocks.bytes();
+        factor = 1.0;
+    }
+    let [w, g] = [parameter, gradient].map(|view| run.dense(view));
+    if !matches!(rule, Optimizer::Lamb { .. }) {
+        tally.bytes += w.box_bytes() + g.box_bytes();
+    }
+    let mut sums = [0.0; 2];
+    for (sum, block) in sums.iter_mut().zip([&w, &g]) {
+        let (part, work) = run.compute(|call| sum_of_squares(call, &[block.data()]))?;
+        *sum = part;
+        tally.flops += work.flops;
+    }
+    let mut target = run.memory.write::<f64>(norms);
+    target
+        .data_mut()
+        .copy_from_slice(&[sums[0], sums[1] * factor * factor]);
+    tally.bytes += target.box_bytes();
     Ok(tally)
 }
 
@@ -78,6 +174,9 @@ struct Operands<'m> {
     w: Output<'m>,
     g: Block<'m, f32>,
     moments: [Option<Output<'m>>; 2],
+    ratio: f64,
+    /// Bytes of the norms.
+    norms: u64,
 }
 
 impl<'m> Operands<'m> {
@@ -89,6 +188,20 @@ impl<'m> Operands<'m> {
             w: run.output(parameter),
             g: run.dense(gradient),
             moments: [0, 1].map(|i| moments.get(i).map(|view| run.output(view))),
+            ratio: 1.0,
+            norms: 0,
+        }
+    }
+
+    fn with_norms(self, rule: &Optimizer, norms: Option<&View>, run: &Run<'m, '_>) -> Operands<'m> {
+        let Some(norms) = norms else {
+            return self;
+        };
+        let sums = run.sums(norms);
+        Operands {
+            ratio: trust_ratio(rule, sums.data()),
+            norms: sums.box_bytes(),
+            ..self
         }
     }
 
@@ -97,34 +210,43 @@ impl<'m> Operands<'m> {
             Some(moment) => moment.slice(),
             None => &mut [],
         });
-        Parameter::new(self.w.slice(), self.g.data(), moments)
+        Parameter::new(self.w.slice(), self.g.data(), moments).with_ratio(self.ratio)
     }
 
     fn bytes(&self) -> u64 {
         let moments = self.moments.iter().flatten().map(Output::bytes);
-        self.g.box_bytes() + 2 * self.w.bytes() + 2 * moments.sum::<u64>()
+        self.g.box_bytes() + 2 * self.w.bytes() + 2 * moments.sum::<u64>() + self.norms
     }
 }
 
-/// Updates parameters, given with their gradients and moments.
+/// A parameter with its gradient and moments, and its norms.
+type Updated<'v> = ((&'v View, &'v View, &'v [View]), Option<&'v View>);
+
+/// Updates parameters.
 fn update<'v>(
     rule: &Optimizer,
-    parameters: impl Iterator<Item = (&'v View, &'v View, &'v [View])>,
+    parameters: impl Iterator<Item = Updated<'v>>,
     scale: f64,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     let wanted = match *rule {
-        Optimizer::Sgd { momentum, .. } => usize::from(momentum != 0.0),
-        Optimizer::Adam { .. } => 2,
+        Optimizer::Lamb { .. } => 0,
+        Optimizer::Sgd { .. }
+        | Optimizer::Nesterov { .. }
+        | Optimizer::Adam { .. }
+        | Optimizer::AdamW { .. }
+        | Optimizer::Lars { .. } => rule.moments().len(),
     };
-    let mut parameters = parameters.inspect(|(parameter, _, moments)| {
+    let mut parameters = parameters.inspect(|((parameter, _, moments), _)| {
         let count = moments.len();
         assert_eq!(count, wanted, "moments of {parameter} under {rule:?}");
     });
     let mut tally = KernelTally { flops: 0, bytes: 0 };
     loop {
-        let mut blocks: [_; BATCH] =
-            std::array::from_fn(|_| parameters.next().map(|views| Operands::new(views, run)));
+        let mut blocks: [_; BATCH] = std::array::from_fn(|_| {
+            let (views, norms) = parameters.next()?;
+            Some(Operands::new(views, run).with_norms(rule, norms, run))
+        });
         if blocks[0].is_none() {
             return Ok(tally);
         }
@@ -144,26 +266,48 @@ fn step(
     run: &mut Run<'_, '_>,
 ) -> Result<Work, RunError> {
     let (rate, step) = (run.inputs.learning_rate, run.inputs.step);
+    let is_nesterov = matches!(rule, Optimizer::Nesterov { .. });
+    let is_decoupled = matches!(rule, Optimizer::AdamW { .. });
     match *rule {
         Optimizer::Sgd {
             momentum,
             weight_decay,
+        }
+        | Optimizer::Nesterov {
+            momentum,
+            weight_decay,
+        }
+        | Optimizer::Lars {
+            momentum,
+            weight_decay,
+            ..
         } => {
-            let rule = Sgd {
+            let options = Sgd {
+                is_nesterov,
                 rate,
                 momentum,
                 weight_decay,
                 scale,
             };
-            run.compute(|call| sgd(call, &rule, parameters))
+            if let Optimizer::Lars { .. } = rule {
+                return run.compute(|call| lars(call, &options, parameters));
+            }
+            run.compute(|call| sgd(call, &options, parameters))
         }
         Optimizer::Adam {
             beta1,
             beta2,
             epsilon,
             weight_decay,
+        }
+        | Optimizer::AdamW {
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
         } => {
-            let rule = Adam {
+            let options = Adam {
+                is_decoupled,
                 rate,
                 beta1,
                 beta2,
@@ -172,7 +316,8 @@ fn step(
                 scale,
                 step,
             };
-            run.compute(|call| adam(call, &rule, parameters))
+            run.compute(|call| adam(call, &options, parameters))
         }
+        Optimizer::Lamb { .. } => run.compute(|call| along(call, rate, parameters)),
     }
 }

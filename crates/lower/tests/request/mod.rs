@@ -18,6 +18,7 @@ pub fn request<'a>(graph: &'a Graph, strategy: &'a Strategy, batch: usize) -> Re
             epsilon: 1e-8,
             weight_decay: 0.0,
         },
+        decay_norms: true,
         clip: None,
         samples: SampleFormat {
             dtype: Dtype::F32,

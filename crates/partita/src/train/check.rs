@@ -140,11 +140,31 @@ pub fn batch_fits(run: &Run, dataset: &Dataset) -> Result<(), Mismatch> {
         return Err(Mismatch::Empty { data });
     }
     if run.batch > samples {
-        return Err(Mismatch::Batch {
-            batch: run.batch,
-            data: run.data.clone(),
-            samples,
+        let (batch, data) = (run.batch / run.accumulate, run.data.clone());
+        return Err(if run.accumulate == 1 || batch > samples {
+            Mismatch::Batch {
+                batch,
+                data,
+                samples,
+            }
+        } else {
+            Mismatch::Accumulated {
+                batch,
+                accumulate: run.accumulate,
+                data,
+                samples,
+                nearest: (samples / batch).max(1),
+            }
         });
+    }
+    Ok(())
+}
+
+/// Checks that there are validation samples where the learning rate follows their loss.
+pub fn schedule_fits(run: &Run, dataset: &Dataset) -> Result<(), Mismatch> {
+    if run.schedule.needs_validation() && dataset.samples(Split::Validation) == 0 {
+        let data = run.data.clone();
+        return Err(Mismatch::Plateau { data });
     }
     Ok(())
 }

@@ -262,6 +262,34 @@ pub enum Mismatch {
         /// Its training samples.
         samples: usize,
     },
+    /// A schedule that follows the validation loss, without validation samples.
+    #[error(
+        "`schedule.kind` is \"plateau\", which follows the validation loss, but {} has no validation samples; \
+         possible are a dataset with some, or another kind; nearest is \"cosine\"",
+        data.display()
+    )]
+    Plateau {
+        /// The dataset.
+        data: PathBuf,
+    },
+    /// The samples of an update are more than the dataset has.
+    #[error(
+        "accumulate = {accumulate} is requested with batch = {batch}, but {} has {samples} training samples; \
+         possible is accumulate = 1 to {nearest}, nearest is accumulate = {nearest}",
+        data.display()
+    )]
+    Accumulated {
+        /// Samples of a part.
+        batch: usize,
+        /// Parts of an update.
+        accumulate: usize,
+        /// The dataset.
+        data: PathBuf,
+        /// Its training samples.
+        samples: usize,
+        /// Nearest valid number of parts.
+        nearest: usize,
+    },
 }
 
 /// `auto` finds no strategy.

@@ -116,6 +116,7 @@ pub fn request<'r>(
         kind: ProgramKind::Train,
         dtype: run.precision.dtype(),
         optimizer: run.optimizer,
+        decay_norms: run.decay_norms,
         clip: run.clip,
         samples: SampleFormat {
             dtype: staging_dtype(stored),

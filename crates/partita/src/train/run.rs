@@ -55,8 +55,11 @@ pub struct Run {
     pub kernels: KernelSet,
     /// Type of activations and parameters.
     pub precision: Precision,
-    /// Global batch size.
+    /// Samples of an update: the batch of the run file times `accumulate`.
     pub batch: usize,
+    /// Parts of `batch` whose gradients are accumulated one after the other; the strategy has as many times
+    /// its micro-batches.
+    pub accumulate: usize,
     /// Number of epochs.
     pub epochs: usize,
     /// Seed of sample order, initial values and dropout.
@@ -71,6 +74,8 @@ pub struct Run {
     pub memory: Option<Bytes>,
     /// Optimizer with its constants.
     pub optimizer: Optimizer,
+    /// Whether biases, scales and shifts have the weight decay and the trust ratio of the optimizer.
+    pub decay_norms: bool,
     /// Gradient clipping: largest global norm.
     pub clip: Option<f64>,
     /// Learning-rate schedule.
@@ -96,7 +101,9 @@ impl Run {
         };
         let strategy = request.strategy.as_ref().unwrap_or(&file.strategy);
         Ok(Self {
-            strategy: strategy.parse()?,
+            strategy: strategy
+                .parse::<StrategyChoice>()?
+                .accumulating(file.accumulate),
             machine: request.machine.clone().or(file.machine),
             ranks,
             collectives,
@@ -108,13 +115,15 @@ impl Run {
             output: file.output,
             kernels: file.kernels,
             precision: file.precision,
-            batch: file.batch,
+            batch: file.batch.saturating_mul(file.accumulate),
+            accumulate: file.accumulate,
             epochs: file.epochs,
             seed: file.seed,
             transform: file.transform,
             watchdog: file.watchdog,
             memory: file.memory,
             optimizer: file.optimizer,
+            decay_norms: file.decay_norms,
             clip: file.clip,
             schedule: file.schedule,
         })

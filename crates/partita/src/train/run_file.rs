@@ -1,5 +1,8 @@
 //! The run file, as TOML.
 
+mod optimizer;
+mod schedule;
+
 use super::section::{RunFileError, Section, float, line_at};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::size::parse_bytes;
@@ -10,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "model",
     "data",
     "output",
@@ -22,6 +25,7 @@ const KEYS: [&str; 18] = [
     "kernels",
     "precision",
     "batch",
+    "accumulate",
     "epochs",
     "seed",
     "transform",
@@ -30,12 +34,6 @@ const KEYS: [&str; 18] = [
     "optimizer",
     "schedule",
 ];
-const ADAM_KEYS: [&str; 6] = ["kind", "beta1", "beta2", "epsilon", "weight_decay", "clip"];
-const SGD_KEYS: [&str; 4] = ["kind", "momentum", "weight_decay", "clip"];
-const SCHEDULE_KEYS: [&str; 3] = ["kind", "learning_rate", "final_factor"];
-const CONSTANT_KEYS: [&str; 2] = ["kind", "learning_rate"];
-const NOT_NEGATIVE: &str = "a number from 0 on that single precision holds";
-const BELOW_ONE: &str = "a number from 0 up to, but not including, 1 in single precision";
 const WATCHDOG: Seconds = Seconds(60.0);
 
 /// A run file. Paths are relative to the current folder.
@@ -63,6 +61,8 @@ pub struct RunFile {
     pub precision: Precision,
     /// Global batch size.
     pub batch: usize,
+    /// Steps of `batch` samples whose gradients are accumulated for one update (default: 1).
+    pub accumulate: usize,
     /// Number of epochs.
     pub epochs: usize,
     /// Seed of sample order, initial values and dropout (default: 1).
@@ -75,6 +75,9 @@ pub struct RunFile {
     pub memory: Option<Bytes>,
     /// Optimizer (default: Adam with its usual constants).
     pub optimizer: Optimizer,
+    /// Whether biases, scales and shifts have the weight decay and the trust ratio of the optimizer (default: true,
+    /// but false for LARS and LAMB).
+    pub decay_norms: bool,
     /// Gradient clipping: largest global norm.
     pub clip: Option<f64>,
     /// Learning-rate schedule.
@@ -124,7 +127,7 @@ impl RunFile {
             return Err(top.refuse("output", folder));
         }
         let epoch_count = top.need("epochs", top.count("epochs")?, epochs)?;
-        let (optimizer, clip) = optimizer(&top)?;
+        let optimizer = optimizer::optimizer(&top)?;
         Ok(Self {
             model: top.need("model", top.text("model", model)?, model)?,
             data: top.need("data", top.text("data", path)?, path)?.into(),
@@ -141,14 +144,16 @@ impl RunFile {
             kernels,
             precision,
             batch: top.need("batch", top.count("batch")?, batch)?,
+            accumulate: top.count("accumulate")?.unwrap_or(1),
             epochs: epoch_count,
             seed: top.natural("seed")?.unwrap_or(1),
             transform: transform(&top)?.unwrap_or(Transform::Identity),
             watchdog: watchdog(&top)?.unwrap_or(WATCHDOG),
             memory: memory(&top)?,
-            optimizer,
-            clip,
-            schedule: schedule(&top, epoch_count)?,
+            optimizer: optimizer.rule,
+            decay_norms: optimizer.decay_norms,
+            clip: optimizer.clip,
+            schedule: schedule::schedule(&top, epoch_count)?,
         })
     }
 }
@@ -220,98 +225,4 @@ fn duration(text: &str) -> Option<Seconds> {
         _ => return None,
     };
     (number > 0.0 && number.is_finite()).then_some(Seconds(number * unit))
-}
-
-#[derive(Clone, Copy)]
-enum OptimizerKind {
-    Adam,
-    Sgd,
-}
-
-fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), RunFileError> {
-    let adam = |beta1, beta2, epsilon, weight_decay| Optimizer::Adam {
-        beta1,
-        beta2,
-        epsilon,
-        weight_decay,
-    };
-    let Some(section) = top.section("optimizer")? else {
-        return Ok((adam(0.9, 0.999, 1e-8, 0.0), None));
-    };
-    let kind = section.choice(
-        "kind",
-        &[("adam", OptimizerKind::Adam), ("sgd", OptimizerKind::Sgd)],
-    )?;
-    let kind = kind.unwrap_or(OptimizerKind::Adam);
-    section.check(match kind {
-        OptimizerKind::Adam => &ADAM_KEYS,
-        OptimizerKind::Sgd => &SGD_KEYS,
-    })?;
-    let below_one = |key, default| {
-        // In f32, in which kernels divide by `1 - beta`.
-        let is_below_one = |number: f64| number >= 0.0 && (number as f32) < 1.0;
-        let number = section.number(key, BELOW_ONE, is_below_one)?;
-        Ok::<f64, RunFileError>(number.unwrap_or(default))
-    };
-    let is_decay = |number: f64| number == 0.0 || number > 0.0 && is_scale(number);
-    let decay = section.number("weight_decay", NOT_NEGATIVE, is_decay)?;
-    let decay = decay.unwrap_or(0.0);
-    let optimizer = match kind {
-        OptimizerKind::Adam => {
-            let epsilon = section.single("epsilon", 1e-8)?;
-            adam(
-                below_one("beta1", 0.9)?,
-                below_one("beta2", 0.999)?,
-                epsilon.unwrap_or(1e-8),
-                decay,
-            )
-        }
-        OptimizerKind::Sgd => Optimizer::Sgd {
-            momentum: below_one("momentum", 0.0)?,
-            weight_decay: decay,
-        },
-    };
-    Ok((optimizer, section.single("clip", 1.0)?))
-}
-
-#[derive(Clone, Copy)]
-enum ScheduleKind {
-    Constant,
-    Linear,
-    Cosine,
-}
-
-fn schedule(top: &Section<'_>, epochs: usize) -> Result<LearningRateSchedule, RunFileError> {
-    let expected = "a table `[schedule]` with `learning_rate`";
-    let section = top.need("schedule", top.section("schedule")?, expected)?;
-    let kinds = [
-        ("constant", ScheduleKind::Constant),
-        ("linear", ScheduleKind::Linear),
-        ("cosine", ScheduleKind::Cosine),
-    ];
-    section.check(&SCHEDULE_KEYS)?;
-    let kind = section
-        .choice("kind", &kinds)?
-        .unwrap_or(ScheduleKind::Constant);
-    let rate = section.single("learning_rate", 1e-3)?;
-    let rate = section.need("learning_rate", rate, "a number above 0, like 0.001")?;
-    let factor = "a number from 0 to 1";
-    let final_factor = section.number("final_factor", factor, |n| (0.0..=1.0).contains(&n))?;
-    let (final_factor, epochs) = (final_factor.unwrap_or(0.0), epochs as f64);
-    Ok(match kind {
-        ScheduleKind::Constant => {
-            section.check(&CONSTANT_KEYS)?;
-            LearningRateSchedule::Constant { rate }
-        }
-        ScheduleKind::Linear => LearningRateSchedule::Linear {
-            rate,
-            final_factor,
-            epochs,
-        },
-        ScheduleKind::Cosine => LearningRateSchedule::Cosine {
-            rate,
-            final_factor,
-            epochs,
-        },
-    })
 }

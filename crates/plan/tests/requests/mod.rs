@@ -32,6 +32,7 @@ pub fn training<'a>(graph: &'a Graph, strategy: &'a Strategy, batch: usize) -> R
             momentum: 0.9,
             weight_decay: 0.0,
         },
+        decay_norms: true,
         clip: None,
         samples: SampleFormat {
             dtype: Dtype::F32,

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Sums of squares over a parameter, and over its gradient or direction.
+const NORMS: [usize; 5] = [1, 1, 1, 1, 2];
+
 pub(super) fn describe<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
     match kernel {
         Kernel::SumOfSquares { sources, total } => {
@@ -13,28 +16,95 @@ pub(super) fn describe<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
             let total = write("total", total).sums_of(SCALAR);
             Descriptor::new("sum_of_squares", flops, operands).and([total.over(Over::All(sources))])
         }
-        Kernel::Update {
+        Kernel::UpdateNorms { .. } => norms_of(kernel),
+        Kernel::Update { .. } => update(kernel),
+        other => panic!("{other:?} is described elsewhere"),
+    }
+}
+
+/// Of sums of squares for a trust ratio.
+fn norms_of<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
+    match kernel {
+        Kernel::UpdateNorms {
             rule,
             parameter,
             gradient,
             moments,
             clip,
+            norms,
+        } => {
+            let like = |operand: Operand<'k>| operand.like("parameter", parameter);
+            let (flops, expected, gradient_operand) = match rule {
+                Optimizer::Lamb { .. } => (18, 2, state("gradient", gradient)),
+                Optimizer::Lars { .. } => (4, 0, read("gradient", gradient)),
+                Optimizer::Sgd { .. }
+                | Optimizer::Nesterov { .. }
+                | Optimizer::Adam { .. }
+                | Optimizer::AdamW { .. } => (4, 0, read("gradient", gradient)),
+            };
+            let total = clip.as_ref();
+            let total = total.map(|(total, _)| read("total", total).sums_of(SCALAR));
+            let over = Over::All(std::slice::from_ref(parameter));
+            let norms = write("norms", norms).sums_of(NORMS).over(over);
+            let operands = [like(gradient_operand), read("parameter", parameter)];
+            Descriptor::new("update_norms", each(parameter, flops), operands)
+                .and(moments.iter().map(|view| like(state("moment", view))))
+                .and(total)
+                .and([norms])
+                .equal("moments", moments.len(), expected)
+                .require(rule.has_trust_ratio(), || {
+                    format!("{} has no trust ratio", rule.name())
+                })
+                .layout(Layout::OwnShare {
+                    parameter,
+                    gradient,
+                })
+                .flow(Flow::Measures { gradient })
+                .constant(Constant::Rule(rule))
+        }
+        other => panic!("{other:?} is described elsewhere"),
+    }
+}
+
+/// Of a step of the optimizer.
+fn update<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
+    match kernel {
+        Kernel::Update {
+            rule,
+            parameter,
+            gradient,
+            moments,
+            norms,
+            clip,
         } => {
             let (flops, expected) = match rule {
-                Optimizer::Sgd { momentum, .. } => (6, usize::from(*momentum != 0.0)),
+                Optimizer::Sgd { .. } => (6, rule.moments().len()),
+                Optimizer::Nesterov { .. } | Optimizer::Lars { .. } => (8, 1),
                 Optimizer::Adam { .. } => (14, 2),
+                Optimizer::AdamW { .. } => (15, 2),
+                Optimizer::Lamb { .. } => (2, 0),
             };
             let like = |operand: Operand<'k>| operand.like("parameter", parameter);
             let operands = [
                 like(read("gradient", gradient)),
                 state("parameter", parameter),
             ];
-            let clip = clip.as_ref();
-            let total = clip.map(|(total, _)| read("total", total).sums_of(SCALAR));
+            let total = clip.as_ref();
+            let total = total.map(|(total, _)| read("total", total).sums_of(SCALAR));
+            let ratio = norms.as_ref();
+            let ratio = ratio.map(|norms| read("norms", norms).sums_of(NORMS));
+            let is_lamb = matches!(rule, Optimizer::Lamb { .. });
             Descriptor::new("update", each(parameter, flops), operands)
                 .and(moments.iter().map(|view| like(state("moment", view))))
                 .and(total)
+                .and(ratio)
                 .equal("moments", moments.len(), expected)
+                .require(norms.is_none() || rule.has_trust_ratio(), || {
+                    format!("{} has no trust ratio", rule.name())
+                })
+                .require(!is_lamb || norms.is_some() && clip.is_none(), || {
+                    "LAMB needs norms, and clips before them".to_owned()
+                })
                 .layout(Layout::OwnShare {
                     parameter,
                     gradient,

@@ -387,6 +387,7 @@ fn update() -> Kernel {
         parameter: whole(W, [1, 1, 3, CHANNELS, CHANNELS]),
         gradient: whole(DW, [1, 1, 3, CHANNELS, CHANNELS]),
         moments: Vec::new(),
+        norms: None,
         clip: None,
     }
 }

@@ -11,40 +11,130 @@ const CLIP_EPSILON: f64 = 1e-6;
 pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::SumOfSquares { sources, total } => sum_of_squares(sources, total, call),
-        Kernel::Update {
+        Kernel::UpdateNorms {
             rule,
             parameter,
             gradient,
             moments,
             clip,
+            norms,
         } => {
-            let scale = clip.map_or(1.0, |(total, maximum)| {
-                let norm = call.values(&total).get(entry(0)).sqrt();
-                (maximum / (norm + CLIP_EPSILON)).min(1.0)
+            let state = State::new((parameter, gradient, moments), clip.as_ref(), call);
+            let norms = call.values(norms);
+            let mut worked = update_norms(rule, &state, &norms, call)?;
+            worked.bytes += state.total + norms.bytes();
+            Ok(worked)
+        }
+        Kernel::Update {
+            rule,
+            parameter,
+            gradient,
+            moments,
+            norms,
+            clip,
+        } => {
+            let state = State::new((parameter, gradient, moments), clip.as_ref(), call);
+            let norms = norms.map(|norms| call.values(&norms));
+            let ratio = norms.as_ref().map_or(1.0, |norms| {
+                let [parameter, other] = [0, 1].map(|at| norms.get([0, 0, 0, 0, at]).sqrt());
+                trust_ratio(rule, parameter, other)
             });
-            let state = State {
-                parameter: call.values(parameter),
-                gradient: call.values(gradient),
-                moments: moments.iter().map(|view| call.values(view)).collect(),
-                scale,
-            };
-            let mut worked = match rule {
-                Optimizer::Sgd {
-                    momentum,
-                    weight_decay,
-                } => sgd(&state, *momentum, *weight_decay, call)?,
-                Optimizer::Adam {
-                    beta1,
-                    beta2,
-                    epsilon,
-                    weight_decay,
-                } => adam(&state, [*beta1, *beta2], *epsilon, *weight_decay, call)?,
-            };
-            worked.bytes += clip.map_or(0, |(total, _)| call.values(&total).bytes());
+            let mut worked = update(rule, &state, ratio, call)?;
+            worked.bytes += state.total + norms.map_or(0, |norms| norms.bytes());
             Ok(worked)
         }
         other => panic!("{} does not update parameters", other.name()),
     }
+}
+
+fn update(
+    rule: &Optimizer,
+    state: &State<'_>,
+    ratio: f64,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    match *rule {
+        Optimizer::Sgd {
+            momentum,
+            weight_decay,
+        } => sgd(state, (momentum, false), weight_decay, call),
+        Optimizer::Nesterov {
+            momentum,
+            weight_decay,
+        } => sgd(state, (momentum, true), weight_decay, call),
+        Optimizer::Adam {
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+        } => adam(state, [beta1, beta2], epsilon, (weight_decay, false), call),
+        Optimizer::AdamW {
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+        } => adam(state, [beta1, beta2], epsilon, (weight_decay, true), call),
+        Optimizer::Lars {
+            momentum,
+            weight_decay,
+            ..
+        } => lars(state, momentum, weight_decay, ratio, call),
+        Optimizer::Lamb { .. } => along(state, ratio, call),
+    }
+}
+
+/// By how much LARS and LAMB scale an update. `other` is the norm of the gradient or of the direction.
+fn trust_ratio(rule: &Optimizer, parameter: f64, other: f64) -> f64 {
+    if parameter <= 0.0 || other <= 0.0 {
+        return 1.0;
+    }
+    match *rule {
+        Optimizer::Lars {
+            weight_decay,
+            trust,
+            epsilon,
+            ..
+        } => trust * parameter / (other + weight_decay * parameter + epsilon),
+        Optimizer::Lamb { .. } => parameter / other,
+        Optimizer::Sgd { .. }
+        | Optimizer::Nesterov { .. }
+        | Optimizer::Adam { .. }
+        | Optimizer::AdamW { .. } => 1.0,
+    }
+}
+
+/// Sums of squares; for LAMB the gradient becomes the direction first.
+fn update_norms(
+    rule: &Optimizer,
+    state: &State<'_>,
+    norms: &Values<'_>,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    let (mut flops, mut bytes, mut scale) = (
+        0,
+        state.parameter.bytes() + state.gradient.bytes(),
+        state.scale,
+    );
+    if let Optimizer::Lamb {
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+    } = *rule
+    {
+        let worked = direction(state, [beta1, beta2], epsilon, weight_decay, call)?;
+        (flops, bytes, scale) = (worked.flops, worked.bytes, 1.0);
+    }
+    let mut sums = [0.0; 2];
+    let visits = each_element(state.parameter.extent(), call.progress, |i| {
+        sums[0] += state.parameter.get(i).powi(2);
+        sums[1] += (scale * state.gradient.get(i)).powi(2);
+    })?;
+    for (at, sum) in sums.into_iter().enumerate() {
+        norms.set([0, 0, 0, 0, at], sum);
+    }
+    flops += 4 * visits;
+    Ok(KernelTally { flops, bytes })
 }
 
 fn sum_of_squares(
@@ -77,9 +167,29 @@ struct State<'m> {
     moments: Vec<Values<'m>>,
     /// Scale of the gradient.
     scale: f64,
+    /// Bytes of the norm of all gradients.
+    total: u64,
 }
 
-impl State<'_> {
+impl<'m> State<'m> {
+    fn new(
+        (parameter, gradient, moments): (&View, &View, &[View]),
+        clip: Option<&(View, f64)>,
+        call: &Call<'m, '_>,
+    ) -> Self {
+        let total = clip.map(|(total, maximum)| (call.values(total), maximum));
+        let scale = total.as_ref().map_or(1.0, |(total, maximum)| {
+            (*maximum / (total.get(entry(0)).sqrt() + CLIP_EPSILON)).min(1.0)
+        });
+        Self {
+            parameter: call.values(parameter),
+            gradient: call.values(gradient),
+            moments: moments.iter().map(|view| call.values(view)).collect(),
+            scale,
+            total: total.map_or(0, |(total, _)| total.bytes()),
+        }
+    }
+
     fn gradient(&self, i: [usize; 5], weight_decay: f64) -> f64 {
         self.scale * self.gradient.get(i) + weight_decay * self.parameter.get(i)
     }
@@ -88,60 +198,136 @@ impl State<'_> {
         let moments: u64 = self.moments.iter().map(Values::bytes).sum();
         self.gradient.bytes() + 2 * self.parameter.bytes() + 2 * moments
     }
+
+    fn velocity(&self) -> &Values<'m> {
+        let [velocity] = self.moments.as_slice() else {
+            panic!("momentum needs one velocity, not {}", self.moments.len());
+        };
+        velocity
+    }
+
+    /// New first and second moment, stored; without bias correction.
+    fn step_moments(&self, i: [usize; 5], [beta1, beta2]: [f64; 2], gradient: f64) -> [f64; 2] {
+        let [first, second] = self.moments.as_slice() else {
+            panic!("Adam needs two moments, not {}", self.moments.len());
+        };
+        let m = beta1 * first.get(i) + (1.0 - beta1) * gradient;
+        let v = beta2 * second.get(i) + (1.0 - beta2) * gradient * gradient;
+        first.set(i, m);
+        second.set(i, v);
+        [m, v]
+    }
 }
 
-/// As `torch.optim.SGD` without dampening or Nesterov; a velocity of zero makes the first step the
+/// As `torch.optim.SGD` without dampening, with or without Nesterov; a velocity of zero makes the first step the
 /// plain gradient.
 fn sgd(
     state: &State<'_>,
-    momentum: f64,
+    (momentum, is_nesterov): (f64, bool),
     weight_decay: f64,
     call: &mut Call<'_, '_>,
 ) -> Result<KernelTally, RunError> {
-    assert!(
-        momentum == 0.0 || state.moments.len() == 1,
-        "momentum needs one velocity, not {}",
-        state.moments.len()
-    );
+    let velocity = (momentum != 0.0 || is_nesterov).then(|| state.velocity());
     let rate = call.inputs.learning_rate;
     let visits = each_element(state.parameter.extent(), call.progress, |i| {
         let mut step = state.gradient(i, weight_decay);
-        if let Some(velocity) = state.moments.first() {
-            step += momentum * velocity.get(i);
-            velocity.set(i, step);
+        if let Some(velocity) = velocity {
+            let new = step + momentum * velocity.get(i);
+            velocity.set(i, new);
+            step = if is_nesterov {
+                step + momentum * new
+            } else {
+                new
+            };
         }
         state.parameter.set(i, state.parameter.get(i) - rate * step);
     })?;
     Ok(KernelTally {
-        flops: 6 * visits,
+        flops: if is_nesterov { 8 } else { 6 } * visits,
         bytes: state.bytes(),
     })
 }
 
 fn adam(
     state: &State<'_>,
-    [beta1, beta2]: [f64; 2],
+    betas: [f64; 2],
+    epsilon: f64,
+    (weight_decay, is_decoupled): (f64, bool),
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    let (step, learning_rate) = (call.inputs.step as f64, call.inputs.learning_rate);
+    let rate = learning_rate / (1.0 - betas[0].powf(step));
+    let root = (1.0 - betas[1].powf(step)).sqrt();
+    let added = if is_decoupled { 0.0 } else { weight_decay };
+    let kept = if is_decoupled {
+        1.0 - learning_rate * weight_decay
+    } else {
+        1.0
+    };
+    let visits = each_element(state.parameter.extent(), call.progress, |i| {
+        let [m, v] = state.step_moments(i, betas, state.gradient(i, added));
+        let moved = rate * m / (v.sqrt() / root + epsilon);
+        state
+            .parameter
+            .set(i, kept * state.parameter.get(i) - moved);
+    })?;
+    Ok(KernelTally {
+        flops: if is_decoupled { 15 } else { 14 } * visits,
+        bytes: state.bytes(),
+    })
+}
+
+fn lars(
+    state: &State<'_>,
+    momentum: f64,
+    weight_decay: f64,
+    ratio: f64,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    let (velocity, rate) = (state.velocity(), ratio * call.inputs.learning_rate);
+    let visits = each_element(state.parameter.extent(), call.progress, |i| {
+        let step = momentum * velocity.get(i) + rate * state.gradient(i, weight_decay);
+        velocity.set(i, step);
+        state.parameter.set(i, state.parameter.get(i) - step);
+    })?;
+    Ok(KernelTally {
+        flops: 8 * visits,
+        bytes: state.bytes(),
+    })
+}
+
+/// Replaces the gradient by the direction of LAMB, and moves the moments.
+fn direction(
+    state: &State<'_>,
+    betas: [f64; 2],
     epsilon: f64,
     weight_decay: f64,
     call: &mut Call<'_, '_>,
 ) -> Result<KernelTally, RunError> {
-    let [first, second] = state.moments.as_slice() else {
-        panic!("Adam needs two moments, not {}", state.moments.len());
-    };
     let step = call.inputs.step as f64;
-    let rate = call.inputs.learning_rate / (1.0 - beta1.powf(step));
-    let root = (1.0 - beta2.powf(step)).sqrt();
+    let [first, second] = betas.map(|beta| 1.0 - beta.powf(step));
     let visits = each_element(state.parameter.extent(), call.progress, |i| {
-        let gradient = state.gradient(i, weight_decay);
-        let m = beta1 * first.get(i) + (1.0 - beta1) * gradient;
-        let v = beta2 * second.get(i) + (1.0 - beta2) * gradient * gradient;
-        first.set(i, m);
-        second.set(i, v);
-        let moved = rate * m / (v.sqrt() / root + epsilon);
+        let [m, v] = state.step_moments(i, betas, state.scale * state.gradient.get(i));
+        let adam = m / first / ((v / second).sqrt() + epsilon);
+        let decay = weight_decay * state.parameter.get(i);
+        state.gradient.set(i, adam + decay);
+    })?;
+    let moments: u64 = state.moments.iter().map(Values::bytes).sum();
+    Ok(KernelTally {
+        flops: 14 * visits,
+        bytes: state.parameter.bytes() + 2 * state.gradient.bytes() + 2 * moments,
+    })
+}
+
+/// Moves the parameter along the direction of LAMB.
+fn along(state: &State<'_>, ratio: f64, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+    let rate = ratio * call.inputs.learning_rate;
+    let visits = each_element(state.parameter.extent(), call.progress, |i| {
+        let moved = rate * state.gradient.get(i);
         state.parameter.set(i, state.parameter.get(i) - moved);
     })?;
     Ok(KernelTally {
-        flops: 14 * visits,
+        flops: 2 * visits,
         bytes: state.bytes(),
     })
 }

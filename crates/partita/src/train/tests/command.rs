@@ -345,3 +345,82 @@ fn a_request_to_stop_ends_all_ranks_within_a_second_and_leaves_nothing() {
     );
     assert!(!folder.path().join("out").exists());
 }
+
+/// Training losses of all epochs.
+fn losses(replaced: &[(&str, &str)]) -> Vec<f64> {
+    let result = train(&case(replaced), &AtomicBool::new(false)).unwrap();
+    let epochs = result["epochs"].as_array().unwrap();
+    let loss = |epoch: &Value| epoch["training_loss"].as_f64().unwrap();
+    epochs.iter().map(loss).collect()
+}
+
+#[test]
+fn accumulated_batches_train_as_micro_batches_of_one_update() {
+    let accumulated = losses(&[("batch = 4", "batch = 2\naccumulate = 2")]);
+    let micro = losses(&[("depth=2", "depth=2,micro=2")]);
+    assert_eq!(accumulated, micro);
+    let single = losses(&[("batch = 4", "batch = 2")]);
+    assert_ne!(accumulated, single, "there are half as many updates");
+    // Micro-batches of the strategy are those of each batch.
+    let both = losses(&[
+        ("batch = 4", "batch = 4\naccumulate = 2"),
+        ("depth=2", "depth=2,micro=2"),
+    ]);
+    assert_eq!(
+        both,
+        losses(&[("batch = 4", "batch = 8"), ("depth=2", "depth=2,micro=4")])
+    );
+}
+
+#[test]
+fn more_accumulated_samples_than_there_are_are_refused() {
+    let error = refused(&[("batch = 4", "batch = 4\naccumulate = 5")]);
+    let text = error.to_string();
+    assert!(
+        text.contains("accumulate = 5") && text.contains("nearest is accumulate = 2"),
+        "{text}"
+    );
+    assert_eq!(error.kind(), ErrorKind::Request, "{error}");
+}
+
+#[test]
+fn a_learning_rate_of_zero_trains_nothing() {
+    let folder = case(&[("learning_rate = 0.01", "learning_rate = 0")]);
+    let result = train(&folder, &AtomicBool::new(false)).unwrap();
+    let epochs = result["epochs"].as_array().unwrap();
+    // Samples of an epoch are the same in any order, but for batch norm and rounding.
+    for epoch in epochs {
+        let ratio =
+            epoch["training_loss"].as_f64().unwrap() / epochs[0]["training_loss"].as_f64().unwrap();
+        assert!((ratio - 1.0).abs() < 0.3, "{epochs:?}");
+    }
+}
+
+#[test]
+fn a_plateau_of_the_validation_loss_lowers_the_rate() {
+    let kind = "learning_rate = 0.3\nkind = \"plateau\"\npatience = 0\nfactor = 0.5";
+    let folder = case(&[("learning_rate = 0.01", kind)]);
+    let rates: Mutex<Vec<f64>> = Mutex::new(Vec::new());
+    let listener = |event: Event<'_>| {
+        if let Event::Training {
+            progress: Progress::Step { learning_rate, .. },
+            ..
+        } = event
+        {
+            rates.lock().unwrap().push(*learning_rate);
+        }
+    };
+    let trained = super::train(&request(&folder), &listener, &AtomicBool::new(false)).unwrap();
+    let rates = rates.into_inner().unwrap();
+    let (mut best, mut rate) = (f64::INFINITY, 0.3);
+    for (epoch, rates) in trained.result.epochs.iter().zip(rates.chunks(3)) {
+        assert_eq!(rates, [rate; 3], "epoch {}", epoch.epoch);
+        let loss = epoch.validation.as_ref().unwrap().loss;
+        if loss < best * (1.0 - 1e-4) {
+            best = loss;
+        } else {
+            rate *= 0.5;
+        }
+    }
+    assert!(rate < 0.3, "some epoch does not improve");
+}

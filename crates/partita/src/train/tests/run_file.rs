@@ -3,7 +3,7 @@
 use crate::kernel_set::{KernelSet, Precision};
 use crate::train::run_file::RunFile;
 use partita_program::{Optimizer, Transform};
-use partita_session::LearningRateSchedule;
+use partita_session::{LearningRateSchedule, Milestones, WarmupLength};
 use partita_space::{Bytes, Seconds};
 
 const FULL: &str = r#"
@@ -239,7 +239,7 @@ fn scales_and_sizes_beyond_what_is_held_are_refused_with_ones_that_are_read() {
         RunFile::parse(&FULL.replace(scale, &nearest), "RUN.toml").unwrap();
     }
     let rate = "learning_rate = 0.001";
-    for asked in ["1e300", "1e-300", "0", "0.0", "-1", "inf", "-inf", "nan"] {
+    for asked in ["1e300", "1e-300", "-1", "inf", "-inf", "nan"] {
         let error = refused(rate, &format!("learning_rate = {asked}"));
         assert!(
             error.contains("from 1.1754944e-38 to 3.4028235e38"),
@@ -256,4 +256,79 @@ fn scales_and_sizes_beyond_what_is_held_are_refused_with_ones_that_are_read() {
         let nearest = format!("memory = {}", suggested(error));
         RunFile::parse(&FULL.replace(memory, &nearest), "RUN.toml").unwrap();
     }
+}
+
+/// A short run file with another optimizer and another schedule.
+fn with(optimizer: &str, schedule: &str) -> Result<RunFile, String> {
+    let tables = format!("[optimizer]\n{optimizer}\n[schedule]\nlearning_rate = 1e-3\n{schedule}");
+    let text = SHORT.replace("[schedule]\nlearning_rate = 1e-3\n", &tables);
+    RunFile::parse(&text, "r").map_err(|error| error.to_string())
+}
+
+#[test]
+fn optimizers_have_the_constants_of_their_papers() {
+    let rule = |text: &str| {
+        let run = with(text, "").unwrap();
+        (run.optimizer, run.decay_norms)
+    };
+    assert_eq!(rule("kind = \"adamw\""), (crate::training::ADAMW, true));
+    assert_eq!(rule("kind = \"lars\""), (crate::training::LARS, false));
+    assert_eq!(rule("kind = \"lamb\""), (crate::training::LAMB, false));
+    let nesterov = "kind = \"sgd\"\nmomentum = 0.9\nnesterov = true\ndecay_norms = false";
+    assert_eq!(rule(nesterov), (crate::training::NESTEROV, false));
+    let error = with("kind = \"sgd\"\nnesterov = true", "").unwrap_err();
+    assert!(error.contains("`momentum = 0.9`"), "{error}");
+    let error = with("kind = \"lars\"\nbeta1 = 0.5", "").unwrap_err();
+    assert!(
+        error.contains("possible are kind, momentum, trust"),
+        "{error}"
+    );
+}
+
+#[test]
+fn schedules_are_read_and_refused_by_key() {
+    let schedule = |text: &str| with("", text).unwrap().schedule;
+    let warm = "kind = \"step\"\nmilestones = [1, 1.5]\nwarmup_steps = 7\nwarmup_factor = 0.1";
+    assert_eq!(
+        schedule(warm),
+        LearningRateSchedule::Warmup {
+            length: WarmupLength::Steps(7),
+            factor: 0.1,
+            then: Box::new(LearningRateSchedule::Step {
+                rate: 1e-3,
+                gamma: 0.1,
+                milestones: Milestones::At(vec![1.0, 1.5]),
+            }),
+        }
+    );
+    assert_eq!(
+        schedule("kind = \"cosine_restarts\"\nperiod = 3\nmultiplier = 2\nfinal_factor = 0.1"),
+        LearningRateSchedule::CosineRestarts {
+            rate: 1e-3,
+            final_factor: 0.1,
+            period: 3.0,
+            multiplier: 2.0,
+        }
+    );
+    for (text, part) in [
+        ("kind = \"step\"", "`every = 30`"),
+        ("kind = \"step\"\nevery = 2\nmilestones = [1]", "not both"),
+        ("kind = \"step\"\nmilestones = [2, 1]", "rising epochs"),
+        ("kind = \"exponential\"", "`schedule.gamma`"),
+        ("kind = \"cosine_restarts\"\nperiod = 0", "epochs above 0"),
+        ("kind = \"plateau\"\nfactor = 1", "below 1"),
+        (
+            "kind = \"plateau\"\ngamma = 0.5",
+            "possible are kind, learning_rate",
+        ),
+        ("warmup_factor = 0.5", "`warmup_epochs = 5`"),
+        ("warmup_epochs = 1\nwarmup_steps = 3", "not both"),
+        ("kind = \"plateu\"", "nearest is \"plateau\""),
+    ] {
+        let error = with("", text).unwrap_err();
+        assert!(error.contains(part), "`{part}` is not in: {error}");
+    }
+    let zero = SHORT.replace("learning_rate = 1e-3", "learning_rate = 0");
+    let run = RunFile::parse(&zero, "r").unwrap();
+    assert_eq!(run.schedule, LearningRateSchedule::Constant { rate: 0.0 });
 }

@@ -83,6 +83,7 @@ fn program(strategy: &str, kind: ProgramKind, batch: usize, epsilon: Option<f64>
         kind,
         dtype: Dtype::F64,
         optimizer,
+        decay_norms: true,
         clip: Some(1.0),
         samples: SampleFormat {
             dtype: Dtype::F64,

@@ -1,0 +1,165 @@
+//! The table `[optimizer]` of a run file.
+
+use super::is_scale;
+use crate::train::section::{RunFileError, Section};
+use partita_program::Optimizer;
+use toml::de::DeValue;
+
+const ADAM_KEYS: [&str; 7] = [
+    "kind",
+    "beta1",
+    "beta2",
+    "epsilon",
+    "weight_decay",
+    "decay_norms",
+    "clip",
+];
+const SGD_KEYS: [&str; 6] = [
+    "kind",
+    "momentum",
+    "nesterov",
+    "weight_decay",
+    "decay_norms",
+    "clip",
+];
+const LARS_KEYS: [&str; 7] = [
+    "kind",
+    "momentum",
+    "trust",
+    "epsilon",
+    "weight_decay",
+    "decay_norms",
+    "clip",
+];
+const NOT_NEGATIVE: &str = "a number from 0 on that single precision holds";
+const BELOW_ONE: &str = "a number from 0 up to, but not including, 1 in single precision";
+
+/// The optimizer of a run.
+pub struct OptimizerSettings {
+    /// Its rule with all constants.
+    pub rule: Optimizer,
+    /// Whether biases, scales and shifts have its weight decay and trust ratio.
+    pub decay_norms: bool,
+    /// Largest global norm of gradients.
+    pub clip: Option<f64>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Adam,
+    AdamW,
+    Sgd,
+    Lars,
+    Lamb,
+}
+
+const KINDS: [(&str, Kind); 5] = [
+    ("adam", Kind::Adam),
+    ("adamw", Kind::AdamW),
+    ("sgd", Kind::Sgd),
+    ("lars", Kind::Lars),
+    ("lamb", Kind::Lamb),
+];
+
+/// Reads the table; Adam with its usual constants where there is none.
+pub fn optimizer(top: &Section<'_>) -> Result<OptimizerSettings, RunFileError> {
+    let Some(section) = top.section("optimizer")? else {
+        return Ok(OptimizerSettings {
+            rule: crate::training::ADAM,
+            decay_norms: true,
+            clip: None,
+        });
+    };
+    let kind = section.choice("kind", &KINDS)?.unwrap_or(Kind::Adam);
+    section.check(match kind {
+        Kind::Adam | Kind::AdamW | Kind::Lamb => &ADAM_KEYS[..],
+        Kind::Sgd => &SGD_KEYS,
+        Kind::Lars => &LARS_KEYS,
+    })?;
+    let rule = rule(&section, kind)?;
+    let decay_norms = section.read("decay_norms", "true or false", DeValue::as_bool)?;
+    Ok(OptimizerSettings {
+        decay_norms: decay_norms.unwrap_or(!rule.has_trust_ratio()),
+        rule,
+        clip: section.single("clip", 1.0)?,
+    })
+}
+
+fn rule(section: &Section<'_>, kind: Kind) -> Result<Optimizer, RunFileError> {
+    let below_one = |key, default| {
+        // In f32, in which kernels divide by `1 - beta`.
+        let is_below_one = |number: f64| number >= 0.0 && (number as f32) < 1.0;
+        let number = section.number(key, BELOW_ONE, is_below_one)?;
+        Ok::<f64, RunFileError>(number.unwrap_or(default))
+    };
+    let or_zero = |key, default: f64| {
+        let number = section.number(key, NOT_NEGATIVE, is_zero_or_scale)?;
+        Ok::<f64, RunFileError>(number.unwrap_or(default))
+    };
+    let weight_decay = match kind {
+        Kind::Adam | Kind::Sgd => or_zero("weight_decay", 0.0)?,
+        Kind::AdamW | Kind::Lamb => or_zero("weight_decay", 1e-2)?,
+        Kind::Lars => or_zero("weight_decay", 5e-4)?,
+    };
+    let betas = || Ok::<_, RunFileError>([below_one("beta1", 0.9)?, below_one("beta2", 0.999)?]);
+    let epsilon =
+        |usual: f64| Ok::<_, RunFileError>(section.single("epsilon", usual)?.unwrap_or(usual));
+    Ok(match kind {
+        Kind::Adam => {
+            let ([beta1, beta2], epsilon) = (betas()?, epsilon(1e-8)?);
+            Optimizer::Adam {
+                beta1,
+                beta2,
+                epsilon,
+                weight_decay,
+            }
+        }
+        Kind::AdamW => {
+            let ([beta1, beta2], epsilon) = (betas()?, epsilon(1e-8)?);
+            Optimizer::AdamW {
+                beta1,
+                beta2,
+                epsilon,
+                weight_decay,
+            }
+        }
+        Kind::Lamb => {
+            let ([beta1, beta2], epsilon) = (betas()?, epsilon(1e-6)?);
+            Optimizer::Lamb {
+                beta1,
+                beta2,
+                epsilon,
+                weight_decay,
+            }
+        }
+        Kind::Lars => Optimizer::Lars {
+            momentum: below_one("momentum", 0.9)?,
+            trust: section.single("trust", 1e-3)?.unwrap_or(1e-3),
+            epsilon: or_zero("epsilon", 0.0)?,
+            weight_decay,
+        },
+        Kind::Sgd => sgd(section, below_one("momentum", 0.0)?, weight_decay)?,
+    })
+}
+
+fn sgd(section: &Section<'_>, momentum: f64, weight_decay: f64) -> Result<Optimizer, RunFileError> {
+    let nesterov = section.read("nesterov", "true or false", DeValue::as_bool)?;
+    if nesterov != Some(true) {
+        return Ok(Optimizer::Sgd {
+            momentum,
+            weight_decay,
+        });
+    }
+    if momentum == 0.0 {
+        let expected = "false without `momentum`; nearest is `momentum = 0.9` with it";
+        return Err(section.refuse("nesterov", expected));
+    }
+    Ok(Optimizer::Nesterov {
+        momentum,
+        weight_decay,
+    })
+}
+
+fn is_zero_or_scale(number: f64) -> bool {
+    number == 0.0 || number > 0.0 && is_scale(number)
+}
