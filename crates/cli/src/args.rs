@@ -264,8 +264,12 @@ pub struct TrainArgs {
     #[arg(long)]
     pub library_collectives: bool,
     /// Replace the run in the output folder
-    #[arg(long)]
+    #[arg(long, conflicts_with = "resume")]
     pub overwrite: bool,
+    /// Resume from the newest checkpoint of the output folder, from the checkpoint at a path, or, with `auto`, from the
+    /// newest one if there is one
+    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "newest")]
+    pub resume: Option<PathBuf>,
     /// Do not predict times, which measures kernels and links before the run
     #[arg(long)]
     pub no_prediction: bool,

@@ -42,15 +42,29 @@ pub fn hold() {
 /// As [`listen`], for work that returns what it has: a second Ctrl-C ends the process at once.
 pub fn listen_twice() -> Result<(), CliError> {
     listen()?;
+    end_on_second(Some("ending the search; Ctrl-C again ends at once"));
+    Ok(())
+}
+
+/// As [`hold`], for a training that ends with a checkpoint: a second signal ends the process at once. `tells` is whether
+/// this process says so.
+pub fn hold_once(tells: bool) {
+    hold();
+    let text = "ending after this step with a checkpoint; Ctrl-C again ends at once";
+    end_on_second(tells.then_some(text));
+}
+
+fn end_on_second(text: Option<&'static str>) {
     // The handlers of a signal look at one flag each; this one passes the first signal on to the second.
-    thread::spawn(|| {
+    thread::spawn(move || {
         while !request().is_cancelled.load(Ordering::Relaxed) {
             thread::sleep(Duration::from_millis(20));
         }
-        eprintln!("partita: ending the search; Ctrl-C again ends at once");
+        if let Some(text) = text {
+            eprintln!("partita: {text}");
+        }
         request().ends_at_once.store(true, Ordering::Relaxed);
     });
-    Ok(())
 }
 
 /// Makes Ctrl-C end the process at once, for work that needs no cleanup.

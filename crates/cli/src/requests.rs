@@ -9,11 +9,12 @@ use crate::error::CliError;
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, CosmologyRequest, DigitsRequest,
     ErrorKind, FLOATS, KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV,
-    PlanRequest, PredictRequest, SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest,
-    StrategyChoice, TrainRequest, Training,
+    PlanRequest, PredictRequest, ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting,
+    ShapesRequest, StrategyChoice, TrainRequest, Training,
 };
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
+use std::path::Path;
 
 impl TrainingArgs {
     fn request(&self) -> Training {
@@ -151,6 +152,12 @@ impl TrainArgs {
             library_collectives: self.library_collectives,
             overwrite: self.overwrite,
             no_prediction: self.no_prediction,
+            resume: match &self.resume {
+                None => ResumeFrom::Start,
+                Some(path) if path == Path::new("newest") => ResumeFrom::Newest,
+                Some(path) if path == Path::new("auto") => ResumeFrom::Auto,
+                Some(path) => ResumeFrom::Path(path.clone()),
+            },
         }
     }
 }

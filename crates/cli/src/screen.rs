@@ -24,9 +24,10 @@ pub struct Screen {
 impl Progress for Screen {
     fn report(&self, event: Event<'_>) {
         match event {
-            Event::Warning(text) | Event::Failure(text) => warn(text),
+            Event::Warning(text) | Event::Failure(text) | Event::Note(text) => warn(text),
             Event::Status { text, is_last } => self.status(text, is_last),
             Event::Writing => crate::interrupt::hold(),
+            Event::Checkpoints { is_first } => crate::interrupt::hold_once(is_first),
             Event::Samples { noun, made, total } => self.samples(noun, made as u64, total as u64),
             Event::SamplesStopped => {
                 if let Some(bar) = lock(&self.samples).take() {

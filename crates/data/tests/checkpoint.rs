@@ -199,6 +199,9 @@ fn whole_checkpoints_are_listed_by_serial_and_leftovers_go() {
     let folder = tempfile::tempdir().unwrap();
     let all = CheckpointFolder::new(folder.path().join("checkpoints"));
     assert!(all.list().unwrap().is_empty() && !all.has_any());
+    // In a folder that is gone, nothing is made.
+    assert!(all.begin("step-9", 1).is_err() && !all.path().exists());
+    all.make().unwrap();
     write(&all, "step-9", 1);
     write(&all, "step-5", 2);
     fs::create_dir(all.path().join("step-6.3.partial")).unwrap();

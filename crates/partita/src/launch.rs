@@ -1,14 +1,16 @@
 //! Launches the ranks of a run: as threads of this process, or this process as one rank of an MPI job.
 
+mod agreement;
 mod error;
 mod memory_baseline;
 mod processes;
 mod ranks;
 mod saving;
 
+pub use agreement::{Agreement, Decision, Vote};
 pub use error::{DIVERGENCE_ADVICE, LaunchError, NotSaved};
 pub use memory_baseline::{MemoryBaseline, PEAK_METHOD};
-pub use ranks::{Listener, RunSetup};
+pub use ranks::{Listener, MakeStepHook, RunSetup};
 #[cfg(test)]
 pub use ranks::{RankResults, run_ranks};
 pub use saving::{MemoryUsage, TensorSink};
@@ -153,6 +155,25 @@ impl<'c> Launch<'c> {
             Self::Threads(_) => work(),
             Self::Processes(job) => job.with_heartbeats(work),
         }
+    }
+
+    /// Makes a choice on rank 0 and broadcasts it.
+    ///
+    /// Errors: that of the choice, on rank 0.
+    pub fn choose<T, E>(&self, choose: impl FnOnce() -> Result<T, E> + Send) -> Result<T, E>
+    where
+        T: Default + Send + serde::Serialize + for<'t> serde::Deserialize<'t>,
+        E: Send + From<LaunchError>,
+    {
+        let job = match self {
+            Self::Threads(_) => return choose(),
+            Self::Processes(job) => job,
+        };
+        let own = match job.rank() {
+            0 => job.with_heartbeats(choose)?,
+            _ => T::default(),
+        };
+        Ok(job.broadcast(&own)?)
     }
 
     /// Checks that all ranks have the same programs and plan, which `identity` describes.

@@ -99,9 +99,10 @@ pub use software::{InputSource, SoftwareError};
 pub use times::NoScratch;
 pub use trace::TraceError;
 pub use train::{
-    AutoError, ClassResult, Classification, EpochResult, MemoryResult, Mismatch, OutputError,
-    ResultFiles, RunFile, RunFileError, RunResult, TargetError, TaskResult, TrainError,
-    TrainRequest, Trained, ValidationResult, train,
+    AutoError, BestMetric, CheckpointConfig, ClassResult, Classification, EpochResult,
+    LastCheckpoint, MemoryResult, Mismatch, OutputError, ResultFiles, ResumeError, ResumeFrom,
+    RunFile, RunFileError, RunResult, TargetError, TaskResult, TrainError, TrainRequest, Trained,
+    TrainingState, ValidationResult, train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,

@@ -17,6 +17,14 @@ pub enum Event<'e> {
     /// Files are written from now on, so the process must not be killed: to stop it, set the flag of
     /// [`Context::cancel`](crate::Context::cancel).
     Writing,
+    /// A training writes checkpoints from now on: the first request to stop, through the same flag, ends it after the
+    /// current step with a checkpoint. The process may then be killed.
+    Checkpoints {
+        /// Whether this process has rank 0, and speaks for all.
+        is_first: bool,
+    },
+    /// A line for the user.
+    Note(&'e str),
     /// Progress of making a dataset. The first event has `made == 0`.
     Samples {
         /// Plural noun for the samples, like `universes`.

@@ -1,6 +1,7 @@
 //! `train`: from a run file to trained weights, with what was predicted and measured.
 
 mod check;
+mod checkpoint;
 mod choose;
 mod error;
 mod machine;
@@ -15,6 +16,9 @@ mod section;
 mod tests;
 mod weights;
 
+pub use checkpoint::{
+    BestMetric, CheckpointConfig, LastCheckpoint, ResumeError, ResumeFrom, TrainingState,
+};
 pub use error::{AutoError, Mismatch, OutputError, TrainError};
 pub use record::{
     ClassResult, Classification, EpochResult, MemoryResult, ResultFiles, RunResult, TargetError,
@@ -25,14 +29,16 @@ pub use run_file::RunFile;
 pub use section::RunFileError;
 
 use crate::context::Context;
+use crate::error::Fault as _;
 use crate::host::Host;
 use crate::kernel_set::oversubscription;
-use crate::launch::{Launch, Listener, MemoryBaseline, RunSetup};
+use crate::launch::{Launch, LaunchError, Listener, MemoryBaseline, MemoryUsage, RunSetup};
 use crate::local_machine::Ranks;
 use crate::model;
 use crate::progress::Event;
 use crate::search;
 use crate::training::{StrategyChoice, accumulating};
+use checkpoint::{Checkpoints, Resume};
 use machine::machine_costs;
 use output::{Output, RunSize};
 use partita_data::{
@@ -40,14 +46,15 @@ use partita_data::{
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
-use partita_oracle::Costs;
+use partita_oracle::{Costs, Prediction};
 use partita_program::{Buffer, Role};
 use partita_run::{RunError, Source, SystemClock};
-use partita_session::{Plan, RunEnd, Session, persistent_name};
+use partita_session::{Outcome, Plan, RunEnd, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
 use results::{Finished, pretty};
 use run::Run;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use weights::WeightSink;
 
 /// Training steps whose traces are kept.
@@ -113,10 +120,11 @@ pub fn train(context: &Context<'_>, request: &TrainRequest) -> Result<Option<Tra
 
 fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trained>, TrainError> {
     let context = launch.context();
-    let run = Run::merge(RunFile::read(&request.run_file)?, request, launch)?;
+    let mut run = Run::merge(RunFile::read(&request.run_file)?, request, launch)?;
     launch.set_limit(run.watchdog)?;
     let graph = model::resolve(&run.model)?;
     let dataset = Dataset::open(&run.data)?;
+    let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
     check_request(launch, &run, &graph, &dataset)?;
     let host = Host::local(context.level());
     let (local, cores) = launch.local(run.ranks, &host);
@@ -127,13 +135,14 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let strategy = launch.choose_strategy(run.rank_config(), measures, |here| {
         strategy(context, &run, &graph, dataset.dtype(), limit, (here, costs))
     })?;
-    let mut warnings = Vec::new();
+    let mut warnings = resume
+        .as_ref()
+        .map_or_else(Vec::new, |resume| resume.warnings.clone());
     if launch.is_first() {
         warnings.extend(oversubscription(local, run.threads, cores));
         warnings.extend(check::micro_warning(&strategy, &graph));
-    }
-    for warning in &warnings {
-        context.report(Event::Warning(warning));
+        let report = |warning: &String| context.report(Event::Warning(warning));
+        warnings.iter().for_each(report);
     }
     let (training, validation) = (
         dataset.samples(Split::Train),
@@ -166,6 +175,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         dataset: &dataset,
         session: &session,
         costs,
+        resume: resume.as_ref(),
     };
     let Some(mut finished) = run_session(&task, &strategy, warnings)? else {
         return Ok(None);
@@ -187,6 +197,42 @@ struct Task<'r, 's> {
     session: &'r Session<'s>,
     /// Of a machine file, if the run names one.
     costs: Option<&'r dyn Costs>,
+    /// The checkpoint from which it resumes.
+    resume: Option<&'r Resume>,
+}
+
+/// Finds, opens and checks the checkpoint from which a run resumes, if it does.
+fn resume(
+    launch: &Launch<'_>,
+    run: &mut Run,
+    from: &ResumeFrom,
+    (graph, dataset): (&Graph, &Dataset),
+) -> Result<Option<Resume>, TrainError> {
+    let path = launch.choose(|| checkpoint::find(run, from).map_err(TrainError::from))?;
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    run.is_resumed = true;
+    let now = checkpoint::identity(run, graph, dataset, "");
+    let found = Resume::open(&path, graph, &now)?;
+    let position = &found.state.position;
+    let mut text = format!(
+        "resuming from {} (step {}, epoch {})",
+        path.display(),
+        position.updates,
+        position.epoch + 1
+    );
+    if position.epoch >= run.epochs as u64 {
+        let epochs = position.epoch;
+        text = format!(
+            "{} has all {epochs} epochs, so nothing is left to train; raise `epochs` to train on",
+            path.display()
+        );
+    }
+    if launch.is_first() {
+        launch.context().report(Event::Note(&text));
+    }
+    Ok(Some(found))
 }
 
 /// Programs and plan, by which ranks make sure that they run the same.
@@ -220,6 +266,7 @@ fn check_request(
     check::dataset_fits(run, graph, dataset)?;
     check::batch_fits(run, dataset)?;
     check::schedule_fits(run, dataset)?;
+    check::metric_fits(run, graph, dataset)?;
     check::output_fits(run, environment)?;
     if launch.is_first() {
         output::check(run, RunSize::of_model(graph, run), environment)?;
@@ -281,48 +328,39 @@ fn run_session<'r>(
     warnings: Vec<String>,
 ) -> Result<Option<Finished<'r>>, TrainError> {
     let (launch, run, session) = (task.launch, task.run, task.session);
-    let (context, dataset) = (launch.context(), task.dataset);
+    let context = launch.context();
     let environment = context.environment();
+    if context.is_cancelled() {
+        return Err(LaunchError::Interrupted.into());
+    }
     let program = session.main_program();
-    let prediction = match (run.is_predicted, task.costs) {
-        (false, _) => None,
-        (true, Some(costs)) => launch.predict_on(program, costs)?,
-        (true, None) => launch.predict(program, run.rank_config())?,
-    };
+    let prediction = predict(task)?;
     context.report(Event::Writing);
     let text = prediction.as_ref().map(pretty).transpose()?;
-    let size = RunSize::of_session(session, TRACES_KEPT, text.as_ref().map_or(0, String::len));
-    let open = || Output::open(run, size, text.as_deref(), environment);
-    let output = launch.is_first().then(open).transpose()?;
+    let output = open_output(task, text.as_deref())?;
     let baseline = MemoryBaseline::set();
-    let accepted = Accepted {
-        transform: run.transform,
-        classes: check::classes(task.graph),
-    };
-    let setup = RunSetup {
-        kernels: run.kernels,
-        precision: run.precision,
-        threads: run.threads,
-        level: context.level(),
-        watchdog: run.watchdog,
-        cancel: context.cancel(),
-        source: &|rank, wake| source(dataset, program.mesh, rank, accepted, wake),
-        clock: SystemClock::start(),
-        initial: &|buffer, elements| initial(task.graph, run.seed, buffer, elements),
-    };
+    let checkpoints = task.checkpoints(strategy);
+    if let Some(checkpoints) = &checkpoints {
+        let is_first = launch.is_first();
+        if is_first {
+            checkpoints.make_folder();
+        }
+        context.report(Event::Checkpoints { is_first });
+    }
     let mut sink = WeightSink::new(context, run, session, output);
-    let results = launch.run(
-        session,
-        &setup,
-        run.collectives,
-        listener(context, run, session),
-        baseline,
-        &mut sink,
-    )?;
-    let Some((outcomes, usage)) = results else {
+    let results = run_ranks(task, checkpoints.as_ref(), baseline, &mut sink);
+    if let Some(checkpoints) = checkpoints.as_ref().filter(|_| launch.is_first()) {
+        checkpoints.clean();
+    }
+    let last = checkpoints.as_ref().and_then(Checkpoints::last);
+    let after = |error| after_checkpoint(error, last.as_ref());
+    let Some((outcomes, usage)) = results.map_err(|error| after(error.into()))? else {
         return Ok(None);
     };
-    refuse_divergence(run, outcomes[0].end)?;
+    refuse_divergence(run, outcomes[0].end).map_err(after)?;
+    if let (RunEnd::Stopped { epoch, steps }, Some(checkpoints)) = (outcomes[0].end, &checkpoints) {
+        return Err(stopped(epoch, steps, checkpoints));
+    }
     let Some(weights) = sink.saved() else {
         return Ok(None);
     };
@@ -335,12 +373,132 @@ fn run_session<'r>(
         footprints: (0..program.mesh.ranks())
             .map(|rank| session.footprint(rank))
             .collect(),
+        snapshots: checkpoint::snapshots(run, session),
         usage,
         outcomes,
         weights,
         prediction,
         warnings,
+        resumed_from: task.resume.map(|resume| resume.path().to_owned()),
+        checkpoint: last.map(|last| last.path),
     }))
+}
+
+/// Predicts the program, if that is asked for.
+fn predict(task: &Task<'_, '_>) -> Result<Option<Prediction>, LaunchError> {
+    let program = task.session.main_program();
+    match (task.run.is_predicted, task.costs) {
+        (false, _) => Ok(None),
+        (true, Some(costs)) => task.launch.predict_on(program, costs),
+        (true, None) => task.launch.predict(program, task.run.rank_config()),
+    }
+}
+
+/// Opens the output folder, on the rank that writes.
+fn open_output(
+    task: &Task<'_, '_>,
+    prediction: Option<&str>,
+) -> Result<Option<Output>, OutputError> {
+    if !task.launch.is_first() {
+        return Ok(None);
+    }
+    let checkpoints = task.run.checkpoint.stored_max();
+    let prediction_bytes = prediction.map_or(0, str::len);
+    let size = RunSize::of_session(task.session, TRACES_KEPT, prediction_bytes, checkpoints);
+    let environment = task.launch.context().environment();
+    Output::open(task.run, size, prediction, environment).map(Some)
+}
+
+/// Runs the ranks of this process from where the training stands.
+fn run_ranks(
+    task: &Task<'_, '_>,
+    checkpoints: Option<&Checkpoints<'_>>,
+    baseline: MemoryBaseline,
+    sink: &mut WeightSink<'_>,
+) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
+    let (launch, run, session) = (task.launch, task.run, task.session);
+    let (context, dataset) = (launch.context(), task.dataset);
+    let mesh = session.main_program().mesh;
+    let stored = task.resume.map(Resume::values);
+    let position = checkpoint::start(task.resume.map(|resume| &resume.state));
+    // With checkpoints, a request to stop ends the run between two steps.
+    let cancel = AtomicBool::new(false);
+    let accepted = Accepted {
+        transform: run.transform,
+        classes: check::classes(task.graph),
+    };
+    let setup = RunSetup {
+        kernels: run.kernels,
+        precision: run.precision,
+        threads: run.threads,
+        level: context.level(),
+        watchdog: run.watchdog,
+        cancel: match checkpoints {
+            Some(_) => &cancel,
+            None => context.cancel(),
+        },
+        source: &|rank, wake| source(dataset, mesh, rank, accepted, wake),
+        clock: SystemClock::start(),
+        initial: &|buffer, elements| match &stored {
+            Some(stored) => stored.read(buffer, elements).map(Some),
+            None => Ok(initial(task.graph, run.seed, buffer, elements)),
+        },
+        position: &position,
+        hook: match checkpoints {
+            Some(checkpoints) => checkpoints,
+            None => &checkpoint::Off,
+        },
+    };
+    let listener = listener(context, run, session);
+    launch.run(session, &setup, run.collectives, listener, baseline, sink)
+}
+
+impl<'r> Task<'r, '_> {
+    /// The checkpoints of the run, if it writes some.
+    fn checkpoints(&self, strategy: &Strategy) -> Option<Checkpoints<'r>> {
+        if !self.run.checkpoint.is_on() {
+            return None;
+        }
+        let mut state =
+            checkpoint::identity(self.run, self.graph, self.dataset, &strategy.to_string());
+        let last = self.resume.map(|resume| {
+            state.best = resume.state.best.clone();
+            LastCheckpoint {
+                path: resume.path().to_owned(),
+                epoch: resume.state.position.epoch,
+                steps: resume.state.position.updates,
+            }
+        });
+        let (context, session) = (self.launch.context(), self.session);
+        Some(Checkpoints::new(context, self.run, session, state, last))
+    }
+}
+
+/// A failure, with the checkpoint from which the training may resume.
+fn after_checkpoint(error: TrainError, last: Option<&LastCheckpoint>) -> TrainError {
+    match last {
+        Some(checkpoint) if !error.is_reported() => TrainError::AfterCheckpoint {
+            error: Box::new(error),
+            checkpoint: checkpoint.clone(),
+        },
+        Some(_) | None => error,
+    }
+}
+
+/// The end of a run that was stopped on request.
+fn stopped(epoch: u64, steps: u64, checkpoints: &Checkpoints<'_>) -> TrainError {
+    match (checkpoints.failure(), checkpoints.last()) {
+        (None, Some(checkpoint)) => TrainError::Stopped {
+            steps,
+            epoch,
+            checkpoint,
+        },
+        (reason, checkpoint) => TrainError::StoppedWithout {
+            steps,
+            reason: reason.unwrap_or_else(|| "its end is unknown".to_owned()),
+            checkpoint,
+        },
+    }
 }
 
 fn listener<'c>(context: &'c Context<'c>, run: &Run, session: &Session<'_>) -> Listener<'c> {
@@ -388,7 +546,7 @@ fn initial(graph: &Graph, seed: u64, buffer: &Buffer, elements: Range<usize>) ->
 
 fn refuse_divergence(run: &Run, end: RunEnd) -> Result<(), TrainError> {
     match end {
-        RunEnd::Finished => Ok(()),
+        RunEnd::Finished | RunEnd::Stopped { .. } => Ok(()),
         RunEnd::NotFinite {
             kind,
             epoch,

@@ -75,6 +75,26 @@ pub enum RunError {
         /// File, key and cause.
         reason: String,
     },
+    /// The values with which a training starts could not be had.
+    #[error("rank {rank} could not set `{tensor}` to its initial values: {reason}")]
+    Initial {
+        /// The rank that reports it.
+        rank: Rank,
+        /// The parameter, statistic or moment.
+        tensor: String,
+        /// File and cause.
+        reason: String,
+    },
+    /// Ranks could not decide together between two steps.
+    #[error("rank {rank} could not agree with the other ranks after step {step}: {reason}")]
+    Agreement {
+        /// The rank that reports it.
+        rank: Rank,
+        /// Training steps done.
+        step: u64,
+        /// The cause.
+        reason: String,
+    },
     /// The backend does not offer the algorithm of a task.
     #[error("rank {rank}: algorithm `{algorithm}` of {kernel} is not offered by {backend}")]
     Algorithm {
@@ -154,12 +174,13 @@ impl RunError {
         match self {
             RunError::Stalled { .. }
             | RunError::Source { .. }
+            | RunError::Initial { .. }
             | RunError::Algorithm { .. }
             | RunError::Kernels { .. }
             | RunError::Memory { .. }
             | RunError::Tally { .. }
             | RunError::NotFinite { .. } => 0,
-            RunError::Lost { .. } | RunError::Message { .. } => 1,
+            RunError::Lost { .. } | RunError::Message { .. } | RunError::Agreement { .. } => 1,
             RunError::Cancelled => 2,
         }
     }

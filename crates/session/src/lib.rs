@@ -1,19 +1,21 @@
 //! The training loop: steps of several programs, epoch after epoch, each followed by an evaluation.
 //!
 //! Does: orders the steps, initializes persistent buffers, reports losses, errors and median times, and
-//! returns the trained tensors.
+//! returns the trained tensors. Starts at any position between two steps, and calls a hook after each step.
 //! Knows: programs, and the runner of one rank, which runs a step of each.
 //! Must not know: models, strategies, how programs were made, or which world they run on.
 
 mod durations;
 mod persistent;
+mod resume;
 mod run;
 mod schedule;
 mod session;
 mod shards;
 mod steps;
 
-pub use persistent::{InitialValues, PersistentTensor};
+pub use persistent::{InitialValues, OwnedShard, PersistentTensor};
+pub use resume::{Boundary, Next, Position, StepHook};
 pub use run::{ClassCount, EpochReport, Outcome, Progress, RunEnd, Validation};
 pub use schedule::{LearningRateSchedule, Milestones, SchedulePoint, ScheduleState, WarmupLength};
 pub use session::{Plan, Programs, Session, SessionError, batch_sizes, persists_over_programs};

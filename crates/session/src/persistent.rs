@@ -3,14 +3,14 @@
 use crate::session::{Session, persists_over_programs};
 use crate::shards::{for_shard_rows, persistent_name, put_shard};
 use partita_program::{Body, Buffer, BufferId, Dtype, Program, Role, TensorRegion, View};
-use partita_run::{Arena, Element, Memory, PackedTensor};
-use partita_space::{AXES, AxisSet, Coord, Mesh, Rank};
+use partita_run::{Arena, Element, Memory, PackedTensor, RunError};
+use partita_space::{AXES, AxisSet, Coord, Mesh, Rank, Region};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Initial values of a range of elements of the tensor that a persistent buffer holds a shard of, in memory
-/// order; `None` for zeros.
-pub type InitialValues<'i> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + 'i;
+/// order; `None` for zeros. Errors: why they cannot be had.
+pub type InitialValues<'i> = dyn Fn(&Buffer, Range<usize>) -> Result<Option<Vec<f64>>, String> + 'i;
 
 /// Initial values generated at a time, in elements: few, because they take memory in addition to the arena.
 const CHUNK: usize = 1 << 14;
@@ -30,7 +30,50 @@ pub struct PersistentTensor {
     pub holders: Vec<(Rank, BufferId)>,
 }
 
+/// A shard of a persistent buffer that a rank is the first to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedShard {
+    /// Name of the tensor.
+    pub name: String,
+    /// Parameter, state or optimizer.
+    pub role: Role,
+    /// Element type in the run.
+    pub dtype: Dtype,
+    /// Global extents of the tensor.
+    pub shape: [usize; 5],
+    /// Global indices of the shard.
+    pub region: Region,
+    id: BufferId,
+}
+
 impl Session<'_> {
+    /// The shards of parameters, states and optimizer buffers of which a rank is the first holder: over all ranks, each
+    /// element once.
+    pub fn owned_shards(&self, rank: Rank) -> Vec<OwnedShard> {
+        let program = self.main_program();
+        let coord = program.mesh.coord(rank);
+        let owned = persistent(program.body(rank))
+            .filter(|(_, buffer)| is_first(buffer, &program.mesh, coord));
+        let shard = |(id, buffer): (BufferId, &Buffer)| {
+            let (shape, region) = match &buffer.tensor {
+                None => (buffer.dims, Region::all(buffer.dims)),
+                Some(TensorRegion { distribution, .. }) => (
+                    distribution.shape,
+                    distribution.owned(&program.mesh, &coord),
+                ),
+            };
+            OwnedShard {
+                name: buffer.name.clone(),
+                role: buffer.role,
+                dtype: buffer.dtype,
+                shape,
+                region,
+                id,
+            }
+        };
+        owned.map(shard).collect()
+    }
+
     /// The tensors that are saved after the run: widest dtype first, then by name.
     pub fn persistent_tensors(&self) -> Vec<PersistentTensor> {
         let program = self.main_program();
@@ -168,13 +211,38 @@ fn is_first(buffer: &Buffer, mesh: &Mesh, coord: Coord) -> bool {
     is_first && persistent_name(&buffer.name) == buffer.name
 }
 
+/// Copies a shard from the arena as little-endian bytes.
+pub(crate) fn write_shard(body: &Body, arena: &mut Arena, shard: &OwnedShard, bytes: &mut [u8]) {
+    let view = body.buffer(shard.id).view(shard.id);
+    let memory = arena.memory(body);
+    match shard.dtype {
+        Dtype::F32 => copy(memory.read::<f32>(&view).data(), bytes, f32::to_le_bytes),
+        Dtype::F64 => copy(memory.read::<f64>(&view).data(), bytes, f64::to_le_bytes),
+        Dtype::I16 => panic!("`{}` is trained in a floating-point type", shard.name),
+    }
+}
+
+fn copy<T: Copy, const N: usize>(values: &[T], bytes: &mut [u8], to_bytes: fn(T) -> [u8; N]) {
+    let (words, rest) = bytes.as_chunks_mut::<N>();
+    assert!(
+        rest.is_empty() && words.len() == values.len(),
+        "room for a shard of {} elements",
+        values.len()
+    );
+    for (word, &value) in words.iter_mut().zip(values) {
+        *word = to_bytes(value);
+    }
+}
+
 /// Sets persistent buffers to the rank's shards of the initial values.
+///
+/// Errors: `Initial`.
 pub(crate) fn set_initial(
     program: &Program,
     rank: Rank,
     arena: &mut Arena,
     initial: &InitialValues<'_>,
-) {
+) -> Result<(), RunError> {
     let (body, mesh, coord) = (program.body(rank), &program.mesh, program.mesh.coord(rank));
     let memory = arena.memory(body);
     for (id, buffer) in persistent(body) {
@@ -183,12 +251,18 @@ pub(crate) fn set_initial(
             Some(tensor) => for_shard_rows(tensor, mesh, &coord, visit),
             None => visit(0, view.volume()),
         };
-        match buffer.dtype {
+        let filled = match buffer.dtype {
             Dtype::F32 => fill::<f32>(&memory, &view, buffer, initial, |v| v as f32, rows),
             Dtype::F64 => fill::<f64>(&memory, &view, buffer, initial, |v| v, rows),
             Dtype::I16 => panic!("`{}` is trained in a floating-point type", buffer.name),
-        }
+        };
+        filled.map_err(|reason| RunError::Initial {
+            rank,
+            tensor: buffer.name.clone(),
+            reason,
+        })?;
     }
+    Ok(())
 }
 
 /// Fills a buffer in chunks, so that there is never a second copy of the whole.
@@ -199,7 +273,8 @@ fn fill<T: Element + Default>(
     initial: &InitialValues<'_>,
     narrow: impl Fn(f64) -> T,
     rows: impl FnOnce(&mut dyn FnMut(usize, usize)),
-) {
+) -> Result<(), String> {
+    let mut failure = None;
     let mut block = memory.write::<T>(view);
     let mut rest = block.data_mut();
     rows(&mut |first, length| {
@@ -207,8 +282,11 @@ fn fill<T: Element + Default>(
             let elements = start..(first + length).min(start + CHUNK);
             let (chunk, after) = std::mem::take(&mut rest).split_at_mut(elements.len());
             rest = after;
+            if failure.is_some() {
+                continue;
+            }
             match initial(buffer, elements) {
-                Some(values) => {
+                Ok(Some(values)) => {
                     assert_eq!(
                         values.len(),
                         chunk.len(),
@@ -221,9 +299,11 @@ fn fill<T: Element + Default>(
                         .zip(values)
                         .for_each(|(to, value)| *to = value);
                 }
-                None => chunk.fill(T::default()),
+                Ok(None) => chunk.fill(T::default()),
+                Err(reason) => failure = Some(reason),
             }
         }
     });
     assert!(rest.is_empty(), "initial values of all of {}", buffer.name);
+    failure.map_or(Ok(()), Err)
 }

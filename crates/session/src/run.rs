@@ -2,6 +2,7 @@
 
 use crate::durations::Durations;
 use crate::persistent::{InitialValues, first_not_finite, set_initial};
+use crate::resume::{Boundary, Next, NoHook, Position, StepHook};
 use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::steps::PlannedStep;
@@ -111,6 +112,13 @@ impl ClassCount {
 pub enum RunEnd {
     /// All steps were done.
     Finished,
+    /// The hook ended it before its last step.
+    Stopped {
+        /// Epoch of the next step, from 0.
+        epoch: u64,
+        /// Training steps done in all.
+        steps: u64,
+    },
     /// The loss was infinite or NaN.
     NotFinite {
         /// Training or evaluation.
@@ -161,6 +169,9 @@ struct SessionRun<'p, 's> {
     steps: u64,
     /// What the learning-rate schedule has learned from validation losses.
     schedule: ScheduleState,
+    /// When the run started, and the time of all steps before.
+    start: (Seconds, Seconds),
+    hook: &'p mut dyn StepHook,
 }
 
 impl Session<'_> {
@@ -176,30 +187,55 @@ impl Session<'_> {
         initial: &InitialValues<'_>,
         report: &mut dyn FnMut(Progress),
     ) -> Result<Outcome, RunError> {
+        self.run_from(runner, initial, Position::default(), &mut NoHook, report)
+    }
+
+    /// As [`run`](Self::run), from a position on. `initial` gives the values of the persistent buffers there, and `hook`
+    /// is called after each step. The outcome covers the steps before the position too, but for measured times.
+    ///
+    /// Errors: also those of the hook. Panics on a position beyond the plan.
+    pub fn run_from(
+        &self,
+        runner: &mut RankRunner<'_>,
+        initial: &InitialValues<'_>,
+        position: Position,
+        hook: &mut dyn StepHook,
+        report: &mut dyn FnMut(Progress),
+    ) -> Result<Outcome, RunError> {
         assert!(
             runner.arena.bytes() >= self.arena_bytes(runner.rank),
             "the arena is large enough for every program"
         );
-        set_initial(self.main_program(), runner.rank, &mut runner.arena, initial);
+        set_initial(self.main_program(), runner.rank, &mut runner.arena, initial)?;
         let bodies = self.programs.iter().map(|one| {
             let programs = [&one.fetch, &one.step];
             programs.map(|program| CountedBody::from(program.body(runner.rank)))
         });
+        // The schedule learns from losses alone, so those of the epochs before tell all.
+        let mut schedule = ScheduleState::default();
+        for validation in position
+            .epochs
+            .iter()
+            .filter_map(|it| it.validation.as_ref())
+        {
+            self.plan.schedule.observe(&mut schedule, validation.loss);
+        }
         let mut run = SessionRun {
             session: self,
             report,
             bodies: bodies.collect(),
             staged: None,
-            epochs: Vec::new(),
-            current: EpochReport::default(),
+            epochs: position.epochs,
+            current: position.current,
             durations: Durations::new(self.plan.traces_kept),
             main: self.main(),
-            steps: 0,
-            schedule: ScheduleState::default(),
+            steps: position.updates,
+            start: (runner.clock.now(), position.seconds),
+            hook,
+            schedule,
         };
-        let start = runner.clock.now();
-        let end = run.execute(runner)?;
-        let seconds = runner.clock.now() - start;
+        let end = run.execute(runner, (position.epoch, position.done))?;
+        let seconds = run.seconds(runner);
         if runner.rank == 0 && end == RunEnd::Finished {
             let steps = run.steps;
             (run.report)(Progress::Done { steps, seconds });
@@ -220,9 +256,14 @@ impl Session<'_> {
 }
 
 impl SessionRun<'_, '_> {
-    fn execute(&mut self, runner: &mut RankRunner<'_>) -> Result<RunEnd, RunError> {
+    fn execute(
+        &mut self,
+        runner: &mut RankRunner<'_>,
+        from: (u64, u64),
+    ) -> Result<RunEnd, RunError> {
         let session = self.session;
-        let mut steps = session.steps().peekable();
+        let mut steps = session.steps_from(from).peekable();
+        let mut done = from.1;
         while let Some(planned) = steps.next() {
             let next = steps.peek();
             let start = runner.clock.now();
@@ -244,11 +285,48 @@ impl SessionRun<'_, '_> {
             if planned.kind == ProgramKind::Train && !next.is_some_and(is_in_training) {
                 self.check_finite(runner, &planned)?;
             }
+            done += 1;
             if next.is_none_or(|next| next.epoch != planned.epoch) {
                 self.end_epoch(runner.rank, planned.epoch);
+                done = 0;
+            }
+            let is_last = next.is_none();
+            if self.call_hook(runner, &planned, done, is_last)? == Next::Stop && !is_last {
+                let epoch = planned.epoch + u64::from(done == 0);
+                let steps = self.steps;
+                return Ok(RunEnd::Stopped { epoch, steps });
             }
         }
         Ok(RunEnd::Finished)
+    }
+
+    fn call_hook(
+        &mut self,
+        runner: &mut RankRunner<'_>,
+        planned: &PlannedStep,
+        done: u64,
+        is_last: bool,
+    ) -> Result<Next, RunError> {
+        let seconds = self.seconds(runner);
+        self.hook.after_step(&mut Boundary {
+            session: self.session,
+            rank: runner.rank,
+            arena: &mut runner.arena,
+            epoch: planned.epoch + u64::from(done == 0),
+            done,
+            updates: self.steps,
+            seconds,
+            epochs: &self.epochs,
+            current: &self.current,
+            is_update: planned.kind == ProgramKind::Train,
+            is_last,
+        })
+    }
+
+    /// Time of all steps.
+    fn seconds(&self, runner: &RankRunner<'_>) -> Seconds {
+        let (start, before) = self.start;
+        before + (runner.clock.now() - start)
     }
 
     /// Checks that persistent buffers are finite after the training of an epoch. The loss may be finite although

@@ -22,9 +22,14 @@ pub(crate) struct PlannedStep {
 }
 
 impl Session<'_> {
-    /// All steps of the plan in order, generated epoch by epoch.
-    pub(crate) fn steps(&self) -> impl Iterator<Item = PlannedStep> + '_ {
-        (0..self.plan.epochs).flat_map(|epoch| self.epoch(epoch))
+    /// The steps of the plan in order, generated epoch by epoch, but for those of the epochs before `epoch` and the first
+    /// `done` of that one.
+    pub(crate) fn steps_from(
+        &self,
+        (epoch, done): (u64, u64),
+    ) -> impl Iterator<Item = PlannedStep> + '_ {
+        let rest = (epoch..self.plan.epochs).flat_map(|epoch| self.epoch(epoch));
+        rest.skip(done as usize)
     }
 
     /// Training steps of an epoch, one of a partial batch included.

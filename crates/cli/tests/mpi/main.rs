@@ -11,6 +11,7 @@ mod case;
 mod launchers;
 mod predictions;
 
+mod checkpoints;
 mod faults;
 mod hosts;
 mod refusals;

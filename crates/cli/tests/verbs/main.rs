@@ -6,6 +6,8 @@ mod command;
 
 mod cache;
 mod calibrating;
+#[cfg(unix)]
+mod checkpoints;
 mod comparing;
 mod data;
 mod digits;

@@ -8,7 +8,14 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const WRITTEN: [&str; 3] = ["result.json", "trace.json", "weights.safetensors"];
+/// Files among what a run writes.
+const FILES: [&str; 3] = ["result.json", "trace.json", "weights.safetensors"];
+const WRITTEN: [&str; 4] = [
+    "checkpoints",
+    "result.json",
+    "trace.json",
+    "weights.safetensors",
+];
 
 /// What a training says that must be refused before it starts.
 fn refusal(command: &mut Command) -> String {
@@ -38,7 +45,11 @@ fn seed_of_weights(folder: &Path) -> u64 {
 #[test]
 fn a_folder_that_a_run_uses_is_refused_to_others() {
     let case = Case::new();
-    case.run_file("long.toml", 1_000_000, "seed = 1");
+    case.run_file(
+        "long.toml",
+        1_000_000,
+        "seed = 1\ncheckpoint = { keep = 0 }",
+    );
     case.run_file("short.toml", 1, "seed = 2");
     let first = Trainee::start(&mut case.command("long.toml"));
     for options in [&[][..], &["--overwrite"]] {
@@ -90,16 +101,16 @@ fn a_run_is_not_written_over_unless_that_is_said() {
     case.run_file("second.toml", 1, "seed = 2");
     case.run_file("third.toml", 1, "seed = 3\noverwrite = true");
     succeed(&mut case.command("first.toml"));
-    let before = WRITTEN.map(|name| fs::read(case.path("out").join(name)).unwrap());
+    let before = FILES.map(|name| fs::read(case.path("out").join(name)).unwrap());
     let text = refusal(&mut case.command("second.toml"));
     for part in [
-        "(result.json, weights.safetensors, trace.json)",
+        "(result.json, weights.safetensors, trace.json, checkpoints)",
         "`--overwrite`",
         "\"out-2\"",
     ] {
         assert!(text.contains(part), "`{part}` is not in: {text}");
     }
-    let after = WRITTEN.map(|name| fs::read(case.path("out").join(name)).unwrap());
+    let after = FILES.map(|name| fs::read(case.path("out").join(name)).unwrap());
     assert!(before == after, "a refused run changes nothing");
     fs::write(case.path("out/prediction.json"), "of the first run").unwrap();
     succeed(case.command("second.toml").arg("--overwrite"));

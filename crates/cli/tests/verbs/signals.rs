@@ -24,7 +24,12 @@ fn signals_that_are_inherited_as_ignored_stay_so() {
     for signal in ["HUP", "INT"] {
         let (code, files) = code_after(signal, signal, 120);
         assert_eq!(code, Some(0), "{signal}");
-        let expected = ["result.json", "trace.json", "weights.safetensors"];
+        let expected = [
+            "checkpoints",
+            "result.json",
+            "trace.json",
+            "weights.safetensors",
+        ];
         assert_eq!(files, expected, "{signal}");
     }
 }
@@ -33,6 +38,7 @@ fn signals_that_are_inherited_as_ignored_stay_so() {
 fn folders_that_a_run_made_go_with_it_and_no_others() {
     let case = Case::new();
     let text = std::fs::read_to_string(case.run_file("run.toml", 1_000_000, "")).unwrap();
+    let text = text + "[checkpoint]\nkeep = 0\n";
     std::fs::create_dir(case.path("mine")).unwrap();
     for (output, gone) in [("runs/deep/out", "runs"), ("mine/deep/out", "mine/deep")] {
         let text = text.replace("\"out\"", &format!("\"{output}\""));
@@ -57,6 +63,6 @@ fn signals_that_are_not_ignored_end_a_run_in_order() {
     ] {
         let (code, files) = code_after(signal, ignored, 1_000_000);
         assert_eq!(code, Some(130), "{signal}, ignored {ignored}");
-        assert!(files.is_empty(), "{signal}: {files:?}");
+        assert_eq!(files, ["checkpoints"], "{signal}");
     }
 }

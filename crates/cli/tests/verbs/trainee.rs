@@ -110,12 +110,17 @@ pub struct Trainee {
 impl Trainee {
     /// Starts a command and waits until it has come to its second epoch.
     pub fn start(command: &mut Command) -> Self {
+        Self::started(command, "epoch 2/")
+    }
+
+    /// The same, until it has written a line that starts so.
+    pub fn started(command: &mut Command, line: &str) -> Self {
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let said = Vec::new();
         let mut trainee = Self { child, lines, said };
-        trainee.read_until("epoch 2/");
+        trainee.read_until(line);
         trainee
     }
 

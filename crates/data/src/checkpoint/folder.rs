@@ -47,25 +47,27 @@ impl CheckpointFolder {
     pub fn list(&self) -> Result<Vec<Found>, CheckpointError> {
         let mut all = Vec::new();
         for path in self.folders()? {
-            if is_partial(&path) || !path.join(MANIFEST).exists() {
-                continue;
+            if is_whole(&path) {
+                all.push(read(path)?);
             }
-            let manifest = read_manifest(&path)?;
-            all.push(Found {
-                path,
-                serial: manifest.serial,
-                training: manifest.training,
-            });
         }
         all.sort_by_key(|found| found.serial);
         Ok(all)
     }
 
+    /// As [`list`](Self::list), without checkpoints whose manifests cannot be read.
+    pub fn readable(&self) -> Vec<Found> {
+        let folders = self.folders().unwrap_or_default().into_iter();
+        let whole = folders.filter(|path| is_whole(path));
+        let mut all: Vec<Found> = whole.filter_map(|path| read(path).ok()).collect();
+        all.sort_by_key(|found| found.serial);
+        all
+    }
+
     /// Whether there is a whole checkpoint, damaged or not.
     pub fn has_any(&self) -> bool {
         let folders = self.folders().unwrap_or_default();
-        let mut whole = folders.iter().filter(|path| !is_partial(path));
-        whole.any(|path| path.join(MANIFEST).exists())
+        folders.iter().any(|path| is_whole(path))
     }
 
     /// Removes what killed processes left. Only for whoever has the folder alone.
@@ -77,13 +79,19 @@ impl CheckpointFolder {
         }
     }
 
-    /// The folder into which ranks write their parts of a checkpoint; made by the first of them.
+    /// Makes the folder, in a folder that exists.
     ///
     /// Errors: `Unwritable`.
+    pub fn make(&self) -> Result<(), CheckpointError> {
+        make(&self.path)
+    }
+
+    /// The folder into which ranks write their parts of a checkpoint; made by the first of them.
+    ///
+    /// Errors: `Unwritable`, also where the folder of the checkpoints is gone.
     pub fn begin(&self, name: &str, serial: u64) -> Result<PathBuf, CheckpointError> {
         let path = self.partial(name, serial);
-        let made = fs::create_dir_all(&path);
-        made.map_err(|error| CheckpointError::unwritable(&path, &error))?;
+        make(&path)?;
         Ok(path)
     }
 
@@ -163,6 +171,26 @@ impl CheckpointFolder {
         all.sort();
         Ok(all)
     }
+}
+
+fn make(path: &Path) -> Result<(), CheckpointError> {
+    match fs::create_dir(path) {
+        Err(error) if !path.is_dir() => Err(CheckpointError::unwritable(path, &error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn read(path: PathBuf) -> Result<Found, CheckpointError> {
+    let manifest = read_manifest(&path)?;
+    Ok(Found {
+        path,
+        serial: manifest.serial,
+        training: manifest.training,
+    })
+}
+
+fn is_whole(path: &Path) -> bool {
+    !is_partial(path) && path.join(MANIFEST).exists()
 }
 
 fn is_partial(path: &Path) -> bool {

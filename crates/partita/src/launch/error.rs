@@ -113,7 +113,7 @@ pub enum LaunchError {
     #[error(transparent)]
     Rank(RunError),
     /// A tensor is no longer finite.
-    #[error("{error}: {}; nothing was written; {DIVERGENCE_ADVICE}", origin(*role))]
+    #[error("{error}: {}; no results were written; {DIVERGENCE_ADVICE}", origin(*role))]
     NotFinite {
         /// The error of the rank.
         error: RunError,

@@ -1,5 +1,6 @@
 //! Ranks that are processes under a launcher: collective decisions, failure handling and shutdown.
 
+use super::agreement::ProcessAgreement;
 use super::error::LaunchError;
 use super::memory_baseline::MemoryBaseline;
 use super::ranks::{self, Listener, RunSetup};
@@ -199,7 +200,7 @@ impl<'c> Job<'c> {
     }
 
     /// Gathers the values of all ranks on rank 0; empty on the others.
-    fn gather<T: Serialize + for<'t> Deserialize<'t>>(
+    pub(super) fn gather<T: Serialize + for<'t> Deserialize<'t>>(
         &self,
         own: &T,
     ) -> Result<Vec<T>, LaunchError> {
@@ -332,8 +333,9 @@ impl<'c> Job<'c> {
         let waker = Box::new(transport.waker());
         let transport = Box::new(transport);
         let listener = (self.rank == 0).then_some(listener);
+        let agreement = Box::new(ProcessAgreement::new(self));
         let results = ranks::run_rank(
-            session, setup, self.rank, self.slot, transport, waker, listener,
+            session, setup, self.rank, self.slot, transport, waker, listener, agreement,
         );
         let peak = baseline.peak_above();
         let (outcome, mut arena) = results.map_err(|error| {
@@ -341,7 +343,7 @@ impl<'c> Job<'c> {
             LaunchError::from(error)
         })?;
         if outcome.end != RunEnd::Finished {
-            // All ranks saw the same loss.
+            // All ranks saw the same loss, or agreed to stop.
             self.close()?;
             return Ok((self.rank == 0).then_some((vec![outcome], MemoryUsage::default())));
         }

@@ -1,11 +1,12 @@
 //! Runs a session: one rank on this thread, or all ranks as threads.
 
+use super::agreement::{Agreement, ThreadAgreement, ThreadBallot};
 use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, spin};
 use partita_cpu::Level;
 use partita_data::Waker;
 use partita_program::Buffer;
 use partita_run::{Arena, RankRunner, RunError, Source, SystemClock, Transport};
-use partita_session::{Outcome, Progress, Session};
+use partita_session::{Outcome, Position, Progress, Session, StepHook};
 use partita_space::{Rank, Seconds};
 use partita_threads::{LaunchError, ThreadTransport, connect, launch};
 use std::ops::Range;
@@ -19,7 +20,20 @@ pub type MakeSource<'w> =
     dyn Fn(Rank, Option<Waker>) -> Result<Box<dyn Source>, RunError> + Sync + 'w;
 
 /// [`partita_session::InitialValues`], shared by all ranks.
-pub type InitialValues<'w> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + Sync + 'w;
+pub type InitialValues<'w> =
+    dyn Fn(&Buffer, Range<usize>) -> Result<Option<Vec<f64>>, String> + Sync + 'w;
+
+/// Makes the hooks of the ranks of this process.
+pub trait MakeStepHook: Sync {
+    /// The hook of a rank, which decides with the others through its agreement.
+    ///
+    /// Errors: no memory for what it keeps.
+    fn hook<'a>(
+        &'a self,
+        rank: Rank,
+        agreement: Box<dyn Agreement + 'a>,
+    ) -> Result<Box<dyn StepHook + 'a>, RunError>;
+}
 
 /// Setup that all ranks of a run share.
 pub struct RunSetup<'w> {
@@ -41,6 +55,10 @@ pub struct RunSetup<'w> {
     pub clock: SystemClock,
     /// Initial values of the persistent buffers.
     pub initial: &'w InitialValues<'w>,
+    /// Where the training starts.
+    pub position: &'w Position,
+    /// Hook of the steps of a rank.
+    pub hook: &'w dyn MakeStepHook,
 }
 
 struct Part<'l> {
@@ -59,6 +77,10 @@ pub struct RankResults {
 /// Runs a session as one of its ranks, on this thread. Returns the arena after the last step.
 ///
 /// Errors: that of the rank.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "each is a different part of the world"
+)]
 pub fn run_rank<'w>(
     session: &Session<'_>,
     setup: &RunSetup<'w>,
@@ -67,6 +89,7 @@ pub fn run_rank<'w>(
     transport: Box<dyn Transport + 'w>,
     waker: Waker,
     mut listener: Option<Listener<'_>>,
+    agreement: Box<dyn Agreement + '_>,
 ) -> Result<(Outcome, Arena), RunError> {
     let mesh = session.main_program().mesh;
     let mut arena = Arena::of_rank(rank, session.arena_bytes(rank))?;
@@ -91,7 +114,15 @@ pub fn run_rank<'w>(
             listener(progress);
         }
     };
-    let outcome = session.run(&mut runner, setup.initial, &mut report)?;
+    let mut hook = setup.hook.hook(rank, agreement)?;
+    let position = setup.position.clone();
+    let outcome = session.run_from(
+        &mut runner,
+        setup.initial,
+        position,
+        &mut *hook,
+        &mut report,
+    )?;
     Ok((outcome, runner.arena))
 }
 
@@ -111,12 +142,23 @@ pub fn run_ranks(
         listener: listener.take(),
     });
     let was_asked = AtomicBool::new(false);
+    let ballot = ThreadBallot::new(mesh.ranks());
     let results = launch(parts.collect(), setup.cancel, |rank, mut part: Part<'_>| {
         part.transport.reserve(session.programs())?;
         let waker = Box::new(part.transport.messages().waker());
         let (slot, slots) = (rank, mesh.ranks());
         let (slot, transport) = (CoreSlot { slot, slots }, Box::new(part.transport));
-        let results = run_rank(session, setup, rank, slot, transport, waker, part.listener);
+        let agreement = Box::new(ThreadAgreement::new(&ballot, rank, setup.cancel));
+        let results = run_rank(
+            session,
+            setup,
+            rank,
+            slot,
+            transport,
+            waker,
+            part.listener,
+            agreement,
+        );
         results.inspect_err(|error| {
             was_asked.fetch_or(matches!(error, RunError::Cancelled), Ordering::Relaxed);
         })

@@ -1,6 +1,7 @@
 //! Checks before any rank starts. Each error names what was requested, what is possible, and the nearest valid
 //! choice.
 
+use super::checkpoint::{BestMetric, snapshot_bytes};
 use super::error::{Mismatch, OutputError, TrainError};
 use super::run::Run;
 use crate::environment::Environment;
@@ -169,6 +170,33 @@ pub fn schedule_fits(run: &Run, dataset: &Dataset) -> Result<(), Mismatch> {
     Ok(())
 }
 
+/// Checks that the run has the metric by which the best checkpoint is chosen.
+pub fn metric_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), TrainError> {
+    let has_validation = dataset.samples(Split::Validation) > 0;
+    let is_classifier = classes(graph).is_some();
+    let fits = |metric: BestMetric| {
+        let (validation, classifier) = metric.needs();
+        (!validation || has_validation) && classifier.is_none_or(|it| it == is_classifier)
+    };
+    let Some(metric) = run.checkpoint.best.filter(|&metric| !fits(metric)) else {
+        return Ok(());
+    };
+    let need = match metric.needs() {
+        (_, Some(true)) => "classes and validation samples",
+        (_, Some(false)) => "targets of a regression and validation samples",
+        (_, None) => "validation samples",
+    };
+    let possible = BestMetric::CHOICES.into_iter();
+    let possible = possible.filter(|&(_, metric)| fits(metric));
+    let possible: Vec<String> = possible.map(|(name, _)| format!("\"{name}\"")).collect();
+    Err(TrainError::NoMetric {
+        metric: metric.name(),
+        need,
+        data: run.data.clone(),
+        possible: possible.join(", "),
+    })
+}
+
 /// Checks that the output folder is not the dataset.
 pub fn output_fits(run: &Run, environment: &Environment) -> Result<(), OutputError> {
     let [output, data] = [&run.output, &run.data].map(|path| fs::canonicalize(path).ok());
@@ -203,7 +231,14 @@ pub fn memory_fits(
 ) -> Result<(), TrainError> {
     let program = session.main_program();
     let ranks = program.mesh.ranks();
-    let all = (0..ranks).map(|rank: Rank| (session.memory_bytes(rank), rank));
+    let snapshot = |rank| {
+        if run.checkpoint.is_on() {
+            snapshot_bytes(session, rank)
+        } else {
+            Bytes(0)
+        }
+    };
+    let all = (0..ranks).map(|rank: Rank| (session.memory_bytes(rank) + snapshot(rank), rank));
     let Some((bytes, rank)) = all.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
         return Ok(());
     };

@@ -1,5 +1,6 @@
 //! Errors of a training.
 
+use super::checkpoint::{CHECKPOINTS, LastCheckpoint, ResumeError};
 use super::section::RunFileError;
 use crate::error::{ErrorKind, Fault};
 use crate::launch::{DIVERGENCE_ADVICE, LaunchError};
@@ -105,7 +106,7 @@ pub enum TrainError {
     Launch(#[from] LaunchError),
     /// The loss is infinite or NaN.
     #[error(
-        "the loss became {loss} {}; nothing was written; {DIVERGENCE_ADVICE}; `learning_rate` is {rate} at the \
+        "the loss became {loss} {}; no results were written; {DIVERGENCE_ADVICE}; `learning_rate` is {rate} at the \
          start, {}",
         when(*kind, *epoch, *step),
         clip_text(*clip)
@@ -123,6 +124,58 @@ pub enum TrainError {
         rate: f64,
         /// Largest norm of all gradients together.
         clip: Option<f64>,
+    },
+    /// It cannot resume.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    /// It was stopped on request, and may resume.
+    #[error("stopped on request after step {steps} (epoch {}); {}", epoch + 1, how_to_resume(checkpoint))]
+    Stopped {
+        /// Training steps done.
+        steps: u64,
+        /// Epoch of the next step, from 0.
+        epoch: u64,
+        /// The checkpoint that was written.
+        checkpoint: LastCheckpoint,
+    },
+    /// It was stopped on request, and its checkpoint could not be written.
+    #[error(
+        "stopped on request after step {steps}, but the checkpoint of that step could not be written: {reason}; {}",
+        checkpoint.as_ref().map_or_else(
+            || "there is no earlier one of this run".to_owned(),
+            how_to_resume
+        )
+    )]
+    StoppedWithout {
+        /// Training steps done.
+        steps: u64,
+        /// Why not.
+        reason: String,
+        /// The last whole one.
+        checkpoint: Option<LastCheckpoint>,
+    },
+    /// It failed after a checkpoint.
+    #[error("{error}; {}", how_to_resume(checkpoint))]
+    AfterCheckpoint {
+        /// The failure.
+        error: Box<TrainError>,
+        /// The last whole checkpoint.
+        checkpoint: LastCheckpoint,
+    },
+    /// The metric by which the best checkpoint is chosen is none of the run.
+    #[error(
+        "[checkpoint] best = \"{metric}\" needs {need}, which {} does not give; possible is {possible}",
+        data.display()
+    )]
+    NoMetric {
+        /// The metric.
+        metric: &'static str,
+        /// What it needs.
+        need: &'static str,
+        /// The dataset.
+        data: PathBuf,
+        /// Valid metrics.
+        possible: String,
     },
     /// The result cannot be written as JSON.
     #[error("the output cannot be written: {0}")]
@@ -357,8 +410,8 @@ pub enum OutputError {
     /// It holds a run that may not be replaced.
     #[error(
         "output = \"{}\" already holds a run ({}); nearest is output = \"{}\", or replace that run \
-         with `--overwrite`, or with `overwrite = true` in the run file",
-        output.display(), files.join(", "), nearest.display()
+         with `--overwrite`, or with `overwrite = true` in the run file{}",
+        output.display(), files.join(", "), nearest.display(), or_resume(files)
     )]
     HoldsRun {
         /// The requested folder.
@@ -453,13 +506,18 @@ impl Fault for TrainError {
             | Self::Auto(_)
             | Self::Lower(_)
             | Self::LastBatch { .. }
+            | Self::NoMetric { .. }
             | Self::Memory { .. } => ErrorKind::Request,
+            Self::Resume(error) => error.kind(),
+            Self::Stopped { .. } => ErrorKind::Interrupted,
+            Self::AfterCheckpoint { error, .. } => error.kind(),
             Self::Planning(error) => error.kind(),
             Self::Output(error) => error.kind(),
             Self::Launch(error) => error.kind(),
             Self::Unsound { .. }
             | Self::Session(_)
             | Self::Diverged { .. }
+            | Self::StoppedWithout { .. }
             | Self::Json(_)
             | Self::Elsewhere { .. } => ErrorKind::Failure,
         }
@@ -468,7 +526,12 @@ impl Fault for TrainError {
     fn is_reported(&self) -> bool {
         match self {
             Self::Launch(error) => error.is_reported(),
-            Self::RunFile(_)
+            Self::AfterCheckpoint { error, .. } => error.is_reported(),
+            Self::Resume(_)
+            | Self::Stopped { .. }
+            | Self::StoppedWithout { .. }
+            | Self::NoMetric { .. }
+            | Self::RunFile(_)
             | Self::Model(_)
             | Self::Data(_)
             | Self::Mismatch(_)
@@ -497,6 +560,24 @@ impl From<PlanningError> for TrainError {
 impl From<Mismatch> for TrainError {
     fn from(error: Mismatch) -> Self {
         Self::Mismatch(Box::new(error))
+    }
+}
+
+fn how_to_resume(checkpoint: &LastCheckpoint) -> String {
+    format!(
+        "its last checkpoint is {} (step {}, epoch {}); resume with `partita train RUN_FILE --resume`, or from \
+         another one with `--resume PATH`",
+        checkpoint.path.display(),
+        checkpoint.steps,
+        checkpoint.epoch + 1
+    )
+}
+
+fn or_resume(files: &[&str]) -> &'static str {
+    if files.contains(&CHECKPOINTS) {
+        "; or continue it with `--resume`"
+    } else {
+        ""
     }
 }
 

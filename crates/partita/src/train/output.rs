@@ -1,6 +1,7 @@
 //! The output folder of a run: checked before the start, locked while the run trains, and written so that
 //! files of two runs are never mixed.
 
+use super::checkpoint;
 use super::error::OutputError;
 use super::run::Run;
 use crate::environment::Environment;
@@ -45,6 +46,8 @@ pub struct RunSize {
     weights: Bytes,
     /// Trace, result and prediction.
     records: Bytes,
+    /// All checkpoints that are on the disk at once.
+    checkpoints: Bytes,
 }
 
 impl RunSize {
@@ -54,11 +57,17 @@ impl RunSize {
         Self {
             weights: Bytes((elements * run.precision.dtype().size()) as u64),
             records: Bytes(REST_BYTES),
+            checkpoints: Bytes(0),
         }
     }
 
     /// Of a run with the traces of `traces` steps and a prediction of `prediction` bytes.
-    pub fn of_session(session: &Session<'_>, traces: usize, prediction: usize) -> Self {
+    pub fn of_session(
+        session: &Session<'_>,
+        traces: usize,
+        prediction: usize,
+        checkpoints: u64,
+    ) -> Self {
         let program = session.main_program();
         let bytes = |tensor: PersistentTensor| {
             (tensor.dims.iter().product::<usize>() * tensor.dtype.size()) as u64
@@ -76,11 +85,17 @@ impl RunSize {
         Self {
             weights: Bytes(session.persistent_tensors().into_iter().map(bytes).sum()),
             records: Bytes(events * EVENT_BYTES + bodies * TASK_BYTES + texts + REST_BYTES),
+            checkpoints: Bytes(
+                (0..program.mesh.ranks())
+                    .map(|rank| checkpoint::snapshot_bytes(session, rank).0)
+                    .sum::<u64>()
+                    .saturating_mul(checkpoints),
+            ),
         }
     }
 
     fn all(self) -> Bytes {
-        Bytes(self.weights.0 + self.records.0)
+        Bytes(self.weights.0 + self.records.0 + self.checkpoints.0)
     }
 }
 
@@ -127,8 +142,12 @@ fn check_contents(run: &Run, environment: &Environment) -> Result<(), OutputErro
         let found = format!("holds a folder `{name}`, where the run writes a file");
         return Err(refusal(path, &found, environment));
     }
-    let found = files_of_a_run(path);
-    if found.is_empty() || run.overwrite {
+    let mut found = files_of_a_run(path);
+    let checkpoints = checkpoint::folder(run);
+    if checkpoints.has_any() {
+        found.push(checkpoint::CHECKPOINTS);
+    }
+    if found.is_empty() || run.overwrite || run.is_resumed {
         return Ok(());
     }
     Err(OutputError::HoldsRun {
@@ -144,8 +163,12 @@ fn files_of_a_run(path: &Path) -> Vec<&'static str> {
 }
 
 fn check_free_space(path: &Path, folder: &Path, size: RunSize) -> Result<(), OutputError> {
+    let checkpoints = match size.checkpoints {
+        Bytes(0) => String::new(),
+        bytes => format!(", {bytes} of checkpoints"),
+    };
     let files = format!(
-        "the files of the run take about {} ({} of weights)",
+        "the files of the run take about {} ({} of weights{checkpoints})",
         size.all(),
         size.weights
     );
@@ -213,7 +236,7 @@ impl Output {
         let mut output = Self {
             path: path.to_owned(),
             made: Vec::new(),
-            overwrite: run.overwrite,
+            overwrite: run.overwrite || run.is_resumed,
             lock: None,
             prediction: None,
         };
@@ -223,6 +246,7 @@ impl Output {
         check_contents(run, environment)?;
         if output.lock.is_some() {
             output.remove_temporaries();
+            checkpoint::folder(run).remove_leftovers();
         }
         if let Some(text) = prediction {
             let write = || {

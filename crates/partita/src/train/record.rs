@@ -51,6 +51,9 @@ pub struct RunResult {
     pub files: ResultFiles,
     /// Warnings about the numbers.
     pub warnings: Vec<String>,
+    /// The checkpoint from which it resumed, if so; epochs, steps and seconds cover the whole training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resumed_from: Option<String>,
 }
 
 /// An epoch.
@@ -135,6 +138,8 @@ pub struct MemoryResult {
     pub predicted_bytes: Bytes,
     /// Predicted memory by item.
     pub predicted: Footprint,
+    /// Snapshots of all ranks for checkpoints, part of the predicted memory.
+    pub predicted_snapshot_bytes: Bytes,
     /// Peak resident set until the last step.
     pub measured_peak_bytes: Option<Bytes>,
     /// The same until the weights were written.
@@ -172,4 +177,7 @@ pub struct ResultFiles {
     pub result: Option<String>,
     /// The prediction, if there is one.
     pub prediction: Option<String>,
+    /// The last checkpoint, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
 }

@@ -15,7 +15,7 @@ use partita_oracle::{Comparison, Prediction, compare};
 use partita_program::Program;
 use partita_run::{Footprint, Trace};
 use partita_session::{ClassCount, EpochReport, Outcome, Validation};
-use partita_space::Seconds;
+use partita_space::{Bytes, Seconds};
 use std::fs;
 use std::io;
 use std::iter::once;
@@ -33,8 +33,10 @@ pub struct Finished<'r> {
     pub targets: &'r [String],
     /// The training program of full batch size.
     pub program: &'r Program,
-    /// Predicted memory of each rank.
+    /// Predicted memory of each rank, without its snapshot.
     pub footprints: Vec<Footprint>,
+    /// Snapshots of all ranks for checkpoints.
+    pub snapshots: Bytes,
     /// Measured memory.
     pub usage: MemoryUsage,
     /// Outcomes in rank order.
@@ -45,6 +47,10 @@ pub struct Finished<'r> {
     pub prediction: Option<Prediction>,
     /// Warnings about the numbers.
     pub warnings: Vec<String>,
+    /// The checkpoint from which it resumed.
+    pub resumed_from: Option<PathBuf>,
+    /// The last checkpoint.
+    pub checkpoint: Option<PathBuf>,
 }
 
 /// Paths of the files of a run.
@@ -260,8 +266,16 @@ impl Finished<'_> {
                 weights: files.weights.display().to_string(),
                 result: record(RESULT),
                 prediction: self.prediction.as_ref().and_then(|_| record(PREDICTION)),
+                checkpoint: self
+                    .checkpoint
+                    .as_ref()
+                    .map(|path| path.display().to_string()),
             },
             warnings: self.warnings.clone(),
+            resumed_from: self
+                .resumed_from
+                .as_ref()
+                .map(|path| path.display().to_string()),
         }
     }
 
@@ -338,8 +352,9 @@ impl Finished<'_> {
             predicted_arena_bytes_max: arenas.max(),
             predicted_arena_bytes: all.arena(),
             allocated_arena_bytes: self.usage.arenas.iter().copied().sum(),
-            predicted_bytes: all.total(),
+            predicted_bytes: all.total() + self.snapshots,
             predicted: all,
+            predicted_snapshot_bytes: self.snapshots,
             measured_peak_bytes: self.usage.peak,
             measured_peak_saving_bytes: self.usage.peak_saving,
             method: PEAK_METHOD,

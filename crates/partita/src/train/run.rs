@@ -1,5 +1,6 @@
 //! The effective settings of a run: run file, overrides and launch merged.
 
+use super::checkpoint::{CheckpointConfig, ResumeFrom};
 use super::error::TrainError;
 use super::run_file::RunFile;
 use crate::kernel_set::{KernelSet, Precision};
@@ -30,6 +31,8 @@ pub struct TrainRequest {
     pub overwrite: bool,
     /// Do not predict times.
     pub no_prediction: bool,
+    /// The checkpoint from which it resumes.
+    pub resume: ResumeFrom,
 }
 
 /// The effective settings of a run. Paths are relative to the current folder.
@@ -82,6 +85,10 @@ pub struct Run {
     pub schedule: LearningRateSchedule,
     /// Whether times are predicted before the run.
     pub is_predicted: bool,
+    /// When checkpoints are written, and which are kept.
+    pub checkpoint: CheckpointConfig,
+    /// Whether it resumes from a checkpoint.
+    pub is_resumed: bool,
 }
 
 impl Run {
@@ -110,6 +117,8 @@ impl Run {
             threads: request.threads.unwrap_or(file.threads),
             overwrite: file.overwrite || request.overwrite,
             is_predicted: !request.no_prediction,
+            checkpoint: file.checkpoint,
+            is_resumed: false,
             model: file.model,
             data: file.data,
             output: file.output,

@@ -3,6 +3,7 @@
 mod optimizer;
 mod schedule;
 
+use super::checkpoint::{self, CheckpointConfig};
 use super::section::{RunFileError, Section, float, line_at};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::size::parse_bytes;
@@ -13,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "model",
     "data",
     "output",
@@ -33,6 +34,7 @@ const KEYS: [&str; 19] = [
     "memory",
     "optimizer",
     "schedule",
+    "checkpoint",
 ];
 const WATCHDOG: Seconds = Seconds(60.0);
 
@@ -82,6 +84,8 @@ pub struct RunFile {
     pub clip: Option<f64>,
     /// Learning-rate schedule.
     pub schedule: LearningRateSchedule,
+    /// When checkpoints are written, and which are kept.
+    pub checkpoint: CheckpointConfig,
 }
 
 impl RunFile {
@@ -154,6 +158,7 @@ impl RunFile {
             decay_norms: optimizer.decay_norms,
             clip: optimizer.clip,
             schedule: schedule::schedule(&top, epoch_count)?,
+            checkpoint: checkpoint::section(&top, duration)?,
         })
     }
 }

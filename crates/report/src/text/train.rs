@@ -63,7 +63,7 @@ fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::
                     memory.predicted_bytes,
                     memory.predicted_arena_bytes,
                     memory.predicted_arena_bytes_max.unwrap_or_default(),
-                    memory.predicted.beside_arena()
+                    memory.predicted.beside_arena() + memory.predicted_snapshot_bytes
                 ),
             ),
             (

@@ -323,8 +323,11 @@ fn damaged_data_names_rank_and_file() {
 }
 
 #[test]
-fn a_request_to_stop_ends_all_ranks_within_a_second_and_leaves_nothing() {
-    let folder = case(&[("epochs = 6", "epochs = 1000000")]);
+fn without_checkpoints_a_request_to_stop_ends_all_ranks_within_a_second_and_leaves_nothing() {
+    let folder = case(&[
+        ("epochs = 6", "epochs = 1000000"),
+        ("rate = 0.01", "rate = 0.01\n[checkpoint]\nkeep = 0"),
+    ]);
     let (cancel, asked) = (AtomicBool::new(false), Mutex::new(None));
     let watch = |event: Event<'_>| {
         if let Event::Training { progress, .. } = event

@@ -2,6 +2,7 @@
 
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{self, RunSetup, run_ranks};
+use crate::train::checkpoint;
 use partita_cpu::Level;
 use partita_graph::{Graph, initial_part, text};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
@@ -11,8 +12,8 @@ use partita_program::{
 use partita_reference::ReferenceMenu;
 use partita_run::{Inputs, Memory, PackedTensor, RunError, Source, SystemClock};
 use partita_session::{
-    LearningRateSchedule, Outcome, PersistentTensor, Plan, Programs, Progress, RunEnd, Session,
-    SessionError, batch_sizes,
+    LearningRateSchedule, Outcome, PersistentTensor, Plan, Position, Programs, Progress, RunEnd,
+    Session, SessionError, batch_sizes,
 };
 use partita_space::random::{SplitMix, unit};
 use partita_space::{Mesh, Rank, Seconds};
@@ -169,7 +170,9 @@ fn run_with(
         cancel,
         source: &|rank, _| Ok(make_source(mesh, rank)),
         clock: SystemClock::start(),
-        initial: &initial,
+        initial: &|buffer, elements| Ok(initial(buffer, elements)),
+        position: &Position::default(),
+        hook: &checkpoint::Off,
     };
     let listener = Box::new(move |progress| recorder.lock().unwrap().push(progress));
     let launch::RankResults {

@@ -1,0 +1,43 @@
+//! Checkpoints of a training: when they are written, what they hold, and how a training resumes from one.
+
+mod config;
+mod error;
+mod hook;
+mod resume;
+mod state;
+mod write;
+
+pub use config::{BestMetric, CheckpointConfig, section};
+pub use error::ResumeError;
+pub use hook::{Checkpoints, LastCheckpoint, Off, start};
+pub use resume::{Resume, ResumeFrom, find};
+pub use state::{TrainingState, identity};
+
+use super::run::Run;
+use partita_data::checkpoint::CheckpointFolder;
+use partita_session::Session;
+use partita_space::{Bytes, Rank};
+
+/// Name of the folder of checkpoints in the output folder.
+pub const CHECKPOINTS: &str = "checkpoints";
+
+/// The folder of the checkpoints of a run.
+pub fn folder(run: &Run) -> CheckpointFolder {
+    CheckpointFolder::new(run.output.join(CHECKPOINTS))
+}
+
+/// Bytes of the shards that a rank writes: the size of its snapshot.
+pub fn snapshot_bytes(session: &Session<'_>, rank: Rank) -> Bytes {
+    let shards = session.owned_shards(rank);
+    let bytes = shards
+        .iter()
+        .map(|shard| shard.region.volume() * shard.dtype.size());
+    Bytes(bytes.sum::<usize>() as u64)
+}
+
+/// Bytes of the snapshots of all ranks; 0 without checkpoints.
+pub fn snapshots(run: &Run, session: &Session<'_>) -> Bytes {
+    let ranks = 0..session.main_program().mesh.ranks();
+    let ranks = ranks.filter(|_| run.checkpoint.is_on());
+    ranks.map(|rank| snapshot_bytes(session, rank)).sum()
+}

@@ -1,0 +1,124 @@
+//! The checkpoint from which a training resumes.
+
+use super::super::run::Run;
+use super::error::ResumeError;
+use super::state::TrainingState;
+use super::{CHECKPOINTS, folder};
+use partita_data::checkpoint::{Checkpoint, CheckpointFolder, MANIFEST, TensorReader};
+use partita_graph::Graph;
+use partita_program::Buffer;
+use partita_session::persistent_name;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ThreadId};
+
+/// Which checkpoint a training resumes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ResumeFrom {
+    /// None: it starts from the beginning.
+    #[default]
+    Start,
+    /// The newest one of the output folder.
+    Newest,
+    /// The newest one of the output folder, or none if there is none.
+    Auto,
+    /// This one, or the newest one of this folder.
+    Path(PathBuf),
+}
+
+/// The folder of the checkpoint from which a run resumes.
+///
+/// Errors: there is none; a manifest that cannot be read.
+pub fn find(run: &Run, from: &ResumeFrom) -> Result<Option<PathBuf>, ResumeError> {
+    let (folder, is_needed) = match from {
+        ResumeFrom::Start => return Ok(None),
+        ResumeFrom::Newest => (folder(run), true),
+        ResumeFrom::Auto => (folder(run), false),
+        ResumeFrom::Path(path) if path.join(MANIFEST).exists() => return Ok(Some(path.clone())),
+        ResumeFrom::Path(path) if path.join(CHECKPOINTS).is_dir() => {
+            (CheckpointFolder::new(path.join(CHECKPOINTS)), true)
+        }
+        ResumeFrom::Path(path) => (CheckpointFolder::new(path), true),
+    };
+    match folder.list()?.pop() {
+        Some(newest) => Ok(Some(newest.path)),
+        None if is_needed => Err(ResumeError::Nothing {
+            folder: folder.path().to_owned(),
+        }),
+        None => Ok(None),
+    }
+}
+
+/// A checkpoint from which a training resumes.
+pub struct Resume {
+    checkpoint: Checkpoint,
+    /// Its state.
+    pub state: TrainingState,
+    /// What differs from the run that goes on.
+    pub warnings: Vec<String>,
+}
+
+impl Resume {
+    /// Opens a checkpoint and checks that the run, which is `now`, may go on from it.
+    ///
+    /// Errors: a damaged checkpoint, or one of another run.
+    pub fn open(path: &Path, graph: &Graph, now: &TrainingState) -> Result<Self, ResumeError> {
+        let checkpoint = Checkpoint::open(path)?;
+        let state = TrainingState::read(&checkpoint)?;
+        let warnings = state.check(&checkpoint, graph, now)?;
+        Ok(Self {
+            checkpoint,
+            state,
+            warnings,
+        })
+    }
+
+    /// The folder of the checkpoint.
+    pub fn path(&self) -> &Path {
+        self.checkpoint.path()
+    }
+
+    /// Readers of its tensors, for any thread.
+    pub fn values(&self) -> StoredValues<'_> {
+        StoredValues {
+            checkpoint: &self.checkpoint,
+            readers: Mutex::default(),
+        }
+    }
+}
+
+/// Values of the persistent buffers in a checkpoint. Each thread has a reader of its own.
+pub struct StoredValues<'c> {
+    checkpoint: &'c Checkpoint,
+    readers: Mutex<HashMap<ThreadId, TensorReader<'c>>>,
+}
+
+impl StoredValues<'_> {
+    /// A range of elements of the tensor of a buffer.
+    ///
+    /// Errors: why they cannot be read.
+    pub fn read(&self, buffer: &Buffer, elements: Range<usize>) -> Result<Vec<f64>, String> {
+        let name = persistent_name(&buffer.name);
+        let shape = buffer
+            .tensor
+            .map_or(buffer.dims, |tensor| tensor.distribution.shape);
+        let stored = self.checkpoint.tensor(name);
+        let stored = stored.map_err(|error| error.to_string())?;
+        if stored.shape != shape {
+            return Err(format!(
+                "tensor `{name}` of {} has the shape {:?}, expected {shape:?}",
+                self.checkpoint.path().display(),
+                stored.shape
+            ));
+        }
+        let id = thread::current().id();
+        let lock = || self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = lock().remove(&id);
+        let mut own = own.unwrap_or_else(|| self.checkpoint.reader());
+        let values = own.read(name, elements);
+        lock().insert(id, own);
+        values.map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,217 @@
+//! What the manifest of a checkpoint says about its training.
+
+use super::super::run::Run;
+use super::error::ResumeError;
+use partita_data::checkpoint::{Checkpoint, TensorEntry, TensorKind};
+use partita_data::{Dataset, Split};
+use partita_graph::{Graph, text};
+use partita_session::Position;
+use serde::{Deserialize, Serialize};
+
+/// The part `training` of a manifest: the settings of the run, and where it stood.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainingState {
+    /// Version of Partita.
+    pub partita: String,
+    /// The requested model.
+    pub model: String,
+    /// Its text.
+    pub model_text: String,
+    /// The dataset.
+    pub data: String,
+    /// Channels, depth, height and width of its samples.
+    pub sample_shape: [usize; 4],
+    /// Its training samples.
+    pub training_samples: usize,
+    /// Its validation samples.
+    pub validation_samples: usize,
+    /// Names of its targets or classes.
+    pub targets: Vec<String>,
+    /// Transform of input samples.
+    pub transform: String,
+    /// Global batch size.
+    pub batch: usize,
+    /// Seed of sample order, initial values and dropout.
+    pub seed: u64,
+    /// Optimizer with its constants.
+    pub optimizer: String,
+    /// Gradient clipping.
+    pub clip: Option<f64>,
+    /// Learning-rate schedule.
+    pub schedule: String,
+    /// Type of activations and parameters.
+    pub precision: String,
+    /// The strategy.
+    pub strategy: String,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Epochs of the whole run.
+    pub epochs: u64,
+    /// Best value of the metric `best` so far.
+    pub best: Option<Best>,
+    /// Where the training stood.
+    pub position: Position,
+}
+
+/// The best checkpoint so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// Name of the metric.
+    pub metric: String,
+    /// Its value.
+    pub value: f64,
+    /// Name of the checkpoint's folder.
+    pub checkpoint: String,
+}
+
+/// What a run is, at its start.
+pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> TrainingState {
+    TrainingState {
+        partita: env!("CARGO_PKG_VERSION").to_owned(),
+        model: run.model.clone(),
+        model_text: text::print(graph),
+        data: run.data.display().to_string(),
+        sample_shape: dataset.shape(),
+        training_samples: dataset.samples(Split::Train),
+        validation_samples: dataset.samples(Split::Validation),
+        targets: dataset.targets().to_vec(),
+        transform: format!("{:?}", run.transform),
+        batch: run.batch,
+        seed: run.seed,
+        optimizer: format!("{:?}", run.optimizer),
+        clip: run.clip,
+        schedule: format!("{:?}", run.schedule),
+        precision: run.precision.name().to_owned(),
+        strategy: strategy.to_owned(),
+        ranks: run.ranks,
+        epochs: run.epochs as u64,
+        best: None,
+        position: Position::default(),
+    }
+}
+
+impl TrainingState {
+    /// The state in a checkpoint.
+    ///
+    /// Errors: `NoTraining`.
+    pub fn read(checkpoint: &Checkpoint) -> Result<Self, ResumeError> {
+        let value = checkpoint.manifest().training.clone();
+        serde_json::from_value(value).map_err(|error| ResumeError::NoTraining {
+            checkpoint: checkpoint.path().to_owned(),
+            found: error.to_string(),
+        })
+    }
+
+    /// Checks that a run may go on from this state, and gives warnings of what differs.
+    ///
+    /// Errors: `OtherModel`, `OtherValue`.
+    pub fn check(
+        &self,
+        checkpoint: &Checkpoint,
+        graph: &Graph,
+        now: &Self,
+    ) -> Result<Vec<String>, ResumeError> {
+        let path = checkpoint.path();
+        if let Some(difference) = other_tensor(checkpoint, graph)
+            .or_else(|| other_line(&self.model_text, &now.model_text))
+        {
+            return Err(ResumeError::OtherModel {
+                checkpoint: path.to_owned(),
+                difference,
+            });
+        }
+        let debug = |value: &dyn std::fmt::Debug| format!("{value:?}");
+        let kind = |optimizer: &str| optimizer.split(' ').next().unwrap_or_default().to_owned();
+        let pairs = [
+            ("batch", debug(&self.batch), debug(&now.batch)),
+            ("seed", debug(&self.seed), debug(&now.seed)),
+            (
+                "optimizer.kind",
+                kind(&self.optimizer),
+                kind(&now.optimizer),
+            ),
+            ("transform", self.transform.clone(), now.transform.clone()),
+            (
+                "data (shape of samples)",
+                debug(&self.sample_shape),
+                debug(&now.sample_shape),
+            ),
+            (
+                "data (training samples)",
+                debug(&self.training_samples),
+                debug(&now.training_samples),
+            ),
+            (
+                "data (validation samples)",
+                debug(&self.validation_samples),
+                debug(&now.validation_samples),
+            ),
+            ("data (targets)", debug(&self.targets), debug(&now.targets)),
+        ];
+        for (key, stored, asked) in pairs {
+            if stored != asked {
+                return Err(ResumeError::OtherValue {
+                    checkpoint: path.to_owned(),
+                    key,
+                    stored,
+                    asked,
+                });
+            }
+        }
+        let soft = [
+            ("optimizer", self.optimizer.clone(), now.optimizer.clone()),
+            ("clip", debug(&self.clip), debug(&now.clip)),
+            ("schedule", self.schedule.clone(), now.schedule.clone()),
+            ("precision", self.precision.clone(), now.precision.clone()),
+        ];
+        let differs = soft
+            .into_iter()
+            .filter(|(_, stored, asked)| stored != asked)
+            .map(|(key, stored, asked)| {
+                format!("{key} was {stored} in the checkpoint and is {asked} from here on")
+            });
+        Ok(differs.collect())
+    }
+}
+
+/// The first tensor of the model that a checkpoint lacks or has in another shape, or the first that it has besides.
+fn other_tensor(checkpoint: &Checkpoint, graph: &Graph) -> Option<String> {
+    for parameter in &graph.parameters {
+        let Ok(stored) = checkpoint.tensor(&parameter.name) else {
+            let name = &parameter.name;
+            return Some(format!("it has no tensor `{name}`, which the model has"));
+        };
+        if stored.shape != parameter.shape {
+            return Some(format!(
+                "its tensor `{}` has the shape {:?}, and that of the model has {:?}",
+                parameter.name, stored.shape, parameter.shape
+            ));
+        }
+    }
+    let is_unknown = |tensor: &&TensorEntry| {
+        let mut known = graph.parameters.iter();
+        tensor.kind != TensorKind::Optimizer && !known.any(|it| it.name == tensor.name)
+    };
+    let unknown = checkpoint.tensors().iter().find(is_unknown);
+    unknown.map(|tensor| format!("it has a tensor `{}`, which the model has not", tensor.name))
+}
+
+fn other_line(stored: &str, asked: &str) -> Option<String> {
+    let (mut stored, mut asked) = (stored.lines(), asked.lines());
+    loop {
+        match (stored.next(), asked.next()) {
+            (None, None) => return None,
+            // The name of the model may change.
+            (Some(a), Some(b))
+                if a == b || (a.starts_with("model ") && b.starts_with("model ")) => {}
+            (a, b) => {
+                let text = |line: Option<&str>| line.unwrap_or("(nothing)").to_owned();
+                return Some(format!(
+                    "it has the line `{}`, and the model has `{}`",
+                    text(a),
+                    text(b)
+                ));
+            }
+        }
+    }
+}

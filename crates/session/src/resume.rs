@@ -1,0 +1,102 @@
+//! Where a training stands between two steps, and what may happen there.
+
+use crate::persistent::{OwnedShard, write_shard};
+use crate::run::EpochReport;
+use crate::session::Session;
+use partita_run::{Arena, RunError};
+use partita_space::{Rank, Seconds};
+use serde::{Deserialize, Serialize};
+
+/// Where a training stands between two steps. A run that starts here with the persistent buffers of that moment goes
+/// on as if it had not ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// Epoch of the next step, from 0.
+    pub epoch: u64,
+    /// Steps of that epoch that are done: training steps, then those of its evaluation.
+    pub done: u64,
+    /// Training steps done in all.
+    pub updates: u64,
+    /// Time of all steps.
+    pub seconds: Seconds,
+    /// Epochs that are done.
+    pub epochs: Vec<EpochReport>,
+    /// Sums over the steps of the current epoch that are done: losses are not yet divided by their samples.
+    pub current: EpochReport,
+}
+
+/// Whether a training goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// With the next step.
+    Continue,
+    /// Not: it ends here, with [`RunEnd::Stopped`](crate::RunEnd::Stopped).
+    Stop,
+}
+
+/// Called between steps.
+pub trait StepHook {
+    /// Called on every rank after each step.
+    ///
+    /// Errors: those that end the run.
+    fn after_step(&mut self, boundary: &mut Boundary<'_, '_>) -> Result<Next, RunError>;
+}
+
+/// The moment after a step, on one rank.
+pub struct Boundary<'b, 's> {
+    pub(crate) session: &'b Session<'s>,
+    pub(crate) rank: Rank,
+    pub(crate) arena: &'b mut Arena,
+    /// As in [`Position`].
+    pub epoch: u64,
+    /// As in [`Position`].
+    pub done: u64,
+    /// Training steps done in all.
+    pub updates: u64,
+    /// Time of all steps.
+    pub seconds: Seconds,
+    /// Epochs that are done; the last of them ended with this step if `done` is 0.
+    pub epochs: &'b [EpochReport],
+    /// As in [`Position`].
+    pub current: &'b EpochReport,
+    /// Whether the step was one of training.
+    pub is_update: bool,
+    /// Whether this was the last step of the plan.
+    pub is_last: bool,
+}
+
+impl Boundary<'_, '_> {
+    /// Whether the step ended an epoch, its evaluation included.
+    pub fn ends_epoch(&self) -> bool {
+        self.done == 0
+    }
+
+    /// The position.
+    pub fn position(&self) -> Position {
+        Position {
+            epoch: self.epoch,
+            done: self.done,
+            updates: self.updates,
+            seconds: self.seconds,
+            epochs: self.epochs.to_vec(),
+            current: self.current.clone(),
+        }
+    }
+
+    /// Copies a shard of the rank as little-endian bytes.
+    ///
+    /// Panics where `bytes` has another size than the shard.
+    pub fn write_shard(&mut self, shard: &OwnedShard, bytes: &mut [u8]) {
+        let body = self.session.main_program().body(self.rank);
+        write_shard(body, self.arena, shard, bytes);
+    }
+}
+
+/// A hook that does nothing.
+pub(crate) struct NoHook;
+
+impl StepHook for NoHook {
+    fn after_step(&mut self, _: &mut Boundary<'_, '_>) -> Result<Next, RunError> {
+        Ok(Next::Continue)
+    }
+}
