@@ -301,6 +301,8 @@ pub enum DataVerb {
     Shapes(ShapesArgs),
     /// Make strings of digits and their answers, for an encoder and a decoder
     Digits(DigitsArgs),
+    /// Make a dataset of HDF5, NPY, NPZ, Zarr, NIfTI, PNG, JPEG or TFRecord files
+    Convert(ConvertArgs),
     /// Summarize a dataset
     Inspect(DataInspectArgs),
 }
@@ -393,6 +395,64 @@ pub struct CosmologyArgs {
     /// Half-width of the range of H_0 around 70, as a fraction of it, at most 0.1
     #[arg(long, value_name = "FRACTION", default_value = "0.1", allow_negative_numbers = true, value_parser = number::spread)]
     pub h_0_spread: f64,
+}
+
+/// `partita data convert`.
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    /// Files, Zarr stores, or folders of them
+    #[arg(required = true, value_name = "SOURCE")]
+    pub sources: Vec<PathBuf>,
+    /// Output folder, new or empty
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Fractions of training, validation and test; folders named train, validation and test go before
+    #[arg(long, value_name = "T,V,T", default_value = "0.8,0.1,0.1", value_parser = number::fractions)]
+    pub split: Fractions,
+    /// Seed of the split
+    #[arg(long, value_name = "S", default_value_t = 2019, allow_negative_numbers = true, value_parser = number::seed)]
+    pub seed: u64,
+    /// Key of the volumes (default: `full`, of TFRecord `x`)
+    #[arg(long, value_name = "KEY")]
+    pub volume_key: Option<String>,
+    /// Key of targets that are numbers (default: `unitPar`, of TFRecord `y`)
+    #[arg(long, value_name = "KEY")]
+    pub target_key: Option<String>,
+    /// Key of classes (default: `labels`)
+    #[arg(long, value_name = "KEY")]
+    pub label_key: Option<String>,
+    /// Order of the dims of volumes and classes, such as NDHWC (default: by the number of dims)
+    #[arg(long, value_name = "DIMS")]
+    pub layout: Option<partita_data::DimOrder>,
+    /// Element type (default: int16 where it holds every stored value, otherwise float32)
+    #[arg(long, value_enum)]
+    pub dtype: Option<StoredName>,
+    /// Scale images to cover this size, and crop them at their middle
+    #[arg(long, value_name = "HxW", value_parser = number::image_size)]
+    pub size: Option<ImageSize>,
+    /// Table (CSV) of file names with numbers or a class, or a file of arrays with a row per sample
+    #[arg(long, value_name = "FILE")]
+    pub targets: Option<PathBuf>,
+    /// Names of the classes, from class 0 on
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub classes: Vec<String>,
+}
+
+/// Fractions of training, validation and test.
+#[derive(Clone, Copy, Debug)]
+pub struct Fractions(pub [f64; 3]);
+
+/// Height and width.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageSize(pub [usize; 2]);
+
+/// Element types of datasets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StoredName {
+    /// 16-bit integers
+    Int16,
+    /// 32-bit floats
+    Float32,
 }
 
 /// `partita data inspect`.

@@ -1,5 +1,6 @@
 //! Parsers of numeric arguments.
 
+use crate::args::{Fractions, ImageSize};
 use partita_space::Mesh;
 use partita_space::limits::SAMPLES_MAX;
 
@@ -82,6 +83,31 @@ pub fn fraction(text: &str) -> Result<f64, String> {
         )),
         Err(_) => Err("possible is a number from 0 to 1, like 0.1".to_owned()),
     }
+}
+
+/// Three fractions that sum to 1.
+pub fn fractions(text: &str) -> Result<Fractions, String> {
+    let possible = "possible are three numbers from 0 to 1 whose sum is 1, such as 0.8,0.1,0.1";
+    let each: Result<Vec<f64>, String> =
+        text.split(',').map(|part| fraction(part.trim())).collect();
+    let each: [f64; 3] = each?.try_into().map_err(|_| possible.to_owned())?;
+    let sum: f64 = each.iter().sum();
+    if (sum - 1.0).abs() < 1e-9 {
+        Ok(Fractions(each))
+    } else {
+        Err(format!("the sum is {sum}; {possible}"))
+    }
+}
+
+/// Height and width of images.
+pub fn image_size(text: &str) -> Result<ImageSize, String> {
+    let possible = "possible are a height and a width from 1 to 16384, such as 224x224";
+    let (height, width) = text.split_once('x').unwrap_or((text, text));
+    let side = |text: &str| {
+        let side = text.parse().ok().filter(|side| (1..=16384).contains(side));
+        side.ok_or_else(|| possible.to_owned())
+    };
+    Ok(ImageSize([side(height)?, side(width)?]))
 }
 
 /// A fraction of at most 0.1, as the published ranges of parameters.

@@ -1,9 +1,9 @@
 //! Requests to the library, from arguments.
 
 use crate::args::{
-    BatchNormName, CalibrateArgs, CosmologyArgs, DigitsArgs, DigitsTaskName, KernelsName, KindName,
-    LowerArgs, MakingArgs, OptimizerName, PlanArgs, PrecisionName, PredictArgs, SampleName,
-    SegmentationArgs, ShapesArgs, TrainArgs, TrainingArgs,
+    BatchNormName, CalibrateArgs, ConvertArgs, CosmologyArgs, DigitsArgs, DigitsTaskName,
+    KernelsName, KindName, LowerArgs, MakingArgs, OptimizerName, PlanArgs, PrecisionName,
+    PredictArgs, SampleName, SegmentationArgs, ShapesArgs, StoredName, TrainArgs, TrainingArgs,
 };
 use crate::error::CliError;
 use partita::{
@@ -12,6 +12,7 @@ use partita::{
     PlanRequest, PredictRequest, ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting,
     ShapesRequest, StrategyChoice, TrainRequest, Training,
 };
+use partita_data::{ConvertSpec, DType, Keys};
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
 use std::path::Path;
@@ -158,6 +159,32 @@ impl TrainArgs {
                 Some(path) if path == Path::new("auto") => ResumeFrom::Auto,
                 Some(path) => ResumeFrom::Path(path.clone()),
             },
+        }
+    }
+}
+
+impl ConvertArgs {
+    /// The conversion that is asked for.
+    pub fn request(&self) -> ConvertSpec {
+        let usual = Keys::default();
+        ConvertSpec {
+            sources: self.sources.clone(),
+            out: self.out.clone(),
+            keys: Keys {
+                volume: self.volume_key.clone().unwrap_or(usual.volume),
+                target: self.target_key.clone().unwrap_or(usual.target),
+                label: self.label_key.clone().unwrap_or(usual.label),
+                order: self.layout.clone(),
+            },
+            fractions: self.split.0,
+            seed: self.seed,
+            dtype: self.dtype.map(|dtype| match dtype {
+                StoredName::Int16 => DType::Int16,
+                StoredName::Float32 => DType::Float32,
+            }),
+            size: self.size.map(|size| size.0),
+            targets: self.targets.clone(),
+            classes: self.classes.clone(),
         }
     }
 }

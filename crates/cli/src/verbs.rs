@@ -123,6 +123,9 @@ fn data(context: &Context<'_>, verb: &DataVerb, out: &mut dyn Write) -> Result<(
         DataVerb::Digits(args) => {
             make_dataset(&|| partita::make_digits(context, &args.request()), out)
         }
+        DataVerb::Convert(args) => {
+            make_dataset(&|| partita::convert_data(context, &args.request()), out)
+        }
         DataVerb::Inspect(args) => {
             let summary = partita::inspect_data(&args.path)?;
             write_result(out, args.json, &summary, text::dataset)

@@ -154,6 +154,38 @@ impl Elements {
         }
     }
 
+    /// An empty buffer of the same type.
+    pub(crate) fn same_type(&self) -> Self {
+        match self {
+            Elements::U8(_) => Elements::U8(Vec::new()),
+            Elements::I8(_) => Elements::I8(Vec::new()),
+            Elements::U16(_) => Elements::U16(Vec::new()),
+            Elements::I16(_) => Elements::I16(Vec::new()),
+            Elements::U32(_) => Elements::U32(Vec::new()),
+            Elements::I32(_) => Elements::I32(Vec::new()),
+            Elements::U64(_) => Elements::U64(Vec::new()),
+            Elements::I64(_) => Elements::I64(Vec::new()),
+            Elements::F16(_) => Elements::F16(Vec::new()),
+            Elements::F32(_) => Elements::F32(Vec::new()),
+            Elements::F64(_) => Elements::F64(Vec::new()),
+        }
+    }
+
+    /// Copies elements to a buffer of the same type.
+    pub(crate) fn copy_to(&self, from: usize, length: usize, out: &mut Elements, to: usize) {
+        macro_rules! of_type {
+            ($($kind:ident),*) => {
+                match (self, out) {
+                    $((Elements::$kind(values), Elements::$kind(out)) => {
+                        out[to..to + length].copy_from_slice(&values[from..from + length]);
+                    })*
+                    (values, out) => panic!("both are of one array: {values:?}, {out:?}"),
+                }
+            };
+        }
+        of_type!(U8, I8, U16, I16, U32, I32, U64, I64, F16, F32, F64);
+    }
+
     pub(crate) fn len(&self) -> usize {
         each!(self, values => values.len())
     }

@@ -163,6 +163,53 @@ pub enum DataError {
         /// What would be valid.
         expected: String,
     },
+    /// A stored value that cannot become part of a dataset.
+    #[error("{path}: key `{key}`, {found}; mend or remove the sample")]
+    Unfit {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// Where the value is, and what is wrong with it.
+        found: String,
+    },
+    /// A sample of another shape than the first.
+    #[error("{path} is {got}, the first sample {expected}; {remedy}")]
+    MixedShapes {
+        /// The file.
+        path: PathBuf,
+        /// Its shape.
+        got: String,
+        /// The shape of the first.
+        expected: String,
+        /// What can be done.
+        remedy: &'static str,
+    },
+    /// Samples without targets or classes.
+    #[error(
+        "{path}: no answers were found (its keys are {}); name the key of numbers (`--target-key`) or of classes \
+         (`--label-key`), a table or file of them (`--targets`), or sort the files in folders, one per class",
+        list(.found)
+    )]
+    NoAnswers {
+        /// The file of the first sample.
+        path: PathBuf,
+        /// Its keys.
+        found: Vec<String>,
+    },
+    /// An invalid table of targets.
+    #[error(
+        "{path}, line {line}: {found}; a table has a line of column names, then a line per sample: the name of its \
+         file, then numbers or a class, separated by commas"
+    )]
+    BadTable {
+        /// The table.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What was found.
+        found: String,
+    },
     /// A dataset folder that was not completely written, or lacks files.
     #[error("the dataset {path} is incomplete: {found}; make it again or restore what is missing")]
     Incomplete {

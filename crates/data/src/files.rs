@@ -72,7 +72,7 @@ impl Files {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Inner {
     pub(crate) path: PathBuf,
     pub(crate) kind: Option<Kind>,
@@ -80,6 +80,8 @@ pub(crate) struct Inner {
     pub(crate) dtype: DType,
     pub(crate) targets: Vec<String>,
     pub(crate) labels: Option<[usize; 3]>,
+    /// Whether the files hold targets or labels.
+    pub(crate) has_targets: bool,
     pub(crate) keys: Keys,
     pub(crate) splits: [Files; 3],
     pub(crate) universes: [Vec<u64>; 3],

@@ -9,6 +9,7 @@ mod array;
 mod axes;
 pub mod checkpoint;
 mod classes;
+mod convert;
 mod dataset;
 mod element;
 mod error;
@@ -30,6 +31,7 @@ pub mod weights;
 mod writer;
 
 pub use axes::DimOrder;
+pub use convert::{Conversion, ConvertSpec};
 pub use dataset::Dataset;
 pub use error::{DataError, NoClass};
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};

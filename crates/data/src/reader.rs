@@ -231,6 +231,16 @@ impl OpenFile {
     fn open(dataset: &Inner, entry: &FileEntry) -> Result<Self, DataError> {
         let samples = entry.stacked;
         let volumes = SourceFile::open(&entry.volumes)?;
+        if !dataset.has_targets {
+            return Ok(Self {
+                volumes: dataset.volumes(&volumes, samples)?,
+                targets: None,
+                labels: None,
+                physical: None,
+                path: entry.volumes.clone(),
+                target_path: entry.target_path().to_path_buf(),
+            });
+        }
         let other = entry.targets.as_deref().map(SourceFile::open).transpose()?;
         let answers = other.as_ref().unwrap_or(&volumes);
         let physical = answers

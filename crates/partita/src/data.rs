@@ -1,11 +1,13 @@
-//! `data`: makes synthetic datasets, and summarizes datasets.
+//! `data`: makes synthetic datasets, converts files to datasets, and summarizes datasets.
 
+mod convert;
 mod cosmology;
 mod digits;
 mod error;
 mod labeled;
 mod maker;
 
+pub use convert::convert_data;
 pub use cosmology::{CosmologyRequest, make_cosmology};
 pub use digits::{DigitsRequest, make_digits};
 pub use error::DatasetError;

@@ -67,7 +67,7 @@ pub use compute_scale::ComputeScale;
 pub use context::Context;
 pub use data::{
     CosmologyRequest, DatasetError, DigitsRequest, MakeRequest, SegmentationRequest, ShapesRequest,
-    inspect_data, make_cosmology, make_digits, make_segmentation, make_shapes,
+    convert_data, inspect_data, make_cosmology, make_digits, make_segmentation, make_shapes,
 };
 pub use doctor::{Diagnosis, LibraryFinding, MpiFinding, doctor};
 pub use environment::{Environment, EnvironmentError};

@@ -4,8 +4,10 @@ mod blosc;
 mod codec;
 mod flat;
 pub(crate) mod hdf5;
+pub(crate) mod image;
 mod nifti;
 mod npy;
+mod tfrecord;
 mod zarr;
 
 use std::fs::File;
@@ -46,6 +48,16 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn ArrayFile>, DataError> {
     }
     if head.starts_with(GZIP) && name.ends_with(".nii.gz") {
         return Ok(Box::new(nifti::NiftiFile::new(path, true)));
+    }
+    if head.starts_with(image::PNG_MAGIC) || head.starts_with(image::JPEG_MAGIC) {
+        return Ok(Box::new(image::ImageFile(path.to_path_buf())));
+    }
+    if [".tfrecord", ".tfrecords", ".tfrecord.gz"]
+        .iter()
+        .any(|end| name.ends_with(end))
+    {
+        let file = tfrecord::TfRecordFile::open(path, head.starts_with(GZIP));
+        return Ok(Box::new(file.map_err(unreadable)?));
     }
     Ok(Box::new(hdf5::Hdf5File::open(path)?))
 }

@@ -92,6 +92,10 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::WrongShape { .. }
         | DataError::WrongDtype { .. }
         | DataError::OutOfRange { .. }
+        | DataError::Unfit { .. }
+        | DataError::MixedShapes { .. }
+        | DataError::NoAnswers { .. }
+        | DataError::BadTable { .. }
         | DataError::SampleOutOfRange { .. }
         | DataError::RegionOutOfRange { .. }
         | DataError::Unreadable { .. }

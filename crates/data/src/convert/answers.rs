@@ -1,0 +1,421 @@
+//! What samples are answered with: in their files or files beside, in a table, or the names of folders.
+
+use std::path::Path;
+
+use crate::array::SourceFile;
+use crate::convert::ConvertSpec;
+use crate::convert::find::{Found, Sample};
+use crate::error::DataError;
+use crate::files::Inner;
+use crate::reader::Reader;
+use crate::samples::{DType, Samples};
+use crate::split::Split;
+
+/// Classes that names are made up for, at most.
+const CLASSES_MAX: usize = 4096;
+/// Columns of a table that name the subject of a sample.
+const SUBJECT_COLUMNS: [&str; 4] = ["subject", "patient", "universe", "group"];
+/// Columns of a table that hold classes even where these are numbers.
+const CLASS_COLUMNS: [&str; 2] = ["class", "label"];
+
+/// The answers of all samples.
+pub(super) struct Answers {
+    /// Names of the numbers or classes; empty where they are still to be counted.
+    pub(super) names: Vec<String>,
+    /// Extents of class indices; `None` where answers are numbers.
+    pub(super) labels: Option<[usize; 3]>,
+    /// Whether they are arrays of the files.
+    pub(super) are_in_files: bool,
+    classes: Vec<i16>,
+    numbers: Vec<Vec<f32>>,
+    /// Least and most of each number.
+    ranges: Vec<(f32, f32)>,
+}
+
+impl Answers {
+    fn of_classes(names: Vec<String>, classes: Vec<i16>) -> Self {
+        Self {
+            names,
+            labels: Some([1; 3]),
+            are_in_files: false,
+            classes,
+            numbers: Vec::new(),
+            ranges: Vec::new(),
+        }
+    }
+
+    fn in_files(names: Vec<String>, labels: Option<[usize; 3]>) -> Self {
+        Self {
+            labels,
+            are_in_files: true,
+            ..Self::of_classes(names, Vec::new())
+        }
+    }
+
+    pub(super) fn class(&self, sample: usize) -> Option<i16> {
+        self.classes.get(sample).copied()
+    }
+
+    pub(super) fn numbers(&self, sample: usize) -> Option<&[f32]> {
+        self.numbers.get(sample).map(Vec::as_slice)
+    }
+
+    /// Each number brought to [-1, 1] by the least and most of all samples.
+    pub(super) fn normalized(&self, numbers: &[f32]) -> Vec<f32> {
+        let each = numbers.iter().zip(&self.ranges);
+        each.map(|(&value, &(least, most))| {
+            let span = f64::from(most) - f64::from(least);
+            if span > 0.0 {
+                (2.0 * (f64::from(value) - f64::from(least)) / span - 1.0) as f32
+            } else {
+                0.0
+            }
+        })
+        .collect()
+    }
+}
+
+pub(super) fn find(asked: &ConvertSpec, found: &mut Found) -> Result<Answers, DataError> {
+    match &asked.targets {
+        Some(path) if path.extension().is_some_and(|end| end == "csv") => of_table(path, found),
+        Some(path) => {
+            for sample in &mut found.samples {
+                sample.entry.targets = Some(path.clone());
+            }
+            of_files(asked, found)
+        }
+        None if found.are_images && found.samples[0].entry.targets.is_none() => {
+            of_folders(asked, found)
+        }
+        None => of_files(asked, found),
+    }
+}
+
+/// Arrays in the files, or in files beside them.
+fn of_files(asked: &ConvertSpec, found: &Found) -> Result<Answers, DataError> {
+    let sample = &found.samples[0];
+    let path = sample.entry.target_path();
+    let file = SourceFile::open(path)?;
+    let is_beside = sample.entry.targets.is_some();
+    let stacked = sample.entry.stacked;
+    let [_, d, h, w] = found.shape;
+    let order = found
+        .keys
+        .order
+        .clone()
+        .unwrap_or_default()
+        .stacked(stacked.is_some());
+    if file.has(&found.keys.label) || (file.is_nameless() && is_beside) {
+        let array = file.array(&found.keys.label)?;
+        for [d, h, w] in [[d, h, w], [1; 3]] {
+            let fits = order
+                .fit(&array.shape, stacked.unwrap_or(1), [1, d, h, w])
+                .is_some();
+            if fits && array.element.is_whole() {
+                let names = if asked.classes.is_empty() {
+                    task_classes(path)
+                } else {
+                    asked.classes.clone()
+                };
+                return Ok(Answers::in_files(names, Some([d, h, w])));
+            }
+        }
+        if !file.is_nameless() {
+            return Err(array.wrong_shape(format!(
+                "whole numbers, one for each of {d}x{h}x{w} positions, or one for the sample"
+            )));
+        }
+    }
+    if file.has(&found.keys.target) || (file.is_nameless() && is_beside) {
+        let array = file.array(&found.keys.target)?;
+        let count = match (stacked, array.shape.as_slice()) {
+            (Some(samples), &[rows]) if rows == samples => 1,
+            (_, shape) => shape.last().copied().unwrap_or(1),
+        };
+        let names = (0..count).map(|target| format!("target{target}")).collect();
+        return Ok(Answers::in_files(names, None));
+    }
+    if distinct_parents(found) > 1 && stacked.is_none() {
+        return of_folders(asked, found);
+    }
+    Err(DataError::NoAnswers {
+        path: path.to_path_buf(),
+        found: file.keys(),
+    })
+}
+
+/// Class names of a task in the form of the Medical Segmentation Decathlon or of nnU-Net, in `dataset.json`.
+fn task_classes(labels: &Path) -> Vec<String> {
+    let read = || {
+        let path = labels.parent()?.parent()?.join("dataset.json");
+        let value: serde_json::Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        let mut names = std::collections::BTreeMap::new();
+        for (key, value) in value.get("labels")?.as_object()? {
+            // One has names by numbers, the other numbers by names.
+            let (number, name) = match (key.parse::<usize>(), value.as_str()) {
+                (Ok(number), Some(name)) => (number, name.to_owned()),
+                _ => (usize::try_from(value.as_u64()?).ok()?, key.clone()),
+            };
+            names.insert(number, name);
+        }
+        let is_whole = names.keys().copied().eq(0..names.len());
+        is_whole.then(|| names.into_values().collect())
+    };
+    read().unwrap_or_default()
+}
+
+/// Names for the classes that occur in files.
+pub(super) fn count_classes(inner: &Inner) -> Result<Vec<String>, DataError> {
+    let [d, h, w] = inner.labels.unwrap_or([1; 3]);
+    let mut reader = Reader::new(std::sync::Arc::new(inner.clone()), Split::Train);
+    let mut labels = Samples::new(DType::Int16);
+    let mut most = 1;
+    for sample in 0..reader.samples() {
+        reader.read_labels(sample, [0..1, 0..d, 0..h, 0..w], &mut labels)?;
+        if let Samples::I16(values) = &labels {
+            let bad = |&&class: &&i16| class < 0 || class as usize >= CLASSES_MAX;
+            if let Some(class) = values.iter().find(bad) {
+                return Err(DataError::Unfit {
+                    path: reader.target_file(sample).to_path_buf(),
+                    key: inner.keys.label.clone(),
+                    found: format!(
+                        "{class} is no class: they are numbered from 0 to {}",
+                        CLASSES_MAX - 1
+                    ),
+                });
+            }
+            most = values.iter().copied().fold(most, i16::max);
+        }
+    }
+    Ok((0..=most).map(|class| format!("class{class}")).collect())
+}
+
+fn parent(sample: &Sample) -> String {
+    let name = sample.below.parent().and_then(Path::file_name);
+    name.map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+fn distinct_parents(found: &Found) -> usize {
+    found
+        .samples
+        .iter()
+        .map(parent)
+        .collect::<std::collections::BTreeSet<_>>()
+        .len()
+}
+
+/// The folders of the files are the classes.
+fn of_folders(asked: &ConvertSpec, found: &Found) -> Result<Answers, DataError> {
+    let folders: Vec<String> = found.samples.iter().map(parent).collect();
+    let mut names = asked.classes.clone();
+    if names.is_empty() {
+        names.clone_from(&folders);
+        names.sort();
+        names.dedup();
+    }
+    if names.len() < 2 {
+        return Err(DataError::NoAnswers {
+            path: found.samples[0].entry.volumes.clone(),
+            found: Vec::new(),
+        });
+    }
+    by_name(names, &folders, |sample| {
+        found.samples[sample].entry.volumes.clone()
+    })
+}
+
+fn by_name(
+    names: Vec<String>,
+    each: &[String],
+    path: impl Fn(usize) -> std::path::PathBuf,
+) -> Result<Answers, DataError> {
+    let mut classes = Vec::new();
+    for (sample, name) in each.iter().enumerate() {
+        let at = names.iter().position(|other| other == name);
+        let at = at.and_then(|at| i16::try_from(at).ok());
+        classes.push(at.ok_or_else(|| DataError::Unfit {
+            path: path(sample),
+            key: "class".to_owned(),
+            found: format!(
+                "`{name}` is none of the {} classes {}",
+                names.len(),
+                names.join(", ")
+            ),
+        })?);
+    }
+    Ok(Answers::of_classes(names, classes))
+}
+
+/// A table with a row per sample: the name of its file first, then numbers or one class.
+struct Table {
+    path: std::path::PathBuf,
+    head: Vec<String>,
+    /// Line and cells by the name of the file.
+    rows: std::collections::BTreeMap<String, (usize, Vec<String>)>,
+}
+
+impl Table {
+    fn bad(&self, line: usize, found: String) -> DataError {
+        DataError::BadTable {
+            path: self.path.clone(),
+            line,
+            found,
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self, DataError> {
+        let text = std::fs::read_to_string(path).map_err(|error| DataError::Unopenable {
+            path: path.to_path_buf(),
+            reason: error.to_string(),
+        })?;
+        let cells = |line: &str| -> Vec<String> {
+            let each = line.split(',');
+            each.map(|cell| cell.trim().trim_matches('"').to_owned())
+                .collect()
+        };
+        let mut lines = text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| !line.trim().is_empty());
+        let head = lines
+            .next()
+            .map(|(_, head)| cells(head.trim_start_matches('\u{feff}')));
+        let mut table = Self {
+            path: path.to_path_buf(),
+            head: head.unwrap_or_default(),
+            rows: std::collections::BTreeMap::new(),
+        };
+        for (number, line) in lines {
+            let row = cells(line);
+            if row.len() != table.head.len() {
+                let found = format!("{} cells, not {}", row.len(), table.head.len());
+                return Err(table.bad(number + 1, found));
+            }
+            if table
+                .rows
+                .insert(row[0].clone(), (number + 1, row))
+                .is_some()
+            {
+                return Err(table.bad(number + 1, "a file that was named before".to_owned()));
+            }
+        }
+        Ok(table)
+    }
+
+    /// Line and answers of each sample, from these columns. Subjects are numbered by theirs, if there is one.
+    fn answers(
+        &self,
+        columns: &[usize],
+        subject: Option<usize>,
+        found: &mut Found,
+    ) -> Result<Vec<(usize, Vec<String>)>, DataError> {
+        let mut answers = Vec::new();
+        let mut subjects = std::collections::BTreeMap::new();
+        for sample in &mut found.samples {
+            let row = name_of(sample)
+                .into_iter()
+                .find_map(|name| self.rows.get(&name));
+            let Some((line, row)) = row else {
+                return Err(self.bad(1, format!("no row for {}", sample.below.display())));
+            };
+            if let Some(column) = subject {
+                let next = subjects.len();
+                sample.subject = *subjects.entry(row[column].clone()).or_insert(next);
+            }
+            let cells = columns.iter().map(|&column| row[column].clone());
+            answers.push((*line, cells.collect()));
+        }
+        Ok(answers)
+    }
+
+    /// Finite numbers of each sample.
+    fn numbers(&self, answers: Vec<(usize, Vec<String>)>) -> Result<Vec<Vec<f32>>, DataError> {
+        let mut numbers = Vec::new();
+        for (line, cells) in answers {
+            let row: Result<Vec<f32>, _> = cells.iter().map(|cell| cell.parse::<f32>()).collect();
+            let row = row
+                .ok()
+                .filter(|row| row.iter().all(|value| value.is_finite()));
+            let found = || format!("{}, which are no finite numbers", cells.join(", "));
+            numbers.push(row.ok_or_else(|| self.bad(line, found()))?);
+        }
+        Ok(numbers)
+    }
+}
+
+fn of_table(path: &Path, found: &mut Found) -> Result<Answers, DataError> {
+    let table = Table::read(path)?;
+    let head = &table.head;
+    let is_subject = |name: &String| SUBJECT_COLUMNS.contains(&name.to_lowercase().as_str());
+    let subject = head.iter().position(is_subject);
+    let columns: Vec<usize> = (1..head.len())
+        .filter(|&column| Some(column) != subject)
+        .collect();
+    if columns.is_empty() {
+        let columns = head.join(", ");
+        let found = format!("the columns `{columns}`; the name of a file and answers are needed");
+        return Err(table.bad(1, found));
+    }
+    let answers = table.answers(&columns, subject, found)?;
+    let names: Vec<String> = columns.iter().map(|&column| head[column].clone()).collect();
+    let is_class = names.len() == 1
+        && (CLASS_COLUMNS.contains(&names[0].to_lowercase().as_str())
+            || answers
+                .iter()
+                .all(|(_, cells)| cells[0].parse::<f32>().is_err()));
+    if is_class {
+        let each: Vec<String> = answers
+            .into_iter()
+            .map(|(_, mut cells)| cells.remove(0))
+            .collect();
+        return by_name(class_names(&each), &each, |_| path.to_path_buf());
+    }
+    let numbers = table.numbers(answers)?;
+    let ranges = (0..names.len()).map(|column| {
+        let values = numbers.iter().map(|row| row[column]);
+        values.fold(
+            (f32::INFINITY, f32::NEG_INFINITY),
+            |(least, most), value| (least.min(value), most.max(value)),
+        )
+    });
+    Ok(Answers {
+        ranges: ranges.collect(),
+        numbers,
+        labels: None,
+        ..Answers::of_classes(names, Vec::new())
+    })
+}
+
+/// Class names of a column: numbers in their order, and all up to the largest.
+fn class_names(each: &[String]) -> Vec<String> {
+    let numbers: Option<Vec<usize>> = each.iter().map(|name| name.parse().ok()).collect();
+    if let Some(most) = numbers.and_then(|numbers| numbers.into_iter().max())
+        && most < CLASSES_MAX
+    {
+        return (0..=most).map(|class| class.to_string()).collect();
+    }
+    let mut names = each.to_vec();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// What a table may call a sample: path below the source, name, or name without its end; with its place in a
+/// file of several.
+fn name_of(sample: &Sample) -> Vec<String> {
+    let name = sample
+        .below
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let stem = name
+        .split_once('.')
+        .map_or(name.as_str(), |(stem, _)| stem)
+        .to_owned();
+    let place = sample
+        .place
+        .map_or_else(String::new, |place| format!(":{place}"));
+    let names = [sample.below.to_string_lossy().into_owned(), name, stem];
+    names.map(|name| format!("{name}{place}")).to_vec()
+}

@@ -1,0 +1,135 @@
+//! PNG and JPEG images, (H, W, C).
+
+use std::fs::File;
+use std::io::{BufReader, Cursor};
+use std::path::{Path, PathBuf};
+
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+use crate::array::{ArrayFile, Opened, Stored, StoredArray};
+use crate::element::{Element, Elements};
+use crate::formats::flat::{Order, decode, for_runs};
+use crate::formats::npy::ONLY;
+
+/// The first bytes of a PNG file.
+pub(crate) const PNG_MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
+/// The first bytes of a JPEG file.
+pub(crate) const JPEG_MAGIC: &[u8] = b"\xff\xd8\xff";
+/// Most bytes of a decoded image.
+const IMAGE_BYTES_MAX: usize = 1 << 30;
+/// Longest side.
+const SIDE_MAX: usize = 1 << 16;
+
+/// An image, decoded whole at each read.
+pub(crate) struct ImageFile(pub(crate) PathBuf);
+
+/// A decoded image.
+pub(crate) struct Image {
+    /// H, W, C; C is 1 (gray), 2 (gray, alpha), 3 (RGB) or 4 (RGB, alpha).
+    pub(crate) shape: [usize; 3],
+    pub(crate) elements: Elements,
+}
+
+impl ArrayFile for ImageFile {
+    fn keys(&self) -> Vec<String> {
+        vec![ONLY.to_owned()]
+    }
+
+    fn is_nameless(&self) -> bool {
+        true
+    }
+
+    fn array(&self, _: &str) -> Result<Opened, String> {
+        let image = read(&self.0)?;
+        let element = match image.elements {
+            Elements::U16(_) => Element::UInt16,
+            _ => Element::UInt8,
+        };
+        Ok(Opened {
+            shape: image.shape.to_vec(),
+            stored: Stored::Stream { filter: "image" },
+            stored_size: element.size(),
+            element,
+            array: Box::new(image),
+        })
+    }
+}
+
+impl StoredArray for Image {
+    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements) -> Result<(), String> {
+        let mut filled = 0;
+        for_runs(&self.shape, starts, counts, |first, length| {
+            self.elements.copy_to(first as usize, length, out, filled);
+            filled += length;
+            Ok(())
+        })
+    }
+}
+
+/// Decodes an image.
+pub(crate) fn read(path: &Path) -> Result<Image, String> {
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    if bytes.starts_with(JPEG_MAGIC) {
+        return jpeg(bytes);
+    }
+    png(path)
+}
+
+fn jpeg(bytes: Vec<u8>) -> Result<Image, String> {
+    let options = DecoderOptions::default()
+        .set_max_width(SIDE_MAX)
+        .set_max_height(SIDE_MAX);
+    let mut decoder = JpegDecoder::new_with_options(Cursor::new(bytes), options);
+    decoder
+        .decode_headers()
+        .map_err(|error| error.to_string())?;
+    let (width, height) = decoder.dimensions().ok_or("it states no size")?;
+    let size = decoder
+        .output_buffer_size()
+        .filter(|&size| size <= IMAGE_BYTES_MAX);
+    size.ok_or_else(|| format!("it is too large, {width}x{height}"))?;
+    let pixels = decoder.decode().map_err(|error| error.to_string())?;
+    image([height, width], Elements::U8(pixels))
+}
+
+fn png(path: &Path) -> Result<Image, String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let limits = png::Limits {
+        bytes: IMAGE_BYTES_MAX,
+    };
+    let mut decoder = png::Decoder::new_with_limits(BufReader::new(file), limits);
+    // Palettes become colors, and less than a byte becomes a byte.
+    decoder.set_transformations(png::Transformations::EXPAND);
+    let mut reader = decoder.read_info().map_err(|error| error.to_string())?;
+    let size = reader
+        .output_buffer_size()
+        .filter(|&size| size <= IMAGE_BYTES_MAX);
+    let mut bytes = vec![0; size.ok_or("it is too large")?];
+    let info = reader
+        .next_frame(&mut bytes)
+        .map_err(|error| error.to_string())?;
+    bytes.truncate(info.buffer_size());
+    let shape = [info.height as usize, info.width as usize];
+    if info.bit_depth != png::BitDepth::Sixteen {
+        return image(shape, Elements::U8(bytes));
+    }
+    let mut values = Elements::U16(vec![0; bytes.len() / 2]);
+    decode(&bytes, Order::Big, &mut values, 0);
+    image(shape, values)
+}
+
+fn image([height, width]: [usize; 2], elements: Elements) -> Result<Image, String> {
+    let pixels = (height * width).max(1);
+    let channels = elements.len() / pixels;
+    if channels == 0 || channels > 4 || channels * pixels != elements.len() {
+        return Err(format!(
+            "its {} values are no image of {height}x{width}",
+            elements.len()
+        ));
+    }
+    Ok(Image {
+        shape: [height, width, channels],
+        elements,
+    })
+}

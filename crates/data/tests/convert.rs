@@ -1,0 +1,301 @@
+//! Users' files become datasets: samples, answers and splits are found, and nothing leaks.
+
+mod made;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use made::{SHAPE, target, volume, whole};
+use partita_data::{Conversion, ConvertSpec, DType, DataError, Dataset, Keys, Samples, Split};
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fixtures/formats")
+        .join(name)
+}
+
+fn asked(sources: &[&str], out: PathBuf) -> ConvertSpec {
+    ConvertSpec {
+        sources: sources.iter().map(|name| file(name)).collect(),
+        out,
+        keys: Keys::default(),
+        fractions: [0.4, 0.3, 0.3],
+        seed: 1,
+        dtype: None,
+        size: None,
+        targets: None,
+        classes: Vec::new(),
+    }
+}
+
+fn convert(asked: &ConvertSpec) -> Result<Dataset, DataError> {
+    let conversion = Conversion::find(asked)?;
+    let mut last = 0;
+    let dataset = conversion.write(|written| {
+        last = written;
+        true
+    })?;
+    assert_eq!(last, conversion.samples());
+    Ok(dataset.expect("nobody stopped it"))
+}
+
+fn read(dataset: &Dataset, split: Split, sample: usize) -> Samples {
+    let mut out = Samples::new(dataset.dtype());
+    let mut reader = dataset.reader(split);
+    reader
+        .read_volume(sample, whole(dataset.shape()), &mut out)
+        .expect("a sample");
+    out
+}
+
+#[test]
+fn a_medical_task_is_converted_with_its_class_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let task = folder.path().join("task");
+    for sub in ["imagesTr", "labelsTr", "imagesTs"] {
+        fs::create_dir_all(task.join(sub)).unwrap();
+    }
+    for n in 0..3 {
+        let name = format!("scan_{n:03}.nii.gz");
+        for sub in ["imagesTr", "labelsTr"] {
+            fs::copy(
+                file("task").join(sub).join(&name),
+                task.join(sub).join(&name),
+            )
+            .unwrap();
+        }
+    }
+    // Files of a test without labels, and of a Mac, are left alone.
+    fs::copy(
+        task.join("imagesTr/scan_000.nii.gz"),
+        task.join("imagesTs/scan_009.nii.gz"),
+    )
+    .unwrap();
+    fs::write(task.join("imagesTr/._scan_000.nii.gz"), b"junk").unwrap();
+    fs::write(
+        task.join("dataset.json"),
+        r#"{"labels": {"0": "background", "1": "organ", "2": "lesion"}}"#,
+    )
+    .unwrap();
+    let mut asked = asked(&[], folder.path().join("set"));
+    asked.sources = vec![task.clone()];
+    let dataset = convert(&asked).unwrap();
+    assert_eq!((dataset.shape(), dataset.dtype()), (SHAPE, DType::Int16));
+    assert_eq!(dataset.targets(), ["background", "organ", "lesion"]);
+    assert_eq!(dataset.labels(), Some([6, 5, 7]));
+    let mut seen = Vec::new();
+    for split in Split::ALL {
+        assert_eq!(dataset.samples(split), 1, "{split}");
+        let subject = dataset.universes(split)[0] as usize;
+        assert_eq!(
+            read(&dataset, split, 0),
+            volume(subject, SHAPE, DType::Int16)
+        );
+        let mut labels = Samples::new(DType::Int16);
+        let region = [0..1, 1..2, 2..3, 3..4];
+        dataset
+            .reader(split)
+            .read_labels(0, region, &mut labels)
+            .unwrap();
+        assert_eq!(labels, Samples::I16(vec![((subject + 6) % 3) as i16]));
+        seen.push(subject);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [0, 1, 2]);
+
+    fs::remove_file(task.join("labelsTr/scan_001.nii.gz")).unwrap();
+    asked.out = folder.path().join("other");
+    let error = convert(&asked).unwrap_err().to_string();
+    assert!(error.contains("imagesTr/scan_001.nii.gz"), "{error}");
+    assert!(!asked.out.exists());
+}
+
+#[test]
+fn folders_of_images_are_classes_and_splits() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut asked = asked(&["pictures"], folder.path().join("set"));
+    let error = convert(&asked).unwrap_err().to_string();
+    assert!(
+        error.contains("10x15") && error.contains("--size"),
+        "{error}"
+    );
+    asked.size = Some([8, 8]);
+    let dataset = convert(&asked).unwrap();
+    assert_eq!(dataset.shape(), [3, 1, 8, 8]);
+    assert_eq!(dataset.targets(), ["cat", "dog"]);
+    assert_eq!(Split::ALL.map(|split| dataset.samples(split)), [6, 2, 0]);
+    let mut labels = Samples::new(DType::Int16);
+    for (sample, class, color) in [
+        (0, 0, [200, 40, 40]),
+        (1, 0, [200, 200, 200]),
+        (3, 1, [40, 40, 200]),
+        (5, 1, [40, 40, 200]),
+    ] {
+        let Samples::I16(values) = read(&dataset, Split::Train, sample) else {
+            panic!("bytes become int16");
+        };
+        for (pixels, color) in values.chunks(64).zip(color) {
+            // JPEG keeps a color up to rounding.
+            assert!(
+                pixels.iter().all(|&pixel| (pixel - color).abs() <= 2),
+                "{sample}: {pixels:?}"
+            );
+        }
+        let mut reader = dataset.reader(Split::Train);
+        reader
+            .read_labels(sample, [0..1, 0..1, 0..1, 0..1], &mut labels)
+            .unwrap();
+        assert_eq!(labels, Samples::I16(vec![class]));
+    }
+}
+
+#[test]
+fn records_of_cosmoflow_are_converted_without_leaks() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut asked = asked(&["cosmo"], folder.path().join("set"));
+    asked.fractions = [0.5, 0.5, 0.0];
+    let dataset = convert(&asked).unwrap();
+    assert_eq!(dataset.shape(), [4, 4, 4, 4]);
+    // Two crops of each universe stay together.
+    assert_eq!(Split::ALL.map(|split| dataset.samples(split)), [2, 2, 0]);
+    for split in [Split::Train, Split::Validation] {
+        let universe = dataset.universes(split)[0];
+        assert_eq!(dataset.universes(split), [universe; 2]);
+        for sample in 0..2 {
+            let n = 2 * universe as usize + sample;
+            let Samples::I16(values) = volume(n, [4; 4], DType::Int16) else {
+                unreachable!()
+            };
+            let values = values.into_iter().map(|value| value + 2000).collect();
+            assert_eq!(read(&dataset, split, sample), Samples::I16(values));
+            let numbers = [0.0, 0.25, 0.5, 0.75].map(|value| value - n as f32 / 8.0);
+            assert_eq!(dataset.reader(split).read_target(sample).unwrap(), numbers);
+        }
+    }
+}
+
+#[test]
+fn a_table_gives_numbers_classes_and_subjects() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("targets.csv");
+    let mut asked = asked(
+        &["one_0.h5", "one_1.h5", "one_2.h5"],
+        folder.path().join("numbers"),
+    );
+    asked.keys.volume = "x".to_owned();
+    asked.targets = Some(table.clone());
+    asked.fractions = [0.5, 0.5, 0.0];
+    fs::write(
+        &table,
+        "file,mass,patient,age\none_2.h5,30,p1,5\none_0,10,p1,5\none_1.h5,20,p2,5\n",
+    )
+    .unwrap();
+    let dataset = convert(&asked).unwrap();
+    assert_eq!(dataset.targets(), ["mass", "age"]);
+    let samples = Split::ALL.map(|split| dataset.samples(split));
+    assert!(samples == [2, 1, 0] || samples == [1, 2, 0], "{samples:?}");
+    let pair = if samples[0] == 2 {
+        Split::Train
+    } else {
+        Split::Validation
+    };
+    let mut reader = dataset.reader(pair);
+    // The mass is brought to [-1, 1]; what never varies becomes 0.
+    assert_eq!(reader.read_target(0).unwrap(), [-1.0, 0.0]);
+    assert_eq!(reader.read_physical(1).unwrap(), Some(vec![30.0, 5.0]));
+
+    asked.out = folder.path().join("classes");
+    fs::write(
+        &table,
+        "file,kind\none_2,spiral\none_0,spiral\none_1,ring\n",
+    )
+    .unwrap();
+    let dataset = convert(&asked).unwrap();
+    assert_eq!(
+        (dataset.targets(), dataset.labels()),
+        (&["ring".to_owned(), "spiral".to_owned()][..], Some([1; 3]))
+    );
+
+    asked.out = folder.path().join("none");
+    for (text, says) in [
+        (
+            "file,kind\none_2,spiral\none_0,spiral\n",
+            "no row for one_1.h5",
+        ),
+        ("file,mass,age\none_2,1\n", "line 2: 2 cells, not 3"),
+        (
+            "file,mass,age\none_2,1,2\none_1,nan,3\none_0,1,2\n",
+            "line 3: nan, 3, which are no finite numbers",
+        ),
+    ] {
+        fs::write(&table, text).unwrap();
+        let error = convert(&asked).unwrap_err().to_string();
+        assert!(
+            error.contains(says) && error.contains("targets.csv"),
+            "{error}"
+        );
+        assert!(!asked.out.exists());
+    }
+}
+
+#[test]
+fn stacks_of_other_tools_are_converted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut asked = asked(&["stored.npz"], folder.path().join("npz"));
+    asked.keys.volume = "x".to_owned();
+    let error = convert(&asked).unwrap_err().to_string();
+    assert!(
+        error.contains("`x`, `y`") && error.contains("--target-key"),
+        "{error}"
+    );
+    asked.keys.target = "y".to_owned();
+    asked.keys.order = Some("NDHWC".parse().unwrap());
+    let first = convert(&asked).unwrap();
+    for split in Split::ALL {
+        let n = first.universes(split)[0] as usize;
+        assert_eq!(read(&first, split, 0), volume(n, SHAPE, DType::Int16));
+        assert_eq!(first.reader(split).read_target(0).unwrap(), target(n));
+    }
+    // The same seed gives the same bytes.
+    asked.out = folder.path().join("again");
+    convert(&asked).unwrap();
+    let bytes = |name: &str| fs::read(folder.path().join(name).join("train.h5")).unwrap();
+    assert_eq!(bytes("npz"), bytes("again"));
+    // Labels in a file of their own.
+    let mut asked = self::asked(&["whole.npy"], folder.path().join("npy"));
+    asked.targets = Some(file("labels.npy"));
+    let dataset = convert(&asked).unwrap();
+    assert_eq!(
+        (dataset.labels(), dataset.targets().len()),
+        (Some([6, 5, 7]), 3)
+    );
+}
+
+#[test]
+fn what_cannot_be_trained_on_and_what_is_stopped_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = fs::read(file("fortran.npy")).unwrap();
+    // The last value of the last sample, in Fortran order.
+    let at = bytes.len() - 4;
+    bytes[at..].copy_from_slice(&f32::NAN.to_be_bytes());
+    let path = folder.path().join("nan.npy");
+    fs::write(&path, bytes).unwrap();
+    let mut asked = asked(&[], folder.path().join("set"));
+    asked.sources = vec![path];
+    asked.targets = Some(file("labels.npy"));
+    let error = convert(&asked).unwrap_err().to_string();
+    assert!(
+        error.contains("nan.npy")
+            && error.contains("sample 2 of the file, at (C, D, H, W) = (1, 5, 4, 6): NaN"),
+        "{error}"
+    );
+    let left = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 1, "only the source");
+    asked.sources = vec![file("whole.npy")];
+    let stopped = Conversion::find(&asked)
+        .unwrap()
+        .write(|written| written < 2)
+        .unwrap();
+    assert!(stopped.is_none());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}

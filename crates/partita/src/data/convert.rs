@@ -1,0 +1,49 @@
+//! `data convert`: a dataset from users' files.
+
+use super::error::DatasetError;
+use crate::context::Context;
+use crate::free_folder;
+use crate::progress::Event;
+use partita_data::{Conversion, ConvertSpec, DatasetSummary};
+use partita_files::free_bytes;
+use partita_space::Bytes;
+
+/// Headers of the files, and the index without the numbers of the samples.
+const BESIDE: u64 = 1 << 20;
+
+/// Makes a dataset of users' files, and summarizes it.
+///
+/// On cancellation nothing is left. Errors: files without samples or answers, values that cannot be trained on,
+/// a full disk.
+pub fn convert_data(
+    context: &Context<'_>,
+    asked: &ConvertSpec,
+) -> Result<DatasetSummary, DatasetError> {
+    let conversion = Conversion::find(asked)?;
+    let total = conversion.samples();
+    let noun = "samples";
+    let Bytes(each) = conversion.spec().sample_bytes();
+    let needed = each.saturating_mul(total as u64).saturating_add(BESIDE);
+    let free = free_bytes(free_folder::existing(&asked.out)).ok().flatten();
+    if let Some(free) = free.filter(|&free| free < needed) {
+        return Err(DatasetError::NoRoom {
+            noun,
+            samples: total,
+            needed: Bytes(needed),
+            path: asked.out.clone(),
+            free: Bytes(free),
+            way_out: "possible is a folder on a file system with more room".to_owned(),
+        });
+    }
+    context.report(Event::Writing);
+    let written = conversion.write(|made| {
+        context.report(Event::Samples { noun, made, total });
+        !context.is_cancelled()
+    })?;
+    if written.is_none() {
+        context.report(Event::SamplesStopped);
+        let path = asked.out.clone();
+        return Err(DatasetError::Interrupted { path });
+    }
+    Ok(partita_data::inspect(&asked.out)?)
+}
