@@ -32,6 +32,16 @@ pub enum Verb {
     Calibrate(CalibrateArgs),
     /// Train a network from a run file
     Train(TrainArgs),
+    /// Evaluate trained weights: loss and metrics on a split of a dataset
+    Evaluate(EvaluateArgs),
+    /// Write the predictions of trained weights for a dataset to a file
+    Infer(InferArgs),
+    /// Export weights to other frameworks, and import them
+    Weights {
+        /// The verb.
+        #[command(subcommand)]
+        verb: WeightsVerb,
+    },
     /// Compare a prediction with the trace of a run, task by task
     Compare(CompareArgs),
     /// Make and inspect datasets
@@ -278,6 +288,108 @@ pub struct TrainArgs {
     pub json: bool,
 }
 
+/// Arguments common to the verbs that use trained weights.
+#[derive(Debug, Args)]
+pub struct ForwardArgs {
+    /// Run file of the training
+    #[arg(value_name = "RUN.toml")]
+    pub run: PathBuf,
+    /// Weight file, in Partita's or in PyTorch's names and axis order, or an output folder (default: `output` of the
+    /// run file)
+    #[arg(long, value_name = "FILE")]
+    pub weights: Option<PathBuf>,
+    /// Dataset (overrides the run file)
+    #[arg(long, value_name = "DATASET")]
+    pub data: Option<PathBuf>,
+    /// Number of ranks (overrides the run file)
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::ranks)]
+    pub ranks: Option<usize>,
+    /// Threads per rank (overrides the run file)
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count)]
+    pub threads: Option<usize>,
+    /// Strategy, such as `data=2,depth=2`, or `auto` (overrides the run file)
+    #[arg(long, value_name = "S")]
+    pub strategy: Option<String>,
+    /// Global batch size (overrides the run file)
+    #[arg(long, value_name = "B", allow_negative_numbers = true, value_parser = number::count)]
+    pub batch: Option<usize>,
+    /// Split of the dataset (default: validation; test or train where it is empty)
+    #[arg(long, value_enum)]
+    pub split: Option<SplitName>,
+    /// Use collectives of the MPI library, equal up to rounding, instead of sums in rank order
+    #[arg(long)]
+    pub library_collectives: bool,
+    /// Print JSON, in SI base units
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partita evaluate`.
+#[derive(Debug, Args)]
+pub struct EvaluateArgs {
+    #[command(flatten)]
+    pub forward: ForwardArgs,
+}
+
+/// `partita infer`.
+#[derive(Debug, Args)]
+pub struct InferArgs {
+    #[command(flatten)]
+    pub forward: ForwardArgs,
+    /// File of the predictions; its end names the format: `.h5`, `.hdf5` or `.npy`
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// What to write of the outputs of the network
+    #[arg(long, value_enum, default_value_t)]
+    pub output: OutputName,
+}
+
+/// `partita weights`.
+#[derive(Debug, Subcommand)]
+pub enum WeightsVerb {
+    /// Write weights for another framework
+    Export(ExportArgs),
+    /// Write weights of another framework in Partita's names and axis order
+    Import(ImportArgs),
+}
+
+/// `partita weights export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// Run file, whose output is taken, weight file, output folder or checkpoint
+    #[arg(value_name = "RUN.toml|FILE")]
+    pub source: PathBuf,
+    /// File to write
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub out: PathBuf,
+    /// Names and axis order of the file
+    #[arg(long, value_enum, default_value_t)]
+    pub names: NamesName,
+    /// Model of the weights (default: the one that the run file or the weight file names)
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partita weights import`.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// Weight file in PyTorch's names and axis order
+    #[arg(value_name = "FILE.safetensors")]
+    pub source: PathBuf,
+    /// Model of the weights: of the zoo (see `partita models`) or path of a model file
+    #[arg(long)]
+    pub model: String,
+    /// File to write
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub out: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `partita compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
@@ -517,6 +629,39 @@ pub enum BatchNormName {
     Local,
 }
 
+/// What is written of the outputs of a network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputName {
+    /// The outputs before the loss
+    #[default]
+    Scores,
+    /// The softmax over classes
+    Probabilities,
+    /// The index of the class with the greatest score
+    Classes,
+}
+
+/// Names and axis orders of weight files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum NamesName {
+    /// Those of PyTorch's state dicts
+    #[default]
+    Pytorch,
+    /// Those of Partita
+    Partita,
+}
+
+/// Splits of a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SplitName {
+    /// Training samples
+    Train,
+    /// Validation samples
+    Validation,
+    /// Test samples
+    Test,
+}
+
 /// Kinds of programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum KindName {
@@ -525,6 +670,8 @@ pub enum KindName {
     Train,
     /// Evaluation: loss and errors
     Evaluate,
+    /// Inference: outputs before the loss, without targets
+    Infer,
 }
 
 /// Optimizers, with their usual constants.

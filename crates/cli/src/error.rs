@@ -105,6 +105,7 @@ from_library!(
     PlanningError,
     RunFileError,
     TrainError,
+    WeightsError,
 );
 
 impl From<partita::demo::DemoError> for CliError {

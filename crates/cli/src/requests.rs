@@ -1,18 +1,18 @@
 //! Requests to the library, from arguments.
 
 use crate::args::{
-    BatchNormName, CalibrateArgs, ConvertArgs, CosmologyArgs, DigitsArgs, DigitsTaskName,
-    KernelsName, KindName, LowerArgs, MakingArgs, OptimizerName, PlanArgs, PrecisionName,
-    PredictArgs, SampleName, SegmentationArgs, ShapesArgs, StoredName, TrainArgs, TrainingArgs,
+    BatchNormName, CalibrateArgs, ConvertArgs, CosmologyArgs, DigitsArgs, DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, KernelsName, KindName, LowerArgs, MakingArgs, NamesName, OptimizerName, OutputName, PlanArgs, PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs, SplitName, StoredName, TrainArgs, TrainingArgs,
 };
 use crate::error::CliError;
 use partita::{
-    ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, CosmologyRequest, DigitsRequest,
-    ErrorKind, FLOATS, KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV,
-    PlanRequest, PredictRequest, ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting,
-    ShapesRequest, StrategyChoice, TrainRequest, Training,
+    ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
+    DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, KernelSet, LAMB, LARS,
+    LayerPrecision, LowerRequest, MakeRequest, NESTEROV, PlanRequest, PredictRequest, ResumeFrom,
+    SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StrategyChoice, TrainRequest,
+    Training, WeightNames,
 };
 use partita_data::{ConvertSpec, DType, Keys};
+use partita_data::{PredictionKind, Split};
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
 use std::path::Path;
@@ -77,6 +77,7 @@ impl LowerArgs {
             kind: match self.kind {
                 KindName::Train => ProgramKind::Train,
                 KindName::Evaluate => ProgramKind::Evaluate,
+                KindName::Infer => ProgramKind::Infer,
             },
             machine: self.machine.clone(),
             memory: self.memory,
@@ -185,6 +186,75 @@ impl ConvertArgs {
             size: self.size.map(|size| size.0),
             targets: self.targets.clone(),
             classes: self.classes.clone(),
+        }
+    }
+}
+
+impl ForwardArgs {
+    fn request(&self) -> ForwardRequest {
+        ForwardRequest {
+            run_file: self.run.clone(),
+            weights: self.weights.clone(),
+            data: self.data.clone(),
+            ranks: self.ranks,
+            threads: self.threads,
+            strategy: self.strategy.clone(),
+            batch: self.batch,
+            split: self.split.map(|split| match split {
+                SplitName::Train => Split::Train,
+                SplitName::Validation => Split::Validation,
+                SplitName::Test => Split::Test,
+            }),
+            library_collectives: self.library_collectives,
+        }
+    }
+}
+
+impl EvaluateArgs {
+    /// The request to the library.
+    pub fn request(&self) -> ForwardRequest {
+        self.forward.request()
+    }
+}
+
+impl InferArgs {
+    /// The request to the library.
+    pub fn request(&self) -> InferRequest {
+        InferRequest {
+            forward: self.forward.request(),
+            out: self.out.clone(),
+            kind: match self.output {
+                OutputName::Scores => PredictionKind::Scores,
+                OutputName::Probabilities => PredictionKind::Probabilities,
+                OutputName::Classes => PredictionKind::Classes,
+            },
+        }
+    }
+}
+
+impl ExportArgs {
+    /// The request to the library.
+    pub fn request(&self) -> ConvertRequest {
+        ConvertRequest {
+            source: self.source.clone(),
+            model: self.model.clone(),
+            out: self.out.clone(),
+            names: match self.names {
+                NamesName::Pytorch => WeightNames::PyTorch,
+                NamesName::Partita => WeightNames::Partita,
+            },
+        }
+    }
+}
+
+impl ImportArgs {
+    /// The request to the library.
+    pub fn request(&self) -> ConvertRequest {
+        ConvertRequest {
+            source: self.source.clone(),
+            model: Some(self.model.clone()),
+            out: self.out.clone(),
+            names: WeightNames::Partita,
         }
     }
 }

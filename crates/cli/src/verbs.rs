@@ -1,8 +1,8 @@
 //! The verbs: each makes a request from arguments and prints the result as text or JSON.
 
 use crate::args::{
-    CalibrateArgs, CompareArgs, DataVerb, DoctorArgs, InspectArgs, LowerArgs, ModelsArgs, PlanArgs,
-    PredictArgs, TrainArgs, Verb,
+    CalibrateArgs, CompareArgs, DataVerb, DoctorArgs, EvaluateArgs, InferArgs, InspectArgs,
+    LowerArgs, ModelsArgs, PlanArgs, PredictArgs, TrainArgs, Verb, WeightsVerb,
 };
 use crate::demo;
 use crate::draft::Draft;
@@ -23,6 +23,9 @@ pub fn run(context: &Context<'_>, verb: &Verb, out: &mut dyn Write) -> Result<()
         Verb::Plan(args) => plan(context, args, out),
         Verb::Calibrate(args) => calibrate(context, args, out),
         Verb::Train(args) => run_train(context, args, out),
+        Verb::Evaluate(args) => evaluate(context, args, out),
+        Verb::Infer(args) => infer(context, args, out),
+        Verb::Weights { verb } => weights(verb, out),
         Verb::Compare(args) => compare(args, out),
         Verb::Data { verb } => data(context, verb, out),
         Verb::Doctor(args) => doctor(context, args, out),
@@ -101,6 +104,35 @@ fn calibrate(
 
 fn run_train(context: &Context<'_>, args: &TrainArgs, out: &mut dyn Write) -> Result<(), CliError> {
     train(context, &args.request(), args.json, out).map(drop)
+}
+
+fn evaluate(
+    context: &Context<'_>,
+    args: &EvaluateArgs,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    interrupt::listen()?;
+    let Some(found) = partita::evaluate(context, &args.request())? else {
+        return Ok(());
+    };
+    write_result(out, args.forward.json, &found, text::evaluate)
+}
+
+fn infer(context: &Context<'_>, args: &InferArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    interrupt::listen()?;
+    let Some(found) = partita::infer(context, &args.request())? else {
+        return Ok(());
+    };
+    write_result(out, args.forward.json, &found, text::infer)
+}
+
+fn weights(verb: &WeightsVerb, out: &mut dyn Write) -> Result<(), CliError> {
+    let (request, json) = match verb {
+        WeightsVerb::Export(args) => (args.request(), args.json),
+        WeightsVerb::Import(args) => (args.request(), args.json),
+    };
+    let converted = partita::convert_weights(&request)?;
+    write_result(out, json, &converted, text::weights)
 }
 
 fn compare(args: &CompareArgs, out: &mut dyn Write) -> Result<(), CliError> {

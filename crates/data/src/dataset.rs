@@ -35,11 +35,19 @@ impl Dataset {
 
     /// The same, a single file having arrays of other names, or dims in another order.
     pub fn open_with(path: impl AsRef<Path>, keys: &Keys) -> Result<Self, DataError> {
-        let path = path.as_ref();
+        Self::open_as(path.as_ref(), keys, true)
+    }
+
+    /// As [`open`](Self::open), for samples alone: a single file needs neither targets nor labels.
+    pub fn open_samples(path: impl AsRef<Path>) -> Result<Self, DataError> {
+        Self::open_as(path.as_ref(), &Keys::default(), false)
+    }
+
+    fn open_as(path: &Path, keys: &Keys, has_targets: bool) -> Result<Self, DataError> {
         let inner = if path.is_dir() && !formats::is_store(path) {
             open_folder(path)?
         } else {
-            open_file(path, keys)?
+            open_file(path, keys, has_targets)?
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -173,7 +181,7 @@ fn check_files(inner: &Inner, files: &Files) -> Result<(), DataError> {
     }
 }
 
-fn open_file(path: &Path, keys: &Keys) -> Result<Inner, DataError> {
+fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataError> {
     if !path.exists() {
         return Err(DataError::Missing {
             path: path.to_path_buf(),
@@ -186,7 +194,7 @@ fn open_file(path: &Path, keys: &Keys) -> Result<Inner, DataError> {
     let volumes = file.array(&keys.volume)?;
     let dtype = volumes.delivered()?;
     let (samples, shape) = shape_of(&volumes, keys)?;
-    if file.is_nameless() {
+    if has_targets && file.is_nameless() {
         return Err(DataError::BadValue {
             what: "dataset of one file",
             got: format!("{}, which holds one array", path.display()),
@@ -195,7 +203,11 @@ fn open_file(path: &Path, keys: &Keys) -> Result<Inner, DataError> {
                 .to_owned(),
         });
     }
-    let (targets, labels) = targets_of(&file, keys, samples, shape)?;
+    let (targets, labels) = if has_targets {
+        targets_of(&file, keys, samples, shape)?
+    } else {
+        (Vec::new(), None)
+    };
     let train = Files::new(vec![FileEntry {
         volumes: path.to_path_buf(),
         targets: None,
@@ -214,7 +226,9 @@ fn open_file(path: &Path, keys: &Keys) -> Result<Inner, DataError> {
         universes: [Vec::new(), Vec::new(), Vec::new()],
         spec: toml::Table::new(),
     };
-    inner.check_targets(&file, samples)?;
+    if has_targets {
+        inner.check_targets(&file, samples)?;
+    }
     Ok(inner)
 }
 

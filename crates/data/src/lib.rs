@@ -20,12 +20,15 @@ mod inspect;
 mod keys;
 mod layout;
 pub mod order;
+mod prediction_sink;
+mod predictions;
 mod reader;
 mod samples;
 mod sieve;
 mod slab;
 mod source;
 mod split;
+pub mod state_dict;
 mod valid;
 pub mod weights;
 mod writer;
@@ -40,6 +43,10 @@ pub use inspect::{
 };
 pub use keys::Keys;
 pub use layout::Layout;
+pub use prediction_sink::PredictionSink;
+pub use predictions::{
+    PREDICTIONS_KEY, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape,
+};
 pub use reader::{ReadTally, Reader};
 pub use samples::{DType, Samples, VolumeShape};
 pub use source::{Accepted, HyperslabSource, Waker, first_sample};

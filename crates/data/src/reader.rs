@@ -243,14 +243,17 @@ impl OpenFile {
         }
         let other = entry.targets.as_deref().map(SourceFile::open).transpose()?;
         let answers = other.as_ref().unwrap_or(&volumes);
-        let physical = answers
-            .has(PHYSICAL_KEY)
+        // Samples alone are read from files without answers.
+        let has_answers = !dataset.targets.is_empty() || dataset.labels.is_some();
+        let physical = (has_answers && answers.has(PHYSICAL_KEY))
             .then(|| dataset.parameters(answers, PHYSICAL_KEY, samples))
             .transpose()?;
         let labels = dataset.label_array(answers, samples)?;
         let targets = match labels {
-            Some(_) => None,
-            None => Some(dataset.parameters(answers, &dataset.keys.target, samples)?),
+            None if has_answers => {
+                Some(dataset.parameters(answers, &dataset.keys.target, samples)?)
+            }
+            Some(_) | None => None,
         };
         Ok(Self {
             volumes: dataset.volumes(&volumes, samples)?,

@@ -120,7 +120,7 @@ fn fingerprint(body: &Body) -> u64 {
                     .for_each(|offset| offset.hash(&mut hasher));
             }
             Work::Collective(collective) => collective.sequence.hash(&mut hasher),
-            Work::Compute { .. } | Work::Load(_) => {}
+            Work::Compute { .. } | Work::Load(_) | Work::Store(_) => {}
         }
     }
     hasher.finish()
@@ -132,7 +132,7 @@ fn renumber(bodies: &mut [Body]) {
     let number = |work: &mut Work, with: &mut dyn FnMut(&mut u32)| match work {
         Work::Exchange(exchange) => with(&mut exchange.sequence),
         Work::Collective(collective) => with(&mut collective.sequence),
-        Work::Compute { .. } | Work::Load(_) => {}
+        Work::Compute { .. } | Work::Load(_) | Work::Store(_) => {}
     };
     for task in bodies.iter_mut().flat_map(|body| &mut body.tasks) {
         number(&mut task.work, &mut |sequence| {
@@ -199,7 +199,7 @@ fn peers(body: &Body) -> (BTreeSet<Offset>, BTreeSet<Group>) {
             Work::Collective(collective) => {
                 groups.insert(collective.group());
             }
-            Work::Compute { .. } | Work::Load(_) => {}
+            Work::Compute { .. } | Work::Load(_) | Work::Store(_) => {}
         }
     }
     (offsets, groups)
@@ -421,8 +421,8 @@ impl Bundle<'_> {
         );
         let ways = match self.kind {
             ProgramKind::Train => vec![forward, backward],
-            ProgramKind::Evaluate => vec![forward],
-            ProgramKind::Fetch => Vec::new(),
+            ProgramKind::Evaluate | ProgramKind::Infer => vec![forward],
+            ProgramKind::Fetch | ProgramKind::FetchSamples => Vec::new(),
         };
         for (from, partial, to) in ways {
             let mut now = from;

@@ -11,7 +11,9 @@ use crate::schedule::{Pass, Slot};
 use crate::step_plan::StepPlan;
 use crate::storage::Storages;
 use partita_graph::{Graph, Loss, Op, ParameterId};
-use partita_program::{Distribution, Item, Load, Phase, ProgramKind, Role, View, When, Work};
+use partita_program::{
+    Distribution, Item, Load, Phase, ProgramKind, Role, Store, View, When, Work,
+};
 use partita_space::{AxisSet, Rank, Region, Submesh};
 use std::collections::BTreeMap;
 
@@ -217,6 +219,7 @@ impl<'a> Emit<'a> {
             match slot.pass {
                 Pass::Forward => {
                     self.forward(layers);
+                    self.store_predictions(layers);
                     self.next_loads(at, slot);
                     if trains {
                         self.free_activations(layers);
@@ -300,6 +303,9 @@ impl<'a> Emit<'a> {
             [Item::Sample, Item::Target].map(|item| staged_distribution(network, item));
         for replica in 0..self.request.strategy.schedule.replicas() {
             for (index, name) in ["sample", "target"].into_iter().enumerate() {
+                if index == 1 && !self.request.kind.reads_targets() {
+                    continue;
+                }
                 let mut distribution = distributions[index];
                 distribution.submesh =
                     self.plan.placement.rank_sets[rank_sets[index]].submeshes[replica];
@@ -368,7 +374,31 @@ impl<'a> Emit<'a> {
         view
     }
 
+    /// In an inference, stores the outputs of the last layer after the slot that computes them.
+    fn store_predictions(&mut self, layers: &[LayerId]) {
+        let last = LayerId(self.network.layers.len() - 1);
+        if self.request.kind != ProgramKind::Infer || layers.last() != Some(&last) {
+            return;
+        }
+        let distribution = *self.distribution(last);
+        if !self.builder.enter(distribution.submesh) {
+            return;
+        }
+        let source = self.owned_value(last);
+        if !source.is_empty() {
+            let store = Store {
+                distribution,
+                source,
+            };
+            let layer = self.layer(last).name.clone();
+            self.builder.push(&layer, Phase::Report, Work::Store(store));
+        }
+    }
+
     fn load(&mut self, micro: usize, item: Item, when: When) {
+        if item == Item::Target && !self.request.kind.reads_targets() {
+            return;
+        }
         let network = &self.plan.networks[micro].0;
         let distribution = staged_distribution(network, item);
         let layer = match item {

@@ -85,7 +85,7 @@ impl<'a> Fusion<'a> {
         match &self.slots[slot][..] {
             [task] => match &task.work {
                 Work::Compute { kernel, .. } => Some(kernel),
-                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
             },
             _ => None,
         }

@@ -99,8 +99,8 @@ fn lower_planned(
     let mut emit = Emit::new(request, plan, rank);
     emit.persistent();
     match request.kind {
-        ProgramKind::Fetch => emit.fetch(),
-        ProgramKind::Train | ProgramKind::Evaluate => emit.step(),
+        ProgramKind::Fetch | ProgramKind::FetchSamples => emit.fetch(),
+        ProgramKind::Train | ProgramKind::Evaluate | ProgramKind::Infer => emit.step(),
     }
     let mut body = emit.builder.finish(request.strategy.fuse, last)?;
     if last >= LoweringPass::Arena {

@@ -122,6 +122,17 @@ impl Network {
         Self::new(layers, self.parameters, self.shares, self.needs_gradient)
     }
 
+    /// Without its last layer, the loss. Parameters stay.
+    pub fn without_loss(mut self) -> Self {
+        self.layers.pop();
+        Self::new(
+            self.layers,
+            self.parameters,
+            self.shares,
+            self.needs_gradient,
+        )
+    }
+
     /// For one micro-batch, given by first sample and number of samples.
     pub fn of_micro_batch(&self, samples: (usize, usize)) -> Self {
         let mut part = self.clone();

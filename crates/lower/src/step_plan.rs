@@ -62,7 +62,8 @@ fn laid_out(request: &Request<'_>, placement: &Placement) -> Result<Network, Low
     }
     Ok(match request.kind {
         ProgramKind::Evaluate => network.without_auxiliary(),
-        ProgramKind::Train | ProgramKind::Fetch => network,
+        ProgramKind::Infer => network.without_auxiliary().without_loss(),
+        ProgramKind::Train | ProgramKind::Fetch | ProgramKind::FetchSamples => network,
     })
 }
 
@@ -109,7 +110,10 @@ impl StepPlan {
         }
         let local_statistics = match request.kind {
             ProgramKind::Train => strategy.local_statistics(),
-            ProgramKind::Evaluate | ProgramKind::Fetch => AxisSet::NONE,
+            ProgramKind::Evaluate
+            | ProgramKind::Infer
+            | ProgramKind::Fetch
+            | ProgramKind::FetchSamples => AxisSet::NONE,
         };
         let mut plan = Self {
             world,
@@ -207,8 +211,8 @@ fn slots(strategy: &Strategy, micro: usize, kind: ProgramKind) -> Vec<Slot> {
     let stages = strategy.stages.len().max(1) * strategy.schedule.chunks();
     let devices = strategy.stages.len();
     match kind {
-        ProgramKind::Evaluate => schedule::forward_slots(stages, micro),
-        ProgramKind::Train | ProgramKind::Fetch => {
+        ProgramKind::Evaluate | ProgramKind::Infer => schedule::forward_slots(stages, micro),
+        ProgramKind::Train | ProgramKind::Fetch | ProgramKind::FetchSamples => {
             if devices > 0 && strategy.can_schedule(micro) {
                 schedule::slots(strategy.schedule, devices, micro)
             } else {

@@ -16,7 +16,7 @@ use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::strategy::Shard;
 use partita_graph::{Op, ParameterId};
-use partita_program::{Distribution, Kernel, Phase, Role, View};
+use partita_program::{Distribution, Kernel, Phase, ProgramKind, Role, View};
 use partita_space::{AxisSet, Submesh};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -441,7 +441,7 @@ impl Emit<'_> {
 
     /// Reports results where layers run on some ranks only: sums over replicas, sent to all ranks.
     pub(crate) fn report_from_submeshes(&mut self) {
-        if self.is_whole() {
+        if self.is_whole() || self.request.kind == ProgramKind::Infer {
             return;
         }
         let plan = self.plan;

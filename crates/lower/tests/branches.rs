@@ -204,7 +204,7 @@ fn passed_on(program: &Program, prefix: &str) -> usize {
                     }
                 }
             }
-            Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => 0,
+            Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_) => 0,
         })
         .sum()
 }

@@ -59,7 +59,7 @@ fn kernels<'a>(body: &'a Body, layer: &str, phase: Phase) -> Vec<&'a Kernel> {
     let tasks = body.tasks.iter().filter(of_layer);
     let kernels = tasks.filter_map(|task| match &task.work {
         Work::Compute { kernel, .. } => Some(kernel),
-        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
     });
     kernels.collect()
 }
@@ -125,7 +125,11 @@ fn weights(program: &Program) -> Vec<(&str, f64)> {
                 kernel: Kernel::SoftmaxCrossEntropy { weight, .. },
                 ..
             } => Some((task.origin.layer.as_str(), *weight)),
-            Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+            Work::Compute { .. }
+            | Work::Exchange(_)
+            | Work::Collective(_)
+            | Work::Load(_)
+            | Work::Store(_) => None,
         })
         .collect()
 }

@@ -79,7 +79,7 @@ fn exchanges(body: &Body, phase: Phase) -> Vec<&Exchange> {
     let of_phase = body.tasks.iter().filter(|task| task.origin.phase == phase);
     let found = of_phase.filter_map(|task| match &task.work {
         Work::Exchange(exchange) => Some(exchange),
-        Work::Compute { .. } | Work::Collective(_) | Work::Load(_) => None,
+        Work::Compute { .. } | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
     });
     found.collect()
 }

@@ -71,7 +71,7 @@ fn kernels(body: &Body) -> impl Iterator<Item = (usize, &Kernel, Option<&View>)>
         Work::Compute {
             kernel, workspace, ..
         } => Some((id, kernel, workspace.as_ref())),
-        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
     })
 }
 

@@ -85,7 +85,11 @@ fn summed(program: &Program, layer: &str) -> Vec<[usize; 5]> {
             | CollectiveKind::AllGather { .. }
             | CollectiveKind::AllToAll { .. } => None,
         },
-        Work::Collective(_) | Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+        Work::Collective(_)
+        | Work::Compute { .. }
+        | Work::Exchange(_)
+        | Work::Load(_)
+        | Work::Store(_) => None,
     });
     views.collect()
 }

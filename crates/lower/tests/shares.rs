@@ -31,7 +31,7 @@ fn movement(task: &Task, place: impl Fn(AxisSet) -> usize) -> Option<Movement> {
     let phase = task.origin.phase;
     let all = |views: &[View]| views.iter().map(View::volume).sum::<usize>();
     match &task.work {
-        Work::Compute { .. } | Work::Load(_) => None,
+        Work::Compute { .. } | Work::Load(_) | Work::Store(_) => None,
         Work::Exchange(exchange) => {
             let sent = exchange.sends.iter().map(|send| send.view.volume()).sum();
             Some((phase, "exchange", String::new(), sent))
@@ -297,7 +297,7 @@ fn layers_without_weights_follow_without_movement() {
         for rank in 0..program.mesh.ranks() {
             let tasks = program.body(rank).tasks.iter();
             let moving = tasks.filter(|task| match task.work {
-                Work::Compute { .. } | Work::Load(_) => false,
+                Work::Compute { .. } | Work::Load(_) | Work::Store(_) => false,
                 Work::Exchange(_) | Work::Collective(_) => true,
             });
             let layers: Vec<&str> = moving.map(|task| task.origin.layer.as_str()).collect();

@@ -53,7 +53,7 @@ fn given(body: &Body, phase: Phase) -> Vec<(&'static str, u64)> {
             let elements: usize = kind.sources().iter().map(|view| view.volume()).sum();
             Some((kind.name(), elements as u64))
         }
-        Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+        Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_) => None,
     });
     sizes.collect()
 }
@@ -225,7 +225,7 @@ fn what_the_backward_pass_does_not_read_is_not_computed_again() {
                         | Kernel::Add { .. }
                         | Kernel::PoolForward { .. }
                 ),
-                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => false,
+                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => false,
             };
             task.origin.phase == phase && is_forward
         });

@@ -82,7 +82,7 @@ fn numbers_of_exchanges_are_distinct_on_each_rank() {
     for body in &program.bodies {
         let exchanges = body.tasks.iter().filter_map(|task| match &task.work {
             Work::Exchange(exchange) => Some((task.origin.layer.as_str(), exchange)),
-            Work::Compute { .. } | Work::Collective(_) | Work::Load(_) => None,
+            Work::Compute { .. } | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
         });
         let mut numbers = std::collections::BTreeSet::new();
         for (layer, exchange) in exchanges {

@@ -51,7 +51,7 @@ impl Tags {
                 Work::Collective(collective) => {
                     tags.sequences = tags.sequences.max(u64::from(collective.sequence) + 1);
                 }
-                Work::Compute { .. } | Work::Load(_) => {}
+                Work::Compute { .. } | Work::Load(_) | Work::Store(_) => {}
             }
         }
         tags

@@ -350,7 +350,7 @@ impl World {
             .flat_map(|body| &body.tasks)
             .filter_map(|task| match &task.work {
                 Work::Collective(collective) => Some(collective.group()),
-                Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+                Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_) => None,
             })
             .collect();
         let mut collectives = LibraryCollectives::new(Rc::clone(&self.mpi), self.rank);

@@ -209,6 +209,10 @@ fn used(body: &Body, task: &Task, around: &Groups<'_>) -> Used {
             let seconds = costs.load(rank, load.target.bytes(&body.buffers), mesh.ranks());
             Used::locally(seconds.map_or(0.0, |seconds| seconds.0))
         }
+        Work::Store(store) => {
+            let seconds = costs.load(rank, store.source.bytes(&body.buffers), mesh.ranks());
+            Used::locally(seconds.map_or(0.0, |seconds| seconds.0))
+        }
         Work::Exchange(exchange) => exchange_cost(body, exchange, rank, mesh, costs),
         Work::Collective(collective) => match &collective.kind {
             CollectiveKind::AllReduce { views } => {

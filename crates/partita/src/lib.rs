@@ -15,6 +15,9 @@
 //! | [`plan`] | strategies on a machine, ranked |
 //! | [`calibrate`] | a machine file of this machine |
 //! | [`train`] | trained weights, losses, times |
+//! | [`evaluate`] | loss and metrics of trained weights on a split |
+//! | [`infer`] | predictions of trained weights, as a file |
+//! | [`convert_weights`] | weights in PyTorch's names and axis order, or back |
 //! | [`compare`](compare()) | comparison of a prediction with the trace of a run, task by task |
 //! | [`make_cosmology`] and others | synthetic datasets |
 //! | [`doctor`] | hardware and libraries of this machine |
@@ -37,6 +40,7 @@ mod machine;
 mod model;
 mod software;
 mod trace;
+mod weights;
 
 mod local_machine;
 mod planning;
@@ -99,12 +103,15 @@ pub use software::{InputSource, SoftwareError};
 pub use times::NoScratch;
 pub use trace::TraceError;
 pub use train::{
-    AutoError, BestMetric, CheckpointConfig, ClassResult, Classification, EpochResult,
+    AutoError, BestMetric, CheckpointConfig, ClassResult, Classification, ConvertRequest,
+    ConvertResult, EpochResult, EvaluateResult, ForwardRequest, InferRequest, InferResult,
     LastCheckpoint, MemoryResult, Mismatch, OutputError, ResultFiles, ResumeError, ResumeFrom,
-    RunFile, RunFileError, RunResult, TargetError, TaskResult, TrainError, TrainRequest, Trained,
-    TrainingState, ValidationResult, train,
+    RunFile, RunFileError, RunResult, StartWeights, TargetError, TaskResult, TrainError,
+    TrainRequest, Trained, TrainingState, ValidationResult, convert_weights, evaluate, infer,
+    train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,
     Training,
 };
+pub use weights::{Selection, WeightNames, WeightsError};

@@ -193,6 +193,9 @@ pub struct WorkCount {
     pub collective_bytes: Bytes,
     /// Bytes of samples that are loaded.
     pub load_bytes: Bytes,
+    /// Bytes of predictions that are stored.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub store_bytes: Bytes,
 }
 
 impl Lowered {
@@ -236,6 +239,11 @@ impl ClassSummary {
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(bytes: &Bytes) -> bool {
+    bytes.0 == 0
+}
+
 impl WorkCount {
     fn of(count: &Count) -> Self {
         Self {
@@ -247,6 +255,7 @@ impl WorkCount {
             collectives: count.collectives,
             collective_bytes: count.collective_bytes,
             load_bytes: count.load_bytes,
+            store_bytes: count.store_bytes,
         }
     }
 }

@@ -3,7 +3,11 @@
 mod check;
 mod checkpoint;
 mod choose;
+mod convert;
 mod error;
+mod evaluate;
+mod forward;
+mod infer;
 mod machine;
 mod output;
 mod programs;
@@ -19,13 +23,17 @@ mod weights;
 pub use checkpoint::{
     BestMetric, CheckpointConfig, LastCheckpoint, ResumeError, ResumeFrom, TrainingState,
 };
+pub use convert::{ConvertRequest, ConvertResult, convert_weights};
 pub use error::{AutoError, Mismatch, OutputError, TrainError};
+pub use evaluate::{EvaluateResult, evaluate};
+pub use forward::ForwardRequest;
+pub use infer::{InferRequest, InferResult, infer};
 pub use record::{
     ClassResult, Classification, EpochResult, MemoryResult, ResultFiles, RunResult, TargetError,
     TaskResult, ValidationResult,
 };
 pub use run::TrainRequest;
-pub use run_file::RunFile;
+pub use run_file::{RunFile, StartWeights};
 pub use section::RunFileError;
 
 use crate::context::Context;
@@ -38,6 +46,7 @@ use crate::model;
 use crate::progress::Event;
 use crate::search;
 use crate::training::{StrategyChoice, accumulating};
+use crate::weights::{LoadedWeights, WeightFile};
 use checkpoint::{Checkpoints, Resume};
 use machine::machine_costs;
 use output::{Output, RunSize};
@@ -47,8 +56,8 @@ use partita_data::{
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
-use partita_program::{Buffer, Role};
-use partita_run::{RunError, Source, SystemClock};
+use partita_program::{Buffer, ProgramKind, Role};
+use partita_run::{NoSink, RunError, Source, SystemClock};
 use partita_session::{Outcome, Plan, RunEnd, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
 use results::{Finished, pretty};
@@ -126,6 +135,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let dataset = Dataset::open(&run.data)?;
     let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
     check_request(launch, &run, &graph, &dataset)?;
+    let start = start_weights(&run, &graph)?;
     let host = Host::local(context.level());
     let (local, cores) = launch.local(run.ranks, &host);
     let (limit, origin) = memory_limit(&run, &host, local);
@@ -152,8 +162,11 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let first = first_sample(&dataset, Split::Validation);
     let session = launch.prepare(|| {
         let (stored, level) = (dataset.dtype(), context.level());
-        let samples = [training, validation];
-        let programs = programs::programs(&run, level, &graph, &strategy, stored, samples)?;
+        let kinds = [
+            (ProgramKind::Train, training),
+            (ProgramKind::Evaluate, validation),
+        ];
+        let programs = programs::programs(&run, level, &graph, &strategy, stored, &kinds)?;
         let plan = Plan {
             epochs: run.epochs as u64,
             batch: run.batch,
@@ -176,6 +189,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         session: &session,
         costs,
         resume: resume.as_ref(),
+        start: start.as_ref(),
     };
     let Some(mut finished) = run_session(&task, &strategy, warnings)? else {
         return Ok(None);
@@ -199,6 +213,15 @@ struct Task<'r, 's> {
     costs: Option<&'r dyn Costs>,
     /// The checkpoint from which it resumes.
     resume: Option<&'r Resume>,
+    /// Weights to start from, if the run file names some.
+    start: Option<&'r LoadedWeights>,
+}
+
+/// The weights that the run file names.
+fn start_weights(run: &Run, graph: &Graph) -> Result<Option<LoadedWeights>, TrainError> {
+    let load =
+        |weights: &StartWeights| WeightFile::read(&weights.file)?.load(graph, &weights.selection);
+    Ok(run.weights.as_ref().map(load).transpose()?)
 }
 
 /// Finds, opens and checks the checkpoint from which a run resumes, if it does.
@@ -423,6 +446,7 @@ fn run_ranks(
     let position = checkpoint::start(task.resume.map(|resume| &resume.state));
     // With checkpoints, a request to stop ends the run between two steps.
     let cancel = AtomicBool::new(false);
+    let (graph, start) = (task.graph, task.start);
     let accepted = Accepted {
         transform: run.transform,
         classes: check::classes(task.graph),
@@ -438,10 +462,11 @@ fn run_ranks(
             None => context.cancel(),
         },
         source: &|rank, wake| source(dataset, mesh, rank, accepted, wake),
+        sink: &|_| Ok(Box::new(NoSink)),
         clock: SystemClock::start(),
         initial: &|buffer, elements| match &stored {
             Some(stored) => stored.read(buffer, elements).map(Some),
-            None => Ok(initial(task.graph, run.seed, buffer, elements)),
+            None => Ok(initial_values(graph, run.seed, start, buffer, elements)),
         },
         position: &position,
         hook: match checkpoints {
@@ -525,10 +550,21 @@ fn source(
     Ok(Box::new(source))
 }
 
-fn initial(graph: &Graph, seed: u64, buffer: &Buffer, elements: Range<usize>) -> Option<Vec<f64>> {
+/// Initial values of a persistent buffer: of the loaded weights where these have its tensor.
+fn initial_values(
+    graph: &Graph,
+    seed: u64,
+    loaded: Option<&LoadedWeights>,
+    buffer: &Buffer,
+    elements: Range<usize>,
+) -> Option<Vec<f64>> {
     match buffer.role {
         Role::Parameter | Role::State => {
             let name = persistent_name(&buffer.name);
+            let values = loaded.and_then(|loaded| loaded.part(name, elements.clone()));
+            if values.is_some() {
+                return values;
+            }
             let named = graph.parameters.iter().find(|one| one.name == name);
             named.map(|parameter| initial_part(parameter, seed, elements))
         }

@@ -26,6 +26,9 @@ pub struct Count {
     pub collective_bytes: Bytes,
     /// Bytes read from the dataset, as stored in the staging buffer.
     pub load_bytes: Bytes,
+    /// Bytes of predictions stored.
+    #[serde(default)]
+    pub store_bytes: Bytes,
 }
 
 impl Add for Count {
@@ -40,6 +43,7 @@ impl Add for Count {
             collectives: self.collectives + other.collectives,
             collective_bytes: self.collective_bytes + other.collective_bytes,
             load_bytes: self.load_bytes + other.load_bytes,
+            store_bytes: self.store_bytes + other.store_bytes,
         }
     }
 }
@@ -68,6 +72,7 @@ impl Mul<u64> for Count {
             collectives: self.collectives * factor,
             collective_bytes: self.collective_bytes * factor,
             load_bytes: self.load_bytes * factor,
+            store_bytes: self.store_bytes * factor,
         }
     }
 }
@@ -93,10 +98,10 @@ impl Count {
 
 /// A [`Count`] in 128 bits, by which a program is checked before it is counted; fields in the same order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WideCount([u128; 8]);
+pub(crate) struct WideCount([u128; 9]);
 
 impl WideCount {
-    const NAMES: [&'static str; 8] = [
+    const NAMES: [&'static str; 9] = [
         "flops",
         "bytes read",
         "bytes written",
@@ -105,10 +110,11 @@ impl WideCount {
         "collectives",
         "bytes of collectives",
         "bytes loaded",
+        "bytes stored",
     ];
 
     pub(crate) fn of(task: &Task, buffers: &[Buffer]) -> Self {
-        let mut count = [0; 8];
+        let mut count = [0; 9];
         let bytes = |view: &View| u128::from(view.bytes(buffers).0);
         match &task.work {
             Work::Compute { kernel, .. } => return Self::of_kernel(kernel, buffers),
@@ -121,12 +127,13 @@ impl WideCount {
                 count[6] = collective.kind.sources().iter().map(bytes).sum();
             }
             Work::Load(load) => count[7] = bytes(&load.target),
+            Work::Store(store) => count[8] = bytes(&store.source),
         }
         Self(count)
     }
 
     fn of_kernel(kernel: &Kernel, buffers: &[Buffer]) -> Self {
-        let mut count = [0; 8];
+        let mut count = [0; 9];
         count[0] = kernel.descriptor().flops;
         for (view, access) in kernel.accesses() {
             let bytes = u128::from(view.bytes(buffers).0);
@@ -163,6 +170,7 @@ impl WideCount {
             collectives,
             collective_bytes,
             load_bytes,
+            store_bytes,
         ] = self.0.map(|number| {
             u64::try_from(number).expect("the sizes of a program are bounded before it is counted")
         });
@@ -175,6 +183,7 @@ impl WideCount {
             collectives,
             collective_bytes: Bytes(collective_bytes),
             load_bytes: Bytes(load_bytes),
+            store_bytes: Bytes(store_bytes),
         }
     }
 }

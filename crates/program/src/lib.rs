@@ -36,7 +36,7 @@ pub use sizes::{SizeFault, SizeFaults};
 pub use staging::{BufferTransfer, PacketSize, Packets, SMALL_SUM, Staging, packet_bytes};
 pub use task::{
     Collective, CollectiveKind, Exchange, Group, Item, Lane, Load, Origin, Phase, Receive, Send,
-    Task, TaskId, When, Work,
+    Store, Task, TaskId, When, Work,
 };
 pub use task_set::TaskSet;
 pub use task_site::TaskSite;

@@ -1,6 +1,7 @@
-//! Prefetching of samples: a thread reads them in pieces, of which few are held at a time.
+//! Prefetching of samples: a thread reads them in pieces, of which few are held at a time. Predictions are stored
+//! in pieces, too.
 
-use crate::{Body, Dtype, Item, Load, Work};
+use crate::{Body, Dtype, Item, Load, Store, View, Work};
 use partita_space::Bytes;
 
 /// Most pieces that are read ahead of the rank.
@@ -21,11 +22,47 @@ pub(crate) fn buffer_bytes(body: &Body) -> Bytes {
     let of = |item: Item| {
         let loads = body.tasks.iter().filter_map(|task| match &task.work {
             Work::Load(load) if load.item == item => Some(load_bytes(body, load)),
-            Work::Load(_) | Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => None,
+            Work::Load(_)
+            | Work::Store(_)
+            | Work::Compute { .. }
+            | Work::Exchange(_)
+            | Work::Collective(_) => None,
         });
         loads.max().unwrap_or_default()
     };
-    of(Item::Sample) + of(Item::Target)
+    let stores = body.tasks.iter().map(|task| match &task.work {
+        Work::Store(store) => store_bytes(body, store),
+        Work::Load(_) | Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => Bytes(0),
+    });
+    of(Item::Sample) + of(Item::Target) + stores.max().unwrap_or_default()
+}
+
+/// The views of a prediction that are stored one after the other: planes of a sample, or rows of a plane that is
+/// larger than a piece.
+pub fn stored_pieces(source: &View, dtype: Dtype) -> impl Iterator<Item = View> + use<> {
+    let [samples, depth, height, width, channels] = source.extent;
+    let row = (width * channels * dtype.size()).max(1);
+    let rows = (PIECE_BYTES / row).clamp(1, height.max(1));
+    let source = *source;
+    let planes = (0..samples).flat_map(move |n| (0..depth).map(move |d| (n, d)));
+    planes.flat_map(move |(n, d)| {
+        (0..height).step_by(rows).map(move |h| {
+            let mut piece = source;
+            piece.start[0] += n;
+            piece.start[1] += d;
+            piece.start[2] += h;
+            piece.extent = [1, 1, rows.min(height - h), width, channels];
+            piece
+        })
+    })
+}
+
+/// Bytes of the buffers that one store takes: a piece as it lies in the arena, and in the order of the file.
+pub(crate) fn store_bytes(body: &Body, store: &Store) -> Bytes {
+    let dtype = body.buffer(store.source.buffer).dtype;
+    let pieces = stored_pieces(&store.source, dtype);
+    let largest = pieces.take(1).map(|piece| piece.bytes(&body.buffers).0);
+    Bytes(2 * largest.max().unwrap_or_default())
 }
 
 /// Bytes of the buffers that one load takes.

@@ -13,8 +13,31 @@ pub enum ProgramKind {
     Train,
     /// Loss and errors without training.
     Evaluate,
-    /// Reads the samples of the first step of another program.
+    /// Stores the outputs of the network before the loss; reads no targets.
+    Infer,
+    /// Reads the samples and targets of the first step of another program.
     Fetch,
+    /// Reads the samples of the first step of a program that infers.
+    FetchSamples,
+}
+
+impl ProgramKind {
+    /// Whether targets are read besides samples.
+    pub fn reads_targets(self) -> bool {
+        match self {
+            Self::Train | Self::Evaluate | Self::Fetch => true,
+            Self::Infer | Self::FetchSamples => false,
+        }
+    }
+
+    /// The kind of the program that reads the samples of the first step.
+    pub fn fetch(self) -> Self {
+        if self.reads_targets() {
+            Self::Fetch
+        } else {
+            Self::FetchSamples
+        }
+    }
 }
 
 /// A result of a step, the same on all ranks.
@@ -124,7 +147,9 @@ impl Program {
                 .iter()
                 .filter_map(|task| match &task.work {
                     Work::Collective(collective) => Some(collective.group()),
-                    Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+                    Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_) => {
+                        None
+                    }
                 })
                 .collect();
             sizes.extend(

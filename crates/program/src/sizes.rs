@@ -204,6 +204,7 @@ impl Sizes<'_, '_> {
                     }
                 }
                 Work::Load(load) => self.distribution(&at, &load.distribution),
+                Work::Store(store) => self.distribution(&at, &store.distribution),
             }
         }
     }

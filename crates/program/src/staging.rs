@@ -118,6 +118,7 @@ impl Staging {
                 Packets::of(task, body, mesh).needed(task, body)
             }
             Work::Load(load) => prefetch::load_bytes(body, load),
+            Work::Store(store) => prefetch::store_bytes(body, store),
         }
     }
 }
@@ -127,7 +128,7 @@ impl Packets {
     /// of chunks have the size of the largest.
     pub fn of(task: &Task, body: &Body, mesh: &Mesh) -> Self {
         match &task.work {
-            Work::Compute { .. } | Work::Load(_) => Self::default(),
+            Work::Compute { .. } | Work::Load(_) | Work::Store(_) => Self::default(),
             Work::Exchange(exchange) => Self::of_exchange(exchange, body),
             Work::Collective(collective) => Self::of_collective(collective, body, mesh),
         }
@@ -239,7 +240,7 @@ impl Packets {
                 let library = Self::of_library(collective, body);
                 own.max(library.bytes(BufferTransfer::Copied))
             }
-            Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => own,
+            Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_) => own,
         }
     }
 }

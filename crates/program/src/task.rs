@@ -21,7 +21,7 @@ pub enum Lane {
     Exchange,
     /// Collectives.
     Collective,
-    /// Reading of samples.
+    /// Reading of samples, storing of predictions.
     Io,
 }
 
@@ -127,6 +127,8 @@ pub enum Work {
     Collective(Collective),
     /// Reading of samples.
     Load(Load),
+    /// Storing of predictions.
+    Store(Store),
 }
 
 impl Work {
@@ -136,7 +138,7 @@ impl Work {
             Work::Compute { .. } => Lane::Compute,
             Work::Exchange(_) => Lane::Exchange,
             Work::Collective(_) => Lane::Collective,
-            Work::Load(_) => Lane::Io,
+            Work::Load(_) | Work::Store(_) => Lane::Io,
         }
     }
 
@@ -144,7 +146,7 @@ impl Work {
     pub fn kernels(&self) -> &[Kernel] {
         match self {
             Work::Compute { kernel, .. } => kernel.parts(),
-            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => &[],
+            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => &[],
         }
     }
 
@@ -155,6 +157,7 @@ impl Work {
             Work::Exchange(_) => "exchange",
             Work::Collective(collective) => collective.kind.name(),
             Work::Load(_) => "load",
+            Work::Store(_) => "store",
         }
     }
 }
@@ -339,6 +342,16 @@ pub struct Load {
     pub target: View,
 }
 
+/// Storing of this rank's part of the predictions for the current mini-batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Store {
+    /// Distribution of the tensor (N, D, H, W, C), from which the part follows.
+    #[serde(rename = "place")]
+    pub distribution: Distribution,
+    /// The part.
+    pub source: View,
+}
+
 /// The ranks of a collective: those that differ from one only along axes of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Group {
@@ -445,6 +458,7 @@ impl Task {
                 }
             },
             Work::Load(load) => f(&mut load.target),
+            Work::Store(store) => f(&mut store.source),
         }
     }
 
@@ -473,6 +487,7 @@ impl Task {
                 }
             },
             Work::Load(load) => vec![(load.target, Write)],
+            Work::Store(store) => vec![(store.source, Read)],
         }
     }
 }

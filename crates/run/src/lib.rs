@@ -41,4 +41,6 @@ pub use packed_tensor::PackedTensor;
 pub use rank::{CountedBody, RankRunner, StepReport};
 pub use trace::{Event, Trace};
 pub use watchdog::Watchdog;
-pub use world::{Clock, Inputs, KernelTally, Kernels, Source, SystemClock, Transport};
+pub use world::{
+    Clock, Inputs, KernelTally, Kernels, NoSink, Sink, Source, SystemClock, Transport,
+};

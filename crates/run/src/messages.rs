@@ -188,7 +188,7 @@ impl<M: PointToPoint> MessageTransport<M> {
             Work::Collective(collective) => {
                 kind != MessageKind::Exchange && collective.sequence == sequence
             }
-            Work::Compute { .. } | Work::Load(_) => false,
+            Work::Compute { .. } | Work::Load(_) | Work::Store(_) => false,
         };
         // A send may fail after its task has ended, so all tasks are searched.
         let tasks = &memory.body().tasks;

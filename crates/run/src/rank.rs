@@ -1,8 +1,8 @@
 //! One rank, and a step of it.
 
 use crate::{
-    Arena, Clock, Driver, Event, Inputs, KernelTally, Kernels, Memory, RunError, Source, Trace,
-    Transport, Watchdog,
+    Arena, Clock, Driver, Event, Inputs, KernelTally, Kernels, Memory, RunError, Sink, Source,
+    Trace, Transport, Watchdog,
 };
 use partita_program::{Body, Count, Lane, TaskId, Work};
 use partita_space::{Rank, Seconds};
@@ -25,6 +25,8 @@ pub struct RankRunner<'w> {
     pub transport: Box<dyn Transport + 'w>,
     /// Its samples.
     pub source: Box<dyn Source + 'w>,
+    /// Takes its predictions.
+    pub sink: Box<dyn Sink + 'w>,
     /// The clock of traces and of the watchdog.
     pub clock: Box<dyn Clock + 'w>,
     /// Ends all ranks when set.
@@ -86,6 +88,7 @@ impl RankRunner<'_> {
             kernels: &mut *self.kernels,
             transport: &mut *self.transport,
             source: &mut *self.source,
+            sink: &mut *self.sink,
             clock: &*self.clock,
             cancel: self.cancel,
             watchdog: self.watchdog,
@@ -146,6 +149,11 @@ impl RankRunner<'_> {
                 self.source.take_tally(),
                 expected.load_bytes.0,
             ),
+            (
+                "bytes stored",
+                self.sink.take_tally(),
+                expected.store_bytes.0,
+            ),
         ];
         for (what, counted, expected) in pairs {
             if counted != expected {
@@ -168,6 +176,7 @@ struct Step<'s, 'w> {
     kernels: &'s mut (dyn Kernels + 'w),
     transport: &'s mut (dyn Transport + 'w),
     source: &'s mut (dyn Source + 'w),
+    sink: &'s mut (dyn Sink + 'w),
     clock: &'s (dyn Clock + 'w),
     cancel: &'s AtomicBool,
     watchdog: Seconds,
@@ -232,6 +241,10 @@ impl Step<'_, '_> {
                     self.source.start(task, load, self.inputs)?;
                     self.in_flight.push(task);
                 }
+                Work::Store(store) => {
+                    self.sink.start(task, store, self.inputs)?;
+                    self.in_flight.push(task);
+                }
             }
         }
         self.start_messages()
@@ -255,7 +268,9 @@ impl Step<'_, '_> {
                     Work::Collective(collective) => {
                         transport.start_collective(task, collective, memory)?
                     }
-                    Work::Compute { .. } | Work::Load(_) => panic!("task {} sends nothing", task.0),
+                    Work::Compute { .. } | Work::Load(_) | Work::Store(_) => {
+                        panic!("task {} sends nothing", task.0)
+                    }
                 };
                 if !has_started {
                     break;
@@ -295,7 +310,8 @@ impl Step<'_, '_> {
 
     fn deliver(&mut self, done: &mut Vec<TaskId>) -> Result<(), RunError> {
         self.transport.poll(&self.memory, done)?;
-        self.source.poll(&self.memory, done)
+        self.source.poll(&self.memory, done)?;
+        self.sink.poll(&self.memory, done)
     }
 
     fn stalled(&self) -> RunError {
@@ -306,7 +322,7 @@ impl Step<'_, '_> {
         let sequence = match &body_task.work {
             Work::Exchange(exchange) => exchange.sequence,
             Work::Collective(collective) => collective.sequence,
-            Work::Compute { .. } | Work::Load(_) => 0,
+            Work::Compute { .. } | Work::Load(_) | Work::Store(_) => 0,
         };
         RunError::Stalled {
             rank: self.rank,

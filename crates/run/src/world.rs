@@ -2,7 +2,7 @@
 
 use crate::{Memory, RunError};
 use partita_program::{
-    Algorithm, Buffer, Collective, Count, Exchange, Kernel, Load, Staging, TaskId, View,
+    Algorithm, Buffer, Collective, Count, Exchange, Kernel, Load, Staging, Store, TaskId, View,
 };
 use partita_space::{Rank, Seconds};
 use std::ops::AddAssign;
@@ -130,6 +130,36 @@ pub trait Source {
 
     /// Bytes delivered since the last call.
     fn take_tally(&mut self) -> u64;
+}
+
+/// Receives the predictions of a rank.
+pub trait Sink {
+    /// Starts storing this rank's part.
+    fn start(&mut self, task: TaskId, store: &Store, inputs: &Inputs) -> Result<(), RunError>;
+
+    /// Copies predictions out of the arena, and appends the tasks that completed.
+    fn poll(&mut self, memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError>;
+
+    /// Bytes taken since the last call.
+    fn take_tally(&mut self) -> u64;
+}
+
+/// The sink of programs that store nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSink;
+
+impl Sink for NoSink {
+    fn start(&mut self, task: TaskId, _: &Store, _: &Inputs) -> Result<(), RunError> {
+        panic!("task {} stores predictions, and nobody takes them", task.0);
+    }
+
+    fn poll(&mut self, _: &Memory<'_>, _: &mut Vec<TaskId>) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn take_tally(&mut self) -> u64 {
+        0
+    }
 }
 
 /// A monotonic clock.

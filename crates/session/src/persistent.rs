@@ -74,8 +74,11 @@ impl Session<'_> {
         owned.map(shard).collect()
     }
 
-    /// The tensors that are saved after the run: widest dtype first, then by name.
+    /// The tensors that are saved after the run: widest dtype first, then by name; none where nothing is trained.
     pub fn persistent_tensors(&self) -> Vec<PersistentTensor> {
+        if !self.trains() {
+            return Vec::new();
+        }
         let program = self.main_program();
         let mut all: BTreeMap<&str, PersistentTensor> = BTreeMap::new();
         for rank in 0..program.mesh.ranks() {

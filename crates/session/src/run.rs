@@ -408,7 +408,14 @@ impl SessionRun<'_, '_> {
                 validation.add_counts(counts.unwrap_or_default());
                 Progress::Evaluated { epoch, samples }
             }
-            ProgramKind::Fetch => panic!("a fetch is not a step of the plan"),
+            ProgramKind::Infer => {
+                let validation = self.current.validation.get_or_insert_default();
+                validation.add(loss, samples, seconds);
+                Progress::Evaluated { epoch, samples }
+            }
+            ProgramKind::Fetch | ProgramKind::FetchSamples => {
+                panic!("a fetch is not a step of the plan")
+            }
         };
         if rank == 0 {
             (self.report)(progress);
@@ -418,7 +425,7 @@ impl SessionRun<'_, '_> {
     fn end_epoch(&mut self, rank: Rank, epoch: u64) {
         let mut report = std::mem::take(&mut self.current);
         report.epoch = epoch;
-        report.training_loss /= report.samples as f64;
+        report.training_loss /= report.samples.max(1) as f64;
         if let Some(validation) = &mut report.validation {
             validation.loss /= validation.samples as f64;
             let schedule = &self.session.plan.schedule;

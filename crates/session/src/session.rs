@@ -20,7 +20,7 @@ pub struct Programs {
 
 /// The plan of a training. Equal on all ranks.
 pub struct Plan<'s> {
-    /// Number of epochs.
+    /// Number of epochs; 1 where nothing is trained.
     pub epochs: u64,
     /// Global batch size; the last step of an epoch takes the remaining samples.
     pub batch: usize,
@@ -28,7 +28,8 @@ pub struct Plan<'s> {
     pub seed: u64,
     /// Learning-rate schedule.
     pub schedule: LearningRateSchedule,
-    /// Order of the training samples in an epoch; their number is the same in all epochs.
+    /// Order of the training samples in an epoch; their number is the same in all epochs, 0 where a network is only
+    /// evaluated or makes predictions.
     pub training_order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
     /// Samples of the evaluation after each epoch; empty for no evaluation.
     pub validation: Vec<usize>,
@@ -39,8 +40,8 @@ pub struct Plan<'s> {
 /// A plan that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// No training sample.
-    #[error("the plan has no training samples or no epochs; a run needs at least one of each")]
+    /// No sample.
+    #[error("the plan has no samples or no epochs; a run needs at least one of each")]
     Empty,
     /// A learning rate that follows the validation loss, without validation.
     #[error("the learning rate follows the validation loss, and there are no validation samples")]
@@ -59,7 +60,8 @@ fn verb(kind: ProgramKind) -> &'static str {
     match kind {
         ProgramKind::Train => "train on",
         ProgramKind::Evaluate => "evaluate",
-        ProgramKind::Fetch => "fetch",
+        ProgramKind::Infer => "infer",
+        ProgramKind::Fetch | ProgramKind::FetchSamples => "fetch",
     }
 }
 
@@ -84,7 +86,7 @@ impl<'s> Session<'s> {
     /// differ. Errors: an empty plan, a batch size without a program.
     pub fn new(programs: Vec<Programs>, plan: Plan<'s>) -> Result<Self, SessionError> {
         let samples = (plan.training_order)(0).len();
-        if samples == 0 || plan.epochs == 0 {
+        if samples + plan.validation.len() == 0 || plan.epochs == 0 {
             return Err(SessionError::Empty);
         }
         if plan.schedule.needs_validation() && plan.validation.is_empty() {
@@ -93,7 +95,7 @@ impl<'s> Session<'s> {
         let session = Self { programs, plan };
         let needs = [
             (ProgramKind::Train, samples),
-            (ProgramKind::Evaluate, session.plan.validation.len()),
+            (session.forward_kind(), session.plan.validation.len()),
         ];
         for (kind, samples) in needs {
             for batch in batch_sizes(samples, session.plan.batch) {
@@ -106,7 +108,8 @@ impl<'s> Session<'s> {
         Ok(session)
     }
 
-    /// The training program of full batch size, or of all samples if they are fewer.
+    /// The training program of full batch size, or of all samples if they are fewer; without training samples that
+    /// of the evaluation.
     pub fn main_program(&self) -> &Program {
         &self.programs[self.main()].step
     }
@@ -153,10 +156,28 @@ impl<'s> Session<'s> {
     }
 
     pub(crate) fn main(&self) -> usize {
-        let samples = (self.plan.training_order)(0).len();
-        let batch = self.plan.batch.min(samples);
-        let main = self.find(ProgramKind::Train, batch);
+        let (kind, samples) = if self.trains() {
+            (ProgramKind::Train, (self.plan.training_order)(0).len())
+        } else {
+            (self.forward_kind(), self.plan.validation.len())
+        };
+        let main = self.find(kind, self.plan.batch.min(samples));
         main.expect("a session has a program for its first step")
+    }
+
+    /// Whether the plan has training samples.
+    pub(crate) fn trains(&self) -> bool {
+        !(self.plan.training_order)(0).is_empty()
+    }
+
+    /// What is done with the samples of [`Plan::validation`].
+    pub(crate) fn forward_kind(&self) -> ProgramKind {
+        let infers = |one: &Programs| one.step.kind == ProgramKind::Infer;
+        if self.programs.iter().any(infers) {
+            ProgramKind::Infer
+        } else {
+            ProgramKind::Evaluate
+        }
     }
 
     pub(crate) fn find(&self, kind: ProgramKind, batch: usize) -> Option<usize> {

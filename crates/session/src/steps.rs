@@ -43,6 +43,7 @@ impl Session<'_> {
         let order = (self.plan.training_order)(epoch);
         let steps = order.len().div_ceil(self.plan.batch) as u64;
         assert_eq!(steps, self.steps_per_epoch(), "steps of epoch {epoch}");
+        let fraction = |index: u64| index as f64 / steps.max(1) as f64;
         let planned = |kind, index: u64, samples: &[usize]| PlannedStep {
             program: self
                 .find(kind, samples.len())
@@ -51,13 +52,14 @@ impl Session<'_> {
             epoch,
             updates: epoch * steps + index,
             steps_per_epoch: steps,
-            epochs_done: epoch as f64 + index as f64 / steps as f64,
+            epochs_done: epoch as f64 + fraction(index),
             samples: samples.to_vec(),
         };
         let training = order.chunks(self.plan.batch).zip(0..);
         let training = training.map(|(samples, index)| planned(ProgramKind::Train, index, samples));
         let validation = self.plan.validation.chunks(self.plan.batch);
-        let validation = validation.map(|samples| planned(ProgramKind::Evaluate, steps, samples));
+        let forward = self.forward_kind();
+        let validation = validation.map(|samples| planned(forward, steps, samples));
         training.chain(validation).collect()
     }
 

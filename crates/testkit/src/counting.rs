@@ -4,7 +4,7 @@ use crate::MemorySource;
 use crate::{Case, Setup};
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_program::{Dtype, Program, ProgramKind, Staging};
-use partita_run::{Arena, Inputs, RankRunner, RunError, SystemClock, Transport};
+use partita_run::{Arena, Inputs, NoSink, RankRunner, RunError, SystemClock, Transport};
 use partita_space::{Bytes, Rank, Seconds};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -185,6 +185,7 @@ impl<'c> CountedCase<'c> {
             kernels,
             transport,
             source,
+            sink: Box::new(NoSink),
             clock: Box::new(SystemClock::start()),
             cancel,
             watchdog: Seconds(60.0),

@@ -7,7 +7,7 @@ use partita_graph::{Graph, Loss, Op, ParameterRole};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
-use partita_run::{Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock};
+use partita_run::{Arena, Inputs, Kernels, Memory, NoSink, RankRunner, RunError, SystemClock};
 use partita_session::{persistent_name, put_shard, shard_of};
 use partita_space::{Mesh, Rank, Seconds};
 use partita_threads::{LaunchError, connect, launch};
@@ -261,6 +261,7 @@ fn run_watched(
                 inner: source,
                 status,
             }),
+            sink: Box::new(NoSink),
             clock: Box::new(SystemClock::start()),
             cancel: watch.cancel(),
             watchdog: Seconds(30.0),

@@ -271,7 +271,7 @@ impl<T: Transport> Transport for Recorded<T> {
         self.inner.poll(memory, done)?;
         let is_message = |task: &&TaskId| match &memory.body().tasks[task.0 as usize].work {
             Work::Exchange(_) | Work::Collective(_) => true,
-            Work::Compute { .. } | Work::Load(_) => false,
+            Work::Compute { .. } | Work::Load(_) | Work::Store(_) => false,
         };
         let done: Vec<TaskId> = done.iter().filter(is_message).copied().collect();
         self.status.end(&done);

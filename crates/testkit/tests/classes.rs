@@ -15,7 +15,7 @@ fn close_gaps(bodies: &mut [Body]) {
     let number = |work: &mut Work, with: &mut dyn FnMut(&mut u32)| match work {
         Work::Exchange(exchange) => with(&mut exchange.sequence),
         Work::Collective(collective) => with(&mut collective.sequence),
-        Work::Compute { .. } | Work::Load(_) => {}
+        Work::Compute { .. } | Work::Load(_) | Work::Store(_) => {}
     };
     let mut dense = BTreeMap::new();
     for task in bodies.iter_mut().flat_map(|body| &mut body.tasks) {

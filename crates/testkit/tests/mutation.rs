@@ -187,7 +187,7 @@ fn keep_own(program: &mut Program, site: TaskSite) -> bool {
     let tasks = program.bodies[site.0].tasks.iter();
     let pinned = tasks.filter_map(|task| match &task.work {
         Work::Compute { algorithm, .. } => Some(algorithm.clone()),
-        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
     });
     let algorithm = pinned.into_iter().next().unwrap();
     let kernel = Kernel::Copy {
@@ -312,7 +312,11 @@ fn adds_up(body: &Body, at: usize) -> Option<BufferId> {
             let role = body.buffer(target.buffer).role;
             matches!(role, Role::Gradient | Role::Statistics).then_some(source.buffer)
         }
-        Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+        Work::Compute { .. }
+        | Work::Exchange(_)
+        | Work::Collective(_)
+        | Work::Load(_)
+        | Work::Store(_) => None,
     }
 }
 
@@ -455,7 +459,7 @@ fn overwrite(body: &mut Body, draws: &mut Draws) -> Option<usize> {
     let tasks = body.tasks.iter_mut().enumerate();
     let flags = tasks.filter_map(|(at, task)| match &mut task.work {
         Work::Compute { kernel, .. } => Some((at, accumulates(kernel)?)),
-        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
     });
     let mut adding: Vec<(usize, &mut bool)> =
         flags.filter(|(_, accumulate)| **accumulate).collect();

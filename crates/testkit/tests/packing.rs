@@ -87,7 +87,11 @@ fn packed(program: &Program) -> Vec<Vec<Direction>> {
                 kernel: Kernel::PackWeights { direction, .. },
                 ..
             } => Some(*direction),
-            Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+            Work::Compute { .. }
+            | Work::Exchange(_)
+            | Work::Collective(_)
+            | Work::Load(_)
+            | Work::Store(_) => None,
         });
         kernels.collect()
     };

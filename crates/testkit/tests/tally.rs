@@ -89,7 +89,7 @@ fn bytes_of_fused_kernels_are_not_counted() {
     let body = &program.bodies[0];
     let fused = body.tasks.iter().filter_map(|task| match &task.work {
         Work::Compute { kernel, .. } => is_fused(kernel).then_some(kernel),
-        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
     });
     let mut kinds = 0;
     for kernel in fused {

@@ -47,7 +47,7 @@ impl KernelBenchmark {
                 algorithm,
                 workspace,
             } => (kernel, algorithm, workspace.as_ref()),
-            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
+            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => {
                 panic!("a benchmark has a kernel")
             }
         }

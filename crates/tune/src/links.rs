@@ -508,7 +508,9 @@ fn once(
                 Work::Collective(collective) => {
                     transport.start_collective(TaskId(0), collective, &memory)?
                 }
-                Work::Compute { .. } | Work::Load(_) => panic!("a trial communicates"),
+                Work::Compute { .. } | Work::Load(_) | Work::Store(_) => {
+                    panic!("a trial communicates")
+                }
             };
         transport.poll(&memory, &mut done)?;
         host += working.elapsed().as_secs_f64();

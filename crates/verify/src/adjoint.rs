@@ -106,7 +106,7 @@ fn reaches_all(case: &Case<'_>, rank: Rank, layer: &str) -> bool {
     let of_layer = body.tasks.iter().filter(|task| task.origin.layer == layer);
     let found = of_layer.into_iter().find_map(|task| match &task.work {
         Work::Compute { kernel, .. } => data_gradient(kernel),
-        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
     });
     let Some(DataGradient { dy, dx, window }) = found else {
         return false;

@@ -117,6 +117,7 @@ impl Uses {
         for task in &body.tasks {
             match &task.work {
                 Work::Load(load) => uses.distribution(&load.distribution),
+                Work::Store(store) => uses.distribution(&store.distribution),
                 Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => {}
             }
         }

@@ -26,7 +26,7 @@ pub(crate) fn collectives_of<'p>(
     let tasks = case.program.bodies[class].tasks.iter().enumerate();
     tasks.filter_map(|(id, task)| match &task.work {
         Work::Collective(collective) => Some((id, collective)),
-        Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+        Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_) => None,
     })
 }
 
@@ -213,7 +213,7 @@ impl<'p> At<'_, 'p> {
         let &task = self.tasks[class].get(&self.collective.sequence)?;
         match &self.case.program.bodies[class].tasks[task].work {
             Work::Collective(collective) => Some(collective),
-            Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+            Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_) => None,
         }
     }
 

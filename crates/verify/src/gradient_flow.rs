@@ -246,6 +246,7 @@ impl<'p> Interpreter<'_, 'p> {
                     let contents = Contents::of(self.numbers.of(first));
                     self.write(&load.target, Some(contents));
                 }
+                Work::Store(_) => {}
             }
         }
         for output in &self.body.outputs {

@@ -104,7 +104,7 @@ impl Backward {
                         .map(|part| (part.is_zero(), part.accesses()))
                         .collect()
                 }
-                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
+                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => {
                     vec![(false, entry.accesses())]
                 }
             };

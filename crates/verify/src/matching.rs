@@ -26,7 +26,7 @@ pub(crate) fn exchanges_of<'p>(
     let tasks = case.program.bodies[class].tasks.iter().enumerate();
     tasks.filter_map(|(id, task)| match &task.work {
         Work::Exchange(exchange) => Some((id, exchange)),
-        Work::Compute { .. } | Work::Collective(_) | Work::Load(_) => None,
+        Work::Compute { .. } | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
     })
 }
 
@@ -187,7 +187,7 @@ impl<'p> At<'_, 'p> {
         let &task = self.exchanges.tasks[class].get(&self.sequence)?;
         match &self.case.program.bodies[class].tasks[task].work {
             Work::Exchange(exchange) => Some((task, exchange)),
-            Work::Compute { .. } | Work::Collective(_) | Work::Load(_) => None,
+            Work::Compute { .. } | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
         }
     }
 

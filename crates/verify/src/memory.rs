@@ -82,7 +82,7 @@ fn accesses(body: &Body) -> Vec<Vec<BufferAccess>> {
                     push(id, view, Access::Write, Accessor::Workspace);
                 }
             }
-            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
+            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => {
                 for (view, access) in task.accesses() {
                     push(id, &view, access, Accessor::Other);
                 }
@@ -152,7 +152,7 @@ impl Memory<'_, '_> {
             }
             Work::Exchange(_) => first.access == Access::Update && second.access == Access::Update,
             Work::Collective(collective) => same && !both_write && self.is_in_place(collective),
-            Work::Load(_) => false,
+            Work::Load(_) | Work::Store(_) => false,
         }
     }
 

@@ -140,6 +140,7 @@ impl<'p> Interpreter<'_, 'p> {
                 Work::Exchange(exchange) => self.exchange(exchange),
                 Work::Collective(collective) => self.collective(collective),
                 Work::Load(load) => self.write(&load.target, COMPLETE),
+                Work::Store(store) => self.need(&store.source, AxisSet::NONE),
             }
         }
         for &(id, view) in self.unread {

@@ -26,7 +26,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                         .iter()
                         .for_each(|part| interpreter.kernel(id, part));
                 }
-                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
+                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => {
                     let accesses = task.accesses();
                     interpreter.write_anew(&accesses);
                     interpreter.receive_gradients(id, &accesses);

@@ -35,6 +35,16 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                     let owned = load.distribution.owned(&case.program.mesh, coord).shape();
                     rules.load(load, owned);
                 }
+                Work::Store(store) => {
+                    let coord = &case.coords[class];
+                    let owned = store.distribution.owned(&case.program.mesh, coord).shape();
+                    if store.source.extent != owned {
+                        let found = store.source.extent;
+                        rules
+                            .shapes
+                            .push(format!("a store of {found:?}, where {owned:?} is owned"));
+                    }
+                }
                 Work::Collective(collective) => rules.collective(&collective.kind),
                 Work::Exchange(_) => {}
             }

@@ -158,6 +158,11 @@ impl TargetFile {
         self.array::<f32>(key, shape, &Layout::Contiguous)
     }
 
+    /// A contiguous `int32` array.
+    pub(crate) fn integers(&self, key: &str, shape: &[usize]) -> Result<TargetArray, DataError> {
+        self.array::<i32>(key, shape, &Layout::Contiguous)
+    }
+
     fn array<T: rust_hdf5::H5Type>(
         &self,
         key: &str,
@@ -211,6 +216,17 @@ impl TargetArray {
             Samples::F32(values) => self.array.write_slice(starts, counts, values),
         }
         .map_err(|error| unwritable(&self.path, &error))
+    }
+
+    pub(crate) fn write_integers(
+        &self,
+        starts: &[usize],
+        counts: &[usize],
+        values: &[i32],
+    ) -> Result<(), DataError> {
+        self.array
+            .write_slice(starts, counts, values)
+            .map_err(|error| unwritable(&self.path, &error))
     }
 
     pub(crate) fn write_floats(

@@ -77,7 +77,7 @@ impl<'a> Copies<'a> {
         for (id, task) in body.tasks.iter().enumerate() {
             let is_seen = match &task.work {
                 Work::Compute { .. } => false,
-                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => true,
+                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => true,
             };
             for (view, _) in task.accesses() {
                 users[view.buffer.0 as usize].insert(id);

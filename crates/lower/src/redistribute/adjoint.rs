@@ -218,7 +218,9 @@ impl Redistribution {
                         put(bodies, memory, rank, &view, &values, false);
                     }
                 }
-                Work::Compute { .. } | Work::Load(_) => panic!("nothing else is left"),
+                Work::Compute { .. } | Work::Load(_) | Work::Store(_) => {
+                    panic!("nothing else is left")
+                }
             }
         }
     }
@@ -291,7 +293,7 @@ fn sequence(task: &Task) -> Option<u32> {
     match &task.work {
         Work::Exchange(exchange) => Some(exchange.sequence),
         Work::Collective(collective) => Some(collective.sequence),
-        Work::Compute { .. } | Work::Load(_) => None,
+        Work::Compute { .. } | Work::Load(_) | Work::Store(_) => None,
     }
 }
 

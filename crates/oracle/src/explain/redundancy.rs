@@ -87,7 +87,7 @@ fn shares(replication: &Replication<'_>, body: &Body, coord: &Coord) -> Vec<f64>
 fn first(task: &Task) -> Option<&Kernel> {
     match &task.work {
         Work::Compute { kernel, .. } => kernel.parts().first(),
-        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) fn findings(program: &Program, simulation: &Simulation) -> Vec<Findin
 fn factor(task: &Task, body: &Body) -> Option<LimitingFactor> {
     let phase = task.origin.phase;
     match &task.work {
-        Work::Load(_) => Some(LimitingFactor::Reading),
+        Work::Load(_) | Work::Store(_) => Some(LimitingFactor::Reading),
         Work::Compute { .. } => match phase {
             Phase::Load => Some(LimitingFactor::Reading),
             Phase::Reduce => Some(LimitingFactor::GradientExchange),
@@ -201,7 +201,7 @@ fn busy(body: &Body, simulation: &Simulation, at: usize) -> f64 {
         let id = event.task.0 as usize;
         let (start, end) = (event.start.0, event.end.0);
         spans.push(match &body.tasks[id].work {
-            Work::Compute { .. } | Work::Load(_) => (start, end),
+            Work::Compute { .. } | Work::Load(_) | Work::Store(_) => (start, end),
             // Before that it waits for others to start.
             Work::Exchange(_) | Work::Collective(_) => {
                 (start.max(end - simulation.durations[at][id].0), end)

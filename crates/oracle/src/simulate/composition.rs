@@ -65,7 +65,7 @@ pub(super) fn exchanges_activations(program: &Program) -> bool {
             let mut views = collective.kind.sources().iter();
             views.any(|view| is_activation(body, view))
         }
-        Work::Compute { .. } | Work::Load(_) => false,
+        Work::Compute { .. } | Work::Load(_) | Work::Store(_) => false,
     })
 }
 
@@ -101,7 +101,7 @@ impl Composer<'_> {
                     path.add(source, seconds);
                     *of_tasks.entry((source, key)).or_insert(0.0) += seconds;
                 }
-                Work::Load(_) => path.add(TimeSource::Reads, seconds),
+                Work::Load(_) | Work::Store(_) => path.add(TimeSource::Reads, seconds),
                 Work::Exchange(exchange) => {
                     let [by_latency, by_bytes] = self.messages(exchange, segment.rank);
                     path.add(by_latency, latency);
@@ -181,9 +181,10 @@ impl Composer<'_> {
                     RateClass::Memory => TimeSource::MemoryBoundKernels,
                 }
             }
-            (KernelBasis::Modelled, Work::Load(_) | Work::Exchange(_) | Work::Collective(_)) => {
-                TimeSource::Reads
-            }
+            (
+                KernelBasis::Modelled,
+                Work::Load(_) | Work::Store(_) | Work::Exchange(_) | Work::Collective(_),
+            ) => TimeSource::Reads,
         }
     }
 

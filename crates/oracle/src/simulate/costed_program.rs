@@ -297,7 +297,7 @@ impl BodyCosts {
                 Work::Collective(collective) => {
                     body_costs.collectives.insert(collective.sequence, id);
                 }
-                Work::Load(_) => {}
+                Work::Load(_) | Work::Store(_) => {}
             }
         }
         Ok(body_costs)
@@ -321,6 +321,14 @@ impl Builder<'_> {
                     cost: KernelCost::uncontended(self.costs.load(
                         rank,
                         load.target.bytes(&body.buffers),
+                        ranks,
+                    )?),
+                },
+                // Writing is taken to be as fast as reading.
+                Work::Store(store) => TaskCost::Local {
+                    cost: KernelCost::uncontended(self.costs.load(
+                        rank,
+                        store.source.bytes(&body.buffers),
                         ranks,
                     )?),
                 },
@@ -559,14 +567,13 @@ impl Builder<'_> {
                     .map(|view| transferred(view, &body.buffers, precision))
                     .collect())
             }
-            Some(Work::Compute { .. } | Work::Exchange(_) | Work::Load(_)) | None => {
-                Err(SimulateError::Unmatched {
-                    rank,
-                    peer: member,
-                    work: "collective",
-                    sequence,
-                })
-            }
+            Some(Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_))
+            | None => Err(SimulateError::Unmatched {
+                rank,
+                peer: member,
+                work: "collective",
+                sequence,
+            }),
         }
     }
 }

@@ -109,7 +109,7 @@ impl Category {
                     }
                 },
             },
-            Work::Load(_) => Category::Io,
+            Work::Load(_) | Work::Store(_) => Category::Io,
         }
     }
 

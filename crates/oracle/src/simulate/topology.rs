@@ -97,7 +97,7 @@ fn body_offsets(body: &partita_program::Body) -> Vec<Offset> {
                 offsets.extend(exchange.sends.iter().map(|send| send.to));
                 offsets.extend(exchange.receives.iter().map(|receive| receive.from));
             }
-            Work::Compute { .. } | Work::Collective(_) | Work::Load(_) => {}
+            Work::Compute { .. } | Work::Collective(_) | Work::Load(_) | Work::Store(_) => {}
         }
     }
     offsets.into_iter().collect()
@@ -108,7 +108,7 @@ fn body_groups(body: &partita_program::Body) -> BTreeSet<Group> {
         .iter()
         .filter_map(|task| match &task.work {
             Work::Collective(collective) => Some(collective.group()),
-            Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+            Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_) => None,
         })
         .collect()
 }

@@ -5,7 +5,7 @@ use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, spin};
 use partita_cpu::Level;
 use partita_data::Waker;
 use partita_program::Buffer;
-use partita_run::{Arena, RankRunner, RunError, Source, SystemClock, Transport};
+use partita_run::{Arena, RankRunner, RunError, Sink, Source, SystemClock, Transport};
 use partita_session::{Outcome, Position, Progress, Session, StepHook};
 use partita_space::{Rank, Seconds};
 use partita_threads::{LaunchError, ThreadTransport, connect, launch};
@@ -18,6 +18,9 @@ pub type Listener<'l> = Box<dyn FnMut(Progress) + Send + 'l>;
 /// Makes the source of a rank; the waker, if any, wakes the rank from `wait`.
 pub type MakeSource<'w> =
     dyn Fn(Rank, Option<Waker>) -> Result<Box<dyn Source>, RunError> + Sync + 'w;
+
+/// Makes the sink of a rank.
+pub type MakeSink<'w> = dyn Fn(Rank) -> Result<Box<dyn Sink>, RunError> + Sync + 'w;
 
 /// [`partita_session::InitialValues`], shared by all ranks.
 pub type InitialValues<'w> =
@@ -51,6 +54,8 @@ pub struct RunSetup<'w> {
     pub cancel: &'w AtomicBool,
     /// Makes the source of a rank, on its thread.
     pub source: &'w MakeSource<'w>,
+    /// Makes the sink of a rank, on its thread.
+    pub sink: &'w MakeSink<'w>,
     /// Clock of all ranks of this process.
     pub clock: SystemClock,
     /// Initial values of the persistent buffers.
@@ -105,6 +110,7 @@ pub fn run_rank<'w>(
         transport,
         // Samples that have been read wake the rank, as messages do.
         source: (setup.source)(rank, Some(waker))?,
+        sink: (setup.sink)(rank)?,
         clock: Box::new(setup.clock),
         cancel: setup.cancel,
         watchdog: setup.watchdog,

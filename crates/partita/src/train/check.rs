@@ -15,6 +15,12 @@ use std::fs;
 
 /// Checks that samples and targets of the dataset match the model.
 pub fn dataset_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mismatch> {
+    samples_fit(run, graph, dataset)?;
+    targets_fit(run, graph, dataset)
+}
+
+/// Checks that samples of the dataset match the model.
+pub fn samples_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mismatch> {
     let input = graph.nodes[0].shape;
     let [channels, d, h, w] = dataset.shape();
     if input.channels != channels || input.extent != [d, h, w] {
@@ -30,7 +36,7 @@ pub fn dataset_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), M
             nearest,
         });
     }
-    targets_fit(run, graph, dataset)
+    Ok(())
 }
 
 /// A model of the zoo for the samples of a dataset, of the same family if possible.
@@ -75,7 +81,7 @@ fn targets_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mismat
 }
 
 /// Shape of the model's output, and whether it is class scores.
-fn answer(graph: &Graph) -> (Shape, bool) {
+pub fn answer(graph: &Graph) -> (Shape, bool) {
     let last = &graph.nodes[graph.nodes.len() - 1];
     let is_classifier = matches!(last.op, Op::Loss(Loss::SoftmaxCrossEntropy { .. }));
     (graph.node(last.inputs[0]).shape, is_classifier)

@@ -6,6 +6,7 @@ use crate::error::{ErrorKind, Fault};
 use crate::launch::{DIVERGENCE_ADVICE, LaunchError};
 use crate::model::ModelError;
 use crate::planning::PlanningError;
+use crate::weights::WeightsError;
 use partita_data::DataError;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_program::ProgramKind;
@@ -104,6 +105,9 @@ pub enum TrainError {
     /// The ranks do not start, or failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// The weights cannot be loaded.
+    #[error(transparent)]
+    Weights(Box<WeightsError>),
     /// The loss is infinite or NaN.
     #[error(
         "the loss became {loss} {}; no results were written; {DIVERGENCE_ADVICE}; `learning_rate` is {rate} at the \
@@ -300,6 +304,26 @@ pub enum Mismatch {
     Empty {
         /// The dataset.
         data: PathBuf,
+    },
+    /// The model gives no classes.
+    #[error(
+        "model `{model}` is a regression, so it gives no {asked}; possible, and nearest, is `--output scores`"
+    )]
+    NoClasses {
+        /// Name of the model.
+        model: String,
+        /// What is asked for.
+        asked: &'static str,
+    },
+    /// A split has no samples.
+    #[error("{} has no samples in the split `{split}`; nearest is {nearest}", data.display())]
+    EmptySplit {
+        /// The dataset.
+        data: PathBuf,
+        /// Name of the split.
+        split: &'static str,
+        /// A split with samples.
+        nearest: String,
     },
     /// The batch is larger than the dataset.
     #[error(
@@ -507,7 +531,8 @@ impl Fault for TrainError {
             | Self::Lower(_)
             | Self::LastBatch { .. }
             | Self::NoMetric { .. }
-            | Self::Memory { .. } => ErrorKind::Request,
+            | Self::Memory { .. }
+            | Self::Weights(_) => ErrorKind::Request,
             Self::Resume(error) => error.kind(),
             Self::Stopped { .. } => ErrorKind::Interrupted,
             Self::AfterCheckpoint { error, .. } => error.kind(),
@@ -543,6 +568,7 @@ impl Fault for TrainError {
             | Self::Session(_)
             | Self::LastBatch { .. }
             | Self::Memory { .. }
+            | Self::Weights(_)
             | Self::Output(_)
             | Self::Diverged { .. }
             | Self::Json(_)
@@ -554,6 +580,12 @@ impl Fault for TrainError {
 impl From<PlanningError> for TrainError {
     fn from(error: PlanningError) -> Self {
         Self::Planning(Box::new(error))
+    }
+}
+
+impl From<WeightsError> for TrainError {
+    fn from(error: WeightsError) -> Self {
+        Self::Weights(Box::new(error))
     }
 }
 
@@ -584,7 +616,10 @@ fn or_resume(files: &[&str]) -> &'static str {
 fn when(kind: ProgramKind, epoch: u64, step: u64) -> String {
     match kind {
         ProgramKind::Train => format!("in training step {step} (epoch {})", epoch + 1),
-        ProgramKind::Evaluate | ProgramKind::Fetch => {
+        ProgramKind::Evaluate
+        | ProgramKind::Infer
+        | ProgramKind::Fetch
+        | ProgramKind::FetchSamples => {
             format!("in the validation after epoch {}", epoch + 1)
         }
     }

@@ -10,7 +10,7 @@ use partita_program::{Dtype, Menu, Program, ProgramKind};
 use partita_session::{Programs, batch_sizes};
 use partita_verify::verify;
 
-/// Lowers and verifies every program of a run: full and partial batches, for training and for evaluation, each
+/// Lowers and verifies every program of a run: full and partial batches of each kind with so many samples, each
 /// with its fetch program.
 ///
 /// Errors: an invalid strategy, a missing kernel, a faulty program.
@@ -20,15 +20,12 @@ pub fn programs(
     graph: &Graph,
     strategy: &Strategy,
     stored: DType,
-    [training, validation]: [usize; 2],
+    kinds: &[(ProgramKind, usize)],
 ) -> Result<Vec<Programs>, TrainError> {
     let menu = run.kernels.menu(run.threads, level);
     let request = request(run, graph, strategy, stored, &*menu);
     let mut played = Vec::new();
-    for (kind, samples) in [
-        (ProgramKind::Train, training),
-        (ProgramKind::Evaluate, validation),
-    ] {
+    for &(kind, samples) in kinds {
         if kind == ProgramKind::Train {
             check_last(graph, strategy, samples, run.batch)?;
         }
@@ -40,7 +37,7 @@ pub fn programs(
                     ..request
                 })
             };
-            let (step, fetch) = (one(kind)?, one(ProgramKind::Fetch)?);
+            let (step, fetch) = (one(kind)?, one(kind.fetch())?);
             played.push(Programs { step, fetch });
         }
     }

@@ -281,16 +281,63 @@ impl Finished<'_> {
 
     fn epoch(&self, epoch: &EpochReport) -> EpochResult {
         let validation = epoch.validation.as_ref();
+        let metrics = Metrics {
+            targets: self.targets,
+        };
         EpochResult {
             epoch: epoch.epoch + 1,
             training_loss: epoch.training_loss,
             samples: epoch.samples,
             seconds: epoch.training_seconds,
-            validation: validation.map(|validation| self.validation(validation)),
+            validation: validation.map(|validation| metrics.validation(validation)),
         }
     }
 
-    fn validation(&self, validation: &Validation) -> ValidationResult {
+    fn memory(&self) -> MemoryResult {
+        let arenas = self.footprints.iter().map(Footprint::arena);
+        let all: Footprint = self.footprints.iter().copied().sum();
+        MemoryResult {
+            predicted_arena_bytes_max: arenas.max(),
+            predicted_arena_bytes: all.arena(),
+            allocated_arena_bytes: self.usage.arenas.iter().copied().sum(),
+            predicted_bytes: all.total() + self.snapshots,
+            predicted: all,
+            predicted_snapshot_bytes: self.snapshots,
+            measured_peak_bytes: self.usage.peak,
+            measured_peak_saving_bytes: self.usage.peak_saving,
+            method: PEAK_METHOD,
+        }
+    }
+
+    /// Median seconds of every task of the first rank of each class.
+    fn tasks(&self) -> Vec<TaskResult> {
+        let representatives = self.program.representatives().into_iter().enumerate();
+        let of_class = |(class, rank): (usize, usize)| {
+            let tasks = &self.program.bodies[class].tasks;
+            let seconds = &self.outcomes[rank].task_seconds;
+            let rows = tasks.iter().zip(seconds).enumerate();
+            rows.map(move |(task, (body, &seconds))| TaskResult {
+                class,
+                task,
+                layer: body.origin.layer.clone(),
+                kind: body.work.name(),
+                phase: body.origin.phase.name(),
+                seconds_median: seconds,
+            })
+        };
+        representatives.flat_map(of_class).collect()
+    }
+}
+
+/// Metrics of evaluations, named by what a dataset holds.
+pub struct Metrics<'t> {
+    /// Names of the targets or of the classes.
+    pub targets: &'t [String],
+}
+
+impl Metrics<'_> {
+    /// The metrics of an evaluation.
+    pub fn validation(&self, validation: &Validation) -> ValidationResult {
         let count = validation.samples as f64;
         let sums = validation.absolute.iter().zip(&validation.squared);
         let targets = self.targets.iter().zip(sums);
@@ -343,40 +390,5 @@ impl Finished<'_> {
         };
         let counts = validation.classes.iter().take(named).enumerate();
         counts.map(move |(class, count)| (name(class), count))
-    }
-
-    fn memory(&self) -> MemoryResult {
-        let arenas = self.footprints.iter().map(Footprint::arena);
-        let all: Footprint = self.footprints.iter().copied().sum();
-        MemoryResult {
-            predicted_arena_bytes_max: arenas.max(),
-            predicted_arena_bytes: all.arena(),
-            allocated_arena_bytes: self.usage.arenas.iter().copied().sum(),
-            predicted_bytes: all.total() + self.snapshots,
-            predicted: all,
-            predicted_snapshot_bytes: self.snapshots,
-            measured_peak_bytes: self.usage.peak,
-            measured_peak_saving_bytes: self.usage.peak_saving,
-            method: PEAK_METHOD,
-        }
-    }
-
-    /// Median seconds of every task of the first rank of each class.
-    fn tasks(&self) -> Vec<TaskResult> {
-        let representatives = self.program.representatives().into_iter().enumerate();
-        let of_class = |(class, rank): (usize, usize)| {
-            let tasks = &self.program.bodies[class].tasks;
-            let seconds = &self.outcomes[rank].task_seconds;
-            let rows = tasks.iter().zip(seconds).enumerate();
-            rows.map(move |(task, (body, &seconds))| TaskResult {
-                class,
-                task,
-                layer: body.origin.layer.clone(),
-                kind: body.work.name(),
-                phase: body.origin.phase.name(),
-                seconds_median: seconds,
-            })
-        };
-        representatives.flat_map(of_class).collect()
     }
 }

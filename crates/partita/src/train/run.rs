@@ -2,7 +2,7 @@
 
 use super::checkpoint::{CheckpointConfig, ResumeFrom};
 use super::error::TrainError;
-use super::run_file::RunFile;
+use super::run_file::{RunFile, StartWeights};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{Launch, RankConfig};
 use crate::training::StrategyChoice;
@@ -83,6 +83,8 @@ pub struct Run {
     pub clip: Option<f64>,
     /// Learning-rate schedule.
     pub schedule: LearningRateSchedule,
+    /// Weights to start from.
+    pub weights: Option<StartWeights>,
     /// Whether times are predicted before the run.
     pub is_predicted: bool,
     /// When checkpoints are written, and which are kept.
@@ -135,6 +137,7 @@ impl Run {
             decay_norms: file.decay_norms,
             clip: file.clip,
             schedule: file.schedule,
+            weights: file.weights,
         })
     }
 

@@ -7,6 +7,7 @@ use super::checkpoint::{self, CheckpointConfig};
 use super::section::{RunFileError, Section, float, line_at};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::size::parse_bytes;
+use crate::weights::Selection;
 use partita_program::{Optimizer, Transform};
 use partita_session::LearningRateSchedule;
 use partita_space::{Bytes, Seconds};
@@ -14,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 21] = [
     "model",
     "data",
     "output",
@@ -35,7 +36,9 @@ const KEYS: [&str; 20] = [
     "optimizer",
     "schedule",
     "checkpoint",
+    "weights",
 ];
+const WEIGHTS_KEYS: [&str; 4] = ["file", "skip", "rename", "new"];
 const WATCHDOG: Seconds = Seconds(60.0);
 
 /// A run file. Paths are relative to the current folder.
@@ -86,6 +89,17 @@ pub struct RunFile {
     pub schedule: LearningRateSchedule,
     /// When checkpoints are written, and which are kept.
     pub checkpoint: CheckpointConfig,
+    /// Weights to start from (default: initial values drawn by the seed).
+    pub weights: Option<StartWeights>,
+}
+
+/// Weights from which a training starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartWeights {
+    /// Weight file, output folder or checkpoint.
+    pub file: PathBuf,
+    /// Which of them are taken.
+    pub selection: Selection,
 }
 
 impl RunFile {
@@ -159,8 +173,54 @@ impl RunFile {
             clip: optimizer.clip,
             schedule: schedule::schedule(&top, epoch_count)?,
             checkpoint: checkpoint::section(&top, duration)?,
+            weights: weights(&top)?,
         })
     }
+}
+
+fn weights(top: &Section<'_>) -> Result<Option<StartWeights>, RunFileError> {
+    let expected = "the path of a weight file, an output folder or a checkpoint";
+    if top
+        .get("weights")
+        .is_none_or(|value| value.get_ref().is_str())
+    {
+        let file = top.text("weights", expected)?;
+        return Ok(file.map(|file| StartWeights {
+            file: file.into(),
+            selection: Selection::default(),
+        }));
+    }
+    let Some(section) = top.section("weights")? else {
+        return Ok(None);
+    };
+    section.check(&WEIGHTS_KEYS)?;
+    let patterns = "a list of names of tensors, or beginnings of names with `*`, like [\"fc*\"]";
+    let list = |key| {
+        let texts = section.read(key, patterns, |value| {
+            let texts = value.as_array()?.iter();
+            let texts = texts.map(|text| text.get_ref().as_str().map(str::to_owned));
+            texts.collect::<Option<Vec<String>>>()
+        })?;
+        Ok::<_, RunFileError>(texts.unwrap_or_default())
+    };
+    let renames = "a table of names, like {\"old.name\" = \"new.name\"}";
+    let rename = section.read("rename", renames, |value| {
+        let pairs = value.as_table()?.iter();
+        let pairs = pairs.map(|(old, new)| {
+            let new = new.get_ref().as_str()?;
+            Some((old.get_ref().to_string(), new.to_owned()))
+        });
+        pairs.collect::<Option<Vec<_>>>()
+    })?;
+    let file = section.need("file", section.text("file", expected)?, expected)?;
+    Ok(Some(StartWeights {
+        file: file.into(),
+        selection: Selection {
+            skip: list("skip")?,
+            new: list("new")?,
+            rename: rename.unwrap_or_default(),
+        },
+    }))
 }
 
 fn transform(top: &Section<'_>) -> Result<Option<Transform>, RunFileError> {

@@ -44,7 +44,11 @@ impl Partition {
         let tasks = program.bodies.iter().flat_map(|body| &body.tasks);
         let mut distributions = tasks.filter_map(|task| match &task.work {
             Work::Load(load) if load.item == Item::Sample => Some(load.distribution),
-            Work::Load(_) | Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => None,
+            Work::Load(_)
+            | Work::Store(_)
+            | Work::Compute { .. }
+            | Work::Exchange(_)
+            | Work::Collective(_) => None,
         });
         let distribution = distributions.next()?;
         let mesh = &program.mesh;

@@ -20,8 +20,8 @@ pub fn train(trained: &Trained, out: &mut dyn Write) -> io::Result<()> {
     if let Some(validation) = validation.and_then(|epoch| epoch.validation.as_ref()) {
         writeln!(out)?;
         match &validation.classification {
-            Some(classification) => write_classes(classification, out)?,
-            None => write_errors(&validation.errors, out)?,
+            Some(classification) => write_classes(classification, "validation", out)?,
+            None => write_errors(&validation.errors, "validation", out)?,
         }
     }
     writeln!(out)?;
@@ -74,9 +74,15 @@ fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::
     )
 }
 
-fn write_errors(errors: &[TargetError], out: &mut dyn Write) -> io::Result<()> {
+/// Writes the errors of each target on a split.
+pub(super) fn write_errors(
+    errors: &[TargetError],
+    split: &str,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let title = format!("{split} error");
     let mut table = Table::new(&[
-        ("validation error", Side::Left),
+        (&title, Side::Left),
         ("mean absolute", Side::Right),
         ("rms", Side::Right),
     ]);
@@ -90,7 +96,12 @@ fn write_errors(errors: &[TargetError], out: &mut dyn Write) -> io::Result<()> {
     table.write(out)
 }
 
-fn write_classes(found: &Classification, out: &mut dyn Write) -> io::Result<()> {
+/// Writes accuracy and overlap on a split.
+pub(super) fn write_classes(
+    found: &Classification,
+    split: &str,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let percent = |share: f64| format!("{:.2} %", 100.0 * share);
     let or_none =
         |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
@@ -112,7 +123,7 @@ fn write_classes(found: &Classification, out: &mut dyn Write) -> io::Result<()> 
     }
     writeln!(out)?;
     let mut table = Table::new(&[
-        ("validation", Side::Left),
+        (split, Side::Left),
         ("share", Side::Right),
         ("Dice", Side::Right),
         ("overlap", Side::Right),

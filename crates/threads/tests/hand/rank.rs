@@ -2,7 +2,7 @@
 
 use super::bodies::Random;
 use partita_program::{Body, BufferId, Staging, View};
-use partita_run::{Arena, Element, RankRunner, SystemClock, Transport};
+use partita_run::{Arena, Element, NoSink, RankRunner, SystemClock, Transport};
 use partita_space::{Mesh, Seconds};
 use partita_testkit::{MemorySource, ReferenceKernels, Samples};
 use partita_threads::ThreadTransport;
@@ -34,6 +34,7 @@ pub fn runner<'w>(
         kernels: Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
         transport: Box::new(transport),
         source: Box::new(MemorySource::new(samples, mesh, rank)),
+        sink: Box::new(NoSink),
         clock: Box::new(SystemClock::start()),
         cancel,
         // Miri is slower by orders of magnitude.

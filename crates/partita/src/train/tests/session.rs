@@ -10,7 +10,7 @@ use partita_program::{
     Buffer, Dtype, Load, Optimizer, Program, ProgramKind, Role, TaskId, Transform,
 };
 use partita_reference::ReferenceMenu;
-use partita_run::{Inputs, Memory, PackedTensor, RunError, Source, SystemClock};
+use partita_run::{Inputs, Memory, NoSink, PackedTensor, RunError, Source, SystemClock};
 use partita_session::{
     LearningRateSchedule, Outcome, PersistentTensor, Plan, Position, Programs, Progress, RunEnd,
     Session, SessionError, batch_sizes,
@@ -169,6 +169,7 @@ fn run_with(
         watchdog: Seconds(watchdog),
         cancel,
         source: &|rank, _| Ok(make_source(mesh, rank)),
+        sink: &|_| Ok(Box::new(NoSink)),
         clock: SystemClock::start(),
         initial: &|buffer, elements| Ok(initial(buffer, elements)),
         position: &Position::default(),

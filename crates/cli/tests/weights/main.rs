@@ -1,0 +1,365 @@
+//! What is done with trained weights: `evaluate`, `infer`, `weights`, and `weights` of a run file.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+const MODEL: &str = "model small
+input x channels=1 extent=8x8x8
+c1 = conv x filters=4 kernel=3 pad=1 bias=false
+n1 = batch_norm c1 epsilon=1e-5 momentum=0.1
+a1 = relu n1
+c2 = conv a1 filters=3 kernel=1 bias=true
+loss = softmax_cross_entropy c2
+";
+
+/// A folder with a model, a dataset and a trained run, made once.
+struct Case {
+    folder: TempDir,
+    trained: Value,
+}
+
+fn case() -> &'static Case {
+    static CASE: OnceLock<Case> = OnceLock::new();
+    CASE.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("small.model"), MODEL).unwrap();
+        let mut case = Case {
+            folder,
+            trained: Value::Null,
+        };
+        let made =
+            "data segmentation --out set --volumes 14 --grid 8 --validation 0.36 --test 0.22";
+        case.answer(made);
+        case.run_file(
+            "run.toml",
+            "out",
+            "batch = 2\nepochs = 2\n[schedule]\nlearning_rate = 0.01\n",
+        );
+        case.trained = case.json("train run.toml --no-prediction --json");
+        case
+    })
+}
+
+impl Case {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn run_file(&self, name: &str, output: &str, more: &str) {
+        let text = format!(
+            "model = \"small.model\"\ndata = \"set\"\noutput = \"{output}\"\nstrategy = \"data=1\"\n\
+             transform = {{ scale = 0.01 }}\n{more}"
+        );
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_partita"));
+        command.args(arguments).current_dir(self.folder.path());
+        command.env("HOME", self.path("home")).output().unwrap()
+    }
+
+    fn answer(&self, arguments: &str) -> String {
+        self.answer_of(&arguments.split(' ').collect::<Vec<_>>())
+    }
+
+    fn answer_of(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {text}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, arguments: &str) -> Value {
+        serde_json::from_str(&self.answer(arguments)).unwrap()
+    }
+
+    fn refusal(&self, arguments: &str) -> String {
+        let output = self.output(&arguments.split(' ').collect::<Vec<_>>());
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {text}");
+        text
+    }
+
+    /// Values and shape of an NPY file of floats.
+    fn array(&self, name: &str) -> (String, Vec<f32>) {
+        let (header, data) = npy(&self.path(name));
+        let words = data.as_chunks::<4>().0.iter();
+        (
+            header,
+            words.map(|&word| f32::from_le_bytes(word)).collect(),
+        )
+    }
+}
+
+fn npy(path: &Path) -> (String, Vec<u8>) {
+    let bytes = fs::read(path).unwrap();
+    assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
+    let length = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    assert_eq!((10 + length) % 64, 0);
+    let header = String::from_utf8(bytes[10..10 + length].to_vec()).unwrap();
+    (header, bytes[10 + length..].to_vec())
+}
+
+/// Each strategy with its ranks.
+const STRATEGIES: [(&str, &str); 5] = [
+    ("data=2", "2"),
+    ("depth=2,height=2", "4"),
+    ("width=3", "3"),
+    ("filter=2", "2"),
+    ("micro=2,stages=[..a1: 1|c2..: 1]", "2"),
+];
+
+#[test]
+fn an_evaluation_equals_the_last_validation() {
+    let case = case();
+    let trained = &case.trained["epochs"][1]["validation"];
+    let found = case.json("evaluate run.toml --json");
+    assert_eq!(found["metrics"]["loss"], trained["loss"]);
+    assert_eq!(
+        found["metrics"]["samples"], 5,
+        "two batches and a partial one"
+    );
+    assert_eq!(
+        found["metrics"]["classification"],
+        trained["classification"]
+    );
+    for (strategy, ranks) in STRATEGIES {
+        let arguments = [
+            "evaluate",
+            "run.toml",
+            "--json",
+            "--strategy",
+            strategy,
+            "--ranks",
+            ranks,
+        ];
+        let split: Value = serde_json::from_str(&case.answer_of(&arguments)).unwrap();
+        let (one, many) = (&found["metrics"], &split["metrics"]);
+        let [loss, same] = [one, many].map(|metrics| metrics["loss"].as_f64().unwrap());
+        assert!(
+            (loss - same).abs() < 1e-6 * loss,
+            "{strategy}: {loss} {same}"
+        );
+        assert_eq!(many["classification"], one["classification"], "{strategy}");
+    }
+}
+
+#[test]
+fn any_split_and_batch_can_be_evaluated() {
+    let case = case();
+    let loss = |arguments: &str| {
+        let found = case.json(&format!("evaluate run.toml --json {arguments}"));
+        let metrics = &found["metrics"];
+        (
+            metrics["loss"].as_f64().unwrap(),
+            metrics["samples"].as_u64().unwrap(),
+        )
+    };
+    let (validation, _) = loss("--split validation");
+    let (test, samples) = loss("--split test");
+    assert_eq!(samples, 3);
+    assert!(
+        (test - validation).abs() > 1e-6,
+        "other samples have another loss"
+    );
+    let (again, _) = loss("--split test --batch 3");
+    assert!((again - test).abs() < 1e-6 * test);
+    assert_eq!(loss("--split train --batch 4").1, 6);
+}
+
+#[test]
+fn predictions_are_equal_under_every_strategy() {
+    let case = case();
+    let found = case.json("infer run.toml --out one.npy --json");
+    assert_eq!(found["shape"], serde_json::json!([5, 3, 8, 8, 8]));
+    let (header, one) = case.array("one.npy");
+    assert!(
+        header.contains("'<f4'") && header.contains("(5, 3, 8, 8, 8)"),
+        "{header}"
+    );
+    assert_eq!(one.len(), 5 * 3 * 512);
+    assert!(one.iter().any(|&value| value != one[0]));
+    for (strategy, ranks) in STRATEGIES {
+        let arguments = [
+            "infer",
+            "run.toml",
+            "--out",
+            "many.npy",
+            "--strategy",
+            strategy,
+            "--ranks",
+            ranks,
+        ];
+        case.answer_of(&arguments);
+        let (_, many) = case.array("many.npy");
+        let differs = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-5;
+        assert!(!one.iter().zip(&many).any(differs), "{strategy}");
+        assert_eq!(many.len(), one.len(), "{strategy}");
+    }
+    assert!(!case.path("one.npy.scores.partial").exists());
+}
+
+#[test]
+fn classes_and_probabilities_follow_from_scores() {
+    let case = case();
+    case.answer("infer run.toml --split test --out scores.npy");
+    case.answer("infer run.toml --split test --out shares.npy --output probabilities");
+    case.answer("infer run.toml --split test --out classes.npy --output classes");
+    case.answer("infer run.toml --split test --out classes.h5 --output classes");
+    let (scores, shares) = (case.array("scores.npy").1, case.array("shares.npy").1);
+    let (header, classes) = npy(&case.path("classes.npy"));
+    assert!(
+        header.contains("'<i4'") && header.contains("(3, 8, 8, 8)"),
+        "{header}"
+    );
+    for (position, class) in classes.as_chunks::<4>().0.iter().enumerate() {
+        let (sample, at) = (position / 512, position % 512);
+        let of = |values: &[f32]| [0, 1, 2].map(|c| f64::from(values[(sample * 3 + c) * 512 + at]));
+        let (score, share) = (of(&scores), of(&shares));
+        let best = (1..3).fold(0, |best, c| if score[c] > score[best] { c } else { best });
+        assert_eq!(i32::from_le_bytes(*class), best as i32);
+        let sum: f64 = score.iter().map(|value| value.exp()).sum();
+        for class in 0..3 {
+            assert!((share[class] - score[class].exp() / sum).abs() < 1e-6);
+        }
+    }
+    let text = case.refusal("infer run.toml --out classes.txt");
+    assert!(text.contains(".h5"), "{text}");
+}
+
+#[test]
+fn forward_programs_keep_no_activations() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = |layers: usize, kind: &str| {
+        let mut text = String::from("model chain\ninput x channels=4 extent=32x32x32\n");
+        let mut last = "x".to_owned();
+        for layer in 0..layers {
+            let (conv, relu) = (format!("c{layer}"), format!("a{layer}"));
+            text += &format!(
+                "{conv} = conv {last} filters=4 kernel=3 pad=1 bias=true\n{relu} = relu {conv}\n"
+            );
+            last = relu;
+        }
+        text += &format!("loss = mse {last}\n");
+        let path = folder.path().join("chain.model");
+        fs::write(&path, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_partita"));
+        command.args([
+            "lower",
+            path.to_str().unwrap(),
+            "--ranks",
+            "2",
+            "--batch",
+            "2",
+        ]);
+        command.args([
+            "--strategy",
+            "depth=2",
+            "--optimizer",
+            "sgd",
+            "--kind",
+            kind,
+        ]);
+        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        let arena = text
+            .lines()
+            .find_map(|line| line.split_once("arena="))
+            .unwrap()
+            .1;
+        let bytes: String = arena.chars().take_while(char::is_ascii_digit).collect();
+        bytes.parse::<f64>().unwrap()
+    };
+    let activation = (2 * 4 * 32 * 32 * 16 * 4) as f64;
+    assert!(memory(12, "train") - memory(4, "train") > 8.0 * activation);
+    assert!(memory(12, "infer") - memory(4, "infer") < 0.1 * activation);
+    assert!(memory(12, "evaluate") - memory(4, "evaluate") < 0.1 * activation);
+}
+
+#[test]
+fn training_starts_from_weights() {
+    let case = case();
+    // A rate so small that no weight moves.
+    let still = "overwrite = true\nbatch = 2\nepochs = 1\n";
+    let still = format!("{still}[optimizer]\nkind = \"sgd\"\n[schedule]\nlearning_rate = 1e-30\n");
+    let names = |output: &str| {
+        let out = format!("{output}.export");
+        case.answer(&format!(
+            "weights export {output} --model small.model --out {out}"
+        ));
+        partita_data::state_dict::load(case.path(&out))
+            .unwrap()
+            .floats
+            .tensors
+    };
+    let trained = names("out");
+    case.run_file("same.toml", "same", &format!("weights = \"out\"\n{still}"));
+    case.answer("train same.toml --no-prediction");
+    let same = names("same");
+    let table = "[weights]\nfile = \"out.export\"\nskip = [\"c2*\"]\nrename = {\"n1\" = \"n1\"}\n";
+    case.run_file("part.toml", "part", &format!("{still}{table}"));
+    case.answer("train part.toml --no-prediction");
+    let part = names("part");
+    assert_eq!(trained["c1.weight"].shape, [4, 1, 3, 3, 3]);
+    for name in ["c1.weight", "n1.weight", "n1.bias", "c2.weight", "c2.bias"] {
+        assert_eq!(same[name], trained[name], "{name}");
+        let is_taken = !name.starts_with("c2");
+        assert_eq!(part[name] == trained[name], is_taken, "{name}");
+    }
+}
+
+#[test]
+fn weights_of_another_model_are_refused_by_name() {
+    let case = case();
+    case.answer("weights export run.toml --out all.safetensors");
+    let other = MODEL.replace("filters=4", "filters=5");
+    fs::write(case.path("wide.model"), other).unwrap();
+    let text =
+        case.refusal("weights import all.safetensors --model wide.model --out x.safetensors");
+    for part in [
+        "all.safetensors",
+        "`c1.weight`",
+        "[4, 1, 3, 3, 3]",
+        "[5, 1, 3, 3, 3]",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    fs::write(case.path("other.model"), MODEL.replace("c1", "k1")).unwrap();
+    let text =
+        case.refusal("weights import all.safetensors --model other.model --out x.safetensors");
+    assert!(
+        text.contains("`k1.weight`") && text.contains("nearest is `c1.weight`"),
+        "{text}"
+    );
+    let table = "batch = 2\nepochs = 1\n[schedule]\nlearning_rate = 0.1\n[weights]\nfile = \"all.safetensors\"\n";
+    case.run_file("typo.toml", "typo", &format!("{table}skip = [\"c3*\"]\n"));
+    let text = case.refusal("train typo.toml --no-prediction");
+    assert!(text.contains("`skip` names `c3*`"), "{text}");
+    fs::write(case.path("bad.safetensors"), b"no tensors").unwrap();
+    let text = case.refusal("evaluate run.toml --weights bad.safetensors");
+    assert!(text.contains("bad.safetensors"), "{text}");
+}
+
+#[test]
+fn weights_survive_pytorchs_names_and_order() {
+    let case = case();
+    case.answer("weights export run.toml --out there.safetensors");
+    case.answer("weights import there.safetensors --model small.model --out back.safetensors");
+    let [before, after] = ["out/weights.safetensors", "back.safetensors"].map(|name| {
+        partita_data::weights::load(case.path(name))
+            .unwrap()
+            .tensors
+    });
+    assert_eq!(before, after);
+    let there = partita_data::state_dict::load(case.path("there.safetensors")).unwrap();
+    assert!(there.integers.contains("n1.num_batches_tracked"));
+    let one = case.json("evaluate run.toml --json");
+    let two = case.json("evaluate run.toml --weights there.safetensors --json");
+    assert_eq!(one["metrics"]["loss"], two["metrics"]["loss"]);
+}

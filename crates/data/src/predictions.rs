@@ -1,0 +1,420 @@
+//! Predictions of a network on disk: each rank writes its region of each sample into one scratch file, from which the
+//! requested file is made in bounded pieces.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use partita_files::NewFile;
+
+use crate::error::DataError;
+use crate::hdf5::TargetFile;
+
+/// Bytes of a piece of several planes of all channels.
+const PIECE_BYTES: usize = 4 << 20;
+/// Key of the array in an HDF5 file.
+pub const PREDICTIONS_KEY: &str = "predictions";
+
+/// What is written of the outputs of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PredictionKind {
+    /// The outputs as they are.
+    Scores,
+    /// The softmax over channels.
+    Probabilities,
+    /// The index of the greatest output, the first of equals.
+    Classes,
+}
+
+impl PredictionKind {
+    /// The word used in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scores => "scores",
+            Self::Probabilities => "probabilities",
+            Self::Classes => "classes",
+        }
+    }
+}
+
+/// Format of a file of predictions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PredictionFormat {
+    /// HDF5, with the key [`PREDICTIONS_KEY`].
+    Hdf5,
+    /// NumPy's format.
+    Npy,
+}
+
+impl PredictionFormat {
+    /// The format that the end of a path names.
+    ///
+    /// Errors: `BadValue` for another end.
+    pub fn of(path: &Path) -> Result<Self, DataError> {
+        let extension = path
+            .extension()
+            .map(|end| end.to_string_lossy().to_lowercase());
+        match extension.as_deref() {
+            Some("h5" | "hdf5") => Ok(Self::Hdf5),
+            Some("npy") => Ok(Self::Npy),
+            Some(_) | None => Err(DataError::BadValue {
+                what: "file of predictions",
+                got: path.display().to_string(),
+                expected: "a name that ends in .h5, .hdf5 or .npy".to_string(),
+            }),
+        }
+    }
+}
+
+/// Shape of all predictions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PredictionShape {
+    /// Samples.
+    pub samples: usize,
+    /// Channels of a sample.
+    pub channels: usize,
+    /// D, H, W of a sample.
+    pub extent: [usize; 3],
+    /// Spatial dims of the model; others have extent 1 and are left out of the file.
+    pub spatial_rank: usize,
+}
+
+impl PredictionShape {
+    fn positions(&self) -> usize {
+        self.extent.iter().product()
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.samples * self.channels * self.positions() * size_of::<f32>()) as u64
+    }
+
+    /// Extents of the array in the file: (N, C) for one position, else (N, C, D, H, W) without missing dims; without
+    /// C for classes.
+    pub fn of_file(&self, kind: PredictionKind) -> Vec<usize> {
+        let mut shape = vec![self.samples];
+        if kind != PredictionKind::Classes {
+            shape.push(self.channels);
+        }
+        if self.extent != [1; 3] {
+            shape.extend_from_slice(&self.extent[3 - self.spatial_rank..]);
+        }
+        shape
+    }
+
+    fn offset(&self, [n, c, d, h, w]: [usize; 5]) -> u64 {
+        let [depth, height, width] = self.extent;
+        let element = (((n * self.channels + c) * depth + d) * height + h) * width + w;
+        (element * size_of::<f32>()) as u64
+    }
+}
+
+/// The scratch file of predictions, (N, C, D, H, W) in `f32`. It is removed when the rank that created it drops it.
+pub struct PredictionScratch {
+    path: PathBuf,
+    file: File,
+    shape: PredictionShape,
+    is_owner: bool,
+}
+
+impl PredictionScratch {
+    /// Creates the scratch file beside the requested file.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn create(out: &Path, shape: PredictionShape) -> Result<Self, DataError> {
+        let path = scratch_path(out);
+        let open = || {
+            let mut options = OpenOptions::new();
+            let options = options.read(true).write(true).create(true).truncate(true);
+            let file = options.open(&path)?;
+            file.set_len(shape.bytes())?;
+            Ok(file)
+        };
+        let file = open().map_err(|error| unwritable(&path, &error))?;
+        Ok(Self {
+            path,
+            file,
+            shape,
+            is_owner: true,
+        })
+    }
+
+    /// Opens the scratch file that another rank has created.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn open(out: &Path, shape: PredictionShape) -> Result<Self, DataError> {
+        let path = scratch_path(out);
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        Ok(Self {
+            file: opened.map_err(|error| unwritable(&path, &error))?,
+            path,
+            shape,
+            is_owner: false,
+        })
+    }
+
+    /// Writes rows of a plane of a sample.
+    ///
+    /// Shapes: `values` are (C, H, W) of these channels, rows and columns.
+    /// Errors: `Unwritable`.
+    pub fn write_rows(
+        &self,
+        [sample, plane]: [usize; 2],
+        [channels, rows, columns]: [Range<usize>; 3],
+        values: &[f32],
+    ) -> Result<(), DataError> {
+        let is_whole = columns.len() == self.shape.extent[2];
+        let at_once = if is_whole { rows.len() } else { 1 };
+        let mut rest = values;
+        for channel in channels {
+            for row in rows.clone().step_by(at_once.max(1)) {
+                let (run, after) = rest.split_at(at_once * columns.len());
+                rest = after;
+                let at = [sample, channel, plane, row, columns.start];
+                let written = self.file.write_all_at(&encode(run), self.shape.offset(at));
+                written.map_err(|error| unwritable(&self.path, &error))?;
+            }
+        }
+        assert!(rest.is_empty(), "values of all rows");
+        Ok(())
+    }
+
+    /// Makes the requested file, once all ranks have written.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn publish(
+        &self,
+        out: &Path,
+        format: PredictionFormat,
+        kind: PredictionKind,
+    ) -> Result<(), DataError> {
+        let shape = self.shape.of_file(kind);
+        match format {
+            PredictionFormat::Npy => self.write_npy(out, &shape, kind),
+            PredictionFormat::Hdf5 => self.write_hdf5(out, &shape, kind),
+        }
+    }
+
+    fn write_npy(
+        &self,
+        out: &Path,
+        shape: &[usize],
+        kind: PredictionKind,
+    ) -> Result<(), DataError> {
+        let failed = |error: io::Error| unwritable(out, &error);
+        let mut file = NewFile::create(out).map_err(failed)?;
+        let is_class = kind == PredictionKind::Classes;
+        let header = npy_header(shape, if is_class { "<i4" } else { "<f4" });
+        file.write_all(&header).map_err(failed)?;
+        if kind == PredictionKind::Probabilities {
+            self.each_piece(|at, mut values| {
+                softmax(&mut values, self.shape.channels);
+                self.write_piece(&at, &values)
+            })?;
+        }
+        if is_class {
+            self.each_piece(|_, values| {
+                let classes = classes(&values, self.shape.channels);
+                let bytes: Vec<u8> = classes
+                    .iter()
+                    .flat_map(|class| class.to_le_bytes())
+                    .collect();
+                file.write_all(&bytes).map_err(failed)
+            })?;
+        } else {
+            let mut buffer = vec![0; PIECE_BYTES];
+            let (mut at, end) = (0, self.shape.bytes());
+            while at < end {
+                let length = PIECE_BYTES.min((end - at) as usize);
+                let read = self.file.read_exact_at(&mut buffer[..length], at);
+                read.map_err(|error| unwritable(&self.path, &error))?;
+                file.write_all(&buffer[..length]).map_err(failed)?;
+                at += length as u64;
+            }
+        }
+        file.place().map_err(failed)
+    }
+
+    fn write_hdf5(
+        &self,
+        out: &Path,
+        shape: &[usize],
+        kind: PredictionKind,
+    ) -> Result<(), DataError> {
+        let partial = with_end(out, ".partial");
+        let file = TargetFile::create(&partial)?;
+        let spatial = |at: &Piece| {
+            let [_, height, width] = self.shape.extent;
+            let all = [at.planes.clone(), 0..height, 0..width];
+            let dims = if self.shape.extent == [1; 3] {
+                0
+            } else {
+                self.shape.spatial_rank
+            };
+            all[3 - dims..].to_vec()
+        };
+        let is_class = kind == PredictionKind::Classes;
+        let array = if is_class {
+            file.integers(PREDICTIONS_KEY, shape)?
+        } else {
+            file.floats(PREDICTIONS_KEY, shape)?
+        };
+        self.each_piece(|at, mut values| {
+            let mut region = vec![at.sample..at.sample + 1];
+            if !is_class {
+                region.push(0..self.shape.channels);
+            }
+            region.extend(spatial(&at));
+            let starts: Vec<usize> = region.iter().map(|range| range.start).collect();
+            let counts: Vec<usize> = region.iter().map(Range::len).collect();
+            match kind {
+                PredictionKind::Classes => {
+                    let classes = classes(&values, self.shape.channels);
+                    return array.write_integers(&starts, &counts, &classes);
+                }
+                PredictionKind::Probabilities => softmax(&mut values, self.shape.channels),
+                PredictionKind::Scores => {}
+            }
+            array.write_floats(&starts, &counts, &values)
+        })?;
+        file.close()?;
+        let placed = fs::rename(&partial, out);
+        placed.map_err(|error| {
+            let _ = fs::remove_file(&partial);
+            unwritable(out, &error)
+        })
+    }
+
+    /// Calls `visit` with planes of all channels, (C, planes, H, W), in order.
+    fn each_piece(
+        &self,
+        mut visit: impl FnMut(Piece, Vec<f32>) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let [depth, height, width] = self.shape.extent;
+        let plane = self.shape.channels * height * width * size_of::<f32>();
+        let at_once = (PIECE_BYTES / plane.max(1)).clamp(1, depth);
+        for sample in 0..self.shape.samples {
+            for first in (0..depth).step_by(at_once) {
+                let planes = first..depth.min(first + at_once);
+                let piece = Piece { sample, planes };
+                let values = self.read_piece(&piece)?;
+                visit(piece, values)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_piece(&self, piece: &Piece) -> Result<Vec<f32>, DataError> {
+        let [_, height, width] = self.shape.extent;
+        let mut bytes = vec![0; piece.planes.len() * height * width * size_of::<f32>()];
+        let mut values = Vec::with_capacity(self.shape.channels * bytes.len() / size_of::<f32>());
+        for channel in 0..self.shape.channels {
+            let at = [piece.sample, channel, piece.planes.start, 0, 0];
+            let read = self.file.read_exact_at(&mut bytes, self.shape.offset(at));
+            read.map_err(|error| unwritable(&self.path, &error))?;
+            let words = bytes.as_chunks::<4>().0.iter();
+            values.extend(words.map(|&word| f32::from_le_bytes(word)));
+        }
+        Ok(values)
+    }
+
+    fn write_piece(&self, piece: &Piece, values: &[f32]) -> Result<(), DataError> {
+        let positions = values.len() / self.shape.channels;
+        for (channel, run) in values.chunks(positions).enumerate() {
+            let at = [piece.sample, channel, piece.planes.start, 0, 0];
+            let written = self.file.write_all_at(&encode(run), self.shape.offset(at));
+            written.map_err(|error| unwritable(&self.path, &error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for PredictionScratch {
+    fn drop(&mut self) {
+        if self.is_owner {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Planes of a sample.
+struct Piece {
+    sample: usize,
+    planes: Range<usize>,
+}
+
+fn scratch_path(out: &Path) -> PathBuf {
+    with_end(out, ".scores.partial")
+}
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+fn encode(values: &[f32]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+/// Softmax over channels, in place; `values` are (C, positions).
+fn softmax(values: &mut [f32], channels: usize) {
+    let positions = values.len() / channels;
+    for at in 0..positions {
+        let of = |channel: usize| channel * positions + at;
+        let largest = (0..channels)
+            .map(|c| values[of(c)])
+            .fold(f32::MIN, f32::max);
+        let power = |value: f32| f64::from(value - largest).exp();
+        let sum: f64 = (0..channels).map(|c| power(values[of(c)])).sum();
+        for channel in 0..channels {
+            values[of(channel)] = (power(values[of(channel)]) / sum) as f32;
+        }
+    }
+}
+
+/// The channel of the greatest value at each position, the first of equals; `values` are (C, positions).
+fn classes(values: &[f32], channels: usize) -> Vec<i32> {
+    let positions = values.len() / channels;
+    let best = |at: usize| {
+        let mut best = 0;
+        for channel in 1..channels {
+            if values[channel * positions + at] > values[best * positions + at] {
+                best = channel;
+            }
+        }
+        best as i32
+    };
+    (0..positions).map(best).collect()
+}
+
+/// The header of an NPY file in C order.
+///
+/// Source: NumPy Enhancement Proposal 1, "A Simple File Format for NumPy Arrays", version 1.0.
+fn npy_header(shape: &[usize], element: &str) -> Vec<u8> {
+    let extents: String = shape.iter().map(|extent| format!("{extent}, ")).collect();
+    let shape = match shape.len() {
+        1 => extents.trim_end().to_string(),
+        _ => extents.trim_end_matches(", ").to_string(),
+    };
+    let mut text =
+        format!("{{'descr': '{element}', 'fortran_order': False, 'shape': ({shape}), }}");
+    let length = (10 + text.len() + 1).next_multiple_of(64) - 10;
+    text.extend(std::iter::repeat_n(' ', length - 1 - text.len()));
+    text.push('\n');
+    let mut header = b"\x93NUMPY\x01\x00".to_vec();
+    header.extend_from_slice(&(length as u16).to_le_bytes());
+    header.extend_from_slice(text.as_bytes());
+    header
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> DataError {
+    DataError::Unwritable {
+        path: path.to_path_buf(),
+        reason: error.to_string(),
+    }
+}

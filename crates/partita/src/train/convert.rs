@@ -1,0 +1,58 @@
+//! `weights`: weights in other names and another axis order.
+
+use super::run_file::RunFile;
+use crate::model;
+use crate::weights::{Selection, WeightFile, WeightNames, WeightsError, write};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Weights to convert.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConvertRequest {
+    /// A run file, whose model and output are taken, a weight file, an output folder or a checkpoint.
+    pub source: PathBuf,
+    /// The model (default: that of the run file, or the one that the weight file names).
+    pub model: Option<String>,
+    /// The file to write.
+    pub out: PathBuf,
+    /// Its names and axis order.
+    pub names: WeightNames,
+}
+
+/// Converted weights.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConvertResult {
+    /// The model.
+    pub model: String,
+    /// The file that was read.
+    pub source: String,
+    /// The file that was written.
+    pub file: String,
+    /// Tensors in it.
+    pub tensors: usize,
+}
+
+/// Writes the weights of a model in Partita's or in PyTorch's names and axis order; those that are read may be in either.
+///
+/// Errors: weights that do not fit the model; files that cannot be read or written.
+pub fn convert_weights(request: &ConvertRequest) -> Result<ConvertResult, WeightsError> {
+    let is_run = request.source.extension().is_some_and(|end| end == "toml");
+    let run = is_run.then(|| RunFile::read(&request.source)).transpose();
+    let run = run.map_err(|error| WeightsError::RunFile(error.to_string()))?;
+    let source = run.as_ref().map_or(&request.source, |run| &run.output);
+    let file = WeightFile::read(source)?;
+    let named = run.as_ref().map(|run| run.model.as_str()).or(file.model());
+    let no_model = || WeightsError::NoModel {
+        file: file.path().to_owned(),
+    };
+    let name = request.model.as_deref().or(named).ok_or_else(no_model)?;
+    let graph = model::resolve(name)?;
+    let weights = file.load(&graph, &Selection::default())?;
+    let tensors = write(&request.out, (name, &graph), &weights, request.names)?;
+    Ok(ConvertResult {
+        model: name.to_owned(),
+        source: file.path().display().to_string(),
+        file: request.out.display().to_string(),
+        tensors,
+    })
+}

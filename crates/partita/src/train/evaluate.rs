@@ -1,0 +1,94 @@
+//! `evaluate`: loss and metrics of trained weights on a split of a dataset.
+
+use super::check;
+use super::error::TrainError;
+use super::forward::{Forward, ForwardRequest};
+use super::record::ValidationResult;
+use super::results::Metrics;
+use crate::context::Context;
+use crate::launch::Launch;
+use partita_program::ProgramKind;
+use partita_run::{NoSink, Sink};
+use serde::Serialize;
+
+/// The result of an evaluation.
+#[derive(Clone, Debug, Serialize)]
+pub struct EvaluateResult {
+    /// The model.
+    pub model: String,
+    /// The dataset.
+    pub data: String,
+    /// The split.
+    pub split: &'static str,
+    /// File of the weights.
+    pub weights: String,
+    /// The strategy.
+    pub strategy: String,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Threads per rank.
+    pub threads: usize,
+    /// Global batch size.
+    pub batch: usize,
+    /// Digest of the evaluation program of full batch size.
+    pub digest: String,
+    /// Loss and metrics, as those of a validation.
+    pub metrics: ValidationResult,
+    /// Throughput.
+    pub samples_per_second: f64,
+    /// Title of the program.
+    #[serde(skip)]
+    pub program: String,
+}
+
+/// Evaluates trained weights: loss, errors of each target or accuracy and overlap of each class.
+///
+/// Under a launcher this process is one rank of many, and all but that of rank 0 get no result; else all ranks are
+/// threads of this process. The result is that of the validation of a training at its end.
+///
+/// Errors: a run that cannot be, found before any rank starts; weights of another model; a failure of a rank.
+pub fn evaluate(
+    context: &Context<'_>,
+    request: &ForwardRequest,
+) -> Result<Option<EvaluateResult>, TrainError> {
+    let launch = Launch::join(context)?;
+    evaluate_with(&launch, request).map_err(|error| launch.shut_down(error))
+}
+
+fn evaluate_with(
+    launch: &Launch<'_>,
+    request: &ForwardRequest,
+) -> Result<Option<EvaluateResult>, TrainError> {
+    let forward = Forward::new(launch, request)?;
+    check::dataset_fits(&forward.run, &forward.graph, &forward.dataset)?;
+    let split = forward.split(request.split)?;
+    let prepared = forward.prepare(launch, ProgramKind::Evaluate, split)?;
+    forward.check_agreement(launch, &prepared)?;
+    let no_sink = |_| Ok(Box::new(NoSink) as Box<dyn Sink>);
+    let Some(outcome) = forward.execute(launch, &prepared, &no_sink)? else {
+        return Ok(None);
+    };
+    let found = outcome
+        .epochs
+        .first()
+        .and_then(|one| one.validation.clone());
+    let found = found.unwrap_or_default();
+    let program = prepared.session.main_program();
+    let metrics = Metrics {
+        targets: forward.dataset.targets(),
+    };
+    Ok(Some(EvaluateResult {
+        model: forward.run.model.clone(),
+        data: forward.run.data.display().to_string(),
+        split: split.name(),
+        weights: forward.weights_file.display().to_string(),
+        strategy: prepared.strategy.to_string(),
+        ranks: forward.run.ranks,
+        threads: forward.run.threads,
+        batch: program.batch,
+        digest: program.digest(),
+        samples_per_second: found.samples as f64 / found.seconds.0,
+        metrics: metrics.validation(&found),
+        program: program.title.clone(),
+    }))
+}

@@ -1,0 +1,286 @@
+//! A run of forward programs with trained weights: what `evaluate` and `infer` have in common.
+
+use super::error::{Mismatch, TrainError};
+use super::run::{Run, TrainRequest};
+use super::run_file::RunFile;
+use super::{
+    check, checkpoint, identity, initial_values, memory_limit, programs, source, strategy,
+};
+use crate::context::Context;
+use crate::host::Host;
+use crate::kernel_set::oversubscription;
+use crate::launch::{Launch, Listener, MakeSink, MemoryBaseline, NotSaved, RunSetup, TensorSink};
+use crate::model;
+use crate::progress::Event;
+use crate::weights::{LoadedWeights, Selection, WeightFile};
+use partita_data::{Accepted, DataError, Dataset, Split, first_sample};
+use partita_graph::Graph;
+use partita_lower::Strategy;
+use partita_program::{Optimizer, ProgramKind};
+use partita_run::{PackedTensor, SystemClock};
+use partita_session::{Outcome, PersistentTensor, Plan, Progress, Session};
+use std::path::{Path, PathBuf};
+
+/// Run file, weights and overrides of a forward run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForwardRequest {
+    /// The run file.
+    pub run_file: PathBuf,
+    /// File or output folder of the weights (default: `output` of the run file).
+    pub weights: Option<PathBuf>,
+    /// Overrides its `data`.
+    pub data: Option<PathBuf>,
+    /// Overrides its `ranks`.
+    pub ranks: Option<usize>,
+    /// Overrides its `threads`.
+    pub threads: Option<usize>,
+    /// Overrides its `strategy`.
+    pub strategy: Option<String>,
+    /// Overrides its `batch`.
+    pub batch: Option<usize>,
+    /// Split of the dataset (default: validation; test or train where it is empty).
+    pub split: Option<Split>,
+    /// Use the collectives of the MPI library.
+    pub library_collectives: bool,
+}
+
+/// A forward run, its weights loaded.
+pub struct Forward {
+    /// The settings, without optimizer state.
+    pub run: Run,
+    /// The model.
+    pub graph: Graph,
+    /// The dataset.
+    pub dataset: Dataset,
+    /// File of the weights.
+    pub weights_file: PathBuf,
+    weights: LoadedWeights,
+}
+
+/// Programs of a forward run.
+pub struct Prepared<'s> {
+    /// Its strategy.
+    pub strategy: Strategy,
+    /// Number of samples.
+    pub samples: usize,
+    /// Its programs and samples.
+    pub session: Session<'s>,
+}
+
+impl Forward {
+    /// Reads the run file, the model, the weights and the index of the dataset.
+    pub fn new(launch: &Launch<'_>, request: &ForwardRequest) -> Result<Self, TrainError> {
+        Self::open(launch, request, |path| Dataset::open(path))
+    }
+
+    /// As [`Self::new`], of a dataset that needs no targets.
+    pub fn without_targets(
+        launch: &Launch<'_>,
+        request: &ForwardRequest,
+    ) -> Result<Self, TrainError> {
+        Self::open(launch, request, |path| Dataset::open_samples(path))
+    }
+
+    fn open(
+        launch: &Launch<'_>,
+        request: &ForwardRequest,
+        dataset: impl FnOnce(&Path) -> Result<Dataset, DataError>,
+    ) -> Result<Self, TrainError> {
+        let file = RunFile::read(&request.run_file)?;
+        let overrides = TrainRequest {
+            run_file: request.run_file.clone(),
+            ranks: request.ranks,
+            threads: request.threads,
+            strategy: request.strategy.clone(),
+            library_collectives: request.library_collectives,
+            no_prediction: true,
+            ..TrainRequest::default()
+        };
+        let mut run = Run::merge(file, &overrides, launch)?;
+        run.data = request.data.clone().unwrap_or(run.data);
+        run.batch = request.batch.unwrap_or(run.batch);
+        // Without a state, so that ranks hold parameters alone.
+        run.optimizer = Optimizer::Sgd {
+            momentum: 0.0,
+            weight_decay: 0.0,
+        };
+        run.clip = None;
+        launch.set_limit(run.watchdog)?;
+        let graph = model::resolve(&run.model)?;
+        let dataset = dataset(&run.data)?;
+        let path = request.weights.clone().unwrap_or(run.output.clone());
+        let file = WeightFile::read(&path)?;
+        let weights = file.load(&graph, &Selection::default())?;
+        Ok(Self {
+            weights_file: file.path().to_owned(),
+            run,
+            graph,
+            dataset,
+            weights,
+        })
+    }
+
+    /// The split that is asked for, else that of validation, else the first with samples.
+    ///
+    /// Errors: no sample in it.
+    pub fn split(&self, asked: Option<Split>) -> Result<Split, Mismatch> {
+        let has_samples = |split: &Split| self.dataset.samples(*split) > 0;
+        let usual = [Split::Validation, Split::Test, Split::Train];
+        let found = usual.into_iter().find(has_samples);
+        let split = asked.or(found).unwrap_or(Split::Validation);
+        if has_samples(&split) {
+            return Ok(split);
+        }
+        Err(Mismatch::EmptySplit {
+            data: self.run.data.clone(),
+            split: split.name(),
+            nearest: found.map_or_else(
+                || "a dataset with samples".to_owned(),
+                |found| format!("`--split {}`", found.name()),
+            ),
+        })
+    }
+
+    /// Chooses a strategy, lowers and verifies the programs, and checks their memory.
+    pub fn prepare(
+        &self,
+        launch: &Launch<'_>,
+        kind: ProgramKind,
+        split: Split,
+    ) -> Result<Prepared<'static>, TrainError> {
+        let (run, graph, dataset) = (&self.run, &self.graph, &self.dataset);
+        let context = launch.context();
+        let host = Host::local(context.level());
+        let (local, cores) = launch.local(run.ranks, &host);
+        let (limit, origin) = memory_limit(run, &host, local);
+        let strategy = launch.choose_strategy(run.rank_config(), false, |here| {
+            strategy(context, run, graph, dataset.dtype(), limit, (here, None))
+        })?;
+        if launch.is_first() {
+            let crowded = oversubscription(local, run.threads, cores);
+            crowded
+                .iter()
+                .for_each(|warning| context.report(Event::Warning(warning)));
+        }
+        let (first, count) = (first_sample(dataset, split), dataset.samples(split));
+        let session = launch.prepare(|| {
+            let kinds = [(kind, count)];
+            let programs = programs::programs(
+                run,
+                context.level(),
+                graph,
+                &strategy,
+                dataset.dtype(),
+                &kinds,
+            )?;
+            let plan = Plan {
+                epochs: 1,
+                batch: run.batch,
+                seed: run.seed,
+                schedule: run.schedule.clone(),
+                training_order: &|_| Vec::new(),
+                validation: (first..first + count).collect(),
+                traces_kept: 0,
+            };
+            let session = Session::new(programs, plan)?;
+            check::memory_fits(run, &session, limit, &origin)?;
+            Ok::<_, TrainError>(session)
+        })?;
+        Ok(Prepared {
+            strategy,
+            samples: count,
+            session,
+        })
+    }
+
+    /// Checks that all ranks have the same programs.
+    pub fn check_agreement(
+        &self,
+        launch: &Launch<'_>,
+        prepared: &Prepared<'_>,
+    ) -> Result<(), TrainError> {
+        let identity = || identity(&self.run, &prepared.session);
+        Ok(launch.check_agreement(identity)?)
+    }
+
+    /// Runs the programs. The process of rank 0 gets its outcome.
+    pub fn execute(
+        &self,
+        launch: &Launch<'_>,
+        prepared: &Prepared<'_>,
+        sink: &MakeSink<'_>,
+    ) -> Result<Option<Outcome>, TrainError> {
+        let (run, context, session) = (&self.run, launch.context(), &prepared.session);
+        let mesh = session.main_program().mesh;
+        let accepted = Accepted {
+            transform: run.transform,
+            classes: check::classes(&self.graph),
+        };
+        let position = checkpoint::start(None);
+        let setup = RunSetup {
+            kernels: run.kernels,
+            precision: run.precision,
+            threads: run.threads,
+            level: context.level(),
+            watchdog: run.watchdog,
+            cancel: context.cancel(),
+            source: &|rank, wake| source(&self.dataset, mesh, rank, accepted, wake),
+            sink,
+            clock: SystemClock::start(),
+            initial: &|buffer, elements| {
+                let weights = Some(&self.weights);
+                Ok(initial_values(
+                    &self.graph,
+                    run.seed,
+                    weights,
+                    buffer,
+                    elements,
+                ))
+            },
+            position: &position,
+            hook: &checkpoint::Off,
+        };
+        let results = launch.run(
+            session,
+            &setup,
+            run.collectives,
+            samples_listener(context, prepared.samples),
+            MemoryBaseline::set(),
+            &mut NothingToSave,
+        )?;
+        let Some((outcomes, _)) = results else {
+            return Ok(None);
+        };
+        super::refuse_divergence(run, outcomes[0].end)?;
+        Ok(outcomes.into_iter().next())
+    }
+}
+
+/// Reports how many samples are done.
+fn samples_listener<'c>(context: &'c Context<'c>, total: usize) -> Listener<'c> {
+    let mut made = 0;
+    Box::new(move |progress| match progress {
+        Progress::Evaluated { samples, .. } => {
+            made += samples;
+            context.report(Event::Samples {
+                noun: "samples",
+                made,
+                total,
+            });
+        }
+        Progress::Step { .. } | Progress::Epoch(_) | Progress::Done { .. } => {}
+    })
+}
+
+/// The sink of a run that trains nothing.
+struct NothingToSave;
+
+impl TensorSink for NothingToSave {
+    fn keep(&mut self, tensor: &PersistentTensor, _: PackedTensor) {
+        panic!("`{}` was not trained", tensor.name);
+    }
+
+    fn finish(&mut self) -> Result<bool, NotSaved> {
+        Ok(true)
+    }
+}

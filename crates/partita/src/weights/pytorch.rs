@@ -1,0 +1,242 @@
+//! Names and axis order of PyTorch's state dicts.
+//!
+//! | parameter | Partita | PyTorch |
+//! |---|---|---|
+//! | convolution | (Kd, Kh, Kw, C / groups, F) | (F, C / groups, kernel) |
+//! | transposed convolution | (Kd, Kh, Kw, F / groups, C) | (C, F / groups, kernel) |
+//! | linear | (1, 1, 1, C, F) | (F, C) |
+//! | embedding | (1, 1, 1, rows, channels) | (rows, channels) |
+//! | vectors | (1, 1, 1, 1, F) | (F) |
+//!
+//! A flatten numbers features (D, H, W, C) here and (C, D, H, W) in PyTorch, which permutes the columns of the linear
+//! layer that reads them.
+//! Source: PyTorch's documentation of `torch.nn.Conv3d`, `ConvTranspose3d`, `Linear`, `Embedding`, `BatchNorm3d`
+//! and `flatten`, section "Variables" each.
+
+use partita_graph::{Graph, Node, NodeId, Op, Parameter, ParameterRole, Shape};
+use std::collections::BTreeMap;
+
+/// Names and axis order of a weight file.
+pub enum Layout<'g> {
+    /// Those of the model.
+    Partita,
+    /// Those of PyTorch.
+    PyTorch(Names<'g>),
+}
+
+/// What the conversion of a parameter depends on besides its role.
+pub struct Names<'g> {
+    graph: &'g Graph,
+    uses: BTreeMap<&'g str, Use>,
+}
+
+/// How a parameter is used.
+#[derive(Clone, Copy, Default)]
+struct Use {
+    kind: UseKind,
+    /// The flattened shape whose features the parameter is indexed by.
+    flattened: Option<Shape>,
+}
+
+#[derive(Clone, Copy, Default)]
+enum UseKind {
+    Kernel,
+    Matrix,
+    Rows,
+    #[default]
+    Vector,
+}
+
+impl<'g> Layout<'g> {
+    /// PyTorch's layout for a model.
+    pub fn pytorch(graph: &'g Graph) -> Self {
+        let orders = feature_orders(graph);
+        let mut uses = BTreeMap::new();
+        for node in &graph.nodes {
+            let order = node.inputs.first().and_then(|input| orders[input.0]);
+            for &id in &node.parameters {
+                let parameter = graph.parameter(id);
+                uses.entry(&*parameter.name)
+                    .or_insert_with(|| use_of(node, parameter, order));
+            }
+        }
+        Self::PyTorch(Names { graph, uses })
+    }
+
+    /// Name of a parameter in the file.
+    pub fn name(&self, parameter: &Parameter) -> String {
+        match self {
+            Self::Partita => parameter.name.clone(),
+            Self::PyTorch(_) => {
+                let suffix = format!(".{}", parameter.role.name());
+                let layer = parameter.name.strip_suffix(&suffix);
+                let layer = layer.unwrap_or(&parameter.name);
+                format!("{layer}.{}", torch_role(parameter.role))
+            }
+        }
+    }
+
+    /// Shape of a parameter in the file.
+    pub fn shape(&self, parameter: &Parameter) -> Vec<usize> {
+        let Self::PyTorch(names) = self else {
+            return parameter.shape.to_vec();
+        };
+        let [_, _, _, c, f] = parameter.shape;
+        match names.use_of(parameter).kind {
+            UseKind::Kernel => {
+                let taps = &parameter.shape[3 - names.graph.spatial_rank..3];
+                [&[f, c], taps].concat()
+            }
+            UseKind::Matrix => vec![f, c],
+            UseKind::Rows => vec![c, f],
+            UseKind::Vector => vec![f],
+        }
+    }
+
+    /// Whether a tensor counts batches, which no layer here needs.
+    pub fn is_counter(&self, name: &str) -> bool {
+        match self {
+            Self::Partita => false,
+            Self::PyTorch(_) => name.ends_with(COUNTER),
+        }
+    }
+
+    /// The counter of batches beside a running mean of this name.
+    pub fn counter(&self, running_mean: &str) -> Option<String> {
+        match self {
+            Self::Partita => None,
+            Self::PyTorch(_) => {
+                let layer = running_mean.strip_suffix(".running_mean")?;
+                Some(format!("{layer}{COUNTER}"))
+            }
+        }
+    }
+
+    /// Values of a parameter in Partita's order, from those of the file.
+    pub fn to_partita<T: Copy>(&self, parameter: &Parameter, values: &[T]) -> Vec<T> {
+        match self {
+            Self::Partita => values.to_vec(),
+            Self::PyTorch(names) => {
+                let places = names.places(parameter);
+                places.into_iter().map(|place| values[place]).collect()
+            }
+        }
+    }
+
+    /// Values of a parameter in the order of the file, from Partita's.
+    pub fn to_file<T: Copy>(&self, parameter: &Parameter, values: &[T]) -> Vec<T> {
+        match self {
+            Self::Partita => values.to_vec(),
+            Self::PyTorch(names) => {
+                let mut there = values.to_vec();
+                let places = names.places(parameter).into_iter();
+                places
+                    .zip(values)
+                    .for_each(|(place, &value)| there[place] = value);
+                there
+            }
+        }
+    }
+}
+
+/// End of the name of a tensor that counts the batches of a batch norm.
+const COUNTER: &str = ".num_batches_tracked";
+
+impl Names<'_> {
+    fn use_of(&self, parameter: &Parameter) -> Use {
+        self.uses.get(&*parameter.name).copied().unwrap_or_default()
+    }
+
+    /// Position in PyTorch's tensor of each element, in Partita's order.
+    fn places(&self, parameter: &Parameter) -> Vec<usize> {
+        let found = self.use_of(parameter);
+        let [kd, kh, kw, channels, filters] = parameter.shape;
+        let taps = kd * kh * kw;
+        let mut places = Vec::with_capacity(parameter.volume());
+        for tap in 0..taps {
+            for c in 0..channels {
+                for f in 0..filters {
+                    places.push(match found.kind {
+                        UseKind::Kernel => (f * channels + c) * taps + tap,
+                        UseKind::Matrix => f * channels + feature(found.flattened, c),
+                        UseKind::Rows => c * filters + f,
+                        UseKind::Vector => feature(found.flattened, f),
+                    });
+                }
+            }
+        }
+        places
+    }
+}
+
+/// PyTorch's number of a feature of a flatten, from Partita's.
+fn feature(flattened: Option<Shape>, at: usize) -> usize {
+    match flattened {
+        None => at,
+        Some(shape) => {
+            let positions: usize = shape.extent.iter().product();
+            (at % shape.channels) * positions + at / shape.channels
+        }
+    }
+}
+
+fn use_of(node: &Node, parameter: &Parameter, order: Option<Shape>) -> Use {
+    let kind = match (parameter.role, &node.op) {
+        (ParameterRole::Weight, Op::Linear { .. }) => UseKind::Matrix,
+        (ParameterRole::Weight, Op::Embedding { .. }) => UseKind::Rows,
+        (ParameterRole::Weight, _) => UseKind::Kernel,
+        _ => UseKind::Vector,
+    };
+    // The bias of a layer belongs to its outputs, all others to its inputs.
+    let flattened = order.filter(|_| parameter.role != ParameterRole::Bias);
+    Use { kind, flattened }
+}
+
+/// For each node whose channels are the features of a flatten, the flattened shape.
+fn feature_orders(graph: &Graph) -> Vec<Option<Shape>> {
+    let mut orders: Vec<Option<Shape>> = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let input = node.inputs.first().map(|&NodeId(input)| input);
+        let order = match (&node.op, input) {
+            (Op::Flatten, Some(input)) => orders[input].or(Some(graph.nodes[input].shape)),
+            (op, Some(input)) if keeps_channels(op) => orders[input],
+            _ => None,
+        };
+        orders.push(order);
+    }
+    orders
+}
+
+/// Whether each channel of the output is made of the same channel of the inputs.
+fn keeps_channels(op: &Op) -> bool {
+    match op {
+        Op::Input
+        | Op::Convolution(_)
+        | Op::TransposedConvolution(_)
+        | Op::Linear { .. }
+        | Op::Flatten
+        | Op::Concat
+        | Op::Slice { .. }
+        | Op::Embedding { .. }
+        | Op::Attention { .. } => false,
+        Op::Pool(_)
+        | Op::BatchNorm { .. }
+        | Op::LeakyRelu { .. }
+        | Op::Dropout { .. }
+        | Op::Add
+        | Op::Positions
+        | Op::LayerNorm { .. }
+        | Op::Activation(_)
+        | Op::Loss(_)
+        | Op::AuxiliaryLoss { .. } => true,
+    }
+}
+
+fn torch_role(role: ParameterRole) -> &'static str {
+    match role {
+        ParameterRole::Weight | ParameterRole::Gamma => "weight",
+        ParameterRole::Bias | ParameterRole::Beta => "bias",
+        ParameterRole::RunningMean => "running_mean",
+        ParameterRole::RunningVariance => "running_var",
+    }
+}

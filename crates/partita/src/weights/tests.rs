@@ -1,0 +1,109 @@
+//! PyTorch's names and axis order, compared with torchvision's.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use super::pytorch::Layout;
+use partita_graph::{text, zoo};
+use std::collections::BTreeSet;
+
+/// Names and shapes of torchvision's state dicts, made by `fixtures/torchvision/make.py`.
+const NETWORKS: [(&str, &str); 7] = [
+    (
+        "alexnet@224",
+        include_str!("../../../../fixtures/torchvision/alexnet.txt"),
+    ),
+    (
+        "vgg16@224",
+        include_str!("../../../../fixtures/torchvision/vgg16.txt"),
+    ),
+    (
+        "vgg16@224+bn",
+        include_str!("../../../../fixtures/torchvision/vgg16_bn.txt"),
+    ),
+    (
+        "resnet18@224",
+        include_str!("../../../../fixtures/torchvision/resnet18.txt"),
+    ),
+    (
+        "resnet50@224",
+        include_str!("../../../../fixtures/torchvision/resnet50.txt"),
+    ),
+    (
+        "densenet121@224",
+        include_str!("../../../../fixtures/torchvision/densenet121.txt"),
+    ),
+    (
+        "inceptionv3@299",
+        include_str!("../../../../fixtures/torchvision/inception_v3.txt"),
+    ),
+];
+
+#[test]
+fn the_zoo_has_the_names_and_shapes_of_torchvision() {
+    for (model, listed) in NETWORKS {
+        let graph = zoo::build(model).unwrap();
+        let layout = Layout::pytorch(&graph);
+        let mut found = BTreeSet::new();
+        for parameter in &graph.parameters {
+            let name = layout.name(parameter);
+            let shape: Vec<String> = layout
+                .shape(parameter)
+                .iter()
+                .map(usize::to_string)
+                .collect();
+            let counter = layout.counter(&name).map(|counter| format!("{counter} -"));
+            found.extend(counter);
+            found.insert(format!("{name} {}", shape.join(",")));
+        }
+        let expected: BTreeSet<String> = listed.lines().map(str::to_owned).collect();
+        let missing: Vec<&String> = expected.difference(&found).take(3).collect();
+        let more: Vec<&String> = found.difference(&expected).take(3).collect();
+        assert!(
+            missing.is_empty() && more.is_empty(),
+            "{model}: {missing:?} {more:?}"
+        );
+    }
+}
+
+#[test]
+fn a_linear_layer_after_a_flatten_has_its_columns_reordered() {
+    let model = "model flat\ninput x channels=2 extent=1x3\nf = flatten x\n\
+                 fc = linear f features=2 bias=true\nloss = mse fc\n";
+    let graph = text::parse(model).unwrap();
+    let layout = Layout::pytorch(&graph);
+    let weight = &graph.parameters[0];
+    assert_eq!(layout.shape(weight), [2, 6]);
+    // Rows here are features (H, W, C), columns are outputs: the value tells both.
+    let here: Vec<f32> = (0..6)
+        .flat_map(|row| [row as f32, 10.0 + row as f32])
+        .collect();
+    let there = layout.to_file(weight, &here);
+    // PyTorch orders features (C, H, W).
+    let order = [0.0, 2.0, 4.0, 1.0, 3.0, 5.0];
+    let expected: Vec<f32> = order
+        .into_iter()
+        .chain(order.map(|row| 10.0 + row))
+        .collect();
+    assert_eq!(there, expected);
+    assert_eq!(layout.to_partita(weight, &there), here);
+}
+
+#[test]
+fn kernels_have_filters_first() {
+    let model = "model two\ninput x channels=2 extent=4x4\n\
+                 c = conv x filters=3 kernel=3 pad=1 bias=true\n\
+                 loss = mse c\n";
+    let graph = text::parse(model).unwrap();
+    let layout = Layout::pytorch(&graph);
+    let weight = &graph.parameters[0];
+    assert_eq!(layout.shape(weight), [3, 2, 3, 3]);
+    // (Kd, Kh, Kw, C, F) here.
+    let here: Vec<usize> = (0..weight.volume()).collect();
+    let there = layout.to_file(weight, &here);
+    let (f, c, kh, kw) = (2, 1, 0, 2);
+    assert_eq!(
+        there[((f * 2 + c) * 3 + kh) * 3 + kw],
+        ((kh * 3 + kw) * 2 + c) * 3 + f
+    );
+    assert_eq!(layout.to_partita(weight, &there), here);
+}

@@ -1,0 +1,73 @@
+//! Text of what is done with trained weights.
+
+use super::train::{write_classes, write_errors};
+use crate::table::write_pairs;
+use partita::{ConvertResult, EvaluateResult, InferResult};
+use std::io::{self, Write};
+
+/// Writes loss and metrics of an evaluation.
+pub fn evaluate(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> {
+    let metrics = &found.metrics;
+    write_pairs(
+        out,
+        &[
+            ("program", found.program.clone()),
+            ("weights", found.weights.clone()),
+            (
+                "samples",
+                format!("{} of {} ({})", metrics.samples, found.data, found.split),
+            ),
+            (
+                "throughput",
+                format!("{:.1} samples/s", found.samples_per_second),
+            ),
+            ("loss", format!("{:.6}", metrics.loss)),
+        ],
+    )?;
+    writeln!(out)?;
+    match &metrics.classification {
+        Some(classification) => write_classes(classification, found.split, out),
+        None => write_errors(&metrics.errors, found.split, out),
+    }
+}
+
+/// Writes what was predicted, and where it is.
+pub fn infer(found: &InferResult, out: &mut dyn Write) -> io::Result<()> {
+    let shape: Vec<String> = found.shape.iter().map(usize::to_string).collect();
+    write_pairs(
+        out,
+        &[
+            ("program", found.program.clone()),
+            ("weights", found.weights.clone()),
+            (
+                "samples",
+                format!("{} of {} ({})", found.samples, found.data, found.split),
+            ),
+            (
+                "throughput",
+                format!("{:.1} samples/s", found.samples_per_second),
+            ),
+            (
+                "memory",
+                format!("{} in the largest rank", found.memory_bytes_max),
+            ),
+            (
+                found.output,
+                format!("{} ({})", found.file, shape.join(" x ")),
+            ),
+        ],
+    )
+}
+
+/// Writes which weights were converted, and where they are.
+pub fn weights(converted: &ConvertResult, out: &mut dyn Write) -> io::Result<()> {
+    write_pairs(
+        out,
+        &[
+            ("model", converted.model.clone()),
+            ("source", converted.source.clone()),
+            ("file", converted.file.clone()),
+            ("tensors", converted.tensors.to_string()),
+        ],
+    )
+}
