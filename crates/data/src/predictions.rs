@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use partita_files::NewFile;
 
 use crate::error::DataError;
-use crate::hdf5::TargetFile;
+use crate::formats::hdf5::TargetFile;
 
 /// Bytes of a piece of several planes of all channels.
 const PIECE_BYTES: usize = 4 << 20;
