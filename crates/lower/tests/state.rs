@@ -66,7 +66,7 @@ fn sum(given: &[(&'static str, u64)], name: &str) -> u64 {
 fn loads(body: &Body) -> Vec<&Load> {
     let loads = body.tasks.iter().filter_map(|task| match &task.work {
         Work::Load(load) => Some(load),
-        Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => None,
+        Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Store(_) => None,
     });
     loads.collect()
 }
