@@ -1,7 +1,10 @@
 //! Requests to the library, from arguments.
 
 use crate::args::{
-    BatchNormName, CalibrateArgs, ConvertArgs, CosmologyArgs, DigitsArgs, DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, KernelsName, KindName, LowerArgs, MakingArgs, NamesName, OptimizerName, OutputName, PlanArgs, PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs, SplitName, StoredName, TrainArgs, TrainingArgs,
+    BatchNormName, CalibrateArgs, ConvertArgs, CosmologyArgs, DigitsArgs, DigitsTaskName,
+    EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, KernelsName, KindName, LowerArgs,
+    MakingArgs, NamesName, OptimizerName, OutputName, PlanArgs, PrecisionName, PredictArgs,
+    SampleName, SegmentationArgs, ShapesArgs, SplitName, StoredName, TrainArgs, TrainingArgs,
 };
 use crate::error::CliError;
 use partita::{

@@ -154,18 +154,13 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         let report = |warning: &String| context.report(Event::Warning(warning));
         warnings.iter().for_each(report);
     }
-    let (training, validation) = (
-        dataset.samples(Split::Train),
-        dataset.samples(Split::Validation),
-    );
+    let samples = [Split::Train, Split::Validation].map(|split| dataset.samples(split));
+    let [training, validation] = samples;
     let order = |epoch| epoch_order(run.seed, epoch, training);
     let first = first_sample(&dataset, Split::Validation);
     let session = launch.prepare(|| {
         let (stored, level) = (dataset.dtype(), context.level());
-        let kinds = [
-            (ProgramKind::Train, training),
-            (ProgramKind::Evaluate, validation),
-        ];
+        let kinds = kinds(training, validation);
         let programs = programs::programs(&run, level, &graph, &strategy, stored, &kinds)?;
         let plan = Plan {
             epochs: run.epochs as u64,
@@ -215,6 +210,14 @@ struct Task<'r, 's> {
     resume: Option<&'r Resume>,
     /// Weights to start from, if the run file names some.
     start: Option<&'r LoadedWeights>,
+}
+
+/// The programs of a training, and their samples.
+fn kinds(training: usize, validation: usize) -> [(ProgramKind, usize); 2] {
+    [
+        (ProgramKind::Train, training),
+        (ProgramKind::Evaluate, validation),
+    ]
 }
 
 /// The weights that the run file names.
