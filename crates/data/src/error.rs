@@ -210,6 +210,36 @@ pub enum DataError {
         /// What was found.
         found: String,
     },
+    /// A channel whose values do not differ cannot be normalized.
+    #[error(
+        "{path}: channel {channel} of the training split is {value} everywhere, or nearly so, before \
+         `{step}`, which divides by how much it varies; leave the channel out of the data, or the step out of \
+         `transform`"
+    )]
+    Constant {
+        /// The dataset.
+        path: PathBuf,
+        /// The channel.
+        channel: usize,
+        /// Its value.
+        value: f64,
+        /// The step that needs values that differ.
+        step: &'static str,
+    },
+    /// A crop or an augmentation that samples do not allow.
+    #[error("{path}: `{key}` is {got}; {reason}; possible is {expected}")]
+    Augmentation {
+        /// The dataset.
+        path: PathBuf,
+        /// The key of the run file.
+        key: &'static str,
+        /// Its value.
+        got: String,
+        /// Why it is not possible.
+        reason: String,
+        /// What would be possible.
+        expected: String,
+    },
     /// A dataset folder that was not completely written, or lacks files.
     #[error("the dataset {path} is incomplete: {found}; make it again or restore what is missing")]
     Incomplete {

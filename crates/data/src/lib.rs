@@ -6,6 +6,7 @@
 //! The HDF5 library is named in one module, `hdf5`, and in no public type.
 
 mod array;
+mod augment;
 mod axes;
 pub mod checkpoint;
 mod classes;
@@ -22,6 +23,8 @@ mod layout;
 pub mod order;
 mod prediction_sink;
 mod predictions;
+mod prepare;
+mod preprocessing;
 mod reader;
 mod samples;
 mod sieve;
@@ -33,6 +36,7 @@ mod valid;
 pub mod weights;
 mod writer;
 
+pub use augment::{Augmentation, Crops, Elastic, EvaluationCrops, Sampling, TrainingCrops};
 pub use axes::DimOrder;
 pub use convert::{Conversion, ConvertSpec};
 pub use dataset::Dataset;
@@ -47,6 +51,8 @@ pub use prediction_sink::PredictionSink;
 pub use predictions::{
     PREDICTIONS_KEY, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape,
 };
+pub use prepare::{FittedStep, Preparation, STATISTICS_FILE, Step, chain_text, fit};
+pub use preprocessing::Preprocessing;
 pub use reader::{ReadTally, Reader};
 pub use samples::{DType, Samples, VolumeShape};
 pub use source::{Accepted, HyperslabSource, Waker, first_sample};

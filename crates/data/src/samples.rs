@@ -119,6 +119,14 @@ impl Samples {
         }
     }
 
+    /// Removes all elements.
+    pub(crate) fn clear(&mut self) {
+        match self {
+            Samples::I16(values) => values.clear(),
+            Samples::F32(values) => values.clear(),
+        }
+    }
+
     /// Room for so many elements, and no more.
     pub(crate) fn reserve_exact(&mut self, elements: usize) {
         match self {

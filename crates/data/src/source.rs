@@ -8,11 +8,14 @@ use std::thread;
 use partita_program::prefetch::{FILLED_PIECES_MAX, PIECE_BUFFERS_MAX, samples_per_piece};
 use partita_program::{Dtype, Item, Load, TaskId, Transform, View, When};
 use partita_run::{Inputs, Memory, RunError, Source};
-use partita_space::{Interval, Mesh, Rank, Region};
+use partita_space::{Bytes, Interval, Mesh, Rank, Region};
 
+use crate::augment::{SampleKey, View as SampleView};
 use crate::classes::{Classes, SampleLocation};
 use crate::dataset::Dataset;
 use crate::error::DataError;
+use crate::prepare::prepare;
+use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
 use crate::samples::{DType, Samples};
 use crate::slab::{self, Region4};
@@ -27,6 +30,7 @@ pub type Waker = Box<dyn Fn() + Send>;
 /// Samples of all splits are numbered in one sequence: training, validation, test; see
 /// [`first_sample`]. Nothing but the rank's own region is read. `poll` takes what has been read and
 /// never waits; the thread sleeps while there is nothing to read, or when the rank does not keep up.
+/// The thread also prepares and augments; see [`Preprocessing`].
 /// Infinite and extreme values and NaN are errors, before and after the program's transform.
 /// A load for the next step delivers zeros if the step inputs list no next samples, and counts them. Errors are [`RunError::Source`] with the rank, the file, the key, and the sample and position of a
 /// value that is refused. Targets of a model with scores of classes are class indices, and refused in the
@@ -43,6 +47,7 @@ pub struct HyperslabSource {
     recycler: Sender<Values>,
     zeros: Vec<(TaskId, View)>,
     bytes: u64,
+    read_bytes: Bytes,
 }
 
 /// A load, with the samples of which this rank reads a part.
@@ -50,6 +55,7 @@ struct ReadRequest {
     task: TaskId,
     target: View,
     samples: Vec<usize>,
+    key: SampleKey,
     part: Part,
 }
 
@@ -77,6 +83,8 @@ struct Piece {
     view: View,
     values: Result<Values, DataError>,
     is_last: bool,
+    /// Bytes of volumes read so far, as they are stored.
+    read_bytes: Bytes,
 }
 
 enum Values {
@@ -122,18 +130,43 @@ impl HyperslabSource {
         accepted: impl Into<Accepted>,
         wake: Option<Waker>,
     ) -> Result<Self, RunError> {
+        let plain = Preprocessing::plain(dataset);
+        Self::preprocessed(dataset, plain, mesh, rank, accepted, wake)
+    }
+
+    /// The same, with samples that are prepared and augmented on the way. Sample numbers are those of its
+    /// [`Sampling`](crate::Sampling).
+    ///
+    /// Errors: the thread cannot be started.
+    pub fn preprocessed(
+        dataset: &Dataset,
+        preprocessing: Preprocessing,
+        mesh: Mesh,
+        rank: Rank,
+        accepted: impl Into<Accepted>,
+        wake: Option<Waker>,
+    ) -> Result<Self, RunError> {
         let accepted = accepted.into();
+        let target_shape = match preprocessing.sampling.labels() {
+            Some([d, h, w]) => [d, h, w, 1],
+            None => [1, 1, 1, dataset.targets().len()],
+        };
+        let shape = preprocessing.sampling.shape();
+        let dtype = preprocessing.dtype(dataset.dtype());
         let (requests, incoming) = channel();
         let (filled, pieces) = sync_channel(FILLED_PIECES_MAX);
         let (recycler, returned) = channel();
         let worker = Worker {
             readers: Split::ALL.map(|split| dataset.reader(split)),
-            dtype: dataset.dtype(),
+            stored: Samples::new(dataset.dtype()),
+            prepared: Vec::new(),
+            preprocessing,
+            dtype,
             filled,
             returned,
             volumes: Buffers::default(),
             targets: Buffers::default(),
-            one: Samples::new(dataset.dtype()),
+            one: Samples::new(dtype),
             labels: Samples::new(DType::Int16),
             valid: Valid::under(accepted.transform),
             classes: accepted.classes.filter(|&count| count > 0),
@@ -147,12 +180,8 @@ impl HyperslabSource {
                 rank,
                 reason: format!("no thread to read with: {error}"),
             })?;
-        let target_shape = match dataset.labels() {
-            Some([d, h, w]) => [d, h, w, 1],
-            None => [1, 1, 1, dataset.targets().len()],
-        };
         Ok(Self {
-            shape: dataset.shape(),
+            shape,
             target_shape,
             has_labels: dataset.labels().is_some(),
             mesh,
@@ -162,6 +191,7 @@ impl HyperslabSource {
             recycler,
             zeros: Vec::new(),
             bytes: 0,
+            read_bytes: Bytes(0),
         })
     }
 
@@ -223,8 +253,14 @@ impl HyperslabSource {
         }
     }
 
+    /// Bytes of volumes that this rank has read from files, as they are stored.
+    pub fn read_bytes(&self) -> Bytes {
+        self.read_bytes
+    }
+
     fn take(&mut self, memory: &Memory<'_>, piece: Piece) -> Result<(), RunError> {
         let dtype = memory.body().buffer(piece.view.buffer).dtype;
+        self.read_bytes = piece.read_bytes;
         let values = piece
             .values
             .map_err(|error| self.refuse(error.to_string()))?;
@@ -285,13 +321,13 @@ fn unpack_zeros(memory: &Memory<'_>, view: &View) -> u64 {
 
 impl Source for HyperslabSource {
     fn start(&mut self, task: TaskId, load: &Load, inputs: &Inputs) -> Result<(), RunError> {
-        let listed = match load.when {
-            When::Now => &inputs.samples,
+        let (listed, epoch) = match load.when {
+            When::Now => (&inputs.samples, inputs.epoch),
             When::Next if inputs.next_samples.is_empty() => {
                 self.zeros.push((task, load.target));
                 return Ok(());
             }
-            When::Next => &inputs.next_samples,
+            When::Next => (&inputs.next_samples, inputs.next_epoch),
         };
         let owned = load
             .distribution
@@ -308,6 +344,10 @@ impl Source for HyperslabSource {
             task,
             target: load.target,
             samples: listed[mine].to_vec(),
+            key: SampleKey {
+                seed: inputs.seed,
+                epoch,
+            },
             part,
         };
         self.requests.send(request).map_err(|_| self.gone())
@@ -366,12 +406,18 @@ impl<T> Buffers<T> {
 /// The reading thread.
 struct Worker {
     readers: [Reader; 3],
+    preprocessing: Preprocessing,
+    /// Type of the values that are delivered.
     dtype: DType,
     filled: SyncSender<Piece>,
     /// Buffers that the rank returns.
     returned: Receiver<Values>,
     volumes: Buffers<Samples>,
     targets: Buffers<Vec<f32>>,
+    /// Values that are still to be prepared or moved.
+    stored: Samples,
+    /// Prepared values that are still to be moved.
+    prepared: Vec<f32>,
     /// The last sample of a piece of several.
     one: Samples,
     /// Stored class indices of a sample.
@@ -397,7 +443,7 @@ impl Worker {
                 let Some(buffer) = self.buffer(&request.part, pieces) else {
                     return;
                 };
-                let values = self.read(&request.samples[range.clone()], &request.part, buffer);
+                let values = self.read(&request, range.clone(), buffer);
                 if !self.send(&request, range, values) {
                     return;
                 }
@@ -446,6 +492,10 @@ impl Worker {
             view,
             values,
             is_last,
+            read_bytes: self
+                .readers
+                .iter()
+                .fold(Bytes(0), |sum, reader| sum + reader.tally().volume_bytes),
         };
         let sent = self.filled.send(piece).is_ok();
         if let (true, Some(wake)) = (sent, &self.wake) {
@@ -457,21 +507,26 @@ impl Worker {
     /// The same part of some samples, one after the other.
     fn read(
         &mut self,
-        samples: &[usize],
-        part: &Part,
+        request: &ReadRequest,
+        range: Range<usize>,
         buffer: Values,
     ) -> Result<Values, DataError> {
-        match (part, buffer) {
+        let (samples, key) = (&request.samples[range], request.key);
+        let views = samples
+            .iter()
+            .map(|&sample| self.preprocessing.sampling.view(key, sample));
+        let views: Vec<SampleView> = views.collect();
+        match (&request.part, buffer) {
             (Part::Volume(region), Values::Volume(mut values)) => {
-                self.read_volumes(samples, region, &mut values)?;
+                self.read_volumes(&views, region, &mut values)?;
                 Ok(Values::Volume(values))
             }
             (Part::Targets(range), Values::Targets(mut values)) => {
                 values.clear();
-                values.reserve_exact(samples.len() * range.len());
-                for &sample in samples {
-                    let (split, sample) = self.locate(sample);
-                    let reader = &mut self.readers[split];
+                values.reserve_exact(views.len() * range.len());
+                for view in &views {
+                    let sample = view.volume;
+                    let reader = &mut self.readers[view.split as usize];
                     let row = reader.read_target(sample)?;
                     check_target(reader, sample, &row)?;
                     if let Some(classes) = self.classes {
@@ -485,17 +540,9 @@ impl Worker {
             }
             (Part::Labels(region), Values::Targets(mut values)) => {
                 values.clear();
-                values.reserve_exact(samples.len() * slab::elements(region));
-                for &sample in samples {
-                    let (split, sample) = self.locate(sample);
-                    let reader = &mut self.readers[split];
-                    reader.read_labels(sample, region.clone(), &mut self.labels)?;
-                    if let Some(classes) = self.classes {
-                        let key = reader.keys().label.clone();
-                        let location = location(reader, sample, &key);
-                        Classes::of_model(classes).check(location, region, &self.labels)?;
-                    }
-                    self.labels.append_f32(&mut values);
+                values.reserve_exact(views.len() * slab::elements(region));
+                for view in &views {
+                    self.read_labels(view, region, &mut values)?;
                 }
                 Ok(Values::Targets(values))
             }
@@ -508,42 +555,93 @@ impl Worker {
         }
     }
 
-    fn read_volumes(
+    fn read_labels(
         &mut self,
-        samples: &[usize],
-        region: &Region4,
-        values: &mut Samples,
+        view: &SampleView,
+        part: &Region4,
+        values: &mut Vec<f32>,
     ) -> Result<(), DataError> {
-        if samples.len() > 1 {
-            values.reserve_exact(samples.len() * slab::elements(region));
+        let moves = self.preprocessing.sampling.labels_voxels();
+        let region = if moves {
+            view.source(part)
+        } else {
+            part.clone()
+        };
+        let reader = &mut self.readers[view.split as usize];
+        reader.read_labels(view.volume, region.clone(), &mut self.labels)?;
+        if let Some(classes) = self.classes {
+            let key = reader.keys().label.clone();
+            let location = location(reader, view.volume, &key);
+            Classes::of_model(classes).check(location, &region, &self.labels)?;
         }
-        for (index, &sample) in samples.iter().enumerate() {
-            let (split, sample) = self.locate(sample);
-            let reader = &mut self.readers[split];
-            let into = if index == 0 {
-                &mut *values
-            } else {
-                &mut self.one
-            };
-            reader.read_volume(sample, region.clone(), into)?;
-            check_volume(self.valid, reader, sample, region, into)?;
-            if index > 0 {
-                values.append(&self.one);
-            }
+        if moves && !view.is_as_stored() {
+            view.arrange_labels(part, &self.labels, values);
+        } else {
+            self.labels.append_f32(values);
         }
         Ok(())
     }
 
-    /// The split of a sample and its number there; beyond all splits the last one refuses it.
-    fn locate(&self, mut sample: usize) -> (usize, usize) {
-        let last = self.readers.len() - 1;
-        for (split, reader) in self.readers[..last].iter().enumerate() {
-            if sample < reader.samples() {
-                return (split, sample);
-            }
-            sample -= reader.samples();
+    fn read_volumes(
+        &mut self,
+        views: &[SampleView],
+        region: &Region4,
+        values: &mut Samples,
+    ) -> Result<(), DataError> {
+        if views.len() > 1 {
+            values.reserve_exact(views.len() * slab::elements(region));
         }
-        (last, sample)
+        let mut one = std::mem::replace(&mut self.one, Samples::new(self.dtype));
+        for (index, view) in views.iter().enumerate() {
+            let into = if index == 0 { &mut *values } else { &mut one };
+            self.read_volume(view, region, into)?;
+            if index > 0 {
+                values.append(&one);
+            }
+        }
+        self.one = one;
+        Ok(())
+    }
+
+    /// A part of a sample, as the network sees it.
+    fn read_volume(
+        &mut self,
+        view: &SampleView,
+        part: &Region4,
+        into: &mut Samples,
+    ) -> Result<(), DataError> {
+        let region = view.source(part);
+        let computes = self.preprocessing.computes();
+        let reader = &mut self.readers[view.split as usize];
+        if !computes && view.is_as_stored() {
+            reader.read_volume(view.volume, region.clone(), into)?;
+            return check_volume(self.valid, reader, view.volume, &region, into);
+        }
+        reader.read_volume(view.volume, region.clone(), &mut self.stored)?;
+        if !computes {
+            check_volume(self.valid, reader, view.volume, &region, &self.stored)?;
+            into.clear();
+            into.reserve_exact(slab::elements(part));
+            view.arrange(part, &self.stored, into);
+            return Ok(());
+        }
+        self.stored.write_f32(&mut self.prepared);
+        let preparation = &self.preprocessing.preparation;
+        prepare(
+            preparation,
+            reader,
+            view.volume,
+            &region,
+            &mut self.prepared,
+        )?;
+        let Samples::F32(values) = into else {
+            panic!("prepared values are floats");
+        };
+        values.clear();
+        values.reserve_exact(slab::elements(part));
+        view.arrange_floats(part, &self.prepared, values);
+        view.adjust(part, values);
+        Ok(())
     }
 }
 

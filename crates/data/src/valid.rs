@@ -10,9 +10,9 @@ use partita_program::Transform;
 use crate::samples::Samples;
 
 /// What the network sees lies below this magnitude, 2^64: the largest whose square is a finite `f32`.
-const SEEN_MAX: f32 = 18_446_744_073_709_551_616.0;
+pub(crate) const SEEN_MAX: f32 = 18_446_744_073_709_551_616.0;
 /// What is stored lies below this magnitude; fill values lie above.
-const STORED_MAX: f32 = 1e36;
+pub(crate) const STORED_MAX: f32 = 1e36;
 /// Values looked at before anything is decided: enough for vector instructions, few enough to stay in
 /// the nearest cache.
 const BLOCK: usize = 1024;
@@ -130,7 +130,7 @@ impl Valid {
 }
 
 /// Position of the first value that is not valid.
-fn first<T: Copy>(values: &[T], is_valid: impl Fn(T) -> bool) -> Option<usize> {
+pub(crate) fn first<T: Copy>(values: &[T], is_valid: impl Fn(T) -> bool) -> Option<usize> {
     let blocks = values.chunks(BLOCK);
     let bad = |block: &[T]| !block.iter().fold(true, |all, &v| all & is_valid(v));
     let (block, values) = blocks.enumerate().find(|(_, block)| bad(block))?;

@@ -10,6 +10,7 @@ mod forward;
 mod infer;
 mod machine;
 mod output;
+mod preparation;
 mod programs;
 mod record;
 mod results;
@@ -51,7 +52,8 @@ use checkpoint::{Checkpoints, Resume};
 use machine::machine_costs;
 use output::{Output, RunSize};
 use partita_data::{
-    Accepted, DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
+    Accepted, DType, Dataset, HyperslabSource, Preprocessing, Sampling, Split, Waker,
+    order::epoch_order,
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
@@ -60,6 +62,7 @@ use partita_program::{Buffer, ProgramKind, Role};
 use partita_run::{NoSink, RunError, Source, SystemClock};
 use partita_session::{Outcome, Plan, RunEnd, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
+use preparation::buffer_bytes;
 use results::{Finished, pretty};
 use run::Run;
 use std::ops::Range;
@@ -134,8 +137,10 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let graph = model::resolve(&run.model)?;
     let dataset = Dataset::open(&run.data)?;
     let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
-    check_request(launch, &run, &graph, &dataset)?;
+    let sampling = Sampling::new(&dataset, run.samples.crops, run.samples.augmentation)?;
+    check_request(launch, &run, &graph, (&dataset, &sampling))?;
     let start = start_weights(&run, &graph)?;
+    let stored = run.samples.dtype(dataset.dtype());
     let host = Host::local(context.level());
     let (local, cores) = launch.local(run.ranks, &host);
     let (limit, origin) = memory_limit(&run, &host, local);
@@ -143,7 +148,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let costs = costs.as_deref();
     let measures = costs.is_none() && is_open(&run.strategy);
     let strategy = launch.choose_strategy(run.rank_config(), measures, |here| {
-        strategy(context, &run, &graph, dataset.dtype(), limit, (here, costs))
+        strategy(context, &run, &graph, stored, limit, (here, costs))
     })?;
     let mut warnings = resume
         .as_ref()
@@ -154,12 +159,13 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         let report = |warning: &String| context.report(Event::Warning(warning));
         warnings.iter().for_each(report);
     }
-    let samples = [Split::Train, Split::Validation].map(|split| dataset.samples(split));
+    let samples = [Split::Train, Split::Validation].map(|split| sampling.samples(split));
     let [training, validation] = samples;
     let order = |epoch| epoch_order(run.seed, epoch, training);
-    let first = first_sample(&dataset, Split::Validation);
+    let first = sampling.first_sample(Split::Validation);
+    let preprocessing = preparation::preprocessing(launch, &run, &dataset, sampling, &host)?;
     let session = launch.prepare(|| {
-        let (stored, level) = (dataset.dtype(), context.level());
+        let level = context.level();
         let kinds = kinds(training, validation);
         let programs = programs::programs(&run, level, &graph, &strategy, stored, &kinds)?;
         let plan = Plan {
@@ -172,15 +178,18 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
             traces_kept: TRACES_KEPT,
         };
         let session = Session::new(programs, plan)?;
-        check::memory_fits(&run, &session, limit, &origin)?;
+        let program = session.main_program();
+        let buffers = |rank| buffer_bytes(&preprocessing, dataset.dtype(), program, rank);
+        check::memory_fits(&run, &session, &buffers, limit, &origin)?;
         Ok::<_, TrainError>(session)
     })?;
-    launch.check_agreement(|| identity(&run, &session))?;
+    launch.check_agreement(|| identity(&run, &session, &preprocessing))?;
     let task = Task {
         launch,
         run: &run,
         graph: &graph,
         dataset: &dataset,
+        preprocessing: &preprocessing,
         session: &session,
         costs,
         resume: resume.as_ref(),
@@ -203,6 +212,7 @@ struct Task<'r, 's> {
     run: &'r Run,
     graph: &'r Graph,
     dataset: &'r Dataset,
+    preprocessing: &'r Preprocessing,
     session: &'r Session<'s>,
     /// Of a machine file, if the run names one.
     costs: Option<&'r dyn Costs>,
@@ -262,14 +272,15 @@ fn resume(
 }
 
 /// Programs and plan, by which ranks make sure that they run the same.
-fn identity(run: &Run, session: &Session<'_>) -> String {
+fn identity(run: &Run, session: &Session<'_>, preprocessing: &Preprocessing) -> String {
     let digests: Vec<String> = session.programs().map(|program| program.digest()).collect();
     format!(
-        "programs {}, {} epochs, seed {}, {:?}",
+        "programs {}, {} epochs, seed {}, {:?}, {:?}",
         digests.join(" "),
         run.epochs,
         run.seed,
-        run.schedule
+        run.schedule,
+        preprocessing
     )
 }
 
@@ -286,11 +297,11 @@ fn check_request(
     launch: &Launch<'_>,
     run: &Run,
     graph: &Graph,
-    dataset: &Dataset,
+    (dataset, sampling): (&Dataset, &Sampling),
 ) -> Result<(), TrainError> {
     let environment = launch.context().environment();
-    check::dataset_fits(run, graph, dataset)?;
-    check::batch_fits(run, dataset)?;
+    check::dataset_fits(run, graph, dataset, sampling)?;
+    check::batch_fits(run, sampling)?;
     check::schedule_fits(run, dataset)?;
     check::metric_fits(run, graph, dataset)?;
     check::output_fits(run, environment)?;
@@ -395,9 +406,15 @@ fn run_session<'r>(
         environment,
         strategy: strategy.to_string(),
         targets: task.dataset.targets(),
+        preparation: run.samples.applied(&task.preprocessing.preparation),
         program,
         footprints: (0..program.mesh.ranks())
-            .map(|rank| session.footprint(rank))
+            .map(|rank| {
+                let mut footprint = session.footprint(rank);
+                let stored = task.dataset.dtype();
+                footprint.io_buffers += buffer_bytes(task.preprocessing, stored, program, rank);
+                footprint
+            })
             .collect(),
         snapshots: checkpoint::snapshots(run, session),
         usage,
@@ -443,7 +460,7 @@ fn run_ranks(
     sink: &mut WeightSink<'_>,
 ) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
     let (launch, run, session) = (task.launch, task.run, task.session);
-    let (context, dataset) = (launch.context(), task.dataset);
+    let (context, samples) = (launch.context(), (task.dataset, task.preprocessing));
     let mesh = session.main_program().mesh;
     let stored = task.resume.map(Resume::values);
     let position = checkpoint::start(task.resume.map(|resume| &resume.state));
@@ -451,7 +468,7 @@ fn run_ranks(
     let cancel = AtomicBool::new(false);
     let (graph, start) = (task.graph, task.start);
     let accepted = Accepted {
-        transform: run.transform,
+        transform: run.samples.transform,
         classes: check::classes(task.graph),
     };
     let setup = RunSetup {
@@ -464,7 +481,7 @@ fn run_ranks(
             Some(_) => &cancel,
             None => context.cancel(),
         },
-        source: &|rank, wake| source(dataset, mesh, rank, accepted, wake),
+        source: &|rank, wake| source(samples, mesh, rank, accepted, wake),
         sink: &|_| Ok(Box::new(NoSink)),
         clock: SystemClock::start(),
         initial: &|buffer, elements| match &stored {
@@ -543,13 +560,14 @@ fn listener<'c>(context: &'c Context<'c>, run: &Run, session: &Session<'_>) -> L
 }
 
 fn source(
-    dataset: &Dataset,
+    (dataset, preprocessing): (&Dataset, &Preprocessing),
     mesh: Mesh,
     rank: Rank,
     accepted: Accepted,
     wake: Option<Waker>,
 ) -> Result<Box<dyn Source>, RunError> {
-    let source = HyperslabSource::new(dataset, mesh, rank, accepted, wake)?;
+    let preprocessing = preprocessing.clone();
+    let source = HyperslabSource::preprocessed(dataset, preprocessing, mesh, rank, accepted, wake)?;
     Ok(Box::new(source))
 }
 

@@ -23,6 +23,8 @@ pub struct Inputs {
     pub samples: Vec<usize>,
     /// Samples of the next step; empty where nothing is to be read ahead.
     pub next_samples: Vec<usize>,
+    /// Epoch of the next step.
+    pub next_epoch: u64,
 }
 
 /// The work of a kernel, counted from the bounds of its loops, not taken from the task. At the end of a step

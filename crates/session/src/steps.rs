@@ -86,6 +86,7 @@ impl Session<'_> {
             seed: self.plan.seed,
             learning_rate: self.rate(planned, state),
             samples: planned.samples.clone(),
+            next_epoch: next.map_or(planned.epoch, |next| next.epoch),
             next_samples: next.map_or_else(Vec::new, |next| next.samples.clone()),
         }
     }

@@ -174,6 +174,7 @@ impl<'c> CountedCase<'c> {
             learning_rate: 1e-3,
             samples: all.clone(),
             next_samples: all,
+            next_epoch: 0,
         };
         let [fetch, train, evaluate] = self.programs.each_ref().map(|one| one.body(rank));
         barrier();

@@ -352,6 +352,7 @@ fn run_rank(
         learning_rate: setup.learning_rate,
         samples: all.clone(),
         next_samples: all,
+        next_epoch: 0,
     };
     let mut outcome = Outcome::default();
     outcome

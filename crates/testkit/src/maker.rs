@@ -626,6 +626,7 @@ impl Maker {
             learning_rate: 0.05,
             samples: vec![5, 0, 9, 2],
             next_samples: Vec::new(),
+            next_epoch: 0,
         }
     }
 }

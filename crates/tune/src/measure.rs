@@ -332,6 +332,7 @@ impl RankBench {
             learning_rate: 1e-4,
             samples: (0..benchmark.batch).collect(),
             next_samples: Vec::new(),
+            next_epoch: 0,
         };
         let kernels = self
             .kernels

@@ -109,6 +109,8 @@ fn the_tables_of_the_run_file_have_all_keys() {
         .flat_map(|kind| possible(&format!("[optimizer]\nkind = \"{kind}\"\nno_key = 1")))
         .collect();
     assert_eq!(names("run-file.md", "## `[optimizer]`"), of_both);
+    let augmentation = possible("[augmentation]\nno_key = 1");
+    assert_eq!(names("run-file.md", "## `[augmentation]`"), augmentation);
     let schedule = possible("[schedule]\nlearning_rate = 1\nno_key = 1");
     assert_eq!(names("run-file.md", "## `[schedule]`"), schedule);
 }

@@ -100,6 +100,8 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::RegionOutOfRange { .. }
         | DataError::Unreadable { .. }
         | DataError::NoClass(_)
+        | DataError::Constant { .. }
+        | DataError::Augmentation { .. }
         | DataError::Untrainable { .. }
         | DataError::Incomplete { .. }
         | DataError::BadIndex { .. }

@@ -6,7 +6,7 @@ use super::error::{Mismatch, OutputError, TrainError};
 use super::run::Run;
 use crate::environment::Environment;
 use crate::free_folder;
-use partita_data::{Dataset, Split};
+use partita_data::{Dataset, Sampling, Split};
 use partita_graph::{Graph, Loss, Op, Shape, zoo};
 use partita_lower::Strategy;
 use partita_session::Session;
@@ -14,17 +14,36 @@ use partita_space::{Axis, Bytes, Rank};
 use std::fs;
 
 /// Checks that samples and targets of the dataset match the model.
-pub fn dataset_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mismatch> {
-    samples_fit(run, graph, dataset)?;
-    targets_fit(run, graph, dataset)
+pub fn dataset_fits(
+    run: &Run,
+    graph: &Graph,
+    dataset: &Dataset,
+    sampling: &Sampling,
+) -> Result<(), Mismatch> {
+    samples_fit(run, graph, (dataset, sampling))?;
+    targets_fit(run, graph, (dataset, sampling))
 }
 
 /// Checks that samples of the dataset match the model.
-pub fn samples_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mismatch> {
+pub fn samples_fit(
+    run: &Run,
+    graph: &Graph,
+    (dataset, sampling): (&Dataset, &Sampling),
+) -> Result<(), Mismatch> {
     let input = graph.nodes[0].shape;
-    let [channels, d, h, w] = dataset.shape();
+    let [channels, d, h, w] = sampling.shape();
     if input.channels != channels || input.extent != [d, h, w] {
-        let nearest = match model_for(dataset, &run.model) {
+        let [_, volume @ ..] = dataset.shape();
+        let may_crop = input.channels == channels
+            && input
+                .extent
+                .into_iter()
+                .zip(volume)
+                .all(|(crop, extent)| crop <= extent);
+        let nearest = match model_for(sampling, &run.model) {
+            Some(_) | None if may_crop && sampling.crops().is_some() => {
+                format!("augmentation.crop = {:?}", input.extent)
+            }
             Some(name) => format!("model = \"{name}\""),
             None => format!("a dataset of samples of {input}"),
         };
@@ -32,7 +51,12 @@ pub fn samples_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mi
             model: graph.name.clone(),
             input: input.to_string(),
             data: run.data.clone(),
-            samples: format!("{d}x{h}x{w} with {channels} channels"),
+            samples: match sampling.crops() {
+                Some(_) => format!(
+                    "{d}x{h}x{w}, as `augmentation.crop` cuts them, with {channels} channels"
+                ),
+                None => format!("{d}x{h}x{w} with {channels} channels"),
+            },
             nearest,
         });
     }
@@ -40,8 +64,8 @@ pub fn samples_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mi
 }
 
 /// A model of the zoo for the samples of a dataset, of the same family if possible.
-fn model_for(dataset: &Dataset, asked: &str) -> Option<String> {
-    let [channels, d, h, w] = dataset.shape();
+fn model_for(sampling: &Sampling, asked: &str) -> Option<String> {
+    let [channels, d, h, w] = sampling.shape();
     let reads = |name: &String| {
         zoo::build(name).is_ok_and(|graph| {
             let input = graph.nodes[0].shape;
@@ -54,8 +78,12 @@ fn model_for(dataset: &Dataset, asked: &str) -> Option<String> {
     fitting.iter().find(alike).or(fitting.first()).cloned()
 }
 
-fn targets_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mismatch> {
-    if let Some(extent) = dataset.labels() {
+fn targets_fit(
+    run: &Run,
+    graph: &Graph,
+    (dataset, sampling): (&Dataset, &Sampling),
+) -> Result<(), Mismatch> {
+    if let Some(extent) = sampling.labels() {
         return labels_fit(run, graph, dataset.targets(), extent);
     }
     let (answer, is_classifier) = answer(graph);
@@ -140,8 +168,8 @@ fn labels_fit(
 }
 
 /// Checks that there are training samples for a batch.
-pub fn batch_fits(run: &Run, dataset: &Dataset) -> Result<(), Mismatch> {
-    let samples = dataset.samples(Split::Train);
+pub fn batch_fits(run: &Run, sampling: &Sampling) -> Result<(), Mismatch> {
+    let samples = sampling.samples(Split::Train);
     if samples == 0 {
         let data = run.data.clone();
         return Err(Mismatch::Empty { data });
@@ -232,6 +260,7 @@ pub fn micro_warning(strategy: &Strategy, graph: &Graph) -> Option<String> {
 pub fn memory_fits(
     run: &Run,
     session: &Session<'_>,
+    buffers: &dyn Fn(Rank) -> Bytes,
     limit: Bytes,
     origin: &str,
 ) -> Result<(), TrainError> {
@@ -244,7 +273,12 @@ pub fn memory_fits(
             Bytes(0)
         }
     };
-    let all = (0..ranks).map(|rank: Rank| (session.memory_bytes(rank) + snapshot(rank), rank));
+    let all = (0..ranks).map(|rank: Rank| {
+        (
+            session.memory_bytes(rank) + buffers(rank) + snapshot(rank),
+            rank,
+        )
+    });
     let Some((bytes, rank)) = all.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
         return Ok(());
     };

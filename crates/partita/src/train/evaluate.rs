@@ -60,7 +60,8 @@ fn evaluate_with(
     request: &ForwardRequest,
 ) -> Result<Option<EvaluateResult>, TrainError> {
     let forward = Forward::new(launch, request)?;
-    check::dataset_fits(&forward.run, &forward.graph, &forward.dataset)?;
+    let sampling = &forward.preprocessing.sampling;
+    check::dataset_fits(&forward.run, &forward.graph, &forward.dataset, sampling)?;
     let split = forward.split(request.split)?;
     let prepared = forward.prepare(launch, ProgramKind::Evaluate, split)?;
     forward.check_agreement(launch, &prepared)?;

@@ -1,6 +1,7 @@
 //! A run of forward programs with trained weights: what `evaluate` and `infer` have in common.
 
 use super::error::{Mismatch, TrainError};
+use super::preparation::{self, buffer_bytes};
 use super::run::{Run, TrainRequest};
 use super::run_file::RunFile;
 use super::{
@@ -13,7 +14,7 @@ use crate::launch::{Launch, Listener, MakeSink, MemoryBaseline, NotSaved, RunSet
 use crate::model;
 use crate::progress::Event;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
-use partita_data::{Accepted, DataError, Dataset, Split, first_sample};
+use partita_data::{Accepted, DataError, Dataset, Preprocessing, Sampling, Split};
 use partita_graph::Graph;
 use partita_lower::Strategy;
 use partita_program::{Optimizer, ProgramKind};
@@ -52,6 +53,8 @@ pub struct Forward {
     pub graph: Graph,
     /// The dataset.
     pub dataset: Dataset,
+    /// Its samples, prepared as those of the training.
+    pub preprocessing: Preprocessing,
     /// File of the weights.
     pub weights_file: PathBuf,
     weights: LoadedWeights,
@@ -97,6 +100,7 @@ impl Forward {
             ..TrainRequest::default()
         };
         let mut run = Run::merge(file, &overrides, launch)?;
+        let trained_on = run.data.clone();
         run.data = request.data.clone().unwrap_or(run.data);
         run.batch = request.batch.unwrap_or(run.batch);
         // Without a state, so that ranks hold parameters alone.
@@ -108,6 +112,11 @@ impl Forward {
         launch.set_limit(run.watchdog)?;
         let graph = model::resolve(&run.model)?;
         let dataset = dataset(&run.data)?;
+        let sampling = Sampling::new(&dataset, run.samples.crops, run.samples.augmentation)?;
+        let preprocessing = Preprocessing {
+            sampling: sampling.for_evaluation(),
+            preparation: preparation::of_training(launch, &run, &trained_on, &dataset)?,
+        };
         let path = request.weights.clone().unwrap_or(run.output.clone());
         let file = WeightFile::read(&path)?;
         let weights = file.load(&graph, &Selection::default())?;
@@ -116,15 +125,21 @@ impl Forward {
             run,
             graph,
             dataset,
+            preprocessing,
             weights,
         })
+    }
+
+    /// Number of samples of a split: volumes, or crops of them.
+    pub fn samples(&self, split: Split) -> usize {
+        self.preprocessing.sampling.samples(split)
     }
 
     /// The split that is asked for, else that of validation, else the first with samples.
     ///
     /// Errors: no sample in it.
     pub fn split(&self, asked: Option<Split>) -> Result<Split, Mismatch> {
-        let has_samples = |split: &Split| self.dataset.samples(*split) > 0;
+        let has_samples = |split: &Split| self.samples(*split) > 0;
         let usual = [Split::Validation, Split::Test, Split::Train];
         let found = usual.into_iter().find(has_samples);
         let split = asked.or(found).unwrap_or(Split::Validation);
@@ -148,13 +163,14 @@ impl Forward {
         kind: ProgramKind,
         split: Split,
     ) -> Result<Prepared<'static>, TrainError> {
-        let (run, graph, dataset) = (&self.run, &self.graph, &self.dataset);
+        let (run, graph, sampling) = (&self.run, &self.graph, &self.preprocessing.sampling);
+        let stored = run.samples.dtype(self.dataset.dtype());
         let context = launch.context();
         let host = Host::local(context.level());
         let (local, cores) = launch.local(run.ranks, &host);
         let (limit, origin) = memory_limit(run, &host, local);
         let strategy = launch.choose_strategy(run.rank_config(), false, |here| {
-            strategy(context, run, graph, dataset.dtype(), limit, (here, None))
+            strategy(context, run, graph, stored, limit, (here, None))
         })?;
         if launch.is_first() {
             let crowded = oversubscription(local, run.threads, cores);
@@ -162,17 +178,11 @@ impl Forward {
                 .iter()
                 .for_each(|warning| context.report(Event::Warning(warning)));
         }
-        let (first, count) = (first_sample(dataset, split), dataset.samples(split));
+        let (first, count) = (sampling.first_sample(split), sampling.samples(split));
         let session = launch.prepare(|| {
             let kinds = [(kind, count)];
-            let programs = programs::programs(
-                run,
-                context.level(),
-                graph,
-                &strategy,
-                dataset.dtype(),
-                &kinds,
-            )?;
+            let level = context.level();
+            let programs = programs::programs(run, level, graph, &strategy, stored, &kinds)?;
             let plan = Plan {
                 epochs: 1,
                 batch: run.batch,
@@ -183,7 +193,10 @@ impl Forward {
                 traces_kept: 0,
             };
             let session = Session::new(programs, plan)?;
-            check::memory_fits(run, &session, limit, &origin)?;
+            let program = session.main_program();
+            let (preprocessing, stored) = (&self.preprocessing, self.dataset.dtype());
+            let buffers = |rank| buffer_bytes(preprocessing, stored, program, rank);
+            check::memory_fits(run, &session, &buffers, limit, &origin)?;
             Ok::<_, TrainError>(session)
         })?;
         Ok(Prepared {
@@ -199,7 +212,7 @@ impl Forward {
         launch: &Launch<'_>,
         prepared: &Prepared<'_>,
     ) -> Result<(), TrainError> {
-        let identity = || identity(&self.run, &prepared.session);
+        let identity = || identity(&self.run, &prepared.session, &self.preprocessing);
         Ok(launch.check_agreement(identity)?)
     }
 
@@ -213,10 +226,11 @@ impl Forward {
         let (run, context, session) = (&self.run, launch.context(), &prepared.session);
         let mesh = session.main_program().mesh;
         let accepted = Accepted {
-            transform: run.transform,
+            transform: run.samples.transform,
             classes: check::classes(&self.graph),
         };
         let position = checkpoint::start(None);
+        let samples = (&self.dataset, &self.preprocessing);
         let setup = RunSetup {
             kernels: run.kernels,
             precision: run.precision,
@@ -224,7 +238,7 @@ impl Forward {
             level: context.level(),
             watchdog: run.watchdog,
             cancel: context.cancel(),
-            source: &|rank, wake| source(&self.dataset, mesh, rank, accepted, wake),
+            source: &|rank, wake| source(samples, mesh, rank, accepted, wake),
             sink,
             clock: SystemClock::start(),
             initial: &|buffer, elements| {

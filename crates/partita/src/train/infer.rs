@@ -7,7 +7,6 @@ use crate::context::Context;
 use crate::launch::Launch;
 use partita_data::{
     PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, PredictionSink,
-    first_sample,
 };
 use partita_program::ProgramKind;
 use partita_run::{RunError, Sink};
@@ -86,7 +85,8 @@ fn infer_with(
 ) -> Result<Option<InferResult>, TrainError> {
     let format = PredictionFormat::of(&request.out)?;
     let forward = Forward::without_targets(launch, &request.forward)?;
-    check::samples_fit(&forward.run, &forward.graph, &forward.dataset)?;
+    let sampling = &forward.preprocessing.sampling;
+    check::samples_fit(&forward.run, &forward.graph, (&forward.dataset, sampling))?;
     if request.kind != PredictionKind::Scores && check::classes(&forward.graph).is_none() {
         return Err(Mismatch::NoClasses {
             model: forward.graph.name.clone(),
@@ -96,7 +96,7 @@ fn infer_with(
     }
     let split = forward.split(request.forward.split)?;
     let prepared = forward.prepare(launch, ProgramKind::Infer, split)?;
-    let shape = shape(&forward, forward.dataset.samples(split));
+    let shape = shape(&forward, forward.samples(split));
     // The other ranks open it after the check that all agree.
     let created = launch.is_first();
     let scratch = launch.prepare(|| {
@@ -105,7 +105,7 @@ fn infer_with(
     })?;
     forward.check_agreement(launch, &prepared)?;
     let (first, mesh) = (
-        first_sample(&forward.dataset, split),
+        sampling.first_sample(split),
         prepared.session.main_program().mesh,
     );
     let sink = |rank| {

@@ -117,7 +117,7 @@ pub fn request<'r>(
         clip: run.clip,
         samples: SampleFormat {
             dtype: staging_dtype(stored),
-            transform: run.transform,
+            transform: run.samples.transform,
         },
         menu,
     }

@@ -1,5 +1,6 @@
 //! The result of a run. Keys are stable: programs read them from `result.json`.
 
+use partita_data::Preparation;
 use partita_oracle::Comparison;
 use partita_run::Footprint;
 use partita_space::{Bytes, Seconds};
@@ -39,6 +40,8 @@ pub struct RunResult {
     pub step_seconds_median: Seconds,
     /// Measured steps: those of full batch size after the warm-up.
     pub steps_measured: u64,
+    /// Steps between the stored values and the network, with their statistics.
+    pub preparation: Preparation,
     /// Results of the epochs.
     pub epochs: Vec<EpochResult>,
     /// Predicted and used memory.

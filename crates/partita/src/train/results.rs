@@ -11,6 +11,7 @@ use super::weights::SavedWeights;
 use crate::environment::Environment;
 use crate::launch::{MemoryUsage, PEAK_METHOD};
 use crate::trace;
+use partita_data::Preparation;
 use partita_oracle::{Comparison, Prediction, compare};
 use partita_program::Program;
 use partita_run::{Footprint, Trace};
@@ -29,6 +30,8 @@ pub struct Finished<'r> {
     pub environment: &'r Environment,
     /// Its strategy.
     pub strategy: String,
+    /// Steps between the stored values and the network.
+    pub preparation: Preparation,
     /// Names of the targets.
     pub targets: &'r [String],
     /// The training program of full batch size.
@@ -251,6 +254,7 @@ impl Finished<'_> {
             precision: run.precision.name(),
             batch: run.batch,
             seed: run.seed,
+            preparation: self.preparation.clone(),
             digest: self.program.digest(),
             steps: first.steps,
             seconds: first.seconds,

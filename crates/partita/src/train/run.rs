@@ -2,12 +2,13 @@
 
 use super::checkpoint::{CheckpointConfig, ResumeFrom};
 use super::error::TrainError;
+use super::preparation::SampleOptions;
 use super::run_file::{RunFile, StartWeights};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{Launch, RankConfig};
 use crate::training::StrategyChoice;
 use partita_mpi::Collectives;
-use partita_program::{Optimizer, Transform};
+use partita_program::Optimizer;
 use partita_session::LearningRateSchedule;
 use partita_space::{Bytes, Seconds};
 use std::path::PathBuf;
@@ -67,8 +68,8 @@ pub struct Run {
     pub epochs: usize,
     /// Seed of sample order, initial values and dropout.
     pub seed: u64,
-    /// Transform of input samples.
-    pub transform: Transform,
+    /// Preparation and augmentation of samples.
+    pub samples: SampleOptions,
     /// Watchdog limit: longest time without progress.
     pub watchdog: Seconds,
     /// Collectives of ranks that are processes.
@@ -130,7 +131,7 @@ impl Run {
             accumulate: file.accumulate,
             epochs: file.epochs,
             seed: file.seed,
-            transform: file.transform,
+            samples: file.samples,
             watchdog: file.watchdog,
             memory: file.memory,
             optimizer: file.optimizer,

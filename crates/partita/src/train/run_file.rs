@@ -4,18 +4,19 @@ mod optimizer;
 mod schedule;
 
 use super::checkpoint::{self, CheckpointConfig};
-use super::section::{RunFileError, Section, float, line_at};
+use super::preparation::SampleOptions;
+use super::section::{RunFileError, Section, line_at};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::size::parse_bytes;
 use crate::weights::Selection;
-use partita_program::{Optimizer, Transform};
+use partita_program::Optimizer;
 use partita_session::LearningRateSchedule;
 use partita_space::{Bytes, Seconds};
 use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 22] = [
     "model",
     "data",
     "output",
@@ -33,6 +34,7 @@ const KEYS: [&str; 21] = [
     "transform",
     "watchdog",
     "memory",
+    "augmentation",
     "optimizer",
     "schedule",
     "checkpoint",
@@ -72,8 +74,8 @@ pub struct RunFile {
     pub epochs: usize,
     /// Seed of sample order, initial values and dropout (default: 1).
     pub seed: u64,
-    /// Transform of input samples (default: identity).
-    pub transform: Transform,
+    /// Preparation and augmentation of samples (default: none).
+    pub samples: SampleOptions,
     /// Watchdog limit: longest time without progress (default: 60 s).
     pub watchdog: Seconds,
     /// Memory limit of a rank (default: the memory available divided by the ranks).
@@ -165,7 +167,7 @@ impl RunFile {
             accumulate: top.count("accumulate")?.unwrap_or(1),
             epochs: epoch_count,
             seed: top.natural("seed")?.unwrap_or(1),
-            transform: transform(&top)?.unwrap_or(Transform::Identity),
+            samples: SampleOptions::read(&top)?,
             watchdog: watchdog(&top)?.unwrap_or(WATCHDOG),
             memory: memory(&top)?,
             optimizer: optimizer.rule,
@@ -223,30 +225,6 @@ fn weights(top: &Section<'_>) -> Result<Option<StartWeights>, RunFileError> {
     }))
 }
 
-fn transform(top: &Section<'_>) -> Result<Option<Transform>, RunFileError> {
-    let expected = "\"identity\", \"log1p\" or {scale = NUMBER}, like {scale = 0.01}";
-    if let Some(section) = top
-        .get("transform")
-        .filter(|value| value.get_ref().is_table())
-    {
-        let DeValue::Table(table) = section.get_ref() else {
-            return Err(top.refuse("transform", expected));
-        };
-        let scale = table.iter().find(|(key, _)| key.get_ref() == "scale");
-        let factor = scale.and_then(|(_, value)| float(value.get_ref()));
-        return match (factor, table.len()) {
-            (Some(factor), 1) if is_scale(factor) => Ok(Some(Transform::Scale { factor })),
-            (Some(factor), 1) => Err(top.refuse("transform", &possible_scales(factor))),
-            (Some(_) | None, _) => Err(top.refuse("transform", expected)),
-        };
-    }
-    top.read("transform", expected, |value| match value.as_str() {
-        Some("identity") => Some(Transform::Identity),
-        Some("log1p") => Some(Transform::LogOnePlus),
-        Some(_) | None => None,
-    })
-}
-
 fn memory(top: &Section<'_>) -> Result<Option<Bytes>, RunFileError> {
     let Some(text) = top.text("memory", "a size like \"16GiB\"")? else {
         return Ok(None);
@@ -259,11 +237,12 @@ fn memory(top: &Section<'_>) -> Result<Option<Bytes>, RunFileError> {
 }
 
 /// Whether a factor is neither 0 nor infinite in f32, in which kernels multiply.
-fn is_scale(factor: f64) -> bool {
+pub fn is_scale(factor: f64) -> bool {
     (factor as f32).is_normal()
 }
 
-fn possible_scales(asked: f64) -> String {
+/// What is possible where a factor is not.
+pub fn possible_scales(asked: f64) -> String {
     let (least, most) = (f32::MIN_POSITIVE, f32::MAX);
     let magnitude = asked.abs().clamp(least.into(), most.into()) as f32;
     let nearest = magnitude.copysign(asked as f32);

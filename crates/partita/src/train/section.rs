@@ -303,7 +303,8 @@ pub fn line_at(text: &str, offset: usize) -> usize {
         + 1
 }
 
-fn whole(value: &DeValue<'_>) -> Option<i64> {
+/// A whole number.
+pub fn whole(value: &DeValue<'_>) -> Option<i64> {
     let integer = value.as_integer()?;
     i64::from_str_radix(integer.as_str(), integer.radix()).ok()
 }

@@ -75,7 +75,7 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
         training_samples: dataset.samples(Split::Train),
         validation_samples: dataset.samples(Split::Validation),
         targets: dataset.targets().to_vec(),
-        transform: format!("{:?}", run.transform),
+        transform: run.samples.text(),
         batch: run.batch,
         seed: run.seed,
         optimizer: format!("{:?}", run.optimizer),

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
 
-const LEVELS: &str = "model levels
+pub(super) const LEVELS: &str = "model levels
 input x channels=1 extent=16x16x16
 e1 = conv x filters=8 kernel=3 pad=1 bias=false init=he_normal
 b1 = batch_norm e1 epsilon=1e-5 momentum=0.5
@@ -74,7 +74,7 @@ fn write(
     writer.finish().unwrap();
 }
 
-fn volumes(path: &Path, grid: usize) {
+pub(super) fn volumes(path: &Path, grid: usize) {
     let spec = SegmentationSpec { grid, seed: 5 };
     let names = CLASSES.map(str::to_owned).to_vec();
     let shape = [1, grid, grid, grid];
@@ -84,11 +84,16 @@ fn volumes(path: &Path, grid: usize) {
     });
 }
 
-fn train(folder: &TempDir, run: &str) -> Result<Value, String> {
+pub(super) fn train(folder: &TempDir, run: &str) -> Result<Value, String> {
     let at = folder.path().display();
     let text = format!(
         "model = \"{at}/net.model\"\ndata = \"{at}/set\"\noutput = \"{at}/out\"\nseed = 1\n\
-         transform = {{ scale = 0.01 }}\n{run}"
+         {}{run}",
+        if run.contains("transform = ") {
+            ""
+        } else {
+            "transform = { scale = 0.01 }\n"
+        }
     );
     let run_file = folder.path().join("run.toml");
     fs::write(&run_file, text).unwrap();

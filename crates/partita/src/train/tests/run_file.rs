@@ -53,7 +53,7 @@ fn everything_that_can_be_said_is_read() {
         (run.kernels, run.precision),
         (KernelSet::Reference, Precision::F64)
     );
-    assert_eq!(run.transform, Transform::Scale { factor: 0.01 });
+    assert_eq!(run.samples.transform, Transform::Scale { factor: 0.01 });
     assert_eq!(
         (run.watchdog, run.memory),
         (Seconds(90.0), Some(Bytes(16 << 30)))
@@ -80,7 +80,7 @@ fn what_is_not_said_has_the_documented_default() {
         (KernelSet::Cpu, Precision::F32)
     );
     assert_eq!(
-        (run.transform, run.watchdog),
+        (run.samples.transform, run.watchdog),
         (Transform::Identity, Seconds(60.0))
     );
     assert_eq!(
@@ -97,7 +97,7 @@ fn what_is_not_said_has_the_documented_default() {
     assert_eq!(run.schedule, LearningRateSchedule::Constant { rate: 1e-3 });
     let log = SHORT.replace("batch = 4", "batch = 4\ntransform = \"log1p\"");
     assert_eq!(
-        RunFile::parse(&log, "r").unwrap().transform,
+        RunFile::parse(&log, "r").unwrap().samples.transform,
         Transform::LogOnePlus
     );
 }
@@ -211,7 +211,7 @@ fn faults_of_values_name_key_line_and_what_is_possible() {
         ),
         (
             "transform = { scale = 0.01 }",
-            "transform = \"log\"",
+            "transform = \"log2\"",
             ["line 13", "\"log\"", "\"log1p\""],
         ),
         (

@@ -1,0 +1,293 @@
+//! Which samples a network sees of a dataset: whole volumes, or sub-volumes of them.
+
+use partita_program::random::Draws;
+
+use super::elastic::Field;
+use super::orientation::Orientation;
+use super::view::{Operation, SampleKey, View};
+use super::{Augmentation, Crops, EvaluationCrops, TrainingCrops};
+use crate::dataset::Dataset;
+use crate::error::DataError;
+use crate::samples::VolumeShape;
+use crate::split::Split;
+
+/// The samples of a dataset as a network sees them.
+///
+/// They are numbered in one sequence: training, validation, test. Crops of a volume follow one another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// Shape of a volume, (C, D, H, W).
+    volume: VolumeShape,
+    labels: Option<[usize; 3]>,
+    /// Volumes of each split.
+    volumes: [usize; 3],
+    crops: Option<Crops>,
+    augmentation: Augmentation,
+    rotations: Vec<Orientation>,
+}
+
+impl Sampling {
+    /// Whole volumes as they are stored.
+    pub fn plain(dataset: &Dataset) -> Self {
+        Self {
+            volume: dataset.shape(),
+            labels: dataset.labels(),
+            volumes: Split::ALL.map(|split| dataset.samples(split)),
+            crops: None,
+            augmentation: Augmentation::default(),
+            rotations: vec![Orientation::AS_STORED],
+        }
+    }
+
+    /// Crops of volumes, and augmentation of the training split.
+    ///
+    /// Errors: a crop larger than a volume, rotations without a plane of equal extents, displacements larger than a
+    /// sample.
+    pub fn new(
+        dataset: &Dataset,
+        crops: Option<Crops>,
+        augmentation: Option<Augmentation>,
+    ) -> Result<Self, DataError> {
+        let plain = Self::plain(dataset);
+        let augmentation = augmentation.unwrap_or_default();
+        let [_, volume @ ..] = plain.volume;
+        let refuse = |key, got: String, reason: String, expected: String| {
+            let path = dataset.path().to_path_buf();
+            DataError::Augmentation {
+                path,
+                key,
+                got,
+                reason,
+                expected,
+            }
+        };
+        if let Some(crops) = crops {
+            let fits = |(crop, extent): (usize, usize)| (1..=extent).contains(&crop);
+            if !crops.extent.into_iter().zip(volume).all(fits) {
+                let nearest: [usize; 3] =
+                    std::array::from_fn(|dim| crops.extent[dim].clamp(1, volume[dim]));
+                let reason = format!("volumes are D, H, W = {volume:?}");
+                let expected = format!("at most their extents, nearest is {nearest:?}");
+                return Err(refuse(
+                    "crop",
+                    format!("{:?}", crops.extent),
+                    reason,
+                    expected,
+                ));
+            }
+        }
+        let extent = crops.map_or(volume, |crops| crops.extent);
+        let mut rotations = vec![Orientation::AS_STORED];
+        if augmentation.rotate {
+            rotations = Orientation::rotations(extent);
+            if rotations.len() == 1 {
+                let reason = format!(
+                    "samples are D, H, W = {extent:?}, and no plane has equal extents above 1, so a quarter turn \
+                     changes their shape"
+                );
+                let expected = "false, or `crop` with equal extents in a plane".to_owned();
+                return Err(refuse(
+                    "augmentation.rotate",
+                    "true".to_owned(),
+                    reason,
+                    expected,
+                ));
+            }
+        }
+        if let Some(elastic) = augmentation.elastic {
+            let largest = extent.into_iter().max().unwrap_or(1) as f64;
+            if elastic.magnitude >= largest {
+                let reason = format!("samples are D, H, W = {extent:?}");
+                let (got, expected) = (elastic.magnitude.to_string(), format!("below {largest}"));
+                return Err(refuse(
+                    "augmentation.elastic.magnitude",
+                    got,
+                    reason,
+                    expected,
+                ));
+            }
+        }
+        Ok(Self {
+            crops,
+            augmentation,
+            rotations,
+            ..plain
+        })
+    }
+
+    /// The same samples without augmentation: training volumes are cropped as those for evaluation are.
+    #[must_use]
+    pub fn for_evaluation(&self) -> Self {
+        let evaluated = |crops: Crops| Crops {
+            per_volume: None,
+            training: TrainingCrops::Grid,
+            ..crops
+        };
+        Self {
+            crops: self.crops.map(evaluated),
+            augmentation: Augmentation::default(),
+            rotations: vec![Orientation::AS_STORED],
+            ..self.clone()
+        }
+    }
+
+    /// Shape of a sample, (C, D, H, W).
+    pub fn shape(&self) -> VolumeShape {
+        let [c, ..] = self.volume;
+        let [d, h, w] = self.extent();
+        [c, d, h, w]
+    }
+
+    /// Extents D, H, W of the class indices of a sample, where the dataset has them.
+    pub fn labels(&self) -> Option<[usize; 3]> {
+        let labels = self.labels?;
+        let [_, volume @ ..] = self.volume;
+        Some(if labels == volume {
+            self.extent()
+        } else {
+            labels
+        })
+    }
+
+    /// Whether each voxel has a class index, which moves with it.
+    pub(crate) fn labels_voxels(&self) -> bool {
+        let [_, volume @ ..] = self.volume;
+        self.labels == Some(volume)
+    }
+
+    /// Number of samples of a split.
+    pub fn samples(&self, split: Split) -> usize {
+        self.volumes[split as usize] * self.per_volume(split)
+    }
+
+    /// Number of the first sample of a split among all samples.
+    pub fn first_sample(&self, split: Split) -> usize {
+        let before = Split::ALL.into_iter().take_while(|&other| other != split);
+        before.map(|other| self.samples(other)).sum()
+    }
+
+    /// Crops, if samples are not whole volumes.
+    pub fn crops(&self) -> Option<Crops> {
+        self.crops
+    }
+
+    /// Augmentation of training samples.
+    pub fn augmentation(&self) -> &Augmentation {
+        &self.augmentation
+    }
+
+    /// A sample as the network sees it. Beyond all splits it is a sample that the last split lacks.
+    pub(crate) fn view(&self, key: SampleKey, sample: usize) -> View {
+        let (split, inside) = self.locate(sample);
+        let per_volume = self.per_volume(split);
+        let (volume, crop) = (inside / per_volume, inside % per_volume);
+        let mut view = View::of(split, volume, self.volume, self.extent());
+        let draws =
+            |operation: Operation| Draws::new(key.seed, key.epoch, sample as u64, operation as u32);
+        view.origin = self.origin(split, crop, &draws(Operation::Crop));
+        if split == Split::Train {
+            self.augment(&mut view, draws);
+        }
+        view
+    }
+
+    fn augment(&self, view: &mut View, draws: impl Fn(Operation) -> Draws) {
+        let augmentation = &self.augmentation;
+        let rotation = below(draws(Operation::Rotate).unit(0), self.rotations.len());
+        let flip = draws(Operation::Flip);
+        view.orientation = self.rotations[rotation].flipped(std::array::from_fn(|dim| {
+            augmentation.flip[dim] && flip.unit(dim as u64) < 0.5
+        }));
+        let intensity = draws(Operation::Intensity);
+        let within =
+            |[low, high]: [f64; 2], element| (low + (high - low) * intensity.unit(element)) as f32;
+        view.scale = augmentation
+            .scale_intensity
+            .map(|interval| within(interval, 0));
+        view.shift = augmentation
+            .shift_intensity
+            .map(|interval| within(interval, 1));
+        let noise = |deviation| (draws(Operation::Noise), deviation as f32);
+        view.noise = augmentation.noise.map(noise);
+        if let Some(elastic) = augmentation.elastic {
+            let field = Field::new(elastic, self.extent(), draws(Operation::Elastic));
+            view.deform(field, elastic.magnitude);
+        }
+    }
+
+    /// D, H, W.
+    fn extent(&self) -> [usize; 3] {
+        let [_, volume @ ..] = self.volume;
+        self.crops.map_or(volume, |crops| crops.extent)
+    }
+
+    fn per_volume(&self, split: Split) -> usize {
+        let Some(crops) = self.crops else {
+            return 1;
+        };
+        let covering = self.grid().into_iter().product();
+        match (split, crops.training, crops.evaluation) {
+            (Split::Train, TrainingCrops::Random, _) => crops.per_volume.unwrap_or(covering),
+            (Split::Train, TrainingCrops::Grid, _)
+            | (Split::Validation | Split::Test, _, EvaluationCrops::Grid) => covering,
+            (Split::Validation | Split::Test, _, EvaluationCrops::Center) => 1,
+        }
+    }
+
+    /// Crops along each dim that cover a volume.
+    fn grid(&self) -> [usize; 3] {
+        let [_, volume @ ..] = self.volume;
+        let extent = self.extent();
+        std::array::from_fn(|dim| volume[dim].div_ceil(extent[dim]))
+    }
+
+    /// Where a crop begins.
+    fn origin(&self, split: Split, crop: usize, draws: &Draws) -> [usize; 3] {
+        let [_, volume @ ..] = self.volume;
+        let extent = self.extent();
+        let room: [usize; 3] = std::array::from_fn(|dim| volume[dim] - extent[dim]);
+        let Some(crops) = self.crops else {
+            return [0; 3];
+        };
+        let grid = self.grid();
+        let on_grid = || {
+            let [_, heights, widths] = grid;
+            let index = [
+                crop / widths / heights,
+                crop / widths % heights,
+                crop % widths,
+            ];
+            std::array::from_fn(|dim| match grid[dim] {
+                1 => 0,
+                count => index[dim] * room[dim] / (count - 1),
+            })
+        };
+        match (split, crops.training, crops.evaluation) {
+            (Split::Train, TrainingCrops::Random, _) => {
+                std::array::from_fn(|dim| below(draws.unit(dim as u64), room[dim] + 1))
+            }
+            (Split::Train, TrainingCrops::Grid, _)
+            | (Split::Validation | Split::Test, _, EvaluationCrops::Grid) => on_grid(),
+            (Split::Validation | Split::Test, _, EvaluationCrops::Center) => {
+                room.map(|room| room / 2)
+            }
+        }
+    }
+
+    /// The split of a sample and its number there.
+    fn locate(&self, mut sample: usize) -> (Split, usize) {
+        for split in [Split::Train, Split::Validation] {
+            let samples = self.samples(split);
+            if sample < samples {
+                return (split, sample);
+            }
+            sample -= samples;
+        }
+        (Split::Test, sample)
+    }
+}
+
+/// A uniform whole number below a bound, of a uniform number below 1.
+fn below(unit: f64, bound: usize) -> usize {
+    ((unit * bound as f64) as usize).min(bound - 1)
+}

@@ -1,0 +1,258 @@
+//! One sample as a network sees it: where it lies in the files, and what becomes of its values.
+
+use std::ops::Range;
+
+use partita_program::random::Draws;
+
+use super::elastic::{Field, Stored};
+use super::orientation::{Orientation, Region3};
+use crate::samples::{Samples, VolumeShape};
+use crate::slab::Region4;
+use crate::split::Split;
+
+/// What random numbers of a sample depend on besides its number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SampleKey {
+    pub(crate) seed: u64,
+    pub(crate) epoch: u64,
+}
+
+/// Operations that draw random numbers; far from those of a model's layers, which count from 0.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(super) enum Operation {
+    Crop = 0xda7a_0000,
+    Rotate = 0xda7a_0001,
+    Flip = 0xda7a_0002,
+    Elastic = 0xda7a_0003,
+    Intensity = 0xda7a_0004,
+    Noise = 0xda7a_0005,
+}
+
+/// A sample as a network sees it.
+pub(crate) struct View {
+    pub(crate) split: Split,
+    /// Number of its volume in the split.
+    pub(crate) volume: usize,
+    shape: VolumeShape,
+    /// Extents D, H, W of the sample.
+    extent: [usize; 3],
+    /// Where it begins in the volume.
+    pub(super) origin: [usize; 3],
+    pub(super) orientation: Orientation,
+    elastic: Option<Field>,
+    /// How far displaced values may lie. Units: voxels.
+    margin: usize,
+    pub(super) scale: Option<f32>,
+    pub(super) shift: Option<f32>,
+    pub(super) noise: Option<(Draws, f32)>,
+}
+
+impl View {
+    /// A whole volume, or its first crop, as it is stored.
+    pub(super) fn of(split: Split, volume: usize, shape: VolumeShape, extent: [usize; 3]) -> Self {
+        Self {
+            split,
+            volume,
+            shape,
+            extent,
+            origin: [0; 3],
+            orientation: Orientation::AS_STORED,
+            elastic: None,
+            margin: 0,
+            scale: None,
+            shift: None,
+            noise: None,
+        }
+    }
+
+    pub(super) fn deform(&mut self, field: Field, magnitude: f64) {
+        self.elastic = Some(field);
+        self.margin = magnitude.ceil() as usize;
+    }
+
+    /// Whether the values of a part are those of its source, in the same order.
+    pub(crate) fn is_as_stored(&self) -> bool {
+        self.orientation == Orientation::AS_STORED && self.elastic.is_none()
+    }
+
+    /// The region of the volume that a part (C, D, H, W) of the sample is made of.
+    pub(crate) fn source(&self, part: &Region4) -> Region4 {
+        let [channels, part @ ..] = part.clone();
+        if part.iter().any(Range::is_empty) {
+            return [channels, 0..0, 0..0, 0..0];
+        }
+        let source = self.orientation.source(self.extent, &part);
+        let [_, volume @ ..] = self.shape;
+        let mut dims = (0..3).map(|dim| {
+            let origin = self.origin[dim];
+            let start = (origin + source[dim].start).saturating_sub(self.margin);
+            start..(origin + source[dim].end + self.margin).min(volume[dim])
+        });
+        let mut next = || dims.next().unwrap_or_default();
+        [channels, next(), next(), next()]
+    }
+
+    /// Puts stored values of the source of a part where the network sees them, behind those in `out`.
+    pub(crate) fn arrange(&self, part: &Region4, source: &Samples, out: &mut Samples) {
+        match (source, out) {
+            (Samples::I16(source), Samples::I16(out)) => {
+                self.rearrange(part, source, out, |stored, at| stored.nearest(at));
+            }
+            (Samples::F32(source), Samples::F32(out)) => self.arrange_floats(part, source, out),
+            (Samples::I16(_), Samples::F32(_)) | (Samples::F32(_), Samples::I16(_)) => {
+                panic!("values are arranged in the type that they have")
+            }
+        }
+    }
+
+    /// The same for floats, prepared or not.
+    pub(crate) fn arrange_floats(&self, part: &Region4, source: &[f32], out: &mut Vec<f32>) {
+        self.rearrange(part, source, out, |stored, at| stored.linear(at));
+    }
+
+    /// The same for class indices, which are never mixed.
+    pub(crate) fn arrange_labels(&self, part: &Region4, source: &Samples, out: &mut Vec<f32>) {
+        let mut values = Vec::new();
+        source.write_f32(&mut values);
+        self.rearrange(part, &values, out, |stored, at| stored.nearest(at));
+    }
+
+    fn rearrange<T: Copy>(
+        &self,
+        part: &Region4,
+        source: &[T],
+        out: &mut Vec<T>,
+        at: impl Fn(&Stored<'_, T>, [f64; 3]) -> T,
+    ) {
+        let channels = part[0].len();
+        let [_, d, h, w] = part.clone();
+        let Some(field) = &self.elastic else {
+            let shape = [d.len(), h.len(), w.len()];
+            return self.orientation.turn(channels, shape, source, out);
+        };
+        let [_, region @ ..] = self.source(part);
+        let extent: [usize; 3] = std::array::from_fn(|dim| region[dim].len());
+        let count = extent.iter().product::<usize>();
+        if count == 0 {
+            return;
+        }
+        let boxes: Vec<Stored<'_, T>> = source
+            .chunks_exact(count)
+            .map(|values| Stored {
+                values,
+                start: std::array::from_fn(|dim| region[dim].start),
+                extent,
+            })
+            .collect();
+        // Plane by plane, as positions take more room than values.
+        let (first, plane) = (out.len(), h.len() * w.len());
+        out.resize(first + channels * d.len() * plane, source[0]);
+        for (index, depth) in d.clone().enumerate() {
+            let positions = self.positions(field, &[depth..depth + 1, h.clone(), w.clone()]);
+            for (channel, stored) in boxes.iter().enumerate() {
+                let start = first + (channel * d.len() + index) * plane;
+                for (value, &position) in out[start..start + plane].iter_mut().zip(&positions) {
+                    *value = at(stored, position);
+                }
+            }
+        }
+    }
+
+    /// Where in the volume the values of a part come from.
+    fn positions(&self, field: &Field, [ds, hs, ws]: &Region3) -> Vec<[f64; 3]> {
+        let [_, volume @ ..] = self.shape;
+        let mut positions = Vec::with_capacity(ds.len() * hs.len() * ws.len());
+        for d in ds.clone() {
+            for h in hs.clone() {
+                field.row((d, h), ws.clone(), |w, displacement| {
+                    let mut position = [0.0; 3];
+                    for (dim, index) in [d, h, w].into_iter().enumerate() {
+                        let moved = index as f64 + displacement[dim];
+                        let moved = if self.orientation.reversed[dim] {
+                            (self.extent[dim] - 1) as f64 - moved
+                        } else {
+                            moved
+                        };
+                        let to = self.orientation.dims[dim];
+                        // Beyond the border the last value goes on.
+                        let last = (volume[to] - 1) as f64;
+                        position[to] = (self.origin[to] as f64 + moved).clamp(0.0, last);
+                    }
+                    positions.push(position);
+                });
+            }
+        }
+        positions
+    }
+
+    /// Changes the values of a part, which lie as the network sees them: scale, shift, noise.
+    pub(crate) fn adjust(&self, part: &Region4, values: &mut [f32]) {
+        if let Some(factor) = self.scale {
+            values.iter_mut().for_each(|value| *value *= factor);
+        }
+        if let Some(number) = self.shift {
+            values.iter_mut().for_each(|value| *value += number);
+        }
+        if let Some((draws, deviation)) = self.noise {
+            self.add_noise(part, draws, deviation, values);
+        }
+    }
+
+    fn add_noise(&self, part: &Region4, draws: Draws, deviation: f32, values: &mut [f32]) {
+        let channels = self.shape[0] as u64;
+        let [_, heights, widths] = self.extent.map(|extent| extent as u64);
+        let [cs, ds, hs, ws] = part.clone();
+        let mut values = values.iter_mut();
+        for c in cs {
+            for d in ds.clone() {
+                for h in hs.clone() {
+                    let row = (d as u64 * heights + h as u64) * widths;
+                    for (w, value) in ws.clone().zip(&mut values) {
+                        let element = (row + w as u64) * channels + c as u64;
+                        *value += deviation * normal(draws.whole(element));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A number with the standard normal distribution, of 53 random bits.
+///
+/// Source: Box, Muller, "A note on the generation of random normal deviates" (1958).
+fn normal(bits: u64) -> f32 {
+    const HALF: u32 = 26;
+    let unit = 1.0 / (1u64 << HALF) as f32;
+    let radius = ((bits >> HALF) >> 1) as f32 + 0.5;
+    let angle = (bits & ((1 << HALF) - 1)) as f32;
+    let radius = (-2.0 * (radius * unit).min(1.0).ln()).sqrt();
+    radius * (std::f32::consts::TAU * (angle * unit)).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_has_the_moments_of_a_normal_distribution() {
+        let draws = Draws::new(1, 2, 3, Operation::Noise as u32);
+        const COUNT: u64 = 200_000;
+        let mut moments = [0.0; 4];
+        for element in 0..COUNT {
+            let value = f64::from(normal(draws.whole(element)));
+            for (power, sum) in (1..).zip(&mut moments) {
+                *sum += value.powi(power) / COUNT as f64;
+            }
+        }
+        // Bounds of five standard errors.
+        for (moment, (plain, error)) in
+            moments
+                .into_iter()
+                .zip([(0.0, 0.012), (1.0, 0.016), (0.0, 0.044), (3.0, 0.11)])
+        {
+            assert!((moment - plain).abs() < error, "{moments:?}");
+        }
+        assert!(normal((1 << 53) - 1).is_finite() && normal(0).is_finite());
+    }
+}

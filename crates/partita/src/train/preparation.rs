@@ -1,0 +1,362 @@
+//! Preparation and augmentation of samples: `transform` and `[augmentation]` of a run file.
+
+use super::error::TrainError;
+use super::run::Run;
+use super::run_file::{is_scale, possible_scales};
+use super::section::{RunFileError, Section, float, whole};
+use crate::host::Host;
+use crate::launch::Launch;
+use crate::progress::Event;
+use partita_data::{
+    Augmentation, Crops, DType, DataError, Dataset, Elastic, EvaluationCrops, FittedStep,
+    Preparation, Preprocessing, Sampling, Step, TrainingCrops, fit,
+};
+use partita_program::{Item, Program, Transform, Work};
+use partita_space::{Bytes, Rank};
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+
+const AUGMENTATION_KEYS: [&str; 10] = [
+    "flip",
+    "rotate",
+    "crop",
+    "crops_per_volume",
+    "crop_positions",
+    "validation_crops",
+    "scale_intensity",
+    "shift_intensity",
+    "noise",
+    "elastic",
+];
+const STEPS: &str = "\"identity\", \"log1p\", \"log\", \"standardize\", {scale = NUMBER}, \
+                     {clip = [LOW, HIGH]}, {percentiles = [LOW, HIGH]} with 0 to 100, or a list of these in \
+                     order, like [\"log1p\", \"standardize\"]";
+const INTERVAL: &str = "two numbers, the smaller first, like [0.9, 1.1]";
+const EXTENT: &str = "extents D, H, W from 1 on, like [32, 32, 32], or H, W of images";
+
+/// How samples come from files into the network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleOptions {
+    /// Transform of the import kernel: a single step that it can do, on values as they are stored.
+    pub transform: Transform,
+    /// Steps by the threads that read; empty where the kernel does it.
+    pub steps: Vec<Step>,
+    /// Crops of volumes.
+    pub crops: Option<Crops>,
+    /// Augmentation of training samples.
+    pub augmentation: Option<Augmentation>,
+}
+
+impl SampleOptions {
+    /// Reads them. Errors: an invalid value, with its line and what is possible.
+    pub fn read(top: &Section<'_>) -> Result<Self, RunFileError> {
+        let mut steps = transform(top)?;
+        let (crops, augmentation) = augmentation(top)?;
+        let computes = augmentation.is_some_and(|one| one.changes_values());
+        let transform = match *steps.as_slice() {
+            [Step::LogOnePlus] if !computes => Some(Transform::LogOnePlus),
+            [Step::Scale { factor }] if !computes => Some(Transform::Scale { factor }),
+            _ => None,
+        };
+        if transform.is_some() {
+            steps.clear();
+        }
+        Ok(Self {
+            transform: transform.unwrap_or(Transform::Identity),
+            steps,
+            crops,
+            augmentation,
+        })
+    }
+
+    /// Element type of samples on their way into the network.
+    pub fn dtype(&self, stored: DType) -> DType {
+        let computes = self.augmentation.is_some_and(|one| one.changes_values());
+        if computes || !self.steps.is_empty() {
+            DType::Float32
+        } else {
+            stored
+        }
+    }
+
+    /// All of them, to compare with those of a run that is resumed.
+    pub fn text(&self) -> String {
+        if self.steps.is_empty() && self.augmentation.is_none() {
+            format!("{:?}", self.transform)
+        } else {
+            format!("{self:?}")
+        }
+    }
+
+    /// All steps with their statistics, whoever does them.
+    pub fn applied(&self, preparation: &Preparation) -> Preparation {
+        match self.transform {
+            Transform::Identity => preparation.clone(),
+            Transform::LogOnePlus => Preparation::new(vec![FittedStep::LogOnePlus]),
+            Transform::Scale { factor } => Preparation::new(vec![FittedStep::Scale { factor }]),
+        }
+    }
+}
+
+/// Computes the statistics that the steps need, on rank 0, for all ranks.
+///
+/// Errors: those of reading the training split; values that a step cannot take.
+pub fn preprocessing(
+    launch: &Launch<'_>,
+    run: &Run,
+    dataset: &Dataset,
+    sampling: Sampling,
+    host: &Host,
+) -> Result<Preprocessing, TrainError> {
+    Ok(Preprocessing {
+        sampling,
+        preparation: fitted(launch, run, host, || Ok(dataset.clone()))?,
+    })
+}
+
+/// The steps with the statistics of the dataset that a run was trained on, whatever it now reads.
+///
+/// Errors: as those of [`preprocessing`]; no dataset to compute them from.
+pub fn of_training(
+    launch: &Launch<'_>,
+    run: &Run,
+    trained_on: &Path,
+    dataset: &Dataset,
+) -> Result<Preparation, TrainError> {
+    let host = Host::local(launch.context().level());
+    fitted(launch, run, &host, || {
+        if dataset.path() == trained_on || !needs_statistics(&run.samples.steps) {
+            return Ok(dataset.clone());
+        }
+        Dataset::open(trained_on)
+    })
+}
+
+fn needs_statistics(steps: &[Step]) -> bool {
+    let needs = |step: &Step| matches!(step, Step::Standardize | Step::Percentiles { .. });
+    steps.iter().any(needs)
+}
+
+fn fitted(
+    launch: &Launch<'_>,
+    run: &Run,
+    host: &Host,
+    dataset: impl FnOnce() -> Result<Dataset, DataError> + Send,
+) -> Result<Preparation, TrainError> {
+    let context = launch.context();
+    let times = context.environment().measured_times.as_ref();
+    let cache = times.and_then(|file| file.parent());
+    let status = |text: &str| {
+        let is_last = text.is_empty();
+        context.report(Event::Status { text, is_last });
+    };
+    let steps = &run.samples.steps;
+    launch.choose(|| {
+        if needs_statistics(steps) {
+            status("statistics of the training split");
+        }
+        let fitted = dataset().and_then(|dataset| fit(steps, &dataset, cache, host.cores_usable));
+        status("");
+        Ok::<Preparation, TrainError>(fitted?)
+    })
+}
+
+/// Bytes of the buffers that preparation and augmentation need on a rank.
+pub fn buffer_bytes(
+    preprocessing: &Preprocessing,
+    stored: DType,
+    program: &Program,
+    rank: Rank,
+) -> Bytes {
+    let tasks = program.body(rank).tasks.iter();
+    let parts = tasks.filter_map(|task| match &task.work {
+        Work::Load(load) if load.item == Item::Sample => {
+            let coord = program.mesh.coord(rank);
+            let [_, d, h, w, c] = load.distribution.owned(&program.mesh, &coord).shape();
+            Some(preprocessing.buffer_bytes(stored, [c, d, h, w]))
+        }
+        Work::Load(_)
+        | Work::Store(_)
+        | Work::Compute { .. }
+        | Work::Exchange(_)
+        | Work::Collective(_) => None,
+    });
+    parts.max().unwrap_or_default()
+}
+
+fn transform(top: &Section<'_>) -> Result<Vec<Step>, RunFileError> {
+    if let Some(factor) = top
+        .get("transform")
+        .and_then(|value| scale(value.get_ref()))
+        && !is_scale(factor)
+    {
+        return Err(top.refuse("transform", &possible_scales(factor)));
+    }
+    let steps = top.read("transform", STEPS, |value| match value {
+        DeValue::Array(values) => values.iter().map(|value| step(value.get_ref())).collect(),
+        value => Some(vec![step(value)?]),
+    })?;
+    Ok(steps.into_iter().flatten().flatten().collect())
+}
+
+/// A step; the inner `None` is the one that changes nothing.
+#[allow(
+    clippy::option_option,
+    reason = "a value that is no step, or the step that does nothing"
+)]
+fn step(value: &DeValue<'_>) -> Option<Option<Step>> {
+    if let DeValue::Table(table) = value {
+        return step_of_table(table).map(Some);
+    }
+    Some(match value.as_str()? {
+        "identity" => None,
+        "log1p" => Some(Step::LogOnePlus),
+        "log" => Some(Step::Log),
+        "standardize" => Some(Step::Standardize),
+        _ => return None,
+    })
+}
+
+fn step_of_table(table: &DeTable<'_>) -> Option<Step> {
+    let (key, value) = table.iter().next().filter(|_| table.len() == 1)?;
+    let value = value.get_ref();
+    Some(match key.get_ref().as_ref() {
+        "scale" => Step::Scale {
+            factor: float(value).filter(|&factor| is_scale(factor))?,
+        },
+        "clip" => {
+            let [low, high] = interval(value)?;
+            Step::Clip { low, high }
+        }
+        "percentiles" => {
+            let [low, high] =
+                interval(value).filter(|&[low, high]| 0.0 <= low && low < high && high <= 100.0)?;
+            Step::Percentiles { low, high }
+        }
+        _ => return None,
+    })
+}
+
+/// The factor of a table with nothing else.
+fn scale(value: &DeValue<'_>) -> Option<f64> {
+    let DeValue::Table(table) = value else {
+        return None;
+    };
+    let (key, value) = table.iter().next().filter(|_| table.len() == 1)?;
+    (key.get_ref() == "scale").then(|| float(value.get_ref()))?
+}
+
+/// Two numbers that single precision holds, the smaller first.
+fn interval(value: &DeValue<'_>) -> Option<[f64; 2]> {
+    let DeValue::Array(values) = value else {
+        return None;
+    };
+    let holds = |number: &f64| (*number as f32).is_finite();
+    let number = |index: usize| float(values.get(index)?.get_ref()).filter(holds);
+    let [low, high] = [number(0)?, number(1)?];
+    (values.len() == 2 && low <= high).then_some([low, high])
+}
+
+/// D, H, W; or H, W of images.
+fn extent(value: &DeValue<'_>) -> Option<[usize; 3]> {
+    let DeValue::Array(values) = value else {
+        return None;
+    };
+    let count = |number: i64| usize::try_from(number).ok().filter(|&count| count > 0);
+    let counts = values.iter().map(|value| count(whole(value.get_ref())?));
+    match *counts.collect::<Option<Vec<usize>>>()? {
+        [d, h, w] => Some([d, h, w]),
+        [h, w] => Some([1, h, w]),
+        _ => None,
+    }
+}
+
+fn augmentation(top: &Section<'_>) -> Result<(Option<Crops>, Option<Augmentation>), RunFileError> {
+    let Some(section) = top.section("augmentation")? else {
+        return Ok((None, None));
+    };
+    section.check(&AUGMENTATION_KEYS)?;
+    let flag = "true or false";
+    let flips = "a list of \"depth\", \"height\" and \"width\", like [\"height\", \"width\"]";
+    let noise = "a standard deviation from 0 on, like 0.01";
+    let is_noise = |number: f64| number >= 0.0 && (number as f32).is_finite();
+    let augmentation = Augmentation {
+        flip: section.read("flip", flips, flip)?.unwrap_or_default(),
+        rotate: section
+            .read("rotate", flag, DeValue::as_bool)?
+            .unwrap_or(false),
+        scale_intensity: section.read("scale_intensity", INTERVAL, interval)?,
+        shift_intensity: section.read("shift_intensity", INTERVAL, interval)?,
+        noise: section
+            .number("noise", noise, is_noise)?
+            .filter(|&noise| noise > 0.0),
+        elastic: elastic(&section)?,
+    };
+    Ok((crops(&section)?, Some(augmentation)))
+}
+
+fn flip(value: &DeValue<'_>) -> Option<[bool; 3]> {
+    let DeValue::Array(values) = value else {
+        return None;
+    };
+    let mut flips = [false; 3];
+    for value in values {
+        let name = value.get_ref().as_str()?;
+        let dims = ["depth", "height", "width"];
+        flips[dims.iter().position(|&dim| dim == name)?] = true;
+    }
+    Some(flips)
+}
+
+fn elastic(section: &Section<'_>) -> Result<Option<Elastic>, RunFileError> {
+    let Some(section) = section.section("elastic")? else {
+        return Ok(None);
+    };
+    section.check(&["magnitude", "spacing"])?;
+    let voxels = "a number of voxels above 0, like 2";
+    let magnitude = section.number("magnitude", voxels, |number| {
+        number > 0.0 && number < f64::from(1 << 24)
+    })?;
+    let spacing = section.count("spacing")?;
+    Ok(Some(Elastic {
+        magnitude: section.need("magnitude", magnitude, voxels)?,
+        spacing: section.need("spacing", spacing, "a whole number of voxels, like 8")?,
+    }))
+}
+
+fn crops(section: &Section<'_>) -> Result<Option<Crops>, RunFileError> {
+    let per_volume = section.count("crops_per_volume")?;
+    let training = [
+        ("random", TrainingCrops::Random),
+        ("grid", TrainingCrops::Grid),
+    ];
+    let training = section.choice("crop_positions", &training)?;
+    let evaluation = [
+        ("grid", EvaluationCrops::Grid),
+        ("center", EvaluationCrops::Center),
+    ];
+    let evaluation = section.choice("validation_crops", &evaluation)?;
+    let Some(extent) = section.read("crop", EXTENT, extent)? else {
+        let given = [
+            ("crops_per_volume", per_volume.is_some()),
+            ("crop_positions", training.is_some()),
+            ("validation_crops", evaluation.is_some()),
+        ];
+        return match given.into_iter().find(|&(_, is_given)| is_given) {
+            Some((key, _)) => Err(section.refuse(key, "this only with `crop`")),
+            None => Ok(None),
+        };
+    };
+    let training = training.unwrap_or_default();
+    if training == TrainingCrops::Grid && per_volume.is_some() {
+        let expected =
+            "nothing with `crop_positions = \"grid\"`, which has as many as cover a volume";
+        return Err(section.refuse("crops_per_volume", expected));
+    }
+    Ok(Some(Crops {
+        extent,
+        per_volume,
+        training,
+        evaluation: evaluation.unwrap_or_default(),
+    }))
+}
