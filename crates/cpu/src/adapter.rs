@@ -3,6 +3,7 @@
 mod convolution;
 mod dropout;
 mod fused;
+mod group_norm;
 mod linear;
 mod loss;
 mod menu;
@@ -10,6 +11,7 @@ mod norm;
 mod operand;
 mod pointwise;
 mod pool;
+mod product;
 mod sequence;
 mod tail;
 mod update;
@@ -154,6 +156,7 @@ impl Kernels for CpuKernels {
             Family::Convolution => convolution::execute(kernel, &Tail::default(), &mut run),
             Family::Pool => pool::execute(kernel, &Tail::default(), &mut run),
             Family::BatchNorm => norm::execute(kernel, &Tail::default(), &mut run),
+            Family::GroupNorm => group_norm::execute(kernel, &mut run),
             Family::Linear => linear::execute(kernel, &Tail::default(), &mut run),
             Family::Loss => loss::execute(kernel, self.rank, &mut run),
             Family::LayerNorm | Family::Sequence => {

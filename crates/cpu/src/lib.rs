@@ -24,6 +24,7 @@ mod walk;
 pub mod activation;
 mod attention;
 mod elementwise;
+mod group_norm;
 mod import;
 mod linear;
 mod math;
@@ -36,6 +37,7 @@ mod pool_forward;
 mod pool_rows;
 mod pool_slabs;
 mod probe;
+mod product;
 mod row_kernels;
 
 mod adapter;

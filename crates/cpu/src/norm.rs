@@ -212,7 +212,7 @@ pub fn norm_inference(
 
 /// y = (x - mean) * scale + beta, plus a box, times a slope where not positive; minus the mean and
 /// the scale lie in the first two columns of the scratch.
-fn affine(
+pub(crate) fn affine(
     call: &mut Call,
     x: View,
     y: ViewMut,
@@ -346,14 +346,14 @@ pub fn norm_backward<'a>(
 }
 
 /// Four columns of C elements of the scratch.
-fn columns(scratch: &mut [f32], c: usize) -> [&mut [f32]; 4] {
+pub(crate) fn columns(scratch: &mut [f32], c: usize) -> [&mut [f32]; 4] {
     let (ab, cd) = scratch[..4 * c].split_at_mut(2 * c);
     let ((a, b), (c, d)) = (ab.split_at_mut(c), cd.split_at_mut(c));
     [a, b, c, d]
 }
 
 /// Sums over positions of the two values of `f(inputs)`: C sums of the first, C of the second.
-fn reduce<'a, const N: usize, F>(
+pub(crate) fn reduce<'a, const N: usize, F>(
     call: &'a mut Call,
     inputs: [View; N],
     f: F,

@@ -170,6 +170,16 @@ impl GraphBuilder {
         self.node(name, Op::Add, &[left, right], &[])
     }
 
+    /// Product of two tensors of one shape, or of a tensor and factors of one position.
+    pub fn multiply(
+        &mut self,
+        name: &str,
+        left: NodeId,
+        right: NodeId,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Multiply, &[left, right], &[])
+    }
+
     /// The channels of two or more tensors of equal extents, one after the other.
     pub fn concat(&mut self, name: &str, inputs: &[NodeId]) -> Result<NodeId, GraphError> {
         self.node(name, Op::Concat, inputs, &[])
@@ -210,6 +220,17 @@ impl GraphBuilder {
         epsilon: f64,
     ) -> Result<NodeId, GraphError> {
         self.node(name, Op::LayerNorm { epsilon }, &[input], &[])
+    }
+
+    /// A group norm of this many groups, or of a group per channel, with parameters of its own.
+    pub fn group_norm(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        groups: Option<usize>,
+        epsilon: f64,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::GroupNorm { groups, epsilon }, &[input], &[])
     }
 
     /// A smooth function of each element.

@@ -155,11 +155,13 @@ fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }
         | Op::Add
+        | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
+        | Op::GroupNorm { .. }
         | Op::Activation(_)
         | Op::Attention { .. } => u64::from(!in_head),
     };

@@ -342,6 +342,36 @@ pub enum GraphError {
         /// What would make them equal.
         nearest: String,
     },
+    /// A product of two shapes.
+    #[error(
+        "`{node}`: multiply reads two tensors of one shape, or a second of one position, not {left} and {right}; {nearest}"
+    )]
+    MultiplyShapes {
+        /// The product.
+        node: String,
+        /// First input.
+        left: Shape,
+        /// Second input.
+        right: Shape,
+        /// What would make them fit.
+        nearest: String,
+    },
+    /// Groups of a norm that do not divide the channels.
+    #[error(
+        "`{node}`: groups={groups} must divide {channels} channels: possible are {possible}; nearest is {nearest}"
+    )]
+    NormGroups {
+        /// The group norm.
+        node: String,
+        /// As given.
+        groups: usize,
+        /// Its channels.
+        channels: usize,
+        /// Divisors.
+        possible: String,
+        /// The nearest of them, the smaller of two.
+        nearest: usize,
+    },
     /// Channels of inputs of other extents.
     #[error(
         "`{node}`: concat reads tensors of equal extents, not {first} and {other}; nearest for the latter is {nearest}"

@@ -61,7 +61,7 @@ pub(crate) fn infer(
             check_activation(node, activation)?;
             input
         }
-        Op::Add => input,
+        Op::Add | Op::Multiply => input,
         Op::Concat => Shape {
             channels: inputs
                 .iter()
@@ -72,6 +72,7 @@ pub(crate) fn infer(
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
+        | Op::GroupNorm { .. }
         | Op::Attention { .. } => sequence::infer(node, op, inputs)?,
     };
     check_sizes(node, op, inputs, shape)?;
@@ -123,7 +124,7 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         &Op::Embedding { rows, channels } => {
             weight_and_bias([1, 1, 1, rows, channels], channels, false)
         }
-        Op::LayerNorm { .. } => [ParameterRole::Gamma, ParameterRole::Beta]
+        Op::LayerNorm { .. } | Op::GroupNorm { .. } => [ParameterRole::Gamma, ParameterRole::Beta]
             .map(|role| (role, [1, 1, 1, 1, input.channels]))
             .to_vec(),
         Op::BatchNorm { .. } => {
@@ -143,6 +144,7 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
         | Op::Positions
@@ -202,7 +204,7 @@ pub(crate) fn check_initialization(
 fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphError> {
     let expected = match op {
         Op::Concat => return check_concat(node, inputs),
-        Op::Add => 2,
+        Op::Add | Op::Multiply => 2,
         Op::Attention { .. } => 3,
         Op::Input
         | Op::Convolution(_)
@@ -217,6 +219,7 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
+        | Op::GroupNorm { .. }
         | Op::Activation(_)
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => 1,
@@ -233,6 +236,9 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
     if left == right || matches!(op, Op::Attention { .. }) {
         return Ok(left);
     }
+    if *op == Op::Multiply {
+        return check_factor(node, left, right);
+    }
     let nearest = if left.extent == right.extent {
         format!(
             "a 1x1x1 convolution of one side gives it {} filters",
@@ -242,6 +248,34 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         format!("the other side would need {left}")
     };
     Err(GraphError::AddShapes {
+        node: node.to_owned(),
+        left,
+        right,
+        nearest,
+    })
+}
+
+/// The second factor may have one position.
+fn check_factor(node: &str, left: Shape, right: Shape) -> Result<Shape, GraphError> {
+    let is_gate = |shape: Shape| shape.extent == [1; 3];
+    if is_gate(right) && left.channels == right.channels {
+        return Ok(left);
+    }
+    let nearest = if is_gate(left) && left.channels == right.channels {
+        "the other order is possible".to_owned()
+    } else if is_gate(right) || left.extent == right.extent {
+        format!(
+            "a 1x1x1 convolution gives the second {} filters",
+            left.channels
+        )
+    } else {
+        let gate = Shape {
+            extent: [1; 3],
+            ..left
+        };
+        format!("the second would need {left} or {gate}")
+    };
+    Err(GraphError::MultiplyShapes {
         node: node.to_owned(),
         left,
         right,

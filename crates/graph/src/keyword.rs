@@ -16,11 +16,14 @@ pub(crate) enum Keyword {
     Dropout,
     Flatten,
     Add,
+    Multiply,
     Concat,
     Slice,
     Embedding,
     Positions,
     LayerNorm,
+    GroupNorm,
+    InstanceNorm,
     Activation(Activation),
     Attention,
     Mse,
@@ -41,7 +44,7 @@ impl Keyword {
         others.chain(pools.map(Self::Pool)).chain(activations)
     }
 
-    const OTHERS: [Keyword; 17] = [
+    const OTHERS: [Keyword; 20] = [
         Self::Conv,
         Self::ConvTranspose,
         Self::BatchNorm,
@@ -51,11 +54,14 @@ impl Keyword {
         Self::Dropout,
         Self::Flatten,
         Self::Add,
+        Self::Multiply,
         Self::Concat,
         Self::Slice,
         Self::Embedding,
         Self::Positions,
         Self::LayerNorm,
+        Self::GroupNorm,
+        Self::InstanceNorm,
         Self::Attention,
         Self::Mse,
         Self::SoftmaxCrossEntropy,
@@ -75,11 +81,16 @@ impl Keyword {
             Op::Dropout { .. } => Self::Dropout,
             Op::Flatten => Self::Flatten,
             Op::Add => Self::Add,
+            Op::Multiply => Self::Multiply,
             Op::Concat => Self::Concat,
             Op::Slice { .. } => Self::Slice,
             Op::Embedding { .. } => Self::Embedding,
             Op::Positions => Self::Positions,
             Op::LayerNorm { .. } => Self::LayerNorm,
+            Op::GroupNorm {
+                groups: Some(_), ..
+            } => Self::GroupNorm,
+            Op::GroupNorm { groups: None, .. } => Self::InstanceNorm,
             Op::Activation(activation) => Self::Activation(*activation),
             Op::Attention { .. } => Self::Attention,
             Op::Loss(loss) | Op::AuxiliaryLoss { loss, .. } => match loss {
@@ -103,11 +114,14 @@ impl Keyword {
             Self::Dropout => "dropout",
             Self::Flatten => "flatten",
             Self::Add => "add",
+            Self::Multiply => "multiply",
             Self::Concat => "concat",
             Self::Slice => "slice",
             Self::Embedding => "embedding",
             Self::Positions => "positions",
             Self::LayerNorm => "layer_norm",
+            Self::GroupNorm => "group_norm",
+            Self::InstanceNorm => "instance_norm",
             Self::Activation(activation) => activation.name(),
             Self::Attention => "attention",
             Self::Mse => "mse",
@@ -162,7 +176,17 @@ impl Keyword {
             Self::Dropout => &["rate"],
             Self::Slice => &["start", "channels"],
             Self::Embedding => &["rows", "channels", "weight", "init"],
-            Self::LayerNorm => &["epsilon", "gamma", "beta", "init_gamma", "init_beta"],
+            Self::LayerNorm | Self::InstanceNorm => {
+                &["epsilon", "gamma", "beta", "init_gamma", "init_beta"]
+            }
+            Self::GroupNorm => &[
+                "groups",
+                "epsilon",
+                "gamma",
+                "beta",
+                "init_gamma",
+                "init_beta",
+            ],
             Self::Attention => &["heads", "causal"],
             Self::Mse => &["weight"],
             Self::SoftmaxCrossEntropy => &["weight", "smoothing"],
@@ -170,6 +194,7 @@ impl Keyword {
             Self::Relu
             | Self::Flatten
             | Self::Add
+            | Self::Multiply
             | Self::Concat
             | Self::Positions
             | Self::Activation(_) => &[],

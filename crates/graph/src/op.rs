@@ -45,6 +45,9 @@ pub enum Op {
     Flatten,
     /// Sum of two inputs of one shape.
     Add,
+    /// Product of two inputs of one shape; or the second has one position, and each of its channels is the
+    /// factor of that channel at all positions of the first.
+    Multiply,
     /// The channels of two or more inputs of equal extents, one input after the other.
     Concat,
     /// The channels `start .. start + channels` of the input.
@@ -67,6 +70,15 @@ pub enum Op {
     Positions,
     /// Normalization per sample and position by the mean and biased variance over the channels.
     LayerNorm {
+        /// Added to the variance.
+        epsilon: f64,
+    },
+    /// Normalization per sample and group of channels by the mean and biased variance over the channels of the
+    /// group and all positions, with a scale and an offset per channel.
+    /// Source: Wu and He, "Group normalization", ECCV 2018, section 3; PyTorch, `GroupNorm`, `InstanceNorm3d`.
+    GroupNorm {
+        /// Groups of equally many channels; none for a group per channel, instance norm.
+        groups: Option<usize>,
         /// Added to the variance.
         epsilon: f64,
     },
@@ -107,10 +119,12 @@ impl Op {
             | Self::Dropout { .. }
             | Self::Flatten
             | Self::Add
+            | Self::Multiply
             | Self::Concat
             | Self::Slice { .. }
             | Self::Positions
             | Self::LayerNorm { .. }
+            | Self::GroupNorm { .. }
             | Self::Activation(_)
             | Self::Attention { .. }
             | Self::Loss(_)
@@ -140,11 +154,13 @@ impl Op {
             | Self::Dropout { .. }
             | Self::Flatten
             | Self::Add
+            | Self::Multiply
             | Self::Concat
             | Self::Slice { .. }
             | Self::Embedding { .. }
             | Self::Positions
             | Self::LayerNorm { .. }
+            | Self::GroupNorm { .. }
             | Self::Activation(_)
             | Self::Attention { .. } => None,
         }
@@ -164,11 +180,13 @@ impl Op {
             | Self::Dropout { .. }
             | Self::Flatten
             | Self::Add
+            | Self::Multiply
             | Self::Concat
             | Self::Slice { .. }
             | Self::Embedding { .. }
             | Self::Positions
             | Self::LayerNorm { .. }
+            | Self::GroupNorm { .. }
             | Self::Activation(_)
             | Self::Attention { .. }
             | Self::Loss(_)

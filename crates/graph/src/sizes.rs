@@ -88,11 +88,13 @@ pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
+        | Op::GroupNorm { .. }
         | Op::Activation(_)
         | Op::Attention { .. }
         | Op::Loss(_)
@@ -143,11 +145,13 @@ pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
+        | Op::GroupNorm { .. }
         | Op::Activation(_)
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => 0,

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! The operations are `conv`, `conv_transpose`, `max_pool`, `average_pool`, `l2_pool`, `batch_norm`, `relu`,
-//! `leaky_relu`, `gelu`, `silu`, `sigmoid`, `tanh`, `elu`, `layer_norm`, `linear`, `dropout`, `flatten`, `add`, `concat`, `slice`,
+//! `leaky_relu`, `gelu`, `silu`, `sigmoid`, `tanh`, `elu`, `layer_norm`, `group_norm`, `instance_norm`, `linear`, `dropout`, `flatten`, `add`, `multiply`, `concat`, `slice`,
 //! `embedding`, `positions`, `attention`, `mse` and `softmax_cross_entropy`.
 //! `extent` gives W, or HxW, or DxHxW, and with it the spatial dims of the model. A value per dim is
 //! one for all or one each, in the order of `extent`; padding is `LOW:HIGH`, or one value for both

@@ -92,7 +92,7 @@ fn random_graphs_come_back_from_their_text() {
         assert_eq!(back, graph, "seed {seed}\n{printed}");
         kinds.extend(graph.nodes.iter().map(|node| node.op.keyword()));
     }
-    assert_eq!(kinds.len(), 19 + Activation::ALL.len(), "{kinds:?}");
+    assert_eq!(kinds.len(), 22 + Activation::ALL.len(), "{kinds:?}");
 }
 
 struct Random(SplitMix);
@@ -130,6 +130,15 @@ impl Random {
             Some(window) => window,
             None => self.window(pool),
         })
+    }
+
+    fn activation(&mut self) -> Activation {
+        match Activation::ALL[self.below(Activation::ALL.len())] {
+            Activation::Elu { .. } => Activation::Elu {
+                alpha: self.real() + 1e-9,
+            },
+            other => other,
+        }
     }
 
     fn op(&mut self, rank: usize, channels: usize) -> Op {
@@ -173,17 +182,17 @@ impl Random {
                 negative_slope: self.below(2) as f64 * self.real(),
             },
             4 => Op::Dropout { rate: self.real() },
+            5 if self.coin() => Op::Multiply,
             5 => Op::Add,
             8 => Op::Concat,
+            9 if self.coin() => Op::GroupNorm {
+                groups: self.coin().then(|| 1 + self.below(channels)),
+                epsilon: self.real() + 1e-9,
+            },
             9 => Op::LayerNorm {
                 epsilon: self.real() + 1e-9,
             },
-            10 => Op::Activation(match Activation::ALL[self.below(Activation::ALL.len())] {
-                Activation::Elu { .. } => Activation::Elu {
-                    alpha: self.real() + 1e-9,
-                },
-                other => other,
-            }),
+            10 => Op::Activation(self.activation()),
             11 => match self.below(3) {
                 0 => Op::Positions,
                 1 => Op::Slice {
@@ -237,7 +246,7 @@ fn random_graph(seed: u64) -> Graph {
     for step in 0..30 {
         let op = random.op(rank, builder.shape(last).channels);
         let inputs: Vec<NodeId> = match op {
-            Op::Add => vec![last, last],
+            Op::Add | Op::Multiply => vec![last, last],
             Op::Concat => vec![last; 2 + random.below(2)],
             Op::Attention { .. } => vec![last; 3],
             _ => vec![last],
@@ -252,7 +261,9 @@ fn random_graph(seed: u64) -> Graph {
                     &[ParameterRole::Weight]
                 }
             }
-            Op::BatchNorm { .. } | Op::LayerNorm { .. } => &[ParameterRole::Gamma],
+            Op::BatchNorm { .. } | Op::LayerNorm { .. } | Op::GroupNorm { .. } => {
+                &[ParameterRole::Gamma]
+            }
             _ => &[],
         };
         let mut sources = random.sources(builder.parameters().len());

@@ -116,7 +116,7 @@ impl Emit<'_> {
     }
 
     /// Allocates the gradient of a storage.
-    fn gradient(&mut self, id: LayerId) -> GradientBuffer {
+    pub(crate) fn gradient(&mut self, id: LayerId) -> GradientBuffer {
         let index = self.storages.of[id.0];
         if let Some(state) = self.gradients[index] {
             return state;
@@ -238,6 +238,10 @@ impl Emit<'_> {
             Op::Embedding { .. } => self.embedding_backward(id, layer),
             Op::Positions => self.positions_backward(id, layer),
             Op::LayerNorm { epsilon } => self.layer_norm_backward(id, layer, epsilon),
+            Op::GroupNorm { groups, epsilon } => {
+                self.group_norm_backward(id, layer, groups, epsilon);
+            }
+            Op::Multiply => self.multiply_backward(id, layer),
             Op::Activation(activation) => self.activation_backward(id, layer, activation),
             Op::Attention { heads, causal } => self.attention_backward(id, layer, heads, causal),
             Op::Concat => {

@@ -4,7 +4,7 @@
 //! tasks only for the layers that it runs.
 
 use crate::body::{Builder, NUMBERS, TensorBuffer};
-use crate::network::{Layer, LayerId, Network, reads_whole};
+use crate::network::{Layer, LayerId, Network, is_gate, reads_whole};
 use crate::parameter_gradient::{Bucket, Deferred, Key, ParameterGradient};
 use crate::request::Request;
 use crate::schedule::{Pass, Slot};
@@ -165,7 +165,8 @@ impl<'a> Emit<'a> {
     /// The region of an input that an elementwise layer reads.
     pub fn reach(&self, id: LayerId, input: LayerId) -> Region {
         let (mut region, computed) = (self.owned(input), self.computed(id));
-        if !self.layer(id).op().is_some_and(reads_whole) {
+        let is_whole = self.layer(id).op().is_some_and(reads_whole);
+        if !is_whole && !is_gate(self.network, id, input) {
             region.0[1..4].copy_from_slice(&computed.0[1..4]);
         }
         region

@@ -181,11 +181,13 @@ impl Emit<'_> {
                 let b = self.read_value(id, 1);
                 self.elementwise(id, layer, |a, y| Kernel::Add { a, b, y });
             }
+            Op::Multiply => self.multiply(id, layer),
             Op::Concat => self.concat(id, layer),
             Op::Slice { start, .. } => self.slice(id, layer, start),
             Op::Embedding { .. } => self.embedding(id, layer),
             Op::Positions => self.positions(id, layer),
             Op::LayerNorm { epsilon } => self.layer_norm(id, layer, epsilon),
+            Op::GroupNorm { groups, epsilon } => self.group_norm(id, layer, groups, epsilon),
             Op::Activation(activation) => self.activation(id, layer, activation),
             Op::Attention { heads, causal } => self.attention(id, layer, heads, causal),
             Op::Loss(loss) => {

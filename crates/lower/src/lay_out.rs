@@ -256,7 +256,10 @@ impl<'a> Layout<'a> {
         let inputs: Vec<LayerId> = node
             .inputs
             .iter()
-            .map(|input| self.input(id, self.of[input.0], reads, partial))
+            .map(|&input| {
+                let (reads, partial) = self.reads_of(id, input, reads, partial);
+                self.input(id, self.of[input.0], reads, partial)
+            })
             .collect();
         for &parameter in &node.parameters {
             self.keep(id, parameter, AxisList::NONE, axes[4])?;
@@ -265,6 +268,26 @@ impl<'a> Layout<'a> {
         let value = self.push(id, step, inputs, axes, AxisSet::NONE);
         self.layers[value.0].partial_gradient = partial;
         Ok(value)
+    }
+
+    /// The axes with which a layer reads an input, and those over which it makes its gradient a partial sum: a
+    /// factor for all positions is on all ranks that split them.
+    fn reads_of(
+        &self,
+        id: NodeId,
+        input: NodeId,
+        reads: Axes,
+        partial: AxisSet,
+    ) -> (Axes, AxisSet) {
+        let node = self.graph.node(id);
+        let extent = |id: NodeId| self.graph.node(id).shape.extent;
+        if node.op != Op::Multiply || extent(input) == extent(id) {
+            return (reads, partial);
+        }
+        let mut whole = reads;
+        whole[1..4].fill(AxisList::NONE);
+        let split = reads[1..4].iter().map(|list| list.set());
+        (whole, split.fold(partial, AxisSet::union))
     }
 
     /// The axes of an input of a layer; the default ones where it comes from another submesh.
@@ -656,11 +679,13 @@ fn padding(op: &Op) -> Padding {
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
+        | Op::GroupNorm { .. }
         | Op::Activation(_)
         | Op::Attention { .. }
         | Op::Loss(_)
@@ -685,8 +710,10 @@ fn has_linear_gradient(op: &Op) -> bool {
         | Op::BatchNorm { .. }
         | Op::Linear { .. }
         | Op::Add
+        | Op::Multiply
         | Op::Embedding { .. }
         | Op::LayerNorm { .. }
+        | Op::GroupNorm { .. }
         | Op::Attention { .. }
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => false,

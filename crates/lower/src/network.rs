@@ -195,6 +195,15 @@ pub(crate) fn reads_whole(op: &Op) -> bool {
     matches!(op, Op::Flatten | Op::Attention { .. })
 }
 
+/// Whether a layer multiplies all positions of its first input by this input, which has one.
+pub(crate) fn is_gate(network: &Network, id: LayerId, input: LayerId) -> bool {
+    let layer = network.layer(id);
+    let extent = |id: LayerId| network.layer(id).distribution.shape[1..4].to_vec();
+    matches!(layer.op(), Some(Op::Multiply))
+        && layer.inputs[1] == input
+        && extent(input) != extent(id)
+}
+
 /// Axes over which the gradients of the parameters of a layer are partial sums.
 pub(crate) fn gradient_axes(layer: &Layer, local_statistics: AxisSet) -> AxisSet {
     let axes = positions(&layer.distribution);

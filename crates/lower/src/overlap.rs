@@ -5,7 +5,7 @@
 //! the first one plane further, and reads the input two planes further.
 
 use crate::geometry::Parts;
-use crate::network::{LayerId, Network, reads_whole};
+use crate::network::{LayerId, Network, is_gate, reads_whole};
 use crate::storage::{contributors, is_periodic, transposed_window, window};
 use partita_space::Interval;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl<'n> Overlap<'n> {
         self.inner[id.0] = true;
         for dim in 1..4 {
             for i in 0..self.parts[id.0][dim].len() {
-                let reads = readers.iter().map(|&r| self.inputs_inside(r, dim, i));
+                let reads = readers.iter().map(|&r| self.inputs_inside(r, id, dim, i));
                 let need = reads.fold(Interval::default(), |all, read| all.hull(&read));
                 if !need.is_empty() {
                     let part = &mut Arc::make_mut(&mut self.parts[id.0][dim])[i];
@@ -73,10 +73,19 @@ impl<'n> Overlap<'n> {
         self.parts[id.0][dim][coordinate]
     }
 
-    /// Inputs along `dim` that a coordinate reads for what it computes, padding included; none where
+    /// The part of `input` along `dim` that a coordinate reads for what it computes, padding included; none where
     /// it reads no more than what it owns.
-    pub fn inputs(&self, consumer: LayerId, dim: usize, coordinate: usize) -> Interval {
+    pub fn inputs(
+        &self,
+        consumer: LayerId,
+        input: LayerId,
+        dim: usize,
+        coordinate: usize,
+    ) -> Interval {
         let layer = self.network.layer(consumer);
+        if is_gate(self.network, consumer, input) {
+            return Interval::default();
+        }
         let outputs = || self.part(consumer, dim, coordinate);
         if layer.op().is_some_and(reads_whole) {
             // Its outputs have other positions than its inputs.
@@ -93,8 +102,14 @@ impl<'n> Overlap<'n> {
     }
 
     /// The same without zero padding.
-    pub fn inputs_inside(&self, consumer: LayerId, dim: usize, coordinate: usize) -> Interval {
-        let inputs = self.inputs(consumer, dim, coordinate);
+    pub fn inputs_inside(
+        &self,
+        consumer: LayerId,
+        input: LayerId,
+        dim: usize,
+        coordinate: usize,
+    ) -> Interval {
+        let inputs = self.inputs(consumer, input, dim, coordinate);
         let layer = self.network.layer(consumer);
         if is_periodic(layer) {
             return inputs;

@@ -90,6 +90,8 @@ fn read_backward(op: &Op) -> Backward {
         | Op::BatchNorm { .. }
         | Op::Embedding { .. }
         | Op::LayerNorm { .. }
+        | Op::Multiply
+        | Op::GroupNorm { .. }
         | Op::Activation(_)
         | Op::Attention { .. } => Backward::Input,
         Op::Pool(pool) => {

@@ -135,11 +135,13 @@ fn reads_own_output(layer: &Layer) -> bool {
             | Op::Linear { .. }
             | Op::Dropout { .. }
             | Op::Add
+            | Op::Multiply
             | Op::Concat
             | Op::Slice { .. }
             | Op::Embedding { .. }
             | Op::Positions
             | Op::LayerNorm { .. }
+            | Op::GroupNorm { .. }
             | Op::Activation(_)
             | Op::Attention { .. },
         ) => false,
@@ -224,7 +226,7 @@ impl Context<'_> {
         });
         let reverse = moved(input, &|dim, i| {
             let own = self.part(input, dim, i);
-            own.hull(&self.overlap.inputs_inside(producer, dim, i))
+            own.hull(&self.overlap.inputs_inside(producer, input, dim, i))
         });
         Some(if reverse < halo {
             DataGradient::Reverse
@@ -266,14 +268,14 @@ impl Context<'_> {
         };
         let value = Geometry::new(distribution, world, periodic, |dim, i| {
             hull(&|reader| match self.network.layer(reader).op() {
-                Some(Op::Convolution(_)) => self.overlap.inputs(reader, dim, i),
-                _ => self.overlap.inputs_inside(reader, dim, i),
+                Some(Op::Convolution(_)) => self.overlap.inputs(reader, last, dim, i),
+                _ => self.overlap.inputs_inside(reader, last, dim, i),
             })
         });
         let partial = Geometry::new(distribution, world, periodic, |dim, i| {
             hull(&|reader| {
                 if self.contributes(reader, rules[of[reader.0]]) {
-                    self.overlap.inputs_inside(reader, dim, i)
+                    self.overlap.inputs_inside(reader, last, dim, i)
                 } else {
                     Interval::default()
                 }
@@ -315,7 +317,7 @@ impl Context<'_> {
                 None => self.outputs(layer, dim, i),
             },
             Some(DataGradient::Reverse) => {
-                let inputs = self.overlap.inputs_inside(id, dim, i);
+                let inputs = self.overlap.inputs_inside(id, layer.inputs[0], dim, i);
                 match (window(layer, dim), transposed_window(layer, dim)) {
                     (Some(window), _) => window.outputs_of(&inputs),
                     (None, Some(window)) => window.inputs_of(&inputs),

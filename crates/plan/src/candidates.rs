@@ -120,11 +120,13 @@ fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
             | Op::BatchNorm { .. }
             | Op::Flatten
             | Op::Add
+            | Op::Multiply
             | Op::Concat
             | Op::Slice { .. }
             | Op::Embedding { .. }
             | Op::Positions
             | Op::LayerNorm { .. }
+            | Op::GroupNorm { .. }
             | Op::Loss(_)
             | Op::AuxiliaryLoss { .. } => {}
         }

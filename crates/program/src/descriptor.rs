@@ -7,6 +7,7 @@
 mod batch_norm;
 mod contents;
 mod convolution;
+mod group_norm;
 mod layer_norm;
 mod linear;
 mod loss;
@@ -371,6 +372,8 @@ pub enum Family {
     BatchNorm,
     /// Layer norm.
     LayerNorm,
+    /// Group norm.
+    GroupNorm,
     /// Linear layers.
     Linear,
     /// Embeddings, positions and attention.
@@ -392,7 +395,9 @@ impl Kernel {
             | Kernel::ActivationForward { .. }
             | Kernel::ActivationBackward { .. }
             | Kernel::Dropout { .. }
-            | Kernel::Add { .. } => Family::Pointwise,
+            | Kernel::Add { .. }
+            | Kernel::Multiply { .. }
+            | Kernel::MultiplySum { .. } => Family::Pointwise,
             Kernel::PackWeights { .. }
             | Kernel::ConvolutionForward { .. }
             | Kernel::ConvolutionBackwardData { .. }
@@ -411,6 +416,10 @@ impl Kernel {
             | Kernel::LayerNormBackwardStatistics { .. }
             | Kernel::LayerNormBackwardData { .. }
             | Kernel::LayerNormBackwardParameters { .. } => Family::LayerNorm,
+            Kernel::GroupNormStatistics { .. }
+            | Kernel::GroupNormForward { .. }
+            | Kernel::GroupNormBackwardStatistics { .. }
+            | Kernel::GroupNormBackwardData { .. } => Family::GroupNorm,
             Kernel::LinearForward { .. }
             | Kernel::LinearBackwardData { .. }
             | Kernel::LinearBackwardWeight { .. } => Family::Linear,
@@ -439,6 +448,7 @@ impl Kernel {
             Family::Pool => pool::describe(self),
             Family::BatchNorm => batch_norm::describe(self),
             Family::LayerNorm => layer_norm::describe(self),
+            Family::GroupNorm => group_norm::describe(self),
             Family::Linear => linear::describe(self),
             Family::Sequence => sequence::describe(self),
             Family::Loss => loss::describe(self),

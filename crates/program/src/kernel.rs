@@ -499,6 +499,20 @@ kernels! {
         },
         /// `y = a + b`
         Add { a: View, b: View, y: View },
+        /// `y = a b`; or `b` is (N, 1, 1, 1, C) and the factor of all positions.
+        Multiply {
+            a: View,
+            b: View,
+            y: View,
+            accumulate: bool,
+        },
+        /// `y` is (N, 1, 1, 1, C): the sum of `a b` over positions.
+        MultiplySum {
+            a: View,
+            b: View,
+            y: View,
+            accumulate: bool,
+        },
         /// Rows of `w` (1, 1, 1, rows, C) by the class numbers in `x` (N, D, H, W, 1).
         EmbeddingForward { x: View, w: View, y: View },
         /// Sums of `dy` over the samples and positions of each class number, one row each.
@@ -561,6 +575,47 @@ kernels! {
             dy: View,
             dgamma: View,
             dbeta: View,
+            count: u64,
+            epsilon: f64,
+            accumulate: bool,
+        },
+        /// `sums` is (N, 1, 1, 2, C) in f64: sums over positions of x and of x squared.
+        GroupNormStatistics { x: View, sums: View },
+        /// Normalizes by the moments in `sums` of each of `groups` ranges of equally many channels, over
+        /// `count` elements per group.
+        GroupNormForward {
+            x: View,
+            sums: View,
+            gamma: View,
+            beta: View,
+            y: View,
+            groups: usize,
+            count: u64,
+            epsilon: f64,
+        },
+        /// Gradients of gamma and beta, summed over samples and positions; `gradient_sums`, if the gradient of the
+        /// input is needed, is (N, 1, 1, 2, C) in f64: sums over positions of dy and of dy times the normalized x.
+        GroupNormBackwardStatistics {
+            x: View,
+            sums: View,
+            dy: View,
+            gradient_sums: Option<View>,
+            dgamma: View,
+            dbeta: View,
+            groups: usize,
+            count: u64,
+            epsilon: f64,
+            accumulate: bool,
+        },
+        /// Gradient of the input from complete sums.
+        GroupNormBackwardData {
+            x: View,
+            sums: View,
+            gamma: View,
+            dy: View,
+            gradient_sums: View,
+            dx: View,
+            groups: usize,
             count: u64,
             epsilon: f64,
             accumulate: bool,

@@ -279,6 +279,65 @@ fn layer_norms() -> Vec<Kernel> {
     ]
 }
 
+fn group_norms() -> Vec<Kernel> {
+    let (groups, count, epsilon) = (4, 16, 1e-5);
+    vec![
+        Kernel::GroupNormStatistics { x: X, sums: SUMS },
+        Kernel::GroupNormForward {
+            x: X,
+            sums: SUMS,
+            gamma: VECTOR,
+            beta: VECTOR,
+            y: Y,
+            groups,
+            count,
+            epsilon,
+        },
+        Kernel::GroupNormBackwardStatistics {
+            x: X,
+            sums: SUMS,
+            dy: Y,
+            gradient_sums: Some(SUMS),
+            dgamma: VECTOR,
+            dbeta: VECTOR,
+            groups,
+            count,
+            epsilon,
+            accumulate: false,
+        },
+        Kernel::GroupNormBackwardData {
+            x: X,
+            sums: SUMS,
+            gamma: VECTOR,
+            dy: Y,
+            gradient_sums: SUMS,
+            dx: X,
+            groups,
+            count,
+            epsilon,
+            accumulate: true,
+        },
+    ]
+}
+
+fn multiplications() -> Vec<Kernel> {
+    let (a, b, y) = (Y, X, Y);
+    vec![
+        Kernel::Multiply {
+            a,
+            b,
+            y,
+            accumulate: false,
+        },
+        Kernel::MultiplySum {
+            a,
+            b,
+            y,
+            accumulate: true,
+        },
+    ]
+}
+
 fn pointwise() -> Vec<Kernel> {
     let both = |function| {
         [
@@ -541,12 +600,14 @@ fn fused() -> Vec<Kernel> {
 }
 
 fn kernels() -> Vec<Kernel> {
-    let families: [fn() -> Vec<Kernel>; 12] = [
+    let families: [fn() -> Vec<Kernel>; 14] = [
         contents,
         convolutions,
         pools,
         batch_norms,
         layer_norms,
+        group_norms,
+        multiplications,
         pointwise,
         products,
         sequences,

@@ -3,12 +3,14 @@
 mod activation;
 mod attention;
 mod convolution;
+mod group_norm;
 mod layer_norm;
 mod linear;
 mod loss;
 mod norm;
 mod pointwise;
 mod pool;
+mod product;
 mod sequence;
 mod update;
 
@@ -131,6 +133,7 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             Family::Pool => pool::execute(kernel, &mut self.scratch, &mut call),
             Family::BatchNorm => norm::execute(kernel, &mut call),
             Family::LayerNorm => layer_norm::execute(kernel, &mut call),
+            Family::GroupNorm => group_norm::execute(kernel, &mut call),
             Family::Linear => linear::execute::<T>(kernel, &mut self.scratch, &mut call),
             Family::Sequence => {
                 sequence::execute(kernel, (&self.mesh, self.rank, &self.coord), &mut call)

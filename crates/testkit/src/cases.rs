@@ -2,6 +2,8 @@
 
 mod borders;
 
+mod gates;
+
 use crate::Draws;
 use partita_graph::{
     Activation, Convolution, Graph, GraphBuilder, Loss, NodeId, Op, Pool, PoolKind,
@@ -331,10 +333,15 @@ impl Sketch {
         self.trunk.push(self.head);
     }
 
-    /// A layer norm, a smooth activation, or one behind the other.
+    /// A layer or group norm, a smooth activation, or one behind the other; or a gate.
     fn norm_and_gate(&mut self, draws: &mut Draws) {
+        if draws.one_in(3) {
+            return self.gate(draws);
+        }
         let which = draws.between(1, 3);
-        if which & 1 != 0 {
+        if which & 1 != 0 && draws.one_in(2) {
+            self.group_norm(draws);
+        } else if which & 1 != 0 {
             let name = self.name("rows");
             let norm = self.builder.layer_norm(&name, self.head, 0.1);
             self.head = norm.expect("a layer norm fits anywhere");

@@ -117,7 +117,15 @@ impl Sketch {
                 let op = Op::BatchNorm { epsilon, momentum };
                 self.node(draws, "batch", op, &head)
             }
-            _ => self.node(draws, "rows", Op::LayerNorm { epsilon: 0.1 }, &head),
+            _ => {
+                let epsilon = 0.1;
+                let groups = draws.pick(&[None, Some(1)]);
+                if draws.one_in(2) {
+                    self.node(draws, "groups", Op::GroupNorm { groups, epsilon }, &head)
+                } else {
+                    self.node(draws, "rows", Op::LayerNorm { epsilon }, &head)
+                }
+            }
         };
     }
 
@@ -205,13 +213,14 @@ fn roles(op: &Op) -> Vec<ParameterRole> {
         Op::Linear { bias, .. } => all(*bias),
         Op::Embedding { .. } => vec![Weight],
         // Running statistics are of one layer.
-        Op::LayerNorm { .. } | Op::BatchNorm { .. } => vec![Gamma, Beta],
+        Op::LayerNorm { .. } | Op::GroupNorm { .. } | Op::BatchNorm { .. } => vec![Gamma, Beta],
         Op::Input
         | Op::Pool(_)
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
         | Op::Positions

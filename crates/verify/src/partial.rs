@@ -303,6 +303,7 @@ impl<'p> Interpreter<'_, 'p> {
                 Over::Nothing => state,
                 Over::Zeros => State::Nothing,
                 Over::Positions(view) => state.along(self.positions(view)),
+                Over::Space(view) => state.along(self.space(view)),
                 Over::Channels(view) => state.along(self.channels(view)),
                 Over::All(views) => {
                     let states = views.iter().map(|view| state.along(self.split(view)));
@@ -426,6 +427,13 @@ impl<'p> Interpreter<'_, 'p> {
     }
 
     /// Axes that split the channels.
+    /// Axes that split positions.
+    fn space(&self, view: &View) -> AxisSet {
+        let axes = self.axes(view).unwrap_or_default();
+        let sets = axes[1..4].iter().map(|list| list.set());
+        sets.fold(AxisSet::NONE, AxisSet::union)
+    }
+
     fn channels(&self, view: &View) -> AxisSet {
         self.axes(view).unwrap_or_default()[4].set()
     }

@@ -99,7 +99,9 @@ impl CpuMenu {
             Family::BatchNorm => batch_norm_scratch(team, kernel),
             Family::Linear => linear(team, kernel, buffers),
             Family::LayerNorm | Family::Sequence => sequence::scratch(team, kernel),
-            Family::Pointwise | Family::Pool | Family::Loss | Family::Update => 0,
+            Family::GroupNorm => group_norm_scratch(team, kernel),
+            Family::Pointwise => product_scratch(team, kernel),
+            Family::Pool | Family::Loss | Family::Update => 0,
         }
     }
 
@@ -157,6 +159,25 @@ fn batch_norm_scratch(team: TeamKind, kernel: &Kernel) -> usize {
         norm_scratch(team, x.extent[4])
     } else {
         // Numbers for each channel alone.
+        0
+    }
+}
+
+fn group_norm_scratch(team: TeamKind, kernel: &Kernel) -> usize {
+    match kernel {
+        Kernel::GroupNormStatistics { x, .. }
+        | Kernel::GroupNormForward { x, .. }
+        | Kernel::GroupNormBackwardStatistics { x, .. }
+        | Kernel::GroupNormBackwardData { x, .. } => norm_scratch(team, x.extent[4]),
+        other => panic!("{} is no group norm kernel", other.name()),
+    }
+}
+
+/// Sums over positions need some.
+fn product_scratch(team: TeamKind, kernel: &Kernel) -> usize {
+    if let Kernel::MultiplySum { a, .. } = kernel {
+        norm_scratch(team, a.extent[4])
+    } else {
         0
     }
 }

@@ -19,6 +19,14 @@ pub(super) fn dense(extent: [usize; 5]) -> Grid {
     Grid::dense(extent[0], [extent[1], extent[2], extent[3]], extent[4])
 }
 
+/// One of the samples of a view.
+pub(super) fn sample(view: &partita_program::View, n: usize) -> partita_program::View {
+    let mut one = *view;
+    one.start[0] += n;
+    one.extent[0] = 1;
+    one
+}
+
 /// Samples of features in one row each, where the elements of a sample are contiguous.
 pub(super) fn rows(extent: [usize; 5], pitch: [usize; 5]) -> Option<Grid> {
     let mut features = 1;

@@ -3,7 +3,7 @@
 use super::operand::{AnyBlock, dense};
 use super::sequence::tally;
 use super::tail::Tail;
-use super::{Run, dropout, touched};
+use super::{Run, dropout, product, touched};
 use crate::activation::{
     Elu, Function, Gelu, Sigmoid, Silu, Tanh, activation_backward, activation_forward,
 };
@@ -64,6 +64,7 @@ pub(super) fn execute(
             }
         },
         Kernel::Dropout { .. } => dropout::execute(kernel, mesh, coord, run),
+        Kernel::Multiply { .. } | Kernel::MultiplySum { .. } => product::execute(kernel, run),
         Kernel::Add { a, b, y } => sum([a, b, y], &Tail::default(), run),
         other => panic!("{} is not computed element by element", other.name()),
     }

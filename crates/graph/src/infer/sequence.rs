@@ -1,4 +1,4 @@
-//! Shapes of what works on sequences, which lie along W.
+//! Shapes of what works on sequences, which lie along W, and of normalizations.
 
 use super::{check_epsilon, list, number};
 use crate::{GraphError, Op, Shape};
@@ -28,6 +28,11 @@ pub(super) fn infer(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, Grap
         }
         &Op::LayerNorm { epsilon } => {
             check_epsilon(node, epsilon)?;
+            Ok(input)
+        }
+        &Op::GroupNorm { groups, epsilon } => {
+            check_epsilon(node, epsilon)?;
+            check_norm_groups(node, groups.unwrap_or(input.channels), input.channels)?;
             Ok(input)
         }
         &Op::Attention { heads, causal: _ } => {
@@ -70,6 +75,24 @@ fn check_sequence(node: &str, op: &Op, shape: Shape) -> Result<(), GraphError> {
         operation: op.keyword(),
         shape,
         nearest: d.saturating_mul(h).saturating_mul(w),
+    })
+}
+
+fn check_norm_groups(node: &str, groups: usize, channels: usize) -> Result<(), GraphError> {
+    number(node, "groups", groups)?;
+    if channels.is_multiple_of(groups) {
+        return Ok(());
+    }
+    let possible: Vec<usize> = super::common_divisors(channels, channels);
+    let nearest = possible
+        .iter()
+        .min_by_key(|&&divisor| divisor.abs_diff(groups));
+    Err(GraphError::NormGroups {
+        node: node.to_owned(),
+        groups,
+        channels,
+        nearest: nearest.copied().unwrap_or(1),
+        possible: list(possible.iter().map(usize::to_string)),
     })
 }
 

@@ -191,6 +191,7 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
         },
         Keyword::Flatten => Op::Flatten,
         Keyword::Add => Op::Add,
+        Keyword::Multiply => Op::Multiply,
         Keyword::Concat => Op::Concat,
         Keyword::Slice => Op::Slice {
             start: attributes.whole("start", None)?,
@@ -202,6 +203,14 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
         },
         Keyword::Positions => Op::Positions,
         Keyword::LayerNorm => Op::LayerNorm {
+            epsilon: attributes.real("epsilon")?,
+        },
+        Keyword::GroupNorm => Op::GroupNorm {
+            groups: Some(attributes.whole("groups", None)?),
+            epsilon: attributes.real("epsilon")?,
+        },
+        Keyword::InstanceNorm => Op::GroupNorm {
+            groups: None,
             epsilon: attributes.real("epsilon")?,
         },
         Keyword::Activation(Activation::Elu { alpha }) => Op::Activation(Activation::Elu {
@@ -299,7 +308,9 @@ fn parse_sources(
             &[ParameterRole::Weight, ParameterRole::Bias]
         }
         Keyword::Embedding => &[ParameterRole::Weight],
-        Keyword::LayerNorm => &[ParameterRole::Gamma, ParameterRole::Beta],
+        Keyword::LayerNorm | Keyword::GroupNorm | Keyword::InstanceNorm => {
+            &[ParameterRole::Gamma, ParameterRole::Beta]
+        }
         Keyword::BatchNorm => &[
             ParameterRole::Gamma,
             ParameterRole::Beta,
@@ -313,6 +324,7 @@ fn parse_sources(
         | Keyword::Dropout
         | Keyword::Flatten
         | Keyword::Add
+        | Keyword::Multiply
         | Keyword::Concat
         | Keyword::Slice
         | Keyword::Positions

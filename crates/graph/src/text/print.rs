@@ -67,13 +67,22 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
             ("channels", channels.to_string()),
         ],
         Op::LayerNorm { epsilon } => vec![("epsilon", real(*epsilon))],
+        Op::GroupNorm { groups, epsilon } => groups
+            .map(|groups| ("groups", groups.to_string()))
+            .into_iter()
+            .chain([("epsilon", real(*epsilon))])
+            .collect(),
         Op::Attention { heads, causal } => {
             vec![("heads", heads.to_string()), ("causal", causal.to_string())]
         }
         Op::Activation(Activation::Elu { alpha }) => vec![("alpha", real(*alpha))],
-        Op::Input | Op::Flatten | Op::Add | Op::Concat | Op::Positions | Op::Activation(_) => {
-            Vec::new()
-        }
+        Op::Input
+        | Op::Flatten
+        | Op::Add
+        | Op::Multiply
+        | Op::Concat
+        | Op::Positions
+        | Op::Activation(_) => Vec::new(),
     }
     .into_iter()
     .chain(no_bias(op))
@@ -93,11 +102,13 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
+        | Op::GroupNorm { .. }
         | Op::Activation(_)
         | Op::Attention { .. }
         | Op::Loss(_)

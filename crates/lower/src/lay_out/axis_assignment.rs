@@ -118,6 +118,7 @@ impl Layout<'_> {
                 | Op::Dropout { .. }
                 | Op::Positions
                 | Op::LayerNorm { .. }
+                | Op::GroupNorm { .. }
                 | Op::Activation(_) => id = reader,
                 Op::Input
                 | Op::Convolution(_)
@@ -125,6 +126,7 @@ impl Layout<'_> {
                 | Op::Pool(_)
                 | Op::Linear { .. }
                 | Op::Flatten
+                | Op::Multiply
                 | Op::Concat
                 | Op::Slice { .. }
                 | Op::Embedding { .. }

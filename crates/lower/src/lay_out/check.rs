@@ -91,10 +91,33 @@ impl Layout<'_> {
         })
     }
 
-    /// Checks that channels of attention are split by whole heads.
+    /// Checks that channels are split by whole groups, whose statistics are those of one rank.
+    fn check_norm_groups(
+        &self,
+        id: NodeId,
+        groups: usize,
+        parts: usize,
+    ) -> Result<(), StrategyError> {
+        if groups.is_multiple_of(parts) {
+            return Ok(());
+        }
+        let fits = |&parts: &usize| groups.is_multiple_of(parts);
+        Err(StrategyError::NormGroups {
+            strategy: self.strategy.to_string(),
+            layer: self.graph.node(id).name.clone(),
+            groups,
+            parts,
+            nearest: (1..=parts.min(groups)).rev().find(fits).unwrap_or(1),
+        })
+    }
+
+    /// Checks that channels of attention are split by whole heads, and those of a group norm by whole groups.
     pub(super) fn check_heads(&self, id: NodeId, axes: AxisList) -> Result<(), StrategyError> {
         let node = self.graph.node(id);
         let parts = self.mesh.parts(axes);
+        if let Op::GroupNorm { groups, .. } = node.op {
+            return groups.map_or(Ok(()), |groups| self.check_norm_groups(id, groups, parts));
+        }
         let Op::Attention { heads, .. } = node.op else {
             return Ok(());
         };
@@ -156,11 +179,13 @@ fn kind(op: &Op) -> &'static str {
         Op::Dropout { .. } => "the dropout",
         Op::Flatten => "the flatten",
         Op::Add => "the sum",
+        Op::Multiply => "the product",
         Op::Concat => "the concatenation",
         Op::Slice { .. } => "the slice",
         Op::Embedding { .. } => "the embedding",
         Op::Positions => "the sum with positions",
         Op::LayerNorm { .. } => "the layer norm",
+        Op::GroupNorm { .. } => "the group norm",
         Op::Attention { .. } => "the attention",
         Op::Loss(_) => "the loss",
         Op::AuxiliaryLoss { .. } => "the auxiliary loss",
@@ -182,7 +207,9 @@ fn possible(node: &Node) -> &'static str {
         | Op::Dropout { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
+        | Op::GroupNorm { .. }
         | Op::Activation(_)
-        | Op::Add => "N, D, H, W and C",
+        | Op::Add
+        | Op::Multiply => "N, D, H, W and C",
     }
 }

@@ -258,6 +258,23 @@ pub enum StrategyError {
         /// A valid number of parts.
         nearest: usize,
     },
+    /// Groups of a norm that do not divide evenly.
+    #[error(
+        "strategy `{strategy}`: `{layer}` normalizes {groups} groups of channels, which do not divide evenly over \
+         {parts} ranks; the nearest valid choice is {nearest} (or `; {layer}: C=-`)"
+    )]
+    NormGroups {
+        /// The strategy.
+        strategy: String,
+        /// The layer.
+        layer: String,
+        /// Its groups.
+        groups: usize,
+        /// The requested value.
+        parts: usize,
+        /// A valid number of parts.
+        nearest: usize,
+    },
     /// Attention heads that do not divide evenly.
     #[error(
         "strategy `{strategy}`: `{layer}` has {heads} heads, which do not divide evenly over \

@@ -76,6 +76,7 @@ impl SoftwareCosts {
             | Family::Convolution
             | Family::Pool
             | Family::LayerNorm
+            | Family::GroupNorm
             | Family::Linear
             | Family::Sequence
             | Family::Loss

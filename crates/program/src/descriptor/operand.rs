@@ -110,6 +110,8 @@ pub enum Over<'k> {
     Zeros,
     /// Samples and positions of a tensor.
     Positions(&'k View),
+    /// Positions of a tensor, for each sample.
+    Space(&'k View),
     /// Channels of a tensor.
     Channels(&'k View),
     /// All elements of some tensors.

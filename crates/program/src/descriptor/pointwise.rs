@@ -69,6 +69,48 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .fusion(FusionRole::ChangesEither([a, b], y))
                 .elementwise()
         }
+        Kernel::Multiply { .. } | Kernel::MultiplySum { .. } => product(kernel),
+        other => panic!("{other:?} is described elsewhere"),
+    }
+}
+
+/// Extents of one position.
+fn gate_of(x: &View) -> [usize; 5] {
+    let [n, .., c] = x.extent;
+    [n, 1, 1, 1, c]
+}
+
+fn product(kernel: &Kernel) -> Descriptor<'_> {
+    match kernel {
+        Kernel::Multiply {
+            a,
+            b,
+            y,
+            accumulate,
+        } => {
+            let is_gate = b.extent[1..4] == [1; 3];
+            let of_b = if is_gate { gate_of(a) } else { a.extent };
+            let operands = [
+                factor("a", a),
+                factor("b", b).of(of_b),
+                result("y", y, *accumulate).like("a", a),
+            ];
+            Descriptor::new("multiply", each(a, 1), operands).accumulates(*accumulate)
+        }
+        Kernel::MultiplySum {
+            a,
+            b,
+            y,
+            accumulate,
+        } => {
+            let sum = result("y", y, *accumulate).of(gate_of(a));
+            let operands = [
+                factor("a", a),
+                factor("b", b).like("a", a),
+                sum.over(Over::Space(a)),
+            ];
+            Descriptor::new("multiply_sum", each(a, 2), operands).accumulates(*accumulate)
+        }
         other => panic!("{other:?} is described elsewhere"),
     }
 }

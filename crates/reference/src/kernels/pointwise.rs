@@ -1,6 +1,6 @@
 //! Fills, copies, imports, additions and functions of single elements.
 
-use super::{Call, activation};
+use super::{Call, activation, product};
 use crate::values::{each_element, entry};
 use partita_program::random::Draws;
 use partita_program::{Kernel, Transform, View};
@@ -66,6 +66,7 @@ pub(super) fn execute(
             accumulate,
         } => activation::backward(*function, [x, dy, dx], *accumulate, call),
         Kernel::Add { a, b, y } => add([a, b, y], call),
+        Kernel::Multiply { .. } | Kernel::MultiplySum { .. } => product::execute(kernel, call),
         other => panic!("{} is not computed element by element", other.name()),
     }
 }

@@ -9,6 +9,8 @@ impl Maker {
     pub(super) fn sequences(&mut self, mesh: &Mesh, rank: Rank, accumulate: bool) -> Vec<Kernel> {
         let mut kernels = self.embeddings(accumulate);
         kernels.extend(self.layer_norms(accumulate));
+        kernels.extend(self.group_norms(accumulate));
+        kernels.extend(self.products(accumulate));
         kernels.push(self.positions(mesh, rank));
         kernels.extend(self.gates(accumulate));
         for _ in 0..2 {
@@ -97,6 +99,89 @@ impl Maker {
                 dbeta,
                 count,
                 epsilon,
+                accumulate,
+            },
+        ]
+    }
+
+    fn group_norms(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let groups = self.pick(1, 3);
+        let mut extent = self.extent();
+        extent[4] = groups * self.size(&[1, 2, 5, 16]);
+        let [n, d, h, w, channels] = extent;
+        let [x, y, dy, dx] = [0; 4].map(|_| self.view(extent));
+        let [gamma, beta, dgamma, dbeta] = [0; 4].map(|_| self.vector(channels));
+        // More than its own where other ranks have the rest.
+        let positions = d * h * w * self.pick(1, 2);
+        let count = (positions * channels / groups) as u64;
+        let [sums, gradient_sums, out] = [0; 3].map(|_| {
+            let of_samples = (0..n).flat_map(|_| {
+                let means: Vec<f64> = (0..channels).map(|_| 0.3 * self.draws.unit()).collect();
+                let squares: Vec<f64> = means.iter().map(|mean| mean * mean + 0.5).collect();
+                means.into_iter().chain(squares)
+            });
+            let all = of_samples.map(|sum| sum * positions as f64).collect();
+            self.bench.put(Dtype::F64, [n, 1, 1, 2, channels], all)
+        });
+        let wanted = self.draws.one_in(2).then_some(out);
+        let epsilon = 1e-3;
+        vec![
+            Kernel::GroupNormStatistics { x, sums: out },
+            Kernel::GroupNormForward {
+                x,
+                sums,
+                gamma,
+                beta,
+                y,
+                groups,
+                count,
+                epsilon,
+            },
+            Kernel::GroupNormBackwardStatistics {
+                x,
+                sums,
+                dy,
+                gradient_sums: wanted,
+                dgamma,
+                dbeta,
+                groups,
+                count,
+                epsilon,
+                accumulate,
+            },
+            Kernel::GroupNormBackwardData {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums,
+                dx,
+                groups,
+                count,
+                epsilon,
+                accumulate,
+            },
+        ]
+    }
+
+    fn products(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let extent = self.extent();
+        let [n, .., channels] = extent;
+        let [a, b, y] = [0; 3].map(|_| self.view(extent));
+        let [gate, sum] = [0; 2].map(|_| self.view([n, 1, 1, 1, channels]));
+        let product = |b| Kernel::Multiply {
+            a,
+            b,
+            y,
+            accumulate,
+        };
+        vec![
+            product(b),
+            product(gate),
+            Kernel::MultiplySum {
+                a,
+                b,
+                y: sum,
                 accumulate,
             },
         ]

@@ -138,6 +138,8 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
             | Op::Embedding { .. }
             | Op::Positions
             | Op::LayerNorm { .. }
+            | Op::Multiply
+            | Op::GroupNorm { .. }
             | Op::Activation(_)
             | Op::Attention { .. } => panic!("no {} here", node.op.keyword()),
             Op::Flatten => Tensor {

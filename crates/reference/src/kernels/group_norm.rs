@@ -1,0 +1,208 @@
+//! Group norm.
+
+use super::Call;
+use super::pointwise::touched;
+use crate::values::{Values, each_element, entry};
+use partita_program::{Kernel, View};
+use partita_run::{KernelTally, RunError};
+
+/// Groups, values per group, and epsilon.
+type Constants = (usize, u64, f64);
+
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+    match kernel {
+        Kernel::GroupNormStatistics { x, sums } => statistics([x, sums], call),
+        Kernel::GroupNormForward {
+            x,
+            sums,
+            gamma,
+            beta,
+            y,
+            groups,
+            count,
+            epsilon,
+        } => normalize([x, sums, gamma, beta, y], (*groups, *count, *epsilon), call),
+        Kernel::GroupNormBackwardStatistics {
+            x,
+            sums,
+            dy,
+            gradient_sums,
+            dgamma,
+            dbeta,
+            groups,
+            count,
+            epsilon,
+            accumulate,
+        } => {
+            let (views, constants) = ([x, sums, dy, dgamma, dbeta], (*groups, *count, *epsilon));
+            backward_statistics(views, gradient_sums.as_ref(), constants, *accumulate, call)
+        }
+        Kernel::GroupNormBackwardData {
+            x,
+            sums,
+            gamma,
+            dy,
+            gradient_sums,
+            dx,
+            groups,
+            count,
+            epsilon,
+            accumulate,
+        } => {
+            let views = [x, sums, gamma, dy, gradient_sums, dx];
+            backward_data(views, (*groups, *count, *epsilon), *accumulate, call)
+        }
+        other => panic!("{} is no group norm kernel", other.name()),
+    }
+}
+
+/// A row of the sums of a sample.
+fn cell(n: usize, row: usize, c: usize) -> [usize; 5] {
+    [n, 0, 0, row, c]
+}
+
+/// How elements are normalized: `(x - mean) * inverse`.
+struct Groups<'c> {
+    sums: Values<'c>,
+    /// Channels of a group.
+    size: usize,
+    count: f64,
+    epsilon: f64,
+}
+
+impl<'c> Groups<'c> {
+    fn new(sums: Values<'c>, (groups, count, epsilon): Constants) -> Self {
+        Self {
+            size: sums.extent()[4] / groups,
+            sums,
+            count: count as f64,
+            epsilon,
+        }
+    }
+
+    /// Mean over the group of a channel of what `of` says of each channel in it.
+    fn mean(&self, c: usize, of: impl Fn(usize) -> f64) -> f64 {
+        let first = c / self.size * self.size;
+        (first..first + self.size).map(of).sum::<f64>() / self.count
+    }
+
+    fn inverse(&self, n: usize, c: usize) -> (f64, f64) {
+        let mean_of = |row| self.mean(c, |c| self.sums.get(cell(n, row, c)));
+        let (mean, square) = (mean_of(0), mean_of(1));
+        let variance = (square - mean * mean).max(0.0);
+        (mean, 1.0 / (variance + self.epsilon).sqrt())
+    }
+
+    fn normalized(&self, at: [usize; 5], x: f64) -> f64 {
+        let (mean, inverse) = self.inverse(at[0], at[4]);
+        (x - mean) * inverse
+    }
+}
+
+fn statistics([x, sums]: [&View; 2], call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+    let (x, sums) = (call.values(x), call.values(sums));
+    let [samples, .., channels] = x.extent();
+    let mut totals = vec![[0.0; 2]; samples * channels];
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let (value, total) = (x.get(i), &mut totals[i[0] * channels + i[4]]);
+        total[0] += value;
+        total[1] += value * value;
+    })?;
+    put_totals(&sums, &totals);
+    Ok(KernelTally {
+        flops: 3 * visits,
+        bytes: x.bytes() + sums.bytes(),
+    })
+}
+
+fn put_totals(sums: &Values<'_>, totals: &[[f64; 2]]) {
+    let channels = sums.extent()[4];
+    for (i, total) in totals.iter().enumerate() {
+        for (row, total) in total.iter().enumerate() {
+            sums.put(cell(i / channels, row, i % channels), *total, false);
+        }
+    }
+}
+
+fn normalize(
+    [x, sums, gamma, beta, y]: [&View; 5],
+    constants: Constants,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
+    let groups = Groups::new(call.values(sums), constants);
+    let (x, y) = (call.values(x), call.values(y));
+    let (gamma, beta) = (call.values(gamma), call.values(beta));
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let (normalized, c) = (groups.normalized(i, x.get(i)), entry(i[4]));
+        y.set(i, normalized * gamma.get(c) + beta.get(c));
+    })?;
+    Ok(KernelTally {
+        flops: 2 * visits,
+        bytes: x.bytes() + groups.sums.bytes() + gamma.bytes() + beta.bytes() + y.bytes(),
+    })
+}
+
+fn backward_statistics(
+    [x, sums, dy, dgamma, dbeta]: [&View; 5],
+    gradient_sums: Option<&View>,
+    constants: Constants,
+    accumulate: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    let groups = Groups::new(call.values(sums), constants);
+    let (x, dy) = (call.values(x), call.values(dy));
+    let (dgamma, dbeta) = (call.values(dgamma), call.values(dbeta));
+    let [samples, .., channels] = x.extent();
+    let mut totals = vec![[0.0; 2]; samples * channels];
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let (gradient, total) = (dy.get(i), &mut totals[i[0] * channels + i[4]]);
+        total[0] += gradient;
+        total[1] += gradient * groups.normalized(i, x.get(i));
+    })?;
+    for c in 0..channels {
+        let of_samples = |row: usize| (0..samples).map(|n| totals[n * channels + c][row]).sum();
+        dgamma.put(entry(c), of_samples(1), accumulate);
+        dbeta.put(entry(c), of_samples(0), accumulate);
+    }
+    let mut written = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
+    if let Some(sums) = gradient_sums.map(|view| call.values(view)) {
+        put_totals(&sums, &totals);
+        written += sums.bytes();
+    }
+    Ok(KernelTally {
+        flops: 5 * visits,
+        bytes: x.bytes() + groups.sums.bytes() + dy.bytes() + written,
+    })
+}
+
+/// `dx = (gamma dy - mean(gamma dy) - normalized x * mean(gamma dy * normalized x)) / sigma`, means over the
+/// group.
+fn backward_data(
+    [x, sums, gamma, dy, gradient_sums, dx]: [&View; 6],
+    constants: Constants,
+    accumulate: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
+    let groups = Groups::new(call.values(sums), constants);
+    let (x, gamma, dy) = (call.values(x), call.values(gamma), call.values(dy));
+    let (gradient_sums, dx) = (call.values(gradient_sums), call.values(dx));
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let (n, c) = (i[0], i[4]);
+        let mean_of = |row| {
+            let term = |c| gamma.get(entry(c)) * gradient_sums.get(cell(n, row, c));
+            groups.mean(c, term)
+        };
+        let (_, inverse) = groups.inverse(n, c);
+        let gradient = dy.get(i) * gamma.get(entry(c));
+        let normalized = groups.normalized(i, x.get(i));
+        let value = inverse * (gradient - mean_of(0) - normalized * mean_of(1));
+        dx.put(i, value, accumulate);
+    })?;
+    let read = x.bytes() + groups.sums.bytes() + gamma.bytes() + dy.bytes();
+    Ok(KernelTally {
+        flops: 6 * visits,
+        bytes: read + gradient_sums.bytes() + touched(dx.bytes(), accumulate),
+    })
+}

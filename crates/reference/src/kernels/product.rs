@@ -1,0 +1,67 @@
+//! Products of two tensors.
+
+use super::Call;
+use super::pointwise::touched;
+use crate::values::each_element;
+use partita_program::{Kernel, View};
+use partita_run::{KernelTally, RunError};
+
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+    match kernel {
+        Kernel::Multiply {
+            a,
+            b,
+            y,
+            accumulate,
+        } => multiply([a, b, y], *accumulate, call),
+        Kernel::MultiplySum {
+            a,
+            b,
+            y,
+            accumulate,
+        } => multiply_sum([a, b, y], *accumulate, call),
+        other => panic!("{} is no product", other.name()),
+    }
+}
+
+/// Where extents are 1, the index is 0.
+fn clipped(extent: [usize; 5], i: [usize; 5]) -> [usize; 5] {
+    std::array::from_fn(|dim| i[dim].min(extent[dim] - 1))
+}
+
+fn multiply(
+    [a, b, y]: [&View; 3],
+    accumulate: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    assert_eq!(a.extent, y.extent, "{a} and {y} have one shape");
+    let (a, b, y) = (call.values(a), call.values(b), call.values(y));
+    let flops = each_element(y.extent(), call.progress, |i| {
+        y.put(i, a.get(i) * b.get(clipped(b.extent(), i)), accumulate);
+    })?;
+    Ok(KernelTally {
+        flops,
+        bytes: a.bytes() + b.bytes() + touched(y.bytes(), accumulate),
+    })
+}
+
+fn multiply_sum(
+    [a, b, y]: [&View; 3],
+    accumulate: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    assert_eq!(a.extent, b.extent, "{a} and {b} have one shape");
+    let (a, b, y) = (call.values(a), call.values(b), call.values(y));
+    let [samples, .., channels] = a.extent();
+    let mut totals = vec![0.0; samples * channels];
+    let visits = each_element(a.extent(), call.progress, |i| {
+        totals[i[0] * channels + i[4]] += a.get(i) * b.get(i);
+    })?;
+    for (at, total) in totals.into_iter().enumerate() {
+        y.put([at / channels, 0, 0, 0, at % channels], total, accumulate);
+    }
+    Ok(KernelTally {
+        flops: 2 * visits,
+        bytes: a.bytes() + b.bytes() + touched(y.bytes(), accumulate),
+    })
+}
