@@ -1,7 +1,9 @@
 //! The kernels of programs, computed by the kernels of this crate.
 
+mod class_loss;
 mod convolution;
 mod dropout;
+mod element_loss;
 mod fused;
 mod group_norm;
 mod linear;

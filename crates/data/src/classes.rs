@@ -12,6 +12,8 @@ use crate::split::Split;
 pub(crate) struct Classes {
     /// At least 1.
     count: usize,
+    /// An index that stands for no class, and is valid.
+    ignored: Option<i64>,
     owner: &'static str,
     remedy: &'static str,
 }
@@ -31,15 +33,17 @@ impl Classes {
     pub(crate) fn of_dataset(count: usize) -> Self {
         Self {
             count,
+            ignored: None,
             owner: "dataset",
             remedy: "name the class in the index",
         }
     }
 
     /// The classes of a model's scores.
-    pub(crate) fn of_model(count: usize) -> Self {
+    pub(crate) fn of_model(count: usize, ignored: Option<i64>) -> Self {
         Self {
             count,
+            ignored,
             owner: "model",
             remedy: "choose a model of more classes",
         }
@@ -85,7 +89,8 @@ impl Classes {
 
     /// False for NaN.
     fn has(self, class: f32) -> bool {
-        class >= 0.0 && class < self.count as f32 && class.fract() == 0.0
+        let is_ignored = self.ignored.is_some_and(|index| class == index as f32);
+        is_ignored || class >= 0.0 && class < self.count as f32 && class.fract() == 0.0
     }
 
     fn refuse(self, location: SampleLocation<'_>, position: String, class: f32) -> DataError {

@@ -101,6 +101,8 @@ pub struct Accepted {
     pub transform: Transform,
     /// Number of classes of the network, if targets are class indices.
     pub classes: Option<usize>,
+    /// A class index that the loss ignores, which need not be one of the classes.
+    pub ignored: Option<i64>,
 }
 
 impl From<Transform> for Accepted {
@@ -108,6 +110,7 @@ impl From<Transform> for Accepted {
         Self {
             transform,
             classes: None,
+            ignored: None,
         }
     }
 }
@@ -169,7 +172,10 @@ impl HyperslabSource {
             one: Samples::new(dtype),
             labels: Samples::new(DType::Int16),
             valid: Valid::under(accepted.transform),
-            classes: accepted.classes.filter(|&count| count > 0),
+            classes: accepted
+                .classes
+                .filter(|&count| count > 0)
+                .map(|count| Classes::of_model(count, accepted.ignored)),
             wake,
         };
         // The thread is detached: it ends after its current read when the source is dropped.
@@ -423,8 +429,8 @@ struct Worker {
     /// Stored class indices of a sample.
     labels: Samples,
     valid: Valid,
-    /// Classes of the model, if targets are class indices; at least 1.
-    classes: Option<usize>,
+    /// Classes of the model, if targets are class indices.
+    classes: Option<Classes>,
     wake: Option<Waker>,
 }
 
@@ -532,7 +538,7 @@ impl Worker {
                     if let Some(classes) = self.classes {
                         let key = reader.keys().target.clone();
                         let location = location(reader, sample, &key);
-                        Classes::of_model(classes).check_row(location, &row)?;
+                        classes.check_row(location, &row)?;
                     }
                     values.extend_from_slice(&row[range.clone()]);
                 }
@@ -572,7 +578,7 @@ impl Worker {
         if let Some(classes) = self.classes {
             let key = reader.keys().label.clone();
             let location = location(reader, view.volume, &key);
-            Classes::of_model(classes).check(location, &region, &self.labels)?;
+            classes.check(location, &region, &self.labels)?;
         }
         if moves && !view.is_as_stored() {
             view.arrange_labels(part, &self.labels, values);

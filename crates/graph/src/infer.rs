@@ -2,11 +2,12 @@
 
 use crate::sizes::{check_sizes, check_volume};
 use crate::{
-    Activation, Convolution, GraphError, Initialization, Loss, Op, ParameterRole, Pool, Shape,
+    Activation, Convolution, GraphError, Initialization, Op, ParameterRole, Pool, Shape,
     TransposedConvolution,
 };
 use partita_space::Window;
 
+mod loss;
 mod sequence;
 
 /// Names of the spatial dims.
@@ -24,12 +25,13 @@ pub(crate) fn infer(
     let input = check_inputs(node, op, inputs)?;
     let shape = match op {
         Op::Input => input,
-        &Op::Loss(loss) => {
-            check_loss(node, loss)?;
+        Op::Loss(kind) => {
+            loss::check_loss(node, kind, input)?;
             input
         }
-        &Op::AuxiliaryLoss { loss, weight } => {
-            check_loss(node, loss)?;
+        Op::AuxiliaryLoss { loss: kind, weight } => {
+            let weight = *weight;
+            loss::check_loss(node, kind, input)?;
             let ok = weight > 0.0 && in_f32(weight);
             let possible = "finite and above 0, as f32 holds it";
             in_range(node, "weight", ok, weight, possible, 1.0)?;
@@ -470,14 +472,6 @@ fn check_batch_norm(node: &str, epsilon: f64, momentum: f64) -> Result<(), Graph
     let ok = (0.0..=1.0).contains(&momentum) && in_f32(momentum);
     let possible = "0 to 1, as f32 holds it";
     in_range(node, "momentum", ok, momentum, possible, nearest)
-}
-
-fn check_loss(node: &str, loss: Loss) -> Result<(), GraphError> {
-    let smoothing = match loss {
-        Loss::MeanSquaredError => 0.0,
-        Loss::SoftmaxCrossEntropy { smoothing } => smoothing,
-    };
-    check_share(node, "smoothing", smoothing)
 }
 
 fn check_activation(node: &str, activation: Activation) -> Result<(), GraphError> {

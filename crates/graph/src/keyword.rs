@@ -1,6 +1,6 @@
 //! The words of the text form: operations and their keys.
 
-use crate::{Activation, Loss, Op, PoolKind};
+use crate::{Activation, ElementFunction, Loss, Op, PoolKind};
 
 /// The words of the text form that name operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +28,12 @@ pub(crate) enum Keyword {
     Attention,
     Mse,
     SoftmaxCrossEntropy,
+    Dice,
+    DiceCrossEntropy,
+    BceWithLogits,
+    L1,
+    Huber,
+    SmoothL1,
 }
 
 impl Keyword {
@@ -44,7 +50,7 @@ impl Keyword {
         others.chain(pools.map(Self::Pool)).chain(activations)
     }
 
-    const OTHERS: [Keyword; 20] = [
+    const OTHERS: [Keyword; 26] = [
         Self::Conv,
         Self::ConvTranspose,
         Self::BatchNorm,
@@ -65,6 +71,12 @@ impl Keyword {
         Self::Attention,
         Self::Mse,
         Self::SoftmaxCrossEntropy,
+        Self::Dice,
+        Self::DiceCrossEntropy,
+        Self::BceWithLogits,
+        Self::L1,
+        Self::Huber,
+        Self::SmoothL1,
     ];
 
     /// The word for an operation.
@@ -93,12 +105,39 @@ impl Keyword {
             Op::GroupNorm { groups: None, .. } => Self::InstanceNorm,
             Op::Activation(activation) => Self::Activation(*activation),
             Op::Attention { .. } => Self::Attention,
-            Op::Loss(loss) | Op::AuxiliaryLoss { loss, .. } => match loss {
-                Loss::MeanSquaredError => Self::Mse,
-                Loss::SoftmaxCrossEntropy { .. } => Self::SoftmaxCrossEntropy,
-            },
+            Op::Loss(loss) | Op::AuxiliaryLoss { loss, .. } => Self::of_loss(loss),
         }
     }
+
+    /// The word for a loss.
+    pub(crate) fn of_loss(loss: &Loss) -> Self {
+        match loss {
+            Loss::MeanSquaredError => Self::Mse,
+            Loss::SoftmaxCrossEntropy { .. } => Self::SoftmaxCrossEntropy,
+            Loss::Elements(loss) => match loss.function {
+                ElementFunction::Squared => Self::Mse,
+                ElementFunction::Absolute => Self::L1,
+                ElementFunction::Huber { .. } => Self::Huber,
+                ElementFunction::SmoothL1 { .. } => Self::SmoothL1,
+                ElementFunction::LogisticEntropy => Self::BceWithLogits,
+            },
+            Loss::Classes(loss) if loss.dice == 0.0 => Self::SoftmaxCrossEntropy,
+            Loss::Classes(loss) if loss.cross_entropy == 0.0 => Self::Dice,
+            Loss::Classes(_) => Self::DiceCrossEntropy,
+        }
+    }
+
+    /// The words for losses.
+    pub(crate) const LOSSES: [Self; 8] = [
+        Self::Mse,
+        Self::SoftmaxCrossEntropy,
+        Self::Dice,
+        Self::DiceCrossEntropy,
+        Self::BceWithLogits,
+        Self::L1,
+        Self::Huber,
+        Self::SmoothL1,
+    ];
 
     /// As written.
     pub(crate) fn name(self) -> &'static str {
@@ -126,6 +165,12 @@ impl Keyword {
             Self::Attention => "attention",
             Self::Mse => "mse",
             Self::SoftmaxCrossEntropy => "softmax_cross_entropy",
+            Self::Dice => "dice",
+            Self::DiceCrossEntropy => "dice_cross_entropy",
+            Self::BceWithLogits => "bce_with_logits",
+            Self::L1 => "l1",
+            Self::Huber => "huber",
+            Self::SmoothL1 => "smooth_l1",
         }
     }
 
@@ -188,8 +233,14 @@ impl Keyword {
                 "init_beta",
             ],
             Self::Attention => &["heads", "causal"],
-            Self::Mse => &["weight"],
-            Self::SoftmaxCrossEntropy => &["weight", "smoothing"],
+            Self::Mse
+            | Self::L1
+            | Self::BceWithLogits
+            | Self::Huber
+            | Self::SmoothL1
+            | Self::SoftmaxCrossEntropy
+            | Self::Dice
+            | Self::DiceCrossEntropy => self.loss_keys(),
             Self::Activation(Activation::Elu { .. }) => &["alpha"],
             Self::Relu
             | Self::Flatten
@@ -198,6 +249,34 @@ impl Keyword {
             | Self::Concat
             | Self::Positions
             | Self::Activation(_) => &[],
+        }
+    }
+
+    fn loss_keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Huber => &["weight", "delta", "weights"],
+            Self::SmoothL1 => &["weight", "beta", "weights"],
+            Self::SoftmaxCrossEntropy => &["weight", "smoothing", "weights", "ignore"],
+            Self::Dice => &[
+                "weight",
+                "smooth",
+                "background",
+                "batch",
+                "weights",
+                "ignore",
+            ],
+            Self::DiceCrossEntropy => &[
+                "weight",
+                "dice",
+                "cross_entropy",
+                "smooth",
+                "background",
+                "batch",
+                "smoothing",
+                "weights",
+                "ignore",
+            ],
+            _ => &["weight", "weights"],
         }
     }
 }

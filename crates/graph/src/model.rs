@@ -1,7 +1,8 @@
 //! The graph as data: nodes and parameters.
 
+use crate::infer::infer;
 use crate::sizes::{padding, product, work_per_sample};
-use crate::{NodeId, Op, Parameter, ParameterId, Shape, needed_by_last};
+use crate::{GraphError, Loss, NodeId, Op, Parameter, ParameterId, Shape, needed_by_last};
 
 /// An operation with its inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +40,22 @@ impl Graph {
             .iter()
             .position(|node| node.name == name)
             .map(NodeId)
+    }
+
+    /// The same model with another loss; auxiliary losses become of its kind, too.
+    ///
+    /// Errors: the loss does not fit its input.
+    pub fn with_loss(&self, loss: &Loss) -> Result<Self, GraphError> {
+        let mut graph = self.clone();
+        for node in &mut graph.nodes {
+            let (Op::Loss(kind) | Op::AuxiliaryLoss { loss: kind, .. }) = &mut node.op else {
+                continue;
+            };
+            *kind = loss.clone();
+            let input = self.node(node.inputs[0]).shape;
+            infer(&node.name, &node.op, &[input], self.spatial_rank)?;
+        }
+        Ok(graph)
     }
 
     /// Per node, whether training needs the gradient of the tensor it computes.

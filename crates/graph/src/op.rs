@@ -1,6 +1,6 @@
 //! The operations, a closed enum.
 
-use crate::{Initialization, ParameterRole};
+use crate::{Initialization, Loss, ParameterRole};
 use partita_space::Window;
 
 /// What a node computes.
@@ -141,9 +141,9 @@ impl Op {
     }
 
     /// Kind of the loss, auxiliary or not.
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss(&self) -> Option<&Loss> {
         match self {
-            Self::Loss(loss) | Self::AuxiliaryLoss { loss, .. } => Some(*loss),
+            Self::Loss(loss) | Self::AuxiliaryLoss { loss, .. } => Some(loss),
             Self::Input
             | Self::Convolution(_)
             | Self::TransposedConvolution(_)
@@ -323,22 +323,4 @@ impl PoolKind {
             Self::Max | Self::L2 => true,
         }
     }
-}
-
-/// Losses, as the mean over the mini-batch.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Loss {
-    /// Mean over all elements of the squared difference; the target has the input's shape.
-    MeanSquaredError,
-    /// Negative log of the softmax over C at the target class, mean over samples and positions.
-    SoftmaxCrossEntropy {
-        /// Label smoothing in `[0, 1)`: the part of the target's weight that is spread evenly over all classes.
-        /// Source: Szegedy et al., CVPR 2016, section 7; PyTorch, `CrossEntropyLoss`.
-        smoothing: f64,
-    },
-}
-
-impl Loss {
-    /// Softmax cross-entropy without smoothing.
-    pub const CROSS_ENTROPY: Self = Self::SoftmaxCrossEntropy { smoothing: 0.0 };
 }

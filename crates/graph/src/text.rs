@@ -19,8 +19,9 @@
 //! ```
 //!
 //! The operations are `conv`, `conv_transpose`, `max_pool`, `average_pool`, `l2_pool`, `batch_norm`, `relu`,
-//! `leaky_relu`, `gelu`, `silu`, `sigmoid`, `tanh`, `elu`, `layer_norm`, `group_norm`, `instance_norm`, `linear`, `dropout`, `flatten`, `add`, `multiply`, `concat`, `slice`,
-//! `embedding`, `positions`, `attention`, `mse` and `softmax_cross_entropy`.
+//! `leaky_relu`, `gelu`, `silu`, `sigmoid`, `tanh`, `elu`, `layer_norm`, `group_norm`, `instance_norm`, `linear`, `dropout`,
+//! `flatten`, `add`, `multiply`, `concat`, `slice`, `embedding`, `positions`, `attention`, and the losses `mse`, `l1`, `huber`, `smooth_l1`,
+//! `bce_with_logits`, `softmax_cross_entropy`, `dice` and `dice_cross_entropy`.
 //! `extent` gives W, or HxW, or DxHxW, and with it the spatial dims of the model. A value per dim is
 //! one for all or one each, in the order of `extent`; padding is `LOW:HIGH`, or one value for both
 //! sides.
@@ -57,10 +58,12 @@
 //! trained also `normal:DEVIATION` and `uniform:LIMIT`; for weights also `glorot_uniform`, `he_normal`
 //! and `he_normal_fan_out`.
 
+mod loss;
 mod parse;
 mod print;
 mod values;
 
+pub use loss::parse_loss;
 pub use parse::parse;
 pub use print::print;
 

@@ -282,7 +282,9 @@ fn random_graph(seed: u64) -> Graph {
     };
     if random.coin() {
         let weight = random.real() + 0.1;
-        builder.auxiliary_loss("aux", last, loss, weight).unwrap();
+        builder
+            .auxiliary_loss("aux", last, loss.clone(), weight)
+            .unwrap();
         last = builder.leaky_relu("end", last, 0.5).unwrap();
     }
     builder.loss("loss", last, loss).unwrap();

@@ -10,7 +10,7 @@ use crate::request::Request;
 use crate::schedule::{Pass, Slot};
 use crate::step_plan::StepPlan;
 use crate::storage::Storages;
-use partita_graph::{Graph, Loss, Op, ParameterId};
+use partita_graph::{Graph, Loss, ParameterId, TargetKind};
 use partita_program::{
     Distribution, Item, Load, Phase, ProgramKind, Role, Store, View, When, Work,
 };
@@ -429,7 +429,7 @@ fn staged_distribution(network: &Network, item: Item) -> Distribution {
     }
     let last = &network.layers[network.layers.len() - 1];
     let mut distribution = network.layer(last.inputs[0]).distribution;
-    if let Some(Op::Loss(Loss::SoftmaxCrossEntropy { .. })) = last.op() {
+    if last.loss().map(Loss::target) == Some(TargetKind::Classes) {
         distribution.shape[4] = 1;
     }
     distribution

@@ -7,7 +7,7 @@ use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::schedule::Pass;
 use crate::storage::{contributors, transposed_window, window};
-use partita_graph::{Convolution, Loss, Op, ParameterId, Pool, PoolKind, TransposedConvolution};
+use partita_graph::{Convolution, Op, ParameterId, Pool, PoolKind, TransposedConvolution};
 use partita_program::{Distribution, Item, Kernel, Phase, ProgramKind, Role, Taps, View};
 use partita_space::{AxisList, AxisSet, Interval, Region, Window};
 
@@ -190,11 +190,11 @@ impl Emit<'_> {
             Op::GroupNorm { groups, epsilon } => self.group_norm(id, layer, groups, epsilon),
             Op::Activation(activation) => self.activation(id, layer, activation),
             Op::Attention { heads, causal } => self.attention(id, layer, heads, causal),
-            Op::Loss(loss) => {
+            Op::Loss(ref loss) => {
                 self.loss(id, layer, loss, 1.0);
                 self.report_loss(id, layer, loss);
             }
-            Op::AuxiliaryLoss { loss, weight } => self.loss(id, layer, loss, weight),
+            Op::AuxiliaryLoss { ref loss, weight } => self.loss(id, layer, loss, weight),
         }
     }
 
@@ -594,99 +594,8 @@ impl Emit<'_> {
         self.copy(layer, source, target);
     }
 
-    /// Loss of the owned part, and its gradient.
-    fn loss(&mut self, id: LayerId, layer: &str, loss: Loss, weight: f64) {
-        let input = self.layer(id).inputs[0];
-        let x = self.owned_value(input);
-        let target = self.staged(self.micro, Item::Target);
-        let value = self.builder.sums(layer, 1, 1);
-        if x.is_empty() {
-            self.builder.fill(layer, self.pass, value, 0.0);
-        } else {
-            let training = self.request.kind == ProgramKind::Train;
-            let dx = (training && self.storages.of(input).has_gradient).then(|| {
-                // The loss is the first contribution, so it overwrites.
-                self.contribute(input, &self.owned(input)).0
-            });
-            let shape = self.distribution(input).shape;
-            let positions = shape[..4].iter().product::<usize>() as u64;
-            let kernel = match loss {
-                Loss::MeanSquaredError => Kernel::MeanSquaredError {
-                    x,
-                    target,
-                    dx,
-                    loss: value,
-                    count: positions * shape[4] as u64,
-                    weight,
-                },
-                Loss::SoftmaxCrossEntropy { smoothing } => Kernel::SoftmaxCrossEntropy {
-                    x,
-                    target,
-                    dx,
-                    loss: value,
-                    count: positions,
-                    weight,
-                    smoothing,
-                },
-            };
-            self.builder.kernel(layer, self.pass, kernel);
-        }
-        self.add_up("loss", layer, value);
-    }
-
-    /// Reports the loss summed over ranks, and in an evaluation the metrics.
-    fn report_loss(&mut self, id: LayerId, layer: &str, loss: Loss) {
-        let input = self.layer(id).inputs[0];
-        let axes = positions(self.distribution(input));
-        self.report("loss", layer, axes);
-        if self.request.kind != ProgramKind::Evaluate {
-            return;
-        }
-        let (name, rows) = match loss {
-            Loss::MeanSquaredError => ("errors", 2),
-            Loss::SoftmaxCrossEntropy { .. } => ("counts", 3),
-        };
-        let sums = self
-            .builder
-            .sums(name, rows, self.distribution(input).shape[4]);
-        let x = self.owned_value(input);
-        let target = self.staged(self.micro, Item::Target);
-        if x.is_empty() {
-            self.builder.fill(layer, Phase::Report, sums, 0.0);
-        } else {
-            let kernel = match loss {
-                Loss::MeanSquaredError => Kernel::OutputErrors {
-                    x,
-                    target,
-                    errors: sums,
-                },
-                Loss::SoftmaxCrossEntropy { .. } => Kernel::ClassCounts {
-                    x,
-                    target,
-                    counts: sums,
-                },
-            };
-            self.builder.kernel(layer, Phase::Report, kernel);
-        }
-        self.add_up(name, layer, sums);
-        self.report(name, layer, axes);
-    }
-
-    /// Outputs of a step: name, rows and columns.
-    pub(crate) fn outputs_of(&self, channels: usize) -> Vec<(&'static str, usize, usize)> {
-        let last = &self.network.layers[self.network.layers.len() - 1];
-        let mut outputs = vec![("loss", 1, 1)];
-        if self.request.kind == ProgramKind::Evaluate {
-            outputs.extend(last.loss().map(|loss| match loss {
-                Loss::MeanSquaredError => ("errors", 2, channels),
-                Loss::SoftmaxCrossEntropy { .. } => ("counts", 3, channels),
-            }));
-        }
-        outputs
-    }
-
     /// Accumulates an output over losses and micro-batches.
-    fn add_up(&mut self, name: &'static str, layer: &str, value: View) {
+    pub(crate) fn add_up(&mut self, name: &'static str, layer: &str, value: View) {
         let sum = *self.report.entry(name).or_insert(value);
         if sum != value {
             let copy = Kernel::Copy {
@@ -699,7 +608,7 @@ impl Emit<'_> {
     }
 
     /// Reduces an output over ranks after the last micro-batch.
-    fn report(&mut self, name: &'static str, layer: &str, axes: AxisSet) {
+    pub(crate) fn report(&mut self, name: &'static str, layer: &str, axes: AxisSet) {
         if self.is_whole() && self.micro + 1 == self.micro_batches {
             let sum = self.report[name];
             self.allreduce(layer, Phase::Report, axes, sum);

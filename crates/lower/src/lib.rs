@@ -32,6 +32,7 @@ mod fuse;
 mod geometry;
 mod group_norm;
 mod lay_out;
+mod loss;
 mod lowering;
 mod network;
 mod network_text;

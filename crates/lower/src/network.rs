@@ -68,7 +68,7 @@ impl Layer {
     }
 
     /// The kind of a loss, auxiliary or not.
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss(&self) -> Option<&Loss> {
         self.op().and_then(Op::loss)
     }
 }

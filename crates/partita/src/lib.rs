@@ -105,10 +105,10 @@ pub use trace::TraceError;
 pub use train::{
     AutoError, BestMetric, CheckpointConfig, ClassResult, Classification, ConvertRequest,
     ConvertResult, EpochResult, EvaluateResult, ForwardRequest, InferRequest, InferResult,
-    LastCheckpoint, MemoryResult, Mismatch, OutputError, ResultFiles, ResumeError, ResumeFrom,
-    RunFile, RunFileError, RunResult, StartWeights, TargetError, TaskResult, TrainError,
-    TrainRequest, Trained, TrainingState, ValidationResult, convert_weights, evaluate, infer,
-    train,
+    LastCheckpoint, MemoryResult, MetricsFormat, Mismatch, OutputError, ResultFiles, ResumeError,
+    ResumeFrom, RunFile, RunFileError, RunResult, StartWeights, TargetError, TaskResult,
+    TrainError, TrainRequest, Trained, TrainingState, ValidationResult, convert_weights, evaluate,
+    infer, train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,

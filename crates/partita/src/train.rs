@@ -9,6 +9,7 @@ mod evaluate;
 mod forward;
 mod infer;
 mod machine;
+mod metrics;
 mod output;
 mod preparation;
 mod programs;
@@ -29,6 +30,7 @@ pub use error::{AutoError, Mismatch, OutputError, TrainError};
 pub use evaluate::{EvaluateResult, evaluate};
 pub use forward::ForwardRequest;
 pub use infer::{InferRequest, InferResult, infer};
+pub use metrics::MetricsFormat;
 pub use record::{
     ClassResult, Classification, EpochResult, MemoryResult, ResultFiles, RunResult, TargetError,
     TaskResult, ValidationResult,
@@ -50,6 +52,7 @@ use crate::training::{StrategyChoice, accumulating};
 use crate::weights::{LoadedWeights, WeightFile};
 use checkpoint::{Checkpoints, Resume};
 use machine::machine_costs;
+use metrics::Metrics;
 use output::{Output, RunSize};
 use partita_data::{
     Accepted, DType, Dataset, HyperslabSource, Preprocessing, Sampling, Split, Waker,
@@ -134,7 +137,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let context = launch.context();
     let mut run = Run::merge(RunFile::read(&request.run_file)?, request, launch)?;
     launch.set_limit(run.watchdog)?;
-    let graph = model::resolve(&run.model)?;
+    let graph = with_loss(&run, model::resolve(&run.model)?)?;
     let dataset = Dataset::open(&run.data)?;
     let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
     let sampling = Sampling::new(&dataset, run.samples.crops, run.samples.augmentation)?;
@@ -204,6 +207,17 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         result: saved.result.clone(),
         misplaced: saved.misplaced(),
     }))
+}
+
+/// The model with the loss of the run file, if it names one.
+fn with_loss(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
+    match &run.loss {
+        None => Ok(graph),
+        Some(loss) => {
+            let refused = |error| TrainError::Loss(Box::new(error));
+            graph.with_loss(loss).map_err(refused)
+        }
+    }
 }
 
 /// A run with all that it needs.
@@ -384,8 +398,11 @@ fn run_session<'r>(
         }
         context.report(Event::Checkpoints { is_first });
     }
+    let open = |output: &Output| Metrics::open(run, output.path());
+    let metrics = output.as_ref().map(open).transpose()?;
     let mut sink = WeightSink::new(context, run, session, output);
-    let results = run_ranks(task, checkpoints.as_ref(), baseline, &mut sink);
+    let listener = listener(context, run, session, metrics.as_ref());
+    let results = run_ranks(task, checkpoints.as_ref(), listener, baseline, &mut sink);
     if let Some(checkpoints) = checkpoints.as_ref().filter(|_| launch.is_first()) {
         checkpoints.clean();
     }
@@ -398,6 +415,9 @@ fn run_session<'r>(
     if let (RunEnd::Stopped { epoch, steps }, Some(checkpoints)) = (outcomes[0].end, &checkpoints) {
         return Err(stopped(epoch, steps, checkpoints));
     }
+    let faults = metrics.iter().filter_map(Metrics::fault);
+    let faults = faults.inspect(|fault| context.report(Event::Warning(fault)));
+    let warnings = warnings.into_iter().chain(faults).collect();
     let Some(weights) = sink.saved() else {
         return Ok(None);
     };
@@ -456,6 +476,7 @@ fn open_output(
 fn run_ranks(
     task: &Task<'_, '_>,
     checkpoints: Option<&Checkpoints<'_>>,
+    listener: Listener<'_>,
     baseline: MemoryBaseline,
     sink: &mut WeightSink<'_>,
 ) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
@@ -470,6 +491,7 @@ fn run_ranks(
     let accepted = Accepted {
         transform: run.samples.transform,
         classes: check::classes(task.graph),
+        ignored: check::ignored(task.graph),
     };
     let setup = RunSetup {
         kernels: run.kernels,
@@ -494,7 +516,6 @@ fn run_ranks(
             None => &checkpoint::Off,
         },
     };
-    let listener = listener(context, run, session);
     launch.run(session, &setup, run.collectives, listener, baseline, sink)
 }
 
@@ -546,11 +567,19 @@ fn stopped(epoch: u64, steps: u64, checkpoints: &Checkpoints<'_>) -> TrainError 
     }
 }
 
-fn listener<'c>(context: &'c Context<'c>, run: &Run, session: &Session<'_>) -> Listener<'c> {
+fn listener<'c>(
+    context: &'c Context<'c>,
+    run: &Run,
+    session: &Session<'_>,
+    metrics: Option<&'c Metrics>,
+) -> Listener<'c> {
     let epochs = run.epochs as u64;
     let steps = epochs * session.steps_per_epoch();
     Box::new(move |progress| {
         let progress = &progress;
+        if let Some(metrics) = metrics {
+            metrics.add(progress);
+        }
         context.report(Event::Training {
             epochs,
             steps,

@@ -5,6 +5,7 @@
 //! of its family, and its implementations.
 
 mod batch_norm;
+mod class_loss;
 mod contents;
 mod convolution;
 mod group_norm;
@@ -19,7 +20,9 @@ mod update;
 
 pub use operand::{Elements, Extents, Operand, Over, SumRole};
 
-use crate::{Access, Direction, Distribution, Kernel, Optimizer, Taps, Transform, View};
+use crate::{
+    Access, Direction, Distribution, ElementFunction, Kernel, Optimizer, Taps, Transform, View,
+};
 use operand::*;
 
 /// Properties of a kernel.
@@ -430,6 +433,10 @@ impl Kernel {
             | Kernel::AttentionBackward { .. } => Family::Sequence,
             Kernel::MeanSquaredError { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::ElementLoss { .. }
+            | Kernel::ClassTotals { .. }
+            | Kernel::DiceSums { .. }
+            | Kernel::ClassLoss { .. }
             | Kernel::OutputErrors { .. }
             | Kernel::ClassCounts { .. } => Family::Loss,
             Kernel::SumOfSquares { .. } | Kernel::UpdateNorms { .. } | Kernel::Update { .. } => {

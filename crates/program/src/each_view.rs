@@ -1,6 +1,9 @@
 //! Visits the views of a kernel.
 
-use crate::{Activation, Direction, Distribution, Optimizer, PoolKind, Taps, Transform, View};
+use crate::{
+    Activation, ClassTerms, Direction, Distribution, ElementFunction, Optimizer, PoolKind, Taps,
+    Transform, View,
+};
 
 /// A field of a kernel.
 pub(crate) trait EachView {
@@ -50,8 +53,11 @@ constants!(
     [bool; 3],
     [i64; 3],
     [usize; 5],
+    i64,
     Activation,
+    ClassTerms,
     Direction,
+    ElementFunction,
     Optimizer,
     Distribution,
     PoolKind,

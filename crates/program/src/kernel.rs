@@ -1,7 +1,7 @@
 //! The kernels, a closed enum.
 
 use crate::each_view::EachView;
-use crate::{Distribution, View};
+use crate::{ClassTerms, Distribution, ElementFunction, View};
 use serde::{Deserialize, Serialize};
 
 /// Taps of a window: kernel, stride and dilation per spatial dim (D, H, W).
@@ -681,12 +681,68 @@ kernels! {
             #[serde(default, skip_serializing_if = "is_none")]
             smoothing: f64,
         },
-        /// `errors` is (1, 1, 1, 2, C) in f64: sums of absolute and of squared errors per channel.
-        OutputErrors { x: View, target: View, errors: View },
+        /// `loss` (one f64) becomes the sum of `function` over elements, each times `weights` of its channel
+        /// (empty: all 1), over `count`, times `weight`; `dx` its gradient.
+        ElementLoss {
+            function: ElementFunction,
+            x: View,
+            target: View,
+            dx: Option<View>,
+            loss: View,
+            count: u64,
+            weight: f64,
+            weights: Vec<f64>,
+        },
+        /// `totals` is (1, 1, 1, 1, C) in f64: positions of each class in `target` (N, D, H, W, 1), but for
+        /// those of the class `ignore`. The tensor `x` has these positions.
+        ClassTotals {
+            x: View,
+            target: View,
+            totals: View,
+            ignore: Option<i64>,
+        },
+        /// `sums` is (N, 1, 1, 3, C) in f64, or (1, 1, 1, 3, C) with `batch`: per class the sums of the softmax
+        /// of x over the positions of the class, of the softmax over all positions, and the positions of the
+        /// class, but for those of the class `ignore`.
+        DiceSums {
+            x: View,
+            target: View,
+            sums: View,
+            batch: bool,
+            ignore: Option<i64>,
+        },
+        /// Sum of cross-entropy and Dice times `weight`, from the complete totals and sums that they need; `dx`
+        /// is its gradient.
+        ClassLoss {
+            x: View,
+            target: View,
+            totals: Option<View>,
+            sums: Option<View>,
+            dx: Option<View>,
+            loss: View,
+            weight: f64,
+            terms: ClassTerms,
+        },
+        /// `errors` is (1, 1, 1, 2, C) in f64: sums of absolute and of squared errors per channel; with
+        /// `logistic` those of the sigmoid of x.
+        OutputErrors {
+            x: View,
+            target: View,
+            errors: View,
+            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+            logistic: bool,
+        },
         /// `counts` is (1, 1, 1, 3, C) in f64: per class the positions of `target` (N, D, H, W, 1) that
         /// are of it and whose greatest element of `x` is its, all those whose greatest element is its,
-        /// and all those that are of it. The first of equals is the greatest.
-        ClassCounts { x: View, target: View, counts: View },
+        /// and all those that are of it. The first of equals is the greatest. Positions of the class `ignore`
+        /// do not count.
+        ClassCounts {
+            x: View,
+            target: View,
+            counts: View,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            ignore: Option<i64>,
+        },
         /// `total` (one f64) becomes the sum of squares over all views.
         SumOfSquares { sources: Vec<View>, total: View },
         /// `norms` (1, 1, 1, 1, 2) in f64 become sums of squares over a parameter, and over what LARS and LAMB

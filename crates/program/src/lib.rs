@@ -12,6 +12,7 @@ pub mod descriptor;
 mod each_view;
 mod kernel;
 mod key;
+mod loss;
 mod memory_breakdown;
 mod menu;
 pub mod prefetch;
@@ -29,6 +30,7 @@ pub use buffer::{Buffer, BufferId, Distribution, Dtype, Role, TensorRegion, View
 pub use count::Count;
 pub use descriptor::Family;
 pub use kernel::{Activation, Direction, Kernel, Optimizer, PoolKind, Taps, Transform};
+pub use loss::{ClassTerms, ElementFunction};
 pub use memory_breakdown::{MemoryBreakdown, MemoryCategory, live_at_peak, memory_breakdown};
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};

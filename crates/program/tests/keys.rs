@@ -6,8 +6,8 @@
 //! a list of its own, and let `tune::Database` convert keys of the version before.
 
 use partita_program::{
-    Activation, Buffer, BufferId, Direction, Distribution, Dtype, Kernel, KernelShape, Optimizer,
-    PoolKind, Role, Taps, Transform, View,
+    Activation, Buffer, BufferId, ClassTerms, Direction, Distribution, Dtype, ElementFunction,
+    Kernel, KernelShape, Optimizer, PoolKind, Role, Taps, Transform, View,
 };
 use partita_space::Bytes;
 use std::collections::HashSet;
@@ -471,21 +471,82 @@ fn losses() -> Vec<Kernel> {
         weight,
         smoothing: 0.1,
     };
+    let element = |function| Kernel::ElementLoss {
+        function,
+        x: X,
+        target: Y,
+        dx: Some(Y),
+        loss: SCALAR,
+        count,
+        weight,
+        weights: Vec::new(),
+    };
+    let errors = |logistic| Kernel::OutputErrors {
+        x: X,
+        target: Y,
+        errors: SUMS,
+        logistic,
+    };
     vec![
         squared(None),
         squared(Some(Y)),
         entropy(None),
         entropy(Some(Y)),
-        Kernel::OutputErrors {
-            x: X,
-            target: Y,
-            errors: SUMS,
-        },
+        errors(false),
+        errors(true),
         Kernel::ClassCounts {
             x: X,
             target: STORED,
             counts: SUMS,
+            ignore: Some(255),
         },
+    ]
+    .into_iter()
+    .chain(class_losses(weight))
+    .chain(ElementFunction::ALL.into_iter().map(element))
+    .collect()
+}
+
+fn class_losses(weight: f64) -> Vec<Kernel> {
+    let dice_sums = |batch| Kernel::DiceSums {
+        x: X,
+        target: STORED,
+        sums: SUMS,
+        batch,
+        ignore: None,
+    };
+    let classes = |totals, sums, dx| Kernel::ClassLoss {
+        x: X,
+        target: STORED,
+        totals,
+        sums,
+        dx,
+        loss: SCALAR,
+        weight,
+        terms: ClassTerms {
+            cross_entropy: 1.0,
+            dice: if sums.is_some() { 1.0 } else { 0.0 },
+            smoothing: 0.1,
+            smooth: 1.0,
+            background: true,
+            weights: Vec::new(),
+            ignore: None,
+            all: 8,
+            part: 4,
+            summed: 2,
+        },
+    };
+    vec![
+        Kernel::ClassTotals {
+            x: X,
+            target: STORED,
+            totals: VECTOR,
+            ignore: Some(255),
+        },
+        dice_sums(false),
+        dice_sums(true),
+        classes(None, None, None),
+        classes(Some(VECTOR), Some(SUMS), Some(Y)),
     ]
 }
 

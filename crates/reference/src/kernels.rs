@@ -2,6 +2,7 @@
 
 mod activation;
 mod attention;
+mod class_loss;
 mod convolution;
 mod group_norm;
 mod layer_norm;

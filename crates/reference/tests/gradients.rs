@@ -3,7 +3,7 @@
 mod hand;
 
 use hand::{Bench, Random, close};
-use partita_program::{Dtype, Kernel, PoolKind, Taps, View};
+use partita_program::{ClassTerms, Dtype, ElementFunction, Kernel, PoolKind, Taps, View};
 
 const STEP: f64 = 1e-5;
 const TOLERANCE: f64 = 1e-7;
@@ -447,4 +447,79 @@ fn loss_gradients() {
     let expected = differences(bench, &x, std::slice::from_ref(&entropy), &loss, &[1.0]);
     bench.run(&entropy);
     near(bench, &dx, &expected);
+    for function in ElementFunction::ALL {
+        let kernel = Kernel::ElementLoss {
+            function,
+            x,
+            target,
+            dx: Some(dx),
+            loss,
+            count: 64,
+            weight: 0.4,
+            weights: vec![1.0, 0.5, 0.0, 3.0],
+        };
+        let expected = differences(bench, &x, std::slice::from_ref(&kernel), &loss, &[1.0]);
+        bench.run(&kernel);
+        near(bench, &dx, &expected);
+    }
+    class_loss_gradients(bench, [x, classes, loss, dx]);
+}
+
+/// With the sums that the loss is a function of.
+fn class_loss_gradients(bench: &mut Bench, [x, target, loss, dx]: [View; 4]) {
+    let totals = bench.put(Dtype::F64, [1, 1, 1, 1, 4], &[0.0; 4]);
+    for (batch, ignore) in [
+        (false, None),
+        (false, Some(1)),
+        (true, Some(3)),
+        (true, None),
+    ] {
+        let rows = if batch { 1 } else { 2 };
+        let sums = bench.put(Dtype::F64, [rows, 1, 1, 3, 4], &vec![0.0; 12 * rows]);
+        for (cross_entropy, dice, background) in
+            [(1.0, 0.0, true), (0.0, 0.6, false), (0.5, 2.0, true)]
+        {
+            let kernels = [
+                Kernel::ClassTotals {
+                    x,
+                    target,
+                    totals,
+                    ignore,
+                },
+                Kernel::DiceSums {
+                    x,
+                    target,
+                    sums,
+                    batch,
+                    ignore,
+                },
+                Kernel::ClassLoss {
+                    x,
+                    target,
+                    totals: Some(totals),
+                    sums: (dice != 0.0).then_some(sums),
+                    dx: Some(dx),
+                    loss,
+                    weight: 0.4,
+                    terms: ClassTerms {
+                        cross_entropy,
+                        dice,
+                        smoothing: 0.1,
+                        smooth: 0.5,
+                        background,
+                        weights: vec![1.0, 0.5, 0.0, 3.0],
+                        ignore,
+                        all: 16,
+                        part: 8,
+                        summed: 8 / rows as u64,
+                    },
+                },
+            ];
+            let expected = differences(bench, &x, &kernels, &loss, &[1.0]);
+            for kernel in &kernels {
+                bench.run(kernel);
+            }
+            near(bench, &dx, &expected);
+        }
+    }
 }

@@ -187,7 +187,12 @@ fn losses_and_errors_by_hand() {
         weight: 0.5,
     });
     assert_eq!(bench.get(&loss), [0.375]);
-    bench.run(&Kernel::OutputErrors { x, target, errors });
+    bench.run(&Kernel::OutputErrors {
+        x,
+        target,
+        errors,
+        logistic: false,
+    });
     assert_eq!(bench.get(&errors), [1.0, 3.0, 1.0, 5.0]);
     let classes = bench.put(Dtype::I16, [2, 1, 1, 1, 1], &[0.0, 1.0]);
     let entropy = Kernel::SoftmaxCrossEntropy {
@@ -207,6 +212,7 @@ fn losses_and_errors_by_hand() {
         x,
         target: classes,
         counts,
+        ignore: None,
     };
     bench.run(&count);
     // Both positions are given to class 1; one of them is of it, the other of class 0.

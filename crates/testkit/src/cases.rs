@@ -5,6 +5,7 @@ mod borders;
 mod gates;
 
 use crate::Draws;
+use crate::losses::{LossOf, draw_loss};
 use partita_graph::{
     Activation, Convolution, Graph, GraphBuilder, Loss, NodeId, Op, Pool, PoolKind,
     TransposedConvolution,
@@ -693,11 +694,7 @@ impl Sketch {
     }
 
     pub(crate) fn finish(mut self, draws: &mut Draws) -> Graph {
-        let loss = draws.pick(&[
-            Loss::MeanSquaredError,
-            Loss::CROSS_ENTROPY,
-            Loss::SoftmaxCrossEntropy { smoothing: 0.1 },
-        ]);
+        let loss = draw_loss(draws);
         let features = draws.between(2, 4);
         let is_flat = !draws.one_in(4);
         let (is_early, is_late) = (draws.one_in(5), draws.one_in(5));
@@ -723,6 +720,7 @@ impl Sketch {
             self.activation(draws);
             self.pointwise_to(self.builder.shape(self.head).channels);
         }
+        let loss = loss(self.builder.shape(self.head).channels);
         self.builder
             .loss("loss", self.head, loss)
             .expect("a loss fits");
@@ -730,7 +728,7 @@ impl Sketch {
     }
 
     /// A linear end of its own, with an auxiliary loss, behind any tensor so far.
-    fn auxiliary_head(&mut self, draws: &mut Draws, features: usize, loss: Loss) {
+    fn auxiliary_head(&mut self, draws: &mut Draws, features: usize, loss: LossOf) {
         let trunk = self.head;
         self.head = draws.pick(&self.trunk);
         if draws.one_in(2) {
@@ -746,8 +744,9 @@ impl Sketch {
         self.head = trunk;
     }
 
-    fn auxiliary_loss(&mut self, draws: &mut Draws, loss: Loss) {
+    fn auxiliary_loss(&mut self, draws: &mut Draws, loss: LossOf) {
         let (name, weight) = (self.name("aux"), draws.pick(&[0.25, 0.4, 1.0, 2.5]));
+        let loss = loss(self.builder.shape(self.head).channels);
         self.builder
             .auxiliary_loss(&name, self.head, loss, weight)
             .expect("losses are of one shape");

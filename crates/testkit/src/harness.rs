@@ -3,7 +3,7 @@
 use crate::sequences::embedded_rows;
 use crate::watch::{Recorded, Watch, limit};
 use crate::{Case, MemorySource, Samples, Stored};
-use partita_graph::{Graph, Loss, Op, ParameterRole};
+use partita_graph::{Graph, Op, ParameterRole, TargetKind};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
@@ -113,7 +113,7 @@ impl Setup<'_> {
             };
             values.push(Stored::F64((0..input.volume()).map(value).collect()));
             targets.push(match last.op {
-                Op::Loss(Loss::SoftmaxCrossEntropy { .. }) => {
+                Op::Loss(ref loss) if loss.target() == TargetKind::Classes => {
                     let positions = output.volume() / output.channels;
                     let class = |draws: &mut crate::Draws| draws.between(0, output.channels - 1);
                     (0..positions).map(|_| class(&mut draws) as f64).collect()

@@ -13,6 +13,7 @@ mod harness;
 mod jitter;
 mod kinks;
 mod levels;
+mod losses;
 mod maker;
 mod memory_source;
 mod random;

@@ -4,7 +4,10 @@ mod fused;
 mod sequence;
 
 use crate::{Bench, Draws};
-use partita_program::{Distribution, Dtype, Kernel, Optimizer, PoolKind, Taps, Transform, View};
+use partita_program::{
+    ClassTerms, Distribution, Dtype, ElementFunction, Kernel, Optimizer, PoolKind, Taps, Transform,
+    View,
+};
 use partita_run::Inputs;
 use partita_space::{Axis, AxisList, Mesh, Rank};
 use std::collections::HashSet;
@@ -458,18 +461,99 @@ impl Maker {
             weight,
             smoothing,
         };
-        vec![
-            squared(target),
-            squared(wide),
-            entropy(0.0),
-            entropy(0.1),
-            Kernel::OutputErrors { x, target, errors },
-            Kernel::ClassCounts {
+        let mut kernels = vec![squared(target), squared(wide), entropy(0.0), entropy(0.1)];
+        for logistic in [false, true] {
+            kernels.push(Kernel::OutputErrors {
+                x,
+                target,
+                errors,
+                logistic,
+            });
+        }
+        for ignore in [None, Some(0)] {
+            kernels.push(Kernel::ClassCounts {
                 x,
                 target: classes,
                 counts,
+                ignore,
+            });
+        }
+        let weights: Vec<f64> = (0..c).map(|c| 0.5 + c as f64).collect();
+        for (i, function) in ElementFunction::ALL.into_iter().enumerate() {
+            let weights = [Vec::new(), weights.clone()];
+            kernels.push(Kernel::ElementLoss {
+                function,
+                x,
+                target: [target, wide][i % 2],
+                dx,
+                loss,
+                count,
+                weight,
+                weights: weights[(i + count as usize) % 2].clone(),
+            });
+        }
+        kernels.extend(self.class_losses([x, classes, loss], dx, &weights));
+        kernels
+    }
+
+    fn class_losses(
+        &mut self,
+        [x, target, loss]: [View; 3],
+        dx: Option<View>,
+        weights: &[f64],
+    ) -> Vec<Kernel> {
+        let [n, d, h, w, c] = x.extent;
+        let positions = (n * d * h * w) as u64;
+        let positive = |rows: usize| vec![0.5 * positions as f64; rows * c];
+        let totals = self.bench.put(Dtype::F64, [1, 1, 1, 1, c], positive(1));
+        let batch = self.draws.one_in(2);
+        let rows = if batch { 1 } else { n };
+        let sums = self
+            .bench
+            .put(Dtype::F64, [rows, 1, 1, 3, c], positive(3 * rows));
+        let plain = ClassTerms {
+            cross_entropy: 0.7,
+            dice: 0.0,
+            smoothing: 0.1,
+            smooth: 0.5,
+            background: true,
+            weights: Vec::new(),
+            ignore: None,
+            all: 2 * positions,
+            part: positions,
+            summed: if batch {
+                positions
+            } else {
+                positions / n as u64
             },
-        ]
+        };
+        let weighted = ClassTerms {
+            weights: weights.to_vec(),
+            ignore: Some(0),
+            smoothing: 0.0,
+            ..plain.clone()
+        };
+        let dice = ClassTerms {
+            dice: 1.5,
+            background: c == 1,
+            ..weighted.clone()
+        };
+        let mut kernels: Vec<Kernel> = [(plain, None, None), (weighted, Some(totals), None)]
+            .into_iter()
+            .chain([(dice, Some(totals), Some(sums))])
+            .map(|(terms, totals, sums)| Kernel::ClassLoss {
+                x,
+                target,
+                totals,
+                sums,
+                dx,
+                loss,
+                weight: 0.4,
+                terms,
+            })
+            .collect();
+        kernels.extend(class_sums([x, target, totals, sums], batch));
+        kernels
     }
 
     fn updates(&mut self, extent: [usize; 5], clipped: bool) -> Vec<Kernel> {
@@ -655,6 +739,25 @@ fn other_rules() -> [Optimizer; 4] {
             beta2: 0.999,
             epsilon: 1e-6,
             weight_decay: 0.01,
+        },
+    ]
+}
+
+/// The kernels before a loss of classes.
+fn class_sums([x, target, totals, sums]: [View; 4], batch: bool) -> [Kernel; 2] {
+    [
+        Kernel::ClassTotals {
+            x,
+            target,
+            totals,
+            ignore: Some(0),
+        },
+        Kernel::DiceSums {
+            x,
+            target,
+            sums,
+            batch,
+            ignore: None,
         },
     ]
 }

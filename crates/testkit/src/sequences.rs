@@ -2,9 +2,10 @@
 
 use crate::cases::or_short;
 use crate::cases::random_layer_strategy;
+use crate::losses::draw_loss;
 use crate::{Case, Draws};
 use partita_graph::{
-    Activation, Convolution, Graph, GraphBuilder, Loss, NodeId, Op, ParameterRole, ParameterSource,
+    Activation, Convolution, Graph, GraphBuilder, NodeId, Op, ParameterRole, ParameterSource,
 };
 use partita_space::Window;
 
@@ -253,12 +254,9 @@ impl Sketch {
             causal: false,
         };
         self.head = self.node("attention", attention, &[self.head, to, to]);
-        let loss = draws.pick(&[
-            Loss::MeanSquaredError,
-            Loss::CROSS_ENTROPY,
-            Loss::SoftmaxCrossEntropy { smoothing: 0.1 },
-        ]);
+        let loss = draw_loss(draws);
         let answers = draws.between(2, 5);
+        let loss = loss(answers);
         self.head = if draws.one_in(4) {
             let flat = self.node("flat", Op::Flatten, &[self.head]);
             let linear = Op::Linear {
@@ -270,7 +268,10 @@ impl Sketch {
             self.convolution(self.head, answers, 1, 1)
         };
         if draws.one_in(5) {
-            let aux = Op::AuxiliaryLoss { loss, weight: 0.4 };
+            let aux = Op::AuxiliaryLoss {
+                loss: loss.clone(),
+                weight: 0.4,
+            };
             self.node("aux", aux, &[self.head]);
             self.head = match self.builder.shape(self.head).extent {
                 [1, 1, 1] => self.node("gate", gate(draws), &[self.head]),

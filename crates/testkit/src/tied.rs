@@ -190,7 +190,11 @@ impl Sketch {
                 self.head = self.node(draws, "linear", Op::Linear { features, bias }, &[self.head]);
             }
         }
-        let loss = draws.pick(&[Loss::MeanSquaredError, Loss::CROSS_ENTROPY]);
+        let loss = if draws.one_in(2) {
+            Loss::MeanSquaredError
+        } else {
+            Loss::CROSS_ENTROPY
+        };
         let built = self.builder.loss("loss", self.head, loss);
         built.expect("a loss fits");
         self.builder.build().expect("every node is read")

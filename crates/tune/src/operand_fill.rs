@@ -52,8 +52,11 @@ fn set<T>(data: &mut [T], value: impl Fn(usize) -> T) {
 
 /// The view with class indices, and the number of classes.
 fn class_views(kernel: &Kernel) -> Option<(View, usize)> {
-    if let Kernel::SoftmaxCrossEntropy { x, target, .. } | Kernel::ClassCounts { x, target, .. } =
-        kernel
+    if let Kernel::SoftmaxCrossEntropy { x, target, .. }
+    | Kernel::ClassCounts { x, target, .. }
+    | Kernel::ClassTotals { x, target, .. }
+    | Kernel::DiceSums { x, target, .. }
+    | Kernel::ClassLoss { x, target, .. } = kernel
     {
         Some((*target, x.extent[4].max(1)))
     } else if let Kernel::EmbeddingForward { x, w, .. }

@@ -271,6 +271,7 @@ impl<'p> Interpreter<'_, 'p> {
         sets.fold(AxisSet::NONE, AxisSet::union)
     }
 
+    /// Axes that split positions.
     fn kernel(&mut self, kernel: &Kernel) {
         let descriptor = kernel.descriptor();
         let summed = self.layout(&descriptor.layout);

@@ -1,7 +1,7 @@
 //! Losses, their gradients, and the errors and class counts beside them.
 
 use super::operand::AnyBlock;
-use super::{Output, Run};
+use super::{Output, Run, class_loss, element_loss};
 use crate::grid::{Canceled, Grid, part};
 use crate::rows::{Apply, ApplyRows, Rows, formula, three};
 use crate::simd::{Level, Op, Simd};
@@ -13,13 +13,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Parts of a sum, for any number of threads.
-const PARTS: usize = 64;
+pub(super) const PARTS: usize = 64;
 /// Elements whose losses are taken together.
 const BLOCK: usize = 16;
 /// Exponentials that are taken together.
-const BUFFER: usize = 64;
+pub(super) const BUFFER: usize = 64;
 /// What an exponential costs, next to an element that is read.
-const EXPONENTIAL: u64 = 4 * ELEMENT;
+pub(super) const EXPONENTIAL: u64 = 4 * ELEMENT;
 
 pub(super) fn execute(
     kernel: &Kernel,
@@ -47,8 +47,35 @@ pub(super) fn execute(
             let constants = (*count, *weight, *smoothing);
             softmax_cross_entropy([x, target, loss], dx.as_ref(), constants, rank, run)
         }
-        Kernel::OutputErrors { x, target, errors } => output_errors([x, target, errors], run),
-        Kernel::ClassCounts { x, target, counts } => class_counts([x, target, counts], rank, run),
+        Kernel::ElementLoss {
+            function,
+            x,
+            target,
+            dx,
+            loss,
+            count,
+            weight,
+            weights,
+        } => {
+            let factor = weight / *count as f64;
+            let views = [x, target, loss];
+            element_loss::execute(*function, views, dx.as_ref(), (factor, weights), run)
+        }
+        Kernel::ClassTotals { .. } | Kernel::DiceSums { .. } | Kernel::ClassLoss { .. } => {
+            class_loss::execute(kernel, rank, run)
+        }
+        Kernel::OutputErrors {
+            x,
+            target,
+            errors,
+            logistic,
+        } => output_errors([x, target, errors], *logistic, run),
+        Kernel::ClassCounts {
+            x,
+            target,
+            counts,
+            ignore,
+        } => class_counts([x, target, counts], *ignore, rank, run),
         other => panic!("{} is no loss", other.name()),
     }
 }
@@ -85,7 +112,7 @@ fn put(dx: &mut Option<Output<'_>>, [n, d, h, w, _]: [usize; 5], c: usize, value
 }
 
 /// Adds up `body` over ranges of rows, on the team; the same bits for any number of threads.
-fn sum_rows(
+pub(super) fn sum_rows(
     run: &mut Run<'_, '_>,
     grid: &Grid,
     element: u64,
@@ -272,25 +299,25 @@ fn softmax_cross_entropy(
     })
 }
 
-fn no_class(class: f64, classes: usize, rank: Rank) -> RunError {
+pub(super) fn no_class(class: f64, classes: usize, rank: Rank) -> RunError {
     let last = classes - 1;
     let reason = format!("a target names class {class}; classes are 0 to {last}");
     RunError::Source { rank, reason }
 }
 
 /// Index of a position by its number, channel 0.
-fn index(grid: &Grid, position: usize) -> [usize; 5] {
+pub(super) fn index(grid: &Grid, position: usize) -> [usize; 5] {
     let [depth, height, width] = grid.extent;
     let (w, row) = (position % width, position / width);
     let (h, rest) = (row % height, row / height);
     [rest / depth, rest % depth, h, w, 0]
 }
 
-/// Class numbers as threads may read them.
+/// Class numbers, or other targets, as threads may read them.
 #[derive(Clone, Copy)]
-struct Classes<'a> {
+pub(super) struct Classes<'a> {
     numbers: Numbers<'a>,
-    pitch: [usize; 5],
+    pub(super) pitch: [usize; 5],
 }
 
 #[derive(Clone, Copy)]
@@ -301,7 +328,7 @@ enum Numbers<'a> {
 }
 
 impl<'a> Classes<'a> {
-    fn of(target: &'a AnyBlock<'_>) -> Classes<'a> {
+    pub(super) fn of(target: &'a AnyBlock<'_>) -> Classes<'a> {
         let (numbers, pitch) = match target {
             AnyBlock::F32(block) => (Numbers::F32(block.data()), block.pitch),
             AnyBlock::F64(block) => (Numbers::F64(block.data()), block.pitch),
@@ -310,11 +337,11 @@ impl<'a> Classes<'a> {
         Classes { numbers, pitch }
     }
 
-    fn start(&self, index: [usize; 5]) -> usize {
+    pub(super) fn start(&self, index: [usize; 5]) -> usize {
         (0..5).map(|dim| index[dim] * self.pitch[dim]).sum()
     }
 
-    fn get(&self, at: usize) -> f64 {
+    pub(super) fn get(&self, at: usize) -> f64 {
         match self.numbers {
             Numbers::F32(numbers) => f64::from(numbers[at]),
             Numbers::F64(numbers) => numbers[at],
@@ -503,7 +530,7 @@ fn exponentials<'b>(logits: &[f32], most: f64, buffer: &'b mut [f64; BUFFER]) ->
 }
 
 #[inline(always)]
-fn maximum(values: &[f32]) -> f32 {
+pub(super) fn maximum(values: &[f32]) -> f32 {
     let larger = |most: f32, x: f32| if x > most { x } else { most };
     let (blocks, rest) = values.as_chunks::<8>();
     let mut most = [f32::NEG_INFINITY; 8];
@@ -518,7 +545,7 @@ fn maximum(values: &[f32]) -> f32 {
 }
 
 #[inline(always)]
-fn sum(values: &[f64]) -> f64 {
+pub(super) fn sum(values: &[f64]) -> f64 {
     let (blocks, rest) = values.as_chunks::<8>();
     let mut sums = [0.0; 8];
     for block in blocks {
@@ -534,7 +561,7 @@ fn sum(values: &[f64]) -> f64 {
 ///
 /// x = n ln 2 + r with |r| <= ln(2) / 2, and e^r by its series.
 #[inline(always)]
-fn exp(x: f64) -> f64 {
+pub(super) fn exp(x: f64) -> f64 {
     /// Adding it leaves the nearest whole number in the low bits.
     const ROUND: f64 = 6_755_399_441_055_744.0;
     const LEAST: f64 = -700.0;
@@ -551,6 +578,7 @@ fn exp(x: f64) -> f64 {
 
 fn output_errors(
     [x, target, errors]: [&View; 3],
+    logistic: bool,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
@@ -561,7 +589,13 @@ fn output_errors(
     let mut visits = 0;
     each_position(x.extent, run, |at| {
         for (c, x) in channels(&x, at).iter().enumerate() {
-            let error = f64::from(*x) - target.get([at[0], at[1], at[2], at[3], c]);
+            let x = f64::from(*x);
+            let given = if logistic {
+                1.0 / (1.0 + (-x).exp())
+            } else {
+                x
+            };
+            let error = given - target.get([at[0], at[1], at[2], at[3], c]);
             absolute[c] += error.abs();
             squared[c] += error * error;
             visits += 1;
@@ -575,6 +609,7 @@ fn output_errors(
 
 fn class_counts(
     [x, target, counts]: [&View; 3],
+    ignore: Option<i64>,
     rank: Rank,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
@@ -590,6 +625,9 @@ fn class_counts(
     let mut wrong = None;
     each_position(x.extent, run, |at| {
         let class = target.get(at);
+        if ignore.is_some_and(|index| class == index as f64) {
+            return;
+        }
         if !(class >= 0.0 && class < classes as f64 && class.fract() == 0.0) {
             wrong.get_or_insert(class);
             return;

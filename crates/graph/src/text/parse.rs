@@ -1,6 +1,7 @@
 //! Reads the text form of a model.
 
 use super::TextError;
+use super::loss;
 use super::values::Attributes;
 use crate::infer::list;
 use crate::keyword::Keyword;
@@ -221,14 +222,14 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
             heads: attributes.whole("heads", None)?,
             causal: attributes.flag("causal")?,
         },
-        Keyword::Mse => parse_loss(attributes, Loss::MeanSquaredError)?,
-        Keyword::SoftmaxCrossEntropy => {
-            let smoothing = match attributes.get("smoothing") {
-                None => 0.0,
-                Some(_) => attributes.real("smoothing")?,
-            };
-            parse_loss(attributes, Loss::SoftmaxCrossEntropy { smoothing })?
-        }
+        Keyword::Mse
+        | Keyword::SoftmaxCrossEntropy
+        | Keyword::Dice
+        | Keyword::DiceCrossEntropy
+        | Keyword::BceWithLogits
+        | Keyword::L1
+        | Keyword::Huber
+        | Keyword::SmoothL1 => parse_loss(attributes, loss::read(keyword, attributes)?)?,
     })
 }
 
@@ -331,7 +332,13 @@ fn parse_sources(
         | Keyword::Activation(_)
         | Keyword::Attention
         | Keyword::Mse
-        | Keyword::SoftmaxCrossEntropy => &[],
+        | Keyword::SoftmaxCrossEntropy
+        | Keyword::Dice
+        | Keyword::DiceCrossEntropy
+        | Keyword::BceWithLogits
+        | Keyword::L1
+        | Keyword::Huber
+        | Keyword::SmoothL1 => &[],
     };
     let mut sources = Vec::new();
     for &role in roles {

@@ -1,8 +1,9 @@
 //! Writes the text form of a model.
 
+use super::loss;
 use crate::keyword::Keyword;
 use crate::{
-    Activation, Convolution, Graph, Initialization, Loss, Node, Op, Parameter, ParameterRole, Pool,
+    Activation, Convolution, Graph, Initialization, Node, Op, Parameter, ParameterRole, Pool,
     PoolKind, TransposedConvolution,
 };
 use partita_space::Window;
@@ -53,10 +54,10 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
         Op::LeakyRelu { negative_slope } => vec![("slope", real(*negative_slope))],
         Op::Linear { features, bias: _ } => vec![("features", features.to_string())],
         Op::Dropout { rate } => vec![("rate", real(*rate))],
-        Op::Loss(loss) => loss_attributes(*loss).collect(),
+        Op::Loss(loss) => loss::attributes(loss),
         Op::AuxiliaryLoss { loss, weight } => [("weight", real(*weight))]
             .into_iter()
-            .chain(loss_attributes(*loss))
+            .chain(loss::attributes(loss))
             .collect(),
         Op::Slice { start, channels } => vec![
             ("start", start.to_string()),
@@ -115,16 +116,6 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         | Op::AuxiliaryLoss { .. } => false,
     };
     lacks.then(|| ("bias", "false".to_owned()))
-}
-
-fn loss_attributes(loss: Loss) -> impl Iterator<Item = (&'static str, String)> {
-    let smoothing = match loss {
-        Loss::MeanSquaredError => 0.0,
-        Loss::SoftmaxCrossEntropy { smoothing } => smoothing,
-    };
-    (smoothing != 0.0)
-        .then(|| ("smoothing", real(smoothing)))
-        .into_iter()
 }
 
 fn convolution_attributes(convolution: &Convolution, rank: usize) -> Vec<(&'static str, String)> {
@@ -242,6 +233,6 @@ fn join<T: Display>(values: &[T]) -> String {
 }
 
 /// The shortest decimal that reads back as the same number.
-fn real(value: f64) -> String {
+pub(super) fn real(value: f64) -> String {
     format!("{value:?}")
 }

@@ -92,6 +92,23 @@ impl<'a> Attributes<'a> {
         self.get(key).map_or(Ok(default), |_| self.real(key))
     }
 
+    /// Numbers separated by commas; none where the key is missing.
+    pub(super) fn numbers(&self, key: &'static str) -> Result<Vec<f64>, TextError> {
+        let Some(value) = self.get(key) else {
+            return Ok(Vec::new());
+        };
+        self.read(key, Kind::Numbers, value, |value| {
+            let numbers: Result<Vec<f64>, _> = value.split(',').map(str::parse).collect();
+            numbers.ok()
+        })
+    }
+
+    /// A whole number, perhaps negative, if the key is there.
+    pub(super) fn integer(&self, key: &'static str) -> Result<Option<i64>, TextError> {
+        let read = |value| self.read(key, Kind::Integer, value, |value| value.parse().ok());
+        self.get(key).map(read).transpose()
+    }
+
     /// `true` or `false`.
     pub(super) fn flag(&self, key: &'static str) -> Result<bool, TextError> {
         let value = self.needed(key, Kind::Flag)?;
@@ -266,7 +283,9 @@ impl<'a> Attributes<'a> {
 #[derive(Clone, Copy)]
 enum Kind {
     Whole,
+    Integer,
     Real,
+    Numbers,
     Flag,
     FlagOrName,
     Padding,
@@ -282,7 +301,9 @@ impl Kind {
     fn possible(self) -> &'static str {
         match self {
             Self::Whole => "a whole number",
+            Self::Integer => "a whole number, perhaps negative",
             Self::Real => "a number",
+            Self::Numbers => "numbers separated by commas, as in 0.2,1,3",
             Self::Flag => "true or false",
             Self::FlagOrName => "true, false or the name of a bias to share, LAYER.bias",
             Self::Padding => "zero or periodic",
@@ -301,6 +322,8 @@ impl Kind {
     fn example(self) -> &'static str {
         match self {
             Self::Whole | Self::Dims => "1",
+            Self::Integer => "255",
+            Self::Numbers => "1,1",
             Self::Real | Self::Pads | Self::Extras | Self::Constant => "0",
             Self::Flag | Self::FlagOrName => "false",
             Self::Padding => "zero",
@@ -331,7 +354,7 @@ impl Kind {
                 }
                 Err(_) => &[],
             },
-            Self::Real | Self::Extent | Self::Constant => &[],
+            Self::Real | Self::Extent | Self::Constant | Self::Integer | Self::Numbers => &[],
         };
         nearest(value, words.iter().copied())
             .unwrap_or(self.example())

@@ -7,7 +7,7 @@ use super::run::Run;
 use crate::environment::Environment;
 use crate::free_folder;
 use partita_data::{Dataset, Sampling, Split};
-use partita_graph::{Graph, Loss, Op, Shape, zoo};
+use partita_graph::{Graph, Loss, Op, Shape, TargetKind, zoo};
 use partita_lower::Strategy;
 use partita_session::Session;
 use partita_space::{Axis, Bytes, Rank};
@@ -111,7 +111,7 @@ fn targets_fit(
 /// Shape of the model's output, and whether it is class scores.
 pub fn answer(graph: &Graph) -> (Shape, bool) {
     let last = &graph.nodes[graph.nodes.len() - 1];
-    let is_classifier = matches!(last.op, Op::Loss(Loss::SoftmaxCrossEntropy { .. }));
+    let is_classifier = last.op.loss().map(Loss::target) == Some(TargetKind::Classes);
     (graph.node(last.inputs[0]).shape, is_classifier)
 }
 
@@ -119,6 +119,11 @@ pub fn answer(graph: &Graph) -> (Shape, bool) {
 pub fn classes(graph: &Graph) -> Option<usize> {
     let (answer, is_classifier) = answer(graph);
     is_classifier.then_some(answer.channels)
+}
+
+/// The class index that the loss ignores.
+pub fn ignored(graph: &Graph) -> Option<i64> {
+    graph.nodes[graph.nodes.len() - 1].op.loss()?.ignored()
 }
 
 /// Checks the number of classes and the shape of the labels.

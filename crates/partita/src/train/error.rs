@@ -8,6 +8,7 @@ use crate::model::ModelError;
 use crate::planning::PlanningError;
 use crate::weights::WeightsError;
 use partita_data::DataError;
+use partita_graph::GraphError;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_program::ProgramKind;
 use partita_session::SessionError;
@@ -25,6 +26,9 @@ pub enum TrainError {
     /// There is no such model.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The loss of the run file does not fit the model.
+    #[error("`loss` of the run file: {0}")]
+    Loss(Box<GraphError>),
     /// There is no such dataset.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -502,6 +506,14 @@ pub enum OutputError {
         /// The error of the system.
         source: io::Error,
     },
+    /// A file of metrics cannot be written.
+    #[error("{} cannot be written: {source}", file.display())]
+    Metrics {
+        /// The file.
+        file: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
 }
 
 impl Fault for OutputError {
@@ -514,7 +526,7 @@ impl Fault for OutputError {
             | Self::FileLimit { .. }
             | Self::NoRoom { .. }
             | Self::Folder { .. } => ErrorKind::Request,
-            Self::Prediction { .. } => ErrorKind::Failure,
+            Self::Prediction { .. } | Self::Metrics { .. } => ErrorKind::Failure,
         }
     }
 }
@@ -524,6 +536,7 @@ impl Fault for TrainError {
         match self {
             Self::RunFile(_)
             | Self::Model(_)
+            | Self::Loss(_)
             | Self::Data(_)
             | Self::Mismatch(_)
             | Self::Strategy(_)
@@ -558,6 +571,7 @@ impl Fault for TrainError {
             | Self::NoMetric { .. }
             | Self::RunFile(_)
             | Self::Model(_)
+            | Self::Loss(_)
             | Self::Data(_)
             | Self::Mismatch(_)
             | Self::Strategy(_)

@@ -6,6 +6,7 @@ use super::run::{Run, TrainRequest};
 use super::run_file::RunFile;
 use super::{
     check, checkpoint, identity, initial_values, memory_limit, programs, source, strategy,
+    with_loss,
 };
 use crate::context::Context;
 use crate::host::Host;
@@ -110,7 +111,7 @@ impl Forward {
         };
         run.clip = None;
         launch.set_limit(run.watchdog)?;
-        let graph = model::resolve(&run.model)?;
+        let graph = with_loss(&run, model::resolve(&run.model)?)?;
         let dataset = dataset(&run.data)?;
         let sampling = Sampling::new(&dataset, run.samples.crops, run.samples.augmentation)?;
         let preprocessing = Preprocessing {
@@ -228,6 +229,7 @@ impl Forward {
         let accepted = Accepted {
             transform: run.samples.transform,
             classes: check::classes(&self.graph),
+            ignored: check::ignored(&self.graph),
         };
         let position = checkpoint::start(None);
         let samples = (&self.dataset, &self.preprocessing);

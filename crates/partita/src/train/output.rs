@@ -3,6 +3,7 @@
 
 use super::checkpoint;
 use super::error::OutputError;
+use super::metrics::METRICS_FILES;
 use super::run::Run;
 use crate::environment::Environment;
 use crate::free_folder;
@@ -137,12 +138,14 @@ fn check_contents(run: &Run, environment: &Environment) -> Result<(), OutputErro
     let at = |name: &str| fs::symlink_metadata(path.join(name)).ok();
     if let Some(name) = FILES
         .iter()
+        .chain(&METRICS_FILES)
         .find(|name| at(name).is_some_and(|it| it.is_dir()))
     {
         let found = format!("holds a folder `{name}`, where the run writes a file");
         return Err(refusal(path, &found, environment));
     }
     let mut found = files_of_a_run(path);
+    found.extend(METRICS_FILES.into_iter().filter(|name| at(name).is_some()));
     let checkpoints = checkpoint::folder(run);
     if checkpoints.has_any() {
         found.push(checkpoint::CHECKPOINTS);

@@ -2,11 +2,13 @@
 
 use super::checkpoint::{CheckpointConfig, ResumeFrom};
 use super::error::TrainError;
+use super::metrics::MetricsFormat;
 use super::preparation::SampleOptions;
 use super::run_file::{RunFile, StartWeights};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{Launch, RankConfig};
 use crate::training::StrategyChoice;
+use partita_graph::Loss;
 use partita_mpi::Collectives;
 use partita_program::Optimizer;
 use partita_session::LearningRateSchedule;
@@ -41,6 +43,8 @@ pub struct TrainRequest {
 pub struct Run {
     /// Model of the zoo or path of a model file.
     pub model: String,
+    /// Loss, in place of that of the model.
+    pub loss: Option<Loss>,
     /// A dataset folder or a single HDF5 file.
     pub data: PathBuf,
     /// Output folder.
@@ -86,6 +90,8 @@ pub struct Run {
     pub schedule: LearningRateSchedule,
     /// Weights to start from.
     pub weights: Option<StartWeights>,
+    /// Files of metrics.
+    pub metrics: Vec<MetricsFormat>,
     /// Whether times are predicted before the run.
     pub is_predicted: bool,
     /// When checkpoints are written, and which are kept.
@@ -123,6 +129,8 @@ impl Run {
             checkpoint: file.checkpoint,
             is_resumed: false,
             model: file.model,
+            loss: file.loss,
+            metrics: file.metrics,
             data: file.data,
             output: file.output,
             kernels: file.kernels,

@@ -4,11 +4,13 @@ mod optimizer;
 mod schedule;
 
 use super::checkpoint::{self, CheckpointConfig};
+use super::metrics::MetricsFormat;
 use super::preparation::SampleOptions;
 use super::section::{RunFileError, Section, line_at};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::size::parse_bytes;
 use crate::weights::Selection;
+use partita_graph::{Loss, text};
 use partita_program::Optimizer;
 use partita_session::LearningRateSchedule;
 use partita_space::{Bytes, Seconds};
@@ -16,8 +18,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 24] = [
     "model",
+    "loss",
     "data",
     "output",
     "overwrite",
@@ -32,6 +35,7 @@ const KEYS: [&str; 22] = [
     "epochs",
     "seed",
     "transform",
+    "metrics",
     "watchdog",
     "memory",
     "augmentation",
@@ -48,6 +52,8 @@ const WATCHDOG: Seconds = Seconds(60.0);
 pub struct RunFile {
     /// Model of the zoo or path of a model file.
     pub model: String,
+    /// Loss in the words of a model file (default: that of the model).
+    pub loss: Option<Loss>,
     /// A dataset folder or a single HDF5 file.
     pub data: PathBuf,
     /// Output folder.
@@ -76,6 +82,8 @@ pub struct RunFile {
     pub seed: u64,
     /// Preparation and augmentation of samples (default: none).
     pub samples: SampleOptions,
+    /// Files of metrics that the run writes (default: none).
+    pub metrics: Vec<MetricsFormat>,
     /// Watchdog limit: longest time without progress (default: 60 s).
     pub watchdog: Seconds,
     /// Memory limit of a rank (default: the memory available divided by the ranks).
@@ -150,6 +158,8 @@ impl RunFile {
         let optimizer = optimizer::optimizer(&top)?;
         Ok(Self {
             model: top.need("model", top.text("model", model)?, model)?,
+            loss: loss(&top)?,
+            metrics: metrics(&top)?,
             data: top.need("data", top.text("data", path)?, path)?.into(),
             output: top.need("output", output, folder)?.into(),
             overwrite: top
@@ -223,6 +233,41 @@ fn weights(top: &Section<'_>) -> Result<Option<StartWeights>, RunFileError> {
             rename: rename.unwrap_or_default(),
         },
     }))
+}
+
+/// A list of formats, each once.
+fn metrics(top: &Section<'_>) -> Result<Vec<MetricsFormat>, RunFileError> {
+    let words = MetricsFormat::CHOICES.map(|(word, _)| format!("\"{word}\""));
+    let expected = format!("a list of {}, each once", words.join(", "));
+    let read = |value: &DeValue<'_>| {
+        let mut formats = Vec::new();
+        for word in value.as_array()?.iter() {
+            let word = word.get_ref().as_str()?;
+            let mut choices = MetricsFormat::CHOICES.into_iter();
+            let (_, format) = choices.find(|(name, _)| *name == word)?;
+            if formats.contains(&format) {
+                return None;
+            }
+            formats.push(format);
+        }
+        Some(formats)
+    };
+    Ok(top.read("metrics", &expected, read)?.unwrap_or_default())
+}
+
+/// As on the last line of a model, without name and input.
+fn loss(top: &Section<'_>) -> Result<Option<Loss>, RunFileError> {
+    let expected = "a loss as in a model file, like \"dice_cross_entropy smooth=1\"";
+    let Some(asked) = top.text("loss", expected)? else {
+        return Ok(None);
+    };
+    let read = text::parse_loss(&asked);
+    let reason = |error: text::TextError| {
+        let error = error.to_string();
+        let error = error.strip_prefix("line 1: ").unwrap_or(&error);
+        top.refuse("loss", &format!("{expected} ({error})"))
+    };
+    read.map(Some).map_err(reason)
 }
 
 fn memory(top: &Section<'_>) -> Result<Option<Bytes>, RunFileError> {

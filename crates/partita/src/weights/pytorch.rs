@@ -226,6 +226,8 @@ fn keeps_channels(op: &Op) -> bool {
         | Op::Add
         | Op::Positions
         | Op::LayerNorm { .. }
+        | Op::GroupNorm { .. }
+        | Op::Multiply
         | Op::Activation(_)
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => true,

@@ -1,8 +1,8 @@
 //! Losses, and the errors and class counts beside them.
 
-use super::Call;
+use super::{Call, class_loss};
 use crate::values::{Values, cell, each_element, each_position, entry};
-use partita_program::{Kernel, View};
+use partita_program::{ElementFunction, Kernel, View};
 use partita_run::{KernelTally, RunError};
 use partita_space::Rank;
 
@@ -35,8 +35,35 @@ pub(super) fn execute(
             rank,
             call,
         ),
-        Kernel::OutputErrors { x, target, errors } => output_errors([x, target, errors], call),
-        Kernel::ClassCounts { x, target, counts } => class_counts([x, target, counts], rank, call),
+        Kernel::ElementLoss {
+            function,
+            x,
+            target,
+            dx,
+            loss,
+            count,
+            weight,
+            weights,
+        } => {
+            let factor = weight / *count as f64;
+            let views = [x, target, loss];
+            element_loss(*function, views, dx.as_ref(), (factor, weights), call)
+        }
+        Kernel::ClassTotals { .. } | Kernel::DiceSums { .. } | Kernel::ClassLoss { .. } => {
+            class_loss::execute(kernel, rank, call)
+        }
+        Kernel::OutputErrors {
+            x,
+            target,
+            errors,
+            logistic,
+        } => output_errors([x, target, errors], *logistic, call),
+        Kernel::ClassCounts {
+            x,
+            target,
+            counts,
+            ignore,
+        } => class_counts([x, target, counts], *ignore, rank, call),
         other => panic!("{} is no loss", other.name()),
     }
 }
@@ -118,15 +145,72 @@ fn softmax_cross_entropy(
     })
 }
 
+/// Value and derivative by x.
+fn element(function: ElementFunction, x: f64, target: f64) -> [f64; 2] {
+    let error = x - target;
+    let huber = |delta: f64| {
+        if error.abs() < delta {
+            [error * error / 2.0, error]
+        } else {
+            [delta * (error.abs() - delta / 2.0), delta * error.signum()]
+        }
+    };
+    match function {
+        ElementFunction::Squared => [error * error, 2.0 * error],
+        ElementFunction::Absolute if error == 0.0 => [0.0; 2],
+        ElementFunction::Absolute => [error.abs(), error.signum()],
+        ElementFunction::Huber { delta } => huber(delta),
+        ElementFunction::SmoothL1 { beta } => huber(beta).map(|number| number / beta),
+        ElementFunction::LogisticEntropy => {
+            let value = x.max(0.0) - x * target + (-x.abs()).exp().ln_1p();
+            [value, sigmoid(x) - target]
+        }
+    }
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+fn element_loss(
+    function: ElementFunction,
+    [x, target, loss]: [&View; 3],
+    dx: Option<&View>,
+    (factor, weights): (f64, &[f64]),
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
+    let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
+    let dx = dx.map(|dx| call.values(dx));
+    let mut sum = 0.0;
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let [value, derivative] = element(function, x.get(i), target.get(i));
+        let weight = weights.get(i[4]).copied().unwrap_or(1.0);
+        sum += weight * value;
+        if let Some(dx) = &dx {
+            dx.set(i, factor * weight * derivative);
+        }
+    })?;
+    loss.set(entry(0), factor * sum);
+    let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
+    Ok(KernelTally {
+        flops: 6 * visits,
+        bytes: x.bytes() + target.bytes() + dx_bytes + loss.bytes(),
+    })
+}
+
 fn output_errors(
     [x, target, errors]: [&View; 3],
+    logistic: bool,
     call: &mut Call<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let (x, target, errors) = (call.values(x), call.values(target), call.values(errors));
     let mut totals = vec![[0.0; 2]; x.extent()[4]];
     let visits = each_element(x.extent(), call.progress, |i| {
-        let error = x.get(i) - target.get(i);
+        let given = x.get(i);
+        let given = if logistic { sigmoid(given) } else { given };
+        let error = given - target.get(i);
         totals[i[4]][0] += error.abs();
         totals[i[4]][1] += error * error;
     })?;
@@ -145,7 +229,7 @@ pub(super) fn is_class(class: f64, classes: usize) -> bool {
 }
 
 /// Fails if a target class is out of range.
-fn check_class(wrong: Option<f64>, classes: usize, rank: Rank) -> Result<(), RunError> {
+pub(super) fn check_class(wrong: Option<f64>, classes: usize, rank: Rank) -> Result<(), RunError> {
     let Some(class) = wrong else {
         return Ok(());
     };
@@ -158,6 +242,7 @@ fn check_class(wrong: Option<f64>, classes: usize, rank: Rank) -> Result<(), Run
 
 fn class_counts(
     [x, target, counts]: [&View; 3],
+    ignore: Option<i64>,
     rank: Rank,
     call: &mut Call<'_, '_>,
 ) -> Result<KernelTally, RunError> {
@@ -173,6 +258,10 @@ fn class_counts(
     each_position(x.extent(), call.progress, |[n, d, h, w]| {
         let at = |c: usize| [n, d, h, w, c];
         let class = target.get(at(0));
+        visits += classes as u64;
+        if ignore.is_some_and(|index| class == index as f64) {
+            return;
+        }
         if !is_class(class, classes) {
             wrong.get_or_insert(class);
             return;
@@ -188,7 +277,6 @@ fn class_counts(
         totals[class][0] += if given == class { 1.0 } else { 0.0 };
         totals[given][1] += 1.0;
         totals[class][2] += 1.0;
-        visits += classes as u64;
     })?;
     check_class(wrong, classes, rank)?;
     for (c, total) in totals.iter().enumerate() {

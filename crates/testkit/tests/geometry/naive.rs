@@ -157,9 +157,9 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
                     }
                 }
             }),
-            Op::Loss(loss) => return auxiliary + mean_loss(*loss, inputs[0], &samples.targets),
+            Op::Loss(loss) => return auxiliary + mean_loss(loss, inputs[0], &samples.targets),
             Op::AuxiliaryLoss { loss, weight } => {
-                auxiliary += weight * mean_loss(*loss, inputs[0], &samples.targets);
+                auxiliary += weight * mean_loss(loss, inputs[0], &samples.targets);
                 inputs[0].map(|x, _| x)
             }
         };
@@ -297,7 +297,7 @@ fn normalize(x: &Tensor, epsilon: f64, gamma: &[f64], beta: &[f64]) -> Tensor {
     x.map(|x, c| gamma[c] * (x - means[c]) / deviations[c] + beta[c])
 }
 
-fn mean_loss(loss: Loss, x: &Tensor, targets: &[Vec<f64>]) -> f64 {
+fn mean_loss(loss: &Loss, x: &Tensor, targets: &[Vec<f64>]) -> f64 {
     let targets: Vec<f64> = targets.iter().flatten().copied().collect();
     let terms: Vec<f64> = match loss {
         Loss::MeanSquaredError => {
@@ -306,8 +306,9 @@ fn mean_loss(loss: Loss, x: &Tensor, targets: &[Vec<f64>]) -> f64 {
                 .map(|(x, target)| (x - target) * (x - target))
                 .collect()
         }
+        Loss::Elements(_) | Loss::Classes(_) => panic!("no such losses here"),
         Loss::SoftmaxCrossEntropy { smoothing } => {
-            assert_eq!(smoothing, 0.0, "no smoothing here");
+            assert_eq!(*smoothing, 0.0, "no smoothing here");
             let rows = x.data.chunks(x.shape[4]).zip(&targets);
             rows.map(|(row, &class)| {
                 let total: f64 = row.iter().map(|x| x.exp()).sum();

@@ -132,11 +132,11 @@ fn auxiliary_losses() {
             let rank = extent.len();
             let graph = Tower::new("early", extent, 2)
                 .then(Layer::convolution(rank, window(3, 1, 1), 3))
-                .early(loss, 0.4)
+                .early(loss.clone(), 0.4)
                 .norm()
                 .then(Layer::convolution(rank, window(5, 1, 2), 3))
-                .early(loss, 1.5)
-                .finish(loss);
+                .early(loss.clone(), 1.5)
+                .finish(loss.clone());
             let strategies = all_meshes(rank, &[2, 3, 4, 6]);
             check_all(&mut ledger, "early", &graph, 2, &strategies);
         }

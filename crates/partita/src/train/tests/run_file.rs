@@ -332,3 +332,36 @@ fn schedules_are_read_and_refused_by_key() {
     let run = RunFile::parse(&zero, "r").unwrap();
     assert_eq!(run.schedule, LearningRateSchedule::Constant { rate: 0.0 });
 }
+
+#[test]
+fn a_loss_is_read_as_in_a_model() {
+    let model = "model = \"cosmoflow@32\"";
+    let with = |loss: &str| FULL.replace(model, &format!("{model}\nloss = {loss:?}"));
+    let run = RunFile::parse(&with("huber delta=0.5 weights=1,2"), "RUN.toml").unwrap();
+    let huber = partita_graph::ElementLoss {
+        function: partita_graph::ElementFunction::Huber { delta: 0.5 },
+        weights: vec![1.0, 2.0],
+    };
+    assert_eq!(run.loss, Some(partita_graph::Loss::Elements(huber)));
+    assert_eq!(RunFile::parse(FULL, "RUN.toml").unwrap().loss, None);
+    for (asked, says) in [
+        ("dise", "nearest is `dice`"),
+        ("", "possible are mse, softmax_cross_entropy, dice"),
+        ("dice smoth=1", "nearest is `smooth`"),
+        ("l1 weight=2", "l1 has no key `weight`"),
+        (
+            "softmax_cross_entropy ignore=none",
+            "`ignore=none` is not possible",
+        ),
+        ("mse weights=1;2", "numbers separated by commas"),
+    ] {
+        let error = RunFile::parse(&with(asked), "RUN.toml")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("line 2") || error.contains("line 3"),
+            "{error}"
+        );
+        assert!(error.contains(says) && error.contains("`loss`"), "{error}");
+    }
+}

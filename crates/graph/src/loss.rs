@@ -1,0 +1,150 @@
+//! The losses, a closed enum.
+
+/// Losses, as the mean over the mini-batch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Loss {
+    /// Mean over all elements of the squared difference; the target has the input's shape.
+    MeanSquaredError,
+    /// Negative log of the softmax over C at the target class, mean over samples and positions.
+    SoftmaxCrossEntropy {
+        /// Label smoothing in `[0, 1)`: the part of the target's weight that is spread evenly over all classes.
+        /// Source: Szegedy et al., CVPR 2016, section 7; PyTorch, `CrossEntropyLoss`.
+        smoothing: f64,
+    },
+    /// Mean over all elements of a function of output and target; the target has the input's shape.
+    Elements(ElementLoss),
+    /// Dice, cross-entropy with weights of classes or an ignored index, or the sum of both.
+    Classes(ClassLoss),
+}
+
+/// What the target of a loss holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetKind {
+    /// A number per element of the input.
+    Values,
+    /// A class index per position.
+    Classes,
+}
+
+impl Loss {
+    /// Softmax cross-entropy without smoothing.
+    pub const CROSS_ENTROPY: Self = Self::SoftmaxCrossEntropy { smoothing: 0.0 };
+
+    /// What its target holds.
+    pub fn target(&self) -> TargetKind {
+        match self {
+            Self::MeanSquaredError | Self::Elements(_) => TargetKind::Values,
+            Self::SoftmaxCrossEntropy { .. } | Self::Classes(_) => TargetKind::Classes,
+        }
+    }
+
+    /// The index of targets that do not count.
+    pub fn ignored(&self) -> Option<i64> {
+        match self {
+            Self::Classes(loss) => loss.ignore,
+            Self::MeanSquaredError | Self::SoftmaxCrossEntropy { .. } | Self::Elements(_) => None,
+        }
+    }
+
+    /// Weights of channels; empty where all are 1.
+    pub fn weights(&self) -> &[f64] {
+        match self {
+            Self::Classes(loss) => &loss.weights,
+            Self::Elements(loss) => &loss.weights,
+            Self::MeanSquaredError | Self::SoftmaxCrossEntropy { .. } => &[],
+        }
+    }
+}
+
+/// A loss of single elements, as the mean over all elements of `weights[c] * function(x, target)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ElementLoss {
+    /// The function.
+    pub function: ElementFunction,
+    /// A factor per channel; empty where all are 1. The mean divides by the number of elements, as
+    /// `(weights * loss).mean()` does.
+    pub weights: Vec<f64>,
+}
+
+/// Losses of one element, with `e = x - target`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ElementFunction {
+    /// `e^2`
+    Squared,
+    /// `|e|`, gradient 0 at `e = 0`. Source: PyTorch, `L1Loss`.
+    Absolute,
+    /// `e^2 / 2` for `|e| < delta`, else `delta (|e| - delta / 2)`. Source: PyTorch, `HuberLoss`.
+    Huber {
+        /// Above 0.
+        delta: f64,
+    },
+    /// The same divided by `beta`, which is its delta. Source: PyTorch, `SmoothL1Loss`.
+    SmoothL1 {
+        /// Above 0.
+        beta: f64,
+    },
+    /// Binary cross-entropy of the sigmoid of x and a target from 0 to 1. Source: PyTorch,
+    /// `BCEWithLogitsLoss`.
+    LogisticEntropy,
+}
+
+/// `cross_entropy` times the cross-entropy plus `dice` times the soft Dice loss, of the softmax over channels.
+///
+/// Cross-entropy is the weighted mean over the positions of a micro-batch that are not ignored: the sum over
+/// positions of `weights[class] * loss`, divided by the sum of these weights; 0 where nothing counts. Source:
+/// PyTorch, `CrossEntropyLoss`.
+///
+/// With the sums I of the softmax at the target class, P of the softmax and G of targets over the positions of a
+/// sample that are not ignored, the Dice loss of a class is `1 - (2 I + smooth) / (P + G + smooth)`, times its
+/// weight; its mean is taken over classes and samples. Source: Milletari et al., 3DV 2016; MONAI, `DiceLoss`
+/// with `softmax=True`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClassLoss {
+    /// Factor of the cross-entropy; 0 omits it.
+    pub cross_entropy: f64,
+    /// Factor of the Dice loss; 0 omits it.
+    pub dice: f64,
+    /// Label smoothing of the cross-entropy.
+    pub smoothing: f64,
+    /// Added to numerator and denominator of Dice; above 0.
+    pub smooth: f64,
+    /// Whether class 0 counts in Dice.
+    pub background: bool,
+    /// Whether the sums of Dice are over all samples of a micro-batch, not over each sample.
+    pub batch: bool,
+    /// A weight per class; empty where all are 1.
+    pub weights: Vec<f64>,
+    /// Positions with this target do not count.
+    pub ignore: Option<i64>,
+}
+
+impl ClassLoss {
+    /// Cross-entropy alone, without options.
+    pub const CROSS_ENTROPY: Self = Self {
+        cross_entropy: 1.0,
+        dice: 0.0,
+        smoothing: 0.0,
+        smooth: 1e-5,
+        background: true,
+        batch: false,
+        weights: Vec::new(),
+        ignore: None,
+    };
+
+    /// Dice alone, without options.
+    pub const DICE: Self = Self {
+        cross_entropy: 0.0,
+        dice: 1.0,
+        smoothing: 0.0,
+        smooth: 1e-5,
+        background: true,
+        batch: false,
+        weights: Vec::new(),
+        ignore: None,
+    };
+
+    /// Whether cross-entropy divides by a sum over positions that depends on the targets.
+    pub fn counts_targets(&self) -> bool {
+        self.cross_entropy != 0.0 && (self.ignore.is_some() || !self.weights.is_empty())
+    }
+}

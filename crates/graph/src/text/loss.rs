@@ -1,0 +1,138 @@
+//! Losses in the text form.
+
+use super::TextError;
+use super::print::real;
+use super::values::Attributes;
+use crate::infer::list;
+use crate::keyword::Keyword;
+use crate::{ClassLoss, ElementFunction, ElementLoss, Loss};
+use partita_space::nearest;
+
+/// Reads a loss as on the line of a model, without name and input: `dice_cross_entropy smooth=1`.
+///
+/// Errors: as [`super::parse`], on line 1; a factor `weight`, as the loss is no auxiliary one.
+pub fn parse_loss(text: &str) -> Result<Loss, TextError> {
+    let line = 1;
+    let mut words = text.split_whitespace();
+    let word = words.next().unwrap_or_default();
+    let found = Keyword::LOSSES.into_iter();
+    let Some(keyword) = found.clone().find(|keyword| keyword.name() == word) else {
+        let names: Vec<&str> = found.map(Keyword::name).collect();
+        return Err(TextError::UnknownOperation {
+            line,
+            asked: word.to_owned(),
+            possible: list(names.iter().copied()),
+            nearest: nearest(word, names).unwrap_or("mse").to_owned(),
+        });
+    };
+    let pairs = words.map(|word| word.split_once('=').unwrap_or((word, "")));
+    let pairs: Vec<_> = pairs.collect();
+    if pairs.iter().any(|(key, _)| *key == "weight") {
+        let possible = keyword.keys().iter().filter(|key| **key != "weight");
+        return Err(TextError::UnknownKey {
+            line,
+            operation: keyword.name(),
+            asked: "weight".to_owned(),
+            possible: list(possible),
+            nearest: "weights".to_owned(),
+        });
+    }
+    read(keyword, &Attributes::new(line, keyword, pairs)?)
+}
+
+/// The loss of a line with this word.
+pub(super) fn read(keyword: Keyword, attributes: &Attributes) -> Result<Loss, TextError> {
+    let real = |key, default| match attributes.get(key) {
+        None => Ok(default),
+        Some(_) => attributes.real(key),
+    };
+    let flag = |key, default| match attributes.get(key) {
+        None => Ok(default),
+        Some(_) => attributes.flag(key),
+    };
+    let weights = attributes.numbers("weights")?;
+    let ignore = attributes.integer("ignore")?;
+    let function = match keyword {
+        Keyword::L1 => ElementFunction::Absolute,
+        Keyword::Huber => ElementFunction::Huber {
+            delta: real("delta", 1.0)?,
+        },
+        Keyword::SmoothL1 => ElementFunction::SmoothL1 {
+            beta: real("beta", 1.0)?,
+        },
+        Keyword::BceWithLogits => ElementFunction::LogisticEntropy,
+        Keyword::SoftmaxCrossEntropy => {
+            let smoothing = real("smoothing", 0.0)?;
+            if weights.is_empty() && ignore.is_none() {
+                return Ok(Loss::SoftmaxCrossEntropy { smoothing });
+            }
+            return Ok(Loss::Classes(ClassLoss {
+                smoothing,
+                weights,
+                ignore,
+                ..ClassLoss::CROSS_ENTROPY
+            }));
+        }
+        Keyword::Dice | Keyword::DiceCrossEntropy => {
+            let dice = ClassLoss::DICE;
+            let both = keyword == Keyword::DiceCrossEntropy;
+            return Ok(Loss::Classes(ClassLoss {
+                cross_entropy: real("cross_entropy", if both { 1.0 } else { 0.0 })?,
+                dice: real("dice", 1.0)?,
+                smoothing: real("smoothing", 0.0)?,
+                smooth: real("smooth", dice.smooth)?,
+                background: flag("background", dice.background)?,
+                batch: flag("batch", dice.batch)?,
+                weights,
+                ignore,
+            }));
+        }
+        Keyword::Mse if weights.is_empty() => return Ok(Loss::MeanSquaredError),
+        _ => ElementFunction::Squared,
+    };
+    Ok(Loss::Elements(ElementLoss { function, weights }))
+}
+
+/// The keys of a loss that differ from their defaults.
+pub(super) fn attributes(loss: &Loss) -> Vec<(&'static str, String)> {
+    let mut attributes = Vec::new();
+    let mut add = |key, value: f64, default: f64| {
+        if value != default {
+            attributes.push((key, real(value)));
+        }
+    };
+    match loss {
+        Loss::MeanSquaredError => {}
+        Loss::SoftmaxCrossEntropy { smoothing } => add("smoothing", *smoothing, 0.0),
+        Loss::Elements(loss) => match loss.function {
+            ElementFunction::Squared
+            | ElementFunction::Absolute
+            | ElementFunction::LogisticEntropy => {}
+            ElementFunction::Huber { delta } => add("delta", delta, 1.0),
+            ElementFunction::SmoothL1 { beta } => add("beta", beta, 1.0),
+        },
+        Loss::Classes(loss) => {
+            if loss.dice != 0.0 && loss.cross_entropy != 0.0 {
+                add("dice", loss.dice, 1.0);
+                add("cross_entropy", loss.cross_entropy, 1.0);
+            }
+            add("smoothing", loss.smoothing, 0.0);
+            add("smooth", loss.smooth, ClassLoss::DICE.smooth);
+            for (key, value, default) in [
+                ("background", loss.background, true),
+                ("batch", loss.batch, false),
+            ] {
+                if value != default {
+                    attributes.push((key, value.to_string()));
+                }
+            }
+        }
+    }
+    if !loss.weights().is_empty() {
+        let weights: Vec<String> = loss.weights().iter().map(|weight| real(*weight)).collect();
+        attributes.push(("weights", weights.join(",")));
+    }
+    let ignored = loss.ignored();
+    attributes.extend(ignored.map(|index| ("ignore", index.to_string())));
+    attributes
+}

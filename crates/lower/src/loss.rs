@@ -1,0 +1,236 @@
+//! Losses, their gradients, and the metrics beside them.
+
+use crate::emit::Emit;
+use crate::network::{LayerId, positions};
+use partita_graph::{ClassLoss, Loss, TargetKind};
+use partita_program::{
+    ClassTerms, Dtype, ElementFunction, Item, Kernel, Phase, ProgramKind, Role, View,
+};
+use partita_space::AxisSet;
+
+impl Emit<'_> {
+    /// Loss of the owned part, and its gradient.
+    pub(crate) fn loss(&mut self, id: LayerId, layer: &str, loss: &Loss, weight: f64) {
+        let input = self.layer(id).inputs[0];
+        let x = self.owned_value(input);
+        let target = self.staged(self.micro, Item::Target);
+        let [totals, sums] = match loss {
+            Loss::Classes(loss) => self.class_sums(id, layer, loss),
+            Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy { .. } | Loss::Elements(_) => {
+                [None; 2]
+            }
+        };
+        let value = self.builder.sums(layer, 1, 1);
+        if x.is_empty() {
+            self.builder.fill(layer, self.pass, value, 0.0);
+            return self.add_up("loss", layer, value);
+        }
+        let training = self.request.kind == ProgramKind::Train;
+        let dx = (training && self.storages.of(input).has_gradient).then(|| {
+            // The loss is the first contribution, so it overwrites.
+            self.contribute(input, &self.owned(input)).0
+        });
+        let shape = self.distribution(input).shape;
+        let positions = shape[..4].iter().product::<usize>() as u64;
+        let elements = positions * shape[4] as u64;
+        let kernel = match loss {
+            Loss::MeanSquaredError => Kernel::MeanSquaredError {
+                x,
+                target,
+                dx,
+                loss: value,
+                count: elements,
+                weight,
+            },
+            Loss::SoftmaxCrossEntropy { smoothing } => Kernel::SoftmaxCrossEntropy {
+                x,
+                target,
+                dx,
+                loss: value,
+                count: positions,
+                weight,
+                smoothing: *smoothing,
+            },
+            Loss::Elements(loss) => Kernel::ElementLoss {
+                function: function(loss.function),
+                x,
+                target,
+                dx,
+                loss: value,
+                count: elements,
+                weight,
+                weights: loss.weights.clone(),
+            },
+            Loss::Classes(loss) => Kernel::ClassLoss {
+                x,
+                target,
+                totals,
+                sums,
+                dx,
+                loss: value,
+                weight,
+                terms: self.terms(input, loss),
+            },
+        };
+        self.builder.kernel(layer, self.pass, kernel);
+        self.add_up("loss", layer, value);
+    }
+
+    fn terms(&self, input: LayerId, loss: &ClassLoss) -> ClassTerms {
+        let distribution = self.distribution(input);
+        let shape = distribution.shape;
+        let [all, of_sample] = [0, 1].map(|first| shape[first..4].iter().product::<usize>() as u64);
+        let part = Self::count(distribution);
+        ClassTerms {
+            cross_entropy: loss.cross_entropy,
+            dice: loss.dice,
+            smoothing: loss.smoothing,
+            smooth: loss.smooth,
+            background: loss.background,
+            weights: loss.weights.clone(),
+            ignore: loss.ignore,
+            all,
+            part,
+            summed: if loss.batch { part } else { of_sample },
+        }
+    }
+
+    /// The sums over positions that the loss is a function of, over all ranks: of the positions of each class,
+    /// and of Dice.
+    fn class_sums(&mut self, id: LayerId, layer: &str, loss: &ClassLoss) -> [Option<View>; 2] {
+        let input = self.layer(id).inputs[0];
+        let (x, distribution) = (self.owned_value(input), *self.distribution(input));
+        let (target, ignore) = (self.staged(self.micro, Item::Target), loss.ignore);
+        let channels = distribution.shape[4];
+        let all = positions(&distribution);
+        let totals = loss.counts_targets().then(|| {
+            let totals = self.builder.sums(&format!("{layer}.totals"), 1, channels);
+            let kernel = Kernel::ClassTotals {
+                x,
+                target,
+                totals,
+                ignore,
+            };
+            self.sum_over(layer, (x, totals), all, kernel);
+            totals
+        });
+        let sums = (loss.dice != 0.0).then(|| {
+            let samples = if loss.batch { 1 } else { x.extent[0] };
+            let name = format!("{layer}.sums");
+            let id = self.builder.buffer(
+                &name,
+                Role::Statistics,
+                Dtype::F64,
+                [samples, 1, 1, 3, channels],
+            );
+            let sums = self.builder.whole(id);
+            let kernel = Kernel::DiceSums {
+                x,
+                target,
+                sums,
+                batch: loss.batch,
+                ignore,
+            };
+            let of_samples = distribution.axes[0].set();
+            let axes = if loss.batch {
+                all
+            } else {
+                all.minus(of_samples)
+            };
+            self.sum_over(layer, (x, sums), axes, kernel);
+            sums
+        });
+        [totals, sums]
+    }
+
+    /// Sums of the owned part of `x`, by a kernel, and over the ranks along the axes.
+    fn sum_over(&mut self, layer: &str, (x, sums): (View, View), axes: AxisSet, kernel: Kernel) {
+        if sums.is_empty() {
+            // So that all ranks count alike.
+            self.builder.next_sequence();
+            return;
+        }
+        if x.is_empty() {
+            self.builder.fill(layer, self.pass, sums, 0.0);
+        } else {
+            self.builder.kernel(layer, self.pass, kernel);
+        }
+        self.allreduce(layer, self.pass, axes, sums);
+    }
+
+    /// Reports the loss summed over ranks, and in an evaluation the metrics.
+    pub(crate) fn report_loss(&mut self, id: LayerId, layer: &str, loss: &Loss) {
+        let input = self.layer(id).inputs[0];
+        let axes = positions(self.distribution(input));
+        self.report("loss", layer, axes);
+        if self.request.kind != ProgramKind::Evaluate {
+            return;
+        }
+        let (name, rows) = metrics(loss);
+        let sums = self
+            .builder
+            .sums(name, rows, self.distribution(input).shape[4]);
+        let x = self.owned_value(input);
+        let target = self.staged(self.micro, Item::Target);
+        if x.is_empty() {
+            self.builder.fill(layer, Phase::Report, sums, 0.0);
+        } else {
+            let kernel = match loss.target() {
+                TargetKind::Values => Kernel::OutputErrors {
+                    x,
+                    target,
+                    errors: sums,
+                    logistic: is_logistic(loss),
+                },
+                TargetKind::Classes => Kernel::ClassCounts {
+                    x,
+                    target,
+                    counts: sums,
+                    ignore: loss.ignored(),
+                },
+            };
+            self.builder.kernel(layer, Phase::Report, kernel);
+        }
+        self.add_up(name, layer, sums);
+        self.report(name, layer, axes);
+    }
+
+    /// Outputs of a step: name, rows and columns.
+    pub(crate) fn outputs_of(&self, channels: usize) -> Vec<(&'static str, usize, usize)> {
+        let last = &self.network.layers[self.network.layers.len() - 1];
+        let mut outputs = vec![("loss", 1, 1)];
+        if self.request.kind == ProgramKind::Evaluate {
+            outputs.extend(last.loss().map(|loss| {
+                let (name, rows) = metrics(loss);
+                (name, rows, channels)
+            }));
+        }
+        outputs
+    }
+}
+
+/// Name and rows of the metrics beside a loss.
+fn metrics(loss: &Loss) -> (&'static str, usize) {
+    match loss.target() {
+        TargetKind::Values => ("errors", 2),
+        TargetKind::Classes => ("counts", 3),
+    }
+}
+
+fn is_logistic(loss: &Loss) -> bool {
+    match loss {
+        Loss::Elements(loss) => loss.function == partita_graph::ElementFunction::LogisticEntropy,
+        Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy { .. } | Loss::Classes(_) => false,
+    }
+}
+
+fn function(function: partita_graph::ElementFunction) -> ElementFunction {
+    use partita_graph::ElementFunction as Of;
+    match function {
+        Of::Squared => ElementFunction::Squared,
+        Of::Absolute => ElementFunction::Absolute,
+        Of::Huber { delta } => ElementFunction::Huber { delta },
+        Of::SmoothL1 { beta } => ElementFunction::SmoothL1 { beta },
+        Of::LogisticEntropy => ElementFunction::LogisticEntropy,
+    }
+}

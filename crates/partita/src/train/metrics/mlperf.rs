@@ -1,0 +1,97 @@
+//! Log lines of MLPerf: `:::MLLOG` and a JSON object.
+//!
+//! Source: MLCommons, `logging/mllog` and the keys of `compliance_checker`.
+
+use super::now;
+use crate::train::run::Run;
+use partita_session::Progress;
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+/// A log of a run.
+pub struct MlperfLog<W> {
+    to: W,
+    epoch: Option<u64>,
+    is_evaluating: bool,
+}
+
+impl<W: Write> MlperfLog<W> {
+    /// Writes the lines before the first step.
+    pub fn start(to: W, run: &Run) -> io::Result<Self> {
+        let mut log = Self {
+            to,
+            epoch: None,
+            is_evaluating: false,
+        };
+        log.line("INTERVAL_START", "init_start", Value::Null, json!({}))?;
+        for (key, value) in [
+            ("global_batch_size", json!(run.batch)),
+            ("seed", json!(run.seed)),
+            ("number_of_ranks", json!(run.ranks)),
+        ] {
+            log.line("POINT_IN_TIME", key, value, json!({}))?;
+        }
+        log.line("INTERVAL_END", "init_stop", Value::Null, json!({}))?;
+        log.line("INTERVAL_START", "run_start", Value::Null, json!({}))?;
+        Ok(log)
+    }
+
+    /// Writes the lines of what is done.
+    pub fn add(&mut self, progress: &Progress) -> io::Result<()> {
+        match progress {
+            Progress::Step { epoch, .. } => self.begin(*epoch + 1),
+            Progress::Evaluated { epoch, .. } => {
+                if self.is_evaluating {
+                    return Ok(());
+                }
+                self.is_evaluating = true;
+                let about = json!({ "epoch_num": epoch + 1 });
+                self.line("INTERVAL_START", "eval_start", Value::Null, about)
+            }
+            Progress::Epoch(epoch) => {
+                let about = json!({ "epoch_num": epoch.epoch + 1 });
+                let loss = json!(epoch.training_loss);
+                self.line("POINT_IN_TIME", "train_loss", loss, about.clone())?;
+                if let Some(validation) = &epoch.validation {
+                    let error = json!(validation.loss);
+                    self.line("POINT_IN_TIME", "eval_error", error, about.clone())?;
+                    if let Some(accuracy) = validation.accuracy() {
+                        let accuracy = json!(accuracy);
+                        self.line("POINT_IN_TIME", "eval_accuracy", accuracy, about.clone())?;
+                    }
+                    self.line("INTERVAL_END", "eval_stop", Value::Null, about.clone())?;
+                }
+                (self.epoch, self.is_evaluating) = (None, false);
+                self.line("INTERVAL_END", "epoch_stop", Value::Null, about)
+            }
+            Progress::Done { steps, .. } => {
+                let about = json!({ "status": "success", "steps": steps });
+                self.line("INTERVAL_END", "run_stop", Value::Null, about)
+            }
+        }
+    }
+
+    fn begin(&mut self, epoch: u64) -> io::Result<()> {
+        if self.epoch == Some(epoch) {
+            return Ok(());
+        }
+        self.epoch = Some(epoch);
+        let about = json!({ "epoch_num": epoch });
+        self.line("INTERVAL_START", "epoch_start", Value::Null, about)
+    }
+
+    fn line(&mut self, event: &str, key: &str, value: Value, mut about: Value) -> io::Result<()> {
+        // Checkers ask for the place of the call.
+        about["file"] = json!(file!());
+        about["lineno"] = json!(line!());
+        let line = json!({
+            "namespace": "",
+            "time_ms": (now() * 1e3) as u64,
+            "event_type": event,
+            "key": key,
+            "value": value,
+            "metadata": about,
+        });
+        self.to.write_all(format!(":::MLLOG {line}\n").as_bytes())
+    }
+}

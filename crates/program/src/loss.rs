@@ -1,0 +1,131 @@
+//! Constants of losses.
+
+use serde::{Deserialize, Serialize};
+
+/// Losses of one element, with `e = x - target`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ElementFunction {
+    /// `e^2`
+    Squared,
+    /// `|e|`; its gradient is 0 at 0.
+    Absolute,
+    /// `e^2 / 2` for `|e| < delta`, else `delta (|e| - delta / 2)`.
+    Huber {
+        /// Where it becomes linear.
+        delta: f64,
+    },
+    /// The same divided by `beta`, which is its delta.
+    SmoothL1 {
+        /// Where it becomes linear.
+        beta: f64,
+    },
+    /// Binary cross-entropy of the sigmoid of x and the target.
+    LogisticEntropy,
+}
+
+impl ElementFunction {
+    /// One of each.
+    pub const ALL: [Self; 5] = [
+        Self::Squared,
+        Self::Absolute,
+        Self::Huber { delta: 0.3 },
+        Self::SmoothL1 { beta: 0.4 },
+        Self::LogisticEntropy,
+    ];
+
+    /// Its word in kernel keys.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Squared => "weighted_squared_error",
+            Self::Absolute => "absolute_error",
+            Self::Huber { .. } => "huber_loss",
+            Self::SmoothL1 { .. } => "smooth_l1_loss",
+            Self::LogisticEntropy => "logistic_entropy",
+        }
+    }
+}
+
+/// Constants of a loss of classes: `cross_entropy` times the cross-entropy plus `dice` times the Dice loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassTerms {
+    /// Factor of the cross-entropy; 0 omits it.
+    pub cross_entropy: f64,
+    /// Factor of the Dice loss; 0 omits it.
+    pub dice: f64,
+    /// Label smoothing of the cross-entropy.
+    pub smoothing: f64,
+    /// Added to numerator and denominator of Dice.
+    pub smooth: f64,
+    /// Whether class 0 counts in Dice.
+    pub background: bool,
+    /// A weight per class; empty where all are 1.
+    pub weights: Vec<f64>,
+    /// Positions with this target do not count.
+    pub ignore: Option<i64>,
+    /// Positions of the mini-batch.
+    pub all: u64,
+    /// Positions of the micro-batch.
+    pub part: u64,
+    /// Positions over which a sum of Dice is taken.
+    pub summed: u64,
+}
+
+impl ClassTerms {
+    /// Weight of a class.
+    pub fn weight(&self, class: usize) -> f64 {
+        self.weights.get(class).copied().unwrap_or(1.0)
+    }
+
+    /// What `cross_entropy` is multiplied with at each position, from the positions of each class, if they were
+    /// counted; 0 where nothing counts.
+    pub fn entropy_factor(&self, totals: Option<&[f64]>) -> f64 {
+        let Some(totals) = totals else {
+            return self.cross_entropy / self.all as f64;
+        };
+        let totals = totals.iter().enumerate();
+        let sum: f64 = totals
+            .map(|(class, count)| self.weight(class) * count)
+            .sum();
+        if sum == 0.0 {
+            return 0.0;
+        }
+        self.cross_entropy * (self.part as f64 / self.all as f64) / sum
+    }
+
+    /// What the Dice loss adds at each position, and per class what it adds to the derivative by the softmax:
+    /// everywhere, and less at positions of the class.
+    ///
+    /// `sums` are three per class: of the softmax at positions of the class, of the softmax, and the number of
+    /// positions of the class.
+    pub fn dice_factors(
+        &self,
+        [hits, given, wanted]: [&[f64]; 3],
+        derivatives: &mut [[f64; 2]],
+    ) -> f64 {
+        let first = usize::from(!self.background);
+        let classes = (hits.len() - first) as f64;
+        let factor = self.dice / classes / self.all as f64;
+        let by_softmax = factor * self.summed as f64;
+        let mut loss = 0.0;
+        for (class, derivative) in derivatives.iter_mut().enumerate() {
+            if class < first {
+                *derivative = [0.0; 2];
+                continue;
+            }
+            let above = 2.0 * hits[class] + self.smooth;
+            let below = given[class] + wanted[class] + self.smooth;
+            let weight = self.weight(class);
+            loss += weight * (1.0 - above / below);
+            *derivative = [
+                by_softmax * weight * above / (below * below),
+                by_softmax * weight * 2.0 / below,
+            ];
+        }
+        factor * loss
+    }
+
+    /// What is ignored, as a number that a target may hold.
+    pub fn ignores(&self, target: f64) -> bool {
+        self.ignore.is_some_and(|index| target == index as f64)
+    }
+}
