@@ -261,10 +261,9 @@ impl PredictionScratch {
             file.floats(PREDICTIONS_KEY, shape)?
         };
         self.each_piece(|at, mut values| {
-            let mut region = vec![at.sample..at.sample + 1];
-            if !is_class {
-                region.push(0..self.shape.channels);
-            }
+            let channels = (!is_class).then_some(0..self.shape.channels);
+            let sample = std::iter::once(at.sample..at.sample + 1);
+            let mut region: Vec<Range<usize>> = sample.chain(channels).collect();
             region.extend(spatial(&at));
             let starts: Vec<usize> = region.iter().map(|range| range.start).collect();
             let counts: Vec<usize> = region.iter().map(Range::len).collect();

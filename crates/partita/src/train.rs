@@ -62,7 +62,7 @@ use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
 use partita_program::{Buffer, ProgramKind, Role};
-use partita_run::{NoSink, RunError, Source, SystemClock};
+use partita_run::{Footprint, NoSink, RunError, Source, SystemClock};
 use partita_session::{Outcome, Plan, RunEnd, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
 use preparation::buffer_bytes;
@@ -153,15 +153,10 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let strategy = launch.choose_strategy(run.rank_config(), measures, |here| {
         strategy(context, &run, &graph, stored, limit, (here, costs))
     })?;
-    let mut warnings = resume
-        .as_ref()
-        .map_or_else(Vec::new, |resume| resume.warnings.clone());
-    if launch.is_first() {
-        warnings.extend(oversubscription(local, run.threads, cores));
-        warnings.extend(check::micro_warning(&strategy, &graph));
-        let report = |warning: &String| context.report(Event::Warning(warning));
-        warnings.iter().for_each(report);
-    }
+    let crowded = oversubscription(local, run.threads, cores);
+    let of_micro_batches = check::micro_warning(&strategy, &graph);
+    let new = crowded.into_iter().chain(of_micro_batches);
+    let warnings = warnings(launch, resume.as_ref(), new);
     let samples = [Split::Train, Split::Validation].map(|split| sampling.samples(split));
     let [training, validation] = samples;
     let order = |epoch| epoch_order(run.seed, epoch, training);
@@ -218,6 +213,21 @@ fn with_loss(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
             graph.with_loss(loss).map_err(refused)
         }
     }
+}
+
+/// Warnings of the checkpoint and new ones, which the first rank reports.
+fn warnings(
+    launch: &Launch<'_>,
+    resume: Option<&Resume>,
+    new: impl Iterator<Item = String>,
+) -> Vec<String> {
+    let mut warnings = resume.map_or_else(Vec::new, |resume| resume.warnings.clone());
+    if launch.is_first() {
+        warnings.extend(new);
+        let report = |warning: &String| launch.context().report(Event::Warning(warning));
+        warnings.iter().for_each(report);
+    }
+    warnings
 }
 
 /// A run with all that it needs.
@@ -428,14 +438,7 @@ fn run_session<'r>(
         targets: task.dataset.targets(),
         preparation: run.samples.applied(&task.preprocessing.preparation),
         program,
-        footprints: (0..program.mesh.ranks())
-            .map(|rank| {
-                let mut footprint = session.footprint(rank);
-                let stored = task.dataset.dtype();
-                footprint.io_buffers += buffer_bytes(task.preprocessing, stored, program, rank);
-                footprint
-            })
-            .collect(),
+        footprints: footprints(task),
         snapshots: checkpoint::snapshots(run, session),
         usage,
         outcomes,
@@ -445,6 +448,17 @@ fn run_session<'r>(
         resumed_from: task.resume.map(|resume| resume.path().to_owned()),
         checkpoint: last.map(|last| last.path),
     }))
+}
+
+/// Predicted memory of each rank.
+fn footprints(task: &Task<'_, '_>) -> Vec<Footprint> {
+    let (program, stored) = (task.session.main_program(), task.dataset.dtype());
+    let of_rank = |rank| {
+        let mut footprint = task.session.footprint(rank);
+        footprint.io_buffers += buffer_bytes(task.preprocessing, stored, program, rank);
+        footprint
+    };
+    (0..program.mesh.ranks()).map(of_rank).collect()
 }
 
 /// Predicts the program, if that is asked for.
