@@ -124,6 +124,32 @@ fn inputs(seed: u64, epoch: u64, samples: &[usize]) -> Inputs {
     }
 }
 
+/// How the values and the targets of a batch lie over the ranks.
+fn distributions(dataset: &Dataset, sampling: &Sampling, batch: usize) -> [Distribution; 2] {
+    let [c, d, h, w] = sampling.shape();
+    let space = [Axis::Data, Axis::Depth, Axis::Height, Axis::Width].map(Some);
+    let split = [space[0], space[1], space[2], space[3], None].map(AxisList::from);
+    let whole = [space[0], None, None, None, None].map(AxisList::from);
+    let target = match sampling.labels() {
+        Some([d, h, w]) => ([batch, d, h, w, 1], split),
+        None => ([batch, 1, 1, 1, dataset.targets().len()], whole),
+    };
+    [([batch, d, h, w, c], split), target].map(|(shape, axes)| Distribution {
+        shape,
+        axes,
+        micro: None,
+        submesh: None,
+    })
+}
+
+/// Element type of the values that a rank gets.
+fn staging_dtype(dataset: &Dataset, preprocessing: &Preprocessing) -> Dtype {
+    match preprocessing.dtype(dataset.dtype()) {
+        DType::Int16 => Dtype::I16,
+        DType::Float32 => Dtype::F32,
+    }
+}
+
 /// Values and targets of a batch as all ranks of a mesh get them, put together, and the bytes that they read.
 fn deliver(
     dataset: &Dataset,
@@ -134,25 +160,11 @@ fn deliver(
 ) -> [Vec<f32>; 2] {
     let [data, depth, height, width] = mesh;
     let mesh = Mesh::new([data, depth, height, width, 1, 1, 1]);
-    let [c, d, h, w] = preprocessing.sampling.shape();
     let listed = match when {
         When::Now => &inputs.samples,
         When::Next => &inputs.next_samples,
     };
-    let (batch, labels) = (listed.len(), preprocessing.sampling.labels());
-    let space = [Axis::Data, Axis::Depth, Axis::Height, Axis::Width].map(Some);
-    let split = [space[0], space[1], space[2], space[3], None].map(AxisList::from);
-    let whole = [space[0], None, None, None, None].map(AxisList::from);
-    let target = match labels {
-        Some([d, h, w]) => ([batch, d, h, w, 1], split),
-        None => ([batch, 1, 1, 1, dataset.targets().len()], whole),
-    };
-    let all = [([batch, d, h, w, c], split), target].map(|(shape, axes)| Distribution {
-        shape,
-        axes,
-        micro: None,
-        submesh: None,
-    });
+    let all = distributions(dataset, &preprocessing.sampling, listed.len());
     let mut out = all.map(|one| vec![f32::NAN; one.shape.iter().product()]);
     for rank in 0..mesh.ranks() {
         for (index, distribution) in all.into_iter().enumerate() {
@@ -160,13 +172,7 @@ fn deliver(
             let owned = distribution.owned(&mesh, &mesh.coord(rank));
             let [n, d, h, w, c] = owned.shape();
             let (dims, dtype) = match item {
-                Item::Sample => (
-                    [n, c, d, h, w],
-                    match preprocessing.dtype(dataset.dtype()) {
-                        DType::Int16 => Dtype::I16,
-                        DType::Float32 => Dtype::F32,
-                    },
-                ),
+                Item::Sample => ([n, c, d, h, w], staging_dtype(dataset, preprocessing)),
                 Item::Target => ([n, d, h, w, c], Dtype::F32),
             };
             let values = load(
@@ -254,6 +260,31 @@ fn load(
     }
 }
 
+/// Crops, augmentation and preparation of volumes, in several combinations.
+fn treatments(shape: VolumeShape) -> [(Option<Crops>, Augmentation, Preparation); 5] {
+    let [c, d, _, _] = shape;
+    let crop = crops([d.min(4), 4, 4], Some(2));
+    let flip = Augmentation {
+        flip: [true; 3],
+        ..rest()
+    };
+    let orient = Augmentation {
+        rotate: true,
+        ..flip
+    };
+    let unturned = Augmentation {
+        rotate: false,
+        ..everything(2.0)
+    };
+    [
+        (None, flip, Preparation::default()),
+        (Some(crop), orient, Preparation::default()),
+        (Some(crop), everything(1.5), chain(c)),
+        (None, unturned, chain(c)),
+        (None, rest(), chain(c)),
+    ]
+}
+
 #[test]
 fn every_mesh_gets_what_one_rank_gets() {
     let folder = tempfile::tempdir().unwrap();
@@ -270,34 +301,7 @@ fn every_mesh_gets_what_one_rank_gets() {
             dtype,
             labeled,
         );
-        let [c, d, _, _] = shape;
-        let crop = crops([d.min(4), 4, 4], Some(2));
-        let orient = Augmentation {
-            flip: [true; 3],
-            rotate: true,
-            ..rest()
-        };
-        for (crops, augmentation, preparation) in [
-            (
-                None,
-                Augmentation {
-                    flip: [true; 3],
-                    ..rest()
-                },
-                Preparation::default(),
-            ),
-            (Some(crop), orient, Preparation::default()),
-            (Some(crop), everything(1.5), chain(c)),
-            (
-                None,
-                Augmentation {
-                    rotate: false,
-                    ..everything(2.0)
-                },
-                chain(c),
-            ),
-            (None, rest(), chain(c)),
-        ] {
+        for (crops, augmentation, preparation) in treatments(shape) {
             let preprocessing = Preprocessing {
                 sampling: Sampling::new(&dataset, crops, Some(augmentation)).unwrap(),
                 preparation,
@@ -465,6 +469,49 @@ fn validation_crops_cover_volumes_or_lie_in_the_middle() {
     assert_eq!(seen, [at(2, 2, 3), at(2, 3, 3)]);
 }
 
+/// The bytes that a rank of four slabs reads for three samples.
+fn bytes_read(
+    dataset: &Dataset,
+    preprocessing: &Preprocessing,
+    (mesh, rank): (Mesh, usize),
+    distribution: Distribution,
+) -> usize {
+    let buffer = Buffer {
+        name: "staging".to_owned(),
+        role: Role::Staging,
+        dtype: staging_dtype(dataset, preprocessing),
+        dims: [3, 2, 4, 8, 8],
+        tensor: None,
+        offset: Bytes(0),
+    };
+    let load = Load {
+        item: Item::Sample,
+        when: When::Now,
+        distribution,
+        target: buffer.view(BufferId(0)),
+    };
+    let body = Body {
+        arena: buffer.bytes(),
+        buffers: vec![buffer],
+        ..Body::default()
+    };
+    let given = preprocessing.clone();
+    let identity = Transform::Identity;
+    let mut source =
+        HyperslabSource::preprocessed(dataset, given, mesh, rank, identity, None).unwrap();
+    let mut arena = Arena::new(body.arena);
+    let memory = arena.memory(&body);
+    source
+        .start(TaskId(0), &load, &inputs(1, 1, &[0, 1, 2]))
+        .unwrap();
+    let (mut done, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
+    while done.is_empty() {
+        source.poll(&memory, &mut done).unwrap();
+        assert!(Instant::now() < end, "nothing came");
+    }
+    source.read_bytes().0 as usize
+}
+
 /// A rank reads the region that its part comes from, and no more than the margin of displacements besides.
 #[test]
 fn a_rank_reads_its_region_only() {
@@ -494,44 +541,7 @@ fn a_rank_reads_its_region_only() {
             submesh: None,
         };
         for rank in 0..4 {
-            let dtype = match preprocessing.dtype(DType::Int16) {
-                DType::Int16 => Dtype::I16,
-                DType::Float32 => Dtype::F32,
-            };
-            let buffer = Buffer {
-                name: "staging".to_owned(),
-                role: Role::Staging,
-                dtype,
-                dims: [3, 2, 4, 8, 8],
-                tensor: None,
-                offset: Bytes(0),
-            };
-            let load = Load {
-                item: Item::Sample,
-                when: When::Now,
-                distribution,
-                target: buffer.view(BufferId(0)),
-            };
-            let body = Body {
-                arena: buffer.bytes(),
-                buffers: vec![buffer],
-                ..Body::default()
-            };
-            let given = preprocessing.clone();
-            let identity = Transform::Identity;
-            let mut source =
-                HyperslabSource::preprocessed(&dataset, given, mesh, rank, identity, None).unwrap();
-            let mut arena = Arena::new(body.arena);
-            let memory = arena.memory(&body);
-            source
-                .start(TaskId(0), &load, &inputs(1, 1, &[0, 1, 2]))
-                .unwrap();
-            let (mut done, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
-            while done.is_empty() {
-                source.poll(&memory, &mut done).unwrap();
-                assert!(Instant::now() < end, "nothing came");
-            }
-            let read = source.read_bytes().0 as usize;
+            let read = bytes_read(&dataset, &preprocessing, (mesh, rank), distribution);
             let outer = [0, 3].contains(&rank);
             // Two planes of margin, of which the border of the volume has one side only.
             let planes = if outer { 6 } else { 8 };
@@ -542,6 +552,40 @@ fn a_rank_reads_its_region_only() {
             };
             assert_eq!(read, expected, "rank {rank}, {augmentation:?}");
         }
+    }
+}
+
+/// What is fitted to a channel after clip [-0.9, 1e4] and log1p is what plain loops over the training split find.
+fn assert_statistics_of_plain_loops(fitted: &Preparation, channel: usize) {
+    let values: Vec<f64> = (0..4)
+        .flat_map(|n| floats(&volume(n, CUBE, DType::Float32))[channel * 216..][..216].to_vec())
+        .map(|value| f64::from(value.clamp(-0.9, 1e4).ln_1p()))
+        .collect();
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let deviation = (squares / values.len() as f64).sqrt();
+    let FittedStep::Standardize {
+        mean: found,
+        standard_deviation,
+    } = &fitted.steps()[2]
+    else {
+        panic!("{fitted:?}");
+    };
+    assert!((found[channel] - mean).abs() < 1e-12 * mean.abs());
+    assert!((standard_deviation[channel] - deviation).abs() < 1e-12 * deviation);
+    let mut standard: Vec<f64> = values
+        .iter()
+        .map(|value| (value - mean) / deviation)
+        .collect();
+    standard.sort_by(f64::total_cmp);
+    let FittedStep::Percentiles { low, high, .. } = &fitted.steps()[3] else {
+        panic!("{fitted:?}");
+    };
+    for (found, percent) in [(low[channel], 5.0), (high[channel], 95.0)] {
+        let position = percent / 100.0 * (standard.len() - 1) as f64;
+        let (below, weight) = (position.floor() as usize, position.fract());
+        let plain = standard[below] + weight * (standard[below + 1] - standard[below]);
+        assert!((found - plain).abs() < 1e-5, "{found} and {plain}");
     }
 }
 
@@ -563,36 +607,7 @@ fn statistics_are_those_of_plain_loops_and_are_kept() {
     assert_eq!(fitted.asked(), steps);
     assert!(fitted.suits(2) && !fitted.suits(3));
     for channel in 0..2 {
-        let values: Vec<f64> = (0..4)
-            .flat_map(|n| floats(&volume(n, CUBE, DType::Float32))[channel * 216..][..216].to_vec())
-            .map(|value| f64::from(value.clamp(-0.9, 1e4).ln_1p()))
-            .collect();
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        let deviation = (squares / values.len() as f64).sqrt();
-        let FittedStep::Standardize {
-            mean: found,
-            standard_deviation,
-        } = &fitted.steps()[2]
-        else {
-            panic!("{fitted:?}");
-        };
-        assert!((found[channel] - mean).abs() < 1e-12 * mean.abs());
-        assert!((standard_deviation[channel] - deviation).abs() < 1e-12 * deviation);
-        let mut standard: Vec<f64> = values
-            .iter()
-            .map(|value| (value - mean) / deviation)
-            .collect();
-        standard.sort_by(f64::total_cmp);
-        let FittedStep::Percentiles { low, high, .. } = &fitted.steps()[3] else {
-            panic!("{fitted:?}");
-        };
-        for (found, percent) in [(low[channel], 5.0), (high[channel], 95.0)] {
-            let position = percent / 100.0 * (standard.len() - 1) as f64;
-            let (below, weight) = (position.floor() as usize, position.fract());
-            let plain = standard[below] + weight * (standard[below + 1] - standard[below]);
-            assert!((found - plain).abs() < 1e-5, "{found} and {plain}");
-        }
+        assert_statistics_of_plain_loops(&fitted, channel);
     }
     // Whatever the number of threads; kept, and computed anew when data have changed.
     let file = path.join(STATISTICS_FILE);

@@ -51,61 +51,17 @@ impl Sampling {
         let plain = Self::plain(dataset);
         let augmentation = augmentation.unwrap_or_default();
         let [_, volume @ ..] = plain.volume;
-        let refuse = |key, got: String, reason: String, expected: String| {
-            let path = dataset.path().to_path_buf();
-            DataError::Augmentation {
-                path,
-                key,
-                got,
-                reason,
-                expected,
-            }
-        };
         if let Some(crops) = crops {
-            let fits = |(crop, extent): (usize, usize)| (1..=extent).contains(&crop);
-            if !crops.extent.into_iter().zip(volume).all(fits) {
-                let nearest: [usize; 3] =
-                    std::array::from_fn(|dim| crops.extent[dim].clamp(1, volume[dim]));
-                let reason = format!("volumes are D, H, W = {volume:?}");
-                let expected = format!("at most their extents, nearest is {nearest:?}");
-                return Err(refuse(
-                    "crop",
-                    format!("{:?}", crops.extent),
-                    reason,
-                    expected,
-                ));
-            }
+            check_crop(dataset, crops.extent, volume)?;
         }
         let extent = crops.map_or(volume, |crops| crops.extent);
-        let mut rotations = vec![Orientation::AS_STORED];
-        if augmentation.rotate {
-            rotations = Orientation::rotations(extent);
-            if rotations.len() == 1 {
-                let reason = format!(
-                    "samples are D, H, W = {extent:?}, and no plane has equal extents above 1, so a quarter turn \
-                     changes their shape"
-                );
-                let expected = "false, or `crop` with equal extents in a plane".to_owned();
-                return Err(refuse(
-                    "augmentation.rotate",
-                    "true".to_owned(),
-                    reason,
-                    expected,
-                ));
-            }
-        }
+        let rotations = if augmentation.rotate {
+            rotations_of(dataset, extent)?
+        } else {
+            vec![Orientation::AS_STORED]
+        };
         if let Some(elastic) = augmentation.elastic {
-            let largest = extent.into_iter().max().unwrap_or(1) as f64;
-            if elastic.magnitude >= largest {
-                let reason = format!("samples are D, H, W = {extent:?}");
-                let (got, expected) = (elastic.magnitude.to_string(), format!("below {largest}"));
-                return Err(refuse(
-                    "augmentation.elastic.magnitude",
-                    got,
-                    reason,
-                    expected,
-                ));
-            }
+            check_magnitude(dataset, elastic.magnitude, extent)?;
         }
         Ok(Self {
             crops,
@@ -284,6 +240,73 @@ impl Sampling {
             sample -= samples;
         }
         (Split::Test, sample)
+    }
+}
+
+/// Crops lie within volumes.
+fn check_crop(dataset: &Dataset, crop: [usize; 3], volume: [usize; 3]) -> Result<(), DataError> {
+    let fits = |(crop, extent): (usize, usize)| (1..=extent).contains(&crop);
+    if crop.into_iter().zip(volume).all(fits) {
+        return Ok(());
+    }
+    let nearest: [usize; 3] = std::array::from_fn(|dim| crop[dim].clamp(1, volume[dim]));
+    let reason = format!("volumes are D, H, W = {volume:?}");
+    let expected = format!("at most their extents, nearest is {nearest:?}");
+    Err(refusal(
+        dataset,
+        "crop",
+        format!("{crop:?}"),
+        reason,
+        expected,
+    ))
+}
+
+/// The rotations of samples that keep their shape, of which there are several.
+fn rotations_of(dataset: &Dataset, extent: [usize; 3]) -> Result<Vec<Orientation>, DataError> {
+    let rotations = Orientation::rotations(extent);
+    if rotations.len() > 1 {
+        return Ok(rotations);
+    }
+    let reason = format!(
+        "samples are D, H, W = {extent:?}, and no plane has equal extents above 1, so a quarter turn changes their \
+         shape"
+    );
+    let expected = "false, or `crop` with equal extents in a plane".to_owned();
+    let got = "true".to_owned();
+    Err(refusal(
+        dataset,
+        "augmentation.rotate",
+        got,
+        reason,
+        expected,
+    ))
+}
+
+/// Displacements are smaller than samples.
+fn check_magnitude(dataset: &Dataset, magnitude: f64, extent: [usize; 3]) -> Result<(), DataError> {
+    let largest = extent.into_iter().max().unwrap_or(1) as f64;
+    if magnitude >= largest {
+        let reason = format!("samples are D, H, W = {extent:?}");
+        let (got, expected) = (magnitude.to_string(), format!("below {largest}"));
+        let key = "augmentation.elastic.magnitude";
+        return Err(refusal(dataset, key, got, reason, expected));
+    }
+    Ok(())
+}
+
+fn refusal(
+    dataset: &Dataset,
+    key: &'static str,
+    got: String,
+    reason: String,
+    expected: String,
+) -> DataError {
+    DataError::Augmentation {
+        path: dataset.path().to_path_buf(),
+        key,
+        got,
+        reason,
+        expected,
     }
 }
 
