@@ -36,6 +36,59 @@ pub(crate) enum Keyword {
     SmoothL1,
 }
 
+/// The keys of `conv`.
+const CONV_KEYS: [&str; 11] = [
+    "filters",
+    "kernel",
+    "stride",
+    "dilation",
+    "pad",
+    "padding",
+    "groups",
+    "bias",
+    "weight",
+    "init",
+    "init_bias",
+];
+
+/// The keys of `conv_transpose`.
+const CONV_TRANSPOSE_KEYS: [&str; 11] = [
+    "filters",
+    "kernel",
+    "stride",
+    "dilation",
+    "pad",
+    "output_padding",
+    "groups",
+    "bias",
+    "weight",
+    "init",
+    "init_bias",
+];
+
+/// The keys of `dice`.
+const DICE_KEYS: [&str; 6] = [
+    "weight",
+    "smooth",
+    "background",
+    "batch",
+    "weights",
+    "ignore",
+];
+
+/// The keys of `dice_cross_entropy`.
+const DICE_CROSS_ENTROPY_KEYS: [&str; 9] = [
+    "weight",
+    "dice",
+    "cross_entropy",
+    "smooth",
+    "background",
+    "batch",
+    "smoothing",
+    "weights",
+    "ignore",
+];
+
 impl Keyword {
     /// All words that may follow `NAME =`.
     pub(crate) fn operations() -> impl Iterator<Item = Keyword> {
@@ -178,32 +231,8 @@ impl Keyword {
     pub(crate) fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Input => &["channels", "extent"],
-            Self::Conv => &[
-                "filters",
-                "kernel",
-                "stride",
-                "dilation",
-                "pad",
-                "padding",
-                "groups",
-                "bias",
-                "weight",
-                "init",
-                "init_bias",
-            ],
-            Self::ConvTranspose => &[
-                "filters",
-                "kernel",
-                "stride",
-                "dilation",
-                "pad",
-                "output_padding",
-                "groups",
-                "bias",
-                "weight",
-                "init",
-                "init_bias",
-            ],
+            Self::Conv => &CONV_KEYS,
+            Self::ConvTranspose => &CONV_TRANSPOSE_KEYS,
             Self::Pool(PoolKind::Average { .. }) => &["kernel", "stride", "pad", "count_padding"],
             Self::Pool(_) => &["kernel", "stride", "pad"],
             Self::BatchNorm => &[
@@ -233,14 +262,12 @@ impl Keyword {
                 "init_beta",
             ],
             Self::Attention => &["heads", "causal"],
-            Self::Mse
-            | Self::L1
-            | Self::BceWithLogits
-            | Self::Huber
-            | Self::SmoothL1
-            | Self::SoftmaxCrossEntropy
-            | Self::Dice
-            | Self::DiceCrossEntropy => self.loss_keys(),
+            Self::Mse | Self::L1 | Self::BceWithLogits => &["weight", "weights"],
+            Self::Huber => &["weight", "delta", "weights"],
+            Self::SmoothL1 => &["weight", "beta", "weights"],
+            Self::SoftmaxCrossEntropy => &["weight", "smoothing", "weights", "ignore"],
+            Self::Dice => &DICE_KEYS,
+            Self::DiceCrossEntropy => &DICE_CROSS_ENTROPY_KEYS,
             Self::Activation(Activation::Elu { .. }) => &["alpha"],
             Self::Relu
             | Self::Flatten
@@ -249,34 +276,6 @@ impl Keyword {
             | Self::Concat
             | Self::Positions
             | Self::Activation(_) => &[],
-        }
-    }
-
-    fn loss_keys(self) -> &'static [&'static str] {
-        match self {
-            Self::Huber => &["weight", "delta", "weights"],
-            Self::SmoothL1 => &["weight", "beta", "weights"],
-            Self::SoftmaxCrossEntropy => &["weight", "smoothing", "weights", "ignore"],
-            Self::Dice => &[
-                "weight",
-                "smooth",
-                "background",
-                "batch",
-                "weights",
-                "ignore",
-            ],
-            Self::DiceCrossEntropy => &[
-                "weight",
-                "dice",
-                "cross_entropy",
-                "smooth",
-                "background",
-                "batch",
-                "smoothing",
-                "weights",
-                "ignore",
-            ],
-            _ => &["weight", "weights"],
         }
     }
 }
