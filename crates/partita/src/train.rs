@@ -408,7 +408,8 @@ fn run_session<'r>(
         }
         context.report(Event::Checkpoints { is_first });
     }
-    let open = |output: &Output| Metrics::open(run, output.path());
+    let from = task.resume.map(|resume| &resume.state.position);
+    let open = |output: &Output| Metrics::open(run, output.path(), from);
     let metrics = output.as_ref().map(open).transpose()?;
     let mut sink = WeightSink::new(context, run, session, output);
     let listener = listener(context, run, session, metrics.as_ref());

@@ -8,10 +8,10 @@ use super::error::OutputError;
 use super::run::Run;
 use events::EventFile;
 use mlperf::MlperfLog;
-use partita_session::{EpochReport, Progress, Validation};
+use partita_session::{EpochReport, Position, Progress, Validation};
 use partita_space::Seconds;
 use serde::Serialize;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -78,18 +78,29 @@ enum Writer {
 }
 
 impl Metrics {
-    /// Creates the files that the run asks for, and removes others of an earlier run, which it may replace.
+    /// Creates the files that the run asks for, and removes those of an earlier run, which it may replace. A run that
+    /// resumes goes on with its files: rows of steps and epochs that it repeats are cut, logs and events stay.
     ///
     /// Errors: a file that cannot be created.
-    pub fn open(run: &Run, folder: &Path) -> Result<Self, OutputError> {
+    pub fn open(run: &Run, folder: &Path, resumed: Option<&Position>) -> Result<Self, OutputError> {
         let mut writers = Vec::new();
-        for name in METRICS_FILES {
-            // One that cannot be removed cannot be created, either, or is none of ours.
-            let _ = fs::remove_file(folder.join(name));
+        if resumed.is_none() {
+            for path in earlier_files(folder) {
+                // One that cannot be removed cannot be created, either, or is none of ours.
+                let _ = fs::remove_file(path);
+            }
         }
         for &format in &run.metrics {
-            let path = folder.join(format.file());
-            let made = File::create(&path).and_then(|file| Writer::start(format, file, run));
+            let path = folder.join(match resumed {
+                Some(position) if format == MetricsFormat::TensorBoard => {
+                    format!("{}.step-{}", format.file(), position.updates)
+                }
+                Some(_) | None => format.file().to_owned(),
+            });
+            let made = kept_rows(format, &path, resumed).and_then(|kept| {
+                let file = open_file(&path, format == MetricsFormat::Mlperf && resumed.is_some())?;
+                Writer::start(format, file, run, &kept)
+            });
             match made {
                 Ok(writer) => writers.push((path, writer)),
                 Err(source) => return Err(OutputError::Metrics { file: path, source }),
@@ -125,15 +136,19 @@ impl Metrics {
 }
 
 impl Writer {
-    fn start(format: MetricsFormat, mut file: File, run: &Run) -> io::Result<Self> {
+    fn start(format: MetricsFormat, mut file: File, run: &Run, kept: &str) -> io::Result<Self> {
         Ok(match format {
-            MetricsFormat::JsonLines => Self::JsonLines(file),
+            MetricsFormat::JsonLines => {
+                file.write_all(kept.as_bytes())?;
+                Self::JsonLines(file)
+            }
             MetricsFormat::Csv => {
                 writeln!(
                     file,
                     "epoch,training_loss,samples,seconds,samples_per_second,validation_loss,\
                      validation_samples,accuracy"
                 )?;
+                file.write_all(kept.as_bytes())?;
                 Self::Csv(file)
             }
             MetricsFormat::TensorBoard => Self::TensorBoard(EventFile::start(file, now())?),
@@ -160,6 +175,56 @@ impl Writer {
             Self::Mlperf(log) => log.add(progress),
         }
     }
+}
+
+/// Files of metrics in a folder, those of resumed runs included.
+fn earlier_files(folder: &Path) -> Vec<PathBuf> {
+    let events = format!("{}.step-", MetricsFormat::TensorBoard.file());
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let resumed = entries.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(&events))
+    });
+    let files = METRICS_FILES.iter().map(|name| folder.join(name));
+    files.chain(resumed).collect()
+}
+
+fn open_file(path: &Path, appends: bool) -> io::Result<File> {
+    if appends {
+        OpenOptions::new().create(true).append(true).open(path)
+    } else {
+        File::create(path)
+    }
+}
+
+/// Lines of steps and epochs that a resumed run does not repeat.
+fn kept_rows(format: MetricsFormat, path: &Path, resumed: Option<&Position>) -> io::Result<String> {
+    let Some(position) = resumed else {
+        return Ok(String::new());
+    };
+    let epochs = position.epochs.len() as u64;
+    let keeps = |line: &str| match format {
+        MetricsFormat::JsonLines => {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+            let number = |key: &str| line[key].as_u64();
+            match line["kind"].as_str() {
+                Some("step") => number("step").is_some_and(|step| step <= position.updates),
+                Some("epoch") => number("epoch").is_some_and(|epoch| epoch <= epochs),
+                Some(_) | None => false,
+            }
+        }
+        MetricsFormat::Csv => {
+            let epoch = line.split(',').next().and_then(|text| text.parse().ok());
+            epoch.is_some_and(|epoch: u64| epoch <= epochs)
+        }
+        MetricsFormat::TensorBoard | MetricsFormat::Mlperf => false,
+    };
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        read => read?,
+    };
+    let kept = text.lines().filter(|line| keeps(line));
+    Ok(kept.map(|line| format!("{line}\n")).collect())
 }
 
 /// An object of the JSON lines.
@@ -292,5 +357,34 @@ mod tests {
     fn every_format_has_a_file() {
         let files = MetricsFormat::CHOICES.map(|(_, format)| format.file());
         assert_eq!(files, METRICS_FILES);
+    }
+
+    #[test]
+    fn a_resumed_run_keeps_rows_before_its_checkpoint() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let position = Position {
+            epoch: 1,
+            done: 1,
+            updates: 3,
+            epochs: vec![EpochReport::default()],
+            ..Position::default()
+        };
+        let cases = [
+            (
+                MetricsFormat::JsonLines,
+                "{\"kind\":\"step\",\"step\":3}\n{\"kind\":\"epoch\",\"epoch\":1}\n",
+                "{\"kind\":\"step\",\"step\":4}\n{\"kind\":\"done\"}\n{\"kind\":\"step\",\"st",
+            ),
+            (MetricsFormat::Csv, "1,0.5\n", "2,0.25\n"),
+        ];
+        for (format, kept, cut) in cases {
+            let path = folder.path().join(format.file());
+            fs::write(&path, format!("{kept}{cut}")).expect("a file of metrics");
+            let found = kept_rows(format, &path, Some(&position)).expect("it can be read");
+            assert_eq!(found, kept);
+        }
+        let events = folder.path().join("events.out.tfevents.partita.step-3");
+        fs::write(&events, "").expect("a file of events");
+        assert!(earlier_files(folder.path()).contains(&events));
     }
 }
