@@ -285,7 +285,7 @@ fn the_last_and_the_best_checkpoints_are_kept() {
     let run = run_file(
         &case,
         "timed",
-        30,
+        400,
         "every = \"1 ms\"\nevery_epochs = 0\nkeep = 1000",
     );
     finish(&case, &run, &[]);

@@ -11,6 +11,7 @@ use crate::simd::{Op, Simd};
 use partita_program::{ClassTerms, Kernel, View};
 use partita_run::{KernelTally, RunError};
 use partita_space::Rank;
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -47,6 +48,20 @@ pub(super) fn execute(
             class_loss([x, target, loss], sums, (*weight, terms), rank, run)
         }
         other => panic!("{} has no sums over classes", other.name()),
+    }
+}
+
+/// Zeros, on the stack unless there are many classes.
+fn scratch<'s>(
+    short: &'s mut [f64; BUFFER],
+    long: &'s mut Vec<f64>,
+    length: usize,
+) -> &'s mut [f64] {
+    if length <= BUFFER {
+        &mut short[..length]
+    } else {
+        long.resize(length, 0.0);
+        long
     }
 }
 
@@ -144,7 +159,8 @@ impl Scores<'_> {
         let grid = self.x.grid;
         let (width, c) = (grid.extent[2], grid.channels);
         let step = (BUFFER / c.max(1)).max(1);
-        let mut shares = vec![0.0; step * c];
+        let (mut short, mut long) = ([0.0; BUFFER], Vec::new());
+        let shares = scratch(&mut short, &mut long, step * c);
         for row in rows {
             let start = self.classes.start(index(grid, row * width));
             for first in (0..width).step_by(step) {
@@ -161,7 +177,7 @@ impl Scores<'_> {
                         *share = f64::from(*x) - most;
                     }
                 }
-                for share in &mut shares[..count * c] {
+                for share in shares[..count * c].iter_mut() {
                     *share = exp(*share);
                 }
                 for i in 0..count {
@@ -193,6 +209,12 @@ fn check(scores: &Scores<'_>, target: &AnyBlock<'_>, rank: Rank) -> Result<(), R
     Err(no_class(class, grid.channels, rank))
 }
 
+thread_local! {
+    /// Sums of the parts of a sample and factors of samples, kept by the thread of a rank from step to step.
+    static SLOTS: Cell<Vec<AtomicU64>> = const { Cell::new(Vec::new()) };
+    static FACTORS: Cell<Vec<Factors>> = const { Cell::new(Vec::new()) };
+}
+
 fn dice_sums(
     [x, target, sums]: [&View; 3],
     (batch, ignore): (bool, Option<i64>),
@@ -215,18 +237,19 @@ fn dice_sums(
     let cost = EXPONENTIAL * (grid.elements() / grid.samples.max(1) / PARTS) as u64;
     let all = sums.data_mut();
     all.fill(0.0);
+    let mut kept = SLOTS.take();
+    kept.resize_with(PARTS * 3 * classes, AtomicU64::default);
     for sample in 0..grid.samples {
-        let slots: Vec<AtomicU64> = (0..PARTS * 3 * classes)
-            .map(|_| AtomicU64::new(0))
-            .collect();
+        let slots = &kept[..];
         let summed = run.team.units(run.progress, PARTS, cost, &|unit, _| {
             let within = part(rows_of_sample, unit, PARTS);
             let first = sample * rows_of_sample;
-            let mut own = vec![0.0; 3 * classes];
+            let (mut short, mut long) = ([0.0; BUFFER], Vec::new());
+            let own = scratch(&mut short, &mut long, 3 * classes);
             let rows = DiceRows {
                 scores,
                 rows: within.start + first..within.end + first,
-                sums: &mut own,
+                sums: own,
             };
             // SAFETY: the box has the rows, and the team has the level.
             unsafe { level.run(rows) };
@@ -241,6 +264,7 @@ fn dice_sums(
             row[at % (3 * classes)] += f64::from_bits(slot.load(Ordering::Relaxed));
         }
     }
+    SLOTS.set(kept);
     check(&scores, &target, rank)?;
     Ok(KernelTally {
         flops: 6 * visits,
@@ -281,12 +305,15 @@ impl Op for DiceRows<'_, '_> {
 type Factors = (f64, Vec<[f64; 2]>);
 
 fn factors(terms: &ClassTerms, sums: &[f64], classes: usize) -> Vec<Factors> {
-    let row = |row: &[f64]| {
-        let mut derivatives = vec![[0.0; 2]; classes];
+    let mut factors = FACTORS.take();
+    factors.resize_with(sums.len() / (3 * classes), Factors::default);
+    for (row, (value, derivatives)) in sums.chunks_exact(3 * classes).zip(&mut factors) {
+        derivatives.clear();
+        derivatives.resize(classes, [0.0; 2]);
         let three = std::array::from_fn(|i| &row[i * classes..][..classes]);
-        (terms.dice_factors(three, &mut derivatives), derivatives)
-    };
-    sums.chunks_exact(3 * classes).map(row).collect()
+        *value = terms.dice_factors(three, derivatives);
+    }
+    factors
 }
 
 fn class_loss(
@@ -329,6 +356,9 @@ fn class_loss(
         unsafe { level.run(SlopeRows { slopes, rows }) }
     })?;
     check(&slopes.scores, &target, rank)?;
+    if !dice.is_empty() {
+        FACTORS.set(dice);
+    }
     loss.data_mut()[0] = weight * sum;
     let sums = [&totals, &sums].map(|sums| sums.as_ref().map_or(0, |sums| sums.box_bytes()));
     Ok(KernelTally {
@@ -364,7 +394,8 @@ impl Op for SlopeRows<'_> {
         let grid = slopes.scores.x.grid;
         let rows_of_sample = grid.extent[0] * grid.extent[1];
         let mut loss = 0.0;
-        let mut slope = vec![0.0; grid.channels];
+        let (mut short, mut long) = ([0.0; BUFFER], Vec::new());
+        let slope = scratch(&mut short, &mut long, grid.channels);
         // SAFETY: guaranteed by the caller.
         unsafe {
             slopes
@@ -378,15 +409,15 @@ impl Op for SlopeRows<'_> {
                     };
                     loss += dice.map_or(0.0, |(value, _)| *value);
                     if let Some(class) = at.class {
-                        loss += slopes.entropy((logits, log_total), shares, class, &mut slope);
+                        loss += slopes.entropy((logits, log_total), shares, class, slope);
                         if let Some((_, derivatives)) = dice {
-                            add_dice(derivatives, shares, class, &mut slope);
+                            add_dice(derivatives, shares, class, slope);
                         }
                     }
                     if let Some(dx) = slopes.dx {
                         let start = dx.start(at.row).add(at.w * dx.grid.pitch[3]);
                         let dx = std::slice::from_raw_parts_mut(start, shares.len());
-                        for (dx, slope) in dx.iter_mut().zip(&slope) {
+                        for (dx, slope) in dx.iter_mut().zip(slope.iter()) {
                             *dx = (slopes.weight * slope) as f32;
                         }
                     }

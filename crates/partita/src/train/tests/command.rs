@@ -126,6 +126,7 @@ fn a_run_writes_result_weights_and_trace_whole() {
         .collect();
     names.sort();
     let expected = [
+        "checkpoints",
         "prediction.json",
         "result.json",
         "trace.json",
