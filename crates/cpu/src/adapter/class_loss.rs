@@ -51,13 +51,16 @@ pub(super) fn execute(
     }
 }
 
+/// Longest scratch on the stack.
+const SHORT: usize = 1024;
+
 /// Zeros, on the stack unless there are many classes.
 fn scratch<'s>(
-    short: &'s mut [f64; BUFFER],
+    short: &'s mut [f64; SHORT],
     long: &'s mut Vec<f64>,
     length: usize,
 ) -> &'s mut [f64] {
-    if length <= BUFFER {
+    if length <= SHORT {
         &mut short[..length]
     } else {
         long.resize(length, 0.0);
@@ -159,7 +162,7 @@ impl Scores<'_> {
         let grid = self.x.grid;
         let (width, c) = (grid.extent[2], grid.channels);
         let step = (BUFFER / c.max(1)).max(1);
-        let (mut short, mut long) = ([0.0; BUFFER], Vec::new());
+        let (mut short, mut long) = ([0.0; SHORT], Vec::new());
         let shares = scratch(&mut short, &mut long, step * c);
         for row in rows {
             let start = self.classes.start(index(grid, row * width));
@@ -244,7 +247,7 @@ fn dice_sums(
         let summed = run.team.units(run.progress, PARTS, cost, &|unit, _| {
             let within = part(rows_of_sample, unit, PARTS);
             let first = sample * rows_of_sample;
-            let (mut short, mut long) = ([0.0; BUFFER], Vec::new());
+            let (mut short, mut long) = ([0.0; SHORT], Vec::new());
             let own = scratch(&mut short, &mut long, 3 * classes);
             let rows = DiceRows {
                 scores,
@@ -394,7 +397,7 @@ impl Op for SlopeRows<'_> {
         let grid = slopes.scores.x.grid;
         let rows_of_sample = grid.extent[0] * grid.extent[1];
         let mut loss = 0.0;
-        let (mut short, mut long) = ([0.0; BUFFER], Vec::new());
+        let (mut short, mut long) = ([0.0; SHORT], Vec::new());
         let slope = scratch(&mut short, &mut long, grid.channels);
         // SAFETY: guaranteed by the caller.
         unsafe {
