@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_graph::{Graph, Op, text};
+use partita_graph::{Graph, Loss, Op, text};
 use partita_lower::{BatchNormStatistics, Strategy};
 use partita_program::{Dtype, ProgramKind};
 use partita_space::{Axis, AxisSet};
@@ -28,6 +28,11 @@ fn trained(graph: &Graph, mut outcome: Outcome) -> Outcome {
 
 /// The case with local statistics over equal parts; none if it has no batch norm, or no such parts.
 fn local(mut case: Case) -> Option<Case> {
+    // Weighted means and Dice over a batch are those of a micro-batch, so they differ from those of the whole.
+    let last = case.graph.nodes.last()?;
+    if matches!(last.op.loss(), Some(Loss::Classes(_))) {
+        case.graph = case.graph.with_loss(&Loss::CROSS_ENTROPY).ok()?;
+    }
     let ops = case.graph.nodes.iter();
     let has_norm = ops
         .map(|node| &node.op)
