@@ -503,11 +503,7 @@ fn run_ranks(
     // With checkpoints, a request to stop ends the run between two steps.
     let cancel = AtomicBool::new(false);
     let (graph, start) = (task.graph, task.start);
-    let accepted = Accepted {
-        transform: run.samples.transform,
-        classes: check::classes(task.graph),
-        ignored: check::ignored(task.graph),
-    };
+    let accepted = check::accepted(run, graph);
     let setup = RunSetup {
         kernels: run.kernels,
         precision: run.precision,

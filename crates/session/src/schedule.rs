@@ -255,31 +255,28 @@ impl LearningRateSchedule {
 
     /// Whether it depends on validation losses.
     pub fn needs_validation(&self) -> bool {
+        self.patience().is_some()
+    }
+
+    /// Epochs without improvement that a plateau allows; none for other kinds.
+    fn patience(&self) -> Option<u64> {
         match self {
-            Self::Plateau { .. } => true,
-            Self::Warmup { then, .. } => then.needs_validation(),
+            Self::Plateau { patience, .. } => Some(*patience),
+            Self::Warmup { then, .. } => then.patience(),
             Self::Constant { .. }
             | Self::Linear { .. }
             | Self::Cosine { .. }
             | Self::Polynomial { .. }
             | Self::Exponential { .. }
             | Self::Step { .. }
-            | Self::CosineRestarts { .. } => false,
+            | Self::CosineRestarts { .. } => None,
         }
     }
 
     /// Takes the validation loss of an epoch into account. It is equal on all ranks, so the state is, too.
     pub fn observe(&self, state: &mut ScheduleState, validation_loss: f64) {
-        let patience = match self {
-            Self::Plateau { patience, .. } => *patience,
-            Self::Warmup { then, .. } => return then.observe(state, validation_loss),
-            Self::Constant { .. }
-            | Self::Linear { .. }
-            | Self::Cosine { .. }
-            | Self::Polynomial { .. }
-            | Self::Exponential { .. }
-            | Self::Step { .. }
-            | Self::CosineRestarts { .. } => return,
+        let Some(patience) = self.patience() else {
+            return;
         };
         // A loss may be negative, so the margin is of its magnitude.
         let is_better = |best: f64| validation_loss < best - THRESHOLD * best.abs();

@@ -271,7 +271,6 @@ impl<'p> Interpreter<'_, 'p> {
         sets.fold(AxisSet::NONE, AxisSet::union)
     }
 
-    /// Axes that split positions.
     fn kernel(&mut self, kernel: &Kernel) {
         let descriptor = kernel.descriptor();
         let summed = self.layout(&descriptor.layout);
@@ -427,7 +426,6 @@ impl<'p> Interpreter<'_, 'p> {
             })
     }
 
-    /// Axes that split the channels.
     /// Axes that split positions.
     fn space(&self, view: &View) -> AxisSet {
         let axes = self.axes(view).unwrap_or_default();
@@ -435,6 +433,7 @@ impl<'p> Interpreter<'_, 'p> {
         sets.fold(AxisSet::NONE, AxisSet::union)
     }
 
+    /// Axes that split the channels.
     fn channels(&self, view: &View) -> AxisSet {
         self.axes(view).unwrap_or_default()[4].set()
     }

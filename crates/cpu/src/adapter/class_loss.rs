@@ -1,7 +1,7 @@
 //! Cross-entropy with weights or an ignored class, and Dice.
 
 use super::loss::{
-    BUFFER, Classes, EXPONENTIAL, PARTS, exp, index, maximum, no_class, sum, sum_rows,
+    BUFFER, Classes, EXPONENTIAL, PARTS, exp, index, is_class, maximum, no_class, sum, sum_rows,
 };
 use super::operand::AnyBlock;
 use super::{Output, Run};
@@ -70,10 +70,6 @@ fn scratch<'s>(
 
 fn is_ignored(target: f64, ignore: Option<i64>) -> bool {
     ignore.is_some_and(|index| target == index as f64)
-}
-
-fn is_class(target: f64, classes: usize) -> bool {
-    target >= 0.0 && target < classes as f64 && target.fract() == 0.0
 }
 
 fn class_totals(
@@ -164,6 +160,7 @@ impl Scores<'_> {
         let step = (BUFFER / c.max(1)).max(1);
         let (mut short, mut long) = ([0.0; SHORT], Vec::new());
         let shares = scratch(&mut short, &mut long, step * c);
+        let mut greatest = [0.0; BUFFER];
         for row in rows {
             let start = self.classes.start(index(grid, row * width));
             for first in (0..width).step_by(step) {
@@ -176,6 +173,7 @@ impl Scores<'_> {
                 for i in 0..count {
                     let logits = logits(first + i);
                     let most = f64::from(maximum(logits));
+                    greatest[i] = most;
                     for (share, x) in shares[i * c..][..c].iter_mut().zip(logits) {
                         *share = f64::from(*x) - most;
                     }
@@ -188,7 +186,7 @@ impl Scores<'_> {
                     let shares = &mut shares[i * c..][..c];
                     let total = sum(shares);
                     shares.iter_mut().for_each(|share| *share /= total);
-                    let log_total = f64::from(maximum(logits)) + total.ln();
+                    let log_total = greatest[i] + total.ln();
                     visit(
                         self.position((row, start), first + i),
                         logits,

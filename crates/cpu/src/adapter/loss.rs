@@ -80,6 +80,11 @@ pub(super) fn execute(
     }
 }
 
+/// Whether a target is the index of a class.
+pub(super) fn is_class(target: f64, classes: usize) -> bool {
+    target >= 0.0 && target < classes as f64 && target.fract() == 0.0
+}
+
 /// Visits every position in memory order.
 fn each_position(
     extent: [usize; 5],
@@ -367,7 +372,7 @@ impl Entropy<'_> {
     fn class(&self, (row, start): (usize, usize), w: usize) -> Option<usize> {
         let grid = self.x.grid;
         let class = self.classes.get(start + w * self.classes.pitch[3]);
-        let valid = class >= 0.0 && class < grid.channels as f64 && class.fract() == 0.0;
+        let valid = is_class(class, grid.channels);
         if !valid {
             let position = row * grid.extent[2] + w;
             self.wrong.fetch_min(position, Ordering::Relaxed);
@@ -628,7 +633,7 @@ fn class_counts(
         if ignore.is_some_and(|index| class == index as f64) {
             return;
         }
-        if !(class >= 0.0 && class < classes as f64 && class.fract() == 0.0) {
+        if !is_class(class, classes) {
             wrong.get_or_insert(class);
             return;
         }

@@ -6,7 +6,7 @@ use super::error::{Mismatch, OutputError, TrainError};
 use super::run::Run;
 use crate::environment::Environment;
 use crate::free_folder;
-use partita_data::{Dataset, Sampling, Split};
+use partita_data::{Accepted, Dataset, Sampling, Split};
 use partita_graph::{Graph, Loss, Op, Shape, TargetKind, zoo};
 use partita_lower::Strategy;
 use partita_session::Session;
@@ -121,8 +121,17 @@ pub fn classes(graph: &Graph) -> Option<usize> {
     is_classifier.then_some(answer.channels)
 }
 
+/// The values that a run takes from its dataset.
+pub fn accepted(run: &Run, graph: &Graph) -> Accepted {
+    Accepted {
+        transform: run.samples.transform,
+        classes: classes(graph),
+        ignored: ignored(graph),
+    }
+}
+
 /// The class index that the loss ignores.
-pub fn ignored(graph: &Graph) -> Option<i64> {
+fn ignored(graph: &Graph) -> Option<i64> {
     graph.nodes[graph.nodes.len() - 1].op.loss()?.ignored()
 }
 

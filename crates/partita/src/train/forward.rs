@@ -15,7 +15,7 @@ use crate::launch::{Launch, Listener, MakeSink, MemoryBaseline, NotSaved, RunSet
 use crate::model;
 use crate::progress::Event;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
-use partita_data::{Accepted, DataError, Dataset, Preprocessing, Sampling, Split};
+use partita_data::{DataError, Dataset, Preprocessing, Sampling, Split};
 use partita_graph::Graph;
 use partita_lower::Strategy;
 use partita_program::{Optimizer, ProgramKind};
@@ -226,11 +226,7 @@ impl Forward {
     ) -> Result<Option<Outcome>, TrainError> {
         let (run, context, session) = (&self.run, launch.context(), &prepared.session);
         let mesh = session.main_program().mesh;
-        let accepted = Accepted {
-            transform: run.samples.transform,
-            classes: check::classes(&self.graph),
-            ignored: check::ignored(&self.graph),
-        };
+        let accepted = check::accepted(run, &self.graph);
         let position = checkpoint::start(None);
         let samples = (&self.dataset, &self.preprocessing);
         let setup = RunSetup {

@@ -40,7 +40,7 @@ impl MetricsFormat {
     ];
 
     /// Name of its file in the output folder.
-    pub fn file(self) -> &'static str {
+    pub const fn file(self) -> &'static str {
         match self {
             Self::JsonLines => "metrics.jsonl",
             Self::Csv => "epochs.csv",
@@ -52,10 +52,10 @@ impl MetricsFormat {
 
 /// Files of metrics that a folder may hold.
 pub const METRICS_FILES: [&str; 4] = [
-    "metrics.jsonl",
-    "epochs.csv",
-    "events.out.tfevents.partita",
-    "mlperf.log",
+    MetricsFormat::JsonLines.file(),
+    MetricsFormat::Csv.file(),
+    MetricsFormat::TensorBoard.file(),
+    MetricsFormat::Mlperf.file(),
 ];
 
 /// Seconds since 1970.
