@@ -447,9 +447,9 @@ fn a_request_to_stop_ends_all_ranks_and_leaves_checkpoints_alone() {
         for request in ["INT", "TERM"] {
             let mut job = Job::start(&launcher, "data=2,depth=2");
             job.strike(request, job.child.id());
-            // MPICH's launcher may end with 0, whatever its ranks say.
-            let (seconds, _) = job.end(None);
+            let (seconds, status) = job.end(None);
             let name = job.name;
+            assert!(!status.success(), "{name}: {status}");
             assert!(
                 seconds < Duration::from_secs(3),
                 "{name}, {request}: {seconds:?}"

@@ -342,10 +342,19 @@ impl<'c> Job<'c> {
             *self.error.borrow_mut() = Some(error.clone());
             LaunchError::from(error)
         })?;
-        if outcome.end != RunEnd::Finished {
-            // All ranks saw the same loss, or agreed to stop.
+        let early = match outcome.end {
+            RunEnd::Finished => None,
+            RunEnd::Stopped { .. } => Some(ErrorKind::Interrupted),
+            RunEnd::NotFinite { .. } => Some(ErrorKind::Failure),
+        };
+        if let Some(kind) = early {
+            // All ranks saw the same loss, or agreed to stop. Rank 0 reports it; a launcher may take the exit code
+            // of any rank.
             self.close()?;
-            return Ok((self.rank == 0).then_some((vec![outcome], MemoryUsage::default())));
+            return match self.rank {
+                0 => Ok(Some((vec![outcome], MemoryUsage::default()))),
+                _ => Err(LaunchError::AlreadyReported(kind)),
+            };
         }
         let reports = self.gather(&RankReport {
             outcome,
