@@ -55,6 +55,9 @@ pub use prepare::{FittedStep, Preparation, STATISTICS_FILE, Step, chain_text, fi
 pub use preprocessing::Preprocessing;
 pub use reader::{ReadTally, Reader};
 pub use samples::{DType, Samples, VolumeShape};
-pub use source::{Accepted, HyperslabSource, Waker, first_sample};
+pub use source::{
+    Accepted, HyperslabSource, PieceMaker, PieceReader, PieceRequest, PieceSupply, PieceValues,
+    Waker, first_sample,
+};
 pub use split::Split;
 pub use writer::{DatasetSpec, DatasetWriter};

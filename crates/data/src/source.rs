@@ -1,26 +1,24 @@
 //! Data loading of a rank: a background thread reads its hyperslab of each sample.
 
+mod piece;
+
 use std::ops::Range;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 
-use partita_program::prefetch::{FILLED_PIECES_MAX, PIECE_BUFFERS_MAX, samples_per_piece};
-use partita_program::{Dtype, Item, Load, TaskId, Transform, View, When};
+use partita_program::prefetch::{FILLED_PIECES_MAX, PIECE_BUFFERS_MAX};
+use partita_program::{Dtype, Load, TaskId, Transform, View, When};
 use partita_run::{Inputs, Memory, RunError, Source};
-use partita_space::{Bytes, Interval, Mesh, Rank, Region};
+use partita_space::{Bytes, Mesh, Rank};
 
-use crate::augment::{SampleKey, View as SampleView};
-use crate::classes::{Classes, SampleLocation};
+use crate::augment::SampleKey;
 use crate::dataset::Dataset;
 use crate::error::DataError;
-use crate::prepare::prepare;
 use crate::preprocessing::Preprocessing;
-use crate::reader::Reader;
 use crate::samples::{DType, Samples};
-use crate::slab::{self, Region4};
 use crate::split::Split;
-use crate::valid::Valid;
+use piece::Part;
+pub use piece::{PieceMaker, PieceReader, PieceRequest, PieceValues};
 
 /// Called by the reading thread after each piece, to wake a sleeping rank.
 pub type Waker = Box<dyn Fn() + Send>;
@@ -36,15 +34,11 @@ pub type Waker = Box<dyn Fn() + Send>;
 /// value that is refused. Targets of a model with scores of classes are class indices, and refused in the
 /// same way where they are others.
 pub struct HyperslabSource {
-    shape: [usize; 4],
-    /// (D, H, W, C) of the target of a sample.
-    target_shape: [usize; 4],
-    has_labels: bool,
-    mesh: Mesh,
+    maker: PieceMaker,
     rank: Rank,
     requests: Sender<ReadRequest>,
     pieces: Receiver<Piece>,
-    recycler: Sender<Values>,
+    recycler: Sender<PieceValues>,
     zeros: Vec<(TaskId, View)>,
     bytes: u64,
     read_bytes: Bytes,
@@ -57,41 +51,25 @@ struct ReadRequest {
     samples: Vec<usize>,
     key: SampleKey,
     part: Part,
-}
-
-#[derive(Clone)]
-enum Part {
-    Volume(Region4),
-    Targets(Range<usize>),
-    Labels(Region4),
-}
-
-impl Part {
-    /// Bytes of one sample in a buffer.
-    fn bytes(&self, dtype: DType) -> usize {
-        match self {
-            Part::Volume(region) => slab::elements(region) * dtype.size_bytes(),
-            Part::Targets(range) => range.len() * size_of::<f32>(),
-            Part::Labels(region) => slab::elements(region) * size_of::<f32>(),
-        }
-    }
+    /// The step that takes them, from 1.
+    step: u64,
 }
 
 /// Consecutive samples of a load, or the error.
 struct Piece {
     task: TaskId,
     view: View,
-    values: Result<Values, DataError>,
+    values: Result<PieceValues, DataError>,
     is_last: bool,
     /// Bytes of volumes read so far, as they are stored.
     read_bytes: Bytes,
 }
 
-enum Values {
-    Volume(Samples),
-    Targets(Vec<f32>),
-    /// The rank has no sample in this load.
-    Nothing,
+/// Delivers pieces that another process has read.
+pub trait PieceSupply: Send {
+    /// Replaces the values of a buffer by those of a piece, which `step` takes. False if nothing can be delivered from
+    /// now on: the reading thread then reads this piece, and all after it, from files.
+    fn deliver(&mut self, piece: &PieceRequest, step: u64, values: &mut PieceValues) -> bool;
 }
 
 /// How a network reads stored samples.
@@ -149,33 +127,32 @@ impl HyperslabSource {
         accepted: impl Into<Accepted>,
         wake: Option<Waker>,
     ) -> Result<Self, RunError> {
-        let accepted = accepted.into();
-        let target_shape = match preprocessing.sampling.labels() {
-            Some([d, h, w]) => [d, h, w, 1],
-            None => [1, 1, 1, dataset.targets().len()],
-        };
-        let shape = preprocessing.sampling.shape();
-        let dtype = preprocessing.dtype(dataset.dtype());
+        let reader = PieceReader::new(dataset, preprocessing.clone(), accepted);
+        let maker = PieceMaker::new(dataset, &preprocessing, mesh, rank);
+        Self::of_pieces(maker, reader, None, rank, wake)
+    }
+
+    /// The source of a rank that takes pieces from `supply`, and reads them itself where it delivers no more.
+    ///
+    /// Errors: the thread cannot be started.
+    pub fn of_pieces(
+        maker: PieceMaker,
+        reader: PieceReader,
+        supply: Option<Box<dyn PieceSupply>>,
+        rank: Rank,
+        wake: Option<Waker>,
+    ) -> Result<Self, RunError> {
         let (requests, incoming) = channel();
         let (filled, pieces) = sync_channel(FILLED_PIECES_MAX);
         let (recycler, returned) = channel();
         let worker = Worker {
-            readers: Split::ALL.map(|split| dataset.reader(split)),
-            stored: Samples::new(dataset.dtype()),
-            prepared: Vec::new(),
-            preprocessing,
-            dtype,
+            dtype: reader.dtype(),
+            reader,
+            supply,
             filled,
             returned,
             volumes: Buffers::default(),
             targets: Buffers::default(),
-            one: Samples::new(dtype),
-            labels: Samples::new(DType::Int16),
-            valid: Valid::under(accepted.transform),
-            classes: accepted
-                .classes
-                .filter(|&count| count > 0)
-                .map(|count| Classes::of_model(count, accepted.ignored)),
             wake,
         };
         // The thread is detached: it ends after its current read when the source is dropped.
@@ -187,10 +164,7 @@ impl HyperslabSource {
                 reason: format!("no thread to read with: {error}"),
             })?;
         Ok(Self {
-            shape,
-            target_shape,
-            has_labels: dataset.labels().is_some(),
-            mesh,
+            maker,
             rank,
             requests,
             pieces,
@@ -215,50 +189,6 @@ impl HyperslabSource {
         ))
     }
 
-    /// The region of a load in the terms of the dataset, checked against its shapes.
-    fn part(&self, load: &Load, owned: &Region) -> Result<Part, RunError> {
-        let [_, d, h, w, c] = load.distribution.shape;
-        let [n, depth, height, width, channels] = owned.0.map(range);
-        let local = [
-            n.len(),
-            depth.len(),
-            height.len(),
-            width.len(),
-            channels.len(),
-        ];
-        let [n, ld, lh, lw, lc] = local;
-        match load.item {
-            Item::Sample => {
-                if self.shape != [c, d, h, w] {
-                    let (got, expected) = (self.shape, [c, d, h, w]);
-                    let reason = format!("samples are (C, D, H, W) = {got:?}, not {expected:?}");
-                    return Err(self.refuse(reason));
-                }
-                assert_eq!(
-                    load.target.extent,
-                    [n, lc, ld, lh, lw],
-                    "staging of a sample"
-                );
-                Ok(Part::Volume([channels, depth, height, width]))
-            }
-            Item::Target => {
-                if [d, h, w, c] != self.target_shape {
-                    let (got, expected) = (self.target_shape, [d, h, w, c]);
-                    let reason = format!(
-                        "targets are (D, H, W, C) = {got:?}, those of the network {expected:?}"
-                    );
-                    return Err(self.refuse(reason));
-                }
-                assert_eq!(load.target.extent, local, "staging of a target");
-                Ok(if self.has_labels {
-                    Part::Labels([channels, depth, height, width])
-                } else {
-                    Part::Targets(channels)
-                })
-            }
-        }
-    }
-
     /// Bytes of volumes that this rank has read from files, as they are stored.
     pub fn read_bytes(&self) -> Bytes {
         self.read_bytes
@@ -271,7 +201,7 @@ impl HyperslabSource {
             .values
             .map_err(|error| self.refuse(error.to_string()))?;
         let elements = match values {
-            Values::Volume(samples) => {
+            PieceValues::Volume(samples) => {
                 match (&samples, dtype) {
                     (Samples::I16(values), Dtype::I16) => memory.unpack(&piece.view, values, false),
                     (Samples::F32(values), Dtype::F32) => memory.unpack(&piece.view, values, false),
@@ -283,25 +213,20 @@ impl HyperslabSource {
                 }
                 let elements = samples.len();
                 // Where the thread has ended, nobody needs the buffer.
-                let _ = self.recycler.send(Values::Volume(samples));
+                let _ = self.recycler.send(PieceValues::Volume(samples));
                 elements
             }
-            Values::Targets(values) => {
+            PieceValues::Targets(values) => {
                 unpack_floats(memory, &piece.view, &values);
                 let elements = values.len();
-                let _ = self.recycler.send(Values::Targets(values));
+                let _ = self.recycler.send(PieceValues::Targets(values));
                 elements
             }
-            Values::Nothing => 0,
+            PieceValues::Nothing => 0,
         };
         self.bytes += (elements * dtype.size()) as u64;
         Ok(())
     }
-}
-
-fn range(interval: Interval) -> Range<usize> {
-    let start = usize::try_from(interval.start).expect("an owned region starts inside its tensor");
-    start..start + interval.len()
 }
 
 fn unpack_floats(memory: &Memory<'_>, view: &View, values: &[f32]) {
@@ -327,19 +252,18 @@ fn unpack_zeros(memory: &Memory<'_>, view: &View) -> u64 {
 
 impl Source for HyperslabSource {
     fn start(&mut self, task: TaskId, load: &Load, inputs: &Inputs) -> Result<(), RunError> {
-        let (listed, epoch) = match load.when {
-            When::Now => (&inputs.samples, inputs.epoch),
+        let (listed, epoch, step) = match load.when {
+            When::Now => (&inputs.samples, inputs.epoch, inputs.step),
             When::Next if inputs.next_samples.is_empty() => {
                 self.zeros.push((task, load.target));
                 return Ok(());
             }
-            When::Next => (&inputs.next_samples, inputs.next_epoch),
+            When::Next => (&inputs.next_samples, inputs.next_epoch, inputs.step + 1),
         };
-        let owned = load
-            .distribution
-            .owned(&self.mesh, &self.mesh.coord(self.rank));
-        let part = self.part(load, &owned)?;
-        let mine = range(owned.0[0]);
+        let (part, mine) = self
+            .maker
+            .part(load)
+            .map_err(|reason| self.refuse(reason))?;
         assert!(
             mine.end <= listed.len(),
             "{} samples for {}",
@@ -355,6 +279,7 @@ impl Source for HyperslabSource {
                 epoch,
             },
             part,
+            step,
         };
         self.requests.send(request).map_err(|_| self.gone())
     }
@@ -411,26 +336,16 @@ impl<T> Buffers<T> {
 
 /// The reading thread.
 struct Worker {
-    readers: [Reader; 3],
-    preprocessing: Preprocessing,
-    /// Type of the values that are delivered.
+    reader: PieceReader,
+    /// Delivers pieces in place of the reader.
+    supply: Option<Box<dyn PieceSupply>>,
+    /// Type of the volumes that are delivered.
     dtype: DType,
     filled: SyncSender<Piece>,
     /// Buffers that the rank returns.
-    returned: Receiver<Values>,
+    returned: Receiver<PieceValues>,
     volumes: Buffers<Samples>,
     targets: Buffers<Vec<f32>>,
-    /// Values that are still to be prepared or moved.
-    stored: Samples,
-    /// Prepared values that are still to be moved.
-    prepared: Vec<f32>,
-    /// The last sample of a piece of several.
-    one: Samples,
-    /// Stored class indices of a sample.
-    labels: Samples,
-    valid: Valid,
-    /// Classes of the model, if targets are class indices.
-    classes: Option<Classes>,
     wake: Option<Waker>,
 }
 
@@ -439,17 +354,22 @@ impl Worker {
     fn work(mut self, requests: &Receiver<ReadRequest>) {
         while let Ok(request) = requests.recv() {
             let count = request.samples.len();
-            if count == 0 && !self.send(&request, 0..0, Ok(Values::Nothing)) {
+            if count == 0 && !self.send(&request, 0..0, Ok(PieceValues::Nothing)) {
                 return;
             }
-            let at_once = samples_per_piece(request.part.bytes(self.dtype));
+            let at_once = request.part.samples_per_piece(self.dtype);
             let pieces = count.div_ceil(at_once);
             for start in (0..count).step_by(at_once) {
                 let range = start..count.min(start + at_once);
                 let Some(buffer) = self.buffer(&request.part, pieces) else {
                     return;
                 };
-                let values = self.read(&request, range.clone(), buffer);
+                let piece = PieceRequest {
+                    samples: request.samples[range.clone()].to_vec(),
+                    key: request.key,
+                    part: request.part.clone(),
+                };
+                let values = self.read(&piece, request.step, buffer);
                 if !self.send(&request, range, values) {
                     return;
                 }
@@ -457,25 +377,42 @@ impl Worker {
         }
     }
 
+    /// The values of a piece: delivered, else read.
+    fn read(
+        &mut self,
+        piece: &PieceRequest,
+        step: u64,
+        mut buffer: PieceValues,
+    ) -> Result<PieceValues, DataError> {
+        if let Some(supply) = &mut self.supply {
+            if supply.deliver(piece, step, &mut buffer) {
+                return Ok(buffer);
+            }
+            self.supply = None;
+        }
+        self.reader.read(piece, buffer)
+    }
+
     /// An empty buffer for a piece of a load of so many. None where the source was dropped.
-    fn buffer(&mut self, part: &Part, pieces: usize) -> Option<Values> {
+    fn buffer(&mut self, part: &Part, pieces: usize) -> Option<PieceValues> {
         loop {
             let free = match part {
                 Part::Volume(_) => {
                     let made = self.volumes.take(pieces, || Samples::new(self.dtype));
-                    made.map(Values::Volume)
+                    made.map(PieceValues::Volume)
                 }
-                Part::Targets(_) | Part::Labels(_) => {
-                    self.targets.take(pieces, Vec::new).map(Values::Targets)
-                }
+                Part::Targets(_) | Part::Labels(_) => self
+                    .targets
+                    .take(pieces, Vec::new)
+                    .map(PieceValues::Targets),
             };
             if free.is_some() {
                 return free;
             }
             match self.returned.recv().ok()? {
-                Values::Volume(samples) => self.volumes.free.push(samples),
-                Values::Targets(values) => self.targets.free.push(values),
-                Values::Nothing => {}
+                PieceValues::Volume(samples) => self.volumes.free.push(samples),
+                PieceValues::Targets(values) => self.targets.free.push(values),
+                PieceValues::Nothing => {}
             }
         }
     }
@@ -485,7 +422,7 @@ impl Worker {
         &self,
         request: &ReadRequest,
         range: Range<usize>,
-        values: Result<Values, DataError>,
+        values: Result<PieceValues, DataError>,
     ) -> bool {
         let failed = values.is_err();
         let mut view = request.target;
@@ -498,219 +435,12 @@ impl Worker {
             view,
             values,
             is_last,
-            read_bytes: self
-                .readers
-                .iter()
-                .fold(Bytes(0), |sum, reader| sum + reader.tally().volume_bytes),
+            read_bytes: self.reader.read_bytes(),
         };
         let sent = self.filled.send(piece).is_ok();
         if let (true, Some(wake)) = (sent, &self.wake) {
             wake();
         }
         sent && !failed
-    }
-
-    /// The same part of some samples, one after the other.
-    fn read(
-        &mut self,
-        request: &ReadRequest,
-        range: Range<usize>,
-        buffer: Values,
-    ) -> Result<Values, DataError> {
-        let (samples, key) = (&request.samples[range], request.key);
-        let views = samples
-            .iter()
-            .map(|&sample| self.preprocessing.sampling.view(key, sample));
-        let views: Vec<SampleView> = views.collect();
-        match (&request.part, buffer) {
-            (Part::Volume(region), Values::Volume(mut values)) => {
-                self.read_volumes(&views, region, &mut values)?;
-                Ok(Values::Volume(values))
-            }
-            (Part::Targets(range), Values::Targets(mut values)) => {
-                values.clear();
-                values.reserve_exact(views.len() * range.len());
-                for view in &views {
-                    let sample = view.volume;
-                    let reader = &mut self.readers[view.split as usize];
-                    let row = reader.read_target(sample)?;
-                    check_target(reader, sample, &row)?;
-                    if let Some(classes) = self.classes {
-                        let key = reader.keys().target.clone();
-                        let location = location(reader, sample, &key);
-                        classes.check_row(location, &row)?;
-                    }
-                    values.extend_from_slice(&row[range.clone()]);
-                }
-                Ok(Values::Targets(values))
-            }
-            (Part::Labels(region), Values::Targets(mut values)) => {
-                values.clear();
-                values.reserve_exact(views.len() * slab::elements(region));
-                for view in &views {
-                    self.read_labels(view, region, &mut values)?;
-                }
-                Ok(Values::Targets(values))
-            }
-            (
-                Part::Volume(_) | Part::Targets(_) | Part::Labels(_),
-                Values::Volume(_) | Values::Targets(_) | Values::Nothing,
-            ) => {
-                panic!("a buffer is of the kind that its piece wants")
-            }
-        }
-    }
-
-    fn read_labels(
-        &mut self,
-        view: &SampleView,
-        part: &Region4,
-        values: &mut Vec<f32>,
-    ) -> Result<(), DataError> {
-        let moves = self.preprocessing.sampling.labels_voxels();
-        let region = if moves {
-            view.source(part)
-        } else {
-            part.clone()
-        };
-        let reader = &mut self.readers[view.split as usize];
-        reader.read_labels(view.volume, region.clone(), &mut self.labels)?;
-        if let Some(classes) = self.classes {
-            let key = reader.keys().label.clone();
-            let location = location(reader, view.volume, &key);
-            classes.check(location, &region, &self.labels)?;
-        }
-        if moves && !view.is_as_stored() {
-            view.arrange_labels(part, &self.labels, values);
-        } else {
-            self.labels.append_f32(values);
-        }
-        Ok(())
-    }
-
-    fn read_volumes(
-        &mut self,
-        views: &[SampleView],
-        region: &Region4,
-        values: &mut Samples,
-    ) -> Result<(), DataError> {
-        if views.len() > 1 {
-            values.reserve_exact(views.len() * slab::elements(region));
-        }
-        let mut one = std::mem::replace(&mut self.one, Samples::new(self.dtype));
-        for (index, view) in views.iter().enumerate() {
-            let into = if index == 0 { &mut *values } else { &mut one };
-            self.read_volume(view, region, into)?;
-            if index > 0 {
-                values.append(&one);
-            }
-        }
-        self.one = one;
-        Ok(())
-    }
-
-    /// A part of a sample, as the network sees it.
-    fn read_volume(
-        &mut self,
-        view: &SampleView,
-        part: &Region4,
-        into: &mut Samples,
-    ) -> Result<(), DataError> {
-        let region = view.source(part);
-        let computes = self.preprocessing.computes();
-        let reader = &mut self.readers[view.split as usize];
-        if !computes && view.is_as_stored() {
-            reader.read_volume(view.volume, region.clone(), into)?;
-            return check_volume(self.valid, reader, view.volume, &region, into);
-        }
-        reader.read_volume(view.volume, region.clone(), &mut self.stored)?;
-        if !computes {
-            check_volume(self.valid, reader, view.volume, &region, &self.stored)?;
-            into.clear();
-            into.reserve_exact(slab::elements(part));
-            view.arrange(part, &self.stored, into);
-            return Ok(());
-        }
-        self.stored.write_f32(&mut self.prepared);
-        let preparation = &self.preprocessing.preparation;
-        prepare(
-            preparation,
-            reader,
-            view.volume,
-            &region,
-            &mut self.prepared,
-        )?;
-        let Samples::F32(values) = into else {
-            panic!("prepared values are floats");
-        };
-        values.clear();
-        values.reserve_exact(slab::elements(part));
-        view.arrange_floats(part, &self.prepared, values);
-        view.adjust(part, values);
-        Ok(())
-    }
-}
-
-fn location<'a>(reader: &'a Reader, sample: usize, key: &'a str) -> SampleLocation<'a> {
-    SampleLocation {
-        path: reader.target_file(sample),
-        key,
-        split: reader.split(),
-        sample,
-    }
-}
-
-/// Errors: a value that a network cannot be trained on.
-fn check_volume(
-    valid: Valid,
-    reader: &Reader,
-    sample: usize,
-    region: &Region4,
-    values: &Samples,
-) -> Result<(), DataError> {
-    let Some((at, value)) = valid.first_outside(values) else {
-        return Ok(());
-    };
-    let [c, d, h, w] = slab::position(region, at);
-    let position = format!("at (C, D, H, W) = ({c}, {d}, {h}, {w})");
-    Err(untrainable(
-        valid,
-        reader,
-        sample,
-        (reader.file(sample), &reader.keys().volume, position),
-        value,
-    ))
-}
-
-/// Errors: targets that are not finite.
-fn check_target(reader: &Reader, sample: usize, row: &[f32]) -> Result<(), DataError> {
-    let valid = Valid::under(Transform::Identity);
-    let Some((at, value)) = valid.first_outside_floats(row) else {
-        return Ok(());
-    };
-    let position = format!("target {at}");
-    Err(untrainable(
-        valid,
-        reader,
-        sample,
-        (reader.target_file(sample), &reader.keys().target, position),
-        value,
-    ))
-}
-
-fn untrainable(
-    valid: Valid,
-    reader: &Reader,
-    sample: usize,
-    (path, key, position): (&Path, &str, String),
-    value: f32,
-) -> DataError {
-    DataError::Untrainable {
-        path: path.to_path_buf(),
-        key: key.to_owned(),
-        split: reader.split().name(),
-        sample,
-        found: format!("{position}: {}", valid.fault(value)),
-        expected: valid.expected(),
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use partita_program::random::Draws;
+use serde::{Deserialize, Serialize};
 
 use super::elastic::{Field, Stored};
 use super::orientation::{Orientation, Region3};
@@ -11,7 +12,7 @@ use crate::slab::Region4;
 use crate::split::Split;
 
 /// What random numbers of a sample depend on besides its number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SampleKey {
     pub(crate) seed: u64,
     pub(crate) epoch: u64,

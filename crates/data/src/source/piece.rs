@@ -1,0 +1,576 @@
+//! Pieces of loads: what is read of consecutive samples, and the reader that prepares and augments them.
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use partita_program::prefetch::samples_per_piece;
+use partita_program::{Item, Load, Transform};
+use partita_space::{Bytes, Interval, Mesh, Rank, Region};
+use serde::{Deserialize, Serialize};
+
+use super::Accepted;
+use crate::augment::{SampleKey, View as SampleView};
+use crate::classes::{Classes, SampleLocation};
+use crate::dataset::Dataset;
+use crate::error::DataError;
+use crate::prepare::prepare;
+use crate::preprocessing::Preprocessing;
+use crate::reader::Reader;
+use crate::samples::{DType, Samples};
+use crate::slab::{self, Region4};
+use crate::split::Split;
+use crate::valid::Valid;
+
+/// What a rank needs of a sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Part {
+    Volume(Region4),
+    Targets(Range<usize>),
+    Labels(Region4),
+}
+
+impl Part {
+    /// Elements of one sample.
+    fn elements(&self) -> usize {
+        match self {
+            Part::Volume(region) | Part::Labels(region) => slab::elements(region),
+            Part::Targets(range) => range.len(),
+        }
+    }
+
+    /// Samples of a piece.
+    pub(super) fn samples_per_piece(&self, dtype: DType) -> usize {
+        let element = match self {
+            Part::Volume(_) => dtype.size_bytes(),
+            Part::Targets(_) | Part::Labels(_) => size_of::<f32>(),
+        };
+        samples_per_piece(self.elements() * element)
+    }
+}
+
+/// The same part of consecutive samples of a load. What is read of it is a function of this and of dataset,
+/// preprocessing and model alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PieceRequest {
+    /// Sample numbers.
+    pub(super) samples: Vec<usize>,
+    pub(super) key: SampleKey,
+    pub(super) part: Part,
+}
+
+impl PieceRequest {
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.samples.len().saturating_mul(self.part.elements())
+    }
+
+    /// The epoch, from 0.
+    pub fn epoch(&self) -> u64 {
+        self.key.epoch
+    }
+}
+
+/// The values of a piece, samples one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PieceValues {
+    /// Parts of volumes.
+    Volume(Samples),
+    /// Targets, or class indices.
+    Targets(Vec<f32>),
+    /// The rank has no sample in this load.
+    Nothing,
+}
+
+/// Bytes that are converted at a time.
+const CHUNK: usize = 1 << 16;
+
+impl PieceValues {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Volume(samples) => samples.len(),
+            Self::Targets(values) => values.len(),
+            Self::Nothing => 0,
+        }
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Size of an element. Units: bytes.
+    pub fn element_bytes(&self) -> usize {
+        match self {
+            Self::Volume(samples) => samples.dtype().size_bytes(),
+            Self::Targets(_) | Self::Nothing => size_of::<f32>(),
+        }
+    }
+
+    /// Writes all elements in little-endian order.
+    pub fn write_to(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        match self {
+            Self::Volume(Samples::I16(values)) => write_all(values, i16::to_le_bytes, out),
+            Self::Volume(Samples::F32(values)) | Self::Targets(values) => {
+                write_all(values, f32::to_le_bytes, out)
+            }
+            Self::Nothing => Ok(()),
+        }
+    }
+
+    /// Replaces its elements by so many that are read in little-endian order.
+    pub fn read_from(&mut self, elements: usize, input: &mut dyn io::Read) -> io::Result<()> {
+        match self {
+            Self::Volume(Samples::I16(values)) => {
+                read_all(values, elements, i16::from_le_bytes, input)
+            }
+            Self::Volume(Samples::F32(values)) | Self::Targets(values) => {
+                read_all(values, elements, f32::from_le_bytes, input)
+            }
+            Self::Nothing => Ok(()),
+        }
+    }
+}
+
+fn write_all<T: Copy, const N: usize>(
+    values: &[T],
+    to_bytes: fn(T) -> [u8; N],
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(CHUNK.min(values.len() * N));
+    for chunk in values.chunks(CHUNK / N) {
+        bytes.clear();
+        chunk
+            .iter()
+            .for_each(|&value| bytes.extend_from_slice(&to_bytes(value)));
+        out.write_all(&bytes)?;
+    }
+    Ok(())
+}
+
+fn read_all<T, const N: usize>(
+    values: &mut Vec<T>,
+    elements: usize,
+    from_bytes: fn([u8; N]) -> T,
+    input: &mut dyn io::Read,
+) -> io::Result<()> {
+    values.clear();
+    values.reserve_exact(elements);
+    let mut bytes = vec![0; CHUNK.min(elements * N)];
+    while values.len() < elements {
+        let count = (elements - values.len()).min(CHUNK / N);
+        let chunk = &mut bytes[..count * N];
+        input.read_exact(chunk)?;
+        values.extend(
+            chunk
+                .as_chunks::<N>()
+                .0
+                .iter()
+                .map(|&word| from_bytes(word)),
+        );
+    }
+    Ok(())
+}
+
+/// Derives the pieces of a rank's loads.
+#[derive(Clone, Debug)]
+pub struct PieceMaker {
+    /// (C, D, H, W) of a sample.
+    shape: [usize; 4],
+    /// (D, H, W, C) of the target of a sample.
+    target_shape: [usize; 4],
+    has_labels: bool,
+    dtype: DType,
+    mesh: Mesh,
+    rank: Rank,
+}
+
+impl PieceMaker {
+    /// That of a rank of a mesh.
+    pub fn new(dataset: &Dataset, preprocessing: &Preprocessing, mesh: Mesh, rank: Rank) -> Self {
+        Self {
+            shape: preprocessing.sampling.shape(),
+            target_shape: match preprocessing.sampling.labels() {
+                Some([d, h, w]) => [d, h, w, 1],
+                None => [1, 1, 1, dataset.targets().len()],
+            },
+            has_labels: dataset.labels().is_some(),
+            dtype: preprocessing.dtype(dataset.dtype()),
+            mesh,
+            rank,
+        }
+    }
+
+    /// The pieces of a load of the samples of a step, in the order in which they are read. None where its shape is not
+    /// that of the dataset.
+    pub fn pieces(
+        &self,
+        load: &Load,
+        (seed, epoch): (u64, u64),
+        listed: &[usize],
+    ) -> Vec<PieceRequest> {
+        let Ok((part, mine)) = self.part(load) else {
+            return Vec::new();
+        };
+        let key = SampleKey { seed, epoch };
+        let samples = listed.get(mine).unwrap_or_default();
+        let pieces = samples.chunks(part.samples_per_piece(self.dtype));
+        let piece = |samples: &[usize]| PieceRequest {
+            samples: samples.to_vec(),
+            key,
+            part: part.clone(),
+        };
+        pieces.map(piece).collect()
+    }
+
+    /// The part of a load in the terms of the dataset, and the range of its samples. Errors: another shape.
+    pub(super) fn part(&self, load: &Load) -> Result<(Part, Range<usize>), String> {
+        let owned: Region = load
+            .distribution
+            .owned(&self.mesh, &self.mesh.coord(self.rank));
+        let [_, d, h, w, c] = load.distribution.shape;
+        let [n, depth, height, width, channels] = owned.0.map(range);
+        let local = [
+            n.len(),
+            depth.len(),
+            height.len(),
+            width.len(),
+            channels.len(),
+        ];
+        let [count, ld, lh, lw, lc] = local;
+        match load.item {
+            Item::Sample => {
+                if self.shape != [c, d, h, w] {
+                    let (got, expected) = (self.shape, [c, d, h, w]);
+                    return Err(format!(
+                        "samples are (C, D, H, W) = {got:?}, not {expected:?}"
+                    ));
+                }
+                assert_eq!(
+                    load.target.extent,
+                    [count, lc, ld, lh, lw],
+                    "staging of a sample"
+                );
+                Ok((Part::Volume([channels, depth, height, width]), n))
+            }
+            Item::Target => {
+                if [d, h, w, c] != self.target_shape {
+                    let (got, expected) = (self.target_shape, [d, h, w, c]);
+                    return Err(format!(
+                        "targets are (D, H, W, C) = {got:?}, those of the network {expected:?}"
+                    ));
+                }
+                assert_eq!(load.target.extent, local, "staging of a target");
+                let part = if self.has_labels {
+                    Part::Labels([channels, depth, height, width])
+                } else {
+                    Part::Targets(channels)
+                };
+                Ok((part, n))
+            }
+        }
+    }
+}
+
+fn range(interval: Interval) -> Range<usize> {
+    let start = usize::try_from(interval.start).expect("an owned region starts inside its tensor");
+    start..start + interval.len()
+}
+
+/// Reads, prepares and augments pieces.
+pub struct PieceReader {
+    readers: [Reader; 3],
+    preprocessing: Preprocessing,
+    /// Type of the values that are delivered.
+    dtype: DType,
+    /// Number of targets of a sample without labels.
+    targets: usize,
+    /// Values that are still to be prepared or moved.
+    stored: Samples,
+    /// Prepared values that are still to be moved.
+    prepared: Vec<f32>,
+    /// The last sample of a piece of several.
+    one: Samples,
+    /// Stored class indices of a sample.
+    labels: Samples,
+    valid: Valid,
+    /// Classes of the model, if targets are class indices.
+    classes: Option<Classes>,
+}
+
+impl PieceReader {
+    /// A reader of a dataset. Files are opened at the first piece.
+    pub fn new(
+        dataset: &Dataset,
+        preprocessing: Preprocessing,
+        accepted: impl Into<Accepted>,
+    ) -> Self {
+        let accepted = accepted.into();
+        let dtype = preprocessing.dtype(dataset.dtype());
+        Self {
+            readers: Split::ALL.map(|split| dataset.reader(split)),
+            stored: Samples::new(dataset.dtype()),
+            prepared: Vec::new(),
+            preprocessing,
+            dtype,
+            targets: dataset.targets().len(),
+            one: Samples::new(dtype),
+            labels: Samples::new(DType::Int16),
+            valid: Valid::under(accepted.transform),
+            classes: accepted
+                .classes
+                .filter(|&count| count > 0)
+                .map(|count| Classes::of_model(count, accepted.ignored)),
+        }
+    }
+
+    /// Type of the volumes that are delivered.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Bytes of volumes that were read from files, as they are stored.
+    pub fn read_bytes(&self) -> Bytes {
+        self.readers
+            .iter()
+            .fold(Bytes(0), |sum, reader| sum + reader.tally().volume_bytes)
+    }
+
+    /// An empty buffer of the kind that a piece wants.
+    pub fn empty(&self, piece: &PieceRequest) -> PieceValues {
+        match piece.part {
+            Part::Volume(_) => PieceValues::Volume(Samples::new(self.dtype)),
+            Part::Targets(_) | Part::Labels(_) => PieceValues::Targets(Vec::new()),
+        }
+    }
+
+    /// Whether a piece lies within the dataset, which a request of another process need not.
+    pub fn holds(&self, piece: &PieceRequest) -> bool {
+        let sampling = &self.preprocessing.sampling;
+        let count: usize = Split::ALL
+            .into_iter()
+            .map(|one| sampling.samples(one))
+            .sum();
+        let [c, d, h, w] = sampling.shape();
+        let within = |region: &Region4, shape: [usize; 4]| {
+            let mut dims = region.iter().zip(shape);
+            dims.all(|(range, extent)| range.start <= range.end && range.end <= extent)
+        };
+        let labels = sampling.labels();
+        let is_within = match &piece.part {
+            Part::Volume(region) => within(region, [c, d, h, w]),
+            Part::Labels(region) => labels.is_some_and(|[d, h, w]| within(region, [1, d, h, w])),
+            Part::Targets(range) => {
+                labels.is_none() && range.start <= range.end && range.end <= self.targets
+            }
+        };
+        let is_small = piece.samples.len() <= piece.part.samples_per_piece(self.dtype);
+        is_within && is_small && piece.samples.iter().all(|&sample| sample < count)
+    }
+
+    /// Reads a piece into a buffer of its kind; see [`empty`](Self::empty).
+    ///
+    /// Errors: those of the files; values that a network cannot be trained on.
+    pub fn read(
+        &mut self,
+        piece: &PieceRequest,
+        buffer: PieceValues,
+    ) -> Result<PieceValues, DataError> {
+        let views = piece
+            .samples
+            .iter()
+            .map(|&sample| self.preprocessing.sampling.view(piece.key, sample));
+        let views: Vec<SampleView> = views.collect();
+        match (&piece.part, buffer) {
+            (Part::Volume(region), PieceValues::Volume(mut values)) => {
+                self.read_volumes(&views, region, &mut values)?;
+                Ok(PieceValues::Volume(values))
+            }
+            (Part::Targets(range), PieceValues::Targets(mut values)) => {
+                values.clear();
+                values.reserve_exact(views.len() * range.len());
+                for view in &views {
+                    let sample = view.volume;
+                    let reader = &mut self.readers[view.split as usize];
+                    let row = reader.read_target(sample)?;
+                    check_target(reader, sample, &row)?;
+                    if let Some(classes) = self.classes {
+                        let key = reader.keys().target.clone();
+                        let location = location(reader, sample, &key);
+                        classes.check_row(location, &row)?;
+                    }
+                    values.extend_from_slice(&row[range.clone()]);
+                }
+                Ok(PieceValues::Targets(values))
+            }
+            (Part::Labels(region), PieceValues::Targets(mut values)) => {
+                values.clear();
+                values.reserve_exact(views.len() * slab::elements(region));
+                for view in &views {
+                    self.read_labels(view, region, &mut values)?;
+                }
+                Ok(PieceValues::Targets(values))
+            }
+            (
+                Part::Volume(_) | Part::Targets(_) | Part::Labels(_),
+                PieceValues::Volume(_) | PieceValues::Targets(_) | PieceValues::Nothing,
+            ) => {
+                panic!("a buffer is of the kind that its piece wants")
+            }
+        }
+    }
+
+    fn read_labels(
+        &mut self,
+        view: &SampleView,
+        part: &Region4,
+        values: &mut Vec<f32>,
+    ) -> Result<(), DataError> {
+        let moves = self.preprocessing.sampling.labels_voxels();
+        let region = if moves {
+            view.source(part)
+        } else {
+            part.clone()
+        };
+        let reader = &mut self.readers[view.split as usize];
+        reader.read_labels(view.volume, region.clone(), &mut self.labels)?;
+        if let Some(classes) = self.classes {
+            let key = reader.keys().label.clone();
+            let location = location(reader, view.volume, &key);
+            classes.check(location, &region, &self.labels)?;
+        }
+        if moves && !view.is_as_stored() {
+            view.arrange_labels(part, &self.labels, values);
+        } else {
+            self.labels.append_f32(values);
+        }
+        Ok(())
+    }
+
+    fn read_volumes(
+        &mut self,
+        views: &[SampleView],
+        region: &Region4,
+        values: &mut Samples,
+    ) -> Result<(), DataError> {
+        if views.len() > 1 {
+            values.reserve_exact(views.len() * slab::elements(region));
+        }
+        let mut one = std::mem::replace(&mut self.one, Samples::new(self.dtype));
+        for (index, view) in views.iter().enumerate() {
+            let into = if index == 0 { &mut *values } else { &mut one };
+            self.read_volume(view, region, into)?;
+            if index > 0 {
+                values.append(&one);
+            }
+        }
+        self.one = one;
+        Ok(())
+    }
+
+    /// A part of a sample, as the network sees it.
+    fn read_volume(
+        &mut self,
+        view: &SampleView,
+        part: &Region4,
+        into: &mut Samples,
+    ) -> Result<(), DataError> {
+        let region = view.source(part);
+        let computes = self.preprocessing.computes();
+        let reader = &mut self.readers[view.split as usize];
+        if !computes && view.is_as_stored() {
+            reader.read_volume(view.volume, region.clone(), into)?;
+            return check_volume(self.valid, reader, view.volume, &region, into);
+        }
+        reader.read_volume(view.volume, region.clone(), &mut self.stored)?;
+        if !computes {
+            check_volume(self.valid, reader, view.volume, &region, &self.stored)?;
+            into.clear();
+            into.reserve_exact(slab::elements(part));
+            view.arrange(part, &self.stored, into);
+            return Ok(());
+        }
+        self.stored.write_f32(&mut self.prepared);
+        let preparation = &self.preprocessing.preparation;
+        prepare(
+            preparation,
+            reader,
+            view.volume,
+            &region,
+            &mut self.prepared,
+        )?;
+        let Samples::F32(values) = into else {
+            panic!("prepared values are floats");
+        };
+        values.clear();
+        values.reserve_exact(slab::elements(part));
+        view.arrange_floats(part, &self.prepared, values);
+        view.adjust(part, values);
+        Ok(())
+    }
+}
+
+fn location<'a>(reader: &'a Reader, sample: usize, key: &'a str) -> SampleLocation<'a> {
+    SampleLocation {
+        path: reader.target_file(sample),
+        key,
+        split: reader.split(),
+        sample,
+    }
+}
+
+/// Errors: a value that a network cannot be trained on.
+fn check_volume(
+    valid: Valid,
+    reader: &Reader,
+    sample: usize,
+    region: &Region4,
+    values: &Samples,
+) -> Result<(), DataError> {
+    let Some((at, value)) = valid.first_outside(values) else {
+        return Ok(());
+    };
+    let [c, d, h, w] = slab::position(region, at);
+    let position = format!("at (C, D, H, W) = ({c}, {d}, {h}, {w})");
+    Err(untrainable(
+        valid,
+        reader,
+        sample,
+        (reader.file(sample), &reader.keys().volume, position),
+        value,
+    ))
+}
+
+/// Errors: targets that are not finite.
+fn check_target(reader: &Reader, sample: usize, row: &[f32]) -> Result<(), DataError> {
+    let valid = Valid::under(Transform::Identity);
+    let Some((at, value)) = valid.first_outside_floats(row) else {
+        return Ok(());
+    };
+    let position = format!("target {at}");
+    Err(untrainable(
+        valid,
+        reader,
+        sample,
+        (reader.target_file(sample), &reader.keys().target, position),
+        value,
+    ))
+}
+
+fn untrainable(
+    valid: Valid,
+    reader: &Reader,
+    sample: usize,
+    (path, key, position): (&Path, &str, String),
+    value: f32,
+) -> DataError {
+    DataError::Untrainable {
+        path: path.to_path_buf(),
+        key: key.to_owned(),
+        split: reader.split().name(),
+        sample,
+        found: format!("{position}: {}", valid.fault(value)),
+        expected: valid.expected(),
+    }
+}
