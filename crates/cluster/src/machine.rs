@@ -13,6 +13,8 @@ pub struct Machine {
     pub nodes: Fact<usize>,
     /// Devices in a node.
     pub devices_per_node: Fact<usize>,
+    /// Memory of the host processors of a node, if known; where ranks run on processors, they compute in it.
+    pub host_memory: Option<Fact<Bytes>>,
     /// The device, the same everywhere.
     pub device: Device,
     /// Point-to-point links.

@@ -24,6 +24,7 @@ struct RawMachine {
     name: Spanned<String>,
     nodes: RawFact,
     devices_per_node: RawFact,
+    host_memory: Option<RawFact>,
     device: RawDevice,
     links: RawLinks,
     network: Option<RawNetwork>,
@@ -172,6 +173,7 @@ impl Reader<'_> {
             name: self.word("name", raw.name)?,
             nodes,
             devices_per_node: self.fact("devices_per_node", raw.devices_per_node)?,
+            host_memory: self.maybe("host_memory", raw.host_memory)?,
             device: self.device(raw.device)?,
             links: self.links(raw.links)?,
             network: network.transpose()?,
@@ -196,16 +198,10 @@ impl Reader<'_> {
             memory: self.fact("device.memory", raw.memory)?,
             peak_flops_f32: self.fact("device.peak_flops_f32", raw.peak_flops_f32)?,
             memory_bandwidth: self.fact("device.memory_bandwidth", raw.memory_bandwidth)?,
-            kernel_start: raw
-                .kernel_start
-                .map(|raw| self.fact("device.kernel_start", raw))
-                .transpose()?,
+            kernel_start: self.maybe("device.kernel_start", raw.kernel_start)?,
             rates: self.rates(raw.rates)?,
             tiles: self.tiles(raw.tiles, raw.processors.as_ref())?,
-            processors: raw
-                .processors
-                .map(|raw| self.fact("device.processors", raw))
-                .transpose()?,
+            processors: self.maybe("device.processors", raw.processors)?,
             efficiency: self.efficiency("device.efficiency", raw.efficiency)?,
         })
     }
@@ -384,6 +380,14 @@ impl Reader<'_> {
             let given = raw.get_ref().to_string();
             self.bad(key, raw.span().start, &given, expected)
         })
+    }
+
+    fn maybe<T: Quantity>(
+        &self,
+        key: &str,
+        raw: Option<RawFact>,
+    ) -> Result<Option<Fact<T>>, MachineError> {
+        raw.map(|raw| self.fact(key, raw)).transpose()
     }
 
     fn fact<T: Quantity>(&self, key: &str, raw: RawFact) -> Result<Fact<T>, MachineError> {

@@ -15,6 +15,9 @@ impl Machine {
         word(&mut text, "name", &self.name);
         fact(&mut text, "nodes", &self.nodes);
         fact(&mut text, "devices_per_node", &self.devices_per_node);
+        if let Some(memory) = &self.host_memory {
+            fact(&mut text, "host_memory", memory);
+        }
         self.write_device(&mut text);
         self.write_links(&mut text);
         if let Some(exchange) = &self.exchange {

@@ -1,11 +1,11 @@
 //! The machine files of the repository: they load, they survive writing, their arithmetic holds.
 
 use partita_cluster::{
-    Basis, Calibration, CalibrationError, ConvPass, Dragonfly, Fact, HostGroup, IntraKind,
-    LinearFit, LinkKind, Machine, MachineError, MeasuredKernel, Network, NetworkCalibration,
-    Reduction, Torus,
+    Basis, Calibration, CalibrationError, ConvPass, DeviceKind, Dragonfly, Fact, HostGroup,
+    IntraKind, LinearFit, LinkKind, Machine, MachineError, MeasuredKernel, Network,
+    NetworkCalibration, Reduction, Torus,
 };
-use partita_space::{BytesPerSecond, Seconds};
+use partita_space::{Bytes, BytesPerSecond, Seconds};
 use std::path::PathBuf;
 
 fn load(name: &str) -> Machine {
@@ -28,6 +28,29 @@ fn built_in_machines_survive_writing() {
 fn every_file_in_the_folder_is_built_in() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../machines");
     assert_eq!(Machine::available(&[folder]), Machine::available(&[]));
+}
+
+/// On processors the ranks compute in the host memory, so it is the devices' memory.
+#[test]
+fn every_machine_says_its_host_memory() {
+    for name in Machine::available(&[]) {
+        let machine = load(&name);
+        let host = machine.host_memory.unwrap().value;
+        let devices = machine.device.memory.value * machine.devices_per_node.value as u64;
+        match machine.device.kind {
+            DeviceKind::Cpu => assert_eq!(host, devices, "{name}"),
+            DeviceKind::Gpu => assert!(2 * host.0 > devices.0, "{name}: {host}"),
+        }
+    }
+    let without = include_str!("../../../machines/lassen.toml").lines();
+    let without = without.filter(|line| !line.starts_with("host_memory"));
+    let text: Vec<&str> = without.collect();
+    let machine = Machine::parse(&text.join("\n"), "without").unwrap();
+    assert_eq!(machine.host_memory, None);
+    assert_eq!(
+        load("lassen").host_memory.unwrap().value,
+        Bytes(256_000_000_000)
+    );
 }
 
 #[test]

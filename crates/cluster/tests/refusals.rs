@@ -122,6 +122,8 @@ fn invalid_numbers_are_refused_with_their_line() {
         ("\"1.2 us\"", "\"-1.2 us\"", "links.inter.latency"),
         ("value = 512", "value = 0", "nodes"),
         ("value = 512", "value = 5.5", "nodes"),
+        ("\"256 GB\"", "\"-256 GB\"", "host_memory"),
+        ("\"256 GB\"", "256", "host_memory"),
         ("\"16 GB\"", "\"-16 GB\"", "device.memory"),
         ("\"16 GB\"", "\"16 Gflop/s\"", "device.memory"),
         (

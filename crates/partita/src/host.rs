@@ -69,6 +69,12 @@ impl Host {
         known.into_iter().flatten().min()
     }
 
+    /// Memory of the machine, limited by the cgroup.
+    pub fn memory_total(&self) -> Option<Bytes> {
+        let known = [self.memory_bytes, self.memory_bytes_limit];
+        known.into_iter().flatten().min()
+    }
+
     /// The machine whose `proc` and `sys` are under `root`.
     fn read(root: &Path, level: Level) -> Self {
         let cpus = text(root, "proc/cpuinfo").unwrap_or_default();

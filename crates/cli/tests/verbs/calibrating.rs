@@ -68,6 +68,7 @@ fn a_calibration_writes_a_machine_file_and_replaces_one_only_when_asked() {
         text.starts_with("# Measured by `partita calibrate`"),
         "{text}"
     );
+    assert!(text.contains("host_memory = { value ="), "{text}");
     // Nothing is written over unasked.
     let again = calibrate(folder.path(), &[]);
     assert!(

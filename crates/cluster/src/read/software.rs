@@ -4,7 +4,6 @@ use super::{RawFact, RawLink, Reader};
 use crate::error::MachineError;
 use crate::machine::Fact;
 use crate::network::CollectiveLibrary;
-use crate::quantity::Quantity;
 use crate::software::{
     GpuMemory, KernelSplit, NeighborExchange, Redistribution, Software, SoftwareSums, SumFit,
 };
@@ -118,14 +117,6 @@ impl Reader<'_> {
             },
             memory: memory.transpose()?,
         })
-    }
-
-    fn maybe<T: Quantity>(
-        &self,
-        key: &str,
-        raw: Option<RawFact>,
-    ) -> Result<Option<Fact<T>>, MachineError> {
-        raw.map(|raw| self.fact(key, raw)).transpose()
     }
 
     /// The word of a library, with the nearest one if it is unknown.

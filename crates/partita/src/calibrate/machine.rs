@@ -53,6 +53,10 @@ pub fn machine(
             Basis::Measured,
             "ranks of a host that were at work together",
         ),
+        host_memory: host.memory_total().map(|memory| {
+            let source = "what the system says of itself, no more than the limit of the process";
+            fact(memory, Basis::Measured, source)
+        }),
         device: device(host, ranks, found),
         links,
         network: None,
