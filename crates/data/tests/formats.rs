@@ -331,6 +331,8 @@ fn zarr_2_is_read_with_every_compressor() {
         "zstd",
         "lz4",
         "none",
+        "crc32",
+        "crc32c",
     ] {
         let store = shown(&format!("zarr/v2_{name}.zarr"));
         let train = format!("file = {store}\ntarget_file = {}", shown("targets.npy"));
@@ -363,6 +365,92 @@ fn zarr_3_is_read_from_groups() {
     let mut reader = dataset.reader(Split::Train);
     assert_eq!(reader.read_target(2).unwrap(), [0.5; 4]);
     assert_eq!(reader.read_target(1).unwrap()[..3], target(1)[..3]);
+}
+
+/// Shards with holes: of a chunk, at the edges, and of a whole file; the index at either end.
+#[test]
+fn zarr_3_is_read_from_shards() {
+    let path = file("zarr/v3.zarr");
+    let keys = keys("sharded/x", "sharded/y", "none", "NDHWC");
+    let mut reader = Dataset::open_with(&path, &keys)
+        .unwrap()
+        .reader(Split::Train);
+    let stored = |n| volume(n, SHAPE, DType::Int16);
+    check(&mut reader, DType::Int16, stored, "sharded");
+    assert_eq!(reader.read_target(1).unwrap(), target(1));
+    assert_eq!(reader.read_target(2).unwrap(), [0.5; 4]);
+}
+
+/// Copies a folder.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn checksums_of_chunks_shards_and_members_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("v3.zarr");
+    copy(&file("zarr/v3.zarr"), &store);
+    let shard = store.join("sharded/x/c/0/0/0/0/0");
+    let sound = fs::read(&shard).unwrap();
+    let mut out = Samples::new(DType::Int16);
+    let mut refusal = |at: usize| {
+        let mut bytes = sound.clone();
+        bytes[at] ^= 0x40;
+        fs::write(&shard, bytes).unwrap();
+        let keys = keys("sharded/x", "sharded/y", "none", "NDHWC");
+        let mut reader = Dataset::open_with(&store, &keys)
+            .unwrap()
+            .reader(Split::Train);
+        let read = reader.read_volume(0, whole(SHAPE), &mut out);
+        read.unwrap_err().to_string()
+    };
+    // A byte of the first chunk, and one of the index at the end.
+    let chunk = refusal(30);
+    let says = "key `sharded/x`, sample 0 of the file cannot be read: chunk [0, 0, 0, 0, 0] of shard c/0/0/0/0/0: its \
+                checksum (crc32c) does not match";
+    assert!(chunk.contains(says), "{chunk}");
+    let index = refusal(sound.len() - 20);
+    assert!(
+        index.contains("the checksum of its index (CRC-32C) does not match"),
+        "{index}"
+    );
+    let first = store.join("sharded/y/c/0/0");
+    let bytes = fs::read(&first).unwrap();
+    fs::write(&first, &bytes[..20]).unwrap();
+    fs::write(&shard, &sound).unwrap();
+    let keys_of = keys("sharded/x", "sharded/y", "none", "NDHWC");
+    let mut reader = Dataset::open_with(&store, &keys_of)
+        .unwrap()
+        .reader(Split::Train);
+    let short = reader.read_target(0).unwrap_err().to_string();
+    assert!(short.contains("fewer than those of its index"), "{short}");
+
+    for (name, at) in [("stored.npz", 200), ("deflated.npz", 250)] {
+        let path = folder.path().join(name);
+        let mut bytes = fs::read(file(name)).unwrap();
+        bytes[at] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        // The whole array `x` at once, as an inspection reads it.
+        let error = partita_data::inspect_path(&path, partita_data::ValueScope::First);
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("key `x`") && error.contains("cannot be read"),
+            "{error}"
+        );
+        if name == "stored.npz" {
+            assert!(error.contains("CRC-32"), "{error}");
+        }
+    }
 }
 
 #[test]

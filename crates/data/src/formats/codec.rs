@@ -5,9 +5,10 @@ use std::io::Read;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 
 use crate::formats::blosc;
+use crate::formats::checksum::{crc32, crc32c};
 
 /// How the bytes of a chunk were encoded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Codec {
     Gzip,
     Zlib,
@@ -16,8 +17,15 @@ pub(crate) enum Codec {
     Blosc,
     /// Bytes of equal significance together, elements of so many bytes.
     Shuffle(usize),
-    /// A checksum of so many bytes at the end.
-    Checksum(usize),
+    /// A checksum of four bytes beside the others.
+    Checksum {
+        /// Its name.
+        name: &'static str,
+        /// Its function.
+        sum: fn(&[u8]) -> u32,
+        /// Whether it lies in front of the bytes.
+        is_first: bool,
+    },
 }
 
 impl Codec {
@@ -30,9 +38,31 @@ impl Codec {
             "lz4" | "numcodecs.lz4" => Codec::Lz4,
             "blosc" | "numcodecs.blosc" => Codec::Blosc,
             "shuffle" | "numcodecs.shuffle" => Codec::Shuffle(size),
-            "crc32c" | "crc32" => Codec::Checksum(4),
+            "crc32c" | "numcodecs.crc32c" => Codec::Checksum {
+                name: "crc32c",
+                sum: crc32c,
+                is_first: false,
+            },
+            // Numcodecs puts it first, unless it is told otherwise.
+            "crc32" | "numcodecs.crc32" => Codec::Checksum {
+                name: "crc32",
+                sum: crc32,
+                is_first: true,
+            },
             _ => return None,
         })
+    }
+
+    /// The same with the place of a checksum, where the metadata say it.
+    pub(crate) fn located(self, location: Option<&str>) -> Self {
+        match (self, location) {
+            (Codec::Checksum { name, sum, .. }, Some(location)) => Codec::Checksum {
+                name,
+                sum,
+                is_first: location == "start",
+            },
+            (codec, _) => codec,
+        }
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -43,7 +73,7 @@ impl Codec {
             Codec::Lz4 => "lz4",
             Codec::Blosc => "blosc",
             Codec::Shuffle(_) => "shuffle",
-            Codec::Checksum(_) => "checksum",
+            Codec::Checksum { name, .. } => name,
         }
     }
 
@@ -62,14 +92,23 @@ impl Codec {
             }
             Codec::Blosc => blosc::decode(&bytes),
             Codec::Shuffle(size) => Ok(blosc::unshuffle(&bytes, (*size).max(1))),
-            Codec::Checksum(length) => {
-                let kept = bytes
-                    .len()
-                    .checked_sub(*length)
-                    .ok_or("a chunk is cut off")?;
-                let mut bytes = bytes;
-                bytes.truncate(kept);
-                Ok(bytes)
+            Codec::Checksum {
+                name,
+                sum,
+                is_first,
+            } => {
+                let split = if *is_first {
+                    bytes.split_first_chunk::<4>()
+                } else {
+                    bytes
+                        .split_last_chunk::<4>()
+                        .map(|(data, word)| (word, data))
+                };
+                let (word, data) = split.ok_or("it is cut off")?;
+                if sum(data).to_le_bytes() != *word {
+                    return Err(format!("its checksum ({name}) does not match"));
+                }
+                Ok(data.to_vec())
             }
         }
     }

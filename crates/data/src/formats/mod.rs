@@ -1,6 +1,7 @@
 //! The file formats of arrays, each behind the traits of `array`, and which one a file has.
 
 mod blosc;
+mod checksum;
 mod codec;
 mod flat;
 pub(crate) mod hdf5;
@@ -63,6 +64,13 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn ArrayFile>, DataError> {
 }
 
 const GZIP: &[u8] = b"\x1f\x8b";
+
+/// Whether a file is an image, whose dims are H, W, C.
+pub(crate) fn is_image(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(8).read_to_end(&mut head));
+    read.is_ok() && (head.starts_with(image::PNG_MAGIC) || head.starts_with(image::JPEG_MAGIC))
+}
 
 /// Whether a folder is one array store, and no folder of files.
 pub(crate) fn is_store(path: &Path) -> bool {

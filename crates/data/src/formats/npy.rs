@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::DeflateDecoder;
 
-use crate::array::{ArrayFile, Opened};
-use crate::element::Element;
+use crate::array::{ArrayFile, Opened, StoredArray};
+use crate::element::{Element, Elements};
 use crate::formats::flat::{Bytes, DEFLATE_FACTOR, Flat, Order, numpy_type};
 
 /// The first bytes of a file.
@@ -62,6 +62,9 @@ struct Member {
     /// Bytes in the file.
     packed: u64,
     is_deflated: bool,
+    /// Bytes that it is decoded to, and their checksum (CRC-32).
+    size: u64,
+    sum: u32,
 }
 
 impl NpzFile {
@@ -90,12 +93,63 @@ impl NpzFile {
                 offset: member.data_start(),
                 packed: member.compressed_size(),
                 is_deflated,
+                size: member.size(),
+                sum: member.crc32(),
             });
         }
         Ok(Self {
             path: path.to_path_buf(),
             members,
         })
+    }
+}
+
+/// A stream whose checksum is compared where its last byte is read.
+struct Checked<R> {
+    stream: R,
+    found: flate2::Crc,
+    left: u64,
+    sum: u32,
+}
+
+impl<R: Read> Read for Checked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        self.found.update(&buffer[..read]);
+        let before = self.left;
+        self.left = before.saturating_sub(read as u64);
+        if before > 0 && self.left == 0 && self.found.sum() != self.sum {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, SUM_DIFFERS));
+        }
+        Ok(read)
+    }
+}
+
+const SUM_DIFFERS: &str = "the checksum of the member (CRC-32) does not match";
+
+/// A stored member, whose checksum is compared where all of it is read.
+struct Summed {
+    array: Box<dyn StoredArray>,
+    path: PathBuf,
+    shape: Vec<usize>,
+    member: Member,
+}
+
+impl StoredArray for Summed {
+    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements) -> Result<(), String> {
+        if counts == self.shape {
+            let sum = || -> io::Result<u32> {
+                let mut file = File::open(&self.path)?;
+                file.seek(SeekFrom::Start(self.member.offset))?;
+                let mut sum = flate2::CrcReader::new(file.take(self.member.packed));
+                io::copy(&mut sum, &mut io::sink())?;
+                Ok(sum.crc().sum())
+            };
+            if sum().map_err(|error| error.to_string())? != self.member.sum {
+                return Err(SUM_DIFFERS.to_owned());
+            }
+        }
+        self.array.read(starts, counts, out)
     }
 }
 
@@ -121,14 +175,29 @@ impl ArrayFile for NpzFile {
             let header = Header::read(&mut file)?;
             let room = member.packed.saturating_sub(header.bytes);
             let offset = member.offset + header.bytes;
-            return header.flat(Bytes::File { file, offset }).opened(room);
+            let is_exact = header.value_bytes() == Some(room);
+            let mut opened = header.flat(Bytes::File { file, offset }).opened(room)?;
+            if is_exact {
+                opened.array = Box::new(Summed {
+                    array: opened.array,
+                    path: self.path.clone(),
+                    shape: opened.shape.clone(),
+                    member,
+                });
+            }
+            return Ok(opened);
         }
         let path = self.path.clone();
-        let (offset, packed) = (member.offset, member.packed);
+        let (offset, packed, size, sum) = (member.offset, member.packed, member.size, member.sum);
         let open = move || -> io::Result<Box<dyn Read>> {
             let mut file = File::open(&path)?;
             file.seek(SeekFrom::Start(offset))?;
-            Ok(Box::new(DeflateDecoder::new(file.take(packed))))
+            Ok(Box::new(Checked {
+                stream: DeflateDecoder::new(file.take(packed)),
+                found: flate2::Crc::new(),
+                left: size,
+                sum,
+            }))
         };
         let header = Header::read(&mut open().map_err(|error| error.to_string())?)?;
         let stream = Bytes::Stream {
@@ -209,6 +278,13 @@ impl Header {
             shape: shape.map_err(|_| bad("shape"))?,
             bytes,
         })
+    }
+
+    /// Bytes of all values.
+    fn value_bytes(&self) -> Option<u64> {
+        let size = self.element.size() as u64;
+        let mut extents = self.shape.iter();
+        extents.try_fold(size, |bytes, &extent| bytes.checked_mul(extent as u64))
     }
 
     fn flat(self, bytes: Bytes) -> Flat {

@@ -12,6 +12,7 @@ use flate2::read::MultiGzDecoder;
 
 use crate::array::{ArrayFile, Opened, Stored, StoredArray};
 use crate::element::{Element, Elements};
+use crate::formats::checksum::crc32c;
 use crate::formats::flat::{DEFLATE_FACTOR, Order, decode, for_runs};
 
 /// Channels of a universe of CosmoFlow: the redshifts.
@@ -130,31 +131,6 @@ fn check(data: &[u8], sum: &[u8]) -> Result<(), String> {
         return Ok(());
     }
     Err("its checksum does not match".to_owned())
-}
-
-/// Source: RFC 3720, appendix B.4 (CRC32C, reflected).
-fn crc32c(data: &[u8]) -> u32 {
-    const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut at = 0;
-        while at < 256 {
-            let mut word = at as u32;
-            let mut bit = 0;
-            while bit < 8 {
-                word = if word & 1 == 1 {
-                    word >> 1 ^ 0x82f6_3b78
-                } else {
-                    word >> 1
-                };
-                bit += 1;
-            }
-            table[at] = word;
-            at += 1;
-        }
-        table
-    };
-    let step = |sum: u32, &byte: &u8| TABLE[usize::from(sum as u8 ^ byte)] ^ sum >> 8;
-    !data.iter().fold(u32::MAX, step)
 }
 
 /// A list of a record.

@@ -1,7 +1,9 @@
 //! Zarr 2 and 3 in folders: chunked arrays, each chunk a file; arrays may lie in groups.
 //!
 //! Read here, as the crate `zarrs` needs a newer compiler than the workspace and a C library for zstd.
-//! Source: Zarr storage specification 2; Zarr core specification 3.0 (regular grids; no shards).
+//! Source: Zarr storage specification 2; Zarr core specification 3.0 (regular grids).
+
+mod shard;
 
 use std::fs;
 use std::io;
@@ -15,6 +17,7 @@ use crate::element::{Element, Elements, each};
 use crate::formats::codec::Codec;
 use crate::formats::flat::{Order, decode, numpy_type};
 use crate::formats::npy::ONLY;
+use crate::formats::zarr::shard::Shards;
 
 /// Groups inside of groups that are looked into.
 const DEPTH_MAX: usize = 6;
@@ -122,6 +125,8 @@ struct ZarrArray {
     folder: PathBuf,
     shape: Vec<usize>,
     chunk: Vec<usize>,
+    /// Where files hold several chunks.
+    shards: Option<Shards>,
     element: Element,
     order: Order,
     /// Order of the dims inside of a chunk, as dims of the array; empty if it is theirs.
@@ -155,7 +160,9 @@ fn header<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, String> {
 }
 
 fn unknown(codec: &Value) -> String {
-    format!("its codec {codec} is not read; gzip, zlib, zstd, lz4, blosc and shuffle are")
+    format!(
+        "its codec {codec} is not read; gzip, zlib, zstd, lz4, blosc, shuffle, crc32 and crc32c are"
+    )
 }
 
 fn second(folder: PathBuf) -> Result<ZarrArray, String> {
@@ -171,7 +178,9 @@ fn second(folder: PathBuf) -> Result<ZarrArray, String> {
         let size = codec.get("elementsize").and_then(Value::as_u64);
         let size = size.map_or(element.size(), |size| size as usize);
         let name = codec.get("id").and_then(Value::as_str).unwrap_or_default();
-        codecs.insert(0, Codec::by_name(name, size).ok_or_else(|| unknown(codec))?);
+        let known = Codec::by_name(name, size).ok_or_else(|| unknown(codec))?;
+        let location = codec.get("location").and_then(Value::as_str);
+        codecs.insert(0, known.located(location));
     }
     let dims = header.shape.len();
     Ok(ZarrArray {
@@ -183,6 +192,7 @@ fn second(folder: PathBuf) -> Result<ZarrArray, String> {
         fill: fill(&header.fill_value),
         shape: header.shape,
         chunk: header.chunks,
+        shards: None,
         element,
         order,
         codecs,
@@ -235,6 +245,7 @@ fn third(folder: PathBuf) -> Result<ZarrArray, String> {
         folder,
         shape,
         chunk,
+        shards: None,
         element,
         order: Order::Little,
         transpose: Vec::new(),
@@ -248,6 +259,12 @@ fn third(folder: PathBuf) -> Result<ZarrArray, String> {
     let codecs = at("/codecs")
         .and_then(Value::as_array)
         .ok_or("its metadata has no codecs")?;
+    read_codecs(&mut array, codecs)?;
+    Ok(array)
+}
+
+/// Codecs of version 3, of chunks or of shards.
+fn read_codecs(array: &mut ZarrArray, codecs: &[Value]) -> Result<(), String> {
     for codec in codecs {
         let setting = |path: &str| codec.pointer(&format!("/configuration/{path}"));
         match codec
@@ -263,13 +280,28 @@ fn third(folder: PathBuf) -> Result<ZarrArray, String> {
             "transpose" if array.transpose.is_empty() => {
                 array.transpose = extents(setting("order")).ok_or_else(|| unknown(codec))?;
             }
+            "sharding_indexed" => {
+                if codecs.len() > 1 || array.shards.is_some() {
+                    return Err(
+                        "its shards are encoded once more, or lie in shards, which is not read; \
+                         shards of chunks are, with `sharding_indexed` as the only codec"
+                            .to_owned(),
+                    );
+                }
+                let (shards, chunk) = Shards::read(codec, &array.chunk)?;
+                (array.shards, array.chunk) = (Some(shards), chunk);
+                let inner = setting("codecs").and_then(Value::as_array);
+                read_codecs(array, inner.ok_or("its shards have no codecs")?)?;
+            }
             name => {
                 let known = Codec::by_name(name, array.element.size());
-                array.codecs.insert(0, known.ok_or_else(|| unknown(codec))?);
+                let known = known.ok_or_else(|| unknown(codec))?;
+                let location = setting("location").and_then(Value::as_str);
+                array.codecs.insert(0, known.located(location));
             }
         }
     }
-    Ok(array)
+    Ok(())
 }
 
 impl ZarrArray {
@@ -304,7 +336,9 @@ impl ZarrArray {
 
     /// The elements of a chunk in the order of the array's dims; `None` where it was never written.
     fn chunk_at(&self, index: &[usize]) -> Result<Option<Elements>, String> {
-        let numbers: Vec<String> = index.iter().map(usize::to_string).collect();
+        let file = self.shards.as_ref().map(|shards| shards.of(index));
+        let numbers = file.as_deref().unwrap_or(index).iter();
+        let numbers: Vec<String> = numbers.map(usize::to_string).collect();
         let joined = numbers.join(&self.separator);
         let name = match (self.is_prefixed, numbers.is_empty()) {
             (true, true) => "c".to_owned(),
@@ -312,10 +346,20 @@ impl ZarrArray {
             (false, true) => "0".to_owned(),
             (false, false) => joined,
         };
-        let mut bytes = match fs::read(self.folder.join(&name)) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(format!("chunk {name}: {error}")),
+        let path = self.folder.join(&name);
+        let (name, read) = match &self.shards {
+            Some(shards) => (
+                format!("{index:?} of shard {name}"),
+                shards.chunk(&path, index),
+            ),
+            None => match fs::read(&path) {
+                Ok(bytes) => (name, Ok(Some(bytes))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => (name, Err(error.to_string())),
+            },
+        };
+        let Some(mut bytes) = read.map_err(|reason| format!("chunk {name}: {reason}"))? else {
+            return Ok(None);
         };
         let elements: usize = self.chunk.iter().product();
         let expected = elements * self.element.size();
