@@ -283,6 +283,10 @@ pub struct TrainArgs {
     /// Do not predict times, which measures kernels and links before the run
     #[arg(long)]
     pub no_prediction: bool,
+    /// How many samples are checked for NaN, infinities, invalid classes and constant channels before the run
+    /// (overrides the run file; default: quick)
+    #[arg(long, value_enum)]
+    pub check_data: Option<CheckName>,
     /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
@@ -570,8 +574,14 @@ pub enum StoredName {
 /// `partita data inspect`.
 #[derive(Debug, Args)]
 pub struct DataInspectArgs {
-    /// A dataset folder or a single HDF5 file
+    /// A dataset folder, a single file of one, or any file or Zarr store of arrays
     pub path: PathBuf,
+    /// Read all values (default: at most 2^24 of each split or array)
+    #[arg(long)]
+    pub all: bool,
+    /// Also draw slices of some samples, with their classes in colors
+    #[arg(long, value_name = "FILE.png")]
+    pub picture: Option<PathBuf>,
     /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
@@ -594,6 +604,17 @@ pub enum DigitsTaskName {
     Sort,
     /// The sum of two numbers, its least significant digit first
     Add,
+}
+
+/// How much of a dataset is checked before a training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CheckName {
+    /// Every sample of the training and the validation split
+    All,
+    /// A few samples of both, evenly spaced
+    Quick,
+    /// Nothing
+    None,
 }
 
 /// Kernel sets.

@@ -1,10 +1,11 @@
 //! Requests to the library, from arguments.
 
 use crate::args::{
-    BatchNormName, CalibrateArgs, ConvertArgs, CosmologyArgs, DigitsArgs, DigitsTaskName,
-    EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, KernelsName, KindName, LowerArgs,
-    MakingArgs, NamesName, OptimizerName, OutputName, PlanArgs, PrecisionName, PredictArgs,
-    SampleName, SegmentationArgs, ShapesArgs, SplitName, StoredName, TrainArgs, TrainingArgs,
+    BatchNormName, CalibrateArgs, CheckName, ConvertArgs, CosmologyArgs, DigitsArgs,
+    DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, KernelsName,
+    KindName, LowerArgs, MakingArgs, NamesName, OptimizerName, OutputName, PlanArgs, PrecisionName,
+    PredictArgs, SampleName, SegmentationArgs, ShapesArgs, SplitName, StoredName, TrainArgs,
+    TrainingArgs,
 };
 use crate::error::CliError;
 use partita::{
@@ -14,7 +15,7 @@ use partita::{
     SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StrategyChoice, TrainRequest,
     Training, WeightNames,
 };
-use partita_data::{ConvertSpec, DType, Keys};
+use partita_data::{CheckScope, ConvertSpec, DType, Keys};
 use partita_data::{PredictionKind, Split};
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
@@ -157,6 +158,11 @@ impl TrainArgs {
             library_collectives: self.library_collectives,
             overwrite: self.overwrite,
             no_prediction: self.no_prediction,
+            check_data: self.check_data.map(|check| match check {
+                CheckName::All => CheckScope::All,
+                CheckName::Quick => CheckScope::Quick,
+                CheckName::None => CheckScope::None,
+            }),
             resume: match &self.resume {
                 None => ResumeFrom::Start,
                 Some(path) if path == Path::new("newest") => ResumeFrom::Newest,

@@ -8,8 +8,9 @@ use crate::demo;
 use crate::draft::Draft;
 use crate::error::CliError;
 use crate::interrupt;
-use crate::work::{make_dataset, train, write_json, write_result};
+use crate::work::{make_dataset, train, write_json, write_picture, write_result};
 use partita::Context;
+use partita_data::ValueScope;
 use partita_report::{page, text};
 use std::io::Write;
 
@@ -159,8 +160,16 @@ fn data(context: &Context<'_>, verb: &DataVerb, out: &mut dyn Write) -> Result<(
             make_dataset(&|| partita::convert_data(context, &args.request()), out)
         }
         DataVerb::Inspect(args) => {
-            let summary = partita::inspect_data(&args.path)?;
-            write_result(out, args.json, &summary, text::dataset)
+            let scope = if args.all {
+                ValueScope::All
+            } else {
+                ValueScope::First
+            };
+            let summary = partita::inspect_data(&args.path, scope)?;
+            if let Some(path) = &args.picture {
+                write_picture(path, &partita::picture_of_data(&args.path)?)?;
+            }
+            write_result(out, args.json, &summary, text::inspected)
         }
     }
 }

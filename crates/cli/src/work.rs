@@ -2,11 +2,14 @@
 
 use crate::error::CliError;
 use crate::interrupt;
-use partita::{Context, DatasetError, TrainRequest, Trained};
+use partita::{Context, DatasetError, ErrorKind, TrainRequest, Trained};
 use partita_data::DatasetSummary;
 use partita_report::text;
 use serde::Serialize;
+use std::fmt::Display;
+use std::fs;
 use std::io::{self, Write};
+use std::path::Path;
 
 /// Writes a result as JSON or as text.
 pub fn write_result<T: Serialize>(
@@ -27,6 +30,19 @@ pub fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), Cli
     serde_json::to_writer_pretty(&mut *out, value)?;
     writeln!(out)?;
     Ok(())
+}
+
+/// Writes a PNG image; it replaces another one, and no other file.
+pub fn write_picture(path: &Path, png: &[u8]) -> Result<(), CliError> {
+    let unwritable = |error: &dyn Display| CliError::unwritable(path, error, ErrorKind::Request);
+    let signature = &png[..8.min(png.len())];
+    let is_other = |bytes: Vec<u8>| !bytes.is_empty() && !bytes.starts_with(signature);
+    if path.is_dir() || fs::read(path).is_ok_and(is_other) {
+        return Err(unwritable(
+            &"it exists and is not a PNG image; choose another file",
+        ));
+    }
+    partita_files::write_whole(path, png).map_err(|error| unwritable(&error))
 }
 
 /// Trains and writes the result. `None` on ranks other than 0.

@@ -1,19 +1,81 @@
-//! Summaries of datasets.
+//! Summaries of datasets, and of files of arrays that are no dataset.
+
+mod bare;
 
 use std::path::{Path, PathBuf};
 
 use partita_space::Bytes;
 use serde::Serialize;
 
-use crate::array::{SourceFile, Stored};
+use crate::array::{SourceArray, SourceFile, Stored};
 use crate::dataset::Dataset;
 use crate::error::DataError;
+use crate::formats;
 use crate::index::Kind;
+use crate::moments::{ValueCount, ValueStatistics};
 use crate::samples::{DType, Samples};
 use crate::split::Split;
 
 /// Most elements that the value summary of a split reads.
 const ELEMENTS_MAX: usize = 1 << 24;
+/// Most elements that are read at once.
+const BLOCK_ELEMENTS: usize = 1 << 22;
+/// Classes without names that are counted one by one.
+const CLASSES_MAX: usize = 4096;
+
+/// How many values are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ValueScope {
+    /// At most 2^24 of each split, or of each array of a bare file, from the first on.
+    #[default]
+    First,
+    /// All.
+    All,
+}
+
+impl ValueScope {
+    fn elements_max(self) -> usize {
+        match self {
+            ValueScope::First => ELEMENTS_MAX,
+            ValueScope::All => usize::MAX,
+        }
+    }
+}
+
+/// What is at a path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Inspected {
+    /// A dataset.
+    Dataset(Box<DatasetSummary>),
+    /// A file of arrays without samples and answers.
+    File(FileSummary),
+}
+
+/// Summary of a file of arrays that is no dataset.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FileSummary {
+    /// The path.
+    pub path: PathBuf,
+    /// Why it is no dataset.
+    pub no_dataset: String,
+    /// Its size.
+    pub file_bytes: Bytes,
+    /// Its arrays.
+    pub arrays: Vec<FileArray>,
+}
+
+/// An array of a bare file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FileArray {
+    /// Name, shape and storage.
+    #[serde(flatten)]
+    pub array: ArraySummary,
+    /// Statistics of its values; absent where they are not numbers, or none.
+    pub values: Option<ValueStatistics>,
+    /// The same by channel, where the array has 4 dims (C, D, H, W) or 5 (N, C, D, H, W), and several channels.
+    pub channels: Vec<ValueStatistics>,
+}
 
 /// Summary of a dataset.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -58,6 +120,8 @@ pub struct SplitSummary {
     pub arrays: Vec<ArraySummary>,
     /// Values of the first samples; absent for an empty split.
     pub values: Option<ValueSummary>,
+    /// Class indices of the same samples; absent where answers are numbers, or the split is empty.
+    pub classes: Option<ClassSummary>,
 }
 
 /// An array of an HDF5 file.
@@ -98,28 +162,67 @@ pub enum StorageSummary {
 }
 
 /// Statistics over part of the values of a split.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValueSummary {
     /// Samples read, from the first on.
     pub samples: usize,
     /// Elements read.
     pub elements: usize,
-    /// Smallest value.
+    /// Smallest finite value.
     pub min: f64,
-    /// Largest value.
+    /// Largest finite value.
     pub max: f64,
-    /// Arithmetic mean.
+    /// Arithmetic mean of the finite values.
     pub mean: f64,
+    /// Statistics of each channel.
+    pub channels: Vec<ValueStatistics>,
+}
+
+/// How often each class occurs in part of the samples of a split.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ClassSummary {
+    /// Samples read, from the first on.
+    pub samples: usize,
+    /// Class indices of each class, from class 0 on.
+    pub counts: Vec<u64>,
+    /// Indices that are none of the dataset's classes.
+    pub invalid: u64,
 }
 
 /// Summarizes the dataset at `path`; reads headers and at most 2^24 values per split.
 ///
 /// Errors: as [`Dataset::open`] and [`crate::Reader::read_volume`].
 pub fn inspect(path: impl AsRef<Path>) -> Result<DatasetSummary, DataError> {
-    let dataset = Dataset::open(path)?;
+    summarize_dataset(&Dataset::open(path)?, ValueScope::First)
+}
+
+/// Summarizes what is at `path`: a dataset, or else the arrays of a file.
+///
+/// Errors: neither of them; as [`inspect`].
+pub fn inspect_path(path: impl AsRef<Path>, scope: ValueScope) -> Result<Inspected, DataError> {
+    let path = path.as_ref();
+    let refused = match Dataset::open(path) {
+        Ok(dataset) => {
+            let summary = summarize_dataset(&dataset, scope)?;
+            return Ok(Inspected::Dataset(Box::new(summary)));
+        }
+        Err(refused) => refused,
+    };
+    if !path.is_file() && !formats::is_store(path) {
+        return Err(refused);
+    }
+    match SourceFile::open(path) {
+        Ok(file) => bare::summarize(path, &file, &refused, scope).map(Inspected::File),
+        Err(_) => Err(refused),
+    }
+}
+
+fn summarize_dataset(dataset: &Dataset, scope: ValueScope) -> Result<DatasetSummary, DataError> {
     let [channels, depth, height, width] = dataset.shape();
     let elements = channels * depth * height * width;
-    let splits = Split::ALL.iter().map(|&split| summarize(&dataset, split));
+    let splits = Split::ALL
+        .iter()
+        .map(|&split| summarize(dataset, split, scope));
     Ok(DatasetSummary {
         path: dataset.path().to_path_buf(),
         kind: dataset.kind(),
@@ -134,7 +237,11 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<DatasetSummary, DataError> {
     })
 }
 
-fn summarize(dataset: &Dataset, split: Split) -> Result<SplitSummary, DataError> {
+fn summarize(
+    dataset: &Dataset,
+    split: Split,
+    scope: ValueScope,
+) -> Result<SplitSummary, DataError> {
     let paths = dataset.files(split).paths();
     let mut file_bytes = 0;
     for path in &paths {
@@ -142,7 +249,7 @@ fn summarize(dataset: &Dataset, split: Split) -> Result<SplitSummary, DataError>
             path: path.to_path_buf(),
             reason: error.to_string(),
         };
-        file_bytes += path.metadata().map_err(unopenable)?.len();
+        file_bytes += bytes_on_disk(path).map_err(unopenable)?;
     }
     let mut universes = dataset.universes(split).to_vec();
     universes.sort_unstable();
@@ -158,81 +265,151 @@ fn summarize(dataset: &Dataset, split: Split) -> Result<SplitSummary, DataError>
             .map(|path| arrays(path))
             .transpose()?
             .unwrap_or_default(),
-        values: values(dataset, split)?,
+        values: values(dataset, split, scope)?,
+        classes: classes(dataset, split, scope)?,
     })
 }
 
 fn arrays(path: &Path) -> Result<Vec<ArraySummary>, DataError> {
     let file = SourceFile::open(path)?;
-    let summary = |key: String| {
-        let array = file.array(&key)?;
-        Ok(ArraySummary {
-            dtype: array.element.name().to_string(),
-            shape: array.shape,
-            storage: match array.stored {
-                Stored::Contiguous => StorageSummary::Contiguous,
-                Stored::Chunked { chunk, filters } => StorageSummary::Chunked { chunk, filters },
-                Stored::Compact => StorageSummary::Compact,
-                Stored::Virtual => StorageSummary::Virtual,
-                Stored::Stream { filter } => StorageSummary::Stream { filter },
-            },
-            key,
-        })
-    };
-    file.keys().into_iter().map(summary).collect()
+    let keys = file.keys().into_iter();
+    keys.map(|key| Ok(array_summary(&file.array(&key)?)))
+        .collect()
 }
 
-/// Whole samples as long as they fit; of a first one too large, its first depth slices.
-fn values(dataset: &Dataset, split: Split) -> Result<Option<ValueSummary>, DataError> {
+fn array_summary(array: &SourceArray) -> ArraySummary {
+    ArraySummary {
+        key: array.key.clone(),
+        dtype: array.element.name().to_string(),
+        shape: array.shape.clone(),
+        storage: match &array.stored {
+            Stored::Contiguous => StorageSummary::Contiguous,
+            Stored::Chunked { chunk, filters } => StorageSummary::Chunked {
+                chunk: chunk.clone(),
+                filters: filters.clone(),
+            },
+            Stored::Compact => StorageSummary::Compact,
+            Stored::Virtual => StorageSummary::Virtual,
+            Stored::Stream { filter } => StorageSummary::Stream { filter },
+        },
+    }
+}
+
+/// Bytes of a file, or of all files of a folder.
+fn bytes_on_disk(path: &Path) -> std::io::Result<u64> {
+    let found = path.metadata()?;
+    if !found.is_dir() {
+        return Ok(found.len());
+    }
+    let mut bytes = 0;
+    for entry in path.read_dir()? {
+        bytes += bytes_on_disk(&entry?.path())?;
+    }
+    Ok(bytes)
+}
+
+/// Samples of a split that are read, and the slices of each: whole samples as long as they fit; of a first one too
+/// large, its first depth slices.
+fn extent_read(dataset: &Dataset, split: Split, scope: ValueScope) -> (usize, usize) {
     let [channels, depth, height, width] = dataset.shape();
-    let slice = channels * height * width;
-    let taken_depth = depth.min((ELEMENTS_MAX / slice).max(1));
-    let samples = dataset
-        .samples(split)
-        .min((ELEMENTS_MAX / (slice * taken_depth)).max(1));
+    let (slice, most) = (channels * height * width, scope.elements_max());
+    let taken_depth = depth.min((most / slice).max(1));
+    let samples = (most / (slice * taken_depth)).max(1);
+    (dataset.samples(split).min(samples), taken_depth)
+}
+
+fn values(
+    dataset: &Dataset,
+    split: Split,
+    scope: ValueScope,
+) -> Result<Option<ValueSummary>, DataError> {
+    let [channels, _, height, width] = dataset.shape();
+    let (samples, depth) = extent_read(dataset, split, scope);
     if samples == 0 {
         return Ok(None);
     }
+    let slice = channels * height * width;
+    let thickness = (BLOCK_ELEMENTS / slice).max(1);
     let mut reader = dataset.reader(split);
     let mut buffer = Samples::new(dataset.dtype());
-    let mut count = Count {
-        min: f64::INFINITY,
-        max: f64::NEG_INFINITY,
-        sum: 0.0,
-    };
+    let mut counts = vec![ValueCount::default(); channels];
     for sample in 0..samples {
-        let region = [0..channels, 0..taken_depth, 0..height, 0..width];
-        reader.read_volume(sample, region, &mut buffer)?;
-        match &buffer {
-            Samples::I16(values) => values
-                .iter()
-                .for_each(|&value| count.take(f64::from(value))),
-            Samples::F32(values) => values
-                .iter()
-                .for_each(|&value| count.take(f64::from(value))),
+        for start in (0..depth).step_by(thickness) {
+            let slab = start..depth.min(start + thickness);
+            let each = slab.len() * height * width;
+            reader.read_volume(
+                sample,
+                [0..channels, slab, 0..height, 0..width],
+                &mut buffer,
+            )?;
+            for (channel, count) in counts.iter_mut().enumerate() {
+                let first = channel * each;
+                match &buffer {
+                    Samples::I16(values) => count.add(each, |at| values[first + at].into()),
+                    Samples::F32(values) => count.add(each, |at| values[first + at].into()),
+                }
+            }
         }
     }
-    let elements = samples * slice * taken_depth;
-    let mean = count.sum / elements as f64;
+    let mut all = ValueCount::default();
+    counts.iter().for_each(|count| all.join(count));
+    let all = all.statistics();
     Ok(Some(ValueSummary {
         samples,
-        elements,
-        min: count.min,
-        max: count.max,
-        mean,
+        elements: all.elements,
+        min: all.min,
+        max: all.max,
+        mean: all.mean,
+        channels: counts.iter().map(ValueCount::statistics).collect(),
     }))
 }
 
-struct Count {
-    min: f64,
-    max: f64,
-    sum: f64,
+/// Classes of the samples whose values are read.
+fn classes(
+    dataset: &Dataset,
+    split: Split,
+    scope: ValueScope,
+) -> Result<Option<ClassSummary>, DataError> {
+    let [_, depth, ..] = dataset.shape();
+    let (samples, taken_depth) = extent_read(dataset, split, scope);
+    let Some([d, h, w]) = dataset.labels().filter(|_| samples > 0) else {
+        return Ok(None);
+    };
+    let d = if d == depth { taken_depth } else { d };
+    let known = dataset.targets().len();
+    let mut summary = ClassSummary {
+        samples,
+        counts: vec![0; known],
+        invalid: 0,
+    };
+    let mut reader = dataset.reader(split);
+    let mut labels = Samples::new(DType::Int16);
+    let thickness = (BLOCK_ELEMENTS / (h * w)).max(1);
+    for sample in 0..samples {
+        for start in (0..d).step_by(thickness) {
+            let region = [0..1, start..d.min(start + thickness), 0..h, 0..w];
+            reader.read_labels_as_stored(sample, region, &mut labels)?;
+            let Samples::I16(values) = &labels else {
+                continue;
+            };
+            values.iter().for_each(|&class| summary.add(class, known));
+        }
+    }
+    Ok(Some(summary))
 }
 
-impl Count {
-    fn take(&mut self, value: f64) {
-        self.min = self.min.min(value);
-        self.max = self.max.max(value);
-        self.sum += value;
+impl ClassSummary {
+    /// Counts a class index; `known` is the number of classes, 0 if it is unknown.
+    fn add(&mut self, class: i16, known: usize) {
+        let most = if known == 0 { CLASSES_MAX } else { known };
+        match usize::try_from(class) {
+            Ok(class) if class < most => {
+                if class >= self.counts.len() {
+                    self.counts.resize(class + 1, 0);
+                }
+                self.counts[class] += 1;
+            }
+            Ok(_) | Err(_) => self.invalid += 1,
+        }
     }
 }

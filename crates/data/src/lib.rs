@@ -11,6 +11,7 @@ mod axes;
 pub mod checkpoint;
 mod classes;
 mod convert;
+mod data_check;
 mod dataset;
 mod element;
 mod error;
@@ -20,7 +21,9 @@ mod index;
 mod inspect;
 mod keys;
 mod layout;
+mod moments;
 pub mod order;
+mod picture;
 mod prediction_sink;
 mod predictions;
 mod prepare;
@@ -39,14 +42,18 @@ mod writer;
 pub use augment::{Augmentation, Crops, Elastic, EvaluationCrops, Sampling, TrainingCrops};
 pub use axes::DimOrder;
 pub use convert::{Conversion, ConvertSpec};
+pub use data_check::{CheckScope, DataCheck, DataChecked};
 pub use dataset::Dataset;
 pub use error::{DataError, NoClass};
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};
 pub use inspect::{
-    ArraySummary, DatasetSummary, SplitSummary, StorageSummary, ValueSummary, inspect,
+    ArraySummary, ClassSummary, DatasetSummary, FileArray, FileSummary, Inspected, SplitSummary,
+    StorageSummary, ValueScope, ValueSummary, inspect, inspect_path,
 };
 pub use keys::Keys;
 pub use layout::Layout;
+pub use moments::ValueStatistics;
+pub use picture::picture;
 pub use prediction_sink::PredictionSink;
 pub use predictions::{
     PREDICTIONS_KEY, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape,

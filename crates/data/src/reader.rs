@@ -149,24 +149,33 @@ impl Reader {
         region: Region4,
         out: &mut Samples,
     ) -> Result<(), DataError> {
-        let extent = self.dataset.labels.expect("a dataset with labels");
-        let [d, h, w] = extent;
+        self.read_labels_as_stored(sample, region.clone(), out)?;
+        // None are known of a dataset without names.
+        let classes = self.dataset.targets.len();
+        if classes == 0 {
+            return Ok(());
+        }
+        let location = SampleLocation {
+            path: self.target_file(sample),
+            key: &self.dataset.keys.label,
+            split: self.split,
+            sample,
+        };
+        Classes::of_dataset(classes).check(location, &region, out)
+    }
+
+    /// The same without a look at the classes.
+    pub(crate) fn read_labels_as_stored(
+        &mut self,
+        sample: usize,
+        region: Region4,
+        out: &mut Samples,
+    ) -> Result<(), DataError> {
+        let [d, h, w] = self.dataset.labels.expect("a dataset with labels");
         self.check_region(&region, [1, d, h, w])?;
-        let (classes, split) = (self.dataset.targets.len(), self.split);
-        let key = self.dataset.keys.label.clone();
         let (file, place) = self.locate(sample)?;
         let labels = file.labels.as_ref().expect("a dataset with labels");
         read_region(labels, place, &region, DType::Int16, &mut None, out)?;
-        // None are known of a dataset without names.
-        if classes > 0 {
-            let location = SampleLocation {
-                path: &file.target_path,
-                key: &key,
-                split,
-                sample,
-            };
-            Classes::of_dataset(classes).check(location, &region, out)?;
-        }
         self.tally.targets += 1;
         self.tally.target_bytes += Bytes(2 * slab::elements(&region) as u64);
         Ok(())

@@ -1,6 +1,6 @@
 //! Data loading of a rank: a background thread reads its hyperslab of each sample.
 
-mod piece;
+pub(crate) mod piece;
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};

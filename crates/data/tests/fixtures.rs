@@ -130,7 +130,7 @@ fn storage_and_values_are_summarized() {
     ) else {
         unreachable!()
     };
-    let values = train.values.unwrap();
+    let values = train.values.as_ref().unwrap();
     assert_eq!((values.samples, values.elements), (3, all.len()));
     let mean = all.iter().map(|&value| f64::from(value)).sum::<f64>() / all.len() as f64;
     assert!((values.mean - mean).abs() < 1e-9 * mean.abs().max(1.0));

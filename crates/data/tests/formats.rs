@@ -1,5 +1,7 @@
 //! Files of h5py, numpy, nibabel and other tools are read exactly, region by region.
 
+#![allow(clippy::unwrap_used, reason = "helper functions of tests")]
+
 mod made;
 
 use std::fs;

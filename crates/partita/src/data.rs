@@ -14,12 +14,19 @@ pub use error::DatasetError;
 pub use labeled::{SegmentationRequest, ShapesRequest, make_segmentation, make_shapes};
 pub use maker::MakeRequest;
 
-use partita_data::DatasetSummary;
+use partita_data::{Inspected, ValueScope};
 use std::path::Path;
 
-/// Summarizes a dataset folder or a single HDF5 file.
+/// Summarizes a dataset, or the arrays of a file that is none.
 ///
-/// Errors: no dataset, or a corrupt one.
-pub fn inspect_data(path: &Path) -> Result<DatasetSummary, DatasetError> {
-    Ok(partita_data::inspect(path)?)
+/// Errors: nothing that is read as either; a corrupt file.
+pub fn inspect_data(path: &Path, scope: ValueScope) -> Result<Inspected, DatasetError> {
+    Ok(partita_data::inspect_path(path, scope)?)
+}
+
+/// Draws slices of some samples of a dataset, or of a file of arrays, as a PNG image.
+///
+/// Errors: as [`inspect_data`]; nothing that can be drawn.
+pub fn picture_of_data(path: &Path) -> Result<Vec<u8>, DatasetError> {
+    Ok(partita_data::picture(path)?)
 }

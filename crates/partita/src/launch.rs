@@ -80,6 +80,14 @@ impl<'c> Launch<'c> {
         }
     }
 
+    /// Index of this process among those of the job, and their number.
+    pub fn share(&self) -> (usize, usize) {
+        match self {
+            Self::Threads(_) => (0, 1),
+            Self::Processes(job) => (job.rank(), job.size()),
+        }
+    }
+
     /// The number of ranks: of the launcher, the request or the run file. A request must agree with the launcher.
     pub fn ranks(&self, asked: Option<usize>, of_file: usize) -> Result<usize, LaunchError> {
         let size = match self {

@@ -72,6 +72,7 @@ pub use context::Context;
 pub use data::{
     CosmologyRequest, DatasetError, DigitsRequest, MakeRequest, SegmentationRequest, ShapesRequest,
     convert_data, inspect_data, make_cosmology, make_digits, make_segmentation, make_shapes,
+    picture_of_data,
 };
 pub use doctor::{Diagnosis, LibraryFinding, MpiFinding, doctor};
 pub use environment::{Environment, EnvironmentError};

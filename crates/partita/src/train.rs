@@ -156,12 +156,12 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let crowded = oversubscription(local, run.threads, cores);
     let of_micro_batches = check::micro_warning(&strategy, &graph);
     let new = crowded.into_iter().chain(of_micro_batches);
-    let warnings = warnings(launch, resume.as_ref(), new);
+    let mut warnings = warnings(launch, resume.as_ref(), new);
     let samples = [Split::Train, Split::Validation].map(|split| sampling.samples(split));
     let [training, validation] = samples;
     let order = |epoch| epoch_order(run.seed, epoch, training);
     let first = sampling.first_sample(Split::Validation);
-    let preprocessing = preparation::preprocessing(launch, &run, &dataset, sampling, &host)?;
+    let preprocessing = checked(launch, &run, (&graph, &dataset), sampling, &mut warnings)?;
     let session = launch.prepare(|| {
         let level = context.level();
         let kinds = kinds(training, validation);
@@ -215,6 +215,21 @@ fn with_loss(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
     }
 }
 
+/// The preparation of samples, and a look at the data with it.
+fn checked(
+    launch: &Launch<'_>,
+    run: &Run,
+    (graph, dataset): (&Graph, &Dataset),
+    sampling: Sampling,
+    warnings: &mut Vec<String>,
+) -> Result<Preprocessing, TrainError> {
+    let host = Host::local(launch.context().level());
+    let preprocessing = preparation::preprocessing(launch, run, dataset, sampling, &host)?;
+    let found = check::data(launch, run, graph, (dataset, &preprocessing), &host)?;
+    warnings.extend(report(launch, found));
+    Ok(preprocessing)
+}
+
 /// Warnings of the checkpoint and new ones, which the first rank reports.
 fn warnings(
     launch: &Launch<'_>,
@@ -224,6 +239,13 @@ fn warnings(
     let mut warnings = resume.map_or_else(Vec::new, |resume| resume.warnings.clone());
     if launch.is_first() {
         warnings.extend(new);
+    }
+    report(launch, warnings)
+}
+
+/// Reports warnings on the first rank.
+fn report(launch: &Launch<'_>, warnings: Vec<String>) -> Vec<String> {
+    if launch.is_first() {
         let report = |warning: &String| launch.context().report(Event::Warning(warning));
         warnings.iter().for_each(report);
     }

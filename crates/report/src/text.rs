@@ -15,7 +15,7 @@ mod train;
 
 pub use calibrate::calibrate;
 pub use compare::compare;
-pub use data::dataset;
+pub use data::{dataset, inspected};
 pub use demo::baselines;
 pub use doctor::doctor;
 pub use forward::{evaluate, infer, weights};

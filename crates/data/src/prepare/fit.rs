@@ -11,6 +11,7 @@ use super::percentiles::{Ranks, Refined};
 use super::{FittedStep, Preparation, Step, chain_text};
 use crate::dataset::Dataset;
 use crate::error::DataError;
+use crate::moments::Moments;
 use crate::reader::Reader;
 use crate::samples::Samples;
 use crate::slab::{self, Region4};
@@ -89,7 +90,8 @@ struct Walk<'w> {
 impl Walk<'_> {
     fn moments(&self) -> Result<FittedStep, DataError> {
         let found = self.visit(Vec::new, |all: &mut Vec<_>, block, channel, values| {
-            all.push(((block, channel), Moments::of(values)));
+            let floats = values.iter().copied().map(f64::from);
+            all.push(((block, channel), Moments::of(floats)));
         })?;
         let mut all: Vec<_> = found.into_iter().flatten().collect();
         all.sort_by_key(|&(key, _)| key);
@@ -242,37 +244,4 @@ pub(crate) fn prepare(
             expected: outside.expected,
         }
     })
-}
-
-/// Number of values, their mean, and the sum of squared differences from it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Moments {
-    count: f64,
-    mean: f64,
-    squares: f64,
-}
-
-impl Moments {
-    fn of(values: &[f32]) -> Self {
-        let count = values.len() as f64;
-        let mean = values.iter().copied().map(f64::from).sum::<f64>() / count;
-        let squares = values
-            .iter()
-            .map(|&value| (f64::from(value) - mean).powi(2));
-        Self {
-            count,
-            mean,
-            squares: squares.sum(),
-        }
-    }
-
-    /// Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
-    /// (1979), equations 2.1.
-    fn join(&mut self, other: Self) {
-        let count = self.count + other.count;
-        let distance = other.mean - self.mean;
-        self.squares += other.squares + distance.powi(2) * self.count * other.count / count;
-        self.mean += distance * other.count / count;
-        self.count = count;
-    }
 }

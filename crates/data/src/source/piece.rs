@@ -511,7 +511,7 @@ impl PieceReader {
     }
 }
 
-fn location<'a>(reader: &'a Reader, sample: usize, key: &'a str) -> SampleLocation<'a> {
+pub(crate) fn location<'a>(reader: &'a Reader, sample: usize, key: &'a str) -> SampleLocation<'a> {
     SampleLocation {
         path: reader.target_file(sample),
         key,
@@ -521,7 +521,7 @@ fn location<'a>(reader: &'a Reader, sample: usize, key: &'a str) -> SampleLocati
 }
 
 /// Errors: a value that a network cannot be trained on.
-fn check_volume(
+pub(crate) fn check_volume(
     valid: Valid,
     reader: &Reader,
     sample: usize,
@@ -543,7 +543,7 @@ fn check_volume(
 }
 
 /// Errors: targets that are not finite.
-fn check_target(reader: &Reader, sample: usize, row: &[f32]) -> Result<(), DataError> {
+pub(crate) fn check_target(reader: &Reader, sample: usize, row: &[f32]) -> Result<(), DataError> {
     let valid = Valid::under(Transform::Identity);
     let Some((at, value)) = valid.first_outside_floats(row) else {
         return Ok(());

@@ -6,7 +6,10 @@ use super::error::{Mismatch, OutputError, TrainError};
 use super::run::Run;
 use crate::environment::Environment;
 use crate::free_folder;
-use partita_data::{Accepted, Dataset, Sampling, Split};
+use crate::host::Host;
+use crate::launch::Launch;
+use crate::progress::Event;
+use partita_data::{Accepted, CheckScope, DataCheck, Dataset, Preprocessing, Sampling, Split};
 use partita_graph::{Graph, Loss, Op, Shape, TargetKind, zoo};
 use partita_lower::Strategy;
 use partita_session::Session;
@@ -128,6 +131,45 @@ pub fn accepted(run: &Run, graph: &Graph) -> Accepted {
         classes: classes(graph),
         ignored: ignored(graph),
     }
+}
+
+/// Looks at the data before a training: every rank that is a process at its share of the samples.
+///
+/// Errors: values or answers that would end the training. Gives what is only suspicious.
+pub fn data(
+    launch: &Launch<'_>,
+    run: &Run,
+    graph: &Graph,
+    (dataset, preprocessing): (&Dataset, &Preprocessing),
+    host: &Host,
+) -> Result<Vec<String>, TrainError> {
+    let context = launch.context();
+    let status = |text: &str| {
+        let is_last = text.is_empty();
+        context.report(Event::Status { text, is_last });
+    };
+    let (local, cores) = launch.local(run.ranks, host);
+    let threads = match launch.share() {
+        (_, 1) => cores,
+        (_, _) => (cores / local.max(1)).max(1),
+    };
+    let check = DataCheck {
+        dataset,
+        preparation: &preprocessing.preparation,
+        accepted: accepted(run, graph),
+        scope: run.check_data,
+        share: launch.share(),
+        threads,
+        cancel: context.cancel(),
+    };
+    if run.check_data == CheckScope::All {
+        status("check of the data");
+    }
+    let checked = launch.prepare(|| Ok::<_, TrainError>(check.run()?));
+    if run.check_data == CheckScope::All {
+        status("");
+    }
+    Ok(checked?.warnings)
 }
 
 /// The class index that the loss ignores.

@@ -8,6 +8,7 @@ use super::run_file::{RunFile, StartWeights};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{Launch, RankConfig};
 use crate::training::StrategyChoice;
+use partita_data::CheckScope;
 use partita_graph::Loss;
 use partita_mpi::Collectives;
 use partita_program::Optimizer;
@@ -34,6 +35,8 @@ pub struct TrainRequest {
     pub overwrite: bool,
     /// Do not predict times.
     pub no_prediction: bool,
+    /// Overrides its `check_data`.
+    pub check_data: Option<CheckScope>,
     /// The checkpoint from which it resumes.
     pub resume: ResumeFrom,
 }
@@ -74,6 +77,8 @@ pub struct Run {
     pub seed: u64,
     /// Preparation and augmentation of samples.
     pub samples: SampleOptions,
+    /// How much of the data is looked at before the run.
+    pub check_data: CheckScope,
     /// Watchdog limit: longest time without progress.
     pub watchdog: Seconds,
     /// Collectives of ranks that are processes.
@@ -140,6 +145,7 @@ impl Run {
             epochs: file.epochs,
             seed: file.seed,
             samples: file.samples,
+            check_data: request.check_data.unwrap_or(file.check_data),
             watchdog: file.watchdog,
             memory: file.memory,
             optimizer: file.optimizer,

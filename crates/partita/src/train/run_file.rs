@@ -10,6 +10,7 @@ use super::section::{RunFileError, Section, line_at};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::size::parse_bytes;
 use crate::weights::Selection;
+use partita_data::CheckScope;
 use partita_graph::{Loss, text};
 use partita_program::Optimizer;
 use partita_session::LearningRateSchedule;
@@ -18,7 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     "model",
     "loss",
     "data",
@@ -35,6 +36,7 @@ const KEYS: [&str; 24] = [
     "epochs",
     "seed",
     "transform",
+    "check_data",
     "metrics",
     "watchdog",
     "memory",
@@ -82,6 +84,8 @@ pub struct RunFile {
     pub seed: u64,
     /// Preparation and augmentation of samples (default: none).
     pub samples: SampleOptions,
+    /// How much of the data is looked at before the run (default: some samples).
+    pub check_data: CheckScope,
     /// Files of metrics that the run writes (default: none).
     pub metrics: Vec<MetricsFormat>,
     /// Watchdog limit: longest time without progress (default: 60 s).
@@ -178,6 +182,9 @@ impl RunFile {
             epochs: epoch_count,
             seed: top.natural("seed")?.unwrap_or(1),
             samples: SampleOptions::read(&top)?,
+            check_data: top
+                .choice("check_data", &CheckScope::CHOICES)?
+                .unwrap_or_default(),
             watchdog: watchdog(&top)?.unwrap_or(WATCHDOG),
             memory: memory(&top)?,
             optimizer: optimizer.rule,

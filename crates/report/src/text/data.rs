@@ -1,14 +1,62 @@
 //! Text of a dataset.
 
 use crate::table::{Side, Table, write_pairs};
-use partita_data::{ArraySummary, DatasetSummary, Kind, StorageSummary};
+use partita_data::{
+    ArraySummary, DatasetSummary, FileSummary, Inspected, Kind, SplitSummary, StorageSummary,
+    ValueStatistics,
+};
 use std::io::{self, Write};
+
+/// Channels and classes that are shown; JSON has all.
+const ROWS_MAX: usize = 20;
+
+/// Writes a summary of a dataset or of a file of arrays.
+pub fn inspected(found: &Inspected, out: &mut dyn Write) -> io::Result<()> {
+    match found {
+        Inspected::Dataset(summary) => dataset(summary, out),
+        Inspected::File(summary) => file(summary, out),
+    }
+}
+
+fn file(summary: &FileSummary, out: &mut dyn Write) -> io::Result<()> {
+    write_pairs(
+        out,
+        &[
+            ("file", summary.path.display().to_string()),
+            ("on disk", summary.file_bytes.to_string()),
+            ("no dataset", summary.no_dataset.clone()),
+        ],
+    )?;
+    writeln!(out)?;
+    let arrays: Vec<ArraySummary> = summary.arrays.iter().map(|one| one.array.clone()).collect();
+    write_arrays(&arrays, out)?;
+    let mut table = statistics_table(&["array", "channel"]);
+    let mut rows = 0;
+    for array in &summary.arrays {
+        let key = &array.array.key;
+        let Some(values) = &array.values else {
+            continue;
+        };
+        table.row(statistics_row(&[key, "all"], values));
+        rows += 1;
+        for (channel, values) in array.channels.iter().enumerate().take(ROWS_MAX) {
+            table.row(statistics_row(&[key, &channel.to_string()], values));
+        }
+    }
+    if rows > 0 {
+        writeln!(out)?;
+        table.write(out)?;
+    }
+    Ok(())
+}
 
 /// Writes a summary of a dataset.
 pub fn dataset(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
     write_head(summary, out)?;
     writeln!(out)?;
     write_splits(summary, out)?;
+    write_channels(summary, out)?;
+    write_classes(summary, out)?;
     let first = summary.splits.iter().find(|split| split.samples > 0);
     if let Some(split) = first {
         writeln!(out)?;
@@ -99,6 +147,93 @@ fn write_splits(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()>
             max,
         ]);
     }
+    table.write(out)
+}
+
+fn statistics_table(columns: &[&str]) -> Table {
+    let names = columns.iter().map(|&name| (name, Side::Left));
+    let numbers = ["min", "mean", "max", "deviation", "NaN", "infinite"];
+    let numbers = numbers.map(|name| (name, Side::Right));
+    Table::new(&names.chain(numbers).collect::<Vec<_>>())
+}
+
+fn statistics_row(names: &[&str], values: &ValueStatistics) -> Vec<String> {
+    let names = names.iter().map(|&name| name.to_owned());
+    let numbers = [
+        values.min,
+        values.mean,
+        values.max,
+        values.standard_deviation,
+    ];
+    let has_finite = values.nan + values.infinite < values.elements;
+    let number = |value: f64| {
+        if has_finite {
+            decimal(value)
+        } else {
+            "-".to_owned()
+        }
+    };
+    let counts = [values.nan, values.infinite].map(|count| count.to_string());
+    names.chain(numbers.map(number)).chain(counts).collect()
+}
+
+/// Three decimals, or scientific notation where these say too little or too much.
+fn decimal(value: f64) -> String {
+    if value != 0.0 && !(1e-2..1e9).contains(&value.abs()) {
+        format!("{value:.3e}")
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+/// Statistics of each channel, where the table of splits does not say all.
+fn write_channels(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = statistics_table(&["split", "channel"]);
+    let mut rows = 0;
+    for split in &summary.splits {
+        let channels = split.values.iter().flat_map(|values| &values.channels);
+        for (channel, values) in channels.enumerate().take(ROWS_MAX) {
+            let name = split.split.to_string();
+            table.row(statistics_row(&[&name, &channel.to_string()], values));
+            rows += 1;
+        }
+    }
+    if rows > 0 {
+        writeln!(out)?;
+        table.write(out)?;
+    }
+    Ok(())
+}
+
+/// How often each class occurs in each split.
+fn write_classes(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
+    let splits: Vec<&SplitSummary> = summary.splits.iter().collect();
+    let counted = splits.iter().filter_map(|split| split.classes.as_ref());
+    let Some(classes) = counted.clone().map(|found| found.counts.len()).max() else {
+        return Ok(());
+    };
+    let mut columns = vec![("class", Side::Right), ("name", Side::Left)];
+    let names: Vec<String> = splits.iter().map(|one| one.split.to_string()).collect();
+    columns.extend(names.iter().map(|name| (name.as_str(), Side::Right)));
+    let mut table = Table::new(&columns);
+    for class in 0..classes.min(ROWS_MAX) {
+        let name = summary.targets.get(class).cloned().unwrap_or_default();
+        let mut row = vec![class.to_string(), name];
+        row.extend(splits.iter().map(|split| match &split.classes {
+            Some(found) => found.counts.get(class).unwrap_or(&0).to_string(),
+            None => "-".to_owned(),
+        }));
+        table.row(row);
+    }
+    if counted.map(|found| found.invalid).sum::<u64>() > 0 {
+        let mut row = vec!["-".to_owned(), "invalid".to_owned()];
+        row.extend(splits.iter().map(|split| match &split.classes {
+            Some(found) => found.invalid.to_string(),
+            None => "-".to_owned(),
+        }));
+        table.row(row);
+    }
+    writeln!(out)?;
     table.write(out)
 }
 

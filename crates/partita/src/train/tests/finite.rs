@@ -4,7 +4,7 @@ use super::command::case;
 use crate::error::{ErrorKind, Fault, full_text};
 use crate::progress::Silent;
 use crate::train::TrainRequest;
-use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split};
+use partita_data::{CheckScope, DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split};
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -71,6 +71,7 @@ fn failure(
     let request = TrainRequest {
         run_file: folder.path().join("run.toml"),
         no_prediction: true,
+        check_data: Some(CheckScope::None),
         ..TrainRequest::default()
     };
     let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
@@ -122,6 +123,66 @@ fn a_logarithm_of_what_has_none_is_called_so() {
             "valid is a number above -1",
         ],
     );
+}
+
+/// The run that a look at the data refuses, before any rank starts; it leaves nothing.
+fn refused(replaced: &[(&str, &str)], voxel: impl Fn(u64, usize) -> f32) -> String {
+    let folder = case(replaced);
+    write_floats(&folder.path().join("set"), 2, voxel);
+    let request = TrainRequest {
+        run_file: folder.path().join("run.toml"),
+        no_prediction: true,
+        ..TrainRequest::default()
+    };
+    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Request, "{error}");
+    assert!(!folder.path().join("out").exists(), "{error}");
+    full_text(&error)
+}
+
+#[test]
+fn data_that_would_end_the_run_are_refused_before_it() {
+    let error = refused(&[], |universe, voxel| match (universe, voxel) {
+        (9, 67) => f32::NAN,
+        _ => level(universe, voxel),
+    });
+    let place = "key `full`, sample 1 of split validation, at (C, D, H, W) = (1, 0, 0, 3)";
+    assert_parts(&error, &["validation.h5", place, "NaN is not finite"]);
+    let chain = (
+        "transform = { scale = 0.5 }",
+        "transform = [{ scale = 0.5 }, \"log\"]",
+    );
+    let error = refused(&[chain], |universe, voxel| {
+        if (universe, voxel) == (6, 5) {
+            -4.0
+        } else {
+            level(universe, voxel) + 1.0
+        }
+    });
+    let place = "key `full`, sample 6 of split train, at (C, D, H, W) = (0, 0, 1, 1)";
+    assert_parts(&error, &["train.h5", place, "log of -2 is not a number"]);
+}
+
+#[test]
+fn a_constant_channel_is_a_warning() {
+    let folder = case(&[("epochs = 6", "epochs = 1")]);
+    write_floats(&folder.path().join("set"), 2, |universe, voxel| {
+        if voxel < 64 {
+            level(universe, voxel)
+        } else {
+            2.5
+        }
+    });
+    let request = TrainRequest {
+        run_file: folder.path().join("run.toml"),
+        no_prediction: true,
+        ..TrainRequest::default()
+    };
+    let trained = super::train(&request, &Silent, &AtomicBool::new(false));
+    let trained = trained.unwrap();
+    let warnings = trained.result.warnings.join("; ");
+    let says = "channel 1 is 2.5 everywhere in the 10 samples that were looked at";
+    assert!(warnings.contains(says), "{warnings}");
 }
 
 #[test]
