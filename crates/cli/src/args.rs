@@ -1,6 +1,7 @@
 //! Arguments of all verbs.
 
 use crate::number;
+use crate::serve::ServeArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use partita::{LoweringPass, parse_bytes, parse_seconds};
 use partita_space::{Bytes, Seconds};
@@ -32,6 +33,8 @@ pub enum Verb {
     Calibrate(CalibrateArgs),
     /// Train a network from a run file
     Train(TrainArgs),
+    /// Load samples for trainings in a process of its own
+    Serve(ServeArgs),
     /// Evaluate trained weights: loss and metrics on a split of a dataset
     Evaluate(EvaluateArgs),
     /// Write the predictions of trained weights for a dataset to a file

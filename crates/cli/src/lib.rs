@@ -12,6 +12,7 @@ mod interrupt;
 mod number;
 mod requests;
 mod screen;
+mod serve;
 mod verbs;
 mod work;
 
@@ -92,6 +93,7 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), CliError> {
     let environment = Environment {
         home: env::home_dir(),
         temporary: env::temp_dir(),
+        executable: env::current_exe().ok(),
         exit_on_timeout,
         ..Environment::from_variables(&|name| env::var_os(name))?
     };

@@ -8,6 +8,7 @@ use crate::demo;
 use crate::draft::Draft;
 use crate::error::CliError;
 use crate::interrupt;
+use crate::serve;
 use crate::work::{make_dataset, train, write_json, write_picture, write_result};
 use partita::Context;
 use partita_data::ValueScope;
@@ -24,6 +25,7 @@ pub fn run(context: &Context<'_>, verb: &Verb, out: &mut dyn Write) -> Result<()
         Verb::Plan(args) => plan(context, args, out),
         Verb::Calibrate(args) => calibrate(context, args, out),
         Verb::Train(args) => run_train(context, args, out),
+        Verb::Serve(args) => serve::run(context, args, out),
         Verb::Evaluate(args) => evaluate(context, args, out),
         Verb::Infer(args) => infer(context, args, out),
         Verb::Weights { verb } => weights(verb, out),

@@ -40,6 +40,8 @@ pub struct Environment {
     pub home: Option<PathBuf>,
     /// Folder of temporary files.
     pub temporary: PathBuf,
+    /// The binary `partita`, which a training starts to load samples or validate.
+    pub executable: Option<PathBuf>,
     /// Ends the process with a message when a call of a foreign library does not return. Called on another thread.
     pub exit_on_timeout: fn(&str) -> !,
 }
@@ -89,6 +91,7 @@ impl Default for Environment {
             loader: LoaderPaths::default(),
             home: None,
             temporary: PathBuf::from("/tmp"),
+            executable: None,
             exit_on_timeout: |text| panic!("{text}"),
         }
     }

@@ -27,10 +27,11 @@ use partita_oracle::{Costs, Prediction, predict};
 use partita_program::Program;
 use partita_run::Arena;
 use partita_session::{Outcome, RunEnd, Session};
-use partita_space::Seconds;
+use partita_space::{Rank, Seconds};
 use partita_tune::{HostLayout, LinkTimes};
 use processes::Job;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// The ranks of a run.
 pub enum Launch<'c> {
@@ -152,6 +153,22 @@ impl<'c> Launch<'c> {
         let chosen: String = job.broadcast(&own)?;
         let chosen: Strategy = chosen.parse().map_err(LaunchError::Strategy)?;
         Ok(chosen)
+    }
+
+    /// The ranks of this process.
+    pub fn local_ranks(&self, ranks: usize) -> Range<Rank> {
+        match self {
+            Self::Threads(_) => 0..ranks,
+            Self::Processes(job) => job.rank()..job.rank() + 1,
+        }
+    }
+
+    /// Whether all ranks are on one host.
+    pub fn is_on_one_host(&self) -> bool {
+        match self {
+            Self::Threads(_) => true,
+            Self::Processes(job) => job.is_on_one_host(),
+        }
     }
 
     /// Runs long work on every rank.

@@ -106,10 +106,10 @@ pub use trace::TraceError;
 pub use train::{
     AutoError, BestMetric, CheckpointConfig, ClassResult, Classification, ConvertRequest,
     ConvertResult, EpochResult, EvaluateResult, ForwardRequest, InferRequest, InferResult,
-    LastCheckpoint, MemoryResult, MetricsFormat, Mismatch, OutputError, ResultFiles, ResumeError,
-    ResumeFrom, RunFile, RunFileError, RunResult, StartWeights, TargetError, TaskResult,
-    TrainError, TrainRequest, Trained, TrainingState, ValidationResult, convert_weights, evaluate,
-    infer, train,
+    LISTENING, LastCheckpoint, MemoryResult, MetricsFormat, Mismatch, OffloadConfig, OffloadError,
+    OutputError, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError, RunResult,
+    ServeRequest, StartWeights, TargetError, TaskResult, TrainError, TrainRequest, Trained,
+    TrainingState, ValidationResult, convert_weights, evaluate, infer, parse_cores, serve, train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,

@@ -10,6 +10,7 @@ mod forward;
 mod infer;
 mod machine;
 mod metrics;
+mod offload;
 mod output;
 mod preparation;
 mod programs;
@@ -31,6 +32,9 @@ pub use evaluate::{EvaluateResult, evaluate};
 pub use forward::ForwardRequest;
 pub use infer::{InferRequest, InferResult, infer};
 pub use metrics::MetricsFormat;
+pub use offload::{
+    LISTENING, OffloadConfig, OffloadError, Processes, ServeRequest, parse_cores, serve,
+};
 pub use record::{
     ClassResult, Classification, EpochResult, MemoryResult, ResultFiles, RunResult, TargetError,
     TaskResult, ValidationResult,
@@ -53,6 +57,7 @@ use crate::weights::{LoadedWeights, WeightFile};
 use checkpoint::{Checkpoints, Resume};
 use machine::machine_costs;
 use metrics::Metrics;
+use offload::Offload;
 use output::{Output, RunSize};
 use partita_data::{
     Accepted, DType, Dataset, HyperslabSource, Preprocessing, Sampling, Split, Waker,
@@ -166,15 +171,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         let level = context.level();
         let kinds = kinds(training, validation);
         let programs = programs::programs(&run, level, &graph, &strategy, stored, &kinds)?;
-        let plan = Plan {
-            epochs: run.epochs as u64,
-            batch: run.batch,
-            seed: run.seed,
-            schedule: run.schedule.clone(),
-            training_order: &order,
-            validation: (first..first + validation).collect(),
-            traces_kept: TRACES_KEPT,
-        };
+        let plan = plan(&run, &order, first..first + validation);
         let session = Session::new(programs, plan)?;
         let program = session.main_program();
         let buffers = |rank| buffer_bytes(&preprocessing, dataset.dtype(), program, rank);
@@ -182,6 +179,8 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         Ok::<_, TrainError>(session)
     })?;
     launch.check_agreement(|| identity(&run, &session, &preprocessing))?;
+    let samples = (&graph, &dataset, &preprocessing);
+    let offload = Offload::start(launch, &run, &request.run_file, samples)?;
     let task = Task {
         launch,
         run: &run,
@@ -192,6 +191,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         costs,
         resume: resume.as_ref(),
         start: start.as_ref(),
+        offload: &offload,
     };
     let Some(mut finished) = run_session(&task, &strategy, warnings)? else {
         return Ok(None);
@@ -202,6 +202,23 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         result: saved.result.clone(),
         misplaced: saved.misplaced(),
     }))
+}
+
+/// The plan of a training with these validation samples.
+fn plan<'s>(
+    run: &Run,
+    order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
+    validation: Range<usize>,
+) -> Plan<'s> {
+    Plan {
+        epochs: run.epochs as u64,
+        batch: run.batch,
+        seed: run.seed,
+        schedule: run.schedule.clone(),
+        training_order: order,
+        validation: validation.collect(),
+        traces_kept: TRACES_KEPT,
+    }
 }
 
 /// The model with the loss of the run file, if it names one.
@@ -266,6 +283,8 @@ struct Task<'r, 's> {
     resume: Option<&'r Resume>,
     /// Weights to start from, if the run file names some.
     start: Option<&'r LoadedWeights>,
+    /// Its loaders and validators.
+    offload: &'r Offload,
 }
 
 /// The programs of a training, and their samples.
@@ -435,7 +454,9 @@ fn run_session<'r>(
     let metrics = output.as_ref().map(open).transpose()?;
     let mut sink = WeightSink::new(context, run, session, output);
     let listener = listener(context, run, session, metrics.as_ref());
-    let results = run_ranks(task, checkpoints.as_ref(), listener, baseline, &mut sink);
+    let (results, lost) = task.offload.while_reporting(context, || {
+        run_ranks(task, checkpoints.as_ref(), listener, baseline, &mut sink)
+    });
     if let Some(checkpoints) = checkpoints.as_ref().filter(|_| launch.is_first()) {
         checkpoints.clean();
     }
@@ -450,7 +471,7 @@ fn run_session<'r>(
     }
     let faults = metrics.iter().filter_map(Metrics::fault);
     let faults = faults.inspect(|fault| context.report(Event::Warning(fault)));
-    let warnings = warnings.into_iter().chain(faults).collect();
+    let warnings = warnings.into_iter().chain(lost).chain(faults).collect();
     let Some(weights) = sink.saved() else {
         return Ok(None);
     };
@@ -518,14 +539,14 @@ fn run_ranks(
     sink: &mut WeightSink<'_>,
 ) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
     let (launch, run, session) = (task.launch, task.run, task.session);
-    let (context, samples) = (launch.context(), (task.dataset, task.preprocessing));
-    let mesh = session.main_program().mesh;
+    let context = launch.context();
+    let samples = (task.graph, task.dataset, task.preprocessing);
     let stored = task.resume.map(Resume::values);
     let position = checkpoint::start(task.resume.map(|resume| &resume.state));
     // With checkpoints, a request to stop ends the run between two steps.
     let cancel = AtomicBool::new(false);
     let (graph, start) = (task.graph, task.start);
-    let accepted = check::accepted(run, graph);
+    let from = (position.epoch, position.done);
     let setup = RunSetup {
         kernels: run.kernels,
         precision: run.precision,
@@ -536,7 +557,10 @@ fn run_ranks(
             Some(_) => &cancel,
             None => context.cancel(),
         },
-        source: &|rank, wake| source(samples, mesh, rank, accepted, wake),
+        source: &|rank, wake| {
+            task.offload
+                .source(run, session, samples, (rank, wake), from)
+        },
         sink: &|_| Ok(Box::new(NoSink)),
         clock: SystemClock::start(),
         initial: &|buffer, elements| match &stored {

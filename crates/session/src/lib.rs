@@ -6,6 +6,7 @@
 //! Must not know: models, strategies, how programs were made, or which world they run on.
 
 mod durations;
+mod loads;
 mod persistent;
 mod resume;
 mod run;
@@ -14,6 +15,7 @@ mod session;
 mod shards;
 mod steps;
 
+pub use loads::{LoadSequence, PlannedLoad, SharedOrder};
 pub use persistent::{InitialValues, OwnedShard, PersistentTensor};
 pub use resume::{Boundary, Next, Position, StepHook};
 pub use run::{ClassCount, EpochReport, Outcome, Progress, RunEnd, Validation};

@@ -113,6 +113,8 @@ fn the_tables_of_the_run_file_have_all_keys() {
     assert_eq!(names("run-file.md", "## `[augmentation]`"), augmentation);
     let schedule = possible("[schedule]\nlearning_rate = 1\nno_key = 1");
     assert_eq!(names("run-file.md", "## `[schedule]`"), schedule);
+    let offload = possible("[offload]\nno_key = 1\n[schedule]\nlearning_rate = 1");
+    assert_eq!(names("offload.md", "## Keys and options"), offload);
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod predictions;
 mod checkpoints;
 mod faults;
 mod hosts;
+mod offload;
 mod refusals;
 mod runs;
 mod slurm;

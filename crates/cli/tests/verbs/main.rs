@@ -16,6 +16,8 @@ mod here;
 mod intervals;
 mod models;
 #[cfg(unix)]
+mod offload;
+#[cfg(unix)]
 mod output;
 mod planning;
 mod predicting;

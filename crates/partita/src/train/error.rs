@@ -1,6 +1,7 @@
 //! Errors of a training.
 
 use super::checkpoint::{CHECKPOINTS, LastCheckpoint, ResumeError};
+use super::offload::error::OffloadError;
 use super::section::RunFileError;
 use crate::error::{ErrorKind, Fault};
 use crate::launch::{DIVERGENCE_ADVICE, LaunchError};
@@ -133,6 +134,9 @@ pub enum TrainError {
         /// Largest norm of all gradients together.
         clip: Option<f64>,
     },
+    /// Loaders or validators cannot be used.
+    #[error(transparent)]
+    Offload(Box<OffloadError>),
     /// It cannot resume.
     #[error(transparent)]
     Resume(#[from] ResumeError),
@@ -546,6 +550,7 @@ impl Fault for TrainError {
             | Self::NoMetric { .. }
             | Self::Memory { .. }
             | Self::Weights(_) => ErrorKind::Request,
+            Self::Offload(error) => error.kind(),
             Self::Resume(error) => error.kind(),
             Self::Stopped { .. } => ErrorKind::Interrupted,
             Self::AfterCheckpoint { error, .. } => error.kind(),
@@ -565,7 +570,8 @@ impl Fault for TrainError {
         match self {
             Self::Launch(error) => error.is_reported(),
             Self::AfterCheckpoint { error, .. } => error.is_reported(),
-            Self::Resume(_)
+            Self::Offload(_)
+            | Self::Resume(_)
             | Self::Stopped { .. }
             | Self::StoppedWithout { .. }
             | Self::NoMetric { .. }
@@ -600,6 +606,12 @@ impl From<PlanningError> for TrainError {
 impl From<WeightsError> for TrainError {
     fn from(error: WeightsError) -> Self {
         Self::Weights(Box::new(error))
+    }
+}
+
+impl From<OffloadError> for TrainError {
+    fn from(error: OffloadError) -> Self {
+        Self::Offload(Box::new(error))
     }
 }
 

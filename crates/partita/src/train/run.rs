@@ -3,6 +3,7 @@
 use super::checkpoint::{CheckpointConfig, ResumeFrom};
 use super::error::TrainError;
 use super::metrics::MetricsFormat;
+use super::offload::config::OffloadConfig;
 use super::preparation::SampleOptions;
 use super::run_file::{RunFile, StartWeights};
 use crate::kernel_set::{KernelSet, Precision};
@@ -101,6 +102,8 @@ pub struct Run {
     pub is_predicted: bool,
     /// When checkpoints are written, and which are kept.
     pub checkpoint: CheckpointConfig,
+    /// What is done in processes of its own.
+    pub offload: OffloadConfig,
     /// Whether it resumes from a checkpoint.
     pub is_resumed: bool,
 }
@@ -132,6 +135,7 @@ impl Run {
             overwrite: file.overwrite || request.overwrite,
             is_predicted: !request.no_prediction,
             checkpoint: file.checkpoint,
+            offload: file.offload,
             is_resumed: false,
             model: file.model,
             loss: file.loss,

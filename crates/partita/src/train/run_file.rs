@@ -5,6 +5,7 @@ mod schedule;
 
 use super::checkpoint::{self, CheckpointConfig};
 use super::metrics::MetricsFormat;
+use super::offload::config::{OffloadConfig, read_offload};
 use super::preparation::SampleOptions;
 use super::section::{RunFileError, Section, line_at};
 use crate::kernel_set::{KernelSet, Precision};
@@ -19,7 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 26] = [
     "model",
     "loss",
     "data",
@@ -45,6 +46,7 @@ const KEYS: [&str; 25] = [
     "schedule",
     "checkpoint",
     "weights",
+    "offload",
 ];
 const WEIGHTS_KEYS: [&str; 4] = ["file", "skip", "rename", "new"];
 const WATCHDOG: Seconds = Seconds(60.0);
@@ -105,6 +107,8 @@ pub struct RunFile {
     pub checkpoint: CheckpointConfig,
     /// Weights to start from (default: initial values drawn by the seed).
     pub weights: Option<StartWeights>,
+    /// What is done in processes of its own (default: nothing).
+    pub offload: OffloadConfig,
 }
 
 /// Weights from which a training starts.
@@ -160,6 +164,7 @@ impl RunFile {
         }
         let epoch_count = top.need("epochs", top.count("epochs")?, epochs)?;
         let optimizer = optimizer::optimizer(&top)?;
+        let watchdog = watchdog(&top)?.unwrap_or(WATCHDOG);
         Ok(Self {
             model: top.need("model", top.text("model", model)?, model)?,
             loss: loss(&top)?,
@@ -185,7 +190,7 @@ impl RunFile {
             check_data: top
                 .choice("check_data", &CheckScope::CHOICES)?
                 .unwrap_or_default(),
-            watchdog: watchdog(&top)?.unwrap_or(WATCHDOG),
+            watchdog,
             memory: memory(&top)?,
             optimizer: optimizer.rule,
             decay_norms: optimizer.decay_norms,
@@ -193,6 +198,7 @@ impl RunFile {
             schedule: schedule::schedule(&top, epoch_count)?,
             checkpoint: checkpoint::section(&top, duration)?,
             weights: weights(&top)?,
+            offload: read_offload(&top, duration, watchdog)?,
         })
     }
 }

@@ -1,0 +1,318 @@
+//! Loaders in processes of their own: the same bits as without, also when one of them is slow or dies.
+
+use crate::command::partita;
+use crate::trainee::{Case, Trainee};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+
+/// Statistics, random augmentation, and batches of 3, 3 and 2.
+const SAMPLES: &str = "seed = 5\ntransform = \"standardize\"\n\
+                       augmentation = {flip = [\"depth\", \"width\"], noise = 0.05}";
+
+/// A process that serves, ended when dropped.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(case: &Case, run: &str, more: &[&str]) -> Self {
+        Self::at(case, run, "127.0.0.1:0", more)
+    }
+
+    fn at(case: &Case, run: &str, address: &str, more: &[&str]) -> Self {
+        let mut command = partita(&["serve", run, "--role", "loader", "--listen", address]);
+        command.args(more).current_dir(case.folder());
+        let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.stdin(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        let output = child.stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("loader listens at ").unwrap();
+        Self {
+            address: address.to_owned(),
+            child,
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &id])
+            .status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Ends it, and gives what it said.
+    fn end(mut self) -> String {
+        self.signal("TERM");
+        let mut text = String::new();
+        let errors = self.child.stderr.as_mut().unwrap();
+        errors.read_to_string(&mut text).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{text}");
+        text
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Writes a run file with an output folder of its name.
+fn run_file(case: &Case, name: &str, epochs: usize, top: &str, tables: &str) -> String {
+    let text = format!(
+        "model = \"tiny.model\"\ndata = \"set\"\noutput = \"{name}\"\nbatch = 3\nepochs = {epochs}\n{top}\n\
+         [schedule]\nlearning_rate = 1e-3\n{tables}\n"
+    );
+    let file = format!("{name}.toml");
+    fs::write(case.path(&file), text).unwrap();
+    file
+}
+
+fn train(case: &Case, run: &str) -> Output {
+    case.command(run).stdin(Stdio::null()).output().unwrap()
+}
+
+/// What a training that must succeed says, but for its progress.
+fn trained(case: &Case, run: &str) -> String {
+    let output = train(case, run);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{run}: {text}");
+    let lines = text.lines().filter(|line| line.starts_with("partita: "));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// What a training that must not start says.
+fn refusal(case: &Case, run: &str) -> String {
+    let output = train(case, run);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{run}: {text}");
+    assert!(!case.path(run.strip_suffix(".toml").unwrap()).exists());
+    text
+}
+
+/// Losses and metrics of all epochs, and the bytes of the weights.
+fn bits(case: &Case, name: &str) -> (Vec<Value>, Vec<u8>) {
+    let text = fs::read_to_string(case.path(name).join("result.json")).unwrap();
+    let result: Value = serde_json::from_str(&text).unwrap();
+    let mut epochs = result["epochs"].as_array().unwrap().clone();
+    for epoch in &mut epochs {
+        let validation = epoch["validation"].as_object_mut().unwrap();
+        validation.remove("seconds");
+        epoch.as_object_mut().unwrap().remove("seconds");
+    }
+    let weights = fs::read(case.path(name).join("weights.safetensors")).unwrap();
+    (epochs, weights)
+}
+
+#[test]
+fn losses_and_weights_with_loaders_have_the_bits_of_those_without() {
+    let case = Case::new();
+    // (ranks, strategy, loaders): as many, fewer and more than ranks.
+    for (ranks, strategy, loaders) in [(1, "data=1", 1), (2, "depth=2", 1), (2, "data=2", 3)] {
+        let top = format!("{SAMPLES}\nranks = {ranks}\nstrategy = \"{strategy}\"");
+        let plain = run_file(&case, "plain", 3, &format!("{top}\noverwrite = true"), "");
+        assert_eq!(trained(&case, &plain), "");
+        let table = format!("[offload]\nloaders = {loaders}\ncores = \"0\"");
+        let with = run_file(
+            &case,
+            "with",
+            3,
+            &format!("{top}\noverwrite = true"),
+            &table,
+        );
+        assert_eq!(trained(&case, &with), "", "{strategy}");
+        assert!(
+            bits(&case, "with") == bits(&case, "plain"),
+            "{strategy}, {loaders} loaders"
+        );
+    }
+}
+
+#[test]
+fn trainings_share_a_loader_over_a_socket_file_and_resume_with_it() {
+    let case = Case::new();
+    let plain = run_file(&case, "plain", 4, SAMPLES, "");
+    let loader = Server::at(&case, &plain, "unix:socket", &[]);
+    assert_eq!(loader.address, "unix:socket");
+    let table = "[checkpoint]\nevery_steps = 4\nkeep = 9\n[offload]\nloaders = [\"unix:socket\"]";
+    let runs = ["first", "second"].map(|name| run_file(&case, name, 4, SAMPLES, table));
+    thread::scope(|scope| {
+        let both = runs
+            .each_ref()
+            .map(|run| scope.spawn(|| trained(&case, run)));
+        for one in both {
+            assert_eq!(one.join().unwrap(), "");
+        }
+    });
+    trained(&case, &plain);
+    assert!(bits(&case, "first") == bits(&case, "plain"));
+    assert!(bits(&case, "second") == bits(&case, "plain"));
+    // In the middle of an epoch.
+    let checkpoint = "first/checkpoints/step-000000004";
+    let mut resumed = case.command("second.toml");
+    let output = resumed.args(["--resume", checkpoint]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(bits(&case, "second") == bits(&case, "plain"));
+    let said = loader.end();
+    assert_eq!(
+        said.matches("rank 0 of 1 at unix:socket: ").count(),
+        3,
+        "{said}"
+    );
+    assert!(!case.path("socket").exists());
+}
+
+#[test]
+fn memory_of_a_loader_is_bounded_by_credits_and_a_slow_one_only_takes_longer() {
+    let case = Case::new();
+    let plain = run_file(&case, "plain", 2, SAMPLES, "");
+    trained(&case, &plain);
+    for (name, credits, delay) in [("slow", 1, "4ms"), ("fast", 3, "1us")] {
+        let loader = Server::start(&case, &plain, &["--delay", delay]);
+        let table = format!(
+            "[offload]\nloaders = [\"{}\"]\ncredits = {credits}",
+            loader.address
+        );
+        let run = run_file(&case, name, 2, SAMPLES, &table);
+        assert_eq!(trained(&case, &run), "");
+        assert!(bits(&case, name) == bits(&case, "plain"), "{name}");
+        let said = loader.end();
+        let (_, held) = said.split_once("at most ").unwrap();
+        let held: usize = held.split(' ').next().unwrap().parse().unwrap();
+        // One of them may have left just now.
+        assert!((1..=credits + 1).contains(&held), "{said}");
+    }
+}
+
+/// What a training says whose loader gets a signal in the second epoch.
+fn disturbed(case: &Case, signal: &str, more: &str) -> String {
+    let plain = run_file(case, "plain", 6, SAMPLES, "");
+    trained(case, &plain);
+    // Slow enough that the training cannot end before the signal.
+    let loader = Server::start(case, &plain, &["--delay", "10ms"]);
+    let address = &loader.address;
+    let table = format!("[offload]\nloaders = [\"{address}\"]\n{more}");
+    let run = run_file(case, "disturbed", 6, SAMPLES, &table);
+    let trainee = Trainee::started(&mut case.command(&run), "epoch 1/");
+    loader.signal(signal);
+    let (status, said) = trainee.end();
+    assert!(status.success(), "{said}");
+    assert!(bits(case, "disturbed") == bits(case, "plain"), "{said}");
+    let warning = format!("rank 0 lost the loader at {address} before step ");
+    assert_eq!(said.matches(&warning).count(), 1, "{said}");
+    assert!(
+        said.contains("the rank reads its samples itself from here on"),
+        "{said}"
+    );
+    let result = fs::read_to_string(case.path("disturbed/result.json")).unwrap();
+    assert!(result.contains(&warning), "the result repeats the warning");
+    said
+}
+
+#[test]
+fn a_training_whose_loader_is_killed_loads_itself_to_the_same_bits() {
+    let said = disturbed(&Case::new(), "KILL", "");
+    assert!(said.contains("it closed the connection"), "{said}");
+}
+
+#[test]
+fn a_training_whose_loader_hangs_loads_itself_to_the_same_bits() {
+    let said = disturbed(&Case::new(), "STOP", "timeout = \"300 ms\"");
+    assert!(said.contains("it did not answer in time"), "{said}");
+}
+
+#[test]
+fn a_loader_of_another_run_refuses_and_names_the_difference() {
+    let case = Case::new();
+    let own = run_file(&case, "own", 2, SAMPLES, "");
+    let loader = Server::start(&case, &own, &[]);
+    let table = format!("[offload]\nloaders = [\"{}\"]", loader.address);
+    let other = run_file(&case, "other", 2, "seed = 5\ntransform = \"log1p\"", &table);
+    let text = refusal(&case, &other);
+    let parts = [
+        "refuses: `transform` or `augmentation` is",
+        "at the loader, and LogOnePlus at the trainer",
+        &loader.address,
+    ];
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    let said = loader.end();
+    assert!(said.contains("refused rank 0 of 1"), "{said}");
+}
+
+#[test]
+fn a_loader_outlives_garbage_on_its_port() {
+    let case = Case::new();
+    let plain = run_file(&case, "plain", 1, SAMPLES, "");
+    let loader = Server::start(&case, &plain, &[]);
+    let garbage: [&[u8]; 4] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"partita\x07",
+        b"partita\x01\xff\xff\xff\xff",
+        b"partita\x01\x02\x00\x00\x00{}",
+    ];
+    for bytes in garbage {
+        let mut stream = std::net::TcpStream::connect(&loader.address).unwrap();
+        stream.write_all(bytes).unwrap();
+        // It closes the connection.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let table = format!("[offload]\nloaders = [\"{}\"]", loader.address);
+    let run = run_file(&case, "with", 1, SAMPLES, &table);
+    trained(&case, &plain);
+    assert_eq!(trained(&case, &run), "");
+    assert!(bits(&case, "with") == bits(&case, "plain"));
+    let said = loader.end();
+    assert_eq!(
+        said.matches("is no trainer that this loader knows").count(),
+        4,
+        "{said}"
+    );
+    assert!(said.contains("version 7 of the protocol"), "{said}");
+}
+
+#[test]
+fn addresses_without_a_loader_are_refused_before_the_training_starts() {
+    let case = Case::new();
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = stranger.local_addr().unwrap();
+    let answering = thread::spawn(move || {
+        let (mut stream, _) = stranger.accept().unwrap();
+        stream
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let table = format!("[offload]\nloaders = [\"{address}\"]");
+    let text = refusal(&case, &run_file(&case, "stranger", 1, "", &table));
+    assert!(
+        text.contains("is no loader of this version of Partita"),
+        "{text}"
+    );
+    answering.join().unwrap();
+    // Nobody listens there any more.
+    let table = format!("[offload]\nloaders = [\"{address}\"]\nconnect_timeout = \"50 ms\"");
+    let text = refusal(&case, &run_file(&case, "nobody", 1, "", &table));
+    let advice = format!("partita serve --role loader --listen {address}");
+    assert!(text.contains(&advice), "{text}");
+    for (table, part) in [
+        ("loaders = [\"node7\"]", "key `offload.loaders` is"),
+        ("loader = 1", "nearest is `offload.loaders`"),
+        ("credits = 0", "a whole number from 1 to 1024"),
+        ("cores = \"3-1\"", "a list of cores"),
+        ("timeout = \"90 s\"", "below `watchdog`, which is 60 s"),
+    ] {
+        let table = format!("[offload]\n{table}");
+        let text = refusal(&case, &run_file(&case, "refused", 1, "", &table));
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}

@@ -1,0 +1,19 @@
+//! Loading of samples and validation in processes of their own, on spare cores or on DPUs of the hosts that train.
+//!
+//! Does: joins such processes to ranks over TCP or Unix sockets; pieces of loads under credits, snapshots and results.
+//! Knows: addresses, framed messages, the greeting of both sides, pieces of loads.
+//! Must not know: models, programs, how ranks run or talk to each other, printing.
+
+mod address;
+mod greeting;
+mod loader;
+mod message;
+mod supply;
+
+pub use address::{Address, AddressError, Listener, Stream};
+pub use greeting::{
+    Greeted, Hello, JoinError, Role, Setting, difference, greet, join, turn_away, welcome,
+};
+pub use loader::{Served, serve_pieces};
+pub use message::{MESSAGE_BYTES_MAX, receive, send};
+pub use supply::{Loaders, loaders_of};

@@ -1,0 +1,151 @@
+//! The table `[offload]` of a run file.
+
+use super::super::section::{RunFileError, Section, whole};
+use partita_offload::Address;
+use partita_space::Seconds;
+use toml::de::DeValue;
+
+const KEYS: [&str; 5] = ["loaders", "credits", "cores", "connect_timeout", "timeout"];
+/// Most processes that a training starts or joins for a role.
+const PROCESSES_MAX: usize = 4096;
+const CREDITS: usize = 4;
+/// Most pieces that a loader may hold for a rank.
+const CREDITS_MAX: usize = 1024;
+const CONNECT_TIMEOUT: Seconds = Seconds(10.0);
+
+/// Processes of a role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Processes {
+    /// So many, started by the training on its host. None for 0.
+    Started(usize),
+    /// At these addresses, started by the user.
+    At(Vec<Address>),
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self::Started(0)
+    }
+}
+
+impl Processes {
+    /// Their number.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Started(count) => *count,
+            Self::At(addresses) => addresses.len(),
+        }
+    }
+}
+
+/// What is done in processes of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OffloadConfig {
+    /// Processes that read, prepare and augment samples.
+    pub loaders: Processes,
+    /// Pieces that a loader reads ahead for a rank.
+    pub credits: usize,
+    /// Cores of the processes that the training starts (default: all that it may use).
+    pub cores: Option<String>,
+    /// How long the training waits at its start for processes that do not listen yet.
+    pub connect_timeout: Seconds,
+    /// How long a process may take for an answer before it counts as lost (default: half of the watchdog's limit).
+    pub timeout: Option<Seconds>,
+}
+
+impl Default for OffloadConfig {
+    fn default() -> Self {
+        Self {
+            loaders: Processes::default(),
+            credits: CREDITS,
+            cores: None,
+            connect_timeout: CONNECT_TIMEOUT,
+            timeout: None,
+        }
+    }
+}
+
+/// The table `[offload]`, or its defaults. A time must be shorter than `watchdog`.
+pub fn read_offload(
+    top: &Section<'_>,
+    duration: fn(&str) -> Option<Seconds>,
+    watchdog: Seconds,
+) -> Result<OffloadConfig, RunFileError> {
+    let Some(section) = top.section("offload")? else {
+        return Ok(OffloadConfig::default());
+    };
+    section.check(&KEYS)?;
+    let time = "a time above 0 in ms, s, min or h, like \"10 s\"";
+    let limit = format!(
+        "a time above 0 and below `watchdog`, which is {} s; nearest is \"{} s\"",
+        watchdog.0,
+        watchdog.0 / 2.0
+    );
+    let credits = format!("a whole number from 1 to {CREDITS_MAX}");
+    let cores = "a list of cores, like \"0\" or \"0,4-7\"";
+    Ok(OffloadConfig {
+        loaders: processes(&section, "loaders")?,
+        credits: section
+            .read("credits", &credits, |value| count(value, 1..=CREDITS_MAX))?
+            .unwrap_or(CREDITS),
+        cores: section.read("cores", cores, |value| {
+            let text = value.as_str()?;
+            parse_cores(text).map(|_| text.to_owned())
+        })?,
+        connect_timeout: section
+            .read("connect_timeout", time, |value| duration(value.as_str()?))?
+            .unwrap_or(CONNECT_TIMEOUT),
+        timeout: section.read("timeout", &limit, |value| {
+            duration(value.as_str()?).filter(|&time| time < watchdog)
+        })?,
+    })
+}
+
+fn processes(section: &Section<'_>, key: &str) -> Result<Processes, RunFileError> {
+    let expected = format!(
+        "a whole number from 0 to {PROCESSES_MAX} of processes that the training starts, or a list of addresses, \
+         like [\"node7:7700\", \"unix:/tmp/loader\"]"
+    );
+    let read = |value: &DeValue<'_>| {
+        let DeValue::Array(list) = value else {
+            return count(value, 0..=PROCESSES_MAX).map(Processes::Started);
+        };
+        let addresses = list.iter().map(|one| one.get_ref().as_str()?.parse().ok());
+        addresses.collect::<Option<_>>().map(Processes::At)
+    };
+    Ok(section.read(key, &expected, read)?.unwrap_or_default())
+}
+
+fn count(value: &DeValue<'_>, bounds: std::ops::RangeInclusive<usize>) -> Option<usize> {
+    let number = usize::try_from(whole(value)?).ok()?;
+    bounds.contains(&number).then_some(number)
+}
+
+/// Reads a list of cores, like `0,4-7`. None if it is none.
+pub fn parse_cores(text: &str) -> Option<Vec<usize>> {
+    let number = |text: &str| {
+        text.trim()
+            .parse::<usize>()
+            .ok()
+            .filter(|&core| core < 1024)
+    };
+    let part = |text: &str| match text.split_once('-') {
+        None => number(text).map(|core| core..=core),
+        Some((first, last)) => Some(number(first)?..=number(last)?).filter(|part| !part.is_empty()),
+    };
+    let parts: Option<Vec<_>> = text.split(',').map(part).collect();
+    Some(parts?.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_cores;
+
+    #[test]
+    fn cores_are_numbers_and_ranges() {
+        assert_eq!(parse_cores("0,4-6"), Some(vec![0, 4, 5, 6]));
+        for text in ["", "x", "3-1", "1,", "-2", "4096"] {
+            assert_eq!(parse_cores(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Errors of processes that load samples or validate.
+
+use crate::error::{ErrorKind, Fault};
+use partita_offload::{Address, JoinError, Role};
+use std::io;
+
+/// A training cannot use its loaders or validators, or such a process cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum OffloadError {
+    /// A process cannot be joined.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// A process cannot be started.
+    #[error(
+        "a {role} cannot be started: {reason}; give the address of one that runs, like \
+         offload.{role}s = [\"localhost:7700\"]"
+    )]
+    Start {
+        /// What was to be started.
+        role: Role,
+        /// Why not.
+        reason: String,
+    },
+    /// Ranks are on several hosts, and no addresses are given.
+    #[error(
+        "offload.{role}s = {count}: a training starts processes on one host only, and its ranks are on several; \
+         possible is a list of addresses of processes that run, like [\"node7:7700\"]"
+    )]
+    Hosts {
+        /// What was to be started.
+        role: Role,
+        /// How many.
+        count: usize,
+    },
+    /// The connection broke at its start.
+    #[error("the {role} at {address}: {error}")]
+    Broken {
+        /// Its role.
+        role: Role,
+        /// Where.
+        address: Address,
+        /// The error of the system.
+        error: io::Error,
+    },
+    /// It cannot listen.
+    #[error(
+        "--listen {address}: {error}; possible is HOST:PORT of this host, where port 0 takes a free one, or unix:PATH"
+    )]
+    Listen {
+        /// Where.
+        address: Address,
+        /// The error of the system.
+        error: io::Error,
+    },
+}
+
+impl Fault for OffloadError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Join(_) | Self::Hosts { .. } | Self::Listen { .. } => ErrorKind::Request,
+            Self::Start { .. } | Self::Broken { .. } => ErrorKind::Failure,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! `serve`: a loader or a validator, which trainings join.
+
+use super::super::error::TrainError;
+use super::super::run::{Run, TrainRequest};
+use super::super::run_file::RunFile;
+use super::super::{check, with_loss};
+use super::{OffloadError, settings};
+use crate::context::Context;
+use crate::launch::Launch;
+use crate::model;
+use crate::progress::Event;
+use partita_data::{Dataset, PieceReader, Preparation, Preprocessing, Sampling};
+use partita_graph::Graph;
+use partita_offload::{
+    Address, Greeted, Listener, Role, Served, Setting, Stream, difference, greet, serve_pieces,
+    turn_away, welcome,
+};
+use partita_space::Seconds;
+use serde::Deserialize;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+/// A process that serves trainings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServeRequest {
+    /// The run file of the training.
+    pub run_file: PathBuf,
+    /// What it does.
+    pub role: Role,
+    /// Where it listens.
+    pub listen: Address,
+    /// Delay of each piece, to imitate a slow processor.
+    pub delay: Seconds,
+    /// Whether connections are reported.
+    pub is_quiet: bool,
+}
+
+/// What a trainer asks of a loader.
+#[derive(Deserialize)]
+struct LoaderWork {
+    credits: usize,
+    preparation: Preparation,
+}
+
+/// What all connections share.
+struct Service<'s> {
+    context: &'s Context<'s>,
+    request: &'s ServeRequest,
+    run: Run,
+    graph: Graph,
+    dataset: Dataset,
+    sampling: Sampling,
+    settings: Vec<Setting>,
+}
+
+/// Serves trainings of a run file until the context is cancelled. `listening` gets the address.
+///
+/// Errors: a run file, model or dataset that a training would refuse; an address where nobody can listen.
+pub fn serve(
+    context: &Context<'_>,
+    request: &ServeRequest,
+    listening: &mut dyn FnMut(&Address),
+) -> Result<(), TrainError> {
+    let launch = Launch::Threads(context);
+    let overrides = TrainRequest {
+        run_file: request.run_file.clone(),
+        ..TrainRequest::default()
+    };
+    let run = Run::merge(RunFile::read(&request.run_file)?, &overrides, &launch)?;
+    let graph = with_loss(&run, model::resolve(&run.model)?)?;
+    let dataset = Dataset::open(&run.data)?;
+    let sampling = Sampling::new(&dataset, run.samples.crops, run.samples.augmentation)?;
+    check::dataset_fits(&run, &graph, &dataset, &sampling)?;
+    let service = Service {
+        context,
+        request,
+        settings: settings::of_samples(&run, &graph, &dataset),
+        run,
+        graph,
+        dataset,
+        sampling,
+    };
+    let failed = |error| OffloadError::Listen {
+        address: request.listen.clone(),
+        error,
+    };
+    let listener = Listener::bind(&request.listen).map_err(failed)?;
+    listening(listener.address());
+    thread::scope(|scope| {
+        while !context.is_cancelled() {
+            match listener.accept() {
+                Ok(Some((stream, peer))) => {
+                    let service = &service;
+                    scope.spawn(move || service.connection(stream, &peer));
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    service.warn(&format!("a connection cannot be accepted: {error}"));
+                    thread::sleep(Duration::from_secs(1));
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+impl Service<'_> {
+    /// Serves one connection to its end. Whoever does not greet as a trainer is left without an answer.
+    fn connection(&self, stream: Stream, peer: &str) {
+        let greeted = match greet(stream) {
+            Ok(greeted) => greeted,
+            Err(error) => {
+                let role = self.request.role;
+                self.warn(&format!(
+                    "{peer} is no trainer that this {role} knows: {error}"
+                ));
+                return;
+            }
+        };
+        let trainer = greeted.hello.trainer.clone();
+        let work = match self.check(&greeted) {
+            Ok(work) => work,
+            Err(reason) => {
+                self.warn(&format!("refused {trainer} at {peer}: {reason}"));
+                // It may have gone already.
+                let _ = turn_away(greeted, &reason);
+                return;
+            }
+        };
+        let Ok(stream) = welcome(greeted, Value::Null) else {
+            return;
+        };
+        let preprocessing = Preprocessing {
+            sampling: self.sampling.clone(),
+            preparation: work.preparation,
+        };
+        let accepted = check::accepted(&self.run, &self.graph);
+        let reader = PieceReader::new(&self.dataset, preprocessing, accepted);
+        let delay = Duration::from_secs_f64(self.request.delay.0.clamp(0.0, 1e6));
+        let stop = self.context.cancel();
+        let served = serve_pieces(&stream, reader, work.credits, delay, stop);
+        self.report(&trainer, peer, &served);
+    }
+
+    /// What is asked of it. Errors: why it refuses.
+    fn check(&self, greeted: &Greeted) -> Result<LoaderWork, String> {
+        let (own, hello) = (self.request.role, &greeted.hello);
+        if hello.role != own {
+            return Err(format!(
+                "it is a {own}, and the trainer wants a {}; correct the addresses under [offload]",
+                hello.role
+            ));
+        }
+        if let Some(text) = difference(own, &self.settings, &hello.settings) {
+            return Err(text);
+        }
+        let work: LoaderWork =
+            serde_json::from_value(hello.work.clone()).map_err(|error| error.to_string())?;
+        if !(1..=1024).contains(&work.credits) {
+            return Err(format!("{} credits; possible are 1 to 1024", work.credits));
+        }
+        if work.preparation.asked() != self.run.samples.steps
+            || !work.preparation.suits(self.dataset.shape()[0])
+        {
+            return Err("the statistics of `transform` are not of this dataset".to_owned());
+        }
+        Ok(work)
+    }
+
+    fn report(&self, trainer: &str, peer: &str, served: &Served) {
+        let Served {
+            pieces,
+            bytes,
+            held_max,
+            fault,
+        } = served;
+        match fault {
+            Some(fault) => self.warn(&format!("{trainer} at {peer}: {fault}")),
+            None if !self.request.is_quiet => {
+                self.context.report(Event::Note(&format!(
+                    "{trainer} at {peer}: {pieces} pieces, {bytes} B, at most {held_max} held at once"
+                )));
+            }
+            None => {}
+        }
+    }
+
+    fn warn(&self, text: &str) {
+        self.context.report(Event::Warning(text));
+    }
+}
