@@ -33,7 +33,7 @@ pub enum Verb {
     Calibrate(CalibrateArgs),
     /// Train a network from a run file
     Train(TrainArgs),
-    /// Load samples for trainings in a process of its own
+    /// Load samples or validate for trainings in a process of its own
     Serve(ServeArgs),
     /// Evaluate trained weights: loss and metrics on a split of a dataset
     Evaluate(EvaluateArgs),

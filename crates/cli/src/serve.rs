@@ -2,6 +2,7 @@
 
 use crate::error::CliError;
 use crate::interrupt;
+use crate::number;
 #[cfg(not(target_os = "linux"))]
 use crate::screen::warn;
 use clap::{Args, ValueEnum};
@@ -28,7 +29,16 @@ pub struct ServeArgs {
     /// Cores that it may use, such as `0,4-7` (default: all)
     #[arg(long, value_name = "CORES", value_parser = cores)]
     pub cores: Option<Cores>,
-    /// Delay of each piece of samples, such as `20ms`, to imitate a slow processor
+    /// Ranks of a validator (default: those of the training)
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::ranks)]
+    pub ranks: Option<usize>,
+    /// Threads of each rank (default: those of the training)
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count)]
+    pub threads: Option<usize>,
+    /// Strategy of a validator, such as `data=1` (default: that of the training)
+    #[arg(long, value_name = "S")]
+    pub strategy: Option<String>,
+    /// Delay of each piece of samples or validation, such as `20ms`, to imitate a slow processor
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
     pub delay: Option<Seconds>,
     /// End when standard input closes, and do not report connections
@@ -41,6 +51,8 @@ pub struct ServeArgs {
 pub enum RoleName {
     /// Read, prepare and augment samples
     Loader,
+    /// Validate snapshots of the parameters
+    Validator,
 }
 
 /// Numbers of cores.
@@ -72,9 +84,13 @@ pub fn run(context: &Context<'_>, args: &ServeArgs, out: &mut dyn Write) -> Resu
         run_file: args.run.clone(),
         role: match args.role {
             RoleName::Loader => Role::Loader,
+            RoleName::Validator => Role::Validator,
         },
         listen: args.listen.clone(),
         delay: args.delay.unwrap_or_default(),
+        ranks: args.ranks,
+        threads: args.threads,
+        strategy: args.strategy.clone(),
         is_quiet: args.with_parent,
     };
     let mut printed = Ok(());

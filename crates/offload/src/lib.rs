@@ -9,6 +9,7 @@ mod greeting;
 mod loader;
 mod message;
 mod supply;
+mod validator;
 
 pub use address::{Address, AddressError, Listener, Stream};
 pub use greeting::{
@@ -16,4 +17,5 @@ pub use greeting::{
 };
 pub use loader::{Served, serve_pieces};
 pub use message::{MESSAGE_BYTES_MAX, receive, send};
-pub use supply::{Loaders, loaders_of};
+pub use supply::{Loaders, loaders_of, lost_reason};
+pub use validator::{Report, ShardHead, SnapshotHead, receive_report, send_snapshot};

@@ -191,13 +191,13 @@ impl Loaders {
         (self.warn)(format!(
             "rank {rank} lost the loader at {} before step {step}: {}; {then}",
             gone.address,
-            reason(&lost.error)
+            lost_reason(&lost.error)
         ));
     }
 }
 
-/// What a lost connection says.
-fn reason(error: &io::Error) -> String {
+/// Why a connection is lost, in words.
+pub fn lost_reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::ConnectionReset

@@ -10,7 +10,8 @@ mod saving;
 pub use agreement::{Agreement, Decision, Vote};
 pub use error::{DIVERGENCE_ADVICE, LaunchError, NotSaved};
 pub use memory_baseline::{MemoryBaseline, PEAK_METHOD};
-pub use ranks::{Listener, MakeSink, MakeStepHook, RunSetup};
+pub(crate) use ranks::InitialValues;
+pub use ranks::{Listener, MakeSink, MakeStepHook, MakeValidators, RunSetup};
 #[cfg(test)]
 pub use ranks::{RankResults, run_ranks};
 pub use saving::{MemoryUsage, TensorSink};

@@ -47,7 +47,9 @@ use crate::context::Context;
 use crate::error::Fault as _;
 use crate::host::Host;
 use crate::kernel_set::oversubscription;
-use crate::launch::{Launch, LaunchError, Listener, MemoryBaseline, MemoryUsage, RunSetup};
+use crate::launch::{
+    Launch, LaunchError, Listener, MakeValidators, MemoryBaseline, MemoryUsage, RunSetup,
+};
 use crate::local_machine::Ranks;
 use crate::model;
 use crate::progress::Event;
@@ -68,7 +70,7 @@ use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
 use partita_program::{Buffer, ProgramKind, Role};
 use partita_run::{Footprint, NoSink, RunError, Source, SystemClock};
-use partita_session::{Outcome, Plan, RunEnd, Session, persistent_name};
+use partita_session::{EpochReport, Outcome, Plan, Position, RunEnd, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
 use preparation::buffer_bytes;
 use results::{Finished, pretty};
@@ -174,13 +176,17 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         let plan = plan(&run, &order, first..first + validation);
         let session = Session::new(programs, plan)?;
         let program = session.main_program();
-        let buffers = |rank| buffer_bytes(&preprocessing, dataset.dtype(), program, rank);
+        let buffers = |rank| {
+            let copies = run.offload.copies(program.body(rank));
+            buffer_bytes(&preprocessing, dataset.dtype(), program, rank) + copies
+        };
         check::memory_fits(&run, &session, &buffers, limit, &origin)?;
         Ok::<_, TrainError>(session)
     })?;
     launch.check_agreement(|| identity(&run, &session, &preprocessing))?;
     let samples = (&graph, &dataset, &preprocessing);
-    let offload = Offload::start(launch, &run, &request.run_file, samples)?;
+    let text = strategy.to_string();
+    let offload = Offload::start(launch, &run, (&request.run_file, &text), samples)?;
     let task = Task {
         launch,
         run: &run,
@@ -449,8 +455,8 @@ fn run_session<'r>(
         }
         context.report(Event::Checkpoints { is_first });
     }
-    let from = task.resume.map(|resume| &resume.state.position);
-    let open = |output: &Output| Metrics::open(run, output.path(), from);
+    let from = task.resume.map(|resume| told(&resume.state.position));
+    let open = |output: &Output| Metrics::open(run, output.path(), from.as_ref());
     let metrics = output.as_ref().map(open).transpose()?;
     let mut sink = WeightSink::new(context, run, session, output);
     let listener = listener(context, run, session, metrics.as_ref());
@@ -492,6 +498,16 @@ fn run_session<'r>(
         resumed_from: task.resume.map(|resume| resume.path().to_owned()),
         checkpoint: last.map(|last| last.path),
     }))
+}
+
+/// A position without an epoch whose validation is still to come, as it is told again.
+fn told(position: &Position) -> Position {
+    let mut position = position.clone();
+    let is_due = |last: &EpochReport| last.validation.is_none();
+    if position.done == 0 && position.epochs.last().is_some_and(is_due) {
+        position.epochs.pop();
+    }
+    position
 }
 
 /// Predicted memory of each rank.
@@ -547,6 +563,7 @@ fn run_ranks(
     let cancel = AtomicBool::new(false);
     let (graph, start) = (task.graph, task.start);
     let from = (position.epoch, position.done);
+    let validators = task.offload.validators(run, session);
     let setup = RunSetup {
         kernels: run.kernels,
         precision: run.precision,
@@ -572,6 +589,7 @@ fn run_ranks(
             Some(checkpoints) => checkpoints,
             None => &checkpoint::Off,
         },
+        validators: validators.as_ref().map(|it| it as &dyn MakeValidators),
     };
     launch.run(session, &setup, run.collectives, listener, baseline, sink)
 }

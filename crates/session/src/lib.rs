@@ -14,6 +14,7 @@ mod schedule;
 mod session;
 mod shards;
 mod steps;
+mod validation;
 
 pub use loads::{LoadSequence, PlannedLoad, SharedOrder};
 pub use persistent::{InitialValues, OwnedShard, PersistentTensor};
@@ -22,3 +23,4 @@ pub use run::{ClassCount, EpochReport, Outcome, Progress, RunEnd, Validation};
 pub use schedule::{LearningRateSchedule, Milestones, SchedulePoint, ScheduleState, WarmupLength};
 pub use session::{Plan, Programs, Session, SessionError, batch_sizes, persists_over_programs};
 pub use shards::{persistent_name, put_shard, shard_of};
+pub use validation::{Evaluated, EvaluatedBatch, Snapshot, Validators, snapshot_bytes};

@@ -47,8 +47,15 @@ pub struct LoadSequence {
 }
 
 impl Session<'_> {
-    /// The loads of a rank after the first `done` steps of an epoch. `order` is that of the plan.
-    pub fn loads(&self, rank: Rank, (epoch, done): (u64, u64), order: SharedOrder) -> LoadSequence {
+    /// The loads of a rank after the first `done` steps of an epoch. `order` is that of the plan; `evaluates` is whether
+    /// the ranks evaluate each epoch themselves.
+    pub fn loads(
+        &self,
+        rank: Rank,
+        (epoch, done): (u64, u64),
+        order: SharedOrder,
+        evaluates: bool,
+    ) -> LoadSequence {
         let programs = self.programs.iter().map(|one| ProgramLoads {
             kind: one.step.kind,
             batch: one.step.batch,
@@ -58,7 +65,11 @@ impl Session<'_> {
         let mut sequence = LoadSequence {
             programs: programs.collect(),
             order,
-            validation: self.plan.validation.clone(),
+            validation: if evaluates {
+                self.plan.validation.clone()
+            } else {
+                Vec::new()
+            },
             forward: self.forward_kind(),
             batch: self.plan.batch,
             epochs: self.plan.epochs,

@@ -43,7 +43,7 @@ pub struct OwnedShard {
     pub shape: [usize; 5],
     /// Global indices of the shard.
     pub region: Region,
-    id: BufferId,
+    pub(crate) id: BufferId,
 }
 
 impl Session<'_> {
@@ -151,7 +151,7 @@ impl Session<'_> {
     }
 }
 
-fn persistent(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
+pub(crate) fn persistent(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
     let ids = (0..).map(BufferId);
     ids.zip(&body.buffers)
         .filter(|(_, buffer)| persists_over_programs(buffer.role))

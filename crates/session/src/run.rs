@@ -6,10 +6,12 @@ use crate::resume::{Boundary, Next, NoHook, Position, StepHook};
 use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::steps::PlannedStep;
+use crate::validation::{Evaluated, EvaluatedBatch, Snapshot, Validators};
 use partita_program::ProgramKind;
 use partita_run::{CountedBody, RankRunner, RunError, StepReport, Trace};
 use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Progress of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +37,8 @@ pub enum Progress {
         epoch: u64,
         /// Samples of all ranks.
         samples: usize,
+        /// Its results.
+        batch: EvaluatedBatch,
     },
     /// An epoch and its evaluation are done.
     Epoch(EpochReport),
@@ -172,6 +176,18 @@ struct SessionRun<'p, 's> {
     /// When the run started, and the time of all steps before.
     start: (Seconds, Seconds),
     hook: &'p mut dyn StepHook,
+    validators: Option<&'p mut dyn Validators>,
+    pending: Option<Pending>,
+    /// The memory of the last snapshot.
+    spare: Option<Arc<Snapshot>>,
+}
+
+/// A snapshot that is validated elsewhere.
+struct Pending {
+    epoch: u64,
+    snapshot: Arc<Snapshot>,
+    /// Its results, where this rank had them early.
+    known: Option<Evaluated>,
 }
 
 impl Session<'_> {
@@ -187,11 +203,13 @@ impl Session<'_> {
         initial: &InitialValues<'_>,
         report: &mut dyn FnMut(Progress),
     ) -> Result<Outcome, RunError> {
-        self.run_from(runner, initial, Position::default(), &mut NoHook, report)
+        let start = Position::default();
+        self.run_from(runner, initial, start, &mut NoHook, None, report)
     }
 
     /// As [`run`](Self::run), from a position on. `initial` gives the values of the persistent buffers there, and `hook`
-    /// is called after each step. The outcome covers the steps before the position too, but for measured times.
+    /// is called after each step. With `validators`, epochs are evaluated elsewhere while the next one trains; the report of
+    /// an epoch then comes when its results are there. The outcome covers the steps before the position too, but for measured times.
     ///
     /// Errors: also those of the hook. Panics on a position beyond the plan.
     pub fn run_from(
@@ -200,6 +218,7 @@ impl Session<'_> {
         initial: &InitialValues<'_>,
         position: Position,
         hook: &mut dyn StepHook,
+        validators: Option<&mut dyn Validators>,
         report: &mut dyn FnMut(Progress),
     ) -> Result<Outcome, RunError> {
         assert!(
@@ -232,6 +251,9 @@ impl Session<'_> {
             steps: position.updates,
             start: (runner.clock.now(), position.seconds),
             hook,
+            validators: validators.map(|all| all as &mut dyn Validators),
+            pending: None,
+            spare: None,
             schedule,
         };
         let end = run.execute(runner, (position.epoch, position.done))?;
@@ -262,7 +284,19 @@ impl SessionRun<'_, '_> {
         from: (u64, u64),
     ) -> Result<RunEnd, RunError> {
         let session = self.session;
-        let mut steps = session.steps_from(from).peekable();
+        if let Some(end) = self.evaluate_missing(runner, from)? {
+            return Ok(end);
+        }
+        // An epoch that begins in its evaluation is evaluated here to its end.
+        let begins_later = self.validators.is_some() && from.1 < session.steps_per_epoch();
+        let is_elsewhere = |step: &PlannedStep| {
+            step.kind != ProgramKind::Train && (begins_later || step.epoch > from.0)
+        };
+        let offloads = self.validators.is_some() && session.trains();
+        let steps = session.steps_from(from);
+        let mut steps = steps
+            .filter(|step| !(offloads && is_elsewhere(step)))
+            .peekable();
         let mut done = from.1;
         while let Some(planned) = steps.next() {
             let next = steps.peek();
@@ -286,11 +320,14 @@ impl SessionRun<'_, '_> {
                 self.check_finite(runner, &planned)?;
             }
             done += 1;
+            let is_last = next.is_none();
             if next.is_none_or(|next| next.epoch != planned.epoch) {
-                self.end_epoch(runner.rank, planned.epoch);
+                if let Some(end) = self.end_epoch(runner, planned.epoch, is_last)? {
+                    return Ok(end);
+                }
                 done = 0;
             }
-            let is_last = next.is_none();
+            self.look_for_results(runner.rank);
             if self.call_hook(runner, &planned, done, is_last)? == Next::Stop && !is_last {
                 let epoch = planned.epoch + u64::from(done == 0);
                 let steps = self.steps;
@@ -399,19 +436,16 @@ impl SessionRun<'_, '_> {
                     seconds,
                 }
             }
-            ProgramKind::Evaluate => {
-                let named = |name| output(self.session, planned, rank, &step, name);
-                let (errors, counts) = (named("errors"), named("counts"));
+            ProgramKind::Evaluate | ProgramKind::Infer => {
+                let batch = self.evaluated(rank, planned, &step, loss);
                 let validation = self.current.validation.get_or_insert_default();
-                validation.add(loss, samples, seconds);
-                validation.add_errors(errors.unwrap_or_default());
-                validation.add_counts(counts.unwrap_or_default());
-                Progress::Evaluated { epoch, samples }
-            }
-            ProgramKind::Infer => {
-                let validation = self.current.validation.get_or_insert_default();
-                validation.add(loss, samples, seconds);
-                Progress::Evaluated { epoch, samples }
+                validation.add(&batch);
+                validation.seconds += seconds;
+                Progress::Evaluated {
+                    epoch,
+                    samples,
+                    batch,
+                }
             }
             ProgramKind::Fetch | ProgramKind::FetchSamples => {
                 panic!("a fetch is not a step of the plan")
@@ -422,27 +456,222 @@ impl SessionRun<'_, '_> {
         }
     }
 
-    fn end_epoch(&mut self, rank: Rank, epoch: u64) {
+    /// Results of a step of an evaluation.
+    fn evaluated(
+        &self,
+        rank: Rank,
+        planned: &PlannedStep,
+        step: &StepReport,
+        loss: f64,
+    ) -> EvaluatedBatch {
+        let named = |name| output(self.session, planned, rank, step, name).unwrap_or_default();
+        let (errors, counts) = (named("errors"), named("counts"));
+        EvaluatedBatch::new(planned.samples.len(), loss, errors, counts)
+    }
+
+    /// Ends an epoch; where others validate it, its report comes later.
+    fn end_epoch(
+        &mut self,
+        runner: &mut RankRunner<'_>,
+        epoch: u64,
+        is_last: bool,
+    ) -> Result<Option<RunEnd>, RunError> {
+        let has_samples = !self.session.plan.validation.is_empty() && self.session.trains();
+        let is_evaluated = self.current.validation.is_some() || !has_samples;
+        if let Some(end) = self.settle(runner)? {
+            return Ok(Some(end));
+        }
         let mut report = std::mem::take(&mut self.current);
         report.epoch = epoch;
         report.training_loss /= report.samples.max(1) as f64;
         if let Some(validation) = &mut report.validation {
             validation.loss /= validation.samples as f64;
+        }
+        self.epochs.push(report);
+        if is_evaluated || self.validators.is_none() {
+            self.tell(runner.rank, epoch);
+            return Ok(None);
+        }
+        if !self.hand_over(runner, epoch)? {
+            return self.evaluate(runner, epoch);
+        }
+        let is_awaited = self.validators.as_ref().is_some_and(|it| it.is_awaited());
+        if is_awaited || is_last {
+            return self.settle(runner);
+        }
+        Ok(None)
+    }
+
+    /// The report of an epoch is complete.
+    fn tell(&mut self, rank: Rank, epoch: u64) {
+        let found = self
+            .epochs
+            .iter()
+            .rev()
+            .find(|report| report.epoch == epoch);
+        let Some(report) = found else { return };
+        if let Some(validation) = &report.validation {
             let schedule = &self.session.plan.schedule;
             schedule.observe(&mut self.schedule, validation.loss);
         }
         if rank == 0 {
             (self.report)(Progress::Epoch(report.clone()));
         }
-        self.epochs.push(report);
+    }
+
+    /// Gives a snapshot of this moment to the validators. False if they take none.
+    fn hand_over(&mut self, runner: &mut RankRunner<'_>, epoch: u64) -> Result<bool, RunError> {
+        let Some(validators) = &mut self.validators else {
+            return Ok(false);
+        };
+        let body = self.session.main_program().body(runner.rank);
+        let mut snapshot = self.spare.take().unwrap_or_default();
+        if Arc::get_mut(&mut snapshot).is_none() {
+            snapshot = Arc::default();
+        }
+        if let Some(snapshot) = Arc::get_mut(&mut snapshot) {
+            snapshot.take(body, &mut runner.arena);
+        }
+        let is_taken = validators.begin(epoch, &snapshot)?;
+        if is_taken {
+            self.pending = Some(Pending {
+                epoch,
+                snapshot,
+                known: None,
+            });
+        }
+        Ok(is_taken)
+    }
+
+    /// Takes results that are there already, so that they are reported early.
+    fn look_for_results(&mut self, rank: Rank) {
+        let (Some(validators), Some(pending)) = (&mut self.validators, &mut self.pending) else {
+            return;
+        };
+        if pending.known.is_some() {
+            return;
+        }
+        let Some(found) = validators.poll().filter(is_finite) else {
+            return;
+        };
+        let epoch = pending.epoch;
+        self.set_validation(epoch, &found);
+        if let Some(pending) = &mut self.pending {
+            pending.known = Some(found);
+        }
+        self.tell(rank, epoch);
+    }
+
+    /// Waits for the results of the snapshot that is validated elsewhere, if there is one.
+    fn settle(&mut self, runner: &mut RankRunner<'_>) -> Result<Option<RunEnd>, RunError> {
+        let (Some(validators), Some(pending)) = (&mut self.validators, self.pending.take()) else {
+            return Ok(None);
+        };
+        let epoch = pending.epoch;
+        let Some(found) = validators.finish(epoch)? else {
+            return self.evaluate_snapshot(runner, pending);
+        };
+        self.spare = Some(pending.snapshot);
+        if pending.known.is_some() {
+            return Ok(None);
+        }
+        if let Some(batch) = found.batches.iter().find(|batch| !batch.loss().is_finite()) {
+            return Ok(Some(self.not_finite(epoch, batch.loss())));
+        }
+        self.set_validation(epoch, &found);
+        self.tell(runner.rank, epoch);
+        Ok(None)
+    }
+
+    fn not_finite(&self, epoch: u64, loss: f64) -> RunEnd {
+        RunEnd::NotFinite {
+            kind: ProgramKind::Evaluate,
+            epoch,
+            step: (epoch + 1) * self.session.steps_per_epoch() + 1,
+            loss,
+        }
+    }
+
+    fn set_validation(&mut self, epoch: u64, found: &Evaluated) {
+        let mut validation = Validation::default();
+        found.batches.iter().for_each(|batch| validation.add(batch));
+        validation.loss /= validation.samples.max(1) as f64;
+        validation.seconds = found.seconds;
+        let mut reports = self.epochs.iter_mut().rev();
+        if let Some(report) = reports.find(|report| report.epoch == epoch) {
+            report.validation = Some(validation);
+        }
+    }
+
+    /// Evaluates a snapshot here: the parameters of the training wait meanwhile.
+    fn evaluate_snapshot(
+        &mut self,
+        runner: &mut RankRunner<'_>,
+        pending: Pending,
+    ) -> Result<Option<RunEnd>, RunError> {
+        let body = self.session.main_program().body(runner.rank);
+        let mut snapshot = Arc::unwrap_or_clone(pending.snapshot);
+        snapshot.swap(body, &mut runner.arena);
+        let end = self.evaluate(runner, pending.epoch)?;
+        snapshot.swap(body, &mut runner.arena);
+        Ok(end)
+    }
+
+    /// Evaluates an epoch that is done with the parameters of this moment.
+    fn evaluate(
+        &mut self,
+        runner: &mut RankRunner<'_>,
+        epoch: u64,
+    ) -> Result<Option<RunEnd>, RunError> {
+        let session = self.session;
+        let steps = session.steps_from((epoch, session.steps_per_epoch()));
+        let mut steps = steps.take_while(|step| step.epoch == epoch).peekable();
+        let mut found = Evaluated::default();
+        while let Some(planned) = steps.next() {
+            let start = runner.clock.now();
+            let step = self.step(runner, &planned, steps.peek())?;
+            found.seconds += runner.clock.now() - start;
+            let loss = output(session, &planned, runner.rank, &step, "loss").map_or(0.0, |v| v[0]);
+            if !loss.is_finite() {
+                return Ok(Some(self.not_finite(epoch, loss)));
+            }
+            let batch = self.evaluated(runner.rank, &planned, &step, loss);
+            found.batches.push(batch);
+        }
+        self.set_validation(epoch, &found);
+        self.tell(runner.rank, epoch);
+        Ok(None)
+    }
+
+    /// Evaluates the last epoch before the start, where its results were still to come when the checkpoint was written.
+    fn evaluate_missing(
+        &mut self,
+        runner: &mut RankRunner<'_>,
+        (epoch, done): (u64, u64),
+    ) -> Result<Option<RunEnd>, RunError> {
+        let has_samples = !self.session.plan.validation.is_empty() && self.session.trains();
+        let last = self.epochs.last();
+        match last.filter(|last| last.validation.is_none() && last.epoch + 1 == epoch) {
+            Some(last) if has_samples && done == 0 => {
+                let epoch = last.epoch;
+                self.evaluate(runner, epoch)
+            }
+            Some(_) | None => Ok(None),
+        }
     }
 }
 
+fn is_finite(found: &Evaluated) -> bool {
+    found.batches.iter().all(|batch| batch.loss().is_finite())
+}
+
 impl Validation {
-    fn add(&mut self, loss: f64, samples: usize, seconds: Seconds) {
-        self.loss += loss * samples as f64;
-        self.samples += samples;
-        self.seconds += seconds;
+    /// Adds a step; losses are summed until the end.
+    fn add(&mut self, batch: &EvaluatedBatch) {
+        self.loss += batch.loss() * batch.samples as f64;
+        self.samples += batch.samples;
+        self.add_errors(&batch.errors());
+        self.add_counts(&batch.counts());
     }
 
     /// Fraction of the positions predicted correctly; `None` for a regression.

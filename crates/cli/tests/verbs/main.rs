@@ -33,3 +33,5 @@ mod stages;
 mod streams;
 #[cfg(unix)]
 mod trainee;
+#[cfg(unix)]
+mod validators;

@@ -10,13 +10,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
 /// Statistics, random augmentation, and batches of 3, 3 and 2.
-const SAMPLES: &str = "seed = 5\ntransform = \"standardize\"\n\
+pub const SAMPLES: &str = "seed = 5\ntransform = \"standardize\"\n\
                        augmentation = {flip = [\"depth\", \"width\"], noise = 0.05}";
 
 /// A process that serves, ended when dropped.
-struct Server {
+pub struct Server {
     child: Child,
-    address: String,
+    pub address: String,
 }
 
 impl Server {
@@ -25,21 +25,25 @@ impl Server {
     }
 
     fn at(case: &Case, run: &str, address: &str, more: &[&str]) -> Self {
-        let mut command = partita(&["serve", run, "--role", "loader", "--listen", address]);
+        Self::of("loader", case, run, address, more)
+    }
+
+    pub fn of(role: &str, case: &Case, run: &str, address: &str, more: &[&str]) -> Self {
+        let mut command = partita(&["serve", run, "--role", role, "--listen", address]);
         command.args(more).current_dir(case.folder());
         let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = piped.stdin(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         let output = child.stdout.take().unwrap();
         BufReader::new(output).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("loader listens at ").unwrap();
+        let (_, address) = line.trim().split_once(" listens at ").unwrap();
         Self {
             address: address.to_owned(),
             child,
         }
     }
 
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill")
             .args([&format!("-{name}"), &id])
@@ -48,7 +52,7 @@ impl Server {
     }
 
     /// Ends it, and gives what it said.
-    fn end(mut self) -> String {
+    pub fn end(mut self) -> String {
         self.signal("TERM");
         let mut text = String::new();
         let errors = self.child.stderr.as_mut().unwrap();
@@ -66,7 +70,7 @@ impl Drop for Server {
 }
 
 /// Writes a run file with an output folder of its name.
-fn run_file(case: &Case, name: &str, epochs: usize, top: &str, tables: &str) -> String {
+pub fn run_file(case: &Case, name: &str, epochs: usize, top: &str, tables: &str) -> String {
     let text = format!(
         "model = \"tiny.model\"\ndata = \"set\"\noutput = \"{name}\"\nbatch = 3\nepochs = {epochs}\n{top}\n\
          [schedule]\nlearning_rate = 1e-3\n{tables}\n"
@@ -81,7 +85,7 @@ fn train(case: &Case, run: &str) -> Output {
 }
 
 /// What a training that must succeed says, but for its progress.
-fn trained(case: &Case, run: &str) -> String {
+pub fn trained(case: &Case, run: &str) -> String {
     let output = train(case, run);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{run}: {text}");
@@ -90,7 +94,7 @@ fn trained(case: &Case, run: &str) -> String {
 }
 
 /// What a training that must not start says.
-fn refusal(case: &Case, run: &str) -> String {
+pub fn refusal(case: &Case, run: &str) -> String {
     let output = train(case, run);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{run}: {text}");
@@ -99,7 +103,7 @@ fn refusal(case: &Case, run: &str) -> String {
 }
 
 /// Losses and metrics of all epochs, and the bytes of the weights.
-fn bits(case: &Case, name: &str) -> (Vec<Value>, Vec<u8>) {
+pub fn bits(case: &Case, name: &str) -> (Vec<Value>, Vec<u8>) {
     let text = fs::read_to_string(case.path(name).join("result.json")).unwrap();
     let result: Value = serde_json::from_str(&text).unwrap();
     let mut epochs = result["epochs"].as_array().unwrap().clone();
@@ -168,6 +172,9 @@ fn trainings_share_a_loader_over_a_socket_file_and_resume_with_it() {
         "{said}"
     );
     assert!(!case.path("socket").exists());
+    // Samples and targets of each step, requested once: 4 steps in each of 4 epochs, and 11 after the checkpoint.
+    assert_eq!(said.matches(": 32 pieces,").count(), 2, "{said}");
+    assert_eq!(said.matches(": 22 pieces,").count(), 1, "{said}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use super::error::LaunchError;
 use super::processes::Job;
 use partita_run::RunError;
+use partita_session::EvaluatedBatch;
 use partita_space::Rank;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +37,12 @@ pub struct Decision {
     pub stop: bool,
     /// Steps until ranks meet again, if there is no other reason to.
     pub next: u64,
+    /// Validators are lost, so the ranks validate from now on.
+    pub is_lost: bool,
+    /// The results of validators.
+    pub evaluated: Option<Vec<EvaluatedBatch>>,
+    /// Time that they took. Units: nanoseconds.
+    pub evaluated_ns: u64,
 }
 
 /// The meeting of all ranks.

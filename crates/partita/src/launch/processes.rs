@@ -1,6 +1,6 @@
 //! Ranks that are processes under a launcher: collective decisions, failure handling and shutdown.
 
-use super::agreement::ProcessAgreement;
+use super::agreement::{Agreement, ProcessAgreement};
 use super::error::LaunchError;
 use super::memory_baseline::MemoryBaseline;
 use super::ranks::{self, Listener, RunSetup};
@@ -333,9 +333,10 @@ impl<'c> Job<'c> {
         let waker = Box::new(transport.waker());
         let transport = Box::new(transport);
         let listener = (self.rank == 0).then_some(listener);
-        let agreement = Box::new(ProcessAgreement::new(self));
+        let agreements =
+            [(); 2].map(|()| Box::new(ProcessAgreement::new(self)) as Box<dyn Agreement>);
         let results = ranks::run_rank(
-            session, setup, self.rank, self.slot, transport, waker, listener, agreement,
+            session, setup, self.rank, self.slot, transport, waker, listener, agreements,
         );
         let peak = baseline.peak_above();
         let (outcome, mut arena) = results.map_err(|error| {

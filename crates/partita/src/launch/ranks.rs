@@ -6,7 +6,7 @@ use partita_cpu::Level;
 use partita_data::Waker;
 use partita_program::Buffer;
 use partita_run::{Arena, RankRunner, RunError, Sink, Source, SystemClock, Transport};
-use partita_session::{Outcome, Position, Progress, Session, StepHook};
+use partita_session::{Outcome, Position, Progress, Session, StepHook, Validators};
 use partita_space::{Rank, Seconds};
 use partita_threads::{LaunchError, ThreadTransport, connect, launch};
 use std::ops::Range;
@@ -38,6 +38,19 @@ pub trait MakeStepHook: Sync {
     ) -> Result<Box<dyn StepHook + 'a>, RunError>;
 }
 
+/// Makes the validators of the ranks of this process.
+pub trait MakeValidators: Sync {
+    /// The validators of a rank, which decides with the others through its agreement. `cancel` ends its waits.
+    ///
+    /// Errors: no thread to send snapshots.
+    fn validators<'a>(
+        &'a self,
+        rank: Rank,
+        agreement: Box<dyn Agreement + 'a>,
+        cancel: &'a AtomicBool,
+    ) -> Result<Box<dyn Validators + 'a>, RunError>;
+}
+
 /// Setup that all ranks of a run share.
 pub struct RunSetup<'w> {
     /// Kernel set.
@@ -64,6 +77,8 @@ pub struct RunSetup<'w> {
     pub position: &'w Position,
     /// Hook of the steps of a rank.
     pub hook: &'w dyn MakeStepHook,
+    /// Validates epochs elsewhere.
+    pub validators: Option<&'w dyn MakeValidators>,
 }
 
 struct Part<'l> {
@@ -94,7 +109,7 @@ pub fn run_rank<'w>(
     transport: Box<dyn Transport + 'w>,
     waker: Waker,
     mut listener: Option<Listener<'_>>,
-    agreement: Box<dyn Agreement + '_>,
+    [agreement, of_validators]: [Box<dyn Agreement + '_>; 2],
 ) -> Result<(Outcome, Arena), RunError> {
     let mesh = session.main_program().mesh;
     let mut arena = Arena::of_rank(rank, session.arena_bytes(rank))?;
@@ -121,12 +136,19 @@ pub fn run_rank<'w>(
         }
     };
     let mut hook = setup.hook.hook(rank, agreement)?;
+    let validators = setup
+        .validators
+        .map(|all| all.validators(rank, of_validators, setup.cancel));
+    let mut validators = validators.transpose()?;
     let position = setup.position.clone();
     let outcome = session.run_from(
         &mut runner,
         setup.initial,
         position,
         &mut *hook,
+        validators
+            .as_mut()
+            .map(|all| &mut **all as &mut dyn Validators),
         &mut report,
     )?;
     Ok((outcome, runner.arena))
@@ -148,13 +170,16 @@ pub fn run_ranks(
         listener: listener.take(),
     });
     let was_asked = AtomicBool::new(false);
-    let ballot = ThreadBallot::new(mesh.ranks());
+    let ballots = [(); 2].map(|()| ThreadBallot::new(mesh.ranks()));
     let results = launch(parts.collect(), setup.cancel, |rank, mut part: Part<'_>| {
         part.transport.reserve(session.programs())?;
         let waker = Box::new(part.transport.messages().waker());
         let (slot, slots) = (rank, mesh.ranks());
         let (slot, transport) = (CoreSlot { slot, slots }, Box::new(part.transport));
-        let agreement = Box::new(ThreadAgreement::new(&ballot, rank, setup.cancel));
+        let agreements = ballots.each_ref().map(|ballot| {
+            let agreement = ThreadAgreement::new(ballot, rank, setup.cancel);
+            Box::new(agreement) as Box<dyn Agreement>
+        });
         let results = run_rank(
             session,
             setup,
@@ -163,7 +188,7 @@ pub fn run_ranks(
             transport,
             waker,
             part.listener,
-            agreement,
+            agreements,
         );
         results.inspect_err(|error| {
             was_asked.fetch_or(matches!(error, RunError::Cancelled), Ordering::Relaxed);

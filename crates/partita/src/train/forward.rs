@@ -11,16 +11,21 @@ use super::{
 use crate::context::Context;
 use crate::host::Host;
 use crate::kernel_set::oversubscription;
-use crate::launch::{Launch, Listener, MakeSink, MemoryBaseline, NotSaved, RunSetup, TensorSink};
+use crate::launch::{
+    InitialValues, Launch, Listener, MakeSink, MemoryBaseline, NotSaved, RunSetup, TensorSink,
+};
 use crate::model;
 use crate::progress::Event;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
 use partita_data::{DataError, Dataset, Preprocessing, Sampling, Split};
 use partita_graph::Graph;
 use partita_lower::Strategy;
-use partita_program::{Optimizer, ProgramKind};
-use partita_run::{PackedTensor, SystemClock};
-use partita_session::{Outcome, PersistentTensor, Plan, Progress, Session};
+use partita_program::{Buffer, Optimizer, ProgramKind, Role};
+use partita_run::{NoSink, PackedTensor, Sink, SystemClock};
+use partita_session::{
+    Outcome, PersistentTensor, Plan, Progress, RunEnd, Session, persistent_name,
+};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Run file, weights and overrides of a forward run.
@@ -46,6 +51,9 @@ pub struct ForwardRequest {
     pub library_collectives: bool,
 }
 
+/// Values of a range of elements of a named tensor. Errors: why they cannot be had.
+pub type TensorPart<'t> = dyn Fn(&str, Range<usize>) -> Result<Vec<f64>, String> + Sync + 't;
+
 /// A forward run, its weights loaded.
 pub struct Forward {
     /// The settings, without optimizer state.
@@ -58,7 +66,8 @@ pub struct Forward {
     pub preprocessing: Preprocessing,
     /// File of the weights.
     pub weights_file: PathBuf,
-    weights: LoadedWeights,
+    /// None where they come with each run.
+    weights: Option<LoadedWeights>,
 }
 
 /// Programs of a forward run.
@@ -127,8 +136,25 @@ impl Forward {
             graph,
             dataset,
             preprocessing,
-            weights,
+            weights: Some(weights),
         })
+    }
+
+    /// A forward run of weights that come with each run.
+    pub fn of_snapshots(
+        run: Run,
+        graph: Graph,
+        dataset: Dataset,
+        preprocessing: Preprocessing,
+    ) -> Self {
+        Self {
+            weights_file: PathBuf::new(),
+            run,
+            graph,
+            dataset,
+            preprocessing,
+            weights: None,
+        }
     }
 
     /// Number of samples of a split: volumes, or crops of them.
@@ -164,7 +190,19 @@ impl Forward {
         kind: ProgramKind,
         split: Split,
     ) -> Result<Prepared<'static>, TrainError> {
-        let (run, graph, sampling) = (&self.run, &self.graph, &self.preprocessing.sampling);
+        let sampling = &self.preprocessing.sampling;
+        let first = sampling.first_sample(split);
+        self.prepare_samples(launch, kind, first..first + sampling.samples(split))
+    }
+
+    /// As [`Self::prepare`], for these samples.
+    pub fn prepare_samples(
+        &self,
+        launch: &Launch<'_>,
+        kind: ProgramKind,
+        samples: Range<usize>,
+    ) -> Result<Prepared<'static>, TrainError> {
+        let (run, graph, count) = (&self.run, &self.graph, samples.len());
         let stored = run.samples.dtype(self.dataset.dtype());
         let context = launch.context();
         let host = Host::local(context.level());
@@ -179,7 +217,6 @@ impl Forward {
                 .iter()
                 .for_each(|warning| context.report(Event::Warning(warning)));
         }
-        let (first, count) = (sampling.first_sample(split), sampling.samples(split));
         let session = launch.prepare(|| {
             let kinds = [(kind, count)];
             let level = context.level();
@@ -190,7 +227,7 @@ impl Forward {
                 seed: run.seed,
                 schedule: run.schedule.clone(),
                 training_order: &|_| Vec::new(),
-                validation: (first..first + count).collect(),
+                validation: samples.collect(),
                 traces_kept: 0,
             };
             let session = Session::new(programs, plan)?;
@@ -224,6 +261,60 @@ impl Forward {
         prepared: &Prepared<'_>,
         sink: &MakeSink<'_>,
     ) -> Result<Option<Outcome>, TrainError> {
+        let initial = |buffer: &Buffer, elements: Range<usize>| {
+            let (graph, seed) = (&self.graph, self.run.seed);
+            Ok(initial_values(
+                graph,
+                seed,
+                self.weights.as_ref(),
+                buffer,
+                elements,
+            ))
+        };
+        let listener = samples_listener(launch.context(), prepared.samples);
+        let outcome = self.run(launch, prepared, sink, &initial, listener)?;
+        if let Some(outcome) = &outcome {
+            super::refuse_divergence(&self.run, outcome.end)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Runs the programs with the values that `tensor` gives of elements of a named tensor. Gives how the run ended.
+    pub fn execute_from(
+        &self,
+        launch: &Launch<'_>,
+        prepared: &Prepared<'_>,
+        tensor: &TensorPart<'_>,
+        listener: Listener<'_>,
+    ) -> Result<RunEnd, TrainError> {
+        let initial = |buffer: &Buffer, elements: Range<usize>| match buffer.role {
+            Role::Parameter | Role::State => {
+                tensor(persistent_name(&buffer.name), elements).map(Some)
+            }
+            Role::Optimizer
+            | Role::Gradient
+            | Role::Staging
+            | Role::Activation
+            | Role::ActivationGradient
+            | Role::PackedWeights
+            | Role::Gathered
+            | Role::Statistics
+            | Role::Workspace => Ok(None),
+        };
+        let sink = |_| Ok(Box::new(NoSink) as Box<dyn Sink>);
+        let outcome = self.run(launch, prepared, &sink, &initial, listener)?;
+        Ok(outcome.map_or(RunEnd::Finished, |outcome| outcome.end))
+    }
+
+    /// Runs the programs. The process of rank 0 gets its outcome.
+    fn run(
+        &self,
+        launch: &Launch<'_>,
+        prepared: &Prepared<'_>,
+        sink: &MakeSink<'_>,
+        initial: &InitialValues<'_>,
+        listener: Listener<'_>,
+    ) -> Result<Option<Outcome>, TrainError> {
         let (run, context, session) = (&self.run, launch.context(), &prepared.session);
         let mesh = session.main_program().mesh;
         let accepted = check::accepted(run, &self.graph);
@@ -239,32 +330,20 @@ impl Forward {
             source: &|rank, wake| source(samples, mesh, rank, accepted, wake),
             sink,
             clock: SystemClock::start(),
-            initial: &|buffer, elements| {
-                let weights = Some(&self.weights);
-                Ok(initial_values(
-                    &self.graph,
-                    run.seed,
-                    weights,
-                    buffer,
-                    elements,
-                ))
-            },
+            initial,
             position: &position,
             hook: &checkpoint::Off,
+            validators: None,
         };
         let results = launch.run(
             session,
             &setup,
             run.collectives,
-            samples_listener(context, prepared.samples),
+            listener,
             MemoryBaseline::set(),
             &mut NothingToSave,
         )?;
-        let Some((outcomes, _)) = results else {
-            return Ok(None);
-        };
-        super::refuse_divergence(run, outcomes[0].end)?;
-        Ok(outcomes.into_iter().next())
+        Ok(results.and_then(|(outcomes, _)| outcomes.into_iter().next()))
     }
 }
 

@@ -3,8 +3,10 @@
 mod children;
 pub mod config;
 pub mod error;
+mod remote;
 mod serve;
 mod settings;
+mod validate;
 
 pub use children::LISTENING;
 pub use config::{OffloadConfig, Processes, parse_cores};
@@ -19,7 +21,7 @@ use crate::launch::Launch;
 use crate::progress::Event;
 use children::Children;
 use partita_data::{
-    Dataset, HyperslabSource, PieceMaker, PieceReader, PieceSupply, Preprocessing, Waker,
+    Dataset, HyperslabSource, PieceMaker, PieceReader, PieceSupply, Preprocessing, Split, Waker,
     order::epoch_order,
 };
 use partita_graph::Graph;
@@ -27,15 +29,16 @@ use partita_offload::{Address, Hello, Loaders, Role, Stream, join, loaders_of};
 use partita_run::{RunError, Source};
 use partita_session::Session;
 use partita_space::{Rank, Seconds};
+use remote::{Joined, RemoteValidation};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use validate::ValidatorWork;
 
 /// What ranks share: model, dataset, preprocessing.
 pub type Samples<'s> = (&'s Graph, &'s Dataset, &'s Preprocessing);
@@ -43,58 +46,94 @@ pub type Samples<'s> = (&'s Graph, &'s Dataset, &'s Preprocessing);
 /// The processes of a training, joined by the ranks of this process.
 pub struct Offload {
     /// Joined loaders of each rank of this process.
-    loaders: Mutex<BTreeMap<Rank, Vec<(Address, Stream)>>>,
+    loaders: Mutex<BTreeMap<Rank, Joined>>,
+    /// Joined validators of each rank of this process.
+    validators: Mutex<BTreeMap<Rank, Joined>>,
+    has_validators: bool,
     credits: usize,
     warnings: Sender<String>,
     said: Mutex<Option<Receiver<String>>>,
     /// On the rank that started them, until the training ends.
-    _children: Children,
+    _children: Vec<Children>,
+}
+
+/// What starting and joining need.
+struct Starting<'s> {
+    run: &'s Run,
+    run_file: &'s Path,
+    strategy: &'s str,
+    samples: Samples<'s>,
 }
 
 impl Offload {
     /// Starts the processes that the run file asks the training to start, and joins all of them.
     ///
-    /// Errors: one cannot be started or joined, or serves another run.
+    /// Errors: one cannot be started or joined, or serves another run; nothing to validate.
     pub fn start(
         launch: &Launch<'_>,
         run: &Run,
-        run_file: &Path,
+        (run_file, strategy): (&Path, &str),
         samples: Samples<'_>,
     ) -> Result<Self, TrainError> {
-        let mut children = Children::default();
-        let loaders = &run.offload.loaders;
-        let addresses = match loaders {
-            Processes::At(addresses) => addresses.clone(),
-            Processes::Started(0) => Vec::new(),
-            &Processes::Started(count) => {
-                let role = Role::Loader;
-                if !launch.is_on_one_host() {
-                    return Err(OffloadError::Hosts { role, count }.into());
-                }
-                let environment = launch.context().environment();
-                let started: Vec<String> = launch.choose(|| {
-                    children = Children::start(environment, role, count, run_file, &run.offload)?;
-                    let texts = children.addresses().iter().map(Address::to_string);
-                    Ok::<_, TrainError>(texts.collect())
-                })?;
-                started
-                    .iter()
-                    .filter_map(|text| text.parse().ok())
-                    .collect()
+        let starting = Starting {
+            run,
+            run_file,
+            strategy,
+            samples,
+        };
+        let config = &run.offload;
+        starting.check_validation()?;
+        let mut children = Vec::new();
+        let loaders = starting.addresses(launch, Role::Loader, &config.loaders, &mut children)?;
+        let validators =
+            starting.addresses(launch, Role::Validator, &config.validators, &mut children)?;
+        let training = match validators.len() {
+            0 => String::new(),
+            _ => launch.choose(|| Ok::<_, TrainError>(unique_name()))?,
+        };
+        let ranks = launch.local_ranks(run.ranks);
+        let (joined_loaders, joined_validators) = launch.prepare(|| {
+            let mut joined = (BTreeMap::new(), BTreeMap::new());
+            for rank in ranks {
+                joined
+                    .0
+                    .insert(rank, starting.join_loaders(rank, &loaders)?);
+                let all = starting.join_validators(rank, &validators, &training)?;
+                joined.1.insert(rank, all);
             }
-        };
-        let joined = {
-            let ranks = launch.local_ranks(run.ranks);
-            launch.prepare(|| join_loaders(ranks, run, &addresses, samples))?
-        };
+            Ok::<_, TrainError>(joined)
+        })?;
         let (warnings, said) = channel();
         Ok(Self {
-            loaders: Mutex::new(joined),
-            credits: run.offload.credits,
+            loaders: Mutex::new(joined_loaders),
+            validators: Mutex::new(joined_validators),
+            has_validators: !validators.is_empty(),
+            credits: config.credits,
             warnings,
             said: Mutex::new(Some(said)),
             _children: children,
         })
+    }
+
+    /// The validators of the ranks of this process, if there are some.
+    pub fn validators<'r>(
+        &self,
+        run: &Run,
+        session: &'r Session<'r>,
+    ) -> Option<RemoteValidation<'r>> {
+        if !self.has_validators {
+            return None;
+        }
+        let best = run.checkpoint.best.filter(|_| run.checkpoint.is_on());
+        let is_awaited =
+            run.schedule.needs_validation() || best.is_some_and(|metric| metric.needs().0);
+        let mut validators = self
+            .validators
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let joined = std::mem::take(&mut *validators);
+        let warnings = self.warnings.clone();
+        Some(RemoteValidation::new(session, joined, is_awaited, warnings))
     }
 
     /// The source of a rank: of its loaders, else of files.
@@ -115,10 +154,10 @@ impl Offload {
         let mut joined = self.loaders.lock().unwrap_or_else(PoisonError::into_inner);
         let joined = joined.remove(&rank).filter(|joined| !joined.is_empty());
         let supply = joined.map(|joined| {
-            let training = preprocessing.sampling.samples(partita_data::Split::Train);
+            let training = preprocessing.sampling.samples(Split::Train);
             let seed = run.seed;
             let order = Arc::new(move |epoch| epoch_order(seed, epoch, training));
-            let loads = session.loads(rank, from, order);
+            let loads = session.loads(rank, from, order, !self.has_validators);
             let pieces = maker.clone();
             let upcoming = loads
                 .flat_map(move |one| pieces.pieces(&one.load, (seed, one.epoch), &one.samples));
@@ -178,38 +217,120 @@ fn timeout(run: &Run) -> Duration {
     Duration::from_secs_f64(limit.0.clamp(1e-3, 1e6))
 }
 
-/// Joins the loaders of all ranks of this process.
-fn join_loaders(
-    ranks: Range<Rank>,
-    run: &Run,
-    addresses: &[Address],
-    (graph, dataset, preprocessing): Samples<'_>,
-) -> Result<BTreeMap<Rank, Vec<(Address, Stream)>>, TrainError> {
-    let patience = Duration::from_secs_f64(run.offload.connect_timeout.0.clamp(0.0, 1e6));
-    let mut all = BTreeMap::new();
-    for rank in ranks {
+/// A name that no other training has.
+fn unique_name() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let ns = since.map_or(0, |since| since.as_nanos());
+    format!("{}-{ns}", std::process::id())
+}
+
+impl Starting<'_> {
+    fn check_validation(&self) -> Result<(), OffloadError> {
+        let validators = self.run.offload.validators.count();
+        let (_, _, preprocessing) = self.samples;
+        let samples = preprocessing.sampling.samples(Split::Validation);
+        let batches = samples.div_ceil(self.run.batch);
+        if validators > 0 && samples == 0 {
+            let data = self.run.data.display().to_string();
+            return Err(OffloadError::NoValidation { data });
+        }
+        if validators > batches {
+            return Err(OffloadError::ManyValidators {
+                validators,
+                batches,
+            });
+        }
+        Ok(())
+    }
+
+    /// The addresses of the processes of a role, which are started if the run file gives their number.
+    fn addresses(
+        &self,
+        launch: &Launch<'_>,
+        role: Role,
+        processes: &Processes,
+        children: &mut Vec<Children>,
+    ) -> Result<Vec<Address>, TrainError> {
+        let count = match processes {
+            Processes::At(addresses) => return Ok(addresses.clone()),
+            Processes::Started(0) => return Ok(Vec::new()),
+            &Processes::Started(count) => count,
+        };
+        if !launch.is_on_one_host() {
+            return Err(OffloadError::Hosts { role, count }.into());
+        }
+        let environment = launch.context().environment();
+        let (run_file, config) = (self.run_file, &self.run.offload);
+        let started: Vec<String> = launch.choose(|| {
+            let new = Children::start(environment, role, count, run_file, config)?;
+            let texts = new.addresses().iter().map(Address::to_string).collect();
+            children.push(new);
+            Ok::<_, TrainError>(texts)
+        })?;
+        Ok(started
+            .iter()
+            .filter_map(|text| text.parse().ok())
+            .collect())
+    }
+
+    fn trainer(&self, rank: Rank) -> String {
+        format!("rank {rank} of {}", self.run.ranks)
+    }
+
+    fn join_loaders(&self, rank: Rank, all: &[Address]) -> Result<Joined, OffloadError> {
+        let (graph, dataset, preprocessing) = self.samples;
         let hello = Hello {
             role: Role::Loader,
-            trainer: format!("rank {rank} of {}", run.ranks),
-            settings: settings::of_samples(run, graph, dataset),
+            trainer: self.trainer(rank),
+            settings: settings::of_samples(self.run, graph, dataset),
             work: json!({
-                "credits": run.offload.credits,
+                "credits": self.run.offload.credits,
                 "preparation": preprocessing.preparation,
             }),
         };
-        let mut joined = Vec::new();
-        for loader in loaders_of(rank, run.ranks, addresses.len()) {
-            let address = addresses[loader].clone();
-            let (stream, _) = join(&address, &hello, patience).map_err(OffloadError::from)?;
-            let limited = stream.set_timeout(Some(timeout(run)));
-            limited.map_err(|error| OffloadError::Broken {
-                role: Role::Loader,
-                address: address.clone(),
-                error,
-            })?;
-            joined.push((address, stream));
-        }
-        all.insert(rank, joined);
+        let own = loaders_of(rank, self.run.ranks, all.len());
+        own.into_iter()
+            .map(|index| self.join(&all[index], &hello))
+            .collect()
     }
-    Ok(all)
+
+    /// Each rank joins all validators.
+    fn join_validators(
+        &self,
+        rank: Rank,
+        all: &[Address],
+        training: &str,
+    ) -> Result<Joined, OffloadError> {
+        let (graph, dataset, preprocessing) = self.samples;
+        let hello = |index: usize| Hello {
+            role: Role::Validator,
+            trainer: self.trainer(rank),
+            settings: settings::of_validation(self.run, graph, dataset),
+            work: json!(ValidatorWork {
+                training: training.to_owned(),
+                rank,
+                ranks: self.run.ranks,
+                strategy: self.strategy.to_owned(),
+                threads: self.run.threads,
+                part: [index, all.len()],
+                preparation: preprocessing.preparation.clone(),
+            }),
+        };
+        let indexed = all.iter().enumerate();
+        indexed
+            .map(|(index, address)| self.join(address, &hello(index)))
+            .collect()
+    }
+
+    fn join(&self, address: &Address, hello: &Hello) -> Result<(Address, Stream), OffloadError> {
+        let patience = self.run.offload.connect_timeout.0.clamp(0.0, 1e6);
+        let (stream, _) = join(address, hello, Duration::from_secs_f64(patience))?;
+        let limited = stream.set_timeout(Some(timeout(self.run)));
+        limited.map_err(|error| OffloadError::Broken {
+            role: hello.role,
+            address: address.clone(),
+            error,
+        })?;
+        Ok((address.clone(), stream))
+    }
 }

@@ -277,6 +277,7 @@ impl Checkpointer<'_> {
             at_epoch_end,
             stop,
             next,
+            ..Decision::default()
         }
     }
 

@@ -53,6 +53,9 @@ impl<W: Write> MlperfLog<W> {
                 let loss = json!(epoch.training_loss);
                 self.line("POINT_IN_TIME", "train_loss", loss, about.clone())?;
                 if let Some(validation) = &epoch.validation {
+                    if !self.is_evaluating {
+                        self.line("INTERVAL_START", "eval_start", Value::Null, about.clone())?;
+                    }
                     let error = json!(validation.loss);
                     self.line("POINT_IN_TIME", "eval_error", error, about.clone())?;
                     if let Some(accuracy) = validation.accuracy() {
@@ -61,7 +64,11 @@ impl<W: Write> MlperfLog<W> {
                     }
                     self.line("INTERVAL_END", "eval_stop", Value::Null, about.clone())?;
                 }
-                (self.epoch, self.is_evaluating) = (None, false);
+                self.is_evaluating = false;
+                // With validators, the next one has begun.
+                if self.epoch == Some(epoch.epoch + 1) {
+                    self.epoch = None;
+                }
                 self.line("INTERVAL_END", "epoch_stop", Value::Null, about)
             }
             Progress::Done { steps, .. } => {

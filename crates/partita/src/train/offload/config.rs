@@ -2,10 +2,19 @@
 
 use super::super::section::{RunFileError, Section, whole};
 use partita_offload::Address;
-use partita_space::Seconds;
+use partita_program::Body;
+use partita_session::snapshot_bytes;
+use partita_space::{Bytes, Seconds};
 use toml::de::DeValue;
 
-const KEYS: [&str; 5] = ["loaders", "credits", "cores", "connect_timeout", "timeout"];
+const KEYS: [&str; 6] = [
+    "loaders",
+    "validators",
+    "credits",
+    "cores",
+    "connect_timeout",
+    "timeout",
+];
 /// Most processes that a training starts or joins for a role.
 const PROCESSES_MAX: usize = 4096;
 const CREDITS: usize = 4;
@@ -43,6 +52,8 @@ impl Processes {
 pub struct OffloadConfig {
     /// Processes that read, prepare and augment samples.
     pub loaders: Processes,
+    /// Processes that validate snapshots.
+    pub validators: Processes,
     /// Pieces that a loader reads ahead for a rank.
     pub credits: usize,
     /// Cores of the processes that the training starts (default: all that it may use).
@@ -57,10 +68,21 @@ impl Default for OffloadConfig {
     fn default() -> Self {
         Self {
             loaders: Processes::default(),
+            validators: Processes::default(),
             credits: CREDITS,
             cores: None,
             connect_timeout: CONNECT_TIMEOUT,
             timeout: None,
+        }
+    }
+}
+
+impl OffloadConfig {
+    /// Bytes of the copies of parameters that a rank needs.
+    pub fn copies(&self, body: &Body) -> Bytes {
+        match self.validators.count() {
+            0 => Bytes(0),
+            _ => snapshot_bytes(body),
         }
     }
 }
@@ -85,6 +107,7 @@ pub fn read_offload(
     let cores = "a list of cores, like \"0\" or \"0,4-7\"";
     Ok(OffloadConfig {
         loaders: processes(&section, "loaders")?,
+        validators: processes(&section, "validators")?,
         credits: section
             .read("credits", &credits, |value| count(value, 1..=CREDITS_MAX))?
             .unwrap_or(CREDITS),

@@ -32,6 +32,25 @@ pub enum OffloadError {
         /// How many.
         count: usize,
     },
+    /// There is nothing to validate.
+    #[error(
+        "offload.validators: {data} has no validation samples; possible is a dataset with some, or validators = 0"
+    )]
+    NoValidation {
+        /// The dataset.
+        data: String,
+    },
+    /// The validation cannot be divided.
+    #[error(
+        "offload.validators: {validators} processes for {batches} mini-batch(es) of validation samples; possible are \
+         1 to {batches}, nearest is {batches}"
+    )]
+    ManyValidators {
+        /// Processes.
+        validators: usize,
+        /// Mini-batches.
+        batches: usize,
+    },
     /// The connection broke at its start.
     #[error("the {role} at {address}: {error}")]
     Broken {
@@ -57,7 +76,11 @@ pub enum OffloadError {
 impl Fault for OffloadError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Join(_) | Self::Hosts { .. } | Self::Listen { .. } => ErrorKind::Request,
+            Self::Join(_)
+            | Self::Hosts { .. }
+            | Self::NoValidation { .. }
+            | Self::ManyValidators { .. }
+            | Self::Listen { .. } => ErrorKind::Request,
             Self::Start { .. } | Self::Broken { .. } => ErrorKind::Failure,
         }
     }

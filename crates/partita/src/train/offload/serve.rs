@@ -4,6 +4,7 @@ use super::super::error::TrainError;
 use super::super::run::{Run, TrainRequest};
 use super::super::run_file::RunFile;
 use super::super::{check, with_loss};
+use super::validate::{Trainee, ValidatorWork};
 use super::{OffloadError, settings};
 use crate::context::Context;
 use crate::launch::Launch;
@@ -18,7 +19,9 @@ use partita_offload::{
 use partita_space::Seconds;
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -31,8 +34,14 @@ pub struct ServeRequest {
     pub role: Role,
     /// Where it listens.
     pub listen: Address,
-    /// Delay of each piece, to imitate a slow processor.
+    /// Delay of each piece or validation, to imitate a slow processor.
     pub delay: Seconds,
+    /// Ranks of a validator (default: those of the training).
+    pub ranks: Option<usize>,
+    /// Threads of each (default: those of the training).
+    pub threads: Option<usize>,
+    /// Its strategy (default: that of the training).
+    pub strategy: Option<String>,
     /// Whether connections are reported.
     pub is_quiet: bool,
 }
@@ -53,6 +62,14 @@ struct Service<'s> {
     dataset: Dataset,
     sampling: Sampling,
     settings: Vec<Setting>,
+    /// Trainings that a validator serves, by name.
+    trainees: Mutex<BTreeMap<String, Arc<Trainee>>>,
+}
+
+/// What a connection is for.
+enum Work {
+    Load(LoaderWork),
+    Validate(ValidatorWork, Arc<Trainee>),
 }
 
 /// Serves trainings of a run file until the context is cancelled. `listening` gets the address.
@@ -76,7 +93,11 @@ pub fn serve(
     let service = Service {
         context,
         request,
-        settings: settings::of_samples(&run, &graph, &dataset),
+        settings: match request.role {
+            Role::Loader => settings::of_samples(&run, &graph, &dataset),
+            Role::Validator => settings::of_validation(&run, &graph, &dataset),
+        },
+        trainees: Mutex::default(),
         run,
         graph,
         dataset,
@@ -132,6 +153,23 @@ impl Service<'_> {
         let Ok(stream) = welcome(greeted, Value::Null) else {
             return;
         };
+        match work {
+            Work::Load(work) => self.load(&stream, work, (&trainer, peer)),
+            Work::Validate(work, trainee) => {
+                let served = trainee.serve(self.context, stream, work.rank);
+                self.trainees().remove(&work.training);
+                match served {
+                    Ok(count) if work.rank == 0 => {
+                        self.note(&format!("{trainer} at {peer}: {count} snapshots"));
+                    }
+                    Ok(_) => {}
+                    Err(reason) => self.warn(&format!("{trainer} at {peer}: {reason}")),
+                }
+            }
+        }
+    }
+
+    fn load(&self, stream: &Stream, work: LoaderWork, (trainer, peer): (&str, &str)) {
         let preprocessing = Preprocessing {
             sampling: self.sampling.clone(),
             preparation: work.preparation,
@@ -140,12 +178,31 @@ impl Service<'_> {
         let reader = PieceReader::new(&self.dataset, preprocessing, accepted);
         let delay = Duration::from_secs_f64(self.request.delay.0.clamp(0.0, 1e6));
         let stop = self.context.cancel();
-        let served = serve_pieces(&stream, reader, work.credits, delay, stop);
-        self.report(&trainer, peer, &served);
+        let served = serve_pieces(stream, reader, work.credits, delay, stop);
+        self.report(trainer, peer, &served);
+    }
+
+    fn trainees(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Trainee>>> {
+        self.trainees.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The training of a connection, which the first of its ranks makes known.
+    fn trainee(&self, work: &ValidatorWork) -> Result<Arc<Trainee>, String> {
+        if work.rank >= work.ranks {
+            return Err(format!("rank {} of {}", work.rank, work.ranks));
+        }
+        let mut trainees = self.trainees();
+        if let Some(known) = trainees.get(&work.training) {
+            return Ok(Arc::clone(known));
+        }
+        let samples = (&self.run, &self.graph, &self.dataset, &self.sampling);
+        let new = Arc::new(Trainee::new(samples, self.request, work)?);
+        trainees.insert(work.training.clone(), Arc::clone(&new));
+        Ok(new)
     }
 
     /// What is asked of it. Errors: why it refuses.
-    fn check(&self, greeted: &Greeted) -> Result<LoaderWork, String> {
+    fn check(&self, greeted: &Greeted) -> Result<Work, String> {
         let (own, hello) = (self.request.role, &greeted.hello);
         if hello.role != own {
             return Err(format!(
@@ -156,17 +213,33 @@ impl Service<'_> {
         if let Some(text) = difference(own, &self.settings, &hello.settings) {
             return Err(text);
         }
-        let work: LoaderWork =
-            serde_json::from_value(hello.work.clone()).map_err(|error| error.to_string())?;
-        if !(1..=1024).contains(&work.credits) {
-            return Err(format!("{} credits; possible are 1 to 1024", work.credits));
+        let failed = |error: serde_json::Error| error.to_string();
+        match own {
+            Role::Loader => {
+                let work: LoaderWork =
+                    serde_json::from_value(hello.work.clone()).map_err(failed)?;
+                if !(1..=1024).contains(&work.credits) {
+                    return Err(format!("{} credits; possible are 1 to 1024", work.credits));
+                }
+                self.check_preparation(&work.preparation)?;
+                Ok(Work::Load(work))
+            }
+            Role::Validator => {
+                let work: ValidatorWork =
+                    serde_json::from_value(hello.work.clone()).map_err(failed)?;
+                self.check_preparation(&work.preparation)?;
+                let trainee = self.trainee(&work)?;
+                Ok(Work::Validate(work, trainee))
+            }
         }
-        if work.preparation.asked() != self.run.samples.steps
-            || !work.preparation.suits(self.dataset.shape()[0])
-        {
-            return Err("the statistics of `transform` are not of this dataset".to_owned());
+    }
+
+    fn check_preparation(&self, preparation: &Preparation) -> Result<(), String> {
+        let is_asked = preparation.asked() == self.run.samples.steps;
+        if is_asked && preparation.suits(self.dataset.shape()[0]) {
+            return Ok(());
         }
-        Ok(work)
+        Err("the statistics of `transform` are not of this dataset".to_owned())
     }
 
     fn report(&self, trainer: &str, peer: &str, served: &Served) {
@@ -178,12 +251,15 @@ impl Service<'_> {
         } = served;
         match fault {
             Some(fault) => self.warn(&format!("{trainer} at {peer}: {fault}")),
-            None if !self.request.is_quiet => {
-                self.context.report(Event::Note(&format!(
-                    "{trainer} at {peer}: {pieces} pieces, {bytes} B, at most {held_max} held at once"
-                )));
-            }
-            None => {}
+            None => self.note(&format!(
+                "{trainer} at {peer}: {pieces} pieces, {bytes} B, at most {held_max} held at once"
+            )),
+        }
+    }
+
+    fn note(&self, text: &str) {
+        if !self.request.is_quiet {
+            self.context.report(Event::Note(text));
         }
     }
 

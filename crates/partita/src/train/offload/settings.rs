@@ -35,6 +35,15 @@ pub fn of_samples(run: &Run, graph: &Graph, dataset: &Dataset) -> Vec<Setting> {
     ]
 }
 
+/// The settings that determine a validation, in the order in which they are compared.
+pub fn of_validation(run: &Run, graph: &Graph, dataset: &Dataset) -> Vec<Setting> {
+    let mut all = of_samples(run, graph, dataset);
+    all.push(Setting::new("`batch` times `accumulate`", run.batch));
+    all.push(Setting::new("`precision`", run.precision.name()));
+    all.push(Setting::new("`kernels`", format_args!("{:?}", run.kernels)));
+    all
+}
+
 /// First bytes of a digest, which tell two texts apart.
 fn digest(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());

@@ -174,6 +174,7 @@ fn run_with(
         initial: &|buffer, elements| Ok(initial(buffer, elements)),
         position: &Position::default(),
         hook: &checkpoint::Off,
+        validators: None,
     };
     let listener = Box::new(move |progress| recorder.lock().unwrap().push(progress));
     let launch::RankResults {

@@ -1,0 +1,323 @@
+//! The serving side of a validator: collects the shards of all ranks, evaluates, and reports to rank 0.
+
+use super::super::error::TrainError;
+use super::super::forward::{Forward, Prepared};
+use super::super::run::Run;
+use super::serve::ServeRequest;
+use crate::context::Context;
+use crate::launch::Launch;
+use crate::training::StrategyChoice;
+use partita_data::{Dataset, Preparation, Preprocessing, Sampling, Split};
+use partita_graph::Graph;
+use partita_offload::{Report, ShardHead, SnapshotHead, Stream, receive, send};
+use partita_program::{Optimizer, ProgramKind};
+use partita_session::{Evaluated, EvaluatedBatch, Progress, RunEnd};
+use partita_space::Seconds;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time between two signs of life.
+const HEARTBEAT: Duration = Duration::from_millis(100);
+
+/// What a rank asks of a validator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ValidatorWork {
+    /// Name of the training, the same for all its ranks.
+    pub training: String,
+    /// The rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// The strategy of the training.
+    pub strategy: String,
+    /// Threads of its ranks.
+    pub threads: usize,
+    /// Which of how many equal parts of the validation it evaluates.
+    pub part: [usize; 2],
+    /// Statistics of the transform.
+    pub preparation: Preparation,
+}
+
+/// One training, with all its ranks.
+pub struct Trainee {
+    forward: Forward,
+    prepared: OnceLock<Result<Prepared<'static>, String>>,
+    /// Validation samples that it evaluates.
+    samples: Range<usize>,
+    ranks: usize,
+    state: Mutex<State>,
+    delay: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    tensors: BTreeMap<String, Tensor>,
+    /// Ranks whose shards of the snapshot have come.
+    arrived: usize,
+    /// Connections, that of rank 0 included.
+    streams: Vec<Stream>,
+    first: Option<Stream>,
+}
+
+/// A tensor as little-endian bytes.
+#[derive(Debug, PartialEq)]
+struct Tensor {
+    element_bytes: usize,
+    bytes: Vec<u8>,
+}
+
+impl Trainee {
+    /// A training of a run file. Ranks, threads and strategy of the validator are those of the training, unless the request
+    /// says others.
+    ///
+    /// Errors: why they cannot be.
+    pub fn new(
+        (run, graph, dataset, sampling): (&Run, &Graph, &Dataset, &Sampling),
+        request: &ServeRequest,
+        work: &ValidatorWork,
+    ) -> Result<Self, String> {
+        let mut run = run.clone();
+        run.ranks = request.ranks.unwrap_or(work.ranks);
+        run.threads = request.threads.unwrap_or(work.threads);
+        let strategy = request.strategy.as_ref().unwrap_or(&work.strategy);
+        let strategy = strategy.parse::<StrategyChoice>();
+        run.strategy = strategy.map_err(|error| error.to_string())?;
+        // Without a state, so that ranks hold parameters alone.
+        run.optimizer = Optimizer::Sgd {
+            momentum: 0.0,
+            weight_decay: 0.0,
+        };
+        run.clip = None;
+        let [part, parts] = work.part;
+        let count = sampling.samples(Split::Validation);
+        let batches = count.div_ceil(run.batch.max(1));
+        if part >= parts || parts > batches {
+            return Err(format!(
+                "part {part} of {parts}, and there are {batches} mini-batch(es) of validation samples"
+            ));
+        }
+        let end = |part: usize| (part * batches / parts * run.batch).min(count);
+        let first = sampling.first_sample(Split::Validation);
+        let samples = first + end(part)..first + end(part + 1);
+        let preprocessing = Preprocessing {
+            sampling: sampling.clone(),
+            preparation: work.preparation.clone(),
+        };
+        Ok(Self {
+            forward: Forward::of_snapshots(run, graph.clone(), dataset.clone(), preprocessing),
+            prepared: OnceLock::new(),
+            samples,
+            ranks: work.ranks,
+            state: Mutex::default(),
+            delay: Duration::from_secs_f64(request.delay.0.clamp(0.0, 1e6)),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves the connection of a rank to its end, which ends those of all others. Gives the number of snapshots, or why it
+    /// ended before the training did.
+    pub fn serve(
+        &self,
+        context: &Context<'_>,
+        mut stream: Stream,
+        rank: usize,
+    ) -> Result<usize, String> {
+        let failed = |error: io::Error| error.to_string();
+        {
+            let mut state = self.state();
+            state.streams.push(stream.try_clone().map_err(failed)?);
+            if rank == 0 {
+                state.first = Some(stream.try_clone().map_err(failed)?);
+            }
+        }
+        let is_over = AtomicBool::new(false);
+        let served = thread::scope(|scope| {
+            scope.spawn(|| self.keep_alive(context, rank == 0, &is_over));
+            let served = self.take_snapshots(context, &mut stream);
+            is_over.store(true, Ordering::Relaxed);
+            served
+        });
+        self.state().streams.iter().for_each(Stream::close);
+        served
+    }
+
+    /// Shows rank 0 that this process lives, and ends all connections when it is asked to end.
+    fn keep_alive(&self, context: &Context<'_>, is_first: bool, is_over: &AtomicBool) {
+        while !is_over.load(Ordering::Relaxed) {
+            if context.is_cancelled() {
+                self.state().streams.iter().for_each(Stream::close);
+            }
+            if is_first {
+                self.report(&Report::Working);
+            }
+            thread::sleep(HEARTBEAT);
+        }
+    }
+
+    /// Tells rank 0. One that is gone needs no report.
+    fn report(&self, report: &Report) {
+        if let Some(first) = &mut self.state().first {
+            let _ = send(first, report);
+        }
+    }
+
+    fn take_snapshots(&self, context: &Context<'_>, stream: &mut Stream) -> Result<usize, String> {
+        let mut snapshots = 0;
+        loop {
+            let head: SnapshotHead = match receive(stream) {
+                Ok(head) => head,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    return Err(error.to_string());
+                }
+                Err(_) => return Ok(snapshots),
+            };
+            for shard in &head.shards {
+                let taken = self.take_shard(stream, shard);
+                taken.inspect_err(|reason| {
+                    self.report(&Report::Failed(reason.clone()));
+                })?;
+            }
+            snapshots += 1;
+            let tensors = {
+                let mut state = self.state();
+                state.arrived += 1;
+                if state.arrived < self.ranks {
+                    continue;
+                }
+                state.arrived = 0;
+                std::mem::take(&mut state.tensors)
+            };
+            let report = match self.evaluate(context, &tensors) {
+                Ok(results) => Report::Done {
+                    epoch: head.epoch,
+                    results: serde_json::to_value(results).map_err(|error| error.to_string())?,
+                },
+                Err(reason) => Report::Failed(reason),
+            };
+            self.report(&report);
+            if let Report::Failed(reason) = report {
+                return Err(reason);
+            }
+        }
+    }
+
+    fn take_shard(&self, stream: &mut Stream, head: &ShardHead) -> Result<(), String> {
+        let name = &head.name;
+        let parameters = &self.forward.graph.parameters;
+        let known = parameters.iter().find(|one| one.name == *name);
+        let elements: usize = known.map_or(0, partita_graph::Parameter::volume);
+        let (is_known, is_number) = (
+            head.shape.iter().product::<usize>() == elements,
+            matches!(head.element_bytes, 4 | 8),
+        );
+        let bytes = head.bytes().filter(|_| is_known && is_number);
+        let bytes =
+            bytes.ok_or_else(|| format!("a tensor `{name}` that the model does not have"))?;
+        let mut shard = vec![0; bytes];
+        stream
+            .read_exact(&mut shard)
+            .map_err(|error| format!("`{name}`: {error}"))?;
+        let mut state = self.state();
+        let tensor = state.tensors.entry(name.clone()).or_insert_with(|| Tensor {
+            element_bytes: head.element_bytes,
+            bytes: vec![0; elements * head.element_bytes],
+        });
+        if tensor.element_bytes != head.element_bytes {
+            return Err(format!("shards of `{name}` of two types"));
+        }
+        tensor.put(head, &shard);
+        Ok(())
+    }
+
+    /// Evaluates a snapshot.
+    fn evaluate(
+        &self,
+        context: &Context<'_>,
+        tensors: &BTreeMap<String, Tensor>,
+    ) -> Result<Evaluated, String> {
+        thread::sleep(self.delay);
+        let launch = Launch::Threads(context);
+        let start = Instant::now();
+        let prepared = self.prepared.get_or_init(|| {
+            let range = self.samples.clone();
+            let prepared = self
+                .forward
+                .prepare_samples(&launch, ProgramKind::Evaluate, range);
+            prepared.map_err(|error| crate::error::full_text(&error))
+        });
+        let prepared = prepared.as_ref().map_err(Clone::clone)?;
+        let batches: Mutex<Vec<EvaluatedBatch>> = Mutex::default();
+        let listener = Box::new(|progress: Progress| {
+            if let Progress::Evaluated { batch, .. } = progress {
+                batches
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(batch);
+            }
+        });
+        let ended = self.forward.execute_from(
+            &launch,
+            prepared,
+            &|name, elements| match tensors.get(name) {
+                Some(tensor) => Ok(tensor.part(elements)),
+                None => Err(format!("the snapshot lacks `{name}`")),
+            },
+            listener,
+        );
+        let end = ended.map_err(|error: TrainError| crate::error::full_text(&error))?;
+        let mut batches = batches.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let RunEnd::NotFinite { loss, .. } = end {
+            batches.push(EvaluatedBatch::new(0, loss, &[], &[]));
+        }
+        let seconds = Seconds(start.elapsed().as_secs_f64());
+        Ok(Evaluated { batches, seconds })
+    }
+}
+
+impl Tensor {
+    /// Copies a shard to its place, row by row.
+    fn put(&mut self, head: &ShardHead, shard: &[u8]) {
+        let size = self.element_bytes;
+        let [n, d, h, w, c] = head.region;
+        let row = (c[1] - c[0]) * size;
+        let mut rest = shard;
+        for n in n[0]..n[1] {
+            for d in d[0]..d[1] {
+                for h in h[0]..h[1] {
+                    for w in w[0]..w[1] {
+                        let at = [n, d, h, w, c[0]];
+                        let step = |offset, dim: usize| offset * head.shape[dim] + at[dim];
+                        let start = (0..5).fold(0, step) * size;
+                        let (own, after) = rest.split_at(row);
+                        self.bytes[start..start + row].copy_from_slice(own);
+                        rest = after;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A range of its elements.
+    fn part(&self, elements: Range<usize>) -> Vec<f64> {
+        let bytes =
+            &self.bytes[elements.start * self.element_bytes..elements.end * self.element_bytes];
+        if self.element_bytes == 4 {
+            let words = bytes.as_chunks::<4>().0.iter();
+            words
+                .map(|&word| f64::from(f32::from_le_bytes(word)))
+                .collect()
+        } else {
+            let words = bytes.as_chunks::<8>().0.iter();
+            words.map(|&word| f64::from_le_bytes(word)).collect()
+        }
+    }
+}

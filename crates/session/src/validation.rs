@@ -1,0 +1,128 @@
+//! Validation of snapshots elsewhere, while the training goes on.
+
+use crate::persistent::{OwnedShard, persistent};
+use partita_program::{Body, Buffer, BufferId, Role};
+use partita_run::{Arena, PackedTensor, RunError};
+use partita_space::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The parameters and running statistics of a rank at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    tensors: Vec<(BufferId, PackedTensor)>,
+}
+
+/// Buffers that an evaluation reads and no program of it changes.
+fn validated(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
+    persistent(body).filter(|(_, buffer)| matches!(buffer.role, Role::Parameter | Role::State))
+}
+
+/// Bytes of the snapshot of a rank.
+pub fn snapshot_bytes(body: &Body) -> Bytes {
+    validated(body).fold(Bytes(0), |sum, (_, buffer)| sum + buffer.bytes())
+}
+
+impl Snapshot {
+    /// Replaces it by what the arena holds.
+    pub(crate) fn take(&mut self, body: &Body, arena: &mut Arena) {
+        let memory = arena.memory(body);
+        if self.tensors.is_empty() {
+            let empty = |(id, buffer): (BufferId, &Buffer)| {
+                let elements = buffer.dims.iter().product();
+                (id, PackedTensor::with_capacity(buffer.dtype, elements))
+            };
+            self.tensors.extend(validated(body).map(empty));
+        }
+        for (id, values) in &mut self.tensors {
+            values.resize(0);
+            values.pack(&memory, &body.buffer(*id).view(*id));
+        }
+    }
+
+    /// Puts it into the arena, and the arena's values into it.
+    pub(crate) fn swap(&mut self, body: &Body, arena: &mut Arena) {
+        let mut before = Self::default();
+        before.take(body, arena);
+        let memory = arena.memory(body);
+        for (id, values) in &self.tensors {
+            let view = body.buffer(*id).view(*id);
+            match values {
+                PackedTensor::F32(values) => memory.unpack(&view, values, false),
+                PackedTensor::F64(values) => memory.unpack(&view, values, false),
+                PackedTensor::I16(values) => memory.unpack(&view, values, false),
+            }
+        }
+        *self = before;
+    }
+
+    /// The values of a shard of the rank, in memory order; `None` for one that a snapshot does not hold.
+    pub fn shard(&self, shard: &OwnedShard) -> Option<&PackedTensor> {
+        let found = self.tensors.iter().find(|(id, _)| *id == shard.id);
+        found.map(|(_, values)| values)
+    }
+}
+
+/// Results of one step of an evaluation, as bits, so that they are exact in any text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvaluatedBatch {
+    /// Samples.
+    pub samples: usize,
+    loss: u64,
+    errors: Vec<u64>,
+    counts: Vec<u64>,
+}
+
+impl EvaluatedBatch {
+    /// The results of so many samples: their mean loss, sums of errors and counts.
+    pub fn new(samples: usize, loss: f64, errors: &[f64], counts: &[f64]) -> Self {
+        let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect();
+        Self {
+            samples,
+            loss: loss.to_bits(),
+            errors: bits(errors),
+            counts: bits(counts),
+        }
+    }
+
+    /// Mean loss.
+    pub fn loss(&self) -> f64 {
+        f64::from_bits(self.loss)
+    }
+
+    pub(crate) fn errors(&self) -> Vec<f64> {
+        self.errors.iter().copied().map(f64::from_bits).collect()
+    }
+
+    pub(crate) fn counts(&self) -> Vec<f64> {
+        self.counts.iter().copied().map(f64::from_bits).collect()
+    }
+}
+
+/// The results of all steps of an evaluation, in order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evaluated {
+    /// Of each step.
+    pub batches: Vec<EvaluatedBatch>,
+    /// Time, fetches included.
+    pub seconds: Seconds,
+}
+
+/// Validates snapshots elsewhere, one at a time. All answers but that of [`poll`](Self::poll) are the same on all ranks.
+pub trait Validators {
+    /// Whether the training needs the results of an epoch before the next one.
+    fn is_awaited(&self) -> bool;
+
+    /// Takes the snapshot of the end of an epoch. False if the ranks are to evaluate it themselves.
+    ///
+    /// Errors: another rank failed, or the run was cancelled.
+    fn begin(&mut self, epoch: u64, snapshot: &Arc<Snapshot>) -> Result<bool, RunError>;
+
+    /// The results of the last snapshot, on rank 0 and once they are there.
+    fn poll(&mut self) -> Option<Evaluated>;
+
+    /// Waits for the results of the last snapshot. None if they will not come: the ranks then evaluate it themselves.
+    ///
+    /// Errors: another rank failed, or the run was cancelled.
+    fn finish(&mut self, epoch: u64) -> Result<Option<Evaluated>, RunError>;
+}
