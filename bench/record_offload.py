@@ -10,6 +10,7 @@ Writes records/<date>-offload.md and, with all raw figures, the same name with .
 """
 
 import argparse
+import re
 import subprocess
 
 import contest
@@ -55,13 +56,14 @@ class Offloaded(Training):
         try:
             result = self.train()
         finally:
-            for server in servers:
-                server.terminate()
-                server.wait()
+            said = [ended(server) for server in servers]
+        pieces = sum(int(count) for text in said for count in re.findall(r": (\d+) pieces,", text))
         epochs = len(result["epochs"])
         return {
             "step_seconds": result["seconds"] / result["steps"],
             "epoch_seconds": result["seconds"] / epochs,
+            # The least that the loader can take.
+            "delay_seconds": pieces * self.delay * 1e-3 / epochs,
             "validation_loss": [one["validation"]["loss"] for one in result["epochs"]],
             "warnings": result["warnings"],
         }
@@ -72,10 +74,16 @@ class Offloaded(Training):
         if self.delay:
             command += ["--delay", f"{self.delay}ms"]
         command = [str(word) for word in command]
-        server = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        server = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         if not server.stdout.readline():
             raise Failure(f"the {role} ended before it listened")
         return server
+
+
+def ended(server):
+    """Ends a process, and gives what it said."""
+    server.terminate()
+    return server.communicate()[1].decode()
 
 
 def record(options, folder):

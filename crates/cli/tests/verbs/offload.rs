@@ -237,6 +237,24 @@ fn a_training_whose_loader_hangs_loads_itself_to_the_same_bits() {
 }
 
 #[test]
+fn a_rank_that_loses_one_of_its_loaders_goes_on_with_the_others() {
+    let case = Case::new();
+    let plain = run_file(&case, "plain", 6, SAMPLES, "");
+    trained(&case, &plain);
+    let loaders = [(); 2].map(|()| Server::start(&case, &plain, &["--delay", "10ms"]));
+    let [first, second] = loaders.each_ref().map(|loader| &loader.address);
+    let table = format!("[offload]\nloaders = [\"{first}\", \"{second}\"]");
+    let run = run_file(&case, "disturbed", 6, SAMPLES, &table);
+    let trainee = Trainee::started(&mut case.command(&run), "epoch 1/");
+    loaders[0].signal("KILL");
+    let (status, said) = trainee.end();
+    assert!(status.success(), "{said}");
+    assert!(bits(&case, "disturbed") == bits(&case, "plain"), "{said}");
+    assert_eq!(said.matches("lost the loader").count(), 1, "{said}");
+    assert!(said.contains("its 1 other loader(s) go on"), "{said}");
+}
+
+#[test]
 fn a_loader_of_another_run_refuses_and_names_the_difference() {
     let case = Case::new();
     let own = run_file(&case, "own", 2, SAMPLES, "");

@@ -35,9 +35,16 @@ pub fn snapshot_bytes(session: &Session<'_>, rank: Rank) -> Bytes {
     Bytes(bytes.sum::<usize>() as u64)
 }
 
-/// Bytes of the snapshots of all ranks; 0 without checkpoints.
+/// Bytes of the snapshots of all ranks, for checkpoints and for validators.
 pub fn snapshots(run: &Run, session: &Session<'_>) -> Bytes {
-    let ranks = 0..session.main_program().mesh.ranks();
-    let ranks = ranks.filter(|_| run.checkpoint.is_on());
-    ranks.map(|rank| snapshot_bytes(session, rank)).sum()
+    let program = session.main_program();
+    let of_rank = |rank| {
+        let copies = run.offload.copies(program.body(rank));
+        if run.checkpoint.is_on() {
+            copies + snapshot_bytes(session, rank)
+        } else {
+            copies
+        }
+    };
+    (0..program.mesh.ranks()).map(of_rank).sum()
 }

@@ -141,7 +141,7 @@ pub struct MemoryResult {
     pub predicted_bytes: Bytes,
     /// Predicted memory by item.
     pub predicted: Footprint,
-    /// Snapshots of all ranks for checkpoints, part of the predicted memory.
+    /// Snapshots of all ranks for checkpoints and validators, part of the predicted memory.
     pub predicted_snapshot_bytes: Bytes,
     /// Peak resident set until the last step.
     pub measured_peak_bytes: Option<Bytes>,
