@@ -77,7 +77,8 @@ pub enum LearningRateSchedule {
         multiplier: f64,
     },
     /// `rate * max(factor ^ k, final_factor)`, where k counts the reductions: there is one when the validation loss
-    /// has not improved for more than `patience` epochs.
+    /// has not improved for more than `patience` epochs. In the `cooldown` epochs after a reduction, epochs without
+    /// improvement do not count.
     Plateau {
         /// Initial rate.
         rate: f64,
@@ -85,6 +86,8 @@ pub enum LearningRateSchedule {
         factor: f64,
         /// Epochs without improvement that are accepted.
         patience: u64,
+        /// Epochs after a reduction that do not count.
+        cooldown: u64,
         /// Lowest rate divided by the initial rate.
         final_factor: f64,
     },
@@ -139,6 +142,9 @@ pub struct ScheduleState {
     pub epochs_without_improvement: u64,
     /// Reductions of the rate.
     pub reductions: u64,
+    /// Epochs that are left of the cooldown after a reduction.
+    #[serde(default)]
+    pub cooldown: u64,
 }
 
 impl LearningRateSchedule {
@@ -255,14 +261,16 @@ impl LearningRateSchedule {
 
     /// Whether it depends on validation losses.
     pub fn needs_validation(&self) -> bool {
-        self.patience().is_some()
+        self.plateau().is_some()
     }
 
-    /// Epochs without improvement that a plateau allows; none for other kinds.
-    fn patience(&self) -> Option<u64> {
+    /// Epochs without improvement that a plateau allows, and its cooldown; none for other kinds.
+    fn plateau(&self) -> Option<(u64, u64)> {
         match self {
-            Self::Plateau { patience, .. } => Some(*patience),
-            Self::Warmup { then, .. } => then.patience(),
+            Self::Plateau {
+                patience, cooldown, ..
+            } => Some((*patience, *cooldown)),
+            Self::Warmup { then, .. } => then.plateau(),
             Self::Constant { .. }
             | Self::Linear { .. }
             | Self::Cosine { .. }
@@ -275,7 +283,7 @@ impl LearningRateSchedule {
 
     /// Takes the validation loss of an epoch into account. It is equal on all ranks, so the state is, too.
     pub fn observe(&self, state: &mut ScheduleState, validation_loss: f64) {
-        let Some(patience) = self.patience() else {
+        let Some((patience, cooldown)) = self.plateau() else {
             return;
         };
         // A loss may be negative, so the margin is of its magnitude.
@@ -283,11 +291,16 @@ impl LearningRateSchedule {
         if state.best.is_none_or(is_better) {
             state.best = Some(validation_loss);
             state.epochs_without_improvement = 0;
-            return;
+        } else {
+            state.epochs_without_improvement += 1;
         }
-        state.epochs_without_improvement += 1;
+        if state.cooldown > 0 {
+            state.cooldown -= 1;
+            state.epochs_without_improvement = 0;
+        }
         if state.epochs_without_improvement > patience {
             state.reductions += 1;
+            state.cooldown = cooldown;
             state.epochs_without_improvement = 0;
         }
     }

@@ -118,7 +118,18 @@ fn rates_equal_those_of_pytorch() {
                 rate: RATE,
                 factor: 0.5,
                 patience: 2,
+                cooldown: 0,
                 final_factor: 0.375,
+            },
+        ),
+        (
+            "plateau_cooldown",
+            LearningRateSchedule::Plateau {
+                rate: RATE,
+                factor: 0.5,
+                patience: 0,
+                cooldown: 2,
+                final_factor: 0.0,
             },
         ),
         ("warmup_cosine", warmup(steps, cosine())),
@@ -181,6 +192,7 @@ fn the_state_of_a_plateau_is_all_that_a_resumed_run_needs() {
         rate: RATE,
         factor: 0.5,
         patience: 1,
+        cooldown: 1,
         final_factor: 0.0,
     };
     let losses = &table()["losses"];

@@ -13,7 +13,7 @@ const WARMUP: [&str; 5] = [
     "warmup_steps",
     "warmup_factor",
 ];
-const ALL_KEYS: [&str; 14] = [
+const ALL_KEYS: [&str; 15] = [
     "kind",
     "learning_rate",
     "final_factor",
@@ -28,6 +28,7 @@ const ALL_KEYS: [&str; 14] = [
     "multiplier",
     "factor",
     "patience",
+    "cooldown",
 ];
 
 #[derive(Clone, Copy)]
@@ -63,7 +64,7 @@ impl Kind {
             Self::Exponential => &["gamma"],
             Self::Step => &["gamma", "milestones", "every"],
             Self::CosineRestarts => &["final_factor", "period", "multiplier"],
-            Self::Plateau => &["final_factor", "factor", "patience"],
+            Self::Plateau => &["final_factor", "factor", "patience", "cooldown"],
         }
     }
 }
@@ -146,17 +147,24 @@ fn of_kind(
                     .unwrap_or(1.0),
             }
         }
-        Kind::Plateau => {
-            let factor = "a number above 0 and below 1, like 0.1";
-            LearningRateSchedule::Plateau {
-                rate,
-                factor: section
-                    .number("factor", factor, |n| n > 0.0 && n < 1.0)?
-                    .unwrap_or(0.1),
-                patience: section.natural("patience")?.unwrap_or(10),
-                final_factor,
-            }
-        }
+        Kind::Plateau => plateau(section, rate, final_factor)?,
+    })
+}
+
+fn plateau(
+    section: &Section<'_>,
+    rate: f64,
+    final_factor: f64,
+) -> Result<LearningRateSchedule, RunFileError> {
+    let factor = "a number above 0 and below 1, like 0.1";
+    Ok(LearningRateSchedule::Plateau {
+        rate,
+        factor: section
+            .number("factor", factor, |n| n > 0.0 && n < 1.0)?
+            .unwrap_or(0.1),
+        patience: section.natural("patience")?.unwrap_or(10),
+        cooldown: section.natural("cooldown")?.unwrap_or(0),
+        final_factor,
     })
 }
 
