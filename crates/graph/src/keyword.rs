@@ -9,6 +9,10 @@ pub(crate) enum Keyword {
     Conv,
     ConvTranspose,
     Pool(PoolKind),
+    /// A pooling whose window is the whole input.
+    GlobalPool(PoolKind),
+    /// A mean over equal windows, by the extents of the output.
+    AdaptiveAveragePool,
     BatchNorm,
     Relu,
     LeakyRelu,
@@ -35,6 +39,11 @@ pub(crate) enum Keyword {
     Huber,
     SmoothL1,
 }
+
+/// The mean of a pooling without padding.
+pub(crate) const MEAN: PoolKind = PoolKind::Average {
+    count_padding: false,
+};
 
 /// The keys of `conv`.
 const CONV_KEYS: [&str; 11] = [
@@ -98,12 +107,15 @@ impl Keyword {
                     count_padding: false,
                 }
         });
+        let global = [PoolKind::Max, MEAN].map(Self::GlobalPool);
         let activations = Activation::ALL.map(Self::Activation);
         let others = Self::OTHERS.into_iter();
-        others.chain(pools.map(Self::Pool)).chain(activations)
+        let pools = pools.map(Self::Pool).chain(global);
+        others.chain(pools).chain(activations)
     }
 
-    const OTHERS: [Keyword; 26] = [
+    const OTHERS: [Keyword; 27] = [
+        Self::AdaptiveAveragePool,
         Self::Conv,
         Self::ConvTranspose,
         Self::BatchNorm,
@@ -199,6 +211,10 @@ impl Keyword {
             Self::Conv => "conv",
             Self::ConvTranspose => "conv_transpose",
             Self::Pool(kind) => kind.name(),
+            Self::GlobalPool(PoolKind::Max) => "global_max_pool",
+            Self::GlobalPool(PoolKind::Average { .. }) => "global_average_pool",
+            Self::GlobalPool(PoolKind::L2) => "global_l2_pool",
+            Self::AdaptiveAveragePool => "adaptive_average_pool",
             Self::BatchNorm => "batch_norm",
             Self::Relu => "relu",
             Self::LeakyRelu => "leaky_relu",
@@ -235,6 +251,7 @@ impl Keyword {
             Self::ConvTranspose => &CONV_TRANSPOSE_KEYS,
             Self::Pool(PoolKind::Average { .. }) => &["kernel", "stride", "pad", "count_padding"],
             Self::Pool(_) => &["kernel", "stride", "pad"],
+            Self::AdaptiveAveragePool => &["output"],
             Self::BatchNorm => &[
                 "epsilon",
                 "momentum",
@@ -270,6 +287,7 @@ impl Keyword {
             Self::DiceCrossEntropy => &DICE_CROSS_ENTROPY_KEYS,
             Self::Activation(Activation::Elu { .. }) => &["alpha"],
             Self::Relu
+            | Self::GlobalPool(_)
             | Self::Flatten
             | Self::Add
             | Self::Multiply

@@ -4,7 +4,7 @@ use super::TextError;
 use super::loss;
 use super::values::Attributes;
 use crate::infer::list;
-use crate::keyword::Keyword;
+use crate::keyword::{Keyword, MEAN};
 use crate::{
     Activation, Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, ParameterRole,
     ParameterSource, Pool, PoolKind, TransposedConvolution,
@@ -158,12 +158,19 @@ fn parse_node(
         inputs.iter().map(|input| builder.find(input)).collect();
     let ids = ids.map_err(at_line)?;
     let rank = builder.spatial_rank();
-    let op = parse_op(keyword, attributes, rank)?;
+    // A missing input is refused below.
+    let extent = ids.first().map_or([1; 3], |&id| builder.shape(id).extent);
+    let op = parse_op(keyword, attributes, (rank, extent))?;
     let sources = parse_sources(builder, line, keyword, attributes)?;
     builder.node(name, op, &ids, &sources).map_err(at_line)
 }
 
-fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op, TextError> {
+/// The operation of a line, in a model of `rank` spatial dims, on an input of these extents.
+fn parse_op(
+    keyword: Keyword,
+    attributes: &Attributes,
+    (rank, extent): (usize, [usize; 3]),
+) -> Result<Op, TextError> {
     Ok(match keyword {
         Keyword::Input => Op::Input,
         Keyword::Conv => parse_convolution(attributes, rank)?,
@@ -173,10 +180,14 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
             parse_pool(attributes, rank, PoolKind::Average { count_padding })?
         }
         Keyword::Pool(kind) => parse_pool(attributes, rank, kind)?,
-        Keyword::BatchNorm => Op::BatchNorm {
-            epsilon: attributes.real("epsilon")?,
-            momentum: attributes.real("momentum")?,
-        },
+        Keyword::GlobalPool(kind) => tiles(kind, extent),
+        Keyword::AdaptiveAveragePool => {
+            let outputs = attributes.parts("output", rank, extent)?;
+            tiles(MEAN, std::array::from_fn(|i| extent[i] / outputs[i]))
+        }
+        Keyword::BatchNorm | Keyword::LayerNorm | Keyword::GroupNorm | Keyword::InstanceNorm => {
+            parse_norm(keyword, attributes)?
+        }
         Keyword::Relu => Op::LeakyRelu {
             negative_slope: 0.0,
         },
@@ -203,17 +214,6 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
             channels: attributes.whole("channels", None)?,
         },
         Keyword::Positions => Op::Positions,
-        Keyword::LayerNorm => Op::LayerNorm {
-            epsilon: attributes.real("epsilon")?,
-        },
-        Keyword::GroupNorm => Op::GroupNorm {
-            groups: Some(attributes.whole("groups", None)?),
-            epsilon: attributes.real("epsilon")?,
-        },
-        Keyword::InstanceNorm => Op::GroupNorm {
-            groups: None,
-            epsilon: attributes.real("epsilon")?,
-        },
         Keyword::Activation(Activation::Elu { alpha }) => Op::Activation(Activation::Elu {
             alpha: attributes.real_or("alpha", alpha)?,
         }),
@@ -230,6 +230,27 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
         | Keyword::L1
         | Keyword::Huber
         | Keyword::SmoothL1 => parse_loss(attributes, loss::read(keyword, attributes)?)?,
+    })
+}
+
+/// Instance norm, unless it is another one.
+fn parse_norm(keyword: Keyword, attributes: &Attributes) -> Result<Op, TextError> {
+    Ok(match keyword {
+        Keyword::BatchNorm => Op::BatchNorm {
+            epsilon: attributes.real("epsilon")?,
+            momentum: attributes.real("momentum")?,
+        },
+        Keyword::LayerNorm => Op::LayerNorm {
+            epsilon: attributes.real("epsilon")?,
+        },
+        Keyword::GroupNorm => Op::GroupNorm {
+            groups: Some(attributes.whole("groups", None)?),
+            epsilon: attributes.real("epsilon")?,
+        },
+        _ => Op::GroupNorm {
+            groups: None,
+            epsilon: attributes.real("epsilon")?,
+        },
     })
 }
 
@@ -282,6 +303,14 @@ fn parse_pool(attributes: &Attributes, rank: usize, kind: PoolKind) -> Result<Op
     }))
 }
 
+/// A pooling over tiles of these extents.
+fn tiles(kind: PoolKind, extent: [usize; 3]) -> Op {
+    Op::Pool(Pool {
+        kind,
+        window: windows(extent, extent, [1; 3], [(0, 0); 3]),
+    })
+}
+
 fn windows(
     kernel: [usize; 3],
     stride: [usize; 3],
@@ -320,6 +349,8 @@ fn parse_sources(
         ],
         Keyword::Input
         | Keyword::Pool(_)
+        | Keyword::GlobalPool(_)
+        | Keyword::AdaptiveAveragePool
         | Keyword::Relu
         | Keyword::LeakyRelu
         | Keyword::Dropout

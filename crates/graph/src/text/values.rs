@@ -166,6 +166,35 @@ impl<'a> Attributes<'a> {
         Ok(spread(&numbers, rank, 1))
     }
 
+    /// Per dim D, H, W a number of equal parts of the extent of an input.
+    pub(super) fn parts(
+        &self,
+        key: &'static str,
+        rank: usize,
+        extent: [usize; 3],
+    ) -> Result<[usize; 3], TextError> {
+        let parts = self.dims(key, rank, None)?;
+        let divides = |i: usize, parts: usize| parts > 0 && extent[i].is_multiple_of(parts);
+        if (0..3).all(|i| divides(i, parts[i])) {
+            return Ok(parts);
+        }
+        let nearest: Vec<String> = (3 - rank..3)
+            .map(|i| {
+                let all = (1..=extent[i]).filter(|&other| divides(i, other));
+                let nearest = all.min_by_key(|other| other.abs_diff(parts[i]));
+                nearest.unwrap_or(1).to_string()
+            })
+            .collect();
+        let inputs: Vec<String> = extent[3 - rank..].iter().map(usize::to_string).collect();
+        Err(TextError::Value {
+            line: self.line,
+            key,
+            asked: self.get(key).unwrap_or_default().to_owned(),
+            possible: format!("divisors of the input's extents, {}", inputs.join("x")),
+            nearest: nearest.join("x"),
+        })
+    }
+
     /// Outputs more per dim, 0 unless given; dims that the model lacks have none.
     pub(super) fn extras(&self, key: &'static str, rank: usize) -> Result<[usize; 3], TextError> {
         let value = self.get(key).unwrap_or("0");
