@@ -487,6 +487,7 @@ impl GraphBuilder {
                     role,
                     shape,
                     initialization,
+                    is_frozen: false,
                 }))
             }
             ParameterSource::Shared(id) => {

@@ -1,7 +1,7 @@
 //! Exact counts of a model per sample: parameters, flops and memory.
 
 use crate::sizes::flops_per_sample;
-use crate::{Graph, Node, Op, ParameterId, Shape};
+use crate::{Graph, Node, Op, Parameter, ParameterId, Shape};
 use partita_space::{Bytes, Flops};
 
 /// A value and its gradient in single precision.
@@ -63,6 +63,10 @@ pub fn count(graph: &Graph) -> Counts {
     let needs_gradient = graph.needs_gradient();
     let in_head = head(graph);
     let mut is_counted = vec![false; graph.parameters.len()];
+    let trains = |node: &Node| {
+        let weight = node.parameters.first().map(|&id| graph.parameter(id));
+        weight.is_some_and(Parameter::is_trained)
+    };
     let layer = |(i, node): (usize, &Node)| {
         let forward = forward_flops(graph, node);
         let has_backward_data = node
@@ -75,7 +79,7 @@ pub fn count(graph: &Graph) -> Counts {
             shape: node.shape,
             parameters: own_parameters(graph, node, &mut is_counted),
             forward_flops: forward,
-            executed_flops: executed_flops(&node.op, forward, has_backward_data),
+            executed_flops: executed_flops(&node.op, forward, trains(node), has_backward_data),
             memory_bytes: memory_bytes(node, in_head[i]),
         }
     };
@@ -109,13 +113,12 @@ fn forward_flops(graph: &Graph, node: &Node) -> Flops {
     Flops(flops as u64)
 }
 
-fn executed_flops(op: &Op, forward: Flops, has_backward_data: bool) -> Flops {
+fn executed_flops(op: &Op, forward: Flops, trains: bool, has_backward_data: bool) -> Flops {
     let (times, of) = match (op, has_backward_data) {
         // Scores are computed again.
         (Op::Attention { .. }, true) => (7, 2),
         (Op::Attention { .. }, false) => (1, 1),
-        (_, true) => (3, 1),
-        (_, false) => (2, 1),
+        (_, has_data) => (1 + u64::from(trains) + u64::from(has_data), 1),
     };
     Flops(forward.0 / of * times)
 }

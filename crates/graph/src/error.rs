@@ -466,6 +466,26 @@ pub enum GraphError {
         /// What keys and values could be.
         nearest: String,
     },
+    /// A pattern of frozen parameters that fits none.
+    #[error(
+        "`{pattern}` fits no layer with parameters and no trained parameter: possible are names of layers, of \
+         parameters like `LAYER.weight`, and beginnings of names with `*`; nearest is {nearest}"
+    )]
+    NothingToFreeze {
+        /// The pattern.
+        pattern: String,
+        /// The most similar name.
+        nearest: String,
+    },
+    /// All parameters are frozen.
+    #[error(
+        "all parameters are frozen, so there is nothing to train: possible is to leave out at least one layer; \
+         nearest is to train {nearest}"
+    )]
+    AllFrozen {
+        /// The last layer with parameters.
+        nearest: String,
+    },
     /// A parameter that the operation does not have.
     #[error("`{node}`: {operation} has no {asked}: possible are {possible}; nearest is {nearest}")]
     NoSuchParameter {

@@ -82,6 +82,7 @@ mod tests {
             role: ParameterRole::Weight,
             shape: [3, 3, 3, 32, 64],
             initialization,
+            is_frozen: false,
         }
     }
 

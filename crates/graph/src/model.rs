@@ -3,6 +3,7 @@
 use crate::infer::infer;
 use crate::sizes::{padding, product, work_per_sample};
 use crate::{GraphError, Loss, NodeId, Op, Parameter, ParameterId, Shape, needed_by_last};
+use partita_space::nearest;
 
 /// An operation with its inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,6 +59,50 @@ impl Graph {
         Ok(graph)
     }
 
+    /// The same model with frozen parameters, which training leaves as they are. Running statistics are still updated.
+    ///
+    /// A pattern is the name of a layer, for all of its parameters, or of a parameter, such as `bn1.gamma`; or the
+    /// beginning of such names, followed by `*`. A shared parameter is frozen for all layers that use it.
+    ///
+    /// Errors: a pattern that fits no trained parameter; no trained parameter is left.
+    pub fn with_frozen(&self, patterns: &[String]) -> Result<Self, GraphError> {
+        let mut graph = self.clone();
+        for pattern in patterns {
+            let mut is_used = false;
+            for node in &self.nodes {
+                for &id in &node.parameters {
+                    let parameter = &mut graph.parameters[id.0];
+                    let is_meant = fits(pattern, &node.name) || fits(pattern, &parameter.name);
+                    if is_meant && parameter.role.is_trained() {
+                        parameter.is_frozen = true;
+                        is_used = true;
+                    }
+                }
+            }
+            if !is_used {
+                let with_parameters = self.nodes.iter().filter(|node| !node.parameters.is_empty());
+                let names = with_parameters.map(|node| node.name.as_str());
+                let all = self
+                    .parameters
+                    .iter()
+                    .map(|parameter| parameter.name.as_str());
+                let start = pattern.trim_end_matches('*');
+                let near = nearest(start, names.chain(all));
+                return Err(GraphError::NothingToFreeze {
+                    pattern: pattern.clone(),
+                    nearest: near.unwrap_or("none").to_owned(),
+                });
+            }
+        }
+        if graph.parameters.iter().any(Parameter::is_trained) || patterns.is_empty() {
+            return Ok(graph);
+        }
+        let last = self.nodes.iter().rfind(|node| !node.parameters.is_empty());
+        Err(GraphError::AllFrozen {
+            nearest: last.map_or_else(String::new, |node| node.name.clone()),
+        })
+    }
+
     /// Per node, whether training needs the gradient of the tensor it computes.
     ///
     /// True from the first trained parameter on: a convolution before that needs no backward-data pass.
@@ -72,7 +117,7 @@ impl Graph {
     /// The same for one node, given the nodes before it.
     pub(crate) fn needs_gradient_after(&self, id: NodeId, before: &[bool]) -> bool {
         let node = self.node(id);
-        let trained = |&id: &ParameterId| self.parameter(id).role.is_trained();
+        let trained = |&id: &ParameterId| self.parameter(id).is_trained();
         let trains = node.parameters.iter().any(trained);
         trains || node.inputs.iter().any(|input| before[input.0])
     }
@@ -133,5 +178,13 @@ impl Graph {
             .enumerate()
             .flat_map(|(i, node)| std::iter::repeat_n(NodeId(i), reads(node)))
             .collect()
+    }
+}
+
+/// Whether a name is a pattern, or begins as a pattern that ends in `*`.
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == pattern,
     }
 }

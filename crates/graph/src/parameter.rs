@@ -53,7 +53,7 @@ impl ParameterRole {
         }
     }
 
-    /// Whether the optimizer updates it.
+    /// Whether the optimizer updates it unless it is frozen.
     pub fn is_trained(self) -> bool {
         match self {
             Self::Weight | Self::Bias | Self::Gamma | Self::Beta => true,
@@ -103,12 +103,19 @@ pub struct Parameter {
     pub shape: [usize; 5],
     /// Initialization.
     pub initialization: Initialization,
+    /// Whether training leaves it as it is; see [`Graph::with_frozen`](crate::Graph::with_frozen).
+    pub is_frozen: bool,
 }
 
 impl Parameter {
     /// Number of elements.
     pub fn volume(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// Whether the optimizer updates it: false for running statistics and frozen parameters.
+    pub fn is_trained(&self) -> bool {
+        self.role.is_trained() && !self.is_frozen
     }
 }
 

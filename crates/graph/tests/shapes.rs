@@ -237,3 +237,40 @@ fn a_gradient_is_needed_from_the_first_trained_parameter_on() {
     assert_eq!(graph.needs_gradient(), [false, false, true, true, true]);
     assert_eq!(graph.nodes[1].shape.extent, [1, 4, 4]);
 }
+
+/// Without gradients of frozen weights, and of what lies before the first trained one.
+#[test]
+fn frozen_layers_cost_less() {
+    let model = "model m\ninput x channels=2 extent=4x4\na = conv x filters=3 kernel=1 bias=true\n\
+        b = conv a filters=3 kernel=1 bias=true\nc = conv b filters=2 kernel=1 bias=true\nloss = mse c\n";
+    let graph = text::parse(model).unwrap();
+    let frozen = |patterns: &[&str]| {
+        let patterns: Vec<String> = patterns.iter().map(|&one| one.to_owned()).collect();
+        graph.with_frozen(&patterns).map_err(Box::new)
+    };
+    let flops = |graph: &Graph| {
+        let counts = count(graph);
+        let layers = counts.layers.iter();
+        layers
+            .map(|layer| layer.executed_flops.0 / layer.forward_flops.0.max(1))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(flops(&graph), [0, 2, 3, 3, 0]);
+    assert_eq!(flops(&frozen(&["a"]).unwrap()), [0, 1, 2, 3, 0]);
+    assert_eq!(flops(&frozen(&["b"]).unwrap()), [0, 2, 2, 3, 0]);
+    assert_eq!(flops(&frozen(&["c"]).unwrap()), [0, 2, 3, 2, 0]);
+    let bias = frozen(&["a.w*", "b.bias"]).unwrap();
+    let kept = bias.parameters.iter().filter(|one| one.is_frozen);
+    assert_eq!(
+        kept.map(|one| &one.name[..]).collect::<Vec<_>>(),
+        ["a.weight", "b.bias"]
+    );
+    assert_eq!(frozen(&[]).unwrap(), graph);
+    let error = frozen(&["bb"]).unwrap_err().to_string();
+    assert!(
+        error.contains("`bb`") && error.contains("nearest is b"),
+        "{error}"
+    );
+    let error = frozen(&["*"]).unwrap_err().to_string();
+    assert!(error.contains("nearest is to train c"), "{error}");
+}

@@ -571,17 +571,18 @@ impl Emit<'_> {
         layer: &str,
         sums: View,
     ) {
+        if !self.trains_any(&[gamma, beta]) {
+            return;
+        }
         let axes = self.plan.local_statistics;
         let ([dgamma, dbeta], accumulate) = self.scale_and_shift([gamma, beta], axes, layer);
-        self.add_gradient(gamma, axes, layer, |_, _| {
-            Some(Kernel::BatchNormBackwardParameters {
-                gradient_sums: sums,
-                dgamma,
-                dbeta,
-                accumulate,
-            })
-        });
-        self.add_gradient(beta, axes, layer, |_, _| None);
+        let kernel = Kernel::BatchNormBackwardParameters {
+            gradient_sums: sums,
+            dgamma,
+            dbeta,
+            accumulate,
+        };
+        self.add_scale_and_shift([gamma, beta], axes, layer, Some(kernel));
     }
 
     fn linear_backward(&mut self, id: LayerId, layer: &str, bias: bool) {

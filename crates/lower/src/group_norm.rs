@@ -103,25 +103,23 @@ impl Emit<'_> {
         let gradient_sums =
             has_gradient.then(|| self.sample_sums(id, &format!("{layer}.gradient_sums")));
         let ([dgamma, dbeta], accumulate) = self.scale_and_shift([of_gamma, of_beta], axes, layer);
-        if !is_here && !accumulate {
+        if !is_here && !accumulate && self.trains_any(&[of_beta]) {
             self.builder.fill(layer, BACKWARD, dbeta, 0.0);
         }
         let (own_groups, count) = self.groups_and_count(id, groups);
-        self.add_gradient(of_gamma, axes, layer, |_, _| {
-            is_here.then_some(Kernel::GroupNormBackwardStatistics {
-                x,
-                sums,
-                dy,
-                gradient_sums,
-                dgamma,
-                dbeta,
-                groups: own_groups,
-                count,
-                epsilon,
-                accumulate,
-            })
+        let kernel = is_here.then_some(Kernel::GroupNormBackwardStatistics {
+            x,
+            sums,
+            dy,
+            gradient_sums,
+            dgamma,
+            dbeta,
+            groups: own_groups,
+            count,
+            epsilon,
+            accumulate,
         });
-        self.add_gradient(of_beta, axes, layer, |_, _| None);
+        self.add_scale_and_shift([of_gamma, of_beta], axes, layer, kernel);
         let Some(gradient_sums) = gradient_sums else {
             return;
         };

@@ -32,7 +32,8 @@ impl Emit<'_> {
                 }
                 list.push((Role::Parameter, name, index, *distribution));
                 // One replica updates it for all.
-                for moment in moment_names.iter().filter(|_| holder == 0) {
+                let has_moments = holder == 0 && parameter.is_trained();
+                for moment in moment_names.iter().filter(|_| has_moments) {
                     let name = format!("{}.{moment}", parameter.name);
                     list.push((Role::Optimizer, name, index, *distribution));
                 }
@@ -168,7 +169,7 @@ impl Emit<'_> {
                 }
                 let axes = gradient_axes(layer, plan.local_statistics);
                 for &parameter in &layer.parameters {
-                    if self.graph.parameter(parameter).role.is_trained() {
+                    if self.graph.parameter(parameter).is_trained() {
                         *uses
                             .entry((parameter, layer.distribution.submesh, axes))
                             .or_default() += 1;
@@ -223,7 +224,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Adds a contribution to the gradient of a parameter, now or in a later slot.
+    /// Adds a contribution to the gradient of a parameter, now or in a later slot. A frozen one has none.
     pub(crate) fn parameter_gradient(
         &mut self,
         parameter: ParameterId,
@@ -231,6 +232,9 @@ impl Emit<'_> {
         layer: &str,
         kernel: impl FnOnce(View, bool) -> Option<Kernel>,
     ) {
+        if !self.graph.parameter(parameter).is_trained() {
+            return;
+        }
         if !self.defers {
             return self.add_gradient(parameter, axes, layer, kernel);
         }
@@ -382,19 +386,60 @@ impl Emit<'_> {
     }
 
     /// Views of the gradients of scale and shift of a normalization, and whether to accumulate. One kernel
-    /// writes both, so where only one of them has been written the other is cleared first.
+    /// writes both, so where only one of them has been written the other is cleared first. A frozen one has a view
+    /// that nothing reads.
     pub(crate) fn scale_and_shift(
         &mut self,
         ids: [ParameterId; 2],
         axes: AxisSet,
         layer: &str,
     ) -> ([View; 2], bool) {
-        let states = ids.map(|id| self.parameter_gradients[&(id, self.builder.submesh, axes)]);
-        let accumulate = states.iter().any(|state| state.written);
-        for state in states.iter().filter(|state| accumulate && !state.written) {
-            self.builder.fill(layer, Phase::Backward, state.view(), 0.0);
+        let views = ids.map(|id| {
+            let key = (id, self.builder.submesh, axes);
+            match self.parameter_gradients.get(&key) {
+                Some(state) => (state.view(), state.written),
+                None => (self.unread_gradient(id), false),
+            }
+        });
+        let accumulate = views.iter().any(|&(_, written)| written);
+        for &(view, _) in views.iter().filter(|&&(_, written)| accumulate && !written) {
+            self.builder.fill(layer, Phase::Backward, view, 0.0);
         }
-        (states.map(|state| state.view()), accumulate)
+        (views.map(|(view, _)| view), accumulate)
+    }
+
+    /// Scratch for the gradient of a frozen parameter.
+    fn unread_gradient(&mut self, id: ParameterId) -> View {
+        let whole = self.whole_on(id, self.builder.submesh);
+        let dims = self.builder.owned(&whole).shape();
+        let name = format!("d.{}.unread", self.graph.parameter(id).name);
+        let dtype = self.builder.dtype;
+        let scratch = self.builder.buffer(&name, Role::Workspace, dtype, dims);
+        self.builder.whole(scratch)
+    }
+
+    /// Whether any of these parameters is trained.
+    pub(crate) fn trains_any(&self, ids: &[ParameterId]) -> bool {
+        ids.iter().any(|&id| self.graph.parameter(id).is_trained())
+    }
+
+    /// Adds contributions to the gradients of scale and shift of a normalization, which one kernel writes; where
+    /// there is none, the caller has cleared that of the shift.
+    pub(crate) fn add_scale_and_shift(
+        &mut self,
+        [gamma, beta]: [ParameterId; 2],
+        axes: AxisSet,
+        layer: &str,
+        kernel: Option<Kernel>,
+    ) {
+        if self.trains_any(&[gamma]) {
+            self.add_gradient(gamma, axes, layer, |_, _| kernel);
+        } else if let Some(kernel) = kernel {
+            self.builder.kernel(layer, Phase::Backward, kernel);
+        }
+        if self.trains_any(&[beta]) {
+            self.add_gradient(beta, axes, layer, |_, _| None);
+        }
     }
 }
 

@@ -175,12 +175,13 @@ impl Emit<'_> {
         let axes = positions(self.distribution(id));
         let [of_gamma, of_beta] = [0, 1].map(|index| self.layer(id).parameters[index]);
         let is_here = !x.is_empty();
-        let ([dgamma, dbeta], accumulate) = self.scale_and_shift([of_gamma, of_beta], axes, layer);
-        if !is_here && !accumulate {
-            self.builder.fill(layer, BACKWARD, dbeta, 0.0);
-        }
-        self.add_gradient(of_gamma, axes, layer, |_, _| {
-            is_here.then_some(Kernel::LayerNormBackwardParameters {
+        if self.trains_any(&[of_gamma, of_beta]) {
+            let (views, accumulate) = self.scale_and_shift([of_gamma, of_beta], axes, layer);
+            let [dgamma, dbeta] = views;
+            if !is_here && !accumulate && self.trains_any(&[of_beta]) {
+                self.builder.fill(layer, BACKWARD, dbeta, 0.0);
+            }
+            let kernel = is_here.then_some(Kernel::LayerNormBackwardParameters {
                 x,
                 sums,
                 dy,
@@ -189,9 +190,9 @@ impl Emit<'_> {
                 count,
                 epsilon,
                 accumulate,
-            })
-        });
-        self.add_gradient(of_beta, axes, layer, |_, _| None);
+            });
+            self.add_scale_and_shift([of_gamma, of_beta], axes, layer, kernel);
+        }
         let input = self.layer(id).inputs[0];
         if !self.storages.of(input).has_gradient {
             return;

@@ -105,8 +105,8 @@ impl Emit<'_> {
     }
 
     fn has_trust_ratio(&self, id: ParameterId) -> bool {
-        let role = self.graph.parameter(id).role;
-        let is_exempt = !self.request.decay_norms && !role.is_weight();
-        role.is_trained() && !is_exempt && self.request.optimizer.has_trust_ratio()
+        let parameter = self.graph.parameter(id);
+        let is_exempt = !self.request.decay_norms && !parameter.role.is_weight();
+        parameter.is_trained() && !is_exempt && self.request.optimizer.has_trust_ratio()
     }
 }

@@ -31,7 +31,7 @@ impl Emit<'_> {
             .collect();
         let mut sums: BTreeMap<ParameterId, Option<View>> = BTreeMap::new();
         for &id in &apart {
-            if self.graph.parameter(id).role.is_trained() {
+            if self.graph.parameter(id).is_trained() {
                 let sum = self.sum_over_submeshes(id);
                 sums.insert(id, sum);
             }
@@ -61,7 +61,9 @@ impl Emit<'_> {
             }
         }
         for &id in &apart {
-            self.broadcast_parameter(id);
+            if !self.graph.parameter(id).is_frozen {
+                self.broadcast_parameter(id);
+            }
         }
     }
 
@@ -361,7 +363,7 @@ impl Emit<'_> {
     /// The submeshes that update parameters.
     fn owners(&self) -> BTreeSet<Option<Submesh>> {
         let trained = self.graph.parameters.iter().zip(&self.plan.holders);
-        let trained = trained.filter(|(parameter, _)| parameter.role.is_trained());
+        let trained = trained.filter(|(parameter, _)| parameter.is_trained());
         trained.map(|(_, holders)| holders[0].submesh).collect()
     }
 
@@ -405,7 +407,7 @@ impl Emit<'_> {
             let axes = || self.share_of(id, whole).split_axes();
             (whole.submesh == submesh).then(axes)
         };
-        let trained = |id: &ParameterId| self.graph.parameter(*id).role.is_trained();
+        let trained = |id: &ParameterId| self.graph.parameter(*id).is_trained();
         let ids = (0..self.graph.parameters.len()).map(ParameterId);
         // The same on all ranks.
         let sets: BTreeSet<AxisSet> = ids.filter(trained).filter_map(axes_of).collect();

@@ -144,7 +144,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let context = launch.context();
     let mut run = Run::merge(RunFile::read(&request.run_file)?, request, launch)?;
     launch.set_limit(run.watchdog)?;
-    let graph = with_loss(&run, model::resolve(&run.model)?)?;
+    let graph = adapted(&run, model::resolve(&run.model)?)?;
     let dataset = Dataset::open(&run.data)?;
     let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
     let sampling = Sampling::new(&dataset, run.samples.crops, run.samples.augmentation)?;
@@ -227,15 +227,15 @@ fn plan<'s>(
     }
 }
 
-/// The model with the loss of the run file, if it names one.
-fn with_loss(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
-    match &run.loss {
-        None => Ok(graph),
-        Some(loss) => {
-            let refused = |error| TrainError::Loss(Box::new(error));
-            graph.with_loss(loss).map_err(refused)
-        }
-    }
+/// The model with the loss and the frozen layers of the run file.
+fn adapted(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
+    let refused = |error| TrainError::Loss(Box::new(error));
+    let graph = match &run.loss {
+        None => graph,
+        Some(loss) => graph.with_loss(loss).map_err(refused)?,
+    };
+    let refused = |error| TrainError::Freeze(Box::new(error));
+    graph.with_frozen(&run.freeze).map_err(refused)
 }
 
 /// The preparation of samples, and a look at the data with it.

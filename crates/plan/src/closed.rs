@@ -331,7 +331,7 @@ fn row(graph: &Graph, nodes: &Range<usize>) -> LayerRow {
         .iter()
         .flat_map(|node| &node.parameters)
         .map(|&id| graph.parameter(id))
-        .filter(|parameter| parameter.role.is_trained());
+        .filter(|parameter| parameter.is_trained());
     let positions = all
         .iter()
         .filter(|node| !matches!(node.op, Op::Flatten))

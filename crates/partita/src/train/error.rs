@@ -30,6 +30,9 @@ pub enum TrainError {
     /// The loss of the run file does not fit the model.
     #[error("`loss` of the run file: {0}")]
     Loss(Box<GraphError>),
+    /// Frozen layers that the model does not have.
+    #[error("`freeze` of the run file: {0}")]
+    Freeze(Box<GraphError>),
     /// There is no such dataset.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -541,6 +544,7 @@ impl Fault for TrainError {
             Self::RunFile(_)
             | Self::Model(_)
             | Self::Loss(_)
+            | Self::Freeze(_)
             | Self::Data(_)
             | Self::Mismatch(_)
             | Self::Strategy(_)
@@ -578,6 +582,7 @@ impl Fault for TrainError {
             | Self::RunFile(_)
             | Self::Model(_)
             | Self::Loss(_)
+            | Self::Freeze(_)
             | Self::Data(_)
             | Self::Mismatch(_)
             | Self::Strategy(_)

@@ -5,8 +5,7 @@ use super::preparation::{self, buffer_bytes};
 use super::run::{Run, TrainRequest};
 use super::run_file::RunFile;
 use super::{
-    check, checkpoint, identity, initial_values, memory_limit, programs, source, strategy,
-    with_loss,
+    adapted, check, checkpoint, identity, initial_values, memory_limit, programs, source, strategy,
 };
 use crate::context::Context;
 use crate::host::Host;
@@ -120,7 +119,7 @@ impl Forward {
         };
         run.clip = None;
         launch.set_limit(run.watchdog)?;
-        let graph = with_loss(&run, model::resolve(&run.model)?)?;
+        let graph = adapted(&run, model::resolve(&run.model)?)?;
         let dataset = dataset(&run.data)?;
         let sampling = Sampling::new(&dataset, run.samples.crops, run.samples.augmentation)?;
         let preprocessing = Preprocessing {

@@ -96,6 +96,8 @@ pub struct Run {
     pub schedule: LearningRateSchedule,
     /// Weights to start from.
     pub weights: Option<StartWeights>,
+    /// Layers and parameters that are not trained.
+    pub freeze: Vec<String>,
     /// Files of metrics.
     pub metrics: Vec<MetricsFormat>,
     /// Whether times are predicted before the run.
@@ -157,6 +159,7 @@ impl Run {
             clip: file.clip,
             schedule: file.schedule,
             weights: file.weights,
+            freeze: file.freeze,
         })
     }
 

@@ -20,7 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 26] = [
+const KEYS: [&str; 27] = [
     "model",
     "loss",
     "data",
@@ -47,8 +47,11 @@ const KEYS: [&str; 26] = [
     "checkpoint",
     "weights",
     "offload",
+    "freeze",
 ];
 const WEIGHTS_KEYS: [&str; 4] = ["file", "skip", "rename", "new"];
+/// What `freeze` may be.
+const FREEZE: &str = "a list of layers or parameters, like [\"enc*\", \"bn1.gamma\"]";
 const WATCHDOG: Seconds = Seconds(60.0);
 
 /// A run file. Paths are relative to the current folder.
@@ -109,6 +112,9 @@ pub struct RunFile {
     pub weights: Option<StartWeights>,
     /// What is done in processes of its own (default: nothing).
     pub offload: OffloadConfig,
+    /// Layers and parameters that are not trained, as patterns of
+    /// [`Graph::with_frozen`](partita_graph::Graph::with_frozen) (default: none).
+    pub freeze: Vec<String>,
 }
 
 /// Weights from which a training starts.
@@ -199,6 +205,7 @@ impl RunFile {
             checkpoint: checkpoint::section(&top, duration)?,
             weights: weights(&top)?,
             offload: read_offload(&top, duration, watchdog)?,
+            freeze: names(&top, "freeze", FREEZE)?,
         })
     }
 }
@@ -220,14 +227,6 @@ fn weights(top: &Section<'_>) -> Result<Option<StartWeights>, RunFileError> {
     };
     section.check(&WEIGHTS_KEYS)?;
     let patterns = "a list of names of tensors, or beginnings of names with `*`, like [\"fc*\"]";
-    let list = |key| {
-        let texts = section.read(key, patterns, |value| {
-            let texts = value.as_array()?.iter();
-            let texts = texts.map(|text| text.get_ref().as_str().map(str::to_owned));
-            texts.collect::<Option<Vec<String>>>()
-        })?;
-        Ok::<_, RunFileError>(texts.unwrap_or_default())
-    };
     let renames = "a table of names, like {\"old.name\" = \"new.name\"}";
     let rename = section.read("rename", renames, |value| {
         let pairs = value.as_table()?.iter();
@@ -241,11 +240,25 @@ fn weights(top: &Section<'_>) -> Result<Option<StartWeights>, RunFileError> {
     Ok(Some(StartWeights {
         file: file.into(),
         selection: Selection {
-            skip: list("skip")?,
-            new: list("new")?,
+            skip: names(&section, "skip", patterns)?,
+            new: names(&section, "new", patterns)?,
             rename: rename.unwrap_or_default(),
         },
     }))
+}
+
+/// A list of texts, empty by default.
+fn names(
+    section: &Section<'_>,
+    key: &'static str,
+    expected: &str,
+) -> Result<Vec<String>, RunFileError> {
+    let texts = section.read(key, expected, |value| {
+        let texts = value.as_array()?.iter();
+        let texts = texts.map(|text| text.get_ref().as_str().map(str::to_owned));
+        texts.collect::<Option<Vec<String>>>()
+    })?;
+    Ok(texts.unwrap_or_default())
 }
 
 /// A list of formats, each once.

@@ -17,6 +17,9 @@ pub struct TrainingState {
     pub model: String,
     /// Its text.
     pub model_text: String,
+    /// Names of the parameters that are not trained.
+    #[serde(default)]
+    pub frozen: Vec<String>,
     /// The dataset.
     pub data: String,
     /// Channels, depth, height and width of its samples.
@@ -70,6 +73,7 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
         partita: env!("CARGO_PKG_VERSION").to_owned(),
         model: run.model.clone(),
         model_text: text::print(graph),
+        frozen: frozen(graph),
         data: run.data.display().to_string(),
         sample_shape: dataset.shape(),
         training_samples: dataset.samples(Split::Train),
@@ -130,6 +134,7 @@ impl TrainingState {
                 kind(&self.optimizer),
                 kind(&now.optimizer),
             ),
+            ("freeze", debug(&self.frozen), debug(&now.frozen)),
             ("transform", self.transform.clone(), now.transform.clone()),
             (
                 "data (shape of samples)",
@@ -172,6 +177,15 @@ impl TrainingState {
             });
         Ok(differs.collect())
     }
+}
+
+/// Names of the frozen parameters, in the order of the model.
+fn frozen(graph: &Graph) -> Vec<String> {
+    let frozen = graph
+        .parameters
+        .iter()
+        .filter(|parameter| parameter.is_frozen);
+    frozen.map(|parameter| parameter.name.clone()).collect()
 }
 
 /// The first tensor of the model that a checkpoint lacks or has in another shape, or the first that it has besides.

@@ -3,7 +3,7 @@
 use super::super::error::TrainError;
 use super::super::run::{Run, TrainRequest};
 use super::super::run_file::RunFile;
-use super::super::{check, with_loss};
+use super::super::{adapted, check};
 use super::validate::{Trainee, ValidatorWork};
 use super::{OffloadError, settings};
 use crate::context::Context;
@@ -86,7 +86,7 @@ pub fn serve(
         ..TrainRequest::default()
     };
     let run = Run::merge(RunFile::read(&request.run_file)?, &overrides, &launch)?;
-    let graph = with_loss(&run, model::resolve(&run.model)?)?;
+    let graph = adapted(&run, model::resolve(&run.model)?)?;
     let dataset = Dataset::open(&run.data)?;
     let sampling = Sampling::new(&dataset, run.samples.crops, run.samples.augmentation)?;
     check::dataset_fits(&run, &graph, &dataset, &sampling)?;

@@ -1,0 +1,170 @@
+//! Frozen parameters stay as they are, and the others get the gradients that they have without freezing.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use partita_graph::{Graph, ParameterRole};
+use partita_lower::Strategy;
+use partita_program::{Dtype, Optimizer, ProgramKind, Role};
+use partita_testkit::verify::verify;
+use partita_testkit::{
+    Case, Draws, Outcome, Setup, mismatch, random_branched_case, random_case, random_layer_case,
+    random_sequence_case, random_staged_case, random_tied_case, reference_kernels, run,
+};
+
+/// The case with half of its layers frozen, and in some cases single parameters; none if nothing is left to train.
+fn frozen(mut case: Case) -> Option<Case> {
+    let mut draws = Draws::new(case.seed ^ 0xf4ee);
+    let mut patterns = Vec::new();
+    for node in &case.graph.nodes {
+        let mut ids = node.parameters.iter().map(|&id| case.graph.parameter(id));
+        if !node.parameters.is_empty() && draws.one_in(2) {
+            patterns.push(node.name.clone());
+        } else if let Some(parameter) = ids.find(|parameter| parameter.role.is_trained())
+            && draws.one_in(3)
+        {
+            patterns.push(parameter.name.clone());
+        }
+    }
+    case.graph = case.graph.with_frozen(&patterns).ok()?;
+    (!patterns.is_empty()).then_some(case)
+}
+
+const OPTIMIZERS: [Optimizer; 4] = [
+    Optimizer::Sgd {
+        momentum: 0.0,
+        weight_decay: 0.0,
+    },
+    Optimizer::Sgd {
+        momentum: 0.9,
+        weight_decay: 0.1,
+    },
+    Optimizer::Nesterov {
+        momentum: 0.5,
+        weight_decay: 0.05,
+    },
+    Optimizer::Lars {
+        momentum: 0.9,
+        weight_decay: 0.1,
+        trust: 0.05,
+        epsilon: 1e-3,
+    },
+];
+
+fn is_frozen(graph: &Graph, name: &str) -> bool {
+    let mut all = graph.parameters.iter();
+    all.any(|parameter| parameter.name == name && parameter.is_frozen)
+}
+
+/// Whether trust ratios may jump: a bias before a norm has a gradient of zero, but for noise.
+fn has_jumps(graph: &Graph) -> bool {
+    let mut parameters = graph.parameters.iter();
+    parameters.any(|parameter| parameter.role == ParameterRole::Gamma)
+}
+
+/// Frozen parameters have their first values after each step, bit for bit.
+fn assert_kept(graph: &Graph, outcome: &Outcome, text: &str) {
+    for step in &outcome.parameters {
+        for ((name, values), (_, first)) in step.iter().zip(&outcome.parameters[0]) {
+            if is_frozen(graph, name) {
+                assert!(values == first, "{text}: {name} has moved");
+            }
+        }
+    }
+}
+
+/// The first step without freezing moves the other parameters as much.
+fn assert_same_step(frozen: &Setup<'_>, outcome: &Outcome, text: &str) {
+    let mut free = frozen.graph.clone();
+    for parameter in &mut free.parameters {
+        parameter.is_frozen = false;
+    }
+    let mut setup = Setup {
+        graph: &free,
+        ..frozen.clone()
+    };
+    setup.steps = 1;
+    let other = run(&setup).unwrap();
+    for ((name, a), (_, b)) in outcome.parameters[1].iter().zip(&other.parameters[1]) {
+        if !is_frozen(frozen.graph, name) {
+            let error = a
+                .iter()
+                .zip(b)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0, f64::max);
+            let size = b.iter().fold(1.0, |most: f64, b| most.max(b.abs()));
+            assert!(error <= 1e-10 * size, "{text}: {name} differs by {error}");
+        }
+    }
+}
+
+fn compare(least: usize, seeds: u64, draw: fn(u64) -> Case) {
+    let mut done = 0;
+    for seed in 0..seeds {
+        let Some(case) = frozen(draw(seed)) else {
+            continue;
+        };
+        let kernels = reference_kernels(Dtype::F64);
+        let mut setup = Setup::of_case(&case, &kernels);
+        setup.optimizer = OPTIMIZERS[seed as usize % if has_jumps(&case.graph) { 3 } else { 4 }];
+        setup.decay_norms = !setup.optimizer.has_trust_ratio();
+        setup.clip = [None, Some(0.5)][seed as usize / 4 % 2];
+        let mut alone = setup.clone();
+        let micro = case.strategy.micro;
+        alone.strategy = Strategy::single();
+        alone.strategy.micro = micro;
+        let text = format!("seed {seed} {}", case.strategy);
+        let program = setup.program(ProgramKind::Train).unwrap();
+        verify(&program).unwrap_or_else(|faults| panic!("{text}: {faults}"));
+        let [split, one] =
+            [&setup, &alone].map(|setup| run(setup).unwrap_or_else(|e| panic!("{text}: {e}")));
+        if one
+            .losses
+            .iter()
+            .any(|loss| !loss.is_finite() || loss.abs() > 1e12)
+        {
+            continue;
+        }
+        if let Some(mismatch) = mismatch(&split, &one, 1e-9) {
+            panic!("{text}: {mismatch}");
+        }
+        assert_kept(&case.graph, &split, &text);
+        if setup.clip.is_none() {
+            assert_same_step(&setup, &split, &text);
+        }
+        let moments = program.bodies.iter().flat_map(|body| &body.buffers);
+        let mut moments = moments.filter(|buffer| buffer.role == Role::Optimizer);
+        let of = |name: &str| name.rsplit_once('.').map(|(of, _)| of.to_owned());
+        assert!(
+            !moments.any(|buffer| of(&buffer.name).is_some_and(|of| is_frozen(&case.graph, &of))),
+            "{text}: a frozen parameter has optimizer state"
+        );
+        done += 1;
+    }
+    assert!(done >= least, "only {done} cases have frozen layers");
+}
+
+#[test]
+fn frozen_layers_of_hybrids_are_kept() {
+    compare(40, 100, random_case);
+}
+
+#[test]
+fn frozen_layers_on_every_axis_are_kept() {
+    compare(30, 80, random_layer_case);
+}
+
+#[test]
+fn frozen_layers_of_sequences_are_kept() {
+    compare(20, 50, random_sequence_case);
+}
+
+#[test]
+fn frozen_layers_of_stages_and_branches_are_kept() {
+    compare(20, 60, random_staged_case);
+    compare(10, 40, random_branched_case);
+}
+
+#[test]
+fn frozen_layers_that_share_parameters_are_kept() {
+    compare(10, 40, random_tied_case);
+}
