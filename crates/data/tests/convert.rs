@@ -299,3 +299,69 @@ fn what_cannot_be_trained_on_and_what_is_stopped_leaves_nothing() {
     assert!(stopped.is_none());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
+
+/// The bytes of a file with the first occurrence of a word replaced.
+fn replaced(name: &str, word: &[u8], by: &[u8]) -> Vec<u8> {
+    let mut bytes = fs::read(file(name)).expect("a fixture");
+    let at = bytes
+        .windows(word.len())
+        .position(|window| window == word)
+        .expect("the word");
+    bytes[at..at + word.len()].copy_from_slice(by);
+    bytes
+}
+
+#[test]
+fn answers_that_cannot_be_trained_on_are_named_with_file_key_and_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    // Two samples of numbers, the second with an infinite one.
+    let row: Vec<u8> = target(1).iter().flat_map(|v| v.to_le_bytes()).collect();
+    let mut infinite = row.clone();
+    infinite[4..8].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    fs::write(path("0.h5"), fs::read(file("one_0.h5")).unwrap()).unwrap();
+    fs::write(path("1.h5"), replaced("one_1.h5", &row, &infinite)).unwrap();
+    let mut numbers = asked(&[], path("set"));
+    numbers.sources = vec![path("0.h5"), path("1.h5")];
+    (numbers.keys.volume, numbers.keys.target) = ("x".to_owned(), "y".to_owned());
+    numbers.fractions = [1.0, 0.0, 0.0];
+    let error = convert(&numbers).unwrap_err().to_string();
+    assert!(
+        error.contains("1.h5: key `y`, target 1: inf is not finite"),
+        "{error}"
+    );
+    // The first classes are 0, 1, 2, 0, ... along W.
+    let word: Vec<u8> = [0i64, 1, 2].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let negative: Vec<u8> = [0i64, -7, 2].iter().flat_map(|v| v.to_le_bytes()).collect();
+    fs::write(path("2.h5"), replaced("scan_int8.h5", &word, &negative)).unwrap();
+    let mut classes = asked(&[], path("set"));
+    classes.sources = vec![path("2.h5")];
+    classes.keys = Keys {
+        volume: "scans/image".to_owned(),
+        label: "scans/mask".to_owned(),
+        order: Some("NDHWC".parse().unwrap()),
+        ..Keys::default()
+    };
+    let error = convert(&classes).unwrap_err().to_string();
+    let place = "2.h5: key `scans/mask`, sample 0, at (C, D, H, W) = (0, 0, 0, 1): -7 is no class";
+    assert!(error.contains(place), "{error}");
+    // A medical task without the class indices of one image.
+    let task = path("task");
+    for sub in ["imagesTr", "labelsTr"] {
+        fs::create_dir_all(task.join(sub)).unwrap();
+        for n in 0..3 {
+            let name = format!("{sub}/scan_{n:03}.nii.gz");
+            fs::copy(file("task").join(&name), task.join(&name)).unwrap();
+        }
+    }
+    fs::remove_file(task.join("labelsTr/scan_001.nii.gz")).unwrap();
+    let mut medical = asked(&[], path("set"));
+    medical.sources = vec![task];
+    let error = convert(&medical).unwrap_err().to_string();
+    assert!(
+        error.contains("labelsTr/scan_001.nii.gz does not exist")
+            && error.contains("imagesTr/scan_001.nii.gz is needed"),
+        "{error}"
+    );
+    assert!(!path("set").exists());
+}

@@ -9,6 +9,7 @@ use crate::error::DataError;
 use crate::files::Inner;
 use crate::reader::Reader;
 use crate::samples::{DType, Samples};
+use crate::slab;
 use crate::split::Split;
 
 /// Classes that names are made up for, at most.
@@ -169,17 +170,19 @@ pub(super) fn count_classes(inner: &Inner) -> Result<Vec<String>, DataError> {
     let [d, h, w] = inner.labels.unwrap_or([1; 3]);
     let mut reader = Reader::new(std::sync::Arc::new(inner.clone()), Split::Train);
     let mut labels = Samples::new(DType::Int16);
+    let whole = [0..1, 0..d, 0..h, 0..w];
     let mut most = 1;
     for sample in 0..reader.samples() {
-        reader.read_labels(sample, [0..1, 0..d, 0..h, 0..w], &mut labels)?;
+        reader.read_labels(sample, whole.clone(), &mut labels)?;
         if let Samples::I16(values) = &labels {
             let bad = |&&class: &&i16| class < 0 || class as usize >= CLASSES_MAX;
-            if let Some(class) = values.iter().find(bad) {
+            if let Some((at, class)) = values.iter().enumerate().find(|(_, class)| bad(class)) {
+                let [_, d, h, w] = slab::position(&whole, at);
                 return Err(DataError::Unfit {
                     path: reader.target_file(sample).to_path_buf(),
                     key: inner.keys.label.clone(),
                     found: format!(
-                        "{class} is no class: they are numbered from 0 to {}",
+                        "sample {sample}, at (C, D, H, W) = (0, {d}, {h}, {w}): {class} is no class: they are numbered from 0 to {}",
                         CLASSES_MAX - 1
                     ),
                 });

@@ -197,6 +197,18 @@ fn labels_of(folder: &str) -> Option<&'static [&'static str]> {
     })
 }
 
+/// Where the class indices of an image would lie.
+fn expected_labels(image: &Path) -> PathBuf {
+    let parent = image.parent().unwrap_or(image);
+    let name = parent.file_name().and_then(|name| name.to_str());
+    let beside = name.and_then(labels_of).and_then(|names| names.first());
+    let folder = parent.with_file_name(beside.copied().unwrap_or("labels"));
+    let names = label_names(image);
+    names
+        .last()
+        .map_or(folder.clone(), |name| folder.join(name))
+}
+
 /// Finds for each file of a folder of images its file of class indices. Images for a test without labels are
 /// left out.
 fn pair(files: Vec<Candidate>) -> Result<Vec<(Candidate, Option<PathBuf>)>, DataError> {
@@ -242,8 +254,11 @@ fn pair(files: Vec<Candidate>) -> Result<Vec<(Candidate, Option<PathBuf>)>, Data
     match pairs.iter().find(|(_, labels)| labels.is_none()) {
         None => Ok(pairs),
         Some((file, _)) => Err(DataError::Missing {
-            path: file.path.clone(),
-            valid: "its file of class indices, of the same name, is needed in the folder of labels beside".to_owned(),
+            path: expected_labels(&file.path),
+            valid: format!(
+                "a file with the class indices of {} is needed there",
+                file.path.display()
+            ),
         }),
     }
 }

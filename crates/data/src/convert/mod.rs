@@ -228,6 +228,16 @@ impl Conversion {
             return writer.append_labeled(split, volume, &labels);
         }
         let numbers = reader.read_target(sample)?;
+        if let Some(at) = numbers.iter().position(|number| !number.is_finite()) {
+            let place = self.found.samples[sample].place;
+            let place =
+                place.map_or_else(String::new, |place| format!("sample {place} of the file, "));
+            return Err(DataError::Unfit {
+                path: reader.target_file(sample).to_path_buf(),
+                key: self.inner.keys.target.clone(),
+                found: format!("{place}target {at}: {} is not finite", numbers[at]),
+            });
+        }
         let physical = reader.read_physical(sample)?;
         writer.append(
             split,

@@ -76,20 +76,23 @@ pub(crate) fn read(path: &Path) -> Result<Image, String> {
     png(path)
 }
 
+/// The decoder's messages may end in a line break.
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string().trim().to_owned()
+}
+
 fn jpeg(bytes: Vec<u8>) -> Result<Image, String> {
     let options = DecoderOptions::default()
         .set_max_width(SIDE_MAX)
         .set_max_height(SIDE_MAX);
     let mut decoder = JpegDecoder::new_with_options(Cursor::new(bytes), options);
-    decoder
-        .decode_headers()
-        .map_err(|error| error.to_string())?;
+    decoder.decode_headers().map_err(told)?;
     let (width, height) = decoder.dimensions().ok_or("it states no size")?;
     let size = decoder
         .output_buffer_size()
         .filter(|&size| size <= IMAGE_BYTES_MAX);
     size.ok_or_else(|| format!("it is too large, {width}x{height}"))?;
-    let pixels = decoder.decode().map_err(|error| error.to_string())?;
+    let pixels = decoder.decode().map_err(told)?;
     image([height, width], Elements::U8(pixels))
 }
 

@@ -72,12 +72,18 @@ fn read_all(path: &Path) -> Result<(), String> {
         return Err("more elements than are read here".to_owned());
     }
     for split in Split::ALL {
-        read_split(&dataset, split, shape)?;
+        read_split(&dataset, split, shape, true)?;
     }
     Ok(())
 }
 
-fn read_split(dataset: &Dataset, split: Split, shape: VolumeShape) -> Result<(), String> {
+/// Reads the samples of a split whole and in part, with their answers if they have some.
+pub(super) fn read_split(
+    dataset: &Dataset,
+    split: Split,
+    shape: VolumeShape,
+    has_answers: bool,
+) -> Result<(), String> {
     let mut reader = dataset.reader(split);
     let mut out = Samples::new(dataset.dtype());
     let [channels, depth, height, width] = shape;
@@ -92,6 +98,9 @@ fn read_split(dataset: &Dataset, split: Split, shape: VolumeShape) -> Result<(),
         for region in [whole, part] {
             let read = reader.read_volume(sample, region, &mut out);
             read.map_err(|error| error.to_string())?;
+        }
+        if !has_answers {
+            continue;
         }
         match dataset.labels() {
             None => drop(

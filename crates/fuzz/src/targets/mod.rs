@@ -4,6 +4,7 @@
 //! A target returns errors of the reader. It panics if an invariant is violated: accepted input must print and
 //! parse back as the same, and an error must be one of the request, never a failure of a valid request.
 
+mod arrays;
 mod files;
 mod models;
 mod programs;
@@ -38,7 +39,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 19] = [
     target("model", Form::Text, nothing, models::model),
     target("zoo", Form::Text, nothing, models::zoo),
     target(
@@ -52,6 +53,24 @@ pub const TARGETS: [Target; 11] = [
     target("dataset", Form::Text, files::write_dataset, files::dataset),
     target("hdf5", Form::Binary, nothing, files::hdf5),
     target("safetensors", Form::Mixed, nothing, files::safetensors),
+    target("npy", Form::Mixed, nothing, arrays::npy),
+    target("npz", Form::Binary, nothing, arrays::npz),
+    target("zarr", Form::Text, arrays::write_chunks, arrays::zarr),
+    target("nifti", Form::Binary, nothing, arrays::nifti),
+    target("image", Form::Binary, nothing, arrays::image),
+    target("tfrecord", Form::Binary, nothing, arrays::tfrecord),
+    target(
+        "statistics",
+        Form::Text,
+        arrays::write_statistics,
+        arrays::statistics,
+    ),
+    target(
+        "checkpoint",
+        Form::Text,
+        arrays::write_checkpoint,
+        arrays::checkpoint,
+    ),
     target("cache", Form::Text, files::make_cache, files::cache),
     target("trace", Form::Text, nothing, programs::trace),
     target("program", Form::Text, nothing, programs::program),
