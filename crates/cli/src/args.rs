@@ -349,6 +349,10 @@ pub struct InferArgs {
     /// What to write of the outputs of the network
     #[arg(long, value_enum, default_value_t)]
     pub output: OutputName,
+    /// What to predict of volumes that are larger than the crops of the training (default: whole volumes if the model
+    /// can read them, or else tiles, or else crops)
+    #[arg(long, value_enum)]
+    pub volumes: Option<VolumesName>,
 }
 
 /// `partita weights`.
@@ -607,6 +611,17 @@ pub enum DigitsTaskName {
     Sort,
     /// The sum of two numbers, its least significant digit first
     Add,
+}
+
+/// What is predicted of volumes that are larger than the crops of the training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum VolumesName {
+    /// Whole volumes, which the network reads at their extents
+    Whole,
+    /// Overlapping crops, whose predictions are joined
+    Tiles,
+    /// Crops, each with a prediction of its own
+    Crops,
 }
 
 /// How much of a dataset is checked before a training.

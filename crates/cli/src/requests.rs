@@ -5,7 +5,7 @@ use crate::args::{
     DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, KernelsName,
     KindName, LowerArgs, MakingArgs, NamesName, OptimizerName, OutputName, PlanArgs, PrecisionName,
     PredictArgs, SampleName, SegmentationArgs, ShapesArgs, SplitName, StoredName, TrainArgs,
-    TrainingArgs,
+    TrainingArgs, VolumesName,
 };
 use crate::error::CliError;
 use partita::{
@@ -13,7 +13,7 @@ use partita::{
     DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, KernelSet, LAMB, LARS,
     LayerPrecision, LowerRequest, MakeRequest, NESTEROV, PlanRequest, PredictRequest, ResumeFrom,
     SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StrategyChoice, TrainRequest,
-    Training, WeightNames,
+    Training, VolumeMode, WeightNames,
 };
 use partita_data::{CheckScope, ConvertSpec, DType, Keys};
 use partita_data::{PredictionKind, Split};
@@ -237,6 +237,11 @@ impl InferArgs {
                 OutputName::Probabilities => PredictionKind::Probabilities,
                 OutputName::Classes => PredictionKind::Classes,
             },
+            volumes: self.volumes.map(|volumes| match volumes {
+                VolumesName::Whole => VolumeMode::Whole,
+                VolumesName::Tiles => VolumeMode::Tiles,
+                VolumesName::Crops => VolumeMode::Crops,
+            }),
         }
     }
 }

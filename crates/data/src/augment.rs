@@ -10,7 +10,7 @@ mod view;
 
 use serde::{Deserialize, Serialize};
 
-pub use sampling::Sampling;
+pub use sampling::{Sampling, Tile};
 pub(crate) use view::{SampleKey, View};
 
 /// Sub-volumes as samples.

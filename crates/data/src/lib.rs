@@ -39,7 +39,7 @@ mod valid;
 pub mod weights;
 mod writer;
 
-pub use augment::{Augmentation, Crops, Elastic, EvaluationCrops, Sampling, TrainingCrops};
+pub use augment::{Augmentation, Crops, Elastic, EvaluationCrops, Sampling, Tile, TrainingCrops};
 pub use axes::DimOrder;
 pub use convert::{Conversion, ConvertSpec};
 pub use data_check::{CheckScope, DataCheck, DataChecked};

@@ -1,12 +1,15 @@
 //! The sink of a rank that writes its region of each prediction into the scratch file.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use partita_program::prefetch::stored_pieces;
 use partita_program::{Dtype, Store, TaskId, View};
 use partita_run::{Inputs, Memory, RunError, Sink};
 use partita_space::{AXES, Interval, Mesh, Rank, Region};
 
+use crate::augment::Tile;
+use crate::error::DataError;
 use crate::predictions::PredictionScratch;
 
 /// Writes this rank's region of each prediction, in pieces. Of ranks with the same region the first writes.
@@ -21,6 +24,8 @@ pub struct PredictionSink {
     /// A piece as it lies in the arena, and in the order of the file.
     packed: Vec<f32>,
     ordered: Vec<f32>,
+    /// Where samples are parts of predictions: which, by their numbers.
+    tiles: Option<Arc<[Tile]>>,
 }
 
 struct Pending {
@@ -44,7 +49,14 @@ impl PredictionSink {
             bytes: 0,
             packed: Vec::new(),
             ordered: Vec::new(),
+            tiles: None,
         }
+    }
+
+    /// The same for samples of which each is a tile of a volume: its part is written into the volume's prediction.
+    #[must_use]
+    pub fn joining(self, tiles: Option<Arc<[Tile]>>) -> Self {
+        Self { tiles, ..self }
     }
 
     fn write(&mut self, memory: &Memory<'_>, store: &Pending) -> Result<(), RunError> {
@@ -71,13 +83,53 @@ impl PredictionSink {
             assert!(from[0] < n.len(), "a piece is of an owned sample");
             let rows = h.start + from[2]..h.start + from[2] + piece.extent[2];
             let at = [store.samples[from[0]], d.start + from[1]];
-            let written = self.scratch.write_rows(at, [c, rows, w], &self.ordered);
+            let written = self.put(at, [c, rows, w]);
             written.map_err(|error| RunError::Source {
                 rank: self.rank,
                 reason: error.to_string(),
             })?;
         }
         Ok(())
+    }
+
+    /// Writes ordered values of a plane of a sample, or what of them is in its tile's part.
+    fn put(
+        &self,
+        [sample, plane]: [usize; 2],
+        [channels, rows, columns]: [Range<usize>; 3],
+    ) -> Result<(), DataError> {
+        let Some(tiles) = &self.tiles else {
+            let to = [sample, plane];
+            return self
+                .scratch
+                .write_rows(to, [channels, rows, columns], &self.ordered);
+        };
+        let Tile {
+            volume,
+            origin: [depth, height, width],
+            part: [planes, part_rows, part_columns],
+        } = &tiles[sample];
+        let kept = |range: &Range<usize>, part: &Range<usize>| {
+            range.start.max(part.start)..range.end.min(part.end)
+        };
+        let (kept_rows, kept_columns) = (kept(&rows, part_rows), kept(&columns, part_columns));
+        if !planes.contains(&plane) || kept_rows.is_empty() || kept_columns.is_empty() {
+            return Ok(());
+        }
+        let mut values = Vec::with_capacity(channels.len() * kept_rows.len() * kept_columns.len());
+        for channel in 0..channels.len() {
+            for row in kept_rows.clone() {
+                let first = (channel * rows.len() + row - rows.start) * columns.len();
+                let kept = kept_columns.start - columns.start..kept_columns.end - columns.start;
+                values.extend_from_slice(&self.ordered[first + kept.start..first + kept.end]);
+            }
+        }
+        let shifted = |range: Range<usize>, by: usize| range.start + by..range.end + by;
+        let rows = shifted(kept_rows, *height);
+        let columns = shifted(kept_columns, *width);
+        let to = [*volume, plane + depth];
+        self.scratch
+            .write_rows(to, [channels, rows, columns], &values)
     }
 
     /// From (H, W, C) to (C, H, W).

@@ -44,6 +44,12 @@ pub enum Step {
         /// The percentile that becomes 1. Units: percent.
         high: f64,
     },
+    /// Each channel of class indices becomes a channel for each class: 1 where a position has it, else 0. The last
+    /// step.
+    OneHot {
+        /// Number of classes, at least 2.
+        classes: usize,
+    },
 }
 
 impl fmt::Display for Step {
@@ -55,6 +61,7 @@ impl fmt::Display for Step {
             Self::Clip { low, high } => write!(f, "clip = [{low}, {high}]"),
             Self::Standardize => f.write_str("standardize"),
             Self::Percentiles { low, high } => write!(f, "percentiles = [{low}, {high}]"),
+            Self::OneHot { classes } => write!(f, "one_hot = {classes}"),
         }
     }
 }
@@ -102,6 +109,11 @@ pub enum FittedStep {
         /// Values of the second in each channel.
         high: Vec<f64>,
     },
+    /// A channel for each class in place of one of class indices.
+    OneHot {
+        /// Number of classes.
+        classes: usize,
+    },
 }
 
 impl FittedStep {
@@ -117,6 +129,7 @@ impl FittedStep {
                 percentiles: [low, high],
                 ..
             } => Step::Percentiles { low, high },
+            Self::OneHot { classes } => Step::OneHot { classes },
         }
     }
 
@@ -139,6 +152,7 @@ impl FittedStep {
                 let mut pairs = low.iter().zip(high);
                 all(low) && all(high) && pairs.all(|(low, high)| low < high)
             }
+            Self::OneHot { classes } => *classes >= 2,
         }
     }
 }
@@ -169,6 +183,14 @@ impl Preparation {
     /// The steps that were asked for.
     pub fn asked(&self) -> Vec<Step> {
         self.steps.iter().map(FittedStep::asked).collect()
+    }
+
+    /// Classes of each channel, where each becomes a channel for each class.
+    pub fn one_hot(&self) -> Option<usize> {
+        match self.steps.last() {
+            Some(&FittedStep::OneHot { classes }) => Some(classes),
+            Some(_) | None => None,
+        }
     }
 
     /// Whether it can prepare volumes of so many channels.

@@ -51,11 +51,12 @@ impl Preprocessing {
                 .iter()
                 .map(|extent| extent + margin)
                 .product::<usize>();
-        let prepared = if self.computes() {
-            DType::Float32.size_bytes()
-        } else {
-            0
+        let copies = match (self.computes(), self.preparation.one_hot()) {
+            (false, _) => 0,
+            (true, None) => 1,
+            (true, Some(_)) => 2,
         };
+        let prepared = copies * DType::Float32.size_bytes();
         Bytes((elements * (stored.size_bytes() + prepared)) as u64)
     }
 

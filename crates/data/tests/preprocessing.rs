@@ -680,3 +680,100 @@ fn what_cannot_be_prepared_or_augmented_is_refused_by_name() {
     );
     assert!(Sampling::new(&dataset, Some(crops([2, 4, 4], None)), Some(rotate)).is_ok());
 }
+
+/// Channels over three ranks, which cut a stored one in two, are those of `whole`.
+fn channels_cut_in_two(
+    dataset: &Dataset,
+    preprocessing: &Preprocessing,
+    inputs: &Inputs,
+    whole: &[f32],
+) {
+    let mesh = Mesh::new([1, 1, 1, 1, 1, 3, 1]);
+    let [c, d, h, w] = preprocessing.sampling.shape();
+    let axes = [None, None, None, None, Some(Axis::Channel)].map(AxisList::from);
+    let distribution = Distribution {
+        shape: [4, d, h, w, c],
+        axes,
+        micro: None,
+        submesh: None,
+    };
+    for rank in 0..3 {
+        let owned = distribution.owned(&mesh, &mesh.coord(rank));
+        let channels = owned.0[4].start as usize;
+        let count = owned.shape()[4];
+        let dims = [4, count, d, h, w];
+        let make = |target| Load {
+            item: Item::Sample,
+            when: When::Now,
+            distribution,
+            target,
+        };
+        let place = (dims, Dtype::F32);
+        let part = load(dataset, preprocessing, (mesh, rank), inputs, make, place);
+        for (at, value) in part.into_iter().enumerate() {
+            let (position, rest) = (at % (d * h * w), at / (d * h * w));
+            let (channel, sample) = (rest % count + channels, rest / count);
+            let expected = whole[(sample * d * h * w + position) * c + channel];
+            assert_eq!(value.to_bits(), expected.to_bits(), "rank {rank}, {at}");
+        }
+    }
+}
+
+#[test]
+fn one_hot_channels_are_the_same_on_every_mesh() {
+    const CLASSES: usize = 5;
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = make(&folder.path().join("set"), CUBE, DType::Int16, true);
+    let last = CLASSES as f32 - 1.0;
+    let clip = FittedStep::Clip {
+        low: 0.0,
+        high: last.into(),
+    };
+    let one_hot = FittedStep::OneHot { classes: CLASSES };
+    let preprocessing = |crops, augmentation| Preprocessing {
+        sampling: Sampling::new(&dataset, crops, augmentation)
+            .unwrap()
+            .with_one_hot(Some(CLASSES)),
+        preparation: Preparation::new(vec![clip.clone(), one_hot.clone()]),
+    };
+    let plain = preprocessing(None, None);
+    let [c, d, h, w] = plain.sampling.shape();
+    assert_eq!([c, d, h, w], [10, 6, 6, 6]);
+    let [values, _] = deliver(&dataset, &plain, MESHES[0], &inputs(1, 0, &[2]), When::Now);
+    let stored = floats(&volume(2, CUBE, DType::Int16));
+    for (at, &value) in values.iter().enumerate() {
+        // The network sees (D, H, W, C).
+        let (channel, position) = (at % c, at / c);
+        let class = stored[channel / CLASSES * d * h * w + position].clamp(0.0, last);
+        assert_eq!(
+            value,
+            f32::from(class == (channel % CLASSES) as f32),
+            "{at}"
+        );
+    }
+    let all = preprocessing(Some(crops([4; 3], Some(2))), Some(everything(1.5)));
+    for preprocessing in [plain, all] {
+        let inputs = inputs(3, 1, &[0, 3, 1, 2]);
+        let one = deliver(&dataset, &preprocessing, MESHES[0], &inputs, When::Now);
+        for mesh in &MESHES[1..] {
+            let several = deliver(&dataset, &preprocessing, *mesh, &inputs, When::Now);
+            assert!(several == one, "{mesh:?}");
+        }
+        channels_cut_in_two(&dataset, &preprocessing, &inputs, &one[0]);
+    }
+    let refused = fit(
+        &[
+            Step::Scale { factor: 0.5 },
+            Step::OneHot { classes: 3 },
+            Step::Standardize,
+        ],
+        &dataset,
+        None,
+        1,
+    );
+    let error = refused.unwrap_err().to_string();
+    assert!(
+        error.contains("is not a class index for one_hot = 3"),
+        "{error}"
+    );
+}

@@ -2,6 +2,7 @@
 
 use crate::infer::infer;
 use crate::sizes::{padding, product, work_per_sample};
+use crate::text;
 use crate::{GraphError, Loss, NodeId, Op, Parameter, ParameterId, Shape, needed_by_last};
 use partita_space::nearest;
 
@@ -101,6 +102,27 @@ impl Graph {
         Err(GraphError::AllFrozen {
             nearest: last.map_or_else(String::new, |node| node.name.clone()),
         })
+    }
+
+    /// The same model with the same parameters on samples of other extents, D, H, W.
+    ///
+    /// Errors: the layer that cannot read them, or the parameter that would have another shape.
+    pub fn with_extent(&self, extent: [usize; 3]) -> Result<Self, String> {
+        let mut graph = self.clone();
+        graph.nodes[0].shape.extent = extent;
+        // The text form holds no shape but that of the input, and its reader checks all others.
+        let mut graph = text::parse(&text::print(&graph)).map_err(|error| error.to_string())?;
+        for (now, before) in graph.parameters.iter_mut().zip(&self.parameters) {
+            now.is_frozen = before.is_frozen;
+        }
+        let mut pairs = self.parameters.iter().zip(&graph.parameters);
+        match pairs.find(|(before, now)| before.shape != now.shape) {
+            None => Ok(graph),
+            Some((before, now)) => Err(format!(
+                "parameter `{}` of shape {:?} would have the shape {:?}",
+                before.name, before.shape, now.shape
+            )),
+        }
     }
 
     /// Per node, whether training needs the gradient of the tensor it computes.

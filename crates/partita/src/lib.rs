@@ -109,7 +109,8 @@ pub use train::{
     LISTENING, LastCheckpoint, MemoryResult, MetricsFormat, Mismatch, OffloadConfig, OffloadError,
     OutputError, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError, RunResult,
     ServeRequest, StartWeights, TargetError, TaskResult, TrainError, TrainRequest, Trained,
-    TrainingState, ValidationResult, convert_weights, evaluate, infer, parse_cores, serve, train,
+    TrainingState, ValidationResult, VolumeMode, convert_weights, evaluate, infer, parse_cores,
+    serve, train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,

@@ -29,7 +29,7 @@ pub use checkpoint::{
 pub use convert::{ConvertRequest, ConvertResult, convert_weights};
 pub use error::{AutoError, Mismatch, OutputError, TrainError};
 pub use evaluate::{EvaluateResult, evaluate};
-pub use forward::ForwardRequest;
+pub use forward::{ForwardRequest, VolumeMode};
 pub use infer::{InferRequest, InferResult, infer};
 pub use metrics::MetricsFormat;
 pub use offload::{
@@ -147,7 +147,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let graph = adapted(&run, model::resolve(&run.model)?)?;
     let dataset = Dataset::open(&run.data)?;
     let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
-    let sampling = Sampling::new(&dataset, run.samples.crops, run.samples.augmentation)?;
+    let sampling = sampling(&run, &dataset)?;
     check_request(launch, &run, &graph, (&dataset, &sampling))?;
     let start = start_weights(&run, &graph)?;
     let stored = run.samples.dtype(dataset.dtype());
@@ -236,6 +236,13 @@ fn adapted(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
     };
     let refused = |error| TrainError::Freeze(Box::new(error));
     graph.with_frozen(&run.freeze).map_err(refused)
+}
+
+/// The samples of a dataset as the run file says.
+fn sampling(run: &Run, dataset: &Dataset) -> Result<Sampling, TrainError> {
+    let (crops, augmentation) = (run.samples.crops, run.samples.augmentation);
+    let sampling = Sampling::new(dataset, crops, augmentation)?;
+    Ok(sampling.with_one_hot(run.samples.one_hot()))
 }
 
 /// The preparation of samples, and a look at the data with it.

@@ -1,5 +1,7 @@
 //! Which samples a network sees of a dataset: whole volumes, or sub-volumes of them.
 
+use std::ops::Range;
+
 use partita_program::random::Draws;
 
 use super::elastic::Field;
@@ -24,6 +26,22 @@ pub struct Sampling {
     crops: Option<Crops>,
     augmentation: Augmentation,
     rotations: Vec<Orientation>,
+    /// Least voxels that neighbors on a grid of crops share along each dim.
+    overlap: [usize; 3],
+    /// Channels that the network sees of each stored one.
+    classes: usize,
+}
+
+/// The part of a volume that one of its crops, of several that cover it, is the source of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Number of the volume in its split.
+    pub volume: usize,
+    /// Where the crop begins in the volume, D, H, W.
+    pub origin: [usize; 3],
+    /// The part in the crop. Those of all crops of a volume cover it, and none shares a voxel with another; they
+    /// meet in the middle of what the crops share.
+    pub part: [Range<usize>; 3],
 }
 
 impl Sampling {
@@ -36,6 +54,24 @@ impl Sampling {
             crops: None,
             augmentation: Augmentation::default(),
             rotations: vec![Orientation::AS_STORED],
+            overlap: [0; 3],
+            classes: 1,
+        }
+    }
+
+    /// The same samples with a channel for each class in place of one of class indices, if there are some.
+    #[must_use]
+    pub fn with_one_hot(self, classes: Option<usize>) -> Self {
+        let classes = classes.unwrap_or(1);
+        Self { classes, ..self }
+    }
+
+    /// Whole volumes without augmentation.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        Self {
+            crops: None,
+            ..self.for_evaluation()
         }
     }
 
@@ -87,11 +123,54 @@ impl Sampling {
         }
     }
 
+    /// Crops of a regular grid that covers each volume, of all splits; neighbors share a quarter of their extents or
+    /// more. Without crops nothing changes.
+    #[must_use]
+    pub fn tiled(&self) -> Self {
+        let on_grid = |crops: Crops| Crops {
+            per_volume: None,
+            training: TrainingCrops::Grid,
+            evaluation: EvaluationCrops::Grid,
+            ..crops
+        };
+        Self {
+            crops: self.crops.map(on_grid),
+            overlap: self.extent().map(|extent| extent / 4),
+            ..self.for_evaluation()
+        }
+    }
+
+    /// Which part of its volume each sample of a split stands for; samples are on a grid, as [`tiled`](Self::tiled)
+    /// makes them.
+    pub fn tiles(&self, split: Split) -> Vec<Tile> {
+        let grid = self.grid();
+        let tile = |sample: usize| {
+            let per_volume = self.per_volume(split);
+            let index = self.on_grid(sample % per_volume);
+            Tile {
+                volume: sample / per_volume,
+                origin: std::array::from_fn(|dim| self.grid_origin(dim, index[dim])),
+                part: std::array::from_fn(|dim| self.part(dim, index[dim], grid[dim])),
+            }
+        };
+        (0..self.samples(split)).map(tile).collect()
+    }
+
+    /// Shape of a volume, (C, D, H, W).
+    pub fn volume(&self) -> VolumeShape {
+        self.volume
+    }
+
+    /// Number of volumes of a split.
+    pub fn volumes(&self, split: Split) -> usize {
+        self.volumes[split as usize]
+    }
+
     /// Shape of a sample, (C, D, H, W).
     pub fn shape(&self) -> VolumeShape {
         let [c, ..] = self.volume;
         let [d, h, w] = self.extent();
-        [c, d, h, w]
+        [c * self.classes, d, h, w]
     }
 
     /// Extents D, H, W of the class indices of a sample, where the dataset has them.
@@ -140,6 +219,7 @@ impl Sampling {
         let mut view = View::of(split, volume, self.volume, self.extent());
         let draws =
             |operation: Operation| Draws::new(key.seed, key.epoch, sample as u64, operation as u32);
+        view.classes = self.classes;
         view.origin = self.origin(split, crop, &draws(Operation::Crop));
         if split == Split::Train {
             self.augment(&mut view, draws);
@@ -194,7 +274,47 @@ impl Sampling {
     fn grid(&self) -> [usize; 3] {
         let [_, volume @ ..] = self.volume;
         let extent = self.extent();
-        std::array::from_fn(|dim| volume[dim].div_ceil(extent[dim]))
+        std::array::from_fn(|dim| {
+            let shared = self.overlap[dim];
+            (volume[dim] - shared).div_ceil(extent[dim] - shared).max(1)
+        })
+    }
+
+    /// Place of a crop on the grid, D, H, W.
+    fn on_grid(&self, crop: usize) -> [usize; 3] {
+        let [_, heights, widths] = self.grid();
+        [
+            crop / widths / heights,
+            crop / widths % heights,
+            crop % widths,
+        ]
+    }
+
+    /// Where crops of a place on the grid begin along a dim.
+    fn grid_origin(&self, dim: usize, place: usize) -> usize {
+        let room = self.volume[dim + 1] - self.extent()[dim];
+        match self.grid()[dim] {
+            1 => 0,
+            count => place * room / (count - 1),
+        }
+    }
+
+    /// What a crop of this place on the grid is the source of, along a dim.
+    fn part(&self, dim: usize, place: usize, count: usize) -> Range<usize> {
+        let extent = self.extent()[dim];
+        let origin = self.grid_origin(dim, place);
+        // Between a crop and the one after it.
+        let border = |place: usize| {
+            let shared = self.grid_origin(dim, place + 1)..self.grid_origin(dim, place) + extent;
+            (shared.start + shared.end).div_ceil(2)
+        };
+        let start = if place == 0 { 0 } else { border(place - 1) };
+        let end = if place + 1 == count {
+            self.volume[dim + 1]
+        } else {
+            border(place)
+        };
+        start - origin..end - origin
     }
 
     /// Where a crop begins.
@@ -205,18 +325,9 @@ impl Sampling {
         let Some(crops) = self.crops else {
             return [0; 3];
         };
-        let grid = self.grid();
         let on_grid = || {
-            let [_, heights, widths] = grid;
-            let index = [
-                crop / widths / heights,
-                crop / widths % heights,
-                crop % widths,
-            ];
-            std::array::from_fn(|dim| match grid[dim] {
-                1 => 0,
-                count => index[dim] * room[dim] / (count - 1),
-            })
+            let index = self.on_grid(crop);
+            std::array::from_fn(|dim| self.grid_origin(dim, index[dim]))
         };
         match (split, crops.training, crops.evaluation) {
             (Split::Train, TrainingCrops::Random, _) => {
@@ -313,4 +424,61 @@ fn refusal(
 /// A uniform whole number below a bound, of a uniform number below 1.
 fn below(unit: f64, bound: usize) -> usize {
     ((unit * bound as f64) as usize).min(bound - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_tiles_cover_each_volume_once() {
+        for (volume, extent) in [
+            ([1, 16, 20, 8], [8, 8, 8]),
+            ([2, 9, 33, 5], [4, 7, 5]),
+            ([1, 1, 40, 41], [1, 13, 40]),
+            ([1, 5, 1, 9], [1, 1, 2]),
+        ] {
+            let sampling = Sampling {
+                volume,
+                labels: None,
+                volumes: [0, 2, 0],
+                crops: Some(Crops {
+                    extent,
+                    per_volume: None,
+                    training: TrainingCrops::Random,
+                    evaluation: EvaluationCrops::Center,
+                }),
+                augmentation: Augmentation::default(),
+                rotations: vec![Orientation::AS_STORED],
+                overlap: [0; 3],
+                classes: 1,
+            };
+            assert_eq!(sampling.samples(Split::Validation), 2);
+            let sampling = sampling.tiled();
+            let [_, depth, height, width] = volume;
+            let mut count = vec![0; 2 * depth * height * width];
+            let tiles = sampling.tiles(Split::Validation);
+            assert_eq!(tiles.len(), sampling.samples(Split::Validation));
+            for Tile {
+                volume,
+                origin,
+                part: [d, h, w],
+            } in tiles
+            {
+                assert!(d.end <= extent[0] && h.end <= extent[1] && w.end <= extent[2]);
+                for d in d {
+                    for h in h.clone() {
+                        for w in w.clone() {
+                            let at = [volume, origin[0] + d, origin[1] + h, origin[2] + w];
+                            count[((at[0] * depth + at[1]) * height + at[2]) * width + at[3]] += 1;
+                        }
+                    }
+                }
+            }
+            assert!(
+                count.iter().all(|&count| count == 1),
+                "{volume:?} {extent:?}"
+            );
+        }
+    }
 }

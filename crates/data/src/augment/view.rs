@@ -47,6 +47,8 @@ pub(crate) struct View {
     pub(super) scale: Option<f32>,
     pub(super) shift: Option<f32>,
     pub(super) noise: Option<(Draws, f32)>,
+    /// Channels that the network sees of each stored one.
+    pub(super) classes: usize,
 }
 
 impl View {
@@ -64,6 +66,7 @@ impl View {
             scale: None,
             shift: None,
             noise: None,
+            classes: 1,
         }
     }
 
@@ -80,6 +83,7 @@ impl View {
     /// The region of the volume that a part (C, D, H, W) of the sample is made of.
     pub(crate) fn source(&self, part: &Region4) -> Region4 {
         let [channels, part @ ..] = part.clone();
+        let channels = channels.start / self.classes..channels.end.div_ceil(self.classes);
         if part.iter().any(Range::is_empty) {
             return [channels, 0..0, 0..0, 0..0];
         }

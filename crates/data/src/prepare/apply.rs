@@ -46,6 +46,31 @@ impl Preparation {
         Ok(())
     }
 
+    /// Makes a channel for each class of prepared values in (C, D, H, W) order, of stored channels from `first` on.
+    ///
+    /// Shapes: `channels` are those of the network, `classes` for each stored one; `out` is replaced by them.
+    pub(crate) fn expand(
+        classes: usize,
+        channels: Range<usize>,
+        first: usize,
+        values: &[f32],
+        out: &mut Vec<f32>,
+    ) {
+        out.clear();
+        if channels.is_empty() {
+            return;
+        }
+        let stored = (channels.end - 1) / classes + 1 - first;
+        let count = values.len() / stored;
+        out.reserve_exact(channels.len() * count);
+        for channel in channels {
+            let class = (channel % classes) as f32;
+            let start = (channel / classes - first) * count;
+            let indices = &values[start..start + count];
+            out.extend(indices.iter().map(|&index| f32::from(index == class)));
+        }
+    }
+
     fn apply_block(&self, channel: usize, values: &mut [f32]) -> Result<(), Outside> {
         check(values, |value| value.abs() < STORED_MAX, stored_fault)?;
         for step in &self.steps {
@@ -84,6 +109,12 @@ impl Preparation {
                 FittedStep::Percentiles { low, high, .. } => {
                     shift_and_divide(values, low[channel], high[channel] - low[channel]);
                 }
+                // Values stay class indices; `expand` makes channels of them.
+                FittedStep::OneHot { classes } => check(
+                    values,
+                    |value| value >= 0.0 && value < *classes as f32 && value.fract() == 0.0,
+                    |value| no_class(value, *classes),
+                )?,
             }
         }
         check(values, |value| value.abs() < SEEN_MAX, seen_fault)
@@ -122,6 +153,11 @@ fn domain(name: &str, value: f32, above: i32) -> (String, String) {
     };
     let fault = format!("{name} of {value} is {result}");
     (fault, format!("a number above {above} before `{name}`"))
+}
+
+fn no_class(value: f32, classes: usize) -> (String, String) {
+    let fault = format!("{value} is not a class index for one_hot = {classes}");
+    (fault, format!("a whole number from 0 to {}", classes - 1))
 }
 
 fn stored_fault(value: f32) -> (String, String) {

@@ -41,6 +41,7 @@ pub fn fit(
             Step::Log => FittedStep::Log,
             Step::Scale { factor } => FittedStep::Scale { factor },
             Step::Clip { low, high } => FittedStep::Clip { low, high },
+            Step::OneHot { classes } => FittedStep::OneHot { classes },
             Step::Standardize | Step::Percentiles { .. } => {
                 let chain = chain_text(&steps[..=index]);
                 let kept = kept.get_or_insert_with(|| Kept::open(dataset, cache));
@@ -76,7 +77,8 @@ fn fit_statistics(
         | Step::LogOnePlus
         | Step::Log
         | Step::Scale { .. }
-        | Step::Clip { .. } => walk.moments(),
+        | Step::Clip { .. }
+        | Step::OneHot { .. } => walk.moments(),
     }
 }
 

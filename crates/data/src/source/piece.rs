@@ -14,7 +14,7 @@ use crate::augment::{SampleKey, View as SampleView};
 use crate::classes::{Classes, SampleLocation};
 use crate::dataset::Dataset;
 use crate::error::DataError;
-use crate::prepare::prepare;
+use crate::prepare::{Preparation, prepare};
 use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
 use crate::samples::{DType, Samples};
@@ -290,6 +290,8 @@ pub struct PieceReader {
     stored: Samples,
     /// Prepared values that are still to be moved.
     prepared: Vec<f32>,
+    /// These with a channel for each class.
+    expanded: Vec<f32>,
     /// The last sample of a piece of several.
     one: Samples,
     /// Stored class indices of a sample.
@@ -312,6 +314,7 @@ impl PieceReader {
             readers: Split::ALL.map(|split| dataset.reader(split)),
             stored: Samples::new(dataset.dtype()),
             prepared: Vec::new(),
+            expanded: Vec::new(),
             preprocessing,
             dtype,
             targets: dataset.targets().len(),
@@ -503,9 +506,17 @@ impl PieceReader {
         let Samples::F32(values) = into else {
             panic!("prepared values are floats");
         };
+        let prepared = match preparation.one_hot() {
+            None => &self.prepared,
+            Some(classes) => {
+                let (channels, first) = (part[0].clone(), region[0].start);
+                Preparation::expand(classes, channels, first, &self.prepared, &mut self.expanded);
+                &self.expanded
+            }
+        };
         values.clear();
         values.reserve_exact(slab::elements(part));
-        view.arrange_floats(part, &self.prepared, values);
+        view.arrange_floats(part, prepared, values);
         view.adjust(part, values);
         Ok(())
     }

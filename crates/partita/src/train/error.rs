@@ -232,6 +232,20 @@ pub enum Mismatch {
         /// Valid alternatives.
         nearest: String,
     },
+    /// A model that cannot read volumes in the way that is asked for.
+    #[error(
+        "model `{model}` does not allow `--volumes {asked}`: {reason}; nearest is `--volumes {nearest}`"
+    )]
+    Volumes {
+        /// Name of the model.
+        model: String,
+        /// What is asked for.
+        asked: &'static str,
+        /// Why it is not possible.
+        reason: String,
+        /// What is possible.
+        nearest: &'static str,
+    },
     /// The model outputs a value per position, the dataset has vectors.
     #[error(
         "model `{model}` outputs {output}, a value per position; {} has vectors of {targets} target(s); \

@@ -5,7 +5,8 @@ use super::preparation::{self, buffer_bytes};
 use super::run::{Run, TrainRequest};
 use super::run_file::RunFile;
 use super::{
-    adapted, check, checkpoint, identity, initial_values, memory_limit, programs, source, strategy,
+    adapted, check, checkpoint, identity, initial_values, memory_limit, programs, sampling, source,
+    strategy,
 };
 use crate::context::Context;
 use crate::host::Host;
@@ -65,8 +66,32 @@ pub struct Forward {
     pub preprocessing: Preprocessing,
     /// File of the weights.
     pub weights_file: PathBuf,
+    /// What is taken of volumes.
+    pub volumes: VolumeMode,
     /// None where they come with each run.
     weights: Option<LoadedWeights>,
+}
+
+/// What an inference takes of volumes that are larger than the samples of the training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeMode {
+    /// Whole volumes: the network is lowered at their extents.
+    Whole,
+    /// Overlapping crops, whose predictions are joined to that of the volume.
+    Tiles,
+    /// Crops, each with a prediction of its own.
+    Crops,
+}
+
+impl VolumeMode {
+    /// The word used in results and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Tiles => "tiles",
+            Self::Crops => "crops",
+        }
+    }
 }
 
 /// Programs of a forward run.
@@ -82,20 +107,23 @@ pub struct Prepared<'s> {
 impl Forward {
     /// Reads the run file, the model, the weights and the index of the dataset.
     pub fn new(launch: &Launch<'_>, request: &ForwardRequest) -> Result<Self, TrainError> {
-        Self::open(launch, request, |path| Dataset::open(path))
+        let crops = Some(VolumeMode::Crops);
+        Self::open(launch, request, crops, |path| Dataset::open(path))
     }
 
-    /// As [`Self::new`], of a dataset that needs no targets.
+    /// As [`Self::new`], of a dataset that needs no targets, with whole volumes if possible where nothing is asked.
     pub fn without_targets(
         launch: &Launch<'_>,
         request: &ForwardRequest,
+        volumes: Option<VolumeMode>,
     ) -> Result<Self, TrainError> {
-        Self::open(launch, request, |path| Dataset::open_samples(path))
+        Self::open(launch, request, volumes, |path| Dataset::open_samples(path))
     }
 
     fn open(
         launch: &Launch<'_>,
         request: &ForwardRequest,
+        volumes: Option<VolumeMode>,
         dataset: impl FnOnce(&Path) -> Result<Dataset, DataError>,
     ) -> Result<Self, TrainError> {
         let file = RunFile::read(&request.run_file)?;
@@ -121,9 +149,10 @@ impl Forward {
         launch.set_limit(run.watchdog)?;
         let graph = adapted(&run, model::resolve(&run.model)?)?;
         let dataset = dataset(&run.data)?;
-        let sampling = Sampling::new(&dataset, run.samples.crops, run.samples.augmentation)?;
+        let sampling = sampling(&run, &dataset)?;
+        let (graph, sampling, volumes) = read_volumes(launch, graph, &dataset, &sampling, volumes)?;
         let preprocessing = Preprocessing {
-            sampling: sampling.for_evaluation(),
+            sampling,
             preparation: preparation::of_training(launch, &run, &trained_on, &dataset)?,
         };
         let path = request.weights.clone().unwrap_or(run.output.clone());
@@ -135,6 +164,7 @@ impl Forward {
             graph,
             dataset,
             preprocessing,
+            volumes,
             weights: Some(weights),
         })
     }
@@ -152,6 +182,7 @@ impl Forward {
             graph,
             dataset,
             preprocessing,
+            volumes: VolumeMode::Crops,
             weights: None,
         }
     }
@@ -344,6 +375,69 @@ impl Forward {
         )?;
         Ok(results.and_then(|(outcomes, _)| outcomes.into_iter().next()))
     }
+}
+
+/// The model and the samples with which volumes are read, and how.
+///
+/// Errors: a mode that the model does not allow.
+fn read_volumes(
+    launch: &Launch<'_>,
+    graph: Graph,
+    dataset: &Dataset,
+    sampling: &Sampling,
+    asked: Option<VolumeMode>,
+) -> Result<(Graph, Sampling, VolumeMode), Mismatch> {
+    let Some(crops) = sampling.crops() else {
+        return Ok((graph, sampling.for_evaluation(), VolumeMode::Whole));
+    };
+    let [_, volume @ ..] = dataset.shape();
+    let (answer, _) = check::answer(&graph);
+    // Tiles are joined position by position.
+    let has_positions = answer.extent == crops.extent;
+    let refuse = |asked: VolumeMode, reason: String, nearest: VolumeMode| Mismatch::Volumes {
+        model: graph.name.clone(),
+        asked: asked.name(),
+        reason,
+        nearest: nearest.name(),
+    };
+    let fallback = if has_positions {
+        VolumeMode::Tiles
+    } else {
+        VolumeMode::Crops
+    };
+    let mode = match asked {
+        Some(VolumeMode::Crops) => VolumeMode::Crops,
+        Some(VolumeMode::Tiles) if !has_positions => {
+            let reason = format!(
+                "its output of {answer} has no value for each position of a crop, so that crops have nothing to join"
+            );
+            return Err(refuse(VolumeMode::Tiles, reason, VolumeMode::Crops));
+        }
+        Some(VolumeMode::Tiles) => VolumeMode::Tiles,
+        Some(VolumeMode::Whole) | None => match (graph.with_extent(volume), asked) {
+            (Ok(whole), _) => return Ok((whole, sampling.whole(), VolumeMode::Whole)),
+            (Err(reason), Some(asked)) => {
+                let [d, h, w] = volume;
+                let reason = format!("it cannot read {d}x{h}x{w}: {reason}");
+                return Err(refuse(asked, reason, fallback));
+            }
+            (Err(reason), None) => {
+                if launch.is_first() {
+                    let text = format!(
+                        "the model cannot read whole volumes ({reason}), so predictions are of {}",
+                        fallback.name()
+                    );
+                    launch.context().report(Event::Note(&text));
+                }
+                fallback
+            }
+        },
+    };
+    let sampling = match mode {
+        VolumeMode::Tiles => sampling.tiled(),
+        VolumeMode::Whole | VolumeMode::Crops => sampling.for_evaluation(),
+    };
+    Ok((graph, sampling, mode))
 }
 
 /// Reports how many samples are done.

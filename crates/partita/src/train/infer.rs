@@ -2,17 +2,19 @@
 
 use super::check;
 use super::error::{Mismatch, TrainError};
-use super::forward::{Forward, ForwardRequest};
+use super::forward::{Forward, ForwardRequest, VolumeMode};
 use crate::context::Context;
 use crate::launch::Launch;
 use partita_data::{
-    PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, PredictionSink,
+    PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, PredictionSink, Split,
+    Tile,
 };
 use partita_program::ProgramKind;
 use partita_run::{RunError, Sink};
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What to predict.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,9 @@ pub struct InferRequest {
     pub out: PathBuf,
     /// What is written of the outputs.
     pub kind: PredictionKind,
+    /// What is taken of volumes that are larger than the crops of the training (default: whole volumes, or else
+    /// tiles, or else crops).
+    pub volumes: Option<VolumeMode>,
 }
 
 /// The result of an inference.
@@ -48,6 +53,8 @@ pub struct InferResult {
     pub digest: String,
     /// Samples.
     pub samples: usize,
+    /// What a sample is: a `whole` volume, one joined of `tiles`, or one of its `crops`.
+    pub volumes: &'static str,
     /// What was written: `scores`, `probabilities` or `classes`.
     pub output: &'static str,
     /// Extents of the array that was written.
@@ -84,7 +91,7 @@ fn infer_with(
     request: &InferRequest,
 ) -> Result<Option<InferResult>, TrainError> {
     let format = PredictionFormat::of(&request.out)?;
-    let forward = Forward::without_targets(launch, &request.forward)?;
+    let forward = Forward::without_targets(launch, &request.forward, request.volumes)?;
     let sampling = &forward.preprocessing.sampling;
     check::samples_fit(&forward.run, &forward.graph, (&forward.dataset, sampling))?;
     if request.kind != PredictionKind::Scores && check::classes(&forward.graph).is_none() {
@@ -96,7 +103,8 @@ fn infer_with(
     }
     let split = forward.split(request.forward.split)?;
     let prepared = forward.prepare(launch, ProgramKind::Infer, split)?;
-    let shape = shape(&forward, forward.samples(split));
+    let shape = shape(&forward, split);
+    let tiles = tiles(&forward, split);
     // The other ranks open it after the check that all agree.
     let created = launch.is_first();
     let scratch = launch.prepare(|| {
@@ -114,7 +122,7 @@ fn infer_with(
             rank,
             reason: error.to_string(),
         })?;
-        let sink = PredictionSink::new(opened, first, mesh, rank);
+        let sink = PredictionSink::new(opened, first, mesh, rank).joining(tiles.clone());
         Ok(Box::new(sink) as Box<dyn Sink>)
     };
     let outcome = forward.execute(launch, &prepared, &sink)?;
@@ -135,6 +143,7 @@ fn infer_with(
         batch: program.batch,
         digest: program.digest(),
         samples: shape.samples,
+        volumes: forward.volumes.name(),
         output: request.kind.name(),
         shape: shape.of_file(request.kind),
         file: request.out.display().to_string(),
@@ -148,12 +157,28 @@ fn infer_with(
     }))
 }
 
-fn shape(forward: &Forward, samples: usize) -> PredictionShape {
+/// The part of its volume that each sample stands for, where volumes are joined of tiles.
+fn tiles(forward: &Forward, split: Split) -> Option<Arc<[Tile]>> {
+    match forward.volumes {
+        VolumeMode::Tiles => Some(forward.preprocessing.sampling.tiles(split).into()),
+        VolumeMode::Whole | VolumeMode::Crops => None,
+    }
+}
+
+fn shape(forward: &Forward, split: Split) -> PredictionShape {
     let (answer, _) = check::answer(&forward.graph);
+    let sampling = &forward.preprocessing.sampling;
+    let (samples, extent) = match forward.volumes {
+        VolumeMode::Tiles => {
+            let [_, volume @ ..] = sampling.volume();
+            (sampling.volumes(split), volume)
+        }
+        VolumeMode::Whole | VolumeMode::Crops => (sampling.samples(split), answer.extent),
+    };
     PredictionShape {
         samples,
         channels: answer.channels,
-        extent: answer.extent,
+        extent,
         spatial_rank: forward.graph.spatial_rank,
     }
 }

@@ -29,8 +29,11 @@ const AUGMENTATION_KEYS: [&str; 10] = [
     "elastic",
 ];
 const STEPS: &str = "\"identity\", \"log1p\", \"log\", \"standardize\", {scale = NUMBER}, \
-                     {clip = [LOW, HIGH]}, {percentiles = [LOW, HIGH]} with 0 to 100, or a list of these in \
+                     {clip = [LOW, HIGH]}, {percentiles = [LOW, HIGH]} with 0 to 100, \
+                     {one_hot = CLASSES}, or a list of these in \
                      order, like [\"log1p\", \"standardize\"]";
+/// Most classes of a channel.
+const CLASSES_MAX: usize = 4096;
 const INTERVAL: &str = "two numbers, the smaller first, like [0.9, 1.1]";
 const EXTENT: &str = "extents D, H, W from 1 on, like [32, 32, 32], or H, W of images";
 
@@ -67,6 +70,14 @@ impl SampleOptions {
             crops,
             augmentation,
         })
+    }
+
+    /// Classes of each channel, where the last step makes a channel for each.
+    pub fn one_hot(&self) -> Option<usize> {
+        match self.steps.last() {
+            Some(&Step::OneHot { classes }) => Some(classes),
+            Some(_) | None => None,
+        }
     }
 
     /// Element type of samples on their way into the network.
@@ -196,7 +207,16 @@ fn transform(top: &Section<'_>) -> Result<Vec<Step>, RunFileError> {
         DeValue::Array(values) => values.iter().map(|value| step(value.get_ref())).collect(),
         value => Some(vec![step(value)?]),
     })?;
-    Ok(steps.into_iter().flatten().flatten().collect())
+    let steps: Vec<Step> = steps.into_iter().flatten().flatten().collect();
+    let is_one_hot = |step: &Step| matches!(step, Step::OneHot { .. });
+    match steps.split_last() {
+        Some((_, before)) if before.iter().any(is_one_hot) => {
+            let expected =
+                "{one_hot = CLASSES} as the last step alone, like [{clip = [0, 3]}, {one_hot = 4}]";
+            Err(top.refuse("transform", expected))
+        }
+        Some(_) | None => Ok(steps),
+    }
 }
 
 /// A step; the inner `None` is the one that changes nothing.
@@ -232,6 +252,11 @@ fn step_of_table(table: &DeTable<'_>) -> Option<Step> {
             let [low, high] =
                 interval(value).filter(|&[low, high]| 0.0 <= low && low < high && high <= 100.0)?;
             Step::Percentiles { low, high }
+        }
+        "one_hot" => {
+            let classes = usize::try_from(whole(value)?).ok();
+            let classes = classes.filter(|classes| (2..=CLASSES_MAX).contains(classes))?;
+            Step::OneHot { classes }
         }
         _ => return None,
     })

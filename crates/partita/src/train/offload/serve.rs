@@ -3,7 +3,7 @@
 use super::super::error::TrainError;
 use super::super::run::{Run, TrainRequest};
 use super::super::run_file::RunFile;
-use super::super::{adapted, check};
+use super::super::{adapted, check, sampling};
 use super::validate::{Trainee, ValidatorWork};
 use super::{OffloadError, settings};
 use crate::context::Context;
@@ -88,7 +88,7 @@ pub fn serve(
     let run = Run::merge(RunFile::read(&request.run_file)?, &overrides, &launch)?;
     let graph = adapted(&run, model::resolve(&run.model)?)?;
     let dataset = Dataset::open(&run.data)?;
-    let sampling = Sampling::new(&dataset, run.samples.crops, run.samples.augmentation)?;
+    let sampling = sampling(&run, &dataset)?;
     check::dataset_fits(&run, &graph, &dataset, &sampling)?;
     let service = Service {
         context,

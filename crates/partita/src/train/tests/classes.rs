@@ -84,6 +84,17 @@ pub(super) fn volumes(path: &Path, grid: usize) {
     });
 }
 
+/// The same volumes with one class each.
+pub(super) fn labeled_volumes(path: &Path, grid: usize) {
+    let spec = SegmentationSpec { grid, seed: 5 };
+    let names = CLASSES.map(str::to_owned).to_vec();
+    let shape = [1, grid, grid, grid];
+    write(path, shape, [1; 3], names, [12, 5], |index| {
+        let volume = make_segmented(&spec, index).unwrap();
+        (volume.values, vec![index as i16 % 3])
+    });
+}
+
 pub(super) fn train(folder: &TempDir, run: &str) -> Result<Value, String> {
     let at = folder.path().display();
     let text = format!(

@@ -1,6 +1,11 @@
 //! Trainings on prepared and augmented samples.
 
 use super::classes::{LEVELS, train, volumes};
+use crate::context::Context;
+use crate::environment::Environment;
+use crate::error::full_text;
+use crate::train::{ForwardRequest, InferRequest, InferResult, VolumeMode, infer};
+use partita_data::PredictionKind;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -109,4 +114,105 @@ fn a_crop_that_the_model_does_not_read_is_named() {
         let error = refused(augmentation);
         assert!(error.contains(part), "`{part}` is not in: {error}");
     }
+}
+
+/// Its outputs look two voxels far.
+const NEAR: &str = "model near
+input x channels=1 extent=8x8x8
+c1 = conv x filters=4 kernel=3 pad=1 bias=true init=he_normal
+a1 = relu c1
+c2 = conv a1 filters=3 kernel=3 pad=1 bias=true
+loss = softmax_cross_entropy c2
+";
+const CROPS: &str = "[augmentation]\ncrop = [8, 8, 8]\n";
+
+/// Predictions of the validation split: what the verb says, and the values of the file.
+fn predict(
+    folder: &TempDir,
+    volumes: Option<VolumeMode>,
+    ranks: usize,
+) -> Result<(InferResult, Vec<f32>), String> {
+    let out = folder.path().join("scores.npy");
+    let request = InferRequest {
+        forward: ForwardRequest {
+            run_file: folder.path().join("run.toml"),
+            ranks: Some(ranks),
+            strategy: Some(format!("depth={ranks}")),
+            ..ForwardRequest::default()
+        },
+        out: out.clone(),
+        kind: PredictionKind::Scores,
+        volumes,
+    };
+    let context = Context::new(Environment::default());
+    let found = infer(&context, &request).map_err(|error| full_text(&error))?;
+    let bytes = fs::read(out).unwrap();
+    let values = &bytes[10 + usize::from(bytes[8]) + 256 * usize::from(bytes[9])..];
+    let (words, _) = values.as_chunks::<4>();
+    let values = words.iter().map(|&word| f32::from_le_bytes(word));
+    Ok((found.expect("ranks are threads"), values.collect()))
+}
+
+#[test]
+fn volumes_are_predicted_whole_or_joined_after_a_training_on_crops() {
+    let folder = folder();
+    fs::write(folder.path().join("net.model"), NEAR).unwrap();
+    train(&folder, &run("data=1", 1, CROPS)).unwrap();
+    let (found, whole) = predict(&folder, None, 1).unwrap();
+    assert_eq!((found.volumes, found.samples), ("whole", 5));
+    assert_eq!(found.shape, [5, 3, 16, 16, 16]);
+    for (mode, ranks) in [
+        (VolumeMode::Whole, 2),
+        (VolumeMode::Tiles, 1),
+        (VolumeMode::Tiles, 2),
+    ] {
+        let (found, values) = predict(&folder, Some(mode), ranks).unwrap();
+        assert_eq!(
+            (found.volumes, &found.shape[..]),
+            (mode.name(), &[5, 3, 16, 16, 16][..])
+        );
+        // Tiles of 8 share 4 voxels, so that each is used two voxels away from its borders.
+        for (value, whole) in values.iter().zip(&whole) {
+            assert!(
+                (value - whole).abs() < 1e-4,
+                "{mode:?}: {value} and {whole}"
+            );
+        }
+    }
+    let (found, values) = predict(&folder, Some(VolumeMode::Crops), 1).unwrap();
+    assert_eq!((found.volumes, found.shape[0]), ("crops", 40));
+    assert_ne!(values[..512], whole[..512]);
+}
+
+#[test]
+fn a_model_of_fixed_extents_predicts_tiles_or_crops() {
+    let folder = folder();
+    let fixed = "model fixed
+input x channels=1 extent=8x8x8
+c1 = conv x filters=2 kernel=8 pad=0 bias=true
+f = flatten c1
+fc = linear f features=3 bias=true
+loss = softmax_cross_entropy fc
+";
+    fs::write(folder.path().join("net.model"), fixed).unwrap();
+    let set = folder.path().join("set");
+    fs::remove_dir_all(&set).unwrap();
+    super::classes::labeled_volumes(&set, 16);
+    train(&folder, &run("data=1", 1, CROPS)).unwrap();
+    let (found, _) = predict(&folder, None, 1).unwrap();
+    assert_eq!((found.volumes, &found.shape[..]), ("crops", &[40, 3][..]));
+    let whole = predict(&folder, Some(VolumeMode::Whole), 1).unwrap_err();
+    for part in [
+        "`--volumes whole`",
+        "cannot read 16x16x16",
+        "parameter `fc",
+        "`--volumes crops`",
+    ] {
+        assert!(whole.contains(part), "`{part}` is not in: {whole}");
+    }
+    let tiles = predict(&folder, Some(VolumeMode::Tiles), 1).unwrap_err();
+    assert!(
+        tiles.contains("nothing to join") && tiles.contains("`--volumes crops`"),
+        "{tiles}"
+    );
 }
