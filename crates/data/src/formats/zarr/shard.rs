@@ -48,7 +48,9 @@ impl Shards {
     pub(super) fn read(codec: &Value, shard: &[usize]) -> Result<(Self, Vec<usize>), String> {
         let setting = |path: &str| codec.pointer(&format!("/configuration/{path}"));
         let chunk = extents(setting("chunk_shape")).ok_or("its shards have no shape of chunks")?;
-        let divides = |(shard, chunk): (&usize, &usize)| *chunk > 0 && shard.is_multiple_of(*chunk);
+        let divides = |(shard, chunk): (&usize, &usize)| {
+            *shard > 0 && *chunk > 0 && shard.is_multiple_of(*chunk)
+        };
         if chunk.len() != shard.len() || !shard.iter().zip(&chunk).all(divides) {
             return Err(format!(
                 "its shards of {shard:?} are not made of whole chunks of {chunk:?}"
