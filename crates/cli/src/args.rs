@@ -138,6 +138,21 @@ pub struct LowerArgs {
     pub json: bool,
 }
 
+/// Where the samples of a predicted step come from.
+#[derive(Debug, Args)]
+pub struct InputArgs {
+    /// Ignore input time (samples are already in memory)
+    #[arg(long, conflicts_with = "io")]
+    pub no_io: bool,
+    /// Where samples come from after the first epoch (default: `store` where the software keeps samples and the host
+    /// memory of the nodes holds the dataset, else `files`)
+    #[arg(long, value_enum)]
+    pub io: Option<IoName>,
+    /// Samples of the dataset (default: those of the dataset that the model was published with)
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
+    pub dataset_samples: Option<usize>,
+}
+
 /// `partita predict`.
 #[derive(Debug, Args)]
 pub struct PredictArgs {
@@ -146,15 +161,17 @@ pub struct PredictArgs {
     /// Strategy, such as `data=4,depth=2`
     #[arg(long, value_name = "S")]
     pub strategy: String,
+    /// Kind of step
+    #[arg(long, value_enum, default_value_t)]
+    pub kind: KindName,
     /// Name or path of a machine file; `here` measures this machine
     #[arg(long, value_name = "M", default_value = "here")]
     pub machine: String,
     /// Name or path of the profile of the software that runs the training
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "partita")]
     pub software: String,
-    /// Ignore input time (samples are already in memory)
-    #[arg(long)]
-    pub no_io: bool,
+    #[command(flatten)]
+    pub input: InputArgs,
     /// Kernels to pin in the program
     #[arg(long, value_enum, default_value_t = KernelsName::Unpinned)]
     pub kernels: KernelsName,
@@ -198,9 +215,8 @@ pub struct PlanArgs {
     /// `data`, which changes the result of the training (default: as the software does, `synchronized` for Partita)
     #[arg(long, value_enum)]
     pub batch_norm: Option<BatchNormName>,
-    /// Ignore input time (samples are already in memory)
-    #[arg(long)]
-    pub no_io: bool,
+    #[command(flatten)]
+    pub input: InputArgs,
     /// Memory limit of a rank, such as `16GiB` (default: that of the machine's device)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub memory: Option<Bytes>,
@@ -644,6 +660,17 @@ pub enum KernelsName {
     Reference,
     /// None: the program can be predicted but not run
     Unpinned,
+}
+
+/// Where samples come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IoName {
+    /// Host memory of the ranks
+    Store,
+    /// File system, in every epoch
+    Files,
+    /// Input takes no time
+    None,
 }
 
 /// Precisions of convolutions and matrix products.

@@ -2,18 +2,18 @@
 
 use crate::args::{
     BatchNormName, CalibrateArgs, CheckName, ConvertArgs, CosmologyArgs, DigitsArgs,
-    DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, KernelsName,
-    KindName, LowerArgs, MakingArgs, NamesName, OptimizerName, OutputName, PlanArgs, PrecisionName,
-    PredictArgs, SampleName, SegmentationArgs, ShapesArgs, SplitName, StoredName, TrainArgs,
-    TrainingArgs, VolumesName,
+    DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, InputArgs,
+    IoName, KernelsName, KindName, LowerArgs, MakingArgs, NamesName, OptimizerName, OutputName,
+    PlanArgs, PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs, SplitName,
+    StoredName, TrainArgs, TrainingArgs, VolumesName,
 };
 use crate::error::CliError;
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
-    DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, KernelSet, LAMB, LARS,
-    LayerPrecision, LowerRequest, MakeRequest, NESTEROV, PlanRequest, PredictRequest, ResumeFrom,
-    SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StrategyChoice, TrainRequest,
-    Training, VolumeMode, WeightNames,
+    DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, InputRequest, IoChoice,
+    KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, PlanRequest,
+    PredictRequest, ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest,
+    StrategyChoice, TrainRequest, Training, VolumeMode, WeightNames,
 };
 use partita_data::{CheckScope, ConvertSpec, DType, Keys};
 use partita_data::{PredictionKind, Split};
@@ -78,14 +78,34 @@ impl LowerArgs {
             training: self.training.request(),
             strategy: strategy(&self.strategy)?,
             kernels: self.kernels.set(),
-            kind: match self.kind {
-                KindName::Train => ProgramKind::Train,
-                KindName::Evaluate => ProgramKind::Evaluate,
-                KindName::Infer => ProgramKind::Infer,
-            },
+            kind: self.kind.kind(),
             machine: self.machine.clone(),
             memory: self.memory,
         })
+    }
+}
+
+impl InputArgs {
+    fn request(&self) -> InputRequest {
+        let choice = self.io.map(|word| match word {
+            IoName::Store => IoChoice::Store,
+            IoName::Files => IoChoice::Files,
+            IoName::None => IoChoice::None,
+        });
+        InputRequest {
+            choice: choice.or(self.no_io.then_some(IoChoice::None)),
+            dataset_samples: self.dataset_samples,
+        }
+    }
+}
+
+impl KindName {
+    fn kind(self) -> ProgramKind {
+        match self {
+            Self::Train => ProgramKind::Train,
+            Self::Evaluate => ProgramKind::Evaluate,
+            Self::Infer => ProgramKind::Infer,
+        }
     }
 }
 
@@ -94,11 +114,12 @@ impl PredictArgs {
     pub fn request(&self) -> Result<PredictRequest, CliError> {
         Ok(PredictRequest {
             training: self.training.request(),
+            kind: self.kind.kind(),
             strategy: strategy(&self.strategy)?,
             settings: Setting::named_in(&self.strategy),
             machine: self.machine.clone(),
             software: self.software.clone(),
-            no_io: self.no_io,
+            input: self.input.request(),
             kernels: self.kernels.set(),
             memory: self.memory,
             seconds_per_sample: self.seconds_per_sample,
@@ -121,7 +142,7 @@ impl PlanArgs {
                 BatchNormName::Synchronized => BatchNormStatistics::Synchronized,
                 BatchNormName::Local => BatchNormStatistics::Local,
             }),
-            no_io: self.no_io,
+            input: self.input.request(),
             memory: self.memory,
             budget: self.budget,
             precision: self.precision.precision(),

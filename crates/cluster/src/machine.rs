@@ -70,6 +70,8 @@ pub struct Device {
     pub peak_flops_f32: Fact<FlopsPerSecond>,
     /// Peak memory bandwidth.
     pub memory_bandwidth: Fact<BytesPerSecond>,
+    /// Bandwidth of a copy from the host memory of its node, if known.
+    pub host_bandwidth: Option<Fact<BytesPerSecond>>,
     /// Launch latency of a kernel, if known.
     pub kernel_start: Option<Fact<Seconds>>,
     /// Peaks of arithmetic in other precisions than f32.

@@ -53,6 +53,7 @@ struct RawDevice {
     memory: RawFact,
     peak_flops_f32: RawFact,
     memory_bandwidth: RawFact,
+    host_bandwidth: Option<RawFact>,
     kernel_start: Option<RawFact>,
     #[serde(default)]
     rates: RawRates,
@@ -198,6 +199,7 @@ impl Reader<'_> {
             memory: self.fact("device.memory", raw.memory)?,
             peak_flops_f32: self.fact("device.peak_flops_f32", raw.peak_flops_f32)?,
             memory_bandwidth: self.fact("device.memory_bandwidth", raw.memory_bandwidth)?,
+            host_bandwidth: self.maybe("device.host_bandwidth", raw.host_bandwidth)?,
             kernel_start: self.maybe("device.kernel_start", raw.kernel_start)?,
             rates: self.rates(raw.rates)?,
             tiles: self.tiles(raw.tiles, raw.processors.as_ref())?,

@@ -36,6 +36,9 @@ pub struct Software {
     pub collectives: Fact<CollectiveLibrary>,
     /// Whether samples stay in the host memory of the ranks after the first epoch, and are sent from there.
     pub data_store: Fact<bool>,
+    /// Whether each rank loads only its part of a sample; if not, one rank of a sample loads all of it and scatters it.
+    /// Absent, it does.
+    pub spatial_io: Option<Fact<bool>>,
     /// Messages between neighbors, if they cost more than the links.
     pub exchange: Option<NeighborExchange>,
     /// Sums over ranks, as far as this software is known to differ.
@@ -147,6 +150,11 @@ impl Software {
     /// A folder that cannot be listed has none.
     pub fn available(search_dirs: &[PathBuf]) -> Vec<String> {
         files::available(search_dirs, &BUILT_IN)
+    }
+
+    /// Whether each rank loads only its part of a sample.
+    pub fn reads_parts(&self) -> bool {
+        self.spatial_io.as_ref().is_none_or(|fact| fact.value)
     }
 
     /// Memory of a rank beside the program: context and workspace.

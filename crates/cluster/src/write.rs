@@ -45,6 +45,9 @@ impl Machine {
         fact(text, "memory", &device.memory);
         fact(text, "peak_flops_f32", &device.peak_flops_f32);
         fact(text, "memory_bandwidth", &device.memory_bandwidth);
+        if let Some(bandwidth) = &device.host_bandwidth {
+            fact(text, "host_bandwidth", bandwidth);
+        }
         if let Some(start) = &device.kernel_start {
             fact(text, "kernel_start", start);
         }

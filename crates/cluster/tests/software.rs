@@ -177,7 +177,8 @@ fn contexts_are_of_gpus() {
     let (context, workspace) = own.memory_on(DeviceKind::Gpu);
     assert_eq!(context, Bytes(450_000_000));
     assert_eq!(workspace, Bytes(256 << 20));
-    assert!(!own.data_store.value && load("lbann").data_store.value);
+    assert!(own.data_store.value && !load("horovod").data_store.value);
+    assert!(own.reads_parts());
     for library in CollectiveLibrary::ALL {
         assert!(!library.name().is_empty());
     }

@@ -3,7 +3,6 @@
 
 pub mod collective;
 mod crossing;
-pub mod io;
 pub mod kernel;
 mod layers;
 pub mod link;
@@ -11,6 +10,7 @@ mod machine;
 mod measured;
 mod measurements;
 pub mod precision;
+pub mod samples;
 pub mod saturation;
 mod scaled;
 mod software;
@@ -20,6 +20,7 @@ pub use layers::{LayerFactors, PassFactors};
 pub use machine::MachineCosts;
 pub use measured::{LinkFit, MeasuredCosts};
 pub use measurements::{KernelTimes, rough_seconds};
+pub use samples::{LoadCost, SampleRead};
 pub use scaled::{ScaledCosts, SpeedFactors};
 pub use software::SoftwareCosts;
 pub use times::{LinkTimes, TransferTime, host_seconds_per_byte};
@@ -309,6 +310,9 @@ pub trait Costs: Send + Sync {
         contention: f64,
     ) -> Result<CollectiveCost, CostError>;
 
-    /// A read of `bytes` from the dataset while `readers` ranks read as much each.
-    fn load(&self, rank: Rank, bytes: Bytes, readers: usize) -> Result<Seconds, CostError>;
+    /// A load of samples or targets while other ranks load as much.
+    fn load(&self, rank: Rank, read: SampleRead) -> Result<LoadCost, CostError>;
+
+    /// A write of `bytes` to the file system while `writers` ranks write as much each.
+    fn write(&self, rank: Rank, bytes: Bytes, writers: usize) -> Result<Seconds, CostError>;
 }

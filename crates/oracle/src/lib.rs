@@ -33,7 +33,7 @@ pub use compare::{CompareError, Comparison, PredictionFault, compare};
 pub use cost::precision;
 pub use cost::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
-    LayerFactors, MessageCost, PassFactors, Progress,
+    LayerFactors, LoadCost, MessageCost, PassFactors, Progress, SampleRead,
 };
 pub use cost::{
     KernelTimes, LinkFit, LinkTimes, MachineCosts, MeasuredCosts, ScaledCosts, SoftwareCosts,

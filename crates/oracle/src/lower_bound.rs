@@ -1,7 +1,7 @@
 //! A lower bound of the time of a step: the work of a rank alone, as if its peers were always ready.
 
 use crate::cost::precision::transferred;
-use crate::cost::{AlltoallBlocks, CollectiveCost, Costs, Progress};
+use crate::cost::{AlltoallBlocks, CollectiveCost, Costs, Progress, SampleRead};
 use partita_program::{
     Body, Collective, CollectiveKind, Count, Exchange, Group, KernelShape, Lane, Task, View, Work,
 };
@@ -206,11 +206,11 @@ fn used(body: &Body, task: &Task, around: &Groups<'_>) -> Used {
             Used::locally(cost.map_or(0.0, |cost| factor * cost.alone.0))
         }
         Work::Load(load) => {
-            let seconds = costs.load(rank, load.target.bytes(&body.buffers), mesh.ranks());
-            Used::locally(seconds.map_or(0.0, |seconds| seconds.0))
+            let cost = costs.load(rank, SampleRead::of(load, body, mesh.ranks()));
+            Used::locally(cost.map_or(0.0, |cost| cost.seconds.0))
         }
         Work::Store(store) => {
-            let seconds = costs.load(rank, store.source.bytes(&body.buffers), mesh.ranks());
+            let seconds = costs.write(rank, store.source.bytes(&body.buffers), mesh.ranks());
             Used::locally(seconds.map_or(0.0, |seconds| seconds.0))
         }
         Work::Exchange(exchange) => exchange_cost(body, exchange, rank, mesh, costs),

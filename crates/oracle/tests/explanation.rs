@@ -9,8 +9,8 @@ mod fixed_costs;
 use fixed_costs::{BodyBuilder, FixedCosts, program, step};
 use partita_oracle::explain::{Area, Nature};
 use partita_oracle::{
-    Change, Costs, Finding, LimitingFactor, Mode, Progress, ScaledCosts, SpeedFactors, crossover,
-    explain, simulate, what_ifs,
+    Change, Costs, Finding, LimitingFactor, Mode, Progress, SampleRead, ScaledCosts, SpeedFactors,
+    crossover, explain, simulate, what_ifs,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Distribution, Dtype, Kernel, Origin, Phase, Program, Role,
@@ -345,7 +345,13 @@ fn speed_factors_divide_costs() {
     );
     let sum = scaled.allreduce(&[0, 1], Bytes(32), 1.0).unwrap();
     assert_eq!((sum.latency, sum.transfer), (Seconds(4.0), Seconds(2.0)));
-    assert_eq!(scaled.load(0, Bytes(12), 1).unwrap(), Seconds(1.0));
+    let read = SampleRead {
+        bytes: Bytes(12),
+        bytes_f32: Bytes(12),
+        readers: 1,
+        parts: 1,
+    };
+    assert_eq!(scaled.load(0, read).unwrap().seconds, Seconds(1.0));
     let unshared = ScaledCosts::new(
         &COSTS,
         SpeedFactors {

@@ -9,8 +9,8 @@ mod fixed_costs;
 use fixed_costs::{FixedCosts, spatial, view};
 use partita_oracle::{
     AlltoallBlocks, CompareError, CostError, Costs, KernelCost, LinkFit, MachineCosts,
-    MeasuredCosts, Mode, Prediction, PredictionFault, Progress, SimulateError, compare, predict,
-    simulate,
+    MeasuredCosts, Mode, Prediction, PredictionFault, Progress, SampleRead, SimulateError, compare,
+    predict, simulate,
 };
 use partita_program::{Algorithm, Count, Dtype, Kernel, KernelShape, Taps, View};
 use partita_run::Trace;
@@ -303,7 +303,7 @@ fn communication_and_reads_of_a_machine_follow_the_formulas() {
         costs.check_capacity(4096),
         Err(CostError::Capacity { devices: 2048, .. })
     ));
-    assert!(costs.load(0, Bytes(1 << 30), 1).unwrap().0 > 0.04);
+    assert!(costs.load(0, read(1 << 30, 1)).unwrap().seconds.0 > 0.04);
 
     // A fit of the allreduce replaces the formulas: 2 (p - 1) (alpha + m beta / p).
     let mut machine = partita_cluster::Machine::load("abci", &[]).unwrap();
@@ -317,13 +317,24 @@ fn communication_and_reads_of_a_machine_follow_the_formulas() {
     let scatter = abci.reduce_scatter(&[0, 1, 2, 3], &shares, 1.0).unwrap();
     assert!((scatter.seconds().0 - allreduce.seconds().0 / 2.0).abs() < 1e-9);
     assert!(matches!(
-        abci.load(0, Bytes(1), 1),
+        abci.load(0, read(1, 1)),
         Err(CostError::Missing { key: "io", .. })
     ));
 }
 
+fn read(bytes: u64, readers: usize) -> SampleRead {
+    SampleRead {
+        bytes: Bytes(bytes),
+        bytes_f32: Bytes(2 * bytes),
+        readers,
+        parts: 1,
+    }
+}
+
 fn own_software() -> partita_cluster::Software {
-    partita_cluster::Software::load("partita", &[]).unwrap()
+    let mut software = partita_cluster::Software::load("partita", &[]).unwrap();
+    software.data_store.value = false;
+    software
 }
 
 fn fact<T>(value: T) -> partita_cluster::Fact<T> {

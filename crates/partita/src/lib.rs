@@ -42,6 +42,7 @@ mod software;
 mod trace;
 mod weights;
 
+mod input;
 mod local_machine;
 mod planning;
 mod training;
@@ -80,6 +81,7 @@ pub use error::{ErrorKind, Fault, full_text};
 pub use explain::{BandwidthCrossover, Change, Explanation, Point as ScalingPoint, Rival, Scaling};
 pub use foreign::{HINT_VARIABLES, LoaderPaths};
 pub use host::{Cache, Host};
+pub use input::{Dataset, DatasetBasis, InputRequest, InputSource, IoChoice};
 pub use inspect::{Inspection, LayerSummary, inspect};
 pub use kernel_set::{KernelSet, Precision};
 pub use launch::{LaunchError, NotSaved};
@@ -100,7 +102,7 @@ pub use planning::PlanningError;
 pub use predict::{ClosedForm, PredictRequest, Predicted, predict};
 pub use progress::{Event, Progress, Silent};
 pub use size::{parse_bytes, parse_seconds};
-pub use software::{InputSource, SoftwareError};
+pub use software::SoftwareError;
 pub use times::NoScratch;
 pub use trace::TraceError;
 pub use train::{

@@ -1,6 +1,7 @@
 //! `lower`: the program of a training under a strategy.
 
 use crate::context::Context;
+use crate::input::InputSource;
 use crate::kernel_set::KernelSet;
 use crate::local_machine::{self, Ranks};
 use crate::machine;
@@ -122,7 +123,11 @@ fn stages(
     let (software, _) = software::resolve(Software::OWN, context.environment())?;
     let memory = asked.memory.unwrap_or(machine.device.memory.value);
     let memory = Reserve::new(&software, &machine).room(memory);
-    let costs = costs((&machine, &software), true, LayerPrecision::F32)?;
+    let costs = costs(
+        (&machine, &software),
+        InputSource::Ignored,
+        LayerPrecision::F32,
+    )?;
     staged(context, request, memory, costs.as_ref())
 }
 

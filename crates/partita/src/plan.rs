@@ -5,13 +5,14 @@ pub mod ties;
 
 use crate::context::Context;
 use crate::explain::{self, Change, Explanation, Subject, simulated};
+use crate::input::{Dataset, InputRequest, InputSource};
 use crate::local_machine;
 use crate::model;
 use crate::pareto::pareto;
 use crate::planner::{CostSource, Planner, Target};
 use crate::planning::PlanningError;
 use crate::progress::Event;
-use crate::software::{InputSource, Reserve};
+use crate::software::Reserve;
 use crate::training::{Training, lower_verified, request as lowering};
 use figures::Figures;
 use partita_cluster::{LayerPrecision, Software};
@@ -37,8 +38,8 @@ pub struct PlanRequest {
     pub software: String,
     /// Statistics of batch norms (default: those of the software). Local ones change the result of the training.
     pub batch_norm: Option<BatchNormStatistics>,
-    /// Ignore input time: samples are in memory.
-    pub no_io: bool,
+    /// Where samples come from.
+    pub input: InputRequest,
     /// Memory limit of a rank (default: that of the machine's device).
     pub memory: Option<Bytes>,
     /// Time of the search, after which the best so far are returned (default: no limit).
@@ -59,7 +60,7 @@ impl PlanRequest {
             machine: machine.to_owned(),
             software: Software::OWN.to_owned(),
             batch_norm: None,
-            no_io: false,
+            input: InputRequest::default(),
             memory: None,
             budget: None,
             precision: LayerPrecision::F32,
@@ -77,6 +78,8 @@ pub struct Planned {
     pub software: String,
     /// Where samples come from.
     pub input: InputSource,
+    /// The dataset, unless input is ignored or reads are measured.
+    pub dataset: Option<Dataset>,
     /// Memory limit of a rank.
     pub memory: Bytes,
     /// Figures of the report, if requested.
@@ -95,6 +98,11 @@ pub struct Candidate {
     pub strategy: String,
     /// Name of the software.
     pub software: String,
+    /// Where samples come from.
+    pub input: InputSource,
+    /// The dataset, unless input is ignored or reads are measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<Dataset>,
     /// Whether it is on the Pareto front of time and memory.
     pub front: bool,
     /// Its prediction, if it has a program.
@@ -152,10 +160,10 @@ impl Planned {
 /// before the first strategy was looked at.
 ///
 /// ```
-/// use partita::{Context, Environment, PlanRequest, Training, plan};
+/// use partita::{Context, Environment, InputRequest, PlanRequest, Training, plan};
 ///
 /// let mut request = PlanRequest::new(Training::new("cosmoflow@64", 4, 8), "lassen");
-/// request.no_io = true;
+/// request.input = InputRequest::IGNORED;
 /// let planned = plan(&Context::new(Environment::default()), &request)?;
 /// let (best, prediction) = planned.fitting().next().expect("4 GPUs are enough");
 /// assert!(best.strategy.starts_with("data=4"));
@@ -166,19 +174,20 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
     let begin = Instant::now();
     let training = &request.training;
     let ranks = training.ranks;
+    let graph = model::resolve(&training.model)?;
     let planner = Planner::new(
         context,
         &Target {
             machine: &request.machine,
             software: &request.software,
-            ranks,
+            graph: &graph,
+            training,
             memory: request.memory,
-            no_io: request.no_io,
+            input: request.input,
             precision: request.precision,
             budget: request.budget,
         },
     )?;
-    let graph = model::resolve(&training.model)?;
     let menu = planner.menu();
     // Settings of all candidates.
     let mut single = planner.settings.clone();
@@ -212,12 +221,14 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
             )?)
         }
     };
-    let with_figures = request.figures.then_some((ranks, request.no_io));
+    let no_io = planner.input.source == InputSource::Ignored;
+    let with_figures = request.figures.then_some((ranks, no_io));
     let figures = with_figures.map(|of| figures::gather(context, &planner, lowering, of, &found));
     Ok(Planned {
-        candidates: candidates(&found, &planner.software, explanation),
+        candidates: candidates(&found, &planner, explanation),
         software: planner.software.clone(),
-        input: planner.input,
+        input: planner.input.source,
+        dataset: planner.input.dataset.clone(),
         memory,
         figures: figures.transpose()?,
         kernels_pinned: planner.pins_kernels(),
@@ -270,7 +281,7 @@ fn none_fits(
 /// Candidates in the same order; the first one gets the explanation.
 fn candidates(
     found: &[Found],
-    software: &str,
+    planner: &Planner<'_>,
     mut explanation: Option<Explanation>,
 ) -> Vec<Candidate> {
     let fitting = found.iter().filter(|one| one.reason.is_none());
@@ -287,7 +298,9 @@ fn candidates(
         };
         Candidate {
             strategy: one.strategy.to_string(),
-            software: software.to_owned(),
+            software: planner.software.clone(),
+            input: planner.input.source,
+            dataset: planner.input.dataset.clone(),
             front: front.iter().any(|(strategy, _)| **strategy == one.strategy),
             prediction: one.prediction.clone(),
             probability_fastest: sure.map(|sure| sure.probability_fastest),
@@ -425,7 +438,7 @@ mod tests {
     #[test]
     fn a_cancelled_search_returns_the_best_so_far() {
         let mut request = PlanRequest::new(Training::new("cosmoflow@32", 4, 4), "lassen");
-        request.no_io = true;
+        request.input = InputRequest::IGNORED;
         let cancel = AtomicBool::new(false);
         let impatient = Impatient(&cancel);
         let context = Context::watched(Environment::default(), &impatient, &cancel);

@@ -2,15 +2,20 @@
 
 use crate::context::Context;
 use crate::explain::simulated;
+use crate::input::{Input, InputRequest, InputSource};
 use crate::kernel_set::{KernelSet, menu_of};
 use crate::local_machine::{self, LocalMachine};
 use crate::machine;
 use crate::planning::PlanningError;
 use crate::search::{Limits, search, search_local};
-use crate::software::{self, InputSource, Reserve};
+use crate::software::{self, Reserve};
+use crate::training::Training;
 use partita_cluster::{LayerPrecision, Machine, Software};
+use partita_graph::Graph;
 use partita_lower::{Request, Strategy};
-use partita_oracle::{Costs, MachineCosts, ScaledCosts, SimulateError, Simulation, SpeedFactors};
+use partita_oracle::{
+    Costs, MachineCosts, SampleRead, ScaledCosts, SimulateError, Simulation, SpeedFactors,
+};
 use partita_plan::Candidate;
 use partita_program::{Menu, Program};
 use partita_space::{Bytes, Seconds};
@@ -25,7 +30,7 @@ pub struct Planner<'c> {
     /// Name of the software.
     pub software: String,
     /// Where samples come from.
-    pub input: InputSource,
+    pub input: Input,
     /// The settings of the software.
     pub settings: Strategy,
     /// Memory of a rank beside programs.
@@ -40,12 +45,14 @@ pub struct Target<'t> {
     pub machine: &'t str,
     /// Name or path of a software profile.
     pub software: &'t str,
-    /// Number of ranks.
-    pub ranks: usize,
+    /// The model.
+    pub graph: &'t Graph,
+    /// The training.
+    pub training: &'t Training,
     /// Memory limit of a rank, if given.
     pub memory: Option<Bytes>,
-    /// Whether input time is ignored.
-    pub no_io: bool,
+    /// Where samples come from.
+    pub input: InputRequest,
     /// Precision of the layers.
     pub precision: LayerPrecision,
     /// Time of a search, if it is limited.
@@ -79,19 +86,19 @@ impl<'c> Planner<'c> {
     ///
     /// Errors: no such machine or software, too few devices, an unknown input rate, a precision that it lacks.
     pub fn new(context: &'c Context<'c>, target: &Target<'_>) -> Result<Self, PlanningError> {
-        let (memory, no_io, budget) = (target.memory, target.no_io, target.budget);
+        let (memory, budget) = (target.memory, target.budget);
         let is_local = machine::is_local(target.machine);
         if is_local {
             check_measured(target.precision)?;
             software::check_local(target.software)?;
         }
         let (software, settings) = software::resolve(target.software, context.environment())?;
-        let input = InputSource::of(&software, no_io);
         if is_local {
+            let input = Input::local(target.input)?;
             let source = CostSource::Measured {
                 memory,
                 available: local_machine::memory(context, 1),
-                no_io,
+                no_io: input.source == InputSource::Ignored,
             };
             return Ok(Self {
                 context,
@@ -104,11 +111,13 @@ impl<'c> Planner<'c> {
             });
         }
         let machine = machine::resolve(target.machine, context.environment())?;
-        machine::check_capacity(&machine, target.ranks)?;
-        let reserve = Reserve::new(&software, &machine);
+        machine::check_capacity(&machine, target.training.ranks)?;
+        let on = (&machine, &software);
+        let input = Input::new(target.graph, target.training, on, target.input)?;
+        let reserve = Reserve::new(&software, &machine).keeping(input.kept);
         let source = CostSource::Modelled {
             memory: memory.unwrap_or(machine.device.memory.value),
-            costs: costs((&machine, &software), no_io, target.precision)?,
+            costs: costs(on, input.source, target.precision)?,
             machine,
         };
         Ok(Self {
@@ -267,18 +276,25 @@ pub fn check_measured(precision: LayerPrecision) -> Result<(), PlanningError> {
 /// Errors: an unknown input rate, a precision that the machine lacks.
 pub fn costs(
     (machine, software): (&Machine, &Software),
-    no_io: bool,
+    input: InputSource,
     precision: LayerPrecision,
 ) -> Result<Box<dyn Costs>, PlanningError> {
-    let costs = MachineCosts::new(machine.clone(), software.clone()).with_precision(precision);
+    let software = input.applied(software);
+    let costs = MachineCosts::new(machine.clone(), software).with_precision(precision);
     let costs = costs.map_err(SimulateError::Cost)?;
-    if no_io {
+    if input == InputSource::Ignored {
         let in_memory = SpeedFactors {
             reading: f64::INFINITY,
             ..SpeedFactors::default()
         };
         return Ok(Box::new(ScaledCosts::new(Box::new(costs), in_memory)));
     }
-    costs.load(0, Bytes(1), 1).map_err(SimulateError::Cost)?;
+    let read = SampleRead {
+        bytes: Bytes(1),
+        bytes_f32: Bytes(1),
+        readers: 1,
+        parts: 1,
+    };
+    costs.load(0, read).map_err(SimulateError::Cost)?;
     Ok(Box::new(costs))
 }

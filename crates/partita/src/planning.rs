@@ -1,6 +1,7 @@
 //! Errors of lowering, predicting and planning.
 
 use crate::error::{ErrorKind, Fault};
+use crate::input::Dataset;
 use crate::layer_times::LayerTimesError;
 use crate::local_machine::LocalError;
 use crate::machine::MachineError;
@@ -58,8 +59,25 @@ pub enum PlanningError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The machine file has no input rate.
-    #[error("{0}; `--no-io` ignores input time")]
+    #[error("{0}; `--no-io` ignores input time, and with `--io store` samples stay in memory")]
     NoReading(SimulateError),
+    /// The host memory is to keep a dataset that it does not hold.
+    #[error(
+        "the host memory of the nodes of {ranks} rank(s) does not hold the dataset: {dataset}; possible are more \
+         ranks, `--io files` or fewer `--dataset-samples`"
+    )]
+    StoreFull {
+        /// Requested ranks.
+        ranks: usize,
+        /// The dataset.
+        dataset: Box<Dataset>,
+    },
+    /// The host memory is to keep samples where reads are measured.
+    #[error(
+        "on `here` reads of files are measured, and nothing is predicted of samples that stay in memory; possible are \
+         `--io files`, `--io none`, or `--machine` with a machine file"
+    )]
+    StoreHere,
     /// A missing cost.
     #[error(transparent)]
     Cost(SimulateError),
@@ -138,6 +156,8 @@ impl Fault for PlanningError {
             | Self::Balance(_)
             | Self::Plan(_)
             | Self::NoReading(_)
+            | Self::StoreFull { .. }
+            | Self::StoreHere
             | Self::Cost(_)
             | Self::MeasuredHere(_)
             | Self::LayersMeasuredHere

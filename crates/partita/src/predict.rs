@@ -1,8 +1,9 @@
-//! `predict`: time and memory of a training step on a machine, and what bounds them.
+//! `predict`: time and memory of a step on a machine, and what bounds them.
 
 use crate::compute_scale::ComputeScale;
 use crate::context::Context;
 use crate::explain::{self, CostsOf, Explanation, Subject, simulated};
+use crate::input::{Dataset, Input, InputRequest, InputSource};
 use crate::kernel_set::{KernelSet, menu_of};
 use crate::layer_times::{LayerScale, LayerTimes};
 use crate::local_machine::{self, LocalMachine, Ranks};
@@ -11,7 +12,7 @@ use crate::model;
 use crate::planner::{check_measured, costs};
 use crate::planning::PlanningError;
 use crate::search::{staged, staged_local};
-use crate::software::{self, InputSource, Reserve};
+use crate::software::{self, Reserve};
 use crate::training::{
     Lowered, StrategyChoice, Training, given, lower_verified, lowered, request as lowering,
 };
@@ -29,6 +30,8 @@ use std::path::PathBuf;
 pub struct PredictRequest {
     /// The training.
     pub training: Training,
+    /// Training step, evaluation or inference.
+    pub kind: ProgramKind,
     /// The strategy; `Auto` is refused.
     pub strategy: StrategyChoice,
     /// Settings that the strategy gives even where they are the usual ones; the others follow the software.
@@ -37,8 +40,8 @@ pub struct PredictRequest {
     pub machine: String,
     /// Name or path of a software profile.
     pub software: String,
-    /// Ignore input time: samples are in memory.
-    pub no_io: bool,
+    /// Where samples come from.
+    pub input: InputRequest,
     /// Kernels to pin in the program; `None` leaves them open.
     pub kernels: Option<KernelSet>,
     /// Memory limit of a rank (default: that of the machine's device).
@@ -61,11 +64,12 @@ impl PredictRequest {
     pub fn new(training: Training, strategy: StrategyChoice, machine: &str) -> Self {
         Self {
             training,
+            kind: ProgramKind::Train,
             strategy,
             settings: Vec::new(),
             machine: machine.to_owned(),
             software: Software::OWN.to_owned(),
-            no_io: false,
+            input: InputRequest::default(),
             kernels: None,
             memory: None,
             seconds_per_sample: None,
@@ -82,6 +86,8 @@ impl PredictRequest {
 pub struct Predicted {
     /// Name of the model.
     pub model: String,
+    /// Training step, evaluation or inference.
+    pub kind: ProgramKind,
     /// The strategy, with the layers of all stages.
     pub strategy: String,
     /// Name of the machine.
@@ -90,6 +96,9 @@ pub struct Predicted {
     pub software: String,
     /// Where samples come from.
     pub input: InputSource,
+    /// The dataset, unless input is ignored or reads are measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<Dataset>,
     /// Samples per step over all ranks.
     pub batch: usize,
     /// Memory limit of a rank.
@@ -133,23 +142,23 @@ struct OnMachine<'a> {
     /// Memory limit of a rank.
     memory: Bytes,
     software: &'a str,
-    input: InputSource,
+    input: Input,
     /// Memory of a rank beside the program.
     reserve: Reserve,
     costs: &'a CostsOf<'a>,
     kernels: &'a dyn Menu,
 }
 
-/// Predicts time and memory of a training step.
+/// Predicts time and memory of a step.
 ///
 /// Errors: no such model or machine; an invalid strategy; a missing cost.
 ///
 /// ```
-/// use partita::{Context, Environment, PredictRequest, Training, predict};
+/// use partita::{Context, Environment, InputRequest, PredictRequest, Training, predict};
 ///
 /// let training = Training::new("cosmoflow@64", 4, 8);
 /// let mut request = PredictRequest::new(training, "data=2,depth=2".parse()?, "lassen");
-/// request.no_io = true;
+/// request.input = InputRequest::IGNORED;
 /// let predicted = predict(&Context::new(Environment::default()), &request)?;
 /// assert!(predicted.prediction.iteration_seconds.0 > 0.0);
 /// assert!(predicted.prediction.memory_bytes_max <= predicted.memory_bytes_device);
@@ -172,9 +181,12 @@ pub fn predict(
     machine::check_capacity(&machine, request.training.ranks)?;
     let (software, settings) = software::resolve(&request.software, context.environment())?;
     let request = &with_settings(request, &settings);
-    let costs = costs((&machine, &software), request.no_io, request.precision)?;
+    let on = (&machine, &software);
+    let graph = model::resolve(&request.training.model)?;
+    let input = Input::new(&graph, &request.training, on, request.input)?;
+    let costs = costs(on, input.source, request.precision)?;
     let memory = request.memory.unwrap_or(machine.device.memory.value);
-    let reserve = Reserve::new(&software, &machine);
+    let reserve = Reserve::new(&software, &machine).keeping(input.kept);
     let room = reserve.room(memory);
     let kernels = machine::kernels(&machine, request.kernels);
     let menu = menu_of(kernels, local_machine::THREADS, context.level());
@@ -198,14 +210,14 @@ pub fn predict(
         &request.training,
         &request.strategy,
         kernels,
-        ProgramKind::Train,
+        request.kind,
         &|lowering| staged(context, lowering, room, costs.as_ref()),
     )?;
     let on = OnMachine {
         name: &machine.name,
         memory,
         software: &software.name,
-        input: InputSource::of(&software, request.no_io),
+        input,
         reserve,
         costs: &|_| {
             Ok(Box::new(ScaledCosts::new(
@@ -244,6 +256,10 @@ fn closed(
     lowered: &Lowered,
     costs: &dyn Costs,
 ) -> Result<Option<ClosedForm>, PlanningError> {
+    if request.kind != ProgramKind::Train {
+        // The forms are those of training steps.
+        return Ok(None);
+    }
     let training = training(on.kernels, request, lowered);
     let form = closed_form(&training, &FixedCosts(costs)).map_err(PlanningError::ClosedForm)?;
     Ok(form.map(|Form { split, estimate }| ClosedForm {
@@ -261,8 +277,7 @@ fn training<'r>(
     lowered: &'r Lowered,
 ) -> Request<'r> {
     let (graph, strategy) = (&lowered.graph, &lowered.strategy);
-    let (training, kind) = (&request.training, ProgramKind::Train);
-    lowering(graph, strategy, training, kind, kernels)
+    lowering(graph, strategy, &request.training, request.kind, kernels)
 }
 
 /// As [`predict`], from measurements of this machine, with pinned kernels.
@@ -276,7 +291,7 @@ fn predict_locally(
     let menu = kernels.menu(threads, context.level());
     let graph = model::resolve(&training.model)?;
     let strategy = given(&request.strategy, training)?;
-    let step = lowering(&graph, &strategy, training, ProgramKind::Train, &*menu);
+    let step = lowering(&graph, &strategy, training, request.kind, &*menu);
     let memory = request.memory;
     let memory = memory.unwrap_or_else(|| local_machine::memory(context, ranks));
     let threaded = Ranks::threads(ranks, threads);
@@ -293,9 +308,11 @@ fn predict_locally(
             ranks,
         });
     }
+    let input = Input::local(request.input)?;
     let costs = |program: &Program| -> Result<Box<dyn Costs>, PlanningError> {
         let ranks = program.mesh.ranks();
-        let mut here = LocalMachine::new(context, kernels, ranks, threads, request.no_io)?;
+        let no_io = input.source == InputSource::Ignored;
+        let mut here = LocalMachine::new(context, kernels, ranks, threads, no_io)?;
         Ok(Box::new(here.costs(program)?))
     };
     let lowered = Lowered {
@@ -307,11 +324,7 @@ fn predict_locally(
         name: local_machine::NAME,
         memory,
         software: Software::OWN,
-        input: if request.no_io {
-            InputSource::Ignored
-        } else {
-            InputSource::FileSystem
-        },
+        input: input.clone(),
         reserve: Reserve::default(),
         costs: &costs,
         kernels: &*menu,
@@ -344,13 +357,15 @@ fn answer(
     }
     Ok(Predicted {
         model: lowered.graph.name.clone(),
+        kind: request.kind,
         strategy: lowered.strategy.to_string(),
         machine: on.name.to_owned(),
         software: on.software.to_owned(),
-        input: on.input,
+        input: on.input.source,
+        dataset: on.input.dataset.clone(),
         batch: program.batch,
         memory_bytes_device: on.memory,
-        no_io: request.no_io,
+        no_io: on.input.source == InputSource::Ignored,
         compute_scale: None,
         layer_scale: None,
         closed_form,

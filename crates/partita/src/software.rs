@@ -7,7 +7,6 @@ use partita_lower::{Setting, Strategy};
 use partita_oracle::Prediction;
 use partita_run::Footprint;
 use partita_space::Bytes;
-use serde::Serialize;
 
 /// A software profile cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -40,40 +39,6 @@ pub enum SoftwareError {
 impl Fault for SoftwareError {
     fn kind(&self) -> ErrorKind {
         ErrorKind::Request
-    }
-}
-
-/// Where the samples of a step come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InputSource {
-    /// Not predicted.
-    Ignored,
-    /// The file system, in every epoch.
-    FileSystem,
-    /// The host memory of the ranks, after the first epoch.
-    DataStore,
-}
-
-impl InputSource {
-    /// Of a request.
-    pub fn of(software: &Software, no_io: bool) -> Self {
-        match (no_io, software.data_store.value) {
-            (true, _) => Self::Ignored,
-            (false, true) => Self::DataStore,
-            (false, false) => Self::FileSystem,
-        }
-    }
-
-    /// In words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ignored => "ignored",
-            Self::FileSystem => "read from the file system in every epoch",
-            Self::DataStore => {
-                "sent from the host memory of the ranks, into which the first epoch reads it"
-            }
-        }
     }
 }
 
@@ -116,13 +81,24 @@ pub fn check_local(asked: &str) -> Result<(), SoftwareError> {
 pub struct Reserve {
     context: Bytes,
     workspace: Bytes,
+    /// Samples that are kept in the memory in which the rank computes.
+    kept: Bytes,
 }
 
 impl Reserve {
     /// Of a profile on a machine.
     pub fn new(software: &Software, machine: &Machine) -> Self {
         let (context, workspace) = software.memory_on(machine.device.kind);
-        Self { context, workspace }
+        Self {
+            context,
+            workspace,
+            kept: Bytes(0),
+        }
+    }
+
+    /// The same with samples that are kept.
+    pub fn keeping(self, kept: Bytes) -> Self {
+        Self { kept, ..self }
     }
 
     /// What a program may fill of a limit.
@@ -132,7 +108,7 @@ impl Reserve {
 
     /// All of it.
     pub fn total(self) -> Bytes {
-        self.context + self.workspace
+        self.context + self.workspace + self.kept
     }
 
     /// A footprint with it.
@@ -140,6 +116,7 @@ impl Reserve {
         Footprint {
             context: self.context,
             library_workspace: self.workspace,
+            io_buffers: footprint.io_buffers + self.kept,
             ..footprint
         }
     }

@@ -5,8 +5,8 @@ mod requests;
 use partita_graph::{Graph, zoo};
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode,
-    Prediction, Progress, Uncertainty, predict, rank_seconds, simulate,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, LoadCost, MessageCost,
+    Mode, Prediction, Progress, SampleRead, Uncertainty, predict, rank_seconds, simulate,
 };
 use partita_plan::{
     Candidate, FixedCosts, PlanError, PlanRequest, Refusal, candidates, pipelines, plan,
@@ -138,7 +138,11 @@ impl Costs for Flat {
         self.allgather(members, &[blocks.given, blocks.largest], sharing)
     }
 
-    fn load(&self, _rank: Rank, _bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {
+    fn load(&self, _: Rank, _: SampleRead) -> Result<LoadCost, CostError> {
+        Ok(LoadCost::default())
+    }
+
+    fn write(&self, _: Rank, _: Bytes, _: usize) -> Result<Seconds, CostError> {
         Ok(Seconds(0.0))
     }
 }

@@ -5,8 +5,8 @@
 use partita_graph::{Graph, text};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_oracle::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode,
-    Progress, Uncertainty, simulate,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, LoadCost, MessageCost,
+    Mode, Progress, SampleRead, Uncertainty, simulate,
 };
 use partita_program::{
     Algorithm, Body, Count, Dtype, Kernel, KernelShape, Optimizer, Origin, Program, ProgramKind,
@@ -125,7 +125,11 @@ impl Costs for OneTap {
         Ok(FREE)
     }
 
-    fn load(&self, _: Rank, _: Bytes, _: usize) -> Result<Seconds, CostError> {
+    fn load(&self, _: Rank, _: SampleRead) -> Result<LoadCost, CostError> {
+        Ok(LoadCost::default())
+    }
+
+    fn write(&self, _: Rank, _: Bytes, _: usize) -> Result<Seconds, CostError> {
         Ok(Seconds(0.0))
     }
 }

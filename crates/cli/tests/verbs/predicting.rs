@@ -236,6 +236,43 @@ fn reading_is_left_out_on_request_and_only_then() {
     assert!(number(&without, "iteration_seconds") < number(&with, "iteration_seconds"));
 }
 
+/// Evaluations and inferences have no backward pass and keep no activations for one.
+#[test]
+fn forward_steps_are_predicted() {
+    let with = |kind: &str, verb: &[&str]| {
+        let call = ["unet3d@64", "--ranks", "4", "--batch", "4", "--json"];
+        let more = ["--strategy", "data=2,depth=2", "--kind", kind];
+        json(&[verb, &call[..], &more].concat())
+    };
+    let predict = ["predict", "--machine", "lassen"];
+    let lower = ["lower", "--kernels", "unpinned"];
+    let train = with("train", &predict);
+    for kind in ["evaluate", "infer"] {
+        let forward = with(kind, &predict);
+        assert_eq!(forward["kind"], kind);
+        assert_eq!(forward["digest"], with(kind, &lower)["digest"]);
+        let seconds = number(&forward, "iteration_seconds");
+        assert!(
+            seconds < 0.5 * number(&train, "iteration_seconds"),
+            "{forward}"
+        );
+        for part in ["backward_compute", "backward_exchange", "update"] {
+            assert_eq!(number(&forward["breakdown"], part), 0.0, "{part}");
+        }
+        let of = |record: &Value, item: &str| number(&record["memory"], item);
+        assert!(of(&forward, "activations") < 0.6 * of(&train, "activations"));
+        assert_eq!(of(&forward, "gradients"), 0.0);
+        assert!(forward["closed_form"].is_null());
+    }
+    // Predictions are written to files, of which nothing is known there.
+    let call = "predict cosmoflow@32 --machine abci --ranks 2 --batch 2 --strategy data=2 --dataset-samples 9 --kind";
+    let call: Vec<&str> = call.split(' ').collect();
+    let text = refusal(&[&call[..], &["infer"]].concat());
+    assert!(text.contains("writing of predictions"), "{text}");
+    let text = answer(&[&call[..], &["evaluate"]].concat());
+    assert!(text.contains("evaluation: forward pass"), "{text}");
+}
+
 /// Two nodes of two ranks, or one of many: whatever the machine, a step takes time and fits.
 #[test]
 fn every_built_in_machine_predicts() {

@@ -4,7 +4,7 @@ use crate::command::json;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Published rates closer than this are not ranked: runs on shared machines differ by as much.
 const APART: f64 = 1.15;
@@ -17,6 +17,10 @@ pub struct Table {
     model: String,
     /// The profile of the software of the published runs, for `--software` (default: that of Partita).
     software: Option<String>,
+    /// Replaces `spatial_io` of the profile.
+    spatial_io: Option<bool>,
+    /// Where samples come from, for `--io` (default: input takes no time).
+    io: Option<String>,
     /// Number format of the published kernels, for `--precision`.
     precision: Option<String>,
     optimizer: Option<String>,
@@ -73,6 +77,9 @@ pub struct Row {
     parts: BTreeMap<String, f64>,
     authors: Option<f64>,
     authors_samples_per_second: Option<f64>,
+    /// Further arguments.
+    #[serde(skip)]
+    more: Vec<String>,
 }
 
 impl Row {
@@ -142,19 +149,39 @@ fn predicted(table: &Table, row: &Row) -> f64 {
     record(table, row)["iteration_seconds"].as_f64().unwrap()
 }
 
+/// A profile of the repository with `spatial_io`, as a file in a folder.
+fn with_spatial_io(name: &str, is_spatial: bool, folder: &Path) -> String {
+    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../software");
+    let text = fs::read_to_string(own.join(format!("{name}.toml"))).unwrap();
+    let more =
+        format!("spatial_io = {{ value = {is_spatial}, source = \"the table\" }}\ndata_store");
+    let path = folder.join(format!("{name}.toml"));
+    fs::write(&path, text.replacen("data_store", &more, 1)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
 /// What `predict` says of a row.
 pub fn record(table: &Table, row: &Row) -> serde_json::Value {
     let (ranks, batch) = (row.ranks.to_string(), row.batch.to_string());
     let (model, machine) = (own(row.model(table)), own(row.machine(table)));
     let mut arguments = vec!["predict", &model, "--machine", &machine, "--ranks", &ranks];
     arguments.extend(["--batch", &batch, "--strategy", &row.strategy]);
-    arguments.extend(["--no-io", "--json"]);
-    if let Some(profile) = row.software(table) {
+    let io = table.io.as_deref().unwrap_or("none");
+    arguments.extend(["--io", io, "--json"]);
+    let scratch = tempfile::tempdir().unwrap();
+    let profile = row.software(table).map(|name| {
+        let spatial = table.spatial_io;
+        spatial.map_or(name.to_owned(), |spatial| {
+            with_spatial_io(name, spatial, scratch.path())
+        })
+    });
+    if let Some(profile) = &profile {
         arguments.extend(["--software", profile]);
     }
     if let Some(precision) = row.precision(table) {
         arguments.extend(["--precision", precision]);
     }
+    arguments.extend(row.more.iter().map(String::as_str));
     if let Some(optimizer) = &table.optimizer {
         arguments.extend(["--optimizer", optimizer]);
     }
@@ -313,6 +340,28 @@ fn check_fastest(cases: &[Case], key: GroupKey) {
 #[test]
 fn strong_scaling_of_cosmoflow() {
     check("cosmoflow-512-strong");
+}
+
+#[test]
+fn whole_samples_stop_scaling() {
+    check("cosmoflow-512-whole-samples");
+}
+
+/// Oyama et al., Fig. 4: input takes at most 2 ms with hyperslabs and a store.
+#[test]
+fn hyperslabs_from_a_store_are_hidden() {
+    let mut table = table("cosmoflow-512-strong");
+    table.io = Some("store".to_owned());
+    for row in &mut table.rows {
+        let samples = (row.ranks * 40).to_string();
+        row.more = vec!["--dataset-samples".to_owned(), samples];
+    }
+    for row in &table.rows {
+        let record = record(&table, row);
+        assert_eq!(record["input"], "data_store");
+        let input = record["breakdown"]["io"].as_f64().unwrap();
+        assert!(input <= 2e-3, "{}: {input}", row.strategy);
+    }
 }
 
 #[test]

@@ -27,16 +27,18 @@ fn seconds(record: &Value) -> f64 {
 
 #[test]
 fn a_data_store_is_not_read_again_in_every_epoch() {
-    let own = json(&with(&["--json"]));
+    let own = json(&with(&["--io", "files", "--json"]));
     assert_eq!(own["software"], "partita");
     assert_eq!(own["input"], "file_system");
+    let other = json(&with(&["--software", "pytorch-ddp", "--json"]));
+    assert_eq!(other["input"], "file_system");
     let lbann = json(&with(&["--software", "lbann", "--json"]));
     assert_eq!(lbann["software"], "lbann");
     assert_eq!(lbann["input"], "data_store");
     // 64 samples of 1 GiB at 240 GB/s; LBANN's run took 289.5 ms and less without it.
     assert!(seconds(&own) > 0.286 && own["breakdown"]["io"].as_f64().unwrap() > 0.05);
     assert!(lbann["breakdown"]["io"].as_f64().unwrap() < 0.03);
-    let text = answer(&STEP);
+    let text = answer(&with(&["--io", "files"]));
     assert!(
         text.contains("read from the file system in every epoch"),
         "{text}"
@@ -134,36 +136,69 @@ fn context_and_workspace_count_in_memory() {
 /// Plans of the same runtime, but for where samples come from.
 #[test]
 fn plans_know_where_samples_come_from() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("stored.toml");
-    let text = include_str!("../../../../software/partita.toml");
-    let stored = text.replace(
-        "data_store = { value = false",
-        "data_store = { value = true",
-    );
-    let stored = stored.replace("name = \"partita\"", "name = \"stored\"");
-    fs::write(&path, stored).unwrap();
-    let best = |software: &str| {
+    let best = |more: &[&str]| {
         let call = [
             "plan",
             "cosmoflow@128",
             "--machine",
             "lassen",
-            "--software",
-            software,
             "--ranks",
             "1024",
             "--batch",
             "8192",
             "--json",
         ];
-        json(&call)[0].clone()
+        json(&[&call[..], more].concat())[0].clone()
     };
-    let (reading, storing) = (best("partita"), best(path.to_str().unwrap()));
-    assert_eq!(storing["software"], "stored");
+    let (reading, storing) = (best(&["--io", "files"]), best(&[]));
+    assert_eq!(reading["input"], "file_system");
+    assert_eq!(storing["input"], "data_store");
+    assert_eq!(storing["dataset"]["basis"], "published");
     // 8192 samples of 16 MiB at 240 GB/s.
     assert!(seconds(&reading) > 0.57, "{reading}");
     assert!(seconds(&storing) < 0.7 * seconds(&reading), "{storing}");
+}
+
+/// 204.8 GB of a node of Lassen hold 190 samples of 1 GiB.
+#[test]
+fn a_dataset_stays_in_memory_where_it_fits() {
+    let call = [
+        "predict",
+        "cosmoflow@512",
+        "--machine",
+        "lassen",
+        "--ranks",
+        "8",
+        "--batch",
+        "1",
+        "--strategy",
+        "depth=8",
+    ];
+    let with = |more: &[&'static str]| [&call[..], more].concat();
+    let fitting = json(&with(&["--dataset-samples", "380", "--json"]));
+    assert_eq!(fitting["input"], "data_store");
+    assert_eq!(fitting["dataset"]["basis"], "given");
+    assert_eq!(fitting["dataset"]["ranks_min"], 8);
+    let larger = json(&with(&["--dataset-samples", "382", "--json"]));
+    assert_eq!(larger["input"], "file_system");
+    assert!(seconds(&fitting) <= seconds(&larger));
+    let text = answer(&with(&["--dataset-samples", "382"]));
+    let expected = "that of 12 ranks would be enough";
+    assert!(text.contains(expected), "{text}");
+    let text = answer(&call);
+    assert!(text.contains("10017 samples (as published)"), "{text}");
+    let text = refusal(&with(&["--dataset-samples", "382", "--io", "store"]));
+    assert!(
+        text.contains(expected) && text.contains("--io files"),
+        "{text}"
+    );
+    let text = refusal(&with(&["--no-io", "--io", "files"]));
+    assert!(text.contains("--io"), "{text}");
+    let ignored = json(&with(&["--io", "none", "--json"]));
+    assert!(ignored["no_io"] == true && ignored["dataset"].is_null());
+    let here = ["predict", "cosmoflow@32", "--ranks", "1", "--batch", "1"];
+    let here = [&here[..], &["--strategy", "data=1", "--io", "store"]].concat();
+    assert!(refusal(&here).contains("reads of files are measured"));
 }
 
 #[test]

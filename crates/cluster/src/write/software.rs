@@ -19,6 +19,9 @@ impl Software {
         };
         fact(&mut text, "collectives", &collectives);
         fact(&mut text, "data_store", &self.data_store);
+        if let Some(spatial) = &self.spatial_io {
+            fact(&mut text, "spatial_io", spatial);
+        }
         if let Some(exchange) = &self.exchange {
             for (name, link) in [
                 ("exchange.intra", &exchange.intra),

@@ -1,8 +1,8 @@
 //! Costs from a machine file and a software profile.
 
 use super::crossing::Crossings;
-use super::io::{self, FileSystem};
 use super::kernel::{self, Pass, RateClass};
+use super::samples::{self, FileSystem, LoadCost, SampleRead};
 use super::saturation::{Product, Tiling};
 use super::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost, LinkFit,
@@ -60,6 +60,28 @@ impl MachineCosts {
     #[must_use]
     pub fn with_library(self, library: CollectiveLibrary) -> Self {
         Self { library, ..self }
+    }
+
+    /// Of so many ranks, those on the node of one.
+    fn on_node(&self, rank: Rank, ranks: usize) -> usize {
+        let per_node = self.machine.devices_per_node.value;
+        let first = self.machine.node(rank) * per_node;
+        ranks.saturating_sub(first).clamp(1, per_node)
+    }
+
+    fn file_system(&self, purpose: &str) -> Result<FileSystem, CostError> {
+        let Some(facts) = &self.machine.io else {
+            return Err(CostError::Missing {
+                machine: self.machine.name.clone(),
+                key: "io",
+                purpose: purpose.to_owned(),
+            });
+        };
+        Ok(FileSystem {
+            latency: facts.latency.value,
+            total: facts.bandwidth_total.value,
+            per_node: facts.bandwidth_per_node.value,
+        })
     }
 
     /// From the node of a rank to that of another.
@@ -369,28 +391,24 @@ impl Costs for MachineCosts {
         self.alltoall_cost(members, blocks, contention)
     }
 
-    fn load(&self, rank: Rank, bytes: Bytes, readers: usize) -> Result<Seconds, CostError> {
-        let per_node = self.machine.devices_per_node.value;
-        let first = self.machine.node(rank) * per_node;
-        let on_node = readers.saturating_sub(first).clamp(1, per_node);
-        let stored = self
-            .software
-            .stored_samples(&self.machine, bytes, readers, on_node);
-        if let Some(seconds) = stored {
-            return Ok(seconds);
+    fn load(&self, rank: Rank, read: SampleRead) -> Result<LoadCost, CostError> {
+        let software = self.software.software();
+        let load = samples::Load {
+            machine: &self.machine,
+            read,
+            on_node: self.on_node(rank, read.readers),
+            is_spatial: software.reads_parts(),
+        };
+        if software.data_store.value {
+            return Ok(load.from_store());
         }
-        let Some(facts) = &self.machine.io else {
-            return Err(CostError::Missing {
-                machine: self.machine.name.clone(),
-                key: "io",
-                purpose: "reading of samples".to_owned(),
-            });
-        };
-        let file_system = FileSystem {
-            latency: facts.latency.value,
-            total: facts.bandwidth_total.value,
-            per_node: facts.bandwidth_per_node.value,
-        };
-        Ok(io::read(bytes, readers, on_node, file_system))
+        Ok(load.from_files(self.file_system("reading of samples")?))
+    }
+
+    /// Writing is taken to be as fast as reading.
+    fn write(&self, rank: Rank, bytes: Bytes, writers: usize) -> Result<Seconds, CostError> {
+        let file_system = self.file_system("writing of predictions")?;
+        let on_node = self.on_node(rank, writers);
+        Ok(samples::files(bytes, writers, on_node, file_system))
     }
 }

@@ -1,7 +1,8 @@
 //! Costs from measurements.
 
 use super::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Progress,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, LoadCost, MessageCost,
+    Progress, SampleRead,
 };
 use crate::kernel_model::{Features, KernelModel};
 use crate::uncertainty::{self, Uncertainty};
@@ -191,7 +192,13 @@ impl Costs for MeasuredCosts {
         collective("alltoall", &self.alltoall, members.len(), blocks.given)
     }
 
-    fn load(&self, _rank: Rank, bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {
+    fn load(&self, rank: Rank, read: SampleRead) -> Result<LoadCost, CostError> {
+        let seconds = self.write(rank, read.bytes, read.readers)?;
+        Ok(LoadCost::alone(seconds))
+    }
+
+    /// Writing is taken to be as fast as reading.
+    fn write(&self, _rank: Rank, bytes: Bytes, _writers: usize) -> Result<Seconds, CostError> {
         let fit = self.load.ok_or(CostError::Fit { what: "reads" })?;
         Ok(fit.latency + fit.transfer(bytes))
     }

@@ -2,7 +2,7 @@
 
 use super::{
     AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, LayerFactors,
-    MessageCost, Progress,
+    LoadCost, MessageCost, Progress, SampleRead,
 };
 use crate::uncertainty::Uncertainty;
 use partita_cluster::LayerPrecision;
@@ -222,12 +222,19 @@ where
         cost.map(|cost| self.collective(cost))
     }
 
-    fn load(&self, rank: Rank, bytes: Bytes, readers: usize) -> Result<Seconds, CostError> {
+    fn load(&self, rank: Rank, read: SampleRead) -> Result<LoadCost, CostError> {
         if self.speeds.reading.is_infinite() {
             // The costs may lack reads.
+            return Ok(LoadCost::default());
+        }
+        Ok(self.costs.load(rank, read)?.faster(self.speeds.reading))
+    }
+
+    fn write(&self, rank: Rank, bytes: Bytes, writers: usize) -> Result<Seconds, CostError> {
+        if self.speeds.reading.is_infinite() {
             return Ok(Seconds(0.0));
         }
-        let seconds = self.costs.load(rank, bytes, readers)?;
+        let seconds = self.costs.write(rank, bytes, writers)?;
         Ok(seconds * (1.0 / self.speeds.reading))
     }
 }

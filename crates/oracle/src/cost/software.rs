@@ -3,7 +3,7 @@
 use super::collective::CommTime;
 use partita_cluster::{Allreduce, Exchange, LinkKind, Machine, Software};
 use partita_program::{Family, KernelShape};
-use partita_space::{Axis, Bytes, Seconds};
+use partita_space::Axis;
 
 /// The costs of a software profile on a machine. Fits in the machine's file were measured there and come before
 /// those of the profile.
@@ -101,30 +101,6 @@ impl SoftwareCosts {
             latency: times * time.latency,
             transfer: times * time.transfer,
         }
-    }
-
-    /// Time in which a rank gets samples from the host memory of others, if the software keeps them there:
-    /// `on_node` ranks of its node get as much each.
-    pub fn stored_samples(
-        &self,
-        machine: &Machine,
-        bytes: Bytes,
-        readers: usize,
-        on_node: usize,
-    ) -> Option<Seconds> {
-        if !self.software.data_store.value {
-            return None;
-        }
-        let is_one_node = readers <= machine.devices_per_node.value;
-        let kind = if is_one_node {
-            LinkKind::Intra
-        } else {
-            LinkKind::Inter
-        };
-        let alone = bytes / machine.bandwidth(kind);
-        let node = bytes * on_node as u64 / machine.links.inter.node_bandwidth.value;
-        let transfer = if is_one_node { alone } else { alone.max(node) };
-        Some(machine.latency(kind) + transfer)
     }
 }
 

@@ -145,7 +145,10 @@ impl Composer<'_> {
             ) => Some((at, cost.alone.0)),
             (
                 _,
-                TaskCost::Local { .. } | TaskCost::Exchange { .. } | TaskCost::Collective { .. },
+                TaskCost::Local { .. }
+                | TaskCost::Fetch { .. }
+                | TaskCost::Exchange { .. }
+                | TaskCost::Collective { .. },
             ) => None,
         })
     }
@@ -163,7 +166,9 @@ impl Composer<'_> {
         let program = &self.costed.participants[participant];
         let basis = match &program.costs[at] {
             TaskCost::Local { cost } => cost.basis,
-            TaskCost::Exchange { .. } | TaskCost::Collective { .. } => KernelBasis::Modelled,
+            TaskCost::Fetch { .. } | TaskCost::Exchange { .. } | TaskCost::Collective { .. } => {
+                KernelBasis::Modelled
+            }
         };
         match (basis, &program.body.tasks[at].work) {
             (KernelBasis::Measured, _) => TimeSource::MeasuredKernels,

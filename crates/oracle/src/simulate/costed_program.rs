@@ -5,8 +5,12 @@ use super::topology::Topology;
 use super::usage::Usage;
 use super::{Classes, Participant, SimulateError};
 use crate::cost::precision::transferred;
-use crate::cost::{AlltoallBlocks, CollectiveCost, Costs, KernelBasis, KernelCost, Progress, link};
-use partita_program::{Body, CollectiveKind, Count, KernelShape, Program, View, Work};
+use crate::cost::{
+    AlltoallBlocks, CollectiveCost, Costs, KernelBasis, KernelCost, Progress, SampleRead, link,
+};
+use partita_program::{
+    Body, BufferId, CollectiveKind, Count, Kernel, KernelShape, Program, View, Work,
+};
 use partita_run::Trace;
 use partita_space::{Bytes, Rank, Seconds};
 use std::collections::{BTreeMap, HashMap};
@@ -36,8 +40,10 @@ pub(super) struct RankProgram<'p> {
 
 /// The cost of a task.
 pub(super) enum TaskCost {
-    /// A kernel or a read, which needs no other rank.
+    /// A kernel, or a read or write of files, which needs no other rank.
     Local { cost: KernelCost },
+    /// Samples from the memory of other ranks, which do nothing for it, and what they use of the network.
+    Fetch { seconds: f64, loads: Vec<Load> },
     /// Messages with peers; `host` seconds of overhead, and what the messages to this participant use of the
     /// network.
     Exchange {
@@ -174,7 +180,7 @@ impl<'p> CostedProgram<'p> {
 fn co_located(participants: &[RankProgram<'_>]) -> Vec<Vec<usize>> {
     let is_contended = |cost: &TaskCost| match cost {
         TaskCost::Local { cost } => cost.alone != cost.together,
-        TaskCost::Exchange { .. } | TaskCost::Collective { .. } => false,
+        TaskCost::Fetch { .. } | TaskCost::Exchange { .. } | TaskCost::Collective { .. } => false,
     };
     let mut kernels = participants.iter().flat_map(|program| &program.costs);
     if participants
@@ -221,7 +227,9 @@ impl CostedProgram<'_> {
             for (task, cost) in program.costs.iter().enumerate() {
                 match cost {
                     TaskCost::Local { cost } => add(task, cost.together),
-                    TaskCost::Exchange { .. } | TaskCost::Collective { .. } => {}
+                    TaskCost::Fetch { .. }
+                    | TaskCost::Exchange { .. }
+                    | TaskCost::Collective { .. } => {}
                 }
             }
         } else {
@@ -242,7 +250,7 @@ impl CostedProgram<'_> {
 pub(super) fn durations(program: &RankProgram<'_>) -> Vec<Seconds> {
     let seconds = |cost: &TaskCost| match cost {
         TaskCost::Local { cost } => cost.together.0,
-        TaskCost::Collective { seconds, .. } => *seconds,
+        TaskCost::Fetch { seconds, .. } | TaskCost::Collective { seconds, .. } => *seconds,
         TaskCost::Exchange { peers, .. } => peers.iter().map(|peer| peer.delay).fold(0.0, f64::max),
     };
     program
@@ -304,6 +312,22 @@ impl BodyCosts {
     }
 }
 
+/// A kernel that also waits until the samples that it reads are ready.
+fn later(cost: KernelCost, kernel: &Kernel, delayed: &[(BufferId, Seconds)]) -> KernelCost {
+    if delayed.is_empty() {
+        return cost;
+    }
+    let accesses = kernel.accesses();
+    let reads = |buffer: BufferId| accesses.iter().any(|(view, _)| view.buffer == buffer);
+    let waits = delayed.iter().filter(|(buffer, _)| reads(*buffer));
+    let most = waits.map(|(_, exposed)| exposed.0).fold(0.0, f64::max);
+    KernelCost {
+        alone: cost.alone + Seconds(most),
+        together: cost.together + Seconds(most),
+        ..cost
+    }
+}
+
 impl Builder<'_> {
     fn task_costs(&mut self, class: usize) -> Result<Vec<TaskCost>, SimulateError> {
         let rank = self.classes.representatives[class];
@@ -311,22 +335,16 @@ impl Builder<'_> {
         let program = self.program;
         let body = &program.bodies[body_index];
         let ranks = program.mesh.ranks();
+        let delayed = self.delayed(rank, body)?;
         let mut costs = Vec::with_capacity(body.tasks.len());
         for (id, task) in body.tasks.iter().enumerate() {
             costs.push(match &task.work {
-                Work::Compute { .. } => TaskCost::Local {
-                    cost: self.body_costs[body_index].kernels[id],
+                Work::Compute { kernel, .. } => TaskCost::Local {
+                    cost: later(self.body_costs[body_index].kernels[id], kernel, &delayed),
                 },
-                Work::Load(load) => TaskCost::Local {
-                    cost: KernelCost::uncontended(self.costs.load(
-                        rank,
-                        load.target.bytes(&body.buffers),
-                        ranks,
-                    )?),
-                },
-                // Writing is taken to be as fast as reading.
+                Work::Load(load) => self.load(rank, load, body)?,
                 Work::Store(store) => TaskCost::Local {
-                    cost: KernelCost::uncontended(self.costs.load(
+                    cost: KernelCost::uncontended(self.costs.write(
                         rank,
                         store.source.bytes(&body.buffers),
                         ranks,
@@ -340,6 +358,41 @@ impl Builder<'_> {
             });
         }
         Ok(costs)
+    }
+
+    /// Buffers of samples that are not ready when they are loaded, and for how long.
+    fn delayed(&self, rank: Rank, body: &Body) -> Result<Vec<(BufferId, Seconds)>, SimulateError> {
+        let mut delayed = Vec::new();
+        for task in &body.tasks {
+            if let Work::Load(load) = &task.work {
+                let read = SampleRead::of(load, body, self.program.mesh.ranks());
+                let exposed = self.costs.load(rank, read)?.exposed;
+                if exposed > Seconds(0.0) {
+                    delayed.push((load.target.buffer, exposed));
+                }
+            }
+        }
+        Ok(delayed)
+    }
+
+    fn load(
+        &self,
+        rank: Rank,
+        load: &partita_program::Load,
+        body: &Body,
+    ) -> Result<TaskCost, SimulateError> {
+        let read = SampleRead::of(load, body, self.program.mesh.ranks());
+        let cost = self.costs.load(rank, read)?;
+        if cost.link == Seconds(0.0) {
+            return Ok(TaskCost::Local {
+                cost: KernelCost::uncontended(cost.seconds),
+            });
+        }
+        let mut loads = Vec::new();
+        let seconds = cost.seconds.0;
+        let parts = [cost.link.0 / seconds, cost.adapters.0 / seconds];
+        self.usage.add_samples(rank, parts, &mut loads);
+        Ok(TaskCost::Fetch { seconds, loads })
     }
 
     fn exchange(

@@ -386,6 +386,10 @@ impl<'s, 'p> Engine<'s, 'p> {
         let program = self.program;
         match &program.participants[participant].costs[task] {
             TaskCost::Local { cost } => self.start_local(participant, task, instance, *cost),
+            TaskCost::Fetch { seconds, .. } => {
+                self.arrive(instance, now + seconds, instance, 0.0);
+                self.schedule_completion(instance, now);
+            }
             TaskCost::Exchange { peers, .. } => {
                 let step = self.states[participant].step;
                 for peer in peers {
@@ -511,6 +515,10 @@ impl<'s, 'p> Engine<'s, 'p> {
         let program = &self.program.participants[participant];
         let seconds = match &program.costs[task] {
             TaskCost::Local { .. } => 0.0,
+            TaskCost::Fetch { loads, .. } => {
+                self.network.begin(loads, vec![instance], now, time - now);
+                0.0
+            }
             TaskCost::Exchange { host, loads, .. } => {
                 self.network.begin(loads, vec![instance], now, time - now);
                 *host

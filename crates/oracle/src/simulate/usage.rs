@@ -93,6 +93,17 @@ impl<'a> Usage<'a> {
         }
     }
 
+    /// Samples that a rank gets from the memory of other nodes, while it sends as many of those that it keeps.
+    pub fn add_samples(&self, rank: Rank, parts: [f64; 2], loads: &mut Vec<Load>) {
+        let [link, adapters] = parts;
+        let class = self.class(rank);
+        for way in [Way::Out, Way::In] {
+            note(loads, Self::link(class, true, way), link);
+            let all = self.on_node[class] * adapters;
+            note(loads, self.adapters(class, way), all.min(1.0));
+        }
+    }
+
     /// The part of a member in a collective, whose group needs these seconds on the link of each member and on
     /// the adapters of each node.
     pub fn add_member(

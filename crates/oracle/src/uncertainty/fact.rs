@@ -162,6 +162,11 @@ fn of_source(facts: Facts<'_>, nodes: usize, source: TimeSource) -> Spread {
             table::bandwidth(basis_of_link(machine, software, source)),
             nodes,
         ),
+        TimeSource::Reads if software.software().data_store.value => {
+            let inter = &machine.links.inter;
+            let least = inter.bandwidth.basis.max(inter.node_bandwidth.basis);
+            between(table::bandwidth(least), nodes)
+        }
         TimeSource::Reads => {
             let least = machine.io.as_ref().map(|io| {
                 let of = [&io.bandwidth_total, &io.bandwidth_per_node];

@@ -3,8 +3,8 @@
 
 use partita_cluster::LayerPrecision;
 use partita_oracle::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
-    MessageCost, Progress, Uncertainty,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost, LoadCost,
+    MessageCost, Progress, SampleRead, Uncertainty,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Count, Distribution, Dtype,
@@ -148,7 +148,11 @@ impl Costs for FixedCosts {
         })
     }
 
-    fn load(&self, _rank: Rank, bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {
+    fn load(&self, _rank: Rank, read: SampleRead) -> Result<LoadCost, CostError> {
+        Ok(LoadCost::alone(Seconds(read.bytes.0 as f64 / 4.0)))
+    }
+
+    fn write(&self, _rank: Rank, bytes: Bytes, _writers: usize) -> Result<Seconds, CostError> {
         Ok(Seconds(bytes.0 as f64 / 4.0))
     }
 }

@@ -226,6 +226,7 @@ fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
             Basis::Measured,
             "a copy, read and written bytes, with all ranks at work",
         ),
+        host_bandwidth: None,
         kernel_start: None,
         rates: Rates::default(),
         processors: None,

@@ -3,6 +3,7 @@
 use super::error::TrainError;
 use super::run::Run;
 use crate::context::Context;
+use crate::input::InputSource;
 use crate::machine;
 use crate::planner::costs;
 use crate::planning::PlanningError;
@@ -27,7 +28,11 @@ pub fn machine_costs(
     machine::check_capacity(&found, run.ranks).map_err(PlanningError::from)?;
     let (software, _) =
         software::resolve(Software::OWN, context.environment()).map_err(PlanningError::from)?;
-    let no_io = found.io.is_none();
-    let costs = costs((&found, &software), no_io, LayerPrecision::F32)?;
+    let input = if found.io.is_none() {
+        InputSource::Ignored
+    } else {
+        InputSource::FileSystem
+    };
+    let costs = costs((&found, &software), input, LayerPrecision::F32)?;
     Ok(Some(costs))
 }

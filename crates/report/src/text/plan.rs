@@ -27,6 +27,9 @@ pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()>
         }
         let (software, input) = (&planned.software, planned.input.name());
         writeln!(out, "Software: {software}; input is {input}")?;
+        if let Some(dataset) = &planned.dataset {
+            writeln!(out, "Dataset: {dataset}")?;
+        }
         if !planned.kernels_pinned {
             writeln!(
                 out,

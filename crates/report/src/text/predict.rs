@@ -5,6 +5,7 @@ use crate::table::{Side, Table, write_pairs};
 use partita::{LayerPrecision, Predicted};
 use partita_oracle::simulate::Category;
 use partita_oracle::{CostBasis, Interval, Prediction, TaskPrediction};
+use partita_program::ProgramKind;
 use partita_run::Footprint;
 use std::io::{self, Write};
 
@@ -87,33 +88,28 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         ("samples/s", format!("{:.2}", prediction.samples_per_second)),
         ("memory", memory),
     ];
+    if let Some(dataset) = &predicted.dataset {
+        pairs.insert(5, ("dataset", dataset.to_string()));
+    }
     if let Some(interval) = &prediction.interval {
-        pairs.insert(8, ("interval", interval_text(interval)));
+        let at = before(&pairs, "seconds");
+        pairs.insert(at, ("interval", interval_text(interval)));
     }
-    if let Some(scale) = &predicted.compute_scale {
-        let text = format!(
-            "scaled by {}: {} per sample given, {} modeled, at {} samples",
-            significant(scale.factor),
-            scale.seconds_per_sample,
-            scale.modeled_seconds_per_sample,
-            scale.samples
-        );
-        pairs.insert(9, ("computation", text));
-    }
-    if let Some(scale) = &predicted.layer_scale {
-        let text = format!(
-            "times of {} layers given, {:.0} % of the modeled computation: {} per sample, {} modeled",
-            scale.layers,
-            100.0 * scale.share,
-            scale.measured_seconds_per_sample,
-            scale.modeled_seconds_per_sample
-        );
-        pairs.insert(7, ("computation", text));
-    }
+    add_scales(predicted, &mut pairs);
     let precision = prediction.precision;
     if precision != LayerPrecision::F32 {
         let text = format!("{}: predicted only; ranks compute in f32", precision.name());
         pairs.insert(3, ("precision", text));
+    }
+    let kind = match predicted.kind {
+        ProgramKind::Train | ProgramKind::Fetch | ProgramKind::FetchSamples => None,
+        ProgramKind::Evaluate => Some("evaluation: forward pass, loss and errors"),
+        ProgramKind::Infer => {
+            Some("inference: forward pass without targets, predictions are written")
+        }
+    };
+    if let Some(kind) = kind {
+        pairs.insert(1, ("kind", kind.to_owned()));
     }
     if let Some(closed) = &predicted.closed_form {
         let text = format!(
@@ -127,6 +123,36 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         pairs.push(("closed form", text));
     }
     write_pairs(out, &pairs)
+}
+
+/// Where a pair stands.
+fn before(pairs: &[(&str, String)], name: &str) -> usize {
+    let at = pairs.iter().position(|(other, _)| *other == name);
+    at.unwrap_or(pairs.len())
+}
+
+/// How modeled computation is scaled.
+fn add_scales(predicted: &Predicted, pairs: &mut Vec<(&str, String)>) {
+    if let Some(scale) = &predicted.compute_scale {
+        let text = format!(
+            "scaled by {}: {} per sample given, {} modeled, at {} samples",
+            significant(scale.factor),
+            scale.seconds_per_sample,
+            scale.modeled_seconds_per_sample,
+            scale.samples
+        );
+        pairs.insert(before(pairs, "seconds"), ("computation", text));
+    }
+    if let Some(scale) = &predicted.layer_scale {
+        let text = format!(
+            "times of {} layers given, {:.0} % of the modeled computation: {} per sample, {} modeled",
+            scale.layers,
+            100.0 * scale.share,
+            scale.measured_seconds_per_sample,
+            scale.modeled_seconds_per_sample
+        );
+        pairs.insert(before(pairs, "program"), ("computation", text));
+    }
 }
 
 fn write_breakdown(prediction: &Prediction, out: &mut dyn Write) -> io::Result<()> {
