@@ -8,7 +8,7 @@ use crate::local_machine::{LocalMachine, Ranks};
 use crate::planning::PlanningError;
 use crate::search::{Limits, search, search_local};
 use partita_data::DType;
-use partita_graph::Graph;
+use partita_graph::{Graph, count};
 use partita_lower::{BatchNormStatistics, Strategy};
 use partita_oracle::Costs;
 use partita_space::Bytes;
@@ -54,18 +54,27 @@ pub fn choose_strategy(
     let mut asked = first.clone();
     asked.batch_norm = statistics;
     let request = programs::request(run, graph, &asked, stored, &*menu);
-    let limits = Limits {
-        memory,
-        budget: None,
-    };
-    let found = match costs {
-        Some(costs) => search(context, request, ranks, limits, costs)?,
-        None => {
-            let here = LocalMachine::of(context, run.kernels, here, false);
-            let here = here.map_err(PlanningError::Local)?;
-            search_local(context, request, ranks, limits, here)?
+    let within = |memory: Bytes| {
+        let limits = Limits {
+            memory,
+            budget: None,
+        };
+        match costs {
+            Some(costs) => search(context, request, ranks, limits, costs),
+            None => {
+                let here = LocalMachine::of(context, run.kernels, here.clone(), false);
+                let here = here.map_err(PlanningError::Local)?;
+                search_local(context, request, ranks, limits, here)
+            }
         }
     };
+    let snapshot = snapshot_max(run, graph);
+    let mut found = within(Bytes(memory.0.saturating_sub(snapshot.0)))?;
+    let has_found = found.first().is_some_and(|best| best.reason.is_none());
+    if snapshot > Bytes(0) && !has_found {
+        // Ranks whose parameters are split have smaller snapshots; the run checks its strategy exactly.
+        found = within(memory)?;
+    }
     match found.first() {
         Some(best) if best.reason.is_none() => Ok(best.strategy.clone()),
         Some(nearest) => Err(TrainError::Auto(AutoError::Memory {
@@ -76,6 +85,16 @@ pub fn choose_strategy(
         })),
         None => Ok(first),
     }
+}
+
+/// The largest snapshot for a checkpoint that a rank can have: all parameters with the moments of the optimizer.
+fn snapshot_max(run: &Run, graph: &Graph) -> Bytes {
+    if !run.checkpoint.is_on() {
+        return Bytes(0);
+    }
+    let parameters = count(graph).parameters;
+    let copies = 1 + run.optimizer.moments().len() as u64;
+    Bytes(4 * parameters * copies)
 }
 
 /// The strategies over samples and spatial dims, most ranks on the data axis first.
