@@ -359,7 +359,8 @@ pub struct EvaluateArgs {
 pub struct InferArgs {
     #[command(flatten)]
     pub forward: ForwardArgs,
-    /// File of the predictions; its end names the format: `.h5`, `.hdf5` or `.npy`
+    /// File of the predictions; its end names the format: `.h5`, `.hdf5`, `.npy`, or
+    /// `.nii` or `.nii.gz` with a file for each sample
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
     /// What to write of the outputs of the network

@@ -4,7 +4,7 @@ use crate::error::CliError;
 use crate::interrupt;
 use partita::{Context, DatasetError, ErrorKind, TrainRequest, Trained};
 use partita_data::DatasetSummary;
-use partita_report::text;
+use partita_report::{curves, text};
 use serde::Serialize;
 use std::fmt::Display;
 use std::fs;
@@ -61,11 +61,37 @@ pub fn train(
     } else {
         text::train(&trained, out).map_err(CliError::from)
     };
+    let curves = write_curves(&trained);
+    let printed = printed.and_then(|()| match curves.filter(|_| !json) {
+        Some(path) => Ok(writeln!(out, "losses   {path}")?),
+        None => Ok(()),
+    });
     // Where the files are matters more than a closed pipe.
     if let Some(error) = trained.misplaced.take() {
         return Err(error.into());
     }
     printed.map(|()| Some(trained))
+}
+
+/// Writes the loss curves beside the result, and gives the path of the SVG. They are no reason for a run to fail.
+fn write_curves(trained: &Trained) -> Option<String> {
+    let result = trained.result.files.result.as_deref();
+    let folder = result.and_then(|result| Path::new(result).parent());
+    let (folder, figure) = folder.zip(curves(&trained.result))?;
+    for (name, bytes) in [
+        ("loss.svg", figure.svg.as_bytes()),
+        ("loss.png", &figure.png),
+    ] {
+        let path = folder.join(name);
+        if let Err(error) = partita_files::write_whole(&path, bytes) {
+            eprintln!(
+                "partita: warning: {} cannot be written: {error}",
+                path.display()
+            );
+            return None;
+        }
+    }
+    Some(folder.join("loss.svg").display().to_string())
 }
 
 /// Makes a dataset and writes its summary.

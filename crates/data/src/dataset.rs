@@ -4,9 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::array::{SourceArray, SourceFile};
+use crate::convert::AFFINES;
 use crate::error::DataError;
 use crate::files::{FileEntry, Files, Inner};
 use crate::formats;
+use crate::formats::nifti::Affine;
 use crate::index::{INDEX_FILE, Index, Kind};
 use crate::keys::Keys;
 use crate::reader::Reader;
@@ -99,6 +101,12 @@ impl Dataset {
     /// Options with which the dataset was made; may be empty.
     pub fn spec(&self) -> &toml::Table {
         &self.inner.spec
+    }
+
+    /// Positions of the voxels of a sample, where they are known from the NIfTI file that was converted.
+    pub fn affine(&self, split: Split, sample: usize) -> Option<Affine> {
+        let affines = self.spec().get(AFFINES)?.get(split.name())?;
+        Affine::of_toml(affines.as_array()?.get(sample)?)
     }
 
     /// A reader of one split. Every rank has its own; readers share no locks.

@@ -45,6 +45,7 @@ pub use convert::{Conversion, ConvertSpec};
 pub use data_check::{CheckScope, DataCheck, DataChecked};
 pub use dataset::Dataset;
 pub use error::{DataError, NoClass};
+pub use formats::nifti::Affine;
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};
 pub use inspect::{
     ArraySummary, ClassSummary, DatasetSummary, FileArray, FileSummary, Inspected, SplitSummary,
@@ -57,6 +58,7 @@ pub use picture::picture;
 pub use prediction_sink::PredictionSink;
 pub use predictions::{
     PREDICTIONS_KEY, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape,
+    volume_path,
 };
 pub use prepare::{FittedStep, Preparation, STATISTICS_FILE, Step, chain_text, fit};
 pub use preprocessing::Preprocessing;

@@ -1,6 +1,10 @@
 //! Predictions of a network on disk: each rank writes its region of each sample into one scratch file, from which the
 //! requested file is made in bounded pieces.
 
+mod nifti;
+
+pub use nifti::volume_path;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::ops::Range;
@@ -46,6 +50,8 @@ pub enum PredictionFormat {
     Hdf5,
     /// NumPy's format.
     Npy,
+    /// NIfTI-1, a file for each sample.
+    Nifti,
 }
 
 impl PredictionFormat {
@@ -56,13 +62,16 @@ impl PredictionFormat {
         let extension = path
             .extension()
             .map(|end| end.to_string_lossy().to_lowercase());
+        let name = path.to_string_lossy().to_lowercase();
         match extension.as_deref() {
+            Some("nii") => Ok(Self::Nifti),
+            Some("gz") if name.ends_with(".nii.gz") => Ok(Self::Nifti),
             Some("h5" | "hdf5") => Ok(Self::Hdf5),
             Some("npy") => Ok(Self::Npy),
             Some(_) | None => Err(DataError::BadValue {
                 what: "file of predictions",
                 got: path.display().to_string(),
-                expected: "a name that ends in .h5, .hdf5 or .npy".to_string(),
+                expected: "a name that ends in .h5, .hdf5, .npy, .nii or .nii.gz".to_string(),
             }),
         }
     }
@@ -193,6 +202,7 @@ impl PredictionScratch {
         match format {
             PredictionFormat::Npy => self.write_npy(out, &shape, kind),
             PredictionFormat::Hdf5 => self.write_hdf5(out, &shape, kind),
+            PredictionFormat::Nifti => self.publish_volumes(out, kind, &|_| None),
         }
     }
 
@@ -290,16 +300,26 @@ impl PredictionScratch {
         &self,
         mut visit: impl FnMut(Piece, Vec<f32>) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
+        for sample in 0..self.shape.samples {
+            self.each_piece_of(sample, &mut visit)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::each_piece`], of one sample.
+    fn each_piece_of(
+        &self,
+        sample: usize,
+        mut visit: impl FnMut(Piece, Vec<f32>) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
         let [depth, height, width] = self.shape.extent;
         let plane = self.shape.channels * height * width * size_of::<f32>();
         let at_once = (PIECE_BYTES / plane.max(1)).clamp(1, depth);
-        for sample in 0..self.shape.samples {
-            for first in (0..depth).step_by(at_once) {
-                let planes = first..depth.min(first + at_once);
-                let piece = Piece { sample, planes };
-                let values = self.read_piece(&piece)?;
-                visit(piece, values)?;
-            }
+        for first in (0..depth).step_by(at_once) {
+            let planes = first..depth.min(first + at_once);
+            let piece = Piece { sample, planes };
+            let values = self.read_piece(&piece)?;
+            visit(piece, values)?;
         }
         Ok(())
     }

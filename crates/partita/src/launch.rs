@@ -7,7 +7,7 @@ mod processes;
 mod ranks;
 mod saving;
 
-pub use agreement::{Agreement, Decision, Vote};
+pub use agreement::{Agreement, Decision, RepeatFrom, Vote};
 pub use error::{DIVERGENCE_ADVICE, LaunchError, NotSaved};
 pub use memory_baseline::{MemoryBaseline, PEAK_METHOD};
 pub(crate) use ranks::InitialValues;

@@ -106,13 +106,13 @@ pub use software::SoftwareError;
 pub use times::NoScratch;
 pub use trace::TraceError;
 pub use train::{
-    AutoError, BestMetric, CheckpointConfig, ClassResult, Classification, ConvertRequest,
-    ConvertResult, EpochResult, EvaluateResult, ForwardRequest, InferRequest, InferResult,
-    LISTENING, LastCheckpoint, MemoryResult, MetricsFormat, Mismatch, OffloadConfig, OffloadError,
-    OutputError, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError, RunResult,
-    ServeRequest, StartWeights, TargetError, TaskResult, TrainError, TrainRequest, Trained,
-    TrainingState, ValidationResult, VolumeMode, convert_weights, evaluate, infer, parse_cores,
-    serve, train,
+    AutoError, BestMetric, CheckpointConfig, ClassResult, Classification, ComputeTimes,
+    ConvertRequest, ConvertResult, CurvePoint, EpochResult, EvaluateResult, ForwardRequest,
+    InferRequest, InferResult, LISTENING, LastCheckpoint, MemoryResult, MetricsFormat, Mismatch,
+    OffloadConfig, OffloadError, OutputError, Peak, Processes, ResultFiles, ResumeError,
+    ResumeFrom, RunFile, RunFileError, RunResult, ServeRequest, StartWeights, TargetError,
+    TaskResult, TrainError, TrainRequest, Trained, TrainingState, Utilization, ValidationResult,
+    VolumeMode, convert_weights, evaluate, infer, parse_cores, serve, train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,

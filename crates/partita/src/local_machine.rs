@@ -11,7 +11,7 @@ use partita_oracle::{
 use partita_program::{Dtype, Program};
 use partita_run::allocation::name_work;
 use partita_run::{Kernels, RunError, Transport};
-use partita_space::{Bytes, BytesPerSecond, Mesh, Rank};
+use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Mesh, Rank};
 use partita_threads::connect;
 use partita_tune::{
     KernelMaker, KernelTime, LinkTimes, Measurements, NetworkTimes, Options, Setting, TransferTime,
@@ -76,6 +76,9 @@ impl CalibrationRun {
         Ok(())
     }
 }
+
+/// Kernels of fewer flops say little about the rate of a machine.
+const FLOPS_MIN: f64 = 1e7;
 
 /// A measurement of this machine failed.
 #[derive(Debug, thiserror::Error)]
@@ -266,6 +269,17 @@ impl<'c> LocalMachine<'c> {
             self.ranks * self.threads,
             self.cores.len(),
         )
+    }
+
+    /// The rate of the fastest kernel measured so far with all ranks at work, but for small ones.
+    pub fn fastest_kernel(&self) -> Option<FlopsPerSecond> {
+        let all = &self.measurements;
+        let rates = all.kernels.iter().flat_map(|(signature, times)| {
+            let flops = all.shapes.get(signature).map_or(0.0, |shape| shape.flops);
+            let times = times.values().filter(move |_| flops > FLOPS_MIN);
+            times.map(move |seconds| FlopsPerSecond(flops / seconds.0))
+        });
+        rates.max_by(|a, b| a.0.total_cmp(&b.0))
     }
 
     /// The costs of a program, measuring what is missing.

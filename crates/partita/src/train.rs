@@ -4,6 +4,8 @@ mod check;
 mod checkpoint;
 mod choose;
 mod convert;
+mod curve;
+mod divergence;
 mod error;
 mod evaluate;
 mod forward;
@@ -21,12 +23,14 @@ mod run_file;
 mod section;
 #[cfg(test)]
 mod tests;
+mod utilization;
 mod weights;
 
 pub use checkpoint::{
     BestMetric, CheckpointConfig, LastCheckpoint, ResumeError, ResumeFrom, TrainingState,
 };
 pub use convert::{ConvertRequest, ConvertResult, convert_weights};
+pub use curve::CurvePoint;
 pub use error::{AutoError, Mismatch, OutputError, TrainError};
 pub use evaluate::{EvaluateResult, evaluate};
 pub use forward::{ForwardRequest, VolumeMode};
@@ -42,6 +46,7 @@ pub use record::{
 pub use run::TrainRequest;
 pub use run_file::{RunFile, StartWeights};
 pub use section::RunFileError;
+pub use utilization::{ComputeTimes, Peak, Utilization};
 
 use crate::context::Context;
 use crate::error::Fault as _;
@@ -57,6 +62,7 @@ use crate::search;
 use crate::training::{StrategyChoice, accumulating};
 use crate::weights::{LoadedWeights, WeightFile};
 use checkpoint::{Checkpoints, Resume};
+use curve::LossCurve;
 use machine::machine_costs;
 use metrics::Metrics;
 use offload::Offload;
@@ -77,6 +83,8 @@ use results::{Finished, pretty};
 use run::Run;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
+use utilization::UtilizationScale;
 use weights::WeightSink;
 
 /// Training steps whose traces are kept.
@@ -455,18 +463,14 @@ fn run_session<'r>(
     let output = open_output(task, text.as_deref())?;
     let baseline = MemoryBaseline::set();
     let checkpoints = task.checkpoints(strategy);
-    if let Some(checkpoints) = &checkpoints {
-        let is_first = launch.is_first();
-        if is_first {
-            checkpoints.make_folder();
-        }
-        context.report(Event::Checkpoints { is_first });
-    }
+    begin_checkpoints(launch, checkpoints.as_ref());
     let from = task.resume.map(|resume| told(&resume.state.position));
-    let open = |output: &Output| Metrics::open(run, output.path(), from.as_ref());
+    let scale = task.scale();
+    let open = |output: &Output| Metrics::open(run, output.path(), from.as_ref(), scale.clone());
     let metrics = output.as_ref().map(open).transpose()?;
     let mut sink = WeightSink::new(context, run, session, output);
-    let listener = listener(context, run, session, metrics.as_ref());
+    let curve = Mutex::new(LossCurve::new(session.steps_per_epoch()));
+    let listener = listener(context, run, session, (metrics.as_ref(), &curve));
     let (results, lost) = task.offload.while_reporting(context, || {
         run_ranks(task, checkpoints.as_ref(), listener, baseline, &mut sink)
     });
@@ -478,18 +482,20 @@ fn run_session<'r>(
     let Some((outcomes, usage)) = results.map_err(|error| after(error.into()))? else {
         return Ok(None);
     };
-    refuse_divergence(run, outcomes[0].end).map_err(after)?;
+    refuse_divergence(run, task.graph, &outcomes).map_err(after)?;
     if let (RunEnd::Stopped { epoch, steps }, Some(checkpoints)) = (outcomes[0].end, &checkpoints) {
         return Err(stopped(epoch, steps, checkpoints));
     }
-    let faults = metrics.iter().filter_map(Metrics::fault);
-    let faults = faults.inspect(|fault| context.report(Event::Warning(fault)));
-    let warnings = warnings.into_iter().chain(lost).chain(faults).collect();
+    let compute = ComputeTimes::of(program, &outcomes);
+    let fault = metrics.and_then(|metrics| metrics.finish(compute.as_ref()));
+    let fault = fault.inspect(|fault| context.report(Event::Warning(fault)));
+    let warnings = warnings.into_iter().chain(lost).chain(fault).collect();
     let Some(weights) = sink.saved() else {
         return Ok(None);
     };
     Ok(Some(Finished {
         run,
+        scale,
         environment,
         strategy: strategy.to_string(),
         targets: task.dataset.targets(),
@@ -499,6 +505,7 @@ fn run_session<'r>(
         snapshots: checkpoint::snapshots(run, session),
         usage,
         outcomes,
+        curve: curve.into_inner().unwrap_or_else(PoisonError::into_inner),
         weights,
         prediction,
         warnings,
@@ -515,6 +522,17 @@ fn told(position: &Position) -> Position {
         position.epochs.pop();
     }
     position
+}
+
+/// Makes the folder of checkpoints, if the run writes some.
+fn begin_checkpoints(launch: &Launch<'_>, checkpoints: Option<&Checkpoints<'_>>) {
+    if let Some(checkpoints) = checkpoints {
+        let is_first = launch.is_first();
+        if is_first {
+            checkpoints.make_folder();
+        }
+        launch.context().report(Event::Checkpoints { is_first });
+    }
 }
 
 /// Predicted memory of each rank.
@@ -589,7 +607,7 @@ fn run_ranks(
         clock: SystemClock::start(),
         initial: &|buffer, elements| match &stored {
             Some(stored) => stored.read(buffer, elements).map(Some),
-            None => Ok(initial_values(graph, run.seed, start, buffer, elements)),
+            None => initial_values(graph, run.seed, start, buffer, elements),
         },
         position: &position,
         hook: match checkpoints {
@@ -602,6 +620,14 @@ fn run_ranks(
 }
 
 impl<'r> Task<'r, '_> {
+    /// Flops of a sample, and the peak.
+    fn scale(&self) -> UtilizationScale {
+        let run = self.run;
+        let machine = run.machine.as_deref();
+        let config = run.rank_config();
+        UtilizationScale::of(self.launch, self.graph, config, machine, run.is_predicted)
+    }
+
     /// The checkpoints of the run, if it writes some.
     fn checkpoints(&self, strategy: &Strategy) -> Option<Checkpoints<'r>> {
         if !self.run.checkpoint.is_on() {
@@ -653,7 +679,7 @@ fn listener<'c>(
     context: &'c Context<'c>,
     run: &Run,
     session: &Session<'_>,
-    metrics: Option<&'c Metrics>,
+    (metrics, curve): (Option<&'c Metrics>, &'c Mutex<LossCurve>),
 ) -> Listener<'c> {
     let epochs = run.epochs as u64;
     let steps = epochs * session.steps_per_epoch();
@@ -661,6 +687,9 @@ fn listener<'c>(
         let progress = &progress;
         if let Some(metrics) = metrics {
             metrics.add(progress);
+        }
+        if let Ok(mut curve) = curve.lock() {
+            curve.add(progress);
         }
         context.report(Event::Training {
             epochs,
@@ -689,16 +718,17 @@ fn initial_values(
     loaded: Option<&LoadedWeights>,
     buffer: &Buffer,
     elements: Range<usize>,
-) -> Option<Vec<f64>> {
+) -> Result<Option<Vec<f64>>, String> {
     match buffer.role {
         Role::Parameter | Role::State => {
             let name = persistent_name(&buffer.name);
-            let values = loaded.and_then(|loaded| loaded.part(name, elements.clone()));
-            if values.is_some() {
-                return values;
+            let values = loaded.map(|loaded| loaded.part(name, elements.clone()));
+            let values = values.transpose().map_err(|error| error.to_string())?;
+            if let Some(values) = values.flatten() {
+                return Ok(Some(values));
             }
             let named = graph.parameters.iter().find(|one| one.name == name);
-            named.map(|parameter| initial_part(parameter, seed, elements))
+            Ok(named.map(|parameter| initial_part(parameter, seed, elements)))
         }
         Role::Optimizer
         | Role::Gradient
@@ -708,12 +738,12 @@ fn initial_values(
         | Role::PackedWeights
         | Role::Gathered
         | Role::Statistics
-        | Role::Workspace => None,
+        | Role::Workspace => Ok(None),
     }
 }
 
-fn refuse_divergence(run: &Run, end: RunEnd) -> Result<(), TrainError> {
-    match end {
+fn refuse_divergence(run: &Run, graph: &Graph, outcomes: &[Outcome]) -> Result<(), TrainError> {
+    match outcomes[0].end {
         RunEnd::Finished | RunEnd::Stopped { .. } => Ok(()),
         RunEnd::NotFinite {
             kind,
@@ -729,6 +759,7 @@ fn refuse_divergence(run: &Run, end: RunEnd) -> Result<(), TrainError> {
                 step,
                 rate,
                 clip: run.clip,
+                origin: divergence::origin(graph, outcomes).map(Box::new),
             })
         }
     }

@@ -10,15 +10,17 @@ pub use error::WeightsError;
 pub use selection::Selection;
 
 use partita_data::checkpoint::{Checkpoint, MANIFEST, TensorKind};
-use partita_data::state_dict::{self, StateDict};
+use partita_data::state_dict::{self, StateDictFile};
 use partita_data::weights::{Tensor, Values, Weights, save};
 use partita_graph::{Graph, Parameter, ParameterRole};
 use partita_program::Dtype;
 use partita_space::nearest;
 use pytorch::Layout;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 /// File of the weights in an output folder.
 pub const WEIGHTS_FILE: &str = "weights.safetensors";
@@ -35,43 +37,193 @@ pub enum WeightNames {
     PyTorch,
 }
 
-/// Values of the parameters of a model, by name, in Partita's axis order.
-#[derive(Clone, Debug, Default)]
+/// Parameters of a model in a weight file or a checkpoint, of which each rank reads what it needs.
+#[derive(Debug)]
 pub struct LoadedWeights {
-    values: BTreeMap<String, Values>,
+    source: WeightSource,
+    layout: Layout,
+    /// The parameters, and the names of their tensors in the file.
+    tensors: BTreeMap<String, (Parameter, String)>,
+    /// What each thread read last.
+    windows: Mutex<HashMap<ThreadId, Window>>,
+}
+
+/// Elements that are read at once where a rank needs few: its next ones are often close.
+const WINDOW: usize = 1 << 18;
+
+/// Consecutive elements of a parameter, in Partita's axis order.
+#[derive(Clone, Debug)]
+struct Window {
+    name: String,
+    start: usize,
+    values: Values,
 }
 
 impl LoadedWeights {
-    /// Values of a range of elements of a parameter, in memory order; `None` for a parameter that was not loaded.
-    pub fn part(&self, name: &str, elements: Range<usize>) -> Option<Vec<f64>> {
-        Some(match self.values.get(name)? {
-            Values::F32(values) => values[elements].iter().map(|&v| f64::from(v)).collect(),
-            Values::F64(values) => values[elements].to_vec(),
+    /// Values of a range of elements of a parameter, in memory order; `None` for a parameter that the file lacks.
+    ///
+    /// Of a file in Partita's axis order a thread reads and holds these and up to 2^18 elements after them, of one in
+    /// PyTorch's one tensor at a time. Errors: a file that cannot be read.
+    pub fn part(
+        &self,
+        name: &str,
+        elements: Range<usize>,
+    ) -> Result<Option<Vec<f64>>, WeightsError> {
+        let Some((parameter, stored)) = self.tensors.get(name) else {
+            return Ok(None);
+        };
+        let thread = thread::current().id();
+        let held = self.windows().remove(&thread);
+        let is_in = |window: &Window| {
+            let end = window.start + window.values.len();
+            window.name == name && window.start <= elements.start && elements.end <= end
+        };
+        let window = match held.filter(is_in) {
+            Some(window) => window,
+            None => self.read_window(parameter, stored, &elements)?,
+        };
+        let at = elements.start - window.start..elements.end - window.start;
+        let found = match &window.values {
+            Values::F32(values) => values[at].iter().map(|&v| f64::from(v)).collect(),
+            Values::F64(values) => values[at].to_vec(),
+        };
+        if elements.end < parameter.volume() {
+            self.windows().insert(thread, window);
+        }
+        Ok(Some(found))
+    }
+
+    fn read_window(
+        &self,
+        parameter: &Parameter,
+        stored: &str,
+        elements: &Range<usize>,
+    ) -> Result<Window, WeightsError> {
+        let volume = parameter.volume();
+        let range = match &self.layout {
+            Layout::Partita => {
+                let end = elements.end.max(elements.start + WINDOW).min(volume);
+                elements.start..end
+            }
+            Layout::PyTorch(_) => 0..volume,
+        };
+        let start = range.start;
+        let values = match &self.layout {
+            Layout::Partita => self.source.read(stored, range)?,
+            Layout::PyTorch(_) => self.read_whole(parameter, stored)?,
+        };
+        Ok(Window {
+            name: parameter.name.clone(),
+            start,
+            values,
         })
+    }
+
+    /// All values of a parameter, in Partita's axis order; `None` for one that the file lacks.
+    ///
+    /// Errors: a file that cannot be read.
+    pub fn whole(&self, name: &str) -> Result<Option<Values>, WeightsError> {
+        let Some((parameter, stored)) = self.tensors.get(name) else {
+            return Ok(None);
+        };
+        self.read_whole(parameter, stored).map(Some)
+    }
+
+    fn read_whole(&self, parameter: &Parameter, stored: &str) -> Result<Values, WeightsError> {
+        Ok(match self.source.read(stored, 0..parameter.volume())? {
+            Values::F32(values) => Values::F32(self.layout.to_partita(parameter, &values)),
+            Values::F64(values) => Values::F64(self.layout.to_partita(parameter, &values)),
+        })
+    }
+
+    fn windows(&self) -> MutexGuard<'_, HashMap<ThreadId, Window>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A file of weights that was read.
+/// Where weights are read from.
+#[derive(Clone, Debug)]
+enum WeightSource {
+    File(Arc<StateDictFile>),
+    Checkpoint(Arc<Checkpoint>),
+}
+
+impl WeightSource {
+    /// Names of its parameters and states.
+    fn names(&self) -> Vec<&str> {
+        match self {
+            Self::File(file) => file.names().collect(),
+            Self::Checkpoint(checkpoint) => {
+                let tensors = checkpoint.tensors().iter();
+                let kept = tensors.filter(|entry| match entry.kind {
+                    TensorKind::Parameter | TensorKind::State => true,
+                    TensorKind::Optimizer => false,
+                });
+                kept.map(|entry| entry.name.as_str()).collect()
+            }
+        }
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        match self {
+            Self::File(file) => file.shape(name).map(<[usize]>::to_vec),
+            Self::Checkpoint(checkpoint) => {
+                let entry = checkpoint.tensor(name).ok();
+                entry.map(|entry| entry.shape.to_vec())
+            }
+        }
+    }
+
+    fn metadata(&self, key: &str) -> Option<&str> {
+        match self {
+            Self::File(file) => file.metadata().get(key).map(String::as_str),
+            Self::Checkpoint(_) => (key == DIMS.0).then_some(DIMS.1),
+        }
+    }
+
+    fn read(&self, name: &str, elements: Range<usize>) -> Result<Values, WeightsError> {
+        match self {
+            Self::File(file) => Ok(file.read(name, elements)?),
+            Self::Checkpoint(checkpoint) => {
+                let is_wide = checkpoint.tensor(name)?.dtype == Dtype::F64;
+                let values = checkpoint.reader().read(name, elements)?;
+                Ok(if is_wide {
+                    Values::F64(values)
+                } else {
+                    Values::F32(values.into_iter().map(|value| value as f32).collect())
+                })
+            }
+        }
+    }
+}
+
+/// A file of weights, its header read.
 pub struct WeightFile {
     path: PathBuf,
-    contents: StateDict,
+    source: WeightSource,
 }
 
 impl WeightFile {
-    /// Reads a weight file, that of an output folder, or a checkpoint.
+    /// Opens a weight file, that of an output folder, or a checkpoint.
     ///
     /// Errors: an unreadable or damaged file.
     pub fn read(path: &Path) -> Result<Self, WeightsError> {
-        let (path, contents) = if path.join(MANIFEST).is_file() {
-            (path.to_owned(), of_checkpoint(path)?)
-        } else if path.is_dir() {
-            let file = path.join(WEIGHTS_FILE);
-            let contents = state_dict::load(&file)?;
-            (file, contents)
+        if path.join(MANIFEST).is_file() {
+            let checkpoint = Checkpoint::open(path)?;
+            checkpoint.verify()?;
+            return Ok(Self {
+                path: path.to_owned(),
+                source: WeightSource::Checkpoint(Arc::new(checkpoint)),
+            });
+        }
+        let path = if path.is_dir() {
+            path.join(WEIGHTS_FILE)
         } else {
-            (path.to_owned(), state_dict::load(path)?)
+            path.to_owned()
         };
-        Ok(Self { path, contents })
+        let file = StateDictFile::open(&path)?;
+        let source = WeightSource::File(Arc::new(file));
+        Ok(Self { path, source })
     }
 
     /// The file.
@@ -81,14 +233,10 @@ impl WeightFile {
 
     /// The model that it was trained with, if it says so.
     pub fn model(&self) -> Option<&str> {
-        self.contents
-            .floats
-            .metadata
-            .get("model")
-            .map(String::as_str)
+        self.source.metadata("model")
     }
 
-    /// The weights of a model, all but those that the selection leaves out.
+    /// The weights of a model, all but those that the selection leaves out. Their values are read when they are needed.
     ///
     /// Errors: a missing or an unexpected tensor, or one of another shape; a pattern of the selection that fits
     /// nothing.
@@ -98,20 +246,21 @@ impl WeightFile {
         selection: &Selection,
     ) -> Result<LoadedWeights, WeightsError> {
         let layout = self.layout(graph);
-        let tensors = selection.renamed(&self.path, &self.contents.floats.tensors)?;
+        let of_file = self.source.names();
+        let tensors = selection.renamed(&self.path, &of_file)?;
         let names: Vec<String> = graph
             .parameters
             .iter()
             .map(|one| layout.name(one))
             .collect();
         selection.check(&self.path, tensors.keys().map(String::as_str), &names)?;
-        let mut loaded = LoadedWeights::default();
+        let mut taken = BTreeMap::new();
         let mut used = BTreeSet::new();
         for (parameter, name) in graph.parameters.iter().zip(&names) {
             if selection.skips(name) {
                 continue;
             }
-            let Some(tensor) = tensors.get(name) else {
+            let Some(&stored) = tensors.get(name) else {
                 if selection.is_new(name) {
                     continue;
                 }
@@ -122,54 +271,67 @@ impl WeightFile {
                     nearest: closest(name, tensors.keys().map(String::as_str)),
                 });
             };
-            let values = self.convert(&layout, parameter, (name, tensor))?;
-            loaded.values.insert(parameter.name.clone(), values);
+            self.check_shape(&layout, parameter, (name, stored))?;
+            let entry = (parameter.clone(), stored.to_owned());
+            taken.insert(parameter.name.clone(), entry);
             used.insert(name.as_str());
         }
-        let integers = self.contents.integers.iter().map(String::as_str);
-        let integers = integers.filter(|name| !layout.is_counter(name));
-        let is_unexpected = |name: &&str| !used.contains(name) && !selection.skips(name);
-        match tensors
-            .keys()
-            .map(String::as_str)
-            .chain(integers)
-            .find(is_unexpected)
-        {
-            None => Ok(loaded),
-            Some(name) => Err(WeightsError::Unexpected {
+        let is_used = |name: &str| used.contains(name) || selection.skips(name);
+        if let Some(name) = self.unexpected(&layout, &tensors, is_used) {
+            return Err(WeightsError::Unexpected {
                 file: self.path.clone(),
-                tensor: name.to_owned(),
-                nearest: closest(name, names.iter().map(String::as_str)),
-            }),
+                nearest: closest(&name, names.iter().map(String::as_str)),
+                tensor: name,
+            });
         }
+        Ok(LoadedWeights {
+            source: self.source.clone(),
+            layout,
+            tensors: taken,
+            windows: Mutex::default(),
+        })
     }
 
-    fn layout<'g>(&self, graph: &'g Graph) -> Layout<'g> {
-        if self.contents.floats.metadata.contains_key(DIMS.0) {
+    /// The first tensor of the file that the model does not use.
+    fn unexpected(
+        &self,
+        layout: &Layout,
+        tensors: &BTreeMap<String, &str>,
+        is_used: impl Fn(&str) -> bool,
+    ) -> Option<String> {
+        let integers = match &self.source {
+            WeightSource::File(file) => file.integers().collect(),
+            WeightSource::Checkpoint(_) => Vec::new(),
+        };
+        let integers = integers.into_iter().filter(|name| !layout.is_counter(name));
+        let mut names = tensors.keys().map(String::as_str).chain(integers);
+        names.find(|name| !is_used(name)).map(str::to_owned)
+    }
+
+    fn layout(&self, graph: &Graph) -> Layout {
+        if self.source.metadata(DIMS.0).is_some() {
             Layout::Partita
         } else {
             Layout::pytorch(graph)
         }
     }
 
-    fn convert(
+    fn check_shape(
         &self,
-        layout: &Layout<'_>,
+        layout: &Layout,
         parameter: &Parameter,
-        (name, tensor): (&str, &Tensor),
-    ) -> Result<Values, WeightsError> {
+        (name, stored): (&str, &str),
+    ) -> Result<(), WeightsError> {
         let expected = layout.shape(parameter);
-        if tensor.shape != expected {
-            return Err(WeightsError::Shape {
-                file: self.path.clone(),
-                tensor: name.to_owned(),
-                found: tensor.shape.clone(),
-                expected,
-            });
+        let found = self.source.shape(stored).unwrap_or_default();
+        if found == expected {
+            return Ok(());
         }
-        Ok(match &tensor.values {
-            Values::F32(values) => Values::F32(layout.to_partita(parameter, values)),
-            Values::F64(values) => Values::F64(layout.to_partita(parameter, values)),
+        Err(WeightsError::Shape {
+            file: self.path.clone(),
+            tensor: name.to_owned(),
+            found,
+            expected,
         })
     }
 }
@@ -191,9 +353,12 @@ pub fn write(
     let mut counters = Vec::new();
     for parameter in &graph.parameters {
         let name = layout.name(parameter);
-        let values = match &weights.values[&parameter.name] {
-            Values::F32(values) => Values::F32(layout.to_file(parameter, values)),
-            Values::F64(values) => Values::F64(layout.to_file(parameter, values)),
+        let Some(values) = weights.whole(&parameter.name)? else {
+            continue;
+        };
+        let values = match values {
+            Values::F32(values) => Values::F32(layout.to_file(parameter, &values)),
+            Values::F64(values) => Values::F64(layout.to_file(parameter, &values)),
         };
         if parameter.role == ParameterRole::RunningMean {
             counters.extend(layout.counter(&name));
@@ -215,37 +380,6 @@ pub fn write(
         }
     }
     Ok(count)
-}
-
-/// Parameters and states of a checkpoint.
-fn of_checkpoint(path: &Path) -> Result<StateDict, WeightsError> {
-    let checkpoint = Checkpoint::open(path)?;
-    let mut reader = checkpoint.reader();
-    let mut found = StateDict::default();
-    for entry in checkpoint.tensors() {
-        match entry.kind {
-            TensorKind::Parameter | TensorKind::State => {}
-            TensorKind::Optimizer => continue,
-        }
-        let values = reader.read(&entry.name, 0..entry.shape.iter().product())?;
-        let values = match entry.dtype {
-            Dtype::F64 => Values::F64(values),
-            Dtype::F32 | Dtype::I16 => {
-                Values::F32(values.into_iter().map(|value| value as f32).collect())
-            }
-        };
-        let tensor = Tensor {
-            shape: entry.shape.to_vec(),
-            values,
-        };
-        found.floats.tensors.insert(entry.name.clone(), tensor);
-    }
-    let (key, value) = DIMS;
-    found
-        .floats
-        .metadata
-        .insert(key.to_owned(), value.to_owned());
-    Ok(found)
 }
 
 fn closest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> String {

@@ -10,6 +10,9 @@ mod scaling;
 mod svg;
 mod timeline;
 
+pub(crate) use axis::Scale;
+pub(crate) use svg::{Anchor, Stroke, Svg, WIDTH, color};
+
 use crate::text::basis;
 use partita::figures::{Best, Figures, ranked};
 use partition::Partition;

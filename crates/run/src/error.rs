@@ -142,18 +142,20 @@ pub enum RunError {
     },
     /// A parameter, running statistic or optimizer state is no longer finite.
     #[error(
-        "rank {rank}: `{tensor}` holds {value} after step {step} (epoch {epoch}); {count} of its {elements} \
-         values are not finite"
+        "rank {rank}: `{tensor}` of layer `{layer}` holds {value} after step {step} (epoch {epoch}); {count} of its \
+         {elements} values are not finite"
     )]
     NotFinite {
         /// The rank that reports it.
         rank: Rank,
         /// The tensor.
         tensor: String,
+        /// Its layer.
+        layer: Box<str>,
         /// The role of its buffer.
         role: Role,
         /// The first such value, as text: JSON has no infinities.
-        value: String,
+        value: Box<str>,
         /// Number of values that are infinite or NaN.
         count: usize,
         /// Number of values that the rank has.

@@ -21,6 +21,7 @@ mod aligned_memory;
 pub mod allocation;
 mod driver;
 mod error;
+mod finite;
 mod footprint;
 mod memory;
 mod messages;
@@ -32,6 +33,7 @@ mod world;
 
 pub use driver::Driver;
 pub use error::RunError;
+pub use finite::{FiniteCheck, NotFiniteOrigin};
 pub use footprint::Footprint;
 pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
 pub use messages::{

@@ -352,6 +352,23 @@ impl<'a> Memory<'a> {
         });
     }
 
+    /// The first element of a view, in memory order, that is wanted.
+    pub(crate) fn find<T: Element>(
+        &self,
+        view: &View,
+        is_wanted: impl Fn(&T) -> bool,
+    ) -> Option<T> {
+        let block = self.read::<T>(view);
+        let mut found = None;
+        for_rows(view.extent, block.pitch, |at, length| {
+            if found.is_none() {
+                let row = &block.data()[at..at + length];
+                found = row.iter().copied().find(&is_wanted);
+            }
+        });
+        found
+    }
+
     /// Sets the contents of a view to zeros.
     pub fn clear<T: Element>(&self, view: &View) {
         let mut block = self.write::<T>(view);

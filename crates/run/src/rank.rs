@@ -1,10 +1,10 @@
 //! One rank, and a step of it.
 
 use crate::{
-    Arena, Clock, Driver, Event, Inputs, KernelTally, Kernels, Memory, RunError, Sink, Source,
-    Trace, Transport, Watchdog,
+    Arena, Clock, Driver, Event, FiniteCheck, Inputs, KernelTally, Kernels, Memory, RunError, Sink,
+    Source, Trace, Transport, Watchdog,
 };
-use partita_program::{Body, Count, Lane, TaskId, Work};
+use partita_program::{Access, Body, Count, Lane, TaskId, Work};
 use partita_space::{Rank, Seconds};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,7 +80,27 @@ impl RankRunner<'_> {
         body: impl Into<CountedBody<'b>>,
         inputs: &Inputs,
     ) -> Result<StepReport, RunError> {
-        let counted = body.into();
+        self.step_with(body.into(), inputs, None)
+    }
+
+    /// As [`step`](Self::step), and checks what the kernels read and write for values that are not finite.
+    ///
+    /// Errors: as for [`step`](Self::step).
+    pub fn step_checked<'b>(
+        &mut self,
+        body: impl Into<CountedBody<'b>>,
+        inputs: &Inputs,
+        check: &mut FiniteCheck,
+    ) -> Result<StepReport, RunError> {
+        self.step_with(body.into(), inputs, Some(check))
+    }
+
+    fn step_with(
+        &mut self,
+        counted: CountedBody<'_>,
+        inputs: &Inputs,
+        check: Option<&mut FiniteCheck>,
+    ) -> Result<StepReport, RunError> {
         let body = counted.body;
         let mut step = Step {
             rank: self.rank,
@@ -102,6 +122,7 @@ impl RankRunner<'_> {
             in_flight: Vec::new(),
             events: Vec::with_capacity(body.tasks.len()),
             worked: KernelTally::default(),
+            check,
         };
         let start = step.clock.now();
         step.run()?;
@@ -191,6 +212,7 @@ struct Step<'s, 'w> {
     in_flight: Vec<TaskId>,
     events: Vec<Event>,
     worked: KernelTally,
+    check: Option<&'s mut FiniteCheck>,
 }
 
 impl Step<'_, '_> {
@@ -292,6 +314,8 @@ impl Step<'_, '_> {
             panic!("task {} is no kernel", task.0);
         };
         self.started[task.0 as usize] = self.clock.now();
+        let check = self.check.as_mut().filter(|check| !check.is_done());
+        let read = check.and_then(|check| check.find(kernel, &self.memory, Access::reads));
         let (transport, cancel) = (&mut self.transport, self.cancel);
         let mut progress = || {
             transport.advance();
@@ -305,6 +329,14 @@ impl Step<'_, '_> {
             self.inputs,
             &mut progress,
         )?;
+        if let Some(check) = self.check.as_mut().filter(|check| !check.is_done()) {
+            let written = check.find(kernel, &self.memory, Access::writes);
+            let (at, task) = (
+                (self.rank, self.inputs.step),
+                &self.body.tasks[task.0 as usize],
+            );
+            check.note(at, task, &self.memory, read, written);
+        }
         Ok(())
     }
 

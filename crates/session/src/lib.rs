@@ -7,6 +7,7 @@
 
 mod durations;
 mod loads;
+mod origin;
 mod persistent;
 mod resume;
 mod run;
@@ -17,8 +18,9 @@ mod steps;
 mod validation;
 
 pub use loads::{LoadSequence, PlannedLoad, SharedOrder};
+pub use origin::Repeat;
 pub use persistent::{InitialValues, OwnedShard, PersistentTensor};
-pub use resume::{Boundary, Next, Position, StepHook};
+pub use resume::{Boundary, Failed, Next, Position, StepHook};
 pub use run::{ClassCount, EpochReport, Outcome, Progress, RunEnd, Validation};
 pub use schedule::{LearningRateSchedule, Milestones, SchedulePoint, ScheduleState, WarmupLength};
 pub use session::{Plan, Programs, Session, SessionError, batch_sizes, persists_over_programs};

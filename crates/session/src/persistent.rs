@@ -159,6 +159,7 @@ pub(crate) fn persistent(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer
 
 /// A persistent buffer with values that are infinite or NaN.
 pub(crate) struct NotFinite<'b> {
+    pub id: BufferId,
     pub buffer: &'b Buffer,
     /// The first such value.
     pub value: f64,
@@ -179,6 +180,7 @@ pub(crate) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Optio
             };
             let value = value?;
             Some(NotFinite {
+                id,
                 buffer,
                 value,
                 count,

@@ -1,5 +1,6 @@
 //! Where a training stands between two steps, and what may happen there.
 
+use crate::origin::Repeat;
 use crate::persistent::{OwnedShard, write_shard};
 use crate::run::EpochReport;
 use crate::session::Session;
@@ -34,12 +35,31 @@ pub enum Next {
     Stop,
 }
 
+/// A training step whose loss was infinite or NaN, on one rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Failed {
+    /// Training steps done before it.
+    pub steps: u64,
+    /// Time of all steps.
+    pub seconds: Seconds,
+    /// Time of the steps of this run.
+    pub seconds_of_run: Seconds,
+}
+
 /// Called between steps.
 pub trait StepHook {
     /// Called on every rank after each step.
     ///
     /// Errors: those that end the run.
     fn after_step(&mut self, boundary: &mut Boundary<'_, '_>) -> Result<Next, RunError>;
+
+    /// Called on every rank after a training step whose loss is infinite or NaN: where the repetition starts that looks
+    /// for the layer. All ranks must answer the same.
+    ///
+    /// Errors: the ranks cannot agree.
+    fn repeat_from(&mut self, _: &Failed) -> Result<Repeat<'_>, RunError> {
+        Ok(Repeat::Start)
+    }
 }
 
 /// The moment after a step, on one rank.

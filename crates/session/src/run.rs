@@ -7,8 +7,10 @@ use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::steps::PlannedStep;
 use crate::validation::{Evaluated, EvaluatedBatch, Snapshot, Validators};
-use partita_program::ProgramKind;
-use partita_run::{CountedBody, RankRunner, RunError, StepReport, Trace};
+use partita_program::{Body, BufferId, Kernel, ProgramKind, Task};
+use partita_run::{
+    CountedBody, FiniteCheck, NotFiniteOrigin, RankRunner, RunError, StepReport, Trace,
+};
 use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -143,6 +145,9 @@ pub struct Outcome {
     pub rank: Rank,
     /// How it ended.
     pub end: RunEnd,
+    /// Where values began on this rank that are not finite, if the loss was not and it could be found.
+    #[serde(default)]
+    pub origin: Option<NotFiniteOrigin>,
     /// Training steps done.
     pub steps: u64,
     /// Time of all steps.
@@ -159,27 +164,32 @@ pub struct Outcome {
     pub traces: Vec<Trace>,
 }
 
-struct SessionRun<'p, 's> {
-    session: &'p Session<'s>,
+pub(crate) struct SessionRun<'p, 's> {
+    pub(crate) session: &'p Session<'s>,
+    /// Values of the persistent buffers where the run starts.
+    pub(crate) initial: &'p InitialValues<'p>,
+    /// Epoch and steps of it where the run starts.
+    pub(crate) from: (u64, u64),
     report: &'p mut dyn FnMut(Progress),
     /// The fetch body and the step body of each program.
     bodies: Vec<[CountedBody<'p>; 2]>,
     /// The program whose next samples have been read ahead.
-    staged: Option<usize>,
-    epochs: Vec<EpochReport>,
+    pub(crate) staged: Option<usize>,
+    pub(crate) epochs: Vec<EpochReport>,
     current: EpochReport,
     durations: Durations,
     main: usize,
-    steps: u64,
+    pub(crate) steps: u64,
     /// What the learning-rate schedule has learned from validation losses.
-    schedule: ScheduleState,
+    pub(crate) schedule: ScheduleState,
     /// When the run started, and the time of all steps before.
-    start: (Seconds, Seconds),
-    hook: &'p mut dyn StepHook,
+    pub(crate) start: (Seconds, Seconds),
+    pub(crate) hook: &'p mut dyn StepHook,
     validators: Option<&'p mut dyn Validators>,
     pending: Option<Pending>,
     /// The memory of the last snapshot.
     spare: Option<Arc<Snapshot>>,
+    origin: Option<NotFiniteOrigin>,
 }
 
 /// A snapshot that is validated elsewhere.
@@ -194,7 +204,8 @@ impl Session<'_> {
     /// Runs the whole plan on a rank. `initial` gives the initial values of parameters, states and optimizer
     /// buffers. `report` is called on rank 0 only.
     ///
-    /// A loss that is infinite or NaN ends the run on every rank, with [`RunEnd::NotFinite`].
+    /// A loss that is infinite or NaN ends the run on every rank, with [`RunEnd::NotFinite`]. The steps up to it are
+    /// then repeated with checks, which find [`Outcome::origin`].
     /// Errors: those of [`RankRunner::step`]. Panics on an arena smaller than
     /// [`arena_bytes`](Self::arena_bytes).
     pub fn run(
@@ -241,6 +252,8 @@ impl Session<'_> {
         }
         let mut run = SessionRun {
             session: self,
+            initial,
+            from: (position.epoch, position.done),
             report,
             bodies: bodies.collect(),
             staged: None,
@@ -255,8 +268,9 @@ impl Session<'_> {
             pending: None,
             spare: None,
             schedule,
+            origin: None,
         };
-        let end = run.execute(runner, (position.epoch, position.done))?;
+        let end = run.execute(runner)?;
         let seconds = run.seconds(runner);
         if runner.rank == 0 && end == RunEnd::Finished {
             let steps = run.steps;
@@ -266,6 +280,7 @@ impl Session<'_> {
         Ok(Outcome {
             rank: runner.rank,
             end,
+            origin: run.origin,
             steps: run.steps,
             seconds,
             epochs: run.epochs,
@@ -278,12 +293,9 @@ impl Session<'_> {
 }
 
 impl SessionRun<'_, '_> {
-    fn execute(
-        &mut self,
-        runner: &mut RankRunner<'_>,
-        from: (u64, u64),
-    ) -> Result<RunEnd, RunError> {
+    fn execute(&mut self, runner: &mut RankRunner<'_>) -> Result<RunEnd, RunError> {
         let session = self.session;
+        let from = self.from;
         if let Some(end) = self.evaluate_missing(runner, from)? {
             return Ok(end);
         }
@@ -301,10 +313,11 @@ impl SessionRun<'_, '_> {
         while let Some(planned) = steps.next() {
             let next = steps.peek();
             let start = runner.clock.now();
-            let step = self.step(runner, &planned, next)?;
+            let step = self.step(runner, &planned, next, None)?;
             let seconds = runner.clock.now() - start;
             let loss = output(session, &planned, runner.rank, &step, "loss").map_or(0.0, |v| v[0]);
             if !loss.is_finite() {
+                self.origin = self.find_origin(runner, &planned)?;
                 let (kind, epoch, step) = (planned.kind, planned.epoch, planned.updates + 1);
                 return Ok(RunEnd::NotFinite {
                     kind,
@@ -361,7 +374,7 @@ impl SessionRun<'_, '_> {
     }
 
     /// Time of all steps.
-    fn seconds(&self, runner: &RankRunner<'_>) -> Seconds {
+    pub(crate) fn seconds(&self, runner: &RankRunner<'_>) -> Seconds {
         let (start, before) = self.start;
         before + (runner.clock.now() - start)
     }
@@ -381,8 +394,9 @@ impl SessionRun<'_, '_> {
             Some(found) => Err(RunError::NotFinite {
                 rank: runner.rank,
                 tensor: found.buffer.name.clone(),
+                layer: layer_of(body, found.id).into(),
                 role: found.buffer.role,
-                value: found.value.to_string(),
+                value: found.value.to_string().into(),
                 count: found.count,
                 elements: found.buffer.dims.iter().product(),
                 step: planned.updates + 1,
@@ -391,11 +405,12 @@ impl SessionRun<'_, '_> {
         }
     }
 
-    fn step(
+    pub(crate) fn step(
         &mut self,
         runner: &mut RankRunner<'_>,
         planned: &PlannedStep,
         next: Option<&PlannedStep>,
+        check: Option<&mut FiniteCheck>,
     ) -> Result<StepReport, RunError> {
         let [fetch, step] = self.bodies[planned.program];
         if self.staged != Some(planned.program) {
@@ -403,7 +418,10 @@ impl SessionRun<'_, '_> {
             runner.step(fetch, &inputs)?;
         }
         let inputs = self.session.inputs(planned, next, self.schedule);
-        let report = runner.step(step, &inputs)?;
+        let report = match check {
+            None => runner.step(step, &inputs)?,
+            Some(check) => runner.step_checked(step, &inputs, check)?,
+        };
         self.staged = (!inputs.next_samples.is_empty()).then_some(planned.program);
         Ok(report)
     }
@@ -629,10 +647,11 @@ impl SessionRun<'_, '_> {
         let mut found = Evaluated::default();
         while let Some(planned) = steps.next() {
             let start = runner.clock.now();
-            let step = self.step(runner, &planned, steps.peek())?;
+            let step = self.step(runner, &planned, steps.peek(), None)?;
             found.seconds += runner.clock.now() - start;
             let loss = output(session, &planned, runner.rank, &step, "loss").map_or(0.0, |v| v[0]);
             if !loss.is_finite() {
+                self.origin = self.find_origin(runner, &planned)?;
                 return Ok(Some(self.not_finite(epoch, loss)));
             }
             let batch = self.evaluated(runner.rank, &planned, &step, loss);
@@ -702,6 +721,16 @@ impl Validation {
                 .for_each(|(sum, more)| *sum += more);
         }
     }
+}
+
+/// The layer of a persistent buffer: that of the first task that touches it.
+fn layer_of(body: &Body, id: BufferId) -> String {
+    let touches = |task: &&Task| {
+        let views = task.work.kernels().iter().flat_map(Kernel::accesses);
+        views.into_iter().any(|(view, _)| view.buffer == id)
+    };
+    let task = body.tasks.iter().find(touches);
+    task.map_or_else(String::new, |task| task.origin.layer.clone())
 }
 
 /// The value of a named output of a step, if its body has it.

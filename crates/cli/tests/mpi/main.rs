@@ -13,6 +13,7 @@ mod predictions;
 
 mod checkpoints;
 mod faults;
+mod forward;
 mod hosts;
 mod offload;
 mod refusals;

@@ -14,6 +14,8 @@ mod digits;
 mod doctor;
 mod here;
 mod intervals;
+#[cfg(unix)]
+mod metrics;
 mod models;
 #[cfg(unix)]
 mod offload;

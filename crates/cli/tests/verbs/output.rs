@@ -9,9 +9,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Files among what a run writes.
-const FILES: [&str; 3] = ["result.json", "trace.json", "weights.safetensors"];
-const WRITTEN: [&str; 4] = [
+const FILES: [&str; 5] = [
+    "loss.png",
+    "loss.svg",
+    "result.json",
+    "trace.json",
+    "weights.safetensors",
+];
+const WRITTEN: [&str; 6] = [
     "checkpoints",
+    "loss.png",
+    "loss.svg",
     "result.json",
     "trace.json",
     "weights.safetensors",

@@ -26,6 +26,8 @@ fn signals_that_are_inherited_as_ignored_stay_so() {
         assert_eq!(code, Some(0), "{signal}");
         let expected = [
             "checkpoints",
+            "loss.png",
+            "loss.svg",
             "result.json",
             "trace.json",
             "weights.safetensors",

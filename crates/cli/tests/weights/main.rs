@@ -440,3 +440,104 @@ fn frozen_layers_that_are_not_there_are_refused() {
         assert!(text.contains("freeze") && text.contains(says), "{text}");
     }
 }
+
+/// Header and values of a NIfTI-1 file without extensions.
+fn nifti(path: &Path) -> (Vec<u8>, Vec<u8>) {
+    let bytes = fs::read(path).unwrap();
+    assert_eq!(
+        (&bytes[344..348], &bytes[..4]),
+        (&b"n+1\0"[..], &348_i32.to_le_bytes()[..])
+    );
+    (bytes[..352].to_vec(), bytes[352..].to_vec())
+}
+
+#[test]
+fn predictions_are_written_as_volumes() {
+    let case = case();
+    let split = "--split test";
+    case.answer(&format!("infer run.toml {split} --out volumes.npy"));
+    let answer = case.json(&format!("infer run.toml {split} --out volumes.nii --json"));
+    let files = answer["files"].as_array().unwrap();
+    let samples = answer["samples"].as_u64().unwrap() as usize;
+    assert!(samples > 1 && files.len() == samples, "{answer}");
+    let (_, expected) = npy(&case.path("volumes.npy"));
+    let mut found = Vec::new();
+    for file in files {
+        let (header, values) = nifti(&case.path(file.as_str().unwrap()));
+        let dims: Vec<i16> = header[40..56]
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .map(|&w| i16::from_le_bytes(w))
+            .collect();
+        assert_eq!(dims[..5], [4, 8, 8, 8, 3]);
+        // Of no known position.
+        assert_eq!(header[252..256], [0; 4]);
+        found.extend(values);
+    }
+    assert!(found == expected, "the same values as NPY");
+    let refused = case.refusal(&format!("infer run.toml {split} --out volumes.nrrd"));
+    assert!(refused.contains(".nii.gz"), "{refused}");
+}
+
+/// A volume of 8^3 voxels of 16-bit integers, with a sform.
+fn volume(path: &Path, level: i16, affine: &[f32; 12]) {
+    let mut bytes = vec![0; 352];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    put(0, &348_i32.to_le_bytes());
+    for (dim, extent) in [3_i16, 8, 8, 8, 1, 1, 1, 1].into_iter().enumerate() {
+        put(40 + 2 * dim, &extent.to_le_bytes());
+    }
+    put(70, &4_i16.to_le_bytes());
+    put(72, &16_i16.to_le_bytes());
+    put(108, &352_f32.to_le_bytes());
+    put(254, &1_i16.to_le_bytes());
+    for (at, value) in affine.iter().enumerate() {
+        put(280 + 4 * at, &value.to_le_bytes());
+    }
+    put(344, b"n+1\0");
+    let voxels = (0..512_i16).flat_map(|at| (level + at % 5).to_le_bytes());
+    fs::write(path, [bytes, voxels.collect()].concat()).unwrap();
+}
+
+#[test]
+fn the_positions_of_converted_volumes_are_those_of_predictions() {
+    let case = case();
+    for folder in ["task/imagesTr", "task/labelsTr"] {
+        fs::create_dir_all(case.path(folder)).unwrap();
+    }
+    let affine = |number: usize| {
+        let shift = number as f32;
+        [
+            0.5, 0.0, 0.0, shift, 0.0, -0.5, 0.25, 2.0, 0.0, 0.0, 1.25, -3.0,
+        ]
+    };
+    for number in 0..6 {
+        let name = format!("case_{number}.nii");
+        volume(
+            &case.path("task/imagesTr").join(&name),
+            number as i16,
+            &affine(number),
+        );
+        volume(&case.path("task/labelsTr").join(&name), 0, &affine(number));
+    }
+    case.answer("data convert task --out converted");
+    let from = "infer run.toml --data converted --split train --output classes";
+    let answer = case.json(&format!("{from} --out classes.nii --json"));
+    let index = fs::read_to_string(case.path("converted/dataset.toml")).unwrap();
+    let index: toml::Table = index.parse().unwrap();
+    let numbers = index["train"]["universes"].as_array().unwrap();
+    let files = answer["files"].as_array().unwrap();
+    assert_eq!((files.len(), numbers.len()), (4, 4), "{index}");
+    for (file, number) in files.iter().zip(numbers) {
+        let (header, values) = nifti(&case.path(file.as_str().unwrap()));
+        assert_eq!(values.len(), 512 * 4);
+        let words = header[280..328].as_chunks::<4>().0.iter();
+        let found: Vec<f32> = words.map(|&word| f32::from_le_bytes(word)).collect();
+        assert_eq!(found, affine(number.as_integer().unwrap() as usize));
+        assert_eq!(header[254], 1);
+    }
+    case.answer(&format!("{from} --out packed.nii.gz"));
+    let packed = fs::read(case.path("packed-0.nii.gz")).unwrap();
+    assert!(packed.starts_with(b"\x1f\x8b"));
+}

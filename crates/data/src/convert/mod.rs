@@ -15,7 +15,7 @@ use crate::convert::find::Found;
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::files::{Files, Inner};
-use crate::formats::image;
+use crate::formats::{image, nifti};
 use crate::index::Kind;
 use crate::keys::Keys;
 use crate::layout::Layout;
@@ -25,6 +25,9 @@ use crate::slab;
 use crate::split::Split;
 use crate::valid::Valid;
 use crate::writer::{DatasetSpec, DatasetWriter};
+
+/// Key of [`affines`] in the part of the index that says what was converted.
+pub(crate) const AFFINES: &str = "affines";
 
 /// What is to be converted, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,6 +100,10 @@ impl Conversion {
                 .map(|&sample| found.samples[sample].subject as u64)
                 .collect()
         };
+        let mut made = made_of(asked);
+        if let Some(affines) = affines(asked, &found, &splits) {
+            made.insert(AFFINES.to_owned(), affines.into());
+        }
         let spec = DatasetSpec {
             kind: Kind::Other,
             shape: found.shape,
@@ -107,7 +114,7 @@ impl Conversion {
             train: subjects(Split::Train),
             validation: subjects(Split::Validation),
             test: subjects(Split::Test),
-            spec: made_of(asked),
+            spec: made,
         };
         Ok(Self {
             path: asked.out.clone(),
@@ -246,6 +253,25 @@ impl Conversion {
             physical.as_ref().unwrap_or(&numbers),
         )
     }
+}
+
+/// Positions of the voxels of the samples of each split, where each is a whole NIfTI file that has them.
+fn affines(asked: &ConvertSpec, found: &Found, splits: &[Vec<usize>; 3]) -> Option<toml::Table> {
+    // With another order of dims they are those of other axes.
+    if asked.keys.order.is_some() || found.samples.iter().any(|sample| sample.place.is_some()) {
+        return None;
+    }
+    let of_sample = |&sample: &usize| -> Option<toml::Value> {
+        let path = &found.samples[sample].entry.volumes;
+        Some(nifti::affine(path)?.to_toml())
+    };
+    let mut table = toml::Table::new();
+    for split in [Split::Train, Split::Validation, Split::Test] {
+        let samples = splits[split as usize].iter();
+        let affines: Option<Vec<toml::Value>> = samples.map(of_sample).collect();
+        table.insert(split.name().to_owned(), affines?.into());
+    }
+    Some(table)
 }
 
 /// The part of the index that says what was converted.

@@ -6,7 +6,7 @@ mod codec;
 mod flat;
 pub(crate) mod hdf5;
 pub(crate) mod image;
-mod nifti;
+pub(crate) mod nifti;
 mod npy;
 mod tfrecord;
 mod zarr;

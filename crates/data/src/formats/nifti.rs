@@ -30,6 +30,21 @@ impl NiftiFile {
             is_gzipped,
         }
     }
+
+    /// Its first bytes, unpacked.
+    fn head(&self) -> io::Result<Vec<u8>> {
+        let file = File::open(&self.path)?;
+        let mut from: Box<dyn Read> = if self.is_gzipped {
+            Box::new(MultiGzDecoder::new(io::BufReader::new(file)))
+        } else {
+            Box::new(file)
+        };
+        let mut head = Vec::new();
+        from.by_ref()
+            .take(HEADER_BYTES as u64)
+            .read_to_end(&mut head)?;
+        Ok(head)
+    }
 }
 
 /// Whether bytes begin as a header does.
@@ -60,17 +75,7 @@ impl ArrayFile for NiftiFile {
                 File::open(&path)?,
             ))))
         };
-        let mut head = Vec::new();
-        let mut from: Box<dyn Read> = if self.is_gzipped {
-            open().map_err(|error| error.to_string())?
-        } else {
-            Box::new(file.try_clone().map_err(|error| error.to_string())?)
-        };
-        let read = from
-            .by_ref()
-            .take(HEADER_BYTES as u64)
-            .read_to_end(&mut head);
-        read.map_err(|error| error.to_string())?;
+        let head = self.head().map_err(|error| error.to_string())?;
         let header = Header::parse(&head)?;
         let (bytes, room) = if self.is_gzipped {
             (
@@ -228,6 +233,121 @@ impl Header {
             scale: is_scaled.then_some((slope, inter)),
         })
     }
+}
+
+/// Positions of voxels: row r gives coordinate r of a voxel (x, y, z), `row[0] x + row[1] y + row[2] z + row[3]`, in
+/// millimeters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Affine(pub [[f64; 4]; 3]);
+
+impl Affine {
+    /// Distances between neighbors along x, y and z.
+    pub(crate) fn spacing(&self) -> [f64; 3] {
+        [0, 1, 2].map(|dim| {
+            self.0
+                .map(|row| row[dim] * row[dim])
+                .iter()
+                .sum::<f64>()
+                .sqrt()
+        })
+    }
+
+    /// From what an index file has: the rows, one after the other.
+    pub(crate) fn of_toml(value: &toml::Value) -> Option<Self> {
+        let numbers: Option<Vec<f64>> = value
+            .as_array()?
+            .iter()
+            .map(toml::Value::as_float)
+            .collect();
+        let (rows, _) = numbers.as_deref()?.as_chunks::<4>();
+        Some(Self(rows.try_into().ok()?))
+    }
+
+    pub(crate) fn to_toml(self) -> toml::Value {
+        let numbers = self.0.into_iter().flatten().map(toml::Value::Float);
+        toml::Value::Array(numbers.collect())
+    }
+}
+
+/// Positions of the voxels of a file, by its sform, else its qform; `None` if it has neither, or is no NIfTI file.
+///
+/// Source: nifti1.h, methods 2 and 3.
+pub(crate) fn affine(path: &Path) -> Option<Affine> {
+    let file = NiftiFile::new(path, path.extension().is_some_and(|end| end == "gz"));
+    let bytes = file.head().ok()?;
+    Header::parse(&bytes).ok()?;
+    let order = match u32::from_le_bytes(*bytes.first_chunk::<4>()?) {
+        348 | 540 => Order::Little,
+        _ => Order::Big,
+    };
+    let fields = Fields {
+        bytes: &bytes,
+        order,
+    };
+    let is_first = bytes.get(344..347) == Some(b"n+1");
+    let float = |first: usize, second: usize, number: usize| -> Option<f64> {
+        Some(if is_first {
+            f32::from_le_bytes(fields.word(first + 4 * number).ok()?).into()
+        } else {
+            f64::from_le_bytes(fields.word(second + 8 * number).ok()?)
+        })
+    };
+    let code = |first: usize, second: usize| -> Option<i32> {
+        Some(if is_first {
+            i16::from_le_bytes(fields.word(first).ok()?).into()
+        } else {
+            i32::from_le_bytes(fields.word(second).ok()?)
+        })
+    };
+    let mut rows = [[0.0; 4]; 3];
+    if code(254, 348)? > 0 {
+        for (at, value) in rows.iter_mut().flatten().enumerate() {
+            *value = float(280, 400, at)?;
+        }
+    } else if code(252, 344)? > 0 {
+        let quaternion = [
+            float(256, 352, 0)?,
+            float(256, 352, 1)?,
+            float(256, 352, 2)?,
+        ];
+        let turned = rotation(quaternion);
+        let pixdim = |dim| float(76, 104, dim);
+        // The sign of the third axis.
+        let hand = if pixdim(0)? < 0.0 { -1.0 } else { 1.0 };
+        let sizes = [pixdim(1)?, pixdim(2)?, pixdim(3)? * hand];
+        for (row, values) in rows.iter_mut().enumerate() {
+            for dim in 0..3 {
+                values[dim] = turned[row][dim] * sizes[dim];
+            }
+            values[3] = float(268, 376, row)?;
+        }
+    } else {
+        return None;
+    }
+    let is_finite = rows.iter().flatten().all(|value| value.is_finite());
+    is_finite.then_some(Affine(rows))
+}
+
+/// The rotation of a unit quaternion, of which b, c and d are given.
+fn rotation([b, c, d]: [f64; 3]) -> [[f64; 3]; 3] {
+    let a = (1.0 - (b * b + c * c + d * d)).max(0.0).sqrt();
+    [
+        [
+            a * a + b * b - c * c - d * d,
+            2.0 * (b * c - a * d),
+            2.0 * (b * d + a * c),
+        ],
+        [
+            2.0 * (b * c + a * d),
+            a * a + c * c - b * b - d * d,
+            2.0 * (c * d - a * b),
+        ],
+        [
+            2.0 * (b * d - a * c),
+            2.0 * (c * d + a * b),
+            a * a + d * d - b * b - c * c,
+        ],
+    ]
 }
 
 /// Source: nifti1.h, `datatype`.

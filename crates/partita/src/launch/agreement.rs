@@ -8,6 +8,7 @@ use partita_run::RunError;
 use partita_session::EvaluatedBatch;
 use partita_space::Rank;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -43,6 +44,20 @@ pub struct Decision {
     pub evaluated: Option<Vec<EvaluatedBatch>>,
     /// Time that they took. Units: nanoseconds.
     pub evaluated_ns: u64,
+    /// Where steps are repeated from, after a loss that is not finite.
+    pub repeat: RepeatFrom,
+}
+
+/// Where the repetition starts that looks for the layer in which values began that are not finite.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RepeatFrom {
+    /// Nothing is repeated: it would take too long.
+    #[default]
+    Nothing,
+    /// Where the run started.
+    Start,
+    /// A whole checkpoint of this run.
+    Checkpoint(PathBuf),
 }
 
 /// The meeting of all ranks.

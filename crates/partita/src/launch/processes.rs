@@ -351,9 +351,18 @@ impl<'c> Job<'c> {
         if let Some(kind) = early {
             // All ranks saw the same loss, or agreed to stop. Rank 0 reports it; a launcher may take the exit code
             // of any rank.
+            let origins = self.gather(&outcome.origin)?;
             self.close()?;
+            let of_rank = |(rank, origin)| Outcome {
+                rank,
+                origin,
+                ..outcome.clone()
+            };
             return match self.rank {
-                0 => Ok(Some((vec![outcome], MemoryUsage::default()))),
+                0 => {
+                    let outcomes = origins.into_iter().enumerate().map(of_rank);
+                    Ok(Some((outcomes.collect(), MemoryUsage::default())))
+                }
                 _ => Err(LaunchError::AlreadyReported(kind)),
             };
         }

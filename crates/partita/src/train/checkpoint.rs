@@ -3,13 +3,16 @@
 mod config;
 mod error;
 mod hook;
+mod repeat;
 mod resume;
 mod state;
+mod stored;
 mod write;
 
 pub use config::{BestMetric, CheckpointConfig, section};
 pub use error::ResumeError;
-pub use hook::{Checkpoints, LastCheckpoint, Off, start};
+pub use hook::{Checkpoints, LastCheckpoint, start};
+pub use repeat::Off;
 pub use resume::{Resume, ResumeFrom, find};
 pub use state::{TrainingState, identity};
 

@@ -11,7 +11,8 @@ use crate::weights::WeightsError;
 use partita_data::DataError;
 use partita_graph::GraphError;
 use partita_lower::{LowerError, Strategy, StrategyError};
-use partita_program::ProgramKind;
+use partita_program::{Phase, ProgramKind};
+use partita_run::NotFiniteOrigin;
 use partita_session::SessionError;
 use partita_space::{Bytes, Rank};
 use partita_verify::Faults;
@@ -118,9 +119,10 @@ pub enum TrainError {
     Weights(Box<WeightsError>),
     /// The loss is infinite or NaN.
     #[error(
-        "the loss became {loss} {}; no results were written; {DIVERGENCE_ADVICE}; `learning_rate` is {rate} at the \
-         start, {}",
+        "the loss became {loss} {}; {}; no results were written; {DIVERGENCE_ADVICE}; `learning_rate` is {rate} at \
+         the start, {}",
         when(*kind, *epoch, *step),
+        begin(origin.as_deref()),
         clip_text(*clip)
     )]
     Diverged {
@@ -136,6 +138,8 @@ pub enum TrainError {
         rate: f64,
         /// Largest norm of all gradients together.
         clip: Option<f64>,
+        /// Where values began that are not finite, if it could be found.
+        origin: Option<Box<NotFiniteOrigin>>,
     },
     /// Loaders or validators cannot be used.
     #[error(transparent)]
@@ -339,6 +343,19 @@ pub enum Mismatch {
         model: String,
         /// What is asked for.
         asked: &'static str,
+    },
+    /// The outputs of the model are no volumes.
+    #[error(
+        "{}: model `{model}` gives one position for each sample, which is no volume for NIfTI; possible are \
+         .h5, .hdf5 and .npy, nearest is {}",
+        file.display(),
+        file.with_extension("").with_extension("h5").display()
+    )]
+    NoVolume {
+        /// Name of the model.
+        model: String,
+        /// The requested file.
+        file: PathBuf,
     },
     /// A split has no samples.
     #[error("{} has no samples in the split `{split}`; nearest is {nearest}", data.display())]
@@ -668,6 +685,38 @@ fn when(kind: ProgramKind, epoch: u64, step: u64) -> String {
             format!("in the validation after epoch {}", epoch + 1)
         }
     }
+}
+
+/// Where values began that are not finite.
+fn begin(origin: Option<&NotFiniteOrigin>) -> String {
+    let Some(origin) = origin else {
+        return "the layer in which this began is not known: it is looked for only if less than ten minutes of \
+                training, since the last checkpoint or the start, have to be repeated"
+            .to_owned();
+    };
+    let NotFiniteOrigin {
+        rank,
+        step,
+        layer,
+        phase,
+        kernel,
+        buffer,
+        value,
+        is_first,
+    } = origin;
+    let pass = match phase {
+        Phase::Backward => "the gradient of layer",
+        Phase::Update | Phase::Reduce => "the update of",
+        Phase::Load | Phase::Forward | Phase::Report => "the output of layer",
+    };
+    let whence = if *is_first {
+        "it began in"
+    } else {
+        "it was first met in"
+    };
+    format!(
+        "{whence} {pass} `{layer}` in step {step}: `{buffer}` holds {value} after {kernel} on rank {rank}"
+    )
 }
 
 fn clip_text(clip: Option<f64>) -> String {

@@ -293,20 +293,14 @@ impl Forward {
     ) -> Result<Option<Outcome>, TrainError> {
         let initial = |buffer: &Buffer, elements: Range<usize>| {
             let (graph, seed) = (&self.graph, self.run.seed);
-            Ok(initial_values(
-                graph,
-                seed,
-                self.weights.as_ref(),
-                buffer,
-                elements,
-            ))
+            initial_values(graph, seed, self.weights.as_ref(), buffer, elements)
         };
         let listener = samples_listener(launch.context(), prepared.samples);
-        let outcome = self.run(launch, prepared, sink, &initial, listener)?;
-        if let Some(outcome) = &outcome {
-            super::refuse_divergence(&self.run, outcome.end)?;
+        let outcomes = self.run(launch, prepared, sink, &initial, listener)?;
+        if let Some(outcomes) = &outcomes {
+            super::refuse_divergence(&self.run, &self.graph, outcomes)?;
         }
-        Ok(outcome)
+        Ok(outcomes.and_then(|outcomes| outcomes.into_iter().next()))
     }
 
     /// Runs the programs with the values that `tensor` gives of elements of a named tensor. Gives how the run ended.
@@ -332,11 +326,11 @@ impl Forward {
             | Role::Workspace => Ok(None),
         };
         let sink = |_| Ok(Box::new(NoSink) as Box<dyn Sink>);
-        let outcome = self.run(launch, prepared, &sink, &initial, listener)?;
-        Ok(outcome.map_or(RunEnd::Finished, |outcome| outcome.end))
+        let outcomes = self.run(launch, prepared, &sink, &initial, listener)?;
+        Ok(outcomes.map_or(RunEnd::Finished, |outcomes| outcomes[0].end))
     }
 
-    /// Runs the programs. The process of rank 0 gets its outcome.
+    /// Runs the programs. The process of rank 0 gets the outcomes of all ranks that it knows.
     fn run(
         &self,
         launch: &Launch<'_>,
@@ -344,7 +338,7 @@ impl Forward {
         sink: &MakeSink<'_>,
         initial: &InitialValues<'_>,
         listener: Listener<'_>,
-    ) -> Result<Option<Outcome>, TrainError> {
+    ) -> Result<Option<Vec<Outcome>>, TrainError> {
         let (run, context, session) = (&self.run, launch.context(), &prepared.session);
         let mesh = session.main_program().mesh;
         let accepted = check::accepted(run, &self.graph);
@@ -373,7 +367,7 @@ impl Forward {
             MemoryBaseline::set(),
             &mut NothingToSave,
         )?;
-        Ok(results.and_then(|(outcomes, _)| outcomes.into_iter().next()))
+        Ok(results.map(|(outcomes, _)| outcomes))
     }
 }
 

@@ -6,8 +6,8 @@ use super::forward::{Forward, ForwardRequest, VolumeMode};
 use crate::context::Context;
 use crate::launch::Launch;
 use partita_data::{
-    PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, PredictionSink, Split,
-    Tile,
+    Affine, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, PredictionSink,
+    Split, Tile, volume_path,
 };
 use partita_program::ProgramKind;
 use partita_run::{RunError, Sink};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct InferRequest {
     /// Run file, weights, data and overrides.
     pub forward: ForwardRequest,
-    /// File of the predictions: HDF5 or NPY.
+    /// File of the predictions: HDF5, NPY, or NIfTI with a file for each sample.
     pub out: PathBuf,
     /// What is written of the outputs.
     pub kind: PredictionKind,
@@ -59,8 +59,11 @@ pub struct InferResult {
     pub output: &'static str,
     /// Extents of the array that was written.
     pub shape: Vec<usize>,
-    /// Its file.
+    /// Its file, or the first one.
     pub file: String,
+    /// All files, where each sample has one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
     /// Time of the steps.
     pub seconds: Seconds,
     /// Throughput.
@@ -92,15 +95,8 @@ fn infer_with(
 ) -> Result<Option<InferResult>, TrainError> {
     let format = PredictionFormat::of(&request.out)?;
     let forward = Forward::without_targets(launch, &request.forward, request.volumes)?;
+    check_request(&forward, request, format)?;
     let sampling = &forward.preprocessing.sampling;
-    check::samples_fit(&forward.run, &forward.graph, (&forward.dataset, sampling))?;
-    if request.kind != PredictionKind::Scores && check::classes(&forward.graph).is_none() {
-        return Err(Mismatch::NoClasses {
-            model: forward.graph.name.clone(),
-            asked: request.kind.name(),
-        }
-        .into());
-    }
     let split = forward.split(request.forward.split)?;
     let prepared = forward.prepare(launch, ProgramKind::Infer, split)?;
     let shape = shape(&forward, split);
@@ -129,7 +125,8 @@ fn infer_with(
     let (Some(outcome), Some(scratch)) = (outcome, scratch) else {
         return Ok(None);
     };
-    scratch.publish(&request.out, format, request.kind)?;
+    let files = publish(&scratch, &forward, (request, format), (split, shape))?;
+    let first_file = files.first().unwrap_or(&request.out);
     let program = prepared.session.main_program();
     let ranks = 0..mesh.ranks();
     Ok(Some(InferResult {
@@ -146,7 +143,11 @@ fn infer_with(
         volumes: forward.volumes.name(),
         output: request.kind.name(),
         shape: shape.of_file(request.kind),
-        file: request.out.display().to_string(),
+        file: first_file.display().to_string(),
+        files: files
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect(),
         seconds: outcome.seconds,
         samples_per_second: shape.samples as f64 / outcome.seconds.0,
         memory_bytes_max: ranks
@@ -155,6 +156,66 @@ fn infer_with(
             .unwrap_or_default(),
         program: program.title.clone(),
     }))
+}
+
+/// Checks that the model gives what is asked for.
+fn check_request(
+    forward: &Forward,
+    request: &InferRequest,
+    format: PredictionFormat,
+) -> Result<(), TrainError> {
+    let sampling = &forward.preprocessing.sampling;
+    check::samples_fit(&forward.run, &forward.graph, (&forward.dataset, sampling))?;
+    if request.kind != PredictionKind::Scores && check::classes(&forward.graph).is_none() {
+        return Err(Mismatch::NoClasses {
+            model: forward.graph.name.clone(),
+            asked: request.kind.name(),
+        }
+        .into());
+    }
+    let is_volume = check::answer(&forward.graph).0.extent != [1; 3];
+    if format == PredictionFormat::Nifti && !is_volume {
+        return Err(Mismatch::NoVolume {
+            model: forward.graph.name.clone(),
+            file: request.out.clone(),
+        }
+        .into());
+    }
+    Ok(())
+}
+
+/// Writes the file, or a file for each sample, which are then named.
+fn publish(
+    scratch: &PredictionScratch,
+    forward: &Forward,
+    (request, format): (&InferRequest, PredictionFormat),
+    (split, shape): (Split, PredictionShape),
+) -> Result<Vec<PathBuf>, TrainError> {
+    let samples = shape.samples;
+    Ok(match format {
+        PredictionFormat::Hdf5 | PredictionFormat::Npy => {
+            scratch.publish(&request.out, format, request.kind)?;
+            Vec::new()
+        }
+        PredictionFormat::Nifti => {
+            let affine = |sample| affine(forward, (split, shape), sample);
+            scratch.publish_volumes(&request.out, request.kind, &affine)?;
+            let path = |sample| volume_path(&request.out, sample, samples);
+            (0..samples).map(path).collect()
+        }
+    })
+}
+
+/// Positions of the voxels of a sample, if the network's output has those of a whole stored volume.
+fn affine(
+    forward: &Forward,
+    (split, shape): (Split, PredictionShape),
+    sample: usize,
+) -> Option<Affine> {
+    let dataset = &forward.dataset;
+    let [_, volume @ ..] = dataset.shape();
+    let is_whole = shape.samples == dataset.samples(split) && shape.extent == volume;
+    dataset.affine(split, sample).filter(|_| is_whole)
 }
 
 /// The part of its volume that each sample stands for, where volumes are joined of tiles.

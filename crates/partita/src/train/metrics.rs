@@ -6,6 +6,7 @@ mod mlperf;
 
 use super::error::OutputError;
 use super::run::Run;
+use super::utilization::{ComputeTimes, UtilizationScale};
 use events::EventFile;
 use mlperf::MlperfLog;
 use partita_session::{EpochReport, Position, Progress, Validation};
@@ -68,6 +69,7 @@ fn now() -> f64 {
 pub struct Metrics {
     writers: Mutex<Vec<(PathBuf, Writer)>>,
     fault: Mutex<Option<String>>,
+    scale: UtilizationScale,
 }
 
 enum Writer {
@@ -82,7 +84,12 @@ impl Metrics {
     /// resumes goes on with its files: rows of steps and epochs that it repeats are cut, logs and events stay.
     ///
     /// Errors: a file that cannot be created.
-    pub fn open(run: &Run, folder: &Path, resumed: Option<&Position>) -> Result<Self, OutputError> {
+    pub fn open(
+        run: &Run,
+        folder: &Path,
+        resumed: Option<&Position>,
+        scale: UtilizationScale,
+    ) -> Result<Self, OutputError> {
         let mut writers = Vec::new();
         if resumed.is_none() {
             for path in earlier_files(folder) {
@@ -109,15 +116,26 @@ impl Metrics {
         Ok(Self {
             writers: Mutex::new(writers),
             fault: Mutex::new(None),
+            scale,
         })
     }
 
     /// Writes what is new.
     pub fn add(&self, progress: &Progress) {
+        self.write(|writer| writer.add(progress, &self.scale));
+    }
+
+    /// Writes what is known of the whole run. Returns the first failure.
+    pub fn finish(&self, compute: Option<&ComputeTimes>) -> Option<String> {
+        self.write(|writer| writer.finish(compute));
+        self.fault.lock().ok().and_then(|fault| fault.clone())
+    }
+
+    fn write(&self, write: impl Fn(&mut Writer) -> io::Result<()>) {
         let Ok(mut writers) = self.writers.lock() else {
             return;
         };
-        writers.retain_mut(|(path, writer)| match writer.add(progress) {
+        writers.retain_mut(|(path, writer)| match write(writer) {
             Ok(()) => true,
             Err(error) => {
                 let text = format!("{} is incomplete: {error}", path.display());
@@ -127,11 +145,6 @@ impl Metrics {
                 false
             }
         });
-    }
-
-    /// The first failure.
-    pub fn fault(&self) -> Option<String> {
-        self.fault.lock().ok().and_then(|fault| fault.clone())
     }
 }
 
@@ -146,7 +159,7 @@ impl Writer {
                 writeln!(
                     file,
                     "epoch,training_loss,samples,seconds,samples_per_second,validation_loss,\
-                     validation_samples,accuracy"
+                     validation_samples,accuracy,flops_per_second,mfu"
                 )?;
                 file.write_all(kept.as_bytes())?;
                 Self::Csv(file)
@@ -156,25 +169,37 @@ impl Writer {
         })
     }
 
-    fn add(&mut self, progress: &Progress) -> io::Result<()> {
+    fn add(&mut self, progress: &Progress, scale: &UtilizationScale) -> io::Result<()> {
         match self {
-            Self::JsonLines(file) => match line(progress) {
+            Self::JsonLines(file) => match line(progress, scale) {
                 None => Ok(()),
-                Some(line) => {
-                    let text = serde_json::to_string(&line)? + "\n";
-                    file.write_all(text.as_bytes())
-                }
+                Some(line) => write_line(file, &line),
             },
             Self::Csv(file) => match progress {
-                Progress::Epoch(epoch) => file.write_all(row(epoch).as_bytes()),
+                Progress::Epoch(epoch) => file.write_all(row(epoch, scale).as_bytes()),
                 Progress::Step { .. } | Progress::Evaluated { .. } | Progress::Done { .. } => {
                     Ok(())
                 }
             },
-            Self::TensorBoard(file) => add_scalars(file, progress),
-            Self::Mlperf(log) => log.add(progress),
+            Self::TensorBoard(file) => add_scalars(file, progress, scale),
+            Self::Mlperf(log) => log.add(progress, scale),
         }
     }
+
+    fn finish(&mut self, compute: Option<&ComputeTimes>) -> io::Result<()> {
+        match (self, compute) {
+            (Self::JsonLines(file), Some(compute)) => write_line(file, &Line::Ranks { compute }),
+            (Self::Mlperf(log), Some(compute)) => log.add_ranks(compute),
+            (Self::JsonLines(_) | Self::Csv(_) | Self::TensorBoard(_) | Self::Mlperf(_), _) => {
+                Ok(())
+            }
+        }
+    }
+}
+
+fn write_line(file: &mut File, line: &Line<'_>) -> io::Result<()> {
+    let text = serde_json::to_string(line)? + "\n";
+    file.write_all(text.as_bytes())
 }
 
 /// Files of metrics in a folder, those of resumed runs included.
@@ -246,6 +271,8 @@ enum Line<'p> {
         samples: usize,
         seconds: Seconds,
         samples_per_second: f64,
+        flops_per_second: f64,
+        mfu: Option<f64>,
         validation: Option<&'p Validation>,
         accuracy: Option<f64>,
         dice: Vec<Option<f64>>,
@@ -254,9 +281,18 @@ enum Line<'p> {
         steps: u64,
         seconds: Seconds,
     },
+    Ranks {
+        #[serde(flatten)]
+        compute: &'p ComputeTimes,
+    },
 }
 
-fn line(progress: &Progress) -> Option<Line<'_>> {
+/// Of the training of an epoch.
+fn throughput(epoch: &EpochReport) -> f64 {
+    epoch.samples as f64 / epoch.training_seconds.0
+}
+
+fn line<'p>(progress: &'p Progress, scale: &UtilizationScale) -> Option<Line<'p>> {
     Some(match progress {
         &Progress::Step {
             epoch,
@@ -280,7 +316,9 @@ fn line(progress: &Progress) -> Option<Line<'_>> {
             training_loss: epoch.training_loss,
             samples: epoch.samples,
             seconds: epoch.training_seconds,
-            samples_per_second: epoch.samples as f64 / epoch.training_seconds.0,
+            samples_per_second: throughput(epoch),
+            flops_per_second: scale.at(throughput(epoch)).flops_per_second.0,
+            mfu: scale.at(throughput(epoch)).mfu,
             validation: epoch.validation.as_ref(),
             accuracy: epoch.validation.as_ref().and_then(Validation::accuracy),
             dice: dice(epoch),
@@ -295,23 +333,30 @@ fn dice(epoch: &EpochReport) -> Vec<Option<f64>> {
     classes.map(|class| class.dice()).collect()
 }
 
-fn row(epoch: &EpochReport) -> String {
+fn row(epoch: &EpochReport, scale: &UtilizationScale) -> String {
     let text = |number: Option<f64>| number.map_or_else(String::new, |number| number.to_string());
     let validation = epoch.validation.as_ref();
+    let utilization = scale.at(throughput(epoch));
     format!(
-        "{},{},{},{},{},{},{},{}\n",
+        "{},{},{},{},{},{},{},{},{},{}\n",
         epoch.epoch + 1,
         epoch.training_loss,
         epoch.samples,
         epoch.training_seconds.0,
-        epoch.samples as f64 / epoch.training_seconds.0,
+        throughput(epoch),
         text(validation.map(|one| one.loss)),
         validation.map_or_else(String::new, |one| one.samples.to_string()),
         text(validation.and_then(Validation::accuracy)),
+        utilization.flops_per_second.0,
+        text(utilization.mfu),
     )
 }
 
-fn add_scalars(file: &mut EventFile<File>, progress: &Progress) -> io::Result<()> {
+fn add_scalars(
+    file: &mut EventFile<File>,
+    progress: &Progress,
+    scale: &UtilizationScale,
+) -> io::Result<()> {
     match progress {
         Progress::Step {
             step,
@@ -330,7 +375,16 @@ fn add_scalars(file: &mut EventFile<File>, progress: &Progress) -> io::Result<()
             file.scalars(now(), *step, &scalars)
         }
         Progress::Epoch(epoch) => {
-            let mut scalars = vec![("epoch/training_loss".to_owned(), epoch.training_loss)];
+            let utilization = scale.at(throughput(epoch));
+            let mut scalars = vec![
+                ("epoch/training_loss".to_owned(), epoch.training_loss),
+                ("epoch/samples_per_second".to_owned(), throughput(epoch)),
+                (
+                    "epoch/flops_per_second".to_owned(),
+                    utilization.flops_per_second.0,
+                ),
+            ];
+            scalars.extend(utilization.mfu.map(|mfu| ("epoch/mfu".to_owned(), mfu)));
             if let Some(validation) = &epoch.validation {
                 scalars.push(("epoch/validation_loss".to_owned(), validation.loss));
                 let accuracy = validation.accuracy();

@@ -1,5 +1,7 @@
 //! The result of a run. Keys are stable: programs read them from `result.json`.
 
+use super::curve::CurvePoint;
+use super::utilization::{ComputeTimes, Utilization};
 use partita_data::Preparation;
 use partita_oracle::Comparison;
 use partita_run::Footprint;
@@ -35,6 +37,10 @@ pub struct RunResult {
     pub seconds: Seconds,
     /// Throughput of training.
     pub samples_per_second: f64,
+    /// Flops of that throughput, and their share of the peak.
+    pub utilization: Utilization,
+    /// Time in kernels by rank; null if no step was measured.
+    pub compute: Option<ComputeTimes>,
 
     /// Median over the measured steps.
     pub step_seconds_median: Seconds,
@@ -44,6 +50,8 @@ pub struct RunResult {
     pub preparation: Preparation,
     /// Results of the epochs.
     pub epochs: Vec<EpochResult>,
+    /// Loss and learning rate of the steps of this run, up to 512 points.
+    pub curve: Vec<CurvePoint>,
     /// Predicted and used memory.
     pub memory: MemoryResult,
     /// Comparison of predicted and measured times, if predicted.

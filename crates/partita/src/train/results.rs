@@ -1,5 +1,6 @@
 //! The result of a finished run, and its files.
 
+use super::curve::LossCurve;
 use super::error::TrainError;
 use super::output::{PREDICTION, RESULT, TRACE, WEIGHTS, rescue_folders};
 use super::record::{
@@ -7,6 +8,7 @@ use super::record::{
     TaskResult, ValidationResult,
 };
 use super::run::Run;
+use super::utilization::{ComputeTimes, UtilizationScale};
 use super::weights::SavedWeights;
 use crate::environment::Environment;
 use crate::launch::{MemoryUsage, PEAK_METHOD};
@@ -26,6 +28,8 @@ use std::path::{Path, PathBuf};
 pub struct Finished<'r> {
     /// The run.
     pub run: &'r Run,
+    /// Flops of a sample, and the peak.
+    pub scale: UtilizationScale,
     /// For alternative folders.
     pub environment: &'r Environment,
     /// Its strategy.
@@ -44,6 +48,8 @@ pub struct Finished<'r> {
     pub usage: MemoryUsage,
     /// Outcomes in rank order.
     pub outcomes: Vec<Outcome>,
+    /// Losses of steps.
+    pub curve: LossCurve,
     /// Parameters and states.
     pub weights: SavedWeights,
     /// The prediction, made before the run.
@@ -259,9 +265,12 @@ impl Finished<'_> {
             steps: first.steps,
             seconds: first.seconds,
             samples_per_second: self.samples_per_second(),
+            utilization: self.scale.at(self.samples_per_second()),
+            compute: ComputeTimes::of(self.program, &self.outcomes),
             step_seconds_median: first.step_seconds,
             steps_measured: first.measured_steps,
             epochs: first.epochs.iter().map(|one| self.epoch(one)).collect(),
+            curve: self.curve.points().to_vec(),
             memory: self.memory(),
             comparison: self.comparison(),
             tasks: self.tasks(),

@@ -17,28 +17,30 @@ use partita_graph::{Graph, Node, NodeId, Op, Parameter, ParameterRole, Shape};
 use std::collections::BTreeMap;
 
 /// Names and axis order of a weight file.
-pub enum Layout<'g> {
+#[derive(Clone, Debug)]
+pub enum Layout {
     /// Those of the model.
     Partita,
     /// Those of PyTorch.
-    PyTorch(Names<'g>),
+    PyTorch(Names),
 }
 
 /// What the conversion of a parameter depends on besides its role.
-pub struct Names<'g> {
-    graph: &'g Graph,
-    uses: BTreeMap<&'g str, Use>,
+#[derive(Clone, Debug)]
+pub struct Names {
+    spatial_rank: usize,
+    uses: BTreeMap<String, Use>,
 }
 
 /// How a parameter is used.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Use {
     kind: UseKind,
     /// The flattened shape whose features the parameter is indexed by.
     flattened: Option<Shape>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 enum UseKind {
     Kernel,
     Matrix,
@@ -47,20 +49,23 @@ enum UseKind {
     Vector,
 }
 
-impl<'g> Layout<'g> {
+impl Layout {
     /// PyTorch's layout for a model.
-    pub fn pytorch(graph: &'g Graph) -> Self {
+    pub fn pytorch(graph: &Graph) -> Self {
         let orders = feature_orders(graph);
         let mut uses = BTreeMap::new();
         for node in &graph.nodes {
             let order = node.inputs.first().and_then(|input| orders[input.0]);
             for &id in &node.parameters {
                 let parameter = graph.parameter(id);
-                uses.entry(&*parameter.name)
+                uses.entry(parameter.name.clone())
                     .or_insert_with(|| use_of(node, parameter, order));
             }
         }
-        Self::PyTorch(Names { graph, uses })
+        Self::PyTorch(Names {
+            spatial_rank: graph.spatial_rank,
+            uses,
+        })
     }
 
     /// Name of a parameter in the file.
@@ -84,7 +89,7 @@ impl<'g> Layout<'g> {
         let [_, _, _, c, f] = parameter.shape;
         match names.use_of(parameter).kind {
             UseKind::Kernel => {
-                let taps = &parameter.shape[3 - names.graph.spatial_rank..3];
+                let taps = &parameter.shape[3 - names.spatial_rank..3];
                 [&[f, c], taps].concat()
             }
             UseKind::Matrix => vec![f, c],
@@ -142,7 +147,7 @@ impl<'g> Layout<'g> {
 /// End of the name of a tensor that counts the batches of a batch norm.
 const COUNTER: &str = ".num_batches_tracked";
 
-impl Names<'_> {
+impl Names {
     fn use_of(&self, parameter: &Parameter) -> Use {
         self.uses.get(&*parameter.name).copied().unwrap_or_default()
     }

@@ -2,7 +2,6 @@
 
 use super::closest;
 use super::error::WeightsError;
-use partita_data::weights::Tensor;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -29,17 +28,17 @@ impl Selection {
         self.new.iter().any(|pattern| fits(pattern, name))
     }
 
-    /// The tensors under the names of the model.
+    /// The names in the file of the tensors, under those of the model.
     ///
     /// Errors: a renaming that fits nothing.
     pub fn renamed<'t>(
         &self,
         file: &Path,
-        tensors: &'t BTreeMap<String, Tensor>,
-    ) -> Result<BTreeMap<String, &'t Tensor>, WeightsError> {
+        tensors: &[&'t str],
+    ) -> Result<BTreeMap<String, &'t str>, WeightsError> {
         let mut all = BTreeMap::new();
         let mut used = vec![false; self.rename.len()];
-        for (name, tensor) in tensors {
+        for &name in tensors {
             let mut renamed: Option<String> = None;
             for (index, (old, new)) in self.rename.iter().enumerate() {
                 let rest = name.strip_prefix(old.as_str());
@@ -49,7 +48,7 @@ impl Selection {
                     renamed = Some(format!("{new}{rest}"));
                 }
             }
-            all.insert(renamed.unwrap_or_else(|| name.clone()), tensor);
+            all.insert(renamed.unwrap_or_else(|| name.to_owned()), name);
         }
         match used.iter().position(|used| !used) {
             None => Ok(all),
@@ -57,7 +56,7 @@ impl Selection {
                 file: file.to_owned(),
                 key: "rename",
                 pattern: self.rename[index].0.clone(),
-                nearest: closest(&self.rename[index].0, tensors.keys().map(String::as_str)),
+                nearest: closest(&self.rename[index].0, tensors.iter().copied()),
             }),
         }
     }

@@ -34,6 +34,10 @@ pub fn evaluate(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> {
 /// Writes what was predicted, and where it is.
 pub fn infer(found: &InferResult, out: &mut dyn Write) -> io::Result<()> {
     let shape: Vec<String> = found.shape.iter().map(usize::to_string).collect();
+    let files = match found.files.last().filter(|last| **last != found.file) {
+        Some(last) => format!("{} to {last}", found.file),
+        None => found.file.clone(),
+    };
     write_pairs(
         out,
         &[
@@ -51,10 +55,7 @@ pub fn infer(found: &InferResult, out: &mut dyn Write) -> io::Result<()> {
                 "memory",
                 format!("{} in the largest rank", found.memory_bytes_max),
             ),
-            (
-                found.output,
-                format!("{} ({})", found.file, shape.join(" x ")),
-            ),
+            (found.output, format!("{} ({})", files, shape.join(" x "))),
         ],
     )
 }

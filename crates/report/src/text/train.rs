@@ -40,38 +40,70 @@ fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::
     let memory = &result.memory;
     let peak = memory.measured_peak_bytes;
     let peak = peak.map_or_else(|| "unknown".to_owned(), |peak| peak.to_string());
-    write_pairs(
-        out,
-        &[
-            ("program", program.to_owned()),
-            ("steps", format!("{} in {}", result.steps, result.seconds)),
-            (
-                "throughput",
-                format!("{:.1} samples/s", result.samples_per_second),
+    let utilization = &result.utilization;
+    let rate = utilization.flops_per_second;
+    let mut pairs = vec![
+        ("program", program.to_owned()),
+        ("steps", format!("{} in {}", result.steps, result.seconds)),
+        (
+            "throughput",
+            format!("{:.1} samples/s, {rate}", result.samples_per_second),
+        ),
+    ];
+    pairs.extend(utilization_text(result).map(|text| ("MFU", text)));
+    pairs.extend(slowest_text(result).map(|text| ("slowest rank", text)));
+    pairs.extend([
+        (
+            "step",
+            format!(
+                "{} (median of {})",
+                result.step_seconds_median, result.steps_measured
             ),
-            (
-                "step",
-                format!(
-                    "{} (median of {})",
-                    result.step_seconds_median, result.steps_measured
-                ),
+        ),
+        (
+            "memory predicted",
+            format!(
+                "{}: {} in all arenas, {} in the largest, and {} of buffers",
+                memory.predicted_bytes,
+                memory.predicted_arena_bytes,
+                memory.predicted_arena_bytes_max.unwrap_or_default(),
+                memory.predicted.beside_arena() + memory.predicted_snapshot_bytes
             ),
-            (
-                "memory predicted",
-                format!(
-                    "{}: {} in all arenas, {} in the largest, and {} of buffers",
-                    memory.predicted_bytes,
-                    memory.predicted_arena_bytes,
-                    memory.predicted_arena_bytes_max.unwrap_or_default(),
-                    memory.predicted.beside_arena() + memory.predicted_snapshot_bytes
-                ),
-            ),
-            (
-                "memory measured",
-                format!("{peak} at the peak of the steps, beyond what was held before the arenas"),
-            ),
-        ],
-    )
+        ),
+        (
+            "memory measured",
+            format!("{peak} at the peak of the steps, beyond what was held before the arenas"),
+        ),
+    ]);
+    write_pairs(out, &pairs)
+}
+
+/// Model flops utilization, and of which peak.
+fn utilization_text(result: &RunResult) -> Option<String> {
+    let utilization = &result.utilization;
+    let (mfu, peak) = (utilization.mfu?, utilization.peak.as_ref()?);
+    let ranks = match result.ranks {
+        1 => String::new(),
+        ranks => format!("{ranks} times "),
+    };
+    Some(format!(
+        "{:.1} % of {ranks}{}, {}",
+        100.0 * mfu,
+        peak.flops_per_second,
+        peak.source
+    ))
+}
+
+/// The rank that computes longest.
+fn slowest_text(result: &RunResult) -> Option<String> {
+    let compute = result.compute.as_ref().filter(|_| result.ranks > 1)?;
+    let above = compute.seconds_max.0 / compute.seconds_mean.0 - 1.0;
+    Some(format!(
+        "{}, with {} in kernels of a step, {:.1} % above the mean",
+        compute.slowest_rank,
+        compute.seconds_max,
+        100.0 * above
+    ))
 }
 
 /// Writes the errors of each target on a split.

@@ -2,16 +2,17 @@
 
 use super::super::run::Run;
 use super::config::CheckpointConfig;
+use super::repeat::{Repetition, is_short};
 use super::state::{Best, TrainingState};
 use super::write::{Lead, Writing, Written};
 use super::{folder, snapshot_bytes};
 use crate::context::Context;
-use crate::launch::{Agreement, Decision, MakeStepHook, Vote};
+use crate::launch::{Agreement, Decision, MakeStepHook, RepeatFrom, Vote};
 use crate::progress::Event;
 use partita_data::checkpoint::{CheckpointFolder, PartLayout, ShardSpec, TensorKind};
 use partita_program::Role;
 use partita_run::RunError;
-use partita_session::{Boundary, Next, OwnedShard, Position, Session, StepHook};
+use partita_session::{Boundary, Failed, Next, OwnedShard, Position, Repeat, Session, StepHook};
 use partita_space::{Bytes, Rank, Seconds};
 use serde_json::json;
 use std::path::PathBuf;
@@ -49,6 +50,8 @@ pub struct Checkpoints<'r> {
     last: Mutex<Option<LastCheckpoint>>,
     /// Why the last attempt failed, if it did.
     failure: Mutex<Option<String>>,
+    /// The checkpoint from which steps are repeated.
+    repetition: Repetition,
 }
 
 impl<'r> Checkpoints<'r> {
@@ -72,6 +75,7 @@ impl<'r> Checkpoints<'r> {
             is_resumed: last.is_some(),
             last: Mutex::new(last),
             failure: Mutex::new(None),
+            repetition: Repetition::default(),
         }
     }
 
@@ -204,6 +208,24 @@ impl StepHook for Checkpointer<'_> {
         } else {
             Next::Continue
         })
+    }
+
+    fn repeat_from(&mut self, failed: &Failed) -> Result<Repeat<'_>, RunError> {
+        if self.rank > 0 {
+            self.wait();
+        }
+        let own = self.own_vote();
+        let votes = self.agreement.vote(failed.steps, own)?;
+        let decision = votes.map(|votes| {
+            self.hear_failures(&votes);
+            self.wait();
+            Decision {
+                repeat: self.choose_repeat(failed),
+                ..Decision::default()
+            }
+        });
+        let decision = self.agreement.decide(failed.steps, decision)?;
+        self.all.repetition.start(self.rank, decision.repeat)
     }
 }
 
@@ -348,6 +370,18 @@ impl Checkpointer<'_> {
         }
     }
 
+    /// Where steps are repeated from: the last checkpoint if the steps since then took little time.
+    fn choose_repeat(&self, failed: &Failed) -> RepeatFrom {
+        let last = self.all.last();
+        let from = last.and_then(|last| self.all.repetition.after(&last.path, failed.seconds));
+        let from = from.or_else(|| is_short(failed.seconds_of_run).then_some(RepeatFrom::Start));
+        if from.is_some() {
+            let text = "the loss is not finite; repeating steps to find the layer where this began";
+            self.all.context.report(Event::Note(text));
+        }
+        from.unwrap_or_default()
+    }
+
     /// Waits until all ranks have written their parts.
     fn settle(&mut self, step: u64) -> Result<(), RunError> {
         if self.rank > 0 {
@@ -473,25 +507,6 @@ fn spec(shard: &OwnedShard) -> ShardSpec {
             .region
             .0
             .map(|interval| [interval.start as usize, interval.end as usize]),
-    }
-}
-
-/// The hook of a run without checkpoints.
-pub struct Off;
-
-impl StepHook for Off {
-    fn after_step(&mut self, _: &mut Boundary<'_, '_>) -> Result<Next, RunError> {
-        Ok(Next::Continue)
-    }
-}
-
-impl MakeStepHook for Off {
-    fn hook<'a>(
-        &'a self,
-        _: Rank,
-        _: Box<dyn Agreement + 'a>,
-    ) -> Result<Box<dyn StepHook + 'a>, RunError> {
-        Ok(Box::new(Off))
     }
 }
 

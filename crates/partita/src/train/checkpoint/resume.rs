@@ -3,16 +3,11 @@
 use super::super::run::Run;
 use super::error::ResumeError;
 use super::state::TrainingState;
+use super::stored::StoredValues;
 use super::{CHECKPOINTS, folder};
-use partita_data::checkpoint::{Checkpoint, CheckpointFolder, MANIFEST, TensorReader};
+use partita_data::checkpoint::{Checkpoint, CheckpointFolder, MANIFEST};
 use partita_graph::Graph;
-use partita_program::Buffer;
-use partita_session::persistent_name;
-use std::collections::HashMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::thread::{self, ThreadId};
 
 /// Which checkpoint a training resumes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,43 +77,6 @@ impl Resume {
 
     /// Readers of its tensors, for any thread.
     pub fn values(&self) -> StoredValues<'_> {
-        StoredValues {
-            checkpoint: &self.checkpoint,
-            readers: Mutex::default(),
-        }
-    }
-}
-
-/// Values of the persistent buffers in a checkpoint. Each thread has a reader of its own.
-pub struct StoredValues<'c> {
-    checkpoint: &'c Checkpoint,
-    readers: Mutex<HashMap<ThreadId, TensorReader<'c>>>,
-}
-
-impl StoredValues<'_> {
-    /// A range of elements of the tensor of a buffer.
-    ///
-    /// Errors: why they cannot be read.
-    pub fn read(&self, buffer: &Buffer, elements: Range<usize>) -> Result<Vec<f64>, String> {
-        let name = persistent_name(&buffer.name);
-        let shape = buffer
-            .tensor
-            .map_or(buffer.dims, |tensor| tensor.distribution.shape);
-        let stored = self.checkpoint.tensor(name);
-        let stored = stored.map_err(|error| error.to_string())?;
-        if stored.shape != shape {
-            return Err(format!(
-                "tensor `{name}` of {} has the shape {:?}, expected {shape:?}",
-                self.checkpoint.path().display(),
-                stored.shape
-            ));
-        }
-        let id = thread::current().id();
-        let lock = || self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = lock().remove(&id);
-        let mut own = own.unwrap_or_else(|| self.checkpoint.reader());
-        let values = own.read(name, elements);
-        lock().insert(id, own);
-        values.map_err(|error| error.to_string())
+        StoredValues::of(&self.checkpoint)
     }
 }

@@ -4,6 +4,7 @@
 
 use super::now;
 use crate::train::run::Run;
+use crate::train::utilization::{ComputeTimes, UtilizationScale};
 use partita_session::Progress;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -37,7 +38,7 @@ impl<W: Write> MlperfLog<W> {
     }
 
     /// Writes the lines of what is done.
-    pub fn add(&mut self, progress: &Progress) -> io::Result<()> {
+    pub fn add(&mut self, progress: &Progress, scale: &UtilizationScale) -> io::Result<()> {
         match progress {
             Progress::Step { epoch, .. } => self.begin(*epoch + 1),
             Progress::Evaluated { epoch, .. } => {
@@ -69,6 +70,14 @@ impl<W: Write> MlperfLog<W> {
                 if self.epoch == Some(epoch.epoch + 1) {
                     self.epoch = None;
                 }
+                let throughput = epoch.samples as f64 / epoch.training_seconds.0;
+                let utilization = scale.at(throughput);
+                let tracked = json!({
+                    "throughput": throughput,
+                    "flops_per_second": utilization.flops_per_second,
+                    "mfu": utilization.mfu,
+                });
+                self.line("POINT_IN_TIME", "tracked_stats", tracked, about.clone())?;
                 self.line("INTERVAL_END", "epoch_stop", Value::Null, about)
             }
             Progress::Done { steps, .. } => {
@@ -76,6 +85,16 @@ impl<W: Write> MlperfLog<W> {
                 self.line("INTERVAL_END", "run_stop", Value::Null, about)
             }
         }
+    }
+
+    /// Writes which rank computes longest.
+    pub fn add_ranks(&mut self, compute: &ComputeTimes) -> io::Result<()> {
+        let value = json!({
+            "slowest_rank": compute.slowest_rank,
+            "seconds_max": compute.seconds_max,
+            "seconds_mean": compute.seconds_mean,
+        });
+        self.line("POINT_IN_TIME", "compute_of_ranks", value, json!({}))
     }
 
     fn begin(&mut self, epoch: u64) -> io::Result<()> {

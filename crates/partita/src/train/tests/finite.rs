@@ -197,7 +197,7 @@ fn running_statistics_that_overflow_end_the_run() {
     assert_parts(
         &error,
         &[
-            "`b1.running_variance` holds inf after step 2 (epoch 1)",
+            "`b1.running_variance` of layer `b1` holds inf after step 2 (epoch 1)",
             "of its 3 values are not finite",
             "activations in front of that layer are too large",
             "`learning_rate`",
@@ -225,4 +225,48 @@ fn a_last_step_that_is_too_large_is_not_saved() {
             "`clip`",
         ],
     );
+}
+
+/// What a run says of where it began, for a strategy.
+fn beginning(strategy: &str, replaced: &[(&str, &str)]) -> String {
+    let quoted = format!("strategy = \"{strategy}\"");
+    let mut all = vec![("strategy = \"depth=2\"", quoted.as_str())];
+    all.extend(replaced);
+    let error = failure(&all, 2, level);
+    let (_, rest) = error.split_once("it began in ").expect(&error);
+    let (text, _) = rest.split_once(": ").expect(&error);
+    text.to_owned()
+}
+
+#[test]
+fn the_layer_in_which_values_overflow_is_named_under_every_strategy() {
+    for strategy in ["depth=2", "data=2", "filter=2", "data=2; micro=2"] {
+        let rate = ("learning_rate = 0.01", "learning_rate = 1e30");
+        let found = beginning(strategy, &[rate]);
+        assert_eq!(found, "the output of layer `d1` in step 2", "{strategy}");
+        let update = (
+            "[schedule]\nlearning_rate = 0.01",
+            "[optimizer]\nkind = \"sgd\"\n[schedule]\nlearning_rate = 3e38",
+        );
+        let found = beginning(strategy, &[update]);
+        assert_eq!(found, "the update of `fc.bias` in step 1", "{strategy}");
+    }
+}
+
+#[test]
+fn the_layer_is_found_from_the_last_checkpoint_on() {
+    // The first update has the rate 0, the later ones make values overflow.
+    let rate = "learning_rate = 1e38\nwarmup_steps = 4";
+    let folder = case(&[("learning_rate = 0.01", rate)]);
+    let run = folder.path().join("run.toml");
+    let text = fs::read_to_string(&run).unwrap() + "[checkpoint]\nevery_steps = 1\n";
+    fs::write(&run, text).unwrap();
+    let request = TrainRequest {
+        run_file: run,
+        no_prediction: true,
+        ..TrainRequest::default()
+    };
+    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
+    let error = full_text(&error);
+    assert_parts(&error, &["it began in the ", "its last checkpoint is "]);
 }

@@ -1,0 +1,131 @@
+//! `evaluate` and `infer` as processes, and the layer in which a training diverged.
+
+use crate::case::{Case, PARTITA, alone, run};
+use crate::launchers::{Launcher, launcher};
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+
+/// Strategies with their ranks; predictions of the second come from both stages.
+const STRATEGIES: [(usize, &str); 4] = [
+    (2, "data=2"),
+    (4, "depth=2,width=2"),
+    (2, "micro=2,stages=[..a1: 1|p1..: 1]"),
+    (2, "filter=2"),
+];
+
+fn answer(case: &Case, mut command: Command, arguments: &[&str]) -> Value {
+    command.arg(PARTITA).args(arguments).arg("--json");
+    command
+        .current_dir(case.folder())
+        .env("XDG_CACHE_HOME", case.folder());
+    let output = run(&mut command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{command:?} prints one answer: {error}"))
+}
+
+/// One process, started without a launcher.
+fn one(case: &Case, arguments: &[&str]) -> Value {
+    let mut command = Command::new("env");
+    command.env_remove("PARTITA_MPI");
+    answer(case, command, arguments)
+}
+
+fn close(a: f64, b: f64, what: &str) {
+    assert!(
+        (a - b).abs() <= 1e-4 * a.abs().max(1e-3),
+        "{what}: {a} and {b}"
+    );
+}
+
+/// Floats of an NPY file.
+fn floats(case: &Case, name: &str) -> Vec<f32> {
+    let bytes = fs::read(case.path(name)).unwrap();
+    let header = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let words = bytes[10 + header..].as_chunks::<4>().0.iter();
+    words.map(|&word| f32::from_le_bytes(word)).collect()
+}
+
+fn compare(case: &Case, launcher: &Launcher) {
+    let name = launcher.name;
+    let expected = one(case, &["evaluate", "run.toml"]);
+    one(case, &["infer", "run.toml", "--out", "one.npy"]);
+    let whole = floats(case, "one.npy");
+    for (ranks, strategy) in STRATEGIES {
+        let what = format!("{name}, {strategy}");
+        let more = ["run.toml", "--strategy", strategy];
+        let evaluate = [&["evaluate"], &more[..]].concat();
+        let found = answer(case, launcher.command(ranks), &evaluate);
+        assert_eq!(found["ranks"], ranks, "{what}");
+        assert_eq!(
+            found["metrics"]["samples"], expected["metrics"]["samples"],
+            "{what}"
+        );
+        let loss = |value: &Value| value["metrics"]["loss"].as_f64().unwrap();
+        close(loss(&expected), loss(&found), &what);
+
+        let infer = [&["infer"], &more[..], &["--out", "many.npy"]].concat();
+        answer(case, launcher.command(ranks), &infer);
+        let parts = floats(case, "many.npy");
+        assert_eq!(parts.len(), whole.len(), "{what}");
+        for (a, b) in whole.iter().zip(&parts) {
+            close(f64::from(*a), f64::from(*b), &what);
+        }
+        fs::remove_file(case.path("many.npy")).unwrap();
+        assert!(!case.path("many.npy.scores.partial").exists(), "{what}");
+    }
+}
+
+#[test]
+fn evaluations_and_predictions_of_processes_are_those_of_one() {
+    for name in crate::launchers::NAMES {
+        let test = "evaluations_and_predictions_of_processes_are_those_of_one";
+        let Some(launcher) = launcher(name, test) else {
+            continue;
+        };
+        let _alone = alone();
+        let case = Case::new(1, "20 s");
+        one(&case, &["train", "run.toml", "--no-prediction"]);
+        compare(&case, &launcher);
+    }
+}
+
+#[test]
+fn the_layer_in_which_a_training_diverges_is_that_of_threads() {
+    let part = |errors: &str| {
+        let (_, rest) = errors
+            .split_once("it began in ")
+            .unwrap_or_else(|| panic!("{errors}"));
+        rest.split_once(": ").unwrap().0.to_owned()
+    };
+    for name in crate::launchers::NAMES {
+        let test = "the_layer_in_which_a_training_diverges_is_that_of_threads";
+        let Some(launcher) = launcher(name, test) else {
+            continue;
+        };
+        let _alone = alone();
+        let case = Case::new(3, "20 s");
+        let text = fs::read_to_string(case.path("run.toml")).unwrap();
+        let text = text.replace("learning_rate = 1e-3", "learning_rate = 1e25");
+        fs::write(case.path("run.toml"), text).unwrap();
+        let train = ["train", "run.toml", "--no-prediction", "--strategy"];
+        let errors = |mut command: Command, more: &[&str]| {
+            command.args(more).current_dir(case.folder());
+            let output = run(&mut command);
+            assert!(!output.status.success());
+            String::from_utf8(output.stderr).unwrap()
+        };
+        let mut threads = Command::new(PARTITA);
+        threads.args(train);
+        let expected = part(&errors(threads, &["data=2", "--ranks", "2"]));
+        for strategy in ["data=2", "depth=2", "micro=2,stages=[..a1: 1|p1..: 1]"] {
+            let mut command = launcher.command(2);
+            command.arg(PARTITA).args(train);
+            let found = errors(command, &[strategy]);
+            assert_eq!(found.matches("it began in ").count(), 1, "{found}");
+            assert_eq!(part(&found), expected, "{name}, {strategy}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Predictions as NIfTI-1, a file for each sample: X, Y, Z, and the channels as the fourth dim.
+//!
+//! Source: nifti1.h of the NIfTI Data Format Working Group.
+
+use std::io::Write;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use partita_files::NewFile;
+
+use super::{PIECE_BYTES, PredictionKind, PredictionScratch, classes, softmax, unwritable};
+use crate::error::DataError;
+use crate::formats::nifti::Affine;
+
+/// Header with the four bytes that say that no extension follows.
+const HEADER_BYTES: usize = 352;
+/// Largest extent of a dim.
+const EXTENT_MAX: usize = i16::MAX as usize;
+/// Codes of element types.
+const FLOAT32: i16 = 16;
+const INT32: i16 = 8;
+/// Code of positions that are those of a scanner.
+const SCANNER: i16 = 1;
+/// Code of millimeters.
+const MILLIMETERS: u8 = 2;
+
+/// The file of a sample: the requested one if there is one sample, else with the number of the sample before the end.
+pub fn volume_path(out: &Path, sample: usize, samples: usize) -> PathBuf {
+    if samples == 1 {
+        return out.to_path_buf();
+    }
+    let name = out.file_name().unwrap_or_default().to_string_lossy();
+    let end = if name.ends_with(".gz") {
+        ".nii.gz"
+    } else {
+        ".nii"
+    };
+    let start = &name[..name.len() - end.len()];
+    let digits = (samples - 1).to_string().len();
+    out.with_file_name(format!("{start}-{sample:0digits$}{end}"))
+}
+
+impl PredictionScratch {
+    /// Makes a file for each sample, once all ranks have written; `affine` gives the positions of its voxels.
+    ///
+    /// Errors: `BadValue` for extents beyond those of the format, `Unwritable`.
+    pub fn publish_volumes(
+        &self,
+        out: &Path,
+        kind: PredictionKind,
+        affine: &dyn Fn(usize) -> Option<Affine>,
+    ) -> Result<(), DataError> {
+        let is_class = kind == PredictionKind::Classes;
+        let channels = if is_class { 1 } else { self.shape.channels };
+        let largest = self.shape.extent.iter().copied().fold(channels, usize::max);
+        if largest > EXTENT_MAX {
+            return Err(DataError::BadValue {
+                what: "extent of a NIfTI file",
+                got: largest.to_string(),
+                expected: format!("at most {EXTENT_MAX}; HDF5 and NPY have no such limit"),
+            });
+        }
+        if kind == PredictionKind::Probabilities {
+            self.each_piece(|at, mut values| {
+                softmax(&mut values, self.shape.channels);
+                self.write_piece(&at, &values)
+            })?;
+        }
+        for sample in 0..self.shape.samples {
+            let path = volume_path(out, sample, self.shape.samples);
+            let failed = |error| unwritable(&path, &error);
+            let mut file = NewFile::create(&path).map_err(failed)?;
+            let header = header(self.shape.extent, channels, is_class, affine(sample));
+            if path.extension().is_some_and(|end| end == "gz") {
+                let mut packed = GzEncoder::new(&mut file, Compression::fast());
+                packed.write_all(&header).map_err(failed)?;
+                self.write_sample(sample, kind, &mut packed, &path)?;
+                packed.finish().map_err(failed)?;
+            } else {
+                file.write_all(&header).map_err(failed)?;
+                self.write_sample(sample, kind, &mut file, &path)?;
+            }
+            file.place().map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the values of a sample in the order of the scratch file, which is that of NIfTI.
+    fn write_sample(
+        &self,
+        sample: usize,
+        kind: PredictionKind,
+        to: &mut dyn Write,
+        path: &Path,
+    ) -> Result<(), DataError> {
+        let mut write = |bytes: &[u8]| {
+            let written = to.write_all(bytes);
+            written.map_err(|error| unwritable(path, &error))
+        };
+        if kind == PredictionKind::Classes {
+            return self.each_piece_of(sample, |_, values| {
+                let classes = classes(&values, self.shape.channels);
+                let bytes = classes.iter().flat_map(|class| class.to_le_bytes());
+                write(&bytes.collect::<Vec<u8>>())
+            });
+        }
+        let (mut at, end) = self.bytes_of(sample);
+        let mut buffer = vec![0; PIECE_BYTES];
+        while at < end {
+            let length = PIECE_BYTES.min((end - at) as usize);
+            let read = self.file.read_exact_at(&mut buffer[..length], at);
+            read.map_err(|error| unwritable(&self.path, &error))?;
+            write(&buffer[..length])?;
+            at += length as u64;
+        }
+        Ok(())
+    }
+
+    /// First and last byte of a sample.
+    fn bytes_of(&self, sample: usize) -> (u64, u64) {
+        let at = |sample| self.shape.offset([sample, 0, 0, 0, 0]);
+        (at(sample), at(sample + 1))
+    }
+}
+
+fn header(
+    [depth, height, width]: [usize; 3],
+    channels: usize,
+    is_class: bool,
+    affine: Option<Affine>,
+) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_BYTES];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    put(0, &348_i32.to_le_bytes());
+    let dims = if channels > 1 { 4 } else { 3 };
+    let extents = [dims, width, height, depth, channels, 1, 1, 1];
+    for (dim, extent) in extents.into_iter().enumerate() {
+        put(40 + 2 * dim, &(extent as i16).to_le_bytes());
+    }
+    let (code, bits) = if is_class {
+        (INT32, 32_i16)
+    } else {
+        (FLOAT32, 32)
+    };
+    put(70, &code.to_le_bytes());
+    put(72, &bits.to_le_bytes());
+    let spacing = affine.map_or([1.0; 3], |affine| affine.spacing());
+    // The first is the handedness of a rotation that is not used.
+    let pixdim = [1.0, spacing[0], spacing[1], spacing[2], 1.0, 1.0, 1.0, 1.0];
+    for (dim, size) in pixdim.into_iter().enumerate() {
+        put(76 + 4 * dim, &(size as f32).to_le_bytes());
+    }
+    put(108, &(HEADER_BYTES as f32).to_le_bytes());
+    put(112, &1_f32.to_le_bytes());
+    if let Some(Affine(rows)) = affine {
+        put(123, &[MILLIMETERS]);
+        put(254, &SCANNER.to_le_bytes());
+        for (at, value) in rows.iter().flatten().enumerate() {
+            put(280 + 4 * at, &(*value as f32).to_le_bytes());
+        }
+    }
+    put(344, b"n+1\0");
+    bytes
+}

@@ -1,0 +1,111 @@
+//! The losses of the steps of a run, in bounded memory.
+
+use partita_session::Progress;
+use serde::Serialize;
+
+/// Most points that are kept; beyond that, neighbors are joined.
+const POINTS_MAX: usize = 512;
+
+/// A point of a loss curve: the mean over consecutive training steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CurvePoint {
+    /// The last of its steps, from 1.
+    pub step: u64,
+    /// Epochs done after it, a fraction within an epoch.
+    pub epochs: f64,
+    /// Mean loss of its steps.
+    pub loss: f64,
+    /// Learning rate of the last of its steps.
+    pub learning_rate: f64,
+}
+
+/// Collects the losses of steps.
+pub struct LossCurve {
+    steps_per_epoch: u64,
+    /// Steps of a point.
+    stride: u64,
+    points: Vec<CurvePoint>,
+    /// The sum of the losses of the next point, and how many there are.
+    next: (f64, u64),
+}
+
+impl LossCurve {
+    /// An empty curve of a training with that many steps in an epoch.
+    pub fn new(steps_per_epoch: u64) -> Self {
+        Self {
+            steps_per_epoch: steps_per_epoch.max(1),
+            stride: 1,
+            points: Vec::new(),
+            next: (0.0, 0),
+        }
+    }
+
+    /// Adds a training step.
+    pub fn add(&mut self, progress: &Progress) {
+        let &Progress::Step {
+            step,
+            loss,
+            learning_rate,
+            ..
+        } = progress
+        else {
+            return;
+        };
+        self.next = (self.next.0 + loss, self.next.1 + 1);
+        if self.next.1 < self.stride {
+            return;
+        }
+        let (sum, count) = std::mem::take(&mut self.next);
+        self.points.push(CurvePoint {
+            step,
+            epochs: step as f64 / self.steps_per_epoch as f64,
+            loss: sum / count as f64,
+            learning_rate,
+        });
+        if self.points.len() == POINTS_MAX {
+            let (pairs, _) = self.points.as_chunks::<2>();
+            let joined = pairs.iter().map(|[first, second]| CurvePoint {
+                loss: (first.loss + second.loss) / 2.0,
+                ..*second
+            });
+            self.points = joined.collect();
+            self.stride *= 2;
+        }
+    }
+
+    /// The points so far. Steps after the last whole point are left out.
+    pub fn points(&self) -> &[CurvePoint] {
+        &self.points
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_space::Seconds;
+
+    #[test]
+    fn many_steps_are_joined_to_few_points_with_the_same_mean() {
+        let mut curve = LossCurve::new(100);
+        for step in 1..=8192_u64 {
+            curve.add(&Progress::Step {
+                epoch: (step - 1) / 100,
+                step,
+                loss: step as f64,
+                learning_rate: 0.5,
+                samples: 1,
+                seconds: Seconds(1.0),
+            });
+        }
+        let points = curve.points();
+        assert!(
+            (POINTS_MAX / 2..POINTS_MAX).contains(&points.len()),
+            "{}",
+            points.len()
+        );
+        let last = points[points.len() - 1];
+        assert_eq!((last.step, last.epochs), (8192, 81.92));
+        let mean: f64 = points.iter().map(|point| point.loss).sum::<f64>() / points.len() as f64;
+        assert_eq!(mean, 8193.0 / 2.0);
+    }
+}
