@@ -289,6 +289,12 @@ pub struct TrainArgs {
     /// (overrides the run file)
     #[arg(long, value_name = "M")]
     pub machine: Option<String>,
+    /// Whether samples stay in memory after they were read (overrides the run file)
+    #[arg(long, value_enum, value_name = "WHERE")]
+    pub store: Option<StoreName>,
+    /// Read all samples into memory before the first step
+    #[arg(long)]
+    pub preload: bool,
     /// Use collectives of the MPI library, equal up to rounding, instead of sums in rank order
     #[arg(long)]
     pub library_collectives: bool,
@@ -650,6 +656,15 @@ pub enum CheckName {
     Quick,
     /// Nothing
     None,
+}
+
+/// Where samples stay after they were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StoreName {
+    /// Nowhere: every epoch reads the files
+    None,
+    /// In the memory of the ranks, one copy in all
+    Memory,
 }
 
 /// Kernel sets.

@@ -5,7 +5,7 @@ use crate::args::{
     DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, InputArgs,
     IoName, KernelsName, KindName, LowerArgs, MakingArgs, NamesName, OptimizerName, OutputName,
     PlanArgs, PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs, SplitName,
-    StoredName, TrainArgs, TrainingArgs, VolumesName,
+    StoreName, StoredName, TrainArgs, TrainingArgs, VolumesName,
 };
 use crate::error::CliError;
 use partita::{
@@ -13,7 +13,7 @@ use partita::{
     DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, InputRequest, IoChoice,
     KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, PlanRequest,
     PredictRequest, ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest,
-    StrategyChoice, TrainRequest, Training, VolumeMode, WeightNames,
+    StoreKind, StrategyChoice, TrainRequest, Training, VolumeMode, WeightNames,
 };
 use partita_data::{CheckScope, ConvertSpec, DType, Keys};
 use partita_data::{PredictionKind, Split};
@@ -176,6 +176,11 @@ impl TrainArgs {
             threads: self.threads,
             strategy: self.strategy.clone(),
             machine: self.machine.clone(),
+            store: self.store.map(|store| match store {
+                StoreName::None => StoreKind::None,
+                StoreName::Memory => StoreKind::Memory,
+            }),
+            preload: self.preload,
             library_collectives: self.library_collectives,
             overwrite: self.overwrite,
             no_prediction: self.no_prediction,

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use partita_space::{Bytes, Rank};
+
 /// Why an operation on a dataset or a weight file failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
@@ -162,6 +164,22 @@ pub enum DataError {
         found: String,
         /// What would be valid.
         expected: String,
+    },
+    /// A sample that the rank that keeps it cannot give.
+    #[error("rank {owner} keeps the sample in memory and cannot give it: {reason}")]
+    Store {
+        /// The owner.
+        owner: Rank,
+        /// Its error.
+        reason: String,
+    },
+    /// Samples for which there is no memory.
+    #[error(
+        "no memory for {bytes} of samples; use more ranks, so that each keeps less, or `store = \"none\"`"
+    )]
+    StoreMemory {
+        /// What was to be allocated.
+        bytes: Bytes,
     },
     /// A stored value that cannot become part of a dataset.
     #[error("{path}: key `{key}`, {found}; mend or remove the sample")]

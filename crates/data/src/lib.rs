@@ -35,6 +35,7 @@ mod slab;
 mod source;
 mod split;
 pub mod state_dict;
+mod store;
 mod valid;
 pub mod weights;
 mod writer;
@@ -65,8 +66,9 @@ pub use preprocessing::Preprocessing;
 pub use reader::{ReadTally, Reader};
 pub use samples::{DType, Samples, VolumeShape};
 pub use source::{
-    Accepted, HyperslabSource, PieceMaker, PieceReader, PieceRequest, PieceSupply, PieceValues,
-    Waker, first_sample,
+    Accepted, HyperslabSource, Loading, PieceMaker, PieceReader, PieceRequest, PieceSupply,
+    PieceValues, Waker, first_sample,
 };
 pub use split::Split;
+pub use store::{EpochLoads, LoadTally, SampleStore};
 pub use writer::{DatasetSpec, DatasetWriter};

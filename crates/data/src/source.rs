@@ -3,6 +3,7 @@
 pub(crate) mod piece;
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 
@@ -17,6 +18,7 @@ use crate::error::DataError;
 use crate::preprocessing::Preprocessing;
 use crate::samples::{DType, Samples};
 use crate::split::Split;
+use crate::store::{LoadTally, SampleStore};
 use piece::Part;
 pub use piece::{PieceMaker, PieceReader, PieceRequest, PieceValues};
 
@@ -91,6 +93,15 @@ impl From<Transform> for Accepted {
             ignored: None,
         }
     }
+}
+
+/// Where samples come from besides the files, and who counts them.
+#[derive(Clone, Default)]
+pub struct Loading {
+    /// Samples in memory, if they are kept. Without it every epoch reads the files.
+    pub store: Option<Arc<SampleStore>>,
+    /// Counts what is read and received.
+    pub tally: Arc<LoadTally>,
 }
 
 /// Number of the first sample of a split among all samples of the dataset.
@@ -189,7 +200,7 @@ impl HyperslabSource {
         ))
     }
 
-    /// Bytes of volumes that this rank has read from files, as they are stored.
+    /// Bytes of volumes that the thread of this rank has read from files, as they are stored.
     pub fn read_bytes(&self) -> Bytes {
         self.read_bytes
     }
@@ -356,6 +367,10 @@ impl Worker {
             let count = request.samples.len();
             if count == 0 && !self.send(&request, 0..0, Ok(PieceValues::Nothing)) {
                 return;
+            }
+            if self.supply.is_none() {
+                self.reader
+                    .announce(&request.samples, request.key, &request.part);
             }
             let at_once = request.part.samples_per_piece(self.dtype);
             let pieces = count.div_ceil(at_once);

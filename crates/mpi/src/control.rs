@@ -1,6 +1,7 @@
 //! Control messages between ranks, beside the messages of programs: heartbeats, data, failures, shutdown.
 
 use crate::call::{Buffer, Completed, Mpi, MpiError, Raw};
+use partita_run::SampleMessages;
 use partita_space::Rank;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ffi::c_int;
@@ -57,6 +58,29 @@ pub(crate) struct Control {
     has_failed: bool,
     answered: BTreeSet<Rank>,
     shut_down: BTreeSet<Rank>,
+    /// Messages of the sample store, which are carried wherever control messages are.
+    samples: Option<SampleTraffic>,
+}
+
+/// Messages between sample stores, on a communicator of their own so that they never delay control messages.
+struct SampleTraffic {
+    control: Box<Control>,
+    messages: Box<dyn SampleMessages>,
+}
+
+impl SampleTraffic {
+    fn progress(&mut self) -> Result<(), MpiError> {
+        while let Some((to, message)) = self.messages.next() {
+            self.control.send(to, ControlKind::Data, message)?;
+        }
+        self.control.progress()?;
+        for (from, messages) in &mut self.control.data {
+            for message in messages.drain(..) {
+                self.messages.deliver(*from, message);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A posted receive of a header.
@@ -134,9 +158,32 @@ impl Control {
             has_failed: false,
             answered: BTreeSet::new(),
             shut_down: BTreeSet::new(),
+            samples: None,
         };
         control.post_header_receive()?;
         Ok(control)
+    }
+
+    /// Carries the messages of a sample store from now on, over a communicator that all ranks made for it.
+    pub(crate) fn carry(
+        &mut self,
+        comm: Raw,
+        messages: Box<dyn SampleMessages>,
+    ) -> Result<(), MpiError> {
+        let control = Self::new(Rc::clone(&self.mpi), comm, self.received.len())?;
+        self.samples = Some(SampleTraffic {
+            control: Box::new(control),
+            messages,
+        });
+        Ok(())
+    }
+
+    /// Progresses the messages of the sample store.
+    pub(crate) fn progress_samples(&mut self) -> Result<(), MpiError> {
+        match &mut self.samples {
+            Some(samples) => samples.progress(),
+            None => Ok(()),
+        }
     }
 
     fn post_header_receive(&mut self) -> Result<(), MpiError> {
@@ -153,16 +200,14 @@ impl Control {
         &mut self,
         to: Rank,
         kind: ControlKind,
-        body: &[u8],
+        body: impl Into<Vec<u8>>,
     ) -> Result<(), MpiError> {
+        let body = body.into();
         self.has_failed |= kind == ControlKind::Failure;
         let mut header = vec![0; HEADER_BYTES];
         header[0] = kind as u8;
         header[8..].copy_from_slice(&(body.len() as u64).to_le_bytes());
-        let (header, body) = (
-            RequestBuffer::new(header),
-            RequestBuffer::new(body.to_vec()),
-        );
+        let (header, body) = (RequestBuffer::new(header), RequestBuffer::new(body));
         let headers = header.chunks(&self.mpi).map(|chunk| (HEADER_TAG, chunk));
         let bodies = body.chunks(&self.mpi).map(|chunk| (BODY_TAG, chunk));
         let mut requests = Vec::new();
@@ -180,6 +225,13 @@ impl Control {
 
     /// Progresses all sends and receives, and answers failures of others.
     pub(crate) fn progress(&mut self) -> Result<(), MpiError> {
+        // Control messages move on where those of the sample store cannot.
+        let samples = self.progress_samples();
+        self.progress_control()?;
+        samples
+    }
+
+    fn progress_control(&mut self) -> Result<(), MpiError> {
         while let Some((from, header)) = self.take_header()? {
             self.post_body_receive(from, &header)?;
             self.post_header_receive()?;
@@ -283,7 +335,7 @@ impl Control {
                 self.answered.insert(from);
                 if !self.has_failed {
                     // A rank may be gone once it has sent its failure.
-                    let _ = self.send(from, ControlKind::Alive, &[]);
+                    let _ = self.send(from, ControlKind::Alive, []);
                 }
             }
             ControlKind::Alive => {
@@ -323,11 +375,15 @@ impl Control {
 
     /// Whether sends of this rank are pending.
     pub(crate) fn is_sending(&self) -> bool {
-        !self.outgoing.is_empty()
+        let samples = self.samples.as_ref();
+        !self.outgoing.is_empty() || samples.is_some_and(|it| it.control.is_sending())
     }
 
-    /// Cancels the posted receive.
+    /// Cancels the posted receives.
     pub(crate) fn close(&mut self) -> Result<(), MpiError> {
+        if let Some(samples) = &mut self.samples {
+            samples.control.close()?;
+        }
         let Some(receive) = &self.receive else {
             return Ok(());
         };
@@ -335,9 +391,13 @@ impl Control {
         unsafe { self.mpi.cancel(receive.request) }
     }
 
-    /// Whether the cancelled receive has completed.
+    /// Whether the cancelled receives have completed.
     pub(crate) fn is_closed(&mut self) -> Result<bool, MpiError> {
-        Ok(self.receive.is_none() || self.take_header()?.is_some())
+        let samples_closed = match &mut self.samples {
+            Some(samples) => samples.control.is_closed()?,
+            None => true,
+        };
+        Ok((self.receive.is_none() || self.take_header()?.is_some()) && samples_closed)
     }
 }
 

@@ -174,6 +174,9 @@ impl<'w> MpiPointToPoint<'w> {
     fn progress(&mut self) -> bool {
         if self.control_polled.elapsed() > CONTROL_INTERVAL {
             self.poll_control();
+        } else {
+            // An error here is of a rank that is gone; ranks that wait for it will notice.
+            let _ = self.control.borrow_mut().progress_samples();
         }
         // SAFETY: completed requests are removed from the list, so those in it are alive.
         let tested = unsafe { self.mpi.test_some(&mut self.requests, &mut self.completed) };

@@ -8,7 +8,7 @@ use crate::library::Library;
 use crate::point_to_point::{MpiPointToPoint, Tags};
 use crate::transport::{Collectives, MpiTransport};
 use partita_program::{Group, Program, Staging, Work};
-use partita_run::{MessageTransport, Transport};
+use partita_run::{MessageTransport, SampleMessages, Transport};
 use partita_space::{Mesh, Rank, Seconds};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -218,7 +218,7 @@ impl World {
         let mut control = self.control.borrow_mut();
         let peers = if self.rank == 0 { 1..self.size } else { 0..1 };
         for peer in peers {
-            let _ = control.send(peer, ControlKind::Heartbeat, &[]);
+            let _ = control.send(peer, ControlKind::Heartbeat, []);
         }
     }
 
@@ -244,6 +244,18 @@ impl World {
         let mut all = vec![bytes.to_vec()];
         all.extend(self.receive(&others, "data of all ranks")?);
         Ok(all)
+    }
+
+    /// Carries the messages of a sample store from now on, while this rank runs programs and wherever it waits. All
+    /// ranks call it, at the same point.
+    ///
+    /// Errors: a call that fails. One that does not return ends the process.
+    pub fn carry_samples(&self, messages: Box<dyn SampleMessages>) -> Result<(), WorldError> {
+        let guard = Guard::over("MPI_Comm_dup", self.limit.get(), self.end);
+        let comm = self.mpi.dup(self.mpi.comm_world);
+        drop(guard);
+        let carried = comm.and_then(|comm| self.control.borrow_mut().carry(comm, messages));
+        carried.map_err(|error| self.call_error(error))
     }
 
     fn send(&self, to: Rank, bytes: &[u8]) -> Result<(), WorldError> {
@@ -403,7 +415,7 @@ impl World {
         let is_peer = |peer: &Rank| *peer != self.rank && !silent.contains(peer);
         let peers: Vec<Rank> = (0..self.size).filter(is_peer).collect();
         for &peer in &peers {
-            let _ = control.send(peer, ControlKind::Shutdown, &[]);
+            let _ = control.send(peer, ControlKind::Shutdown, []);
         }
         let mut leaving = Timeout::start(SHUTDOWN_LIMIT);
         let is_open =

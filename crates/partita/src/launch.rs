@@ -3,6 +3,7 @@
 mod agreement;
 mod error;
 mod memory_baseline;
+mod preload;
 mod processes;
 mod ranks;
 mod saving;
@@ -22,6 +23,7 @@ use crate::host::Host;
 use crate::kernel_set::KernelSet;
 use crate::local_machine::{CalibrationRun, LocalError, LocalMachine, Ranks};
 use crate::machine;
+use partita_data::SampleStore;
 use partita_lower::Strategy;
 use partita_mpi::Collectives;
 use partita_oracle::{Costs, Prediction, predict};
@@ -180,6 +182,26 @@ impl<'c> Launch<'c> {
         match self {
             Self::Threads(_) => work(),
             Self::Processes(job) => job.with_heartbeats(work),
+        }
+    }
+
+    /// Reads what ranks keep of a dataset into memory, on all ranks before any of them goes on; counted for an epoch.
+    ///
+    /// Errors: the first rank that cannot read its samples or has no memory for them; a stop.
+    pub fn preload(
+        &self,
+        store: &SampleStore,
+        ranks: usize,
+        epoch: u64,
+    ) -> Result<(), LaunchError> {
+        let local = self.local_ranks(ranks);
+        match self {
+            Self::Threads(context) => preload::preload(context, store, local, epoch),
+            Self::Processes(job) => {
+                let context = job.context();
+                job.with_heartbeats(|| preload::preload(context, store, local, epoch))?;
+                job.meet()
+            }
         }
     }
 

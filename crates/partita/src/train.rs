@@ -21,6 +21,7 @@ mod results;
 mod run;
 mod run_file;
 mod section;
+mod store;
 #[cfg(test)]
 mod tests;
 mod utilization;
@@ -46,6 +47,7 @@ pub use record::{
 pub use run::TrainRequest;
 pub use run_file::{RunFile, StartWeights};
 pub use section::RunFileError;
+pub use store::{StoreError, StoreKind};
 pub use utilization::{ComputeTimes, Peak, Utilization};
 
 use crate::context::Context;
@@ -68,13 +70,13 @@ use metrics::Metrics;
 use offload::Offload;
 use output::{Output, RunSize};
 use partita_data::{
-    Accepted, DType, Dataset, HyperslabSource, Preprocessing, Sampling, Split, Waker,
+    Accepted, DType, Dataset, HyperslabSource, Loading, Preprocessing, Sampling, Split, Waker,
     order::epoch_order,
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
-use partita_program::{Buffer, ProgramKind, Role};
+use partita_program::{Buffer, Program, ProgramKind, Role};
 use partita_run::{Footprint, NoSink, RunError, Source, SystemClock};
 use partita_session::{EpochReport, Outcome, Plan, Position, RunEnd, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
@@ -165,8 +167,9 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let costs = machine_costs(context, &run)?;
     let costs = costs.as_deref();
     let measures = costs.is_none() && is_open(&run.strategy);
+    let room = store::room(&run, &dataset, limit);
     let strategy = launch.choose_strategy(run.rank_config(), measures, |here| {
-        strategy(context, &run, &graph, stored, limit, (here, costs))
+        strategy(context, &run, &graph, stored, room, (here, costs))
     })?;
     let crowded = oversubscription(local, run.threads, cores);
     let of_micro_batches = check::micro_warning(&strategy, &graph);
@@ -184,15 +187,14 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         let plan = plan(&run, &order, first..first + validation);
         let session = Session::new(programs, plan)?;
         let program = session.main_program();
-        let buffers = |rank| {
-            let copies = run.offload.copies(program.body(rank));
-            buffer_bytes(&preprocessing, dataset.dtype(), program, rank) + copies
-        };
+        let buffers = |rank| buffers(&run, (&dataset, &preprocessing), program, rank);
         check::memory_fits(&run, &session, &buffers, limit, &origin)?;
         Ok::<_, TrainError>(session)
     })?;
-    launch.check_agreement(|| identity(&run, &session, &preprocessing))?;
     let samples = (&graph, &dataset, &preprocessing);
+    let (epoch, limit) = (first_epoch(resume.as_ref()), (limit, &*origin));
+    let loading = store::prepare(launch, &run, samples, &session, epoch, limit)?;
+    launch.check_agreement(|| identity(&run, &session, &preprocessing))?;
     let text = strategy.to_string();
     let offload = Offload::start(launch, &run, (&request.run_file, &text), samples)?;
     let task = Task {
@@ -202,6 +204,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         dataset: &dataset,
         preprocessing: &preprocessing,
         session: &session,
+        loading: &loading,
         costs,
         resume: resume.as_ref(),
         start: start.as_ref(),
@@ -216,6 +219,17 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         result: saved.result.clone(),
         misplaced: saved.misplaced(),
     }))
+}
+
+/// Memory of a rank beside its program: buffers of its reading thread, and copies for validators.
+fn buffers(
+    run: &Run,
+    (dataset, preprocessing): (&Dataset, &Preprocessing),
+    program: &Program,
+    rank: Rank,
+) -> Bytes {
+    let copies = run.offload.copies(program.body(rank));
+    buffer_bytes(preprocessing, dataset.dtype(), program, rank) + copies
 }
 
 /// The plan of a training with these validation samples.
@@ -298,6 +312,8 @@ struct Task<'r, 's> {
     dataset: &'r Dataset,
     preprocessing: &'r Preprocessing,
     session: &'r Session<'s>,
+    /// Samples in memory, and the counts of what is loaded.
+    loading: &'r Loading,
     /// Of a machine file, if the run names one.
     costs: Option<&'r dyn Costs>,
     /// The checkpoint from which it resumes.
@@ -357,16 +373,22 @@ fn resume(
     Ok(Some(found))
 }
 
+/// The epoch in which a run begins, from 0.
+fn first_epoch(resume: Option<&Resume>) -> u64 {
+    resume.map_or(0, |resume| resume.state.position.epoch)
+}
+
 /// Programs and plan, by which ranks make sure that they run the same.
 fn identity(run: &Run, session: &Session<'_>, preprocessing: &Preprocessing) -> String {
     let digests: Vec<String> = session.programs().map(|program| program.digest()).collect();
     format!(
-        "programs {}, {} epochs, seed {}, {:?}, {:?}",
+        "programs {}, {} epochs, seed {}, {:?}, {:?}, {:?}",
         digests.join(" "),
         run.epochs,
         run.seed,
         run.schedule,
-        preprocessing
+        preprocessing,
+        run.store
     )
 }
 
@@ -456,12 +478,13 @@ fn run_session<'r>(
     if context.is_cancelled() {
         return Err(LaunchError::Interrupted.into());
     }
-    let program = session.main_program();
     let prediction = predict(task)?;
     context.report(Event::Writing);
     let text = prediction.as_ref().map(pretty).transpose()?;
     let output = open_output(task, text.as_deref())?;
     let baseline = MemoryBaseline::set();
+    let (samples, epoch) = ((task.preprocessing, task.loading), first_epoch(task.resume));
+    store::fill(launch, run, samples, epoch)?;
     let checkpoints = task.checkpoints(strategy);
     begin_checkpoints(launch, checkpoints.as_ref());
     let from = task.resume.map(|resume| told(&resume.state.position));
@@ -486,7 +509,7 @@ fn run_session<'r>(
     if let (RunEnd::Stopped { epoch, steps }, Some(checkpoints)) = (outcomes[0].end, &checkpoints) {
         return Err(stopped(epoch, steps, checkpoints));
     }
-    let compute = ComputeTimes::of(program, &outcomes);
+    let compute = ComputeTimes::of(session.main_program(), &outcomes);
     let fault = metrics.and_then(|metrics| metrics.finish(compute.as_ref()));
     let fault = fault.inspect(|fault| context.report(Event::Warning(fault)));
     let warnings = warnings.into_iter().chain(lost).chain(fault).collect();
@@ -500,9 +523,10 @@ fn run_session<'r>(
         strategy: strategy.to_string(),
         targets: task.dataset.targets(),
         preparation: run.samples.applied(&task.preprocessing.preparation),
-        program,
+        program: session.main_program(),
         footprints: footprints(task),
         snapshots: checkpoint::snapshots(run, session),
+        loading: task.loading,
         usage,
         outcomes,
         curve: curve.into_inner().unwrap_or_else(PoisonError::into_inner),
@@ -600,9 +624,11 @@ fn run_ranks(
             None => context.cancel(),
         },
         source: &|rank, wake| {
+            let loading = task.loading.clone();
             task.offload
-                .source(run, session, samples, (rank, wake), from)
+                .source(run, session, samples, (rank, wake), (from, loading))
         },
+        loading: task.loading,
         sink: &|_| Ok(Box::new(NoSink)),
         clock: SystemClock::start(),
         initial: &|buffer, elements| match &stored {

@@ -44,5 +44,6 @@ pub use rank::{CountedBody, RankRunner, StepReport};
 pub use trace::{Event, Trace};
 pub use watchdog::Watchdog;
 pub use world::{
-    Clock, Inputs, KernelTally, Kernels, NoSink, Sink, Source, SystemClock, Transport,
+    Clock, Inputs, KernelTally, Kernels, NoSink, SampleMessages, Sink, Source, SystemClock,
+    Transport,
 };

@@ -134,6 +134,17 @@ pub trait Source {
     fn take_tally(&mut self) -> u64;
 }
 
+/// Messages between the sample stores of processes, carried by the world while its rank computes or waits.
+///
+/// Neither method blocks. Messages between two ranks may overtake each other.
+pub trait SampleMessages {
+    /// The next message to send, if there is one.
+    fn next(&mut self) -> Option<(Rank, Vec<u8>)>;
+
+    /// Takes a message of a rank.
+    fn deliver(&mut self, from: Rank, message: Vec<u8>);
+}
+
 /// Receives the predictions of a rank.
 pub trait Sink {
     /// Starts storing this rank's part.

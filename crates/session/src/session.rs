@@ -119,6 +119,11 @@ impl<'s> Session<'s> {
         self.programs.iter().flat_map(|one| [&one.step, &one.fetch])
     }
 
+    /// The programs that train and evaluate, without fetch programs.
+    pub fn step_programs(&self) -> impl Iterator<Item = &Program> {
+        self.programs.iter().map(|one| &one.step)
+    }
+
     /// Size of an arena that is large enough for all programs of a rank.
     pub fn arena_bytes(&self, rank: Rank) -> Bytes {
         self.programs()

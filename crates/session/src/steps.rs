@@ -32,6 +32,13 @@ impl Session<'_> {
         rest.skip(done as usize)
     }
 
+    /// The samples of each step of an epoch of the plan, with the index of its program in
+    /// [`step_programs`](Self::step_programs).
+    pub fn samples_of_epoch(&self, epoch: u64) -> impl Iterator<Item = (usize, Vec<usize>)> {
+        let steps = self.epoch(epoch).into_iter();
+        steps.map(|planned| (planned.program, planned.samples))
+    }
+
     /// Training steps of an epoch, one of a partial batch included.
     pub fn steps_per_epoch(&self) -> u64 {
         (self.plan.training_order)(0)

@@ -111,6 +111,15 @@ fn the_tables_of_the_run_file_have_all_keys() {
     assert_eq!(names("run-file.md", "## `[optimizer]`"), of_both);
     let augmentation = possible("[augmentation]\nno_key = 1");
     assert_eq!(names("run-file.md", "## `[augmentation]`"), augmentation);
+    let data = refusal(
+        &["train", "r.toml"],
+        &[(
+            "r.toml",
+            &needed.replace("\"d\"", "{ path = \"d\", no_key = 1 }"),
+        )],
+    );
+    let data = between(&data, "possible are ", "; nearest");
+    assert_eq!(names("run-file.md", "## `[data]`"), data);
     let schedule = possible("[schedule]\nlearning_rate = 1\nno_key = 1");
     assert_eq!(names("run-file.md", "## `[schedule]`"), schedule);
     let offload = possible("[offload]\nno_key = 1\n[schedule]\nlearning_rate = 1");

@@ -109,6 +109,7 @@ impl Case {
         let trained = Trained {
             digest: result["digest"].as_str().unwrap().to_owned(),
             losses: losses(&result),
+            loads: loads(&result),
             weights: fs::read(self.path("out/weights.safetensors")).unwrap(),
             ranks_traced: ranks_traced(&self.path("out/trace.json")),
         };
@@ -135,6 +136,8 @@ pub fn threads(ranks: usize, strategy: &'static str) -> Trained {
 pub struct Trained {
     pub digest: String,
     pub losses: Vec<f64>,
+    /// Bytes that each epoch reads from files and receives from other ranks.
+    pub loads: Vec<[u64; 2]>,
     pub weights: Vec<u8>,
     pub ranks_traced: usize,
 }
@@ -143,6 +146,15 @@ fn losses(result: &Value) -> Vec<f64> {
     let epochs = result["epochs"].as_array().unwrap();
     let pair = |epoch: &Value| [&epoch["training_loss"], &epoch["validation"]["loss"]].map(as_f64);
     epochs.iter().flat_map(pair).collect()
+}
+
+fn loads(result: &Value) -> Vec<[u64; 2]> {
+    let epochs = result["epochs"].as_array().unwrap();
+    let pair = |epoch: &Value| [&epoch["read_bytes"], &epoch["received_bytes"]].map(Value::as_u64);
+    let loads = epochs.iter().map(pair);
+    loads
+        .map(|pair| pair.map(Option::unwrap_or_default))
+        .collect()
 }
 
 fn as_f64(value: &Value) -> f64 {

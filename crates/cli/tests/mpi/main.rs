@@ -19,3 +19,4 @@ mod offload;
 mod refusals;
 mod runs;
 mod slurm;
+mod store;

@@ -184,6 +184,22 @@ impl Sampling {
         })
     }
 
+    /// Whether the region of a volume that a part of a sample is made of is another one than that part, so that it may
+    /// change from epoch to epoch.
+    pub fn reads_other_regions(&self) -> bool {
+        let augmentation = &self.augmentation;
+        self.crops.is_some()
+            || augmentation.rotate
+            || augmentation.flip.contains(&true)
+            || augmentation.elastic.is_some()
+    }
+
+    /// The split of a sample and the number of its volume there.
+    pub(crate) fn volume_of(&self, sample: usize) -> (Split, usize) {
+        let (split, inside) = self.locate(sample);
+        (split, inside / self.per_volume(split))
+    }
+
     /// Whether each voxel has a class index, which moves with it.
     pub(crate) fn labels_voxels(&self) -> bool {
         let [_, volume @ ..] = self.volume;

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use partita_program::prefetch::samples_per_piece;
 use partita_program::{Item, Load, Transform};
-use partita_space::{Bytes, Interval, Mesh, Rank, Region};
+use partita_space::{Bytes, Mesh, Rank, Region};
 use serde::{Deserialize, Serialize};
 
-use super::Accepted;
+use super::{Accepted, Loading};
 use crate::augment::{SampleKey, View as SampleView};
 use crate::classes::{Classes, SampleLocation};
 use crate::dataset::Dataset;
@@ -20,6 +20,7 @@ use crate::reader::Reader;
 use crate::samples::{DType, Samples};
 use crate::slab::{self, Region4};
 use crate::split::Split;
+use crate::store::{Loader, Wanted, range};
 use crate::valid::Valid;
 
 /// What a rank needs of a sample.
@@ -273,14 +274,9 @@ impl PieceMaker {
     }
 }
 
-fn range(interval: Interval) -> Range<usize> {
-    let start = usize::try_from(interval.start).expect("an owned region starts inside its tensor");
-    start..start + interval.len()
-}
-
 /// Reads, prepares and augments pieces.
 pub struct PieceReader {
-    readers: [Reader; 3],
+    loader: Loader,
     preprocessing: Preprocessing,
     /// Type of the values that are delivered.
     dtype: DType,
@@ -296,6 +292,8 @@ pub struct PieceReader {
     one: Samples,
     /// Stored class indices of a sample.
     labels: Samples,
+    /// The target vector of a sample.
+    row: Samples,
     valid: Valid,
     /// Classes of the model, if targets are class indices.
     classes: Option<Classes>,
@@ -311,7 +309,7 @@ impl PieceReader {
         let accepted = accepted.into();
         let dtype = preprocessing.dtype(dataset.dtype());
         Self {
-            readers: Split::ALL.map(|split| dataset.reader(split)),
+            loader: Loader::new(dataset, 0, Loading::default()),
             stored: Samples::new(dataset.dtype()),
             prepared: Vec::new(),
             expanded: Vec::new(),
@@ -320,12 +318,20 @@ impl PieceReader {
             targets: dataset.targets().len(),
             one: Samples::new(dtype),
             labels: Samples::new(DType::Int16),
+            row: Samples::new(DType::Float32),
             valid: Valid::under(accepted.transform),
             classes: accepted
                 .classes
                 .filter(|&count| count > 0)
                 .map(|count| Classes::of_model(count, accepted.ignored)),
         }
+    }
+
+    /// As the reader of a rank, from samples in memory if there are some. What it loads is counted.
+    #[must_use]
+    pub fn with_loading(self, dataset: &Dataset, rank: Rank, loading: Loading) -> Self {
+        let loader = Loader::new(dataset, rank, loading);
+        Self { loader, ..self }
     }
 
     /// Type of the volumes that are delivered.
@@ -335,9 +341,7 @@ impl PieceReader {
 
     /// Bytes of volumes that were read from files, as they are stored.
     pub fn read_bytes(&self) -> Bytes {
-        self.readers
-            .iter()
-            .fold(Bytes(0), |sum, reader| sum + reader.tally().volume_bytes)
+        self.loader.volume_bytes()
     }
 
     /// An empty buffer of the kind that a piece wants.
@@ -372,6 +376,39 @@ impl PieceReader {
         is_within && is_small && piece.samples.iter().all(|&sample| sample < count)
     }
 
+    /// Tells the loader what a load will want from other processes.
+    pub(super) fn announce(&mut self, samples: &[usize], key: SampleKey, part: &Part) {
+        if !self.loader.wants_announcements() {
+            return;
+        }
+        let parts = samples.iter().map(|&sample| {
+            let view = self.preprocessing.sampling.view(key, sample);
+            match part {
+                Part::Volume(region) => wanted(Item::Sample, &view, view.source(region)),
+                Part::Targets(_) => self.row_of(&view),
+                Part::Labels(region) => {
+                    wanted(Item::Target, &view, self.labels_region(&view, region))
+                }
+            }
+        });
+        let parts: Vec<Wanted> = parts.collect();
+        self.loader.announce(key.epoch, parts);
+    }
+
+    /// The target vector of a sample.
+    fn row_of(&self, view: &SampleView) -> Wanted {
+        wanted(Item::Target, view, [0..1, 0..1, 0..1, 0..self.targets])
+    }
+
+    /// The stored class indices that a part is made of.
+    fn labels_region(&self, view: &SampleView, part: &Region4) -> Region4 {
+        if self.preprocessing.sampling.labels_voxels() {
+            view.source(part)
+        } else {
+            part.clone()
+        }
+    }
+
     /// Reads a piece into a buffer of its kind; see [`empty`](Self::empty).
     ///
     /// Errors: those of the files; values that a network cannot be trained on.
@@ -385,9 +422,10 @@ impl PieceReader {
             .iter()
             .map(|&sample| self.preprocessing.sampling.view(piece.key, sample));
         let views: Vec<SampleView> = views.collect();
+        let epoch = piece.key.epoch;
         match (&piece.part, buffer) {
             (Part::Volume(region), PieceValues::Volume(mut values)) => {
-                self.read_volumes(&views, region, &mut values)?;
+                self.read_volumes(epoch, &views, region, &mut values)?;
                 Ok(PieceValues::Volume(values))
             }
             (Part::Targets(range), PieceValues::Targets(mut values)) => {
@@ -395,13 +433,17 @@ impl PieceReader {
                 values.reserve_exact(views.len() * range.len());
                 for view in &views {
                     let sample = view.volume;
-                    let reader = &mut self.readers[view.split as usize];
-                    let row = reader.read_target(sample)?;
-                    check_target(reader, sample, &row)?;
+                    let row = self.row_of(view);
+                    self.loader.load(epoch, &row, &mut self.row)?;
+                    let reader = self.loader.reader(view.split);
+                    let Samples::F32(row) = &self.row else {
+                        panic!("a target vector is of floats");
+                    };
+                    check_target(reader, sample, row)?;
                     if let Some(classes) = self.classes {
                         let key = reader.keys().target.clone();
                         let location = location(reader, sample, &key);
-                        classes.check_row(location, &row)?;
+                        classes.check_row(location, row)?;
                     }
                     values.extend_from_slice(&row[range.clone()]);
                 }
@@ -411,7 +453,7 @@ impl PieceReader {
                 values.clear();
                 values.reserve_exact(views.len() * slab::elements(region));
                 for view in &views {
-                    self.read_labels(view, region, &mut values)?;
+                    self.read_labels(epoch, view, region, &mut values)?;
                 }
                 Ok(PieceValues::Targets(values))
             }
@@ -426,18 +468,15 @@ impl PieceReader {
 
     fn read_labels(
         &mut self,
+        epoch: u64,
         view: &SampleView,
         part: &Region4,
         values: &mut Vec<f32>,
     ) -> Result<(), DataError> {
         let moves = self.preprocessing.sampling.labels_voxels();
-        let region = if moves {
-            view.source(part)
-        } else {
-            part.clone()
-        };
-        let reader = &mut self.readers[view.split as usize];
-        reader.read_labels(view.volume, region.clone(), &mut self.labels)?;
+        let stored = wanted(Item::Target, view, self.labels_region(view, part));
+        self.loader.load(epoch, &stored, &mut self.labels)?;
+        let (reader, region) = (self.loader.reader(view.split), stored.region);
         if let Some(classes) = self.classes {
             let key = reader.keys().label.clone();
             let location = location(reader, view.volume, &key);
@@ -453,6 +492,7 @@ impl PieceReader {
 
     fn read_volumes(
         &mut self,
+        epoch: u64,
         views: &[SampleView],
         region: &Region4,
         values: &mut Samples,
@@ -463,7 +503,7 @@ impl PieceReader {
         let mut one = std::mem::replace(&mut self.one, Samples::new(self.dtype));
         for (index, view) in views.iter().enumerate() {
             let into = if index == 0 { &mut *values } else { &mut one };
-            self.read_volume(view, region, into)?;
+            self.read_volume(epoch, view, region, into)?;
             if index > 0 {
                 values.append(&one);
             }
@@ -475,18 +515,20 @@ impl PieceReader {
     /// A part of a sample, as the network sees it.
     fn read_volume(
         &mut self,
+        epoch: u64,
         view: &SampleView,
         part: &Region4,
         into: &mut Samples,
     ) -> Result<(), DataError> {
-        let region = view.source(part);
+        let stored = wanted(Item::Sample, view, view.source(part));
         let computes = self.preprocessing.computes();
-        let reader = &mut self.readers[view.split as usize];
         if !computes && view.is_as_stored() {
-            reader.read_volume(view.volume, region.clone(), into)?;
+            self.loader.load(epoch, &stored, into)?;
+            let (reader, region) = (self.loader.reader(view.split), stored.region);
             return check_volume(self.valid, reader, view.volume, &region, into);
         }
-        reader.read_volume(view.volume, region.clone(), &mut self.stored)?;
+        self.loader.load(epoch, &stored, &mut self.stored)?;
+        let (reader, region) = (self.loader.reader(view.split), stored.region);
         if !computes {
             check_volume(self.valid, reader, view.volume, &region, &self.stored)?;
             into.clear();
@@ -519,6 +561,15 @@ impl PieceReader {
         view.arrange_floats(part, prepared, values);
         view.adjust(part, values);
         Ok(())
+    }
+}
+
+fn wanted(item: Item, view: &SampleView, region: Region4) -> Wanted {
+    Wanted {
+        item,
+        split: view.split,
+        volume: view.volume,
+        region,
     }
 }
 

@@ -83,7 +83,9 @@ impl Fault for DatasetError {
 /// Write errors are failures; all other errors are of the request.
 fn kind_of(error: &DataError) -> ErrorKind {
     match error {
-        DataError::Unwritable { .. } => ErrorKind::Failure,
+        DataError::Unwritable { .. } | DataError::Store { .. } | DataError::StoreMemory { .. } => {
+            ErrorKind::Failure
+        }
         DataError::Missing { .. }
         | DataError::Unopenable { .. }
         | DataError::NotHdf5 { .. }

@@ -10,6 +10,7 @@ use crate::error::{ErrorKind, Fault, full_text};
 use crate::kernel_set::{self, CoreSlot, spin};
 use crate::launcher::Launcher;
 use crate::progress::Event;
+use partita_data::EpochLoads;
 use partita_mpi::{Collectives, Library, LivenessReport, MpiTransport, WorldOptions};
 use partita_mpi::{World as MpiWorld, WorldError};
 use partita_program::Program;
@@ -22,7 +23,7 @@ use partita_tune::{
 };
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::atomic::AtomicBool;
 
@@ -79,6 +80,8 @@ struct RankReport {
     outcome: Outcome,
     peak: Option<Bytes>,
     arena: Bytes,
+    /// What was loaded for each epoch.
+    loads: BTreeMap<u64, EpochLoads>,
 }
 
 impl<'c> Job<'c> {
@@ -187,6 +190,21 @@ impl<'c> Job<'c> {
         work: impl FnOnce() -> Result<R, E> + Send,
     ) -> Result<R, E> {
         self.with(|world| Ok(world.with_heartbeats(work)))?
+    }
+
+    /// Carries messages of samples in memory, if there are some.
+    fn carry_samples(&self, setup: &RunSetup<'_>) -> Result<(), LaunchError> {
+        if let Some(store) = &setup.loading.store {
+            let messages = store.connect(self.rank).map_err(LaunchError::from)?;
+            self.with(|world| world.carry_samples(messages))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all ranks are here.
+    pub fn meet(&self) -> Result<(), LaunchError> {
+        self.gather(&())?;
+        self.broadcast(&())
     }
 
     /// Broadcasts a value of rank 0.
@@ -330,6 +348,7 @@ impl<'c> Job<'c> {
     ) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
         self.has_run.set(true);
         let transport = self.transport(session, setup, collectives)?;
+        self.carry_samples(setup)?;
         let waker = Box::new(transport.waker());
         let transport = Box::new(transport);
         let listener = (self.rank == 0).then_some(listener);
@@ -370,7 +389,11 @@ impl<'c> Job<'c> {
             outcome,
             peak,
             arena: arena.bytes(),
+            loads: setup.loading.tally.epochs(),
         })?;
+        for (&epoch, &loads) in reports.iter().skip(1).flat_map(|one| &one.loads) {
+            setup.loading.tally.add(epoch, loads);
+        }
         self.save(session, &mut arena, sink)?;
         self.close()?;
         if self.rank > 0 {

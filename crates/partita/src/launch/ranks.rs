@@ -3,7 +3,7 @@
 use super::agreement::{Agreement, ThreadAgreement, ThreadBallot};
 use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, spin};
 use partita_cpu::Level;
-use partita_data::Waker;
+use partita_data::{Loading, Waker};
 use partita_program::Buffer;
 use partita_run::{Arena, RankRunner, RunError, Sink, Source, SystemClock, Transport};
 use partita_session::{Outcome, Position, Progress, Session, StepHook, Validators};
@@ -67,6 +67,8 @@ pub struct RunSetup<'w> {
     pub cancel: &'w AtomicBool,
     /// Makes the source of a rank, on its thread.
     pub source: &'w MakeSource<'w>,
+    /// Samples in memory, and the counts of what sources load.
+    pub loading: &'w Loading,
     /// Makes the sink of a rank, on its thread.
     pub sink: &'w MakeSink<'w>,
     /// Clock of all ranks of this process.

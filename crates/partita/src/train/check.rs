@@ -312,6 +312,21 @@ pub fn micro_warning(strategy: &Strategy, graph: &Graph) -> Option<String> {
     })
 }
 
+/// Memory of a rank: arena, staging, `buffers` of its reading thread, and the snapshot for checkpoints.
+pub fn rank_bytes(
+    run: &Run,
+    session: &Session<'_>,
+    buffers: &dyn Fn(Rank) -> Bytes,
+    rank: Rank,
+) -> Bytes {
+    let snapshot = if run.checkpoint.is_on() {
+        snapshot_bytes(session, rank)
+    } else {
+        Bytes(0)
+    };
+    session.memory_bytes(rank) + buffers(rank) + snapshot
+}
+
 /// Checks that the memory of every rank fits into `limit`; `origin` describes the limit.
 pub fn memory_fits(
     run: &Run,
@@ -322,19 +337,7 @@ pub fn memory_fits(
 ) -> Result<(), TrainError> {
     let program = session.main_program();
     let ranks = program.mesh.ranks();
-    let snapshot = |rank| {
-        if run.checkpoint.is_on() {
-            snapshot_bytes(session, rank)
-        } else {
-            Bytes(0)
-        }
-    };
-    let all = (0..ranks).map(|rank: Rank| {
-        (
-            session.memory_bytes(rank) + buffers(rank) + snapshot(rank),
-            rank,
-        )
-    });
+    let all = (0..ranks).map(|rank: Rank| (rank_bytes(run, session, buffers, rank), rank));
     let Some((bytes, rank)) = all.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
         return Ok(());
     };

@@ -3,6 +3,7 @@
 use super::checkpoint::{CHECKPOINTS, LastCheckpoint, ResumeError};
 use super::offload::error::OffloadError;
 use super::section::RunFileError;
+use super::store::error::StoreError;
 use crate::error::{ErrorKind, Fault};
 use crate::launch::{DIVERGENCE_ADVICE, LaunchError};
 use crate::model::ModelError;
@@ -108,6 +109,9 @@ pub enum TrainError {
         /// Twice the present number of parts in depth.
         depth: usize,
     },
+    /// Samples cannot stay in memory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The output folder cannot take the results.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -590,6 +594,7 @@ impl Fault for TrainError {
             Self::Stopped { .. } => ErrorKind::Interrupted,
             Self::AfterCheckpoint { error, .. } => error.kind(),
             Self::Planning(error) => error.kind(),
+            Self::Store(error) => error.kind(),
             Self::Output(error) => error.kind(),
             Self::Launch(error) => error.kind(),
             Self::Unsound { .. }
@@ -624,6 +629,7 @@ impl Fault for TrainError {
             | Self::Session(_)
             | Self::LastBatch { .. }
             | Self::Memory { .. }
+            | Self::Store(_)
             | Self::Weights(_)
             | Self::Output(_)
             | Self::Diverged { .. }

@@ -17,7 +17,7 @@ use crate::launch::{
 use crate::model;
 use crate::progress::Event;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
-use partita_data::{DataError, Dataset, Preprocessing, Sampling, Split};
+use partita_data::{DataError, Dataset, Loading, Preprocessing, Sampling, Split};
 use partita_graph::Graph;
 use partita_lower::Strategy;
 use partita_program::{Buffer, Optimizer, ProgramKind, Role};
@@ -352,6 +352,7 @@ impl Forward {
             watchdog: run.watchdog,
             cancel: context.cancel(),
             source: &|rank, wake| source(samples, mesh, rank, accepted, wake),
+            loading: &Loading::default(),
             sink,
             clock: SystemClock::start(),
             initial,

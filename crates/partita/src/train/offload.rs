@@ -21,8 +21,8 @@ use crate::launch::Launch;
 use crate::progress::Event;
 use children::Children;
 use partita_data::{
-    Dataset, HyperslabSource, PieceMaker, PieceReader, PieceSupply, Preprocessing, Split, Waker,
-    order::epoch_order,
+    Dataset, HyperslabSource, Loading, PieceMaker, PieceReader, PieceSupply, Preprocessing, Split,
+    Waker, order::epoch_order,
 };
 use partita_graph::Graph;
 use partita_offload::{Address, Hello, Loaders, Role, Stream, join, loaders_of};
@@ -145,12 +145,13 @@ impl Offload {
         session: &Session<'_>,
         (graph, dataset, preprocessing): Samples<'_>,
         (rank, wake): (Rank, Option<Waker>),
-        from: (u64, u64),
+        (from, loading): ((u64, u64), Loading),
     ) -> Result<Box<dyn Source>, RunError> {
         let mesh = session.main_program().mesh;
         let maker = PieceMaker::new(dataset, preprocessing, mesh, rank);
         let accepted = check::accepted(run, graph);
         let reader = PieceReader::new(dataset, preprocessing.clone(), accepted);
+        let reader = reader.with_loading(dataset, rank, loading);
         let mut joined = self.loaders.lock().unwrap_or_else(PoisonError::into_inner);
         let joined = joined.remove(&rank).filter(|joined| !joined.is_empty());
         let supply = joined.map(|joined| {

@@ -78,6 +78,12 @@ pub struct EpochResult {
     pub samples: usize,
     /// Time of the training steps.
     pub seconds: Seconds,
+    /// Bytes of samples read from files for the epoch, uncompressed; absent where it was run before a resume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_bytes: Option<Bytes>,
+    /// Bytes of samples that ranks took from the memory of other ranks; absent as above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received_bytes: Option<Bytes>,
     /// The validation after the epoch, if there are samples for it.
     pub validation: Option<ValidationResult>,
 }
@@ -151,6 +157,8 @@ pub struct MemoryResult {
     pub predicted: Footprint,
     /// Snapshots of all ranks for checkpoints and validators, part of the predicted memory.
     pub predicted_snapshot_bytes: Bytes,
+    /// Samples that all ranks keep in memory, part of the predicted memory.
+    pub predicted_store_bytes: Bytes,
     /// Peak resident set until the last step.
     pub measured_peak_bytes: Option<Bytes>,
     /// The same until the weights were written.

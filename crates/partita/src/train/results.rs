@@ -8,12 +8,13 @@ use super::record::{
     TaskResult, ValidationResult,
 };
 use super::run::Run;
+use super::store;
 use super::utilization::{ComputeTimes, UtilizationScale};
 use super::weights::SavedWeights;
 use crate::environment::Environment;
 use crate::launch::{MemoryUsage, PEAK_METHOD};
 use crate::trace;
-use partita_data::Preparation;
+use partita_data::{Loading, Preparation};
 use partita_oracle::{Comparison, Prediction, compare};
 use partita_program::Program;
 use partita_run::{Footprint, Trace};
@@ -44,6 +45,8 @@ pub struct Finished<'r> {
     pub footprints: Vec<Footprint>,
     /// Snapshots of all ranks for checkpoints.
     pub snapshots: Bytes,
+    /// Samples in memory, and what was loaded for each epoch.
+    pub loading: &'r Loading,
     /// Measured memory.
     pub usage: MemoryUsage,
     /// Outcomes in rank order.
@@ -294,6 +297,7 @@ impl Finished<'_> {
 
     fn epoch(&self, epoch: &EpochReport) -> EpochResult {
         let validation = epoch.validation.as_ref();
+        let loads = self.loading.tally.epochs().remove(&epoch.epoch);
         let metrics = Metrics {
             targets: self.targets,
         };
@@ -302,6 +306,8 @@ impl Finished<'_> {
             training_loss: epoch.training_loss,
             samples: epoch.samples,
             seconds: epoch.training_seconds,
+            read_bytes: loads.map(|loads| loads.read),
+            received_bytes: loads.map(|loads| loads.received),
             validation: validation.map(|validation| metrics.validation(validation)),
         }
     }
@@ -309,13 +315,15 @@ impl Finished<'_> {
     fn memory(&self) -> MemoryResult {
         let arenas = self.footprints.iter().map(Footprint::arena);
         let all: Footprint = self.footprints.iter().copied().sum();
+        let store = store::total(self.loading);
         MemoryResult {
             predicted_arena_bytes_max: arenas.max(),
             predicted_arena_bytes: all.arena(),
             allocated_arena_bytes: self.usage.arenas.iter().copied().sum(),
-            predicted_bytes: all.total() + self.snapshots,
+            predicted_bytes: all.total() + self.snapshots + store,
             predicted: all,
             predicted_snapshot_bytes: self.snapshots,
+            predicted_store_bytes: store,
             measured_peak_bytes: self.usage.peak,
             measured_peak_saving_bytes: self.usage.peak_saving,
             method: PEAK_METHOD,

@@ -6,6 +6,7 @@ use super::metrics::MetricsFormat;
 use super::offload::config::OffloadConfig;
 use super::preparation::SampleOptions;
 use super::run_file::{RunFile, StartWeights};
+use super::store::config::{self, StoreKind};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{Launch, RankConfig};
 use crate::training::StrategyChoice;
@@ -30,6 +31,10 @@ pub struct TrainRequest {
     pub strategy: Option<String>,
     /// Overrides its `machine`.
     pub machine: Option<String>,
+    /// Overrides `store` of its `[data]`.
+    pub store: Option<StoreKind>,
+    /// Read all samples into the store before the first step.
+    pub preload: bool,
     /// Use the collectives of the MPI library.
     pub library_collectives: bool,
     /// Replace a run in `output`.
@@ -51,6 +56,10 @@ pub struct Run {
     pub loss: Option<Loss>,
     /// A dataset folder or a single HDF5 file.
     pub data: PathBuf,
+    /// Whether samples stay in memory.
+    pub store: StoreKind,
+    /// Whether all samples are read before the first step.
+    pub preload: bool,
     /// Output folder.
     pub output: PathBuf,
     /// Whether a run in the output folder may be replaced.
@@ -113,7 +122,7 @@ pub struct Run {
 impl Run {
     /// Merges a run file, the overrides of the request, and the ranks of the launch.
     ///
-    /// Errors: ranks or collectives that the launch does not have; an invalid strategy.
+    /// Errors: ranks or collectives that the launch does not have; an invalid strategy; nothing to fill.
     pub fn merge(
         file: RunFile,
         request: &TrainRequest,
@@ -125,6 +134,9 @@ impl Run {
         } else {
             Collectives::Ordered
         };
+        let store = request.store.unwrap_or(file.store);
+        let preload = request.preload || file.preload;
+        config::check(store, preload, &file.offload)?;
         let strategy = request.strategy.as_ref().unwrap_or(&file.strategy);
         Ok(Self {
             strategy: strategy
@@ -143,6 +155,8 @@ impl Run {
             loss: file.loss,
             metrics: file.metrics,
             data: file.data,
+            store,
+            preload,
             output: file.output,
             kernels: file.kernels,
             precision: file.precision,

@@ -8,6 +8,7 @@ use super::metrics::MetricsFormat;
 use super::offload::config::{OffloadConfig, read_offload};
 use super::preparation::SampleOptions;
 use super::section::{RunFileError, Section, line_at};
+use super::store::config::{DataOptions, StoreKind};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::size::parse_bytes;
 use crate::weights::Selection;
@@ -63,6 +64,10 @@ pub struct RunFile {
     pub loss: Option<Loss>,
     /// A dataset folder or a single HDF5 file.
     pub data: PathBuf,
+    /// Whether samples stay in memory (default: none).
+    pub store: StoreKind,
+    /// Whether all samples are read before the first step (default: false).
+    pub preload: bool,
     /// Output folder.
     pub output: PathBuf,
     /// Whether a run in the output folder may be replaced (default: false).
@@ -157,7 +162,6 @@ impl RunFile {
                 "\"f32\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`";
             return Err(top.refuse("precision", expected));
         }
-        let path = "a path";
         let batch = "a whole number of samples per step, like 16";
         let epochs = "a whole number, like 20";
         let model = "a name that `partita models` lists, or the path of a model file";
@@ -169,13 +173,15 @@ impl RunFile {
             return Err(top.refuse("output", folder));
         }
         let epoch_count = top.need("epochs", top.count("epochs")?, epochs)?;
-        let optimizer = optimizer::optimizer(&top)?;
         let watchdog = watchdog(&top)?.unwrap_or(WATCHDOG);
+        let (optimizer, data) = (optimizer::optimizer(&top)?, DataOptions::read(&top)?);
         Ok(Self {
             model: top.need("model", top.text("model", model)?, model)?,
             loss: loss(&top)?,
             metrics: metrics(&top)?,
-            data: top.need("data", top.text("data", path)?, path)?.into(),
+            data: data.path,
+            store: data.store,
+            preload: data.preload,
             output: top.need("output", output, folder)?.into(),
             overwrite: top
                 .read("overwrite", "true or false", DeValue::as_bool)?

@@ -6,6 +6,7 @@ mod finite;
 mod preparation;
 mod run_file;
 mod session;
+mod store;
 
 use crate::context::Context;
 use crate::environment::Environment;

@@ -4,6 +4,7 @@ use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{self, RunSetup, run_ranks};
 use crate::train::checkpoint;
 use partita_cpu::Level;
+use partita_data::Loading;
 use partita_graph::{Graph, initial_part, text};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_program::{
@@ -169,6 +170,7 @@ fn run_with(
         watchdog: Seconds(watchdog),
         cancel,
         source: &|rank, _| Ok(make_source(mesh, rank)),
+        loading: &Loading::default(),
         sink: &|_| Ok(Box::new(NoSink)),
         clock: SystemClock::start(),
         initial: &|buffer, elements| Ok(initial(buffer, elements)),

@@ -1,0 +1,233 @@
+//! Samples in memory: a job reads each sample once, and later epochs read no files.
+//!
+//! There is one copy of the dataset in a job. A *unit* is what a rank reads of a sample (its hyperslab, its class
+//! indices, its target vector), or the whole of it where augmentation reads other regions in each epoch. Every
+//! rank computes the owner of each unit from the programs and the order of the first epoch ([`Owners`]): a rank that
+//! reads the unit in that epoch, so filling the store moves nothing between ranks. Elements are kept as they are
+//! stored; preparation and augmentation come after the store.
+//!
+//! Ranks that are threads look up units in each other's memory. Between processes the reading thread of a rank
+//! requests parts from their owners a step ahead, and each process answers on a thread of its own. Messages are
+//! carried by the world of each rank ([`SampleMessages`]), while it computes and wherever it waits.
+//!
+//! No deadlock: an answer waits for nothing but files. It is computed by a thread that waits for no message, and
+//! sent without blocking by a rank that carries messages until all ranks have ended. So every request is answered,
+//! whatever the ranks wait for. Memory is bounded: a rank has at most 32 MiB of parts requested and not yet
+//! used, or one part, so an owner has at most that many bytes of answers under way to each rank.
+
+mod link;
+mod loader;
+mod message;
+mod owners;
+mod shard;
+mod tally;
+
+pub(crate) use loader::Loader;
+pub(crate) use owners::{Wanted, range};
+pub use tally::{EpochLoads, LoadTally};
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use partita_program::Program;
+use partita_run::{RunError, SampleMessages};
+use partita_space::{Bytes, Rank};
+
+use crate::augment::Sampling;
+use crate::dataset::Dataset;
+use crate::error::DataError;
+use crate::samples::Samples;
+use crate::slab::{self, Region4};
+use link::{Incoming, Link, LinkMessages};
+use loader::Readers;
+use owners::{Owners, UnitKey};
+use shard::{Shard, copy_of};
+
+/// The samples that the ranks of this process keep in memory, and the way to those of other processes.
+pub struct SampleStore {
+    dataset: Dataset,
+    owners: Owners,
+    /// By rank; `None` for ranks of other processes.
+    shards: Vec<Option<Shard>>,
+    link: Arc<Link>,
+    tally: Arc<LoadTally>,
+}
+
+impl SampleStore {
+    /// An empty store. Equal on all ranks, but for `local`, the ranks of this process. `steps` are those of the first
+    /// epoch that is run: the index of the program of each in `programs`, and its samples.
+    pub fn new(
+        dataset: &Dataset,
+        sampling: &Sampling,
+        programs: &[&Program],
+        steps: impl IntoIterator<Item = (usize, Vec<usize>)>,
+        local: impl IntoIterator<Item = Rank>,
+        tally: Arc<LoadTally>,
+    ) -> Self {
+        let owners = Owners::new(dataset, sampling, programs, steps);
+        let mut shards: Vec<Option<Shard>> = (0..owners.ranks()).map(|_| None).collect();
+        for rank in local {
+            shards[rank] = Some(Shard::default());
+        }
+        Self {
+            dataset: dataset.clone(),
+            owners,
+            shards,
+            link: Arc::default(),
+            tally,
+        }
+    }
+
+    /// Memory that each rank needs for what it keeps, in rank order.
+    pub fn bytes(&self) -> Vec<Bytes> {
+        self.owners.held()
+    }
+
+    /// Number of units that the ranks of this process keep now.
+    pub fn units(&self) -> usize {
+        self.shards.iter().flatten().map(Shard::len).sum()
+    }
+
+    /// What was loaded in each epoch.
+    pub fn tally(&self) -> &Arc<LoadTally> {
+        &self.tally
+    }
+
+    /// Whether all ranks are of this process.
+    fn is_local(&self) -> bool {
+        self.shards.iter().all(Option::is_some)
+    }
+
+    fn shard(&self, rank: Rank) -> Option<&Shard> {
+        self.shards[rank].as_ref()
+    }
+
+    fn owner(&self, wanted: &Wanted) -> Rank {
+        self.owners.owner(self.owners.unit(wanted))
+    }
+
+    /// Reads all units of a rank of this process, counted for `epoch`. `is_cancelled` is asked before each.
+    ///
+    /// Errors: those of the files, no memory. Ends early without an error when cancelled.
+    pub fn preload(
+        &self,
+        rank: Rank,
+        epoch: u64,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<(), DataError> {
+        let mut readers = Readers::new(&self.dataset);
+        let mut buffer = Samples::new(self.dataset.dtype());
+        for unit in self.owners.units() {
+            if is_cancelled() {
+                return Ok(());
+            }
+            if self.owners.owner(unit) == rank {
+                self.unit(rank, unit, epoch, &mut readers, &mut buffer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A unit of a rank of this process, read from its file if it is not there yet.
+    fn unit(
+        &self,
+        owner: Rank,
+        unit: UnitKey,
+        epoch: u64,
+        readers: &mut Readers,
+        buffer: &mut Samples,
+    ) -> Result<Arc<Samples>, DataError> {
+        let shard = self.shard(owner).expect("a rank of this process");
+        shard.get(unit, || {
+            let whole = Wanted {
+                item: unit.item,
+                split: unit.split,
+                volume: unit.volume,
+                region: self.owners.region(unit).clone(),
+            };
+            let loads = readers.read(&whole, buffer)?;
+            self.tally.add(epoch, loads);
+            copy_of(buffer)
+        })
+    }
+
+    /// Starts to answer requests for what `rank`, the only one of this process, keeps. The world of the rank carries
+    /// the messages.
+    ///
+    /// Errors: no thread.
+    pub fn connect(self: &Arc<Self>, rank: Rank) -> Result<Box<dyn SampleMessages>, RunError> {
+        let (requests, incoming) = channel();
+        let store = Arc::clone(self);
+        // The thread is detached: it ends when the messages are dropped.
+        thread::Builder::new()
+            .name(format!("store {rank}"))
+            .spawn(move || store.answer(rank, &incoming))
+            .map_err(|error| RunError::Source {
+                rank,
+                reason: format!("no thread to send samples with: {error}"),
+            })?;
+        Ok(Box::new(LinkMessages::new(
+            Arc::clone(&self.link),
+            requests,
+        )))
+    }
+
+    fn answer(&self, rank: Rank, incoming: &Receiver<Incoming>) {
+        let mut readers = Readers::new(&self.dataset);
+        let mut buffer = Samples::new(self.dataset.dtype());
+        while let Ok(request) = incoming.recv() {
+            let unit = self.owners.unit(&request.wanted);
+            let samples = self.unit(rank, unit, request.epoch, &mut readers, &mut buffer);
+            let answer = samples.map(|samples| {
+                let mut part = Samples::new(samples.dtype());
+                let (region, wanted) = (self.owners.region(unit), &request.wanted.region);
+                copy_part(region, &samples, wanted, &mut part);
+                part
+            });
+            let answer = answer.map_err(|error| error.to_string());
+            self.link.reply(request.from, request.id, answer);
+        }
+    }
+}
+
+/// Replaces `out` by a part of a unit. Panics if the part is not inside of it.
+fn copy_part(unit: &Region4, samples: &Samples, part: &Region4, out: &mut Samples) {
+    fn rows<T: Copy>(unit: &Region4, values: &[T], part: &Region4, out: &mut Vec<T>) {
+        out.clear();
+        out.reserve_exact(slab::elements(part));
+        if unit == part {
+            return out.extend_from_slice(values);
+        }
+        let [_, d, h, w] = unit.clone().map(|range| range.len());
+        let [c0, d0, h0, w0] = std::array::from_fn(|dim| unit[dim].start);
+        let [channels, depth, height, width] = part.clone();
+        for c in channels {
+            for z in depth.clone() {
+                for y in height.clone() {
+                    let row = ((c - c0) * d + z - d0) * h + y - h0;
+                    let start = row * w + width.start - w0;
+                    out.extend_from_slice(&values[start..start + width.len()]);
+                }
+            }
+        }
+    }
+    match samples {
+        Samples::I16(values) => {
+            let mut kept = match std::mem::replace(out, Samples::I16(Vec::new())) {
+                Samples::I16(kept) => kept,
+                Samples::F32(_) => Vec::new(),
+            };
+            rows(unit, values, part, &mut kept);
+            *out = Samples::I16(kept);
+        }
+        Samples::F32(values) => {
+            let mut kept = match std::mem::replace(out, Samples::F32(Vec::new())) {
+                Samples::F32(kept) => kept,
+                Samples::I16(_) => Vec::new(),
+            };
+            rows(unit, values, part, &mut kept);
+            *out = Samples::F32(kept);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Loads parts of samples for one thread: from files, from the store of its process, or from another process.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use partita_program::Item;
+use partita_space::{Bytes, Rank};
+
+use super::owners::Wanted;
+use super::tally::{EpochLoads, LoadTally};
+use super::{SampleStore, copy_part};
+use crate::dataset::Dataset;
+use crate::error::DataError;
+use crate::reader::Reader;
+use crate::samples::Samples;
+use crate::slab;
+use crate::source::Loading;
+use crate::split::Split;
+
+/// Bytes that a thread has asked other processes for and not used yet, unless a single part has more.
+const CREDIT_BYTES: usize = 32 << 20;
+
+/// File handles of one thread.
+pub(crate) struct Readers {
+    splits: [Reader; 3],
+    has_labels: bool,
+}
+
+impl Readers {
+    pub(crate) fn new(dataset: &Dataset) -> Self {
+        Self {
+            splits: Split::ALL.map(|split| dataset.reader(split)),
+            has_labels: dataset.labels().is_some(),
+        }
+    }
+
+    /// Replaces `out` by the elements of a part. Returns the bytes read.
+    pub(crate) fn read(
+        &mut self,
+        wanted: &Wanted,
+        out: &mut Samples,
+    ) -> Result<EpochLoads, DataError> {
+        let before = self.file_bytes();
+        let reader = &mut self.splits[wanted.split as usize];
+        let (volume, region) = (wanted.volume, wanted.region.clone());
+        match wanted.item {
+            Item::Sample => reader.read_volume(volume, region, out)?,
+            Item::Target if self.has_labels => reader.read_labels(volume, region, out)?,
+            Item::Target => *out = Samples::F32(reader.read_target(volume)?),
+        }
+        Ok(EpochLoads {
+            read: Bytes(self.file_bytes() - before),
+            received: Bytes(0),
+        })
+    }
+
+    fn file_bytes(&self) -> u64 {
+        let tallies = self.splits.iter().map(Reader::tally);
+        tallies
+            .map(|tally| tally.file_bytes.0 + tally.target_bytes.0)
+            .sum()
+    }
+}
+
+/// A part that will be loaded from another process.
+struct Ahead {
+    owner: Rank,
+    wanted: Wanted,
+    bytes: usize,
+    /// The number of its request, if it was sent.
+    request: Option<u64>,
+}
+
+/// Loads parts of samples for the reading thread of a rank.
+pub(crate) struct Loader {
+    rank: Rank,
+    readers: Readers,
+    store: Option<Arc<SampleStore>>,
+    tally: Arc<LoadTally>,
+    /// Parts of the current load that come from other processes, in the order in which they are wanted.
+    ahead: VecDeque<Ahead>,
+    /// Bytes of those that were requested.
+    in_flight: usize,
+    /// A unit that is being read.
+    unit: Samples,
+}
+
+impl Loader {
+    pub(crate) fn new(dataset: &Dataset, rank: Rank, loading: Loading) -> Self {
+        let Loading { store, tally } = loading;
+        Self {
+            rank,
+            readers: Readers::new(dataset),
+            store,
+            tally,
+            ahead: VecDeque::new(),
+            in_flight: 0,
+            unit: Samples::new(dataset.dtype()),
+        }
+    }
+
+    /// The reader of a split, for names of files and keys.
+    pub(crate) fn reader(&self, split: Split) -> &Reader {
+        &self.readers.splits[split as usize]
+    }
+
+    /// Bytes of volumes read from files by this thread.
+    pub(crate) fn volume_bytes(&self) -> Bytes {
+        let splits = self.readers.splits.iter();
+        splits.fold(Bytes(0), |sum, reader| sum + reader.tally().volume_bytes)
+    }
+
+    /// Whether parts come from other processes, so that it pays to announce them.
+    pub(crate) fn wants_announcements(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| !store.is_local())
+    }
+
+    /// Requests what other processes keep of parts that will be loaded next, in this order, as far as the credit
+    /// goes.
+    pub(crate) fn announce(&mut self, epoch: u64, parts: impl IntoIterator<Item = Wanted>) {
+        let Some(store) = self.store.clone() else {
+            return;
+        };
+        for wanted in parts.into_iter().filter(has_elements) {
+            let owner = store.owner(&wanted);
+            if store.shard(owner).is_none() {
+                let dtype = store.owners.dtype(wanted.item);
+                self.ahead.push_back(Ahead {
+                    owner,
+                    bytes: slab::elements(&wanted.region) * dtype.size_bytes(),
+                    wanted,
+                    request: None,
+                });
+            }
+        }
+        self.request(&store, epoch);
+    }
+
+    fn request(&mut self, store: &SampleStore, epoch: u64) {
+        for part in &mut self.ahead {
+            if part.request.is_some() {
+                continue;
+            }
+            if self.in_flight > 0 && self.in_flight + part.bytes > CREDIT_BYTES {
+                return;
+            }
+            self.in_flight += part.bytes;
+            let wanted = part.wanted.clone();
+            part.request = Some(store.link.request(part.owner, epoch, wanted));
+        }
+    }
+
+    /// Replaces `out` by the elements of a part that is used in an epoch.
+    ///
+    /// Errors: those of files and of the owner.
+    pub(crate) fn load(
+        &mut self,
+        epoch: u64,
+        wanted: &Wanted,
+        out: &mut Samples,
+    ) -> Result<(), DataError> {
+        let Some(store) = self.store.clone().filter(|_| has_elements(wanted)) else {
+            let loads = self.readers.read(wanted, out)?;
+            self.tally.add(epoch, loads);
+            return Ok(());
+        };
+        let owner = store.owner(wanted);
+        if store.shard(owner).is_none() {
+            *out = self.receive(&store, epoch, owner, wanted)?;
+        } else {
+            let unit = store.owners.unit(wanted);
+            let samples = store.unit(owner, unit, epoch, &mut self.readers, &mut self.unit)?;
+            copy_part(store.owners.region(unit), &samples, &wanted.region, out);
+        }
+        if owner != self.rank {
+            let received = Bytes((out.len() * out.dtype().size_bytes()) as u64);
+            let read = Bytes(0);
+            self.tally.add(epoch, EpochLoads { read, received });
+        }
+        Ok(())
+    }
+
+    /// Takes a part that was announced from another process.
+    fn receive(
+        &mut self,
+        store: &SampleStore,
+        epoch: u64,
+        owner: Rank,
+        wanted: &Wanted,
+    ) -> Result<Samples, DataError> {
+        if self.ahead.front().is_none_or(|part| part.wanted != *wanted) {
+            self.ahead.clear();
+            self.announce(epoch, [wanted.clone()]);
+        }
+        let part = self.ahead.front().and_then(|part| part.request);
+        let request = part.expect("the first part is always requested");
+        let samples = store.link.wait(owner, request)?;
+        if let Some(part) = self.ahead.pop_front() {
+            self.in_flight -= part.bytes;
+        }
+        self.request(store, epoch);
+        Ok(samples)
+    }
+}
+
+fn has_elements(wanted: &Wanted) -> bool {
+    slab::elements(&wanted.region) > 0
+}

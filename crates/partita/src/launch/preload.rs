@@ -1,0 +1,48 @@
+//! Reads samples into memory before the first step.
+
+use super::error::LaunchError;
+use crate::context::Context;
+use partita_data::SampleStore;
+use partita_run::RunError;
+use partita_space::Rank;
+use std::thread;
+
+/// Reads what ranks of this process keep, each on a thread of its own, counted for an epoch.
+///
+/// Errors: the first rank that cannot read its samples or has no memory for them; a stop.
+pub fn preload(
+    context: &Context<'_>,
+    store: &SampleStore,
+    ranks: impl Iterator<Item = Rank>,
+    epoch: u64,
+) -> Result<(), LaunchError> {
+    let read = |rank| {
+        let read = store.preload(rank, epoch, &|| context.is_cancelled());
+        read.map_err(|error| RunError::Source {
+            rank,
+            reason: error.to_string(),
+        })
+    };
+    let all: Result<Vec<()>, RunError> = thread::scope(|scope| {
+        let threads: Vec<_> = ranks
+            .map(|rank| {
+                let name = format!("preload {rank}");
+                let builder = thread::Builder::new().name(name);
+                (rank, builder.spawn_scoped(scope, move || read(rank)))
+            })
+            .collect();
+        let joined = threads.into_iter().map(|(rank, thread)| match thread {
+            Ok(thread) => thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            // Without a thread, the samples are read here.
+            Err(_) => read(rank),
+        });
+        joined.collect()
+    });
+    all?;
+    if context.is_cancelled() {
+        return Err(LaunchError::Interrupted);
+    }
+    Ok(())
+}

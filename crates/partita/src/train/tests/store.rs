@@ -1,0 +1,221 @@
+//! Trainings with samples in memory give the bits of trainings that read files in every epoch.
+
+use super::command::case;
+use crate::progress::Silent;
+use crate::train::{ResumeFrom, StoreError, StoreKind, TrainError, TrainRequest};
+use partita_space::Bytes;
+use serde_json::Value;
+use std::fs;
+use std::sync::atomic::AtomicBool;
+use tempfile::TempDir;
+
+/// Epochs 1 to 3, then the whole result.
+struct Run {
+    weights: Vec<u8>,
+    losses: Vec<(f64, Option<f64>)>,
+    read: Vec<u64>,
+    received: Vec<u64>,
+    result: Value,
+}
+
+fn run(folder: &TempDir, request: &TrainRequest) -> Result<Run, TrainError> {
+    let request = TrainRequest {
+        run_file: folder.path().join("run.toml"),
+        no_prediction: true,
+        overwrite: request.resume == ResumeFrom::Start,
+        ..request.clone()
+    };
+    let trained = super::train(&request, &Silent, &AtomicBool::new(false))?;
+    let result = serde_json::to_value(&trained.result).unwrap();
+    let epochs = result["epochs"].as_array().unwrap();
+    let number = |epoch: &Value, key: &str| epoch[key].as_u64();
+    let loss = |epoch: &Value| {
+        let training = epoch["training_loss"].as_f64().unwrap();
+        (training, epoch["validation"]["loss"].as_f64())
+    };
+    Ok(Run {
+        weights: fs::read(folder.path().join("out/weights.safetensors")).unwrap(),
+        losses: epochs.iter().map(loss).collect(),
+        read: epochs
+            .iter()
+            .filter_map(|it| number(it, "read_bytes"))
+            .collect(),
+        received: epochs
+            .iter()
+            .filter_map(|it| number(it, "received_bytes"))
+            .collect(),
+        result,
+    })
+}
+
+fn of(ranks: usize, strategy: &str) -> TrainRequest {
+    TrainRequest {
+        ranks: Some(ranks),
+        strategy: Some(strategy.to_owned()),
+        ..TrainRequest::default()
+    }
+}
+
+fn kept(request: TrainRequest) -> TrainRequest {
+    TrainRequest {
+        store: Some(StoreKind::Memory),
+        ..request
+    }
+}
+
+const STRATEGIES: [(usize, &str); 6] = [
+    (2, "data=2"),
+    (2, "depth=2"),
+    (4, "data=2,depth=2"),
+    (2, "filter=2"),
+    (2, "stages=2,micro=2"),
+    (2, "stages=2,micro=2,schedule=gems"),
+];
+
+/// Of each sample of 10 + 5 its 128 values of 2 bytes and its 2 targets of 4 bytes.
+const DATASET: u64 = 15 * (256 + 8);
+const TRAINING: u64 = 10 * (256 + 8);
+
+#[test]
+fn every_strategy_gives_the_same_bits_and_reads_each_file_once() {
+    for (ranks, strategy) in STRATEGIES {
+        let folder = case(&[("epochs = 6", "epochs = 3")]);
+        // Micro-batches need equal batches, so that stages train on the training split alone.
+        let is_staged = strategy.contains("stages");
+        if is_staged {
+            let file = folder.path().join("run.toml");
+            let text = fs::read_to_string(&file).unwrap();
+            let text = text.replace("/set\"", "/set/train.h5\"");
+            fs::write(&file, text.replace("batch = 4", "batch = 2")).unwrap();
+        }
+        let dataset = if is_staged { TRAINING } else { DATASET };
+        let plain = run(&folder, &of(ranks, strategy));
+        let plain = plain.unwrap_or_else(|error| panic!("{strategy}: {error}"));
+        let stored = run(&folder, &kept(of(ranks, strategy))).unwrap();
+        assert!(stored.weights == plain.weights, "{strategy}");
+        assert_eq!(stored.losses, plain.losses, "{strategy}");
+        assert_eq!(stored.read, [dataset, 0, 0], "{strategy}");
+        assert_eq!(plain.read.len(), 3, "{strategy}");
+        assert!(
+            plain.read.iter().all(|&bytes| bytes >= dataset),
+            "{strategy}"
+        );
+        assert_eq!(plain.received, [0, 0, 0], "{strategy}");
+        let moves = strategy.contains("data=2") || strategy.contains("gems");
+        assert!(!moves || stored.received[1] > 0, "{strategy}");
+        let of_store = &stored.result["memory"]["predicted_store_bytes"];
+        assert!(of_store.as_u64().unwrap() >= dataset, "{strategy}");
+        assert_eq!(plain.result["memory"]["predicted_store_bytes"], 0);
+    }
+}
+
+#[test]
+fn preloaded_samples_are_the_same() {
+    let epochs = ("epochs = 6", "epochs = 2");
+    let folder = case(&[epochs]);
+    let plain = run(&folder, &of(2, "data=2")).unwrap();
+    let request = TrainRequest {
+        preload: true,
+        ..kept(of(2, "data=2"))
+    };
+    let stored = run(&folder, &request).unwrap();
+    assert!(stored.weights == plain.weights);
+    assert_eq!(stored.read, [DATASET, 0]);
+    // The same in the run file.
+    let set = folder.path().join("set").display().to_string();
+    let table = format!("data = {{ path = {set:?}, store = \"memory\", preload = true }}");
+    let (file, line) = (folder.path().join("run.toml"), format!("data = \"{set}\""));
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(&line), "{text}");
+    fs::write(&file, text.replace(&line, &table)).unwrap();
+    let of_file = run(&folder, &of(2, "data=2")).unwrap();
+    assert!(of_file.weights == plain.weights);
+    assert_eq!(of_file.read, [DATASET, 0]);
+}
+
+#[test]
+fn a_resumed_run_fills_its_store_anew() {
+    let checkpoint = "[checkpoint]\nevery_steps = 1\nkeep = 20\n[schedule]";
+    let folder = case(&[("epochs = 6", "epochs = 3"), ("[schedule]", checkpoint)]);
+    let request = kept(of(2, "data=2"));
+    let whole = run(&folder, &request).unwrap();
+    let from = folder.path().join("first");
+    fs::rename(folder.path().join("out"), &from).unwrap();
+    // In the middle of the second of three epochs, and before the validation of the first.
+    for step in [4, 3] {
+        let path = from.join(format!("checkpoints/step-{step:09}"));
+        let resumed = TrainRequest {
+            resume: ResumeFrom::Path(path),
+            ..request.clone()
+        };
+        let resumed = run(&folder, &resumed).unwrap();
+        assert!(resumed.weights == whole.weights, "step {step}");
+        assert_eq!(resumed.losses, whole.losses, "step {step}");
+        let read = resumed.read;
+        assert_eq!(read.iter().sum::<u64>(), DATASET, "step {step}: {read:?}");
+        // What was used before step 4 is read by the last epoch.
+        assert_eq!(read.last() > Some(&0), step == 4, "{read:?}");
+        fs::remove_dir_all(folder.path().join("out")).unwrap();
+    }
+}
+
+#[test]
+fn samples_that_do_not_fit_are_refused_with_figures() {
+    // The program needs less than that, and the samples of 15 more.
+    let folder = case(&[("epochs = 6", "epochs = 1\nmemory = \"26kB\"")]);
+    let error = run(&folder, &kept(of(1, "data=1"))).err().unwrap();
+    let TrainError::Store(StoreError::Memory {
+        rank,
+        samples,
+        limit,
+        ..
+    }) = &error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!((*rank, *limit), (0, Bytes(26_000)));
+    assert!(samples.0 >= DATASET, "{samples}");
+    let text = error.to_string();
+    assert!(text.contains("ranks of this limit"), "{text}");
+    assert!(text.contains("store = \"none\""), "{text}");
+    assert!(!folder.path().join("out").exists());
+}
+
+#[test]
+fn a_store_beside_loaders_is_refused() {
+    let loaders = "strategy = \"depth=2\"\noffload = { loaders = 1 }";
+    let folder = case(&[("strategy = \"depth=2\"", loaders)]);
+    let error = run(&folder, &kept(of(2, "data=2"))).err().unwrap();
+    assert!(
+        matches!(error, TrainError::Store(StoreError::Loaders)),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_preload_without_a_store_is_refused() {
+    let folder = case(&[]);
+    let request = TrainRequest {
+        preload: true,
+        ..of(1, "data=1")
+    };
+    let error = run(&folder, &request).err().unwrap();
+    assert!(
+        matches!(error, TrainError::Store(StoreError::Preload)),
+        "{error}"
+    );
+    let set = folder.path().join("set").display().to_string();
+    let (file, line) = (folder.path().join("run.toml"), format!("data = \"{set}\""));
+    let text = fs::read_to_string(&file).unwrap();
+    let refused = |table: &str| {
+        fs::write(&file, text.replace(&line, table)).unwrap();
+        run(&folder, &of(1, "data=1")).err().unwrap().to_string()
+    };
+    let text = refused("data = { path = \"set\", store = \"disk\" }");
+    assert!(
+        text.contains("`data.store` is \"disk\"") && text.contains("\"memory\""),
+        "{text}"
+    );
+    let text = refused("data = { store = \"memory\" }");
+    assert!(text.contains("`data.path` is missing"), "{text}");
+}
