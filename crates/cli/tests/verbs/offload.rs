@@ -110,7 +110,9 @@ pub fn bits(case: &Case, name: &str) -> (Vec<Value>, Vec<u8>) {
     for epoch in &mut epochs {
         let validation = epoch["validation"].as_object_mut().unwrap();
         validation.remove("seconds");
-        epoch.as_object_mut().unwrap().remove("seconds");
+        for key in ["seconds", "read_bytes", "received_bytes"] {
+            epoch.as_object_mut().unwrap().remove(key);
+        }
     }
     let weights = fs::read(case.path(name).join("weights.safetensors")).unwrap();
     (epochs, weights)
