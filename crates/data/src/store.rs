@@ -48,6 +48,8 @@ use shard::{Shard, copy_of};
 pub struct SampleStore {
     dataset: Dataset,
     owners: Owners,
+    /// Memory of what each rank keeps, by rank.
+    bytes: Vec<Bytes>,
     /// By rank; `None` for ranks of other processes.
     shards: Vec<Option<Shard>>,
     link: Arc<Link>,
@@ -72,6 +74,7 @@ impl SampleStore {
         }
         Self {
             dataset: dataset.clone(),
+            bytes: owners.held(),
             owners,
             shards,
             link: Arc::default(),
@@ -80,8 +83,8 @@ impl SampleStore {
     }
 
     /// Memory that each rank needs for what it keeps, in rank order.
-    pub fn bytes(&self) -> Vec<Bytes> {
-        self.owners.held()
+    pub fn bytes(&self) -> &[Bytes] {
+        &self.bytes
     }
 
     /// Number of units that the ranks of this process keep now.

@@ -63,14 +63,6 @@ fn sum(given: &[(&'static str, u64)], name: &str) -> u64 {
     of_name.map(|(_, elements)| elements).sum()
 }
 
-fn loads(body: &Body) -> Vec<&Load> {
-    let loads = body.tasks.iter().filter_map(|task| match &task.work {
-        Work::Load(load) => Some(load),
-        Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Store(_) => None,
-    });
-    loads.collect()
-}
-
 #[test]
 fn the_optimizers_state_is_shared_out_and_sums_stay_where_they_are_used() {
     for (strategy, ranks) in [("data=2", 2), ("data=4", 4), ("data=2,depth=2", 2)] {
@@ -147,7 +139,7 @@ fn micro_batches_need_less_memory_and_are_read_one_after_the_other() {
     assert_eq!(staged(&whole).0, 4 * staged(&parts).0);
     assert!(parts.memory_max() < whole.memory_max());
     assert_eq!(parts.count().load_bytes, whole.count().load_bytes);
-    let loads = loads(&parts.bodies[0]);
+    let loads: Vec<&Load> = parts.bodies[0].loads().collect();
     let samples: Vec<(When, Option<(usize, usize)>)> = loads
         .iter()
         .filter(|load| load.item == Item::Sample)

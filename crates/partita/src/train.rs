@@ -76,7 +76,7 @@ use partita_data::{
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
-use partita_program::{Buffer, Program, ProgramKind, Role};
+use partita_program::{Buffer, Program, ProgramKind};
 use partita_run::{Footprint, NoSink, RunError, Source, SystemClock};
 use partita_session::{EpochReport, Outcome, Plan, Position, RunEnd, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
@@ -745,27 +745,17 @@ fn initial_values(
     buffer: &Buffer,
     elements: Range<usize>,
 ) -> Result<Option<Vec<f64>>, String> {
-    match buffer.role {
-        Role::Parameter | Role::State => {
-            let name = persistent_name(&buffer.name);
-            let values = loaded.map(|loaded| loaded.part(name, elements.clone()));
-            let values = values.transpose().map_err(|error| error.to_string())?;
-            if let Some(values) = values.flatten() {
-                return Ok(Some(values));
-            }
-            let named = graph.parameters.iter().find(|one| one.name == name);
-            Ok(named.map(|parameter| initial_part(parameter, seed, elements)))
-        }
-        Role::Optimizer
-        | Role::Gradient
-        | Role::Staging
-        | Role::Activation
-        | Role::ActivationGradient
-        | Role::PackedWeights
-        | Role::Gathered
-        | Role::Statistics
-        | Role::Workspace => Ok(None),
+    if !buffer.role.is_of_model() {
+        return Ok(None);
     }
+    let name = persistent_name(&buffer.name);
+    let values = loaded.map(|loaded| loaded.part(name, elements.clone()));
+    let values = values.transpose().map_err(|error| error.to_string())?;
+    if let Some(values) = values.flatten() {
+        return Ok(Some(values));
+    }
+    let named = graph.parameters.iter().find(|one| one.name == name);
+    Ok(named.map(|parameter| initial_part(parameter, seed, elements)))
 }
 
 fn refuse_divergence(run: &Run, graph: &Graph, outcomes: &[Outcome]) -> Result<(), TrainError> {

@@ -86,6 +86,22 @@ impl Role {
             | Role::Workspace => false,
         }
     }
+
+    /// Whether it is part of the model that a training makes: parameters and running statistics.
+    pub fn is_of_model(self) -> bool {
+        match self {
+            Role::Parameter | Role::State => true,
+            Role::Optimizer
+            | Role::Gradient
+            | Role::Staging
+            | Role::Activation
+            | Role::ActivationGradient
+            | Role::PackedWeights
+            | Role::Gathered
+            | Role::Statistics
+            | Role::Workspace => false,
+        }
+    }
 }
 
 /// How the dims of a tensor are split over the axes of a mesh; the region that each rank owns follows.

@@ -1,6 +1,6 @@
 //! A program: bodies by class of ranks.
 
-use crate::{Buffer, BufferId, Count, Dtype, Group, Role, Staging, Task, View, Work};
+use crate::{Buffer, BufferId, Count, Dtype, Group, Load, Role, Staging, Task, View, Work};
 use partita_space::{AxisSet, Bytes, Mesh, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -94,6 +94,14 @@ impl Body {
     /// All memory of a rank: its arena and its pools.
     pub fn memory(&self) -> Bytes {
         self.arena + self.staging.total()
+    }
+
+    /// The loads of samples, in the order of the tasks.
+    pub fn loads(&self) -> impl Iterator<Item = &Load> {
+        self.tasks.iter().filter_map(|task| match &task.work {
+            Work::Load(load) => Some(load),
+            Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Store(_) => None,
+        })
     }
 
     /// Whether a view is contiguous.

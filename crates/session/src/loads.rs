@@ -1,7 +1,7 @@
 //! What a rank loads over a whole plan, in order, so that it can be read ahead.
 
 use crate::session::Session;
-use partita_program::{Body, Load, ProgramKind, When, Work};
+use partita_program::{Load, ProgramKind, When};
 use partita_space::Rank;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -59,8 +59,8 @@ impl Session<'_> {
         let programs = self.programs.iter().map(|one| ProgramLoads {
             kind: one.step.kind,
             batch: one.step.batch,
-            fetch: loads(one.fetch.body(rank)),
-            step: loads(one.step.body(rank)),
+            fetch: one.fetch.body(rank).loads().cloned().collect(),
+            step: one.step.body(rank).loads().cloned().collect(),
         });
         let mut sequence = LoadSequence {
             programs: programs.collect(),
@@ -83,14 +83,6 @@ impl Session<'_> {
         sequence.steps.drain(..done);
         sequence
     }
-}
-
-fn loads(body: &Body) -> Vec<Load> {
-    let loads = body.tasks.iter().filter_map(|task| match &task.work {
-        Work::Load(load) => Some(load.clone()),
-        Work::Store(_) | Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => None,
-    });
-    loads.collect()
 }
 
 impl LoadSequence {

@@ -1,7 +1,7 @@
 //! Validation of snapshots elsewhere, while the training goes on.
 
 use crate::persistent::{OwnedShard, persistent};
-use partita_program::{Body, Buffer, BufferId, Role};
+use partita_program::{Body, Buffer, BufferId};
 use partita_run::{Arena, PackedTensor, RunError};
 use partita_space::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub struct Snapshot {
 
 /// Buffers that an evaluation reads and no program of it changes.
 fn validated(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
-    persistent(body).filter(|(_, buffer)| matches!(buffer.role, Role::Parameter | Role::State))
+    persistent(body).filter(|(_, buffer)| buffer.role.is_of_model())
 }
 
 /// Bytes of the snapshot of a rank.

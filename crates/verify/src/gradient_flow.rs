@@ -144,8 +144,7 @@ fn stale(
 ) -> Vec<Fault> {
     let buffers = case.program.bodies[class].buffers.iter().enumerate();
     let kept = buffers.filter(|(_, buffer)| {
-        let is_kept = matches!(buffer.role, Role::Parameter | Role::State);
-        is_kept
+        buffer.role.is_of_model()
             && buffer
                 .tensor
                 .is_some_and(|tensor| updated.contains(&tensor.id))
@@ -174,21 +173,10 @@ fn initial(body: &Body) -> Vec<Vec<(Region, Contents)>> {
     let buffers = body.buffers.iter().enumerate();
     let of = buffers.map(|(id, buffer)| {
         let region = buffer.view(BufferId(id as u32)).region();
-        match buffer.role {
-            Role::Parameter | Role::State if !region.is_empty() => {
-                vec![(region, Contents::default())]
-            }
-            Role::Parameter
-            | Role::State
-            | Role::Optimizer
-            | Role::Gradient
-            | Role::Staging
-            | Role::Activation
-            | Role::ActivationGradient
-            | Role::PackedWeights
-            | Role::Gathered
-            | Role::Statistics
-            | Role::Workspace => Vec::new(),
+        if buffer.role.is_of_model() && !region.is_empty() {
+            vec![(region, Contents::default())]
+        } else {
+            Vec::new()
         }
     });
     of.collect()

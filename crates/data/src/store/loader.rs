@@ -79,8 +79,6 @@ pub(crate) struct Loader {
     tally: Arc<LoadTally>,
     /// Parts of the current load that come from other processes, in the order in which they are wanted.
     ahead: VecDeque<Ahead>,
-    /// Bytes of those that were requested.
-    in_flight: usize,
     /// A unit that is being read.
     unit: Samples,
 }
@@ -94,7 +92,6 @@ impl Loader {
             store,
             tally,
             ahead: VecDeque::new(),
-            in_flight: 0,
             unit: Samples::new(dataset.dtype()),
         }
     }
@@ -137,14 +134,16 @@ impl Loader {
     }
 
     fn request(&mut self, store: &SampleStore, epoch: u64) {
+        let requested = self.ahead.iter().filter(|part| part.request.is_some());
+        let mut in_flight: usize = requested.map(|part| part.bytes).sum();
         for part in &mut self.ahead {
             if part.request.is_some() {
                 continue;
             }
-            if self.in_flight > 0 && self.in_flight + part.bytes > CREDIT_BYTES {
+            if in_flight > 0 && in_flight + part.bytes > CREDIT_BYTES {
                 return;
             }
-            self.in_flight += part.bytes;
+            in_flight += part.bytes;
             let wanted = part.wanted.clone();
             part.request = Some(store.link.request(part.owner, epoch, wanted));
         }
@@ -195,9 +194,7 @@ impl Loader {
         let part = self.ahead.front().and_then(|part| part.request);
         let request = part.expect("the first part is always requested");
         let samples = store.link.wait(owner, request)?;
-        if let Some(part) = self.ahead.pop_front() {
-            self.in_flight -= part.bytes;
-        }
+        self.ahead.pop_front();
         self.request(store, epoch);
         Ok(samples)
     }

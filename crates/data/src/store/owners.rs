@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use partita_program::{Item, Load, Program, Work};
+use partita_program::{Item, Load, Program};
 use partita_space::{Bytes, Interval, Rank};
 
 use crate::augment::Sampling;
@@ -230,7 +230,7 @@ impl ItemOwners {
         let mut reads = Vec::new();
         for (index, program) in programs.iter().enumerate() {
             for rank in 0..program.mesh.ranks() {
-                for load in loads(program, rank).filter(|load| load.item == item) {
+                for load in program.body(rank).loads().filter(|load| load.item == item) {
                     let (positions, region) = part(program, rank, load);
                     let region = whole.clone().unwrap_or(region);
                     if !positions.is_empty() && slab::elements(&region) > 0 {
@@ -273,14 +273,6 @@ impl ItemOwners {
         }
         number
     }
-}
-
-fn loads(program: &Program, rank: Rank) -> impl Iterator<Item = &Load> {
-    let tasks = program.body(rank).tasks.iter();
-    tasks.filter_map(|task| match &task.work {
-        Work::Load(load) => Some(load),
-        Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Store(_) => None,
-    })
 }
 
 /// Positions in the mini-batch and region (C, D, H, W) that a rank reads.

@@ -20,7 +20,7 @@ use crate::weights::{LoadedWeights, Selection, WeightFile};
 use partita_data::{DataError, Dataset, Loading, Preprocessing, Sampling, Split};
 use partita_graph::Graph;
 use partita_lower::Strategy;
-use partita_program::{Buffer, Optimizer, ProgramKind, Role};
+use partita_program::{Buffer, Optimizer, ProgramKind};
 use partita_run::{NoSink, PackedTensor, Sink, SystemClock};
 use partita_session::{
     Outcome, PersistentTensor, Plan, Progress, RunEnd, Session, persistent_name,
@@ -311,19 +311,11 @@ impl Forward {
         tensor: &TensorPart<'_>,
         listener: Listener<'_>,
     ) -> Result<RunEnd, TrainError> {
-        let initial = |buffer: &Buffer, elements: Range<usize>| match buffer.role {
-            Role::Parameter | Role::State => {
-                tensor(persistent_name(&buffer.name), elements).map(Some)
+        let initial = |buffer: &Buffer, elements: Range<usize>| {
+            if !buffer.role.is_of_model() {
+                return Ok(None);
             }
-            Role::Optimizer
-            | Role::Gradient
-            | Role::Staging
-            | Role::Activation
-            | Role::ActivationGradient
-            | Role::PackedWeights
-            | Role::Gathered
-            | Role::Statistics
-            | Role::Workspace => Ok(None),
+            tensor(persistent_name(&buffer.name), elements).map(Some)
         };
         let sink = |_| Ok(Box::new(NoSink) as Box<dyn Sink>);
         let outcomes = self.run(launch, prepared, &sink, &initial, listener)?;

@@ -96,7 +96,7 @@ fn fits(
     let program = session.main_program();
     let buffers = |rank| buffers(run, (dataset, preprocessing), program, rank);
     let others = |rank| check::rank_bytes(run, session, &buffers, rank);
-    let kept = store.bytes().into_iter().zip(0..);
+    let kept = store.bytes().iter().copied().zip(0..);
     let Some((samples, rank)) = kept.max_by_key(|&(bytes, rank)| bytes + others(rank)) else {
         return Ok(());
     };
@@ -121,7 +121,7 @@ fn fits(
 /// Memory of what all ranks keep.
 pub fn total(loading: &Loading) -> Bytes {
     let store = loading.store.iter();
-    store.flat_map(|store| store.bytes()).sum()
+    store.flat_map(|store| store.bytes()).copied().sum()
 }
 
 /// Says what the ranks keep, and reads it where that comes before the first step.
@@ -137,7 +137,7 @@ pub fn fill(
         return Ok(());
     };
     let total = total(loading);
-    let most = store.bytes().into_iter().max().unwrap_or_default();
+    let most = store.bytes().iter().copied().max().unwrap_or_default();
     let when = if run.preload {
         "they are read before the first step"
     } else {

@@ -4,7 +4,6 @@ use crate::launch::{Agreement, Decision, MakeValidators, Vote};
 use partita_offload::{
     Address, Report, ShardHead, SnapshotHead, Stream, lost_reason, receive_report, send_snapshot,
 };
-use partita_program::Role;
 use partita_run::{PackedTensor, RunError};
 use partita_session::{Evaluated, OwnedShard, Session, Snapshot, Validators};
 use partita_space::{Rank, Seconds};
@@ -69,9 +68,8 @@ impl MakeValidators for RemoteValidation<'_> {
             addresses,
             lost: None,
         });
-        let is_sent = |shard: &OwnedShard| matches!(shard.role, Role::Parameter | Role::State);
         let mut shards = self.session.owned_shards(rank);
-        shards.retain(is_sent);
+        shards.retain(|shard| shard.role.is_of_model());
         let failure = Arc::new(Mutex::new(None));
         let (snapshots, taken) = sync_channel(1);
         let sending = Sending {
