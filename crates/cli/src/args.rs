@@ -295,6 +295,12 @@ pub struct TrainArgs {
     /// Read all samples into memory before the first step
     #[arg(long)]
     pub preload: bool,
+    /// Folder on a local disk for samples that do not fit the memory (overrides the run file)
+    #[arg(long, value_name = "FOLDER")]
+    pub spill: Option<PathBuf>,
+    /// Memory for samples of each rank, such as `16GiB` (overrides the run file)
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
+    pub store_memory: Option<Bytes>,
     /// Use collectives of the MPI library, equal up to rounding, instead of sums in rank order
     #[arg(long)]
     pub library_collectives: bool,

@@ -181,6 +181,8 @@ impl TrainArgs {
                 StoreName::Memory => StoreKind::Memory,
             }),
             preload: self.preload,
+            spill: self.spill.clone(),
+            store_memory: self.store_memory,
             library_collectives: self.library_collectives,
             overwrite: self.overwrite,
             no_prediction: self.no_prediction,

@@ -175,11 +175,27 @@ pub enum DataError {
     },
     /// Samples for which there is no memory.
     #[error(
-        "no memory for {bytes} of samples; use more ranks, so that each keeps less, or `store = \"none\"`"
+        "no memory for {bytes} of samples; use more ranks, so that each keeps less, a smaller `store_memory` with \
+         `spill`, which keeps the rest on a local disk, or `store = \"none\"`"
     )]
     StoreMemory {
         /// What was to be allocated.
         bytes: Bytes,
+    },
+    /// The file of samples that are not kept in memory.
+    #[error(
+        "{path}: the file for {bytes} of samples beside those in memory cannot be {action}: {reason}; possible is \
+         another folder as `spill`, a larger `store_memory`, or more ranks, so that each keeps less"
+    )]
+    Spill {
+        /// The file.
+        path: PathBuf,
+        /// All that it is for.
+        bytes: Bytes,
+        /// `made`, `written` or `read`.
+        action: &'static str,
+        /// The error of the system.
+        reason: String,
     },
     /// A stored value that cannot become part of a dataset.
     #[error("{path}: key `{key}`, {found}; mend or remove the sample")]

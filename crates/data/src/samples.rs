@@ -1,8 +1,14 @@
 //! Element types and the buffers that volumes are read into.
 
+use std::io;
+
+use partita_space::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::slab::Region4;
+
+/// Bytes that are converted at a time.
+const CHUNK: usize = 1 << 16;
 
 /// Shape of one sample, (C, D, H, W).
 pub type VolumeShape = [usize; 4];
@@ -71,6 +77,11 @@ impl Samples {
         self.len() == 0
     }
 
+    /// Size of all elements.
+    pub(crate) fn bytes(&self) -> Bytes {
+        Bytes((self.len() * self.dtype().size_bytes()) as u64)
+    }
+
     /// Element type.
     pub fn dtype(&self) -> DType {
         match self {
@@ -119,6 +130,26 @@ impl Samples {
         }
     }
 
+    /// Writes all elements in little-endian order.
+    pub(crate) fn write_to(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        match self {
+            Samples::I16(values) => write_all(values, i16::to_le_bytes, out),
+            Samples::F32(values) => write_all(values, f32::to_le_bytes, out),
+        }
+    }
+
+    /// Replaces the elements by so many that are read in little-endian order.
+    pub(crate) fn read_from(
+        &mut self,
+        elements: usize,
+        input: &mut dyn io::Read,
+    ) -> io::Result<()> {
+        match self {
+            Samples::I16(values) => read_all(values, elements, i16::from_le_bytes, input),
+            Samples::F32(values) => read_all(values, elements, f32::from_le_bytes, input),
+        }
+    }
+
     /// Removes all elements.
     pub(crate) fn clear(&mut self) {
         match self {
@@ -134,6 +165,48 @@ impl Samples {
             Samples::F32(values) => values.reserve_exact(elements.saturating_sub(values.len())),
         }
     }
+}
+
+/// Writes values through a small buffer, in chunks.
+pub(crate) fn write_all<T: Copy, const N: usize>(
+    values: &[T],
+    to_bytes: fn(T) -> [u8; N],
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(CHUNK.min(values.len() * N));
+    for chunk in values.chunks(CHUNK / N) {
+        bytes.clear();
+        chunk
+            .iter()
+            .for_each(|&value| bytes.extend_from_slice(&to_bytes(value)));
+        out.write_all(&bytes)?;
+    }
+    Ok(())
+}
+
+/// Replaces values by so many that are read in chunks.
+pub(crate) fn read_all<T, const N: usize>(
+    values: &mut Vec<T>,
+    elements: usize,
+    from_bytes: fn([u8; N]) -> T,
+    input: &mut dyn io::Read,
+) -> io::Result<()> {
+    values.clear();
+    values.reserve_exact(elements);
+    let mut bytes = vec![0; CHUNK.min(elements * N)];
+    while values.len() < elements {
+        let count = (elements - values.len()).min(CHUNK / N);
+        let chunk = &mut bytes[..count * N];
+        input.read_exact(chunk)?;
+        values.extend(
+            chunk
+                .as_chunks::<N>()
+                .0
+                .iter()
+                .map(|&word| from_bytes(word)),
+        );
+    }
+    Ok(())
 }
 
 fn slice_of<T: Copy>(values: &[T], shape: VolumeShape, region: &Region4) -> Vec<T> {

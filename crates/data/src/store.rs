@@ -14,18 +14,24 @@
 //! sent without blocking by a rank that carries messages until all ranks have ended. So every request is answered,
 //! whatever the ranks wait for. Memory is bounded: a rank has at most 32 MiB of parts requested and not yet
 //! used, or one part, so an owner has at most that many bytes of answers under way to each rank.
+//!
+//! Units for which a rank has no memory lie in a file of its own on a local disk ([`SampleStore::limit_memory`]). Which
+//! ones follows from the limit alone, not from timing.
 
 mod link;
 mod loader;
 mod message;
 mod owners;
 mod shard;
+mod spill;
 mod tally;
 
 pub(crate) use loader::Loader;
 pub(crate) use owners::{Wanted, range};
 pub use tally::{EpochLoads, LoadTally};
 
+use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -41,8 +47,8 @@ use crate::samples::Samples;
 use crate::slab::{self, Region4};
 use link::{Incoming, Link, LinkMessages};
 use loader::Readers;
-use owners::{Owners, UnitKey};
-use shard::{Shard, copy_of};
+use owners::{OVERHEAD, Owners, UnitKey};
+use shard::{Found, Kept, Shard};
 
 /// The samples that the ranks of this process keep in memory, and the way to those of other processes.
 pub struct SampleStore {
@@ -50,6 +56,8 @@ pub struct SampleStore {
     owners: Owners,
     /// Memory of what each rank keeps, by rank.
     bytes: Vec<Bytes>,
+    /// Bytes that each rank keeps in its file, by rank.
+    spilled: Vec<Bytes>,
     /// By rank; `None` for ranks of other processes.
     shards: Vec<Option<Shard>>,
     link: Arc<Link>,
@@ -75,6 +83,7 @@ impl SampleStore {
         Self {
             dataset: dataset.clone(),
             bytes: owners.held(),
+            spilled: vec![Bytes(0); owners.ranks()],
             owners,
             shards,
             link: Arc::default(),
@@ -85,6 +94,60 @@ impl SampleStore {
     /// Memory that each rank needs for what it keeps, in rank order.
     pub fn bytes(&self) -> &[Bytes] {
         &self.bytes
+    }
+
+    /// Bytes that each rank keeps in its file, in rank order.
+    pub fn spilled(&self) -> &[Bytes] {
+        &self.spilled
+    }
+
+    /// Moves what is above a limit of memory, given in rank order, to files of the ranks: of the units in the order of
+    /// the dataset those that do not fit beside the ones before them. Every unit takes some memory, wherever it lies, so
+    /// [`bytes`](Self::bytes) may still be above a limit. Before anything is loaded.
+    ///
+    /// Panics if there is not a limit for each rank.
+    pub fn limit_memory(&mut self, limits: &[Bytes]) {
+        assert_eq!(limits.len(), self.bytes.len(), "a limit for each rank");
+        let is_above = |rank: Rank| self.bytes[rank] > limits[rank];
+        if !(0..limits.len()).any(is_above) {
+            return;
+        }
+        let mut places = vec![HashMap::new(); limits.len()];
+        let mut units = vec![0; limits.len()];
+        for unit in self.owners.units() {
+            units[self.owners.owner(unit)] += 1;
+        }
+        let entries = |rank: Rank| OVERHEAD.saturating_mul(units[rank]);
+        let mut room: Vec<u64> = (0..limits.len())
+            .map(|rank| limits[rank].0.saturating_sub(entries(rank)))
+            .collect();
+        for unit in self.owners.units() {
+            let (rank, bytes) = (self.owners.owner(unit), self.owners.bytes(unit));
+            if bytes <= room[rank] {
+                room[rank] -= bytes;
+                continue;
+            }
+            if self.shards[rank].is_some() {
+                places[rank].insert(unit, self.spilled[rank].0);
+            }
+            self.spilled[rank] += Bytes(bytes);
+            self.bytes[rank] = Bytes(self.bytes[rank].0 - bytes);
+        }
+        for (shard, places) in self.shards.iter_mut().zip(places) {
+            if let Some(shard) = shard {
+                *shard = Shard::new(places);
+            }
+        }
+    }
+
+    /// Makes the file of a rank of this process in a folder, if it keeps something there. Before anything is loaded.
+    ///
+    /// Errors: the folder cannot be written to, or has no room.
+    pub fn open_spill(&self, rank: Rank, folder: &Path) -> Result<(), DataError> {
+        match (self.shard(rank), self.spilled[rank]) {
+            (None, _) | (_, Bytes(0)) => Ok(()),
+            (Some(shard), bytes) => shard.open(folder, rank, bytes),
+        }
     }
 
     /// Number of units that the ranks of this process keep now.
@@ -126,33 +189,53 @@ impl SampleStore {
                 return Ok(());
             }
             if self.owners.owner(unit) == rank {
-                self.unit(rank, unit, epoch, &mut readers, &mut buffer)?;
+                self.take((rank, unit), epoch, (&mut readers, &mut buffer), None)?;
             }
         }
         Ok(())
     }
 
-    /// A unit of a rank of this process, read from its file if it is not there yet.
-    fn unit(
+    /// Replaces `out` by a part of a unit of a rank of this process, which is read from its file if it is not there
+    /// yet. Without a part, nothing is copied. Counted for an epoch.
+    fn take(
         &self,
-        owner: Rank,
-        unit: UnitKey,
+        (owner, unit): (Rank, UnitKey),
         epoch: u64,
-        readers: &mut Readers,
-        buffer: &mut Samples,
-    ) -> Result<Arc<Samples>, DataError> {
+        (readers, buffer): (&mut Readers, &mut Samples),
+        part: Option<(&Region4, &mut Samples)>,
+    ) -> Result<(), DataError> {
         let shard = self.shard(owner).expect("a rank of this process");
-        shard.get(unit, || {
-            let whole = Wanted {
-                item: unit.item,
-                split: unit.split,
-                volume: unit.volume,
-                region: self.owners.region(unit).clone(),
-            };
-            let loads = readers.read(&whole, buffer)?;
-            self.tally.add(epoch, loads);
-            copy_of(buffer)
-        })
+        let region = self.owners.region(unit);
+        let mut loads = EpochLoads::default();
+        match (shard.find(unit), part) {
+            (Found::Missing(filling), part) => {
+                let whole = Wanted {
+                    item: unit.item,
+                    split: unit.split,
+                    volume: unit.volume,
+                    region: region.clone(),
+                };
+                loads.read = readers.read(&whole, buffer)?;
+                filling.keep(buffer)?;
+                if let Some((part, out)) = part {
+                    copy_part(region, buffer, part, out);
+                }
+            }
+            (Found::Kept(_), None) => {}
+            (Found::Kept(Kept::Memory(samples)), Some((part, out))) => {
+                copy_part(region, &samples, part, out);
+                loads.memory = out.bytes();
+            }
+            (Found::Kept(Kept::File(at)), Some((part, out))) => {
+                let dtype = self.owners.dtype(unit.item);
+                if out.dtype() != dtype {
+                    *out = Samples::new(dtype);
+                }
+                loads.spilled = shard.file().read(at, (region, part), buffer, out)?;
+            }
+        }
+        self.tally.add(epoch, loads);
+        Ok(())
     }
 
     /// Starts to answer requests for what `rank`, the only one of this process, keeps. The world of the rank carries
@@ -181,13 +264,18 @@ impl SampleStore {
         let mut buffer = Samples::new(self.dataset.dtype());
         while let Ok(request) = incoming.recv() {
             let unit = self.owners.unit(&request.wanted);
-            let samples = self.unit(rank, unit, request.epoch, &mut readers, &mut buffer);
-            let answer = samples.map(|samples| {
-                let mut part = Samples::new(samples.dtype());
-                let (region, wanted) = (self.owners.region(unit), &request.wanted.region);
-                copy_part(region, &samples, wanted, &mut part);
-                part
-            });
+            let mut part = Samples::new(self.owners.dtype(unit.item));
+            let wanted = Some((&request.wanted.region, &mut part));
+            let (epoch, buffers) = (request.epoch, (&mut readers, &mut buffer));
+            let taken = self.take((rank, unit), epoch, buffers, wanted);
+            self.tally.add(
+                epoch,
+                EpochLoads {
+                    sent: part.bytes(),
+                    ..EpochLoads::default()
+                },
+            );
+            let answer = taken.map(|()| part);
             let answer = answer.map_err(|error| error.to_string());
             self.link.reply(request.from, request.id, answer);
         }
@@ -196,9 +284,17 @@ impl SampleStore {
 
 /// Replaces `out` by a part of a unit. Panics if the part is not inside of it.
 fn copy_part(unit: &Region4, samples: &Samples, part: &Region4, out: &mut Samples) {
+    if out.dtype() != samples.dtype() {
+        *out = Samples::new(samples.dtype());
+    }
+    out.clear();
+    out.reserve_exact(slab::elements(part));
+    append_part(unit, samples, part, out);
+}
+
+/// Appends a part of a unit to elements of its type. Panics if the part is not inside of it.
+fn append_part(unit: &Region4, samples: &Samples, part: &Region4, out: &mut Samples) {
     fn rows<T: Copy>(unit: &Region4, values: &[T], part: &Region4, out: &mut Vec<T>) {
-        out.clear();
-        out.reserve_exact(slab::elements(part));
         if unit == part {
             return out.extend_from_slice(values);
         }
@@ -215,22 +311,11 @@ fn copy_part(unit: &Region4, samples: &Samples, part: &Region4, out: &mut Sample
             }
         }
     }
-    match samples {
-        Samples::I16(values) => {
-            let mut kept = match std::mem::replace(out, Samples::I16(Vec::new())) {
-                Samples::I16(kept) => kept,
-                Samples::F32(_) => Vec::new(),
-            };
-            rows(unit, values, part, &mut kept);
-            *out = Samples::I16(kept);
-        }
-        Samples::F32(values) => {
-            let mut kept = match std::mem::replace(out, Samples::F32(Vec::new())) {
-                Samples::F32(kept) => kept,
-                Samples::I16(_) => Vec::new(),
-            };
-            rows(unit, values, part, &mut kept);
-            *out = Samples::F32(kept);
+    match (samples, out) {
+        (Samples::I16(values), Samples::I16(out)) => rows(unit, values, part, out),
+        (Samples::F32(values), Samples::F32(out)) => rows(unit, values, part, out),
+        (Samples::I16(_), Samples::F32(_)) | (Samples::F32(_), Samples::I16(_)) => {
+            panic!("the parts of a unit have its type")
         }
     }
 }

@@ -175,6 +175,31 @@ impl Job {
     }
 }
 
+/// A store whose ranks have memory for three quarters of what they keep, and files in a folder for the others.
+fn limited(
+    job: &Job,
+    dataset: &Dataset,
+    local: impl IntoIterator<Item = usize> + Clone,
+    folder: &Path,
+) -> Arc<SampleStore> {
+    let plain = Preprocessing::plain(dataset);
+    let store = job.store(dataset, &plain, local.clone());
+    let mut store = Arc::into_inner(store).unwrap();
+    let whole = store.bytes().to_vec();
+    let limits: Vec<Bytes> = whole.iter().map(|bytes| Bytes(bytes.0 * 3 / 4)).collect();
+    store.limit_memory(&limits);
+    for (rank, (&limit, whole)) in limits.iter().zip(whole).enumerate() {
+        let (kept, spilled) = (store.bytes()[rank], store.spilled()[rank]);
+        assert!(kept <= limit, "rank {rank}: {kept} of {limit}");
+        assert_eq!(kept + spilled, whole, "rank {rank}");
+        assert!(spilled >= Bytes(whole.0 / 4), "rank {rank}: {spilled}");
+    }
+    for rank in local {
+        store.open_spill(rank, folder).unwrap();
+    }
+    Arc::new(store)
+}
+
 fn source(
     dataset: &Dataset,
     preprocessing: &Preprocessing,
@@ -282,8 +307,7 @@ fn sum(stores: &[Arc<SampleStore>], epoch: u64) -> EpochLoads {
     let mut sum = EpochLoads::default();
     for store in stores {
         let loads = store.tally().epochs().get(&epoch).copied();
-        sum.read += loads.unwrap_or_default().read;
-        sum.received += loads.unwrap_or_default().received;
+        sum += loads.unwrap_or_default();
     }
     sum
 }
@@ -300,14 +324,19 @@ fn check_loads(job: &Job, dtype: DType, mesh: Mesh, stores: &[Arc<SampleStore>],
         first.received.0 <= samples * row * mesh.ranks() as u64,
         "{case}: {first:?}"
     );
-    for epoch in 1..EPOCHS {
-        assert_eq!(sum(stores, epoch).read, Bytes(0), "{case}, epoch {epoch}");
-    }
     let regions = mesh.extent(Axis::Depth) * mesh.extent(Axis::Height);
+    for epoch in 1..EPOCHS {
+        let loads = sum(stores, epoch);
+        assert_eq!(loads.read, Bytes(0), "{case}, epoch {epoch}");
+        assert_eq!(loads.sent, loads.received, "{case}, epoch {epoch}");
+        let used = whole + samples * row * regions as u64;
+        let kept = loads.memory + loads.spilled;
+        assert_eq!(kept, Bytes(used), "{case}, epoch {epoch}: {loads:?}");
+    }
     let units: usize = stores.iter().map(|store| store.units()).sum();
     assert_eq!(units as u64, samples * (regions as u64 + 1), "{case}");
-    let held: Vec<u64> = stores[0].bytes().iter().map(|bytes| bytes.0).collect();
-    let held: u64 = held.iter().sum();
+    let of_ranks = [stores[0].bytes(), stores[0].spilled()];
+    let held: u64 = of_ranks.into_iter().flatten().map(|bytes| bytes.0).sum();
     assert!(held >= whole + samples * row, "{case}: {held}");
     assert!(
         held <= whole + samples * (row + 200 * (regions as u64 + 1)),
@@ -419,6 +448,50 @@ fn processes_send_what_others_read() {
 }
 
 #[test]
+fn samples_beyond_the_memory_come_from_a_file_of_their_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = tempfile::tempdir().unwrap();
+    let mut from_files = Bytes(0);
+    for (index, (extents, sizes, dtype)) in cases().into_iter().enumerate() {
+        let case = format!("mesh {extents:?}, {sizes:?} samples, {dtype:?}");
+        let mesh = mesh(extents);
+        let path = folder.path().join(index.to_string());
+        let dataset = make(&path, dtype, sizes[0], sizes[1]);
+        let plain = Preprocessing::plain(&dataset);
+        let job = Job::new(mesh, dtype, sizes);
+        let store = limited(&job, &dataset, 0..mesh.ranks(), disk.path());
+        let one = |rank| source(&dataset, &plain, (mesh, rank), &store);
+        let mut sources: Vec<HyperslabSource> = (0..mesh.ranks()).map(one).collect();
+        play_all(&job, dtype, &mut sources, EPOCHS, &case);
+        check_loads(&job, dtype, mesh, &[Arc::clone(&store)], &case);
+        from_files += sum(&[store], 1).spilled;
+        let stores: Vec<_> = (0..mesh.ranks())
+            .map(|rank| limited(&job, &dataset, [rank], disk.path()))
+            .collect();
+        for (rank, store) in stores.iter().enumerate() {
+            store.preload(rank, 0, &|| false).unwrap();
+        }
+        fs::remove_dir_all(&path).unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let over = Over(&is_over);
+            let carrier = scope.spawn(|| carry(&stores, &is_over));
+            let sources = stores.iter().enumerate();
+            let sources =
+                sources.map(|(rank, store)| source(&dataset, &plain, (mesh, rank), store));
+            let mut sources: Vec<HyperslabSource> = sources.collect();
+            play_all(&job, dtype, &mut sources, EPOCHS, &case);
+            drop(over);
+            carrier.join().unwrap();
+        });
+        check_loads(&job, dtype, mesh, &stores, &case);
+        from_files += sum(&stores, 1).spilled;
+    }
+    assert!(from_files > Bytes(0));
+    assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn samples_that_are_read_before_the_first_step_are_never_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("set");
@@ -458,7 +531,14 @@ fn a_preload_ends_early_when_cancelled() {
 fn augmented_samples_are_those_that_are_read_from_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("set");
+    augmented(&path, None);
+    augmented(&path, Some(folder.path()));
+}
+
+/// With `disk`, all samples lie in files there.
+fn augmented(path: &Path, disk: Option<&Path>) {
     let dtype = DType::Float32;
+    let path = path.with_extension(if disk.is_some() { "files" } else { "memory" });
     let dataset = make(&path, dtype, 6, 2);
     let augmentation = Augmentation {
         flip: [true, true, false],
@@ -471,7 +551,15 @@ fn augmented_samples_are_those_that_are_read_from_files() {
     let mesh = mesh([2, 2, 1]);
     let job = Job::new(mesh, dtype, [6, 2, 4]);
     let stores: Vec<_> = (0..mesh.ranks())
-        .map(|rank| job.store(&dataset, &preprocessing, [rank]))
+        .map(|rank| {
+            let store = job.store(&dataset, &preprocessing, [rank]);
+            let mut store = Arc::into_inner(store).unwrap();
+            if let Some(disk) = disk {
+                store.limit_memory(&vec![Bytes(0); mesh.ranks()]);
+                store.open_spill(rank, disk).unwrap();
+            }
+            Arc::new(store)
+        })
         .collect();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -496,6 +584,12 @@ fn augmented_samples_are_those_that_are_read_from_files() {
     });
     let units: usize = stores.iter().map(|store| store.units()).sum();
     assert_eq!(units, 2 * 8, "a volume and a target vector of each sample");
+    let second = sum(&stores, 1);
+    let used = match disk {
+        Some(_) => [second.spilled, second.memory],
+        None => [second.memory, second.spilled],
+    };
+    assert!(used[0] > Bytes(0) && used[1] == Bytes(0), "{second:?}");
 }
 
 #[test]

@@ -332,6 +332,39 @@ pub fn free_bytes(_: &Path) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
+/// Takes room on the device for the first `bytes` of a file, so that writing them finds no full disk. A file system that
+/// cannot do that takes none.
+///
+/// Source: Linux manual, `fallocate(2)`.
+#[cfg(target_os = "linux")]
+pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let Ok(length) = libc::off_t::try_from(bytes) else {
+        return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+    };
+    if length == 0 {
+        return Ok(());
+    }
+    loop {
+        // SAFETY: the descriptor is open as long as `file` lives, and the call writes to no memory of this process.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => return Ok(()),
+            Some(_) | None => return Err(error),
+        }
+    }
+}
+
+/// Takes no room; the end of a disk is found by writing.
+#[cfg(not(target_os = "linux"))]
+pub fn reserve(_: &File, _: u64) -> io::Result<()> {
+    Ok(())
+}
+
 /// Bytes that a file of this process may have (`ulimit -f`); `None` where there is no limit.
 ///
 /// Source: POSIX.1-2017, `getrlimit`.

@@ -35,6 +35,7 @@ use partita_tune::{HostLayout, LinkTimes};
 use processes::Job;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::path::Path;
 
 /// The ranks of a run.
 pub enum Launch<'c> {
@@ -166,6 +167,14 @@ impl<'c> Launch<'c> {
         }
     }
 
+    /// The ranks of this host.
+    pub fn ranks_of_host(&self, ranks: usize) -> Vec<Rank> {
+        match self {
+            Self::Threads(_) => (0..ranks).collect(),
+            Self::Processes(job) => job.ranks_of_host().to_vec(),
+        }
+    }
+
     /// Whether all ranks are on one host.
     pub fn is_on_one_host(&self) -> bool {
         match self {
@@ -182,6 +191,25 @@ impl<'c> Launch<'c> {
         match self {
             Self::Threads(_) => work(),
             Self::Processes(job) => job.with_heartbeats(work),
+        }
+    }
+
+    /// Makes the files of what ranks keep of a dataset beside their memory, on all ranks before any of them goes on.
+    ///
+    /// Errors: the first rank whose file cannot be made.
+    pub fn open_spill(
+        &self,
+        store: &SampleStore,
+        folder: &Path,
+        ranks: usize,
+    ) -> Result<(), LaunchError> {
+        let local = self.local_ranks(ranks);
+        match self {
+            Self::Threads(_) => preload::open_spill(store, folder, local),
+            Self::Processes(job) => {
+                job.with_heartbeats(|| preload::open_spill(store, folder, local))?;
+                job.meet()
+            }
         }
     }
 

@@ -110,10 +110,10 @@ pub use train::{
     ConvertRequest, ConvertResult, CurvePoint, EpochResult, EvaluateResult, ForwardRequest,
     InferRequest, InferResult, LISTENING, LastCheckpoint, MemoryResult, MetricsFormat, Mismatch,
     OffloadConfig, OffloadError, OutputError, Peak, Processes, ResultFiles, ResumeError,
-    ResumeFrom, RunFile, RunFileError, RunResult, ServeRequest, StartWeights, StoreError,
-    StoreKind, TargetError, TaskResult, TrainError, TrainRequest, Trained, TrainingState,
-    Utilization, ValidationResult, VolumeMode, convert_weights, evaluate, infer, parse_cores,
-    serve, train,
+    ResumeFrom, RunFile, RunFileError, RunResult, ServeRequest, StartWeights, StoreConfig,
+    StoreError, StoreKind, TargetError, TaskResult, TrainError, TrainRequest, Trained,
+    TrainingState, Utilization, ValidationResult, VolumeMode, convert_weights, evaluate, infer,
+    parse_cores, serve, train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,

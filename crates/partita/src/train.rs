@@ -47,7 +47,7 @@ pub use record::{
 pub use run::TrainRequest;
 pub use run_file::{RunFile, StartWeights};
 pub use section::RunFileError;
-pub use store::{StoreError, StoreKind};
+pub use store::{StoreConfig, StoreError, StoreKind};
 pub use utilization::{ComputeTimes, Peak, Utilization};
 
 use crate::context::Context;

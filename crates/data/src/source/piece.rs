@@ -17,7 +17,7 @@ use crate::error::DataError;
 use crate::prepare::{Preparation, prepare};
 use crate::preprocessing::Preprocessing;
 use crate::reader::Reader;
-use crate::samples::{DType, Samples};
+use crate::samples::{DType, Samples, read_all, write_all};
 use crate::slab::{self, Region4};
 use crate::split::Split;
 use crate::store::{Loader, Wanted, range};
@@ -83,9 +83,6 @@ pub enum PieceValues {
     Nothing,
 }
 
-/// Bytes that are converted at a time.
-const CHUNK: usize = 1 << 16;
-
 impl PieceValues {
     /// Number of elements.
     pub fn len(&self) -> usize {
@@ -112,10 +109,8 @@ impl PieceValues {
     /// Writes all elements in little-endian order.
     pub fn write_to(&self, out: &mut dyn io::Write) -> io::Result<()> {
         match self {
-            Self::Volume(Samples::I16(values)) => write_all(values, i16::to_le_bytes, out),
-            Self::Volume(Samples::F32(values)) | Self::Targets(values) => {
-                write_all(values, f32::to_le_bytes, out)
-            }
+            Self::Volume(samples) => samples.write_to(out),
+            Self::Targets(values) => write_all(values, f32::to_le_bytes, out),
             Self::Nothing => Ok(()),
         }
     }
@@ -123,55 +118,11 @@ impl PieceValues {
     /// Replaces its elements by so many that are read in little-endian order.
     pub fn read_from(&mut self, elements: usize, input: &mut dyn io::Read) -> io::Result<()> {
         match self {
-            Self::Volume(Samples::I16(values)) => {
-                read_all(values, elements, i16::from_le_bytes, input)
-            }
-            Self::Volume(Samples::F32(values)) | Self::Targets(values) => {
-                read_all(values, elements, f32::from_le_bytes, input)
-            }
+            Self::Volume(samples) => samples.read_from(elements, input),
+            Self::Targets(values) => read_all(values, elements, f32::from_le_bytes, input),
             Self::Nothing => Ok(()),
         }
     }
-}
-
-fn write_all<T: Copy, const N: usize>(
-    values: &[T],
-    to_bytes: fn(T) -> [u8; N],
-    out: &mut dyn io::Write,
-) -> io::Result<()> {
-    let mut bytes = Vec::with_capacity(CHUNK.min(values.len() * N));
-    for chunk in values.chunks(CHUNK / N) {
-        bytes.clear();
-        chunk
-            .iter()
-            .for_each(|&value| bytes.extend_from_slice(&to_bytes(value)));
-        out.write_all(&bytes)?;
-    }
-    Ok(())
-}
-
-fn read_all<T, const N: usize>(
-    values: &mut Vec<T>,
-    elements: usize,
-    from_bytes: fn([u8; N]) -> T,
-    input: &mut dyn io::Read,
-) -> io::Result<()> {
-    values.clear();
-    values.reserve_exact(elements);
-    let mut bytes = vec![0; CHUNK.min(elements * N)];
-    while values.len() < elements {
-        let count = (elements - values.len()).min(CHUNK / N);
-        let chunk = &mut bytes[..count * N];
-        input.read_exact(chunk)?;
-        values.extend(
-            chunk
-                .as_chunks::<N>()
-                .0
-                .iter()
-                .map(|&word| from_bytes(word)),
-        );
-    }
-    Ok(())
 }
 
 /// Derives the pieces of a rank's loads.

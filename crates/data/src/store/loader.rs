@@ -6,9 +6,9 @@ use std::sync::Arc;
 use partita_program::Item;
 use partita_space::{Bytes, Rank};
 
+use super::SampleStore;
 use super::owners::Wanted;
 use super::tally::{EpochLoads, LoadTally};
-use super::{SampleStore, copy_part};
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::reader::Reader;
@@ -35,11 +35,7 @@ impl Readers {
     }
 
     /// Replaces `out` by the elements of a part. Returns the bytes read.
-    pub(crate) fn read(
-        &mut self,
-        wanted: &Wanted,
-        out: &mut Samples,
-    ) -> Result<EpochLoads, DataError> {
+    pub(crate) fn read(&mut self, wanted: &Wanted, out: &mut Samples) -> Result<Bytes, DataError> {
         let before = self.file_bytes();
         let reader = &mut self.splits[wanted.split as usize];
         let (volume, region) = (wanted.volume, wanted.region.clone());
@@ -48,10 +44,7 @@ impl Readers {
             Item::Target if self.has_labels => reader.read_labels(volume, region, out)?,
             Item::Target => *out = Samples::F32(reader.read_target(volume)?),
         }
-        Ok(EpochLoads {
-            read: Bytes(self.file_bytes() - before),
-            received: Bytes(0),
-        })
+        Ok(Bytes(self.file_bytes() - before))
     }
 
     fn file_bytes(&self) -> u64 {
@@ -159,22 +152,30 @@ impl Loader {
         out: &mut Samples,
     ) -> Result<(), DataError> {
         let Some(store) = self.store.clone().filter(|_| has_elements(wanted)) else {
-            let loads = self.readers.read(wanted, out)?;
+            let loads = EpochLoads {
+                read: self.readers.read(wanted, out)?,
+                ..EpochLoads::default()
+            };
             self.tally.add(epoch, loads);
             return Ok(());
         };
         let owner = store.owner(wanted);
-        if store.shard(owner).is_none() {
-            *out = self.receive(&store, epoch, owner, wanted)?;
+        let is_here = store.shard(owner).is_some();
+        if is_here {
+            let unit = (owner, store.owners.unit(wanted));
+            let buffers = (&mut self.readers, &mut self.unit);
+            store.take(unit, epoch, buffers, Some((&wanted.region, &mut *out)))?;
         } else {
-            let unit = store.owners.unit(wanted);
-            let samples = store.unit(owner, unit, epoch, &mut self.readers, &mut self.unit)?;
-            copy_part(store.owners.region(unit), &samples, &wanted.region, out);
+            *out = self.receive(&store, epoch, owner, wanted)?;
         }
         if owner != self.rank {
-            let received = Bytes((out.len() * out.dtype().size_bytes()) as u64);
-            let read = Bytes(0);
-            self.tally.add(epoch, EpochLoads { read, received });
+            let moved = EpochLoads {
+                received: out.bytes(),
+                // An owner in another process counts what it sends.
+                sent: if is_here { out.bytes() } else { Bytes(0) },
+                ..EpochLoads::default()
+            };
+            self.tally.add(epoch, moved);
         }
         Ok(())
     }

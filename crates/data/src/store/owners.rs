@@ -13,7 +13,7 @@ use crate::slab::{self, Region4};
 use crate::split::Split;
 
 /// What a stored unit takes besides its elements: its entry in a hash table, counters and allocations.
-const OVERHEAD: u64 = 160;
+pub(crate) const OVERHEAD: u64 = 160;
 
 /// Identifies a unit of the store: a region of a volume, of its class indices, or its target vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -190,7 +190,8 @@ impl Owners {
         held
     }
 
-    fn bytes(&self, unit: UnitKey) -> u64 {
+    /// Bytes of the elements of a unit.
+    pub(crate) fn bytes(&self, unit: UnitKey) -> u64 {
         let elements = slab::elements(self.region(unit));
         (elements * self.dtype(unit.item).size_bytes()) as u64
     }

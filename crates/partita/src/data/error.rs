@@ -83,9 +83,10 @@ impl Fault for DatasetError {
 /// Write errors are failures; all other errors are of the request.
 fn kind_of(error: &DataError) -> ErrorKind {
     match error {
-        DataError::Unwritable { .. } | DataError::Store { .. } | DataError::StoreMemory { .. } => {
-            ErrorKind::Failure
-        }
+        DataError::Unwritable { .. }
+        | DataError::Store { .. }
+        | DataError::StoreMemory { .. }
+        | DataError::Spill { .. } => ErrorKind::Failure,
         DataError::Missing { .. }
         | DataError::Unopenable { .. }
         | DataError::NotHdf5 { .. }

@@ -1,11 +1,34 @@
-//! Reads samples into memory before the first step.
+//! Reads samples into memory before the first step, and makes files for those that do not fit.
 
 use super::error::LaunchError;
 use crate::context::Context;
-use partita_data::SampleStore;
+use partita_data::{DataError, SampleStore};
 use partita_run::RunError;
 use partita_space::Rank;
+use std::path::Path;
 use std::thread;
+
+/// Makes the files of ranks of this process in a folder.
+///
+/// Errors: the first rank whose file cannot be made.
+pub fn open_spill(
+    store: &SampleStore,
+    folder: &Path,
+    mut ranks: impl Iterator<Item = Rank>,
+) -> Result<(), LaunchError> {
+    let open = |rank| {
+        let opened = store.open_spill(rank, folder);
+        opened.map_err(|error| failed(rank, &error))
+    };
+    Ok(ranks.try_for_each(open)?)
+}
+
+fn failed(rank: Rank, error: &DataError) -> RunError {
+    RunError::Source {
+        rank,
+        reason: error.to_string(),
+    }
+}
 
 /// Reads what ranks of this process keep, each on a thread of its own, counted for an epoch.
 ///
@@ -18,10 +41,7 @@ pub fn preload(
 ) -> Result<(), LaunchError> {
     let read = |rank| {
         let read = store.preload(rank, epoch, &|| context.is_cancelled());
-        read.map_err(|error| RunError::Source {
-            rank,
-            reason: error.to_string(),
-        })
+        read.map_err(|error| failed(rank, &error))
     };
     let all: Result<Vec<()>, RunError> = thread::scope(|scope| {
         let threads: Vec<_> = ranks

@@ -39,6 +39,8 @@ pub struct Job<'c> {
     size: usize,
     slot: CoreSlot,
     local: HostRanks,
+    /// The ranks of this host.
+    of_host: Vec<Rank>,
     /// Cores that the ranks of this host share.
     cores: Vec<usize>,
     /// The hosts, if they have equally many ranks each and ranks fill one after the other.
@@ -122,6 +124,7 @@ impl<'c> Job<'c> {
             size,
             slot: CoreSlot { slot: 0, slots: 1 },
             local: HostRanks { ranks: 1, cores: 1 },
+            of_host: Vec::new(),
             cores: Vec::new(),
             layout: None,
             has_run: Cell::new(false),
@@ -130,6 +133,7 @@ impl<'c> Job<'c> {
         let rank_hosts = job.rank_hosts();
         let rank_hosts = rank_hosts.map_err(|error| job.shut_down(error))?;
         (job.slot, job.local) = core_slot(&rank_hosts, rank);
+        job.of_host = ranks_of_host(&rank_hosts, rank);
         job.cores = cores_of_host(&rank_hosts, rank);
         job.layout = layout(&rank_hosts);
         Ok(Some(job))
@@ -163,6 +167,11 @@ impl<'c> Job<'c> {
     /// The ranks of this host.
     pub fn local(&self) -> HostRanks {
         self.local
+    }
+
+    /// Their numbers.
+    pub fn ranks_of_host(&self) -> &[Rank] {
+        &self.of_host
     }
 
     fn with<R>(
@@ -617,9 +626,7 @@ fn layout(rank_hosts: &[RankHost]) -> Option<HostLayout> {
 /// they overlap otherwise, each uses all of its own.
 fn core_slot(rank_hosts: &[RankHost], rank: Rank) -> (CoreSlot, HostRanks) {
     let own = &rank_hosts[rank];
-    let here: Vec<Rank> = (0..rank_hosts.len())
-        .filter(|&r| rank_hosts[r].host == own.host)
-        .collect();
+    let here = ranks_of_host(rank_hosts, rank);
     let local = HostRanks {
         ranks: here.len(),
         cores: cores_of_host(rank_hosts, rank).len(),
@@ -633,6 +640,13 @@ fn core_slot(rank_hosts: &[RankHost], rank: Rank) -> (CoreSlot, HostRanks) {
         CoreSlot { slot: 0, slots: 1 }
     };
     (slot, local)
+}
+
+/// The ranks on the host of a rank.
+fn ranks_of_host(rank_hosts: &[RankHost], rank: Rank) -> Vec<Rank> {
+    let host = &rank_hosts[rank].host;
+    let is_here = |&other: &Rank| rank_hosts[other].host == *host;
+    (0..rank_hosts.len()).filter(is_here).collect()
 }
 
 #[cfg(test)]

@@ -81,7 +81,13 @@ pub struct EpochResult {
     /// Bytes of samples read from files for the epoch, uncompressed; absent where it was run before a resume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_bytes: Option<Bytes>,
-    /// Bytes of samples that ranks took from the memory of other ranks; absent as above.
+    /// Bytes of samples that ranks took from memory, their own or that of other ranks; absent as above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<Bytes>,
+    /// Bytes of samples that ranks read from files in the folder `spill`; absent as above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spill_bytes: Option<Bytes>,
+    /// Bytes of samples that ranks took from other ranks; absent as above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received_bytes: Option<Bytes>,
     /// The validation after the epoch, if there are samples for it.
@@ -159,6 +165,8 @@ pub struct MemoryResult {
     pub predicted_snapshot_bytes: Bytes,
     /// Samples that all ranks keep in memory, part of the predicted memory.
     pub predicted_store_bytes: Bytes,
+    /// Samples that all ranks keep in files in the folder `spill`, which are no memory.
+    pub spill_bytes: Bytes,
     /// Peak resident set until the last step.
     pub measured_peak_bytes: Option<Bytes>,
     /// The same until the weights were written.

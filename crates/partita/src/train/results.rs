@@ -307,6 +307,8 @@ impl Finished<'_> {
             samples: epoch.samples,
             seconds: epoch.training_seconds,
             read_bytes: loads.map(|loads| loads.read),
+            memory_bytes: loads.map(|loads| loads.memory),
+            spill_bytes: loads.map(|loads| loads.spilled),
             received_bytes: loads.map(|loads| loads.received),
             validation: validation.map(|validation| metrics.validation(validation)),
         }
@@ -324,6 +326,7 @@ impl Finished<'_> {
             predicted: all,
             predicted_snapshot_bytes: self.snapshots,
             predicted_store_bytes: store,
+            spill_bytes: store::spilled(self.loading),
             measured_peak_bytes: self.usage.peak,
             measured_peak_saving_bytes: self.usage.peak_saving,
             method: PEAK_METHOD,

@@ -6,7 +6,7 @@ use super::metrics::MetricsFormat;
 use super::offload::config::OffloadConfig;
 use super::preparation::SampleOptions;
 use super::run_file::{RunFile, StartWeights};
-use super::store::config::{self, StoreKind};
+use super::store::config::{StoreConfig, StoreKind};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{Launch, RankConfig};
 use crate::training::StrategyChoice;
@@ -35,6 +35,10 @@ pub struct TrainRequest {
     pub store: Option<StoreKind>,
     /// Read all samples into the store before the first step.
     pub preload: bool,
+    /// Overrides `spill` of its `[data]`.
+    pub spill: Option<PathBuf>,
+    /// Overrides `store_memory` of its `[data]`.
+    pub store_memory: Option<Bytes>,
     /// Use the collectives of the MPI library.
     pub library_collectives: bool,
     /// Replace a run in `output`.
@@ -56,10 +60,8 @@ pub struct Run {
     pub loss: Option<Loss>,
     /// A dataset folder or a single HDF5 file.
     pub data: PathBuf,
-    /// Whether samples stay in memory.
-    pub store: StoreKind,
-    /// Whether all samples are read before the first step.
-    pub preload: bool,
+    /// Whether and where samples stay after they were read.
+    pub store: StoreConfig,
     /// Output folder.
     pub output: PathBuf,
     /// Whether a run in the output folder may be replaced.
@@ -134,9 +136,13 @@ impl Run {
         } else {
             Collectives::Ordered
         };
-        let store = request.store.unwrap_or(file.store);
-        let preload = request.preload || file.preload;
-        config::check(store, preload, &file.offload)?;
+        let store = StoreConfig {
+            kind: request.store.unwrap_or(file.store.kind),
+            preload: request.preload || file.store.preload,
+            spill: request.spill.clone().or(file.store.spill),
+            memory: request.store_memory.or(file.store.memory),
+        };
+        store.check(&file.offload)?;
         let strategy = request.strategy.as_ref().unwrap_or(&file.strategy);
         Ok(Self {
             strategy: strategy
@@ -156,7 +162,6 @@ impl Run {
             metrics: file.metrics,
             data: file.data,
             store,
-            preload,
             output: file.output,
             kernels: file.kernels,
             precision: file.precision,

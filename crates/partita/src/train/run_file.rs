@@ -8,9 +8,8 @@ use super::metrics::MetricsFormat;
 use super::offload::config::{OffloadConfig, read_offload};
 use super::preparation::SampleOptions;
 use super::section::{RunFileError, Section, line_at};
-use super::store::config::{DataOptions, StoreKind};
+use super::store::config::{DataOptions, StoreConfig};
 use crate::kernel_set::{KernelSet, Precision};
-use crate::size::parse_bytes;
 use crate::weights::Selection;
 use partita_data::CheckScope;
 use partita_graph::{Loss, text};
@@ -64,10 +63,8 @@ pub struct RunFile {
     pub loss: Option<Loss>,
     /// A dataset folder or a single HDF5 file.
     pub data: PathBuf,
-    /// Whether samples stay in memory (default: none).
-    pub store: StoreKind,
-    /// Whether all samples are read before the first step (default: false).
-    pub preload: bool,
+    /// Whether and where samples stay after they were read (default: nowhere).
+    pub store: StoreConfig,
     /// Output folder.
     pub output: PathBuf,
     /// Whether a run in the output folder may be replaced (default: false).
@@ -181,7 +178,6 @@ impl RunFile {
             metrics: metrics(&top)?,
             data: data.path,
             store: data.store,
-            preload: data.preload,
             output: top.need("output", output, folder)?.into(),
             overwrite: top
                 .read("overwrite", "true or false", DeValue::as_bool)?
@@ -203,7 +199,7 @@ impl RunFile {
                 .choice("check_data", &CheckScope::CHOICES)?
                 .unwrap_or_default(),
             watchdog,
-            memory: memory(&top)?,
+            memory: top.bytes("memory")?,
             optimizer: optimizer.rule,
             decay_norms: optimizer.decay_norms,
             clip: optimizer.clip,
@@ -300,17 +296,6 @@ fn loss(top: &Section<'_>) -> Result<Option<Loss>, RunFileError> {
         top.refuse("loss", &format!("{expected} ({error})"))
     };
     read.map(Some).map_err(reason)
-}
-
-fn memory(top: &Section<'_>) -> Result<Option<Bytes>, RunFileError> {
-    let Some(text) = top.text("memory", "a size like \"16GiB\"")? else {
-        return Ok(None);
-    };
-    let refuse = |expected: String| {
-        let expected = expected.replace("possible is ", "").replace('`', "\"");
-        top.refuse("memory", &expected)
-    };
-    parse_bytes(&text).map(Some).map_err(refuse)
 }
 
 /// Whether a factor is neither 0 nor infinite in f32, in which kernels multiply.

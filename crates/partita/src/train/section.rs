@@ -1,7 +1,8 @@
 //! Tables of a run file, and their errors.
 
 use crate::error::{ErrorKind, Fault};
-use partita_space::nearest;
+use crate::size::parse_bytes;
+use partita_space::{Bytes, nearest};
 use std::io;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -173,6 +174,18 @@ impl<'t> Section<'t> {
     /// A text.
     pub fn text(&self, key: &str, expected: &str) -> Result<Option<String>, RunFileError> {
         self.read(key, expected, |value| value.as_str().map(str::to_owned))
+    }
+
+    /// A size, like `"16GiB"`.
+    pub fn bytes(&self, key: &str) -> Result<Option<Bytes>, RunFileError> {
+        let Some(text) = self.text(key, "a size like \"16GiB\"")? else {
+            return Ok(None);
+        };
+        let refuse = |expected: String| {
+            let expected = expected.replace("possible is ", "").replace('`', "\"");
+            self.refuse(key, &expected)
+        };
+        parse_bytes(&text).map(Some).map_err(refuse)
     }
 
     /// One of a list of words.

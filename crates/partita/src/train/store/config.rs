@@ -3,10 +3,11 @@
 use super::error::StoreError;
 use crate::train::offload::config::{OffloadConfig, Processes};
 use crate::train::section::{RunFileError, Section};
+use partita_space::Bytes;
 use std::path::PathBuf;
 use toml::de::DeValue;
 
-const KEYS: [&str; 3] = ["path", "store", "preload"];
+const KEYS: [&str; 5] = ["path", "store", "preload", "spill", "store_memory"];
 const DATA: &str = "the path of a dataset, or a table with `path`";
 
 /// Whether samples stay in memory after they were read.
@@ -25,15 +26,26 @@ impl StoreKind {
         [("none", StoreKind::None), ("memory", StoreKind::Memory)];
 }
 
+/// Whether and where samples stay after they were read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Whether they stay in memory (default: none).
+    pub kind: StoreKind,
+    /// Whether all are read before the first step (default: false).
+    pub preload: bool,
+    /// A folder on a local disk for samples that do not fit the memory (default: these are refused).
+    pub spill: Option<PathBuf>,
+    /// Memory for samples of each rank (default: what its memory limit leaves).
+    pub memory: Option<Bytes>,
+}
+
 /// The dataset of a run file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataOptions {
     /// A dataset folder or a single HDF5 file.
     pub path: PathBuf,
-    /// Whether samples stay in memory (default: none).
-    pub store: StoreKind,
-    /// Whether all samples are read before the first step (default: false).
-    pub preload: bool,
+    /// Whether and where samples stay.
+    pub store: StoreConfig,
 }
 
 impl DataOptions {
@@ -48,32 +60,53 @@ impl DataOptions {
         {
             return Ok(Self {
                 path: top.need("data", top.text("data", DATA)?, DATA)?.into(),
-                store: StoreKind::default(),
-                preload: false,
+                store: StoreConfig::default(),
             });
         }
         let section = top.section("data")?;
         let section = top.need("data", section, DATA)?;
         section.check(&KEYS)?;
         let path = "the path of a dataset folder or HDF5 file";
+        let folder = "a folder on a local disk, like \"/tmp\"";
         let preload = section.read("preload", "true or false", DeValue::as_bool)?;
+        let spill = section.text("spill", folder)?;
+        if spill.as_deref() == Some("") {
+            return Err(section.refuse("spill", folder));
+        }
+        let store = StoreConfig {
+            kind: section
+                .choice("store", &StoreKind::CHOICES)?
+                .unwrap_or_default(),
+            preload: preload.unwrap_or(false),
+            spill: spill.map(PathBuf::from),
+            memory: section.bytes("store_memory")?,
+        };
         Ok(Self {
             path: section
                 .need("path", section.text("path", path)?, path)?
                 .into(),
-            store: section
-                .choice("store", &StoreKind::CHOICES)?
-                .unwrap_or_default(),
-            preload: preload.unwrap_or(false),
+            store,
         })
     }
 }
 
-/// Checks that there is a store where it is to be filled before the first step, and that ranks themselves read.
-pub fn check(store: StoreKind, preload: bool, offload: &OffloadConfig) -> Result<(), StoreError> {
-    match store {
-        StoreKind::None if preload => Err(StoreError::Preload),
-        StoreKind::Memory if offload.loaders != Processes::Started(0) => Err(StoreError::Loaders),
-        StoreKind::None | StoreKind::Memory => Ok(()),
+impl StoreConfig {
+    /// Checks that there is a store where something is said of it, and that ranks themselves read.
+    ///
+    /// Errors: otherwise, with what is possible.
+    pub fn check(&self, offload: &OffloadConfig) -> Result<(), StoreError> {
+        let unused = [
+            (self.spill.is_some(), "spill"),
+            (self.memory.is_some(), "store_memory"),
+        ];
+        let unused = unused.into_iter().find(|(is_said, _)| *is_said);
+        match (self.kind, unused) {
+            (StoreKind::None, _) if self.preload => Err(StoreError::Preload),
+            (StoreKind::None, Some((_, key))) => Err(StoreError::Unused { key }),
+            (StoreKind::Memory, _) if offload.loaders != Processes::Started(0) => {
+                Err(StoreError::Loaders)
+            }
+            (StoreKind::None | StoreKind::Memory, _) => Ok(()),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::error::{ErrorKind, Fault};
 use partita_space::{Bytes, Rank};
+use std::path::PathBuf;
 
 /// Why samples cannot stay in memory.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +13,15 @@ pub enum StoreError {
          `store = \"memory\"` in `[data]` of the run file, or `--store memory`, or no `preload`"
     )]
     Preload,
+    /// Nothing to limit.
+    #[error(
+        "`{key}` is for samples that stay in memory, and `store` is \"none\"; possible is `store = \"memory\"` in \
+         `[data]` of the run file, or `--store memory`, or no `{key}`"
+    )]
+    Unused {
+        /// The key.
+        key: &'static str,
+    },
     /// Other processes read.
     #[error(
         "`store` is \"memory\", and `loaders` of `[offload]` read in processes of their own, which keep no samples; \
@@ -21,7 +31,8 @@ pub enum StoreError {
     /// They do not fit.
     #[error(
         "rank {rank} would keep {samples} ({} B) of samples in memory beside {others} of its program, the limit is \
-         {limit} per rank ({origin}); possible is {ranks}`store = \"none\"`, which reads the files in every epoch",
+         {limit} per rank ({origin}); possible is {ranks}`spill = \"FOLDER\"` in `[data]`, which keeps the rest on a \
+         local disk, or `store = \"none\"`, which reads the files in every epoch",
         samples.0
     )]
     Memory {
@@ -37,6 +48,84 @@ pub enum StoreError {
         origin: String,
         /// Advice on more ranks, if these help.
         ranks: String,
+    },
+    /// More than the run file allows.
+    #[error(
+        "rank {rank} would keep {samples} ({} B) of samples in memory, and `store_memory` is {limit}; possible is \
+         `store_memory = \"{}B\"` or more, or {ranks}`spill = \"FOLDER\"` in `[data]`, which keeps the rest on a \
+         local disk",
+        samples.0,
+        samples.0
+    )]
+    Limit {
+        /// The rank that keeps most.
+        rank: Rank,
+        /// Its samples.
+        samples: Bytes,
+        /// The limit of the run file.
+        limit: Bytes,
+        /// Advice on more ranks, if these help.
+        ranks: String,
+    },
+    /// What each sample takes in memory, wherever it lies, is too much.
+    #[error(
+        "rank {rank} keeps {spilled} of samples on a disk, and needs {entries} of memory to find them beside {others} \
+         of its program; the limit is {limit} ({origin}); possible are more ranks, or `store = \"none\"`"
+    )]
+    Entries {
+        /// The rank.
+        rank: Rank,
+        /// Bytes of its file.
+        spilled: Bytes,
+        /// Memory for finding them.
+        entries: Bytes,
+        /// What else it needs.
+        others: Bytes,
+        /// Memory limit.
+        limit: Bytes,
+        /// Where the limit comes from.
+        origin: String,
+    },
+    /// A folder that cannot be used.
+    #[error(
+        "samples that do not fit the memory are to go to {folder}: {reason}; possible is a folder that exists on \
+         every host, like \"/tmp\""
+    )]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// A disk that is too small.
+    #[error(
+        "samples that do not fit the memory of {ranks} rank(s) of this host take {needed} in {folder}, and {free} are \
+         free there; possible is another folder as `spill`, {memory}or more ranks on more hosts"
+    )]
+    Space {
+        /// The folder.
+        folder: PathBuf,
+        /// Ranks of the host.
+        ranks: usize,
+        /// Bytes of their files.
+        needed: Bytes,
+        /// Free bytes.
+        free: Bytes,
+        /// Advice on a larger limit of memory, if there is one.
+        memory: String,
+    },
+    /// A limit of the shell.
+    #[error(
+        "samples that do not fit the memory of a rank take {needed} in a file in {folder}, and a file of this process \
+         may have {limit} (`ulimit -f`); possible is a limit of {needed} or more, nearest is `ulimit -f unlimited`"
+    )]
+    FileLimit {
+        /// The folder.
+        folder: PathBuf,
+        /// Bytes of the largest file.
+        needed: Bytes,
+        /// The limit.
+        limit: Bytes,
     },
 }
 

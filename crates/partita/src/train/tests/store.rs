@@ -2,7 +2,8 @@
 
 use super::command::case;
 use crate::progress::Silent;
-use crate::train::{ResumeFrom, StoreError, StoreKind, TrainError, TrainRequest};
+use crate::train::store::has_space;
+use crate::train::{ResumeFrom, StoreConfig, StoreError, StoreKind, TrainError, TrainRequest};
 use partita_space::Bytes;
 use serde_json::Value;
 use std::fs;
@@ -14,6 +15,8 @@ struct Run {
     weights: Vec<u8>,
     losses: Vec<(f64, Option<f64>)>,
     read: Vec<u64>,
+    memory: Vec<u64>,
+    spilled: Vec<u64>,
     received: Vec<u64>,
     result: Value,
 }
@@ -28,7 +31,10 @@ fn run(folder: &TempDir, request: &TrainRequest) -> Result<Run, TrainError> {
     let trained = super::train(&request, &Silent, &AtomicBool::new(false))?;
     let result = serde_json::to_value(&trained.result).unwrap();
     let epochs = result["epochs"].as_array().unwrap();
-    let number = |epoch: &Value, key: &str| epoch[key].as_u64();
+    let numbers = |key: &str| -> Vec<u64> {
+        let of_epochs = epochs.iter().filter_map(|epoch| epoch[key].as_u64());
+        of_epochs.collect()
+    };
     let loss = |epoch: &Value| {
         let training = epoch["training_loss"].as_f64().unwrap();
         (training, epoch["validation"]["loss"].as_f64())
@@ -36,14 +42,10 @@ fn run(folder: &TempDir, request: &TrainRequest) -> Result<Run, TrainError> {
     Ok(Run {
         weights: fs::read(folder.path().join("out/weights.safetensors")).unwrap(),
         losses: epochs.iter().map(loss).collect(),
-        read: epochs
-            .iter()
-            .filter_map(|it| number(it, "read_bytes"))
-            .collect(),
-        received: epochs
-            .iter()
-            .filter_map(|it| number(it, "received_bytes"))
-            .collect(),
+        read: numbers("read_bytes"),
+        memory: numbers("memory_bytes"),
+        spilled: numbers("spill_bytes"),
+        received: numbers("received_bytes"),
         result,
     })
 }
@@ -76,19 +78,24 @@ const STRATEGIES: [(usize, &str); 6] = [
 const DATASET: u64 = 15 * (256 + 8);
 const TRAINING: u64 = 10 * (256 + 8);
 
+/// A case for a strategy, and the bytes of its dataset.
+fn case_of(strategy: &str) -> (TempDir, u64) {
+    let folder = case(&[("epochs = 6", "epochs = 3")]);
+    // Micro-batches need equal batches, so that stages train on the training split alone.
+    if !strategy.contains("stages") {
+        return (folder, DATASET);
+    }
+    let file = folder.path().join("run.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace("/set\"", "/set/train.h5\"");
+    fs::write(&file, text.replace("batch = 4", "batch = 2")).unwrap();
+    (folder, TRAINING)
+}
+
 #[test]
 fn every_strategy_gives_the_same_bits_and_reads_each_file_once() {
     for (ranks, strategy) in STRATEGIES {
-        let folder = case(&[("epochs = 6", "epochs = 3")]);
-        // Micro-batches need equal batches, so that stages train on the training split alone.
-        let is_staged = strategy.contains("stages");
-        if is_staged {
-            let file = folder.path().join("run.toml");
-            let text = fs::read_to_string(&file).unwrap();
-            let text = text.replace("/set\"", "/set/train.h5\"");
-            fs::write(&file, text.replace("batch = 4", "batch = 2")).unwrap();
-        }
-        let dataset = if is_staged { TRAINING } else { DATASET };
+        let (folder, dataset) = case_of(strategy);
         let plain = run(&folder, &of(ranks, strategy));
         let plain = plain.unwrap_or_else(|error| panic!("{strategy}: {error}"));
         let stored = run(&folder, &kept(of(ranks, strategy))).unwrap();
@@ -103,9 +110,128 @@ fn every_strategy_gives_the_same_bits_and_reads_each_file_once() {
         assert_eq!(plain.received, [0, 0, 0], "{strategy}");
         let moves = strategy.contains("data=2") || strategy.contains("gems");
         assert!(!moves || stored.received[1] > 0, "{strategy}");
+        assert!(
+            stored.memory[1..].iter().all(|&bytes| bytes >= dataset),
+            "{strategy}"
+        );
+        assert_eq!(stored.spilled, [0, 0, 0], "{strategy}");
         let of_store = &stored.result["memory"]["predicted_store_bytes"];
         assert!(of_store.as_u64().unwrap() >= dataset, "{strategy}");
         assert_eq!(plain.result["memory"]["predicted_store_bytes"], 0);
+        spilled(&folder, dataset, (ranks, strategy), &stored);
+    }
+}
+
+/// With memory for three quarters of what ranks keep, the rest comes from files on the disk.
+fn spilled(folder: &TempDir, dataset: u64, (ranks, strategy): (usize, &str), stored: &Run) {
+    let disk = tempfile::tempdir().unwrap();
+    let kept_bytes = |run: &Run| {
+        let bytes = run.result["memory"]["predicted_store_bytes"].as_u64();
+        bytes.unwrap()
+    };
+    let all = kept_bytes(stored);
+    let request = TrainRequest {
+        spill: Some(disk.path().to_owned()),
+        store_memory: Some(Bytes(all * 3 / 4 / ranks as u64)),
+        ..kept(of(ranks, strategy))
+    };
+    let found = run(folder, &request).unwrap_or_else(|error| panic!("{strategy}: {error}"));
+    assert!(found.weights == stored.weights, "{strategy}");
+    assert_eq!(found.losses, stored.losses, "{strategy}");
+    assert_eq!(found.read, [dataset, 0, 0], "{strategy}");
+    assert_eq!(found.received, stored.received, "{strategy}");
+    for epoch in 1..3 {
+        let sum = found.memory[epoch] + found.spilled[epoch];
+        assert_eq!(sum, stored.memory[epoch], "{strategy}, epoch {epoch}");
+        assert!(found.spilled[epoch] > 0, "{strategy}, epoch {epoch}");
+    }
+    let on_disk = found.result["memory"]["spill_bytes"].as_u64().unwrap();
+    assert!(
+        on_disk > 0 && on_disk + kept_bytes(&found) == all,
+        "{strategy}"
+    );
+    assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0, "{strategy}");
+}
+
+#[test]
+fn without_a_disk_a_limit_of_the_store_is_refused() {
+    let folder = case(&[("epochs = 6", "epochs = 1")]);
+    let request = TrainRequest {
+        store_memory: Some(Bytes(2_000)),
+        ..kept(of(2, "data=2"))
+    };
+    let error = run(&folder, &request).err().unwrap();
+    let limit = |error: &TrainError| matches!(error, TrainError::Store(StoreError::Limit { .. }));
+    assert!(limit(&error), "{error}");
+    let text = error.to_string();
+    for part in [
+        "`store_memory` is 1.95 KiB",
+        "spill = ",
+        "ranks, or",
+        "B\"` or more",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    // What is named is enough.
+    let (_, nearest) = text.split_once("store_memory = \"").unwrap();
+    let (nearest, _) = nearest.split_once("B\"").unwrap();
+    let request = TrainRequest {
+        store_memory: Some(Bytes(nearest.parse().unwrap())),
+        ..request
+    };
+    run(&folder, &request).unwrap();
+    assert!(run(&folder, &kept(of(2, "data=2"))).is_ok());
+}
+
+#[test]
+fn a_disk_that_cannot_take_the_rest_is_told_before_the_training() {
+    let folder = case(&[("epochs = 6", "epochs = 1")]);
+    let with = |spill: &str, memory: u64| TrainRequest {
+        spill: Some(folder.path().join(spill)),
+        store_memory: Some(Bytes(memory)),
+        ..kept(of(2, "data=2"))
+    };
+    let refused = |spill: &str, memory: u64| run(&folder, &with(spill, memory)).err().unwrap();
+    let text = refused("none", 4_000).to_string();
+    assert!(text.contains("none: No such file"), "{text}");
+    let text = refused("run.toml", 4_000).to_string();
+    assert!(text.contains("run.toml: it is a file"), "{text}");
+    let text = refused("", 500).to_string();
+    for part in ["to find them", "`store_memory`", "more ranks"] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    assert!(!folder.path().join("out").exists());
+    let config = StoreConfig {
+        spill: Some(folder.path().to_owned()),
+        ..StoreConfig::default()
+    };
+    has_space(&config, &[Bytes(1000), Bytes(1000)]).unwrap();
+    let half = Bytes(1 << 60);
+    let error = has_space(&config, &[half, half]).unwrap_err();
+    let StoreError::Space { ranks, needed, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!((*ranks, *needed), (2, half + half));
+    let (text, path) = (error.to_string(), folder.path().display().to_string());
+    assert!(text.contains(&path) && text.contains("are free"), "{text}");
+}
+
+#[test]
+fn a_disk_without_a_store_is_refused() {
+    let folder = case(&[]);
+    let spill = TrainRequest {
+        spill: Some(folder.path().to_owned()),
+        ..of(1, "data=1")
+    };
+    let memory = TrainRequest {
+        store_memory: Some(Bytes(1 << 20)),
+        ..of(1, "data=1")
+    };
+    for (request, named) in [(spill, "spill"), (memory, "store_memory")] {
+        let error = run(&folder, &request).err().unwrap();
+        let unused =
+            matches!(&error, TrainError::Store(StoreError::Unused { key }) if *key == named);
+        assert!(unused, "{error}");
     }
 }
 
@@ -178,6 +304,21 @@ fn samples_that_do_not_fit_are_refused_with_figures() {
     let text = error.to_string();
     assert!(text.contains("ranks of this limit"), "{text}");
     assert!(text.contains("store = \"none\""), "{text}");
+    assert!(text.contains("spill = "), "{text}");
+    // Somewhat more is enough with a folder for the rest.
+    let disk = tempfile::tempdir().unwrap();
+    let set = folder.path().join("set").display().to_string();
+    let file = folder.path().join("run.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let table = format!(
+        "data = {{ path = {set:?}, store = \"memory\", spill = {:?} }}",
+        disk.path()
+    );
+    let text = text.replace(&format!("data = \"{set}\""), &table);
+    fs::write(&file, text.replace("26kB", "33kB")).unwrap();
+    let found = run(&folder, &of(1, "data=1")).unwrap();
+    assert!(found.result["memory"]["spill_bytes"].as_u64() > Some(0));
+    fs::remove_dir_all(folder.path().join("out")).unwrap();
     assert!(!folder.path().join("out").exists());
 }
 
