@@ -10,7 +10,7 @@ use std::thread;
 use partita_program::prefetch::{FILLED_PIECES_MAX, PIECE_BUFFERS_MAX};
 use partita_program::{Dtype, Load, TaskId, Transform, View, When};
 use partita_run::{Inputs, Memory, RunError, Source};
-use partita_space::{Bytes, Mesh, Rank};
+use partita_space::{Bytes, Mesh, Rank, Seconds};
 
 use crate::augment::SampleKey;
 use crate::dataset::Dataset;
@@ -18,7 +18,7 @@ use crate::error::DataError;
 use crate::preprocessing::Preprocessing;
 use crate::samples::{DType, Samples};
 use crate::split::Split;
-use crate::store::{LoadTally, SampleStore};
+use crate::store::{EpochLoads, LoadTally, SampleStore};
 use piece::Part;
 pub use piece::{PieceMaker, PieceReader, PieceRequest, PieceValues};
 
@@ -44,6 +44,7 @@ pub struct HyperslabSource {
     zeros: Vec<(TaskId, View)>,
     bytes: u64,
     read_bytes: Bytes,
+    tally: Arc<LoadTally>,
 }
 
 /// A load, with the samples of which this rank reads a part.
@@ -156,6 +157,7 @@ impl HyperslabSource {
         let (requests, incoming) = channel();
         let (filled, pieces) = sync_channel(FILLED_PIECES_MAX);
         let (recycler, returned) = channel();
+        let tally = Arc::clone(reader.tally());
         let worker = Worker {
             dtype: reader.dtype(),
             reader,
@@ -183,6 +185,7 @@ impl HyperslabSource {
             zeros: Vec::new(),
             bytes: 0,
             read_bytes: Bytes(0),
+            tally,
         })
     }
 
@@ -311,6 +314,14 @@ impl Source for HyperslabSource {
                 Err(TryRecvError::Disconnected) => return Err(self.gone()),
             }
         }
+    }
+
+    fn waited(&mut self, epoch: u64, time: Seconds) {
+        let waits = EpochLoads {
+            waited: time,
+            ..EpochLoads::default()
+        };
+        self.tally.add(self.rank, epoch, waits);
     }
 
     fn take_tally(&mut self) -> u64 {

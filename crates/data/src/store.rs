@@ -234,7 +234,7 @@ impl SampleStore {
                 loads.spilled = shard.file().read(at, (region, part), buffer, out)?;
             }
         }
-        self.tally.add(epoch, loads);
+        self.tally.add(owner, epoch, loads);
         Ok(())
     }
 
@@ -268,13 +268,8 @@ impl SampleStore {
             let wanted = Some((&request.wanted.region, &mut part));
             let (epoch, buffers) = (request.epoch, (&mut readers, &mut buffer));
             let taken = self.take((rank, unit), epoch, buffers, wanted);
-            self.tally.add(
-                epoch,
-                EpochLoads {
-                    sent: part.bytes(),
-                    ..EpochLoads::default()
-                },
-            );
+            let sent = EpochLoads::sent(part.bytes());
+            self.tally.add(rank, epoch, sent);
             let answer = taken.map(|()| part);
             let answer = answer.map_err(|error| error.to_string());
             self.link.reply(request.from, request.id, answer);

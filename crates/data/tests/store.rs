@@ -306,7 +306,7 @@ fn play_all(job: &Job, dtype: DType, sources: &mut [HyperslabSource], epochs: u6
 fn sum(stores: &[Arc<SampleStore>], epoch: u64) -> EpochLoads {
     let mut sum = EpochLoads::default();
     for store in stores {
-        let loads = store.tally().epochs().get(&epoch).copied();
+        let loads = store.tally().epoch(epoch);
         sum += loads.unwrap_or_default();
     }
     sum

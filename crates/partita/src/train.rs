@@ -85,7 +85,7 @@ use results::{Finished, pretty};
 use run::Run;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use utilization::UtilizationScale;
 use weights::WeightSink;
 
@@ -487,10 +487,8 @@ fn run_session<'r>(
     store::fill(launch, run, samples, epoch)?;
     let checkpoints = task.checkpoints(strategy);
     begin_checkpoints(launch, checkpoints.as_ref());
-    let from = task.resume.map(|resume| told(&resume.state.position));
     let scale = task.scale();
-    let open = |output: &Output| Metrics::open(run, output.path(), from.as_ref(), scale.clone());
-    let metrics = output.as_ref().map(open).transpose()?;
+    let metrics = open_metrics(task, output.as_ref(), &scale)?;
     let mut sink = WeightSink::new(context, run, session, output);
     let curve = Mutex::new(LossCurve::new(session.steps_per_epoch()));
     let listener = listener(context, run, session, (metrics.as_ref(), &curve));
@@ -536,6 +534,20 @@ fn run_session<'r>(
         resumed_from: task.resume.map(|resume| resume.path().to_owned()),
         checkpoint: last.map(|last| last.path),
     }))
+}
+
+/// Opens the files of metrics, on the rank that writes.
+fn open_metrics(
+    task: &Task<'_, '_>,
+    output: Option<&Output>,
+    scale: &UtilizationScale,
+) -> Result<Option<Metrics>, OutputError> {
+    let from = task.resume.map(|resume| told(&resume.state.position));
+    let open = |output: &Output| {
+        let tally = Arc::clone(&task.loading.tally);
+        Metrics::open(task.run, output.path(), from.as_ref(), scale.clone(), tally)
+    };
+    output.map(open).transpose()
 }
 
 /// A position without an epoch whose validation is still to come, as it is told again.

@@ -4,7 +4,7 @@ use crate::{
     Arena, Clock, Driver, Event, FiniteCheck, Inputs, KernelTally, Kernels, Memory, RunError, Sink,
     Source, Trace, Transport, Watchdog,
 };
-use partita_program::{Access, Body, Count, Lane, TaskId, Work};
+use partita_program::{Access, Body, Count, Lane, TaskId, When, Work};
 use partita_space::{Rank, Seconds};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -229,11 +229,17 @@ impl Step<'_, '_> {
                 done.push(task);
             }
             self.deliver(&mut done)?;
+            let mut waits_since = None;
             if done.is_empty() {
+                let epoch = self.awaited_epoch();
+                waits_since = epoch.map(|epoch| (epoch, self.clock.now()));
                 self.transport.wait(SLEEP_MAX);
                 self.deliver(&mut done)?;
             }
             let now = self.clock.now();
+            if let Some((epoch, since)) = waits_since {
+                self.source.waited(epoch, now - since);
+            }
             if done.is_empty() && watchdog.poll(now) {
                 return Err(self.stalled());
             }
@@ -250,6 +256,22 @@ impl Step<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// The epoch of the samples that the rank waits for, if it waits for nothing else.
+    fn awaited_epoch(&self) -> Option<u64> {
+        if !self.exchanges.is_empty() || !self.collectives.is_empty() {
+            return None;
+        }
+        let epoch = |&task: &TaskId| match &self.body.tasks[task.0 as usize].work {
+            Work::Load(load) => Some(match load.when {
+                When::Now => self.inputs.epoch,
+                When::Next => self.inputs.next_epoch,
+            }),
+            Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Store(_) => None,
+        };
+        let epochs: Option<Vec<u64>> = self.in_flight.iter().map(epoch).collect();
+        epochs?.first().copied()
     }
 
     fn start_ready(&mut self) -> Result<(), RunError> {

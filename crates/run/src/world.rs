@@ -130,6 +130,9 @@ pub trait Source {
     /// Copies samples that have been read into the arena, and appends the tasks that completed.
     fn poll(&mut self, memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError>;
 
+    /// The rank has waited so long for samples of an epoch alone: no message was under way, and no kernel could start.
+    fn waited(&mut self, _epoch: u64, _time: Seconds) {}
+
     /// Bytes delivered since the last call.
     fn take_tally(&mut self) -> u64;
 }

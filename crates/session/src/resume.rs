@@ -53,6 +53,13 @@ pub trait StepHook {
     /// Errors: those that end the run.
     fn after_step(&mut self, boundary: &mut Boundary<'_, '_>) -> Result<Next, RunError>;
 
+    /// Called on every rank once the steps of an epoch are done, before it is reported.
+    ///
+    /// Errors: those that end the run.
+    fn before_report(&mut self, _epoch: u64) -> Result<(), RunError> {
+        Ok(())
+    }
+
     /// Called on every rank after a training step whose loss is infinite or NaN: where the repetition starts that looks
     /// for the layer. All ranks must answer the same.
     ///

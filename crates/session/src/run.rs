@@ -496,6 +496,7 @@ impl SessionRun<'_, '_> {
     ) -> Result<Option<RunEnd>, RunError> {
         let has_samples = !self.session.plan.validation.is_empty() && self.session.trains();
         let is_evaluated = self.current.validation.is_some() || !has_samples;
+        self.hook.before_report(epoch)?;
         if let Some(end) = self.settle(runner)? {
             return Ok(Some(end));
         }

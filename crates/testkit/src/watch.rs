@@ -3,7 +3,7 @@
 use crate::wrap_kernels;
 use partita_program::{Collective, Exchange, Load, Staging, TaskId, Work};
 use partita_run::{Inputs, Kernels, Memory, RunError, Source, Transport};
-use partita_space::Rank;
+use partita_space::{Rank, Seconds};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -308,6 +308,10 @@ impl<T: Source> Source for Recorded<T> {
         self.inner.poll(memory, done)?;
         self.status.end(&done[known..]);
         Ok(())
+    }
+
+    fn waited(&mut self, epoch: u64, time: Seconds) {
+        self.inner.waited(epoch, time);
     }
 
     fn take_tally(&mut self) -> u64 {

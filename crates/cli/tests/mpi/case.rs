@@ -49,6 +49,7 @@ impl Case {
         let run = format!(
             "model = \"tiny.model\"\ndata = \"universes\"\noutput = \"out\"\nstrategy = \"data=1\"\n\
              batch = 8\nepochs = {epochs}\nseed = 1\nwatchdog = \"{watchdog}\"\ntransform = \"log1p\"\n\
+             metrics = [\"jsonl\"]\n\
              [schedule]\nkind = \"constant\"\nlearning_rate = 1e-3\n"
         );
         fs::write(case.path("run.toml"), run).unwrap();
@@ -106,6 +107,7 @@ impl Case {
         );
         let result: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{command:?} prints one result: {error}"));
+        check_metrics(&self.path("out/metrics.jsonl"), &result);
         let trained = Trained {
             digest: result["digest"].as_str().unwrap().to_owned(),
             losses: losses(&result),
@@ -140,6 +142,24 @@ pub struct Trained {
     pub loads: Vec<[u64; 2]>,
     pub weights: Vec<u8>,
     pub ranks_traced: usize,
+}
+
+/// The metrics file of a run tells of each epoch what its result tells, of all ranks.
+fn check_metrics(file: &Path, result: &Value) {
+    let text = fs::read_to_string(file).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let told: Vec<Value> = lines
+        .filter(|line: &Value| line["kind"] == "epoch")
+        .collect();
+    let expected = result["epochs"].as_array().unwrap();
+    assert_eq!(told.len(), expected.len());
+    for (told, expected) in told.iter().zip(expected) {
+        for key in ["read", "memory", "spill", "sent", "received"] {
+            let key = format!("{key}_bytes");
+            assert_eq!(told[&key], expected[&key], "{key}");
+        }
+        assert_eq!(expected["sent_bytes"], expected["received_bytes"], "in sum");
+    }
 }
 
 fn losses(result: &Value) -> Vec<f64> {

@@ -3,8 +3,13 @@
 use crate::case::{Case, PARTITA, alone, run, threads};
 use crate::launchers::{NAMES, launcher};
 
-const STRATEGIES: [(usize, &str, &[&str]); 4] = [
+const STRATEGIES: [(usize, &str, &[&str]); 5] = [
     (2, "data=2", &[]),
+    (
+        2,
+        "data=2",
+        &["--spill", ".", "--store-memory", "150kB", "--preload"],
+    ),
     (4, "data=2,depth=2", &["--preload"]),
     (2, "depth=2", &[]),
     (

@@ -12,6 +12,16 @@ const METRICS: &str = "metrics = [\"jsonl\", \"csv\", \"tensorboard\", \"mlperf\
 /// Steps of an epoch: 8 samples in batches of 2.
 const STEPS: u64 = 4;
 
+/// What an epoch says of the samples that were loaded for it.
+pub const LOADS: [&str; 6] = [
+    "read_bytes",
+    "memory_bytes",
+    "spill_bytes",
+    "sent_bytes",
+    "received_bytes",
+    "wait_seconds",
+];
+
 fn finish(case: &Case, run: &str, more: &[&str]) -> Value {
     let output = case.command(run).args(more).arg("--json").output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -140,6 +150,10 @@ fn check(case: &Case, result: &Value, epochs: u64) {
             assert_eq!(told[key], expected[key], "{key}");
         }
         assert_eq!(told["validation"]["loss"], expected["validation"]["loss"]);
+        // A result knows nothing of what was loaded before a resume.
+        for key in LOADS.iter().filter(|key| !expected[**key].is_null()) {
+            assert_eq!(told[*key], expected[*key], "{key}");
+        }
         let samples = told["samples_per_second"].as_f64().unwrap();
         let flops = told["flops_per_second"].as_f64().unwrap();
         let per_sample = result["utilization"]["flops_per_sample"].as_f64().unwrap();
@@ -158,8 +172,16 @@ fn check(case: &Case, result: &Value, epochs: u64) {
         let loss: f64 = cell("training_loss").parse().unwrap();
         assert_eq!(loss, expected["training_loss"].as_f64().unwrap());
         assert_eq!(cell("epoch"), expected["epoch"].to_string());
+        for key in LOADS.iter().filter(|key| !expected[**key].is_null()) {
+            let number: f64 = cell(key).parse().unwrap();
+            assert_eq!(number, expected[*key].as_f64().unwrap(), "{key}");
+        }
     }
+    check_scalars(case, &steps, &told);
+}
 
+/// The event files tell what lines of steps and epochs tell.
+fn check_scalars(case: &Case, steps: &[&Value], told: &[&Value]) {
     let scalars = scalars(&case.path("out"));
     let of_tag = |tag: &str, step: u64| {
         let found = scalars
@@ -168,15 +190,20 @@ fn check(case: &Case, result: &Value, epochs: u64) {
             .find(|one| one.0 == tag && one.1 == step);
         found.unwrap_or_else(|| panic!("{tag} of step {step}")).2
     };
-    for step in &steps {
+    for step in steps {
         let number = step["step"].as_u64().unwrap();
         let loss = step["loss"].as_f64().unwrap() as f32;
         assert_eq!(of_tag("train/loss", number), loss, "step {number}");
     }
-    for epoch in &told {
+    for epoch in told {
         let loss = epoch["validation"]["loss"].as_f64().unwrap() as f32;
         let number = epoch["epoch"].as_u64().unwrap();
         assert_eq!(of_tag("epoch/validation_loss", number), loss);
+        for key in LOADS.iter().filter(|key| !epoch[**key].is_null()) {
+            let tag = format!("epoch/{key}");
+            let expected = epoch[*key].as_f64().unwrap() as f32;
+            assert_eq!(of_tag(&tag, number), expected, "{key}");
+        }
     }
 }
 
@@ -226,6 +253,39 @@ fn metrics_files_tell_what_the_result_tells_and_go_on_when_a_run_resumes() {
             .unwrap()
             .starts_with(b"\x89PNG\r\n")
     );
+}
+
+/// 10 samples of 512 values and 2 targets, of 4 bytes each.
+const DATASET: u64 = 10 * (4 * 512 + 8);
+
+#[test]
+fn epochs_tell_where_samples_came_from() {
+    let case = Case::new();
+    case.run_file("run.toml", 3, METRICS);
+    let store = ["--store", "memory", "--store-memory", "6kB", "--spill", "."];
+    let way = ["--ranks", "2", "--strategy", "data=2"];
+    let result = finish(&case, "run.toml", &[&way[..], &store].concat());
+    check(&case, &result, 3);
+    let epochs = result["epochs"].as_array().unwrap();
+    for (index, epoch) in epochs.iter().enumerate() {
+        let bytes = |key: &str| epoch[key].as_u64().unwrap_or_else(|| panic!("{key}"));
+        let read = if index == 0 { DATASET } else { 0 };
+        assert_eq!(bytes("read_bytes"), read, "epoch {index}");
+        let kept = bytes("memory_bytes") + bytes("spill_bytes");
+        assert_eq!(kept, DATASET - read, "epoch {index}");
+        assert_eq!(
+            bytes("sent_bytes"),
+            bytes("received_bytes"),
+            "epoch {index}"
+        );
+        if index > 0 {
+            for key in ["memory_bytes", "spill_bytes", "received_bytes"] {
+                assert!(bytes(key) > 0, "{key} of epoch {index}");
+            }
+        }
+    }
+    // Nothing hides that the first samples are read.
+    assert!(epochs[0]["wait_seconds"].as_f64() > Some(0.0));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Loaders in processes of their own: the same bits as without, also when one of them is slow or dies.
 
 use crate::command::partita;
+use crate::metrics::LOADS;
 use crate::trainee::{Case, Trainee};
 use serde_json::Value;
 use std::fs;
@@ -93,6 +94,13 @@ pub fn trained(case: &Case, run: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// Makes a training keep its samples in memory.
+pub fn stored(case: &Case, run: &str) {
+    let text = fs::read_to_string(case.path(run)).unwrap();
+    let table = "data = { path = \"set\", store = \"memory\" }";
+    fs::write(case.path(run), text.replace("data = \"set\"", table)).unwrap();
+}
+
 /// What a training that must not start says.
 pub fn refusal(case: &Case, run: &str) -> String {
     let output = train(case, run);
@@ -110,7 +118,7 @@ pub fn bits(case: &Case, name: &str) -> (Vec<Value>, Vec<u8>) {
     for epoch in &mut epochs {
         let validation = epoch["validation"].as_object_mut().unwrap();
         validation.remove("seconds");
-        for key in ["seconds", "read_bytes", "received_bytes"] {
+        for key in LOADS.into_iter().chain(["seconds"]) {
             epoch.as_object_mut().unwrap().remove(key);
         }
     }

@@ -1,6 +1,7 @@
 //! Validators in processes of their own: the metrics of the same epochs, although the training has gone on.
 
-use crate::offload::{SAMPLES, Server, bits, refusal, run_file, trained};
+use crate::metrics::LOADS;
+use crate::offload::{SAMPLES, Server, bits, refusal, run_file, stored, trained};
 use crate::trainee::{Case, Trainee};
 use serde_json::Value;
 use std::fs;
@@ -50,7 +51,8 @@ fn epochs_of_metrics(case: &Case, name: &str) -> Vec<Value> {
     assert_eq!(epochs.len(), 4, "{text}");
     for epoch in &mut epochs {
         let epoch = epoch.as_object_mut().unwrap();
-        epoch.retain(|key, _| !key.contains("second"));
+        // Validators read their samples themselves.
+        epoch.retain(|key, _| !key.contains("second") && !LOADS.contains(&key.as_str()));
         let validation = epoch["validation"].as_object_mut().unwrap();
         validation.remove("seconds");
     }
@@ -109,7 +111,7 @@ fn a_schedule_and_a_best_checkpoint_wait_for_the_validation() {
 }
 
 /// Trains with a validator that gets a signal in the third epoch.
-fn disturbed(signal: &str, more: &str) -> String {
+fn disturbed(signal: &str, more: &str, has_store: bool) -> String {
     let case = Case::new();
     let top = format!("{SAMPLES}\nranks = 2\nstrategy = \"data=2\"");
     let plain = run_file(&case, "plain", 8, &top, "");
@@ -124,6 +126,9 @@ fn disturbed(signal: &str, more: &str) -> String {
     let address = &validator.address;
     let table = format!("[offload]\nvalidators = [\"{address}\"]\n{more}");
     let run = run_file(&case, "disturbed", 8, &top, &table);
+    if has_store {
+        stored(&case, &run);
+    }
     let trainee = Trainee::started(&mut case.command(&run), "epoch 1/");
     validator.signal(signal);
     let (status, said) = trainee.end();
@@ -137,14 +142,78 @@ fn disturbed(signal: &str, more: &str) -> String {
 
 #[test]
 fn ranks_validate_themselves_to_the_same_bits_when_a_validator_is_killed() {
-    let said = disturbed("KILL", "");
+    let said = disturbed("KILL", "", false);
     assert!(said.contains("it closed the connection"), "{said}");
 }
 
 #[test]
 fn ranks_validate_themselves_to_the_same_bits_when_a_validator_hangs() {
-    let said = disturbed("STOP", "timeout = \"500 ms\"");
+    let said = disturbed("STOP", "timeout = \"500 ms\"", false);
     assert!(said.contains("it did not answer in time"), "{said}");
+}
+
+/// The samples of the validation, too, come from the store then.
+#[test]
+fn ranks_with_samples_in_memory_validate_themselves_to_the_same_bits() {
+    let said = disturbed("KILL", "", true);
+    assert!(said.contains("store: whole samples in memory"), "{said}");
+}
+
+#[test]
+fn validators_leave_the_store_of_the_ranks_alone() {
+    let case = Case::new();
+    let layers = "freeze = [\"c1\"]";
+    for (ranks, strategy, top) in [
+        (1, "data=1", SAMPLES),
+        (2, "data=2", SAMPLES),
+        (2, "depth=2", layers),
+        (2, "stages=2", layers),
+    ] {
+        let top = format!("{top}\nranks = {ranks}\nstrategy = \"{strategy}\"\noverwrite = true");
+        let plain = run_file(&case, "plain", 3, &top, "");
+        trained(&case, &plain);
+        let with = run_file(&case, "with", 3, &top, "[offload]\nvalidators = 1");
+        stored(&case, &with);
+        let said = trained(&case, &with);
+        assert!(!said.contains("warning"), "{strategy}: {said}");
+        assert!(bits(&case, "with") == bits(&case, "plain"), "{strategy}");
+        let epochs = epochs_of_result(&case, "with");
+        let read: Vec<u64> = epochs
+            .iter()
+            .map(|epoch| epoch["read_bytes"].as_u64().unwrap())
+            .collect();
+        // The ranks read 8 training samples of 512 values and 2 targets once, and none of the validation.
+        assert_eq!(read, [8 * 4 * 514, 0, 0], "{strategy}");
+    }
+}
+
+fn epochs_of_result(case: &Case, name: &str) -> Vec<Value> {
+    let text = fs::read_to_string(case.path(name).join("result.json")).unwrap();
+    let result: Value = serde_json::from_str(&text).unwrap();
+    result["epochs"].as_array().unwrap().clone()
+}
+
+/// Frozen layers are part of the model that loaders and validators are told.
+#[test]
+fn frozen_layers_keep_their_bits_with_loaders_and_validators() {
+    let case = Case::new();
+    let top = format!("{SAMPLES}\nranks = 2\nstrategy = \"depth=2\"");
+    let free = run_file(&case, "free", 3, &top, "");
+    trained(&case, &free);
+    let top = format!("{top}\nfreeze = [\"c1\"]");
+    let plain = run_file(&case, "plain", 3, &top, "");
+    trained(&case, &plain);
+    let table = "[offload]\nloaders = 1\nvalidators = 1";
+    let with = run_file(&case, "with", 3, &top, table);
+    assert_eq!(trained(&case, &with), "");
+    assert!(bits(&case, "with") == bits(&case, "plain"));
+    assert!(bits(&case, "with") != bits(&case, "free"));
+    // A validator may be told so by its own run file, or not: frozen layers are evaluated as others are.
+    let validator = Server::of("validator", &case, &free, "127.0.0.1:0", &[]);
+    let table = format!("[offload]\nvalidators = [\"{}\"]", validator.address);
+    let other = run_file(&case, "other", 3, &top, &table);
+    assert_eq!(trained(&case, &other), "");
+    assert!(bits(&case, "other") == bits(&case, "plain"));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use partita_program::prefetch::samples_per_piece;
 use partita_program::{Item, Load, Transform};
@@ -20,7 +21,7 @@ use crate::reader::Reader;
 use crate::samples::{DType, Samples, read_all, write_all};
 use crate::slab::{self, Region4};
 use crate::split::Split;
-use crate::store::{Loader, Wanted, range};
+use crate::store::{LoadTally, Loader, Wanted, range};
 use crate::valid::Valid;
 
 /// What a rank needs of a sample.
@@ -283,6 +284,11 @@ impl PieceReader {
     pub fn with_loading(self, dataset: &Dataset, rank: Rank, loading: Loading) -> Self {
         let loader = Loader::new(dataset, rank, loading);
         Self { loader, ..self }
+    }
+
+    /// Counts what it loads.
+    pub(super) fn tally(&self) -> &Arc<LoadTally> {
+        self.loader.tally()
     }
 
     /// Type of the volumes that are delivered.

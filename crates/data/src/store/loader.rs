@@ -94,6 +94,11 @@ impl Loader {
         &self.readers.splits[split as usize]
     }
 
+    /// Counts what it loads.
+    pub(crate) fn tally(&self) -> &Arc<LoadTally> {
+        &self.tally
+    }
+
     /// Bytes of volumes read from files by this thread.
     pub(crate) fn volume_bytes(&self) -> Bytes {
         let splits = self.readers.splits.iter();
@@ -156,7 +161,7 @@ impl Loader {
                 read: self.readers.read(wanted, out)?,
                 ..EpochLoads::default()
             };
-            self.tally.add(epoch, loads);
+            self.tally.add(self.rank, epoch, loads);
             return Ok(());
         };
         let owner = store.owner(wanted);
@@ -169,13 +174,15 @@ impl Loader {
             *out = self.receive(&store, epoch, owner, wanted)?;
         }
         if owner != self.rank {
-            let moved = EpochLoads {
+            let received = EpochLoads {
                 received: out.bytes(),
-                // An owner in another process counts what it sends.
-                sent: if is_here { out.bytes() } else { Bytes(0) },
                 ..EpochLoads::default()
             };
-            self.tally.add(epoch, moved);
+            self.tally.add(self.rank, epoch, received);
+            if is_here {
+                // An owner in another process counts what it sends itself.
+                self.tally.add(owner, epoch, EpochLoads::sent(out.bytes()));
+            }
         }
         Ok(())
     }

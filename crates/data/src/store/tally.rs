@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use partita_space::Bytes;
+use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
 
 /// Samples loaded for an epoch, in bytes as they are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpochLoads {
     /// Read from files of the dataset, uncompressed.
     pub read: Bytes,
@@ -20,6 +20,18 @@ pub struct EpochLoads {
     pub received: Bytes,
     /// Sent to other ranks.
     pub sent: Bytes,
+    /// Time in which a rank waited for samples and for nothing else.
+    pub waited: Seconds,
+}
+
+impl EpochLoads {
+    /// Bytes that are sent.
+    pub(crate) fn sent(bytes: Bytes) -> Self {
+        Self {
+            sent: bytes,
+            ..Self::default()
+        }
+    }
 }
 
 impl AddAssign for EpochLoads {
@@ -30,31 +42,58 @@ impl AddAssign for EpochLoads {
             spilled,
             received,
             sent,
+            waited,
         } = more;
         self.read += read;
         self.memory += memory;
         self.spilled += spilled;
         self.received += received;
         self.sent += sent;
+        self.waited += waited;
     }
 }
 
-/// Counts what the ranks of a process load, by the epoch in which samples are used.
+/// Counts what ranks load, by the epoch in which samples are used: those of a process, and on rank 0 those of other
+/// processes once they have said it.
 #[derive(Debug, Default)]
-pub struct LoadTally(Mutex<BTreeMap<u64, EpochLoads>>);
+pub struct LoadTally(Mutex<BTreeMap<u64, BTreeMap<Rank, EpochLoads>>>);
 
 impl LoadTally {
-    /// The counts of each epoch, from 0.
-    pub fn epochs(&self) -> BTreeMap<u64, EpochLoads> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, BTreeMap<Rank, EpochLoads>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what was loaded for an epoch.
-    pub fn add(&self, epoch: u64, loads: EpochLoads) {
-        let mut epochs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *epochs.entry(epoch).or_default() += loads;
+    /// The counts of an epoch, from 0: sums over ranks, and the time of the rank that waited longest. None for an epoch of
+    /// which nothing is known.
+    pub fn epoch(&self, epoch: u64) -> Option<EpochLoads> {
+        let epochs = self.lock();
+        let ranks = epochs.get(&epoch)?;
+        let mut all = EpochLoads::default();
+        ranks.values().for_each(|&loads| all += loads);
+        let waits = ranks.values().map(|loads| loads.waited.0);
+        all.waited = Seconds(waits.fold(0.0, f64::max));
+        Some(all)
+    }
+
+    /// The counts of a rank by epoch, from an epoch on.
+    pub fn of_rank(&self, rank: Rank, from: u64) -> BTreeMap<u64, EpochLoads> {
+        let epochs = self.lock();
+        let later = epochs.range(from..);
+        let loads = later.filter_map(|(&epoch, ranks)| Some((epoch, *ranks.get(&rank)?)));
+        loads.collect()
+    }
+
+    /// Adds what a rank loaded for an epoch.
+    pub fn add(&self, rank: Rank, epoch: u64, loads: EpochLoads) {
+        let mut epochs = self.lock();
+        *epochs.entry(epoch).or_default().entry(rank).or_default() += loads;
+    }
+
+    /// Replaces the counts of a rank for some epochs by what it says.
+    pub fn set_rank(&self, rank: Rank, loads: &BTreeMap<u64, EpochLoads>) {
+        let mut epochs = self.lock();
+        for (&epoch, &loads) in loads {
+            epochs.entry(epoch).or_default().insert(rank, loads);
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 use super::error::LaunchError;
 use super::processes::Job;
+use partita_data::LoadTally;
 use partita_run::RunError;
 use partita_session::EvaluatedBatch;
 use partita_space::Rank;
@@ -71,6 +72,12 @@ pub trait Agreement {
     ///
     /// Errors: another rank failed, or the run was cancelled.
     fn decide(&mut self, step: u64, decision: Option<Decision>) -> Result<Decision, RunError>;
+
+    /// Waits until all ranks have done an epoch, so that nothing more is loaded for it, and tells rank 0 what was loaded for
+    /// that one and the one before.
+    ///
+    /// Errors: another rank failed, or the run was cancelled.
+    fn share_loads(&mut self, epoch: u64, tally: &LoadTally) -> Result<(), RunError>;
 
     /// Does work for which the others wait.
     fn while_others_wait(&self, work: Box<dyn FnOnce() + Send + '_>);
@@ -172,6 +179,14 @@ impl Agreement for ThreadAgreement<'_> {
         Ok(ballot.decision.1.clone())
     }
 
+    /// Threads count in one tally.
+    fn share_loads(&mut self, epoch: u64, _: &LoadTally) -> Result<(), RunError> {
+        let votes = self.vote(epoch, Vote::default())?;
+        let decision = votes.map(|_| Decision::default());
+        self.decide(epoch, decision)?;
+        Ok(())
+    }
+
     fn while_others_wait(&self, work: Box<dyn FnOnce() + Send + '_>) {
         work();
     }
@@ -207,6 +222,19 @@ impl Agreement for ProcessAgreement<'_, '_> {
     fn decide(&mut self, step: u64, decision: Option<Decision>) -> Result<Decision, RunError> {
         let told = self.job.broadcast(&decision.unwrap_or_default());
         told.map_err(|error| self.failed(step, &error))
+    }
+
+    fn share_loads(&mut self, epoch: u64, tally: &LoadTally) -> Result<(), RunError> {
+        let shared = self.job.meet().and_then(|()| {
+            let own = tally.of_rank(self.job.rank(), epoch.saturating_sub(1));
+            self.job.gather(&own)
+        });
+        let all = shared.map_err(|error| self.failed(epoch, &error))?;
+        // The counts of this rank go on.
+        for (rank, epochs) in all.into_iter().enumerate().skip(1) {
+            tally.set_rank(rank, &epochs);
+        }
+        Ok(())
     }
 
     fn while_others_wait(&self, work: Box<dyn FnOnce() + Send + '_>) {

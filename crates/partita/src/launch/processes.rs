@@ -362,7 +362,7 @@ impl<'c> Job<'c> {
         let transport = Box::new(transport);
         let listener = (self.rank == 0).then_some(listener);
         let agreements =
-            [(); 2].map(|()| Box::new(ProcessAgreement::new(self)) as Box<dyn Agreement>);
+            [(); 3].map(|()| Box::new(ProcessAgreement::new(self)) as Box<dyn Agreement>);
         let results = ranks::run_rank(
             session, setup, self.rank, self.slot, transport, waker, listener, agreements,
         );
@@ -398,10 +398,10 @@ impl<'c> Job<'c> {
             outcome,
             peak,
             arena: arena.bytes(),
-            loads: setup.loading.tally.epochs(),
+            loads: setup.loading.tally.of_rank(self.rank, 0),
         })?;
-        for (&epoch, &loads) in reports.iter().skip(1).flat_map(|one| &one.loads) {
-            setup.loading.tally.add(epoch, loads);
+        for (rank, report) in reports.iter().enumerate().skip(1) {
+            setup.loading.tally.set_rank(rank, &report.loads);
         }
         self.save(session, &mut arena, sink)?;
         self.close()?;

@@ -3,10 +3,12 @@
 use super::agreement::{Agreement, ThreadAgreement, ThreadBallot};
 use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, spin};
 use partita_cpu::Level;
-use partita_data::{Loading, Waker};
+use partita_data::{LoadTally, Loading, Waker};
 use partita_program::Buffer;
 use partita_run::{Arena, RankRunner, RunError, Sink, Source, SystemClock, Transport};
-use partita_session::{Outcome, Position, Progress, Session, StepHook, Validators};
+use partita_session::{
+    Boundary, Failed, Next, Outcome, Position, Progress, Repeat, Session, StepHook, Validators,
+};
 use partita_space::{Rank, Seconds};
 use partita_threads::{LaunchError, ThreadTransport, connect, launch};
 use std::ops::Range;
@@ -88,6 +90,28 @@ struct Part<'l> {
     listener: Option<Listener<'l>>,
 }
 
+/// A hook of a rank that also shares what ranks have loaded, so that reports of epochs have it.
+struct Counted<'a> {
+    inner: Box<dyn StepHook + 'a>,
+    agreement: Box<dyn Agreement + 'a>,
+    tally: &'a LoadTally,
+}
+
+impl StepHook for Counted<'_> {
+    fn after_step(&mut self, boundary: &mut Boundary<'_, '_>) -> Result<Next, RunError> {
+        self.inner.after_step(boundary)
+    }
+
+    fn before_report(&mut self, epoch: u64) -> Result<(), RunError> {
+        self.agreement.share_loads(epoch, self.tally)?;
+        self.inner.before_report(epoch)
+    }
+
+    fn repeat_from(&mut self, failed: &Failed) -> Result<Repeat<'_>, RunError> {
+        self.inner.repeat_from(failed)
+    }
+}
+
 /// Results of all ranks.
 pub struct RankResults {
     /// In rank order.
@@ -111,7 +135,7 @@ pub fn run_rank<'w>(
     transport: Box<dyn Transport + 'w>,
     waker: Waker,
     mut listener: Option<Listener<'_>>,
-    [agreement, of_validators]: [Box<dyn Agreement + '_>; 2],
+    [agreement, of_validators, of_loads]: [Box<dyn Agreement + '_>; 3],
 ) -> Result<(Outcome, Arena), RunError> {
     let mesh = session.main_program().mesh;
     let mut arena = Arena::of_rank(rank, session.arena_bytes(rank))?;
@@ -137,7 +161,11 @@ pub fn run_rank<'w>(
             listener(progress);
         }
     };
-    let mut hook = setup.hook.hook(rank, agreement)?;
+    let mut hook = Counted {
+        inner: setup.hook.hook(rank, agreement)?,
+        agreement: of_loads,
+        tally: &setup.loading.tally,
+    };
     let validators = setup
         .validators
         .map(|all| all.validators(rank, of_validators, setup.cancel));
@@ -147,7 +175,7 @@ pub fn run_rank<'w>(
         &mut runner,
         setup.initial,
         position,
-        &mut *hook,
+        &mut hook,
         validators
             .as_mut()
             .map(|all| &mut **all as &mut dyn Validators),
@@ -172,7 +200,7 @@ pub fn run_ranks(
         listener: listener.take(),
     });
     let was_asked = AtomicBool::new(false);
-    let ballots = [(); 2].map(|()| ThreadBallot::new(mesh.ranks()));
+    let ballots = [(); 3].map(|()| ThreadBallot::new(mesh.ranks()));
     let results = launch(parts.collect(), setup.cancel, |rank, mut part: Part<'_>| {
         part.transport.reserve(session.programs())?;
         let waker = Box::new(part.transport.messages().waker());

@@ -9,13 +9,14 @@ use super::run::Run;
 use super::utilization::{ComputeTimes, UtilizationScale};
 use events::EventFile;
 use mlperf::MlperfLog;
+use partita_data::LoadTally;
 use partita_session::{EpochReport, Position, Progress, Validation};
-use partita_space::Seconds;
+use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A format of metrics.
@@ -70,6 +71,14 @@ pub struct Metrics {
     writers: Mutex<Vec<(PathBuf, Writer)>>,
     fault: Mutex<Option<String>>,
     scale: UtilizationScale,
+    tally: Arc<LoadTally>,
+}
+
+/// What is known of a run besides its progress.
+#[derive(Clone, Copy)]
+struct Known<'m> {
+    scale: &'m UtilizationScale,
+    tally: &'m LoadTally,
 }
 
 enum Writer {
@@ -89,6 +98,7 @@ impl Metrics {
         folder: &Path,
         resumed: Option<&Position>,
         scale: UtilizationScale,
+        tally: Arc<LoadTally>,
     ) -> Result<Self, OutputError> {
         let mut writers = Vec::new();
         if resumed.is_none() {
@@ -117,12 +127,14 @@ impl Metrics {
             writers: Mutex::new(writers),
             fault: Mutex::new(None),
             scale,
+            tally,
         })
     }
 
     /// Writes what is new.
     pub fn add(&self, progress: &Progress) {
-        self.write(|writer| writer.add(progress, &self.scale));
+        let (scale, tally) = (&self.scale, &*self.tally);
+        self.write(|writer| writer.add(progress, Known { scale, tally }));
     }
 
     /// Writes what is known of the whole run. Returns the first failure.
@@ -159,7 +171,8 @@ impl Writer {
                 writeln!(
                     file,
                     "epoch,training_loss,samples,seconds,samples_per_second,validation_loss,\
-                     validation_samples,accuracy,flops_per_second,mfu"
+                     validation_samples,accuracy,flops_per_second,mfu,{}",
+                    LOAD_COLUMNS.join(",")
                 )?;
                 file.write_all(kept.as_bytes())?;
                 Self::Csv(file)
@@ -169,20 +182,20 @@ impl Writer {
         })
     }
 
-    fn add(&mut self, progress: &Progress, scale: &UtilizationScale) -> io::Result<()> {
+    fn add(&mut self, progress: &Progress, known: Known<'_>) -> io::Result<()> {
         match self {
-            Self::JsonLines(file) => match line(progress, scale) {
+            Self::JsonLines(file) => match line(progress, known) {
                 None => Ok(()),
                 Some(line) => write_line(file, &line),
             },
             Self::Csv(file) => match progress {
-                Progress::Epoch(epoch) => file.write_all(row(epoch, scale).as_bytes()),
+                Progress::Epoch(epoch) => file.write_all(row(epoch, known).as_bytes()),
                 Progress::Step { .. } | Progress::Evaluated { .. } | Progress::Done { .. } => {
                     Ok(())
                 }
             },
-            Self::TensorBoard(file) => add_scalars(file, progress, scale),
-            Self::Mlperf(log) => log.add(progress, scale),
+            Self::TensorBoard(file) => add_scalars(file, progress, known),
+            Self::Mlperf(log) => log.add(progress, known.scale),
         }
     }
 
@@ -276,6 +289,8 @@ enum Line<'p> {
         validation: Option<&'p Validation>,
         accuracy: Option<f64>,
         dice: Vec<Option<f64>>,
+        #[serde(flatten)]
+        loads: Option<Loads>,
     },
     Done {
         steps: u64,
@@ -287,12 +302,59 @@ enum Line<'p> {
     },
 }
 
+/// Samples loaded for an epoch, of all ranks; the time is that of the rank that waited longest.
+#[derive(Clone, Copy, Serialize)]
+struct Loads {
+    read_bytes: Bytes,
+    memory_bytes: Bytes,
+    spill_bytes: Bytes,
+    sent_bytes: Bytes,
+    received_bytes: Bytes,
+    wait_seconds: Seconds,
+}
+
+/// The names of its numbers.
+const LOAD_COLUMNS: [&str; 6] = [
+    "read_bytes",
+    "memory_bytes",
+    "spill_bytes",
+    "sent_bytes",
+    "received_bytes",
+    "wait_seconds",
+];
+
+impl Loads {
+    fn of(epoch: &EpochReport, tally: &LoadTally) -> Option<Self> {
+        let loads = tally.epoch(epoch.epoch)?;
+        Some(Self {
+            read_bytes: loads.read,
+            memory_bytes: loads.memory,
+            spill_bytes: loads.spilled,
+            sent_bytes: loads.sent,
+            received_bytes: loads.received,
+            wait_seconds: loads.waited,
+        })
+    }
+
+    /// In the order of their names.
+    fn numbers(self) -> [f64; 6] {
+        [
+            self.read_bytes.0 as f64,
+            self.memory_bytes.0 as f64,
+            self.spill_bytes.0 as f64,
+            self.sent_bytes.0 as f64,
+            self.received_bytes.0 as f64,
+            self.wait_seconds.0,
+        ]
+    }
+}
+
 /// Of the training of an epoch.
 fn throughput(epoch: &EpochReport) -> f64 {
     epoch.samples as f64 / epoch.training_seconds.0
 }
 
-fn line<'p>(progress: &'p Progress, scale: &UtilizationScale) -> Option<Line<'p>> {
+fn line<'p>(progress: &'p Progress, Known { scale, tally }: Known<'_>) -> Option<Line<'p>> {
     Some(match progress {
         &Progress::Step {
             epoch,
@@ -322,6 +384,7 @@ fn line<'p>(progress: &'p Progress, scale: &UtilizationScale) -> Option<Line<'p>
             validation: epoch.validation.as_ref(),
             accuracy: epoch.validation.as_ref().and_then(Validation::accuracy),
             dice: dice(epoch),
+            loads: Loads::of(epoch, tally),
         },
         &Progress::Done { steps, seconds } => Line::Done { steps, seconds },
     })
@@ -333,12 +396,15 @@ fn dice(epoch: &EpochReport) -> Vec<Option<f64>> {
     classes.map(|class| class.dice()).collect()
 }
 
-fn row(epoch: &EpochReport, scale: &UtilizationScale) -> String {
+fn row(epoch: &EpochReport, Known { scale, tally }: Known<'_>) -> String {
     let text = |number: Option<f64>| number.map_or_else(String::new, |number| number.to_string());
     let validation = epoch.validation.as_ref();
     let utilization = scale.at(throughput(epoch));
+    let loads = Loads::of(epoch, tally).map(Loads::numbers);
+    let loads = (0..LOAD_COLUMNS.len()).map(|at| text(loads.map(|numbers| numbers[at])));
+    let loads: Vec<String> = loads.collect();
     format!(
-        "{},{},{},{},{},{},{},{},{},{}\n",
+        "{},{},{},{},{},{},{},{},{},{},{}\n",
         epoch.epoch + 1,
         epoch.training_loss,
         epoch.samples,
@@ -349,13 +415,14 @@ fn row(epoch: &EpochReport, scale: &UtilizationScale) -> String {
         text(validation.and_then(Validation::accuracy)),
         utilization.flops_per_second.0,
         text(utilization.mfu),
+        loads.join(","),
     )
 }
 
 fn add_scalars(
     file: &mut EventFile<File>,
     progress: &Progress,
-    scale: &UtilizationScale,
+    Known { scale, tally }: Known<'_>,
 ) -> io::Result<()> {
     match progress {
         Progress::Step {
@@ -392,6 +459,10 @@ fn add_scalars(
             }
             for (class, dice) in dice(epoch).into_iter().enumerate() {
                 scalars.extend(dice.map(|dice| (format!("epoch/dice/{class}"), dice)));
+            }
+            let loads = Loads::of(epoch, tally).map(Loads::numbers);
+            for (name, number) in LOAD_COLUMNS.into_iter().zip(loads.into_iter().flatten()) {
+                scalars.push((format!("epoch/{name}"), number));
             }
             let scalars: Vec<_> = scalars
                 .iter()

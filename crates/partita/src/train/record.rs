@@ -87,9 +87,15 @@ pub struct EpochResult {
     /// Bytes of samples that ranks read from files in the folder `spill`; absent as above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spill_bytes: Option<Bytes>,
-    /// Bytes of samples that ranks took from other ranks; absent as above.
+    /// Bytes of samples that ranks sent to other ranks; absent as above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent_bytes: Option<Bytes>,
+    /// Bytes of samples that ranks received from other ranks; absent as above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received_bytes: Option<Bytes>,
+    /// Time in which the rank that waited longest waited for samples and for nothing else; absent as above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_seconds: Option<Seconds>,
     /// The validation after the epoch, if there are samples for it.
     pub validation: Option<ValidationResult>,
 }

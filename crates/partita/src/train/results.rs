@@ -297,7 +297,7 @@ impl Finished<'_> {
 
     fn epoch(&self, epoch: &EpochReport) -> EpochResult {
         let validation = epoch.validation.as_ref();
-        let loads = self.loading.tally.epochs().remove(&epoch.epoch);
+        let loads = self.loading.tally.epoch(epoch.epoch);
         let metrics = Metrics {
             targets: self.targets,
         };
@@ -309,7 +309,9 @@ impl Finished<'_> {
             read_bytes: loads.map(|loads| loads.read),
             memory_bytes: loads.map(|loads| loads.memory),
             spill_bytes: loads.map(|loads| loads.spilled),
+            sent_bytes: loads.map(|loads| loads.sent),
             received_bytes: loads.map(|loads| loads.received),
+            wait_seconds: loads.map(|loads| loads.waited),
             validation: validation.map(|validation| metrics.validation(validation)),
         }
     }

@@ -78,7 +78,7 @@ fn tally(run: &Run, epoch: u64) -> LoadTally {
     let tally = LoadTally::default();
     // Epochs that load nothing are counted, too.
     for epoch in epoch..run.epochs as u64 {
-        tally.add(epoch, EpochLoads::default());
+        tally.add(0, epoch, EpochLoads::default());
     }
     tally
 }

@@ -154,6 +154,36 @@ fn spilled(folder: &TempDir, dataset: u64, (ranks, strategy): (usize, &str), sto
 }
 
 #[test]
+fn the_last_mini_batch_of_a_pipeline_may_be_smaller() {
+    // Batches of 4, 4 and 2 samples to train on; batches of 4 and 1 to validate.
+    let cases = [
+        (2, "stages=2,micro=2", "/set/train.h5\"", TRAINING),
+        (
+            2,
+            "stages=2,micro=2,schedule=gems",
+            "/set/train.h5\"",
+            TRAINING,
+        ),
+        (4, "data=2,stages=2", "/set/train.h5\"", TRAINING),
+        (2, "stages=2", "/set\"", DATASET),
+        (2, "stages=2,micro=2", "/set\"", DATASET),
+    ];
+    for (ranks, strategy, set, dataset) in cases {
+        let folder = case(&[("epochs = 6", "epochs = 3")]);
+        let file = folder.path().join("run.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace("/set\"", set)).unwrap();
+        let plain = run(&folder, &of(ranks, strategy));
+        let plain = plain.unwrap_or_else(|error| panic!("{strategy}, {set}: {error}"));
+        let stored = run(&folder, &kept(of(ranks, strategy))).unwrap();
+        assert!(stored.weights == plain.weights, "{strategy}, {set}");
+        assert_eq!(stored.losses, plain.losses, "{strategy}, {set}");
+        assert_eq!(stored.read, [dataset, 0, 0], "{strategy}, {set}");
+        spilled(&folder, dataset, (ranks, strategy), &stored);
+    }
+}
+
+#[test]
 fn without_a_disk_a_limit_of_the_store_is_refused() {
     let folder = case(&[("epochs = 6", "epochs = 1")]);
     let request = TrainRequest {
