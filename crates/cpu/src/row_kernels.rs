@@ -337,7 +337,7 @@ impl Op for Moments<'_> {
 
 /// Sums of two values per element of three rows.
 #[inline(always)]
-fn sum_pair([a, b, c]: [&[f32]; 3], of: impl Fn([f64; 3]) -> (f64, f64)) -> [f64; 2] {
+pub(crate) fn sum_pair([a, b, c]: [&[f32]; 3], of: impl Fn([f64; 3]) -> (f64, f64)) -> [f64; 2] {
     let [(a, a_rest), (b, b_rest), (c, c_rest)] = [a, b, c].map(|row| row.as_chunks::<CHUNK>());
     let (mut first, mut second) = ([0.0; CHUNK], [0.0; CHUNK]);
     for ((a, b), c) in a.iter().zip(b).zip(c) {

@@ -170,7 +170,7 @@ impl GraphBuilder {
         self.node(name, Op::Add, &[left, right], &[])
     }
 
-    /// Product of two tensors of one shape, or of a tensor and factors of one position.
+    /// Product of two tensors of one shape, or of a tensor and factors of one position or of one channel.
     pub fn multiply(
         &mut self,
         name: &str,

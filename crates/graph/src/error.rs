@@ -344,7 +344,7 @@ pub enum GraphError {
     },
     /// A product of two shapes.
     #[error(
-        "`{node}`: multiply reads two tensors of one shape, or a second of one position, not {left} and {right}; {nearest}"
+        "`{node}`: multiply reads two tensors of one shape, or a second of one position or of one channel, not {left} and {right}; {nearest}"
     )]
     MultiplyShapes {
         /// The product.

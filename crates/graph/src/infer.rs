@@ -257,15 +257,24 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
     })
 }
 
-/// The second factor may have one position.
+/// The second factor may have one position, or one channel.
 fn check_factor(node: &str, left: Shape, right: Shape) -> Result<Shape, GraphError> {
-    let is_gate = |shape: Shape| shape.extent == [1; 3];
-    if is_gate(right) && left.channels == right.channels {
+    let is_possible = |all: Shape, factor: Shape| {
+        let is_gate = factor.extent == [1; 3] && factor.channels == all.channels;
+        let is_map = factor.channels == 1 && factor.extent == all.extent;
+        is_gate || is_map
+    };
+    if is_possible(left, right) {
         return Ok(left);
     }
-    let nearest = if is_gate(left) && left.channels == right.channels {
+    let nearest = if is_possible(right, left) {
         "the other order is possible".to_owned()
-    } else if is_gate(right) || left.extent == right.extent {
+    } else if left.extent == right.extent {
+        format!(
+            "a 1x1x1 convolution gives the second 1 or {} filters",
+            left.channels
+        )
+    } else if right.extent == [1; 3] {
         format!(
             "a 1x1x1 convolution gives the second {} filters",
             left.channels

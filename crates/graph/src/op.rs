@@ -46,7 +46,8 @@ pub enum Op {
     /// Sum of two inputs of one shape.
     Add,
     /// Product of two inputs of one shape; or the second has one position, and each of its channels is the
-    /// factor of that channel at all positions of the first.
+    /// factor of that channel at all positions of the first; or it has one channel, which is the factor of all
+    /// channels of the first, position by position.
     Multiply,
     /// The channels of two or more inputs of equal extents, one input after the other.
     Concat,

@@ -271,7 +271,8 @@ impl<'a> Layout<'a> {
     }
 
     /// The axes with which a layer reads an input, and those over which it makes its gradient a partial sum: a
-    /// factor for all positions is on all ranks that split them.
+    /// factor for all positions is on all ranks that split them, and one for all channels on those that split
+    /// these.
     fn reads_of(
         &self,
         id: NodeId,
@@ -280,13 +281,18 @@ impl<'a> Layout<'a> {
         partial: AxisSet,
     ) -> (Axes, AxisSet) {
         let node = self.graph.node(id);
-        let extent = |id: NodeId| self.graph.node(id).shape.extent;
-        if node.op != Op::Multiply || extent(input) == extent(id) {
+        let (factor, product) = (self.graph.node(input).shape, node.shape);
+        if node.op != Op::Multiply || factor == product {
             return (reads, partial);
         }
+        let dims = if factor.extent == product.extent {
+            4..5
+        } else {
+            1..4
+        };
         let mut whole = reads;
-        whole[1..4].fill(AxisList::NONE);
-        let split = reads[1..4].iter().map(|list| list.set());
+        whole[dims.clone()].fill(AxisList::NONE);
+        let split = reads[dims].iter().map(|list| list.set());
         (whole, split.fold(partial, AxisSet::union))
     }
 

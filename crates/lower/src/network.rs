@@ -204,6 +204,15 @@ pub(crate) fn is_gate(network: &Network, id: LayerId, input: LayerId) -> bool {
         && extent(input) != extent(id)
 }
 
+/// Whether a layer multiplies all channels of its first input by this input, which has one.
+pub(crate) fn is_map(network: &Network, id: LayerId, input: LayerId) -> bool {
+    let layer = network.layer(id);
+    let channels = |id: LayerId| network.layer(id).distribution.shape[4];
+    matches!(layer.op(), Some(Op::Multiply))
+        && layer.inputs[1] == input
+        && channels(input) != channels(id)
+}
+
 /// Axes over which the gradients of the parameters of a layer are partial sums.
 pub(crate) fn gradient_axes(layer: &Layer, local_statistics: AxisSet) -> AxisSet {
     let axes = positions(&layer.distribution);

@@ -1,8 +1,7 @@
 //! Products of two tensors, forward and backward.
 
-use crate::backward::BACKWARD;
 use crate::emit::Emit;
-use crate::network::{LayerId, is_gate};
+use crate::network::{LayerId, is_gate, is_map};
 use partita_program::Kernel;
 
 impl Emit<'_> {
@@ -17,13 +16,13 @@ impl Emit<'_> {
     }
 
     /// The gradient of each factor is that of the product times the other; that of a factor for all positions is
-    /// the sum over them.
+    /// the sum over them, and that of a factor for all channels the sum over these.
     pub(crate) fn multiply_backward(&mut self, id: LayerId, layer: &str) {
         let dy = self.computed_gradient(id);
         if dy.is_empty() {
             return;
         }
-        let gate = self.layer(id).inputs[1];
+        let other = self.layer(id).inputs[1];
         let [first, second] = [0, 1].map(|index| self.read_value(id, index));
         self.pass_back(id, 0, layer, |a, y, accumulate| Kernel::Multiply {
             a,
@@ -31,23 +30,27 @@ impl Emit<'_> {
             y,
             accumulate,
         });
-        if !is_gate(self.network, id, gate) {
-            return self.pass_back(id, 1, layer, |a, y, accumulate| Kernel::Multiply {
+        let (b, is_gate) = (first, is_gate(self.network, id, other));
+        let is_map = is_map(self.network, id, other);
+        self.pass_back(id, 1, layer, |a, y, accumulate| match (is_gate, is_map) {
+            (true, _) => Kernel::MultiplySum {
                 a,
-                b: first,
+                b,
                 y,
                 accumulate,
-            });
-        }
-        if self.storages.of(gate).has_gradient {
-            let (y, accumulate) = self.contribute(gate, &self.owned(gate));
-            let kernel = Kernel::MultiplySum {
-                a: dy,
-                b: first,
+            },
+            (false, true) => Kernel::MultiplyChannelSum {
+                a,
+                b,
                 y,
                 accumulate,
-            };
-            self.builder.kernel(layer, BACKWARD, kernel);
-        }
+            },
+            (false, false) => Kernel::Multiply {
+                a,
+                b,
+                y,
+                accumulate,
+            },
+        });
     }
 }

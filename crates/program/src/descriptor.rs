@@ -400,7 +400,8 @@ impl Kernel {
             | Kernel::Dropout { .. }
             | Kernel::Add { .. }
             | Kernel::Multiply { .. }
-            | Kernel::MultiplySum { .. } => Family::Pointwise,
+            | Kernel::MultiplySum { .. }
+            | Kernel::MultiplyChannelSum { .. } => Family::Pointwise,
             Kernel::PackWeights { .. }
             | Kernel::ConvolutionForward { .. }
             | Kernel::ConvolutionBackwardData { .. }

@@ -363,7 +363,8 @@ kernels! {
         },
         /// `y = a + b`
         Add { a: View, b: View, y: View },
-        /// `y = a b`; or `b` is (N, 1, 1, 1, C) and the factor of all positions.
+        /// `y = a b`; or `b` is (N, 1, 1, 1, C) and the factor of all positions, or (N, D, H, W, 1) and the
+        /// factor of all channels.
         Multiply {
             a: View,
             b: View,
@@ -372,6 +373,13 @@ kernels! {
         },
         /// `y` is (N, 1, 1, 1, C): the sum of `a b` over positions.
         MultiplySum {
+            a: View,
+            b: View,
+            y: View,
+            accumulate: bool,
+        },
+        /// `y` is (N, D, H, W, 1): the sum of `a b` over channels.
+        MultiplyChannelSum {
             a: View,
             b: View,
             y: View,

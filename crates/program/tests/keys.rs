@@ -335,6 +335,12 @@ fn multiplications() -> Vec<Kernel> {
             y,
             accumulate: true,
         },
+        Kernel::MultiplyChannelSum {
+            a,
+            b,
+            y,
+            accumulate: false,
+        },
     ]
 }
 

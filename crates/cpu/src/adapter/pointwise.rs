@@ -64,7 +64,9 @@ pub(super) fn execute(
             }
         },
         Kernel::Dropout { .. } => dropout::execute(kernel, mesh, coord, run),
-        Kernel::Multiply { .. } | Kernel::MultiplySum { .. } => product::execute(kernel, run),
+        Kernel::Multiply { .. }
+        | Kernel::MultiplySum { .. }
+        | Kernel::MultiplyChannelSum { .. } => product::execute(kernel, run),
         Kernel::Add { a, b, y } => sum([a, b, y], &Tail::default(), run),
         other => panic!("{} is not computed element by element", other.name()),
     }

@@ -1,8 +1,11 @@
-//! Products of two boxes, or of a box and a factor for each channel of a sample.
+//! Products of two boxes, or of a box and a factor for each channel of a sample or for each position.
 
 use super::operand::sample;
+use super::sequence::tally;
 use super::{Run, touched};
-use crate::product::{multiply, multiply_channels, multiply_sum};
+use crate::product::{
+    multiply, multiply_channel_sum, multiply_channels, multiply_positions, multiply_sum,
+};
 use partita_program::{Kernel, View};
 use partita_run::{KernelTally, RunError};
 
@@ -27,6 +30,17 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTa
             b,
             y,
             accumulate,
+        } if a.extent[..4] == b.extent[..4] => {
+            let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
+            let (views, adds) = ([a.view(), b.view()], *accumulate);
+            let work = run.compute(|call| multiply_positions(call, views, y.view(), adds))?;
+            Ok(tally(work))
+        }
+        Kernel::Multiply {
+            a,
+            b,
+            y,
+            accumulate,
         } => by_channels([a, b, y], *accumulate, run),
         Kernel::MultiplySum {
             a,
@@ -34,6 +48,17 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTa
             y,
             accumulate,
         } => sum([a, b, y], *accumulate, run),
+        Kernel::MultiplyChannelSum {
+            a,
+            b,
+            y,
+            accumulate,
+        } => {
+            let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
+            let (views, adds) = ([a.view(), b.view()], *accumulate);
+            let work = run.compute(|call| multiply_channel_sum(call, views, y.view(), adds))?;
+            Ok(tally(work))
+        }
         other => panic!("{} is no product", other.name()),
     }
 }

@@ -12,6 +12,40 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .elementwise()
         }
         Kernel::LeakyReluBackward { .. } => leaky_relu_backward(kernel),
+        Kernel::ActivationForward { .. } | Kernel::ActivationBackward { .. } => activation(kernel),
+        Kernel::Dropout {
+            x,
+            y,
+            distribution,
+            halo_low,
+            accumulate,
+            ..
+        } => {
+            let operands = [linear("x", x), result("y", y, *accumulate).like("x", x)];
+            Descriptor::new("dropout", each(x, 1), operands)
+                .placed(distribution, halo_low)
+                .elementwise()
+                .accumulates(*accumulate)
+        }
+        Kernel::Add { a, b, y } => {
+            let operands = [
+                linear("a", a),
+                linear("b", b).like("a", a),
+                write("y", y).like("a", a),
+            ];
+            Descriptor::new("add", each(y, 1), operands)
+                .fusion(FusionRole::ChangesEither([a, b], y))
+                .elementwise()
+        }
+        Kernel::Multiply { .. }
+        | Kernel::MultiplySum { .. }
+        | Kernel::MultiplyChannelSum { .. } => product(kernel),
+        other => panic!("{other:?} is described elsewhere"),
+    }
+}
+
+fn activation(kernel: &Kernel) -> Descriptor<'_> {
+    match kernel {
         Kernel::ActivationForward { function, x, y } => {
             let operands = [read("x", x), write("y", y).like("x", x)];
             let (name, flops) = match function {
@@ -45,31 +79,6 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             };
             Descriptor::new(name, each(x, flops), operands).accumulates(*accumulate)
         }
-        Kernel::Dropout {
-            x,
-            y,
-            distribution,
-            halo_low,
-            accumulate,
-            ..
-        } => {
-            let operands = [linear("x", x), result("y", y, *accumulate).like("x", x)];
-            Descriptor::new("dropout", each(x, 1), operands)
-                .placed(distribution, halo_low)
-                .elementwise()
-                .accumulates(*accumulate)
-        }
-        Kernel::Add { a, b, y } => {
-            let operands = [
-                linear("a", a),
-                linear("b", b).like("a", a),
-                write("y", y).like("a", a),
-            ];
-            Descriptor::new("add", each(y, 1), operands)
-                .fusion(FusionRole::ChangesEither([a, b], y))
-                .elementwise()
-        }
-        Kernel::Multiply { .. } | Kernel::MultiplySum { .. } => product(kernel),
         other => panic!("{other:?} is described elsewhere"),
     }
 }
@@ -80,6 +89,12 @@ fn gate_of(x: &View) -> [usize; 5] {
     [n, 1, 1, 1, c]
 }
 
+/// Extents of one channel.
+fn map_of(x: &View) -> [usize; 5] {
+    let [n, d, h, w, _] = x.extent;
+    [n, d, h, w, 1]
+}
+
 fn product(kernel: &Kernel) -> Descriptor<'_> {
     match kernel {
         Kernel::Multiply {
@@ -88,8 +103,9 @@ fn product(kernel: &Kernel) -> Descriptor<'_> {
             y,
             accumulate,
         } => {
-            let is_gate = b.extent[1..4] == [1; 3];
-            let of_b = if is_gate { gate_of(a) } else { a.extent };
+            let possible = [gate_of(a), map_of(a)];
+            let of_b = possible.into_iter().find(|extent| *extent == b.extent);
+            let of_b = of_b.unwrap_or(a.extent);
             let operands = [
                 factor("a", a),
                 factor("b", b).of(of_b),
@@ -110,6 +126,20 @@ fn product(kernel: &Kernel) -> Descriptor<'_> {
                 sum.over(Over::Space(a)),
             ];
             Descriptor::new("multiply_sum", each(a, 2), operands).accumulates(*accumulate)
+        }
+        Kernel::MultiplyChannelSum {
+            a,
+            b,
+            y,
+            accumulate,
+        } => {
+            let sum = result("y", y, *accumulate).of(map_of(a));
+            let operands = [
+                factor("a", a),
+                factor("b", b).like("a", a),
+                sum.over(Over::Channels(a)),
+            ];
+            Descriptor::new("multiply_channel_sum", each(a, 2), operands).accumulates(*accumulate)
         }
         other => panic!("{other:?} is described elsewhere"),
     }

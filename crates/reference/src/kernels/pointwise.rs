@@ -66,7 +66,9 @@ pub(super) fn execute(
             accumulate,
         } => activation::backward(*function, [x, dy, dx], *accumulate, call),
         Kernel::Add { a, b, y } => add([a, b, y], call),
-        Kernel::Multiply { .. } | Kernel::MultiplySum { .. } => product::execute(kernel, call),
+        Kernel::Multiply { .. }
+        | Kernel::MultiplySum { .. }
+        | Kernel::MultiplyChannelSum { .. } => product::execute(kernel, call),
         other => panic!("{} is not computed element by element", other.name()),
     }
 }

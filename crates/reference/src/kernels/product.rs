@@ -1,4 +1,4 @@
-//! Products of two tensors.
+//! Products of two tensors, and their sums over positions or channels.
 
 use super::Call;
 use super::pointwise::touched;
@@ -20,6 +20,12 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
             y,
             accumulate,
         } => multiply_sum([a, b, y], *accumulate, call),
+        Kernel::MultiplyChannelSum {
+            a,
+            b,
+            y,
+            accumulate,
+        } => multiply_channel_sum([a, b, y], *accumulate, call),
         other => panic!("{} is no product", other.name()),
     }
 }
@@ -60,6 +66,29 @@ fn multiply_sum(
     for (at, total) in totals.into_iter().enumerate() {
         y.put([at / channels, 0, 0, 0, at % channels], total, accumulate);
     }
+    Ok(KernelTally {
+        flops: 2 * visits,
+        bytes: a.bytes() + b.bytes() + touched(y.bytes(), accumulate),
+    })
+}
+
+fn multiply_channel_sum(
+    [a, b, y]: [&View; 3],
+    accumulate: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    assert_eq!(a.extent, b.extent, "{a} and {b} have one shape");
+    let (a, b, y) = (call.values(a), call.values(b), call.values(y));
+    let channels = a.extent()[4];
+    let mut total = 0.0;
+    let visits = each_element(a.extent(), call.progress, |i| {
+        // Channels are innermost.
+        let before = if i[4] == 0 { 0.0 } else { total };
+        total = before + a.get(i) * b.get(i);
+        if i[4] + 1 == channels {
+            y.put(clipped(y.extent(), i), total, accumulate);
+        }
+    })?;
     Ok(KernelTally {
         flops: 2 * visits,
         bytes: a.bytes() + b.bytes() + touched(y.bytes(), accumulate),

@@ -16,31 +16,45 @@ impl Sketch {
         self.head = norm.expect("a group norm fits anywhere");
     }
 
-    /// A product of a tensor with a function of it: at each position, or of the mean over them as in
-    /// squeeze-and-excitation.
+    /// A product of a tensor with a function of it: at each position, of the mean over them as in
+    /// squeeze-and-excitation, or one factor for all channels as in an attention gate.
     pub(super) fn gate(&mut self, draws: &mut Draws) {
-        let (value, shape) = (self.head, self.builder.shape(self.head));
-        let squeezed = if draws.one_in(2) {
-            self.mean(value)
-        } else {
-            value
+        let (value, channels) = (self.head, self.builder.shape(self.head).channels);
+        let open = match draws.between(0, 3) {
+            0 => self.open(value, channels),
+            1 => {
+                let mean = self.mean(value);
+                self.open(mean, channels)
+            }
+            2 => self.open(value, 1),
+            // Layers with one filter are not split by filters, others are.
+            _ => {
+                let all = self.open(value, channels);
+                let name = self.name("map");
+                let map = self.builder.slice(&name, all, channels - 1, 1);
+                map.expect("there is a last channel")
+            }
         };
+        let name = self.name("gated");
+        let gated = self.builder.multiply(&name, value, open);
+        self.head = gated.expect("shapes fit");
+    }
+
+    /// The sigmoid of a function of each position.
+    fn open(&mut self, of: NodeId, filters: usize) -> NodeId {
         let name = self.name("score");
         let convolution = Convolution {
-            filters: shape.channels,
+            filters,
             window: [Window::ONE; 3],
             periodic: false,
             groups: 1,
             bias: true,
         };
-        let score = self.builder.convolution(&name, squeezed, convolution);
+        let score = self.builder.convolution(&name, of, convolution);
         let score = score.expect("a convolution of one tap fits");
         let name = self.name("open");
         let open = self.builder.activation(&name, Activation::Sigmoid, score);
-        let open = open.expect("an activation fits anywhere");
-        let name = self.name("gated");
-        let gated = self.builder.multiply(&name, value, open);
-        self.head = gated.expect("shapes fit");
+        open.expect("an activation fits anywhere")
     }
 
     /// The mean over all positions.

@@ -169,6 +169,8 @@ impl Maker {
         let [n, .., channels] = extent;
         let [a, b, y] = [0; 3].map(|_| self.view(extent));
         let [gate, sum] = [0; 2].map(|_| self.view([n, 1, 1, 1, channels]));
+        let [n, d, h, w, _] = extent;
+        let [map, channel_sum] = [0; 2].map(|_| self.view([n, d, h, w, 1]));
         let product = |b| Kernel::Multiply {
             a,
             b,
@@ -178,10 +180,17 @@ impl Maker {
         vec![
             product(b),
             product(gate),
+            product(map),
             Kernel::MultiplySum {
                 a,
                 b,
                 y: sum,
+                accumulate,
+            },
+            Kernel::MultiplyChannelSum {
+                a,
+                b,
+                y: channel_sum,
                 accumulate,
             },
         ]
