@@ -44,6 +44,12 @@ impl Graph {
             .map(NodeId)
     }
 
+    /// Whether a layer normalizes with statistics of the samples of a micro-batch.
+    pub fn has_batch_norm(&self) -> bool {
+        let mut ops = self.nodes.iter().map(|node| &node.op);
+        ops.any(|op| matches!(op, Op::BatchNorm { .. }))
+    }
+
     /// The same model with another loss; auxiliary losses become of its kind, too.
     ///
     /// Errors: the loss does not fit its input.

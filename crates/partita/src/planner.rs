@@ -208,6 +208,7 @@ impl<'c> Planner<'c> {
         let limits = Limits {
             memory: self.reserve.room(memory),
             budget: self.budget,
+            micro_batch_norm: true,
         };
         let mut found = match &self.source {
             CostSource::Modelled { costs, .. } => {

@@ -39,6 +39,9 @@ pub struct PlanRequest<'a> {
     /// Candidates that take more than this many times as long as the best, by closed forms, are pruned; where it is
     /// infinite, only those are pruned that cannot be the fastest by their lower bound.
     pub prune_factor: f64,
+    /// Whether pipelines may cut the mini-batch in micro-batches where the model has batch norms, whose statistics
+    /// are then those of a micro-batch: this changes the training.
+    pub micro_batch_norm: bool,
     /// Whether lower bounds know all costs, so that those of similar candidates tell what to expect of others.
     pub knows_costs: bool,
     /// Predicts the time of a program.
@@ -493,8 +496,9 @@ impl Ranking<'_, '_> {
         let training = &self.request.training;
         let mut tables = Tables::default();
         let mut pending = Vec::new();
+        let keeps = self.request.micro_batch_norm || !training.graph.has_batch_norm();
         let all = pipelines(training.graph, self.request.ranks, training.batch);
-        for strategy in all {
+        for strategy in all.into_iter().filter(|one| keeps || one.micro == 1) {
             let strategy = self.asked(strategy);
             if self.is_over() {
                 self.leave(strategy);

@@ -188,6 +188,7 @@ fn planned(
             }
         },
         prune_factor: f64::INFINITY,
+        micro_batch_norm: true,
         knows_costs: true,
         cost: &|program| oracle(costs, program),
         stages: &FixedCosts(costs),
@@ -376,6 +377,7 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         memory: PLENTY,
         lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &FAST_LINK),
         prune_factor: f64::INFINITY,
+        micro_batch_norm: true,
         knows_costs: true,
         cost: &|program| {
             *costed.borrow_mut() +=
@@ -413,6 +415,7 @@ fn a_search_that_ends_early_has_what_it_evaluated() {
             memory: PLENTY,
             lower_bound: &|_, _, _| Seconds(0.0),
             prune_factor: 3.0,
+            micro_batch_norm: true,
             knows_costs: true,
             cost: &|program| oracle(&FAST_LINK, program),
             stages: &FixedCosts(&FAST_LINK),
@@ -459,6 +462,7 @@ fn memory_is_looked_at_before_time() {
         memory: limit,
         lower_bound: &|_, _, _| Seconds(0.0),
         prune_factor: f64::INFINITY,
+        micro_batch_norm: true,
         knows_costs: true,
         cost: &|program| {
             asked.borrow_mut().push(program.memory_max());
@@ -513,6 +517,7 @@ fn unknown_costs_and_missing_kernels_are_told() {
         memory: PLENTY,
         lower_bound: &|_, _, _| Seconds(0.0),
         prune_factor: f64::INFINITY,
+        micro_batch_norm: true,
         knows_costs: true,
         cost: &|_| Err("nobody measured this".to_owned()),
         stages: &FixedCosts(&FAST_LINK),
@@ -569,4 +574,30 @@ fn branches_and_pairs_are_tried_where_a_model_has_them() {
     let plain = texts("cosmoflow@32", 4, 2);
     assert!(!plain.iter().any(|one| one.contains("branch")), "{plain:?}");
     assert!(!plain.iter().any(|one| one.contains("*.")), "{plain:?}");
+}
+
+#[test]
+fn micro_batches_of_batch_norms_are_tried_on_request_alone() {
+    for (model, allowed, tries) in [
+        ("cosmoflow@32", false, true),
+        ("cosmoflow@32+bn", false, false),
+        ("cosmoflow@32+bn", true, true),
+    ] {
+        let graph = zoo::build(model).unwrap();
+        let all = plan(&PlanRequest {
+            training: training(&graph, 4),
+            ranks: 2,
+            memory: PLENTY,
+            lower_bound: &|_, _, _| Seconds(0.0),
+            prune_factor: f64::INFINITY,
+            micro_batch_norm: allowed,
+            knows_costs: true,
+            cost: &|program| oracle(&FAST_LINK, program),
+            stages: &FixedCosts(&FAST_LINK),
+            progress: &|_, _| {},
+            is_over: &|_, _| false,
+        });
+        let has_micro = all.unwrap().iter().any(|one| one.strategy.micro > 1);
+        assert_eq!(has_micro, tries, "{model}, {allowed}");
+    }
 }

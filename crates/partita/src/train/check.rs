@@ -301,9 +301,7 @@ pub fn output_fits(run: &Run, environment: &Environment) -> Result<(), OutputErr
 
 /// A warning that batch norm takes its statistics over a micro-batch.
 pub fn micro_warning(strategy: &Strategy, graph: &Graph) -> Option<String> {
-    let mut ops = graph.nodes.iter().map(|node| &node.op);
-    let has_norm = ops.any(|op| matches!(op, Op::BatchNorm { .. }));
-    (strategy.micro > 1 && has_norm).then(|| {
+    (strategy.micro > 1 && graph.has_batch_norm()).then(|| {
         format!(
             "micro={}: batch norm takes the statistics of one micro-batch at a time, so this trains as one \
              rank does with the same micro-batches, not as one with whole mini-batches",

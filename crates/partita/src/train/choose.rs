@@ -11,6 +11,7 @@ use partita_data::DType;
 use partita_graph::{Graph, count};
 use partita_lower::{BatchNormStatistics, Strategy};
 use partita_oracle::Costs;
+use partita_plan::Candidate;
 use partita_space::Bytes;
 
 /// The strategy for `auto`: the one with the shortest predicted step that fits in `memory`, by the costs of a machine
@@ -54,10 +55,11 @@ pub fn choose_strategy(
     let mut asked = first.clone();
     asked.batch_norm = statistics;
     let request = programs::request(run, graph, &asked, stored, &*menu);
-    let within = |memory: Bytes| {
+    let within = |memory: Bytes, micro_batch_norm| {
         let limits = Limits {
             memory,
             budget: None,
+            micro_batch_norm,
         };
         match costs {
             Some(costs) => search(context, request, ranks, limits, costs),
@@ -69,11 +71,14 @@ pub fn choose_strategy(
         }
     };
     let snapshot = snapshot_max(run, graph);
-    let mut found = within(Bytes(memory.0.saturating_sub(snapshot.0)))?;
-    let has_found = found.first().is_some_and(|best| best.reason.is_none());
-    if snapshot > Bytes(0) && !has_found {
+    let fits = |found: &[Candidate]| found.first().is_some_and(|best| best.reason.is_none());
+    let mut found = within(Bytes(memory.0.saturating_sub(snapshot.0)), false)?;
+    if snapshot > Bytes(0) && !fits(&found) {
         // Ranks whose parameters are split have smaller snapshots; the run checks its strategy exactly.
-        found = within(memory)?;
+        found = within(memory, false)?;
+    }
+    if graph.has_batch_norm() && !fits(&found) {
+        found = within(memory, true)?;
     }
     match found.first() {
         Some(best) if best.reason.is_none() => Ok(best.strategy.clone()),
