@@ -3,7 +3,7 @@
 use crate::args::DemoArgs;
 use crate::error::CliError;
 use crate::work::{make_dataset, train};
-use partita::demo::{GRID, UNIVERSES, baselines, has_universes, model_text, run_text, universes};
+use partita::demo::{GRID, MODEL, UNIVERSES, baselines, has_universes, run_text, universes};
 use partita::{Context, ErrorKind, TrainRequest, make_cosmology};
 use partita_report::text;
 use std::io::Write;
@@ -27,8 +27,8 @@ pub fn run(context: &Context<'_>, args: &DemoArgs, out: &mut dyn Write) -> Resul
         make_dataset(&|| make_cosmology(context, &universes(&data)), out)?;
     }
     let run_file = args.out.join("run.toml");
-    let model = args.out.join("cosmoflow.model");
-    write_whole(&model, &model_text()?)?;
+    let model = args.out.join("pyramid.model");
+    write_whole(&model, MODEL)?;
     let text = run_text(&model, &data, &args.out.join("training"), args.ranks);
     write_whole(&run_file, &text)?;
     writeln!(

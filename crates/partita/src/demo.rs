@@ -4,28 +4,23 @@ use crate::data::{CosmologyRequest, DatasetError, MakeRequest};
 use crate::error::{ErrorKind, Fault};
 use crate::train::RunResult;
 use partita_data::{DataError, Dataset, Samples, Split};
-use partita_graph::{Op, text, zoo};
 use partita_synth::SynthError;
 use partita_synth::ridge::fit;
 use partita_synth::spectrum::SpectrumSpec;
 use std::path::Path;
 
 /// Universes of the demo; one in sixteen is for validation.
-pub const UNIVERSES: usize = 1344;
+pub const UNIVERSES: usize = 2688;
 /// Voxels per side of each.
 pub const GRID: usize = 32;
 const SEED: u64 = 2026;
 const BINS: usize = 8;
-/// Momentum and dropout for a few epochs; those of the zoo are for a hundred.
-const MOMENTUM: f64 = 0.05;
-const DROPOUT: f64 = 0.05;
+/// The network: statistics of the density at four scales, and two linear layers on them.
+pub const MODEL: &str = include_str!("demo/pyramid.model");
 
 /// An error of the demo.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// The zoo lacks its model.
-    #[error(transparent)]
-    Model(#[from] zoo::ModelError),
     /// Its dataset cannot be made or opened.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
@@ -47,11 +42,9 @@ impl Fault for DemoError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Dataset(error) => error.kind(),
-            Self::Model(_)
-            | Self::Read(_)
-            | Self::Baseline(_)
-            | Self::OtherDataset(_)
-            | Self::NoValidation => ErrorKind::Failure,
+            Self::Read(_) | Self::Baseline(_) | Self::OtherDataset(_) | Self::NoValidation => {
+                ErrorKind::Failure
+            }
         }
     }
 }
@@ -91,20 +84,6 @@ pub fn universes(out: &Path) -> CosmologyRequest {
     }
 }
 
-/// CosmoFlow with batch norm, as a model file.
-pub fn model_text() -> Result<String, DemoError> {
-    let mut graph = zoo::build("cosmoflow@32+bn")?;
-    for node in &mut graph.nodes {
-        if let Op::BatchNorm { momentum, .. } = &mut node.op {
-            *momentum = MOMENTUM;
-        }
-        if let Op::Dropout { rate } = &mut node.op {
-            *rate = DROPOUT;
-        }
-    }
-    Ok(text::print(&graph))
-}
-
 /// The run file of the demo.
 pub fn run_text(model: &Path, data: &Path, output: &Path, ranks: usize) -> String {
     let quoted = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
@@ -115,17 +94,18 @@ pub fn run_text(model: &Path, data: &Path, output: &Path, ranks: usize) -> Strin
          overwrite = true\n\
          ranks = {ranks}\n\
          strategy = \"auto\"\n\
-         batch = 16\n\
-         epochs = 24\n\
+         batch = 60\n\
+         epochs = 40\n\
          seed = 1\n\
-         transform = \"log1p\"\n\
+         transform = \"standardize\"\n\
+         freeze = [\"smooth*\", \"coarse*\", \"power_shape*\", \"excess_shape*\"]\n\
          \n\
          [optimizer]\n\
          kind = \"adam\"\n\
          \n\
          [schedule]\n\
          kind = \"cosine\"\n\
-         learning_rate = 1e-3\n",
+         learning_rate = 2e-2\n",
         quoted(model),
         quoted(data),
         quoted(output)

@@ -12,6 +12,7 @@ pub fn baselines(errors: &[BaselineErrors], out: &mut dyn Write) -> io::Result<(
         ("ridge", Side::Right),
         ("network", Side::Right),
         ("network / mean", Side::Right),
+        ("network / ridge", Side::Right),
     ]);
     for one in errors {
         table.row(vec![
@@ -20,6 +21,7 @@ pub fn baselines(errors: &[BaselineErrors], out: &mut dyn Write) -> io::Result<(
             format!("{:.4}", one.ridge),
             format!("{:.4}", one.network),
             format!("{:.3}", one.network / one.mean),
+            format!("{:.3}", one.network / one.ridge),
         ]);
     }
     table.write(out)
