@@ -26,28 +26,8 @@ pub fn choose_strategy(
     memory: Bytes,
     (here, costs): (Ranks, Option<&dyn Costs>),
 ) -> Result<Strategy, TrainError> {
-    let (batch, ranks) = (run.batch, run.ranks);
-    let first_strategy = |ranks: usize, holds: &dyn Fn(&Strategy) -> bool| {
-        strategies(ranks)
-            .map(|one| one.with_batch_norm(statistics))
-            .find(holds)
-    };
-    let fitting = |ranks| first_strategy(ranks, &|one| one.check(graph, batch).is_ok());
-    let Some(first) = fitting(ranks) else {
-        // A batch norm over a single value is invalid on any number of ranks.
-        let laid_out = first_strategy(ranks, &|one| one.check_layout(graph, batch).is_ok());
-        if let Some(one) = laid_out {
-            let norms = one.check_norms(graph, batch);
-            norms.map_err(|error| TrainError::Auto(AutoError::Norm(error)))?;
-        }
-        let fewer = (1..ranks).rev().find(|&fewer| fitting(fewer).is_some());
-        return Err(TrainError::Auto(AutoError::Ranks {
-            model: graph.name.clone(),
-            batch,
-            ranks,
-            nearest: fewer.unwrap_or(1),
-        }));
-    };
+    let ranks = run.ranks;
+    let first = first_fitting(run, statistics, graph)?;
     if ranks == 1 {
         return Ok(first);
     }
@@ -90,6 +70,39 @@ pub fn choose_strategy(
         })),
         None => Ok(first),
     }
+}
+
+/// The first strategy over samples and spatial dims that fits.
+///
+/// Errors: none does.
+fn first_fitting(
+    run: &Run,
+    statistics: BatchNormStatistics,
+    graph: &Graph,
+) -> Result<Strategy, TrainError> {
+    let (batch, ranks) = (run.batch, run.ranks);
+    let first_strategy = |ranks: usize, holds: &dyn Fn(&Strategy) -> bool| {
+        strategies(ranks)
+            .map(|one| one.with_batch_norm(statistics))
+            .find(holds)
+    };
+    let fitting = |ranks| first_strategy(ranks, &|one| one.check(graph, batch).is_ok());
+    if let Some(first) = fitting(ranks) {
+        return Ok(first);
+    }
+    // A batch norm over a single value is invalid on any number of ranks.
+    let laid_out = first_strategy(ranks, &|one| one.check_layout(graph, batch).is_ok());
+    if let Some(one) = laid_out {
+        let norms = one.check_norms(graph, batch);
+        norms.map_err(|error| TrainError::Auto(AutoError::Norm(error)))?;
+    }
+    let fewer = (1..ranks).rev().find(|&fewer| fitting(fewer).is_some());
+    Err(TrainError::Auto(AutoError::Ranks {
+        model: graph.name.clone(),
+        batch,
+        ranks,
+        nearest: fewer.unwrap_or(1),
+    }))
 }
 
 /// The largest snapshot for a checkpoint that a rank can have: all parameters with the moments of the optimizer.
