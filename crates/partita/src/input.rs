@@ -234,20 +234,19 @@ impl Input {
         })
     }
 
-    /// The input on the local machine, where reads of files are measured.
-    ///
-    /// Errors: the host memory is requested, of which nothing is measured.
-    pub fn local(request: InputRequest) -> Result<Self, PlanningError> {
+    /// The input on the local machine, where reads of files and copies in memory are measured. Of samples in memory their
+    /// size is not known.
+    pub fn local(request: InputRequest) -> Self {
         let source = match request.choice {
             Some(IoChoice::None) => InputSource::Ignored,
             Some(IoChoice::Files) | None => InputSource::FileSystem,
-            Some(IoChoice::Store) => return Err(PlanningError::StoreHere),
+            Some(IoChoice::Store) => InputSource::DataStore,
         };
-        Ok(Self {
+        Self {
             source,
             dataset: None,
             kept: Bytes(0),
-        })
+        }
     }
 }
 

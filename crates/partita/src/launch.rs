@@ -20,6 +20,7 @@ pub use saving::{MemoryUsage, TensorSink};
 use crate::context::Context;
 use crate::error::Fault;
 use crate::host::Host;
+use crate::input::InputSource;
 use crate::kernel_set::KernelSet;
 use crate::local_machine::{CalibrationRun, LocalError, LocalMachine, Ranks};
 use crate::machine;
@@ -268,17 +269,18 @@ impl<'c> Launch<'c> {
         &self,
         program: &Program,
         rank_config: RankConfig,
+        input: InputSource,
     ) -> Result<Option<Prediction>, LaunchError> {
         let ranks = self.on_this_host(rank_config)?;
         let Self::Processes(job) = self else {
-            return predict_locally(self.context(), program, rank_config.kernels, ranks);
+            return predict_locally(self.context(), program, rank_config.kernels, (ranks, input));
         };
         if ranks.library.is_none() {
             return Ok(None);
         }
         measure_links(job, rank_config.kernels, &ranks, &program.group_sizes())?;
         let context = self.context();
-        let predict = || predict_locally(context, program, rank_config.kernels, ranks);
+        let predict = || predict_locally(context, program, rank_config.kernels, (ranks, input));
         let prediction = match job.rank() {
             0 => job.with_heartbeats(predict)?,
             _ => None,
@@ -326,7 +328,7 @@ impl<'c> Launch<'c> {
         passes: usize,
     ) -> Result<Option<CalibrationRun>, LaunchError> {
         let context = self.context();
-        let local = || LocalMachine::of(context, kernels, ranks.clone(), false);
+        let local = || LocalMachine::of(context, kernels, ranks.clone(), InputSource::FileSystem);
         let Self::Processes(job) = self else {
             return Ok(Some(local()?.calibrate(programs, None, passes)?));
         };
@@ -445,12 +447,12 @@ fn predict_locally(
     context: &Context<'_>,
     program: &Program,
     kernels: KernelSet,
-    ranks: Ranks,
+    (ranks, input): (Ranks, InputSource),
 ) -> Result<Option<Prediction>, LaunchError> {
     if ranks.count > ranks.most() {
         return Ok(None);
     }
-    let mut here = LocalMachine::of(context, kernels, ranks, false)?;
+    let mut here = LocalMachine::of(context, kernels, ranks, input)?;
     Ok(Some(here.predict(program, true)?))
 }
 
@@ -483,7 +485,7 @@ fn measure_links(
     let context = job.context();
     // Another process may hold the lock of the cache for longer than the others wait.
     let open = || {
-        let here = LocalMachine::of(context, kernels, ranks.clone(), false)?;
+        let here = LocalMachine::of(context, kernels, ranks.clone(), InputSource::FileSystem)?;
         if !here.links().has_all(ranks.count, groups) {
             context.before_measuring();
         }

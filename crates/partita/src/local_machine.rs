@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::error::{ErrorKind, Fault};
 use crate::host::Host;
+use crate::input::InputSource;
 use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, oversubscription, spin};
 use crate::times::NoScratch;
 use partita_oracle::{
@@ -42,6 +43,8 @@ const FAMILY_MAX: usize = 160;
 
 /// Key of measured reads.
 const READS: &str = "a file that the system holds in memory";
+/// What copies of samples are measured of.
+const COPIES: &str = "samples in the memory of the ranks";
 
 /// Sizes of timed reads.
 const READ_SIZES: [Bytes; 5] = [
@@ -170,7 +173,7 @@ pub struct LocalMachine<'c> {
     cores: Vec<usize>,
     library: Option<String>,
     flush: Bytes,
-    no_io: bool,
+    input: InputSource,
     setting: Setting,
     links: Setting,
     measurements: Measurements,
@@ -179,7 +182,7 @@ pub struct LocalMachine<'c> {
 }
 
 impl<'c> LocalMachine<'c> {
-    /// Loads cached measurements. With `no_io`, input takes no time.
+    /// Loads cached measurements.
     ///
     /// Errors: too many ranks to measure on this machine.
     pub fn new(
@@ -187,9 +190,9 @@ impl<'c> LocalMachine<'c> {
         kernels: KernelSet,
         ranks: usize,
         threads: usize,
-        no_io: bool,
+        input: InputSource,
     ) -> Result<Self, LocalError> {
-        Self::of(context, kernels, Ranks::threads(ranks, threads), no_io)
+        Self::of(context, kernels, Ranks::threads(ranks, threads), input)
     }
 
     /// As [`Self::new`], for ranks that may be processes.
@@ -197,7 +200,7 @@ impl<'c> LocalMachine<'c> {
         context: &'c Context<'c>,
         kernels: KernelSet,
         ranks: Ranks,
-        no_io: bool,
+        input: InputSource,
     ) -> Result<Self, LocalError> {
         let most = ranks.most();
         let Ranks {
@@ -239,7 +242,7 @@ impl<'c> LocalMachine<'c> {
             cores,
             library,
             flush,
-            no_io,
+            input,
             measurements,
             links,
             alone,
@@ -286,7 +289,7 @@ impl<'c> LocalMachine<'c> {
     pub fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, LocalError> {
         self.measure_kernels(&[program], program.dtype, None)?;
         self.measure_links(program)?;
-        self.measure_reads()?;
+        self.measure_input()?;
         self.fits()
     }
 
@@ -296,8 +299,15 @@ impl<'c> LocalMachine<'c> {
         if let Some(links) = &self.measurements.links {
             costs.add_links(links)?;
         }
-        let reads = self.measurements.loads.get(READS);
-        costs.add_reads(reads.filter(|_| !self.no_io).map(Vec::as_slice))?;
+        let times = |what: &str| self.measurements.loads.get(what).map(Vec::as_slice);
+        let has_input = match self.input {
+            InputSource::Ignored => false,
+            InputSource::FileSystem | InputSource::DataStore => true,
+        };
+        costs.add_reads(times(READS).filter(|_| has_input))?;
+        if let (InputSource::DataStore, Some(copies)) = (self.input, times(COPIES)) {
+            costs.add_store(copies, self.library.is_some())?;
+        }
         Ok(costs)
     }
 
@@ -323,7 +333,7 @@ impl<'c> LocalMachine<'c> {
             Some(links) => self.keep_links(links),
             None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
         }
-        self.measure_reads()?;
+        self.measure_input()?;
         let memory = measure_memory(self.ranks, Bytes(self.flush.0.max(64 << 20)));
         Ok(CalibrationRun {
             kernels: self.samples(&measured),
@@ -535,16 +545,29 @@ impl<'c> LocalMachine<'c> {
         Ok(())
     }
 
-    fn measure_reads(&mut self) -> Result<(), LocalError> {
-        if self.no_io || self.measurements.loads.contains_key(READS) {
-            return Ok(());
-        }
-        self.context.before_measuring();
-        let new = Measurements {
-            loads: [(READS.to_owned(), reads(self.context, self.ranks)?)].into(),
-            ..Measurements::default()
+    /// Measures what the input takes: reads, and copies where samples stay in memory.
+    fn measure_input(&mut self) -> Result<(), LocalError> {
+        let needed: &[&str] = match self.input {
+            InputSource::Ignored => &[],
+            InputSource::FileSystem => &[READS],
+            InputSource::DataStore => &[READS, COPIES],
         };
-        self.keep(&self.setting.clone(), &new);
+        for &what in needed {
+            if self.measurements.loads.contains_key(what) {
+                continue;
+            }
+            self.context.before_measuring();
+            let times = if what == COPIES {
+                copies(self.context, self.ranks)?
+            } else {
+                reads(self.context, self.ranks)?
+            };
+            let new = Measurements {
+                loads: [(what.to_owned(), times)].into(),
+                ..Measurements::default()
+            };
+            self.keep(&self.setting.clone(), &new);
+        }
         Ok(())
     }
 }
@@ -625,6 +648,20 @@ fn reads(context: &Context<'_>, ranks: usize) -> Result<Vec<TransferTime>, Local
     Ok(measure_load(ranks, &READ_SIZES, &read)?)
 }
 
+/// Times copies of parts of memory.
+fn copies(context: &Context<'_>, ranks: usize) -> Result<Vec<TransferTime>, LocalError> {
+    context.status("measuring copies", true);
+    let largest = READ_SIZES[READ_SIZES.len() - 1].0 as usize;
+    let kept = vec![1u8; 2 * largest];
+    let copy = |_: Rank, turn: usize, bytes: Bytes| {
+        let start = (turn * 4096) % largest;
+        let values = kept[start..start + bytes.0 as usize].to_vec();
+        std::hint::black_box(values);
+        Ok(())
+    };
+    Ok(measure_load(ranks, &READ_SIZES, &copy)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -634,7 +671,7 @@ mod tests {
     fn the_thread_that_asks_stays_on_all_cores() {
         let before = core_affinity::get_core_ids().unwrap();
         let context = Context::new(Environment::default());
-        let here = LocalMachine::new(&context, KernelSet::Cpu, 1, 1, true).unwrap();
+        let here = LocalMachine::new(&context, KernelSet::Cpu, 1, 1, InputSource::Ignored).unwrap();
         here.check(Mesh::new([1; 7]), Precision::F32).unwrap();
         assert_eq!(core_affinity::get_core_ids().unwrap(), before);
     }

@@ -76,8 +76,8 @@ pub enum CostSource {
         memory: Option<Bytes>,
         /// Memory that is available to all ranks together.
         available: Bytes,
-        /// Whether input time is ignored.
-        no_io: bool,
+        /// Where samples come from.
+        input: InputSource,
     },
 }
 
@@ -94,11 +94,11 @@ impl<'c> Planner<'c> {
         }
         let (software, settings) = software::resolve(target.software, context.environment())?;
         if is_local {
-            let input = Input::local(target.input)?;
+            let input = Input::local(target.input);
             let source = CostSource::Measured {
                 memory,
                 available: local_machine::memory(context, 1),
-                no_io: input.source == InputSource::Ignored,
+                input: input.source,
             };
             return Ok(Self {
                 context,
@@ -214,12 +214,12 @@ impl<'c> Planner<'c> {
             CostSource::Modelled { costs, .. } => {
                 search(self.context, training, ranks, limits, costs.as_ref())?
             }
-            CostSource::Measured { no_io, .. } => search_local(
+            CostSource::Measured { input, .. } => search_local(
                 self.context,
                 training,
                 ranks,
                 limits,
-                self.local(ranks, *no_io)?,
+                self.local(ranks, *input)?,
             )?,
         };
         let predictions = found.iter_mut().filter_map(|one| one.prediction.as_mut());
@@ -235,20 +235,20 @@ impl<'c> Planner<'c> {
             CostSource::Modelled { costs, .. } => {
                 Box::new(ScaledCosts::new(costs.as_ref(), SpeedFactors::default()))
             }
-            CostSource::Measured { no_io, .. } => {
-                Box::new(self.local(program.mesh.ranks(), *no_io)?.costs(program)?)
+            CostSource::Measured { input, .. } => {
+                Box::new(self.local(program.mesh.ranks(), *input)?.costs(program)?)
             }
         })
     }
 
-    fn local(&self, ranks: usize, no_io: bool) -> Result<LocalMachine<'c>, PlanningError> {
+    fn local(&self, ranks: usize, input: InputSource) -> Result<LocalMachine<'c>, PlanningError> {
         let threads = local_machine::THREADS;
         Ok(LocalMachine::new(
             self.context,
             KERNELS,
             ranks,
             threads,
-            no_io,
+            input,
         )?)
     }
 

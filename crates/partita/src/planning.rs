@@ -72,12 +72,6 @@ pub enum PlanningError {
         /// The dataset.
         dataset: Box<Dataset>,
     },
-    /// The host memory is to keep samples where reads are measured.
-    #[error(
-        "on `here` reads of files are measured, and nothing is predicted of samples that stay in memory; possible are \
-         `--io files`, `--io none`, or `--machine` with a machine file"
-    )]
-    StoreHere,
     /// A missing cost.
     #[error(transparent)]
     Cost(SimulateError),
@@ -157,7 +151,6 @@ impl Fault for PlanningError {
             | Self::Plan(_)
             | Self::NoReading(_)
             | Self::StoreFull { .. }
-            | Self::StoreHere
             | Self::Cost(_)
             | Self::MeasuredHere(_)
             | Self::LayersMeasuredHere

@@ -308,11 +308,10 @@ fn predict_locally(
             ranks,
         });
     }
-    let input = Input::local(request.input)?;
+    let input = Input::local(request.input);
     let costs = |program: &Program| -> Result<Box<dyn Costs>, PlanningError> {
         let ranks = program.mesh.ranks();
-        let no_io = input.source == InputSource::Ignored;
-        let mut here = LocalMachine::new(context, kernels, ranks, threads, no_io)?;
+        let mut here = LocalMachine::new(context, kernels, ranks, threads, input.source)?;
         Ok(Box::new(here.costs(program)?))
     };
     let lowered = Lowered {

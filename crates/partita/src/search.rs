@@ -1,6 +1,7 @@
 //! Search over strategies and stages, on machines with known costs and on this machine.
 
 use crate::context::Context;
+use crate::input::InputSource;
 use crate::kernel_set::KernelSet;
 use crate::local_machine::{LocalMachine, Ranks};
 use crate::machine;
@@ -118,7 +119,12 @@ pub fn staged_local(
         count: strategy.ranks().min(ranks.most()),
         ..ranks
     };
-    let here = RefCell::new(LocalMachine::of(context, kernels, ranks, true)?);
+    let here = RefCell::new(LocalMachine::of(
+        context,
+        kernels,
+        ranks,
+        InputSource::Ignored,
+    )?);
     balanced(context, training, memory, &MeasuredStages::new(&here))
 }
 

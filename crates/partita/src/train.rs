@@ -588,7 +588,10 @@ fn predict(task: &Task<'_, '_>) -> Result<Option<Prediction>, LaunchError> {
     match (task.run.is_predicted, task.costs) {
         (false, _) => Ok(None),
         (true, Some(costs)) => task.launch.predict_on(program, costs),
-        (true, None) => task.launch.predict(program, task.run.rank_config()),
+        (true, None) => {
+            let input = task.run.store.input();
+            task.launch.predict(program, task.run.rank_config(), input)
+        }
     }
 }
 

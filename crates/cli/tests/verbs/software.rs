@@ -196,9 +196,6 @@ fn a_dataset_stays_in_memory_where_it_fits() {
     assert!(text.contains("--io"), "{text}");
     let ignored = json(&with(&["--io", "none", "--json"]));
     assert!(ignored["no_io"] == true && ignored["dataset"].is_null());
-    let here = ["predict", "cosmoflow@32", "--ranks", "1", "--batch", "1"];
-    let here = [&here[..], &["--strategy", "data=1", "--io", "store"]].concat();
-    assert!(refusal(&here).contains("reads of files are measured"));
 }
 
 #[test]

@@ -42,6 +42,17 @@ pub struct MeasuredCosts {
     pub alltoall: BTreeMap<usize, LinkFit>,
     /// Reads, with as many readers as in the run.
     pub load: Option<LinkFit>,
+    /// Samples in the memory of the ranks, if they come from there in place of files.
+    pub store: Option<StoreFit>,
+}
+
+/// Samples that ranks take from memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StoreFit {
+    /// Copies, with as many ranks at work as in the run.
+    pub copy: LinkFit,
+    /// Whether samples of other ranks come in messages; otherwise ranks look into each other's memory.
+    pub has_messages: bool,
 }
 
 impl LinkFit {
@@ -192,14 +203,72 @@ impl Costs for MeasuredCosts {
         collective("alltoall", &self.alltoall, members.len(), blocks.given)
     }
 
+    /// From memory, groups - 1 of groups parts come from another rank, as on a machine file: a request, and the part.
     fn load(&self, rank: Rank, read: SampleRead) -> Result<LoadCost, CostError> {
-        let seconds = self.write(rank, read.bytes, read.readers)?;
-        Ok(LoadCost::alone(seconds))
+        let Some(store) = self.store else {
+            let seconds = self.write(rank, read.bytes, read.readers)?;
+            return Ok(LoadCost::alone(seconds));
+        };
+        let copy = store.copy.latency + store.copy.transfer(read.bytes);
+        let groups = read.readers.div_ceil(read.parts.max(1)).max(1) as f64;
+        let remote = match (store.has_messages, self.message) {
+            (false, _) => Seconds(0.0),
+            (true, Some(fit)) => {
+                let one = fit.latency * 2.0 + fit.transfer(read.bytes);
+                one * ((groups - 1.0) / groups)
+            }
+            (true, None) if groups > 1.0 => return Err(CostError::Fit { what: "messages" }),
+            (true, None) => Seconds(0.0),
+        };
+        Ok(LoadCost::alone(copy + remote))
     }
 
     /// Writing is taken to be as fast as reading.
     fn write(&self, _rank: Rank, bytes: Bytes, _writers: usize) -> Result<Seconds, CostError> {
         let fit = self.load.ok_or(CostError::Fit { what: "reads" })?;
         Ok(fit.latency + fit.transfer(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_in_memory_are_copied_and_those_of_other_processes_sent() {
+        let fit = |latency: f64, seconds_per_byte: f64| LinkFit {
+            latency: Seconds(latency),
+            seconds_per_byte,
+            host_seconds_per_byte: 0.0,
+        };
+        // 8 ranks that read 4 samples in halves.
+        let read = SampleRead {
+            bytes: Bytes(1000),
+            bytes_f32: Bytes(2000),
+            readers: 8,
+            parts: 2,
+        };
+        let mut costs = MeasuredCosts {
+            load: Some(fit(1.0, 1e-3)),
+            message: Some(fit(0.25, 1e-4)),
+            ..MeasuredCosts::default()
+        };
+        let seconds = |costs: &MeasuredCosts, read| costs.load(0, read).map(|cost| cost.seconds.0);
+        assert_eq!(seconds(&costs, read), Ok(2.0));
+        let copy = fit(0.5, 1e-5);
+        let store = |has_messages| Some(StoreFit { copy, has_messages });
+        costs.store = store(false);
+        assert_eq!(seconds(&costs, read), Ok(0.51));
+        // Three of four parts are another rank's: a request, and the part.
+        costs.store = store(true);
+        let found = seconds(&costs, read).unwrap_or_default();
+        assert!(
+            (found - (0.51 + 0.75 * (0.5 + 0.1))).abs() < 1e-12,
+            "{found}"
+        );
+        costs.message = None;
+        assert!(seconds(&costs, read).is_err());
+        let alone = SampleRead { readers: 2, ..read };
+        assert_eq!(seconds(&costs, alone), Ok(0.51));
     }
 }

@@ -1,7 +1,8 @@
 //! Makes costs from measured times.
 
 use super::{
-    KernelBasis, KernelCost, LinkFit, LinkTimes, MeasuredCosts, TransferTime, host_seconds_per_byte,
+    KernelBasis, KernelCost, LinkFit, LinkTimes, MeasuredCosts, StoreFit, TransferTime,
+    host_seconds_per_byte,
 };
 use crate::fit::{FitError, fit_line};
 use crate::kernel_model::{Features, KernelSample};
@@ -90,6 +91,20 @@ impl MeasuredCosts {
             Some(points) => link_fit(points, 1.0)?,
             None => LinkFit::default(),
         });
+        Ok(())
+    }
+
+    /// Fits copies of samples in memory, from which they come in place of files; with `has_messages`, those of other ranks
+    /// are sent.
+    ///
+    /// Errors: those of [`fit_line`].
+    pub fn add_store(
+        &mut self,
+        copies: &[TransferTime],
+        has_messages: bool,
+    ) -> Result<(), FitError> {
+        let copy = link_fit(copies, 1.0)?;
+        self.store = Some(StoreFit { copy, has_messages });
         Ok(())
     }
 

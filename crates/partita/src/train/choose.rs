@@ -44,7 +44,7 @@ pub fn choose_strategy(
         match costs {
             Some(costs) => search(context, request, ranks, limits, costs),
             None => {
-                let here = LocalMachine::of(context, run.kernels, here.clone(), false);
+                let here = LocalMachine::of(context, run.kernels, here.clone(), run.store.input());
                 let here = here.map_err(PlanningError::Local)?;
                 search_local(context, request, ranks, limits, here)
             }

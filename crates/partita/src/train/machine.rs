@@ -13,7 +13,7 @@ use partita_oracle::Costs;
 
 /// Costs of the machine that the run names; none where this machine is measured.
 ///
-/// Reading takes no time on a machine whose file system is not described.
+/// Reading takes no time on a machine whose file system is not described, unless samples stay in memory.
 ///
 /// Errors: no such machine, too few devices.
 pub fn machine_costs(
@@ -28,10 +28,9 @@ pub fn machine_costs(
     machine::check_capacity(&found, run.ranks).map_err(PlanningError::from)?;
     let (software, _) =
         software::resolve(Software::OWN, context.environment()).map_err(PlanningError::from)?;
-    let input = if found.io.is_none() {
-        InputSource::Ignored
-    } else {
-        InputSource::FileSystem
+    let input = match run.store.input() {
+        InputSource::FileSystem if found.io.is_none() => InputSource::Ignored,
+        input => input,
     };
     let costs = costs((&found, &software), input, LayerPrecision::F32)?;
     Ok(Some(costs))

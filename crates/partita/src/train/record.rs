@@ -2,6 +2,7 @@
 
 use super::curve::CurvePoint;
 use super::utilization::{ComputeTimes, Utilization};
+use crate::input::InputSource;
 use partita_data::Preparation;
 use partita_oracle::Comparison;
 use partita_run::Footprint;
@@ -54,6 +55,9 @@ pub struct RunResult {
     pub curve: Vec<CurvePoint>,
     /// Predicted and used memory.
     pub memory: MemoryResult,
+    /// Where the prediction takes samples from, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_input: Option<InputSource>,
     /// Comparison of predicted and measured times, if predicted.
     pub comparison: Option<Comparison>,
     /// Tasks of the first rank of each class.

@@ -275,6 +275,7 @@ impl Finished<'_> {
             epochs: first.epochs.iter().map(|one| self.epoch(one)).collect(),
             curve: self.curve.points().to_vec(),
             memory: self.memory(),
+            predicted_input: self.prediction.as_ref().map(|_| self.run.store.input()),
             comparison: self.comparison(),
             tasks: self.tasks(),
             files: ResultFiles {

@@ -1,5 +1,6 @@
 //! How much of the arithmetic of the devices a training uses, and which rank computes longest.
 
+use crate::input::InputSource;
 use crate::kernel_set::KernelSet;
 use crate::launch::{Launch, RankConfig};
 use crate::local_machine::LocalMachine;
@@ -92,7 +93,13 @@ fn peak_here(launch: &Launch<'_>, config: RankConfig) -> Option<Peak> {
         return None;
     }
     let ranks = launch.on_this_host(config).ok()?;
-    let here = LocalMachine::of(launch.context(), config.kernels, ranks, true).ok()?;
+    let here = LocalMachine::of(
+        launch.context(),
+        config.kernels,
+        ranks,
+        InputSource::Ignored,
+    )
+    .ok()?;
     Some(Peak {
         flops_per_second: here.fastest_kernel()?,
         source: "the fastest kernel measured here, with all ranks at work".to_owned(),

@@ -1,6 +1,7 @@
 //! What a run file says of samples in memory: `[data]`.
 
 use super::error::StoreError;
+use crate::input::InputSource;
 use crate::train::offload::config::{OffloadConfig, Processes};
 use crate::train::section::{RunFileError, Section};
 use partita_space::Bytes;
@@ -91,6 +92,14 @@ impl DataOptions {
 }
 
 impl StoreConfig {
+    /// Where samples come from after the first epoch. What lies on a local disk counts as memory.
+    pub fn input(&self) -> InputSource {
+        match self.kind {
+            StoreKind::None => InputSource::FileSystem,
+            StoreKind::Memory => InputSource::DataStore,
+        }
+    }
+
     /// Checks that there is a store where something is said of it, and that ranks themselves read.
     ///
     /// Errors: otherwise, with what is possible.

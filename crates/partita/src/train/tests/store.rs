@@ -23,8 +23,16 @@ struct Run {
 
 fn run(folder: &TempDir, request: &TrainRequest) -> Result<Run, TrainError> {
     let request = TrainRequest {
-        run_file: folder.path().join("run.toml"),
         no_prediction: true,
+        ..request.clone()
+    };
+    predicted(folder, &request)
+}
+
+/// A run whose prediction is as the request says.
+fn predicted(folder: &TempDir, request: &TrainRequest) -> Result<Run, TrainError> {
+    let request = TrainRequest {
+        run_file: folder.path().join("run.toml"),
         overwrite: request.resume == ResumeFrom::Start,
         ..request.clone()
     };
@@ -263,6 +271,40 @@ fn a_disk_without_a_store_is_refused() {
             matches!(&error, TrainError::Store(StoreError::Unused { key }) if *key == named);
         assert!(unused, "{error}");
     }
+}
+
+#[test]
+fn a_prediction_takes_samples_from_where_the_run_does() {
+    let folder = case(&[("epochs = 6", "epochs = 1")]);
+    for machine in [Some("lassen"), None] {
+        let request = TrainRequest {
+            machine: machine.map(str::to_owned),
+            ..of(2, "data=2")
+        };
+        let step = |request: &TrainRequest, input: &str| {
+            let found = predicted(&folder, request).unwrap();
+            assert_eq!(found.result["predicted_input"], input, "{machine:?}");
+            let text = fs::read_to_string(folder.path().join("out/prediction.json")).unwrap();
+            let prediction: Value = serde_json::from_str(&text).unwrap();
+            prediction["iteration_seconds"].as_f64().unwrap()
+        };
+        let files = step(&request, "file_system");
+        let store = step(&kept(request), "data_store");
+        // A file system far away takes longer than the step of a tiny network.
+        assert!(
+            machine.is_none() || 2.0 * store < files,
+            "{store} and {files}"
+        );
+    }
+    // Without a file system in the machine file, reading takes no time, but samples of other ranks do.
+    let request = TrainRequest {
+        machine: Some("dgx-h100".to_owned()),
+        ..kept(of(2, "data=2"))
+    };
+    let found = predicted(&folder, &request).unwrap();
+    assert_eq!(found.result["predicted_input"], "data_store");
+    let found = run(&folder, &kept(of(2, "data=2"))).unwrap();
+    assert!(found.result["predicted_input"].is_null());
 }
 
 #[test]
