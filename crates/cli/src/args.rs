@@ -1,5 +1,9 @@
 //! Arguments of all verbs.
 
+mod input;
+
+pub use input::{InputArgs, OffloadArgs};
+
 use crate::number;
 use crate::serve::ServeArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -138,21 +142,6 @@ pub struct LowerArgs {
     pub json: bool,
 }
 
-/// Where the samples of a predicted step come from.
-#[derive(Debug, Args)]
-pub struct InputArgs {
-    /// Ignore input time (samples are already in memory)
-    #[arg(long, conflicts_with = "io")]
-    pub no_io: bool,
-    /// Where samples come from after the first epoch (default: `store` where the software keeps samples and the host
-    /// memory of the nodes holds the dataset, else `files`)
-    #[arg(long, value_enum)]
-    pub io: Option<IoName>,
-    /// Samples of the dataset (default: those of the dataset that the model was published with)
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
-    pub dataset_samples: Option<usize>,
-}
-
 /// `partita predict`.
 #[derive(Debug, Args)]
 pub struct PredictArgs {
@@ -189,6 +178,8 @@ pub struct PredictArgs {
     /// Table of layers' measured times on one device, as TOML; modeled layers are scaled by it
     #[arg(long, value_name = "FILE.toml", conflicts_with = "seconds_per_sample")]
     pub layer_times: Option<PathBuf>,
+    #[command(flatten)]
+    pub offload: OffloadArgs,
     /// List every task with its time, as `partita compare` needs it
     #[arg(long)]
     pub tasks: bool,

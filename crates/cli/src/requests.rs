@@ -3,17 +3,17 @@
 use crate::args::{
     BatchNormName, CalibrateArgs, CheckName, ConvertArgs, CosmologyArgs, DigitsArgs,
     DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, InputArgs,
-    IoName, KernelsName, KindName, LowerArgs, MakingArgs, NamesName, OptimizerName, OutputName,
-    PlanArgs, PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs, SplitName,
-    StoreName, StoredName, TrainArgs, TrainingArgs, VolumesName,
+    IoName, KernelsName, KindName, LowerArgs, MakingArgs, NamesName, OffloadArgs, OptimizerName,
+    OutputName, PlanArgs, PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs,
+    SplitName, StoreName, StoredName, TrainArgs, TrainingArgs, VolumesName,
 };
 use crate::error::CliError;
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
     DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, InputRequest, IoChoice,
-    KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, PlanRequest,
-    PredictRequest, ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest,
-    StoreKind, StrategyChoice, TrainRequest, Training, VolumeMode, WeightNames,
+    KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, OffloadRequest,
+    PlanRequest, PredictRequest, ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting,
+    ShapesRequest, StoreKind, StrategyChoice, TrainRequest, Training, VolumeMode, WeightNames,
 };
 use partita_data::{CheckScope, ConvertSpec, DType, Keys};
 use partita_data::{PredictionKind, Split};
@@ -127,6 +127,21 @@ impl PredictArgs {
             precision: self.precision.precision(),
             tasks: self.tasks,
             explain: self.explain,
+            offload: self.offload.request(),
+        })
+    }
+}
+
+impl OffloadArgs {
+    /// None where no epoch is asked for.
+    fn request(&self) -> Option<OffloadRequest> {
+        let asked = [self.loaders, self.validators, self.validation_samples];
+        asked.iter().any(Option::is_some).then(|| OffloadRequest {
+            loaders: self.loaders.unwrap_or(0),
+            seconds_per_load: self.seconds_per_load,
+            validators: self.validators.unwrap_or(0),
+            seconds_per_validation: self.seconds_per_validation,
+            validation_samples: self.validation_samples.unwrap_or(0),
         })
     }
 }

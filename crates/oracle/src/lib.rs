@@ -25,7 +25,8 @@ pub mod explain;
 pub mod fit;
 pub mod kernel_model;
 pub mod lower_bound;
-pub mod prediction;
+pub mod offload;
+mod prediction;
 pub mod simulate;
 pub mod uncertainty;
 
@@ -45,6 +46,7 @@ pub use explain::{
 pub use fit::{FitError, LineFit, fit_line};
 pub use kernel_model::{CrossValidation, ErrorStatistics, Features, KernelModel, KernelSample};
 pub use lower_bound::{durations, rank_seconds, task_seconds};
+pub use offload::{OffloadedEpoch, OffloadedWork, ProcessWork};
 pub use partita_cluster::LayerPrecision;
 pub use prediction::{Prediction, TaskPrediction, predict};
 pub use simulate::{

@@ -277,7 +277,7 @@ fn sample_bytes(graph: &Graph, training: &Training) -> Bytes {
 /// Sources: Oyama et al. for `cosmoflow` (10,017 universes of 512^3, cut into smaller volumes for smaller models) and
 /// `unet3d` (LiTS, 131 scans); ILSVRC 2012 for models of images, with 1,281,167 and 50,000; CIFAR-10 for `resnet110v2`
 /// and its like, with 50,000 and 10,000.
-fn published_samples(model: &str) -> Option<usize> {
+pub fn published_samples(model: &str) -> Option<usize> {
     let (family, rest) = model.split_once('@')?;
     let size: usize = rest.split('+').next()?.parse().ok()?;
     match family {

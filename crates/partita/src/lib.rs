@@ -98,8 +98,10 @@ pub use partita_lower::{BatchNormStatistics, LoweringPass, NoPass, Setting};
 pub use plan::figures;
 pub use plan::ties;
 pub use plan::{Candidate, PlanRequest, Planned, plan};
-pub use planning::PlanningError;
-pub use predict::{ClosedForm, PredictRequest, Predicted, predict};
+pub use planning::{EpochError, PlanningError};
+pub use predict::{
+    ClosedForm, EpochPrediction, OffloadRequest, PredictRequest, Predicted, predict,
+};
 pub use progress::{Event, Progress, Silent};
 pub use size::{parse_bytes, parse_seconds};
 pub use software::SoftwareError;

@@ -1,5 +1,9 @@
 //! Errors of lowering, predicting and planning.
 
+mod epoch;
+
+pub use epoch::EpochError;
+
 use crate::error::{ErrorKind, Fault};
 use crate::input::Dataset;
 use crate::layer_times::LayerTimesError;
@@ -58,6 +62,9 @@ pub enum PlanningError {
     /// The search failed.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// An epoch with loaders and validators.
+    #[error(transparent)]
+    Epoch(#[from] EpochError),
     /// The machine file has no input rate.
     #[error("{0}; `--no-io` ignores input time, and with `--io store` samples stay in memory")]
     NoReading(SimulateError),
@@ -149,6 +156,7 @@ impl Fault for PlanningError {
             | Self::Lower(_)
             | Self::Balance(_)
             | Self::Plan(_)
+            | Self::Epoch(_)
             | Self::NoReading(_)
             | Self::StoreFull { .. }
             | Self::Cost(_)

@@ -1,5 +1,9 @@
 //! `predict`: time and memory of a step on a machine, and what bounds them.
 
+mod epoch;
+
+pub use epoch::{EpochPrediction, OffloadRequest};
+
 use crate::compute_scale::ComputeScale;
 use crate::context::Context;
 use crate::explain::{self, CostsOf, Explanation, Subject, simulated};
@@ -57,6 +61,8 @@ pub struct PredictRequest {
     pub tasks: bool,
     /// Predict changes of the machine, twice the batch and more ranks, too.
     pub explain: bool,
+    /// Loaders and validators, with which an epoch is predicted.
+    pub offload: Option<OffloadRequest>,
 }
 
 impl PredictRequest {
@@ -77,6 +83,7 @@ impl PredictRequest {
             precision: LayerPrecision::F32,
             tasks: false,
             explain: false,
+            offload: None,
         }
     }
 }
@@ -119,6 +126,9 @@ pub struct Predicted {
     pub prediction: Prediction,
     /// What bounds it.
     pub explanation: Explanation,
+    /// An epoch with loaders and validators, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<EpochPrediction>,
 }
 
 /// The estimate of a closed form.
@@ -168,6 +178,14 @@ pub fn predict(
     context: &Context<'_>,
     request: &PredictRequest,
 ) -> Result<Predicted, PlanningError> {
+    match request.offload {
+        None => step(context, request),
+        Some(offload) => epoch::predict_epoch(context, request, offload),
+    }
+}
+
+/// Predicts a step alone.
+fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, PlanningError> {
     if machine::is_local(&request.machine) {
         check_measured(request.precision)?;
         software::check_local(&request.software)?;
@@ -370,6 +388,7 @@ fn answer(
         closed_form,
         prediction,
         explanation,
+        epoch: None,
     })
 }
 

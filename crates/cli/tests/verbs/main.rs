@@ -12,6 +12,7 @@ mod comparing;
 mod data;
 mod digits;
 mod doctor;
+mod epochs;
 mod here;
 mod intervals;
 #[cfg(unix)]

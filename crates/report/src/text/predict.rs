@@ -2,9 +2,9 @@
 
 use super::explain::{write_changes, write_findings};
 use crate::table::{Side, Table, write_pairs};
-use partita::{LayerPrecision, Predicted};
+use partita::{EpochPrediction, LayerPrecision, Predicted};
 use partita_oracle::simulate::Category;
-use partita_oracle::{CostBasis, Interval, Prediction, TaskPrediction};
+use partita_oracle::{CostBasis, Interval, OffloadedWork, Prediction, TaskPrediction};
 use partita_program::ProgramKind;
 use partita_run::Footprint;
 use std::io::{self, Write};
@@ -122,7 +122,51 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         );
         pairs.push(("closed form", text));
     }
+    if let Some(epoch) = &predicted.epoch {
+        pairs.extend(epoch_pairs(epoch));
+    }
     write_pairs(out, &pairs)
+}
+
+/// An epoch, and what its parts take, which run at the same time.
+fn epoch_pairs(epoch: &EpochPrediction) -> Vec<(&'static str, String)> {
+    let (times, samples) = (&epoch.times, epoch.training_samples);
+    let mut pairs = vec![
+        ("epoch", times.seconds.to_string()),
+        (
+            "training",
+            format!(
+                "{} for {samples} samples in {} steps",
+                times.training_seconds, epoch.steps
+            ),
+        ),
+    ];
+    let of_others = |work: &OffloadedWork, who: &str| {
+        let most = work.seconds_per_sample_max;
+        let waits = if work.seconds_per_sample <= most {
+            "hidden"
+        } else {
+            "waited for"
+        };
+        format!(
+            "{} by {} {who}(s), {} a sample; {waits}, up to {most} would be hidden",
+            work.seconds, work.processes, work.seconds_per_sample
+        )
+    };
+    if let Some(work) = &times.loading {
+        pairs.push(("loading", of_others(work, "loader")));
+    }
+    if let Some(work) = &times.validation {
+        let text = of_others(work, "validator");
+        pairs.push(("validation", text));
+    } else if epoch.validation_samples > 0 {
+        let text = format!(
+            "{} by the ranks for {} samples, after the training",
+            times.own_validation_seconds, epoch.validation_samples
+        );
+        pairs.push(("validation", text));
+    }
+    pairs
 }
 
 /// Where a pair stands.

@@ -1,0 +1,42 @@
+//! Arguments on the input of a predicted step, and on the processes that share an epoch.
+
+use super::IoName;
+use crate::number;
+use clap::Args;
+use partita::parse_seconds;
+use partita_space::Seconds;
+
+/// Where the samples of a predicted step come from.
+#[derive(Debug, Args)]
+pub struct InputArgs {
+    /// Ignore input time (samples are already in memory)
+    #[arg(long, conflicts_with = "io")]
+    pub no_io: bool,
+    /// Where samples come from after the first epoch (default: `store` where the software keeps samples and the host
+    /// memory of the nodes holds the dataset, else `files`)
+    #[arg(long, value_enum)]
+    pub io: Option<IoName>,
+    /// Samples of the dataset (default: those of the dataset that the model was published with)
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
+    pub dataset_samples: Option<usize>,
+}
+
+/// Loaders and validators of a predicted epoch.
+#[derive(Debug, Args)]
+pub struct OffloadArgs {
+    /// Loaders: processes that read, prepare and augment samples; an epoch is predicted, too
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count, conflicts_with_all = ["io", "no_io"])]
+    pub loaders: Option<usize>,
+    /// Time that a loader takes for a whole sample, such as `20ms`
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true, requires = "loaders")]
+    pub seconds_per_load: Option<Seconds>,
+    /// Validators: processes that validate an epoch while the next one trains; an epoch is predicted, too
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
+    pub validators: Option<usize>,
+    /// Time that a validator takes for a sample (default: a validator is as fast as the ranks)
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true, requires = "validators")]
+    pub seconds_per_validation: Option<Seconds>,
+    /// Samples of the dataset that are validated, not trained on; an epoch is predicted, too
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
+    pub validation_samples: Option<usize>,
+}

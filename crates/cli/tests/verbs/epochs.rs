@@ -1,0 +1,143 @@
+//! Epochs with loaders and validators: the longest part counts, not the sum.
+
+use crate::command::{answer, json, refusal};
+use serde_json::Value;
+
+fn asked<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let step = ["predict", "cosmoflow@64", "--machine", "lassen", "--ranks"];
+    let rest = ["4", "--batch", "8", "--strategy", "data=4"];
+    [&step[..], &rest, more].concat()
+}
+
+const SAMPLES: [&str; 4] = ["--dataset-samples", "1024", "--validation-samples", "128"];
+
+fn epoch(more: &[&str]) -> Value {
+    let words = [more, &SAMPLES, &["--json"]].concat();
+    json(&asked(&words))["epoch"].clone()
+}
+
+fn seconds(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
+
+#[test]
+fn an_epoch_takes_the_longest_of_its_parts() {
+    let loaders = |time: &str, count: &str| {
+        epoch(&[
+            "--loaders",
+            count,
+            "--seconds-per-load",
+            time,
+            "--validators",
+            "2",
+        ])
+    };
+    let quick = loaders("10us", "4");
+    assert_eq!(
+        (&quick["steps"], &quick["training_samples"]),
+        (&112.into(), &896.into())
+    );
+    let training = seconds(&quick["training_seconds"]);
+    assert_eq!(seconds(&quick["seconds"]), training);
+    // 896 samples of a second, divided among four loaders.
+    let slow = loaders("1s", "4");
+    assert_eq!(seconds(&slow["seconds"]), 224.0);
+    assert_eq!(seconds(&slow["training_seconds"]), training);
+    assert_eq!(seconds(&loaders("1s", "2")["seconds"]), 448.0);
+    // With what a sample may take, both take equally long.
+    let most = seconds(&slow["loading"]["seconds_per_sample_max"]);
+    let even = loaders(&format!("{}ns", most * 1e9), "4");
+    let busy = seconds(&even["loading"]["seconds"]);
+    assert!(
+        (busy / training - 1.0).abs() < 1e-6,
+        "{busy} is not {training}"
+    );
+}
+
+#[test]
+fn validation_is_hidden_behind_the_next_epoch_or_not() {
+    let own = epoch(&[]);
+    let training = seconds(&own["training_seconds"]);
+    let validation = seconds(&own["own_validation_seconds"]);
+    assert!(validation > 0.0 && own["validation"].is_null());
+    assert!((seconds(&own["seconds"]) - training - validation).abs() < 1e-12);
+    let hidden = epoch(&["--validators", "1"]);
+    assert_eq!(seconds(&hidden["seconds"]), training);
+    // As fast as the ranks, but for the snapshot on its way.
+    let busy = seconds(&hidden["validation"]["seconds"]);
+    assert!(
+        busy > validation && busy < 2.0 * validation,
+        "{busy} and {validation}"
+    );
+    let slow = ["--seconds-per-validation", "100ms"];
+    let waited = |count| {
+        let found = epoch(&[&["--validators", count], &slow[..]].concat());
+        seconds(&found["seconds"])
+    };
+    // 128 samples, then half of them, and the same snapshot.
+    assert!((waited("1") - waited("2") - 6.4).abs() < 1e-6);
+    assert!(waited("1") > 12.8 && waited("1") < 12.9);
+}
+
+#[test]
+fn the_text_says_what_is_waited_for() {
+    let more = [
+        "--loaders",
+        "1",
+        "--seconds-per-load",
+        "1s",
+        "--validators",
+        "1",
+    ];
+    let text = answer(&asked(&[&more[..], &SAMPLES].concat()));
+    for part in [
+        "epoch        896.00 s",
+        "by 1 loader(s), 1.00 s a sample; waited for",
+        "by 1 validator(s)",
+        "; hidden, up to",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}
+
+#[test]
+fn what_an_epoch_needs_is_named() {
+    for (more, expected) in [
+        (&["--loaders", "2"][..], "`--seconds-per-load` gives it"),
+        (&["--validators", "1"], "`--validation-samples N` says"),
+        (&["--seconds-per-load", "1s"], "--loaders"),
+        (
+            &[
+                "--loaders",
+                "1",
+                "--seconds-per-load",
+                "1s",
+                "--io",
+                "files",
+            ],
+            "--io",
+        ),
+        (
+            &["--validation-samples", "1020", "--dataset-samples", "1024"],
+            "nearest is `--validation-samples 1016`",
+        ),
+        (
+            &[
+                "--validators",
+                "3",
+                "--validation-samples",
+                "16",
+                "--dataset-samples",
+                "99",
+            ],
+            "nearest is 2",
+        ),
+        (
+            &["--validation-samples", "8", "--kind", "evaluate"],
+            "`--kind train`",
+        ),
+    ] {
+        let text = refusal(&asked(more));
+        assert!(text.contains(expected), "{expected:?} is not in {text}");
+    }
+}

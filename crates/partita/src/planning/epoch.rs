@@ -1,0 +1,52 @@
+//! Why the time of an epoch cannot be predicted.
+
+/// Why an epoch cannot be predicted.
+#[derive(Debug, thiserror::Error)]
+pub enum EpochError {
+    /// No time for loaders.
+    #[error(
+        "{0} loader(s) take an unknown time for a sample; `--seconds-per-load` gives it, such as `20ms`: measure it with \
+         one loader, or `bench/record_offload.py`"
+    )]
+    NoLoadTime(usize),
+    /// Nothing to validate.
+    #[error(
+        "{0} validator(s) have no samples; `--validation-samples N` says how many of the dataset they validate"
+    )]
+    NoValidation(usize),
+    /// An unknown number of samples.
+    #[error(
+        "an epoch of unknown length; `--dataset-samples N` says how many samples the dataset has"
+    )]
+    NoDataset,
+    /// No sample is left.
+    #[error(
+        "{validation} of {samples} samples are validated, and {batch} or more must be left for a step; nearest is \
+         `--validation-samples {nearest}`"
+    )]
+    NoTraining {
+        /// Requested.
+        validation: usize,
+        /// Of the dataset.
+        samples: usize,
+        /// Of a step.
+        batch: usize,
+        /// The most that is possible.
+        nearest: usize,
+    },
+    /// More validators than mini-batches.
+    #[error(
+        "{validators} validators divide {batches} mini-batch(es) of validation samples; nearest is {batches}"
+    )]
+    ManyValidators {
+        /// Requested.
+        validators: usize,
+        /// Mini-batches.
+        batches: usize,
+    },
+    /// Another kind of step.
+    #[error(
+        "loaders and validators are of a training; possible is `--kind train`, or neither of them"
+    )]
+    NotTraining,
+}

@@ -1,0 +1,190 @@
+//! `predict` of a training with loaders and validators: the time of an epoch, by what bounds it.
+
+use super::{PredictRequest, Predicted, step};
+use crate::context::Context;
+use crate::input::{InputRequest, published_samples};
+use crate::machine;
+use crate::model;
+use crate::planning::{EpochError, PlanningError};
+use partita_cluster::LinkKind;
+use partita_graph::Graph;
+use partita_offload::loaders_of;
+use partita_oracle::{OffloadedEpoch, ProcessWork};
+use partita_program::ProgramKind;
+use partita_space::{Bytes, Seconds};
+use serde::Serialize;
+
+/// Loaders and validators of a training.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OffloadRequest {
+    /// Number of loaders.
+    pub loaders: usize,
+    /// Time that a loader takes to read, prepare, augment and send a whole sample.
+    pub seconds_per_load: Option<Seconds>,
+    /// Number of validators.
+    pub validators: usize,
+    /// Time that a validator takes for a sample (default: a validator is as fast as the ranks of the training).
+    pub seconds_per_validation: Option<Seconds>,
+    /// Samples of the dataset that are validated, not trained on.
+    pub validation_samples: usize,
+}
+
+/// The prediction of an epoch.
+#[derive(Clone, Debug, Serialize)]
+pub struct EpochPrediction {
+    /// Training steps.
+    pub steps: usize,
+    /// Samples that are trained on.
+    pub training_samples: usize,
+    /// Samples that are validated.
+    pub validation_samples: usize,
+    /// Its time.
+    #[serde(flatten)]
+    pub times: OffloadedEpoch,
+}
+
+/// Predicts a training with loaders and validators.
+///
+/// Errors: as [`predict`](super::predict()), and what is missing for an epoch.
+pub fn predict_epoch(
+    context: &Context<'_>,
+    request: &PredictRequest,
+    offload: OffloadRequest,
+) -> Result<Predicted, PlanningError> {
+    let graph = model::resolve(&request.training.model)?;
+    let batch = request.training.batch;
+    let samples = checked(request, &graph, offload)?;
+    let mut training = request.clone();
+    if offload.loaders > 0 {
+        training.input.choice = InputRequest::IGNORED.choice;
+    }
+    let mut predicted = step(context, &training)?;
+    let steps = samples.div_ceil(batch);
+    let batches = offload.validation_samples.div_ceil(batch);
+    let of_step = predicted.prediction.iteration_seconds;
+    let loading = offload.seconds_per_load.filter(|_| offload.loaders > 0);
+    let loading = loading.map(|seconds_per_sample| ProcessWork {
+        processes: offload.loaders,
+        seconds_per_sample,
+        samples: samples as f64 * busiest(request.training.ranks, offload.loaders),
+        before: Seconds(0.0),
+    });
+    let is_evaluated =
+        batches > 0 && (offload.validators == 0 || offload.seconds_per_validation.is_none());
+    let evaluation = if is_evaluated {
+        evaluation(context, request)?
+    } else {
+        Seconds(0.0)
+    };
+    let before = sending(context, request, &graph)?;
+    let as_ranks = evaluation * (1.0 / batch as f64);
+    let validation = (offload.validators > 0).then(|| ProcessWork {
+        processes: offload.validators,
+        seconds_per_sample: offload.seconds_per_validation.unwrap_or(as_ranks),
+        samples: (batches.div_ceil(offload.validators) * batch) as f64,
+        before,
+    });
+    let own_validation = if offload.validators == 0 {
+        evaluation * batches as f64
+    } else {
+        Seconds(0.0)
+    };
+    let times = OffloadedEpoch::new(of_step * steps as f64, own_validation, loading, validation);
+    predicted.epoch = Some(EpochPrediction {
+        steps,
+        training_samples: samples,
+        validation_samples: offload.validation_samples,
+        times,
+    });
+    Ok(predicted)
+}
+
+/// Samples to train on.
+fn checked(
+    request: &PredictRequest,
+    graph: &Graph,
+    offload: OffloadRequest,
+) -> Result<usize, EpochError> {
+    let (batch, validation) = (request.training.batch, offload.validation_samples);
+    if request.kind != ProgramKind::Train {
+        return Err(EpochError::NotTraining);
+    }
+    if offload.loaders > 0 && offload.seconds_per_load.is_none() {
+        return Err(EpochError::NoLoadTime(offload.loaders));
+    }
+    if offload.validators > 0 && validation == 0 {
+        return Err(EpochError::NoValidation(offload.validators));
+    }
+    let batches = validation.div_ceil(batch);
+    if offload.validators > batches.max(1) {
+        let validators = offload.validators;
+        return Err(EpochError::ManyValidators {
+            validators,
+            batches,
+        });
+    }
+    let samples = request.input.dataset_samples;
+    let samples = samples.or_else(|| published_samples(&graph.name));
+    let samples = samples.ok_or(EpochError::NoDataset)?;
+    match samples.checked_sub(validation) {
+        Some(training) if training >= batch => Ok(training),
+        Some(_) | None => Err(EpochError::NoTraining {
+            validation,
+            samples,
+            batch,
+            nearest: samples.saturating_sub(batch),
+        }),
+    }
+}
+
+/// The share of a mini-batch that the busiest loader reads.
+fn busiest(ranks: usize, loaders: usize) -> f64 {
+    let mut shares = vec![0.0; loaders];
+    for rank in 0..ranks {
+        let own = loaders_of(rank, ranks, loaders);
+        for &loader in &own {
+            shares[loader] += 1.0 / (ranks * own.len()) as f64;
+        }
+    }
+    shares.into_iter().fold(0.0, f64::max)
+}
+
+/// A step of the evaluation, as fast as the ranks do it.
+fn evaluation(context: &Context<'_>, request: &PredictRequest) -> Result<Seconds, PlanningError> {
+    let evaluated = PredictRequest {
+        kind: ProgramKind::Evaluate,
+        input: InputRequest::IGNORED,
+        tasks: false,
+        explain: false,
+        ..request.clone()
+    };
+    Ok(step(context, &evaluated)?.prediction.iteration_seconds)
+}
+
+/// Time that a snapshot of the parameters travels to a validator, on a machine whose links are known.
+fn sending(
+    context: &Context<'_>,
+    request: &PredictRequest,
+    graph: &Graph,
+) -> Result<Seconds, PlanningError> {
+    if machine::is_local(&request.machine) {
+        return Ok(Seconds(0.0));
+    }
+    let machine = machine::resolve(&request.machine, context.environment())?;
+    let elements: usize = graph.parameters.iter().map(|one| one.volume()).sum();
+    Ok(Bytes(4 * elements as u64) / machine.bandwidth(LinkKind::Inter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::busiest;
+
+    #[test]
+    fn the_busiest_loader_has_the_most_ranks() {
+        assert_eq!(busiest(4, 1), 1.0);
+        assert_eq!(busiest(4, 4), 0.25);
+        assert_eq!(busiest(4, 8), 0.125);
+        // Two of three ranks share a loader.
+        assert!((busiest(3, 2) - 2.0 / 3.0).abs() < 1e-12);
+    }
+}
