@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::launch::Launch;
 use crate::progress::Event;
 use partita_data::{Accepted, CheckScope, DataCheck, Dataset, Preprocessing, Sampling, Split};
-use partita_graph::{Graph, Loss, Op, Shape, TargetKind, zoo};
+use partita_graph::{Graph, Loss, Shape, TargetKind, zoo};
 use partita_lower::Strategy;
 use partita_session::Session;
 use partita_space::{Axis, Bytes, Rank};
