@@ -14,6 +14,7 @@ mod operand;
 mod pointwise;
 mod pool;
 mod product;
+mod resample;
 mod sequence;
 mod tail;
 mod update;
@@ -157,6 +158,7 @@ impl Kernels for CpuKernels {
             }
             Family::Convolution => convolution::execute(kernel, &Tail::default(), &mut run),
             Family::Pool => pool::execute(kernel, &Tail::default(), &mut run),
+            Family::Resample => resample::execute(kernel, &mut run),
             Family::BatchNorm => norm::execute(kernel, &Tail::default(), &mut run),
             Family::GroupNorm => group_norm::execute(kernel, &mut run),
             Family::Linear => linear::execute(kernel, &Tail::default(), &mut run),

@@ -38,6 +38,7 @@ mod pool_rows;
 mod pool_slabs;
 mod probe;
 mod product;
+mod resample;
 mod row_kernels;
 
 mod adapter;
@@ -71,6 +72,7 @@ pub use pool::Pooling;
 pub use pool_backward::{PoolMask, pool_backward};
 pub use pool_forward::pool_forward;
 pub use probe::multiply_adds;
+pub use resample::{resample, resample_backward};
 pub use row_kernels::{
     PositionOffset, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,
     row_backward_parameters, row_backward_statistics, row_norm, row_statistics,

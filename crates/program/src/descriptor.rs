@@ -15,6 +15,7 @@ mod loss;
 mod operand;
 mod pointwise;
 mod pool;
+mod resample;
 mod sequence;
 mod update;
 
@@ -24,6 +25,7 @@ use crate::{
     Access, Direction, Distribution, ElementFunction, Kernel, Optimizer, Taps, Transform, View,
 };
 use operand::*;
+use partita_space::Resampling;
 
 /// Properties of a kernel.
 #[derive(Debug)]
@@ -218,6 +220,8 @@ pub enum Constant<'k> {
     Taps(&'k Taps),
     /// A count.
     Number(&'static str, usize),
+    /// Rules and steps of resampling along D, H and W.
+    Maps(&'k [Resampling; 3]),
     /// Offsets along D, H and W.
     Offsets(&'static str, &'k [i64; 3]),
     /// A flag.
@@ -371,6 +375,8 @@ pub enum Family {
     Convolution,
     /// Poolings.
     Pool,
+    /// Upsampling, padding and means over unequal windows.
+    Resample,
     /// Batch norm.
     BatchNorm,
     /// Layer norm.
@@ -408,6 +414,7 @@ impl Kernel {
             | Kernel::ConvolutionBackwardWeight { .. }
             | Kernel::BiasBackward { .. } => Family::Convolution,
             Kernel::PoolForward { .. } | Kernel::PoolBackward { .. } => Family::Pool,
+            Kernel::ResampleForward { .. } | Kernel::ResampleBackward { .. } => Family::Resample,
             Kernel::BatchNormStatistics { .. }
             | Kernel::BatchNormForward { .. }
             | Kernel::BatchNormRunning { .. }
@@ -454,6 +461,7 @@ impl Kernel {
             Family::Pointwise => pointwise::describe(self),
             Family::Convolution => convolution::describe(self),
             Family::Pool => pool::describe(self),
+            Family::Resample => resample::describe(self),
             Family::BatchNorm => batch_norm::describe(self),
             Family::LayerNorm => layer_norm::describe(self),
             Family::GroupNorm => group_norm::describe(self),

@@ -4,6 +4,7 @@ use crate::{
     Activation, ClassTerms, Direction, Distribution, ElementFunction, Optimizer, PoolKind, Taps,
     Transform, View,
 };
+use partita_space::Resampling;
 
 /// A field of a kernel.
 pub(crate) trait EachView {
@@ -53,6 +54,7 @@ constants!(
     [bool; 3],
     [i64; 3],
     [usize; 5],
+    [Resampling; 3],
     i64,
     Activation,
     ClassTerms,

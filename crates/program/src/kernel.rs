@@ -2,6 +2,7 @@
 
 use crate::each_view::EachView;
 use crate::{ClassTerms, Distribution, ElementFunction, Optimizer, View};
+use partita_space::Resampling;
 use serde::{Deserialize, Serialize};
 
 /// Taps of a window: kernel, stride and dilation per spatial dim (D, H, W).
@@ -247,6 +248,20 @@ kernels! {
             dx: View,
             taps: Taps,
             shift: [i64; 3],
+            accumulate: bool,
+        },
+        /// Each spatial dim by its map, counted from the starts of the views. `x` holds all that outputs read, and
+        /// no further input on a side where an output lies beyond the border.
+        ResampleForward {
+            x: View,
+            y: View,
+            maps: [Resampling; 3],
+        },
+        /// The transpose: `dx` has the geometry of `x` in the forward kernel.
+        ResampleBackward {
+            dy: View,
+            dx: View,
+            maps: [Resampling; 3],
             accumulate: bool,
         },
         /// `sums` is (1, 1, 1, 2, C) in f64: sums of x and of x squared.

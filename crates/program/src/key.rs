@@ -12,7 +12,8 @@
 //! x=f32:1x8x8x8x16/1x10x10x10x16 y=f32:1x4x4x4x16/1x4x4x4x16`, on one line. Kinds, names and their order are
 //! those of the [descriptor](crate::descriptor). The extents of an operand are those of the view and then
 //! those of its buffer; packed weights have the prefix `packed:`. Extents along D, H and W or
-//! N, D, H, W and C are joined with `x`, other lists with commas. Flags are `true` and `false`. A float has
+//! N, D, H, W and C are joined with `x`, other lists with commas. A map of a resampling is its rule and the
+//! distance between its positions, `linear:2/4`. Flags are `true` and `false`. A float has
 //! the fewest digits that give it back, one of them before the point, and an exponent: `9e-1`.
 //!
 //! Keys are stored in users' caches. A change of the key of a kernel raises [`KernelShape::KEY_VERSION`], and
@@ -20,6 +21,7 @@
 
 use crate::descriptor::Constant;
 use crate::{KernelShape, Optimizer, Role, Taps, Transform};
+use partita_space::Resampling;
 use std::fmt::{self, Display};
 
 impl KernelShape<'_> {
@@ -79,19 +81,31 @@ impl<T: Display> Display for Joined<'_, T> {
     }
 }
 
+fn write_taps(f: &mut fmt::Formatter<'_>, taps: &Taps) -> fmt::Result {
+    let Taps {
+        kernel,
+        stride,
+        dilation,
+    } = taps;
+    let [kernel, stride, dilation] = [kernel, stride, dilation].map(|taps| Joined(taps, "x"));
+    write!(f, "kernel={kernel} stride={stride} dilation={dilation}")
+}
+
+/// Of the maps of a resampling.
+fn rules_and_steps(maps: &[Resampling; 3]) -> String {
+    let maps = maps.map(|map| {
+        let (rule, step) = (map.rule.name(), map.numerator);
+        format!("{rule}:{step}/{}", map.denominator)
+    });
+    maps.join(",")
+}
+
 impl Display for Constant<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Constant::Taps(Taps {
-                kernel,
-                stride,
-                dilation,
-            }) => {
-                let [kernel, stride, dilation] =
-                    [kernel, stride, dilation].map(|taps| Joined(taps, "x"));
-                write!(f, "kernel={kernel} stride={stride} dilation={dilation}")
-            }
+            Constant::Taps(taps) => write_taps(f, taps),
             Constant::Number(name, number) => write!(f, "{name}={number}"),
+            Constant::Maps(maps) => write!(f, "maps={}", rules_and_steps(maps)),
             Constant::Offsets(name, offsets) => write!(f, "{name}={}", Joined(*offsets, ",")),
             Constant::Flag(name, flag) => write!(f, "{name}={flag}"),
             Constant::Flags(name, flags) => write!(f, "{name}={}", Joined(*flags, ",")),

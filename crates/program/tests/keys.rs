@@ -9,7 +9,7 @@ use partita_program::{
     Activation, Buffer, BufferId, ClassTerms, Direction, Distribution, Dtype, ElementFunction,
     Kernel, KernelShape, Optimizer, PoolKind, Role, Taps, Transform, View,
 };
-use partita_space::Bytes;
+use partita_space::{Bytes, ResampleRule, Resampling};
 use std::collections::HashSet;
 use std::mem::discriminant;
 use std::path::Path;
@@ -165,6 +165,28 @@ fn pools() -> Vec<Kernel> {
         ]
     };
     PoolKind::ALL.into_iter().flat_map(both).collect()
+}
+
+fn resamplings() -> Vec<Kernel> {
+    let maps = [
+        Resampling::linear(6, 2, false),
+        Resampling::average(10, 8),
+        Resampling::pad(ResampleRule::Reflect, 1),
+    ];
+    let others = [
+        Resampling::pad(ResampleRule::Zero, 1),
+        Resampling::nearest(3),
+        Resampling::IDENTITY,
+    ];
+    vec![
+        Kernel::ResampleForward { x: X, y: Y, maps },
+        Kernel::ResampleBackward {
+            dy: Y,
+            dx: X,
+            maps: others,
+            accumulate: true,
+        },
+    ]
 }
 
 fn batch_norms() -> Vec<Kernel> {
@@ -667,10 +689,11 @@ fn fused() -> Vec<Kernel> {
 }
 
 fn kernels() -> Vec<Kernel> {
-    let families: [fn() -> Vec<Kernel>; 14] = [
+    let families: [fn() -> Vec<Kernel>; 15] = [
         contents,
         convolutions,
         pools,
+        resamplings,
         batch_norms,
         layer_norms,
         group_norms,

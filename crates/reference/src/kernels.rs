@@ -12,6 +12,7 @@ mod norm;
 mod pointwise;
 mod pool;
 mod product;
+mod resample;
 mod sequence;
 mod update;
 
@@ -132,6 +133,7 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             }
             Family::Convolution => convolution::execute::<T>(kernel, &mut self.scratch, &mut call),
             Family::Pool => pool::execute(kernel, &mut self.scratch, &mut call),
+            Family::Resample => resample::execute(kernel, &mut self.scratch, &mut call),
             Family::BatchNorm => norm::execute(kernel, &mut call),
             Family::LayerNorm => layer_norm::execute(kernel, &mut call),
             Family::GroupNorm => group_norm::execute(kernel, &mut call),

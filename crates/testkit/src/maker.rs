@@ -1,6 +1,7 @@
 //! Random geometries of every kind of kernel.
 
 mod fused;
+mod resampling;
 mod sequence;
 
 use crate::{Bench, Draws};
@@ -684,7 +685,8 @@ impl Maker {
     /// Kernels of every kind, alone and fused.
     pub fn all(&mut self, mesh: &Mesh, rank: Rank) -> Vec<Kernel> {
         let flag = self.draws.one_in(2);
-        let [convolved, pooled, normed, features, moved, fused] = [0; 6].map(|_| self.extent());
+        let [convolved, pooled, normed, features, moved, fused, resampled] =
+            [0; 7].map(|_| self.extent());
         let mut kernels = self.convolutions(convolved, flag);
         kernels.extend(self.pools(pooled, flag));
         kernels.extend(self.norms(normed, flag));
@@ -698,6 +700,8 @@ impl Maker {
         kernels.extend(self.empties(flag));
         kernels.extend(self.fused(fused, flag));
         kernels.extend(self.sequences(mesh, rank, flag));
+        let resampled = self.extent();
+        kernels.extend(self.resamplings(resampled, flag));
         kernels
     }
 

@@ -3,6 +3,7 @@
 use crate::{BufferRegion, Case, Fault};
 use partita_program::descriptor::{Elements, Extents, Operand, Window};
 use partita_program::{Buffer, CollectiveKind, Dtype, Item, Kernel, Load, Role, Taps, View, Work};
+use partita_space::Resampling;
 
 /// Extents and types of every view of every task, pinned algorithms, and workspaces.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
@@ -217,6 +218,21 @@ impl Rules<'_> {
                 if needs_tap && are_positive(taps) {
                     self.pooling(view, (name, of), taps, shift);
                 }
+            }
+            Extents::Resampled { name, of, maps } => self.resampled(view, (name, of), maps),
+        }
+    }
+
+    /// Checks that every output is defined.
+    fn resampled(&mut self, x: &View, (name, y): (&str, &View), maps: &[Resampling; 3]) {
+        self.number("samples of the resampled", x.extent[0], y.extent[0]);
+        self.number("channels of the resampled", x.extent[4], y.extent[4]);
+        for (dim, map) in maps.iter().enumerate() {
+            let (inputs, outputs) = (x.extent[dim + 1], y.extent[dim + 1]);
+            if !map.fits(inputs, outputs) {
+                self.shapes.push(format!(
+                    "{name} {y} along spatial dim {dim} has outputs without an input in {x} by {map:?}"
+                ));
             }
         }
     }

@@ -101,7 +101,7 @@ impl CpuMenu {
             Family::LayerNorm | Family::Sequence => sequence::scratch(team, kernel),
             Family::GroupNorm => group_norm_scratch(team, kernel),
             Family::Pointwise => product_scratch(team, kernel),
-            Family::Pool | Family::Loss | Family::Update => 0,
+            Family::Pool | Family::Resample | Family::Loss | Family::Update => 0,
         }
     }
 

@@ -75,6 +75,7 @@ impl SoftwareCosts {
             | Family::Contents
             | Family::Convolution
             | Family::Pool
+            | Family::Resample
             | Family::LayerNorm
             | Family::GroupNorm
             | Family::Linear

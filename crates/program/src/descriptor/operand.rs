@@ -1,6 +1,7 @@
 //! Operands of kernels and their constraints.
 
 use crate::{Access, Taps, View};
+use partita_space::Resampling;
 
 /// A view that a kernel reads or writes.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +84,15 @@ pub enum Extents<'k> {
         shift: &'k [i64; 3],
         /// Whether each output needs a tap inside the input.
         needs_tap: bool,
+    },
+    /// The input of a resampling.
+    Resampled {
+        /// Name of the output.
+        name: &'static str,
+        /// The output.
+        of: &'k View,
+        /// The map along each spatial dim.
+        maps: &'k [Resampling; 3],
     },
 }
 
