@@ -4,7 +4,7 @@ use crate::infer::{check_initialization, check_input, infer, list, parameter_sha
 use crate::sizes::{Totals, check_padded_volume, check_parameter_volume, product};
 use crate::{
     Activation, Convolution, Graph, GraphError, Initialization, Loss, Node, NodeId, Op, Parameter,
-    ParameterId, ParameterRole, Pool, Shape, TransposedConvolution,
+    ParameterId, ParameterRole, Pool, Resample, Shape, TransposedConvolution,
 };
 use partita_space::{Window, nearest};
 use std::collections::HashMap;
@@ -116,6 +116,17 @@ impl GraphBuilder {
     /// A maximum or average pooling.
     pub fn pool(&mut self, name: &str, input: NodeId, pool: Pool) -> Result<NodeId, GraphError> {
         self.node(name, Op::Pool(pool), &[input], &[])
+    }
+
+    /// Upsampling, padding, or a mean over windows that cover the input; where these are equal tiles, the node is a
+    /// pooling.
+    pub fn resample(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        resample: Resample,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Resample(resample), &[input], &[])
     }
 
     /// A batch norm with parameters of its own; `momentum` is the weight of the new value.
@@ -287,6 +298,7 @@ impl GraphBuilder {
         }
         self.check_reads(name, inputs)?;
         let shapes: Vec<Shape> = inputs.iter().map(|&id| self.shape(id)).collect();
+        let op = as_pool(op, &shapes);
         let shape = infer(name, &op, &shapes, self.graph.spatial_rank)?;
         self.check_losses(name, &op, inputs)?;
         self.check_class_numbers(name, &op, inputs)?;
@@ -583,6 +595,14 @@ enum Resolved {
 fn describe(role: ParameterRole, shape: [usize; 5]) -> String {
     let [d, h, w, channels, features] = shape;
     format!("{} {d}x{h}x{w}x{channels}x{features}", role.name())
+}
+
+/// An adaptive mean over equal tiles as the pooling that it is.
+fn as_pool(op: Op, inputs: &[Shape]) -> Op {
+    match (&op, inputs) {
+        (Op::Resample(resample), [input]) => resample.as_pool(*input).map_or(op, Op::Pool),
+        _ => op,
+    }
 }
 
 fn check_characters(name: &str, also: &'static str) -> Result<(), GraphError> {

@@ -154,6 +154,7 @@ fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
         Op::Convolution(_)
         | Op::TransposedConvolution(_)
         | Op::Pool(_)
+        | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }

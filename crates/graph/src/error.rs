@@ -232,10 +232,10 @@ pub enum GraphError {
     },
     /// A window along a dim that the model does not have.
     #[error(
-        "`{node}` slides along {dim}, but the model has {spatial_rank} spatial dim(s): possible is Window::ONE there"
+        "`{node}` slides along {dim}, or changes its extent, but the model has {spatial_rank} spatial dim(s): possible is Window::ONE there, or the same extent"
     )]
     MissingDim {
-        /// The convolution or pooling.
+        /// The convolution, pooling or resampling.
         node: String,
         /// D or H.
         dim: &'static str,
@@ -317,6 +317,22 @@ pub enum GraphError {
         asked: usize,
         /// Input extent.
         extent: usize,
+    },
+    /// Reflect padding beyond the inputs that it mirrors.
+    #[error(
+        "`{node}`: reflect pad={asked} along {dim} must be less than the extent {extent}: possible is 0 to {nearest}; nearest is {nearest}"
+    )]
+    ReflectPadding {
+        /// The padding.
+        node: String,
+        /// D, H or W.
+        dim: &'static str,
+        /// One side.
+        asked: usize,
+        /// Input extent.
+        extent: usize,
+        /// One less than that.
+        nearest: usize,
     },
     /// A linear layer on an input with positions.
     #[error(

@@ -8,6 +8,7 @@ use crate::{
 use partita_space::Window;
 
 mod loss;
+mod resample;
 mod sequence;
 
 /// Names of the spatial dims.
@@ -42,6 +43,7 @@ pub(crate) fn infer(
             infer_transposed(node, convolution, input, spatial_rank)?
         }
         Op::Pool(pool) => infer_pool(node, pool, input, spatial_rank)?,
+        Op::Resample(resample) => resample::infer(node, resample, input, spatial_rank)?,
         &Op::BatchNorm { epsilon, momentum } => {
             check_batch_norm(node, epsilon, momentum)?;
             input
@@ -142,6 +144,7 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         }
         Op::Input
         | Op::Pool(_)
+        | Op::Resample(_)
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }
         | Op::Flatten
@@ -212,6 +215,7 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         | Op::Convolution(_)
         | Op::TransposedConvolution(_)
         | Op::Pool(_)
+        | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Linear { .. }

@@ -1,6 +1,6 @@
 //! The words of the text form: operations and their keys.
 
-use crate::{Activation, ElementFunction, Loss, Op, PoolKind};
+use crate::{Activation, ElementFunction, Loss, Op, PoolKind, Resample};
 
 /// The words of the text form that name operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,8 +11,10 @@ pub(crate) enum Keyword {
     Pool(PoolKind),
     /// A pooling whose window is the whole input.
     GlobalPool(PoolKind),
-    /// A mean over equal windows, by the extents of the output.
+    /// A mean over windows that cover the input, by the extents of the output.
     AdaptiveAveragePool,
+    Upsample,
+    Pad,
     BatchNorm,
     Relu,
     LeakyRelu,
@@ -114,8 +116,10 @@ impl Keyword {
         others.chain(pools).chain(activations)
     }
 
-    const OTHERS: [Keyword; 27] = [
+    const OTHERS: [Keyword; 29] = [
         Self::AdaptiveAveragePool,
+        Self::Upsample,
+        Self::Pad,
         Self::Conv,
         Self::ConvTranspose,
         Self::BatchNorm,
@@ -151,6 +155,9 @@ impl Keyword {
             Op::Convolution(_) => Self::Conv,
             Op::TransposedConvolution(_) => Self::ConvTranspose,
             Op::Pool(pool) => Self::Pool(pool.kind),
+            Op::Resample(Resample::Upsample { .. }) => Self::Upsample,
+            Op::Resample(Resample::AdaptiveAverage { .. }) => Self::AdaptiveAveragePool,
+            Op::Resample(Resample::Pad { .. }) => Self::Pad,
             Op::BatchNorm { .. } => Self::BatchNorm,
             Op::LeakyRelu { negative_slope } if *negative_slope == 0.0 => Self::Relu,
             Op::LeakyRelu { .. } => Self::LeakyRelu,
@@ -215,6 +222,8 @@ impl Keyword {
             Self::GlobalPool(PoolKind::Average { .. }) => "global_average_pool",
             Self::GlobalPool(PoolKind::L2) => "global_l2_pool",
             Self::AdaptiveAveragePool => "adaptive_average_pool",
+            Self::Upsample => "upsample",
+            Self::Pad => "pad",
             Self::BatchNorm => "batch_norm",
             Self::Relu => "relu",
             Self::LeakyRelu => "leaky_relu",
@@ -252,6 +261,8 @@ impl Keyword {
             Self::Pool(PoolKind::Average { .. }) => &["kernel", "stride", "pad", "count_padding"],
             Self::Pool(_) => &["kernel", "stride", "pad"],
             Self::AdaptiveAveragePool => &["output"],
+            Self::Upsample => &["factor", "mode", "align_corners"],
+            Self::Pad => &["pad", "padding"],
             Self::BatchNorm => &[
                 "epsilon",
                 "momentum",

@@ -1,6 +1,6 @@
 //! The operations, a closed enum.
 
-use crate::{Initialization, Loss, ParameterRole};
+use crate::{Initialization, Loss, ParameterRole, Resample};
 use partita_space::Window;
 
 /// What a node computes.
@@ -16,6 +16,8 @@ pub enum Op {
     TransposedConvolution(TransposedConvolution),
     /// Maximum or average over a window.
     Pool(Pool),
+    /// Interpolation, padding or a mean over unequal windows.
+    Resample(Resample),
     /// Normalization per channel by the mean and biased variance over the mini-batch and all positions.
     BatchNorm {
         /// Added to the variance.
@@ -115,6 +117,7 @@ impl Op {
             | Self::Embedding { .. } => true,
             Self::Input
             | Self::Pool(_)
+            | Self::Resample(_)
             | Self::BatchNorm { .. }
             | Self::LeakyRelu { .. }
             | Self::Dropout { .. }
@@ -149,6 +152,7 @@ impl Op {
             | Self::Convolution(_)
             | Self::TransposedConvolution(_)
             | Self::Pool(_)
+            | Self::Resample(_)
             | Self::BatchNorm { .. }
             | Self::LeakyRelu { .. }
             | Self::Linear { .. }
@@ -175,6 +179,7 @@ impl Op {
             Self::TransposedConvolution(convolution) => Some(&convolution.window),
             Self::Pool(pool) => Some(&pool.window),
             Self::Input
+            | Self::Resample(_)
             | Self::BatchNorm { .. }
             | Self::LeakyRelu { .. }
             | Self::Linear { .. }

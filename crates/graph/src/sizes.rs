@@ -82,6 +82,7 @@ pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
         | Op::TransposedConvolution(TransposedConvolution { window, .. })
         | Op::Pool(Pool { window, .. }) => window.map(|window| (window.pad_low, window.pad_high)),
         Op::Input
+        | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Linear { .. }
@@ -106,14 +107,14 @@ pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
 /// multiplication of a weight, taps over padding included, `2 * K * C / groups * F * outputs`; of a
 /// transposed convolution as many per input; of attention `4 * C` per pair of positions, masked or not.
 pub(crate) fn flops_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 {
-    if let Op::Pool(_) = op {
+    if let Op::Pool(_) | Op::Resample(_) = op {
         0
     } else {
         work_per_sample(op, inputs, output)
     }
 }
 
-/// [`flops_per_sample`], and the elements that a pooling reads.
+/// [`flops_per_sample`], and the elements that a pooling or resampling reads.
 pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 {
     let Some(input) = inputs.first() else {
         return 0;
@@ -138,6 +139,12 @@ pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 
             let [d, h, w] = output.extent;
             let taps = pool.window.map(|window| window.kernel);
             product(&[d, h, w, output.channels]).saturating_mul(product(&taps))
+        }
+        Op::Resample(resample) => {
+            let maps = resample.maps(input.extent).into_iter().zip(output.extent);
+            maps.fold(output.channels as u128, |all, (map, outputs)| {
+                all.saturating_mul(map.tap_count(outputs))
+            })
         }
         Op::Input
         | Op::BatchNorm { .. }

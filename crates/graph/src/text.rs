@@ -18,7 +18,8 @@
 //! loss = mse fc
 //! ```
 //!
-//! The operations are `conv`, `conv_transpose`, `max_pool`, `average_pool`, `l2_pool`, `batch_norm`, `relu`,
+//! The operations are `conv`, `conv_transpose`, `max_pool`, `average_pool`, `l2_pool`, `upsample`, `pad`,
+//! `adaptive_average_pool`, `batch_norm`, `relu`,
 //! `leaky_relu`, `gelu`, `silu`, `sigmoid`, `tanh`, `elu`, `layer_norm`, `group_norm`, `instance_norm`, `linear`, `dropout`,
 //! `flatten`, `add`, `multiply`, `concat`, `slice`, `embedding`, `positions`, `attention`, and the losses `mse`, `l1`, `huber`, `smooth_l1`,
 //! `bce_with_logits`, `softmax_cross_entropy`, `dice` and `dice_cross_entropy`.

@@ -555,7 +555,7 @@ fn the_values_of_keys() {
     );
     check(
         &conv("kernel=3 padding=periodc"),
-        &["zero or periodic", "`padding=periodic`"],
+        &["zero, periodic, replicate or reflect", "`padding=periodic`"],
     );
     check(
         &conv("kernel=3 init=he"),
@@ -719,57 +719,4 @@ fn sizes_that_cannot_be_counted() {
         "input x channels=1 extent=16777216x16777216\n{layers}loss = mse r256"
     ));
     check(&error, &["`r256`", "all layers up to it", "too many"]);
-}
-
-#[test]
-fn adaptive_poolings_need_divisors_of_the_extents() {
-    for (line, parts) in [
-        (
-            "d = adaptive_average_pool c output=3",
-            ["output=3", "8x8x8", "nearest is `output=2x2x2`"],
-        ),
-        (
-            "d = adaptive_average_pool c output=1x8x9",
-            ["output=1x8x9", "divisors", "nearest is `output=1x8x8`"],
-        ),
-        (
-            "d = adaptive_average_pool c output=0",
-            ["output=0", "divisors", "nearest is `output=1x1x1`"],
-        ),
-        (
-            "d = global_max_pool c kernel=2",
-            ["kernel", "none", "no key"],
-        ),
-    ] {
-        let error = refusal_of(line);
-        check(&error, &parts);
-        check(&error, &["line 4"]);
-    }
-    let error = refusal_of("d = global_average_pool");
-    check(&error, &["line 4", "`d`"]);
-}
-
-/// They are ordinary poolings, and are printed as such.
-#[test]
-fn adaptive_poolings_are_poolings_over_tiles() {
-    let model =
-        |line: &str| format!("model m\ninput x channels=1 extent=4x6\n{line}\nloss = mse p\n");
-    for (line, same) in [
-        (
-            "p = global_average_pool x",
-            "p = average_pool x kernel=4x6 stride=4x6 count_padding=false",
-        ),
-        (
-            "p = global_max_pool x",
-            "p = max_pool x kernel=4x6 stride=4x6",
-        ),
-        (
-            "p = adaptive_average_pool x output=2x6",
-            "p = average_pool x kernel=2x1 stride=2x1 count_padding=false",
-        ),
-    ] {
-        let [short, long] = [line, same].map(|line| text::parse(&model(line)).unwrap());
-        assert_eq!(short, long, "{line}");
-        assert_eq!(text::parse(&text::print(&short)).unwrap(), long, "{line}");
-    }
 }

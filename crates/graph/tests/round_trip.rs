@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)] // The setting for tests leaves out their helper functions.
 
 use partita_graph::{
-    Activation, Convolution, Graph, GraphBuilder, GraphError, Initialization, Loss, NodeId, Op,
-    ParameterRole, ParameterSource, Pool, PoolKind, TransposedConvolution, text,
+    Activation, Convolution, Graph, GraphBuilder, GraphError, Initialization, Interpolation, Loss,
+    NodeId, Op, PadMode, ParameterRole, ParameterSource, Pool, PoolKind, Resample,
+    TransposedConvolution, text,
 };
 use partita_space::Window;
 use partita_space::random::SplitMix;
@@ -92,7 +93,7 @@ fn random_graphs_come_back_from_their_text() {
         assert_eq!(back, graph, "seed {seed}\n{printed}");
         kinds.extend(graph.nodes.iter().map(|node| node.op.keyword()));
     }
-    assert_eq!(kinds.len(), 22 + Activation::ALL.len(), "{kinds:?}");
+    assert_eq!(kinds.len(), 25 + Activation::ALL.len(), "{kinds:?}");
 }
 
 struct Random(SplitMix);
@@ -142,7 +143,7 @@ impl Random {
     }
 
     fn op(&mut self, rank: usize, channels: usize) -> Op {
-        match self.below(12) {
+        match self.below(13) {
             7 => {
                 let groups = 1 + self.below(2) * (channels - 1);
                 let window = self.windows(rank, false);
@@ -193,6 +194,7 @@ impl Random {
                 epsilon: self.real() + 1e-9,
             },
             10 => Op::Activation(self.activation()),
+            12 => Op::Resample(self.resample(rank)),
             11 => match self.below(3) {
                 0 => Op::Positions,
                 1 => Op::Slice {
@@ -207,6 +209,36 @@ impl Random {
             _ => Op::Linear {
                 features: 1 + self.below(9),
                 bias: self.coin(),
+            },
+        }
+    }
+
+    fn resample(&mut self, rank: usize) -> Resample {
+        let mut each = |least: usize, missing: usize| -> [usize; 3] {
+            std::array::from_fn(|dim| {
+                if dim < 3 - rank {
+                    missing
+                } else {
+                    least + self.below(4)
+                }
+            })
+        };
+        let (factors, low, high) = (each(1, 1), each(0, 0), each(0, 0));
+        match self.below(4) {
+            0 => Resample::Upsample {
+                factors,
+                interpolation: Interpolation::Nearest,
+            },
+            1 => Resample::Upsample {
+                factors,
+                interpolation: Interpolation::Linear {
+                    align_corners: self.coin(),
+                },
+            },
+            2 => Resample::AdaptiveAverage { outputs: factors },
+            _ => Resample::Pad {
+                sides: std::array::from_fn(|dim| (low[dim], high[dim])),
+                mode: PadMode::ALL[self.below(3)],
             },
         }
     }

@@ -205,6 +205,7 @@ impl Emit<'_> {
                 self.transposed_backward(id, layer, convolution);
             }
             Op::Pool(ref pool) => self.pool_backward(id, layer, pool),
+            Op::Resample(ref resample) => self.resample_backward(id, layer, resample),
             Op::BatchNorm { epsilon, .. } => self.batch_norm_backward(id, layer, epsilon),
             Op::LeakyRelu { negative_slope } => self.relu_backward(id, layer, negative_slope),
             Op::Linear { bias, .. } => self.linear_backward(id, layer, bias),

@@ -143,6 +143,7 @@ impl Emit<'_> {
                 self.transposed_convolution(id, layer, convolution);
             }
             Op::Pool(ref pool) => self.pool(id, layer, pool),
+            Op::Resample(ref resample) => self.resample(id, layer, resample),
             Op::BatchNorm { epsilon, momentum } if training => {
                 self.batch_norm(id, layer, epsilon, momentum);
             }

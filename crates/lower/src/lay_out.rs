@@ -494,7 +494,8 @@ impl<'a> Layout<'a> {
     fn needs_halo_copy(&self, id: NodeId, x: LayerId) -> bool {
         let (group, of) = (self.groups[id.0], &self.layers[x.0]);
         let windows = self.graph.node(id).op.window();
-        let slides = windows.is_some_and(|windows| *windows != [Window::ONE; 3]);
+        let slides = windows.is_some_and(|windows| *windows != [Window::ONE; 3])
+            || matches!(self.graph.node(id).op, Op::Resample(_));
         let is_read_inside = || {
             let mut readers = self.readers[of.origin.0].iter();
             readers.any(|reader| self.groups[reader.0] == of.group)
@@ -678,6 +679,7 @@ fn padding(op: &Op) -> Padding {
             }
         }
         Op::Input
+        | Op::Resample(_)
         | Op::TransposedConvolution(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
@@ -713,6 +715,7 @@ fn has_linear_gradient(op: &Op) -> bool {
         | Op::Convolution(_)
         | Op::TransposedConvolution(_)
         | Op::Pool(_)
+        | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::Linear { .. }
         | Op::Add

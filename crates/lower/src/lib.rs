@@ -46,6 +46,7 @@ mod product;
 mod recompute;
 mod redistribute;
 mod request;
+mod resample;
 mod resharding;
 mod schedule;
 mod step_plan;

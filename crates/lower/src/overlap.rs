@@ -6,7 +6,7 @@
 
 use crate::geometry::Parts;
 use crate::network::{LayerId, Network, is_gate, reads_whole};
-use crate::storage::{contributors, is_periodic, transposed_window, window};
+use crate::storage::{contributors, is_periodic, resampling, transposed_window, window};
 use partita_space::Interval;
 use std::sync::Arc;
 
@@ -94,6 +94,8 @@ impl<'n> Overlap<'n> {
             window.inputs_of(&outputs())
         } else if let Some(window) = transposed_window(layer, dim) {
             contributors(window, &outputs(), &self.extent(layer.inputs[0], dim))
+        } else if let Some(map) = resampling(self.network, layer, dim) {
+            map.inputs_of(&outputs(), self.extent(layer.inputs[0], dim).len())
         } else if self.inner[consumer.0] && (1..4).contains(&dim) {
             outputs().intersect(&self.extent(layer.inputs[0], dim))
         } else {

@@ -103,6 +103,7 @@ fn read_backward(op: &Op) -> Backward {
         }
         Op::LeakyRelu { .. } => Backward::Output,
         Op::Input
+        | Op::Resample(_)
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add

@@ -5,7 +5,7 @@ use crate::network::{Layer, LayerId, Network, Step};
 use crate::overlap::Overlap;
 use partita_graph::Op;
 use partita_program::Distribution;
-use partita_space::{Interval, Mesh, Window};
+use partita_space::{Interval, Mesh, Resampling, Window};
 
 /// How the gradient of a convolution's input is computed where a dim is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +131,7 @@ fn reads_own_output(layer: &Layer) -> bool {
             Op::Convolution(_)
             | Op::TransposedConvolution(_)
             | Op::Pool(_)
+            | Op::Resample(_)
             | Op::BatchNorm { .. }
             | Op::Linear { .. }
             | Op::Dropout { .. }
@@ -367,6 +368,16 @@ fn any_window(layer: &Layer, dim: usize) -> Option<&Window> {
 
 fn is_transposed(layer: &Layer) -> bool {
     matches!(layer.op(), Some(Op::TransposedConvolution(_)))
+}
+
+/// The map of a resampling along a dim of the tensor.
+pub(crate) fn resampling(network: &Network, layer: &Layer, dim: usize) -> Option<Resampling> {
+    let Some(Op::Resample(resample)) = layer.op() else {
+        return None;
+    };
+    let spatial = dim.checked_sub(1).filter(|&spatial| spatial < 3)?;
+    let shape = network.layer(layer.inputs[0]).distribution.shape;
+    Some(resample.maps([shape[1], shape[2], shape[3]])[spatial])
 }
 
 pub(crate) fn is_periodic(layer: &Layer) -> bool {

@@ -117,6 +117,7 @@ fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
             Op::Input
             | Op::TransposedConvolution(_)
             | Op::Pool(_)
+            | Op::Resample(_)
             | Op::BatchNorm { .. }
             | Op::Flatten
             | Op::Add

@@ -4,6 +4,8 @@ mod borders;
 
 mod gates;
 
+mod resampling;
+
 use crate::Draws;
 use crate::losses::{LossOf, draw_loss};
 use partita_graph::{
@@ -35,7 +37,7 @@ pub struct Case {
 }
 
 /// Draws a case: 1 to 3 spatial dims, uneven extents, convolutions, transposed ones and poolings of any
-/// window, batch and layer norm, activations, dropout, residual sums, concatenations, slices, encoders
+/// window, resamplings, batch and layer norm, activations, dropout, residual sums, concatenations, slices, encoders
 /// and decoders, with and without a linear end, both losses, alone and with auxiliary ones.
 pub fn random_case(seed: u64) -> Case {
     let mut draws = Draws::new(seed);
@@ -304,7 +306,7 @@ impl Sketch {
     }
 
     pub(crate) fn layer(&mut self, draws: &mut Draws) {
-        match draws.between(0, 15) {
+        match draws.between(0, 16) {
             0..=3 => self.convolution(draws),
             4 | 5 => self.pool(draws),
             6 => {
@@ -323,6 +325,7 @@ impl Sketch {
             12 => self.norm_and_gate(draws),
             13 => self.slice(draws),
             14 => self.two_borders(draws),
+            15 => self.resample(draws),
             _ => {
                 let name = self.name("drop");
                 self.head = self

@@ -685,8 +685,7 @@ impl Maker {
     /// Kernels of every kind, alone and fused.
     pub fn all(&mut self, mesh: &Mesh, rank: Rank) -> Vec<Kernel> {
         let flag = self.draws.one_in(2);
-        let [convolved, pooled, normed, features, moved, fused, resampled] =
-            [0; 7].map(|_| self.extent());
+        let [convolved, pooled, normed, features, moved, fused] = [0; 6].map(|_| self.extent());
         let mut kernels = self.convolutions(convolved, flag);
         kernels.extend(self.pools(pooled, flag));
         kernels.extend(self.norms(normed, flag));

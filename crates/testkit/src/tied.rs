@@ -220,6 +220,7 @@ fn roles(op: &Op) -> Vec<ParameterRole> {
         Op::LayerNorm { .. } | Op::GroupNorm { .. } | Op::BatchNorm { .. } => vec![Gamma, Beta],
         Op::Input
         | Op::Pool(_)
+        | Op::Resample(_)
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }
         | Op::Flatten

@@ -2,12 +2,12 @@
 
 use super::TextError;
 use super::loss;
-use super::values::Attributes;
+use super::values::{Attributes, Padding};
 use crate::infer::list;
-use crate::keyword::{Keyword, MEAN};
+use crate::keyword::Keyword;
 use crate::{
-    Activation, Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, ParameterRole,
-    ParameterSource, Pool, PoolKind, TransposedConvolution,
+    Activation, Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, PadMode,
+    ParameterRole, ParameterSource, Pool, PoolKind, Resample, TransposedConvolution,
 };
 use partita_space::{Window, nearest};
 
@@ -28,8 +28,9 @@ pub fn parse(text: &str) -> Result<Graph, TextError> {
     let mut builder = parse_model(line, &words)?;
     let mut places = vec![line];
     for (line, words) in lines {
-        parse_line(&mut builder, line, &words)?;
-        places.push(line);
+        let NodeId(last) = parse_line(&mut builder, line, &words)?;
+        // A line may add the padding of its input before.
+        places.resize(last + 2, line);
     }
     let last = places[places.len() - 1];
     let place_of = |error: &GraphError| {
@@ -160,9 +161,36 @@ fn parse_node(
     let rank = builder.spatial_rank();
     // A missing input is refused below.
     let extent = ids.first().map_or([1; 3], |&id| builder.shape(id).extent);
-    let op = parse_op(keyword, attributes, (rank, extent))?;
+    let mut op = parse_op(keyword, attributes, (rank, extent))?;
     let sources = parse_sources(builder, line, keyword, attributes)?;
+    let mut ids = ids;
+    if let (Op::Convolution(convolution), Padding::Copies(mode), [input]) =
+        (&mut op, attributes.padding()?, &mut ids[..])
+    {
+        *input = pad_apart(builder, name, *input, convolution, mode).map_err(at_line)?;
+    }
     builder.node(name, op, &ids, &sources).map_err(at_line)
+}
+
+/// Padding of a convolution with values of its input, as an operation of its own before it.
+fn pad_apart(
+    builder: &mut GraphBuilder,
+    name: &str,
+    input: NodeId,
+    convolution: &mut Convolution,
+    mode: PadMode,
+) -> Result<NodeId, GraphError> {
+    let sides = convolution
+        .window
+        .map(|window| (window.pad_low, window.pad_high));
+    if sides == [(0, 0); 3] {
+        return Ok(input);
+    }
+    for window in &mut convolution.window {
+        (window.pad_low, window.pad_high) = (0, 0);
+    }
+    let pad = Op::Resample(Resample::Pad { sides, mode });
+    builder.node(&format!("{name}.pad"), pad, &[input], &[])
 }
 
 /// The operation of a line, in a model of `rank` spatial dims, on an input of these extents.
@@ -181,9 +209,8 @@ fn parse_op(
         }
         Keyword::Pool(kind) => parse_pool(attributes, rank, kind)?,
         Keyword::GlobalPool(kind) => tiles(kind, extent),
-        Keyword::AdaptiveAveragePool => {
-            let outputs = attributes.parts("output", rank, extent)?;
-            tiles(MEAN, std::array::from_fn(|i| extent[i] / outputs[i]))
+        Keyword::AdaptiveAveragePool | Keyword::Upsample | Keyword::Pad => {
+            Op::Resample(parse_resample(keyword, attributes, rank)?)
         }
         Keyword::BatchNorm | Keyword::LayerNorm | Keyword::GroupNorm | Keyword::InstanceNorm => {
             parse_norm(keyword, attributes)?
@@ -273,7 +300,7 @@ fn parse_convolution(attributes: &Attributes, rank: usize) -> Result<Op, TextErr
     Ok(Op::Convolution(Convolution {
         filters: attributes.whole("filters", None)?,
         window: windows(kernel, stride, dilation, pads),
-        periodic: attributes.periodic()?,
+        periodic: attributes.padding()? == Padding::Periodic,
         groups: attributes.whole("groups", Some(1))?,
         bias: attributes.flag_or_name("bias")?.0,
     }))
@@ -301,6 +328,27 @@ fn parse_pool(attributes: &Attributes, rank: usize, kind: PoolKind) -> Result<Op
         kind,
         window: windows(kernel, stride, [1; 3], pads),
     }))
+}
+
+/// An upsampling, unless it is another one.
+fn parse_resample(
+    keyword: Keyword,
+    attributes: &Attributes,
+    rank: usize,
+) -> Result<Resample, TextError> {
+    Ok(match keyword {
+        Keyword::AdaptiveAveragePool => Resample::AdaptiveAverage {
+            outputs: attributes.dims("output", rank, None)?,
+        },
+        Keyword::Pad => Resample::Pad {
+            sides: attributes.pads("pad", rank)?,
+            mode: attributes.pad_mode()?,
+        },
+        _ => Resample::Upsample {
+            factors: attributes.dims("factor", rank, None)?,
+            interpolation: attributes.interpolation()?,
+        },
+    })
 }
 
 /// A pooling over tiles of these extents.
@@ -351,6 +399,8 @@ fn parse_sources(
         | Keyword::Pool(_)
         | Keyword::GlobalPool(_)
         | Keyword::AdaptiveAveragePool
+        | Keyword::Upsample
+        | Keyword::Pad
         | Keyword::Relu
         | Keyword::LeakyRelu
         | Keyword::Dropout

@@ -3,8 +3,8 @@
 use super::loss;
 use crate::keyword::Keyword;
 use crate::{
-    Activation, Convolution, Graph, Initialization, Node, Op, Parameter, ParameterRole, Pool,
-    PoolKind, TransposedConvolution,
+    Activation, Convolution, Graph, Initialization, Interpolation, Node, Op, Parameter,
+    ParameterRole, Pool, PoolKind, Resample, TransposedConvolution,
 };
 use partita_space::Window;
 use std::fmt::Display;
@@ -47,6 +47,7 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
         Op::Convolution(convolution) => convolution_attributes(convolution, rank),
         Op::TransposedConvolution(convolution) => transposed_attributes(convolution, rank),
         Op::Pool(pool) => pool_attributes(pool, rank),
+        Op::Resample(resample) => resample_attributes(resample, rank),
         Op::BatchNorm { epsilon, momentum } => {
             vec![("epsilon", real(*epsilon)), ("momentum", real(*momentum))]
         }
@@ -98,6 +99,7 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         Op::Linear { bias, .. } => !bias,
         Op::Input
         | Op::Pool(_)
+        | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }
@@ -184,6 +186,34 @@ fn pool_attributes(pool: &Pool, rank: usize) -> Vec<(&'static str, String)> {
     attributes
 }
 
+fn resample_attributes(resample: &Resample, rank: usize) -> Vec<(&'static str, String)> {
+    let numbers = |numbers: &[usize; 3]| per_dim(&numbers[3 - rank..], |&number| number);
+    match resample {
+        Resample::Upsample {
+            factors,
+            interpolation,
+        } => {
+            let mut attributes = vec![("factor", numbers(factors))];
+            match interpolation {
+                Interpolation::Nearest => attributes.push(("mode", "nearest".to_owned())),
+                Interpolation::Linear { align_corners } => attributes.extend([
+                    ("mode", "linear".to_owned()),
+                    ("align_corners", align_corners.to_string()),
+                ]),
+            }
+            attributes
+        }
+        Resample::AdaptiveAverage { outputs } => vec![("output", numbers(outputs))],
+        Resample::Pad { sides, mode } => vec![
+            (
+                "pad",
+                per_dim(&sides[3 - rank..], |&(low, high)| both_sides(low, high)),
+            ),
+            ("padding", mode.name().to_owned()),
+        ],
+    }
+}
+
 /// Says where a parameter comes from, or nothing where the default holds; begins with a blank.
 fn parameter(node: &Node, parameter: &Parameter) -> String {
     let role = parameter.role;
@@ -221,10 +251,14 @@ fn padding(window: &Window) -> String {
     let Window {
         pad_low, pad_high, ..
     } = window;
-    if pad_low == pad_high {
-        return pad_low.to_string();
+    both_sides(*pad_low, *pad_high)
+}
+
+fn both_sides(low: usize, high: usize) -> String {
+    if low == high {
+        return low.to_string();
     }
-    format!("{pad_low}:{pad_high}")
+    format!("{low}:{high}")
 }
 
 fn join<T: Display>(values: &[T]) -> String {

@@ -1,9 +1,9 @@
 //! Keys and values of one line of a model's text.
 
 use super::TextError;
-use crate::Initialization;
 use crate::infer::{MAX_NUMBER, list};
 use crate::keyword::Keyword;
+use crate::{Initialization, Interpolation, PadMode};
 use partita_space::nearest;
 
 /// Key, value pairs of one line, checked against the keys of its operation.
@@ -128,14 +128,49 @@ impl<'a> Attributes<'a> {
         Ok((flag, None))
     }
 
-    /// Whether `padding` is periodic; by default it is zero.
-    pub(super) fn periodic(&self) -> Result<bool, TextError> {
+    /// What the padding of a convolution holds; by default zeros.
+    pub(super) fn padding(&self) -> Result<Padding, TextError> {
         let value = self.get("padding").unwrap_or("zero");
         self.read("padding", Kind::Padding, value, |value| match value {
-            "zero" => Some(false),
-            "periodic" => Some(true),
+            "zero" => Some(Padding::Zero),
+            "periodic" => Some(Padding::Periodic),
+            "replicate" => Some(Padding::Copies(PadMode::Replicate)),
+            "reflect" => Some(Padding::Copies(PadMode::Reflect)),
             _ => None,
         })
+    }
+
+    /// What a padding operation pads with; by default zeros.
+    pub(super) fn pad_mode(&self) -> Result<PadMode, TextError> {
+        let value = self.get("padding").unwrap_or("zero");
+        self.read("padding", Kind::PadMode, value, |value| {
+            PadMode::ALL.into_iter().find(|mode| mode.name() == value)
+        })
+    }
+
+    /// Interpolation of an upsampling; by default it repeats values.
+    pub(super) fn interpolation(&self) -> Result<Interpolation, TextError> {
+        let value = self.get("mode").unwrap_or("nearest");
+        let linear = self.read("mode", Kind::Interpolation, value, |value| match value {
+            "nearest" => Some(false),
+            "linear" => Some(true),
+            _ => None,
+        })?;
+        let align_corners = match self.get("align_corners") {
+            Some(_) => self.flag("align_corners")?,
+            None => false,
+        };
+        match (linear, align_corners) {
+            (true, align_corners) => Ok(Interpolation::Linear { align_corners }),
+            (false, false) => Ok(Interpolation::Nearest),
+            (false, true) => Err(TextError::Value {
+                line: self.line,
+                key: "align_corners",
+                asked: "true".to_owned(),
+                possible: "false, unless mode=linear".to_owned(),
+                nearest: "false".to_owned(),
+            }),
+        }
     }
 
     /// `NUMBERxNUMBER..`, as many as there are; 1 to 3 of them.
@@ -164,35 +199,6 @@ impl<'a> Attributes<'a> {
             numbers.push(self.read(key, Kind::Dims, word, |word| word.parse().ok())?);
         }
         Ok(spread(&numbers, rank, 1))
-    }
-
-    /// Per dim D, H, W a number of equal parts of the extent of an input.
-    pub(super) fn parts(
-        &self,
-        key: &'static str,
-        rank: usize,
-        extent: [usize; 3],
-    ) -> Result<[usize; 3], TextError> {
-        let parts = self.dims(key, rank, None)?;
-        let divides = |i: usize, parts: usize| parts > 0 && extent[i].is_multiple_of(parts);
-        if (0..3).all(|i| divides(i, parts[i])) {
-            return Ok(parts);
-        }
-        let nearest: Vec<String> = (3 - rank..3)
-            .map(|i| {
-                let all = (1..=extent[i]).filter(|&other| divides(i, other));
-                let nearest = all.min_by_key(|other| other.abs_diff(parts[i]));
-                nearest.unwrap_or(1).to_string()
-            })
-            .collect();
-        let inputs: Vec<String> = extent[3 - rank..].iter().map(usize::to_string).collect();
-        Err(TextError::Value {
-            line: self.line,
-            key,
-            asked: self.get(key).unwrap_or_default().to_owned(),
-            possible: format!("divisors of the input's extents, {}", inputs.join("x")),
-            nearest: nearest.join("x"),
-        })
     }
 
     /// Outputs more per dim, 0 unless given; dims that the model lacks have none.
@@ -308,6 +314,17 @@ impl<'a> Attributes<'a> {
     }
 }
 
+/// What the padding of a convolution holds.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Padding {
+    /// Zeros.
+    Zero,
+    /// The inputs of the opposite side.
+    Periodic,
+    /// Copies of inputs near the border.
+    Copies(PadMode),
+}
+
 /// Kinds of values.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -318,6 +335,8 @@ enum Kind {
     Flag,
     FlagOrName,
     Padding,
+    PadMode,
+    Interpolation,
     Extent,
     Dims,
     Pads,
@@ -335,7 +354,9 @@ impl Kind {
             Self::Numbers => "numbers separated by commas, as in 0.2,1,3",
             Self::Flag => "true or false",
             Self::FlagOrName => "true, false or the name of a bias to share, LAYER.bias",
-            Self::Padding => "zero or periodic",
+            Self::Padding => "zero, periodic, replicate or reflect",
+            Self::PadMode => "zero, replicate or reflect",
+            Self::Interpolation => "nearest or linear",
             Self::Extent => "whole numbers W, HxW or DxHxW",
             Self::Dims => "a whole number, or one per dim as in 3x3x3",
             Self::Pads => "a whole number, LOW:HIGH, or one of these per dim as in 1:2x0x1",
@@ -355,7 +376,8 @@ impl Kind {
             Self::Numbers => "1,1",
             Self::Real | Self::Pads | Self::Extras | Self::Constant => "0",
             Self::Flag | Self::FlagOrName => "false",
-            Self::Padding => "zero",
+            Self::Padding | Self::PadMode => "zero",
+            Self::Interpolation => "nearest",
             Self::Extent => "32x32x32",
             Self::Initialization => "glorot_uniform",
         }
@@ -365,7 +387,9 @@ impl Kind {
     fn nearest(self, value: &str) -> String {
         let words: &[&str] = match self {
             Self::Flag | Self::FlagOrName => &["false", "true"],
-            Self::Padding => &["zero", "periodic"],
+            Self::Padding => &["zero", "periodic", "replicate", "reflect"],
+            Self::PadMode => &["zero", "replicate", "reflect"],
+            Self::Interpolation => &["nearest", "linear"],
             Self::Initialization => &[
                 "glorot_uniform",
                 "he_normal",

@@ -124,6 +124,7 @@ impl Layout<'_> {
                 | Op::Convolution(_)
                 | Op::TransposedConvolution(_)
                 | Op::Pool(_)
+                | Op::Resample(_)
                 | Op::Linear { .. }
                 | Op::Flatten
                 | Op::Multiply

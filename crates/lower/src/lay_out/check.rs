@@ -5,7 +5,7 @@ use super::choices::can_carry;
 use crate::StrategyError;
 use crate::network::LayerId;
 use crate::strategy::LayerDim;
-use partita_graph::{Node, NodeId, Op};
+use partita_graph::{Node, NodeId, Op, Resample};
 use partita_space::AxisList;
 
 impl Layout<'_> {
@@ -173,6 +173,9 @@ fn kind(op: &Op) -> &'static str {
         Op::Convolution(_) => "the convolution",
         Op::TransposedConvolution(_) => "the transposed convolution",
         Op::Pool(_) => "the pooling",
+        Op::Resample(Resample::Upsample { .. }) => "the upsampling",
+        Op::Resample(Resample::AdaptiveAverage { .. }) => "the pooling",
+        Op::Resample(Resample::Pad { .. }) => "the padding",
         Op::BatchNorm { .. } => "the batch norm",
         Op::LeakyRelu { .. } | Op::Activation(_) => "the activation",
         Op::Linear { .. } => "the linear layer",
@@ -202,6 +205,7 @@ fn possible(node: &Node) -> &'static str {
         Op::Embedding { .. } => "N, D, H, W and F",
         Op::Attention { .. } => "N and C",
         Op::Pool(_)
+        | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }

@@ -225,6 +225,7 @@ fn keeps_channels(op: &Op) -> bool {
         | Op::Embedding { .. }
         | Op::Attention { .. } => false,
         Op::Pool(_)
+        | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }

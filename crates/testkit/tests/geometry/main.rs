@@ -10,6 +10,7 @@ mod layers;
 mod ledger;
 mod naive;
 mod named;
+mod resampling;
 
 use layers::{GROUPINGS, KERNELS, Layer, Operation, POOLINGS, STRIDES, Tower};
 use ledger::{Ledger, Refusal, meshes, too_fine};

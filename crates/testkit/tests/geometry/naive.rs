@@ -1,7 +1,10 @@
 //! The loss of a whole model straight from the definitions of its operations: no split, no program, no
 //! frame. What is wrong on one rank as under every split shows against it alone.
 
-use partita_graph::{Convolution, Graph, Loss, Node, Op, Pool, PoolKind, TransposedConvolution};
+use partita_graph::{
+    Convolution, Graph, Interpolation, Loss, Node, Op, PadMode, Pool, PoolKind, Resample,
+    TransposedConvolution,
+};
 use partita_program::Dtype;
 use partita_testkit::{Case, Data, Draws, Samples, Setup, Stored, reference_kernels, run};
 use std::sync::Arc;
@@ -121,6 +124,7 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
                 spread(node, convolution, inputs[0], of(0), bias)
             }
             Op::Pool(pool) => slide(node, pool, inputs[0]),
+            Op::Resample(resample) => resampled(shape, resample, inputs[0]),
             Op::BatchNorm { epsilon, .. } => normalize(inputs[0], *epsilon, of(0), of(1)),
             Op::LeakyRelu { negative_slope } => {
                 inputs[0].map(|x, _| if x > 0.0 { x } else { negative_slope * x })
@@ -175,6 +179,63 @@ fn sample(samples: &Samples, [n, d, h, w, c]: [usize; 5]) -> f64 {
         Stored::F32(values) => values[at].into(),
         Stored::F64(values) => values[at],
         Stored::I16(values) => values[at].into(),
+    }
+}
+
+/// By the definitions of PyTorch's documentation, dim by dim.
+fn resampled(shape: [usize; 5], resample: &Resample, x: &Tensor) -> Tensor {
+    Tensor::build(shape, |[n, d, h, w, c]| {
+        let along = |dim: usize, o: usize| taps_along(resample, dim, o, x.shape[dim + 1]);
+        let [taps_d, taps_h, taps_w] = [along(0, d), along(1, h), along(2, w)];
+        let mut sum = 0.0;
+        for &(d, of_d) in &taps_d {
+            for &(h, of_h) in &taps_h {
+                for &(w, of_w) in &taps_w {
+                    sum += of_d * of_h * of_w * x.at([n, d, h, w, c]);
+                }
+            }
+        }
+        sum
+    })
+}
+
+fn taps_along(resample: &Resample, dim: usize, o: usize, extent: usize) -> Vec<(usize, f64)> {
+    match resample {
+        Resample::Upsample {
+            factors,
+            interpolation,
+        } => {
+            let factor = factors[dim];
+            let position = match interpolation {
+                Interpolation::Nearest => return vec![(o / factor, 1.0)],
+                Interpolation::Linear {
+                    align_corners: false,
+                } => ((o as f64 + 0.5) / factor as f64 - 0.5).max(0.0),
+                Interpolation::Linear {
+                    align_corners: true,
+                } => (o * (extent - 1)) as f64 / (extent * factor - 1).max(1) as f64,
+            };
+            let first = (position as usize).min(extent - 1);
+            let second = (first + 1).min(extent - 1);
+            let share = position - first as f64;
+            vec![(first, 1.0 - share), (second, share)]
+        }
+        Resample::AdaptiveAverage { outputs } => {
+            let outputs = outputs[dim];
+            let window = o * extent / outputs..((o + 1) * extent).div_ceil(outputs);
+            let share = 1.0 / window.len() as f64;
+            window.map(|input| (input, share)).collect()
+        }
+        Resample::Pad { sides, mode } => {
+            let (at, last) = (o as i64 - sides[dim].0 as i64, extent as i64 - 1);
+            let from = match mode {
+                PadMode::Zero if at < 0 || at > last => return Vec::new(),
+                PadMode::Zero => at,
+                PadMode::Replicate => at.clamp(0, last),
+                PadMode::Reflect => last - (last - at.abs()).abs(),
+            };
+            vec![(from as usize, 1.0)]
+        }
     }
 }
 

@@ -27,7 +27,7 @@ fn window(kernel: usize, stride: usize, pad: usize) -> Window {
 }
 
 /// All strategies of these numbers of ranks.
-fn all_meshes(spatial_rank: usize, ranks: &[usize]) -> Vec<Strategy> {
+pub fn all_meshes(spatial_rank: usize, ranks: &[usize]) -> Vec<Strategy> {
     ranks
         .iter()
         .flat_map(|&ranks| meshes(spatial_rank, ranks))
@@ -36,7 +36,7 @@ fn all_meshes(spatial_rank: usize, ranks: &[usize]) -> Vec<Strategy> {
 
 /// Compares a graph under strategies, for as many seeds as asked. Each case has a seed of its own, by
 /// which its level and threads go.
-fn check_all(
+pub fn check_all(
     ledger: &mut Ledger,
     title: &str,
     graph: &Graph,
