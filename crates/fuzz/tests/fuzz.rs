@@ -84,4 +84,5 @@ targets! {
     caches "cache",
     traces_and_predictions "trace",
     programs "program",
+    messages_of_loaders_and_validators "offload",
 }

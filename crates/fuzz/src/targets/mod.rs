@@ -1,4 +1,4 @@
-//! The fuzz targets: each takes the bytes of a user's file and processes them as
+//! The fuzz targets: each takes the bytes of a user's file, or of the other side of a connection, and processes them as
 //! `partita` would, without training.
 //!
 //! A target returns errors of the reader. It panics if an invariant is violated: accepted input must print and
@@ -8,6 +8,7 @@ mod arrays;
 mod files;
 mod models;
 mod programs;
+mod wire;
 
 use std::io;
 use std::path::Path;
@@ -39,7 +40,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     target("model", Form::Text, nothing, models::model),
     target("zoo", Form::Text, nothing, models::zoo),
     target(
@@ -74,6 +75,7 @@ pub const TARGETS: [Target; 19] = [
     target("cache", Form::Text, files::make_cache, files::cache),
     target("trace", Form::Text, nothing, programs::trace),
     target("program", Form::Text, nothing, programs::program),
+    target("offload", Form::Mixed, wire::write_dataset, wire::wire),
 ];
 
 const fn target(
