@@ -9,13 +9,13 @@ use partita_cpu::{
     Weights, Window, Work, activate_backward_in_place, activate_in_place, adam, import,
     linear_backward_data, linear_backward_weight, linear_forward, linear_scratch, multiply_adds,
     norm_backward, norm_backward_statistics, norm_forward, norm_scratch, norm_statistics,
-    pool_backward, pool_forward, sgd, sum_of_squares,
+    pool_backward, pool_forward, resample, resample_backward, sgd, sum_of_squares,
 };
 use partita_program::{
     Body, Buffer, BufferId, Distribution, Dtype, Kernel, KernelShape, Menu, Role,
 };
 use partita_run::{Arena, Inputs, Kernels};
-use partita_space::{Bytes, Mesh};
+use partita_space::{Bytes, Mesh, ResampleRule, Resampling};
 use std::time::Instant;
 
 fn main() {
@@ -48,6 +48,7 @@ fn main() {
         layer(&mut team, name, c, f, extent, stride);
     }
     println!("GB/s as counted, median (best)");
+    resamplings(&mut team);
     streams(&mut team);
     maps(&mut team);
     updates(&mut team);
@@ -154,6 +155,44 @@ fn program_kernels(
             },
         ),
     ]
+}
+
+/// Upsampling and padding on boxes beyond the caches.
+fn resamplings(team: &mut Team) {
+    let (c, extent) = (16, 64);
+    let xg = Grid::dense(1, [extent; 3], c);
+    let mut a = ramp(xg.elements());
+    for (name, map, outputs) in [
+        (
+            "linear upsampling",
+            Resampling::linear(extent, 2, false),
+            2 * extent,
+        ),
+        ("nearest upsampling", Resampling::nearest(2), 2 * extent),
+        (
+            "reflect padding",
+            Resampling::pad(ResampleRule::Reflect, 1),
+            extent + 2,
+        ),
+        ("adaptive mean", Resampling::average(extent, 24), 24),
+    ] {
+        let yg = Grid::dense(1, [outputs; 3], c);
+        let mut b = ramp(yg.elements());
+        let mut progress = || true;
+        let k = &mut Call {
+            team,
+            scratch: &mut [],
+            progress: &mut progress,
+        };
+        let maps = [map; 3];
+        show(&format!("{name} forward"), || {
+            resample(k, View::new(&a, &xg), ViewMut::new(&mut b, &yg), &maps)
+        });
+        show(&format!("{name} backward"), || {
+            let (dy, dx) = (View::new(&b, &yg), ViewMut::new(&mut a, &xg));
+            resample_backward(k, dy, dx, &maps, false)
+        });
+    }
 }
 
 /// Pooling and normalization on boxes beyond the caches.
