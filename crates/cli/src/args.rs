@@ -342,6 +342,10 @@ pub struct ForwardArgs {
     /// Split of the dataset (default: validation; test or train where it is empty)
     #[arg(long, value_enum)]
     pub split: Option<SplitName>,
+    /// What to take of volumes that are larger than the crops of the training (default: whole volumes if the model
+    /// can read them, or else tiles, or else crops)
+    #[arg(long, value_enum)]
+    pub volumes: Option<VolumesName>,
     /// Use collectives of the MPI library, equal up to rounding, instead of sums in rank order
     #[arg(long)]
     pub library_collectives: bool,
@@ -369,10 +373,6 @@ pub struct InferArgs {
     /// What to write of the outputs of the network
     #[arg(long, value_enum, default_value_t)]
     pub output: OutputName,
-    /// What to predict of volumes that are larger than the crops of the training (default: whole volumes if the model
-    /// can read them, or else tiles, or else crops)
-    #[arg(long, value_enum)]
-    pub volumes: Option<VolumesName>,
 }
 
 /// `partita weights`.
@@ -633,14 +633,14 @@ pub enum DigitsTaskName {
     Add,
 }
 
-/// What is predicted of volumes that are larger than the crops of the training.
+/// What is taken of volumes that are larger than the crops of the training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum VolumesName {
     /// Whole volumes, which the network reads at their extents
     Whole,
-    /// Overlapping crops, whose predictions are joined
+    /// Overlapping crops, whose outputs are joined
     Tiles,
-    /// Crops, each with a prediction of its own
+    /// Crops, each as a sample of its own
     Crops,
 }
 

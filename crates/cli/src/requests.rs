@@ -257,6 +257,11 @@ impl ForwardArgs {
                 SplitName::Validation => Split::Validation,
                 SplitName::Test => Split::Test,
             }),
+            volumes: self.volumes.map(|volumes| match volumes {
+                VolumesName::Whole => VolumeMode::Whole,
+                VolumesName::Tiles => VolumeMode::Tiles,
+                VolumesName::Crops => VolumeMode::Crops,
+            }),
             library_collectives: self.library_collectives,
         }
     }
@@ -280,11 +285,6 @@ impl InferArgs {
                 OutputName::Probabilities => PredictionKind::Probabilities,
                 OutputName::Classes => PredictionKind::Classes,
             },
-            volumes: self.volumes.map(|volumes| match volumes {
-                VolumesName::Whole => VolumeMode::Whole,
-                VolumesName::Tiles => VolumeMode::Tiles,
-                VolumesName::Crops => VolumeMode::Crops,
-            }),
         }
     }
 }

@@ -67,7 +67,7 @@ pub use reader::{ReadTally, Reader};
 pub use samples::{DType, Samples, VolumeShape};
 pub use source::{
     Accepted, HyperslabSource, Loading, PieceMaker, PieceReader, PieceRequest, PieceSupply,
-    PieceValues, Waker, first_sample,
+    PieceValues, PredictionSource, Waker, first_sample,
 };
 pub use split::Split;
 pub use store::{EpochLoads, LoadTally, SampleStore};

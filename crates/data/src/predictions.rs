@@ -125,6 +125,8 @@ pub struct PredictionScratch {
     file: File,
     shape: PredictionShape,
     is_owner: bool,
+    /// The same file, where it has a name of its own.
+    _temporary: Option<NewFile>,
 }
 
 impl PredictionScratch {
@@ -146,21 +148,81 @@ impl PredictionScratch {
             file,
             shape,
             is_owner: true,
+            _temporary: None,
         })
+    }
+
+    /// Creates a scratch file for no file of predictions, with a name that begins as `path` and no other process
+    /// takes; one that a killed process left is removed.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn temporary(path: &Path, shape: PredictionShape) -> Result<Self, DataError> {
+        let create = || {
+            let temporary = NewFile::create(path)?;
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).open(temporary.partial())?;
+            file.set_len(shape.bytes())?;
+            Ok((temporary, file))
+        };
+        let (temporary, file) = create().map_err(|error| unwritable(path, &error))?;
+        Ok(Self {
+            path: temporary.partial().to_path_buf(),
+            file,
+            shape,
+            is_owner: false,
+            _temporary: Some(temporary),
+        })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Opens the scratch file that another rank has created.
     ///
     /// Errors: `Unwritable`.
     pub fn open(out: &Path, shape: PredictionShape) -> Result<Self, DataError> {
-        let path = scratch_path(out);
+        Self::open_at(&scratch_path(out), shape)
+    }
+
+    /// As [`Self::open`], by the path of the scratch file itself.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn open_at(path: &Path, shape: PredictionShape) -> Result<Self, DataError> {
+        let path = path.to_path_buf();
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         Ok(Self {
             file: opened.map_err(|error| unwritable(&path, &error))?,
             path,
             shape,
             is_owner: false,
+            _temporary: None,
         })
+    }
+
+    /// Reads rows of a plane of a channel of a sample.
+    ///
+    /// Shapes: `values` become (H, W) of these rows and columns.
+    /// Errors: `Unwritable`, as of a file that was cut.
+    pub fn read_rows(
+        &self,
+        [sample, channel, plane]: [usize; 3],
+        [rows, columns]: [Range<usize>; 2],
+        values: &mut Vec<f32>,
+    ) -> Result<(), DataError> {
+        let is_whole = columns.len() == self.shape.extent[2];
+        let at_once = if is_whole { rows.len() } else { 1 };
+        values.clear();
+        let mut bytes = vec![0; at_once * columns.len() * size_of::<f32>()];
+        for row in rows.step_by(at_once.max(1)) {
+            let at = [sample, channel, plane, row, columns.start];
+            let read = self.file.read_exact_at(&mut bytes, self.shape.offset(at));
+            read.map_err(|error| unwritable(&self.path, &error))?;
+            let words = bytes.as_chunks::<4>().0.iter();
+            values.extend(words.map(|&word| f32::from_le_bytes(word)));
+        }
+        Ok(())
     }
 
     /// Writes rows of a plane of a sample.

@@ -1,5 +1,6 @@
 //! Data loading of a rank: a background thread reads its hyperslab of each sample.
 
+mod joined;
 pub(crate) mod piece;
 
 use std::ops::Range;
@@ -19,6 +20,7 @@ use crate::preprocessing::Preprocessing;
 use crate::samples::{DType, Samples};
 use crate::split::Split;
 use crate::store::{EpochLoads, LoadTally, SampleStore};
+pub use joined::PredictionSource;
 use piece::Part;
 pub use piece::{PieceMaker, PieceReader, PieceRequest, PieceValues};
 

@@ -60,6 +60,11 @@ impl NewFile {
         &self.path
     }
 
+    /// Where it stands until then.
+    pub fn partial(&self) -> &Path {
+        &self.partial
+    }
+
     /// Waits until the device has what was written.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all()

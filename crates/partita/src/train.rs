@@ -10,6 +10,7 @@ mod error;
 mod evaluate;
 mod forward;
 mod infer;
+mod joined;
 mod machine;
 mod metrics;
 mod offload;
@@ -656,6 +657,7 @@ fn run_ranks(
             None => &checkpoint::Off,
         },
         validators: validators.as_ref().map(|it| it as &dyn MakeValidators),
+        is_followed: false,
     };
     launch.run(session, &setup, run.collectives, listener, baseline, sink)
 }

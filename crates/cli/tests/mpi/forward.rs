@@ -92,6 +92,54 @@ fn evaluations_and_predictions_of_processes_are_those_of_one() {
     }
 }
 
+const SEGMENTATION: &str = "model near
+input x channels=1 extent=8x8x8
+c1 = conv x filters=4 kernel=3 pad=1 bias=true init=he_normal
+a1 = relu c1
+c2 = conv a1 filters=3 kernel=3 pad=1 bias=true
+loss = softmax_cross_entropy c2
+";
+
+#[test]
+fn evaluations_of_joined_tiles_are_those_of_one_process() {
+    for name in crate::launchers::NAMES {
+        let test = "evaluations_of_joined_tiles_are_those_of_one_process";
+        let Some(launcher) = launcher(name, test) else {
+            continue;
+        };
+        let _alone = alone();
+        let case = Case::new(1, "20 s");
+        let made = "data segmentation --out volumes --volumes 10 --grid 12 --seed 1";
+        let mut data = Command::new(PARTITA);
+        data.args(made.split(' ')).current_dir(case.folder());
+        assert!(run(&mut data).status.success());
+        fs::write(case.path("near.model"), SEGMENTATION).unwrap();
+        let run_file = "model = \"near.model\"\ndata = \"volumes\"\noutput = \"out\"\nbatch = 2\nepochs = 1\n\
+                   strategy = \"data=1\"\nwatchdog = \"20 s\"\ntransform = { scale = 0.01 }\n\
+                   [augmentation]\ncrop = [8, 8, 8]\n[schedule]\nlearning_rate = 0.01\n";
+        fs::write(case.path("run.toml"), run_file).unwrap();
+        one(&case, &["train", "run.toml", "--no-prediction"]);
+        let tiles = ["evaluate", "run.toml", "--split", "train", "--volumes"];
+        let expected = one(&case, &[&tiles[..], &["tiles"]].concat());
+        let whole = one(&case, &[&tiles[..], &["whole"]].concat());
+        let loss = |value: &Value| value["metrics"]["loss"].as_f64().unwrap();
+        for (ranks, strategy) in [(2, "data=2"), (4, "depth=2,width=2"), (2, "filter=2")] {
+            let more = ["tiles", "--strategy", strategy];
+            let found = answer(
+                &case,
+                launcher.command(ranks),
+                &[&tiles[..], &more].concat(),
+            );
+            assert_eq!(found["volumes"], "tiles");
+            let metrics = &found["metrics"];
+            assert_eq!(metrics["samples"], expected["metrics"]["samples"]);
+            close(loss(&expected), loss(&found), strategy);
+            // The network sees no further than tiles share.
+            close(loss(&whole), loss(&found), strategy);
+        }
+    }
+}
+
 #[test]
 fn the_layer_in_which_a_training_diverges_is_that_of_threads() {
     let part = |errors: &str| {

@@ -404,7 +404,9 @@ impl<'c> Job<'c> {
             setup.loading.tally.set_rank(rank, &report.loads);
         }
         self.save(session, &mut arena, sink)?;
-        self.close()?;
+        if !setup.is_followed {
+            self.close()?;
+        }
         if self.rank > 0 {
             return Ok(None);
         }

@@ -83,6 +83,8 @@ pub struct RunSetup<'w> {
     pub hook: &'w dyn MakeStepHook,
     /// Validates epochs elsewhere.
     pub validators: Option<&'w dyn MakeValidators>,
+    /// Whether another run follows, for which ranks that are processes stay joined.
+    pub is_followed: bool,
 }
 
 struct Part<'l> {

@@ -2,13 +2,17 @@
 
 use super::check;
 use super::error::TrainError;
-use super::forward::{Forward, ForwardRequest};
+use super::forward::{Forward, ForwardRequest, Prepared, VolumeMode};
+use super::joined::JoinedPrograms;
 use super::record::ValidationResult;
 use super::results::Metrics;
 use crate::context::Context;
 use crate::launch::Launch;
+use partita_data::Split;
 use partita_program::ProgramKind;
 use partita_run::{NoSink, Sink};
+use partita_session::Validation;
+use partita_space::Seconds;
 use serde::Serialize;
 
 /// The result of an evaluation.
@@ -30,8 +34,10 @@ pub struct EvaluateResult {
     pub threads: usize,
     /// Global batch size.
     pub batch: usize,
-    /// Digest of the evaluation program of full batch size.
+    /// Digest of the evaluation program of full batch size, or of that of the outputs of tiles.
     pub digest: String,
+    /// What a sample is: a `whole` volume, one joined of `tiles`, or one of its `crops`.
+    pub volumes: &'static str,
     /// Loss and metrics, as those of a validation.
     pub metrics: ValidationResult,
     /// Throughput.
@@ -44,7 +50,7 @@ pub struct EvaluateResult {
 /// Evaluates trained weights: loss, errors of each target or accuracy and overlap of each class.
 ///
 /// Under a launcher this process is one rank of many, and all but that of rank 0 get no result; else all ranks are
-/// threads of this process. The result is that of the validation of a training at its end.
+/// threads of this process. Without crops the result is that of the validation of a training at its end.
 ///
 /// Errors: a run that cannot be, found before any rank starts; weights of another model; a failure of a rank.
 pub fn evaluate(
@@ -60,25 +66,53 @@ fn evaluate_with(
     request: &ForwardRequest,
 ) -> Result<Option<EvaluateResult>, TrainError> {
     let forward = Forward::new(launch, request)?;
-    let sampling = &forward.preprocessing.sampling;
-    check::dataset_fits(&forward.run, &forward.graph, &forward.dataset, sampling)?;
+    check_targets(&forward)?;
     let split = forward.split(request.split)?;
-    let prepared = forward.prepare(launch, ProgramKind::Evaluate, split)?;
-    forward.check_agreement(launch, &prepared)?;
-    let no_sink = |_| Ok(Box::new(NoSink) as Box<dyn Sink>);
-    let Some(outcome) = forward.execute(launch, &prepared, &no_sink)? else {
-        return Ok(None);
-    };
-    let found = outcome
-        .epochs
-        .first()
-        .and_then(|one| one.validation.clone());
-    let found = found.unwrap_or_default();
+    match forward.volumes {
+        VolumeMode::Tiles => {
+            let programs = JoinedPrograms::prepare(launch, &forward, split)?;
+            let joined = programs.execute(launch, &forward, split)?;
+            let found = joined.map(|joined| (joined.validation, joined.seconds));
+            Ok(found.map(|found| result(&forward, split, &programs.outputs, found)))
+        }
+        VolumeMode::Whole | VolumeMode::Crops => {
+            let prepared = forward.prepare(launch, ProgramKind::Evaluate, split)?;
+            forward.check_agreement(launch, &prepared)?;
+            let no_sink = |_| Ok(Box::new(NoSink) as Box<dyn Sink>);
+            let Some(mut outcome) = forward.execute(launch, &prepared, &no_sink)? else {
+                return Ok(None);
+            };
+            let found = outcome.epochs.pop().and_then(|one| one.validation);
+            let found = found.unwrap_or_default();
+            let seconds = found.seconds;
+            Ok(Some(result(&forward, split, &prepared, (found, seconds))))
+        }
+    }
+}
+
+/// Checks that the dataset has samples and targets for the model, as volumes are read.
+fn check_targets(forward: &Forward) -> Result<(), TrainError> {
+    let Forward {
+        run,
+        graph,
+        dataset,
+        ..
+    } = forward;
+    let sampling = &forward.preprocessing.sampling;
+    Ok(check::dataset_fits(run, graph, dataset, sampling)?)
+}
+
+fn result(
+    forward: &Forward,
+    split: Split,
+    prepared: &Prepared<'_>,
+    (found, seconds): (Validation, Seconds),
+) -> EvaluateResult {
     let program = prepared.session.main_program();
     let metrics = Metrics {
         targets: forward.dataset.targets(),
     };
-    Ok(Some(EvaluateResult {
+    EvaluateResult {
         model: forward.run.model.clone(),
         data: forward.run.data.display().to_string(),
         split: split.name(),
@@ -88,8 +122,9 @@ fn evaluate_with(
         threads: forward.run.threads,
         batch: program.batch,
         digest: program.digest(),
-        samples_per_second: found.samples as f64 / found.seconds.0,
+        volumes: forward.volumes.name(),
+        samples_per_second: found.samples as f64 / seconds.0,
         metrics: metrics.validation(&found),
         program: program.title.clone(),
-    }))
+    }
 }

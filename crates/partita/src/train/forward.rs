@@ -12,21 +12,27 @@ use crate::context::Context;
 use crate::host::Host;
 use crate::kernel_set::oversubscription;
 use crate::launch::{
-    InitialValues, Launch, Listener, MakeSink, MemoryBaseline, NotSaved, RunSetup, TensorSink,
+    InitialValues, Launch, Listener, MakeSink, MakeSource, MemoryBaseline, NotSaved, RunSetup,
+    TensorSink,
 };
 use crate::model;
 use crate::progress::Event;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
-use partita_data::{DataError, Dataset, Loading, Preprocessing, Sampling, Split};
+use partita_data::{
+    DType, DataError, Dataset, Loading, PredictionShape, Preprocessing, Sampling, Split, Tile,
+    Waker,
+};
 use partita_graph::Graph;
 use partita_lower::Strategy;
 use partita_program::{Buffer, Optimizer, ProgramKind};
-use partita_run::{NoSink, PackedTensor, Sink, SystemClock};
+use partita_run::{NoSink, PackedTensor, RunError, Sink, Source, SystemClock};
 use partita_session::{
     Outcome, PersistentTensor, Plan, Progress, RunEnd, Session, persistent_name,
 };
+use partita_space::Rank;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Run file, weights and overrides of a forward run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +53,9 @@ pub struct ForwardRequest {
     pub batch: Option<usize>,
     /// Split of the dataset (default: validation; test or train where it is empty).
     pub split: Option<Split>,
+    /// What is taken of volumes that are larger than the crops of the training (default: whole volumes, or else
+    /// tiles, or else crops).
+    pub volumes: Option<VolumeMode>,
     /// Use the collectives of the MPI library.
     pub library_collectives: bool,
 }
@@ -68,11 +77,13 @@ pub struct Forward {
     pub weights_file: PathBuf,
     /// What is taken of volumes.
     pub volumes: VolumeMode,
+    /// Element type of samples on their way into the network.
+    pub stored: DType,
     /// None where they come with each run.
     weights: Option<LoadedWeights>,
 }
 
-/// What an inference takes of volumes that are larger than the samples of the training.
+/// What is taken of volumes that are larger than the samples of the training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeMode {
     /// Whole volumes: the network is lowered at their extents.
@@ -94,6 +105,16 @@ impl VolumeMode {
     }
 }
 
+/// Where a forward run reads and writes.
+pub struct Ends<'e> {
+    /// Makes the source of a rank.
+    pub source: &'e MakeSource<'e>,
+    /// Makes the sink of a rank.
+    pub sink: &'e MakeSink<'e>,
+    /// Whether another run follows.
+    pub is_followed: bool,
+}
+
 /// Programs of a forward run.
 pub struct Prepared<'s> {
     /// Its strategy.
@@ -107,23 +128,20 @@ pub struct Prepared<'s> {
 impl Forward {
     /// Reads the run file, the model, the weights and the index of the dataset.
     pub fn new(launch: &Launch<'_>, request: &ForwardRequest) -> Result<Self, TrainError> {
-        let crops = Some(VolumeMode::Crops);
-        Self::open(launch, request, crops, |path| Dataset::open(path))
+        Self::open(launch, request, |path| Dataset::open(path))
     }
 
-    /// As [`Self::new`], of a dataset that needs no targets, with whole volumes if possible where nothing is asked.
+    /// As [`Self::new`], of a dataset that needs no targets.
     pub fn without_targets(
         launch: &Launch<'_>,
         request: &ForwardRequest,
-        volumes: Option<VolumeMode>,
     ) -> Result<Self, TrainError> {
-        Self::open(launch, request, volumes, |path| Dataset::open_samples(path))
+        Self::open(launch, request, |path| Dataset::open_samples(path))
     }
 
     fn open(
         launch: &Launch<'_>,
         request: &ForwardRequest,
-        volumes: Option<VolumeMode>,
         dataset: impl FnOnce(&Path) -> Result<Dataset, DataError>,
     ) -> Result<Self, TrainError> {
         let file = RunFile::read(&request.run_file)?;
@@ -150,7 +168,8 @@ impl Forward {
         let graph = adapted(&run, model::resolve(&run.model)?)?;
         let dataset = dataset(&run.data)?;
         let sampling = sampling(&run, &dataset)?;
-        let (graph, sampling, volumes) = read_volumes(launch, graph, &dataset, &sampling, volumes)?;
+        let asked = request.volumes;
+        let (graph, sampling, volumes) = read_volumes(launch, graph, &dataset, &sampling, asked)?;
         let preprocessing = Preprocessing {
             sampling,
             preparation: preparation::of_training(launch, &run, &trained_on, &dataset)?,
@@ -160,6 +179,7 @@ impl Forward {
         let weights = file.load(&graph, &Selection::default())?;
         Ok(Self {
             weights_file: file.path().to_owned(),
+            stored: run.samples.dtype(dataset.dtype()),
             run,
             graph,
             dataset,
@@ -169,8 +189,8 @@ impl Forward {
         })
     }
 
-    /// A forward run of weights that come with each run.
-    pub fn of_snapshots(
+    /// A forward run without weights, or of weights that come with each run.
+    pub fn without_weights(
         run: Run,
         graph: Graph,
         dataset: Dataset,
@@ -178,6 +198,7 @@ impl Forward {
     ) -> Self {
         Self {
             weights_file: PathBuf::new(),
+            stored: run.samples.dtype(dataset.dtype()),
             run,
             graph,
             dataset,
@@ -190,6 +211,33 @@ impl Forward {
     /// Number of samples of a split: volumes, or crops of them.
     pub fn samples(&self, split: Split) -> usize {
         self.preprocessing.sampling.samples(split)
+    }
+
+    /// Shape of the outputs of a split: of volumes where tiles are joined to them.
+    pub fn output_shape(&self, split: Split) -> PredictionShape {
+        let (answer, _) = check::answer(&self.graph);
+        let sampling = &self.preprocessing.sampling;
+        let (samples, extent) = match self.volumes {
+            VolumeMode::Tiles => {
+                let [_, volume @ ..] = sampling.volume();
+                (sampling.volumes(split), volume)
+            }
+            VolumeMode::Whole | VolumeMode::Crops => (sampling.samples(split), answer.extent),
+        };
+        PredictionShape {
+            samples,
+            channels: answer.channels,
+            extent,
+            spatial_rank: self.graph.spatial_rank,
+        }
+    }
+
+    /// The part of its volume that each sample stands for, where volumes are joined of tiles.
+    pub fn tiles(&self, split: Split) -> Option<Arc<[Tile]>> {
+        match self.volumes {
+            VolumeMode::Tiles => Some(self.preprocessing.sampling.tiles(split).into()),
+            VolumeMode::Whole | VolumeMode::Crops => None,
+        }
     }
 
     /// The split that is asked for, else that of validation, else the first with samples.
@@ -233,7 +281,7 @@ impl Forward {
         samples: Range<usize>,
     ) -> Result<Prepared<'static>, TrainError> {
         let (run, graph, count) = (&self.run, &self.graph, samples.len());
-        let stored = run.samples.dtype(self.dataset.dtype());
+        let stored = self.stored;
         let context = launch.context();
         let host = Host::local(context.level());
         let (local, cores) = launch.local(run.ranks, &host);
@@ -284,19 +332,35 @@ impl Forward {
         Ok(launch.check_agreement(identity)?)
     }
 
-    /// Runs the programs. The process of rank 0 gets its outcome.
+    /// Reads samples and targets from the dataset and runs the programs. The process of rank 0 gets its outcome.
     pub fn execute(
         &self,
         launch: &Launch<'_>,
         prepared: &Prepared<'_>,
         sink: &MakeSink<'_>,
     ) -> Result<Option<Outcome>, TrainError> {
+        let source = self.source(prepared);
+        let ends = Ends {
+            source: &source,
+            sink,
+            is_followed: false,
+        };
+        self.execute_between(launch, prepared, &ends)
+    }
+
+    /// As [`Self::execute`], between a source and a sink.
+    pub fn execute_between(
+        &self,
+        launch: &Launch<'_>,
+        prepared: &Prepared<'_>,
+        ends: &Ends<'_>,
+    ) -> Result<Option<Outcome>, TrainError> {
         let initial = |buffer: &Buffer, elements: Range<usize>| {
             let (graph, seed) = (&self.graph, self.run.seed);
             initial_values(graph, seed, self.weights.as_ref(), buffer, elements)
         };
         let listener = samples_listener(launch.context(), prepared.samples);
-        let outcomes = self.run(launch, prepared, sink, &initial, listener)?;
+        let outcomes = self.run(launch, prepared, ends, &initial, listener)?;
         if let Some(outcomes) = &outcomes {
             super::refuse_divergence(&self.run, &self.graph, outcomes)?;
         }
@@ -318,8 +382,27 @@ impl Forward {
             tensor(persistent_name(&buffer.name), elements).map(Some)
         };
         let sink = |_| Ok(Box::new(NoSink) as Box<dyn Sink>);
-        let outcomes = self.run(launch, prepared, &sink, &initial, listener)?;
+        let source = self.source(prepared);
+        let ends = Ends {
+            source: &source,
+            sink: &sink,
+            is_followed: false,
+        };
+        let outcomes = self.run(launch, prepared, &ends, &initial, listener)?;
         Ok(outcomes.map_or(RunEnd::Finished, |outcomes| outcomes[0].end))
+    }
+
+    /// Makes the source of a rank that reads samples and targets from the dataset.
+    pub fn source<'f>(
+        &'f self,
+        prepared: &Prepared<'_>,
+    ) -> impl Fn(Rank, Option<Waker>) -> Result<Box<dyn Source>, RunError> + Sync + use<'f> {
+        let mesh = prepared.session.main_program().mesh;
+        let accepted = check::accepted(&self.run, &self.graph);
+        move |rank, wake| {
+            let samples = (&self.dataset, &self.preprocessing);
+            source(samples, mesh, rank, accepted, wake)
+        }
     }
 
     /// Runs the programs. The process of rank 0 gets the outcomes of all ranks that it knows.
@@ -327,15 +410,12 @@ impl Forward {
         &self,
         launch: &Launch<'_>,
         prepared: &Prepared<'_>,
-        sink: &MakeSink<'_>,
+        ends: &Ends<'_>,
         initial: &InitialValues<'_>,
         listener: Listener<'_>,
     ) -> Result<Option<Vec<Outcome>>, TrainError> {
         let (run, context, session) = (&self.run, launch.context(), &prepared.session);
-        let mesh = session.main_program().mesh;
-        let accepted = check::accepted(run, &self.graph);
         let position = checkpoint::start(None);
-        let samples = (&self.dataset, &self.preprocessing);
         let setup = RunSetup {
             kernels: run.kernels,
             precision: run.precision,
@@ -343,14 +423,15 @@ impl Forward {
             level: context.level(),
             watchdog: run.watchdog,
             cancel: context.cancel(),
-            source: &|rank, wake| source(samples, mesh, rank, accepted, wake),
+            source: ends.source,
             loading: &Loading::default(),
-            sink,
+            sink: ends.sink,
             clock: SystemClock::start(),
             initial,
             position: &position,
             hook: &checkpoint::Off,
             validators: None,
+            is_followed: ends.is_followed,
         };
         let results = launch.run(
             session,
@@ -411,7 +492,7 @@ fn read_volumes(
             (Err(reason), None) => {
                 if launch.is_first() {
                     let text = format!(
-                        "the model cannot read whole volumes ({reason}), so predictions are of {}",
+                        "the model cannot read whole volumes ({reason}), so samples are {}",
                         fallback.name()
                     );
                     launch.context().report(Event::Note(&text));

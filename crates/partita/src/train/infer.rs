@@ -2,19 +2,18 @@
 
 use super::check;
 use super::error::{Mismatch, TrainError};
-use super::forward::{Forward, ForwardRequest, VolumeMode};
+use super::forward::{Forward, ForwardRequest};
 use crate::context::Context;
 use crate::launch::Launch;
 use partita_data::{
     Affine, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, PredictionSink,
-    Split, Tile, volume_path,
+    Split, volume_path,
 };
 use partita_program::ProgramKind;
 use partita_run::{RunError, Sink};
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// What to predict.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,9 +24,6 @@ pub struct InferRequest {
     pub out: PathBuf,
     /// What is written of the outputs.
     pub kind: PredictionKind,
-    /// What is taken of volumes that are larger than the crops of the training (default: whole volumes, or else
-    /// tiles, or else crops).
-    pub volumes: Option<VolumeMode>,
 }
 
 /// The result of an inference.
@@ -94,13 +90,13 @@ fn infer_with(
     request: &InferRequest,
 ) -> Result<Option<InferResult>, TrainError> {
     let format = PredictionFormat::of(&request.out)?;
-    let forward = Forward::without_targets(launch, &request.forward, request.volumes)?;
+    let forward = Forward::without_targets(launch, &request.forward)?;
     check_request(&forward, request, format)?;
     let sampling = &forward.preprocessing.sampling;
     let split = forward.split(request.forward.split)?;
     let prepared = forward.prepare(launch, ProgramKind::Infer, split)?;
-    let shape = shape(&forward, split);
-    let tiles = tiles(&forward, split);
+    let shape = forward.output_shape(split);
+    let tiles = forward.tiles(split);
     // The other ranks open it after the check that all agree.
     let created = launch.is_first();
     let scratch = launch.prepare(|| {
@@ -216,30 +212,4 @@ fn affine(
     let [_, volume @ ..] = dataset.shape();
     let is_whole = shape.samples == dataset.samples(split) && shape.extent == volume;
     dataset.affine(split, sample).filter(|_| is_whole)
-}
-
-/// The part of its volume that each sample stands for, where volumes are joined of tiles.
-fn tiles(forward: &Forward, split: Split) -> Option<Arc<[Tile]>> {
-    match forward.volumes {
-        VolumeMode::Tiles => Some(forward.preprocessing.sampling.tiles(split).into()),
-        VolumeMode::Whole | VolumeMode::Crops => None,
-    }
-}
-
-fn shape(forward: &Forward, split: Split) -> PredictionShape {
-    let (answer, _) = check::answer(&forward.graph);
-    let sampling = &forward.preprocessing.sampling;
-    let (samples, extent) = match forward.volumes {
-        VolumeMode::Tiles => {
-            let [_, volume @ ..] = sampling.volume();
-            (sampling.volumes(split), volume)
-        }
-        VolumeMode::Whole | VolumeMode::Crops => (sampling.samples(split), answer.extent),
-    };
-    PredictionShape {
-        samples,
-        channels: answer.channels,
-        extent,
-        spatial_rank: forward.graph.spatial_rank,
-    }
 }

@@ -51,6 +51,16 @@ pub struct SampleOptions {
 }
 
 impl SampleOptions {
+    /// Whole samples as they are stored.
+    pub fn as_stored() -> Self {
+        Self {
+            transform: Transform::Identity,
+            steps: Vec::new(),
+            crops: None,
+            augmentation: None,
+        }
+    }
+
     /// Reads them. Errors: an invalid value, with its line and what is possible.
     pub fn read(top: &Section<'_>) -> Result<Self, RunFileError> {
         let mut steps = transform(top)?;

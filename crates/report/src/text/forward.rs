@@ -15,7 +15,7 @@ pub fn evaluate(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> {
             ("weights", found.weights.clone()),
             (
                 "samples",
-                format!("{} of {} ({})", metrics.samples, found.data, found.split),
+                samples(metrics.samples, &found.data, (found.split, found.volumes)),
             ),
             (
                 "throughput",
@@ -45,7 +45,7 @@ pub fn infer(found: &InferResult, out: &mut dyn Write) -> io::Result<()> {
             ("weights", found.weights.clone()),
             (
                 "samples",
-                format!("{} of {} ({})", found.samples, found.data, found.split),
+                samples(found.samples, &found.data, (found.split, found.volumes)),
             ),
             (
                 "throughput",
@@ -58,6 +58,16 @@ pub fn infer(found: &InferResult, out: &mut dyn Write) -> io::Result<()> {
             (found.output, format!("{} ({})", files, shape.join(" x "))),
         ],
     )
+}
+
+/// How many samples of which split, and what they are of its volumes.
+fn samples(count: usize, data: &str, (split, volumes): (&str, &str)) -> String {
+    let what = match volumes {
+        "tiles" => ", joined of tiles",
+        "crops" => ", crops",
+        _ => "",
+    };
+    format!("{count} of {data} ({split}{what})")
 }
 
 /// Writes which weights were converted, and where they are.

@@ -110,7 +110,7 @@ impl Trainee {
             preparation: work.preparation.clone(),
         };
         Ok(Self {
-            forward: Forward::of_snapshots(run, graph.clone(), dataset.clone(), preprocessing),
+            forward: Forward::without_weights(run, graph.clone(), dataset.clone(), preprocessing),
             prepared: OnceLock::new(),
             samples,
             ranks: work.ranks,

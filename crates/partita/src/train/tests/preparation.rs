@@ -4,8 +4,11 @@ use super::classes::{LEVELS, train, volumes};
 use crate::context::Context;
 use crate::environment::Environment;
 use crate::error::full_text;
-use crate::train::{ForwardRequest, InferRequest, InferResult, VolumeMode, infer};
+use crate::train::{
+    EvaluateResult, ForwardRequest, InferRequest, InferResult, VolumeMode, evaluate, infer,
+};
 use partita_data::PredictionKind;
+use partita_synth::{SegmentationSpec, make_segmented};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -126,6 +129,56 @@ loss = softmax_cross_entropy c2
 ";
 const CROPS: &str = "[augmentation]\ncrop = [8, 8, 8]\n";
 
+fn forward(folder: &TempDir, volumes: Option<VolumeMode>, ranks: usize) -> ForwardRequest {
+    ForwardRequest {
+        run_file: folder.path().join("run.toml"),
+        ranks: Some(ranks),
+        strategy: Some(format!("depth={ranks}")),
+        volumes,
+        ..ForwardRequest::default()
+    }
+}
+
+/// The evaluation of the validation split.
+fn measure(
+    folder: &TempDir,
+    volumes: Option<VolumeMode>,
+    ranks: usize,
+) -> Result<EvaluateResult, String> {
+    let context = Context::new(Environment::default());
+    let found = evaluate(&context, &forward(folder, volumes, ranks));
+    let found = found.map_err(|error| full_text(&error))?;
+    Ok(found.expect("ranks are threads"))
+}
+
+/// Cross-entropy and Dice of each class of scores (N, 3, 16, 16, 16), by the labels of the validation volumes.
+fn of_scores(scores: &[f32]) -> (f64, [f64; 3]) {
+    const POSITIONS: usize = 16 * 16 * 16;
+    let spec = SegmentationSpec { grid: 16, seed: 5 };
+    let volumes = scores.chunks_exact(3 * POSITIONS);
+    let (count, mut loss, mut counts) = (volumes.len(), 0.0, [[0.0; 3]; 3]);
+    for (index, scores) in volumes.enumerate() {
+        let labels = make_segmented(&spec, 12 + index as u64).unwrap().labels;
+        for (at, &label) in labels.iter().enumerate() {
+            let of = |class: usize| f64::from(scores[class * POSITIONS + at]);
+            let sum: f64 = (0..3).map(|class| of(class).exp()).sum();
+            loss += sum.ln() - of(label as usize);
+            let best = (1..3).fold(
+                0,
+                |best, class| if of(class) > of(best) { class } else { best },
+            );
+            counts[best][label as usize] += 1.0;
+        }
+    }
+    let dice = [0, 1, 2].map(|class| {
+        let sum: f64 = (0..3)
+            .map(|other| counts[class][other] + counts[other][class])
+            .sum();
+        2.0 * counts[class][class] / sum
+    });
+    (loss / (count * POSITIONS) as f64, dice)
+}
+
 /// Predictions of the validation split: what the verb says, and the values of the file.
 fn predict(
     folder: &TempDir,
@@ -134,15 +187,9 @@ fn predict(
 ) -> Result<(InferResult, Vec<f32>), String> {
     let out = folder.path().join("scores.npy");
     let request = InferRequest {
-        forward: ForwardRequest {
-            run_file: folder.path().join("run.toml"),
-            ranks: Some(ranks),
-            strategy: Some(format!("depth={ranks}")),
-            ..ForwardRequest::default()
-        },
+        forward: forward(folder, volumes, ranks),
         out: out.clone(),
         kind: PredictionKind::Scores,
-        volumes,
     };
     let context = Context::new(Environment::default());
     let found = infer(&context, &request).map_err(|error| full_text(&error))?;
@@ -185,6 +232,41 @@ fn volumes_are_predicted_whole_or_joined_after_a_training_on_crops() {
 }
 
 #[test]
+fn an_evaluation_is_of_the_predictions_of_whole_volumes() {
+    let folder = folder();
+    train(&folder, &run("data=1", 1, CROPS)).unwrap();
+    for (mode, ranks) in [
+        (None, 1),
+        (Some(VolumeMode::Whole), 2),
+        (Some(VolumeMode::Tiles), 1),
+        (Some(VolumeMode::Tiles), 3),
+    ] {
+        let (_, scores) = predict(&folder, mode, ranks).unwrap();
+        let (loss, dice) = of_scores(&scores);
+        let found = measure(&folder, mode, ranks).unwrap();
+        assert_eq!(found.volumes, mode.unwrap_or(VolumeMode::Whole).name());
+        let metrics = found.metrics;
+        assert_eq!(metrics.samples, 5, "{mode:?}");
+        assert!(
+            (metrics.loss / loss - 1.0).abs() < 1e-5,
+            "{mode:?}, {ranks}: {} and {loss}",
+            metrics.loss
+        );
+        let classes = metrics.classification.unwrap().classes;
+        for (class, dice) in classes.iter().zip(dice) {
+            let found = class.dice.unwrap();
+            assert!((found - dice).abs() < 1e-3, "{mode:?}: {found} and {dice}");
+        }
+        // No scratch file stays.
+        let left = fs::read_dir(folder.path().join("out")).unwrap();
+        let mut names = left.map(|entry| entry.unwrap().file_name());
+        assert!(!names.any(|name| name.to_string_lossy().contains("partial")));
+    }
+    let crops = measure(&folder, Some(VolumeMode::Crops), 1).unwrap();
+    assert_eq!((crops.volumes, crops.metrics.samples), ("crops", 40));
+}
+
+#[test]
 fn a_model_of_fixed_extents_predicts_tiles_or_crops() {
     let folder = folder();
     let fixed = "model fixed
@@ -201,7 +283,16 @@ loss = softmax_cross_entropy fc
     train(&folder, &run("data=1", 1, CROPS)).unwrap();
     let (found, _) = predict(&folder, None, 1).unwrap();
     assert_eq!((found.volumes, &found.shape[..]), ("crops", &[40, 3][..]));
+    let evaluated = measure(&folder, None, 1).unwrap();
+    assert_eq!(
+        (evaluated.volumes, evaluated.metrics.samples),
+        ("crops", 40)
+    );
     let whole = predict(&folder, Some(VolumeMode::Whole), 1).unwrap_err();
+    assert_eq!(
+        measure(&folder, Some(VolumeMode::Whole), 1).unwrap_err(),
+        whole
+    );
     for part in [
         "`--volumes whole`",
         "cannot read 16x16x16",

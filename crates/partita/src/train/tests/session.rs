@@ -177,6 +177,7 @@ fn run_with(
         position: &Position::default(),
         hook: &checkpoint::Off,
         validators: None,
+        is_followed: false,
     };
     let listener = Box::new(move |progress| recorder.lock().unwrap().push(progress));
     let launch::RankResults {
