@@ -383,6 +383,29 @@ fn zarr_3_is_read_from_shards() {
     assert_eq!(reader.read_target(2).unwrap(), [0.5; 4]);
 }
 
+/// Shards in shards, with holes in both.
+#[test]
+fn zarr_3_is_read_from_shards_in_shards() {
+    let keys = keys("nested/x", "sharded/y", "none", "NDHWC");
+    let mut reader = Dataset::open_with(file("zarr/v3.zarr"), &keys)
+        .unwrap()
+        .reader(Split::Train);
+    let stored = |n| {
+        let mut all = volume(n, SHAPE, DType::Int16);
+        let Samples::I16(values) = &mut all else {
+            panic!("whole numbers");
+        };
+        if n == 2 {
+            // What was written as the fill value is left out.
+            for at in (0..values.len()).filter(|at| at / 35 < 3 && at % 7 < 4) {
+                values[at] = 0;
+            }
+        }
+        all
+    };
+    check(&mut reader, DType::Int16, stored, "nested");
+}
+
 /// Copies a folder.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();

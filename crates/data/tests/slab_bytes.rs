@@ -178,19 +178,56 @@ fn sharded(path: &Path, whole: &Samples) {
     fs::write(path.join("zarr.json"), text).unwrap();
     for c in 0..SHAPE[0] {
         for number in 0..SHAPE[1] / shard[1] {
-            let (mut bytes, mut index) = (Vec::new(), Vec::new());
-            for slab in number * SHARD_CHUNKS..(number + 1) * SHARD_CHUNKS {
-                let chunk = chunk_of(whole, c, slab);
-                index.extend((bytes.len() as u64).to_le_bytes());
-                index.extend((chunk.len() as u64).to_le_bytes());
-                bytes.extend(chunk);
-            }
-            bytes.extend(index);
+            let slabs = number * SHARD_CHUNKS..(number + 1) * SHARD_CHUNKS;
+            let bytes = indexed(slabs.map(|slab| chunk_of(whole, c, slab)));
             let folder = path.join(format!("c/{c}/{number}/0"));
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("0"), bytes).unwrap();
         }
     }
+}
+
+/// Shards of two shards of two chunks each along D, with their indices at the end.
+fn nested(path: &Path, whole: &Samples) {
+    let [c, d, h, w] = CHUNK;
+    let (shard, inner) = ([c, 4 * d, h, w], [c, 2 * d, h, w]);
+    let codec = |chunk: [usize; 4], codecs: &str| {
+        format!(
+            "[{{\"name\": \"sharding_indexed\", \"configuration\": {{\"chunk_shape\": {chunk:?}, \
+             \"codecs\": {codecs}, \"index_codecs\": [{{\"name\": \"bytes\"}}]}}}}]"
+        )
+    };
+    let codecs = codec(inner, &codec(CHUNK, "[{\"name\": \"bytes\"}]"));
+    let text = format!(
+        "{{\"zarr_format\": 3, \"node_type\": \"array\", \"shape\": {SHAPE:?}, \"data_type\": \"int16\", \
+         \"fill_value\": 0, \"chunk_grid\": {{\"name\": \"regular\", \"configuration\": {{\"chunk_shape\": \
+         {shard:?}}}}}, \"chunk_key_encoding\": {{\"name\": \"default\"}}, \"codecs\": {codecs}}}"
+    );
+    fs::create_dir_all(path).unwrap();
+    fs::write(path.join("zarr.json"), text).unwrap();
+    for c in 0..SHAPE[0] {
+        for number in 0..SHAPE[1] / shard[1] {
+            let inner = |number: usize| {
+                let slabs = 2 * number..2 * number + 2;
+                indexed(slabs.map(|slab| chunk_of(whole, c, slab)))
+            };
+            let bytes = indexed((2 * number..2 * number + 2).map(inner));
+            let folder = path.join(format!("c/{c}/{number}/0"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("0"), bytes).unwrap();
+        }
+    }
+}
+
+/// Chunks, and the index behind them.
+fn indexed(chunks: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+    let (mut bytes, mut index) = (Vec::new(), Vec::new());
+    for chunk in chunks {
+        index.extend((bytes.len() as u64).to_le_bytes());
+        index.extend((chunk.len() as u64).to_le_bytes());
+        bytes.extend(chunk);
+    }
+    [bytes, index].concat()
 }
 
 /// The same sample in each format, and its target.
@@ -206,6 +243,7 @@ fn write_files(folder: &Path, whole: &Samples) {
     archive.finish().unwrap();
     zarr(&folder.join("full.zarr"), whole);
     sharded(&folder.join("sharded.zarr"), whole);
+    nested(&folder.join("nested.zarr"), whole);
     fs::write(folder.join("y.npy"), npy(&[1], "<f4", &1f32.to_le_bytes())).unwrap();
 }
 
@@ -223,6 +261,7 @@ fn a_slab_of_other_formats_reads_no_more_either() {
         "full.npz",
         "full.zarr",
         "sharded.zarr",
+        "nested.zarr",
     ] {
         let text = format!(
             "format = 1\nkind = \"other\"\nsamples = 1\nchannels = 4\nextent = [64, 48, 48]\ndtype = \"int16\"\n\

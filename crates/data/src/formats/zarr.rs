@@ -126,7 +126,7 @@ struct ZarrArray {
     shape: Vec<usize>,
     chunk: Vec<usize>,
     /// Where files hold several chunks.
-    shards: Option<Shards>,
+    shards: Shards,
     element: Element,
     order: Order,
     /// Order of the dims inside of a chunk, as dims of the array; empty if it is theirs.
@@ -192,7 +192,7 @@ fn second(folder: PathBuf) -> Result<ZarrArray, String> {
         fill: fill(&header.fill_value),
         shape: header.shape,
         chunk: header.chunks,
-        shards: None,
+        shards: Shards::default(),
         element,
         order,
         codecs,
@@ -245,7 +245,7 @@ fn third(folder: PathBuf) -> Result<ZarrArray, String> {
         folder,
         shape,
         chunk,
-        shards: None,
+        shards: Shards::default(),
         element,
         order: Order::Little,
         transpose: Vec::new(),
@@ -281,15 +281,14 @@ fn read_codecs(array: &mut ZarrArray, codecs: &[Value]) -> Result<(), String> {
                 array.transpose = extents(setting("order")).ok_or_else(|| unknown(codec))?;
             }
             "sharding_indexed" => {
-                if codecs.len() > 1 || array.shards.is_some() {
+                if codecs.len() > 1 {
                     return Err(
-                        "its shards are encoded once more, or lie in shards, which is not read; \
-                         shards of chunks are, with `sharding_indexed` as the only codec"
+                        "its shards are encoded once more, which is not read; shards are, with \
+                         `sharding_indexed` as the only codec of what they are chunks of"
                             .to_owned(),
                     );
                 }
-                let (shards, chunk) = Shards::read(codec, &array.chunk)?;
-                (array.shards, array.chunk) = (Some(shards), chunk);
+                array.chunk = array.shards.add(codec, &array.chunk)?;
                 let inner = setting("codecs").and_then(Value::as_array);
                 read_codecs(array, inner.ok_or("its shards have no codecs")?)?;
             }
@@ -336,9 +335,8 @@ impl ZarrArray {
 
     /// The elements of a chunk in the order of the array's dims; `None` where it was never written.
     fn chunk_at(&self, index: &[usize]) -> Result<Option<Elements>, String> {
-        let file = self.shards.as_ref().map(|shards| shards.of(index));
-        let numbers = file.as_deref().unwrap_or(index).iter();
-        let numbers: Vec<String> = numbers.map(usize::to_string).collect();
+        let numbers = self.shards.of(index);
+        let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
         let joined = numbers.join(&self.separator);
         let name = match (self.is_prefixed, numbers.is_empty()) {
             (true, true) => "c".to_owned(),
@@ -347,16 +345,17 @@ impl ZarrArray {
             (false, false) => joined,
         };
         let path = self.folder.join(&name);
-        let (name, read) = match &self.shards {
-            Some(shards) => (
-                format!("{index:?} of shard {name}"),
-                shards.chunk(&path, index),
-            ),
-            None => match fs::read(&path) {
+        let (name, read) = if self.shards.are_none() {
+            match fs::read(&path) {
                 Ok(bytes) => (name, Ok(Some(bytes))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(error) => (name, Err(error.to_string())),
-            },
+            }
+        } else {
+            (
+                format!("{index:?} of shard {name}"),
+                self.shards.chunk(&path, index),
+            )
         };
         let Some(mut bytes) = read.map_err(|reason| format!("chunk {name}: {reason}"))? else {
             return Ok(None);

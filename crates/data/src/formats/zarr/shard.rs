@@ -1,4 +1,4 @@
-//! Shards of Zarr 3: several chunks in a file, with an index of where each lies.
+//! Shards of Zarr 3: several chunks in a file, with an index of where each lies; a chunk may be a shard itself.
 //!
 //! Source: Zarr enhancement proposal 2, sharding codec (`sharding_indexed`) 1.0.
 
@@ -14,6 +14,8 @@ use super::extents;
 use crate::formats::checksum::crc32c;
 use crate::formats::flat::Order;
 
+/// Most shards inside of one another.
+const LEVELS_MAX: usize = 4;
 /// Most chunks of a shard.
 const CHUNKS_MAX: usize = 1 << 22;
 /// Bytes of an entry of the index: offset and length.
@@ -22,30 +24,113 @@ const ENTRY_BYTES: usize = 16;
 const ABSENT: u64 = u64::MAX;
 
 /// How chunks lie in shards.
+#[derive(Default)]
 pub(super) struct Shards {
+    /// Those of files first, each the shards of the next.
+    levels: Vec<Level>,
+    /// The file that was read last.
+    last: RefCell<Option<ShardFile>>,
+}
+
+/// A shard of files; `None` where it was never written.
+struct ShardFile {
+    shard: Vec<usize>,
+    file: Option<File>,
+}
+
+/// Shards of one size.
+struct Level {
     /// Chunks of a shard along each dim.
-    pub(super) chunks: Vec<usize>,
+    chunks: Vec<usize>,
     index_is_first: bool,
     index_order: Order,
     index_has_checksum: bool,
-    /// The shard that was read last.
-    last: RefCell<Option<Shard>>,
+    /// The index that was read last.
+    last: RefCell<Option<Index>>,
 }
 
-struct Shard {
-    index: Vec<usize>,
-    /// `None` where it was never written.
-    file: Option<Indexed>,
+/// Offset and length in its shard of each chunk.
+struct Index {
+    shard: Vec<usize>,
+    entries: Vec<[u64; 2]>,
 }
 
-/// A file, with offset and length of each chunk.
-type Indexed = (File, Vec<[u64; 2]>);
+/// Bytes of a file.
+#[derive(Clone, Copy)]
+struct Part {
+    offset: u64,
+    length: u64,
+}
 
 impl Shards {
-    /// Reads the configuration of the codec: the shards, and the extents of a chunk. `shard` are those of a shard.
+    /// Reads the configuration of a codec: the shards, and the extents of a chunk. `shard` are those of a shard, which
+    /// is a chunk of the level before.
     ///
     /// Errors: what is not read.
-    pub(super) fn read(codec: &Value, shard: &[usize]) -> Result<(Self, Vec<usize>), String> {
+    pub(super) fn add(&mut self, codec: &Value, shard: &[usize]) -> Result<Vec<usize>, String> {
+        if self.levels.len() == LEVELS_MAX {
+            return Err(format!(
+                "it has shards in more than {LEVELS_MAX} sizes inside of one another"
+            ));
+        }
+        let (level, chunk) = Level::read(codec, shard)?;
+        self.levels.push(level);
+        Ok(chunk)
+    }
+
+    /// Whether chunks lie in files of their own.
+    pub(super) fn are_none(&self) -> bool {
+        self.levels.is_empty()
+    }
+
+    /// The shard of files of a chunk.
+    pub(super) fn of(&self, chunk: &[usize]) -> Vec<usize> {
+        let levels = self.levels.iter().rev();
+        levels.fold(chunk.to_vec(), |chunk, level| level.of(&chunk))
+    }
+
+    /// The bytes of a chunk of the shard at `path`; `None` where it was never written.
+    pub(super) fn chunk(&self, path: &Path, chunk: &[usize]) -> Result<Option<Vec<u8>>, String> {
+        let mut last = self.last.borrow_mut();
+        let shard = self.of(chunk);
+        if last.as_ref().is_none_or(|last| last.shard != shard) {
+            *last = None;
+            let file = open(path)?;
+            *last = Some(ShardFile { shard, file });
+        }
+        let Some(file) = last.as_ref().and_then(|shard| shard.file.as_ref()) else {
+            return Ok(None);
+        };
+        let size = file.metadata().map_err(|error| error.to_string())?.len();
+        let mut part = Part {
+            offset: 0,
+            length: size,
+        };
+        for (level, below) in self.levels.iter().zip(1..) {
+            let deeper = self.levels[below..].iter().rev();
+            let chunk = deeper.fold(chunk.to_vec(), |chunk, level| level.of(&chunk));
+            match level.find(file, part, &chunk)? {
+                Some(found) => part = found,
+                None => return Ok(None),
+            }
+        }
+        let mut bytes = vec![0; part.length as usize];
+        let read = file.read_exact_at(&mut bytes, part.offset);
+        read.map_err(|error| error.to_string())?;
+        Ok(Some(bytes))
+    }
+}
+
+fn open(path: &Path) -> Result<Option<File>, String> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl Level {
+    fn read(codec: &Value, shard: &[usize]) -> Result<(Self, Vec<usize>), String> {
         let setting = |path: &str| codec.pointer(&format!("/configuration/{path}"));
         let chunk = extents(setting("chunk_shape")).ok_or("its shards have no shape of chunks")?;
         let divides = |(shard, chunk): (&usize, &usize)| {
@@ -69,7 +154,7 @@ impl Shards {
                 "its shards have more than {CHUNKS_MAX} chunks, {chunks:?}"
             ));
         }
-        let mut shards = Self {
+        let mut level = Self {
             chunks,
             index_is_first: setting("index_location").and_then(Value::as_str) == Some("start"),
             index_order: Order::Little,
@@ -82,10 +167,10 @@ impl Shards {
                 Some("bytes") => {
                     let endian = codec.pointer("/configuration/endian");
                     if endian.and_then(Value::as_str) == Some("big") {
-                        shards.index_order = Order::Big;
+                        level.index_order = Order::Big;
                     }
                 }
-                Some("crc32c") => shards.index_has_checksum = true,
+                Some("crc32c") => level.index_has_checksum = true,
                 Some(_) | None => {
                     return Err(format!(
                         "the codec {codec} of its shards' index is not read; bytes and crc32c are"
@@ -93,28 +178,25 @@ impl Shards {
                 }
             }
         }
-        Ok((shards, chunk))
+        Ok((level, chunk))
     }
 
     /// The shard of a chunk.
-    pub(super) fn of(&self, chunk: &[usize]) -> Vec<usize> {
-        chunk
-            .iter()
-            .zip(&self.chunks)
-            .map(|(at, count)| at / count)
-            .collect()
+    fn of(&self, chunk: &[usize]) -> Vec<usize> {
+        let dims = chunk.iter().zip(&self.chunks);
+        dims.map(|(at, count)| at / count).collect()
     }
 
-    /// The bytes of a chunk of the shard at `path`; `None` where it was never written.
-    pub(super) fn chunk(&self, path: &Path, chunk: &[usize]) -> Result<Option<Vec<u8>>, String> {
-        let index = self.of(chunk);
+    /// Where a chunk lies whose shard is `part` of a file; `None` where it was never written.
+    fn find(&self, file: &File, part: Part, chunk: &[usize]) -> Result<Option<Part>, String> {
+        let shard = self.of(chunk);
         let mut last = self.last.borrow_mut();
-        if last.as_ref().is_none_or(|shard| shard.index != index) {
+        if last.as_ref().is_none_or(|last| last.shard != shard) {
             *last = None;
-            let file = self.open(path)?;
-            *last = Some(Shard { index, file });
+            let entries = self.entries(file, part)?;
+            *last = Some(Index { shard, entries });
         }
-        let Some((file, entries)) = last.as_ref().and_then(|shard| shard.file.as_ref()) else {
+        let Some(Index { entries, .. }) = &*last else {
             return Ok(None);
         };
         let within = chunk.iter().zip(&self.chunks);
@@ -123,35 +205,31 @@ impl Shards {
         if [offset, length] == [ABSENT; 2] {
             return Ok(None);
         }
-        let size = file.metadata().map_err(|error| error.to_string())?.len();
+        let size = part.length;
         if offset.checked_add(length).is_none_or(|end| end > size) {
             return Err(format!(
                 "its index says bytes {offset} and {length} more, but it has {size}"
             ));
         }
-        let mut bytes = vec![0; length as usize];
-        let read = file.read_exact_at(&mut bytes, offset);
-        read.map_err(|error| error.to_string())?;
-        Ok(Some(bytes))
+        Ok(Some(Part {
+            offset: part.offset + offset,
+            length,
+        }))
     }
 
-    /// Opens a shard and reads its index.
-    fn open(&self, path: &Path) -> Result<Option<Indexed>, String> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.to_string()),
-        };
+    /// Reads the index of a shard.
+    fn entries(&self, file: &File, part: Part) -> Result<Vec<[u64; 2]>, String> {
         let entries = self.chunks.iter().product::<usize>() * ENTRY_BYTES;
         let length = entries + if self.index_has_checksum { 4 } else { 0 };
-        let size = file.metadata().map_err(|error| error.to_string())?.len();
-        let Some(last) = size.checked_sub(length as u64) else {
+        let Some(last) = part.length.checked_sub(length as u64) else {
             return Err(format!(
-                "its {size} bytes are fewer than those of its index"
+                "its {} bytes are fewer than those of its index",
+                part.length
             ));
         };
         let mut bytes = vec![0; length];
-        let read = file.read_exact_at(&mut bytes, if self.index_is_first { 0 } else { last });
+        let start = if self.index_is_first { 0 } else { last };
+        let read = file.read_exact_at(&mut bytes, part.offset + start);
         read.map_err(|error| error.to_string())?;
         let (entries, sum) = bytes.split_at(entries);
         if self.index_has_checksum && sum != crc32c(entries).to_le_bytes() {
@@ -164,6 +242,6 @@ impl Shards {
         let (words, _) = entries.as_chunks::<8>();
         let words: Vec<u64> = words.iter().copied().map(word).collect();
         let (pairs, _) = words.as_chunks::<2>();
-        Ok(Some((file, pairs.to_vec())))
+        Ok(pairs.to_vec())
     }
 }
