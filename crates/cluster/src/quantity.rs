@@ -14,9 +14,15 @@ pub(crate) trait Quantity: Sized {
     fn write(&self) -> Value;
 }
 
+/// Longer than any step.
+const SECONDS_MAX: f64 = 1e6;
+/// Larger than any ratio of two times.
+const FACTOR_MAX: f64 = 1e6;
+
 impl Quantity for Seconds {
     fn read(value: &Value) -> Result<Self, String> {
-        TIME.read(value, |number| number >= 0.0).map(Seconds)
+        let is_time = |number: f64| (0.0..=SECONDS_MAX).contains(&number);
+        TIME.read(value, is_time).map(Seconds)
     }
 
     fn write(&self) -> Value {
@@ -112,10 +118,10 @@ impl Quantity for Share {
 impl Quantity for Factor {
     fn read(value: &Value) -> Result<Self, String> {
         let number = bare(value);
-        if number >= 0.0 && number.is_finite() {
+        if (0.0..=FACTOR_MAX).contains(&number) {
             Ok(Factor(number))
         } else {
-            Err("a factor such as 0.9, 0 or more".to_owned())
+            Err("a factor such as 0.9, from 0 to 1000000".to_owned())
         }
     }
 
@@ -230,7 +236,7 @@ struct Measure {
 }
 
 const TIME: Measure = Measure {
-    noun: "a time of 0 or more",
+    noun: "a time from 0 to 1e6 s",
     example: "1.2 us",
     units: UnitTable::TIME,
 };
@@ -310,7 +316,7 @@ mod tests {
     #[test]
     fn refuses_nonsense() {
         for wrong in [
-            "-1 us", "nan us", "inf s", "1.2", "us", "", "1.2 GB", "1 2 us", "1e999 s",
+            "-1 us", "nan us", "inf s", "1.2", "us", "", "1.2 GB", "1 2 us", "1e999 s", "1e13 us",
         ] {
             assert!(Seconds::read(&text(wrong)).is_err(), "{wrong}");
         }
@@ -322,6 +328,9 @@ mod tests {
         }
         for wrong in [0.0, -0.5, f64::NAN, f64::INFINITY, 4.5] {
             assert!(Share::read(&Value::Float(wrong)).is_err(), "{wrong}");
+        }
+        for wrong in [-0.5, f64::NAN, f64::INFINITY, 1e18] {
+            assert!(Factor::read(&Value::Float(wrong)).is_err(), "{wrong}");
         }
         for wrong in [0, -4, i64::MAX] {
             assert!(usize::read(&Value::Integer(wrong)).is_err(), "{wrong}");

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 pub enum CostBasis {
     /// Formulas over the facts of a machine file.
-    Modelled,
+    Modeled,
     /// Measurements of the program's kernels and links on the machine itself.
     Measured,
     /// Models fitted to measurements of other kernels on the machine itself.
@@ -98,7 +98,7 @@ pub enum KernelBasis {
     Estimated,
     /// A formula over facts of the machine.
     #[default]
-    Modelled,
+    Modeled,
     /// An estimate from measured kernels none of which has a similar shape.
     #[serde(rename = "outside")]
     Extrapolated,
@@ -110,7 +110,7 @@ impl KernelCost {
         Self {
             alone: seconds,
             together: seconds,
-            basis: KernelBasis::Modelled,
+            basis: KernelBasis::Modeled,
         }
     }
 

@@ -101,7 +101,7 @@ pub struct Simulation {
     pub mode: Mode,
     /// Steps simulated, one after the other.
     pub steps: usize,
-    /// Whether the costs were measured or modelled.
+    /// Whether the costs were measured or modeled.
     pub basis: CostBasis,
     /// Precision of the layers in the costs.
     pub precision: LayerPrecision,

@@ -51,7 +51,7 @@ impl Predicted {
 
     fn uncertainty(&self) -> StepUncertainty {
         // Ranks of these runs share a node, which was measured or calibrated.
-        assert!(self.basis != CostBasis::Modelled);
+        assert!(self.basis != CostBasis::Modeled);
         let breakdown = &self.breakdown;
         let kernels = breakdown.forward_compute + breakdown.backward_compute + breakdown.update;
         let mut path = PathSeconds::default();
@@ -60,7 +60,7 @@ impl Predicted {
                 KernelBasis::Measured => TimeSource::MeasuredKernels,
                 KernelBasis::Estimated => TimeSource::EstimatedKernels,
                 KernelBasis::Extrapolated => TimeSource::ExtrapolatedKernels,
-                KernelBasis::Modelled => panic!("a formula on a measured machine"),
+                KernelBasis::Modeled => panic!("a formula on a measured machine"),
             };
             path.add(source, kernels.0 * share);
         }

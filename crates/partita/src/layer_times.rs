@@ -63,15 +63,17 @@ pub enum LayerTimesError {
         source: io::Error,
     },
     /// It is no such table.
-    #[error("{}: {source}", file.display())]
+    #[error("{}, line {line}: {fault}", file.display())]
     Form {
         /// The table.
         file: PathBuf,
-        /// The fault, with its line.
-        source: Box<toml::de::Error>,
+        /// The line.
+        line: usize,
+        /// The fault, and what is possible.
+        fault: String,
     },
     /// A value is invalid.
-    #[error("{}: `{key}` = `{given}`: {expected}", file.display())]
+    #[error("{}: `{key}` is {given}; {expected}", file.display())]
     Value {
         /// The table.
         file: PathBuf,
@@ -166,9 +168,14 @@ impl LayerTimes {
             file: path(),
             source,
         })?;
-        let raw: RawTable = toml::from_str(&text).map_err(|source| LayerTimesError::Form {
-            file: path(),
-            source: Box::new(source),
+        let raw: RawTable = toml::from_str(&text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start);
+            let before = text.get(..start).unwrap_or_default();
+            LayerTimesError::Form {
+                file: path(),
+                line: before.matches('\n').count() + 1,
+                fault: error.message().trim().replace('\n', "; "),
+            }
         })?;
         let bad = |key: String, given: String, expected: String| LayerTimesError::Value {
             file: path(),
@@ -182,12 +189,23 @@ impl LayerTimes {
             });
             return Err(bad("samples".to_owned(), raw.samples.to_string(), expected));
         }
+        let some = |key: String| {
+            let expected =
+                "possible is a time of at least one pass, like `conv1 = { forward = \"1.2 ms\" }`";
+            bad(key, "empty".to_owned(), expected.to_owned())
+        };
+        if raw.layers.is_empty() {
+            return Err(some("layers".to_owned()));
+        }
         let mut layers = BTreeMap::new();
         for (name, times) in raw.layers {
+            if times.forward.is_none() && times.backward.is_none() {
+                return Err(some(format!("layers.{name}")));
+            }
             let time = |pass: &str, text: Option<String>| {
                 let parsed = |text: String| {
                     let key = format!("layers.{name}.{pass}");
-                    parse_seconds(&text).map_err(|expected| bad(key, text, expected))
+                    parse_seconds(&text).map_err(|expected| bad(key, format!("{text:?}"), expected))
                 };
                 text.map(parsed).transpose()
             };

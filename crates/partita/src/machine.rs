@@ -83,7 +83,7 @@ pub fn kernels(machine: &Machine, asked: Option<KernelSet>) -> Option<KernelSet>
 pub fn mode(costs: &dyn Costs, ranks: usize) -> Mode {
     match costs.basis() {
         CostBasis::Measured | CostBasis::Calibrated if ranks <= RANKS_EACH => Mode::Ranks,
-        CostBasis::Measured | CostBasis::Calibrated | CostBasis::Modelled => Mode::Classes,
+        CostBasis::Measured | CostBasis::Calibrated | CostBasis::Modeled => Mode::Classes,
     }
 }
 

@@ -338,7 +338,7 @@ fn explained(
     let simulation = simulated(program, own.as_ref())?;
     let mut explanation = Explanation::new(explain::findings(&subject, &simulation)?);
     let is_cheap = match planner.source {
-        CostSource::Modelled { .. } => ranks <= RANKS_EXPLAINED,
+        CostSource::Modeled { .. } => ranks <= RANKS_EXPLAINED,
         CostSource::Measured { .. } => false,
     };
     if !is_cheap && !request.explain || is_late {

@@ -62,7 +62,7 @@ pub struct Target<'t> {
 /// Source of the costs of a machine.
 pub enum CostSource {
     /// A machine file.
-    Modelled {
+    Modeled {
         /// The machine of the file.
         machine: Machine,
         /// Costs of its kernels, messages, collectives and reads.
@@ -115,7 +115,7 @@ impl<'c> Planner<'c> {
         let on = (&machine, &software);
         let input = Input::new(target.graph, target.training, on, target.input)?;
         let reserve = Reserve::new(&software, &machine).keeping(input.kept);
-        let source = CostSource::Modelled {
+        let source = CostSource::Modeled {
             memory: memory.unwrap_or(machine.device.memory.value),
             costs: costs(on, input.source, target.precision)?,
             machine,
@@ -134,7 +134,7 @@ impl<'c> Planner<'c> {
     /// Precision of the layers.
     pub fn precision(&self) -> LayerPrecision {
         match &self.source {
-            CostSource::Modelled { costs, .. } => costs.precision(),
+            CostSource::Modeled { costs, .. } => costs.precision(),
             CostSource::Measured { .. } => LayerPrecision::F32,
         }
     }
@@ -142,7 +142,7 @@ impl<'c> Planner<'c> {
     /// Its name.
     pub fn name(&self) -> &str {
         match &self.source {
-            CostSource::Modelled { machine, .. } => &machine.name,
+            CostSource::Modeled { machine, .. } => &machine.name,
             CostSource::Measured { .. } => local_machine::NAME,
         }
     }
@@ -150,7 +150,7 @@ impl<'c> Planner<'c> {
     /// Memory limit of each of these ranks.
     pub fn memory(&self, ranks: usize) -> Bytes {
         match &self.source {
-            CostSource::Modelled { memory, .. } => *memory,
+            CostSource::Modeled { memory, .. } => *memory,
             CostSource::Measured {
                 memory, available, ..
             } => memory.unwrap_or(Bytes(available.0 / ranks as u64)),
@@ -178,7 +178,7 @@ impl<'c> Planner<'c> {
     /// Threads of measured kernels; `None` if kernels are open.
     fn threads_of_kernels(&self) -> Option<usize> {
         match &self.source {
-            CostSource::Modelled { machine, .. } => {
+            CostSource::Modeled { machine, .. } => {
                 machine.calibration.as_ref().map(|it| it.threads)
             }
             CostSource::Measured { .. } => Some(local_machine::THREADS),
@@ -211,7 +211,7 @@ impl<'c> Planner<'c> {
             micro_batch_norm: true,
         };
         let mut found = match &self.source {
-            CostSource::Modelled { costs, .. } => {
+            CostSource::Modeled { costs, .. } => {
                 search(self.context, training, ranks, limits, costs.as_ref())?
             }
             CostSource::Measured { input, .. } => search_local(
@@ -232,7 +232,7 @@ impl<'c> Planner<'c> {
     /// Errors: a missing cost.
     pub fn costs(&self, program: &Program) -> Result<Box<dyn Costs + '_>, PlanningError> {
         Ok(match &self.source {
-            CostSource::Modelled { costs, .. } => {
+            CostSource::Modeled { costs, .. } => {
                 Box::new(ScaledCosts::new(costs.as_ref(), SpeedFactors::default()))
             }
             CostSource::Measured { input, .. } => {

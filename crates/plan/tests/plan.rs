@@ -36,7 +36,7 @@ impl Flat {
 
 impl Costs for Flat {
     fn basis(&self) -> CostBasis {
-        CostBasis::Modelled
+        CostBasis::Modeled
     }
 
     fn uncertainty(&self, _ranks: usize) -> Uncertainty {

@@ -55,7 +55,7 @@ const FREE: CollectiveCost = CollectiveCost {
 
 impl Costs for OneTap {
     fn basis(&self) -> CostBasis {
-        CostBasis::Modelled
+        CostBasis::Modeled
     }
 
     fn uncertainty(&self, _ranks: usize) -> Uncertainty {

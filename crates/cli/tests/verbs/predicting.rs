@@ -553,6 +553,16 @@ fn faulty_tables_of_layers_are_refused() {
         ("[layers]\nx = { forwards = \"1 ms\" }", "forwards"),
         ("samples = 0\n[layers]\n", "nearest is 1"),
         ("samples = 4", "layers"),
+        ("[layers]\n", "`layers` is empty; possible is a time"),
+        ("[layers]\nx = {}", "`layers.x` is empty"),
+        (
+            "samples = 4\n[layers]\nx = { forwards = \"1 ms\" }",
+            "layers.toml, line 3: unknown field `forwards`, expected `forward` or `backward`",
+        ),
+        (
+            "[layers]\nx = { forward = \"1 m\" }",
+            "is \"1 m\"; possible is a number",
+        ),
     ] {
         std::fs::write(&file, text).unwrap();
         let error = refusal(&arguments);

@@ -227,7 +227,7 @@ impl Costs for MachineCosts {
     fn basis(&self) -> CostBasis {
         match &self.kernels {
             Some(_) => CostBasis::Calibrated,
-            None => CostBasis::Modelled,
+            None => CostBasis::Modeled,
         }
     }
 

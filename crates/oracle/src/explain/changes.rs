@@ -64,7 +64,7 @@ impl Change {
     /// Measured times of kernels do not separate arithmetic from memory traffic.
     fn is_separable(self, basis: CostBasis) -> bool {
         match self {
-            Change::Arithmetic | Change::MemoryBandwidth => basis == CostBasis::Modelled,
+            Change::Arithmetic | Change::MemoryBandwidth => basis == CostBasis::Modeled,
             Change::LinkBandwidth | Change::LinkLatency | Change::Kernels | Change::Reading => true,
         }
     }

@@ -167,14 +167,14 @@ impl Composer<'_> {
         let basis = match &program.costs[at] {
             TaskCost::Local { cost } => cost.basis,
             TaskCost::Fetch { .. } | TaskCost::Exchange { .. } | TaskCost::Collective { .. } => {
-                KernelBasis::Modelled
+                KernelBasis::Modeled
             }
         };
         match (basis, &program.body.tasks[at].work) {
             (KernelBasis::Measured, _) => TimeSource::MeasuredKernels,
             (KernelBasis::Estimated, _) => TimeSource::EstimatedKernels,
             (KernelBasis::Extrapolated, _) => TimeSource::ExtrapolatedKernels,
-            (KernelBasis::Modelled, Work::Compute { kernel, .. }) => {
+            (KernelBasis::Modeled, Work::Compute { kernel, .. }) => {
                 let buffers = &program.body.buffers;
                 match rate_class(&KernelShape { kernel, buffers }) {
                     RateClass::Convolution {
@@ -187,7 +187,7 @@ impl Composer<'_> {
                 }
             }
             (
-                KernelBasis::Modelled,
+                KernelBasis::Modeled,
                 Work::Load(_) | Work::Store(_) | Work::Exchange(_) | Work::Collective(_),
             ) => TimeSource::Reads,
         }

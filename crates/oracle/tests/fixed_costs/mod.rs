@@ -24,7 +24,7 @@ pub struct FixedCosts {
 
 impl Costs for FixedCosts {
     fn basis(&self) -> CostBasis {
-        CostBasis::Modelled
+        CostBasis::Modeled
     }
 
     fn uncertainty(&self, _ranks: usize) -> Uncertainty {
@@ -68,7 +68,7 @@ impl Costs for FixedCosts {
                 Ok(KernelCost {
                     alone,
                     together,
-                    basis: KernelBasis::Modelled,
+                    basis: KernelBasis::Modeled,
                 })
             })
             .map_err(|_| CostError::Kernel {

@@ -229,7 +229,7 @@ fn data(
 /// Kernels that do not fit in memory cannot be measured.
 fn can_be_simulated(planner: &Planner<'_>, fits: bool) -> bool {
     match planner.source {
-        CostSource::Modelled { .. } => true,
+        CostSource::Modeled { .. } => true,
         CostSource::Measured { .. } => fits,
     }
 }
@@ -276,7 +276,7 @@ fn add_refused(
     candidates: &[Candidate],
 ) -> Result<(), PlanningError> {
     let most = match planner.source {
-        CostSource::Modelled { .. } => PRUNED_MAX,
+        CostSource::Modeled { .. } => PRUNED_MAX,
         CostSource::Measured { .. } => PRUNED_LOCAL_MAX,
     };
     let data = Strategy::hybrid(facts.ranks, [1; 3]);

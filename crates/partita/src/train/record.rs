@@ -18,6 +18,9 @@ pub struct RunResult {
     pub data: String,
     /// The strategy.
     pub strategy: String,
+    /// The machine file from which times were predicted and a strategy chosen; absent where this machine was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
     /// Number of ranks.
     pub ranks: usize,
     /// Threads per rank.

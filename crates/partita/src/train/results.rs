@@ -13,6 +13,7 @@ use super::utilization::{ComputeTimes, UtilizationScale};
 use super::weights::SavedWeights;
 use crate::environment::Environment;
 use crate::launch::{MemoryUsage, PEAK_METHOD};
+use crate::machine::is_local;
 use crate::trace;
 use partita_data::{Loading, Preparation};
 use partita_oracle::{Comparison, Prediction, compare};
@@ -257,6 +258,7 @@ impl Finished<'_> {
             model: run.model.clone(),
             data: run.data.display().to_string(),
             strategy: self.strategy.clone(),
+            machine: run.machine.clone().filter(|name| !is_local(name)),
             ranks: run.ranks,
             threads: run.threads,
             kernels: run.kernels.name(),

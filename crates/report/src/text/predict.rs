@@ -33,7 +33,7 @@ pub fn predict(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
 /// What costs are based on.
 pub fn basis(basis: CostBasis) -> &'static str {
     match basis {
-        CostBasis::Modelled => "modeled from the machine file",
+        CostBasis::Modeled => "modeled from the machine file",
         CostBasis::Measured => "measured on the machine",
         CostBasis::Calibrated => "estimated from other kernels measured on the machine",
     }

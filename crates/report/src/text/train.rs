@@ -50,6 +50,8 @@ fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::
             format!("{:.1} samples/s, {rate}", result.samples_per_second),
         ),
     ];
+    let machine = result.machine.as_ref();
+    pairs.extend(machine.map(|name| ("machine", format!("{name}, by its machine file"))));
     pairs.extend(utilization_text(result).map(|text| ("MFU", text)));
     pairs.extend(slowest_text(result).map(|text| ("slowest rank", text)));
     pairs.extend([
