@@ -365,3 +365,54 @@ fn answers_that_cannot_be_trained_on_are_named_with_file_key_and_place() {
     );
     assert!(!path("set").exists());
 }
+
+/// An array of this shape, all bytes 1.
+fn npy(path: &Path, descr: &str, shape: &[usize]) {
+    let size = match descr.as_bytes()[2] {
+        b'1' => 1,
+        _ => 4,
+    };
+    let extents: String = shape.iter().map(|extent| format!("{extent}, ")).collect();
+    let mut header =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({extents}), }}");
+    while !(header.len() + 11).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + size * shape.iter().product::<usize>(), 1);
+    fs::write(path, bytes).expect("room");
+}
+
+#[test]
+fn answers_that_do_not_fit_are_told_with_what_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let refusal = |volumes: &[usize], descr: &str, answers: &[usize]| {
+        npy(&at("x.npy"), "|u1", volumes);
+        npy(&at("y.npy"), descr, answers);
+        let mut asked = asked(&[], at("set"));
+        asked.sources = vec![at("x.npy")];
+        asked.targets = Some(at("y.npy"));
+        convert(&asked).unwrap_err().to_string()
+    };
+    let positions = "for each of 6 samples one at each of 4x5x3 positions or one in all";
+    // Too few, of another extent, and no whole numbers.
+    for (descr, answers) in [
+        ("|u1", [5, 4, 5, 3]),
+        ("|u1", [6, 4, 5, 2]),
+        ("<f4", [6, 4, 5, 3]),
+    ] {
+        let text = refusal(&[6, 1, 4, 5, 3], descr, &answers);
+        assert!(
+            text.contains(positions) && text.contains(&format!("{answers:?}")),
+            "{text}"
+        );
+        assert_eq!(text.contains("not float32"), descr == "<f4", "{text}");
+    }
+    let text = refusal(&[0, 1, 4, 5, 3], "|u1", &[0, 4, 5, 3]);
+    assert!(text.contains("at least one sample"), "{text}");
+    assert!(!at("set").exists());
+}

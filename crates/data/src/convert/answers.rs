@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::array::SourceFile;
+use crate::array::{SourceArray, SourceFile};
 use crate::convert::ConvertSpec;
 use crate::convert::find::{Found, Sample};
 use crate::error::DataError;
@@ -121,10 +121,10 @@ fn of_files(asked: &ConvertSpec, found: &Found) -> Result<Answers, DataError> {
                 return Ok(Answers::in_files(names, Some([d, h, w])));
             }
         }
-        if !file.is_nameless() {
-            return Err(array.wrong_shape(format!(
-                "whole numbers, one for each of {d}x{h}x{w} positions, or one for the sample"
-            )));
+        // Vectors of numbers have one dim beside the samples.
+        let is_vector = array.shape.len() <= 1 + usize::from(stacked.is_some());
+        if !file.is_nameless() || !is_vector {
+            return Err(no_classes(&array, stacked, [d, h, w]));
         }
     }
     if file.has(&found.keys.target) || (file.is_nameless() && is_beside) {
@@ -143,6 +143,23 @@ fn of_files(asked: &ConvertSpec, found: &Found) -> Result<Answers, DataError> {
         path: path.to_path_buf(),
         found: file.keys(),
     })
+}
+
+/// Class indices of another shape or type than those of the samples.
+fn no_classes(array: &SourceArray, stacked: Option<usize>, [d, h, w]: [usize; 3]) -> DataError {
+    let samples = match stacked {
+        Some(samples) => format!("each of {samples} samples"),
+        None => "the sample".to_owned(),
+    };
+    let found = if array.element.is_whole() {
+        String::new()
+    } else {
+        format!(", not {}", array.element.name())
+    };
+    array.wrong_shape(format!(
+        "class indices of an integer type{found}, for {samples} one at each of {d}x{h}x{w} positions or one in all; \
+         another `--layout` has other positions"
+    ))
 }
 
 /// Class names of a task in the form of the Medical Segmentation Decathlon or of nnU-Net, in `dataset.json`.

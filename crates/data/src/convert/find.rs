@@ -368,8 +368,9 @@ fn read_shape(
     let read = order.read_shape(&array.shape);
     let (samples, shape) = read
         .ok_or_else(|| array.wrong_rank(&format!("({}), or another `--layout`", order.dims())))?;
-    if shape.contains(&0) {
-        return Err(array.wrong_shape("extents of at least 1".to_owned()));
+    if shape.contains(&0) || samples == Some(0) {
+        let valid = "at least one sample, and extents of at least 1";
+        return Err(array.wrong_shape(valid.to_owned()));
     }
     Ok((samples, shape))
 }

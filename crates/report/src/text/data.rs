@@ -93,9 +93,19 @@ fn write_head(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
         ],
     )?;
     for (key, value) in &summary.spec {
-        writeln!(out, "  {key} = {value}")?;
+        writeln!(out, "  {key} = {}", shortened(&value.to_string()))?;
     }
     Ok(())
+}
+
+/// The beginning of a text that is too long for a line.
+fn shortened(text: &str) -> String {
+    /// Most characters that are shown.
+    const SHOWN_MAX: usize = 100;
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{} ...", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// The targets of a sample: numbers or classes.
