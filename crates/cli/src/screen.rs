@@ -28,6 +28,9 @@ impl Progress for Screen {
             Event::Status { text, is_last } => self.status(text, is_last),
             Event::Writing => crate::interrupt::hold(),
             Event::Checkpoints { is_first } => crate::interrupt::hold_once(is_first),
+            Event::EndedEarly(history) => {
+                crate::work::write_curves(history);
+            }
             Event::Samples { noun, made, total } => self.samples(noun, made as u64, total as u64),
             Event::SamplesStopped => {
                 if let Some(bar) = lock(&self.samples).take() {

@@ -2,7 +2,7 @@
 
 use crate::error::CliError;
 use crate::interrupt;
-use partita::{Context, DatasetError, ErrorKind, TrainRequest, Trained};
+use partita::{Context, DatasetError, ErrorKind, LossHistory, TrainRequest, Trained};
 use partita_data::DatasetSummary;
 use partita_report::{curves, text};
 use serde::Serialize;
@@ -61,7 +61,13 @@ pub fn train(
     } else {
         text::train(&trained, out).map_err(CliError::from)
     };
-    let curves = write_curves(&trained);
+    let folder = trained
+        .result
+        .files
+        .result
+        .as_deref()
+        .and_then(|result| Path::new(result).parent());
+    let curves = folder.and_then(|folder| write_curves(&trained.result.losses(folder.to_owned())));
     let printed = printed.and_then(|()| match curves.filter(|_| !json) {
         Some(path) => Ok(writeln!(out, "losses   {path}")?),
         None => Ok(()),
@@ -73,11 +79,17 @@ pub fn train(
     printed.map(|()| Some(trained))
 }
 
-/// Writes the loss curves beside the result, and gives the path of the SVG. They are no reason for a run to fail.
-fn write_curves(trained: &Trained) -> Option<String> {
-    let result = trained.result.files.result.as_deref();
-    let folder = result.and_then(|result| Path::new(result).parent());
-    let (folder, figure) = folder.zip(curves(&trained.result))?;
+/// Writes the loss curves into the folder of a run, and gives the path of the SVG. They replace those of an earlier run,
+/// also where there is nothing to draw, and are no reason for a run to fail.
+pub fn write_curves(history: &LossHistory) -> Option<String> {
+    let folder = &history.folder;
+    let Some(figure) = curves(history) else {
+        for name in ["loss.svg", "loss.png"] {
+            // One that cannot be removed is of an earlier run that can be told by its time.
+            let _ = fs::remove_file(folder.join(name));
+        }
+        return None;
+    };
     for (name, bytes) in [
         ("loss.svg", figure.svg.as_bytes()),
         ("loss.png", &figure.png),

@@ -24,6 +24,7 @@
 
 mod environment;
 mod error;
+mod losses;
 mod progress;
 
 mod foreign;
@@ -88,6 +89,7 @@ pub use launch::{LaunchError, NotSaved};
 pub use launcher::Launcher;
 pub use layer_times::{LayerScale, LayerTimesError};
 pub use local_machine::{LocalError, PASSES};
+pub use losses::{CurvePoint, LossHistory};
 pub use lower::{ClassSummary, LowerRequest, LowerSummary, WorkCount, lower, lower_after};
 pub use machine::MachineError;
 pub use model::ModelError;
@@ -109,13 +111,12 @@ pub use times::NoScratch;
 pub use trace::TraceError;
 pub use train::{
     AutoError, BestMetric, CheckpointConfig, ClassResult, Classification, ComputeTimes,
-    ConvertRequest, ConvertResult, CurvePoint, EpochResult, EvaluateResult, ForwardRequest,
-    InferRequest, InferResult, LISTENING, LastCheckpoint, MemoryResult, MetricsFormat, Mismatch,
-    OffloadConfig, OffloadError, OutputError, Peak, Processes, ResultFiles, ResumeError,
-    ResumeFrom, RunFile, RunFileError, RunResult, ServeRequest, StartWeights, StoreConfig,
-    StoreError, StoreKind, TargetError, TaskResult, TrainError, TrainRequest, Trained,
-    TrainingState, Utilization, ValidationResult, VolumeMode, convert_weights, evaluate, infer,
-    parse_cores, serve, train,
+    ConvertRequest, ConvertResult, EpochResult, EvaluateResult, ForwardRequest, InferRequest,
+    InferResult, LISTENING, LastCheckpoint, MemoryResult, MetricsFormat, Mismatch, OffloadConfig,
+    OffloadError, OutputError, Peak, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile,
+    RunFileError, RunResult, ServeRequest, StartWeights, StoreConfig, StoreError, StoreKind,
+    TargetError, TaskResult, TrainError, TrainRequest, Trained, TrainingState, Utilization,
+    ValidationResult, VolumeMode, convert_weights, evaluate, infer, parse_cores, serve, train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,

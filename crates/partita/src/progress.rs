@@ -1,5 +1,6 @@
 //! Events that the library reports to its caller while it works.
 
+use crate::losses::LossHistory;
 use partita_session::Progress as TrainingProgress;
 
 /// An event during a verb.
@@ -45,6 +46,8 @@ pub enum Event<'e> {
         /// What is done.
         progress: &'e TrainingProgress,
     },
+    /// A training ended before its time: its loss is not finite, or it was stopped and left a checkpoint.
+    EndedEarly(&'e LossHistory),
     /// The failure of a job of several processes, reported by this process for all of them.
     Failure(&'e str),
 }

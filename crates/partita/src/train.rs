@@ -6,6 +6,7 @@ mod choose;
 mod convert;
 mod curve;
 mod divergence;
+mod ending;
 mod error;
 mod evaluate;
 mod forward;
@@ -32,7 +33,6 @@ pub use checkpoint::{
     BestMetric, CheckpointConfig, LastCheckpoint, ResumeError, ResumeFrom, TrainingState,
 };
 pub use convert::{ConvertRequest, ConvertResult, convert_weights};
-pub use curve::CurvePoint;
 pub use error::{AutoError, Mismatch, OutputError, TrainError};
 pub use evaluate::{EvaluateResult, evaluate};
 pub use forward::{ForwardRequest, VolumeMode};
@@ -52,7 +52,6 @@ pub use store::{StoreConfig, StoreError, StoreKind};
 pub use utilization::{ComputeTimes, Peak, Utilization};
 
 use crate::context::Context;
-use crate::error::Fault as _;
 use crate::host::Host;
 use crate::kernel_set::oversubscription;
 use crate::launch::{
@@ -79,7 +78,7 @@ use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
 use partita_program::{Buffer, Program, ProgramKind};
 use partita_run::{Footprint, NoSink, RunError, Source, SystemClock};
-use partita_session::{EpochReport, Outcome, Plan, Position, RunEnd, Session, persistent_name};
+use partita_session::{EpochReport, Outcome, Plan, Position, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
 use preparation::buffer_bytes;
 use results::{Finished, pretty};
@@ -486,12 +485,12 @@ fn run_session<'r>(
     let baseline = MemoryBaseline::set();
     let (samples, epoch) = ((task.preprocessing, task.loading), first_epoch(task.resume));
     store::fill(launch, run, samples, epoch)?;
-    let checkpoints = task.checkpoints(strategy);
+    let curve = Arc::new(Mutex::new(task.curve()));
+    let checkpoints = task.checkpoints(strategy, &curve);
     begin_checkpoints(launch, checkpoints.as_ref());
     let scale = task.scale();
     let metrics = open_metrics(task, output.as_ref(), &scale)?;
     let mut sink = WeightSink::new(context, run, session, output);
-    let curve = Mutex::new(LossCurve::new(session.steps_per_epoch()));
     let listener = listener(context, run, session, (metrics.as_ref(), &curve));
     let (results, lost) = task.offload.while_reporting(context, || {
         run_ranks(task, checkpoints.as_ref(), listener, baseline, &mut sink)
@@ -500,14 +499,11 @@ fn run_session<'r>(
         checkpoints.clean();
     }
     let last = checkpoints.as_ref().and_then(Checkpoints::last);
-    let after = |error| after_checkpoint(error, last.as_ref());
+    let after = |error| ending::after_checkpoint(error, last.as_ref());
     let Some((outcomes, usage)) = results.map_err(|error| after(error.into()))? else {
         return Ok(None);
     };
-    refuse_divergence(run, task.graph, &outcomes).map_err(after)?;
-    if let (RunEnd::Stopped { epoch, steps }, Some(checkpoints)) = (outcomes[0].end, &checkpoints) {
-        return Err(stopped(epoch, steps, checkpoints));
-    }
+    ending::refuse_early(task, &outcomes, (&curve, checkpoints.as_ref()))?;
     let compute = ComputeTimes::of(session.main_program(), &outcomes);
     let fault = metrics.and_then(|metrics| metrics.finish(compute.as_ref()));
     let fault = fault.inspect(|fault| context.report(Event::Warning(fault)));
@@ -528,7 +524,7 @@ fn run_session<'r>(
         loading: task.loading,
         usage,
         outcomes,
-        curve: curve.into_inner().unwrap_or_else(PoisonError::into_inner),
+        curve: taken(&curve),
         weights,
         prediction,
         warnings,
@@ -549,6 +545,11 @@ fn open_metrics(
         Metrics::open(task.run, output.path(), from.as_ref(), scale.clone(), tally)
     };
     output.map(open).transpose()
+}
+
+/// A copy of the curve at the end.
+fn taken(curve: &Mutex<LossCurve>) -> LossCurve {
+    curve.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// A position without an epoch whose validation is still to come, as it is told again.
@@ -671,8 +672,18 @@ impl<'r> Task<'r, '_> {
         UtilizationScale::of(self.launch, self.graph, config, machine, run.is_predicted)
     }
 
-    /// The checkpoints of the run, if it writes some.
-    fn checkpoints(&self, strategy: &Strategy) -> Option<Checkpoints<'r>> {
+    /// The losses of the steps before the first one, of a checkpoint if it knows them.
+    fn curve(&self) -> LossCurve {
+        let known = self.resume.and_then(|resume| resume.state.curve.clone());
+        known.unwrap_or_else(|| LossCurve::new(self.session.steps_per_epoch()))
+    }
+
+    /// The checkpoints of the run, if it writes some; each with the curve at its time.
+    fn checkpoints(
+        &self,
+        strategy: &Strategy,
+        curve: &Arc<Mutex<LossCurve>>,
+    ) -> Option<Checkpoints<'r>> {
         if !self.run.checkpoint.is_on() {
             return None;
         }
@@ -687,34 +698,8 @@ impl<'r> Task<'r, '_> {
             }
         });
         let (context, session) = (self.launch.context(), self.session);
+        let last = (last, Arc::clone(curve));
         Some(Checkpoints::new(context, self.run, session, state, last))
-    }
-}
-
-/// A failure, with the checkpoint from which the training may resume.
-fn after_checkpoint(error: TrainError, last: Option<&LastCheckpoint>) -> TrainError {
-    match last {
-        Some(checkpoint) if !error.is_reported() => TrainError::AfterCheckpoint {
-            error: Box::new(error),
-            checkpoint: checkpoint.clone(),
-        },
-        Some(_) | None => error,
-    }
-}
-
-/// The end of a run that was stopped on request.
-fn stopped(epoch: u64, steps: u64, checkpoints: &Checkpoints<'_>) -> TrainError {
-    match (checkpoints.failure(), checkpoints.last()) {
-        (None, Some(checkpoint)) => TrainError::Stopped {
-            steps,
-            epoch,
-            checkpoint,
-        },
-        (reason, checkpoint) => TrainError::StoppedWithout {
-            steps,
-            reason: reason.unwrap_or_else(|| "its end is unknown".to_owned()),
-            checkpoint,
-        },
     }
 }
 
@@ -773,27 +758,4 @@ fn initial_values(
     }
     let named = graph.parameters.iter().find(|one| one.name == name);
     Ok(named.map(|parameter| initial_part(parameter, seed, elements)))
-}
-
-fn refuse_divergence(run: &Run, graph: &Graph, outcomes: &[Outcome]) -> Result<(), TrainError> {
-    match outcomes[0].end {
-        RunEnd::Finished | RunEnd::Stopped { .. } => Ok(()),
-        RunEnd::NotFinite {
-            kind,
-            epoch,
-            step,
-            loss,
-        } => {
-            let rate = run.schedule.base_rate();
-            Err(TrainError::Diverged {
-                loss,
-                kind,
-                epoch,
-                step,
-                rate,
-                clip: run.clip,
-                origin: divergence::origin(graph, outcomes).map(Box::new),
-            })
-        }
-    }
 }

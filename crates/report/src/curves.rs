@@ -6,7 +6,7 @@ mod raster;
 
 use crate::page::{Scale, color};
 use chart::{Chart, Line};
-use partita::RunResult;
+use partita::LossHistory;
 
 /// Height of the figure in its units.
 const HEIGHT: f64 = 480.0;
@@ -25,27 +25,18 @@ pub struct CurveFigure {
     pub png: Vec<u8>,
 }
 
-/// Losses of training and validation, and the learning rate, over epochs. `None` if the run has no finite loss.
-pub fn curves(result: &RunResult) -> Option<CurveFigure> {
-    let steps: Vec<(f64, f64)> = result
-        .curve
-        .iter()
-        .map(|one| (one.epochs, one.loss))
-        .collect();
-    let epochs = result.epochs.iter();
-    let training: Vec<(f64, f64)> = epochs
-        .map(|one| (one.epoch as f64, one.training_loss))
-        .collect();
-    let validation: Vec<(f64, f64)> = result
-        .epochs
-        .iter()
-        .filter_map(|one| Some((one.epoch as f64, one.validation.as_ref()?.loss)))
-        .collect();
-    let rates: Vec<(f64, f64)> = result
-        .curve
-        .iter()
-        .map(|one| (one.epochs, one.learning_rate))
-        .collect();
+/// Losses of training and validation, and the learning rate, over epochs; of losses those that are finite. `None` if none
+/// is.
+pub fn curves(history: &LossHistory) -> Option<CurveFigure> {
+    let finite = |point: &(f64, f64)| point.1.is_finite();
+    let (curve, epochs) = (history.curve.iter(), history.epochs.iter());
+    let steps = curve.clone().map(|one| (one.epochs, one.loss));
+    let steps: Vec<(f64, f64)> = steps.filter(finite).collect();
+    let training = epochs.clone().map(|&(epoch, loss, _)| (epoch as f64, loss));
+    let training: Vec<(f64, f64)> = training.filter(finite).collect();
+    let validation = epochs.filter_map(|&(epoch, _, loss)| Some((epoch as f64, loss?)));
+    let validation: Vec<(f64, f64)> = validation.filter(finite).collect();
+    let rates: Vec<(f64, f64)> = curve.map(|one| (one.epochs, one.learning_rate)).collect();
     let losses = [&steps, &training, &validation];
     let values = || {
         losses
@@ -59,7 +50,7 @@ pub fn curves(result: &RunResult) -> Option<CurveFigure> {
     }
     let mut last = losses.iter().filter_map(|line| line.last()).map(|it| it.0);
     let end = last.by_ref().fold(1e-9, f64::max);
-    let title = format!("Losses of {}", result.model);
+    let title = format!("Losses of {}", history.model);
     let mut chart = Chart::new(&title, HEIGHT);
     let (x, y) = (across(LOSSES, end), upward(LOSSES, [least, most]));
     chart.axes(LOSSES, &x, &y, "loss");

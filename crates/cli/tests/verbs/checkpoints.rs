@@ -176,7 +176,8 @@ fn a_signal_ends_a_training_with_a_checkpoint_from_which_it_goes_on() {
         assert_eq!(status.code(), Some(130), "{said}");
         assert!(said.contains("stopped on request after step"), "{said}");
         assert_eq!(checkpoints(&case, "out").len(), rounds + 1, "{said}");
-        assert_eq!(names(&case.path("out")), ["checkpoints"]);
+        let files = ["checkpoints", "loss.png", "loss.svg"];
+        assert_eq!(names(&case.path("out")), files);
         rounds += 1;
     }
     assert!(weights(&case, "out") == weights(&case, "whole"));
@@ -334,6 +335,45 @@ fn a_damaged_checkpoint_is_refused_by_file_and_rank() {
     assert!(again(&checkpoint).contains("format version 7"));
 }
 
+/// What a run file has, what it has instead, and what is then said.
+const CHANGES: [[&str; 3]; 7] = [
+    [
+        "batch = 3",
+        "batch = 4",
+        "batch = 3, and the run file has batch = 4",
+    ],
+    [
+        "seed = 5",
+        "seed = 6",
+        "seed = 5, and the run file has seed = 6",
+    ],
+    [
+        "[schedule]",
+        "[optimizer]\nkind = \"sgd\"\n[schedule]",
+        "optimizer.kind",
+    ],
+    [
+        "[schedule]",
+        "[augmentation]\nnoise = 0.5\nflip = [\"depth\"]\n[schedule]",
+        "augmentation.flip = (absent), and the run file has augmentation.flip = [\"depth\"]",
+    ],
+    [
+        "seed = 5",
+        "seed = 5\ntransform = [{ clip = [0, 5] }]",
+        "transform = (absent), and the run file has transform = [clip = [0, 5]]",
+    ],
+    [
+        "\"tiny.model\"",
+        "\"wide.model\"",
+        "its tensor `c2.weight` has the shape",
+    ],
+    [
+        "\"tiny.model\"",
+        "\"other.model\"",
+        "it has the line `a2 = leaky_relu c2",
+    ],
+];
+
 #[test]
 fn what_must_stay_is_named_and_what_may_change_is_told() {
     let case = case();
@@ -354,33 +394,7 @@ fn what_must_stay_is_named_and_what_may_change_is_told() {
         assert!(text.contains(from), "{from}");
         fs::write(case.path(&run), text.replace(from, to)).unwrap();
     };
-    for (from, to, expected) in [
-        (
-            "batch = 3",
-            "batch = 4",
-            "batch = 3, and the run file has batch = 4",
-        ),
-        (
-            "seed = 5",
-            "seed = 6",
-            "seed = 5, and the run file has seed = 6",
-        ),
-        (
-            "[schedule]",
-            "[optimizer]\nkind = \"sgd\"\n[schedule]",
-            "optimizer.kind",
-        ),
-        (
-            "\"tiny.model\"",
-            "\"wide.model\"",
-            "its tensor `c2.weight` has the shape",
-        ),
-        (
-            "\"tiny.model\"",
-            "\"other.model\"",
-            "it has the line `a2 = leaky_relu c2",
-        ),
-    ] {
+    for [from, to, expected] in CHANGES {
         let wide = MODEL.replace("filters=6", "filters=8");
         fs::write(case.path("wide.model"), wide).unwrap();
         let other = MODEL.replace("slope=0.1", "slope=0.2");

@@ -160,7 +160,8 @@ fn check(case: &Case, result: &Value, epochs: u64) {
         assert!((flops / samples - per_sample).abs() < 1e-6 * per_sample);
     }
     let ranks = of_kind(&all, "ranks");
-    assert_eq!(ranks.last().unwrap()["slowest_rank"], 0);
+    let slowest = ranks.last().unwrap()["slowest_rank"].as_u64();
+    assert!(slowest < result["ranks"].as_u64(), "{slowest:?}");
 
     let rows = lines(case, "epochs.csv");
     let keys: Vec<&str> = rows[0].split(',').collect();
@@ -207,6 +208,24 @@ fn check_scalars(case: &Case, steps: &[&Value], told: &[&Value]) {
     }
 }
 
+/// The curve has a point for each step from the first on, with the losses of the metrics files.
+fn curve_is_whole(result: &Value, epochs: u64) {
+    let points = result["curve"].as_array().unwrap();
+    let steps: Vec<u64> = points
+        .iter()
+        .map(|point| point["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, (1..=epochs * STEPS).collect::<Vec<_>>());
+    let of_epoch = points.chunks(STEPS as usize).map(|points| {
+        let losses = points.iter().map(|point| point["loss"].as_f64().unwrap());
+        losses.sum::<f64>() / STEPS as f64
+    });
+    for (mean, epoch) in of_epoch.zip(result["epochs"].as_array().unwrap()) {
+        let told = epoch["training_loss"].as_f64().unwrap();
+        assert!((mean - told).abs() < 1e-9 * told.abs(), "{mean} and {told}");
+    }
+}
+
 fn mlperf(case: &Case) -> Vec<Value> {
     let lines = lines(case, "mlperf.log");
     let objects = lines
@@ -243,6 +262,7 @@ fn metrics_files_tell_what_the_result_tells_and_go_on_when_a_run_resumes() {
     case.run_file("more.toml", 4, METRICS);
     let result = finish(&case, "more.toml", &["--resume"]);
     check(&case, &result, 4);
+    curve_is_whole(&result, 4);
     let log = mlperf(&case);
     assert_eq!(keys.map(|key| count(&log, key)), [2, 4, 4, 4, 2]);
     assert_eq!(log.last().unwrap()["key"], "compute_of_ranks");
@@ -313,4 +333,39 @@ fn metrics_of_a_killed_run_are_whole_after_it_resumed() {
     child.wait().unwrap();
     let result = finish(&case, "run.toml", &["--resume", "auto"]);
     check(&case, &result, epochs as u64);
+    curve_is_whole(&result, epochs as u64);
+}
+
+/// A run that resumes at the step where an earlier one did replaces that one's events.
+#[test]
+fn a_run_resumes_twice_from_one_step() {
+    let case = Case::new();
+    case.run_file("run.toml", 2, METRICS);
+    finish(&case, "run.toml", &[]);
+    let from = format!("out/checkpoints/step-{:09}", 2 * STEPS);
+    // Nothing is left to train.
+    finish(&case, "run.toml", &["--resume", &from]);
+    case.run_file("more.toml", 3, METRICS);
+    let result = finish(&case, "more.toml", &["--resume", &from]);
+    check(&case, &result, 3);
+}
+
+#[test]
+fn curves_of_a_run_that_diverges_replace_those_of_an_earlier_run() {
+    let case = Case::new();
+    case.run_file("run.toml", 2, "");
+    finish(&case, "run.toml", &[]);
+    let read = || ["loss.svg", "loss.png"].map(|name| fs::read(case.path("out").join(name)).ok());
+    let before = read();
+    let text = fs::read_to_string(case.path("run.toml")).unwrap();
+    // The second loss is not finite.
+    let text = text.replace("learning_rate = 1e-4", "learning_rate = 1e30");
+    fs::write(case.path("run.toml"), text).unwrap();
+    let mut command = case.command("run.toml");
+    let output = command.arg("--overwrite").output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("the loss became"), "{errors}");
+    let after = read();
+    assert!(after.iter().all(Option::is_some));
+    assert!(after[0] != before[0] && after[1] != before[1]);
 }

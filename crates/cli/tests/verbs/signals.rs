@@ -65,6 +65,6 @@ fn signals_that_are_not_ignored_end_a_run_in_order() {
     ] {
         let (code, files) = code_after(signal, ignored, 1_000_000);
         assert_eq!(code, Some(130), "{signal}, ignored {ignored}");
-        assert_eq!(files, ["checkpoints"], "{signal}");
+        assert_eq!(files, ["checkpoints", "loss.png", "loss.svg"], "{signal}");
     }
 }

@@ -404,9 +404,7 @@ impl<'c> Job<'c> {
             setup.loading.tally.set_rank(rank, &report.loads);
         }
         self.save(session, &mut arena, sink)?;
-        if !setup.is_followed {
-            self.close()?;
-        }
+        self.leave(setup)?;
         if self.rank > 0 {
             return Ok(None);
         }
@@ -417,6 +415,14 @@ impl<'c> Job<'c> {
         };
         let outcomes = reports.into_iter().map(|one| one.outcome).collect();
         Ok(Some((outcomes, usage)))
+    }
+
+    /// Finalizes MPI after the last run.
+    fn leave(&self, setup: &RunSetup<'_>) -> Result<(), LaunchError> {
+        if setup.is_followed {
+            return Ok(());
+        }
+        self.close()
     }
 
     /// Gathers all tensors on rank 0 until they are saved. No rank leaves before.

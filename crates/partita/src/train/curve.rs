@@ -1,25 +1,16 @@
 //! The losses of the steps of a run, in bounded memory.
 
-use partita_session::Progress;
-use serde::Serialize;
+use super::record::RunResult;
+use crate::losses::{CurvePoint, LossHistory};
+use partita_session::{EpochReport, Progress};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Most points that are kept; beyond that, neighbors are joined.
 const POINTS_MAX: usize = 512;
 
-/// A point of a loss curve: the mean over consecutive training steps.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct CurvePoint {
-    /// The last of its steps, from 1.
-    pub step: u64,
-    /// Epochs done after it, a fraction within an epoch.
-    pub epochs: f64,
-    /// Mean loss of its steps.
-    pub loss: f64,
-    /// Learning rate of the last of its steps.
-    pub learning_rate: f64,
-}
-
 /// Collects the losses of steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossCurve {
     steps_per_epoch: u64,
     /// Steps of a point.
@@ -27,6 +18,38 @@ pub struct LossCurve {
     points: Vec<CurvePoint>,
     /// The sum of the losses of the next point, and how many there are.
     next: (f64, u64),
+}
+
+impl LossCurve {
+    /// The losses of a run with these epochs.
+    pub fn history(&self, (model, folder): (&str, PathBuf), epochs: &[EpochReport]) -> LossHistory {
+        let epoch = |one: &EpochReport| {
+            let validation = one.validation.as_ref().map(|found| found.loss);
+            (one.epoch + 1, one.training_loss, validation)
+        };
+        LossHistory {
+            model: model.to_owned(),
+            folder,
+            curve: self.points().to_vec(),
+            epochs: epochs.iter().map(epoch).collect(),
+        }
+    }
+}
+
+impl RunResult {
+    /// Its losses, with the folder that it is in.
+    pub fn losses(&self, folder: PathBuf) -> LossHistory {
+        let epochs = self.epochs.iter().map(|one| {
+            let validation = one.validation.as_ref().map(|found| found.loss);
+            (one.epoch, one.training_loss, validation)
+        });
+        LossHistory {
+            model: self.model.clone(),
+            folder,
+            curve: self.curve.clone(),
+            epochs: epochs.collect(),
+        }
+    }
 }
 
 impl LossCurve {

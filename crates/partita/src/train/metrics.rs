@@ -7,7 +7,7 @@ mod mlperf;
 use super::error::OutputError;
 use super::run::Run;
 use super::utilization::{ComputeTimes, UtilizationScale};
-use events::EventFile;
+use events::{EventFile, kept_events};
 use mlperf::MlperfLog;
 use partita_data::LoadTally;
 use partita_session::{EpochReport, Position, Progress, Validation};
@@ -106,6 +106,9 @@ impl Metrics {
                 // One that cannot be removed cannot be created, either, or is none of ours.
                 let _ = fs::remove_file(path);
             }
+        }
+        if let Some(position) = resumed {
+            cut_events(folder, position);
         }
         for &format in &run.metrics {
             let path = folder.join(match resumed {
@@ -227,6 +230,32 @@ fn earlier_files(folder: &Path) -> Vec<PathBuf> {
     files.chain(resumed).collect()
 }
 
+/// Cuts the events of steps and epochs that a resumed run repeats. A file that cannot be written stays as it is.
+fn cut_events(folder: &Path, position: &Position) {
+    let epochs = position.epochs.len() as u64;
+    let keeps = |tag: &str, step: u64| {
+        let is_of_epoch = tag.starts_with("epoch/");
+        step <= if is_of_epoch {
+            epochs
+        } else {
+            position.updates
+        }
+    };
+    let is_event = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(MetricsFormat::TensorBoard.file()))
+    };
+    for path in earlier_files(folder).into_iter().filter(is_event) {
+        let Ok(bytes) = fs::read(&path) else {
+            continue;
+        };
+        let kept = kept_events(&bytes, keeps);
+        if kept != bytes {
+            let _ = partita_files::write_whole(&path, &kept);
+        }
+    }
+}
+
 fn open_file(path: &Path, appends: bool) -> io::Result<File> {
     if appends {
         OpenOptions::new().create(true).append(true).open(path)
@@ -240,6 +269,11 @@ fn kept_rows(format: MetricsFormat, path: &Path, resumed: Option<&Position>) -> 
     let Some(position) = resumed else {
         return Ok(String::new());
     };
+    match format {
+        MetricsFormat::JsonLines | MetricsFormat::Csv => {}
+        // Not of lines that are cut; the file of events may be there already where a run resumes twice from a step.
+        MetricsFormat::TensorBoard | MetricsFormat::Mlperf => return Ok(String::new()),
+    }
     let epochs = position.epochs.len() as u64;
     let keeps = |line: &str| match format {
         MetricsFormat::JsonLines => {
@@ -509,7 +543,25 @@ mod tests {
             assert_eq!(found, kept);
         }
         let events = folder.path().join("events.out.tfevents.partita.step-3");
-        fs::write(&events, "").expect("a file of events");
+        let mut file =
+            EventFile::start(File::create(&events).expect("a file"), 2.5).expect("a start");
+        let length = || fs::metadata(&events).expect("a file").len();
+        let mut kept = 0;
+        for (tag, step) in [
+            ("train/loss", 3),
+            ("epoch/loss", 1),
+            ("train/loss", 4),
+            ("epoch/loss", 2),
+        ] {
+            file.scalars(2.5, step, &[(tag, 0.5)]).expect("room");
+            if step != 4 && (tag, step) != ("epoch/loss", 2) {
+                kept = length();
+            }
+        }
         assert!(earlier_files(folder.path()).contains(&events));
+        let found = kept_rows(MetricsFormat::TensorBoard, &events, Some(&position));
+        assert_eq!(found.expect("events are no lines"), "");
+        cut_events(folder.path(), &position);
+        assert_eq!(length(), kept);
     }
 }

@@ -9,10 +9,11 @@ use crate::launch::Launch;
 use crate::progress::Event;
 use partita_data::{
     Augmentation, Crops, DType, DataError, Dataset, Elastic, EvaluationCrops, FittedStep,
-    Preparation, Preprocessing, Sampling, Step, TrainingCrops, fit,
+    Preparation, Preprocessing, Sampling, Step, TrainingCrops, chain_text, fit,
 };
 use partita_program::{Item, Program, Transform, Work};
 use partita_space::{Bytes, Rank};
+use std::collections::BTreeMap;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
@@ -107,6 +108,65 @@ impl SampleOptions {
         } else {
             format!("{self:?}")
         }
+    }
+
+    /// All of them in the words of a run file, those that are absent left out.
+    pub fn words(&self) -> BTreeMap<String, String> {
+        let kernel = match self.transform {
+            Transform::Identity => None,
+            Transform::LogOnePlus => Some(Step::LogOnePlus),
+            Transform::Scale { factor } => Some(Step::Scale { factor }),
+        };
+        let steps: Vec<Step> = self.steps.iter().copied().chain(kernel).collect();
+        let mut words = BTreeMap::new();
+        let mut add = |key: &str, text: Option<String>| {
+            words.extend(text.map(|text| (key.to_owned(), text)));
+        };
+        let transform = format!("[{}]", chain_text(&steps));
+        add("transform", (!steps.is_empty()).then_some(transform));
+        if let Some(crops) = self.crops {
+            add("augmentation.crop", Some(format!("{:?}", crops.extent)));
+            let count = crops.per_volume.map(|count| count.to_string());
+            add("augmentation.crops_per_volume", count);
+            let positions = match crops.training {
+                TrainingCrops::Random => "\"random\"",
+                TrainingCrops::Grid => "\"grid\"",
+            };
+            add("augmentation.crop_positions", Some(positions.to_owned()));
+            let validation = match crops.evaluation {
+                EvaluationCrops::Grid => "\"grid\"",
+                EvaluationCrops::Center => "\"center\"",
+            };
+            add("augmentation.validation_crops", Some(validation.to_owned()));
+        }
+        if let Some(augmentation) = self.augmentation {
+            let dims = ["depth", "height", "width"]
+                .into_iter()
+                .zip(augmentation.flip);
+            let flip: Vec<&str> = dims.filter(|one| one.1).map(|one| one.0).collect();
+            let flip = (!flip.is_empty()).then(|| format!("{flip:?}"));
+            add("augmentation.flip", flip);
+            let rotate = augmentation.rotate.then(|| "true".to_owned());
+            add("augmentation.rotate", rotate);
+            let interval = |interval: [f64; 2]| format!("{interval:?}");
+            add(
+                "augmentation.scale_intensity",
+                augmentation.scale_intensity.map(interval),
+            );
+            add(
+                "augmentation.shift_intensity",
+                augmentation.shift_intensity.map(interval),
+            );
+            add(
+                "augmentation.noise",
+                augmentation.noise.map(|one| one.to_string()),
+            );
+            let elastic = augmentation.elastic.map(|Elastic { magnitude, spacing }| {
+                format!("{{ magnitude = {magnitude}, spacing = {spacing} }}")
+            });
+            add("augmentation.elastic", elastic);
+        }
+        words
     }
 
     /// All steps with their statistics, whoever does them.

@@ -1,8 +1,8 @@
 //! The result of a run. Keys are stable: programs read them from `result.json`.
 
-use super::curve::CurvePoint;
 use super::utilization::{ComputeTimes, Utilization};
 use crate::input::InputSource;
+use crate::losses::CurvePoint;
 use partita_data::Preparation;
 use partita_oracle::Comparison;
 use partita_run::Footprint;

@@ -50,7 +50,7 @@ pub enum ResumeError {
         /// The checkpoint.
         checkpoint: PathBuf,
         /// The key.
-        key: &'static str,
+        key: String,
         /// Its value in the checkpoint.
         stored: String,
         /// Its value now.

@@ -1,5 +1,6 @@
 //! Decides with all ranks when a checkpoint is due, takes the snapshot, and has it written.
 
+use super::super::curve::LossCurve;
 use super::super::run::Run;
 use super::config::CheckpointConfig;
 use super::repeat::{Repetition, is_short};
@@ -48,6 +49,8 @@ pub struct Checkpoints<'r> {
     first_serial: u64,
     is_resumed: bool,
     last: Mutex<Option<LastCheckpoint>>,
+    /// Losses of steps, on the rank that listens.
+    curve: Arc<Mutex<LossCurve>>,
     /// Why the last attempt failed, if it did.
     failure: Mutex<Option<String>>,
     /// The checkpoint from which steps are repeated.
@@ -55,13 +58,14 @@ pub struct Checkpoints<'r> {
 }
 
 impl<'r> Checkpoints<'r> {
-    /// The checkpoints of a run that starts from `state`; `last` is the one from which it resumes.
+    /// The checkpoints of a run that starts from `state`; `last` is the one from which it resumes, with the
+    /// losses of its steps.
     pub fn new(
         context: &'r Context<'r>,
         run: &Run,
         session: &'r Session<'r>,
         state: TrainingState,
-        last: Option<LastCheckpoint>,
+        (last, curve): (Option<LastCheckpoint>, Arc<Mutex<LossCurve>>),
     ) -> Self {
         let folder = folder(run);
         let newest = folder.readable().pop();
@@ -74,6 +78,7 @@ impl<'r> Checkpoints<'r> {
             state,
             is_resumed: last.is_some(),
             last: Mutex::new(last),
+            curve,
             failure: Mutex::new(None),
             repetition: Repetition::default(),
         }
@@ -358,6 +363,12 @@ impl Checkpointer<'_> {
         let state = TrainingState {
             position: boundary.position(),
             best: best.clone(),
+            curve: Some(
+                all.curve
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone(),
+            ),
             ..all.state.clone()
         };
         Lead {

@@ -1,5 +1,6 @@
 //! What the manifest of a checkpoint says about its training.
 
+use super::super::curve::LossCurve;
 use super::super::run::Run;
 use super::error::ResumeError;
 use partita_data::checkpoint::{Checkpoint, TensorEntry, TensorKind};
@@ -7,6 +8,7 @@ use partita_data::{Dataset, Split};
 use partita_graph::{Graph, text};
 use partita_session::Position;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The part `training` of a manifest: the settings of the run, and where it stood.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,8 +32,11 @@ pub struct TrainingState {
     pub validation_samples: usize,
     /// Names of its targets or classes.
     pub targets: Vec<String>,
-    /// Transform of input samples.
+    /// Transform of input samples, as versions compare it that do not write `samples`.
     pub transform: String,
+    /// Preparation and augmentation in the words of a run file.
+    #[serde(default)]
+    pub samples: Option<BTreeMap<String, String>>,
     /// Global batch size.
     pub batch: usize,
     /// Seed of sample order, initial values and dropout.
@@ -54,6 +59,9 @@ pub struct TrainingState {
     pub best: Option<Best>,
     /// Where the training stood.
     pub position: Position,
+    /// Losses of its steps up to there.
+    #[serde(default)]
+    pub curve: Option<LossCurve>,
 }
 
 /// The best checkpoint so far.
@@ -80,6 +88,7 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
         validation_samples: dataset.samples(Split::Validation),
         targets: dataset.targets().to_vec(),
         transform: run.samples.text(),
+        samples: Some(run.samples.words()),
         batch: run.batch,
         seed: run.seed,
         optimizer: format!("{:?}", run.optimizer),
@@ -91,6 +100,7 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
         epochs: run.epochs as u64,
         best: None,
         position: Position::default(),
+        curve: None,
     }
 }
 
@@ -135,7 +145,6 @@ impl TrainingState {
                 kind(&now.optimizer),
             ),
             ("freeze", debug(&self.frozen), debug(&now.frozen)),
-            ("transform", self.transform.clone(), now.transform.clone()),
             (
                 "data (shape of samples)",
                 debug(&self.sample_shape),
@@ -153,7 +162,8 @@ impl TrainingState {
             ),
             ("data (targets)", debug(&self.targets), debug(&now.targets)),
         ];
-        for (key, stored, asked) in pairs {
+        let pairs = pairs.map(|(key, stored, asked)| (key.to_owned(), stored, asked));
+        for (key, stored, asked) in pairs.into_iter().chain(self.other_samples(now)) {
             if stored != asked {
                 return Err(ResumeError::OtherValue {
                     checkpoint: path.to_owned(),
@@ -176,6 +186,25 @@ impl TrainingState {
                 format!("{key} was {stored} in the checkpoint and is {asked} from here on")
             });
         Ok(differs.collect())
+    }
+}
+
+impl TrainingState {
+    /// The first key of preparation and augmentation that differs, with its value here and now.
+    fn other_samples(&self, now: &Self) -> Option<(String, String, String)> {
+        let (Some(stored), Some(asked)) = (&self.samples, &now.samples) else {
+            let pair = (self.transform.clone(), now.transform.clone());
+            return Some(("transform".to_owned(), pair.0, pair.1));
+        };
+        let key = stored
+            .keys()
+            .chain(asked.keys())
+            .find(|&key| stored.get(key) != asked.get(key))?;
+        let text = |words: &BTreeMap<String, String>| {
+            let word = words.get(key).cloned();
+            word.unwrap_or_else(|| "(absent)".to_owned())
+        };
+        Some((key.clone(), text(stored), text(asked)))
     }
 }
 

@@ -46,6 +46,89 @@ impl<W: Write> EventFile<W> {
     }
 }
 
+/// The records of an event file whose event has no scalars, or a first tag and a step that `keeps` takes. What a killed
+/// process left at the end is cut.
+pub fn kept_events(bytes: &[u8], keeps: impl Fn(&str, u64) -> bool) -> Vec<u8> {
+    let (mut rest, mut kept) = (bytes, Vec::new());
+    while let Some((head, after)) = rest.split_first_chunk::<12>() {
+        let (length, _) = head.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+        let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+        let whole = length
+            .checked_add(4)
+            .and_then(|end| after.split_at_checked(end));
+        let Some((body, next)) = whole else {
+            break;
+        };
+        let data = &body[..length];
+        if first_scalar(data).is_none_or(|(tag, step)| keeps(tag, step)) {
+            kept.extend_from_slice(&record(data));
+        }
+        rest = next;
+    }
+    kept
+}
+
+/// The tag of the first scalar of an event, and its step.
+fn first_scalar(event: &[u8]) -> Option<(&str, u64)> {
+    let step = match fields(event).find(|one| one.0 == 2) {
+        Some((_, Field::Number(step))) => step,
+        Some(_) | None => 0,
+    };
+    let inside = |message, field| {
+        fields(message).find_map(|(number, value)| match value {
+            Field::Bytes(bytes) if number == field => Some(bytes),
+            Field::Bytes(_) | Field::Number(_) => None,
+        })
+    };
+    let tag = inside(inside(inside(event, 5)?, 1)?, 1)?;
+    Some((std::str::from_utf8(tag).ok()?, step))
+}
+
+/// A value of a message that is read.
+enum Field<'m> {
+    /// Of the wire types 0, 1 and 5.
+    Number(u64),
+    Bytes(&'m [u8]),
+}
+
+/// Fields of a message with their numbers, up to one that is not valid.
+fn fields(mut message: &[u8]) -> impl Iterator<Item = (u64, Field<'_>)> {
+    std::iter::from_fn(move || {
+        let key = varint(&mut message)?;
+        let mut take = |count: u64| {
+            let (taken, rest) = message.split_at_checked(usize::try_from(count).ok()?)?;
+            message = rest;
+            Some(taken)
+        };
+        let value = match key & 7 {
+            1 => Field::Number(u64::from_le_bytes(take(8)?.try_into().ok()?)),
+            5 => Field::Number(u32::from_le_bytes(take(4)?.try_into().ok()?).into()),
+            0 => Field::Number(varint(&mut message)?),
+            2 => {
+                let length = varint(&mut message)?;
+                let (taken, rest) = message.split_at_checked(usize::try_from(length).ok()?)?;
+                message = rest;
+                Field::Bytes(taken)
+            }
+            _ => return None,
+        };
+        Some((key >> 3, value))
+    })
+}
+
+fn varint(from: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = from.split_first()?;
+        *from = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
 /// Fields of a message in the wire format of protocol buffers.
 #[derive(Default)]
 struct Message(Vec<u8>);
@@ -119,6 +202,26 @@ mod tests {
         let ascending: Vec<u8> = (0..32).collect();
         assert_eq!(crc32c(&ascending), 0x46DD_794E);
         assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+    }
+
+    #[test]
+    fn events_of_steps_that_are_repeated_are_cut() {
+        let mut bytes = Vec::new();
+        let mut file = EventFile::start(&mut bytes, 1.5).unwrap();
+        let mut ends = Vec::new();
+        for (tag, step) in [("train/loss", 300), ("epoch/loss", 1), ("train/loss", 301)] {
+            file.scalars(2.5, step, &[(tag, 0.25), ("b", -1.0)])
+                .unwrap();
+            ends.push(file.to.len());
+        }
+        let keeps = |tag: &str, step: u64| tag.starts_with("epoch/") || step <= 300;
+        assert_eq!(kept_events(&bytes, keeps), bytes[..ends[1]]);
+        assert_eq!(kept_events(&bytes, |_, _| true), bytes);
+        assert_eq!(
+            kept_events(&bytes[..ends[1] - 1], |_, _| true),
+            bytes[..ends[0]]
+        );
+        assert!(kept_events(&[0xff; 64], |_, _| true).is_empty());
     }
 
     #[test]

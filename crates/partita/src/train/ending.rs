@@ -1,0 +1,92 @@
+//! Runs that end before their time: a loss that is not finite, and a request to stop.
+
+use super::checkpoint::{Checkpoints, LastCheckpoint};
+use super::curve::LossCurve;
+use super::error::TrainError;
+use super::run::Run;
+use super::{Task, divergence};
+use crate::error::Fault as _;
+use crate::progress::Event;
+use partita_graph::Graph;
+use partita_session::{Outcome, RunEnd};
+use std::sync::{Mutex, PoisonError};
+
+/// Tells the losses of a run that ended early.
+///
+/// Errors: why it did.
+pub fn refuse_early(
+    task: &Task<'_, '_>,
+    outcomes: &[Outcome],
+    (curve, checkpoints): (&Mutex<LossCurve>, Option<&Checkpoints<'_>>),
+) -> Result<(), TrainError> {
+    let (run, first) = (task.run, &outcomes[0]);
+    if first.end == RunEnd::Finished {
+        return Ok(());
+    }
+    {
+        let curve = curve.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = (&*run.model, run.output.clone());
+        let history = curve.history(names, &first.epochs);
+        task.launch.context().report(Event::EndedEarly(&history));
+    }
+    let last = checkpoints.and_then(Checkpoints::last);
+    refuse_divergence(run, task.graph, outcomes)
+        .map_err(|error| after_checkpoint(error, last.as_ref()))?;
+    match (first.end, checkpoints) {
+        (RunEnd::Stopped { epoch, steps }, Some(checkpoints)) => {
+            Err(stopped(epoch, steps, checkpoints))
+        }
+        (RunEnd::Stopped { .. } | RunEnd::Finished | RunEnd::NotFinite { .. }, _) => Ok(()),
+    }
+}
+
+/// A failure, with the checkpoint from which the training may resume.
+pub fn after_checkpoint(error: TrainError, last: Option<&LastCheckpoint>) -> TrainError {
+    match last {
+        Some(checkpoint) if !error.is_reported() => TrainError::AfterCheckpoint {
+            error: Box::new(error),
+            checkpoint: checkpoint.clone(),
+        },
+        Some(_) | None => error,
+    }
+}
+
+/// The end of a run that was stopped on request.
+fn stopped(epoch: u64, steps: u64, checkpoints: &Checkpoints<'_>) -> TrainError {
+    match (checkpoints.failure(), checkpoints.last()) {
+        (None, Some(checkpoint)) => TrainError::Stopped {
+            steps,
+            epoch,
+            checkpoint,
+        },
+        (reason, checkpoint) => TrainError::StoppedWithout {
+            steps,
+            reason: reason.unwrap_or_else(|| "its end is unknown".to_owned()),
+            checkpoint,
+        },
+    }
+}
+
+/// Errors: a loss that is infinite or NaN.
+pub fn refuse_divergence(run: &Run, graph: &Graph, outcomes: &[Outcome]) -> Result<(), TrainError> {
+    match outcomes[0].end {
+        RunEnd::Finished | RunEnd::Stopped { .. } => Ok(()),
+        RunEnd::NotFinite {
+            kind,
+            epoch,
+            step,
+            loss,
+        } => {
+            let rate = run.schedule.base_rate();
+            Err(TrainError::Diverged {
+                loss,
+                kind,
+                epoch,
+                step,
+                rate,
+                clip: run.clip,
+                origin: divergence::origin(graph, outcomes).map(Box::new),
+            })
+        }
+    }
+}
