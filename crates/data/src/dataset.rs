@@ -114,6 +114,19 @@ impl Dataset {
         Reader::new(Arc::clone(&self.inner), split)
     }
 
+    /// Whether a path is that of one of its files, the index included, perhaps by another name.
+    pub fn has_file(&self, path: &Path) -> bool {
+        let Ok(path) = path.canonicalize() else {
+            return false;
+        };
+        let files = Split::ALL
+            .into_iter()
+            .flat_map(|split| self.files(split).paths());
+        let index = self.path().join(INDEX_FILE);
+        let mut all = files.chain([&*index]);
+        all.any(|file| file.canonicalize().is_ok_and(|file| file == path))
+    }
+
     pub(crate) fn files(&self, split: Split) -> &Files {
         &self.inner.splits[split as usize]
     }

@@ -37,7 +37,7 @@ pub enum DataError {
     /// An HDF5 file without a key that a dataset needs.
     #[error(
         "{path} has no key `{key}`; its keys are {}{}; a dataset file holds `full` \
-         (the volumes) and `unitPar` (the targets)",
+         (the volumes) and `unitPar` (numbers) or `labels` (classes)",
         list(.found),
         near(.nearest)
     )]
@@ -317,6 +317,19 @@ pub enum DataError {
         path: PathBuf,
         /// The reason given.
         reason: String,
+    },
+    /// Too little room for the outputs of a network.
+    #[error(
+        "{outputs} of outputs are written to {path} first, and {free} are free there; free some, or name a file on \
+         another file system"
+    )]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of the outputs.
+        outputs: Bytes,
+        /// Bytes that are free.
+        free: Bytes,
     },
     /// An invalid weight file.
     #[error(

@@ -84,7 +84,7 @@ impl PredictionSink {
             let rows = h.start + from[2]..h.start + from[2] + piece.extent[2];
             let at = [store.samples[from[0]], d.start + from[1]];
             let written = self.put(at, [c, rows, w]);
-            written.map_err(|error| RunError::Source {
+            written.map_err(|error| RunError::Sink {
                 rank: self.rank,
                 reason: error.to_string(),
             })?;

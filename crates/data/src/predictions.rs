@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use partita_files::NewFile;
+use partita_space::Bytes;
 
 use crate::error::DataError;
 use crate::formats::hdf5::TargetFile;
@@ -132,9 +133,10 @@ pub struct PredictionScratch {
 impl PredictionScratch {
     /// Creates the scratch file beside the requested file.
     ///
-    /// Errors: `Unwritable`.
+    /// Errors: `NoRoom`, `Unwritable`.
     pub fn create(out: &Path, shape: PredictionShape) -> Result<Self, DataError> {
         let path = scratch_path(out);
+        check_room(&path, shape)?;
         let open = || {
             let mut options = OpenOptions::new();
             let options = options.read(true).write(true).create(true).truncate(true);
@@ -155,8 +157,9 @@ impl PredictionScratch {
     /// Creates a scratch file for no file of predictions, with a name that begins as `path` and no other process
     /// takes; one that a killed process left is removed.
     ///
-    /// Errors: `Unwritable`.
+    /// Errors: `NoRoom`, `Unwritable`.
     pub fn temporary(path: &Path, shape: PredictionShape) -> Result<Self, DataError> {
+        check_room(path, shape)?;
         let create = || {
             let temporary = NewFile::create(path)?;
             let mut options = OpenOptions::new();
@@ -423,6 +426,19 @@ impl Drop for PredictionScratch {
 struct Piece {
     sample: usize,
     planes: Range<usize>,
+}
+
+/// Errors: `NoRoom`. Where the system does not tell, writing will.
+fn check_room(path: &Path, shape: PredictionShape) -> Result<(), DataError> {
+    let free = partita_files::free_bytes(partita_files::parent(path));
+    match free.ok().flatten().filter(|&free| free < shape.bytes()) {
+        None => Ok(()),
+        Some(free) => Err(DataError::NoRoom {
+            path: path.to_path_buf(),
+            outputs: Bytes(shape.bytes()),
+            free: Bytes(free),
+        }),
+    }
 }
 
 fn scratch_path(out: &Path) -> PathBuf {

@@ -9,7 +9,7 @@ mod tests;
 pub use error::WeightsError;
 pub use selection::Selection;
 
-use partita_data::checkpoint::{Checkpoint, MANIFEST, TensorKind};
+use partita_data::checkpoint::{Checkpoint, CheckpointFolder, Found, MANIFEST, TensorKind};
 use partita_data::state_dict::{self, StateDictFile};
 use partita_data::weights::{Tensor, Values, Weights, save};
 use partita_graph::{Graph, Parameter, ParameterRole};
@@ -203,6 +203,15 @@ pub struct WeightFile {
     source: WeightSource,
 }
 
+/// Name of the folder of checkpoints in an output folder.
+pub const CHECKPOINTS: &str = "checkpoints";
+
+/// The last whole checkpoint in an output folder.
+fn last_checkpoint(output: &Path) -> Option<Found> {
+    let folder = CheckpointFolder::new(output.join(CHECKPOINTS));
+    folder.readable().pop()
+}
+
 impl WeightFile {
     /// Opens a weight file, that of an output folder, or a checkpoint.
     ///
@@ -217,7 +226,13 @@ impl WeightFile {
             });
         }
         let path = if path.is_dir() {
-            path.join(WEIGHTS_FILE)
+            let file = path.join(WEIGHTS_FILE);
+            if let (false, Some(found)) = (file.exists(), last_checkpoint(path)) {
+                let checkpoint = found.path;
+                let folder = path.to_owned();
+                return Err(WeightsError::NotAtEnd { folder, checkpoint });
+            }
+            file
         } else {
             path.to_owned()
         };
@@ -229,6 +244,19 @@ impl WeightFile {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A checkpoint beside a file of weights that was written after it, by a training that did not come to its end.
+    pub fn newer_checkpoint(&self) -> Option<PathBuf> {
+        let found = match &self.source {
+            WeightSource::File(_) => last_checkpoint(self.path.parent()?)?,
+            WeightSource::Checkpoint(_) => return None,
+        };
+        let number = |path: &str| found.training.pointer(path)?.as_u64();
+        let is_last = number("/position/epoch")? >= number("/epochs")?;
+        let modified = |path: &Path| path.metadata().and_then(|about| about.modified()).ok();
+        let is_newer = modified(&found.path.join(MANIFEST))? > modified(&self.path)?;
+        (is_newer && !is_last).then_some(found.path)
     }
 
     /// The model that it was trained with, if it says so.

@@ -75,6 +75,14 @@ pub enum RunError {
         /// File, key and cause.
         reason: String,
     },
+    /// Outputs of the network could not be written.
+    #[error("rank {rank} could not write its part of the outputs: {reason}")]
+    Sink {
+        /// The rank that reports it.
+        rank: Rank,
+        /// File and cause.
+        reason: String,
+    },
     /// The values with which a training starts could not be had.
     #[error("rank {rank} could not set `{tensor}` to its initial values: {reason}")]
     Initial {
@@ -176,6 +184,7 @@ impl RunError {
         match self {
             RunError::Stalled { .. }
             | RunError::Source { .. }
+            | RunError::Sink { .. }
             | RunError::Initial { .. }
             | RunError::Algorithm { .. }
             | RunError::Kernels { .. }

@@ -541,3 +541,74 @@ fn the_positions_of_converted_volumes_are_those_of_predictions() {
     let packed = fs::read(case.path("packed-0.nii.gz")).unwrap();
     assert!(packed.starts_with(b"\x1f\x8b"));
 }
+
+/// A run that was stopped has checkpoints and no weights, or those of an earlier run.
+#[test]
+fn weights_of_a_stopped_run_are_told_from_its_checkpoints() {
+    let case = case();
+    let stopped = case.path("stopped");
+    let more =
+        "batch = 2\nepochs = 2\n[schedule]\nlearning_rate = 0.01\n[checkpoint]\nevery_epochs = 1\n";
+    case.run_file("half.toml", "half", more);
+    case.answer("train half.toml --no-prediction");
+    // After the first epoch of two.
+    let checkpoints = fs::read_dir(case.path("half/checkpoints")).unwrap();
+    let last = checkpoints
+        .map(|entry| entry.unwrap().file_name())
+        .min()
+        .unwrap();
+    let to = stopped.join("checkpoints").join(&last);
+    fs::create_dir_all(&to).unwrap();
+    let copy = |name: &str, to: &Path| fs::copy(case.path("half").join(name), to).unwrap();
+    for entry in fs::read_dir(case.path("half/checkpoints").join(&last)).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+    let text = case.refusal("evaluate run.toml --weights stopped");
+    let name = format!("stopped/checkpoints/{}", last.to_string_lossy());
+    assert!(
+        text.contains("did not come to its end") && text.contains(&name),
+        "{text}"
+    );
+    let evaluate = |weights: &str| {
+        let output = case.output(&["evaluate", "run.toml", "--json", "--weights", weights]);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{errors}");
+        errors
+    };
+    assert!(!evaluate(&name).contains("older"));
+    copy("weights.safetensors", &stopped.join("weights.safetensors"));
+    assert!(!evaluate("stopped").contains("older"));
+    let manifest = to.join("manifest.json");
+    let bytes = fs::read(&manifest).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    fs::write(&manifest, bytes).unwrap();
+    let text = evaluate("stopped");
+    let says = format!("is older than the checkpoint {name}");
+    assert!(
+        text.contains(&says) && text.contains(&format!("`--weights {name}`")),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_no_file_of_weights_or_predictions_is_not_replaced() {
+    let case = case();
+    let model = fs::read(case.path("small.model")).unwrap();
+    let text = case.refusal("weights export run.toml --out small.model");
+    assert!(
+        text.contains("small.model exists and is not a weight file"),
+        "{text}"
+    );
+    assert_eq!(fs::read(case.path("small.model")).unwrap(), model);
+    for _ in 0..2 {
+        case.answer("weights export run.toml --out twice.safetensors");
+    }
+    let samples = fs::read(case.path("set/validation.h5")).unwrap();
+    let text = case.refusal("infer run.toml --out set/../set/validation.h5");
+    assert!(text.contains("is a file of the dataset"), "{text}");
+    assert_eq!(fs::read(case.path("set/validation.h5")).unwrap(), samples);
+    fs::create_dir(case.path("folder.npy")).unwrap();
+    let text = case.refusal("infer run.toml --out folder.npy");
+    assert!(text.contains("is a folder"), "{text}");
+}

@@ -108,6 +108,7 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::Untrainable { .. }
         | DataError::Incomplete { .. }
         | DataError::BadIndex { .. }
+        | DataError::NoRoom { .. }
         | DataError::Occupied { .. }
         | DataError::BadValue { .. }
         | DataError::BadWeights { .. } => ErrorKind::Request,

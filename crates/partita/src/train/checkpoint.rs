@@ -16,13 +16,12 @@ pub use repeat::Off;
 pub use resume::{Resume, ResumeFrom, find};
 pub use state::{TrainingState, identity};
 
+pub use crate::weights::CHECKPOINTS;
+
 use super::run::Run;
 use partita_data::checkpoint::CheckpointFolder;
 use partita_session::Session;
 use partita_space::{Bytes, Rank};
-
-/// Name of the folder of checkpoints in the output folder.
-pub const CHECKPOINTS: &str = "checkpoints";
 
 /// The folder of the checkpoints of a run.
 pub fn folder(run: &Run) -> CheckpointFolder {

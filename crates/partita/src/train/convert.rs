@@ -3,6 +3,7 @@
 use super::run_file::RunFile;
 use crate::model;
 use crate::weights::{Selection, WeightFile, WeightNames, WeightsError, write};
+use partita_data::state_dict::StateDictFile;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -36,6 +37,10 @@ pub struct ConvertResult {
 ///
 /// Errors: weights that do not fit the model; files that cannot be read or written.
 pub fn convert_weights(request: &ConvertRequest) -> Result<ConvertResult, WeightsError> {
+    let out = &request.out;
+    if out.exists() && StateDictFile::open(out).is_err() {
+        return Err(WeightsError::Taken { file: out.clone() });
+    }
     let is_run = request.source.extension().is_some_and(|end| end == "toml");
     let run = is_run.then(|| RunFile::read(&request.source)).transpose();
     let run = run.map_err(|error| WeightsError::RunFile(error.to_string()))?;

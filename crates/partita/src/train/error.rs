@@ -361,6 +361,14 @@ pub enum Mismatch {
         /// The requested file.
         file: PathBuf,
     },
+    /// The file of predictions would replace something else.
+    #[error("--out {} {found}; choose another file", file.display())]
+    PredictionsTaken {
+        /// The requested file.
+        file: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
     /// A split has no samples.
     #[error("{} has no samples in the split `{split}`; nearest is {nearest}", data.display())]
     EmptySplit {

@@ -177,6 +177,16 @@ impl Forward {
         let path = request.weights.clone().unwrap_or(run.output.clone());
         let file = WeightFile::read(&path)?;
         let weights = file.load(&graph, &Selection::default())?;
+        if let (true, Some(checkpoint)) = (launch.is_first(), file.newer_checkpoint()) {
+            let text = format!(
+                "{} is older than the checkpoint {}, of a training that did not come to its end; `--weights {}` takes \
+                 that one",
+                file.path().display(),
+                checkpoint.display(),
+                checkpoint.display()
+            );
+            launch.context().report(Event::Note(&text));
+        }
         Ok(Self {
             weights_file: file.path().to_owned(),
             stored: run.samples.dtype(dataset.dtype()),
@@ -312,7 +322,8 @@ impl Forward {
             let program = session.main_program();
             let (preprocessing, stored) = (&self.preprocessing, self.dataset.dtype());
             let buffers = |rank| buffer_bytes(preprocessing, stored, program, rank);
-            check::memory_fits(run, &session, &buffers, limit, &origin)?;
+            let fits = check::memory_fits(run, &session, &buffers, limit, &origin);
+            fits.map_err(|error| self.with_tiles(error))?;
             Ok::<_, TrainError>(session)
         })?;
         Ok(Prepared {
@@ -320,6 +331,19 @@ impl Forward {
             samples: count,
             session,
         })
+    }
+
+    /// A refusal for its memory, with tiles as a way out of whole volumes where these can be joined.
+    fn with_tiles(&self, mut error: TrainError) -> TrainError {
+        let is_whole = self.volumes == VolumeMode::Whole && self.run.samples.crops.is_some();
+        let has_positions = check::answer(&self.graph).0.extent == self.graph.nodes[0].shape.extent;
+        if let TrainError::Memory { smaller, .. } = &mut error
+            && is_whole
+            && has_positions
+        {
+            *smaller = format!("take no more than a crop with `--volumes tiles`, {smaller}");
+        }
+        error
     }
 
     /// Checks that all ranks have the same programs.
@@ -362,7 +386,7 @@ impl Forward {
         let listener = samples_listener(launch.context(), prepared.samples);
         let outcomes = self.run(launch, prepared, ends, &initial, listener)?;
         if let Some(outcomes) = &outcomes {
-            super::refuse_divergence(&self.run, &self.graph, outcomes)?;
+            super::ending::refuse_divergence(&self.run, &self.graph, outcomes)?;
         }
         Ok(outcomes.and_then(|outcomes| outcomes.into_iter().next()))
     }

@@ -13,7 +13,7 @@ use partita_program::ProgramKind;
 use partita_run::{RunError, Sink};
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What to predict.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ fn infer_with(
     );
     let sink = |rank| {
         let opened = PredictionScratch::open(&request.out, shape);
-        let opened = opened.map_err(|error| RunError::Source {
+        let opened = opened.map_err(|error| RunError::Sink {
             rank,
             reason: error.to_string(),
         })?;
@@ -160,6 +160,7 @@ fn check_request(
     request: &InferRequest,
     format: PredictionFormat,
 ) -> Result<(), TrainError> {
+    check_out(forward, &request.out)?;
     let sampling = &forward.preprocessing.sampling;
     check::samples_fit(&forward.run, &forward.graph, (&forward.dataset, sampling))?;
     if request.kind != PredictionKind::Scores && check::classes(&forward.graph).is_none() {
@@ -178,6 +179,21 @@ fn check_request(
         .into());
     }
     Ok(())
+}
+
+/// Checks that the file of predictions can be replaced without loss.
+fn check_out(forward: &Forward, out: &Path) -> Result<(), Mismatch> {
+    let found = if out.is_dir() {
+        "is a folder"
+    } else if forward.dataset.has_file(out) {
+        "is a file of the dataset"
+    } else {
+        return Ok(());
+    };
+    Err(Mismatch::PredictionsTaken {
+        file: out.to_owned(),
+        found,
+    })
 }
 
 /// Writes the file, or a file for each sample, which are then named.

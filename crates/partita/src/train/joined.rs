@@ -80,7 +80,7 @@ impl JoinedPrograms {
         forward.check_agreement(launch, &self.outputs)?;
         let open = |rank: Rank| {
             let opened = PredictionScratch::open_at(&path, shape);
-            opened.map_err(|error| RunError::Source {
+            opened.map_err(|error| RunError::Sink {
                 rank,
                 reason: error.to_string(),
             })

@@ -18,6 +18,17 @@ pub enum WeightsError {
     /// A checkpoint cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A training that was stopped or failed has checkpoints and no weights.
+    #[error(
+        "{} has no weights, as its training did not come to its end; nearest is its last checkpoint, {}",
+        folder.display(), checkpoint.display()
+    )]
+    NotAtEnd {
+        /// The output folder.
+        folder: PathBuf,
+        /// The checkpoint, which can be named in its place.
+        checkpoint: PathBuf,
+    },
     /// A pattern fits no tensor.
     #[error("{}: `{key}` names `{pattern}`, which fits no tensor{nearest}", file.display())]
     Pattern {
@@ -37,6 +48,12 @@ pub enum WeightsError {
         file.display()
     )]
     NoModel {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The file to write is no file of weights.
+    #[error("{} exists and is not a weight file; choose another file", file.display())]
+    Taken {
         /// The file.
         file: PathBuf,
     },

@@ -262,6 +262,13 @@ fn an_evaluation_is_of_the_predictions_of_whole_volumes() {
         let mut names = left.map(|entry| entry.unwrap().file_name());
         assert!(!names.any(|name| name.to_string_lossy().contains("partial")));
     }
+    // Where whole volumes do not fit, tiles are a way out.
+    let path = folder.path().join("run.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("memory = \"700KiB\"\n{text}")).unwrap();
+    let refused = measure(&folder, None, 1).unwrap_err();
+    assert!(refused.contains("`--volumes tiles`"), "{refused}");
+    fs::write(&path, text).unwrap();
     let crops = measure(&folder, Some(VolumeMode::Crops), 1).unwrap();
     assert_eq!((crops.volumes, crops.metrics.samples), ("crops", 40));
 }
