@@ -158,7 +158,8 @@ fn the_layer_in_which_a_training_diverges_is_that_of_threads() {
         let text = fs::read_to_string(case.path("run.toml")).unwrap();
         let text = text.replace("learning_rate = 1e-3", "learning_rate = 1e25");
         fs::write(case.path("run.toml"), text).unwrap();
-        let train = ["train", "run.toml", "--no-prediction", "--strategy"];
+        let train = ["train", "run.toml", "--no-prediction"];
+        let train = [&train[..], &["--overwrite", "--strategy"]].concat();
         let errors = |mut command: Command, more: &[&str]| {
             command.args(more).current_dir(case.folder());
             let output = run(&mut command);
@@ -166,11 +167,11 @@ fn the_layer_in_which_a_training_diverges_is_that_of_threads() {
             String::from_utf8(output.stderr).unwrap()
         };
         let mut threads = Command::new(PARTITA);
-        threads.args(train);
+        threads.args(&train);
         let expected = part(&errors(threads, &["data=2", "--ranks", "2"]));
         for strategy in ["data=2", "depth=2", "micro=2,stages=[..a1: 1|p1..: 1]"] {
             let mut command = launcher.command(2);
-            command.arg(PARTITA).args(train);
+            command.arg(PARTITA).args(&train);
             let found = errors(command, &[strategy]);
             assert_eq!(found.matches("it began in ").count(), 1, "{found}");
             assert_eq!(part(&found), expected, "{name}, {strategy}");
