@@ -13,6 +13,7 @@ mod norm;
 mod operand;
 mod pointwise;
 mod pool;
+mod prelu;
 mod product;
 mod resample;
 mod sequence;

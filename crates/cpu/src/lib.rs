@@ -36,10 +36,12 @@ mod pool_backward;
 mod pool_forward;
 mod pool_rows;
 mod pool_slabs;
+mod prelu;
 mod probe;
 mod product;
 mod resample;
 mod row_kernels;
+mod softmax;
 
 mod adapter;
 

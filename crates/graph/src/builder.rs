@@ -4,7 +4,7 @@ use crate::infer::{check_initialization, check_input, infer, list, parameter_sha
 use crate::sizes::{Totals, check_padded_volume, check_parameter_volume, product};
 use crate::{
     Activation, Convolution, Graph, GraphError, Initialization, Loss, Node, NodeId, Op, Parameter,
-    ParameterId, ParameterRole, Pool, Resample, Shape, TransposedConvolution,
+    ParameterId, ParameterRole, Pool, PreluSlopes, Resample, Shape, TransposedConvolution,
 };
 use partita_space::{Window, nearest};
 use std::collections::HashMap;
@@ -164,6 +164,21 @@ impl GraphBuilder {
         bias: bool,
     ) -> Result<NodeId, GraphError> {
         self.node(name, Op::Linear { features, bias }, &[input], &[])
+    }
+
+    /// A PReLU with slopes of its own.
+    pub fn prelu(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        slopes: PreluSlopes,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Prelu(slopes), &[input], &[])
+    }
+
+    /// The softmax over the channels.
+    pub fn softmax(&mut self, name: &str, input: NodeId) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Softmax, &[input], &[])
     }
 
     /// A dropout that zeroes with probability `rate`.

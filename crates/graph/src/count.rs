@@ -157,6 +157,8 @@ fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
         | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
+        | Op::Prelu(_)
+        | Op::Softmax
         | Op::Dropout { .. }
         | Op::Add
         | Op::Multiply

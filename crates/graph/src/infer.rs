@@ -2,8 +2,8 @@
 
 use crate::sizes::{check_sizes, check_volume};
 use crate::{
-    Activation, Convolution, GraphError, Initialization, Op, ParameterRole, Pool, Shape,
-    TransposedConvolution,
+    Activation, Convolution, GraphError, Initialization, Op, ParameterRole, Pool, PreluSlopes,
+    Shape, TransposedConvolution,
 };
 use partita_space::Window;
 
@@ -65,7 +65,7 @@ pub(crate) fn infer(
             check_activation(node, activation)?;
             input
         }
-        Op::Add | Op::Multiply => input,
+        Op::Add | Op::Multiply | Op::Prelu(_) | Op::Softmax => input,
         Op::Concat => Shape {
             channels: inputs
                 .iter()
@@ -128,9 +128,11 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         &Op::Embedding { rows, channels } => {
             weight_and_bias([1, 1, 1, rows, channels], channels, false)
         }
-        Op::LayerNorm { .. } | Op::GroupNorm { .. } => [ParameterRole::Gamma, ParameterRole::Beta]
-            .map(|role| (role, [1, 1, 1, 1, input.channels]))
-            .to_vec(),
+        Op::LayerNorm { .. } | Op::GroupNorm { .. } => {
+            per_channel(&[ParameterRole::Gamma, ParameterRole::Beta], input)
+        }
+        Op::Prelu(PreluSlopes::One) => vec![(ParameterRole::Slope, [1; 5])],
+        Op::Prelu(PreluSlopes::Channel) => per_channel(&[ParameterRole::Slope], input),
         Op::BatchNorm { .. } => {
             let roles = [
                 ParameterRole::Gamma,
@@ -138,14 +140,13 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
                 ParameterRole::RunningMean,
                 ParameterRole::RunningVariance,
             ];
-            roles
-                .map(|role| (role, [1, 1, 1, 1, input.channels]))
-                .to_vec()
+            per_channel(&roles, input)
         }
         Op::Input
         | Op::Pool(_)
         | Op::Resample(_)
         | Op::LeakyRelu { .. }
+        | Op::Softmax
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
@@ -158,6 +159,12 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Vec::new(),
     }
+}
+
+/// Vectors with an element per channel.
+fn per_channel(roles: &[ParameterRole], input: Shape) -> Vec<(ParameterRole, [usize; 5])> {
+    let shape = [1, 1, 1, 1, input.channels];
+    roles.iter().map(|&role| (role, shape)).collect()
 }
 
 /// A weight, and if there is one the bias of so many output channels.
@@ -218,6 +225,8 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
+        | Op::Prelu(_)
+        | Op::Softmax
         | Op::Linear { .. }
         | Op::Dropout { .. }
         | Op::Flatten

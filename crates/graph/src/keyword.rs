@@ -18,6 +18,8 @@ pub(crate) enum Keyword {
     BatchNorm,
     Relu,
     LeakyRelu,
+    Prelu,
+    Softmax,
     Linear,
     Dropout,
     Flatten,
@@ -116,7 +118,7 @@ impl Keyword {
         others.chain(pools).chain(activations)
     }
 
-    const OTHERS: [Keyword; 29] = [
+    const OTHERS: [Keyword; 31] = [
         Self::AdaptiveAveragePool,
         Self::Upsample,
         Self::Pad,
@@ -125,6 +127,8 @@ impl Keyword {
         Self::BatchNorm,
         Self::Relu,
         Self::LeakyRelu,
+        Self::Prelu,
+        Self::Softmax,
         Self::Linear,
         Self::Dropout,
         Self::Flatten,
@@ -161,6 +165,8 @@ impl Keyword {
             Op::BatchNorm { .. } => Self::BatchNorm,
             Op::LeakyRelu { negative_slope } if *negative_slope == 0.0 => Self::Relu,
             Op::LeakyRelu { .. } => Self::LeakyRelu,
+            Op::Prelu(_) => Self::Prelu,
+            Op::Softmax => Self::Softmax,
             Op::Linear { .. } => Self::Linear,
             Op::Dropout { .. } => Self::Dropout,
             Op::Flatten => Self::Flatten,
@@ -227,6 +233,8 @@ impl Keyword {
             Self::BatchNorm => "batch_norm",
             Self::Relu => "relu",
             Self::LeakyRelu => "leaky_relu",
+            Self::Prelu => "prelu",
+            Self::Softmax => "softmax",
             Self::Linear => "linear",
             Self::Dropout => "dropout",
             Self::Flatten => "flatten",
@@ -274,6 +282,7 @@ impl Keyword {
                 "init_running_variance",
             ],
             Self::LeakyRelu => &["slope"],
+            Self::Prelu => &["slopes", "slope", "init_slope"],
             Self::Linear => &["features", "bias", "weight", "init", "init_bias"],
             Self::Dropout => &["rate"],
             Self::Slice => &["start", "channels"],
@@ -298,6 +307,7 @@ impl Keyword {
             Self::DiceCrossEntropy => &DICE_CROSS_ENTROPY_KEYS,
             Self::Activation(Activation::Elu { .. }) => &["alpha"],
             Self::Relu
+            | Self::Softmax
             | Self::GlobalPool(_)
             | Self::Flatten
             | Self::Add

@@ -42,7 +42,7 @@ pub use error::GraphError;
 pub use initialize::{initial_part, initial_values};
 pub use loss::{ClassLoss, ElementFunction, ElementLoss, Loss, TargetKind};
 pub use model::{Graph, Node};
-pub use op::{Activation, Convolution, Op, Pool, PoolKind, TransposedConvolution};
+pub use op::{Activation, Convolution, Op, Pool, PoolKind, PreluSlopes, TransposedConvolution};
 pub use parameter::{Initialization, Parameter, ParameterRole, fans};
 pub use resample::{Interpolation, PadMode, Resample};
 pub use shape::{NodeId, ParameterId, Shape};

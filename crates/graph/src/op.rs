@@ -31,6 +31,11 @@ pub enum Op {
         /// Factor for negative inputs, at least 0.
         negative_slope: f64,
     },
+    /// `y = x` for `x > 0`, else `slope * x` with trained slopes.
+    /// Source: He et al., "Delving deep into rectifiers", ICCV 2015, equation 1; PyTorch, `PReLU`.
+    Prelu(PreluSlopes),
+    /// `exp(x)` over the sum of `exp(x)` over the channels, at each position.
+    Softmax,
     /// `y = x W + b` with weights (C, F), on a flattened input.
     Linear {
         /// Output features F.
@@ -120,6 +125,8 @@ impl Op {
             | Self::Resample(_)
             | Self::BatchNorm { .. }
             | Self::LeakyRelu { .. }
+            | Self::Prelu(_)
+            | Self::Softmax
             | Self::Dropout { .. }
             | Self::Flatten
             | Self::Add
@@ -155,6 +162,8 @@ impl Op {
             | Self::Resample(_)
             | Self::BatchNorm { .. }
             | Self::LeakyRelu { .. }
+            | Self::Prelu(_)
+            | Self::Softmax
             | Self::Linear { .. }
             | Self::Dropout { .. }
             | Self::Flatten
@@ -182,6 +191,8 @@ impl Op {
             | Self::Resample(_)
             | Self::BatchNorm { .. }
             | Self::LeakyRelu { .. }
+            | Self::Prelu(_)
+            | Self::Softmax
             | Self::Linear { .. }
             | Self::Dropout { .. }
             | Self::Flatten
@@ -197,6 +208,28 @@ impl Op {
             | Self::Attention { .. }
             | Self::Loss(_)
             | Self::AuxiliaryLoss { .. } => None,
+        }
+    }
+}
+
+/// How many slopes a PReLU has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PreluSlopes {
+    /// One for all channels.
+    One,
+    /// One per channel.
+    Channel,
+}
+
+impl PreluSlopes {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::One, Self::Channel];
+
+    /// The word of the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Channel => "channel",
         }
     }
 }

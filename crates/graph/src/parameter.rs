@@ -14,6 +14,8 @@ pub enum ParameterRole {
     Gamma,
     /// Shift of a batch or layer norm, (C).
     Beta,
+    /// Slopes of a PReLU for negative inputs, (C) or one.
+    Slope,
     /// Running mean of a batch norm, (C); state, not trained.
     RunningMean,
     /// Running unbiased variance of a batch norm, (C); state, not trained.
@@ -28,6 +30,7 @@ impl ParameterRole {
             Self::Bias => "bias",
             Self::Gamma => "gamma",
             Self::Beta => "beta",
+            Self::Slope => "slope",
             Self::RunningMean => "running_mean",
             Self::RunningVariance => "running_variance",
         }
@@ -39,24 +42,28 @@ impl ParameterRole {
             Self::Weight => Initialization::GlorotUniform,
             Self::Bias | Self::Beta | Self::RunningMean => Initialization::Constant(0.0),
             Self::Gamma | Self::RunningVariance => Initialization::Constant(1.0),
+            Self::Slope => Initialization::Constant(0.25),
         }
     }
 
-    /// Whether it is a matrix of weights, not a vector of biases, scales or shifts, which are often exempt from
-    /// weight decay.
+    /// Whether it is a matrix of weights, not a vector of biases, scales, shifts or slopes, which are often
+    /// exempt from weight decay.
     pub fn is_weight(self) -> bool {
         match self {
             Self::Weight => true,
-            Self::Bias | Self::Gamma | Self::Beta | Self::RunningMean | Self::RunningVariance => {
-                false
-            }
+            Self::Bias
+            | Self::Gamma
+            | Self::Beta
+            | Self::Slope
+            | Self::RunningMean
+            | Self::RunningVariance => false,
         }
     }
 
     /// Whether the optimizer updates it unless it is frozen.
     pub fn is_trained(self) -> bool {
         match self {
-            Self::Weight | Self::Bias | Self::Gamma | Self::Beta => true,
+            Self::Weight | Self::Bias | Self::Gamma | Self::Beta | Self::Slope => true,
             Self::RunningMean | Self::RunningVariance => false,
         }
     }

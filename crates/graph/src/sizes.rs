@@ -85,6 +85,8 @@ pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
         | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
+        | Op::Prelu(_)
+        | Op::Softmax
         | Op::Linear { .. }
         | Op::Dropout { .. }
         | Op::Flatten
@@ -149,6 +151,8 @@ pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 
         Op::Input
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
+        | Op::Prelu(_)
+        | Op::Softmax
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add

@@ -20,7 +20,7 @@
 //!
 //! The operations are `conv`, `conv_transpose`, `max_pool`, `average_pool`, `l2_pool`, `upsample`, `pad`,
 //! `adaptive_average_pool`, `batch_norm`, `relu`,
-//! `leaky_relu`, `gelu`, `silu`, `sigmoid`, `tanh`, `elu`, `layer_norm`, `group_norm`, `instance_norm`, `linear`, `dropout`,
+//! `leaky_relu`, `prelu`, `softmax`, `gelu`, `silu`, `sigmoid`, `tanh`, `elu`, `layer_norm`, `group_norm`, `instance_norm`, `linear`, `dropout`,
 //! `flatten`, `add`, `multiply`, `concat`, `slice`, `embedding`, `positions`, `attention`, and the losses `mse`, `l1`, `huber`, `smooth_l1`,
 //! `bce_with_logits`, `softmax_cross_entropy`, `dice` and `dice_cross_entropy`.
 //! `extent` gives W, or HxW, or DxHxW, and with it the spatial dims of the model. A value per dim is
@@ -54,7 +54,7 @@
 //! A `conv` may leave out `stride=1`, `dilation=1`, `pad=0`, `padding=zero` and `groups=1`, a
 //! `conv_transpose` all but the `padding`, and `output_padding=0`, a pooling `pad=0`; whatever differs
 //! between frameworks must be given. A parameter is shared by its name in place of a
-//! value: `weight=`, `bias=`, `gamma=` or `beta=LAYER.ROLE`. Initializations are set by `init` for
+//! value: `weight=`, `bias=`, `gamma=`, `beta=` or `slope=LAYER.ROLE`. Initializations are set by `init` for
 //! weights and `init_ROLE` for the others: `constant:NUMBER` (for vectors just `NUMBER`); for what is
 //! trained also `normal:DEVIATION` and `uniform:LIMIT`; for weights also `glorot_uniform`, `he_normal`
 //! and `he_normal_fan_out`.

@@ -153,6 +153,7 @@ fn attributes_left_out() {
         ("d = batch_norm c", "nearest is `epsilon=0.00001`"),
         ("d = batch_norm c epsilon=1e-3", "nearest is `momentum=0.1`"),
         ("d = leaky_relu c", "nearest is `slope=0.01`"),
+        ("d = prelu c", "nearest is `slopes=one`"),
         ("d = dropout c", "nearest is `rate=0.5`"),
     ] {
         check(&refusal_of(line), &["line 4", nearest]);
@@ -719,4 +720,27 @@ fn sizes_that_cannot_be_counted() {
         "input x channels=1 extent=16777216x16777216\n{layers}loss = mse r256"
     ));
     check(&error, &["`r256`", "all layers up to it", "too many"]);
+}
+
+#[test]
+fn factors_of_other_shapes() {
+    check(
+        &refusal_of("d = multiply c x"),
+        &["8x8x8 with 6", "8x8x8 with 4", "1 or 6 filters"],
+    );
+    let map = "d = conv x filters=1 kernel=1 bias=true\n";
+    check(
+        &refusal_of(&format!("{map}e = multiply d c")),
+        &["`e`", "the other order is possible"],
+    );
+    check(
+        &refusal_of(&format!("{map}p = global_average_pool d\ne = multiply c p")),
+        &["`e`", "1x1x1 with 1", "the second 6 filters"],
+    );
+    check(
+        &refusal_of(&format!(
+            "{map}p = max_pool d kernel=2 stride=2\ne = multiply c p"
+        )),
+        &["`e`", "4x4x4 with 1", "the second would need"],
+    );
 }

@@ -4,7 +4,7 @@
 
 use partita_graph::{
     Activation, Convolution, Graph, GraphBuilder, GraphError, Initialization, Interpolation, Loss,
-    NodeId, Op, PadMode, ParameterRole, ParameterSource, Pool, PoolKind, Resample,
+    NodeId, Op, PadMode, ParameterRole, ParameterSource, Pool, PoolKind, PreluSlopes, Resample,
     TransposedConvolution, text,
 };
 use partita_space::Window;
@@ -93,7 +93,7 @@ fn random_graphs_come_back_from_their_text() {
         assert_eq!(back, graph, "seed {seed}\n{printed}");
         kinds.extend(graph.nodes.iter().map(|node| node.op.keyword()));
     }
-    assert_eq!(kinds.len(), 25 + Activation::ALL.len(), "{kinds:?}");
+    assert_eq!(kinds.len(), 27 + Activation::ALL.len(), "{kinds:?}");
 }
 
 struct Random(SplitMix);
@@ -179,9 +179,7 @@ impl Random {
                 epsilon: self.real() + 1e-9,
                 momentum: self.real(),
             },
-            3 => Op::LeakyRelu {
-                negative_slope: self.below(2) as f64 * self.real(),
-            },
+            3 => self.slopes_or_softmax(),
             4 => Op::Dropout { rate: self.real() },
             5 if self.coin() => Op::Multiply,
             5 => Op::Add,
@@ -243,6 +241,16 @@ impl Random {
         }
     }
 
+    fn slopes_or_softmax(&mut self) -> Op {
+        match self.below(4) {
+            0 => Op::Softmax,
+            1 => Op::Prelu(PreluSlopes::ALL[self.below(2)]),
+            _ => Op::LeakyRelu {
+                negative_slope: self.below(2) as f64 * self.real(),
+            },
+        }
+    }
+
     /// Shares what happens to fit and starts the rest anyhow.
     fn sources(&mut self, parameters: usize) -> Vec<(ParameterRole, ParameterSource)> {
         let mut sources = Vec::new();
@@ -250,6 +258,7 @@ impl Random {
             ParameterRole::Weight,
             ParameterRole::Bias,
             ParameterRole::Gamma,
+            ParameterRole::Slope,
         ] {
             let start = match (role, self.below(3)) {
                 (ParameterRole::Weight, 0) => Initialization::HeNormal,
@@ -296,6 +305,7 @@ fn random_graph(seed: u64) -> Graph {
             Op::BatchNorm { .. } | Op::LayerNorm { .. } | Op::GroupNorm { .. } => {
                 &[ParameterRole::Gamma]
             }
+            Op::Prelu(_) => &[ParameterRole::Slope],
             _ => &[],
         };
         let mut sources = random.sources(builder.parameters().len());

@@ -208,6 +208,16 @@ impl Emit<'_> {
             Op::Resample(ref resample) => self.resample_backward(id, layer, resample),
             Op::BatchNorm { epsilon, .. } => self.batch_norm_backward(id, layer, epsilon),
             Op::LeakyRelu { negative_slope } => self.relu_backward(id, layer, negative_slope),
+            Op::Prelu(slopes) => self.prelu_backward(id, layer, slopes),
+            Op::Softmax => {
+                let y = self.computed_value(id);
+                self.pass_back(id, 0, layer, |dy, dx, accumulate| Kernel::SoftmaxBackward {
+                    y,
+                    dy,
+                    dx,
+                    accumulate,
+                });
+            }
             Op::Linear { bias, .. } => self.linear_backward(id, layer, bias),
             Op::Dropout { rate } => {
                 let (operation, distribution) =

@@ -155,6 +155,11 @@ impl Emit<'_> {
                     negative_slope,
                 })
             }
+            Op::Prelu(_) => {
+                let slopes = self.parameter(id, 0);
+                self.elementwise(id, layer, |x, y| Kernel::PreluForward { x, slopes, y });
+            }
+            Op::Softmax => self.elementwise(id, layer, |x, y| Kernel::SoftmaxForward { x, y }),
             Op::Linear { bias, .. } => {
                 let (w, bias) = (self.parameter(id, 0), self.bias(id, bias));
                 self.elementwise(id, layer, |x, y| Kernel::LinearForward { x, w, bias, y });

@@ -19,7 +19,9 @@ use crate::network::{Layer, LayerId, Network, Step};
 use crate::placement::Placement;
 use crate::strategy::LayerDim;
 use crate::{Shard, Strategy, StrategyError};
-use partita_graph::{Convolution, Graph, NodeId, Op, ParameterId, ParameterRole, Pool, readers};
+use partita_graph::{
+    Convolution, Graph, NodeId, Op, ParameterId, ParameterRole, Pool, PreluSlopes, readers,
+};
 use partita_program::Distribution;
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Window};
 use std::cell::RefCell;
@@ -262,7 +264,9 @@ impl<'a> Layout<'a> {
             })
             .collect();
         for &parameter in &node.parameters {
-            self.keep(id, parameter, AxisList::NONE, axes[4])?;
+            let is_one = node.op == Op::Prelu(PreluSlopes::One);
+            let columns = if is_one { AxisList::NONE } else { axes[4] };
+            self.keep(id, parameter, AxisList::NONE, columns)?;
         }
         let step = Step::Layer(node.op.clone());
         let value = self.push(id, step, inputs, axes, AxisSet::NONE);
@@ -683,6 +687,8 @@ fn padding(op: &Op) -> Padding {
         | Op::TransposedConvolution(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
+        | Op::Prelu(_)
+        | Op::Softmax
         | Op::Linear { .. }
         | Op::Dropout { .. }
         | Op::Flatten
@@ -710,6 +716,7 @@ fn has_linear_gradient(op: &Op) -> bool {
         | Op::Positions
         | Op::Activation(_)
         | Op::Dropout { .. }
+        | Op::Softmax
         | Op::LeakyRelu { .. } => true,
         Op::Input
         | Op::Convolution(_)
@@ -717,6 +724,7 @@ fn has_linear_gradient(op: &Op) -> bool {
         | Op::Pool(_)
         | Op::Resample(_)
         | Op::BatchNorm { .. }
+        | Op::Prelu(_)
         | Op::Linear { .. }
         | Op::Add
         | Op::Multiply

@@ -2,7 +2,7 @@
 //! them.
 
 use crate::placement::RankSet;
-use partita_graph::{Loss, NodeId, Op, ParameterId, needed_by_last, readers};
+use partita_graph::{Loss, NodeId, Op, ParameterId, PreluSlopes, needed_by_last, readers};
 use partita_program::Distribution;
 use partita_space::{AxisSet, Submesh};
 
@@ -219,6 +219,8 @@ pub(crate) fn gradient_axes(layer: &Layer, local_statistics: AxisSet) -> AxisSet
     match layer.op() {
         // From sums that are complete but for those axes.
         Some(Op::BatchNorm { .. }) => local_statistics,
+        // Of all channels.
+        Some(Op::Prelu(PreluSlopes::One)) => axes.union(layer.distribution.axes[4].set()),
         _ => axes,
     }
 }

@@ -443,12 +443,13 @@ impl Emit<'_> {
     }
 }
 
-/// Sets `accumulate` of the gradient of a weight or a bias.
+/// Sets `accumulate` of the gradient of a weight, a bias or slopes.
 fn set_accumulate(kernel: &mut Kernel, adds: bool) {
     match kernel {
         Kernel::ConvolutionBackwardWeight { accumulate, .. }
         | Kernel::BiasBackward { accumulate, .. }
         | Kernel::EmbeddingBackward { accumulate, .. }
+        | Kernel::PreluBackwardSlopes { accumulate, .. }
         | Kernel::LinearBackwardWeight { accumulate, .. } => *accumulate = adds,
         other => panic!("{} is no gradient of a weight", other.name()),
     }

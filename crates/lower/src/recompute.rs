@@ -91,6 +91,7 @@ fn read_backward(op: &Op) -> Backward {
         | Op::Embedding { .. }
         | Op::LayerNorm { .. }
         | Op::Multiply
+        | Op::Prelu(_)
         | Op::GroupNorm { .. }
         | Op::Activation(_)
         | Op::Attention { .. } => Backward::Input,
@@ -101,7 +102,7 @@ fn read_backward(op: &Op) -> Backward {
                 Backward::Neither
             }
         }
-        Op::LeakyRelu { .. } => Backward::Output,
+        Op::LeakyRelu { .. } | Op::Softmax => Backward::Output,
         Op::Input
         | Op::Resample(_)
         | Op::Dropout { .. }

@@ -28,7 +28,7 @@ pub struct Request<'a> {
     pub dtype: Dtype,
     /// Optimizer; determines the state of each parameter, in every kind of program.
     pub optimizer: Optimizer,
-    /// Whether biases, scales and shifts have the weight decay and the trust ratio of the optimizer.
+    /// Whether biases, scales, shifts and slopes have the weight decay and the trust ratio of the optimizer.
     pub decay_norms: bool,
     /// Bound of the global norm of the gradients, for clipping.
     pub clip: Option<f64>,

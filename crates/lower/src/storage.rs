@@ -125,7 +125,12 @@ fn reads_own_output(layer: &Layer) -> bool {
         None => false,
         // The imported input is kept, and a flatten shares no memory.
         Some(
-            Op::Input | Op::LeakyRelu { .. } | Op::Flatten | Op::Loss(_) | Op::AuxiliaryLoss { .. },
+            Op::Input
+            | Op::LeakyRelu { .. }
+            | Op::Softmax
+            | Op::Flatten
+            | Op::Loss(_)
+            | Op::AuxiliaryLoss { .. },
         ) => true,
         Some(
             Op::Convolution(_)
@@ -133,6 +138,7 @@ fn reads_own_output(layer: &Layer) -> bool {
             | Op::Pool(_)
             | Op::Resample(_)
             | Op::BatchNorm { .. }
+            | Op::Prelu(_)
             | Op::Linear { .. }
             | Op::Dropout { .. }
             | Op::Add

@@ -3,10 +3,10 @@
 
 use crate::backward::BACKWARD;
 use crate::emit::Emit;
-use crate::network::{LayerId, positions};
+use crate::network::{LayerId, gradient_axes, positions};
 use partita_graph as graph;
 use partita_program::{Activation, Dtype, Kernel, Phase, Role, View};
-use partita_space::{Interval, Region};
+use partita_space::{AxisSet, Interval, Region};
 
 impl Emit<'_> {
     pub(crate) fn slice(&mut self, id: LayerId, layer: &str, start: usize) {
@@ -74,6 +74,34 @@ impl Emit<'_> {
             Kernel::ActivationBackward {
                 function,
                 x,
+                dy,
+                dx,
+                accumulate,
+            }
+        });
+    }
+
+    pub(crate) fn prelu_backward(&mut self, id: LayerId, layer: &str, slopes: graph::PreluSlopes) {
+        let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
+        let axes = gradient_axes(self.layer(id), AxisSet::NONE);
+        let (of_slopes, one) = (
+            self.layer(id).parameters[0],
+            slopes == graph::PreluSlopes::One,
+        );
+        self.parameter_gradient(of_slopes, axes, layer, |dslopes, accumulate| {
+            (!x.is_empty()).then_some(Kernel::PreluBackwardSlopes {
+                x,
+                dy,
+                dslopes,
+                one,
+                accumulate,
+            })
+        });
+        let slopes = self.parameter(id, 0);
+        self.pass_back(id, 0, layer, |dy, dx, accumulate| {
+            Kernel::PreluBackwardData {
+                x,
+                slopes,
                 dy,
                 dx,
                 accumulate,

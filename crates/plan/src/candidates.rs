@@ -96,10 +96,8 @@ fn with(strategy: &Strategy, axis: Axis, extent: usize) -> Strategy {
 /// (Shoeybi et al. 2019): after attention, and after a layer and an activation. As one pattern, where only their
 /// names have a common ending.
 fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
-    let has_attention = graph
-        .nodes
-        .iter()
-        .any(|node| matches!(node.op, Op::Attention { .. }));
+    let mut nodes = graph.nodes.iter();
+    let has_attention = nodes.any(|node| matches!(node.op, Op::Attention { .. }));
     let mut is_row_parallel = vec![false; graph.nodes.len()];
     // Whether the output is split by the filters of a layer.
     let mut is_split = vec![false; graph.nodes.len()];
@@ -111,7 +109,7 @@ fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
                 is_split[at] = !is_row_parallel[at];
             }
             Op::Attention { .. } => is_split[at] = node.inputs.iter().all(|id| is_split[id.0]),
-            Op::LeakyRelu { .. } | Op::Activation(_) | Op::Dropout { .. } => {
+            Op::LeakyRelu { .. } | Op::Prelu(_) | Op::Activation(_) | Op::Dropout { .. } => {
                 is_split[at] = is_split[input]
             }
             Op::Input
@@ -119,6 +117,7 @@ fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
             | Op::Pool(_)
             | Op::Resample(_)
             | Op::BatchNorm { .. }
+            | Op::Softmax
             | Op::Flatten
             | Op::Add
             | Op::Multiply

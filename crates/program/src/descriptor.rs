@@ -401,6 +401,11 @@ impl Kernel {
             Kernel::Fill { .. } | Kernel::Copy { .. } | Kernel::Import { .. } => Family::Contents,
             Kernel::LeakyReluForward { .. }
             | Kernel::LeakyReluBackward { .. }
+            | Kernel::PreluForward { .. }
+            | Kernel::PreluBackwardData { .. }
+            | Kernel::PreluBackwardSlopes { .. }
+            | Kernel::SoftmaxForward { .. }
+            | Kernel::SoftmaxBackward { .. }
             | Kernel::ActivationForward { .. }
             | Kernel::ActivationBackward { .. }
             | Kernel::Dropout { .. }

@@ -341,6 +341,33 @@ kernels! {
             negative_slope: f64,
             accumulate: bool,
         },
+        /// `y = x` where `x > 0`, else `x` times the slope of its channel, or the only one of `slopes`.
+        PreluForward { x: View, slopes: View, y: View },
+        /// `dx` is `dy`, times the slope where not `x > 0`.
+        PreluBackwardData {
+            x: View,
+            slopes: View,
+            dy: View,
+            dx: View,
+            accumulate: bool,
+        },
+        /// Sum of `dy x` over samples and positions where not `x > 0`; with `one`, over channels, too.
+        PreluBackwardSlopes {
+            x: View,
+            dy: View,
+            dslopes: View,
+            one: bool,
+            accumulate: bool,
+        },
+        /// `exp(x)` over its sum over channels.
+        SoftmaxForward { x: View, y: View },
+        /// `dx = y (dy - s)`, `s` being the sum of `y dy` over channels.
+        SoftmaxBackward {
+            y: View,
+            dy: View,
+            dx: View,
+            accumulate: bool,
+        },
         /// Rows are samples.
         LinearForward {
             x: View,

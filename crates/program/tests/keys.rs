@@ -342,6 +342,35 @@ fn group_norms() -> Vec<Kernel> {
     ]
 }
 
+fn slopes_and_softmax() -> Vec<Kernel> {
+    let accumulate = true;
+    let (x, slopes, y) = (X, VECTOR, Y);
+    vec![
+        Kernel::PreluForward { x, slopes, y },
+        Kernel::PreluBackwardData {
+            x,
+            slopes,
+            dy: Y,
+            dx: X,
+            accumulate,
+        },
+        Kernel::PreluBackwardSlopes {
+            x,
+            dy: Y,
+            dslopes: VECTOR,
+            one: false,
+            accumulate,
+        },
+        Kernel::SoftmaxForward { x, y },
+        Kernel::SoftmaxBackward {
+            y,
+            dy: Y,
+            dx: X,
+            accumulate,
+        },
+    ]
+}
+
 fn multiplications() -> Vec<Kernel> {
     let (a, b, y) = (Y, X, Y);
     vec![
@@ -689,7 +718,7 @@ fn fused() -> Vec<Kernel> {
 }
 
 fn kernels() -> Vec<Kernel> {
-    let families: [fn() -> Vec<Kernel>; 15] = [
+    let families: [fn() -> Vec<Kernel>; 16] = [
         contents,
         convolutions,
         pools,
@@ -698,6 +727,7 @@ fn kernels() -> Vec<Kernel> {
         layer_norms,
         group_norms,
         multiplications,
+        slopes_and_softmax,
         pointwise,
         products,
         sequences,

@@ -11,6 +11,7 @@ mod loss;
 mod norm;
 mod pointwise;
 mod pool;
+mod prelu;
 mod product;
 mod resample;
 mod sequence;

@@ -9,7 +9,7 @@ mod resampling;
 use crate::Draws;
 use crate::losses::{LossOf, draw_loss};
 use partita_graph::{
-    Activation, Convolution, Graph, GraphBuilder, Loss, NodeId, Op, Pool, PoolKind,
+    Activation, Convolution, Graph, GraphBuilder, Loss, NodeId, Op, Pool, PoolKind, PreluSlopes,
     TransposedConvolution,
 };
 use partita_lower::{Halo, LayerChoice, Shard, Strategy};
@@ -337,10 +337,16 @@ impl Sketch {
         self.trunk.push(self.head);
     }
 
-    /// A layer or group norm, a smooth activation, or one behind the other; or a gate.
+    /// A layer or group norm, a smooth activation, or one behind the other; or a gate, or a softmax.
     fn norm_and_gate(&mut self, draws: &mut Draws) {
         if draws.one_in(3) {
             return self.gate(draws);
+        }
+        if draws.one_in(6) {
+            let name = self.name("softmax");
+            let softmax = self.builder.softmax(&name, self.head);
+            self.head = softmax.expect("a softmax fits anywhere");
+            return;
         }
         let which = draws.between(1, 3);
         if which & 1 != 0 && draws.one_in(2) {
@@ -379,6 +385,12 @@ impl Sketch {
 
     fn activation(&mut self, draws: &mut Draws) {
         let name = self.name("relu");
+        if draws.one_in(4) {
+            let slopes = draws.pick(&PreluSlopes::ALL);
+            let prelu = self.builder.prelu(&name, self.head, slopes);
+            self.head = prelu.expect("a PReLU fits anywhere");
+            return;
+        }
         let slope = if draws.one_in(2) { 0.0 } else { 0.1 };
         self.head = self
             .builder

@@ -138,6 +138,7 @@ impl Setup<'_> {
                     ParameterRole::Bias | ParameterRole::Beta | ParameterRole::RunningMean => {
                         0.3 * draws.unit()
                     }
+                    ParameterRole::Slope => 0.25 + 0.3 * draws.unit(),
                     ParameterRole::Gamma | ParameterRole::RunningVariance => {
                         1.0 + 0.3 * draws.unit()
                     }

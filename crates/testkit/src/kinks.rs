@@ -33,7 +33,7 @@ pub fn kink_watch(kernels: Box<dyn Kernels>) -> (Box<dyn Kernels>, Arc<Mutex<f64
 }
 
 fn each_margin(kernel: &Kernel, memory: &Memory<'_>, mut note: impl FnMut(f64)) {
-    if let Kernel::LeakyReluForward { x, .. } = kernel {
+    if let Kernel::LeakyReluForward { x, .. } | Kernel::PreluForward { x, .. } = kernel {
         let mut values = Vec::new();
         memory.pack::<f64>(x, &mut values);
         values.iter().for_each(|value| note(value.abs()));

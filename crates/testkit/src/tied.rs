@@ -5,7 +5,7 @@ use crate::staged::{Pipelines, random_stages};
 use crate::{Case, Draws};
 use partita_graph::{
     Convolution, Graph, GraphBuilder, Loss, NodeId, Op, Parameter, ParameterId, ParameterRole,
-    ParameterSource, TransposedConvolution,
+    ParameterSource, PreluSlopes, TransposedConvolution,
 };
 use partita_lower::Schedule;
 use partita_space::Window;
@@ -108,6 +108,14 @@ impl Sketch {
                 // With the weights of a convolution, too.
                 self.node(draws, "conv", op, &head)
             }
+            7 if draws.one_in(2) => {
+                let kind = draws.pick(&["one", "each"]);
+                let slopes = match kind {
+                    "one" => PreluSlopes::One,
+                    _ => PreluSlopes::Channel,
+                };
+                self.node(draws, kind, Op::Prelu(slopes), &head)
+            }
             7 => {
                 let negative_slope = draws.pick(&[0.0, 0.1]);
                 self.node(draws, "relu", Op::LeakyRelu { negative_slope }, &head)
@@ -203,7 +211,7 @@ impl Sketch {
 
 /// The roles of the parameters that these operations can share.
 fn roles(op: &Op) -> Vec<ParameterRole> {
-    use ParameterRole::{Beta, Bias, Gamma, Weight};
+    use ParameterRole::{Beta, Bias, Gamma, Slope, Weight};
     let all = |bias: bool| {
         if bias {
             vec![Weight, Bias]
@@ -216,12 +224,14 @@ fn roles(op: &Op) -> Vec<ParameterRole> {
         Op::TransposedConvolution(convolution) => all(convolution.bias),
         Op::Linear { bias, .. } => all(*bias),
         Op::Embedding { .. } => vec![Weight],
+        Op::Prelu(_) => vec![Slope],
         // Running statistics are of one layer.
         Op::LayerNorm { .. } | Op::GroupNorm { .. } | Op::BatchNorm { .. } => vec![Gamma, Beta],
         Op::Input
         | Op::Pool(_)
         | Op::Resample(_)
         | Op::LeakyRelu { .. }
+        | Op::Softmax
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add

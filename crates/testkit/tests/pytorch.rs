@@ -203,6 +203,7 @@ impl Fixture {
                     ParameterRole::Bias | ParameterRole::Beta | ParameterRole::RunningMean => {
                         (0.0, 0.25)
                     }
+                    ParameterRole::Slope => (0.25, 0.25),
                     ParameterRole::Gamma => (1.0, 0.25),
                     ParameterRole::RunningVariance => (1.0, 0.5),
                 };

@@ -100,7 +100,7 @@ impl CpuMenu {
             Family::Linear => linear(team, kernel, buffers),
             Family::LayerNorm | Family::Sequence => sequence::scratch(team, kernel),
             Family::GroupNorm => group_norm_scratch(team, kernel),
-            Family::Pointwise => product_scratch(team, kernel),
+            Family::Pointwise => pointwise_scratch(team, kernel),
             Family::Pool | Family::Resample | Family::Loss | Family::Update => 0,
         }
     }
@@ -173,10 +173,12 @@ fn group_norm_scratch(team: TeamKind, kernel: &Kernel) -> usize {
     }
 }
 
-/// Sums over positions need some.
-fn product_scratch(team: TeamKind, kernel: &Kernel) -> usize {
-    if let Kernel::MultiplySum { a, .. } = kernel {
-        norm_scratch(team, a.extent[4])
+/// Sums over positions and columns of slopes need some.
+fn pointwise_scratch(team: TeamKind, kernel: &Kernel) -> usize {
+    if let Kernel::MultiplySum { a: x, .. } | Kernel::PreluBackwardSlopes { x, .. } = kernel {
+        norm_scratch(team, x.extent[4])
+    } else if let Kernel::PreluForward { x, .. } | Kernel::PreluBackwardData { x, .. } = kernel {
+        x.extent[4]
     } else {
         0
     }

@@ -3,7 +3,7 @@
 use super::operand::{AnyBlock, dense};
 use super::sequence::tally;
 use super::tail::Tail;
-use super::{Run, dropout, product, touched};
+use super::{Run, dropout, prelu, product, touched};
 use crate::activation::{
     Elu, Function, Gelu, Sigmoid, Silu, Tanh, activation_backward, activation_forward,
 };
@@ -68,6 +68,11 @@ pub(super) fn execute(
         | Kernel::MultiplySum { .. }
         | Kernel::MultiplyChannelSum { .. } => product::execute(kernel, run),
         Kernel::Add { a, b, y } => sum([a, b, y], &Tail::default(), run),
+        Kernel::PreluForward { .. }
+        | Kernel::PreluBackwardData { .. }
+        | Kernel::PreluBackwardSlopes { .. }
+        | Kernel::SoftmaxForward { .. }
+        | Kernel::SoftmaxBackward { .. } => prelu::execute(kernel, run),
         other => panic!("{} is not computed element by element", other.name()),
     }
 }

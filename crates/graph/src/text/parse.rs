@@ -221,6 +221,8 @@ fn parse_op(
         Keyword::LeakyRelu => Op::LeakyRelu {
             negative_slope: attributes.real("slope")?,
         },
+        Keyword::Prelu => Op::Prelu(attributes.slopes()?),
+        Keyword::Softmax => Op::Softmax,
         Keyword::Linear => Op::Linear {
             features: attributes.whole("features", None)?,
             bias: attributes.flag_or_name("bias")?.0,
@@ -386,6 +388,7 @@ fn parse_sources(
             &[ParameterRole::Weight, ParameterRole::Bias]
         }
         Keyword::Embedding => &[ParameterRole::Weight],
+        Keyword::Prelu => &[ParameterRole::Slope],
         Keyword::LayerNorm | Keyword::GroupNorm | Keyword::InstanceNorm => {
             &[ParameterRole::Gamma, ParameterRole::Beta]
         }
@@ -403,6 +406,7 @@ fn parse_sources(
         | Keyword::Pad
         | Keyword::Relu
         | Keyword::LeakyRelu
+        | Keyword::Softmax
         | Keyword::Dropout
         | Keyword::Flatten
         | Keyword::Add
@@ -425,9 +429,10 @@ fn parse_sources(
     for &role in roles {
         let shared = match role {
             ParameterRole::Bias => attributes.flag_or_name("bias")?.1,
-            ParameterRole::Weight | ParameterRole::Gamma | ParameterRole::Beta => {
-                attributes.get(role.name())
-            }
+            ParameterRole::Weight
+            | ParameterRole::Gamma
+            | ParameterRole::Beta
+            | ParameterRole::Slope => attributes.get(role.name()),
             ParameterRole::RunningMean | ParameterRole::RunningVariance => None,
         };
         let key = initialization_key(role);
@@ -449,6 +454,7 @@ fn initialization_key(role: ParameterRole) -> &'static str {
         ParameterRole::Bias => "init_bias",
         ParameterRole::Gamma => "init_gamma",
         ParameterRole::Beta => "init_beta",
+        ParameterRole::Slope => "init_slope",
         ParameterRole::RunningMean => "init_running_mean",
         ParameterRole::RunningVariance => "init_running_variance",
     }

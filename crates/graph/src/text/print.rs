@@ -53,6 +53,7 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
         }
         Op::LeakyRelu { negative_slope } if *negative_slope == 0.0 => Vec::new(),
         Op::LeakyRelu { negative_slope } => vec![("slope", real(*negative_slope))],
+        Op::Prelu(slopes) => vec![("slopes", slopes.name().to_owned())],
         Op::Linear { features, bias: _ } => vec![("features", features.to_string())],
         Op::Dropout { rate } => vec![("rate", real(*rate))],
         Op::Loss(loss) => loss::attributes(loss),
@@ -84,6 +85,7 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
         | Op::Multiply
         | Op::Concat
         | Op::Positions
+        | Op::Softmax
         | Op::Activation(_) => Vec::new(),
     }
     .into_iter()
@@ -102,6 +104,8 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
+        | Op::Prelu(_)
+        | Op::Softmax
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
@@ -226,6 +230,7 @@ fn parameter(node: &Node, parameter: &Parameter) -> String {
         ParameterRole::Weight
         | ParameterRole::Gamma
         | ParameterRole::Beta
+        | ParameterRole::Slope
         | ParameterRole::RunningMean
         | ParameterRole::RunningVariance => "",
     };

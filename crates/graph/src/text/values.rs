@@ -3,7 +3,7 @@
 use super::TextError;
 use crate::infer::{MAX_NUMBER, list};
 use crate::keyword::Keyword;
-use crate::{Initialization, Interpolation, PadMode};
+use crate::{Initialization, Interpolation, PadMode, PreluSlopes};
 use partita_space::nearest;
 
 /// Key, value pairs of one line, checked against the keys of its operation.
@@ -173,6 +173,15 @@ impl<'a> Attributes<'a> {
         }
     }
 
+    /// How many slopes a PReLU has.
+    pub(super) fn slopes(&self) -> Result<PreluSlopes, TextError> {
+        let value = self.needed("slopes", Kind::Slopes)?;
+        self.read("slopes", Kind::Slopes, value, |value| {
+            let mut all = PreluSlopes::ALL.into_iter();
+            all.find(|slopes| slopes.name() == value)
+        })
+    }
+
     /// `NUMBERxNUMBER..`, as many as there are; 1 to 3 of them.
     pub(super) fn extent(&self, key: &'static str) -> Result<Vec<usize>, TextError> {
         let value = self.needed(key, Kind::Extent)?;
@@ -337,6 +346,7 @@ enum Kind {
     Padding,
     PadMode,
     Interpolation,
+    Slopes,
     Extent,
     Dims,
     Pads,
@@ -357,6 +367,7 @@ impl Kind {
             Self::Padding => "zero, periodic, replicate or reflect",
             Self::PadMode => "zero, replicate or reflect",
             Self::Interpolation => "nearest or linear",
+            Self::Slopes => "one or channel",
             Self::Extent => "whole numbers W, HxW or DxHxW",
             Self::Dims => "a whole number, or one per dim as in 3x3x3",
             Self::Pads => "a whole number, LOW:HIGH, or one of these per dim as in 1:2x0x1",
@@ -378,6 +389,7 @@ impl Kind {
             Self::Flag | Self::FlagOrName => "false",
             Self::Padding | Self::PadMode => "zero",
             Self::Interpolation => "nearest",
+            Self::Slopes => "one",
             Self::Extent => "32x32x32",
             Self::Initialization => "glorot_uniform",
         }
@@ -390,6 +402,7 @@ impl Kind {
             Self::Padding => &["zero", "periodic", "replicate", "reflect"],
             Self::PadMode => &["zero", "replicate", "reflect"],
             Self::Interpolation => &["nearest", "linear"],
+            Self::Slopes => &["one", "channel"],
             Self::Initialization => &[
                 "glorot_uniform",
                 "he_normal",

@@ -115,6 +115,7 @@ impl Layout<'_> {
                 }
                 Op::BatchNorm { .. }
                 | Op::LeakyRelu { .. }
+                | Op::Prelu(_)
                 | Op::Dropout { .. }
                 | Op::Positions
                 | Op::LayerNorm { .. }
@@ -128,6 +129,7 @@ impl Layout<'_> {
                 | Op::Linear { .. }
                 | Op::Flatten
                 | Op::Multiply
+                | Op::Softmax
                 | Op::Concat
                 | Op::Slice { .. }
                 | Op::Embedding { .. }

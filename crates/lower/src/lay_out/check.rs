@@ -177,7 +177,8 @@ fn kind(op: &Op) -> &'static str {
         Op::Resample(Resample::AdaptiveAverage { .. }) => "the pooling",
         Op::Resample(Resample::Pad { .. }) => "the padding",
         Op::BatchNorm { .. } => "the batch norm",
-        Op::LeakyRelu { .. } | Op::Activation(_) => "the activation",
+        Op::LeakyRelu { .. } | Op::Prelu(_) | Op::Activation(_) => "the activation",
+        Op::Softmax => "the softmax",
         Op::Linear { .. } => "the linear layer",
         Op::Dropout { .. } => "the dropout",
         Op::Flatten => "the flatten",
@@ -201,13 +202,14 @@ fn possible(node: &Node) -> &'static str {
         Op::Linear { .. } => "N, C and F",
         Op::Flatten => "N",
         Op::AuxiliaryLoss { .. } => "none, as it has the distribution of the loss",
-        Op::Input | Op::Concat | Op::Slice { .. } | Op::Loss(_) => "N, D, H and W",
+        Op::Input | Op::Softmax | Op::Concat | Op::Slice { .. } | Op::Loss(_) => "N, D, H and W",
         Op::Embedding { .. } => "N, D, H, W and F",
         Op::Attention { .. } => "N and C",
         Op::Pool(_)
         | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
+        | Op::Prelu(_)
         | Op::Dropout { .. }
         | Op::Positions
         | Op::LayerNorm { .. }

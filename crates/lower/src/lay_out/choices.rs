@@ -154,6 +154,7 @@ pub(super) fn can_carry(node: &Node, dim: LayerDim) -> bool {
         (
             Op::Input
             | Op::Flatten
+            | Op::Softmax
             | Op::Concat
             | Op::Slice { .. }
             | Op::Embedding { .. }

@@ -99,7 +99,7 @@ pub struct Run {
     pub memory: Option<Bytes>,
     /// Optimizer with its constants.
     pub optimizer: Optimizer,
-    /// Whether biases, scales and shifts have the weight decay and the trust ratio of the optimizer.
+    /// Whether biases, scales, shifts and slopes have the weight decay and the trust ratio of the optimizer.
     pub decay_norms: bool,
     /// Gradient clipping: largest global norm.
     pub clip: Option<f64>,

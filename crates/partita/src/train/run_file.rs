@@ -101,8 +101,8 @@ pub struct RunFile {
     pub memory: Option<Bytes>,
     /// Optimizer (default: Adam with its usual constants).
     pub optimizer: Optimizer,
-    /// Whether biases, scales and shifts have the weight decay and the trust ratio of the optimizer (default: true,
-    /// but false for LARS and LAMB).
+    /// Whether biases, scales, shifts and slopes have the weight decay and the trust ratio of the optimizer
+    /// (default: true, but false for LARS and LAMB).
     pub decay_norms: bool,
     /// Gradient clipping: largest global norm.
     pub clip: Option<f64>,

@@ -228,6 +228,8 @@ fn keeps_channels(op: &Op) -> bool {
         | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
+        | Op::Prelu(_)
+        | Op::Softmax
         | Op::Dropout { .. }
         | Op::Add
         | Op::Positions
@@ -242,7 +244,7 @@ fn keeps_channels(op: &Op) -> bool {
 
 fn torch_role(role: ParameterRole) -> &'static str {
     match role {
-        ParameterRole::Weight | ParameterRole::Gamma => "weight",
+        ParameterRole::Weight | ParameterRole::Gamma | ParameterRole::Slope => "weight",
         ParameterRole::Bias | ParameterRole::Beta => "bias",
         ParameterRole::RunningMean => "running_mean",
         ParameterRole::RunningVariance => "running_var",

@@ -13,6 +13,10 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
         }
         Kernel::LeakyReluBackward { .. } => leaky_relu_backward(kernel),
         Kernel::ActivationForward { .. } | Kernel::ActivationBackward { .. } => activation(kernel),
+        Kernel::PreluForward { .. }
+        | Kernel::PreluBackwardData { .. }
+        | Kernel::PreluBackwardSlopes { .. } => prelu(kernel),
+        Kernel::SoftmaxForward { .. } | Kernel::SoftmaxBackward { .. } => softmax(kernel),
         Kernel::Dropout {
             x,
             y,
@@ -143,6 +147,91 @@ fn product(kernel: &Kernel) -> Descriptor<'_> {
         }
         other => panic!("{other:?} is described elsewhere"),
     }
+}
+
+fn softmax(kernel: &Kernel) -> Descriptor<'_> {
+    match kernel {
+        Kernel::SoftmaxForward { x, y } => {
+            let operands = [read("x", x), write("y", y).like("x", x)];
+            Descriptor::new("softmax_forward", each(x, 20), operands)
+        }
+        Kernel::SoftmaxBackward {
+            y,
+            dy,
+            dx,
+            accumulate,
+        } => {
+            let operands = [
+                read("y", y),
+                linear("dy", dy).like("y", y),
+                result("dx", dx, *accumulate).like("y", y),
+            ];
+            Descriptor::new("softmax_backward", each(y, 4), operands).accumulates(*accumulate)
+        }
+        other => panic!("{other:?} is described elsewhere"),
+    }
+}
+
+fn prelu(kernel: &Kernel) -> Descriptor<'_> {
+    // A slope per channel, or one.
+    let count = |slopes: &View, x: &View| slopes.extent[4].clamp(1, x.extent[4].max(1));
+    let fits = |slopes: &View, x: &View| [1, x.extent[4]].contains(&slopes.extent[4]);
+    match kernel {
+        Kernel::PreluForward { x, slopes, y } => {
+            let operands = [
+                read("x", x),
+                read("slopes", slopes).vector(count(slopes, x)),
+                write("y", y).like("x", x),
+            ];
+            Descriptor::new("prelu_forward", each(x, 1), operands)
+                .require(fits(slopes, x), || misfit(slopes, x))
+        }
+        Kernel::PreluBackwardData {
+            x,
+            slopes,
+            dy,
+            dx,
+            accumulate,
+        } => {
+            let operands = [
+                read("x", x),
+                read("slopes", slopes).vector(count(slopes, x)),
+                linear("dy", dy).like("x", x),
+                result("dx", dx, *accumulate).like("x", x),
+            ];
+            Descriptor::new("prelu_backward_data", each(x, 1), operands)
+                .accumulates(*accumulate)
+                .require(fits(slopes, x), || misfit(slopes, x))
+        }
+        Kernel::PreluBackwardSlopes {
+            x,
+            dy,
+            dslopes,
+            one,
+            accumulate,
+        } => {
+            let (channels, over) = if *one {
+                (1, Over::All(std::slice::from_ref(x)))
+            } else {
+                (x.extent[4], Over::Positions(x))
+            };
+            let gradient = result("dslopes", dslopes, *accumulate).vector(channels);
+            let operands = [
+                read("x", x),
+                linear("dy", dy).like("x", x),
+                gradient.over(over),
+            ];
+            Descriptor::new("prelu_backward_slopes", each(x, 2), operands)
+                .constant(Constant::Flag("one", *one))
+                .accumulates(*accumulate)
+        }
+        other => panic!("{other:?} is described elsewhere"),
+    }
+}
+
+fn misfit(slopes: &View, x: &View) -> String {
+    let [slopes, channels] = [slopes, x].map(|view| view.extent[4]);
+    format!("slopes are {slopes}, 1 or {channels} are expected")
 }
 
 fn leaky_relu_backward(kernel: &Kernel) -> Descriptor<'_> {

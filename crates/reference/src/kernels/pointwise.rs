@@ -1,6 +1,6 @@
 //! Fills, copies, imports, additions and functions of single elements.
 
-use super::{Call, activation, product};
+use super::{Call, activation, prelu, product};
 use crate::values::{each_element, entry};
 use partita_program::random::Draws;
 use partita_program::{Kernel, Transform, View};
@@ -66,6 +66,11 @@ pub(super) fn execute(
             accumulate,
         } => activation::backward(*function, [x, dy, dx], *accumulate, call),
         Kernel::Add { a, b, y } => add([a, b, y], call),
+        Kernel::PreluForward { .. }
+        | Kernel::PreluBackwardData { .. }
+        | Kernel::PreluBackwardSlopes { .. }
+        | Kernel::SoftmaxForward { .. }
+        | Kernel::SoftmaxBackward { .. } => prelu::execute(kernel, call),
         Kernel::Multiply { .. }
         | Kernel::MultiplySum { .. }
         | Kernel::MultiplyChannelSum { .. } => product::execute(kernel, call),

@@ -11,6 +11,8 @@ impl Maker {
         kernels.extend(self.layer_norms(accumulate));
         kernels.extend(self.group_norms(accumulate));
         kernels.extend(self.products(accumulate));
+        kernels.extend(self.slopes(accumulate));
+        kernels.extend(self.softmax(accumulate));
         kernels.push(self.positions(mesh, rank));
         kernels.extend(self.gates(accumulate));
         for _ in 0..2 {
@@ -191,6 +193,48 @@ impl Maker {
                 a,
                 b,
                 y: channel_sum,
+                accumulate,
+            },
+        ]
+    }
+
+    fn slopes(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let extent = self.extent();
+        let [x, y, dy, dx] = [0; 4].map(|_| self.view(extent));
+        let one = self.draws.one_in(2);
+        let count = if one { 1 } else { extent[4] };
+        let [slopes, dslopes] = [0; 2].map(|_| self.vector(count));
+        vec![
+            Kernel::PreluForward { x, slopes, y },
+            Kernel::PreluBackwardData {
+                x,
+                slopes,
+                dy,
+                dx,
+                accumulate,
+            },
+            Kernel::PreluBackwardSlopes {
+                x,
+                dy,
+                dslopes,
+                one,
+                accumulate,
+            },
+        ]
+    }
+
+    fn softmax(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let extent = self.extent();
+        let x = self
+            .bench
+            .embedded(self.dtype, extent, 4.0, &mut self.draws);
+        let [y, dy, dx] = [0; 3].map(|_| self.view(extent));
+        vec![
+            Kernel::SoftmaxForward { x, y },
+            Kernel::SoftmaxBackward {
+                y,
+                dy,
+                dx,
                 accumulate,
             },
         ]

@@ -143,6 +143,8 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
             | Op::Positions
             | Op::LayerNorm { .. }
             | Op::Multiply
+            | Op::Prelu(_)
+            | Op::Softmax
             | Op::GroupNorm { .. }
             | Op::Activation(_)
             | Op::Attention { .. } => panic!("no {} here", node.op.keyword()),

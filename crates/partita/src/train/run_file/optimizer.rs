@@ -38,7 +38,7 @@ const BELOW_ONE: &str = "a number from 0 up to, but not including, 1 in single p
 pub struct OptimizerSettings {
     /// Its rule with all constants.
     pub rule: Optimizer,
-    /// Whether biases, scales and shifts have its weight decay and trust ratio.
+    /// Whether biases, scales, shifts and slopes have its weight decay and trust ratio.
     pub decay_norms: bool,
     /// Largest global norm of gradients.
     pub clip: Option<f64>,
