@@ -15,7 +15,8 @@ def head(record, raw_name):
         f"Seconds of a training step of {record['model']}, batch {record['contenders'][0]['batch']}, with samples from"
         " files and from memory. All take turns,",
         f"{record['rounds']} round(s); shown is the median of the turns, [least .. most]. Bytes are those of the last"
-        f" epoch of a turn. Raw data: `{raw_name}`.",
+        " epoch of a turn, and the wait is that of the rank that waited longest for samples in it."
+        f" Raw data: `{raw_name}`.",
         "",
         *circumstances(record, "no peers"),
     ]
@@ -24,14 +25,14 @@ def head(record, raw_name):
 
 def table(record):
     lines = [
-        "| ranks | strategy | store | seconds a step | samples/s | from files | from other ranks |",
-        "|---:|---|---|---:|---:|---:|---:|",
+        "| ranks | strategy | store | seconds a step | samples/s | from files | from other ranks | wait |",
+        "|---:|---|---|---:|---:|---:|---:|---:|",
     ]
     for contender in record["contenders"]:
         facts, last = contender["facts"], contender["turns"][-1]["epochs"][-1]
         rate = contender["batch"] / step_seconds(contender)
         lines.append(
             f"| {facts['ranks']} | `{facts['strategy']}` | {facts['store']} | {spread(contender)} | {rate:.2f}"
-            f" | {last['read_bytes']} B | {last['received_bytes']} B |"
+            f" | {last['read_bytes']} B | {last['received_bytes']} B | {1e3 * last['wait_seconds']:.1f} ms |"
         )
     return "\n".join(lines)
