@@ -1,9 +1,10 @@
-"""Records training steps with samples that every epoch reads from files, and with samples in memory.
+"""Records training steps with samples from files in every epoch, from memory, and with synthetic ones.
 
 CosmoFlow at 64, or at `--size`, with one rank, and with two ranks whose samples and whose space is split. All ways take
 turns: all of them once is a round. A turn is a `partita train`, whose first two steps it leaves out
-itself; with a store the samples are read before the first step. The files lie in the page cache of the
-system after the first turn, so what they cost is the least that reading can cost.
+itself; with a store the samples are read before the first step, and synthetic samples are made by the rank
+itself. The files lie in the page cache of the system after the first turn, so what they cost is the least
+that reading can cost.
 
 Writes records/<date>-store.md and, with all raw figures, the same name with .json.
 """
@@ -18,7 +19,7 @@ UNIVERSES = 8
 BATCH = 2
 # Ranks and strategy.
 WAYS = ((1, "data=1"), (2, "data=2"), (2, "depth=2"))
-STORES = ("none", "memory")
+STORES = ("none", "memory", "synthetic")
 
 
 class Stored(Training):

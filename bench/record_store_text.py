@@ -13,10 +13,11 @@ def head(record, raw_name):
         f"# Samples in memory, {record['started'][:10]}",
         "",
         f"Seconds of a training step of {record['model']}, batch {record['contenders'][0]['batch']}, with samples from"
-        " files and from memory. All take turns,",
+        " files, from memory, and synthetic ones. All take turns,",
         f"{record['rounds']} round(s); shown is the median of the turns, [least .. most]. Bytes are those of the last"
-        " epoch of a turn, and the wait is that of the rank that waited longest for samples in it."
-        f" Raw data: `{raw_name}`.",
+        " epoch of a turn, the wait is that of the rank that",
+        "waited longest for samples in it. `of synthetic` is the speed beside that of synthetic samples under the same"
+        f" strategy. Raw data: `{raw_name}`.",
         "",
         *circumstances(record, "no peers"),
     ]
@@ -25,14 +26,21 @@ def head(record, raw_name):
 
 def table(record):
     lines = [
-        "| ranks | strategy | store | seconds a step | samples/s | from files | from other ranks | wait |",
-        "|---:|---|---|---:|---:|---:|---:|---:|",
+        "| ranks | strategy | store | seconds a step | samples/s | of synthetic | from files | from other ranks | wait |",
+        "|---:|---|---|---:|---:|---:|---:|---:|---:|",
     ]
+    way = lambda contender: (contender["facts"]["ranks"], contender["facts"]["strategy"])
+    synthetic = {
+        way(contender): step_seconds(contender)
+        for contender in record["contenders"]
+        if contender["facts"]["store"] == "synthetic"
+    }
     for contender in record["contenders"]:
         facts, last = contender["facts"], contender["turns"][-1]["epochs"][-1]
         rate = contender["batch"] / step_seconds(contender)
+        share = 100 * synthetic[way(contender)] / step_seconds(contender)
         lines.append(
-            f"| {facts['ranks']} | `{facts['strategy']}` | {facts['store']} | {spread(contender)} | {rate:.2f}"
+            f"| {facts['ranks']} | `{facts['strategy']}` | {facts['store']} | {spread(contender)} | {rate:.2f} | {share:.1f} %"
             f" | {last['read_bytes']} B | {last['received_bytes']} B | {1e3 * last['wait_seconds']:.1f} ms |"
         )
     return "\n".join(lines)

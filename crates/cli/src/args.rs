@@ -662,6 +662,8 @@ pub enum StoreName {
     None,
     /// In the memory of the ranks, one copy in all
     Memory,
+    /// Nowhere: for benchmarks, samples are made up and no file is read
+    Synthetic,
 }
 
 /// Kernel sets.

@@ -194,6 +194,7 @@ impl TrainArgs {
             store: self.store.map(|store| match store {
                 StoreName::None => StoreKind::None,
                 StoreName::Memory => StoreKind::Memory,
+                StoreName::Synthetic => StoreKind::Synthetic,
             }),
             preload: self.preload,
             spill: self.spill.clone(),

@@ -105,6 +105,8 @@ pub struct Loading {
     pub store: Option<Arc<SampleStore>>,
     /// Counts what is read and received.
     pub tally: Arc<LoadTally>,
+    /// No file is read: samples are made up, and all alike.
+    pub is_synthetic: bool,
 }
 
 /// Number of the first sample of a split among all samples of the dataset.

@@ -209,6 +209,7 @@ fn source(
     let loading = Loading {
         store: Some(Arc::clone(store)),
         tally: Arc::clone(store.tally()),
+        ..Loading::default()
     };
     let (plain, kind) = (preprocessing.clone(), Transform::Identity);
     let (mesh, rank) = rank;

@@ -1,19 +1,19 @@
 //! Loads parts of samples for one thread: from files, from the store of its process, or from another process.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use partita_program::Item;
 use partita_space::{Bytes, Rank};
 
-use super::SampleStore;
 use super::owners::Wanted;
 use super::tally::{EpochLoads, LoadTally};
+use super::{SampleStore, copy_part};
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::reader::Reader;
-use crate::samples::Samples;
-use crate::slab;
+use crate::samples::{DType, Samples};
+use crate::slab::{self, Region4};
 use crate::source::Loading;
 use crate::split::Split;
 
@@ -74,11 +74,17 @@ pub(crate) struct Loader {
     ahead: VecDeque<Ahead>,
     /// A unit that is being read.
     unit: Samples,
+    /// Where samples are made up, the parts that were asked for.
+    made: Option<HashMap<(Item, Region4), Samples>>,
 }
 
 impl Loader {
     pub(crate) fn new(dataset: &Dataset, rank: Rank, loading: Loading) -> Self {
-        let Loading { store, tally } = loading;
+        let Loading {
+            store,
+            tally,
+            is_synthetic,
+        } = loading;
         Self {
             rank,
             readers: Readers::new(dataset),
@@ -86,6 +92,7 @@ impl Loader {
             tally,
             ahead: VecDeque::new(),
             unit: Samples::new(dataset.dtype()),
+            made: is_synthetic.then(HashMap::new),
         }
     }
 
@@ -156,6 +163,10 @@ impl Loader {
         wanted: &Wanted,
         out: &mut Samples,
     ) -> Result<(), DataError> {
+        if self.made.is_some() {
+            self.make(wanted, out);
+            return Ok(());
+        }
         let Some(store) = self.store.clone().filter(|_| has_elements(wanted)) else {
             let loads = EpochLoads {
                 read: self.readers.read(wanted, out)?,
@@ -185,6 +196,40 @@ impl Loader {
             }
         }
         Ok(())
+    }
+
+    /// Replaces `out` by a part of the sample that stands for all: small whole numbers that follow from the position, so that
+    /// ranks with other parts have the same sample, and the first class or target 0.
+    fn make(&mut self, wanted: &Wanted, out: &mut Samples) {
+        let Wanted { item, region, .. } = wanted;
+        let dtype = match (item, self.readers.has_labels) {
+            (Item::Sample, _) => self.unit.dtype(),
+            (Item::Target, true) => DType::Int16,
+            (Item::Target, false) => DType::Float32,
+        };
+        let made = self.made.get_or_insert_default();
+        let key = (*item, region.clone());
+        let samples = made.entry(key).or_insert_with(|| {
+            let mut samples = Samples::zeros(dtype, slab::elements(region));
+            if *item == Item::Sample {
+                let value = |at: usize| {
+                    let [c, d, h, w] = slab::position(region, at);
+                    (31 * c + 7 * d + 5 * h + 3 * w) % 11
+                };
+                match &mut samples {
+                    Samples::I16(values) => {
+                        let places = values.iter_mut().enumerate();
+                        places.for_each(|(at, place)| *place = value(at) as i16);
+                    }
+                    Samples::F32(values) => {
+                        let places = values.iter_mut().enumerate();
+                        places.for_each(|(at, place)| *place = value(at) as f32);
+                    }
+                }
+            }
+            samples
+        });
+        copy_part(region, samples, region, out);
     }
 
     /// Takes a part that was announced from another process.

@@ -29,7 +29,7 @@ const SHARE_BESIDE_SPILL: f64 = 0.9;
 /// the splits that are read. Where the rest may go to a disk, programs may have half of the limit at least.
 pub fn room(run: &Run, dataset: &Dataset, limit: Bytes) -> Bytes {
     match run.store.kind {
-        StoreKind::None => limit,
+        StoreKind::None | StoreKind::Synthetic => limit,
         StoreKind::Memory => {
             let read = [Split::Train, Split::Validation].map(|split| dataset.samples(split));
             let samples: usize = read.into_iter().sum();
@@ -68,8 +68,11 @@ pub fn prepare(
             let spilled = of_host.iter().map(|&rank| store.spilled()[rank]);
             has_space(&run.store, &spilled.collect::<Vec<Bytes>>())?;
         }
-        let store = store.map(Arc::new);
-        Ok(Loading { store, tally })
+        Ok(Loading {
+            store: store.map(Arc::new),
+            tally,
+            is_synthetic: run.store.kind == StoreKind::Synthetic,
+        })
     })
 }
 
@@ -91,7 +94,7 @@ fn store(
     (epoch, tally): (u64, &Arc<LoadTally>),
 ) -> Option<SampleStore> {
     match run.store.kind {
-        StoreKind::None => None,
+        StoreKind::None | StoreKind::Synthetic => None,
         StoreKind::Memory => {
             let programs: Vec<&Program> = session.step_programs().collect();
             let epoch = epoch.min((run.epochs as u64).saturating_sub(1));
@@ -254,6 +257,10 @@ pub fn fill(
     (preprocessing, loading): (&Preprocessing, &Loading),
     epoch: u64,
 ) -> Result<(), LaunchError> {
+    if loading.is_synthetic && launch.is_first() {
+        let text = "store: samples are made up and all alike, for benchmarks; the network learns nothing of the dataset";
+        launch.context().report(Event::Note(text));
+    }
     let Some(store) = &loading.store else {
         return Ok(());
     };

@@ -19,12 +19,25 @@ pub enum StoreKind {
     None,
     /// The ranks keep one copy of the dataset in memory.
     Memory,
+    /// No file is read: for benchmarks, samples are made up.
+    Synthetic,
 }
 
 impl StoreKind {
     /// All, with their names.
-    pub const CHOICES: [(&'static str, StoreKind); 2] =
-        [("none", StoreKind::None), ("memory", StoreKind::Memory)];
+    pub const CHOICES: [(&'static str, StoreKind); 3] = [
+        ("none", StoreKind::None),
+        ("memory", StoreKind::Memory),
+        ("synthetic", StoreKind::Synthetic),
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Memory => "memory",
+            Self::Synthetic => "synthetic",
+        }
+    }
 }
 
 /// Whether and where samples stay after they were read.
@@ -97,6 +110,7 @@ impl StoreConfig {
         match self.kind {
             StoreKind::None => InputSource::FileSystem,
             StoreKind::Memory => InputSource::DataStore,
+            StoreKind::Synthetic => InputSource::Ignored,
         }
     }
 
@@ -109,13 +123,19 @@ impl StoreConfig {
             (self.memory.is_some(), "store_memory"),
         ];
         let unused = unused.into_iter().find(|(is_said, _)| *is_said);
+        let store = self.kind.name();
+        let has_loaders = offload.loaders != Processes::Started(0);
         match (self.kind, unused) {
-            (StoreKind::None, _) if self.preload => Err(StoreError::Preload),
-            (StoreKind::None, Some((_, key))) => Err(StoreError::Unused { key }),
-            (StoreKind::Memory, _) if offload.loaders != Processes::Started(0) => {
-                Err(StoreError::Loaders)
+            (StoreKind::Memory | StoreKind::Synthetic, _) if has_loaders => {
+                Err(StoreError::Loaders { store })
             }
-            (StoreKind::None | StoreKind::Memory, _) => Ok(()),
+            (StoreKind::None | StoreKind::Synthetic, _) if self.preload => {
+                Err(StoreError::Preload { store })
+            }
+            (StoreKind::None | StoreKind::Synthetic, Some((_, key))) => {
+                Err(StoreError::Unused { key, store })
+            }
+            (StoreKind::None | StoreKind::Memory | StoreKind::Synthetic, _) => Ok(()),
         }
     }
 }

@@ -9,25 +9,33 @@ use std::path::PathBuf;
 pub enum StoreError {
     /// Nothing to fill.
     #[error(
-        "`preload` reads all samples into memory before the first step, and `store` is \"none\"; possible is \
+        "`preload` reads all samples into memory before the first step, and `store` is \"{store}\"; possible is \
          `store = \"memory\"` in `[data]` of the run file, or `--store memory`, or no `preload`"
     )]
-    Preload,
+    Preload {
+        /// Its `store`.
+        store: &'static str,
+    },
     /// Nothing to limit.
     #[error(
-        "`{key}` is for samples that stay in memory, and `store` is \"none\"; possible is `store = \"memory\"` in \
+        "`{key}` is for samples that stay in memory, and `store` is \"{store}\"; possible is `store = \"memory\"` in \
          `[data]` of the run file, or `--store memory`, or no `{key}`"
     )]
     Unused {
         /// The key.
         key: &'static str,
+        /// Its `store`.
+        store: &'static str,
     },
     /// Other processes read.
     #[error(
-        "`store` is \"memory\", and `loaders` of `[offload]` read in processes of their own, which keep no samples; \
+        "`store` is \"{store}\", and `loaders` of `[offload]` read in processes of their own, which keep no samples; \
          possible is either of them: `store = \"none\"`, or no `loaders`"
     )]
-    Loaders,
+    Loaders {
+        /// Its `store`.
+        store: &'static str,
+    },
     /// They do not fit.
     #[error(
         "rank {rank} would keep {samples} ({} B) of samples in memory beside {others} of its program, the limit is \

@@ -268,7 +268,7 @@ fn a_disk_without_a_store_is_refused() {
     for (request, named) in [(spill, "spill"), (memory, "store_memory")] {
         let error = run(&folder, &request).err().unwrap();
         let unused =
-            matches!(&error, TrainError::Store(StoreError::Unused { key }) if *key == named);
+            matches!(&error, TrainError::Store(StoreError::Unused { key, .. }) if *key == named);
         assert!(unused, "{error}");
     }
 }
@@ -305,6 +305,39 @@ fn a_prediction_takes_samples_from_where_the_run_does() {
     assert_eq!(found.result["predicted_input"], "data_store");
     let found = run(&folder, &kept(of(2, "data=2"))).unwrap();
     assert!(found.result["predicted_input"].is_null());
+}
+
+/// Made-up samples are the same for all strategies, and no file is read.
+#[test]
+fn benchmarks_read_nothing() {
+    let folder = case(&[("epochs = 6", "epochs = 2")]);
+    let synthetic = |ranks: usize, strategy: &str| {
+        let request = TrainRequest {
+            store: Some(StoreKind::Synthetic),
+            ..of(ranks, strategy)
+        };
+        run(&folder, &request).unwrap()
+    };
+    let one = synthetic(1, "data=1");
+    assert_eq!((&one.read[..], &one.memory[..]), (&[0, 0][..], &[0, 0][..]));
+    for strategy in ["data=2", "depth=2"] {
+        let other = synthetic(2, strategy);
+        assert_eq!(other.read, [0, 0], "{strategy}");
+        for (a, b) in one.losses.iter().zip(&other.losses) {
+            assert!(
+                (a.0 - b.0).abs() <= 1e-4 * a.0.abs(),
+                "{strategy}: {a:?} and {b:?}"
+            );
+        }
+    }
+    let loaders = "strategy = \"depth=2\"\noffload = { loaders = 1 }";
+    let folder = case(&[("strategy = \"depth=2\"", loaders)]);
+    let request = TrainRequest {
+        store: Some(StoreKind::Synthetic),
+        ..of(2, "data=2")
+    };
+    let text = run(&folder, &request).err().unwrap().to_string();
+    assert!(text.contains("`store` is \"synthetic\""), "{text}");
 }
 
 #[test]
@@ -400,7 +433,7 @@ fn a_store_beside_loaders_is_refused() {
     let folder = case(&[("strategy = \"depth=2\"", loaders)]);
     let error = run(&folder, &kept(of(2, "data=2"))).err().unwrap();
     assert!(
-        matches!(error, TrainError::Store(StoreError::Loaders)),
+        matches!(error, TrainError::Store(StoreError::Loaders { .. })),
         "{error}"
     );
 }
@@ -414,7 +447,7 @@ fn a_preload_without_a_store_is_refused() {
     };
     let error = run(&folder, &request).err().unwrap();
     assert!(
-        matches!(error, TrainError::Store(StoreError::Preload)),
+        matches!(error, TrainError::Store(StoreError::Preload { .. })),
         "{error}"
     );
     let set = folder.path().join("set").display().to_string();
