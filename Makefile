@@ -54,4 +54,6 @@ bench:
 	python3 bench/record_accuracy.py
 	python3 bench/record_convolutions.py
 	python3 bench/record_threads.py
+	python3 bench/record_store.py
+	python3 bench/record_offload.py
 	python3 bench/record_published.py
