@@ -4,7 +4,7 @@ use crate::infer::infer;
 use crate::sizes::{padding, product, work_per_sample};
 use crate::text;
 use crate::{GraphError, Loss, NodeId, Op, Parameter, ParameterId, Shape, needed_by_last};
-use partita_space::nearest;
+use partita_space::{Window, nearest};
 
 /// An operation with its inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,8 +112,19 @@ impl Graph {
 
     /// The same model with the same parameters on samples of other extents, D, H, W.
     ///
-    /// Errors: the layer that cannot read them, or the parameter that would have another shape.
+    /// Errors: the layer that cannot read them, or the parameter that would have another shape; a pooling over the whole
+    /// input, whose window in other samples is not known.
     pub fn with_extent(&self, extent: [usize; 3]) -> Result<Self, String> {
+        if extent == self.nodes[0].shape.extent {
+            return Ok(self.clone());
+        }
+        if let Some(node) = self.nodes.iter().find(|node| self.pools_all(node)) {
+            let [d, h, w] = self.node(node.inputs[0]).shape.extent;
+            return Err(format!(
+                "`{}` pools its whole input of {d}x{h}x{w}, and would pool a part of it in samples of another extent",
+                node.name
+            ));
+        }
         let mut graph = self.clone();
         graph.nodes[0].shape.extent = extent;
         // The text form holds no shape but that of the input, and its reader checks all others.
@@ -129,6 +140,16 @@ impl Graph {
                 before.name, before.shape, now.shape
             )),
         }
+    }
+
+    /// Whether a pooling has one window, of more than one input.
+    fn pools_all(&self, node: &Node) -> bool {
+        let Op::Pool(pool) = &node.op else {
+            return false;
+        };
+        let input = self.node(node.inputs[0]).shape.extent;
+        let covers = |(window, extent): (&Window, usize)| window.kernel >= extent;
+        input.iter().product::<usize>() > 1 && pool.window.iter().zip(input).all(covers)
     }
 
     /// Per node, whether training needs the gradient of the tensor it computes.

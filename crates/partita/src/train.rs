@@ -659,6 +659,7 @@ fn run_ranks(
         },
         validators: validators.as_ref().map(|it| it as &dyn MakeValidators),
         is_followed: false,
+        shares_loads: !run.metrics.is_empty(),
     };
     launch.run(session, &setup, run.collectives, listener, baseline, sink)
 }

@@ -440,6 +440,10 @@ fn a_dead_rank_ends_the_job() {
     }
 }
 
+/// What a run that is stopped leaves: its checkpoints with the curve so far, and a lock file that ranks had no time to
+/// remove.
+const KEPT: [&str; 4] = ["checkpoints", "loss.svg", "loss.png", "train.lock"];
+
 #[test]
 fn a_request_to_stop_ends_all_ranks_and_leaves_checkpoints_alone() {
     for launcher in launchers("a_request_to_stop_ends_all_ranks_and_leaves_checkpoints_alone") {
@@ -455,7 +459,7 @@ fn a_request_to_stop_ends_all_ranks_and_leaves_checkpoints_alone() {
             let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
             assert!(
                 left.iter()
-                    .all(|name| name == "checkpoints" || name == "train.lock"),
+                    .all(|name| KEPT.iter().any(|kept| name == *kept)),
                 "{name}, {request}: {left:?}"
             );
             // The launcher may end the ranks before they have a checkpoint or remove the lock file, whose lock ends with

@@ -27,6 +27,9 @@ fn samples_come_from_other_processes() {
         };
         let _alone = alone();
         let case = Case::new(2, "20 s");
+        let text = std::fs::read_to_string(case.path("run.toml")).unwrap();
+        let text = text.replace("[schedule]", "metrics = [\"jsonl\"]\n[schedule]");
+        std::fs::write(case.path("run.toml"), text).unwrap();
         for (ranks, strategy, more) in STRATEGIES {
             let expected = threads(ranks, strategy);
             let options = [&["--store", "memory"], more].concat();

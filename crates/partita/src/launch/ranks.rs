@@ -85,6 +85,8 @@ pub struct RunSetup<'w> {
     pub validators: Option<&'w dyn MakeValidators>,
     /// Whether another run follows, for which ranks that are processes stay joined.
     pub is_followed: bool,
+    /// Whether ranks meet at the end of each epoch, so that its report says what was loaded for it.
+    pub shares_loads: bool,
 }
 
 struct Part<'l> {
@@ -95,7 +97,8 @@ struct Part<'l> {
 /// A hook of a rank that also shares what ranks have loaded, so that reports of epochs have it.
 struct Counted<'a> {
     inner: Box<dyn StepHook + 'a>,
-    agreement: Box<dyn Agreement + 'a>,
+    /// None where nobody wants to know before the end of the run.
+    agreement: Option<Box<dyn Agreement + 'a>>,
     tally: &'a LoadTally,
 }
 
@@ -105,7 +108,9 @@ impl StepHook for Counted<'_> {
     }
 
     fn before_report(&mut self, epoch: u64) -> Result<(), RunError> {
-        self.agreement.share_loads(epoch, self.tally)?;
+        if let Some(agreement) = &mut self.agreement {
+            agreement.share_loads(epoch, self.tally)?;
+        }
         self.inner.before_report(epoch)
     }
 
@@ -165,7 +170,7 @@ pub fn run_rank<'w>(
     };
     let mut hook = Counted {
         inner: setup.hook.hook(rank, agreement)?,
-        agreement: of_loads,
+        agreement: setup.shares_loads.then_some(of_loads),
         tally: &setup.loading.tally,
     };
     let validators = setup

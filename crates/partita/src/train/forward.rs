@@ -456,6 +456,7 @@ impl Forward {
             hook: &checkpoint::Off,
             validators: None,
             is_followed: ends.is_followed,
+            shares_loads: false,
         };
         let results = launch.run(
             session,

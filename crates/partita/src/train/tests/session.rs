@@ -178,6 +178,7 @@ fn run_with(
         hook: &checkpoint::Off,
         validators: None,
         is_followed: false,
+        shares_loads: false,
     };
     let listener = Box::new(move |progress| recorder.lock().unwrap().push(progress));
     let launch::RankResults {
