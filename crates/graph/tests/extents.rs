@@ -12,7 +12,7 @@ fn model(layer: &str) -> Graph {
         layer,
         "loss = mse p",
     ];
-    text::parse(&lines.join("\n")).unwrap()
+    text::parse(&lines.join("\n")).expect("a model")
 }
 
 #[test]
