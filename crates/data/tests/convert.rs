@@ -5,7 +5,7 @@ mod made;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use made::{SHAPE, target, volume, whole};
+use made::{SHAPE, npy, target, volume, whole};
 use partita_data::{Conversion, ConvertSpec, DType, DataError, Dataset, Keys, Samples, Split};
 
 fn file(name: &str) -> PathBuf {
@@ -367,23 +367,13 @@ fn answers_that_cannot_be_trained_on_are_named_with_file_key_and_place() {
 }
 
 /// An array of this shape, all bytes 1.
-fn npy(path: &Path, descr: &str, shape: &[usize]) {
+fn ones(path: &Path, descr: &str, shape: &[usize]) {
     let size = match descr.as_bytes()[2] {
         b'1' => 1,
         _ => 4,
     };
-    let extents: String = shape.iter().map(|extent| format!("{extent}, ")).collect();
-    let mut header =
-        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({extents}), }}");
-    while !(header.len() + 11).is_multiple_of(64) {
-        header.push(' ');
-    }
-    header.push('\n');
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend((header.len() as u16).to_le_bytes());
-    bytes.extend(header.as_bytes());
-    bytes.resize(bytes.len() + size * shape.iter().product::<usize>(), 1);
-    fs::write(path, bytes).expect("room");
+    let values = vec![1; size * shape.iter().product::<usize>()];
+    fs::write(path, npy(shape, descr, &values)).expect("room");
 }
 
 #[test]
@@ -391,8 +381,8 @@ fn answers_that_do_not_fit_are_told_with_what_would() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let refusal = |volumes: &[usize], descr: &str, answers: &[usize]| {
-        npy(&at("x.npy"), "|u1", volumes);
-        npy(&at("y.npy"), descr, answers);
+        ones(&at("x.npy"), "|u1", volumes);
+        ones(&at("y.npy"), descr, answers);
         let mut asked = asked(&[], at("set"));
         asked.sources = vec![at("x.npy")];
         asked.targets = Some(at("y.npy"));

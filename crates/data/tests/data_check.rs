@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use made::{Random, SHAPE, spec};
+use made::{Random, SHAPE, npy, spec};
 use partita_data::{
     Accepted, CheckScope, DType, DataCheck, DataChecked, DataError, Dataset, DatasetSpec,
     DatasetWriter, FittedStep, Inspected, Kind, Layout, Preparation, Samples, Split, ValueScope,
@@ -254,7 +254,11 @@ fn any_file_of_arrays_can_be_inspected() {
             at => at as f32,
         })
         .collect();
-    write_npy(&path, &[2, 3, 5, 7], &values);
+    let bytes: Vec<u8> = values
+        .iter()
+        .flat_map(|value: &f32| value.to_le_bytes())
+        .collect();
+    fs::write(&path, npy(&[2, 3, 5, 7], "<f4", &bytes)).unwrap();
     let Inspected::File(summary) = inspect_path(&path, ValueScope::First).unwrap() else {
         panic!("no dataset");
     };
@@ -284,23 +288,6 @@ fn any_file_of_arrays_can_be_inspected() {
     }
     fs::write(&path, "no array").unwrap();
     assert!(inspect_path(&path, ValueScope::First).is_err());
-}
-
-fn write_npy(path: &Path, shape: &[usize], values: &[f32]) {
-    let extents: Vec<String> = shape.iter().map(usize::to_string).collect();
-    let mut header = format!(
-        "{{'descr': '<f4', 'fortran_order': False, 'shape': ({},), }}",
-        extents.join(", ")
-    );
-    while !(header.len() + 11).is_multiple_of(64) {
-        header.push(' ');
-    }
-    header.push('\n');
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend((header.len() as u16).to_le_bytes());
-    bytes.extend(header.as_bytes());
-    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-    fs::write(path, bytes).unwrap();
 }
 
 #[test]

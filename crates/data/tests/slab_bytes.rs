@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use made::{physical, spec, target, volume};
+use made::{npy, physical, spec, target, volume};
 use partita_data::{DType, Dataset, DatasetWriter, Layout, Samples, Split, VolumeShape};
 
 /// Bytes this thread has read by system calls so far.
@@ -92,22 +92,6 @@ const SHAPE: VolumeShape = [4, 64, 48, 48];
 const CHUNK: VolumeShape = [1, 8, 48, 48];
 /// Chunks of a shard along D.
 const SHARD_CHUNKS: usize = 4;
-
-fn npy(shape: &[usize], descr: &str, values: &[u8]) -> Vec<u8> {
-    let extents: Vec<String> = shape.iter().map(usize::to_string).collect();
-    let extents = extents.join(", ");
-    let mut header =
-        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({extents},), }}");
-    while !(header.len() + 11).is_multiple_of(64) {
-        header.push(' ');
-    }
-    header.push('\n');
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend((header.len() as u16).to_le_bytes());
-    bytes.extend(header.as_bytes());
-    bytes.extend(values);
-    bytes
-}
 
 fn bytes_of(samples: &Samples) -> Vec<u8> {
     let Samples::I16(values) = samples else {

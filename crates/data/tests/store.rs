@@ -371,6 +371,29 @@ fn carry(stores: &[Arc<SampleStore>], is_over: &AtomicBool) -> [u64; 2] {
     counts
 }
 
+/// Plays all epochs on stores of ranks that are processes of their own, and checks what was loaded.
+fn play_carried(
+    job: &Job,
+    (dataset, plain): (&Dataset, &Preprocessing),
+    (mesh, dtype): (Mesh, DType),
+    stores: &[Arc<SampleStore>],
+    case: &str,
+) {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let over = Over(&is_over);
+        let carrier = scope.spawn(|| carry(stores, &is_over));
+        let sources = stores.iter().enumerate();
+        let sources = sources.map(|(rank, store)| source(dataset, plain, (mesh, rank), store));
+        let mut sources: Vec<HyperslabSource> = sources.collect();
+        play_all(job, dtype, &mut sources, EPOCHS, case);
+        drop(over);
+        let [requests, replies] = carrier.join().unwrap();
+        assert_eq!(requests, replies, "{case}");
+    });
+    check_loads(job, dtype, mesh, stores, case);
+}
+
 /// Ends the carrying of messages, also where a test fails.
 struct Over<'o>(&'o AtomicBool);
 
@@ -429,20 +452,7 @@ fn processes_send_what_others_read() {
         let stores: Vec<_> = (0..mesh.ranks())
             .map(|rank| job.store(&dataset, &plain, [rank]))
             .collect();
-        let is_over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let over = Over(&is_over);
-            let carrier = scope.spawn(|| carry(&stores, &is_over));
-            let sources = stores.iter().enumerate();
-            let sources =
-                sources.map(|(rank, store)| source(&dataset, &plain, (mesh, rank), store));
-            let mut sources: Vec<HyperslabSource> = sources.collect();
-            play_all(&job, dtype, &mut sources, EPOCHS, &case);
-            drop(over);
-            let [requests, replies] = carrier.join().unwrap();
-            assert_eq!(requests, replies, "{case}");
-        });
-        check_loads(&job, dtype, mesh, &stores, &case);
+        play_carried(&job, (&dataset, &plain), (mesh, dtype), &stores, &case);
         received.fetch_add(sum(&stores, 1).received.0, Ordering::Relaxed);
     }
     assert!(received.into_inner() > 0, "samples move between ranks");
@@ -473,19 +483,7 @@ fn samples_beyond_the_memory_come_from_a_file_of_their_rank() {
             store.preload(rank, 0, &|| false).unwrap();
         }
         fs::remove_dir_all(&path).unwrap();
-        let is_over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let over = Over(&is_over);
-            let carrier = scope.spawn(|| carry(&stores, &is_over));
-            let sources = stores.iter().enumerate();
-            let sources =
-                sources.map(|(rank, store)| source(&dataset, &plain, (mesh, rank), store));
-            let mut sources: Vec<HyperslabSource> = sources.collect();
-            play_all(&job, dtype, &mut sources, EPOCHS, &case);
-            drop(over);
-            carrier.join().unwrap();
-        });
-        check_loads(&job, dtype, mesh, &stores, &case);
+        play_carried(&job, (&dataset, &plain), (mesh, dtype), &stores, &case);
         from_files += sum(&stores, 1).spilled;
     }
     assert!(from_files > Bytes(0));

@@ -270,8 +270,9 @@ impl Step<'_, '_> {
             }),
             Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Store(_) => None,
         };
-        let epochs: Option<Vec<u64>> = self.in_flight.iter().map(epoch).collect();
-        epochs?.first().copied()
+        let mut epochs = self.in_flight.iter().map(epoch);
+        let first = epochs.next().flatten();
+        first.filter(|_| epochs.all(|epoch| epoch.is_some()))
     }
 
     fn start_ready(&mut self) -> Result<(), RunError> {

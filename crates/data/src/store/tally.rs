@@ -7,20 +7,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// Samples loaded for an epoch, in bytes as they are stored.
+/// Samples loaded for an epoch, in bytes as they are stored. In JSON its names are those of results and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpochLoads {
     /// Read from files of the dataset, uncompressed.
+    #[serde(rename = "read_bytes")]
     pub read: Bytes,
     /// Taken from the memory of the rank that keeps them, by it or for another rank.
+    #[serde(rename = "memory_bytes")]
     pub memory: Bytes,
     /// Read from the file of the rank that keeps them, by it or for another rank.
+    #[serde(rename = "spill_bytes")]
     pub spilled: Bytes,
-    /// Received from other ranks.
-    pub received: Bytes,
     /// Sent to other ranks.
+    #[serde(rename = "sent_bytes")]
     pub sent: Bytes,
+    /// Received from other ranks.
+    #[serde(rename = "received_bytes")]
+    pub received: Bytes,
     /// Time in which a rank waited for samples and for nothing else.
+    #[serde(rename = "wait_seconds")]
     pub waited: Seconds,
 }
 

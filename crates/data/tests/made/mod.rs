@@ -132,3 +132,20 @@ impl Random {
         })
     }
 }
+
+/// An array as NPY, in the order of C.
+pub fn npy(shape: &[usize], descr: &str, values: &[u8]) -> Vec<u8> {
+    let extents: Vec<String> = shape.iter().map(usize::to_string).collect();
+    let extents = extents.join(", ");
+    let mut header =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({extents},), }}");
+    while !(header.len() + 11).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(values);
+    bytes
+}

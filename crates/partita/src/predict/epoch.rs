@@ -76,18 +76,17 @@ pub fn predict_epoch(
     } else {
         Seconds(0.0)
     };
-    let before = sending(context, request, &graph)?;
     let as_ranks = evaluation * (1.0 / batch as f64);
-    let validation = (offload.validators > 0).then(|| ProcessWork {
-        processes: offload.validators,
-        seconds_per_sample: offload.seconds_per_validation.unwrap_or(as_ranks),
-        samples: (batches.div_ceil(offload.validators) * batch) as f64,
-        before,
-    });
-    let own_validation = if offload.validators == 0 {
-        evaluation * batches as f64
+    let (validation, own_validation) = if offload.validators == 0 {
+        (None, evaluation * batches as f64)
     } else {
-        Seconds(0.0)
+        let work = ProcessWork {
+            processes: offload.validators,
+            seconds_per_sample: offload.seconds_per_validation.unwrap_or(as_ranks),
+            samples: (batches.div_ceil(offload.validators) * batch) as f64,
+            before: sending(context, request, &graph)?,
+        };
+        (Some(work), Seconds(0.0))
     };
     let times = OffloadedEpoch::new(of_step * steps as f64, own_validation, loading, validation);
     predicted.epoch = Some(EpochPrediction {

@@ -20,22 +20,6 @@ pub struct LossCurve {
     next: (f64, u64),
 }
 
-impl LossCurve {
-    /// The losses of a run with these epochs.
-    pub fn history(&self, (model, folder): (&str, PathBuf), epochs: &[EpochReport]) -> LossHistory {
-        let epoch = |one: &EpochReport| {
-            let validation = one.validation.as_ref().map(|found| found.loss);
-            (one.epoch + 1, one.training_loss, validation)
-        };
-        LossHistory {
-            model: model.to_owned(),
-            folder,
-            curve: self.points().to_vec(),
-            epochs: epochs.iter().map(epoch).collect(),
-        }
-    }
-}
-
 impl RunResult {
     /// Its losses, with the folder that it is in.
     pub fn losses(&self, folder: PathBuf) -> LossHistory {
@@ -60,6 +44,20 @@ impl LossCurve {
             stride: 1,
             points: Vec::new(),
             next: (0.0, 0),
+        }
+    }
+
+    /// The losses of a run with these epochs.
+    pub fn history(&self, (model, folder): (&str, PathBuf), epochs: &[EpochReport]) -> LossHistory {
+        let epoch = |one: &EpochReport| {
+            let validation = one.validation.as_ref().map(|found| found.loss);
+            (one.epoch + 1, one.training_loss, validation)
+        };
+        LossHistory {
+            model: model.to_owned(),
+            folder,
+            curve: self.points().to_vec(),
+            epochs: epochs.iter().map(epoch).collect(),
         }
     }
 

@@ -19,7 +19,7 @@ use partita_lower::Strategy;
 use partita_program::ProgramKind;
 use partita_run::{NoSink, RunError, Sink, Source};
 use partita_session::{Outcome, Validation};
-use partita_space::{Axis, Rank, Seconds};
+use partita_space::{Rank, Seconds};
 use std::path::{Path, PathBuf};
 
 /// Name of the scratch file, beside the weights.
@@ -49,7 +49,7 @@ impl JoinedPrograms {
         split: Split,
     ) -> Result<Self, TrainError> {
         let outputs = forward.prepare(launch, ProgramKind::Infer, split)?;
-        let loss = of_loss(forward, forward.output_shape(split))?;
+        let loss = of_loss(forward, forward.output_shape(split));
         let of_loss = loss.prepare(launch, ProgramKind::Evaluate, split)?;
         Ok(Self {
             outputs,
@@ -156,10 +156,10 @@ impl JoinedPrograms {
 }
 
 /// The run that reads joined outputs and computes the loss.
-fn of_loss(forward: &Forward, shape: PredictionShape) -> Result<Forward, TrainError> {
+fn of_loss(forward: &Forward, shape: PredictionShape) -> Forward {
     let graph = loss_alone(&forward.graph, shape);
     let ranks = forward.run.ranks;
-    let strategy = spread(&graph, ranks, forward.run.batch)?;
+    let strategy = spread(&graph, ranks, forward.run.batch);
     let run = Run {
         samples: SampleOptions::as_stored(),
         strategy: StrategyChoice::Given(strategy),
@@ -175,7 +175,7 @@ fn of_loss(forward: &Forward, shape: PredictionShape) -> Result<Forward, TrainEr
     };
     let mut forward = Forward::without_weights(run, graph, dataset, preprocessing);
     forward.stored = DType::Float32;
-    Ok(forward)
+    forward
 }
 
 /// The loss of a model as a network of its own, which reads outputs of this shape.
@@ -205,8 +205,7 @@ fn loss_alone(graph: &Graph, shape: PredictionShape) -> Graph {
 }
 
 /// A strategy that splits volumes among so many ranks along their longest dims.
-fn spread(graph: &Graph, ranks: usize, batch: usize) -> Result<Strategy, TrainError> {
-    let axes = [Axis::Depth, Axis::Height, Axis::Width];
+fn spread(graph: &Graph, ranks: usize, batch: usize) -> Strategy {
     let (extent, mut parts) = (graph.nodes[0].shape.extent, [1; 3]);
     let mut rest = ranks;
     while rest > 1 {
@@ -217,18 +216,9 @@ fn spread(graph: &Graph, ranks: usize, batch: usize) -> Result<Strategy, TrainEr
         parts[longest.unwrap_or(0)] *= factor;
         rest /= factor;
     }
-    let split = axes.iter().zip(parts).filter(|&(_, parts)| parts > 1);
-    let words: Vec<String> = split
-        .map(|(axis, parts)| format!("{}={parts}", axis.name()))
-        .collect();
-    let text = if words.is_empty() {
-        "data=1".to_owned()
-    } else {
-        words.join(",")
-    };
-    let strategy: Strategy = text.parse()?;
+    let strategy = Strategy::hybrid(1, parts);
     match strategy.check(graph, batch) {
-        Ok(()) => Ok(strategy),
-        Err(_) => Ok(format!("data={ranks}").parse()?),
+        Ok(()) => strategy,
+        Err(_) => Strategy::hybrid(ranks, [1; 3]),
     }
 }

@@ -9,9 +9,9 @@ use super::run::Run;
 use super::utilization::{ComputeTimes, UtilizationScale};
 use events::{EventFile, kept_events};
 use mlperf::MlperfLog;
-use partita_data::LoadTally;
+use partita_data::{EpochLoads, LoadTally};
 use partita_session::{EpochReport, Position, Progress, Validation};
-use partita_space::{Bytes, Seconds};
+use partita_space::Seconds;
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -324,7 +324,7 @@ enum Line<'p> {
         accuracy: Option<f64>,
         dice: Vec<Option<f64>>,
         #[serde(flatten)]
-        loads: Option<Loads>,
+        loads: Option<EpochLoads>,
     },
     Done {
         steps: u64,
@@ -336,18 +336,7 @@ enum Line<'p> {
     },
 }
 
-/// Samples loaded for an epoch, of all ranks; the time is that of the rank that waited longest.
-#[derive(Clone, Copy, Serialize)]
-struct Loads {
-    read_bytes: Bytes,
-    memory_bytes: Bytes,
-    spill_bytes: Bytes,
-    sent_bytes: Bytes,
-    received_bytes: Bytes,
-    wait_seconds: Seconds,
-}
-
-/// The names of its numbers.
+/// The names of the numbers of what was loaded.
 const LOAD_COLUMNS: [&str; 6] = [
     "read_bytes",
     "memory_bytes",
@@ -357,30 +346,16 @@ const LOAD_COLUMNS: [&str; 6] = [
     "wait_seconds",
 ];
 
-impl Loads {
-    fn of(epoch: &EpochReport, tally: &LoadTally) -> Option<Self> {
-        let loads = tally.epoch(epoch.epoch)?;
-        Some(Self {
-            read_bytes: loads.read,
-            memory_bytes: loads.memory,
-            spill_bytes: loads.spilled,
-            sent_bytes: loads.sent,
-            received_bytes: loads.received,
-            wait_seconds: loads.waited,
-        })
-    }
-
-    /// In the order of their names.
-    fn numbers(self) -> [f64; 6] {
-        [
-            self.read_bytes.0 as f64,
-            self.memory_bytes.0 as f64,
-            self.spill_bytes.0 as f64,
-            self.sent_bytes.0 as f64,
-            self.received_bytes.0 as f64,
-            self.wait_seconds.0,
-        ]
-    }
+/// In the order of their names.
+fn load_numbers(loads: EpochLoads) -> [f64; 6] {
+    [
+        loads.read.0 as f64,
+        loads.memory.0 as f64,
+        loads.spilled.0 as f64,
+        loads.sent.0 as f64,
+        loads.received.0 as f64,
+        loads.waited.0,
+    ]
 }
 
 /// Of the training of an epoch.
@@ -418,7 +393,7 @@ fn line<'p>(progress: &'p Progress, Known { scale, tally }: Known<'_>) -> Option
             validation: epoch.validation.as_ref(),
             accuracy: epoch.validation.as_ref().and_then(Validation::accuracy),
             dice: dice(epoch),
-            loads: Loads::of(epoch, tally),
+            loads: tally.epoch(epoch.epoch),
         },
         &Progress::Done { steps, seconds } => Line::Done { steps, seconds },
     })
@@ -434,7 +409,7 @@ fn row(epoch: &EpochReport, Known { scale, tally }: Known<'_>) -> String {
     let text = |number: Option<f64>| number.map_or_else(String::new, |number| number.to_string());
     let validation = epoch.validation.as_ref();
     let utilization = scale.at(throughput(epoch));
-    let loads = Loads::of(epoch, tally).map(Loads::numbers);
+    let loads = tally.epoch(epoch.epoch).map(load_numbers);
     let loads = (0..LOAD_COLUMNS.len()).map(|at| text(loads.map(|numbers| numbers[at])));
     let loads: Vec<String> = loads.collect();
     format!(
@@ -494,7 +469,7 @@ fn add_scalars(
             for (class, dice) in dice(epoch).into_iter().enumerate() {
                 scalars.extend(dice.map(|dice| (format!("epoch/dice/{class}"), dice)));
             }
-            let loads = Loads::of(epoch, tally).map(Loads::numbers);
+            let loads = tally.epoch(epoch.epoch).map(load_numbers);
             for (name, number) in LOAD_COLUMNS.into_iter().zip(loads.into_iter().flatten()) {
                 scalars.push((format!("epoch/{name}"), number));
             }

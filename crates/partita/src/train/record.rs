@@ -3,7 +3,7 @@
 use super::utilization::{ComputeTimes, Utilization};
 use crate::input::InputSource;
 use crate::losses::CurvePoint;
-use partita_data::Preparation;
+use partita_data::{EpochLoads, Preparation};
 use partita_oracle::Comparison;
 use partita_run::Footprint;
 use partita_space::{Bytes, Seconds};
@@ -85,24 +85,10 @@ pub struct EpochResult {
     pub samples: usize,
     /// Time of the training steps.
     pub seconds: Seconds,
-    /// Bytes of samples read from files for the epoch, uncompressed; absent where it was run before a resume.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub read_bytes: Option<Bytes>,
-    /// Bytes of samples that ranks took from memory, their own or that of other ranks; absent as above.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_bytes: Option<Bytes>,
-    /// Bytes of samples that ranks read from files in the folder `spill`; absent as above.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub spill_bytes: Option<Bytes>,
-    /// Bytes of samples that ranks sent to other ranks; absent as above.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sent_bytes: Option<Bytes>,
-    /// Bytes of samples that ranks received from other ranks; absent as above.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub received_bytes: Option<Bytes>,
-    /// Time in which the rank that waited longest waited for samples and for nothing else; absent as above.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub wait_seconds: Option<Seconds>,
+    /// Samples loaded for the epoch, of all ranks; the time is that of the rank that waited longest. Absent where it was run
+    /// before a resume.
+    #[serde(flatten)]
+    pub loads: Option<EpochLoads>,
     /// The validation after the epoch, if there are samples for it.
     pub validation: Option<ValidationResult>,
 }

@@ -300,7 +300,6 @@ impl Finished<'_> {
 
     fn epoch(&self, epoch: &EpochReport) -> EpochResult {
         let validation = epoch.validation.as_ref();
-        let loads = self.loading.tally.epoch(epoch.epoch);
         let metrics = Metrics {
             targets: self.targets,
         };
@@ -309,12 +308,7 @@ impl Finished<'_> {
             training_loss: epoch.training_loss,
             samples: epoch.samples,
             seconds: epoch.training_seconds,
-            read_bytes: loads.map(|loads| loads.read),
-            memory_bytes: loads.map(|loads| loads.memory),
-            spill_bytes: loads.map(|loads| loads.spilled),
-            sent_bytes: loads.map(|loads| loads.sent),
-            received_bytes: loads.map(|loads| loads.received),
-            wait_seconds: loads.map(|loads| loads.waited),
+            loads: self.loading.tally.epoch(epoch.epoch),
             validation: validation.map(|validation| metrics.validation(validation)),
         }
     }

@@ -124,12 +124,12 @@ fn product(kernel: &Kernel) -> Descriptor<'_> {
             accumulate,
         } => {
             let sum = result("y", y, *accumulate).of(gate_of(a));
-            let operands = [
-                factor("a", a),
-                factor("b", b).like("a", a),
+            product_sum(
+                "multiply_sum",
+                [a, b],
                 sum.over(Over::Space(a)),
-            ];
-            Descriptor::new("multiply_sum", each(a, 2), operands).accumulates(*accumulate)
+                *accumulate,
+            )
         }
         Kernel::MultiplyChannelSum {
             a,
@@ -138,15 +138,26 @@ fn product(kernel: &Kernel) -> Descriptor<'_> {
             accumulate,
         } => {
             let sum = result("y", y, *accumulate).of(map_of(a));
-            let operands = [
-                factor("a", a),
-                factor("b", b).like("a", a),
+            product_sum(
+                "multiply_channel_sum",
+                [a, b],
                 sum.over(Over::Channels(a)),
-            ];
-            Descriptor::new("multiply_channel_sum", each(a, 2), operands).accumulates(*accumulate)
+                *accumulate,
+            )
         }
         other => panic!("{other:?} is described elsewhere"),
     }
+}
+
+/// A sum of the products of two boxes of one shape.
+fn product_sum<'k>(
+    name: &'static str,
+    [a, b]: [&'k View; 2],
+    sum: Operand<'k>,
+    accumulate: bool,
+) -> Descriptor<'k> {
+    let operands = [factor("a", a), factor("b", b).like("a", a), sum];
+    Descriptor::new(name, each(a, 2), operands).accumulates(accumulate)
 }
 
 fn softmax(kernel: &Kernel) -> Descriptor<'_> {

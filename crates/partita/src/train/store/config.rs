@@ -25,13 +25,13 @@ pub enum StoreKind {
 
 impl StoreKind {
     /// All, with their names.
-    pub const CHOICES: [(&'static str, StoreKind); 3] = [
-        ("none", StoreKind::None),
-        ("memory", StoreKind::Memory),
-        ("synthetic", StoreKind::Synthetic),
+    pub const CHOICES: [(&'static str, Self); 3] = [
+        (Self::None.name(), Self::None),
+        (Self::Memory.name(), Self::Memory),
+        (Self::Synthetic.name(), Self::Synthetic),
     ];
 
-    fn name(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Memory => "memory",
