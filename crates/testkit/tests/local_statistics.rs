@@ -98,7 +98,7 @@ fn compare(least: usize, seeds: u64, draw: fn(u64) -> Case) {
 
 #[test]
 fn local_statistics_of_hybrids_equal_micro_batches() {
-    compare(100, 900, random_case);
+    compare(100, 1000, random_case);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn local_statistics_on_every_axis_equal_micro_batches() {
 
 #[test]
 fn local_statistics_with_wide_halos_equal_micro_batches() {
-    compare(30, 500, random_grouped_case);
+    compare(30, 600, random_grouped_case);
 }
 
 #[test]
