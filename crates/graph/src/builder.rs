@@ -612,11 +612,20 @@ fn describe(role: ParameterRole, shape: [usize; 5]) -> String {
     format!("{} {d}x{h}x{w}x{channels}x{features}", role.name())
 }
 
-/// An adaptive mean over equal tiles as the pooling that it is.
+/// An adaptive mean over equal tiles as the pooling that it is; a pooling that is adaptive in its input.
 fn as_pool(op: Op, inputs: &[Shape]) -> Op {
-    match (&op, inputs) {
-        (Op::Resample(resample), [input]) => resample.as_pool(*input).map_or(op, Op::Pool),
-        _ => op,
+    match (op, inputs) {
+        (Op::Resample(Resample::AdaptiveAverage { outputs }), [input]) => {
+            Pool::adaptive_average(input.extent, outputs).map_or(
+                Op::Resample(Resample::AdaptiveAverage { outputs }),
+                Op::Pool,
+            )
+        }
+        (Op::Pool(pool), [input]) => Op::Pool(Pool {
+            is_adaptive: pool.is_adaptive && pool.is_tiling(input.extent),
+            ..pool
+        }),
+        (op, _) => op,
     }
 }
 

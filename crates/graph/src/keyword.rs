@@ -1,6 +1,6 @@
 //! The words of the text form: operations and their keys.
 
-use crate::{Activation, ElementFunction, Loss, Op, PoolKind, Resample};
+use crate::{Activation, ElementFunction, Loss, Op, Pool, PoolKind, Resample};
 
 /// The words of the text form that name operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,11 +43,6 @@ pub(crate) enum Keyword {
     Huber,
     SmoothL1,
 }
-
-/// The mean of a pooling without padding.
-pub(crate) const MEAN: PoolKind = PoolKind::Average {
-    count_padding: false,
-};
 
 /// The keys of `conv`.
 const CONV_KEYS: [&str; 11] = [
@@ -111,7 +106,7 @@ impl Keyword {
                     count_padding: false,
                 }
         });
-        let global = [PoolKind::Max, MEAN].map(Self::GlobalPool);
+        let global = [PoolKind::Max, PoolKind::MEAN].map(Self::GlobalPool);
         let activations = Activation::ALL.map(Self::Activation);
         let others = Self::OTHERS.into_iter();
         let pools = pools.map(Self::Pool).chain(global);
@@ -158,7 +153,7 @@ impl Keyword {
             Op::Input => Self::Input,
             Op::Convolution(_) => Self::Conv,
             Op::TransposedConvolution(_) => Self::ConvTranspose,
-            Op::Pool(pool) => Self::Pool(pool.kind),
+            Op::Pool(pool) => Self::of_pool(pool),
             Op::Resample(Resample::Upsample { .. }) => Self::Upsample,
             Op::Resample(Resample::AdaptiveAverage { .. }) => Self::AdaptiveAveragePool,
             Op::Resample(Resample::Pad { .. }) => Self::Pad,
@@ -184,6 +179,14 @@ impl Keyword {
             Op::Activation(activation) => Self::Activation(*activation),
             Op::Attention { .. } => Self::Attention,
             Op::Loss(loss) | Op::AuxiliaryLoss { loss, .. } => Self::of_loss(loss),
+        }
+    }
+
+    fn of_pool(pool: &Pool) -> Self {
+        match pool.kind {
+            PoolKind::Max if pool.is_adaptive() => Self::GlobalPool(PoolKind::Max),
+            PoolKind::Average { .. } if pool.is_adaptive() => Self::AdaptiveAveragePool,
+            kind => Self::Pool(kind),
         }
     }
 

@@ -3,7 +3,9 @@
 use crate::infer::infer;
 use crate::sizes::{padding, product, work_per_sample};
 use crate::text;
-use crate::{GraphError, Loss, NodeId, Op, Parameter, ParameterId, Shape, needed_by_last};
+use crate::{
+    GraphError, Loss, NodeId, Op, Parameter, ParameterId, PoolKind, Shape, needed_by_last,
+};
 use partita_space::{Window, nearest};
 
 /// An operation with its inputs.
@@ -112,8 +114,10 @@ impl Graph {
 
     /// The same model with the same parameters on samples of other extents, D, H, W.
     ///
-    /// Errors: the layer that cannot read them, or the parameter that would have another shape; a pooling over the whole
-    /// input, whose window in other samples is not known.
+    /// Global poolings and adaptive means give as many outputs as before; all other windows stay.
+    ///
+    /// Errors: the layer that cannot read them, or the parameter that would have another shape; a pooling of a fixed
+    /// window that covers the whole input, or of means whose windows cover these samples but not the others.
     pub fn with_extent(&self, extent: [usize; 3]) -> Result<Self, String> {
         if extent == self.nodes[0].shape.extent {
             return Ok(self.clone());
@@ -121,7 +125,8 @@ impl Graph {
         if let Some(node) = self.nodes.iter().find(|node| self.pools_all(node)) {
             let [d, h, w] = self.node(node.inputs[0]).shape.extent;
             return Err(format!(
-                "`{}` pools its whole input of {d}x{h}x{w}, and would pool a part of it in samples of another extent",
+                "`{}` pools its whole input of {d}x{h}x{w} by a fixed window, which would be a part of samples of \
+                 another extent; a global or adaptive pooling would take all of it",
                 node.name
             ));
         }
@@ -131,6 +136,13 @@ impl Graph {
         let mut graph = text::parse(&text::print(&graph)).map_err(|error| error.to_string())?;
         for (now, before) in graph.parameters.iter_mut().zip(&self.parameters) {
             now.is_frozen = before.is_frozen;
+        }
+        if let Some(node) = graph.nodes.iter().find(|node| self.skips(&graph, node)) {
+            let [d, h, w] = graph.node(node.inputs[0]).shape.extent;
+            return Err(format!(
+                "the windows of `{}`, whose means cover all positions, would leave out some of {d}x{h}x{w}",
+                node.name
+            ));
         }
         let mut pairs = self.parameters.iter().zip(&graph.parameters);
         match pairs.find(|(before, now)| before.shape != now.shape) {
@@ -142,11 +154,24 @@ impl Graph {
         }
     }
 
-    /// Whether a pooling has one window, of more than one input.
+    /// Whether means over tiles of all positions leave out some in the other graph, of which the node is.
+    fn skips(&self, other: &Self, node: &Node) -> bool {
+        let Op::Pool(pool) = &node.op else {
+            return false;
+        };
+        let is_tiling = |graph: &Self| pool.is_tiling(graph.node(node.inputs[0]).shape.extent);
+        let is_mean = matches!(pool.kind, PoolKind::Average { .. });
+        is_mean && !pool.is_adaptive() && is_tiling(self) && !is_tiling(other)
+    }
+
+    /// Whether a pooling has one fixed window, of more than one input.
     fn pools_all(&self, node: &Node) -> bool {
         let Op::Pool(pool) = &node.op else {
             return false;
         };
+        if pool.is_adaptive() {
+            return false;
+        }
         let input = self.node(node.inputs[0]).shape.extent;
         let covers = |(window, extent): (&Window, usize)| window.kernel >= extent;
         input.iter().product::<usize>() > 1 && pool.window.iter().zip(input).all(covers)

@@ -316,6 +316,60 @@ pub struct Pool {
     pub kind: PoolKind,
     /// Per spatial dim D, H, W. Dilation is 1; padding is at most half the kernel.
     pub window: [Window; 3],
+    /// Whether the windows follow from the input: equal tiles that cover it. Inputs of other extents are pooled
+    /// to as many outputs, by other windows.
+    pub(crate) is_adaptive: bool,
+}
+
+impl Pool {
+    /// Windows of these extents on inputs of any extents.
+    pub fn new(kind: PoolKind, window: [Window; 3]) -> Self {
+        Self {
+            kind,
+            window,
+            is_adaptive: false,
+        }
+    }
+
+    /// One window over an input of these extents. The norm of [`PoolKind::L2`] grows with its window, so that window
+    /// stays in inputs of other extents.
+    pub fn global(kind: PoolKind, extent: [usize; 3]) -> Self {
+        Self {
+            kind: match kind {
+                PoolKind::Max | PoolKind::L2 => kind,
+                PoolKind::Average { .. } => PoolKind::MEAN,
+            },
+            window: extent.map(Window::tile),
+            is_adaptive: kind != PoolKind::L2,
+        }
+    }
+
+    /// Means over so many equal tiles of an input of these extents; none where they do not divide it.
+    pub fn adaptive_average(extent: [usize; 3], outputs: [usize; 3]) -> Option<Self> {
+        let mut dims = extent.into_iter().zip(outputs);
+        if dims.any(|(extent, outputs)| outputs == 0 || !extent.is_multiple_of(outputs)) {
+            return None;
+        }
+        Some(Self {
+            kind: PoolKind::MEAN,
+            window: std::array::from_fn(|dim| Window::tile(extent[dim] / outputs[dim])),
+            is_adaptive: true,
+        })
+    }
+
+    /// Whether the windows tile an input of these extents.
+    pub(crate) fn is_tiling(&self, extent: [usize; 3]) -> bool {
+        let mut dims = self.window.iter().zip(extent);
+        dims.all(|(window, extent)| {
+            *window == Window::tile(window.kernel) && extent.is_multiple_of(window.kernel)
+        })
+    }
+
+    /// Whether inputs of other extents are pooled to as many outputs, by other windows: a global pooling or an adaptive
+    /// mean.
+    pub fn is_adaptive(&self) -> bool {
+        self.is_adaptive
+    }
 }
 
 /// The kinds of pooling.
@@ -334,6 +388,11 @@ pub enum PoolKind {
 }
 
 impl PoolKind {
+    /// Mean over the inputs of the window.
+    pub(crate) const MEAN: Self = Self::Average {
+        count_padding: false,
+    };
+
     /// All kinds.
     pub const ALL: [Self; 4] = [
         Self::Max,

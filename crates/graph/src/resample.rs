@@ -1,7 +1,6 @@
 //! Operations that map positions to positions, dim by dim and channel by channel.
 
-use crate::{Pool, PoolKind, Shape};
-use partita_space::{ResampleRule, Resampling, Window};
+use partita_space::{ResampleRule, Resampling};
 
 /// A resampling of the positions of a tensor: along each spatial dim an output is a weighted mean of a few inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +13,7 @@ pub enum Resample {
         interpolation: Interpolation,
     },
     /// Mean over `outputs` windows that cover the input: window `i` of `m` over `n` inputs is
-    /// `floor(i n / m) .. ceil((i + 1) n / m)`. Where all windows are equal tiles, a graph has a [`Pool`] instead.
+    /// `floor(i n / m) .. ceil((i + 1) n / m)`. Where all windows are equal tiles, a graph has a [`Pool`](crate::Pool) instead.
     /// Source: PyTorch, `AdaptiveAvgPool3d`.
     AdaptiveAverage {
         /// Extents of the output in D, H, W, at least 1.
@@ -103,31 +102,6 @@ impl Resample {
             Self::Pad { sides, .. } => extent[dim]
                 .saturating_add(sides[dim].0)
                 .saturating_add(sides[dim].1),
-        })
-    }
-
-    /// The pooling over equal tiles that an adaptive mean is.
-    pub(crate) fn as_pool(&self, input: Shape) -> Option<Pool> {
-        let Self::AdaptiveAverage { outputs } = self else {
-            return None;
-        };
-        let divides =
-            |dim: usize| outputs[dim] > 0 && input.extent[dim].is_multiple_of(outputs[dim]);
-        if !(0..3).all(divides) {
-            return None;
-        }
-        Some(Pool {
-            kind: PoolKind::Average {
-                count_padding: false,
-            },
-            window: std::array::from_fn(|dim| {
-                let kernel = input.extent[dim] / outputs[dim];
-                Window {
-                    kernel,
-                    stride: kernel,
-                    ..Window::ONE
-                }
-            }),
         })
     }
 }

@@ -597,10 +597,7 @@ fn what_only_the_builder_can_be_asked() {
         kernel: 2,
         ..Window::ONE
     };
-    let max = |window| Pool {
-        kind: PoolKind::Max,
-        window,
-    };
+    let max = |window| Pool::new(PoolKind::Max, window);
     let error = builder.pool("p", x, max([kernel; 3])).unwrap_err();
     check(
         &error.to_string(),

@@ -166,15 +166,15 @@ impl Random {
                     bias: self.coin(),
                 })
             }
-            1 => Op::Pool(Pool {
-                kind: match self.below(3) {
+            1 => {
+                let kind = match self.below(3) {
                     0 => PoolKind::Max,
                     n => PoolKind::Average {
                         count_padding: n == 1,
                     },
-                },
-                window: self.windows(rank, true),
-            }),
+                };
+                Op::Pool(Pool::new(kind, self.windows(rank, true)))
+            }
             2 => Op::BatchNorm {
                 epsilon: self.real() + 1e-9,
                 momentum: self.real(),

@@ -221,14 +221,7 @@ fn a_shared_parameter_is_one_parameter() {
 fn a_gradient_is_needed_from_the_first_trained_parameter_on() {
     let mut builder = GraphBuilder::new("late").unwrap();
     let x = builder.input("x", &[8, 8], 1).unwrap();
-    let pool = Pool {
-        kind: PoolKind::Max,
-        window: builder.windows(Window {
-            kernel: 2,
-            stride: 2,
-            ..Window::ONE
-        }),
-    };
+    let pool = Pool::new(PoolKind::Max, builder.windows(Window::tile(2)));
     let p = builder.pool("p", x, pool).unwrap();
     let n = builder.batch_norm("n", p, 1e-5, 0.1).unwrap();
     let d = builder.dropout("d", n, 0.5).unwrap();

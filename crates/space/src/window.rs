@@ -31,6 +31,15 @@ impl Window {
         pad_high: 0,
     };
 
+    /// The window of equal tiles.
+    pub fn tile(extent: usize) -> Self {
+        Self {
+            kernel: extent,
+            stride: extent,
+            ..Self::ONE
+        }
+    }
+
     /// Inputs from the first to the last tap, ends included.
     pub fn span(&self) -> usize {
         (self.kernel - 1) * self.dilation + 1

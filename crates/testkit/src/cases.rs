@@ -591,7 +591,7 @@ impl Sketch {
             bias: false,
         };
         let built = if by_pool {
-            self.builder.pool(&name, self.head, Pool { kind, window })
+            self.builder.pool(&name, self.head, Pool::new(kind, window))
         } else {
             self.builder.convolution(&name, self.head, convolution)
         };
@@ -640,7 +640,7 @@ impl Sketch {
             } else {
                 kind
             };
-            if let Ok(head) = self.builder.pool(&name, self.head, Pool { kind, window }) {
+            if let Ok(head) = self.builder.pool(&name, self.head, Pool::new(kind, window)) {
                 self.head = head;
                 return;
             }

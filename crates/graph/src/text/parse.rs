@@ -208,7 +208,7 @@ fn parse_op(
             parse_pool(attributes, rank, PoolKind::Average { count_padding })?
         }
         Keyword::Pool(kind) => parse_pool(attributes, rank, kind)?,
-        Keyword::GlobalPool(kind) => tiles(kind, extent),
+        Keyword::GlobalPool(kind) => Op::Pool(Pool::global(kind, extent)),
         Keyword::AdaptiveAveragePool | Keyword::Upsample | Keyword::Pad => {
             Op::Resample(parse_resample(keyword, attributes, rank)?)
         }
@@ -326,10 +326,8 @@ fn parse_pool(attributes: &Attributes, rank: usize, kind: PoolKind) -> Result<Op
     let kernel = attributes.dims("kernel", rank, None)?;
     let stride = attributes.dims("stride", rank, None)?;
     let pads = attributes.pads("pad", rank)?;
-    Ok(Op::Pool(Pool {
-        kind,
-        window: windows(kernel, stride, [1; 3], pads),
-    }))
+    let window = windows(kernel, stride, [1; 3], pads);
+    Ok(Op::Pool(Pool::new(kind, window)))
 }
 
 /// An upsampling, unless it is another one.
@@ -350,14 +348,6 @@ fn parse_resample(
             factors: attributes.dims("factor", rank, None)?,
             interpolation: attributes.interpolation()?,
         },
-    })
-}
-
-/// A pooling over tiles of these extents.
-fn tiles(kind: PoolKind, extent: [usize; 3]) -> Op {
-    Op::Pool(Pool {
-        kind,
-        window: windows(extent, extent, [1; 3], [(0, 0); 3]),
     })
 }
 

@@ -4,7 +4,7 @@ use super::loss;
 use crate::keyword::Keyword;
 use crate::{
     Activation, Convolution, Graph, Initialization, Interpolation, Node, Op, Parameter,
-    ParameterRole, Pool, PoolKind, Resample, TransposedConvolution,
+    ParameterRole, Pool, PoolKind, Resample, Shape, TransposedConvolution,
 };
 use partita_space::Window;
 use std::fmt::Display;
@@ -33,7 +33,7 @@ fn line(graph: &Graph, node: &Node) -> String {
     for &input in &node.inputs {
         line += &format!(" {}", graph.node(input).name);
     }
-    for (key, value) in attributes(&node.op, rank) {
+    for (key, value) in attributes(node, rank) {
         line += &format!(" {key}={value}");
     }
     for &id in &node.parameters {
@@ -42,10 +42,11 @@ fn line(graph: &Graph, node: &Node) -> String {
     line
 }
 
-fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
-    match op {
+fn attributes(node: &Node, rank: usize) -> Vec<(&'static str, String)> {
+    match &node.op {
         Op::Convolution(convolution) => convolution_attributes(convolution, rank),
         Op::TransposedConvolution(convolution) => transposed_attributes(convolution, rank),
+        Op::Pool(pool) if pool.is_adaptive() => adaptive_attributes(pool, node.shape, rank),
         Op::Pool(pool) => pool_attributes(pool, rank),
         Op::Resample(resample) => resample_attributes(resample, rank),
         Op::BatchNorm { epsilon, momentum } => {
@@ -89,7 +90,7 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
         | Op::Activation(_) => Vec::new(),
     }
     .into_iter()
-    .chain(no_bias(op))
+    .chain(no_bias(&node.op))
     .collect()
 }
 
@@ -188,6 +189,19 @@ fn pool_attributes(pool: &Pool, rank: usize) -> Vec<(&'static str, String)> {
         attributes.push(("count_padding", count_padding.to_string()));
     }
     attributes
+}
+
+/// One output needs no number where the word says that.
+fn adaptive_attributes(pool: &Pool, output: Shape, rank: usize) -> Vec<(&'static str, String)> {
+    match pool.kind {
+        PoolKind::Max | PoolKind::L2 => Vec::new(),
+        PoolKind::Average { .. } => {
+            vec![(
+                "output",
+                per_dim(&output.extent[3 - rank..], |&extent| extent),
+            )]
+        }
+    }
 }
 
 fn resample_attributes(resample: &Resample, rank: usize) -> Vec<(&'static str, String)> {

@@ -72,12 +72,10 @@ fn add_block(
     }
     last = builder.leaky_relu(&format!("act{number}"), last, SLOPE)?;
     if builder.shape(last).extent[0] > LAST_EXTENT {
-        let pool = Pool {
-            kind: PoolKind::Average {
-                count_padding: true,
-            },
-            window: [window(2); 3],
+        let kind = PoolKind::Average {
+            count_padding: true,
         };
+        let pool = Pool::new(kind, [window(2); 3]);
         last = builder.pool(&format!("pool{number}"), last, pool)?;
     }
     Ok(last)

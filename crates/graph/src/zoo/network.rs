@@ -231,7 +231,7 @@ impl Network {
         window: Window,
     ) -> Result<NodeId, GraphError> {
         let window = self.builder.windows(window);
-        self.builder.pool(name, input, Pool { kind, window })
+        self.builder.pool(name, input, Pool::new(kind, window))
     }
 
     /// The average pooling to `outputs` positions a side that an adaptive one is where that divides
@@ -242,16 +242,15 @@ impl Network {
         input: NodeId,
         outputs: usize,
     ) -> Result<NodeId, GraphError> {
-        let extent = self.builder.shape(input).extent[2];
-        assert!(
-            extent.is_multiple_of(outputs),
-            "{extent} positions average to {outputs} only in uneven windows"
-        );
-        if extent == outputs {
+        let extent = self.builder.shape(input).extent;
+        if extent[2] == outputs {
             return Ok(input);
         }
-        let stride = extent / outputs;
-        self.average_pool(name, input, window(stride, stride, 0))
+        let missing = 3 - self.builder.spatial_rank();
+        let outputs = std::array::from_fn(|dim| if dim < missing { 1 } else { outputs });
+        let pool = Pool::adaptive_average(extent, outputs);
+        let even = pool.expect("zoo networks average over even windows");
+        self.builder.pool(name, input, even)
     }
 
     /// The average over all positions.

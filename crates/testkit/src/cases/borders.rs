@@ -46,7 +46,7 @@ impl Sketch {
             Reader::Inside => {
                 let (name, kind) = (self.name("pool"), PoolKind::Max);
                 let window = self.builder.windows(SAME);
-                let pool = self.builder.pool(&name, input, Pool { kind, window });
+                let pool = self.builder.pool(&name, input, Pool::new(kind, window));
                 return pool.expect("a pooling that keeps the extents fits");
             }
         };

@@ -60,15 +60,11 @@ impl Sketch {
     /// The mean over all positions.
     fn mean(&mut self, of: NodeId) -> NodeId {
         let name = self.name("mean");
-        let window = self.builder.shape(of).extent.map(|extent| Window {
-            kernel: extent,
-            stride: extent,
-            ..Window::ONE
-        });
         let kind = PoolKind::Average {
             count_padding: false,
         };
-        let pool = self.builder.pool(&name, of, Pool { kind, window });
+        let pool = Pool::global(kind, self.builder.shape(of).extent);
+        let pool = self.builder.pool(&name, of, pool);
         pool.expect("the window is the tensor")
     }
 }

@@ -292,7 +292,7 @@ impl Tower {
         let missing = 3 - self.builder.spatial_rank();
         let mut window = [Window::ONE; 3];
         window[missing..].copy_from_slice(&layer.windows);
-        let pool = |kind| Pool { kind, window };
+        let pool = |kind| Pool::new(kind, window);
         self.head = match layer.operation {
             Operation::Convolution => {
                 let convolution = Convolution {

@@ -273,6 +273,42 @@ fn an_evaluation_is_of_the_predictions_of_whole_volumes() {
     assert_eq!((crops.volumes, crops.metrics.samples), ("crops", 40));
 }
 
+/// A gate for each channel by the mean over all positions, as a crop or a volume has them.
+const GATED: &str = "model gated
+input x channels=1 extent=8x8x8
+c1 = conv x filters=4 kernel=3 pad=1 bias=true init=he_normal
+a1 = relu c1
+mean = global_average_pool a1
+score = conv mean filters=4 kernel=1 bias=true
+gate = sigmoid score
+open = multiply a1 gate
+c2 = conv open filters=3 kernel=1 bias=true
+loss = softmax_cross_entropy c2
+";
+
+#[test]
+fn global_poolings_span_whole_volumes_after_a_training_on_crops() {
+    let folder = folder();
+    fs::write(folder.path().join("net.model"), GATED).unwrap();
+    train(&folder, &run("data=1", 1, CROPS)).unwrap();
+    let (found, whole) = predict(&folder, None, 1).unwrap();
+    assert_eq!(found.volumes, "whole");
+    let (_, of_two) = predict(&folder, None, 2).unwrap();
+    for (value, of_two) in whole.iter().zip(of_two) {
+        assert!((value - of_two).abs() < 1e-5, "{value} and {of_two}");
+    }
+    // The same weights in a model that is written for whole volumes.
+    let other = self::folder();
+    let model = GATED.replace("8x8x8", "16x16x16");
+    fs::write(other.path().join("net.model"), model).unwrap();
+    let weights = folder.path().join("out/weights.safetensors");
+    let weights = format!("weights = \"{}\"\n", weights.display());
+    let still = run("data=1", 1, &weights).replace("0.01", "0.0");
+    train(&other, &still).unwrap();
+    let (found, same) = predict(&other, None, 1).unwrap();
+    assert_eq!((found.volumes, same), ("whole", whole));
+}
+
 #[test]
 fn a_model_of_fixed_extents_predicts_tiles_or_crops() {
     let folder = folder();
