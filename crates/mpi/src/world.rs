@@ -274,6 +274,7 @@ impl World {
         let mut data: Vec<Option<Vec<u8>>> = vec![None; from.len()];
         let timeout = |&rank| PeerTimeout::start(&self.control.borrow(), rank, self.limit.get());
         let mut timeouts: Vec<PeerTimeout> = from.iter().map(timeout).collect();
+        let mut last = start;
         loop {
             let mut control = self.control.borrow_mut();
             control.progress().map_err(|error| self.call_error(error))?;
@@ -302,6 +303,11 @@ impl World {
                 });
             }
             drop(control);
+            // Those that wait for rank 0 do not take it for silent while it waits for another one, which it names.
+            if self.rank == 0 && last.elapsed() > HEARTBEAT_INTERVAL {
+                last = Instant::now();
+                self.send_heartbeats();
+            }
             thread::sleep(poll_interval(start.elapsed()));
         }
     }

@@ -93,13 +93,13 @@ pub enum RunError {
         /// File and cause.
         reason: String,
     },
-    /// Ranks could not decide together between two steps.
-    #[error("rank {rank} could not agree with the other ranks after step {step}: {reason}")]
+    /// Ranks could not decide together between two steps, or did not meet at the end of an epoch.
+    #[error("rank {rank} could not agree with the other ranks after {after}: {reason}")]
     Agreement {
         /// The rank that reports it.
         rank: Rank,
-        /// Training steps done.
-        step: u64,
+        /// What was done before: `step 12`, `epoch 3`.
+        after: String,
         /// The cause.
         reason: String,
     },

@@ -282,11 +282,21 @@ fn stop_all(jobs: &[Job]) {
     }
 }
 
+/// With a metrics file, for which ranks also meet at the end of each epoch.
 #[test]
 fn a_job_that_is_stopped_and_resumed_goes_on() {
     let launchers = launchers("a_job_that_is_stopped_and_resumed_goes_on");
     let _alone = alone();
-    let start = |launcher| Job::start(launcher, "data=2,depth=2");
+    let start = |launcher: &Launcher| {
+        let case = Case::new(1_000_000, "3 s");
+        let run = fs::read_to_string(case.path("run.toml")).unwrap();
+        let run = format!("metrics = [\"jsonl\"]\n{run}");
+        fs::write(case.path("run.toml"), run).unwrap();
+        let command = launcher.command(RANKS);
+        let job = Job::spawn(command, launcher.name, RANK, "data=2,depth=2", case);
+        job.reach(2);
+        job
+    };
     let jobs: Vec<Job> = launchers.iter().map(start).collect();
     stop_all(&jobs);
     for job in &jobs {

@@ -62,19 +62,34 @@ impl AddAssign for EpochLoads {
 /// Counts what ranks load, by the epoch in which samples are used: those of a process, and on rank 0 those of other
 /// processes once they have said it.
 #[derive(Debug, Default)]
-pub struct LoadTally(Mutex<BTreeMap<u64, BTreeMap<Rank, EpochLoads>>>);
+pub struct LoadTally {
+    /// The first epoch that is counted.
+    first: u64,
+    /// Those for which something was loaded.
+    epochs: Mutex<BTreeMap<u64, BTreeMap<Rank, EpochLoads>>>,
+}
 
 impl LoadTally {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, BTreeMap<Rank, EpochLoads>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Counts from an epoch on.
+    pub fn from_epoch(first: u64) -> Self {
+        Self {
+            first,
+            epochs: Mutex::default(),
+        }
     }
 
-    /// The counts of an epoch, from 0: sums over ranks, and the time of the rank that waited longest. None for an epoch of
-    /// which nothing is known.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, BTreeMap<Rank, EpochLoads>>> {
+        self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The counts of an epoch, from 0: sums over ranks, and the time of the rank that waited longest. None for an epoch
+    /// that is not counted.
     pub fn epoch(&self, epoch: u64) -> Option<EpochLoads> {
         let epochs = self.lock();
-        let ranks = epochs.get(&epoch)?;
         let mut all = EpochLoads::default();
+        let Some(ranks) = epochs.get(&epoch) else {
+            return (epoch >= self.first).then_some(all);
+        };
         ranks.values().for_each(|&loads| all += loads);
         let waits = ranks.values().map(|loads| loads.waited.0);
         all.waited = Seconds(waits.fold(0.0, f64::max));

@@ -203,10 +203,10 @@ impl<'a, 'c> ProcessAgreement<'a, 'c> {
         Self { job }
     }
 
-    fn failed(&self, step: u64, error: &LaunchError) -> RunError {
+    fn failed(&self, after: String, error: &LaunchError) -> RunError {
         RunError::Agreement {
             rank: self.job.rank(),
-            step,
+            after,
             reason: error.to_string(),
         }
     }
@@ -215,13 +215,13 @@ impl<'a, 'c> ProcessAgreement<'a, 'c> {
 impl Agreement for ProcessAgreement<'_, '_> {
     fn vote(&mut self, step: u64, own: Vote) -> Result<Option<Vec<Vote>>, RunError> {
         let all = self.job.gather(&own);
-        let all = all.map_err(|error| self.failed(step, &error))?;
+        let all = all.map_err(|error| self.failed(format!("step {step}"), &error))?;
         Ok((self.job.rank() == 0).then_some(all))
     }
 
     fn decide(&mut self, step: u64, decision: Option<Decision>) -> Result<Decision, RunError> {
         let told = self.job.broadcast(&decision.unwrap_or_default());
-        told.map_err(|error| self.failed(step, &error))
+        told.map_err(|error| self.failed(format!("step {step}"), &error))
     }
 
     fn share_loads(&mut self, epoch: u64, tally: &LoadTally) -> Result<(), RunError> {
@@ -229,7 +229,7 @@ impl Agreement for ProcessAgreement<'_, '_> {
             let own = tally.of_rank(self.job.rank(), epoch.saturating_sub(1));
             self.job.gather(&own)
         });
-        let all = shared.map_err(|error| self.failed(epoch, &error))?;
+        let all = shared.map_err(|error| self.failed(format!("epoch {}", epoch + 1), &error))?;
         // The counts of this rank go on.
         for (rank, epochs) in all.into_iter().enumerate().skip(1) {
             tally.set_rank(rank, &epochs);

@@ -12,7 +12,7 @@ use super::run::Run;
 use super::{buffers, check};
 use crate::launch::{Launch, LaunchError};
 use crate::progress::Event;
-use partita_data::{Dataset, EpochLoads, LoadTally, Loading, Preprocessing, SampleStore, Split};
+use partita_data::{Dataset, LoadTally, Loading, Preprocessing, SampleStore, Split};
 use partita_files::{file_bytes_max, free_bytes, scratch};
 use partita_program::Program;
 use partita_session::Session;
@@ -61,7 +61,7 @@ pub fn prepare(
     let local_ranks = launch.local_ranks(run.ranks);
     let of_host = launch.ranks_of_host(run.ranks);
     launch.prepare(|| {
-        let tally = Arc::new(tally(run, epoch));
+        let tally = Arc::new(LoadTally::from_epoch(epoch));
         let mut store = store(local_ranks, run, samples, session, (epoch, &tally));
         if let Some(store) = &mut store {
             fits(store, run, samples, session, limit)?;
@@ -74,16 +74,6 @@ pub fn prepare(
             is_synthetic: run.store.kind == StoreKind::Synthetic,
         })
     })
-}
-
-/// Counts of the epochs of a run from one on.
-fn tally(run: &Run, epoch: u64) -> LoadTally {
-    let tally = LoadTally::default();
-    // Epochs that load nothing are counted, too.
-    for epoch in epoch..run.epochs as u64 {
-        tally.add(0, epoch, EpochLoads::default());
-    }
-    tally
 }
 
 fn store(
