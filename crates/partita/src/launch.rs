@@ -281,13 +281,7 @@ impl<'c> Launch<'c> {
         measure_links(job, rank_config.kernels, &ranks, &program.group_sizes())?;
         let context = self.context();
         let predict = || predict_locally(context, program, rank_config.kernels, (ranks, input));
-        let prediction = match job.rank() {
-            0 => job.with_heartbeats(predict)?,
-            _ => None,
-        };
-        // The others wait here, where they receive heartbeats of rank 0.
-        job.broadcast(&())?;
-        Ok(prediction)
+        on_first(job, predict)
     }
 
     /// Predicts a program with its tasks by the costs of a machine file, on rank 0.
@@ -306,13 +300,7 @@ impl<'c> Launch<'c> {
         let Self::Processes(job) = self else {
             return predict();
         };
-        let prediction = match job.rank() {
-            0 => job.with_heartbeats(predict)?,
-            _ => None,
-        };
-        // The others wait here, where they receive heartbeats of rank 0.
-        job.broadcast(&())?;
-        Ok(prediction)
+        on_first(job, predict)
     }
 
     /// Measures the ranks of this host anew, and the network where there are several hosts; rank 0 gets the result.
@@ -472,6 +460,19 @@ fn save(
             return Ok(());
         }
     }
+}
+
+/// Does work on rank 0, while the others wait and receive its heartbeats.
+fn on_first<T: Send>(
+    job: &Job<'_>,
+    work: impl FnOnce() -> Result<Option<T>, LaunchError> + Send,
+) -> Result<Option<T>, LaunchError> {
+    let done = match job.rank() {
+        0 => job.with_heartbeats(work)?,
+        _ => None,
+    };
+    job.broadcast(&())?;
+    Ok(done)
 }
 
 /// Measures messages and collectives of all processes, for groups of these sizes that are not measured yet.
