@@ -1,7 +1,7 @@
 """Records what is predicted for the rows of all tables in published/, beside what was measured there.
 
 Every row is one `partita predict` with the machine, software, precision and optimizer that its table or the
-row itself names, without reading. Error is predicted / published - 1, of the time of a step. Bounded are the
+row itself names, without reading unless the table names its `io`. Error is predicted / published - 1, of the time of a step. Bounded are the
 rows with use = "predict"; no number of a machine or a software was fitted to them. The authors' error is that of
 the model that is published with a row. Pairs are rows of one table and one network with as many devices (or
 samples, where the table says so) whose published rates are more than 15 % apart; a pair is right if the same
@@ -42,19 +42,30 @@ def with_settings(strategy, settings):
     return f"{every},{settings}{mark}{some}"
 
 
-def words(table, row):
+def profile(name, table, folder):
+    """The profile of this name; with the table's `spatial_io`, if it has one, as a file in the folder."""
+    if "spatial_io" not in table:
+        return name
+    source = f'spatial_io = {{ value = {str(table["spatial_io"]).lower()}, source = "the table" }}'
+    text = (ROOT / "software" / f"{name}.toml").read_text()
+    path = folder / f"{name}.toml"
+    path.write_text(text.replace("data_store", f"{source}\ndata_store", 1))
+    return str(path)
+
+
+def words(table, row, folder):
     strategy, software = row["strategy"], of(table, row, "software")
-    options = []
+    options = list(row.get("more", []))
     if software and "=" in software:
         strategy = with_settings(strategy, software)
     elif software:
-        options += ["--software", software]
+        options += ["--software", profile(software, table, folder)]
     for key in ("precision", "optimizer"):
         if of(table, row, key):
             options += [f"--{key}", of(table, row, key)]
     named = ["predict", own(of(table, row, "model")), "--machine", own(of(table, row, "machine"))]
     sizes = ["--ranks", row["ranks"], "--batch", row["batch"], "--strategy", strategy]
-    return named + sizes + ["--no-io", "--json", *options]
+    return named + sizes + ["--io", table.get("io", "none"), "--json", *options]
 
 
 def published_seconds(row):
@@ -75,7 +86,7 @@ def predicted(options, folder, table, row):
     case = {key: of(table, row, key) for key in keys}
     case |= {key: row[key] for key in ("use", "batch", "ranks", "strategy")}
     case |= {"published": published_seconds(row), "authors": authors_seconds(row)}
-    done = asked(options, folder, words(table, row))
+    done = asked(options, folder, words(table, row, folder))
     if "refusal" in done:
         return case | {"refusal": done["refusal"]}
     answer = json.loads(done["answer"])
