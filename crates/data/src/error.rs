@@ -1,5 +1,6 @@
 //! Errors of datasets and weight files.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use partita_space::{Bytes, Rank};
@@ -330,6 +331,21 @@ pub enum DataError {
         outputs: Bytes,
         /// Bytes that are free.
         free: Bytes,
+    },
+    /// A tensor of a weight file that differs from its checksum.
+    #[error(
+        "the weight file {path} is damaged: bytes {} to {} of tensor `{tensor}` differ from their checksum; take another \
+         copy of it, or a checkpoint of its training. If another program changed its tensors, have it leave out the \
+         metadata `partita.crc32c`",
+        bytes.start, bytes.end
+    )]
+    DamagedTensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Of the tensor, the block whose checksum differs.
+        bytes: Range<usize>,
     },
     /// An invalid weight file.
     #[error(

@@ -1,18 +1,20 @@
 //! State dicts of PyTorch as safetensors: reading other float types, and writing with counters of batches.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::DataError;
-use crate::weights::{Tensor, Values, Weights};
+use crate::weights::checksums::Checksums;
+use crate::weights::{
+    ElementType, Entry, Tensor, Values, Weights, Writer, damaged, take_checksums,
+};
 
 /// A file of tensors.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +33,7 @@ pub struct StateDictFile {
     tensors: BTreeMap<String, Stored>,
     integers: BTreeSet<String>,
     metadata: BTreeMap<String, String>,
+    checksums: Checksums,
 }
 
 /// A tensor of floats in a file.
@@ -93,12 +96,14 @@ impl StateDictFile {
             tensors: BTreeMap::new(),
             integers: BTreeSet::new(),
             metadata: BTreeMap::new(),
+            checksums: Checksums::default(),
         };
         let mut ranges = Vec::new();
         for (name, value) in header {
             if name == "__metadata__" {
                 let metadata = serde_json::from_value(value);
                 found.metadata = metadata.map_err(|error| bad(error.to_string()))?;
+                found.checksums = take_checksums(path, &mut found.metadata)?;
                 continue;
             }
             let entry: HeaderEntry = serde_json::from_value(value)
@@ -194,21 +199,28 @@ impl StateDictFile {
 
     /// A range of elements of a tensor of floats, in the order of the file; F16 and BF16 are widened to F32.
     ///
-    /// Errors: `BadWeights` where the file cannot be read. Panics on a tensor or elements that it does not have.
+    /// Where the file has checksums, whole blocks of a MiB are read and compared with theirs. Errors: `BadWeights` where the
+    /// file cannot be read, `DamagedTensor`. Panics on a tensor or elements that it does not have.
     pub fn read(&self, name: &str, elements: Range<usize>) -> Result<Values, DataError> {
         let stored = &self.tensors[name];
         let volume: usize = stored.shape.iter().product();
         assert!(elements.end <= volume, "elements of `{name}`");
         let size = stored.dtype.size();
-        let mut bytes = vec![0; elements.len() * size];
-        let at = stored.start + (elements.start * size) as u64;
+        let wanted = elements.start * size..elements.end * size;
+        let around = self.checksums.cover(name, wanted.clone(), volume * size);
+        let mut bytes = vec![0; around.len()];
+        let at = stored.start + around.start as u64;
         let read = self.file.read_exact_at(&mut bytes, at);
         read.map_err(|error| bad(&self.path, format!("tensor `{name}`: {error}")))?;
+        if let Some(block) = self.checksums.damaged(name, around.start, &bytes) {
+            return Err(damaged(&self.path, name, block));
+        }
+        let bytes = &bytes[wanted.start - around.start..wanted.end - around.start];
         Ok(match stored.dtype {
-            FloatType::F32 => Values::F32(decode(&bytes, f32::from_le_bytes)),
-            FloatType::F64 => Values::F64(decode(&bytes, f64::from_le_bytes)),
-            FloatType::Bf16 => Values::F32(decode(&bytes, bf16)),
-            FloatType::F16 => Values::F32(decode(&bytes, f16)),
+            FloatType::F32 => Values::F32(decode(bytes, f32::from_le_bytes)),
+            FloatType::F64 => Values::F64(decode(bytes, f64::from_le_bytes)),
+            FloatType::Bf16 => Values::F32(decode(bytes, bf16)),
+            FloatType::F16 => Values::F32(decode(bytes, f16)),
         })
     }
 }
@@ -228,17 +240,42 @@ fn header(file: &File, length: u64) -> Result<(serde_json::Map<String, Value>, u
     };
     let mut size = [0; 8];
     read(&mut size, 0)?;
-    let size = u64::from_le_bytes(size);
-    if size > HEADER_MAX.min(length - 8) {
-        return Err(format!(
-            "it is no safetensors file: a header of {size} bytes"
-        ));
+    let (start, size) = (size, u64::from_le_bytes(size));
+    let rest = length.saturating_sub(8);
+    if size > rest.min(HEADER_MAX) {
+        let limit = if size > rest {
+            format!("the file has {rest} more")
+        } else {
+            format!("a header has at most {HEADER_MAX}")
+        };
+        return Err(match foreign(&start) {
+            Some(kind) => format!("it is {kind}"),
+            None => format!(
+                "it is damaged or no safetensors file: its first 8 bytes announce a header of {size} bytes, and {limit}"
+            ),
+        });
     }
     let mut text = vec![0; size as usize];
     read(&mut text, 8)?;
     let header = serde_json::from_slice(&text);
     let header = header.map_err(|error| format!("it is no safetensors file: {error}"))?;
     Ok((header, 8 + size))
+}
+
+/// What a file of another format is, by its first bytes.
+///
+/// Source: PyTorch's documentation of `torch.save` (zip since 1.6, pickle before), the HDF5 file format specification,
+/// section II.A, and NumPy's `numpy.lib.format`.
+fn foreign(start: &[u8; 8]) -> Option<&'static str> {
+    match start {
+        [b'P', b'K', 3, 4, ..] | [0x80, 2..=5, ..] => Some(
+            "a file of `torch.save` or another zip or pickle file; load it in PyTorch and write its state dict with \
+             `safetensors.torch.save_file`",
+        ),
+        [0x89, b'H', b'D', b'F', ..] => Some("an HDF5 file"),
+        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some("an NPY file"),
+        _ => None,
+    }
 }
 
 /// Reads a file of tensors as a whole. Errors: as for [`StateDictFile::open`].
@@ -264,43 +301,30 @@ pub fn save(
     tensors: &[(String, Tensor)],
     counters: &[String],
 ) -> Result<(), DataError> {
-    let path = path.as_ref();
-    let bytes: Vec<(Dtype, Vec<u8>)> = tensors.iter().map(|(_, one)| encode(&one.values)).collect();
-    let invalid = |error: safetensors::SafeTensorError| DataError::BadValue {
-        what: "tensors of a state dict",
-        got: error.to_string(),
-        expected: "as many values as the product of the extents of each".to_string(),
-    };
-    let zero = 0_i64.to_le_bytes();
-    let mut views = Vec::with_capacity(tensors.len() + counters.len());
-    for ((name, tensor), (dtype, bytes)) in tensors.iter().zip(&bytes) {
-        let view = TensorView::new(*dtype, tensor.shape.clone(), bytes).map_err(invalid)?;
-        views.push((name.as_str(), view));
+    let mut entries = Vec::with_capacity(tensors.len() + counters.len());
+    let mut values = BTreeMap::new();
+    for (name, tensor) in tensors {
+        values.insert(name, &tensor.values);
+        entries.push(Entry {
+            name: name.clone(),
+            element: tensor.values.element(),
+            shape: tensor.shape.clone(),
+        });
     }
-    for name in counters {
-        let view = TensorView::new(Dtype::I64, Vec::new(), &zero).map_err(invalid)?;
-        views.push((name.as_str(), view));
-    }
-    // One entry, as the library orders them by a random hash.
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    let file = safetensors::serialize(views, Some(metadata)).map_err(invalid)?;
-    partita_files::write_whole(path, &file).map_err(|error| DataError::Unwritable {
-        path: path.to_path_buf(),
-        reason: error.to_string(),
-    })
-}
-
-fn encode(values: &Values) -> (Dtype, Vec<u8>) {
-    match values {
-        Values::F32(values) => {
-            let bytes = values.iter().flat_map(|value| value.to_le_bytes());
-            (Dtype::F32, bytes.collect())
-        }
-        Values::F64(values) => {
-            let bytes = values.iter().flat_map(|value| value.to_le_bytes());
-            (Dtype::F64, bytes.collect())
+    entries.extend(counters.iter().map(|name| Entry {
+        name: name.clone(),
+        element: ElementType::I64,
+        shape: Vec::new(),
+    }));
+    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    let mut writer = Writer::create(path, entries, &metadata)?;
+    while let Some(entry) = writer.next() {
+        match values.get(&entry.name) {
+            Some(values) => writer.push(values)?,
+            None => writer.push_integers(&[0])?,
         }
     }
+    writer.finish()
 }
 
 fn decode<T, const N: usize>(bytes: &[u8], from: impl Fn([u8; N]) -> T) -> Vec<T> {

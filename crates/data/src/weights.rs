@@ -3,15 +3,19 @@
 //! Source: the safetensors format description (8-byte little-endian header length, JSON header
 //! padded with spaces to a multiple of 8, then the tensors without gaps).
 
+pub(crate) mod checksums;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use partita_files::NewFile;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::error::DataError;
+use crate::weights::checksums::{Checksums, KEY, TensorSums};
 
 /// A tensor with its values in row-major order.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,10 +58,10 @@ impl Values {
         self.len() == 0
     }
 
-    fn dtype(&self) -> &'static str {
+    pub(crate) fn element(&self) -> ElementType {
         match self {
-            Values::F32(_) => "F32",
-            Values::F64(_) => "F64",
+            Values::F32(_) => ElementType::F32,
+            Values::F64(_) => ElementType::F64,
         }
     }
 }
@@ -69,7 +73,7 @@ impl Values {
 pub fn save(path: impl AsRef<Path>, weights: &Weights) -> Result<(), DataError> {
     let tensors = weights.tensors.iter().map(|(name, tensor)| Entry {
         name: name.clone(),
-        is_wide: matches!(tensor.values, Values::F64(_)),
+        element: tensor.values.element(),
         shape: tensor.shape.clone(),
     });
     let mut writer = Writer::create(path, tensors.collect(), &weights.metadata)?;
@@ -80,25 +84,41 @@ pub fn save(path: impl AsRef<Path>, weights: &Weights) -> Result<(), DataError> 
     writer.finish()
 }
 
+/// Type of the elements of a tensor in a file that is being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ElementType {
+    /// Single precision.
+    F32,
+    /// Double precision.
+    F64,
+    /// Integers of 64 bits.
+    I64,
+}
+
 /// A tensor of a file that is being written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Of the tensor.
     pub name: String,
-    /// Double precision, else single.
-    pub is_wide: bool,
+    /// Type of its elements.
+    pub element: ElementType,
     /// Extents.
     pub shape: Vec<usize>,
 }
 
 /// A weight file to which tensors are given one by one, so that no more than one is ever held.
 ///
-/// Removes what it has written where it is dropped before it has finished.
+/// Its metadata have a checksum of each MiB of each tensor. Removes what it has written where it is dropped before it has
+/// finished.
 pub struct Writer {
     path: PathBuf,
     out: BufWriter<NewFile>,
-    /// In the order of the file, the next one last.
-    left: Vec<Entry>,
+    /// In the order of the file.
+    tensors: Vec<Entry>,
+    /// How many of them were given.
+    given: usize,
+    metadata: BTreeMap<String, String>,
+    checksums: Checksums,
 }
 
 impl Writer {
@@ -111,16 +131,25 @@ impl Writer {
         metadata: &BTreeMap<String, String>,
     ) -> Result<Self, DataError> {
         // Wide elements first, so that all are aligned; then by name.
-        tensors.sort_by(|a, b| (b.is_wide, &a.name).cmp(&(a.is_wide, &b.name)));
-        let header = header(&tensors, metadata)?;
+        tensors.sort_by(|a, b| {
+            let size = |entry: &Entry| entry.element.bytes();
+            (size(b), &a.name).cmp(&(size(a), &b.name))
+        });
+        let sizes = tensors
+            .iter()
+            .map(|entry| (entry.name.as_str(), entry.bytes()));
+        let checksums = Checksums::blank(sizes);
         let path = path.as_ref().to_path_buf();
         let file = NewFile::create(&path).map_err(|error| unwritable(&path, &error))?;
-        tensors.reverse();
         let mut writer = Self {
             path,
             out: BufWriter::with_capacity(1 << 20, file),
-            left: tensors,
+            tensors,
+            given: 0,
+            metadata: metadata.clone(),
+            checksums,
         };
+        let header = writer.header()?;
         writer.write(|out| {
             out.write_all(&(header.len() as u64).to_le_bytes())?;
             out.write_all(&header)
@@ -128,54 +157,84 @@ impl Writer {
         Ok(writer)
     }
 
+    /// The header with the checksums of the tensors that were given, and zeros for the others.
+    fn header(&mut self) -> Result<Vec<u8>, DataError> {
+        if !self.tensors.is_empty() {
+            self.metadata.insert(KEY.to_owned(), self.checksums.text());
+        }
+        header(&self.tensors, &self.metadata)
+    }
+
     /// The tensor that is to be given next.
     pub fn next(&self) -> Option<Entry> {
-        self.left.last().cloned()
+        self.tensors.get(self.given).cloned()
     }
 
     /// Gives the next tensor.
     ///
     /// Errors: `BadValue` for values that are not those of [`Self::next`], `Unwritable`.
     pub fn push(&mut self, values: &Values) -> Result<(), DataError> {
-        let entry = self.left.pop().ok_or_else(|| DataError::BadValue {
+        match values {
+            Values::F32(them) => self.push_words(values.element(), them, f32::to_le_bytes),
+            Values::F64(them) => self.push_words(values.element(), them, f64::to_le_bytes),
+        }
+    }
+
+    /// Gives the next tensor, which is one of integers. Errors: as for [`Self::push`].
+    pub fn push_integers(&mut self, values: &[i64]) -> Result<(), DataError> {
+        self.push_words(ElementType::I64, values, i64::to_le_bytes)
+    }
+
+    fn push_words<T: Copy, const N: usize>(
+        &mut self,
+        element: ElementType,
+        values: &[T],
+        encode: fn(T) -> [u8; N],
+    ) -> Result<(), DataError> {
+        let entry = self.next().ok_or_else(|| DataError::BadValue {
             what: "tensors of a weight file",
             got: "one more".to_string(),
             expected: "as many as the file was started with".to_string(),
         })?;
-        let elements: usize = entry.shape.iter().product();
-        let is_wide = matches!(values, Values::F64(_));
-        if elements != values.len() || is_wide != entry.is_wide {
+        self.given += 1;
+        if entry.elements() != values.len() || element != entry.element {
             return Err(DataError::BadValue {
                 what: "values of a tensor",
-                got: format!("{} {} for `{}`", values.len(), values.dtype(), entry.name),
+                got: format!("{} {element:?} for `{}`", values.len(), entry.name),
                 expected: format!(
-                    "{elements} {}, the product of its shape {:?}",
-                    entry.dtype(),
+                    "{} {:?}, the product of its shape {:?}",
+                    entry.elements(),
+                    entry.element,
                     entry.shape
                 ),
             });
         }
-        self.write(|out| match values {
-            Values::F32(values) => values
-                .iter()
-                .try_for_each(|value| out.write_all(&value.to_le_bytes())),
-            Values::F64(values) => values
-                .iter()
-                .try_for_each(|value| out.write_all(&value.to_le_bytes())),
-        })
+        let mut sums = TensorSums::default();
+        let mut bytes = Vec::new();
+        for piece in values.chunks(PIECE) {
+            bytes.clear();
+            bytes.extend(piece.iter().flat_map(|&value| encode(value)));
+            sums.update(&bytes);
+            self.write(|out| out.write_all(&bytes))?;
+        }
+        self.checksums.set(&entry.name, sums);
+        Ok(())
     }
 
     /// The whole file on the device, yet to be [placed](NewFile::place). Panics where a tensor was not
     /// given.
     ///
     /// Errors: `Unwritable`.
-    pub fn complete(self) -> Result<NewFile, DataError> {
-        assert!(self.left.is_empty(), "every tensor of the file was given");
+    pub fn complete(mut self) -> Result<NewFile, DataError> {
+        assert!(self.next().is_none(), "every tensor of the file was given");
+        let header = self.header()?;
         let failed = |error| unwritable(&self.path, &error);
         let file = self
             .out
             .into_inner()
             .map_err(|error| failed(error.into_error()))?;
+        // As long as the first one, whose checksums were zeros.
+        file.rewrite(&header, 8).map_err(failed)?;
         file.sync().map_err(failed)?;
         Ok(file)
     }
@@ -197,17 +256,29 @@ impl Writer {
     }
 }
 
-impl Entry {
-    fn element_bytes(&self) -> usize {
-        if self.is_wide { 8 } else { 4 }
-    }
+/// Elements that are encoded at a time.
+const PIECE: usize = 1 << 14;
 
-    fn dtype(&self) -> &'static str {
-        if self.is_wide { "F64" } else { "F32" }
+impl ElementType {
+    fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F64 | Self::I64 => 8,
+        }
     }
 }
 
-/// Reads a weight file. Errors: `Missing`, `BadWeights` (damaged, or other than F32 and F64).
+impl Entry {
+    fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    fn bytes(&self) -> usize {
+        self.elements() * self.element.bytes()
+    }
+}
+
+/// Reads a weight file. Errors: `Missing`, `BadWeights` (damaged, or other than F32 and F64), `DamagedTensor`.
 pub fn load(path: impl AsRef<Path>) -> Result<Weights, DataError> {
     let path = path.as_ref();
     let bytes = fs::read(path).map_err(|error| match error.kind() {
@@ -221,7 +292,15 @@ pub fn load(path: impl AsRef<Path>) -> Result<Weights, DataError> {
     let (_, head) =
         SafeTensors::read_metadata(&bytes).map_err(|error| bad(path, error.to_string()))?;
     let mut weights = Weights::default();
+    let metadata = head.metadata().iter().flatten();
+    weights
+        .metadata
+        .extend(metadata.map(|(key, value)| (key.clone(), value.clone())));
+    let checksums = take_checksums(path, &mut weights.metadata)?;
     for (name, view) in file.iter() {
+        if let Some(bytes) = checksums.damaged(name, 0, view.data()) {
+            return Err(damaged(path, name, bytes));
+        }
         let values = match view.dtype() {
             Dtype::F32 => Values::F32(decode(view.data(), f32::from_le_bytes)),
             Dtype::F64 => Values::F64(decode(view.data(), f64::from_le_bytes)),
@@ -233,13 +312,27 @@ pub fn load(path: impl AsRef<Path>) -> Result<Weights, DataError> {
         };
         weights.tensors.insert(name.to_string(), tensor);
     }
-    weights.metadata.extend(
-        head.metadata()
-            .iter()
-            .flatten()
-            .map(|(k, v)| (k.clone(), v.clone())),
-    );
     Ok(weights)
+}
+
+/// Takes the checksums out of the metadata of a file; none where it has none.
+pub(crate) fn take_checksums(
+    path: &Path,
+    metadata: &mut BTreeMap<String, String>,
+) -> Result<Checksums, DataError> {
+    let Some(text) = metadata.remove(KEY) else {
+        return Ok(Checksums::default());
+    };
+    let reason = |error| format!("the checksums in its metadata (`{KEY}`) are damaged: {error}");
+    Checksums::parse(&text).map_err(|error| bad(path, reason(error)))
+}
+
+pub(crate) fn damaged(path: &Path, tensor: &str, bytes: Range<usize>) -> DataError {
+    DataError::DamagedTensor {
+        path: path.to_path_buf(),
+        tensor: tensor.to_owned(),
+        bytes,
+    }
 }
 
 /// Written here and not by the safetensors crate, which orders metadata by a random hash.
@@ -260,9 +353,9 @@ pub(crate) fn header(
                 expected: "any other name; the format reserves this one".to_string(),
             });
         }
-        let end = start + tensor.shape.iter().product::<usize>() * tensor.element_bytes();
+        let end = start + tensor.bytes();
         let entry = serde_json::json!({
-            "dtype": tensor.dtype(),
+            "dtype": format!("{:?}", tensor.element),
             "shape": tensor.shape,
             "data_offsets": [start, end],
         });

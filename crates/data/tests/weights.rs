@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 
 use partita_data::DataError;
+use partita_data::state_dict::{self, StateDictFile};
 use partita_data::weights::{Tensor, Values, Weights, load, save};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, serialize};
@@ -78,15 +80,124 @@ fn the_file_is_what_the_safetensors_crate_reads_and_writes() {
         .iter()
         .flat_map(|value| value.to_le_bytes())
         .collect();
-    let view = TensorView::new(Dtype::F32, vec![2], &words).unwrap();
-    let metadata = HashMap::from([("a".to_string(), "b".to_string())]);
-    let theirs = serialize([("x", view)], Some(metadata)).unwrap();
-    fs::write(&path, &theirs).unwrap();
-    let loaded = load(&path).unwrap();
+    let theirs = |metadata: [&str; 2]| {
+        let view = TensorView::new(Dtype::F32, vec![2], &words).unwrap();
+        let metadata = HashMap::from([metadata.map(str::to_owned).into()]);
+        serialize([("x", view)], Some(metadata)).unwrap()
+    };
+    fs::write(&path, theirs(["a", "b"])).unwrap();
+    let mut loaded = load(&path).unwrap();
     assert_eq!(loaded.tensors["x"].values, Values::F32(vec![1.0, 2.0]));
     assert_eq!(loaded.metadata["a"], "b");
+    loaded.metadata.clear();
     save(&path, &loaded).unwrap();
+    let sums = r#"{"block_bytes":1048576,"tensors":{"x":["SUM"]}}"#;
+    // CRC-32C of these eight bytes, bit by bit.
+    let sum = words.iter().fold(u32::MAX, |sum, &byte| {
+        (0..8).fold(sum ^ u32::from(byte), |sum, _| {
+            sum >> 1 ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 }
+        })
+    });
+    let sums = sums.replace("SUM", &format!("{:08x}", !sum));
+    let theirs = theirs(["partita.crc32c", &sums]);
     assert_eq!(fs::read(&path).unwrap(), theirs, "not the same format");
+}
+
+/// A tensor of two and a half blocks, with the position of its first byte.
+fn large(path: &Path) -> (Vec<f32>, usize) {
+    let values: Vec<f32> = (0..5 << 17).map(|at| at as f32).collect();
+    let tensor = Tensor {
+        shape: vec![5, 1 << 17],
+        values: Values::F32(values.clone()),
+    };
+    let mut weights = Weights::default();
+    weights.tensors.insert("w".to_owned(), tensor);
+    save(path, &weights).expect("a new file");
+    let bytes = fs::metadata(path).expect("the file").len() as usize;
+    (values, bytes - (5 << 19))
+}
+
+#[test]
+fn a_flipped_bit_is_found_by_whoever_reads_its_block() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let (values, first) = large(&path);
+    let whole = fs::read(&path).unwrap();
+    let block = 1 << 18;
+    let parts = [0..3, 7..block, block - 1..block, block + 1..block + 2];
+    let parts = parts.into_iter().chain([2 * block..values.len(), 5..5]);
+    for part in parts.clone().chain([block - 1..block + 1, 0..values.len()]) {
+        let read = StateDictFile::open(&path).unwrap().read("w", part.clone());
+        assert_eq!(read.unwrap(), Values::F32(values[part].to_vec()));
+    }
+    for (at, bit) in [(0, 0), (4 * block - 1, 7), (4 * block, 3), (5 * block, 1)] {
+        let mut bytes = whole.clone();
+        bytes[first + at] ^= 1 << bit;
+        fs::write(&path, &bytes).unwrap();
+        let file = StateDictFile::open(&path).unwrap();
+        let damaged = at / (4 * block);
+        for part in parts.clone().filter(|part| !part.is_empty()) {
+            let read = file.read("w", part.clone());
+            assert_eq!(
+                read.is_err(),
+                part.start / block == damaged,
+                "{at} {part:?}"
+            );
+        }
+        let error = load(&path).unwrap_err();
+        let DataError::DamagedTensor { tensor, bytes, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!((tensor.as_str(), bytes.start), ("w", 4 * block * damaged));
+        let error = error.to_string();
+        assert!(error.contains("w.safetensors is damaged"), "{error}");
+    }
+}
+
+#[test]
+fn damaged_checksums_and_headers_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.safetensors");
+    save(&path, &weights()).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let open = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        StateDictFile::open(&path).unwrap_err().to_string()
+    };
+    let at = whole.windows(11).position(|word| word == b"block_bytes");
+    let mut bytes = whole.clone();
+    bytes[at.unwrap()] = b'd';
+    let error = open(&bytes);
+    assert!(
+        error.contains("checksums") && error.contains("block_bytes"),
+        "{error}"
+    );
+    for size in [u64::MAX, 1 << 62, whole.len() as u64 - 7] {
+        let mut bytes = whole.clone();
+        bytes[..8].copy_from_slice(&size.to_le_bytes());
+        let error = open(&bytes);
+        let rest = format!(
+            "a header of {size} bytes, and the file has {} more",
+            whole.len() - 8
+        );
+        assert!(error.contains(&rest), "{error}");
+    }
+    let error = open(b"PK\x03\x04\x14\0\0\0 and what torch.save puts there");
+    assert!(error.contains("safetensors.torch.save_file"), "{error}");
+}
+
+#[test]
+fn counters_of_a_state_dict_are_integers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let tensor = weights().tensors["step"].clone();
+    let counter = "n.num_batches_tracked".to_owned();
+    state_dict::save(&path, &[("n.weight".to_owned(), tensor)], &[counter]).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let counter = file.tensor("n.num_batches_tracked").unwrap();
+    assert_eq!((counter.dtype(), counter.data()), (Dtype::I64, &[0; 8][..]));
+    assert_eq!(file.tensor("n.weight").unwrap().data(), 7_f32.to_le_bytes());
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 use std::fs::{self, DirEntry, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -63,6 +64,11 @@ impl NewFile {
     /// Where it stands until then.
     pub fn partial(&self) -> &Path {
         &self.partial
+    }
+
+    /// Replaces bytes that were written before, and leaves the position of the next ones as it is.
+    pub fn rewrite(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)
     }
 
     /// Waits until the device has what was written.

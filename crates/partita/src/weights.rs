@@ -48,7 +48,8 @@ pub struct LoadedWeights {
     windows: Mutex<HashMap<ThreadId, Window>>,
 }
 
-/// Elements that are read at once where a rank needs few: its next ones are often close.
+/// Elements that are read at once where a rank needs few: its next ones are often close. They begin at a multiple of
+/// this, as the blocks of a file with checksums do.
 const WINDOW: usize = 1 << 18;
 
 /// Consecutive elements of a parameter, in Partita's axis order.
@@ -62,8 +63,8 @@ struct Window {
 impl LoadedWeights {
     /// Values of a range of elements of a parameter, in memory order; `None` for a parameter that the file lacks.
     ///
-    /// Of a file in Partita's axis order a thread reads and holds these and up to 2^18 elements after them, of one in
-    /// PyTorch's one tensor at a time. Errors: a file that cannot be read.
+    /// Of a file in Partita's axis order a thread reads and holds the blocks of 2^18 elements that have these, of one in
+    /// PyTorch's one tensor at a time. Errors: a file that cannot be read or is damaged.
     pub fn part(
         &self,
         name: &str,
@@ -102,8 +103,8 @@ impl LoadedWeights {
         let volume = parameter.volume();
         let range = match &self.layout {
             Layout::Partita => {
-                let end = elements.end.max(elements.start + WINDOW).min(volume);
-                elements.start..end
+                let start = elements.start / WINDOW * WINDOW;
+                start..elements.end.next_multiple_of(WINDOW).min(volume)
             }
             Layout::PyTorch(_) => 0..volume,
         };

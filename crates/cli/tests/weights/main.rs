@@ -365,6 +365,37 @@ fn weights_survive_pytorchs_names_and_order() {
     assert_eq!(one["metrics"]["loss"], two["metrics"]["loss"]);
 }
 
+/// A flipped bit in a file that Partita wrote is found by everything that reads it.
+#[test]
+fn a_flipped_bit_in_weights_is_found() {
+    let case = case();
+    case.answer("weights export run.toml --out flipped.safetensors");
+    for (from, to) in [
+        ("out/weights.safetensors", "flip-own.safetensors"),
+        ("flipped.safetensors", "flip-torch.safetensors"),
+    ] {
+        let mut bytes = fs::read(case.path(from)).unwrap();
+        let last = bytes.len() - 3;
+        bytes[last] ^= 0x10;
+        fs::write(case.path(to), bytes).unwrap();
+        let more = "batch = 2\nepochs = 1\n[schedule]\nlearning_rate = 0.1\n";
+        case.run_file("flip.toml", "flip", &format!("weights = \"{to}\"\n{more}"));
+        for arguments in [
+            format!("evaluate run.toml --weights {to} --ranks 2 --strategy depth=2"),
+            format!("infer run.toml --weights {to} --out flip.npy"),
+            format!("weights import {to} --model small.model --out flip.safetensors"),
+            "train flip.toml --no-prediction --ranks 2 --strategy filter=2".to_owned(),
+        ] {
+            let output = case.output(&arguments.split(' ').collect::<Vec<_>>());
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert!(!output.status.success(), "{arguments}: {text}");
+            let damage = format!("the weight file {to} is damaged: bytes 0 to ");
+            assert!(text.contains(&damage), "{arguments}: {text}");
+            assert!(text.contains("take another copy"), "{arguments}: {text}");
+        }
+    }
+}
+
 /// Frozen layers end as they began, under every strategy, and after a resumption.
 #[test]
 fn frozen_layers_keep_their_weights() {

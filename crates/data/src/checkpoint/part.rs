@@ -3,7 +3,7 @@
 use super::digest::FileDigest;
 use super::error::CheckpointError;
 use super::manifest::{FileEntry, Shard, TensorEntry, TensorKind};
-use crate::weights::{Entry, header};
+use crate::weights::{ElementType, Entry, header};
 use partita_files::{NewFile, write_whole};
 use partita_program::Dtype;
 use serde::{Deserialize, Serialize};
@@ -185,14 +185,14 @@ fn file_name(rank: usize) -> String {
 }
 
 fn entry(shard: &ShardSpec) -> Entry {
-    let is_wide = match shard.dtype {
-        Dtype::F32 => false,
-        Dtype::F64 => true,
+    let element = match shard.dtype {
+        Dtype::F32 => ElementType::F32,
+        Dtype::F64 => ElementType::F64,
         Dtype::I16 => panic!("`{}` is trained in a floating-point type", shard.tensor),
     };
     Entry {
         name: shard.tensor.clone(),
-        is_wide,
+        element,
         shape: shard.extents().to_vec(),
     }
 }

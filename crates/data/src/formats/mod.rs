@@ -1,7 +1,7 @@
 //! The file formats of arrays, each behind the traits of `array`, and which one a file has.
 
 mod blosc;
-mod checksum;
+pub(crate) mod checksum;
 mod codec;
 mod flat;
 pub(crate) mod hdf5;

@@ -111,6 +111,7 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::NoRoom { .. }
         | DataError::Occupied { .. }
         | DataError::BadValue { .. }
+        | DataError::DamagedTensor { .. }
         | DataError::BadWeights { .. } => ErrorKind::Request,
     }
 }

@@ -5,7 +5,7 @@ use super::run::Run;
 use crate::context::Context;
 use crate::launch::{NotSaved, TensorSink};
 use crate::progress::Event;
-use partita_data::weights::{Entry, Values, Writer};
+use partita_data::weights::{ElementType, Entry, Values, Writer};
 use partita_program::Dtype;
 use partita_run::PackedTensor;
 use partita_session::{PersistentTensor, Session};
@@ -65,7 +65,7 @@ impl<'c> WeightSink<'c> {
             ("digest", session.main_program().digest()),
         ];
         let entry = |tensor: PersistentTensor| Entry {
-            is_wide: tensor.dtype == Dtype::F64,
+            element: element(&tensor),
             name: tensor.name,
             shape: tensor.dims.to_vec(),
         };
@@ -169,6 +169,14 @@ impl<'c> WeightSink<'c> {
         self.faults.push(text);
         self.writer = None;
         self.has_failed = true;
+    }
+}
+
+fn element(tensor: &PersistentTensor) -> ElementType {
+    match tensor.dtype {
+        Dtype::F32 => ElementType::F32,
+        Dtype::F64 => ElementType::F64,
+        Dtype::I16 => panic!("`{}` is trained in a floating-point type", tensor.name),
     }
 }
 
