@@ -278,6 +278,30 @@ fn metrics_files_tell_what_the_result_tells_and_go_on_when_a_run_resumes() {
 /// 10 samples of 512 values and 2 targets, of 4 bytes each.
 const DATASET: u64 = 10 * (4 * 512 + 8);
 
+/// `--store none` goes before a store of the run file, and before what that says of it.
+#[test]
+fn the_command_line_switches_a_store_off() {
+    let case = Case::new();
+    let run = case.run_file("run.toml", 2, METRICS);
+    let table = "data = { path = \"set\", store = \"memory\", spill = \".\", preload = true, store_memory = \"6kB\" }";
+    let text = fs::read_to_string(&run).unwrap();
+    fs::write(&run, text.replace("data = \"set\"", table)).unwrap();
+    let bytes = |result: &Value, key: &str| {
+        let epochs = result["epochs"].as_array().unwrap().iter();
+        epochs
+            .map(|epoch| epoch[key].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    let kept = finish(&case, "run.toml", &["--overwrite"]);
+    assert!(bytes(&kept, "memory_bytes") + bytes(&kept, "spill_bytes") > 0);
+    let read = finish(&case, "run.toml", &["--overwrite", "--store", "none"]);
+    assert_eq!(
+        bytes(&read, "memory_bytes") + bytes(&read, "spill_bytes"),
+        0
+    );
+    assert_eq!(bytes(&read, "read_bytes"), 2 * DATASET);
+}
+
 #[test]
 fn epochs_tell_where_samples_came_from() {
     let case = Case::new();

@@ -136,11 +136,16 @@ impl Run {
         } else {
             Collectives::Ordered
         };
+        // What the run file says of a store goes with it where the request has none.
+        let of_file = match request.store {
+            Some(StoreKind::None | StoreKind::Synthetic) => StoreConfig::default(),
+            Some(StoreKind::Memory) | None => file.store,
+        };
         let store = StoreConfig {
-            kind: request.store.unwrap_or(file.store.kind),
-            preload: request.preload || file.store.preload,
-            spill: request.spill.clone().or(file.store.spill),
-            memory: request.store_memory.or(file.store.memory),
+            kind: request.store.unwrap_or(of_file.kind),
+            preload: request.preload || of_file.preload,
+            spill: request.spill.clone().or(of_file.spill),
+            memory: request.store_memory.or(of_file.memory),
         };
         store.check(&file.offload)?;
         let strategy = request.strategy.as_ref().unwrap_or(&file.strategy);
