@@ -1,6 +1,6 @@
 //! Checkpoints: a training that was stopped or killed at any moment resumes to the bits of an undisturbed one.
 
-use crate::trainee::{Case, Trainee, names};
+use crate::trainee::{Case, Trainee, names, write_dataset};
 use partita_space::random::SplitMix;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -54,6 +54,13 @@ fn train(case: &Case, run: &str, more: &[&str]) -> Command {
 
 fn error_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Another command in the folder of a case.
+fn partita(case: &Case, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_partita"));
+    let command = command.args(arguments).current_dir(case.folder());
+    command.output().unwrap()
 }
 
 /// Trains to the end.
@@ -335,8 +342,134 @@ fn a_damaged_checkpoint_is_refused_by_file_and_rank() {
     assert!(again(&checkpoint).contains("format version 7"));
 }
 
+/// Flips a bit of the first file of shards of a checkpoint.
+fn damage(checkpoint: &Path) {
+    let path = checkpoint.join("rank-00000.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let last = bytes.len() - 9;
+    bytes[last] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn the_error_of_a_damaged_checkpoint_names_a_whole_one() {
+    let case = case();
+    let run = run_file(&case, "out", 3, "every_epochs = 1\nkeep = 3");
+    finish(&case, &run, &[]);
+    let all = checkpoints(&case, "out");
+    let [first, second, last] = all.as_slice() else {
+        panic!("three checkpoints: {all:?}");
+    };
+    let run = run_file(&case, "out", 4, "every_epochs = 1\nkeep = 3");
+    let relative = |checkpoint: &Path| {
+        let name = checkpoint
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .into_owned();
+        format!("out/checkpoints/{name}")
+    };
+    let instead = |checkpoint: &Path| {
+        let path = relative(checkpoint);
+        format!("the nearest whole checkpoint is {path}, resume from it with `--resume {path}`")
+    };
+    damage(last);
+    let said = refusal(&case, &run, &["--resume"]);
+    assert!(said.contains(&instead(second)), "{said}");
+    assert!(!said.contains("its last checkpoint is"), "{said}");
+    damage(second);
+    let said = refusal(&case, &run, &["--resume"]);
+    assert!(said.contains(&instead(first)), "{said}");
+    fs::write(last.join("manifest.json"), "{").unwrap();
+    let said = refusal(&case, &run, &["--resume"]);
+    assert!(said.contains(&instead(first)), "{said}");
+    let from = relative(second);
+    let output = partita(&case, &["evaluate", &run, "--weights", &from]);
+    let said = error_text(&output);
+    assert!(
+        said.contains("the nearest whole checkpoint is") && !output.status.success(),
+        "{said}"
+    );
+    fs::remove_dir_all(last).unwrap();
+    // From the one that was named it goes on.
+    finish(&case, &run, &["--resume", &relative(first)]);
+    let all = checkpoints(&case, "out");
+    all.iter().for_each(|checkpoint| damage(checkpoint));
+    let run = run_file(&case, "out", 5, "every_epochs = 1\nkeep = 3");
+    let said = refusal(&case, &run, &["--resume"]);
+    assert!(
+        said.contains("no other checkpoint beside it is whole"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_may_change_is_told_in_the_words_of_the_run_file() {
+    let case = case();
+    let sgd = "keep = 9\n[augmentation]\nrotate = true\n[optimizer]\nkind = \"sgd\"";
+    let run = run_file(&case, "out", 2, sgd);
+    finish(&case, &run, &[]);
+    let text = fs::read_to_string(case.path(&run)).unwrap();
+    let changed = |pairs: &[[&str; 2]]| {
+        let change = |text: String, [from, to]: &[&str; 2]| {
+            assert!(text.contains(from), "{from}");
+            text.replace(from, to)
+        };
+        let text = pairs.iter().fold(text.clone(), change);
+        fs::write(case.path(&run), text).unwrap();
+    };
+    changed(&[["rotate = true", "rotate = false"]]);
+    let said = refusal(&case, &run, &["--resume"]);
+    let differs =
+        "with augmentation.rotate = true, and the run file has augmentation.rotate = false";
+    assert!(said.contains(differs), "{said}");
+    changed(&[["kind = \"sgd\"", "kind = \"sgd\"\nmomentum = 0.5"]]);
+    let said = refusal(&case, &run, &["--resume"]);
+    let differs = "with optimizer.momentum = 0, and the run file has optimizer.momentum = 0.5";
+    assert!(said.contains(differs), "{said}");
+    changed(&[
+        ["epochs = 2", "epochs = 3"],
+        ["1e-2", "2e-2"],
+        [
+            "kind = \"sgd\"",
+            "kind = \"sgd\"\nweight_decay = 1e-5\nclip = 2",
+        ],
+    ]);
+    let output = train(&case, &run, &["--resume"]).output().unwrap();
+    let said = error_text(&output);
+    assert!(output.status.success(), "{said}");
+    let old = "`optimizer` was { kind = \"sgd\", momentum = 0, nesterov = false, weight_decay = 0, decay_norms = true } in the";
+    for part in [
+        "`schedule.learning_rate` was 0.01 in the checkpoint and is 0.02 from here on",
+        old,
+        "weight_decay = 1e-5, decay_norms = true, clip = 2 } from here on",
+    ] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    assert!(!said.contains("Sgd"), "{said}");
+}
+
+#[test]
+fn another_dataset_is_told_from_a_key() {
+    let case = case();
+    let run = run_file(&case, "out", 1, "");
+    finish(&case, &run, &[]);
+    write_dataset(&case.path("fewer"), 7);
+    let text = fs::read_to_string(case.path(&run)).unwrap();
+    fs::write(case.path(&run), text.replace("\"set\"", "\"fewer\"")).unwrap();
+    let said = refusal(&case, &run, &["--resume"]);
+    assert!(
+        said.contains("was made on set with ") && said.contains("fewer has "),
+        "{said}"
+    );
+    assert!(
+        said.contains("training samples") && !said.contains("data ("),
+        "{said}"
+    );
+}
+
 /// What a run file has, what it has instead, and what is then said.
-const CHANGES: [[&str; 3]; 7] = [
+const CHANGES: [[&str; 3]; 8] = [
     [
         "batch = 3",
         "batch = 4",
@@ -350,17 +483,23 @@ const CHANGES: [[&str; 3]; 7] = [
     [
         "[schedule]",
         "[optimizer]\nkind = \"sgd\"\n[schedule]",
-        "optimizer.kind",
+        "made with optimizer.kind = \"adam\", and the run file has optimizer.kind = \"sgd\"",
     ],
     [
         "[schedule]",
         "[augmentation]\nnoise = 0.5\nflip = [\"depth\"]\n[schedule]",
-        "augmentation.flip = (absent), and the run file has augmentation.flip = [\"depth\"]",
+        "made with augmentation.flip = [], and the run file has augmentation.flip = [\"depth\"]",
     ],
     [
         "seed = 5",
         "seed = 5\ntransform = [{ clip = [0, 5] }]",
-        "transform = (absent), and the run file has transform = [clip = [0, 5]]",
+        "transform = \"identity\", and the run file has transform = { clip = [0, 5] }; transform must stay",
+    ],
+    [
+        "[schedule]",
+        "[augmentation]\nscale_intensity = [0.9, 1.1]\n[schedule]",
+        "made without augmentation.scale_intensity, and the run file has augmentation.scale_intensity = [0.9, 1.1]; \
+         augmentation.scale_intensity must stay to resume: leave it out",
     ],
     [
         "\"tiny.model\"",
@@ -409,7 +548,9 @@ fn what_must_stay_is_named_and_what_may_change_is_told() {
     let output = train(&case, &run, &["--resume"]).output().unwrap();
     let said = error_text(&output);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("schedule was Cosine"), "{said}");
+    let follows =
+        "`epochs` was 2 in the checkpoint and is 3 from here on, which the schedule follows";
+    assert!(said.contains(follows), "{said}");
     assert_eq!(result(&case, "out")["epochs"].as_array().unwrap().len(), 3);
     changed("[checkpoint]", "[checkpoint]\nbest = \"accuracy\"");
     let said = refusal(&case, &run, &["--resume"]);

@@ -28,7 +28,7 @@ impl Case {
             folder: tempfile::tempdir().unwrap(),
         };
         fs::write(case.path("tiny.model"), MODEL).unwrap();
-        write_dataset(&case.path("set"));
+        write_dataset(&case.path("set"), 8);
         case
     }
 
@@ -74,7 +74,8 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-fn write_dataset(path: &Path) {
+/// A dataset with some training samples and two for validation.
+pub fn write_dataset(path: &Path, training: u64) {
     let spec = DatasetSpec {
         kind: Kind::Cosmology,
         shape: [1, 8, 8, 8],
@@ -82,8 +83,8 @@ fn write_dataset(path: &Path) {
         targets: vec!["sum".to_owned(), "difference".to_owned()],
         labels: None,
         layout: Layout::Contiguous,
-        train: (0..8).collect(),
-        validation: (8..10).collect(),
+        train: (0..training).collect(),
+        validation: (training..training + 2).collect(),
         test: Vec::new(),
         spec: toml::Table::new(),
     };

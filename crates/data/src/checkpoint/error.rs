@@ -28,7 +28,7 @@ pub enum CheckpointError {
         known: u64,
     },
     /// A damaged manifest.
-    #[error("the manifest {} is damaged: {found}; resume from another checkpoint", path.display())]
+    #[error("the manifest {} is damaged: {found}", path.display())]
     BadManifest {
         /// The manifest.
         path: PathBuf,
@@ -37,8 +37,7 @@ pub enum CheckpointError {
     },
     /// A file that the manifest names is not there.
     #[error(
-        "the checkpoint lacks the file {}, written by rank {rank} (`files` of its manifest); restore it, or \
-         resume from another checkpoint",
+        "the checkpoint lacks the file {}, written by rank {rank} (`files` of its manifest)",
         path.display()
     )]
     MissingFile {
@@ -49,8 +48,8 @@ pub enum CheckpointError {
     },
     /// A file has another size.
     #[error(
-        "{}, written by rank {rank}, has {found} B, and the manifest says {expected} B; the file is damaged, \
-         resume from another checkpoint",
+        "{}, written by rank {rank}, has {found} B, and the manifest says {expected} B: the file is \
+         damaged",
         path.display()
     )]
     Size {
@@ -66,7 +65,7 @@ pub enum CheckpointError {
     /// A checksum differs.
     #[error(
         "{}, written by rank {rank}, is damaged: bytes {start} to {end}{} have another SHA-256 checksum than when \
-         they were written; resume from another checkpoint",
+         they were written",
         path.display(), of_tensor(tensor.as_deref())
     )]
     Checksum {
@@ -110,6 +109,21 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
+    /// The folder of the damaged checkpoint, if it is a damage that this says.
+    pub fn damaged(&self) -> Option<&Path> {
+        match self {
+            Self::BadManifest { path, .. }
+            | Self::MissingFile { path, .. }
+            | Self::Size { path, .. }
+            | Self::Checksum { path, .. } => path.parent(),
+            Self::Missing { .. }
+            | Self::Newer { .. }
+            | Self::NoTensor { .. }
+            | Self::Unreadable { .. }
+            | Self::Unwritable { .. } => None,
+        }
+    }
+
     pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         Self::Unreadable {
             path: path.to_owned(),

@@ -3,7 +3,7 @@
 use super::error::CheckpointError;
 use super::manifest::{FileEntry, MANIFEST, Manifest, TensorEntry};
 use super::part::{WrittenPart, part_name};
-use super::reader::read_manifest;
+use super::reader::{Checkpoint, read_manifest};
 use partita_files::{sync_folder, write_whole};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -62,6 +62,23 @@ impl CheckpointFolder {
         let mut all: Vec<Found> = whole.filter_map(|path| read(path).ok()).collect();
         all.sort_by_key(|found| found.serial);
         all
+    }
+
+    /// The checkpoint to use in place of a damaged one: the next older one, else the next newer one, of those whose files
+    /// all have their checksums.
+    pub fn instead_of(checkpoint: &Path) -> Option<PathBuf> {
+        let folder = Self::new(checkpoint.parent()?);
+        let name = |path: &Path| path.file_name().map(std::ffi::OsStr::to_owned);
+        let damaged = name(checkpoint);
+        // Their names have the order of their steps.
+        let mut others: Vec<PathBuf> = folder.readable().into_iter().map(|it| it.path).collect();
+        others.sort_by_key(|path| name(path));
+        let (mut older, newer): (Vec<PathBuf>, Vec<PathBuf>) =
+            others.into_iter().partition(|path| name(path) < damaged);
+        older.reverse();
+        let newer = newer.into_iter().filter(|path| name(path) != damaged);
+        let is_sound = |path: &PathBuf| Checkpoint::open(path).is_ok_and(|it| it.verify().is_ok());
+        older.into_iter().chain(newer).find(is_sound)
     }
 
     /// Whether there is a whole checkpoint, damaged or not.

@@ -50,6 +50,14 @@ pub fn samples_fit(
             Some(name) => format!("model = \"{name}\""),
             None => format!("a dataset of samples of {input}"),
         };
+        let one_hot = run
+            .samples
+            .one_hot()
+            .map(|classes| one_hot(run, input.channels, classes));
+        let (made, nearest) = match one_hot.filter(|_| input.extent == [d, h, w]) {
+            Some((made, instead)) => (made, instead),
+            None => (String::new(), nearest),
+        };
         return Err(Mismatch::Samples {
             model: graph.name.clone(),
             input: input.to_string(),
@@ -58,12 +66,26 @@ pub fn samples_fit(
                 Some(_) => format!(
                     "{d}x{h}x{w}, as `augmentation.crop` cuts them, with {channels} channels"
                 ),
-                None => format!("{d}x{h}x{w} with {channels} channels"),
+                None => format!("{d}x{h}x{w} with {channels} channels{made}"),
             },
             nearest,
         });
     }
     Ok(())
+}
+
+/// How a step `one_hot` gave samples their channels, and with what they would have those that a model reads.
+fn one_hot(run: &Run, reads: usize, classes: usize) -> (String, String) {
+    let made = format!(", which `transform` with {{one_hot = {classes}}} makes");
+    let steps = &run.samples.steps;
+    let instead = if reads >= 2 {
+        format!("{{one_hot = {reads}}}")
+    } else if steps.len() == 1 {
+        "no `transform`".to_owned()
+    } else {
+        "`transform` without {one_hot}".to_owned()
+    };
+    (made, instead)
 }
 
 /// A model of the zoo for the samples of a dataset, of the same family if possible.

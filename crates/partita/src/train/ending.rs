@@ -1,13 +1,15 @@
 //! Runs that end before their time: a loss that is not finite, and a request to stop.
 
-use super::checkpoint::{Checkpoints, LastCheckpoint};
+use super::checkpoint::{Checkpoints, LastCheckpoint, Resume, ResumeError};
 use super::curve::LossCurve;
 use super::error::TrainError;
 use super::run::Run;
 use super::{Task, divergence};
 use crate::error::Fault as _;
+use crate::launch::LaunchError;
 use crate::progress::Event;
 use partita_graph::Graph;
+use partita_run::RunError;
 use partita_session::{Outcome, RunEnd};
 use std::sync::{Mutex, PoisonError};
 
@@ -37,6 +39,20 @@ pub fn refuse_early(
             Err(stopped(epoch, steps, checkpoints))
         }
         (RunEnd::Stopped { .. } | RunEnd::Finished | RunEnd::NotFinite { .. }, _) => Ok(()),
+    }
+}
+
+/// A failure of the ranks. Where they could not read the checkpoint from which they resume, another one is named.
+pub fn of_ranks(
+    error: LaunchError,
+    resume: Option<&Resume>,
+    last: Option<&LastCheckpoint>,
+) -> TrainError {
+    match (&error, resume) {
+        (LaunchError::Rank(RunError::Initial { .. }), Some(resume)) => {
+            ResumeError::damaged(resume.path(), error.to_string()).into()
+        }
+        (_, Some(_) | None) => after_checkpoint(error.into(), last),
     }
 }
 

@@ -3,13 +3,13 @@
 use super::error::TrainError;
 use super::run::Run;
 use super::run_file::{is_scale, possible_scales};
-use super::section::{RunFileError, Section, float, whole};
+use super::section::{RunFileError, Section, float, short, suggest, whole};
 use crate::host::Host;
 use crate::launch::Launch;
 use crate::progress::Event;
 use partita_data::{
     Augmentation, Crops, DType, DataError, Dataset, Elastic, EvaluationCrops, FittedStep,
-    Preparation, Preprocessing, Sampling, Step, TrainingCrops, chain_text, fit,
+    Preparation, Preprocessing, Sampling, Step, TrainingCrops, fit,
 };
 use partita_program::{Item, Program, Transform, Work};
 use partita_space::{Bytes, Rank};
@@ -122,7 +122,11 @@ impl SampleOptions {
         let mut add = |key: &str, text: Option<String>| {
             words.extend(text.map(|text| (key.to_owned(), text)));
         };
-        let transform = format!("[{}]", chain_text(&steps));
+        let texts: Vec<String> = steps.iter().map(step_text).collect();
+        let transform = match texts.as_slice() {
+            [one] => one.clone(),
+            all => format!("[{}]", all.join(", ")),
+        };
         add("transform", (!steps.is_empty()).then_some(transform));
         if let Some(crops) = self.crops {
             add("augmentation.crop", Some(format!("{:?}", crops.extent)));
@@ -266,90 +270,149 @@ pub fn buffer_bytes(
 }
 
 fn transform(top: &Section<'_>) -> Result<Vec<Step>, RunFileError> {
-    if let Some(factor) = top
-        .get("transform")
-        .and_then(|value| scale(value.get_ref()))
-        && !is_scale(factor)
-    {
-        return Err(top.refuse("transform", &possible_scales(factor)));
-    }
-    let steps = top.read("transform", STEPS, |value| match value {
-        DeValue::Array(values) => values.iter().map(|value| step(value.get_ref())).collect(),
-        value => Some(vec![step(value)?]),
-    })?;
-    let steps: Vec<Step> = steps.into_iter().flatten().flatten().collect();
+    let refuse = |expected: &str| Err(top.refuse("transform", expected));
+    let steps = match top.get("transform").map(|value| value.get_ref()) {
+        None => return Ok(Vec::new()),
+        Some(DeValue::Array(values)) => {
+            let mut steps = Vec::new();
+            for (index, value) in values.iter().enumerate() {
+                match step(value.get_ref()) {
+                    Ok(step) => steps.extend(step),
+                    Err(expected) => {
+                        let number = index + 1;
+                        return refuse(&format!("in the place of step {number} {expected}"));
+                    }
+                }
+            }
+            steps
+        }
+        Some(value) => match step(value) {
+            Ok(step) => step.into_iter().collect(),
+            Err(expected) => return refuse(&expected),
+        },
+    };
     let is_one_hot = |step: &Step| matches!(step, Step::OneHot { .. });
     match steps.split_last() {
-        Some((_, before)) if before.iter().any(is_one_hot) => {
-            let expected =
-                "{one_hot = CLASSES} as the last step alone, like [{clip = [0, 3]}, {one_hot = 4}]";
-            Err(top.refuse("transform", expected))
-        }
+        Some((_, before)) if before.iter().any(is_one_hot) => refuse(
+            "{one_hot = CLASSES} as the last step alone, like [{clip = [0, 3]}, {one_hot = 4}]",
+        ),
         Some(_) | None => Ok(steps),
     }
 }
 
-/// A step; the inner `None` is the one that changes nothing.
-#[allow(
-    clippy::option_option,
-    reason = "a value that is no step, or the step that does nothing"
-)]
-fn step(value: &DeValue<'_>) -> Option<Option<Step>> {
-    if let DeValue::Table(table) = value {
-        return step_of_table(table).map(Some);
+/// A step; the inner `None` is the one that changes nothing. The error says what is possible.
+fn step(value: &DeValue<'_>) -> Result<Option<Step>, String> {
+    match value {
+        DeValue::Table(table) => step_of_table(table).map(Some),
+        DeValue::String(word) => Ok(match word.as_ref() {
+            "identity" => None,
+            "log1p" => Some(Step::LogOnePlus),
+            "log" => Some(Step::Log),
+            "standardize" => Some(Step::Standardize),
+            other => return Err(format!("{STEPS}; nearest is {}", nearest_step(other))),
+        }),
+        DeValue::Integer(_)
+        | DeValue::Float(_)
+        | DeValue::Boolean(_)
+        | DeValue::Datetime(_)
+        | DeValue::Array(_) => Err(STEPS.to_owned()),
     }
-    Some(match value.as_str()? {
-        "identity" => None,
-        "log1p" => Some(Step::LogOnePlus),
-        "log" => Some(Step::Log),
-        "standardize" => Some(Step::Standardize),
-        _ => return None,
-    })
 }
 
-fn step_of_table(table: &DeTable<'_>) -> Option<Step> {
-    let (key, value) = table.iter().next().filter(|_| table.len() == 1)?;
-    let value = value.get_ref();
-    Some(match key.get_ref().as_ref() {
-        "scale" => Step::Scale {
-            factor: float(value).filter(|&factor| is_scale(factor))?,
-        },
-        "clip" => {
-            let [low, high] = interval(value)?;
-            Step::Clip { low, high }
-        }
-        "percentiles" => {
-            let [low, high] =
-                interval(value).filter(|&[low, high]| 0.0 <= low && low < high && high <= 100.0)?;
-            Step::Percentiles { low, high }
-        }
-        "one_hot" => {
-            let classes = usize::try_from(whole(value)?).ok();
-            let classes = classes.filter(|classes| (2..=CLASSES_MAX).contains(classes))?;
-            Step::OneHot { classes }
-        }
-        _ => return None,
-    })
+/// The step that was probably meant by a word.
+fn nearest_step(word: &str) -> String {
+    let words = ["identity", "log1p", "log", "standardize"];
+    let tables = [
+        ("scale", "{scale = NUMBER}"),
+        ("clip", "{clip = [LOW, HIGH]}"),
+        ("percentiles", "{percentiles = [LOW, HIGH]}"),
+        ("one_hot", "{one_hot = CLASSES}"),
+    ];
+    let names = words.into_iter().chain(tables.map(|(name, _)| name));
+    let close = suggest::word(word, names);
+    let table = tables.into_iter().find(|(name, _)| *name == close);
+    table.map_or_else(|| format!("\"{close}\""), |(_, text)| text.to_owned())
 }
 
-/// The factor of a table with nothing else.
-fn scale(value: &DeValue<'_>) -> Option<f64> {
-    let DeValue::Table(table) = value else {
-        return None;
+fn step_of_table(table: &DeTable<'_>) -> Result<Step, String> {
+    let Some((key, value)) = table.iter().next().filter(|_| table.len() == 1) else {
+        return Err(format!("{STEPS}, each with one key"));
     };
-    let (key, value) = table.iter().next().filter(|_| table.len() == 1)?;
-    (key.get_ref() == "scale").then(|| float(value.get_ref()))?
+    let value = value.get_ref();
+    match key.get_ref().as_ref() {
+        "scale" => match suggest::number(value) {
+            Some(factor) if float(value).is_some() && is_scale(factor) => {
+                Ok(Step::Scale { factor })
+            }
+            Some(factor) => Err(possible_scales(factor)),
+            None => Err("{scale = NUMBER}, like {scale = 0.01}".to_owned()),
+        },
+        "clip" => clip(value),
+        "percentiles" => percentiles(value),
+        "one_hot" => {
+            let possible = 2..=CLASSES_MAX;
+            let classes = whole(value).and_then(|classes| usize::try_from(classes).ok());
+            let classes = classes.filter(|classes| possible.contains(classes));
+            classes
+                .map(|classes| Step::OneHot { classes })
+                .ok_or_else(|| {
+                    let most = CLASSES_MAX as u64;
+                    let nearest = suggest::whole_number(value, 2, most);
+                    format!("{{one_hot = CLASSES}} with 2 to {most} classes{nearest}")
+                })
+        }
+        other => Err(format!("{STEPS}; nearest is {}", nearest_step(other))),
+    }
 }
 
-/// Two numbers that single precision holds, the smaller first.
-fn interval(value: &DeValue<'_>) -> Option<[f64; 2]> {
+fn clip(value: &DeValue<'_>) -> Result<Step, String> {
+    if let Some([low, high]) = interval(value) {
+        return Ok(Step::Clip { low, high });
+    }
+    let swapped = numbers(value).filter(|[low, high]| low > high);
+    let nearest = swapped.map_or_else(String::new, |[low, high]| {
+        format!("; nearest is {{clip = [{}, {}]}}", short(high), short(low))
+    });
+    Err(format!(
+        "{{clip = [LOW, HIGH]}} with two numbers, the smaller first, like {{clip = [0, 5]}}{nearest}"
+    ))
+}
+
+fn percentiles(value: &DeValue<'_>) -> Result<Step, String> {
+    let fits = |[low, high]: &[f64; 2]| 0.0 <= *low && low < high && *high <= 100.0;
+    if let Some([low, high]) = interval(value).filter(fits) {
+        return Ok(Step::Percentiles { low, high });
+    }
+    let within = |number: f64| number.clamp(0.0, 100.0);
+    let ordered = |[a, b]: [f64; 2]| [within(a.min(b)), within(a.max(b))];
+    let meant = numbers(value).map(ordered).filter(fits);
+    let nearest = meant.map_or_else(String::new, |[low, high]| {
+        format!(
+            "; nearest is {{percentiles = [{}, {}]}}",
+            short(low),
+            short(high)
+        )
+    });
+    Err(format!(
+        "{{percentiles = [LOW, HIGH]}} with two numbers from 0 to 100, the smaller first, like \
+         {{percentiles = [1, 99]}}{nearest}"
+    ))
+}
+
+/// A list of two numbers that single precision holds.
+fn numbers(value: &DeValue<'_>) -> Option<[f64; 2]> {
     let DeValue::Array(values) = value else {
         return None;
     };
     let holds = |number: &f64| (*number as f32).is_finite();
     let number = |index: usize| float(values.get(index)?.get_ref()).filter(holds);
-    let [low, high] = [number(0)?, number(1)?];
-    (values.len() == 2 && low <= high).then_some([low, high])
+    let pair = [number(0)?, number(1)?];
+    (values.len() == 2).then_some(pair)
+}
+
+/// Two numbers that single precision holds, the smaller first.
+fn interval(value: &DeValue<'_>) -> Option<[f64; 2]> {
+    numbers(value).filter(|[low, high]| low <= high)
 }
 
 /// D, H, W; or H, W of images.
@@ -371,15 +434,11 @@ fn augmentation(top: &Section<'_>) -> Result<(Option<Crops>, Option<Augmentation
         return Ok((None, None));
     };
     section.check(&AUGMENTATION_KEYS)?;
-    let flag = "true or false";
-    let flips = "a list of \"depth\", \"height\" and \"width\", like [\"height\", \"width\"]";
     let noise = "a standard deviation from 0 on, like 0.01";
     let is_noise = |number: f64| number >= 0.0 && (number as f32).is_finite();
     let augmentation = Augmentation {
-        flip: section.read("flip", flips, flip)?.unwrap_or_default(),
-        rotate: section
-            .read("rotate", flag, DeValue::as_bool)?
-            .unwrap_or(false),
+        flip: flips(&section)?,
+        rotate: section.flag("rotate")?.unwrap_or(false),
         scale_intensity: section.read("scale_intensity", INTERVAL, interval)?,
         shift_intensity: section.read("shift_intensity", INTERVAL, interval)?,
         noise: section
@@ -390,20 +449,84 @@ fn augmentation(top: &Section<'_>) -> Result<(Option<Crops>, Option<Augmentation
     Ok((crops(&section)?, Some(augmentation)))
 }
 
-fn flip(value: &DeValue<'_>) -> Option<[bool; 3]> {
-    let DeValue::Array(values) = value else {
-        return None;
-    };
-    let mut flips = [false; 3];
-    for value in values {
-        let name = value.get_ref().as_str()?;
-        let dims = ["depth", "height", "width"];
-        flips[dims.iter().position(|&dim| dim == name)?] = true;
+/// A step as one writes it in a run file.
+fn step_text(step: &Step) -> String {
+    match step {
+        Step::LogOnePlus | Step::Log | Step::Standardize => format!("\"{step}\""),
+        Step::Scale { .. } | Step::Clip { .. } | Step::Percentiles { .. } | Step::OneHot { .. } => {
+            format!("{{ {step} }}")
+        }
     }
-    Some(flips)
+}
+
+/// What a key of [`SampleOptions::words`] is where it is absent, if it has a value then.
+pub fn default_of(key: &str) -> Option<&'static str> {
+    let defaults = [
+        ("transform", "\"identity\""),
+        ("augmentation.flip", "[]"),
+        ("augmentation.rotate", "false"),
+        ("augmentation.noise", "0"),
+        ("augmentation.crop_positions", "\"random\""),
+        ("augmentation.validation_crops", "\"grid\""),
+    ];
+    let found = defaults.into_iter().find(|(name, _)| *name == key);
+    found.map(|(_, value)| value)
+}
+
+/// Whether two values are the same; checkpoints of earlier versions have transforms without braces and quotes.
+pub fn same_words(one: &str, other: &str) -> bool {
+    let bare = |text: &str| text.replace(['{', '}', '"', ' '], "");
+    let unlisted = |text: &str| {
+        let bare = bare(text);
+        let inner = bare
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'));
+        inner.map_or_else(|| bare.clone(), str::to_owned)
+    };
+    bare(one) == bare(other) || unlisted(one) == unlisted(other)
+}
+
+const FLIPS: [&str; 3] = ["depth", "height", "width"];
+
+fn flips(section: &Section<'_>) -> Result<[bool; 3], RunFileError> {
+    let mut meant = [false; 3];
+    let mut is_list = true;
+    let one = |value: &DeValue<'_>| {
+        let word = value.as_str().unwrap_or_default();
+        let close = suggest::word(word, FLIPS.into_iter());
+        (FLIPS.iter().position(|dim| *dim == close), close == word)
+    };
+    match section.get("flip").map(|value| value.get_ref()) {
+        None => return Ok(meant),
+        Some(DeValue::Array(values)) => {
+            for (dim, is_one) in values.iter().map(|value| one(value.get_ref())) {
+                dim.into_iter().for_each(|dim| meant[dim] = true);
+                is_list &= is_one;
+            }
+        }
+        Some(value) => {
+            is_list = false;
+            match one(value).0.filter(|_| value.is_str()) {
+                Some(dim) => meant[dim] = true,
+                None => meant = [value.as_bool() != Some(false); 3],
+            }
+        }
+    }
+    if is_list {
+        return Ok(meant);
+    }
+    let names = FLIPS.iter().zip(meant).filter(|(_, is_meant)| *is_meant);
+    let names: Vec<&str> = names.map(|(name, _)| *name).collect();
+    let expected = format!(
+        "a list of \"depth\" (z, the first of D, H, W), \"height\" (y) and \"width\" (x, the last); nearest is \
+         {names:?}"
+    );
+    Err(section.refuse("flip", &expected))
 }
 
 fn elastic(section: &Section<'_>) -> Result<Option<Elastic>, RunFileError> {
+    let table = "a table like { magnitude = 2, spacing = 8 }";
+    section.read("elastic", table, |value| value.as_table().map(|_| ()))?;
     let Some(section) = section.section("elastic")? else {
         return Ok(None);
     };
@@ -431,7 +554,13 @@ fn crops(section: &Section<'_>) -> Result<Option<Crops>, RunFileError> {
         ("center", EvaluationCrops::Center),
     ];
     let evaluation = section.choice("validation_crops", &evaluation)?;
-    let Some(extent) = section.read("crop", EXTENT, extent)? else {
+    let side = section.get("crop").and_then(|value| whole(value.get_ref()));
+    let cube = side.map_or_else(String::new, |side| {
+        let side = side.max(1);
+        format!("; nearest is [{side}, {side}, {side}]")
+    });
+    let expected = format!("{EXTENT}{cube}");
+    let Some(extent) = section.read("crop", &expected, extent)? else {
         let given = [
             ("crops_per_volume", per_volume.is_some()),
             ("crop_positions", training.is_some()),

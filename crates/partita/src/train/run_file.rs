@@ -2,12 +2,13 @@
 
 mod optimizer;
 mod schedule;
+pub mod words;
 
 use super::checkpoint::{self, CheckpointConfig};
 use super::metrics::MetricsFormat;
 use super::offload::config::{OffloadConfig, read_offload};
 use super::preparation::SampleOptions;
-use super::section::{RunFileError, Section, line_at};
+use super::section::{RunFileError, Section, suggest, syntax};
 use super::store::config::{DataOptions, StoreConfig};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::weights::Selection;
@@ -142,11 +143,7 @@ impl RunFile {
 
     /// Parses the text of a run file; errors name it `file`.
     pub fn parse(text: &str, file: &str) -> Result<Self, RunFileError> {
-        let table = DeTable::parse(text).map_err(|error| RunFileError::Syntax {
-            file: file.to_owned(),
-            line: line_at(text, error.span().map_or(0, |span| span.start)),
-            reason: error.message().to_owned(),
-        })?;
+        let table = DeTable::parse(text).map_err(|error| syntax(file, text, &error))?;
         let top = Section::top(file, text, table.get_ref(), &KEYS)?;
         let kernels = top
             .choice("kernels", &KernelSet::CHOICES)?
@@ -170,7 +167,7 @@ impl RunFile {
             return Err(top.refuse("output", folder));
         }
         let epoch_count = top.need("epochs", top.count("epochs")?, epochs)?;
-        let watchdog = watchdog(&top)?.unwrap_or(WATCHDOG);
+        let watchdog = top.time("watchdog", "60 s")?.unwrap_or(WATCHDOG);
         let (optimizer, data) = (optimizer::optimizer(&top)?, DataOptions::read(&top)?);
         Ok(Self {
             model: top.need("model", top.text("model", model)?, model)?,
@@ -179,9 +176,7 @@ impl RunFile {
             data: data.path,
             store: data.store,
             output: top.need("output", output, folder)?.into(),
-            overwrite: top
-                .read("overwrite", "true or false", DeValue::as_bool)?
-                .unwrap_or(false),
+            overwrite: top.flag("overwrite")?.unwrap_or(false),
             ranks: top.count("ranks")?.unwrap_or(1),
             threads: top.count("threads")?.unwrap_or(1),
             strategy: top
@@ -204,9 +199,9 @@ impl RunFile {
             decay_norms: optimizer.decay_norms,
             clip: optimizer.clip,
             schedule: schedule::schedule(&top, epoch_count)?,
-            checkpoint: checkpoint::section(&top, duration)?,
+            checkpoint: checkpoint::section(&top)?,
             weights: weights(&top)?,
-            offload: read_offload(&top, duration, watchdog)?,
+            offload: read_offload(&top, watchdog)?,
             freeze: names(&top, "freeze", FREEZE)?,
         })
     }
@@ -255,7 +250,12 @@ fn names(
     key: &'static str,
     expected: &str,
 ) -> Result<Vec<String>, RunFileError> {
-    let texts = section.read(key, expected, |value| {
+    let value = section.get(key).map(|value| value.get_ref());
+    let expected = format!(
+        "{expected}{}",
+        value.map_or_else(String::new, suggest::list)
+    );
+    let texts = section.read(key, &expected, |value| {
         let texts = value.as_array()?.iter();
         let texts = texts.map(|text| text.get_ref().as_str().map(str::to_owned));
         texts.collect::<Option<Vec<String>>>()
@@ -265,22 +265,41 @@ fn names(
 
 /// A list of formats, each once.
 fn metrics(top: &Section<'_>) -> Result<Vec<MetricsFormat>, RunFileError> {
-    let words = MetricsFormat::CHOICES.map(|(word, _)| format!("\"{word}\""));
-    let expected = format!("a list of {}, each once", words.join(", "));
-    let read = |value: &DeValue<'_>| {
-        let mut formats = Vec::new();
-        for word in value.as_array()?.iter() {
-            let word = word.get_ref().as_str()?;
-            let mut choices = MetricsFormat::CHOICES.into_iter();
-            let (_, format) = choices.find(|(name, _)| *name == word)?;
-            if formats.contains(&format) {
-                return None;
+    let names = MetricsFormat::CHOICES.map(|(word, _)| word);
+    let words = names.map(|word| format!("\"{word}\""));
+    let mut formats = Vec::new();
+    let mut close = Vec::new();
+    let mut is_list = true;
+    match top.get("metrics").map(|value| value.get_ref()) {
+        None => return Ok(formats),
+        Some(DeValue::Array(list)) => {
+            for word in list.iter() {
+                let word = word.get_ref().as_str().unwrap_or_default();
+                let meant = suggest::word(word, names.into_iter());
+                let mut choices = MetricsFormat::CHOICES.into_iter();
+                is_list &= meant == word && !close.contains(&meant);
+                if !close.contains(&meant) {
+                    formats.extend(choices.find(|(name, _)| *name == meant).map(|it| it.1));
+                    close.push(meant);
+                }
             }
-            formats.push(format);
         }
-        Some(formats)
-    };
-    Ok(top.read("metrics", &expected, read)?.unwrap_or_default())
+        Some(value) => {
+            is_list = false;
+            close.push(suggest::word(
+                value.as_str().unwrap_or_default(),
+                names.into_iter(),
+            ));
+        }
+    }
+    if is_list {
+        return Ok(formats);
+    }
+    let expected = format!(
+        "a list of {}, each once; nearest is {close:?}",
+        words.join(", ")
+    );
+    Err(top.refuse("metrics", &expected))
 }
 
 /// As on the last line of a model, without name and input.
@@ -305,6 +324,9 @@ pub fn is_scale(factor: f64) -> bool {
 
 /// What is possible where a factor is not.
 pub fn possible_scales(asked: f64) -> String {
+    if asked == 0.0 {
+        return "{scale = NUMBER} with a number other than 0, like {scale = 0.01}".to_owned();
+    }
     let (least, most) = (f32::MIN_POSITIVE, f32::MAX);
     let magnitude = asked.abs().clamp(least.into(), most.into()) as f32;
     let nearest = magnitude.copysign(asked as f32);
@@ -312,23 +334,4 @@ pub fn possible_scales(asked: f64) -> String {
         "{{scale = NUMBER}} of a magnitude from {least:e} to {most:e}, which single precision holds; nearest \
          is {{scale = {nearest:e}}}"
     )
-}
-
-fn watchdog(top: &Section<'_>) -> Result<Option<Seconds>, RunFileError> {
-    let expected = "a time above 0 in ms, s, min or h, like \"60 s\"";
-    top.read("watchdog", expected, |value| duration(value.as_str()?))
-}
-
-fn duration(text: &str) -> Option<Seconds> {
-    let text = text.trim();
-    let split = text.find(|letter: char| letter.is_alphabetic())?;
-    let number: f64 = text[..split].trim().parse().ok()?;
-    let unit = match &text[split..] {
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "min" => 60.0,
-        "h" => 3600.0,
-        _ => return None,
-    };
-    (number > 0.0 && number.is_finite()).then_some(Seconds(number * unit))
 }

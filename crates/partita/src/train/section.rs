@@ -1,8 +1,13 @@
 //! Tables of a run file, and their errors.
 
+pub mod suggest;
+mod syntax;
+
+pub use syntax::syntax;
+
 use crate::error::{ErrorKind, Fault};
 use crate::size::parse_bytes;
-use partita_space::{Bytes, nearest};
+use partita_space::{Bytes, Seconds};
 use std::io;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -29,9 +34,7 @@ pub enum RunFileError {
         reason: String,
     },
     /// An unknown key.
-    #[error(
-        "{file}, line {line}: there is no key `{key}`: possible are {possible}; nearest is `{nearest}`"
-    )]
+    #[error("{file}, line {line}: there is no key `{key}`: possible are {possible}; {hint}")]
     UnknownKey {
         /// The file.
         file: String,
@@ -41,8 +44,8 @@ pub enum RunFileError {
         key: String,
         /// Keys of that section.
         possible: String,
-        /// The most similar one.
-        nearest: String,
+        /// The most similar one, or what it is a key of.
+        hint: String,
     },
     /// A missing key.
     #[error("{file}, line {line}: key `{key}` is missing; possible is {expected}")]
@@ -121,17 +124,27 @@ impl<'t> Section<'t> {
 
     /// Errors: a key that is not among `known`.
     pub fn check(&self, known: &[&str]) -> Result<(), RunFileError> {
+        self.check_kind(known, |_| None)
+    }
+
+    /// Errors: a key that is not among `known`; `kinds` says which kinds have a key that another one lacks.
+    pub fn check_kind(
+        &self,
+        known: &[&str],
+        kinds: impl Fn(&str) -> Option<String>,
+    ) -> Result<(), RunFileError> {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
-                let close = nearest(name, known.iter().copied()).unwrap_or("none");
-                let line = self.line(key.span().start);
+                let hint = kinds(name).unwrap_or_else(|| {
+                    format!("nearest is `{}`", suggest::key(name, &self.prefix, known))
+                });
                 return Err(RunFileError::UnknownKey {
                     file: self.file.to_owned(),
-                    line,
+                    line: self.line(key.span().start),
                     key: self.full(name),
                     possible: known.join(", "),
-                    nearest: self.full(close),
+                    hint,
                 });
             }
         }
@@ -144,7 +157,12 @@ impl<'t> Section<'t> {
             return Ok(None);
         };
         let DeValue::Table(table) = value.get_ref() else {
-            return Err(self.bad(key, value, &format!("a table, `[{}{key}]`", self.prefix)));
+            let table = format!("a table, `[{}{key}]`", self.prefix);
+            let has_kinds = ["optimizer", "schedule"].contains(&key);
+            let word = value.get_ref().as_str().filter(|_| has_kinds);
+            let with = |word| format!(" with `kind = \"{word}\"`");
+            let expected = table + &word.map_or_else(String::new, with);
+            return Err(self.bad(key, value, &expected));
         };
         Ok(Some(Section {
             file: self.file,
@@ -178,7 +196,15 @@ impl<'t> Section<'t> {
 
     /// A size, like `"16GiB"`.
     pub fn bytes(&self, key: &str) -> Result<Option<Bytes>, RunFileError> {
-        let Some(text) = self.text(key, "a size like \"16GiB\"")? else {
+        let value = self.get(key).map(Spanned::get_ref);
+        let number = value
+            .filter(|value| !value.is_str())
+            .and_then(suggest::number);
+        let text = match number {
+            Some(number) => Some(number.to_string()),
+            None => self.text(key, "a size like \"16GiB\"")?,
+        };
+        let Some(text) = text else {
             return Ok(None);
         };
         let refuse = |expected: String| {
@@ -201,7 +227,7 @@ impl<'t> Section<'t> {
         let word = |value: &DeValue<'_>| value.as_str().map(str::to_owned).unwrap_or_default();
         let given = self.get(key).map(|value| word(value.get_ref()));
         let names_only = choices.iter().map(|(name, _)| *name);
-        let close = nearest(given.as_deref().unwrap_or_default(), names_only).unwrap_or("none");
+        let close = suggest::word(given.as_deref().unwrap_or_default(), names_only);
         let expected = format!("one of {}; nearest is \"{close}\"", names.join(", "));
         self.read(key, &expected, |value| {
             let found = choices
@@ -211,22 +237,44 @@ impl<'t> Section<'t> {
         })
     }
 
+    /// True or false.
+    pub fn flag(&self, key: &str) -> Result<Option<bool>, RunFileError> {
+        let expected = format!("true or false{}", self.hint(key, suggest::flag));
+        self.read(key, &expected, DeValue::as_bool)
+    }
+
+    /// A time with its unit; `like` is an example.
+    pub fn time(&self, key: &str, like: &str) -> Result<Option<Seconds>, RunFileError> {
+        let hint = self.hint(key, suggest::time);
+        let expected = format!("a time above 0 in ms, s, min or h, like \"{like}\"{hint}");
+        self.read(key, &expected, |value| duration(value.as_str()?))
+    }
+
+    /// What was probably meant by the value of a key.
+    fn hint(&self, key: &str, suggest: impl Fn(&DeValue<'_>) -> String) -> String {
+        self.get(key)
+            .map_or_else(String::new, |value| suggest(value.get_ref()))
+    }
+
     /// A whole number from 1 on.
     pub fn count(&self, key: &str) -> Result<Option<usize>, RunFileError> {
-        self.read(key, "a whole number from 1 to 16777216", |value| {
-            whole(value)
-                .filter(|number| (1..=1 << 24).contains(number))
-                .map(|n| n as usize)
+        let most = 1 << 24;
+        let hint = self.hint(key, |value| suggest::whole_number(value, 1, most));
+        let expected = format!("a whole number from 1 to {most}{hint}");
+        self.read(key, &expected, |value| {
+            let number = u64::try_from(whole(value)?).ok();
+            number
+                .filter(|number| (1..=most).contains(number))
+                .map(|number| number as usize)
         })
     }
 
     /// A whole number from 0 on.
     pub fn natural(&self, key: &str) -> Result<Option<u64>, RunFileError> {
-        self.read(
-            key,
-            "a whole number from 0 to 9223372036854775807",
-            |value| u64::try_from(whole(value)?).ok(),
-        )
+        let most = i64::MAX as u64;
+        let hint = self.hint(key, |value| suggest::whole_number(value, 0, most));
+        let expected = format!("a whole number from 0 to {most}{hint}");
+        self.read(key, &expected, |value| u64::try_from(whole(value)?).ok())
     }
 
     /// A number under a condition; `expected` describes it.
@@ -241,23 +289,36 @@ impl<'t> Section<'t> {
         })
     }
 
-    /// A number above 0 that is neither 0 nor infinite in f32, which kernels use. The error for other values
-    /// suggests `usual`.
+    /// A number above 0 that is neither 0 nor infinite in f32, which kernels use; `usual` is an example.
     pub fn single(&self, key: &str, usual: f64) -> Result<Option<f64>, RunFileError> {
-        let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
-        let asked = self.get(key).and_then(|value| any_float(value.get_ref()));
-        let nearest = match asked.filter(|number| !number.is_nan()) {
-            Some(number) => number.clamp(least, most),
-            None => usual,
+        let expected = match self.asked(key) {
+            Some(asked) if asked > 0.0 => beyond_single(asked, usual),
+            Some(_) | None => format!("a number greater than 0, like {}", short(usual)),
         };
-        let expected = format!(
-            "a number from {:e} to {:e}, which single precision holds, like {usual}; nearest is {:e}",
-            least as f32, most as f32, nearest as f32
-        );
-        // The suggestion is rounded to f32, so it may lie just outside.
+        // A suggestion is rounded to f32, so it may lie just outside.
         self.number(key, &expected, |number| {
             number > 0.0 && (number as f32).is_normal()
         })
+    }
+
+    /// As [`Self::single`], or 0.
+    pub fn single_or_zero(&self, key: &str, usual: f64) -> Result<Option<f64>, RunFileError> {
+        let expected = match self.asked(key) {
+            Some(asked) if asked > 0.0 => format!("0 or {}", beyond_single(asked, usual)),
+            Some(_) => format!(
+                "a number of at least 0, like {}; nearest is 0",
+                short(usual)
+            ),
+            None => format!("a number of at least 0, like {}", short(usual)),
+        };
+        self.number(key, &expected, |number| {
+            number == 0.0 || number > 0.0 && (number as f32).is_normal()
+        })
+    }
+
+    /// The number of a key, infinite or in quotes too.
+    fn asked(&self, key: &str) -> Option<f64> {
+        suggest::number(self.get(key)?.get_ref())
     }
 
     /// A value with its own parser.
@@ -305,6 +366,48 @@ impl<'t> Section<'t> {
     fn line(&self, offset: usize) -> usize {
         line_at(self.text, offset)
     }
+}
+
+/// What is possible where a positive number is none that single precision holds, or is in quotes.
+fn beyond_single(asked: f64, usual: f64) -> String {
+    let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
+    let held = asked.clamp(least, most);
+    let nearest = if held == asked {
+        short(asked)
+    } else {
+        format!("{:e}", held as f32)
+    };
+    format!(
+        "a number from {:e} to {:e}, which single precision holds, like {}; nearest is {nearest}",
+        least as f32,
+        most as f32,
+        short(usual)
+    )
+}
+
+/// A number as one would write it.
+pub fn short(number: f64) -> String {
+    let is_small = number != 0.0 && number.abs() < 1e-3;
+    if is_small || number.abs() >= 1e7 {
+        format!("{number:e}")
+    } else {
+        number.to_string()
+    }
+}
+
+/// A time above 0 with its unit.
+pub fn duration(text: &str) -> Option<Seconds> {
+    let text = text.trim();
+    let split = text.find(|letter: char| letter.is_alphabetic())?;
+    let number: f64 = text[..split].trim().parse().ok()?;
+    let unit = match &text[split..] {
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "min" => 60.0,
+        "h" => 3600.0,
+        _ => return None,
+    };
+    (number > 0.0 && number.is_finite()).then_some(Seconds(number * unit))
 }
 
 /// Line of a position, from 1.

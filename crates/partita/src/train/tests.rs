@@ -6,6 +6,7 @@ mod finite;
 mod preparation;
 mod run_file;
 mod session;
+mod slips;
 mod store;
 
 use crate::context::Context;

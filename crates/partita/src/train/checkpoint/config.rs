@@ -128,20 +128,16 @@ fn mean(validation: &Validation, figure: fn(&ClassCount) -> Option<f64>) -> Opti
 }
 
 /// The table `[checkpoint]`, or its defaults.
-pub fn section(
-    top: &Section<'_>,
-    duration: fn(&str) -> Option<Seconds>,
-) -> Result<CheckpointConfig, RunFileError> {
+pub fn section(top: &Section<'_>) -> Result<CheckpointConfig, RunFileError> {
     let Some(section) = top.section("checkpoint")? else {
         return Ok(CheckpointConfig::default());
     };
     section.check(&KEYS)?;
-    let time = "a time above 0 in ms, s, min or h, like \"10 min\"";
     let keep = section.natural("keep")?.unwrap_or(KEEP);
     Ok(CheckpointConfig {
         every_epochs: section.natural("every_epochs")?,
         every_steps: section.count("every_steps")?.map(|steps| steps as u64),
-        every: section.read("every", time, |value| duration(value.as_str()?))?,
+        every: section.time("every", "10 min")?,
         best: section.choice("best", &BestMetric::CHOICES)?,
         keep: usize::try_from(keep)
             .unwrap_or(usize::MAX >> 8)

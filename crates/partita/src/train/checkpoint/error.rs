@@ -1,8 +1,8 @@
 //! Why a training cannot resume.
 
 use crate::error::{ErrorKind, Fault};
-use partita_data::checkpoint::CheckpointError;
-use std::path::PathBuf;
+use partita_data::checkpoint::{CheckpointError, CheckpointFolder};
+use std::path::{Path, PathBuf};
 
 /// Why a training cannot resume from a checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,15 @@ pub enum ResumeError {
     },
     /// It cannot be read.
     #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
+    Checkpoint(CheckpointError),
+    /// It is damaged.
+    #[error("{error}; {}", instead(whole.as_deref()))]
+    Damaged {
+        /// File, rank and damage.
+        error: String,
+        /// The next older whole checkpoint, else the next newer one.
+        whole: Option<PathBuf>,
+    },
     /// Its manifest describes no training.
     #[error("the checkpoint {} describes no training: {found}", checkpoint.display())]
     NoTraining {
@@ -40,31 +48,84 @@ pub enum ResumeError {
         /// The first tensor or line that differs.
         difference: String,
     },
+    /// Its data are others.
+    #[error(
+        "the checkpoint {} was made on {was} with {stored}, and {data} has {asked}; these must stay to resume: set \
+         `data` to the dataset of then, or omit --resume and name another `output`",
+        checkpoint.display()
+    )]
+    OtherData {
+        /// The checkpoint.
+        checkpoint: PathBuf,
+        /// Its dataset.
+        was: String,
+        /// What differs, in the checkpoint.
+        stored: String,
+        /// The dataset now.
+        data: String,
+        /// What differs, now.
+        asked: String,
+    },
     /// A key of the run file has another value that must stay.
     #[error(
-        "the checkpoint {} was made with {key} = {stored}, and the run file has {key} = {asked}; {key} must stay \
-         to resume: set it to {stored}, or omit --resume and name another `output`",
-        checkpoint.display()
+        "the checkpoint {} was made {}, and the run file {}; {key} must stay to resume: {}, or omit --resume and \
+         name another `output`",
+        checkpoint.display(),
+        stored.as_ref().map_or_else(|| format!("without {key}"), |stored| format!("with {key} = {stored}")),
+        asked.as_ref().map_or_else(|| format!("has no {key}"), |asked| format!("has {key} = {asked}")),
+        stored.as_ref().map_or_else(|| "leave it out".to_owned(), |stored| format!("set it to {stored}"))
     )]
     OtherValue {
         /// The checkpoint.
         checkpoint: PathBuf,
         /// The key.
         key: String,
-        /// Its value in the checkpoint.
-        stored: String,
-        /// Its value now.
-        asked: String,
+        /// Its value in the checkpoint, if it has one.
+        stored: Option<String>,
+        /// Its value now, if it has one.
+        asked: Option<String>,
     },
+}
+
+impl ResumeError {
+    /// The damage of a checkpoint.
+    pub fn damaged(checkpoint: &Path, error: String) -> Self {
+        let whole = CheckpointFolder::instead_of(checkpoint);
+        Self::Damaged { error, whole }
+    }
+}
+
+impl From<CheckpointError> for ResumeError {
+    fn from(error: CheckpointError) -> Self {
+        match error.damaged() {
+            Some(checkpoint) => Self::damaged(checkpoint, error.to_string()),
+            None => Self::Checkpoint(error),
+        }
+    }
+}
+
+fn instead(whole: Option<&Path>) -> String {
+    match whole {
+        Some(path) => {
+            let path = path.display();
+            format!("the nearest whole checkpoint is {path}, resume from it with `--resume {path}`")
+        }
+        None => "no other checkpoint beside it is whole; restore its files, or omit --resume and name another \
+                 `output` to start from the beginning"
+            .to_owned(),
+    }
 }
 
 impl Fault for ResumeError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Nothing { .. } | Self::OtherModel { .. } | Self::OtherValue { .. } => {
-                ErrorKind::Request
+            Self::Nothing { .. }
+            | Self::OtherModel { .. }
+            | Self::OtherData { .. }
+            | Self::OtherValue { .. } => ErrorKind::Request,
+            Self::Checkpoint(_) | Self::Damaged { .. } | Self::NoTraining { .. } => {
+                ErrorKind::Failure
             }
-            Self::Checkpoint(_) | Self::NoTraining { .. } => ErrorKind::Failure,
         }
     }
 }

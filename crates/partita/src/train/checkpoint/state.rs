@@ -1,7 +1,9 @@
 //! What the manifest of a checkpoint says about its training.
 
 use super::super::curve::LossCurve;
+use super::super::preparation::{default_of, same_words};
 use super::super::run::Run;
+use super::super::run_file::words::{self, Words, inline};
 use super::error::ResumeError;
 use partita_data::checkpoint::{Checkpoint, TensorEntry, TensorKind};
 use partita_data::{Dataset, Split};
@@ -9,6 +11,7 @@ use partita_graph::{Graph, text};
 use partita_session::Position;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// The part `training` of a manifest: the settings of the run, and where it stood.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,6 +50,12 @@ pub struct TrainingState {
     pub clip: Option<f64>,
     /// Learning-rate schedule.
     pub schedule: String,
+    /// `[optimizer]` in the words of a run file.
+    #[serde(default)]
+    pub optimizer_words: Option<Words>,
+    /// `[schedule]` in the words of a run file.
+    #[serde(default)]
+    pub schedule_words: Option<Words>,
     /// Type of activations and parameters.
     pub precision: String,
     /// The strategy.
@@ -94,6 +103,8 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
         optimizer: format!("{:?}", run.optimizer),
         clip: run.clip,
         schedule: format!("{:?}", run.schedule),
+        optimizer_words: Some(words::optimizer(&run.optimizer, run.decay_norms, run.clip)),
+        schedule_words: Some(words::schedule(&run.schedule)),
         precision: run.precision.name().to_owned(),
         strategy: strategy.to_owned(),
         ranks: run.ranks,
@@ -134,36 +145,16 @@ impl TrainingState {
                 difference,
             });
         }
-        let debug = |value: &dyn std::fmt::Debug| format!("{value:?}");
-        let kind = |optimizer: &str| optimizer.split(' ').next().unwrap_or_default().to_owned();
+        self.check_data(path, now)?;
+        let debug = |value: &dyn std::fmt::Debug| Some(format!("{value:?}"));
         let pairs = [
             ("batch", debug(&self.batch), debug(&now.batch)),
             ("seed", debug(&self.seed), debug(&now.seed)),
-            (
-                "optimizer.kind",
-                kind(&self.optimizer),
-                kind(&now.optimizer),
-            ),
             ("freeze", debug(&self.frozen), debug(&now.frozen)),
-            (
-                "data (shape of samples)",
-                debug(&self.sample_shape),
-                debug(&now.sample_shape),
-            ),
-            (
-                "data (training samples)",
-                debug(&self.training_samples),
-                debug(&now.training_samples),
-            ),
-            (
-                "data (validation samples)",
-                debug(&self.validation_samples),
-                debug(&now.validation_samples),
-            ),
-            ("data (targets)", debug(&self.targets), debug(&now.targets)),
         ];
         let pairs = pairs.map(|(key, stored, asked)| (key.to_owned(), stored, asked));
-        for (key, stored, asked) in pairs.into_iter().chain(self.other_samples(now)) {
+        let others = [self.other_optimizer(now), self.other_samples(now)];
+        for (key, stored, asked) in pairs.into_iter().chain(others.into_iter().flatten()) {
             if stored != asked {
                 return Err(ResumeError::OtherValue {
                     checkpoint: path.to_owned(),
@@ -173,38 +164,171 @@ impl TrainingState {
                 });
             }
         }
-        let soft = [
-            ("optimizer", self.optimizer.clone(), now.optimizer.clone()),
-            ("clip", debug(&self.clip), debug(&now.clip)),
-            ("schedule", self.schedule.clone(), now.schedule.clone()),
-            ("precision", self.precision.clone(), now.precision.clone()),
+        Ok(self.warnings(now))
+    }
+
+    /// Errors: `OtherData`.
+    fn check_data(&self, checkpoint: &Path, now: &Self) -> Result<(), ResumeError> {
+        let shape = |[c, d, h, w]: [usize; 4]| {
+            format!("samples of {c} channel(s) and D, H, W = {d}, {h}, {w}")
+        };
+        let samples = |count: usize, split: &str| format!("{count} {split} samples");
+        let pairs = [
+            (shape(self.sample_shape), shape(now.sample_shape)),
+            (
+                samples(self.training_samples, "training"),
+                samples(now.training_samples, "training"),
+            ),
+            (
+                samples(self.validation_samples, "validation"),
+                samples(now.validation_samples, "validation"),
+            ),
+            (
+                format!("the targets {:?}", self.targets),
+                format!("the targets {:?}", now.targets),
+            ),
         ];
-        let differs = soft
-            .into_iter()
-            .filter(|(_, stored, asked)| stored != asked)
+        match pairs.into_iter().find(|(stored, asked)| stored != asked) {
+            Some((stored, asked)) => Err(ResumeError::OtherData {
+                checkpoint: checkpoint.to_owned(),
+                was: self.data.clone(),
+                stored,
+                data: now.data.clone(),
+                asked,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// What may differ, and does.
+    fn warnings(&self, now: &Self) -> Vec<String> {
+        let precision = (&*self.precision, &*now.precision);
+        let precision = (precision.0 != precision.1).then(|| {
+            (
+                "precision".to_owned(),
+                precision.0.to_owned(),
+                precision.1.to_owned(),
+            )
+        });
+        let told = match (
+            self.optimizer_words
+                .as_ref()
+                .zip(now.optimizer_words.as_ref()),
+            self.schedule_words
+                .as_ref()
+                .zip(now.schedule_words.as_ref()),
+        ) {
+            (Some(optimizer), Some(schedule)) => [
+                differences("optimizer", optimizer),
+                differences("schedule", schedule),
+            ]
+            .concat(),
+            // A checkpoint of a version that wrote no words.
+            (_, _) => {
+                let soft = [
+                    ("optimizer", &self.optimizer, &now.optimizer),
+                    ("schedule", &self.schedule, &now.schedule),
+                ];
+                let differ = soft
+                    .into_iter()
+                    .filter(|(_, stored, asked)| stored != asked);
+                let text = |text: &String| format!("({text})");
+                differ
+                    .map(|(key, stored, asked)| (key.to_owned(), text(stored), text(asked)))
+                    .collect()
+            }
+        };
+        let told = told.into_iter().chain(precision);
+        let mut told: Vec<String> = told
             .map(|(key, stored, asked)| {
-                format!("{key} was {stored} in the checkpoint and is {asked} from here on")
-            });
-        Ok(differs.collect())
+                format!("`{key}` was {stored} in the checkpoint and is {asked} from here on")
+            })
+            .collect();
+        let follows = |schedule: &str| schedule.contains("epochs: ");
+        if self.epochs != now.epochs && follows(&now.schedule) && follows(&self.schedule) {
+            told.push(format!(
+                "`epochs` was {} in the checkpoint and is {} from here on, which the schedule follows",
+                self.epochs, now.epochs
+            ));
+        }
+        told
     }
 }
 
+/// The keys of a table that differ with their values, or the whole table where it has other keys.
+fn differences(table: &str, (stored, asked): (&Words, &Words)) -> Vec<(String, String, String)> {
+    let same_keys = stored
+        .iter()
+        .map(|it| &it.0)
+        .eq(asked.iter().map(|it| &it.0));
+    if !same_keys {
+        return vec![(table.to_owned(), inline(stored), inline(asked))];
+    }
+    let pairs = stored
+        .iter()
+        .zip(asked)
+        .filter(|(stored, asked)| stored != asked);
+    pairs
+        .map(|((key, stored), (_, asked))| {
+            (format!("{table}.{key}"), stored.clone(), asked.clone())
+        })
+        .collect()
+}
+
+/// A key with its value in the checkpoint and now; without a value where it is absent.
+type Pair = (String, Option<String>, Option<String>);
+
 impl TrainingState {
+    /// What must stay of the optimizer, as its moments depend on it.
+    fn other_optimizer(&self, now: &Self) -> Option<Pair> {
+        let rule = |state: &Self| {
+            state
+                .optimizer
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .to_lowercase()
+        };
+        let words = self
+            .optimizer_words
+            .as_ref()
+            .zip(now.optimizer_words.as_ref());
+        let Some((stored, asked)) = words else {
+            let (stored, asked) = (rule(self), rule(now));
+            return Some(("optimizer.kind".to_owned(), Some(stored), Some(asked)));
+        };
+        let value = |words: &Words, key: &str| {
+            let found = words.iter().find(|(name, _)| name == key);
+            found.map(|(_, value)| value.clone())
+        };
+        let differs = |key: &&str| value(stored, key) != value(asked, key);
+        let no_velocity = value(stored, "momentum").is_some_and(|momentum| momentum == "0");
+        let keys = ["kind", "nesterov", "momentum"];
+        let keys = &keys[..if no_velocity { 3 } else { 2 }];
+        let key = keys.iter().copied().find(differs)?;
+        Some((
+            format!("optimizer.{key}"),
+            value(stored, key),
+            value(asked, key),
+        ))
+    }
+
     /// The first key of preparation and augmentation that differs, with its value here and now.
-    fn other_samples(&self, now: &Self) -> Option<(String, String, String)> {
+    fn other_samples(&self, now: &Self) -> Option<Pair> {
         let (Some(stored), Some(asked)) = (&self.samples, &now.samples) else {
             let pair = (self.transform.clone(), now.transform.clone());
-            return Some(("transform".to_owned(), pair.0, pair.1));
+            return Some(("transform".to_owned(), Some(pair.0), Some(pair.1)));
         };
-        let key = stored
-            .keys()
-            .chain(asked.keys())
-            .find(|&key| stored.get(key) != asked.get(key))?;
-        let text = |words: &BTreeMap<String, String>| {
+        let value = |words: &BTreeMap<String, String>, key: &str| {
             let word = words.get(key).cloned();
-            word.unwrap_or_else(|| "(absent)".to_owned())
+            word.or_else(|| default_of(key).map(str::to_owned))
         };
-        Some((key.clone(), text(stored), text(asked)))
+        let differs = |key: &&String| match (value(stored, key), value(asked, key)) {
+            (Some(stored), Some(asked)) => !same_words(&stored, &asked),
+            (stored, asked) => stored != asked,
+        };
+        let key = stored.keys().chain(asked.keys()).find(differs)?;
+        Some((key.clone(), value(stored, key), value(asked, key)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The table `[offload]` of a run file.
 
-use super::super::section::{RunFileError, Section, whole};
+use super::super::section::{RunFileError, Section, duration, suggest, whole};
 use partita_offload::Address;
 use partita_program::Body;
 use partita_session::snapshot_bytes;
@@ -88,35 +88,34 @@ impl OffloadConfig {
 }
 
 /// The table `[offload]`, or its defaults. A time must be shorter than `watchdog`.
-pub fn read_offload(
-    top: &Section<'_>,
-    duration: fn(&str) -> Option<Seconds>,
-    watchdog: Seconds,
-) -> Result<OffloadConfig, RunFileError> {
+pub fn read_offload(top: &Section<'_>, watchdog: Seconds) -> Result<OffloadConfig, RunFileError> {
     let Some(section) = top.section("offload")? else {
         return Ok(OffloadConfig::default());
     };
     section.check(&KEYS)?;
-    let time = "a time above 0 in ms, s, min or h, like \"10 s\"";
     let limit = format!(
         "a time above 0 and below `watchdog`, which is {} s; nearest is \"{} s\"",
         watchdog.0,
         watchdog.0 / 2.0
     );
     let credits = format!("a whole number from 1 to {CREDITS_MAX}");
-    let cores = "a list of cores, like \"0\" or \"0,4-7\"";
+    let value = section.get("cores").map(|value| value.get_ref());
+    let cores = format!(
+        "a text with a list of cores, like \"0\" or \"0,4-7\"{}",
+        value.map_or_else(String::new, suggest::cores)
+    );
     Ok(OffloadConfig {
         loaders: processes(&section, "loaders")?,
         validators: processes(&section, "validators")?,
         credits: section
             .read("credits", &credits, |value| count(value, 1..=CREDITS_MAX))?
             .unwrap_or(CREDITS),
-        cores: section.read("cores", cores, |value| {
+        cores: section.read("cores", &cores, |value| {
             let text = value.as_str()?;
             parse_cores(text).map(|_| text.to_owned())
         })?,
         connect_timeout: section
-            .read("connect_timeout", time, |value| duration(value.as_str()?))?
+            .time("connect_timeout", "10 s")?
             .unwrap_or(CONNECT_TIMEOUT),
         timeout: section.read("timeout", &limit, |value| {
             duration(value.as_str()?).filter(|&time| time < watchdog)

@@ -1,9 +1,7 @@
 //! The table `[optimizer]` of a run file.
 
-use super::is_scale;
 use crate::train::section::{RunFileError, Section};
 use partita_program::Optimizer;
-use toml::de::DeValue;
 
 const ADAM_KEYS: [&str; 7] = [
     "kind",
@@ -31,7 +29,6 @@ const LARS_KEYS: [&str; 7] = [
     "decay_norms",
     "clip",
 ];
-const NOT_NEGATIVE: &str = "a number from 0 on that single precision holds";
 const BELOW_ONE: &str = "a number from 0 up to, but not including, 1 in single precision";
 
 /// The optimizer of a run.
@@ -53,6 +50,16 @@ enum Kind {
     Lamb,
 }
 
+impl Kind {
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Adam | Self::AdamW | Self::Lamb => &ADAM_KEYS,
+            Self::Sgd => &SGD_KEYS,
+            Self::Lars => &LARS_KEYS,
+        }
+    }
+}
+
 const KINDS: [(&str, Kind); 5] = [
     ("adam", Kind::Adam),
     ("adamw", Kind::AdamW),
@@ -71,13 +78,13 @@ pub fn optimizer(top: &Section<'_>) -> Result<OptimizerSettings, RunFileError> {
         });
     };
     let kind = section.choice("kind", &KINDS)?.unwrap_or(Kind::Adam);
-    section.check(match kind {
-        Kind::Adam | Kind::AdamW | Kind::Lamb => &ADAM_KEYS[..],
-        Kind::Sgd => &SGD_KEYS,
-        Kind::Lars => &LARS_KEYS,
+    section.check_kind(kind.keys(), |key| {
+        let have = KINDS.iter().filter(|(_, kind)| kind.keys().contains(&key));
+        let words: Vec<String> = have.map(|(word, _)| format!("\"{word}\"")).collect();
+        (!words.is_empty()).then(|| format!("`{key}` is a key of kind {}", words.join(", ")))
     })?;
     let rule = rule(&section, kind)?;
-    let decay_norms = section.read("decay_norms", "true or false", DeValue::as_bool)?;
+    let decay_norms = section.flag("decay_norms")?;
     Ok(OptimizerSettings {
         decay_norms: decay_norms.unwrap_or(!rule.has_trust_ratio()),
         rule,
@@ -93,7 +100,8 @@ fn rule(section: &Section<'_>, kind: Kind) -> Result<Optimizer, RunFileError> {
         Ok::<f64, RunFileError>(number.unwrap_or(default))
     };
     let or_zero = |key, default: f64| {
-        let number = section.number(key, NOT_NEGATIVE, is_zero_or_scale)?;
+        let usual = if default > 0.0 { default } else { 1e-4 };
+        let number = section.single_or_zero(key, usual)?;
         Ok::<f64, RunFileError>(number.unwrap_or(default))
     };
     let weight_decay = match kind {
@@ -143,7 +151,7 @@ fn rule(section: &Section<'_>, kind: Kind) -> Result<Optimizer, RunFileError> {
 }
 
 fn sgd(section: &Section<'_>, momentum: f64, weight_decay: f64) -> Result<Optimizer, RunFileError> {
-    let nesterov = section.read("nesterov", "true or false", DeValue::as_bool)?;
+    let nesterov = section.flag("nesterov")?;
     if nesterov != Some(true) {
         return Ok(Optimizer::Sgd {
             momentum,
@@ -158,8 +166,4 @@ fn sgd(section: &Section<'_>, momentum: f64, weight_decay: f64) -> Result<Optimi
         momentum,
         weight_decay,
     })
-}
-
-fn is_zero_or_scale(number: f64) -> bool {
-    number == 0.0 || number > 0.0 && is_scale(number)
 }

@@ -75,17 +75,13 @@ pub fn schedule(top: &Section<'_>, epochs: usize) -> Result<LearningRateSchedule
     let section = top.need("schedule", top.section("schedule")?, expected)?;
     section.check(&ALL_KEYS)?;
     let kind = section.choice("kind", &KINDS)?.unwrap_or(Kind::Constant);
-    section.check(&[&WARMUP[..], kind.keys()].concat())?;
-    let is_zero = section
-        .get("learning_rate")
-        .and_then(|value| float(value.get_ref()))
-        == Some(0.0);
-    let rate = if is_zero {
-        Some(0.0)
-    } else {
-        section.single("learning_rate", 1e-3)?
-    };
-    let rate = section.need("learning_rate", rate, "a number from 0 on, like 0.001")?;
+    section.check_kind(&[&WARMUP[..], kind.keys()].concat(), |key| {
+        let have = KINDS.iter().filter(|(_, kind)| kind.keys().contains(&key));
+        let words: Vec<String> = have.map(|(word, _)| format!("\"{word}\"")).collect();
+        (!words.is_empty()).then(|| format!("`{key}` is a key of kind {}", words.join(", ")))
+    })?;
+    let rate = section.single_or_zero("learning_rate", 1e-3)?;
+    let rate = section.need("learning_rate", rate, "a number of at least 0, like 0.001")?;
     let then = of_kind(&section, kind, rate, epochs as f64)?;
     warmup(&section, then)
 }

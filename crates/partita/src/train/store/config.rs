@@ -82,7 +82,7 @@ impl DataOptions {
         section.check(&KEYS)?;
         let path = "the path of a dataset folder or HDF5 file";
         let folder = "a folder on a local disk, like \"/tmp\"";
-        let preload = section.read("preload", "true or false", DeValue::as_bool)?;
+        let preload = section.flag("preload")?;
         let spill = section.text("spill", folder)?;
         if spill.as_deref() == Some("") {
             return Err(section.refuse("spill", folder));

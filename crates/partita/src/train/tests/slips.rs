@@ -1,0 +1,250 @@
+//! Slips in a run file, and what is then suggested.
+
+use crate::train::run_file::RunFile;
+use crate::train::section::suggest::{homes, synonyms};
+
+/// A run file with one more line at its top, and one more table.
+fn refused(line: &str, tables: &str) -> String {
+    let all = [
+        "model = \"m\"",
+        "data = \"d\"",
+        "output = \"o\"",
+        "batch = 4",
+        "epochs = 2",
+    ];
+    let key = |line: &str| line.split('=').next().unwrap().trim().to_owned();
+    let others = all.iter().filter(|other| key(other) != key(line));
+    let others: Vec<&str> = others.copied().collect();
+    let schedule = if tables.contains("[schedule]") {
+        ""
+    } else {
+        "[schedule]\nlearning_rate = 0.1\n"
+    };
+    let text = format!("{line}\n{}\n{schedule}{tables}\n", others.join("\n"));
+    match RunFile::parse(&text, "r") {
+        Ok(run) => panic!("{line} {tables} is read as {run:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Asserts that each error has all its parts.
+fn assert_said(cases: &[(&str, &str, &[&str])]) {
+    for (line, tables, parts) in cases {
+        let error = refused(line, tables);
+        for part in *parts {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+        assert!(!error.contains('\n'), "one paragraph: {error}");
+    }
+}
+
+#[test]
+fn keys_of_other_tools_and_tables_lead_to_those_here() {
+    assert_said(&[
+        ("batch_size = 4", "", &["nearest is `batch`"]),
+        ("lr = 0.1", "", &["nearest is `schedule.learning_rate`"]),
+        ("momentum = 0.9", "", &["nearest is `optimizer.momentum`"]),
+        (
+            "",
+            "[schedule]\nlr = 0.1",
+            &["nearest is `schedule.learning_rate`"],
+        ),
+        (
+            "",
+            "[schedule]\nwarmup = 5\nlearning_rate = 1",
+            &["`schedule.warmup_epochs`"],
+        ),
+        (
+            "",
+            "[schedule]\npower = 2\nlearning_rate = 1",
+            &["a key of kind \"polynomial\""],
+        ),
+        (
+            "",
+            "[optimizer]\nlr = 0.1",
+            &["nearest is `schedule.learning_rate`"],
+        ),
+        (
+            "",
+            "[optimizer]\neps = 0.1",
+            &["nearest is `optimizer.epsilon`"],
+        ),
+        (
+            "",
+            "[optimizer]\nkind = \"sgd\"\nwd = 0.1",
+            &["`optimizer.weight_decay`"],
+        ),
+        (
+            "",
+            "[optimizer]\nkind = \"sgd\"\nbeta1 = 0.1",
+            &["a key of kind \"adam\", \"adamw\", \"lamb\""],
+        ),
+        (
+            "schedule = \"cosine\"",
+            "",
+            &["there twice, first in line 1"],
+        ),
+        (
+            "optimizer = \"sgd\"",
+            "",
+            &["`[optimizer]` with `kind = \"sgd\"`"],
+        ),
+    ]);
+}
+
+#[test]
+fn every_suggested_key_is_one() {
+    for (_, key) in synonyms() {
+        let is_key = homes().any(|(_, known)| known == key);
+        assert!(is_key || ["kind", "trust", "every"].contains(&key), "{key}");
+    }
+    for (table, key) in homes() {
+        // A date is no value of any key.
+        let value = format!("{key} = 2000-01-01");
+        let table = table.trim_end_matches('.');
+        let error = match table {
+            "" => refused(&value, ""),
+            table => refused("", &format!("[{table}]\n{value}")),
+        };
+        let is_known = !error.contains("there is no key") || error.contains("a key of kind");
+        assert!(is_known, "{error}");
+    }
+}
+
+#[test]
+fn keys_that_are_there_twice_are_named_with_both_lines() {
+    assert_said(&[
+        (
+            "seed = 1\nseed = 2",
+            "",
+            &["r, line 2", "key `seed` is there twice, first in line 1"],
+        ),
+        (
+            "",
+            "[optimizer]\nclip = 1\n# more\nclip = 2",
+            &["line 12", "key `optimizer.clip`", "first in line 10"],
+        ),
+        (
+            "",
+            "[schedule]\nlearning_rate = 1\n[optimizer]\n[schedule]",
+            &["line 10", "table `[schedule]`", "first in line 7"],
+        ),
+    ]);
+}
+
+#[test]
+fn steps_of_a_transform_are_refused_one_by_one() {
+    assert_said(&[
+        (
+            "transform = \"standardise\"",
+            "",
+            &["nearest is \"standardize\""],
+        ),
+        (
+            "transform = \"normalize\"",
+            "",
+            &["nearest is \"standardize\""],
+        ),
+        ("transform = \"scal\"", "", &["nearest is {scale = NUMBER}"]),
+        (
+            "transform = { clip = [2, 1] }",
+            "",
+            &["nearest is {clip = [1, 2]}"],
+        ),
+        ("transform = { clip = 2 }", "", &["like {clip = [0, 5]}"]),
+        (
+            "transform = { percentiles = [1, 101] }",
+            "",
+            &["from 0 to 100", "nearest is {percentiles = [1, 100]}"],
+        ),
+        (
+            "transform = { one_hot = 1 }",
+            "",
+            &["2 to 4096 classes; nearest is 2"],
+        ),
+        ("transform = { scale = 0 }", "", &["a number other than 0"]),
+        (
+            "transform = [\"log1p\", \"stadardize\"]",
+            "",
+            &["in the place of step 2", "nearest is \"standardize\""],
+        ),
+    ]);
+}
+
+#[test]
+fn values_in_another_form_are_answered_with_what_was_meant() {
+    assert_said(&[
+        ("metrics = [\"json\"]", "", &["nearest is [\"jsonl\"]"]),
+        ("metrics = \"csv\"", "", &["nearest is [\"csv\"]"]),
+        (
+            "metrics = [\"csv\", \"csv\"]",
+            "",
+            &["each once; nearest is [\"csv\"]"],
+        ),
+        ("epochs = 3.0", "", &["nearest is 3"]),
+        ("epochs = \"3\"", "", &["nearest is 3"]),
+        ("batch = 0", "", &["nearest is 1"]),
+        ("seed = -1", "", &["nearest is 0"]),
+        ("watchdog = 60", "", &["nearest is \"60 s\""]),
+        ("watchdog = \"2 minutes\"", "", &["nearest is \"2 min\""]),
+        ("memory = 8", "", &["nearest is \"8GiB\""]),
+        (
+            "overwrite = \"yes\"",
+            "",
+            &["true or false; nearest is true"],
+        ),
+        ("freeze = \"c1\"", "", &["nearest is [\"c1\"]"]),
+        (
+            "",
+            "[augmentation]\nflip = [\"x\"]",
+            &["(x, the last); nearest is [\"width\"]"],
+        ),
+        (
+            "",
+            "[augmentation]\nflip = [\"y\", \"z\"]",
+            &["nearest is [\"depth\", \"height\"]"],
+        ),
+        ("", "[augmentation]\nrotate = 90", &["nearest is true"]),
+        ("", "[augmentation]\ncrop = 4", &["nearest is [4, 4, 4]"]),
+        (
+            "",
+            "[augmentation]\nelastic = true",
+            &["{ magnitude = 2, spacing = 8 }"],
+        ),
+        ("", "[offload]\ncores = 2", &["nearest is \"2\""]),
+        ("", "[offload]\ncores = [5, 6]", &["nearest is \"5,6\""]),
+        (
+            "",
+            "[checkpoint]\nbest = \"loss\"",
+            &["nearest is \"validation_loss\""],
+        ),
+        ("precision = \"float32\"", "", &["nearest is \"f32\""]),
+    ]);
+}
+
+#[test]
+fn numbers_below_zero_are_told_apart_from_those_that_are_too_small() {
+    let rate = |number: &str| refused("", &format!("[schedule]\nlearning_rate = {number}"));
+    for number in ["-1", "-inf"] {
+        assert!(
+            rate(number).contains("at least 0, like 0.001; nearest is 0"),
+            "{number}"
+        );
+    }
+    assert!(rate("1e-50").contains("0 or a number from 1.1754944e-38"));
+    assert!(rate("\"1e-3\"").contains("nearest is 0.001"));
+    let clip = |number: &str| refused("", &format!("[optimizer]\nclip = {number}"));
+    for number in ["0", "-1"] {
+        let error = clip(number);
+        assert!(
+            error.ends_with("a number greater than 0, like 1"),
+            "{error}"
+        );
+    }
+    assert!(clip("1e99").contains("nearest is 3.4028235e38"));
+    let decay = refused("", "[optimizer]\nweight_decay = -1");
+    assert!(
+        decay.contains("at least 0") && decay.ends_with("nearest is 0"),
+        "{decay}"
+    );
+}
