@@ -499,8 +499,8 @@ fn run_session<'r>(
         checkpoints.clean();
     }
     let last = checkpoints.as_ref().and_then(Checkpoints::last);
-    let after = |error| ending::after_checkpoint(error, last.as_ref());
-    let Some((outcomes, usage)) = results.map_err(|error| after(error.into()))? else {
+    let after = |error| ending::of_ranks(error, task.resume, last.as_ref());
+    let Some((outcomes, usage)) = results.map_err(after)? else {
         return Ok(None);
     };
     ending::refuse_early(task, &outcomes, (&curve, checkpoints.as_ref()))?;

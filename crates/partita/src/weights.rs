@@ -293,12 +293,8 @@ impl WeightFile {
                 if selection.is_new(name) {
                     continue;
                 }
-                return Err(WeightsError::Missing {
-                    file: self.path.clone(),
-                    tensor: name.clone(),
-                    parameter: parameter.name.clone(),
-                    nearest: closest(name, tensors.keys().map(String::as_str)),
-                });
+                let free = tensors.iter().filter(|(it, _)| !names.contains(it));
+                return Err(self.missing(name, (parameter, layout.shape(parameter)), free));
             };
             self.check_shape(&layout, parameter, (name, stored))?;
             let entry = (parameter.clone(), stored.to_owned());
@@ -319,6 +315,54 @@ impl WeightFile {
             tensors: taken,
             windows: Mutex::default(),
         })
+    }
+
+    /// A tensor that the file lacks, with those of its shape that the model does not use under their names.
+    fn missing<'t>(
+        &self,
+        name: &str,
+        (parameter, shape): (&Parameter, Vec<usize>),
+        free: impl Iterator<Item = (&'t String, &'t &'t str)>,
+    ) -> WeightsError {
+        let (alike, others): (Vec<_>, Vec<_>) =
+            free.partition(|(_, stored)| self.source.shape(stored).as_ref() == Some(&shape));
+        let mut left: Vec<&str> = alike.into_iter().map(|(name, _)| name.as_str()).collect();
+        let mut alike = Vec::new();
+        while let Some(next) = nearest(name, left.iter().copied()).filter(|_| alike.len() < 3) {
+            left.retain(|other| *other != next);
+            alike.push(next);
+        }
+        let (nearest, rename) = match alike.as_slice() {
+            [] => {
+                let others = others.iter().map(|(name, _)| name.as_str());
+                (
+                    format!(
+                        "{}, none of its shape {shape:?} is left",
+                        closest(name, others)
+                    ),
+                    String::new(),
+                )
+            }
+            [first, more @ ..] => {
+                let mut text = format!("; nearest is `{first}`, of the same shape {shape:?}");
+                let more: Vec<String> = more.iter().map(|name| format!("`{name}`")).collect();
+                if !more.is_empty() {
+                    text += &format!(", as are {}", more.join(" and "));
+                }
+                let (old, new) = renamed(first, name);
+                (
+                    text,
+                    format!("`rename = {{ \"{old}\" = \"{new}\" }}` takes it, "),
+                )
+            }
+        };
+        WeightsError::Missing {
+            file: self.path.clone(),
+            tensor: name.to_owned(),
+            parameter: parameter.name.clone(),
+            nearest,
+            rename,
+        }
     }
 
     /// The first tensor of the file that the model does not use.
@@ -409,6 +453,14 @@ pub fn write(
         }
     }
     Ok(count)
+}
+
+/// The shortest entry of `rename` by which a tensor gets another name: of the layer, if the last part is the same.
+fn renamed<'n>(old: &'n str, new: &'n str) -> (&'n str, &'n str) {
+    match (old.rsplit_once('.'), new.rsplit_once('.')) {
+        (Some((old, role)), Some((new, other))) if role == other => (old, new),
+        (_, _) => (old, new),
+    }
 }
 
 fn closest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> String {

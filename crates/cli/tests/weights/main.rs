@@ -335,7 +335,36 @@ fn weights_of_another_model_are_refused_by_name() {
     let text =
         case.refusal("weights import all.safetensors --model other.model --out x.safetensors");
     assert!(
-        text.contains("`k1.weight`") && text.contains("nearest is `c1.weight`"),
+        text.contains("`k1.weight`") && text.contains("nearest is `c1.weight`, of the same shape"),
+        "{text}"
+    );
+    // What is said works.
+    assert!(
+        text.contains("`rename = { \"c1\" = \"k1\" }` takes it"),
+        "{text}"
+    );
+    let still = "batch = 2\nepochs = 1\n[schedule]\nlearning_rate = 0\n[weights]\nfile = \"all.safetensors\"\n";
+    let renamed = format!("{still}rename = {{ \"c1\" = \"k1\" }}\n");
+    case.run_file("renamed.toml", "renamed", &renamed);
+    let path = case.path("renamed.toml");
+    let run = fs::read_to_string(&path)
+        .unwrap()
+        .replace("small.model", "other.model");
+    fs::write(path, run).unwrap();
+    case.answer("train renamed.toml --no-prediction");
+    let three = MODEL.replace(
+        "c2 = conv a1",
+        "c4 = conv a1 filters=4 kernel=1 bias=false\nc2 = conv c4",
+    );
+    fs::write(case.path("three.model"), three).unwrap();
+    let text =
+        case.refusal("weights import all.safetensors --model three.model --out x.safetensors");
+    assert!(
+        text.contains("none of its shape [4, 4, 1, 1, 1] is left"),
+        "{text}"
+    );
+    assert!(
+        text.contains("`new = [\"c4*\"]` keeps initial values"),
         "{text}"
     );
     let table = "batch = 2\nepochs = 1\n[schedule]\nlearning_rate = 0.1\n[weights]\nfile = \"all.safetensors\"\n";

@@ -3,8 +3,8 @@
 use crate::error::{ErrorKind, Fault};
 use crate::model::ModelError;
 use partita_data::DataError;
-use partita_data::checkpoint::CheckpointError;
-use std::path::PathBuf;
+use partita_data::checkpoint::{CheckpointError, CheckpointFolder};
+use std::path::{Path, PathBuf};
 
 /// Weights that cannot be loaded or converted.
 #[derive(Debug, thiserror::Error)]
@@ -16,8 +16,13 @@ pub enum WeightsError {
     #[error(transparent)]
     Model(#[from] ModelError),
     /// A checkpoint cannot be read.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
+    #[error("{error}{}", instead(error, whole.as_deref()))]
+    Checkpoint {
+        /// Why.
+        error: CheckpointError,
+        /// Another one, if it is damaged and there is one.
+        whole: Option<PathBuf>,
+    },
     /// A training that was stopped or failed has checkpoints and no weights.
     #[error(
         "{} has no weights, as its training did not come to its end; nearest is its last checkpoint, {}",
@@ -62,8 +67,10 @@ pub enum WeightsError {
     RunFile(String),
     /// A parameter of the model is not in the file.
     #[error(
-        "{} has no tensor `{tensor}`, which the model needs for `{parameter}`{nearest}",
-        file.display()
+        "{} has no tensor `{tensor}`, which the model needs for `{parameter}`{nearest}; in `[weights]` of a run file, \
+         {rename}`new = [\"{layer}*\"]` keeps initial values",
+        file.display(),
+        layer = tensor.rsplit_once('.').map_or(tensor.as_str(), |(layer, _)| layer)
     )]
     Missing {
         /// The file.
@@ -72,11 +79,14 @@ pub enum WeightsError {
         tensor: String,
         /// Name of the parameter.
         parameter: String,
-        /// The nearest tensor of the file.
+        /// The nearest tensors of the file: of its shape, if there are some.
         nearest: String,
+        /// How a key `rename` takes one of them, if one has its shape.
+        rename: String,
     },
     /// A tensor of the file is none of the model.
-    #[error("{} has a tensor `{tensor}`, which the model does not have{nearest}", file.display())]
+    #[error("{} has a tensor `{tensor}`, which the model does not have{nearest}; `skip = [\"{tensor}\"]` in `[weights]` of a run \
+            file leaves it out", file.display())]
     Unexpected {
         /// The file.
         file: PathBuf,
@@ -87,7 +97,8 @@ pub enum WeightsError {
     },
     /// A tensor has another shape.
     #[error(
-        "{}: tensor `{tensor}` has the shape {found:?}, the model needs {expected:?}",
+        "{}: tensor `{tensor}` has the shape {found:?}, the model needs {expected:?}; `skip = \
+         [\"{tensor}\"]` in `[weights]` of a run file leaves it out",
         file.display()
     )]
     Shape {
@@ -100,6 +111,21 @@ pub enum WeightsError {
         /// The shape that the model needs.
         expected: Vec<usize>,
     },
+}
+
+impl From<CheckpointError> for WeightsError {
+    fn from(error: CheckpointError) -> Self {
+        let whole = error.damaged().and_then(CheckpointFolder::instead_of);
+        Self::Checkpoint { error, whole }
+    }
+}
+
+fn instead(error: &CheckpointError, whole: Option<&Path>) -> String {
+    match whole {
+        Some(path) => format!("; the nearest whole checkpoint is {}", path.display()),
+        None if error.damaged().is_some() => "; no other checkpoint beside it is whole".to_owned(),
+        None => String::new(),
+    }
 }
 
 impl Fault for WeightsError {
