@@ -104,7 +104,7 @@ impl Host {
     }
 }
 
-fn text(root: &Path, path: &str) -> Option<String> {
+pub(crate) fn text(root: &Path, path: &str) -> Option<String> {
     fs::read_to_string(root.join(path)).ok()
 }
 
@@ -154,7 +154,12 @@ fn caches(root: &Path) -> Vec<Cache> {
 ///
 /// `controller` is the folder of cgroup v1; `None` means v2. In a container the path of the group may not
 /// exist, but its root does.
-fn group_files(root: &Path, groups: &str, controller: Option<&str>, file: &str) -> Vec<String> {
+pub(crate) fn group_files(
+    root: &Path,
+    groups: &str,
+    controller: Option<&str>,
+    file: &str,
+) -> Vec<String> {
     let mut found = Vec::new();
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);

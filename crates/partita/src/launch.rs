@@ -21,9 +21,10 @@ use crate::context::Context;
 use crate::error::Fault;
 use crate::host::Host;
 use crate::input::InputSource;
-use crate::kernel_set::KernelSet;
+use crate::kernel_set::{KernelSet, cores};
 use crate::local_machine::{CalibrationRun, LocalError, LocalMachine, Ranks};
 use crate::machine;
+use crate::thread_limit;
 use partita_data::SampleStore;
 use partita_lower::Strategy;
 use partita_mpi::Collectives;
@@ -359,6 +360,7 @@ impl<'c> Launch<'c> {
         &self,
         rank_config: RankConfig,
     ) -> Result<(Ranks, HostLayout), LaunchError> {
+        self.check_threads(rank_config)?;
         let Self::Processes(job) = self else {
             let ranks = Ranks::threads(rank_config.ranks, rank_config.threads);
             return Ok((ranks, HostLayout::single(rank_config.ranks)));
@@ -373,8 +375,18 @@ impl<'c> Launch<'c> {
         Ok((ranks, layout))
     }
 
+    /// Whether the ranks of this process can start their threads.
+    fn check_threads(&self, rank_config: RankConfig) -> Result<(), LaunchError> {
+        let (ranks, cores) = match self {
+            Self::Threads(_) => (rank_config.ranks, cores().len()),
+            Self::Processes(job) => (1, job.local().cores),
+        };
+        Ok(thread_limit::check(ranks, rank_config, cores)?)
+    }
+
     /// The ranks of a run on this machine; ranks on several hosts are treated as threads of this process.
     pub fn on_this_host(&self, rank_config: RankConfig) -> Result<Ranks, LaunchError> {
+        self.check_threads(rank_config)?;
         let threads = Ranks::threads(rank_config.ranks, rank_config.threads);
         let Self::Processes(job) = self else {
             return Ok(threads);

@@ -54,6 +54,7 @@ mod launch;
 mod layer_times;
 mod planner;
 mod search;
+mod thread_limit;
 
 mod calibrate;
 mod compare;
@@ -107,6 +108,7 @@ pub use predict::{
 pub use progress::{Event, Progress, Silent};
 pub use size::{parse_bytes, parse_seconds};
 pub use software::SoftwareError;
+pub use thread_limit::TooManyThreads;
 pub use times::NoScratch;
 pub use trace::TraceError;
 pub use train::{

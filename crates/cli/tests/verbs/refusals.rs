@@ -243,6 +243,21 @@ fn memory_that_the_system_does_not_give_is_told() {
     assert!(text.contains("ulimit -v"), "{text}");
 }
 
+/// More threads than the system allows would abort the process when they start.
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_that_cannot_be_started_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("machine.toml");
+    let calibrate = ["calibrate", "--ranks", "1", "--threads", "16777216"];
+    let text = refusal(&[&calibrate[..], &["--output", file.to_str().unwrap()]].concat());
+    assert!(text.contains("1 rank(s) of 16777216 thread(s)"), "{text}");
+    assert!(text.contains("nearest is `threads = "), "{text}");
+    let calibrate = ["calibrate", "--ranks", "1048576", "--threads", "1"];
+    let text = refusal(&[&calibrate[..], &["--output", file.to_str().unwrap()]].concat());
+    assert!(text.contains("nearest is `ranks = "), "{text}");
+}
+
 #[test]
 fn verbs_and_options_that_do_not_exist_are_refused_with_the_nearest() {
     assert!(refusal(&["inspekt", "cosmoflow@32"]).contains("'inspect'"));

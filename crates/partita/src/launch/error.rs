@@ -2,6 +2,7 @@
 
 use crate::error::{ErrorKind, Fault};
 use crate::local_machine::LocalError;
+use crate::thread_limit::TooManyThreads;
 use partita_lower::StrategyError;
 use partita_mpi::{LoadError, WorldError};
 use partita_program::Role;
@@ -77,6 +78,9 @@ pub enum LaunchError {
          launcher, like `mpirun -n 2 partita train ...`, or omit it"
     )]
     NoLibrary,
+    /// More threads than this process can start.
+    #[error(transparent)]
+    TooManyThreads(#[from] TooManyThreads),
     /// The ranks have different programs.
     #[error(
         "rank {rank} has another program than rank 0: `{other}` instead of `{own}`; all ranks need the \
@@ -141,6 +145,7 @@ impl Fault for LaunchError {
             | Self::OtherMpi { .. }
             | Self::OtherRanks { .. }
             | Self::NoLibrary
+            | Self::TooManyThreads(_)
             | Self::Differ { .. }
             | Self::Strategy(_)
             | Self::UnevenHosts { .. } => ErrorKind::Request,
