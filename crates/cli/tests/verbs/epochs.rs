@@ -123,6 +123,21 @@ fn what_an_epoch_needs_is_named() {
         ),
         (
             &[
+                "--loaders",
+                "1",
+                "--seconds-per-load",
+                "1s",
+                "--dataset-samples",
+                "3",
+            ],
+            "`--dataset-samples 8` or more, or `--batch 3` or less; nearest is `--dataset-samples 8`",
+        ),
+        (
+            &["--validation-samples", "3", "--dataset-samples", "3"],
+            "3 sample(s), 3 of them validated, has too few for a step of 8; possible is `--dataset-samples 11` or more;",
+        ),
+        (
+            &[
                 "--validators",
                 "3",
                 "--validation-samples",

@@ -19,6 +19,23 @@ pub enum EpochError {
         "an epoch of unknown length; `--dataset-samples N` says how many samples the dataset has"
     )]
     NoDataset,
+    /// A dataset without a step.
+    #[error(
+        "a dataset of {samples} sample(s){} has too few for a step of {batch}; possible is `--dataset-samples {}` or \
+         more{}; nearest is `--dataset-samples {}`",
+        validated(*validation),
+        batch + validation,
+        smaller_batch(*samples, *validation),
+        batch + validation
+    )]
+    ShortDataset {
+        /// Of the dataset.
+        samples: usize,
+        /// Of them, those that are validated.
+        validation: usize,
+        /// Of a step.
+        batch: usize,
+    },
     /// No sample is left.
     #[error(
         "{validation} of {samples} samples are validated, and {batch} or more must be left for a step; nearest is \
@@ -49,4 +66,19 @@ pub enum EpochError {
         "loaders and validators are of a training; possible is `--kind train`, or neither of them"
     )]
     NotTraining,
+}
+
+fn validated(samples: usize) -> String {
+    match samples {
+        0 => String::new(),
+        _ => format!(", {samples} of them validated,"),
+    }
+}
+
+/// Advice on the batch where samples are left to train on.
+fn smaller_batch(samples: usize, validation: usize) -> String {
+    match samples.saturating_sub(validation) {
+        0 => String::new(),
+        left => format!(", or `--batch {left}` or less"),
+    }
 }

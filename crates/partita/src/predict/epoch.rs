@@ -127,11 +127,16 @@ fn checked(
     let samples = samples.ok_or(EpochError::NoDataset)?;
     match samples.checked_sub(validation) {
         Some(training) if training >= batch => Ok(training),
+        Some(_) | None if samples <= batch || validation == 0 => Err(EpochError::ShortDataset {
+            samples,
+            validation,
+            batch,
+        }),
         Some(_) | None => Err(EpochError::NoTraining {
             validation,
             samples,
             batch,
-            nearest: samples.saturating_sub(batch),
+            nearest: samples - batch,
         }),
     }
 }
