@@ -16,7 +16,7 @@ use partita_data::{Dataset, LoadTally, Loading, Preprocessing, SampleStore, Spli
 use partita_files::{file_bytes_max, free_bytes, scratch};
 use partita_program::Program;
 use partita_session::Session;
-use partita_space::{Bytes, Rank};
+use partita_space::{Bytes, Mesh, Rank};
 use std::fs;
 use std::ops::Range;
 use std::sync::Arc;
@@ -127,7 +127,8 @@ fn fits(
     let limits: Vec<Bytes> = others.iter().zip(store.bytes()).map(kept_max).collect();
     store.limit_memory(&limits);
     let is_above = |rank: &Rank| store.bytes()[*rank] > limits[*rank];
-    match (0..limits.len()).find(is_above) {
+    let above = (0..limits.len()).filter(is_above);
+    match above.max_by_key(|&rank| store.bytes()[rank]) {
         None => Ok(()),
         Some(rank) => Err(StoreError::Entries {
             rank,
@@ -138,6 +139,13 @@ fn fits(
             origin: match run.store.memory {
                 Some(most) if most == limits[rank] => "`store_memory`".to_owned(),
                 Some(_) | None => origin.to_owned(),
+            },
+            memory: match run.store.memory {
+                Some(most) if most == limits[rank] => {
+                    let least = store.bytes()[rank].0;
+                    format!("are `store_memory = \"{least}B\"` or more,")
+                }
+                Some(_) | None => "are".to_owned(),
             },
         }),
     }
@@ -153,8 +161,10 @@ fn all_fit(
 ) -> Result<(), StoreError> {
     let all: Bytes = whole.iter().copied().sum();
     let enough = |room: Bytes, end: &str| match all.0.checked_div(room.0) {
-        Some(ranks) => format!("about {} ranks{end}, or ", ranks + 1),
-        None => String::new(),
+        Some(ranks) if ranks < Mesh::RANKS_MAX as u64 => {
+            format!("about {} ranks{end}, or ", ranks + 1)
+        }
+        Some(_) | None => String::new(),
     };
     let ranks = || (0..whole.len()).zip(whole.iter().copied().zip(others.iter().copied()));
     let of_both = ranks().max_by_key(|&(_, (samples, others))| samples + others);

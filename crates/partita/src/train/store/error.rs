@@ -78,7 +78,7 @@ pub enum StoreError {
     /// What each sample takes in memory, wherever it lies, is too much.
     #[error(
         "rank {rank} keeps {spilled} of samples on a disk, and needs {entries} of memory to find them beside {others} \
-         of its program; the limit is {limit} ({origin}); possible are more ranks, or `store = \"none\"`"
+         of its program; the limit is {limit} ({origin}); possible {memory} more ranks, or `store = \"none\"`"
     )]
     Entries {
         /// The rank.
@@ -93,6 +93,8 @@ pub enum StoreError {
         limit: Bytes,
         /// Where the limit comes from.
         origin: String,
+        /// Advice on a larger limit, if the run file has one.
+        memory: String,
     },
     /// A folder that cannot be used.
     #[error(

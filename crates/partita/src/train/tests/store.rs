@@ -219,6 +219,15 @@ fn without_a_disk_a_limit_of_the_store_is_refused() {
     };
     run(&folder, &request).unwrap();
     assert!(run(&folder, &kept(of(2, "data=2"))).is_ok());
+    let least = TrainRequest {
+        store_memory: Some(Bytes(1)),
+        ..request
+    };
+    let text = run(&folder, &least).err().unwrap().to_string();
+    assert!(
+        text.contains(&format!("store_memory = \"{nearest}B\"")),
+        "{text}"
+    );
 }
 
 #[test]
@@ -238,6 +247,22 @@ fn a_disk_that_cannot_take_the_rest_is_told_before_the_training() {
     for part in ["to find them", "`store_memory`", "more ranks"] {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
+    // What is named is enough.
+    let (_, least) = text.split_once("store_memory = \"").unwrap();
+    let (least, _) = least.split_once("B\"").unwrap();
+    let least: u64 = least.parse().unwrap();
+    assert!(least > 500, "{text}");
+    let text = refused("", least - 1).to_string();
+    assert!(text.contains("to find them"), "{text}");
+    run(
+        &folder,
+        &TrainRequest {
+            overwrite: true,
+            ..with("", least)
+        },
+    )
+    .unwrap();
+    fs::remove_dir_all(folder.path().join("out")).unwrap();
     assert!(!folder.path().join("out").exists());
     let config = StoreConfig {
         spill: Some(folder.path().to_owned()),
