@@ -2,9 +2,14 @@
 
 use crate::error::{ErrorKind, Fault};
 use partita_graph::{Graph, text, zoo};
+use partita_space::near;
 use std::fs;
 use std::io;
 use std::path::Path;
+
+/// What a model may be.
+const POSSIBLE: &str = "possible is a file in the form that `partita inspect MODEL --text` prints, or a name that \
+                        `partita models` lists";
 
 /// A model cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -12,11 +17,34 @@ pub enum ModelError {
     /// The zoo has no model of this name and size.
     #[error(transparent)]
     Zoo(#[from] zoo::ModelError),
+    /// Nor is there a file of this name, but one like it.
+    #[error("{source}, or the file `{file}`")]
+    NearFile {
+        /// The nearest of the zoo.
+        source: Box<zoo::ModelError>,
+        /// The file.
+        file: String,
+    },
+    /// There is no such file.
+    #[error("there is no model file {path}{missing}; {POSSIBLE}{nearest}")]
+    Missing {
+        /// The file.
+        path: String,
+        /// A folder of its path that does not exist either, in words.
+        missing: String,
+        /// Files and names of the zoo like it, in words.
+        nearest: String,
+    },
+    /// A folder.
+    #[error("{path} is a folder, and a model is a file; {POSSIBLE}{nearest}")]
+    Folder {
+        /// The folder.
+        path: String,
+        /// A model in it, in words.
+        nearest: String,
+    },
     /// The file cannot be read.
-    #[error(
-        "the model file {path} cannot be read: {source}; possible is a file in the form that `partita inspect \
-         MODEL --text` prints, or a name that `partita models` lists"
-    )]
+    #[error("the model file {path} cannot be read: {source}; {POSSIBLE}")]
     Unreadable {
         /// The file.
         path: String,
@@ -44,23 +72,104 @@ impl Fault for ModelError {
 /// Errors: a file that cannot be read, a text that is no model, a name that the zoo does not have.
 pub fn resolve(asked: &str) -> Result<Graph, ModelError> {
     let path = Path::new(asked);
-    let is_path = path.is_file()
-        || asked.contains(std::path::is_separator)
-        || path
-            .extension()
-            .is_some_and(|extension| extension == "model");
-    if !is_path {
-        return Ok(zoo::build(asked)?);
+    if !is_path(asked) {
+        return zoo::build(asked).map_err(|error| match like(path) {
+            Some(file) if matches!(error, zoo::ModelError::UnknownModel { .. }) => {
+                ModelError::NearFile {
+                    source: Box::new(error),
+                    file,
+                }
+            }
+            Some(_) | None => error.into(),
+        });
     }
-    let path = || asked.to_owned();
-    let unreadable = |source| ModelError::Unreadable {
-        path: path(),
-        source,
-    };
-    let text = fs::read_to_string(asked).map_err(unreadable)?;
+    let text = fs::read_to_string(asked).map_err(|error| unreadable(asked, error))?;
     let not_a_model = |source| ModelError::Text {
-        path: path(),
+        path: asked.to_owned(),
         source: Box::new(source),
     };
     text::parse(&text).map_err(not_a_model)
+}
+
+/// Names of the zoo have no dot before the `@`.
+fn is_path(asked: &str) -> bool {
+    let path = Path::new(asked);
+    let has_end = path.extension().is_some() && !asked.contains('@');
+    path.exists() || has_end || asked.ends_with(".model") || asked.contains(std::path::is_separator)
+}
+
+fn unreadable(asked: &str, source: io::Error) -> ModelError {
+    let path = Path::new(asked);
+    if path.is_dir() {
+        let found = models_in(path).into_iter().next();
+        return ModelError::Folder {
+            path: asked.to_owned(),
+            nearest: found.map_or(String::new(), |file| {
+                format!("; nearest is `{}`", path.join(file).display())
+            }),
+        };
+    }
+    if source.kind() != io::ErrorKind::NotFound {
+        return ModelError::Unreadable {
+            path: asked.to_owned(),
+            source,
+        };
+    }
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let of_zoo = zoo::names();
+    let named = of_zoo.iter().find(|known| path.ends_with(known)).cloned();
+    let similar = || near(&name, of_zoo.iter().map(String::as_str)).map(str::to_owned);
+    let nearest = [like(path), named.or_else(similar)];
+    let nearest: Vec<String> = nearest
+        .into_iter()
+        .flatten()
+        .map(|one| format!("`{one}`"))
+        .collect();
+    let folder = path.ancestors().skip(1).find(|folder| folder.is_dir());
+    let missing = path
+        .parent()
+        .filter(|parent| folder.is_some_and(|found| found != *parent));
+    ModelError::Missing {
+        path: asked.to_owned(),
+        missing: match missing.filter(|parent| !parent.as_os_str().is_empty()) {
+            Some(parent) => format!(", nor a folder {}", parent.display()),
+            None => String::new(),
+        },
+        nearest: match &nearest[..] {
+            [] => String::new(),
+            found => format!("; nearest is {}", found.join(" or ")),
+        },
+    }
+}
+
+/// A file in the folder of a path whose name is like that of the path: one of the same name with another end, or a model
+/// with a similar one.
+fn like(path: &Path) -> Option<String> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let models = models_in(folder.unwrap_or(Path::new(".")));
+    let names = || models.iter().map(String::as_str);
+    let stem = path.file_stem()?.to_str()?;
+    let same = names().find(|name| {
+        Path::new(name)
+            .file_stem()
+            .is_some_and(|other| other == stem)
+    });
+    let stems = || names().filter_map(|name| name.strip_suffix(".model"));
+    let similar = || Some(format!("{}.model", near(stem, stems())?));
+    let found = same.map(str::to_owned).or_else(similar)?;
+    Some(folder.map_or(found.clone(), |folder| {
+        folder.join(&found).display().to_string()
+    }))
+}
+
+/// The names of the model files in a folder, in alphabetic order.
+fn models_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter(|entry| entry.path().is_file());
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut models: Vec<String> = names.filter(|name| name.ends_with(".model")).collect();
+    models.sort();
+    models
 }

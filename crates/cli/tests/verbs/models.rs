@@ -1,6 +1,6 @@
 //! `partita models` and `partita inspect`.
 
-use crate::command::{answer, assert_keys, json, refusal};
+use crate::command::{answer, assert_keys, error_text, json, partita, refusal};
 use serde_json::Value;
 use std::fs;
 
@@ -139,14 +139,62 @@ fn faulty_model_files_are_refused_with_their_line() {
             "{to}: {text}"
         );
     }
-    let gone = folder.path().join("gone.model");
-    let text = refusal(&["inspect", gone.to_str().unwrap()]);
+}
+
+#[test]
+fn files_that_are_no_models_are_refused_with_what_is_near() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("empty")).unwrap();
+    fs::write(folder.path().join("atx.model"), "").unwrap();
+    fs::write(folder.path().join("notes.txt"), "").unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let missing = |name: &str| {
+        let text = refusal(&["inspect", &at(name)]);
+        let head = format!("there is no model file {}", at(name));
+        assert!(
+            text.contains(&head) && text.contains("partita models"),
+            "{text}"
+        );
+        text
+    };
+    for name in ["atx.txt", "atx", "atxx.model"] {
+        let text = missing(name);
+        assert!(
+            text.contains(&format!("nearest is `{}`", at("atx.model"))),
+            "{text}"
+        );
+    }
+    assert!(!missing("gone.model").contains("nearest"));
+    assert!(missing("cosmoflow@32").contains("nearest is `cosmoflow@32`"));
+    assert!(missing("resnet18.txt").contains("nearest is `resnet18@32`"));
+    let text = missing("models/atx.model");
     assert!(
-        text.contains("cannot be read") && text.contains("partita models"),
+        text.contains(&format!("nor a folder {}", at("models"))),
         "{text}"
     );
-    let text = refusal(&["inspect", folder.path().to_str().unwrap()]);
-    assert!(text.contains("cannot be read"), "{text}");
+    let text = refusal(&["inspect", &at("")]);
+    assert!(
+        text.contains("is a folder") && text.contains("atx.model`"),
+        "{text}"
+    );
+    let text = refusal(&["inspect", &at("empty")]);
+    assert!(
+        text.contains("is a folder") && !text.contains("nearest"),
+        "{text}"
+    );
+    let here = |asked: &str| {
+        let mut command = partita(&["inspect", asked]);
+        let output = command.current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        error_text(&output)
+    };
+    let text = here("atx");
+    assert!(text.contains("no model `atx` in the zoo"), "{text}");
+    assert!(text.contains(", or the file `atx.model`"), "{text}");
+    let text = here("atx.txt");
+    assert!(text.contains("no model file atx.txt; "), "{text}");
+    assert!(text.contains("nearest is `atx.model`"), "{text}");
+    assert!(!here("cosmoflow").contains("file"));
 }
 
 #[test]
