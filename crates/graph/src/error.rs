@@ -19,7 +19,10 @@ pub enum GraphError {
         nearest: String,
     },
     /// Two nodes of one name.
-    #[error("`{node}` is the name of an earlier node; nearest free name is `{nearest}`")]
+    #[error(
+        "`{node}` is the name of an earlier node{}; nearest free name is `{nearest}`",
+        padding_of(node)
+    )]
     DuplicateName {
         /// The name.
         node: String,
@@ -544,7 +547,7 @@ pub enum GraphError {
     },
     /// An initialization of weights for a vector, a random one for running statistics, or an invalid number.
     #[error(
-        "`{node}`: its {role} cannot start with {asked}: possible is a constant that f32 holds, for what is trained also normal:WIDTH and uniform:WIDTH, for a weight also glorot_uniform, he_normal and he_normal_fan_out; nearest is {nearest}"
+        "`{node}`: its {role} cannot start with {asked}: possible is a constant that f32 holds, for what is trained also normal:DEVIATION and uniform:LIMIT, for a weight also glorot_uniform, he_normal and he_normal_fan_out; nearest is {nearest}"
     )]
     Initialization {
         /// The node.
@@ -570,4 +573,14 @@ pub enum GraphError {
         /// The bound.
         limit: u64,
     },
+}
+
+/// Where a name comes from that no line of a model gives.
+fn padding_of(node: &str) -> String {
+    match node.strip_suffix(".pad") {
+        Some(convolution) => {
+            format!(", perhaps of the padding of `{convolution}`, which is a node of its own")
+        }
+        None => String::new(),
+    }
 }

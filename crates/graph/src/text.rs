@@ -62,6 +62,7 @@
 mod loss;
 mod parse;
 mod print;
+mod synonym;
 mod values;
 
 pub use loss::parse_loss;
@@ -114,7 +115,7 @@ pub enum TextError {
     },
     /// A key that the operation does not have.
     #[error(
-        "line {line}: {operation} has no key `{asked}`: possible are {possible}; nearest is `{nearest}`"
+        "line {line}: {operation} has no key `{asked}`: possible are {possible}; nearest is {nearest}"
     )]
     UnknownKey {
         /// Where.
@@ -125,7 +126,7 @@ pub enum TextError {
         asked: String,
         /// Its keys.
         possible: String,
-        /// The most similar of them.
+        /// What to write instead: that of the same meaning, or the most similar, with its quotes.
         nearest: String,
     },
     /// A key given twice.
@@ -170,6 +171,22 @@ pub enum TextError {
         /// What the value may be.
         possible: String,
         /// The nearest of them.
+        nearest: String,
+    },
+    /// A value that belongs to another key.
+    #[error(
+        "line {line}: `{key}={asked}` is not possible: possible is {possible}; nearest is `{nearest}`"
+    )]
+    OtherKey {
+        /// Where.
+        line: usize,
+        /// The key.
+        key: &'static str,
+        /// As given.
+        asked: String,
+        /// What the value may be.
+        possible: String,
+        /// The other key, with the value.
         nearest: String,
     },
     /// A line that does not fit the graph.

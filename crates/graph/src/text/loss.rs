@@ -1,12 +1,11 @@
 //! Losses in the text form.
 
-use super::TextError;
 use super::print::real;
 use super::values::Attributes;
+use super::{TextError, synonym};
 use crate::infer::list;
 use crate::keyword::Keyword;
 use crate::{ClassLoss, ElementFunction, ElementLoss, Loss};
-use partita_space::nearest;
 
 /// Reads a loss as on the line of a model, without name and input: `dice_cross_entropy smooth=1`.
 ///
@@ -22,7 +21,7 @@ pub fn parse_loss(text: &str) -> Result<Loss, TextError> {
             line,
             asked: word.to_owned(),
             possible: list(names.iter().copied()),
-            nearest: nearest(word, names).unwrap_or("mse").to_owned(),
+            nearest: synonym::operation(word, &names).to_owned(),
         });
     };
     let pairs = words.map(|word| word.split_once('=').unwrap_or((word, "")));
@@ -34,7 +33,7 @@ pub fn parse_loss(text: &str) -> Result<Loss, TextError> {
             operation: keyword.name(),
             asked: "weight".to_owned(),
             possible: list(possible),
-            nearest: "weights".to_owned(),
+            nearest: "`weights`".to_owned(),
         });
     }
     read(keyword, &Attributes::new(line, keyword, pairs)?)

@@ -2,6 +2,7 @@
 
 use super::TextError;
 use super::loss;
+use super::synonym;
 use super::values::{Attributes, Padding};
 use crate::infer::list;
 use crate::keyword::Keyword;
@@ -9,7 +10,7 @@ use crate::{
     Activation, Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, PadMode,
     ParameterRole, ParameterSource, Pool, PoolKind, Resample, TransposedConvolution,
 };
-use partita_space::{Window, nearest};
+use partita_space::Window;
 
 const FORMS: &str = "`input NAME channels=C extent=DxHxW` and `NAME = OPERATION INPUT KEY=VALUE`";
 
@@ -125,7 +126,7 @@ fn find_keyword(line: usize, word: &str) -> Result<Keyword, TextError> {
             line,
             asked: word.to_owned(),
             possible: list(names.iter().copied()),
-            nearest: nearest(word, names).unwrap_or("conv").to_owned(),
+            nearest: synonym::operation(word, &names).to_owned(),
         }
     })
 }
@@ -190,7 +191,14 @@ fn pad_apart(
         (window.pad_low, window.pad_high) = (0, 0);
     }
     let pad = Op::Resample(Resample::Pad { sides, mode });
-    builder.node(&format!("{name}.pad"), pad, &[input], &[])
+    let own = format!("{name}.pad");
+    let mut free = own.clone();
+    let mut suffix = 2;
+    while builder.find(&free).is_ok() {
+        free = format!("{own}_{suffix}");
+        suffix += 1;
+    }
+    builder.node(&free, pad, &[input], &[])
 }
 
 /// The operation of a line, in a model of `rank` spatial dims, on an input of these extents.
@@ -373,7 +381,33 @@ fn parse_sources(
     keyword: Keyword,
     attributes: &Attributes,
 ) -> Result<Sources, TextError> {
-    let roles: &[ParameterRole] = match keyword {
+    let mut sources = Vec::new();
+    for &role in roles(keyword) {
+        attributes.refuse_number(role, initialization_key(role))?;
+        let shared = match role {
+            ParameterRole::Bias => attributes.flag_or_name("bias")?.1,
+            ParameterRole::Weight
+            | ParameterRole::Gamma
+            | ParameterRole::Beta
+            | ParameterRole::Slope => attributes.get(role.name()),
+            ParameterRole::RunningMean | ParameterRole::RunningVariance => None,
+        };
+        let key = initialization_key(role);
+        if let Some(name) = shared {
+            attributes.refuse_with_shared(key, name)?;
+            let found = builder.find_parameter(name);
+            let id = found.map_err(|error| refuse(line, error))?;
+            sources.push((role, ParameterSource::Shared(id)));
+        } else if let Some(start) = attributes.initialization(key, role != ParameterRole::Weight)? {
+            sources.push((role, ParameterSource::Own(start)));
+        }
+    }
+    Ok(sources)
+}
+
+/// Parameters whose sources a line may give.
+fn roles(keyword: Keyword) -> &'static [ParameterRole] {
+    match keyword {
         Keyword::Conv | Keyword::ConvTranspose | Keyword::Linear => {
             &[ParameterRole::Weight, ParameterRole::Bias]
         }
@@ -414,28 +448,7 @@ fn parse_sources(
         | Keyword::L1
         | Keyword::Huber
         | Keyword::SmoothL1 => &[],
-    };
-    let mut sources = Vec::new();
-    for &role in roles {
-        let shared = match role {
-            ParameterRole::Bias => attributes.flag_or_name("bias")?.1,
-            ParameterRole::Weight
-            | ParameterRole::Gamma
-            | ParameterRole::Beta
-            | ParameterRole::Slope => attributes.get(role.name()),
-            ParameterRole::RunningMean | ParameterRole::RunningVariance => None,
-        };
-        let key = initialization_key(role);
-        if let Some(name) = shared {
-            attributes.refuse_with_shared(key, name)?;
-            let found = builder.find_parameter(name);
-            let id = found.map_err(|error| refuse(line, error))?;
-            sources.push((role, ParameterSource::Shared(id)));
-        } else if let Some(start) = attributes.initialization(key, role != ParameterRole::Weight)? {
-            sources.push((role, ParameterSource::Own(start)));
-        }
     }
-    Ok(sources)
 }
 
 fn initialization_key(role: ParameterRole) -> &'static str {

@@ -1,9 +1,9 @@
 //! Keys and values of one line of a model's text.
 
-use super::TextError;
-use crate::infer::{MAX_NUMBER, list};
+use super::{TextError, synonym};
+use crate::infer::MAX_NUMBER;
 use crate::keyword::Keyword;
-use crate::{Initialization, Interpolation, PadMode, PreluSlopes};
+use crate::{Initialization, Interpolation, PadMode, ParameterRole, PreluSlopes};
 use partita_space::nearest;
 
 /// Key, value pairs of one line, checked against the keys of its operation.
@@ -23,17 +23,12 @@ impl<'a> Attributes<'a> {
         let possible = keyword.keys();
         for (i, &(key, _)) in pairs.iter().enumerate() {
             if !possible.contains(&key) {
-                let closest = nearest(key, possible.iter().copied());
                 return Err(TextError::UnknownKey {
                     line,
                     operation: keyword.name(),
                     asked: key.to_owned(),
-                    possible: if possible.is_empty() {
-                        "none".to_owned()
-                    } else {
-                        list(possible)
-                    },
-                    nearest: closest.unwrap_or("no key").to_owned(),
+                    possible: synonym::possible(keyword),
+                    nearest: synonym::key(keyword, key),
                 });
             }
             if let Some((_, first)) = pairs[..i].iter().find(|(other, _)| *other == key) {
@@ -131,6 +126,7 @@ impl<'a> Attributes<'a> {
     /// What the padding of a convolution holds; by default zeros.
     pub(super) fn padding(&self) -> Result<Padding, TextError> {
         let value = self.get("padding").unwrap_or("zero");
+        self.refuse_width(value, Kind::Padding)?;
         self.read("padding", Kind::Padding, value, |value| match value {
             "zero" => Some(Padding::Zero),
             "periodic" => Some(Padding::Periodic),
@@ -140,9 +136,61 @@ impl<'a> Attributes<'a> {
         })
     }
 
+    /// The error that `padding` says how wide it is, which `pad` does.
+    fn refuse_width(&self, value: &str, kind: Kind) -> Result<(), TextError> {
+        let kernel = self.get("kernel").unwrap_or("1");
+        let half =
+            |taps: &str| (taps.parse::<usize>().unwrap_or(1).saturating_sub(1) / 2).to_string();
+        let width = match value {
+            "same" => kernel.split('x').map(half).collect::<Vec<_>>().join("x"),
+            "valid" => "0".to_owned(),
+            _ => match synonym::dims(value) {
+                Some(widths) => widths,
+                None if value.starts_with(|first: char| first.is_ascii_digit()) => value.to_owned(),
+                None => return Ok(()),
+            },
+        };
+        Err(TextError::OtherKey {
+            line: self.line,
+            key: "padding",
+            asked: value.to_owned(),
+            possible: kind.possible().to_owned(),
+            nearest: format!("pad={width}"),
+        })
+    }
+
+    /// The error that a number stands where the name of a parameter to share does.
+    pub(super) fn refuse_number(
+        &self,
+        role: ParameterRole,
+        initial: &'static str,
+    ) -> Result<(), TextError> {
+        let key = role.name();
+        let Some(number) = self.get(key).filter(|value| value.parse::<f64>().is_ok()) else {
+            return Ok(());
+        };
+        let constant = match role {
+            ParameterRole::Weight => "constant:",
+            ParameterRole::Bias
+            | ParameterRole::Gamma
+            | ParameterRole::Beta
+            | ParameterRole::Slope
+            | ParameterRole::RunningMean
+            | ParameterRole::RunningVariance => "",
+        };
+        Err(TextError::OtherKey {
+            line: self.line,
+            key,
+            asked: number.to_owned(),
+            possible: format!("the name of a parameter to share, LAYER.{key}"),
+            nearest: format!("{initial}={constant}{number}"),
+        })
+    }
+
     /// What a padding operation pads with; by default zeros.
     pub(super) fn pad_mode(&self) -> Result<PadMode, TextError> {
         let value = self.get("padding").unwrap_or("zero");
+        self.refuse_width(value, Kind::PadMode)?;
         self.read("padding", Kind::PadMode, value, |value| {
             PadMode::ALL.into_iter().find(|mode| mode.name() == value)
         })
@@ -373,9 +421,9 @@ impl Kind {
             Self::Pads => "a whole number, LOW:HIGH, or one of these per dim as in 1:2x0x1",
             Self::Extras => "a whole number, or one per dim as in 0x1x1",
             Self::Initialization => {
-                "glorot_uniform, he_normal, he_normal_fan_out, normal:WIDTH, uniform:WIDTH or constant:NUMBER"
+                "glorot_uniform, he_normal, he_normal_fan_out, normal:DEVIATION, uniform:LIMIT or constant:NUMBER"
             }
-            Self::Constant => "a number, normal:WIDTH or uniform:WIDTH",
+            Self::Constant => "a number, normal:DEVIATION or uniform:LIMIT",
         }
     }
 
@@ -395,8 +443,37 @@ impl Kind {
         }
     }
 
+    /// The valid value of the same meaning as a word of other frameworks.
+    fn synonym(self, value: &str) -> Option<String> {
+        let found = match self {
+            Self::Padding => synonym::padding(value),
+            Self::PadMode => synonym::padding(value).filter(|&word| word != "periodic"),
+            Self::Initialization => synonym::initialization(value),
+            Self::Constant => {
+                let start = synonym::initialization(value);
+                start
+                    .map(|start| start.strip_prefix("constant:").unwrap_or(start))
+                    .filter(|start| !start.starts_with(['h', 'g']))
+            }
+            Self::Dims | Self::Extent | Self::Extras | Self::Pads => return synonym::dims(value),
+            Self::Interpolation if value.contains("linear") => Some("linear"),
+            Self::Whole
+            | Self::Integer
+            | Self::Real
+            | Self::Numbers
+            | Self::Flag
+            | Self::FlagOrName
+            | Self::Interpolation
+            | Self::Slopes => None,
+        };
+        found.map(str::to_owned)
+    }
+
     /// The valid value nearest to an invalid one.
     fn nearest(self, value: &str) -> String {
+        if let Some(meant) = self.synonym(value) {
+            return meant;
+        }
         let words: &[&str] = match self {
             Self::Flag | Self::FlagOrName => &["false", "true"],
             Self::Padding => &["zero", "periodic", "replicate", "reflect"],
@@ -428,7 +505,7 @@ impl Kind {
     }
 }
 
-/// `normal:WIDTH` or `uniform:WIDTH`.
+/// `normal:DEVIATION` or `uniform:LIMIT`.
 fn drawn(value: &str) -> Option<Initialization> {
     let (kind, width) = value.split_once(':')?;
     let width = width.parse().ok()?;
