@@ -213,6 +213,7 @@ impl Strategy {
                     nearest: format!("{}={extent}", axis.name()),
                     extent,
                     parts,
+                    layer: None,
                 });
             }
         }

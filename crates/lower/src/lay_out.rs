@@ -11,6 +11,7 @@ mod choices;
 mod flatten;
 mod shared;
 mod shares;
+mod whole;
 
 pub(crate) use self::choices::layers;
 use self::choices::{blocks, can_carry, choices, groups_of};

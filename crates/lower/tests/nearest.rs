@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_graph::{Graph, text};
+use partita_graph::{Graph, text, zoo};
 use partita_lower::{LowerError, Strategy, StrategyError};
 
 const MODEL: &str = "model m
@@ -55,6 +55,55 @@ fn nearest(strategy: &str, batch: usize, error: &str) -> (String, usize) {
     let one_by_one = words.split(',');
     let strategy = one_by_one.fold(strategy.to_owned(), |all, word| with_word(&all, word));
     (strategy, batch)
+}
+
+/// The refusal of a strategy as users see it.
+fn explained(graph: &Graph, strategy: &str, batch: usize) -> String {
+    let strategy: Strategy = strategy.parse().unwrap();
+    let error = strategy.check_layout(graph, batch).unwrap_err();
+    strategy.explain(graph, batch, error).to_string()
+}
+
+#[test]
+fn a_split_that_several_layers_refuse_names_what_all_of_them_allow() {
+    let graph = zoo::build("cosmoflow@32").unwrap();
+    for asked in ["filter=32", "filter=64", "data=2,filter=64"] {
+        let error = explained(&graph, asked, 64);
+        let (_, nearest) = error.split_once("the nearest valid choice is ").unwrap();
+        let (word, others) = nearest.split_once(" for all layers, or `").unwrap();
+        check(&graph, &with_word(asked, word), 64).unwrap();
+        let (words, end) = others.split_once('`').unwrap();
+        assert_eq!(end, " to leave these layers out", "{error}");
+        check(&graph, &format!("{asked}{words}"), 64).unwrap();
+    }
+    let error = explained(&graph, "channel=64", 64);
+    assert!(error.ends_with("is channel=16"), "{error}");
+    check(&graph, "channel=16", 64).unwrap();
+    let error = explained(&graph, "filter=8", 64);
+    assert!(
+        error.ends_with("is filter=4, or `; fc3: F=-` to leave this layer out"),
+        "{error}"
+    );
+}
+
+#[test]
+fn groups_of_several_layers_are_divided_together() {
+    let grouped = "model m
+input x channels=6 extent=8
+c1 = conv x filters=12 kernel=3 pad=1 groups=6 bias=true
+c2 = conv c1 filters=12 kernel=3 pad=1 groups=4 bias=true
+f = flatten c2
+l = linear f features=12 bias=true
+loss = mse l
+";
+    let graph = text::parse(grouped).unwrap();
+    let (asked, batch) = ("filter=6", 6);
+    let alone = check(&graph, asked, batch).unwrap_err().to_string();
+    assert!(alone.contains("the nearest valid choice is 4"), "{alone}");
+    check(&graph, "filter=4", batch).unwrap_err();
+    let error = explained(&graph, asked, batch);
+    assert!(error.contains("the nearest valid choice is 2"), "{error}");
+    check(&graph, "filter=2", batch).unwrap();
 }
 
 #[test]

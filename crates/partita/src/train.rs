@@ -443,7 +443,8 @@ fn strategy(
         StrategyChoice::Given(strategy) => strategy,
     };
     strategy.check_ranks(run.ranks, run.batch)?;
-    strategy.check(graph, run.batch)?;
+    let checked = strategy.check(graph, run.batch);
+    checked.map_err(|error| strategy.explain(graph, run.batch, error))?;
     let menu = run.kernels.menu(run.threads, context.level());
     let request = programs::request(run, graph, strategy, stored, &*menu);
     Ok(match costs {

@@ -277,7 +277,9 @@ pub fn lower_until(request: &Request<'_>, pass: LoweringPass) -> Result<String, 
 /// Refuses ranks without a sample, which lowering allows for the last batch of an epoch.
 fn check_layout(request: &Request<'_>) -> Result<(), PlanningError> {
     let strategy = request.strategy;
-    Ok(strategy.check_layout(request.graph, request.batch)?)
+    let (graph, batch) = (request.graph, request.batch);
+    let checked = strategy.check_layout(graph, batch);
+    Ok(checked.map_err(|error| strategy.explain(graph, batch, error))?)
 }
 
 /// The given strategy, checked for the ranks and the batch of a training.

@@ -68,6 +68,7 @@ impl Layout<'_> {
             nearest: format!("{less}`; {name}: {dim}=-` to leave this layer out"),
             extent,
             parts,
+            layer: Some(Box::new((name.clone(), dim))),
         })
     }
 

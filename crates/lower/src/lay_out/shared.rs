@@ -193,7 +193,8 @@ pub(super) fn nearest(
     }
 }
 
-fn fits(graph: &Graph, strategy: &Strategy, batch: usize) -> Result<(), StrategyError> {
+/// Whether all layers allow a strategy.
+pub(super) fn fits(graph: &Graph, strategy: &Strategy, batch: usize) -> Result<(), StrategyError> {
     strategy.check_splits(graph, batch)?;
     let placement = Placement::new(graph, strategy)?;
     lay_out_once(graph, strategy, &placement, batch).map(drop)

@@ -44,7 +44,7 @@ fn local_text(parts: usize) -> String {
 pub enum StrategyError {
     /// A syntax error.
     #[error(
-        "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1, or \
+        "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1{nearest}, or \
          overlap=on|off, fuse=on|off, batch_norm=synchronized|local, bucket=size, micro=number, shard=off|optimizer|gradients|parameters, \
          stages=[...] or schedule=1f1b; a strategy reads like `data=2,depth=2`, and what differs for \
          some layers follows like `; conv3..fc2: D=-,F=depth`"
@@ -54,6 +54,8 @@ pub enum StrategyError {
         text: String,
         /// The part that does not fit.
         word: String,
+        /// What was probably meant, in words.
+        nearest: String,
     },
     /// An invalid value.
     #[error(
@@ -451,6 +453,8 @@ pub enum StrategyError {
         extent: usize,
         /// The requested value.
         parts: usize,
+        /// The layer and its dim, if it is the channels or the filters of one.
+        layer: Option<Box<(String, &'static str)>>,
     },
     /// An axis of all ranks besides stages.
     #[error(

@@ -144,6 +144,7 @@ impl FromStr for Strategy {
             let form = || StrategyError::Form {
                 text: text.to_owned(),
                 word: segment.trim().to_owned(),
+                nearest: meant_extent(segment.trim()),
             };
             match outside(segment, ':').as_slice() {
                 [words] => {
@@ -252,6 +253,7 @@ impl Reader<'_> {
         let form = || StrategyError::Form {
             text: text.to_owned(),
             word: word.to_owned(),
+            nearest: meant_extent(word),
         };
         let (name, value) = word.split_once('=').ok_or_else(form)?;
         let (name, value) = (name.trim(), value.trim());
@@ -316,7 +318,16 @@ fn counted(text: &str, name: &str, value: &str, most: usize) -> Result<usize, St
             } else {
                 "a whole number, at least 1".to_owned()
             };
-            unknown_value(text, (name, value), &possible, meant.min(most))
+            let mut words = value.split_whitespace().skip(1).peekable();
+            let are_more = words.peek().is_some() && words.clone().all(|word| word.contains('='));
+            // Blanks in place of commas.
+            let more = if are_more {
+                words.map(|word| format!(",{word}")).collect()
+            } else {
+                String::new()
+            };
+            let nearest = format!("{}{more}", meant.min(most));
+            unknown_value(text, (name, value), &possible, nearest)
         })
 }
 
@@ -354,6 +365,7 @@ fn extent(text: &str, extents: &mut [usize; 7], word: &str) -> Result<(), Strate
     let form = || StrategyError::Form {
         text: text.to_owned(),
         word: word.to_owned(),
+        nearest: meant_extent(word),
     };
     let (name, value) = word.split_once('=').ok_or_else(form)?;
     let (name, value) = (name.trim(), value.trim());
@@ -371,6 +383,34 @@ fn extent(text: &str, extents: &mut [usize; 7], word: &str) -> Result<(), Strate
     let axis = Axis::from_name(name).ok_or_else(|| unknown_axis(text, name))?;
     extents[axis.index()] = counted(text, name, value, RANKS_MAX)?;
     Ok(())
+}
+
+/// The extent of an axis that was probably meant by `data:2`, `data 2`, `data2` or `dp2`.
+fn meant_extent(word: &str) -> String {
+    let name = word.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let number = &word[name.len()..];
+    let name = name.trim_end_matches(|letter: char| !letter.is_alphanumeric());
+    let known = AXES.into_iter().map(Axis::name);
+    match near(name, known).or_else(|| other_name(name)) {
+        Some(axis) if number.parse().is_ok_and(|number: usize| number > 0) => {
+            format!(" (nearest is `{axis}={number}`)")
+        }
+        Some(_) | None => String::new(),
+    }
+}
+
+/// The axis that has another name elsewhere: the letter of a dim, or the kind of parallelism.
+fn other_name(name: &str) -> Option<&'static str> {
+    let axis = match name.to_lowercase().as_str() {
+        "n" | "b" | "dp" | "ddp" | "batch" | "sample" | "samples" | "replicas" => Axis::Data,
+        "d" | "z" => Axis::Depth,
+        "h" | "y" => Axis::Height,
+        "w" | "x" => Axis::Width,
+        "f" | "tp" | "model" | "tensor" | "filters" => Axis::Filter,
+        "c" | "channels" => Axis::Channel,
+        _ => return None,
+    };
+    Some(axis.name())
 }
 
 /// `[depth=2,height=2|..pool2: depth=2|1]`, or a number of stages of one rank.
@@ -576,7 +616,16 @@ fn unknown_axis(text: &str, name: &str) -> StrategyError {
         "stages",
         "schedule",
     ];
-    let nearest = near(name, names.iter().copied().chain(words))
+    let pipeline = ["pp", "pipe", "pipeline", "stage"].contains(&name.to_lowercase().as_str());
+    let other = || {
+        if pipeline {
+            Some("stages")
+        } else {
+            other_name(name)
+        }
+    };
+    let nearest = other()
+        .or_else(|| near(name, names.iter().copied().chain(words)))
         .map_or_else(String::new, |known| format!("; did you mean `{known}`?"));
     StrategyError::UnknownAxis {
         text: text.to_owned(),

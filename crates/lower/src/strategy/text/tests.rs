@@ -126,7 +126,7 @@ fn numbers_that_cannot_be_name_the_nearest_that_can() {
         ("depth=nan", "depth=1"),
         ("depth=inf", "depth=1048576"),
         ("depth=0x2", "depth=2"),
-        ("data=2 depth=3", "data=2"),
+        ("data=2 depth=3", "data=2,depth=3"),
         ("micro=2.5", "micro=2"),
         ("micro=9223372036854775808", "micro=16384"),
         ("data=99999999999999999999", "data=1048576"),
