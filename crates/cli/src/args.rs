@@ -579,6 +579,9 @@ pub struct ConvertArgs {
     /// Names of the classes, from class 0 on
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub classes: Vec<String>,
+    /// Class index of positions that do not count, such as 255 or -1
+    #[arg(long, value_name = "CLASS", allow_negative_numbers = true)]
+    pub ignore: Option<i64>,
 }
 
 /// Fractions of training, validation and test.

@@ -239,6 +239,7 @@ impl ConvertArgs {
             size: self.size.map(|size| size.0),
             targets: self.targets.clone(),
             classes: self.classes.clone(),
+            ignore: self.ignore,
         }
     }
 }

@@ -30,12 +30,12 @@ pub(crate) struct SampleLocation<'a> {
 
 impl Classes {
     /// The classes that the index of a dataset names.
-    pub(crate) fn of_dataset(count: usize) -> Self {
+    pub(crate) fn of_dataset(count: usize, ignored: Option<i64>) -> Self {
         Self {
             count,
-            ignored: None,
+            ignored,
             owner: "dataset",
-            remedy: "name the class in the index",
+            remedy: "name the class in the index, or let the loss `ignore` it",
         }
     }
 
@@ -45,7 +45,7 @@ impl Classes {
             count,
             ignored,
             owner: "model",
-            remedy: "choose a model of more classes",
+            remedy: "choose a model of more classes, or let the loss `ignore` it",
         }
     }
 

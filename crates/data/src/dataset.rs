@@ -93,6 +93,20 @@ impl Dataset {
         self.inner.labels
     }
 
+    /// The class index of positions of no class, which readers deliver as it is.
+    pub fn ignored(&self) -> Option<i64> {
+        self.inner.ignored
+    }
+
+    /// The same dataset with a class index of positions of no class; none leaves that of the index file.
+    #[must_use]
+    pub fn ignoring(mut self, class: Option<i64>) -> Self {
+        if class.is_some() {
+            Arc::make_mut(&mut self.inner).ignored = class;
+        }
+        self
+    }
+
     /// Universe of each sample of a split; empty for a single HDF5 file.
     pub fn universes(&self, split: Split) -> &[u64] {
         &self.inner.universes[split as usize]
@@ -148,6 +162,7 @@ fn open_folder(path: &Path) -> Result<Inner, DataError> {
         dtype: index.dtype,
         targets: index.targets.clone(),
         labels: index.labels,
+        ignored: index.ignore,
         has_targets: true,
         keys: index.keys(),
         splits: Split::ALL.map(|split| index.split(split).files(path)),
@@ -241,6 +256,7 @@ fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataE
         dtype,
         targets,
         labels,
+        ignored: None,
         has_targets: true,
         keys: keys.clone(),
         splits: [train, Files::default(), Files::default()],

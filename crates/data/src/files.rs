@@ -80,6 +80,8 @@ pub(crate) struct Inner {
     pub(crate) dtype: DType,
     pub(crate) targets: Vec<String>,
     pub(crate) labels: Option<[usize; 3]>,
+    /// A class index of positions of no class.
+    pub(crate) ignored: Option<i64>,
     /// Whether the files hold targets or labels.
     pub(crate) has_targets: bool,
     pub(crate) keys: Keys,

@@ -51,6 +51,9 @@ pub(crate) struct Index {
     /// a vector of numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) labels: Option<[usize; 3]>,
+    /// A class index of positions of no class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ignore: Option<i64>,
     /// Key of the volumes, where it is not the usual one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) volume: Option<String>,

@@ -185,7 +185,9 @@ pub struct ClassSummary {
     pub samples: usize,
     /// Class indices of each class, from class 0 on.
     pub counts: Vec<u64>,
-    /// Indices that are none of the dataset's classes.
+    /// Indices of positions of no class, as the dataset's index file names them.
+    pub ignored: u64,
+    /// Other indices that are none of the dataset's classes.
     pub invalid: u64,
 }
 
@@ -380,8 +382,10 @@ fn classes(
     let mut summary = ClassSummary {
         samples,
         counts: vec![0; known],
+        ignored: 0,
         invalid: 0,
     };
+    let ignored = dataset.ignored();
     let mut reader = dataset.reader(split);
     let mut labels = Samples::new(DType::Int16);
     let thickness = (BLOCK_ELEMENTS / (h * w)).max(1);
@@ -392,7 +396,13 @@ fn classes(
             let Samples::I16(values) = &labels else {
                 continue;
             };
-            values.iter().for_each(|&class| summary.add(class, known));
+            for &class in values {
+                if ignored == Some(class.into()) {
+                    summary.ignored += 1;
+                } else {
+                    summary.add(class, known);
+                }
+            }
         }
     }
     Ok(Some(summary))

@@ -161,7 +161,7 @@ impl Reader {
             split: self.split,
             sample,
         };
-        Classes::of_dataset(classes).check(location, &region, out)
+        Classes::of_dataset(classes, self.dataset.ignored).check(location, &region, out)
     }
 
     /// The same without a look at the classes.

@@ -101,6 +101,13 @@ enum SampleTarget<'a> {
 }
 
 impl DatasetWriter {
+    /// Names a class index of positions of no class in the index file.
+    #[must_use]
+    pub fn ignoring(mut self, class: Option<i64>) -> Self {
+        self.index.ignore = class;
+        self
+    }
+
     /// Starts a dataset at `path`, which must not exist or be an empty folder.
     ///
     /// Errors: `BadValue` for a spec that contradicts itself, `Occupied`, `Unwritable`.
@@ -353,8 +360,10 @@ fn check_target(index: &Index, target: SampleTarget<'_>) -> Result<(), DataError
             let classes = index.targets.len();
             let got = match labels {
                 Samples::I16(values) if values.len() == elements => {
-                    let valid = |&&value: &&i16| !(0..classes as i64).contains(&i64::from(value));
-                    match values.iter().find(valid) {
+                    let is_invalid = |value: i64| {
+                        !(0..classes as i64).contains(&value) && index.ignore != Some(value)
+                    };
+                    match values.iter().find(|&&value| is_invalid(value.into())) {
                         Some(class) => format!("class {class}"),
                         None => return Ok(()),
                     }
@@ -416,6 +425,7 @@ fn index_of(spec: &DatasetSpec) -> Index {
         dtype: spec.dtype,
         targets: spec.targets.clone(),
         labels: spec.labels,
+        ignore: None,
         volume: None,
         target: None,
         label: None,

@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use made::{SHAPE, npy, target, volume, whole};
-use partita_data::{Conversion, ConvertSpec, DType, DataError, Dataset, Keys, Samples, Split};
+use partita_data::{
+    Conversion, ConvertSpec, DType, DataError, Dataset, Keys, Samples, Split, inspect,
+};
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -25,6 +27,7 @@ fn asked(sources: &[&str], out: PathBuf) -> ConvertSpec {
         size: None,
         targets: None,
         classes: Vec::new(),
+        ignore: None,
     }
 }
 
@@ -345,6 +348,22 @@ fn answers_that_cannot_be_trained_on_are_named_with_file_key_and_place() {
     let error = convert(&classes).unwrap_err().to_string();
     let place = "2.h5: key `scans/mask`, sample 0, at (C, D, H, W) = (0, 0, 0, 1): -7 is no class";
     assert!(error.contains(place), "{error}");
+    assert!(error.contains("`--ignore -7`"), "{error}");
+    // Positions that do not count are no class, and stay as they are.
+    classes.ignore = Some(-7);
+    classes.out = path("ignoring");
+    classes.fractions = [1.0, 0.0, 0.0];
+    let dataset = convert(&classes).unwrap();
+    assert_eq!(dataset.targets().len(), 3);
+    assert_eq!(dataset.ignored(), Some(-7));
+    let mut labels = Samples::new(DType::Int16);
+    let region = [0..1, 0..1, 0..1, 0..3];
+    let mut reader = dataset.reader(Split::Train);
+    reader.read_labels(0, region, &mut labels).unwrap();
+    assert_eq!(labels, Samples::I16(vec![0, -7, 2]));
+    let found = inspect(dataset.path()).unwrap();
+    let counted = found.splits[0].classes.clone().unwrap();
+    assert_eq!((counted.ignored, counted.invalid), (1, 0));
     // A medical task without the class indices of one image.
     let task = path("task");
     for sub in ["imagesTr", "labelsTr"] {

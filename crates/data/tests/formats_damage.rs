@@ -34,6 +34,7 @@ fn convert(source: &Path, targets: Option<PathBuf>, out: &Path) -> Result<(), St
         size: None,
         targets,
         classes: vec!["a".to_owned(), "b".to_owned(), "c".to_owned()],
+        ignore: None,
     };
     let conversion = Conversion::find(&asked).map_err(|error| error.to_string())?;
     let elements: usize = conversion.spec().shape.iter().product();

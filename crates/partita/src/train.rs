@@ -155,7 +155,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let mut run = Run::merge(RunFile::read(&request.run_file)?, request, launch)?;
     launch.set_limit(run.watchdog)?;
     let graph = adapted(&run, model::resolve(&run.model)?)?;
-    let dataset = Dataset::open(&run.data)?;
+    let dataset = Dataset::open(&run.data)?.ignoring(check::ignored(&graph));
     let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
     let sampling = sampling(&run, &dataset)?;
     check_request(launch, &run, &graph, (&dataset, &sampling))?;

@@ -192,19 +192,23 @@ pub(super) fn count_classes(inner: &Inner) -> Result<Vec<String>, DataError> {
     for sample in 0..reader.samples() {
         reader.read_labels(sample, whole.clone(), &mut labels)?;
         if let Samples::I16(values) = &labels {
-            let bad = |&&class: &&i16| class < 0 || class as usize >= CLASSES_MAX;
-            if let Some((at, class)) = values.iter().enumerate().find(|(_, class)| bad(class)) {
+            let is_ignored = |class: i16| inner.ignored == Some(class.into());
+            let bad = |class: i16| class < 0 || class as usize >= CLASSES_MAX;
+            let mut all = values.iter().copied().enumerate();
+            if let Some((at, class)) = all.find(|&(_, class)| bad(class) && !is_ignored(class)) {
                 let [_, d, h, w] = slab::position(&whole, at);
                 return Err(DataError::Unfit {
                     path: reader.target_file(sample).to_path_buf(),
                     key: inner.keys.label.clone(),
                     found: format!(
-                        "sample {sample}, at (C, D, H, W) = (0, {d}, {h}, {w}): {class} is no class: they are numbered from 0 to {}",
+                        "sample {sample}, at (C, D, H, W) = (0, {d}, {h}, {w}): {class} is no class: they are numbered from 0 to {}; \
+                         `--ignore {class}` if these positions do not count",
                         CLASSES_MAX - 1
                     ),
                 });
             }
-            most = values.iter().copied().fold(most, i16::max);
+            let classes = values.iter().copied().filter(|&class| !is_ignored(class));
+            most = classes.fold(most, i16::max);
         }
     }
     Ok((0..=most).map(|class| format!("class{class}")).collect())

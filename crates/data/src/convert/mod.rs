@@ -50,6 +50,8 @@ pub struct ConvertSpec {
     pub targets: Option<PathBuf>,
     /// Names of the classes, where the files do not say them.
     pub classes: Vec<String>,
+    /// A class index of positions of no class.
+    pub ignore: Option<i64>,
 }
 
 /// Samples that were found, before anything is written.
@@ -78,6 +80,7 @@ impl Conversion {
             dtype: found.dtype,
             targets: answers.names.clone(),
             labels: answers.labels,
+            ignored: asked.ignore,
             has_targets: answers.are_in_files,
             keys: found.keys.clone(),
             splits: [
@@ -145,7 +148,8 @@ impl Conversion {
         &self,
         mut go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<Dataset>, DataError> {
-        let mut writer = DatasetWriter::create(&self.path, &self.spec)?;
+        let writer = DatasetWriter::create(&self.path, &self.spec)?;
+        let mut writer = writer.ignoring(self.inner.ignored);
         let mut reader = Reader::new(Arc::clone(&self.inner), Split::Train);
         let mut volume = Samples::new(self.found.dtype);
         let mut written = 0;

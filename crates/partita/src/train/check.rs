@@ -195,7 +195,7 @@ pub fn data(
 }
 
 /// The class index that the loss ignores.
-fn ignored(graph: &Graph) -> Option<i64> {
+pub fn ignored(graph: &Graph) -> Option<i64> {
     graph.nodes[graph.nodes.len() - 1].op.loss()?.ignored()
 }
 

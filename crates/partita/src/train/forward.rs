@@ -166,7 +166,7 @@ impl Forward {
         run.clip = None;
         launch.set_limit(run.watchdog)?;
         let graph = adapted(&run, model::resolve(&run.model)?)?;
-        let dataset = dataset(&run.data)?;
+        let dataset = dataset(&run.data)?.ignoring(check::ignored(&graph));
         let sampling = sampling(&run, &dataset)?;
         let asked = request.volumes;
         let (graph, sampling, volumes) = read_volumes(launch, graph, &dataset, &sampling, asked)?;

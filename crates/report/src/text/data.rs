@@ -2,8 +2,8 @@
 
 use crate::table::{Side, Table, write_pairs};
 use partita_data::{
-    ArraySummary, DatasetSummary, FileSummary, Inspected, Kind, SplitSummary, StorageSummary,
-    ValueStatistics,
+    ArraySummary, ClassSummary, DatasetSummary, FileSummary, Inspected, Kind, SplitSummary,
+    StorageSummary, ValueStatistics,
 };
 use std::io::{self, Write};
 
@@ -215,6 +215,9 @@ fn write_channels(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<(
     Ok(())
 }
 
+/// A number of class indices.
+type Count = fn(&ClassSummary) -> u64;
+
 /// How often each class occurs in each split.
 fn write_classes(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
     let splits: Vec<&SplitSummary> = summary.splits.iter().collect();
@@ -235,13 +238,19 @@ fn write_classes(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()
         }));
         table.row(row);
     }
-    if counted.map(|found| found.invalid).sum::<u64>() > 0 {
-        let mut row = vec!["-".to_owned(), "invalid".to_owned()];
-        row.extend(splits.iter().map(|split| match &split.classes {
-            Some(found) => found.invalid.to_string(),
-            None => "-".to_owned(),
-        }));
-        table.row(row);
+    let others: [(&str, Count); 2] = [
+        ("ignored", |found| found.ignored),
+        ("invalid", |found| found.invalid),
+    ];
+    for (name, count) in others {
+        if counted.clone().map(count).sum::<u64>() > 0 {
+            let mut row = vec!["-".to_owned(), name.to_owned()];
+            row.extend(splits.iter().map(|split| match &split.classes {
+                Some(found) => count(found).to_string(),
+                None => "-".to_owned(),
+            }));
+            table.row(row);
+        }
     }
     writeln!(out)?;
     table.write(out)

@@ -87,7 +87,7 @@ pub fn serve(
     };
     let run = Run::merge(RunFile::read(&request.run_file)?, &overrides, &launch)?;
     let graph = adapted(&run, model::resolve(&run.model)?)?;
-    let dataset = Dataset::open(&run.data)?;
+    let dataset = Dataset::open(&run.data)?.ignoring(check::ignored(&graph));
     let sampling = sampling(&run, &dataset)?;
     check::dataset_fits(&run, &graph, &dataset, &sampling)?;
     let service = Service {

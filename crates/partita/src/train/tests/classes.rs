@@ -278,6 +278,37 @@ fn class_numbers_out_of_range_are_named_with_file_sample_and_position() {
     refused("set: key", "the classes of the model");
 }
 
+/// Positions of no class, in a dataset whose index names the classes.
+#[test]
+fn classes_that_the_loss_ignores_are_no_classes_of_the_dataset() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+    let set = folder.path().join("set");
+    write(&set, [1, 8, 8, 8], [8; 3], names, [6, 2], |index| {
+        let labels = (0..512).map(|at| at % 4).collect();
+        (vec![index as i16; 512], labels)
+    });
+    let index = set.join("dataset.toml");
+    let text = fs::read_to_string(&index).unwrap();
+    let fewer = text.replace(", \"d\"", "").replace("    \"d\",\n", "");
+    assert_ne!(text, fewer);
+    fs::write(&index, fewer).unwrap();
+    let run = "batch = 2\nepochs = 1\nranks = 2\nstrategy = \"depth=2\"\n[schedule]\n\
+               learning_rate = 0.001\n";
+    let model = LEVELS.replace("16x16x16", "8x8x8");
+    let at = folder.path().join("net.model");
+    fs::write(&at, &model).unwrap();
+    let error = train(&folder, run).unwrap_err();
+    assert!(error.contains("3 is not a class index"), "{error}");
+    assert!(error.contains("let the loss `ignore` it"), "{error}");
+    fs::write(&at, model.trim_end().to_owned() + " ignore=3\n").unwrap();
+    let result = train(&folder, run).unwrap();
+    let found = &last_epoch(&result)["validation"]["classification"];
+    let shares = found["classes"].as_array().unwrap().iter();
+    let shares: Vec<f64> = shares.map(|class| number(&class["share"])).collect();
+    assert_eq!(shares, [1.0 / 3.0; 3]);
+}
+
 /// One number per sample as its class.
 #[test]
 fn numbers_that_are_no_classes_are_named_with_file_and_sample() {
