@@ -570,7 +570,7 @@ pub struct ConvertArgs {
     /// Element type (default: int16 where it holds every stored value, otherwise float32)
     #[arg(long, value_enum)]
     pub dtype: Option<StoredName>,
-    /// Scale images to cover this size, and crop them at their middle
+    /// Scale images (PNG, JPEG) to cover this size, and crop them at their middle
     #[arg(long, value_name = "HxW", value_parser = number::image_size)]
     pub size: Option<ImageSize>,
     /// Table (CSV) of file names with numbers or a class, or a file of arrays with a row per sample

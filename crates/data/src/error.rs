@@ -208,6 +208,22 @@ pub enum DataError {
         /// Where the value is, and what is wrong with it.
         found: String,
     },
+    /// A size of images for samples that are none.
+    #[error(
+        "`--size {height}x{width}` scales and crops images, and {path} is none; possible are sources that end in \
+         .png, .jpg or .jpeg, or no `--size`: samples then keep their extents, here {extents}, of which \
+         `[augmentation] crop` of a run file takes parts"
+    )]
+    NoImages {
+        /// The first sample.
+        path: PathBuf,
+        /// Requested.
+        height: usize,
+        /// Requested.
+        width: usize,
+        /// Extents of a sample.
+        extents: String,
+    },
     /// A sample of another shape than the first.
     #[error("{path} is {got}, the first sample {expected}; {remedy}")]
     MixedShapes {

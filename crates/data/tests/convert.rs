@@ -106,8 +106,17 @@ fn a_medical_task_is_converted_with_its_class_names() {
     seen.sort_unstable();
     assert_eq!(seen, [0, 1, 2]);
 
-    fs::remove_file(task.join("labelsTr/scan_001.nii.gz")).unwrap();
     asked.out = folder.path().join("other");
+    asked.size = Some([4, 6]);
+    let error = convert(&asked).unwrap_err().to_string();
+    assert!(
+        error.contains("`--size 4x6`") && error.contains("scan_000.nii.gz is none"),
+        "{error}"
+    );
+    assert!(error.contains(".png, .jpg or .jpeg"), "{error}");
+    assert!(!asked.out.exists());
+    asked.size = None;
+    fs::remove_file(task.join("labelsTr/scan_001.nii.gz")).unwrap();
     let error = convert(&asked).unwrap_err().to_string();
     assert!(error.contains("imagesTr/scan_001.nii.gz"), "{error}");
     assert!(!asked.out.exists());

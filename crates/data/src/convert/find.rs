@@ -115,7 +115,16 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
     }
     let shape = match asked.size {
         Some([height, width]) if sample.are_images => [sample.shape[0], 1, height, width],
-        Some(_) | None => sample.shape,
+        Some([height, width]) => {
+            let [_, d, h, w] = sample.shape;
+            return Err(DataError::NoImages {
+                path: first.path.clone(),
+                height,
+                width,
+                extents: format!("{d}x{h}x{w}"),
+            });
+        }
+        None => sample.shape,
     };
     Ok(Found {
         samples,

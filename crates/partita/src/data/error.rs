@@ -96,6 +96,7 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::WrongDtype { .. }
         | DataError::OutOfRange { .. }
         | DataError::Unfit { .. }
+        | DataError::NoImages { .. }
         | DataError::MixedShapes { .. }
         | DataError::NoAnswers { .. }
         | DataError::BadTable { .. }
