@@ -610,7 +610,7 @@ pub struct DataInspectArgs {
     #[arg(long)]
     pub all: bool,
     /// Also draw slices of some samples, with their classes in colors
-    #[arg(long, value_name = "FILE.png")]
+    #[arg(long, value_name = "FILE.png", value_parser = number::png)]
     pub picture: Option<PathBuf>,
     /// Print JSON, in SI base units
     #[arg(long)]

@@ -1,8 +1,9 @@
-//! Parsers of numeric arguments.
+//! Parsers of arguments with a form: numbers, and names of images.
 
 use crate::args::{Fractions, ImageSize};
 use partita_space::Mesh;
 use partita_space::limits::SAMPLES_MAX;
+use std::path::{Path, PathBuf};
 
 /// A count from 1 to 2^24, the most samples of a step; more of anything is a typing error.
 pub fn count(text: &str) -> Result<usize, String> {
@@ -110,6 +111,22 @@ pub fn image_size(text: &str) -> Result<ImageSize, String> {
     Ok(ImageSize([side(height)?, side(width)?]))
 }
 
+/// The path of a PNG image.
+pub fn png(text: &str) -> Result<PathBuf, String> {
+    let path = Path::new(text);
+    if path
+        .extension()
+        .is_some_and(|end| end.eq_ignore_ascii_case("png"))
+    {
+        return Ok(path.to_owned());
+    }
+    let nearest = path.with_extension("png");
+    Err(format!(
+        "possible is the name of a PNG image, which ends in .png; nearest is {}",
+        nearest.display()
+    ))
+}
+
 /// A fraction of at most 0.1, as the published ranges of parameters.
 pub fn spread(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -136,6 +153,16 @@ mod tests {
         assert!(fraction("1.5").unwrap_err().ends_with("nearest is 1"));
         assert!(fraction("x").is_err());
         assert!(fraction("NaN").is_err());
+    }
+
+    #[test]
+    fn pictures_are_png_images() {
+        assert_eq!(png("a/b.png"), Ok(PathBuf::from("a/b.png")));
+        assert_eq!(png("B.PNG"), Ok(PathBuf::from("B.PNG")));
+        for (asked, nearest) in [("x.jpg", "x.png"), ("a.b/x", "a.b/x.png")] {
+            let error = png(asked).unwrap_err();
+            assert!(error.ends_with(&format!("nearest is {nearest}")), "{error}");
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod foreign;
 mod free_folder;
 mod host;
 mod launcher;
+mod near_file;
 mod pareto;
 mod size;
 mod times;

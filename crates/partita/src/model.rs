@@ -1,11 +1,15 @@
 //! Models by name or file.
 
 use crate::error::{ErrorKind, Fault};
+use crate::near_file::{files_in, near_file};
 use partita_graph::{Graph, text, zoo};
 use partita_space::near;
 use std::fs;
 use std::io;
 use std::path::Path;
+
+/// What the name of a model file ends in.
+const END: &str = "model";
 
 /// What a model may be.
 const POSSIBLE: &str = "possible is a file in the form that `partita inspect MODEL --text` prints, or a name that \
@@ -73,7 +77,7 @@ impl Fault for ModelError {
 pub fn resolve(asked: &str) -> Result<Graph, ModelError> {
     let path = Path::new(asked);
     if !is_path(asked) {
-        return zoo::build(asked).map_err(|error| match like(path) {
+        return zoo::build(asked).map_err(|error| match near_file(path, END) {
             Some(file) if matches!(error, zoo::ModelError::UnknownModel { .. }) => {
                 ModelError::NearFile {
                     source: Box::new(error),
@@ -95,13 +99,16 @@ pub fn resolve(asked: &str) -> Result<Graph, ModelError> {
 fn is_path(asked: &str) -> bool {
     let path = Path::new(asked);
     let has_end = path.extension().is_some() && !asked.contains('@');
-    path.exists() || has_end || asked.ends_with(".model") || asked.contains(std::path::is_separator)
+    path.exists()
+        || has_end
+        || path.extension().is_some_and(|end| end == END)
+        || asked.contains(std::path::is_separator)
 }
 
 fn unreadable(asked: &str, source: io::Error) -> ModelError {
     let path = Path::new(asked);
     if path.is_dir() {
-        let found = models_in(path).into_iter().next();
+        let found = files_in(path, END).into_iter().next();
         return ModelError::Folder {
             path: asked.to_owned(),
             nearest: found.map_or(String::new(), |file| {
@@ -119,7 +126,7 @@ fn unreadable(asked: &str, source: io::Error) -> ModelError {
     let of_zoo = zoo::names();
     let named = of_zoo.iter().find(|known| path.ends_with(known)).cloned();
     let similar = || near(&name, of_zoo.iter().map(String::as_str)).map(str::to_owned);
-    let nearest = [like(path), named.or_else(similar)];
+    let nearest = [near_file(path, END), named.or_else(similar)];
     let nearest: Vec<String> = nearest
         .into_iter()
         .flatten()
@@ -140,36 +147,4 @@ fn unreadable(asked: &str, source: io::Error) -> ModelError {
             found => format!("; nearest is {}", found.join(" or ")),
         },
     }
-}
-
-/// A file in the folder of a path whose name is like that of the path: one of the same name with another end, or a model
-/// with a similar one.
-fn like(path: &Path) -> Option<String> {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let models = models_in(folder.unwrap_or(Path::new(".")));
-    let names = || models.iter().map(String::as_str);
-    let stem = path.file_stem()?.to_str()?;
-    let same = names().find(|name| {
-        Path::new(name)
-            .file_stem()
-            .is_some_and(|other| other == stem)
-    });
-    let stems = || names().filter_map(|name| name.strip_suffix(".model"));
-    let similar = || Some(format!("{}.model", near(stem, stems())?));
-    let found = same.map(str::to_owned).or_else(similar)?;
-    Some(folder.map_or(found.clone(), |folder| {
-        folder.join(&found).display().to_string()
-    }))
-}
-
-/// The names of the model files in a folder, in alphabetic order.
-fn models_in(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = entries.filter(|entry| entry.path().is_file());
-    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut models: Vec<String> = names.filter(|name| name.ends_with(".model")).collect();
-    models.sort();
-    models
 }

@@ -30,11 +30,43 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
 pub fn parse_seconds(text: &str) -> Result<Seconds, String> {
     match UnitTable::TIME.parse(text) {
         Some(seconds) if (1e-9..=SECONDS_MAX).contains(&seconds) => Ok(Seconds(seconds)),
-        Some(_) | None => Err(format!(
-            "possible is a number with a unit, like `10s`, from `1ns` to `1000000s`; units are {}",
-            UnitTable::TIME.names()
-        )),
+        Some(_) | None => {
+            let nearest = match nearest_seconds(text.trim()) {
+                Some(nearest) => format!("; nearest is `{nearest}`"),
+                None => String::new(),
+            };
+            Err(format!(
+                "possible is a number with a unit, like `10s`, from `1ns` to `1000000s`; units are {}{nearest}",
+                UnitTable::TIME.names()
+            ))
+        }
     }
+}
+
+/// The time that was probably meant, or the nearest bound; `None` if the text is not a number with a unit of time.
+fn nearest_seconds(text: &str) -> Option<String> {
+    let split = text.find(|letter: char| letter.is_alphabetic());
+    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
+    let number: f64 = number.trim().trim_start_matches(['-', '+']).parse().ok()?;
+    let (factor, scale, unit) = match unit.to_lowercase().as_str() {
+        // Without a unit, seconds are assumed.
+        "" | "s" | "sec" | "secs" | "second" | "seconds" => (1.0, 1.0, "s"),
+        "m" | "min" | "mins" | "minute" | "minutes" => (60.0, 1.0, "s"),
+        "h" | "hour" | "hours" => (3600.0, 1.0, "s"),
+        "d" | "day" | "days" => (86400.0, 1.0, "s"),
+        "ms" | "msec" => (1.0, 1e-3, "ms"),
+        "us" | "µs" | "usec" => (1.0, 1e-6, "us"),
+        "ns" | "nsec" => (1.0, 1e-9, "ns"),
+        _ => return None,
+    };
+    let seconds = number * factor * scale;
+    Some(if seconds < 1e-9 {
+        "1ns".to_owned()
+    } else if seconds > SECONDS_MAX {
+        "1000000s".to_owned()
+    } else {
+        format!("{}{unit}", number * factor)
+    })
 }
 
 /// The size that was probably meant, or the nearest bound; `None` if the text is not a number.
@@ -47,7 +79,18 @@ fn nearest_bytes(text: &str) -> Option<String> {
     // Without a unit, GiB is assumed.
     let meant = if unit.is_empty() { "GiB" } else { unit };
     let mut units = UnitTable::BYTES.units();
-    let unit = units.find(|unit| unit.name.eq_ignore_ascii_case(meant))?;
+    // `G`, `Gi` and `GiByte` are GiB.
+    let binary = || {
+        let first = meant
+            .chars()
+            .next()
+            .filter(|first| "kKmMgGtT".contains(*first))?;
+        let rest = meant[1..].to_lowercase();
+        let is_known = ["", "i", "ibyte", "ibytes"].contains(&rest.as_str());
+        is_known.then(|| format!("{}iB", first.to_ascii_uppercase()))
+    };
+    let meant = binary().unwrap_or_else(|| meant.to_owned());
+    let unit = units.find(|unit| unit.name.eq_ignore_ascii_case(&meant))?;
     let bytes = (magnitude * unit.factor()).round();
     Some(if bytes < 1.0 {
         "1B".to_owned()
@@ -80,6 +123,10 @@ mod tests {
             ("16", "16GiB"),
             ("16gib", "16GiB"),
             ("-1GiB", "1GiB"),
+            ("16G", "16GiB"),
+            ("16g", "16GiB"),
+            ("512Mi", "512MiB"),
+            ("16gb", "16GB"),
         ] {
             let error = parse_bytes(wrong).unwrap_err();
             let (_, suggested) = error.split_once("nearest is `").unwrap();
@@ -94,6 +141,30 @@ mod tests {
                     .ends_with("nearest is `16GiB`"),
                 "{near}"
             );
+        }
+    }
+
+    #[test]
+    fn times_that_were_meant_are_accepted() {
+        for (wrong, nearest) in [
+            ("10", "10s"),
+            ("-10s", "10s"),
+            ("2min", "120s"),
+            ("1.5h", "5400s"),
+            ("0s", "1ns"),
+            ("1000000000s", "1000000s"),
+            ("20 msec", "20ms"),
+        ] {
+            let error = parse_seconds(wrong).unwrap_err();
+            assert!(
+                error.ends_with(&format!("nearest is `{nearest}`")),
+                "{error}"
+            );
+            assert!(parse_seconds(nearest).is_ok(), "{nearest}");
+        }
+        for wrong in ["", "s", "ten", "10 parsecs", "nan"] {
+            let error = parse_seconds(wrong).unwrap_err();
+            assert!(!error.contains("nearest"), "{error}");
         }
     }
 }

@@ -11,6 +11,7 @@ use super::preparation::SampleOptions;
 use super::section::{RunFileError, Section, suggest, syntax};
 use super::store::config::{DataOptions, StoreConfig};
 use crate::kernel_set::{KernelSet, Precision};
+use crate::near_file;
 use crate::weights::Selection;
 use partita_data::CheckScope;
 use partita_graph::{Loss, text};
@@ -137,7 +138,14 @@ impl RunFile {
         let file = path.display().to_string();
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text, &file),
-            Err(source) => Err(RunFileError::Unreadable { file, source }),
+            Err(source) => Err(RunFileError::Unreadable {
+                file,
+                source,
+                nearest: match near_file::near_file(path, "toml") {
+                    Some(file) => format!("; nearest is `{file}`"),
+                    None => String::new(),
+                },
+            }),
         }
     }
 

@@ -16,12 +16,14 @@ use toml::de::{DeTable, DeValue};
 #[derive(Debug, thiserror::Error)]
 pub enum RunFileError {
     /// It cannot be read.
-    #[error("{file} cannot be read: {source}")]
+    #[error("{file} cannot be read: {source}; a run file is needed there{nearest}")]
     Unreadable {
         /// The file.
         file: String,
         /// The error of the system.
         source: io::Error,
+        /// A file like it, in words.
+        nearest: String,
     },
     /// It is not TOML.
     #[error("{file}, line {line}: {reason}")]
