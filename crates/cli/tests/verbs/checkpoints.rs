@@ -469,11 +469,16 @@ fn another_dataset_is_told_from_a_key() {
 }
 
 /// What a run file has, what it has instead, and what is then said.
-const CHANGES: [[&str; 3]; 8] = [
+const CHANGES: [[&str; 3]; 9] = [
     [
         "batch = 3",
         "batch = 4",
         "batch = 3, and the run file has batch = 4",
+    ],
+    [
+        "batch = 3",
+        "batch = 3\naccumulate = 2",
+        "batch * accumulate = 3, and the run file has batch * accumulate = 6",
     ],
     [
         "seed = 5",

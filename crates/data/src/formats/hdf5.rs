@@ -62,7 +62,7 @@ impl Hdf5File {
             return Ok(());
         }
         Err(format!(
-            "values of shape {:?}{} do not fit in its {} bytes",
+            "values of shape {:?}{} do not fit in its {} bytes (those that were never written are not read as fill values)",
             array.shape(),
             if chunk.is_empty() {
                 String::new()

@@ -40,8 +40,11 @@ pub struct TrainingState {
     /// Preparation and augmentation in the words of a run file.
     #[serde(default)]
     pub samples: Option<BTreeMap<String, String>>,
-    /// Global batch size.
+    /// Samples of an update.
     pub batch: usize,
+    /// Parts of an update whose gradients are accumulated; 0 where a version did not write it.
+    #[serde(default)]
+    pub accumulate: usize,
     /// Seed of sample order, initial values and dropout.
     pub seed: u64,
     /// Optimizer with its constants.
@@ -99,6 +102,7 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
         transform: run.samples.text(),
         samples: Some(run.samples.words()),
         batch: run.batch,
+        accumulate: run.accumulate,
         seed: run.seed,
         optimizer: format!("{:?}", run.optimizer),
         clip: run.clip,
@@ -147,8 +151,13 @@ impl TrainingState {
         }
         self.check_data(path, now)?;
         let debug = |value: &dyn std::fmt::Debug| Some(format!("{value:?}"));
+        // An update may be made of other parts, but not of other samples.
+        let batch = match self.accumulate.max(now.accumulate) {
+            0 | 1 => "batch",
+            _ => "batch * accumulate",
+        };
         let pairs = [
-            ("batch", debug(&self.batch), debug(&now.batch)),
+            (batch, debug(&self.batch), debug(&now.batch)),
             ("seed", debug(&self.seed), debug(&now.seed)),
             ("freeze", debug(&self.frozen), debug(&now.frozen)),
         ];
