@@ -19,6 +19,8 @@ def head(record, raw_name):
         "sub-volumes that cover them. The network of `partita demo`, whose pools span a sample. All trainings see each voxel",
         f"{record['epochs']} times and take the same number of steps, of {record['batch']} universes. Shown are mean absolute errors on the",
         f"validation samples, mean of {record['seeds']} seed(s) [least .. most]; targets lie between -1 and 1. Raw data: `{raw_name}`.",
+        "Behind its pools the network has one value per sample and channel, so that its batch norms take their statistics from as many",
+        "values as a step has samples: with few of them, whole universes are trained on noisier ones.",
         "",
         *circumstances(record, "no peers"),
     ]
@@ -28,13 +30,14 @@ def head(record, raw_name):
 def table(record):
     targets = list(record["trainings"][0]["errors"])
     lines = [
-        "| sample | " + " | ".join(targets) + " |",
-        "|---|" + "---:|" * len(targets),
+        "| sample | samples a step | " + " | ".join(targets) + " |",
+        "|---|---:|" + "---:|" * len(targets),
     ]
     for size in sorted({training["size"] for training in record["trainings"]}):
         same = [training for training in record["trainings"] if training["size"] == size]
         cells = [spread([training["errors"][target] for training in same]) for target in targets]
-        lines.append(f"| {size}^3 | " + " | ".join(cells) + " |")
+        samples = record["batch"] * (record["grid"] // size) ** 3
+        lines.append(f"| {size}^3 | {samples} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
