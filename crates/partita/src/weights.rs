@@ -182,7 +182,35 @@ impl WeightSource {
         }
     }
 
+    /// Errors: a file that cannot be read or is damaged; `NotFinite`.
     fn read(&self, name: &str, elements: Range<usize>) -> Result<Values, WeightsError> {
+        let values = self.stored(name, elements)?;
+        let not_finite = match &values {
+            Values::F32(values) => values
+                .iter()
+                .copied()
+                .map(f64::from)
+                .find(|it| !it.is_finite()),
+            Values::F64(values) => values.iter().copied().find(|it| !it.is_finite()),
+        };
+        match not_finite {
+            None => Ok(values),
+            Some(value) => Err(WeightsError::NotFinite {
+                file: self.path().to_owned(),
+                tensor: name.to_owned(),
+                value: value.to_string(),
+            }),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::File(file) => file.path(),
+            Self::Checkpoint(checkpoint) => checkpoint.path(),
+        }
+    }
+
+    fn stored(&self, name: &str, elements: Range<usize>) -> Result<Values, WeightsError> {
         match self {
             Self::File(file) => Ok(file.read(name, elements)?),
             Self::Checkpoint(checkpoint) => {

@@ -425,6 +425,45 @@ fn a_flipped_bit_in_weights_is_found() {
     }
 }
 
+/// A file of another program, without checksums, whose last weight is no number.
+fn without_a_number(bytes: &[u8]) -> Vec<u8> {
+    let (length, rest) = bytes.split_first_chunk::<8>().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: serde_json::Map<String, Value> = serde_json::from_slice(header).unwrap();
+    header.remove("__metadata__");
+    let header = serde_json::to_vec(&header).unwrap();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header);
+    file.extend(&data[..data.len() - 4]);
+    file.extend(f32::NAN.to_le_bytes());
+    file
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_refused() {
+    let case = case();
+    case.answer("weights export run.toml --out good.safetensors");
+    let good = fs::read(case.path("good.safetensors")).unwrap();
+    fs::write(case.path("nan.safetensors"), without_a_number(&good)).unwrap();
+    let more =
+        "weights = \"nan.safetensors\"\nbatch = 2\nepochs = 1\n[schedule]\nlearning_rate = 0.1\n";
+    case.run_file("nan.toml", "nan", more);
+    for arguments in [
+        "evaluate run.toml --weights nan.safetensors",
+        "weights import nan.safetensors --model small.model --out nan-own.safetensors",
+        "train nan.toml --no-prediction --ranks 2 --strategy filter=2",
+    ] {
+        let output = case.output(&arguments.split(' ').collect::<Vec<_>>());
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{arguments}: {text}");
+        let expected = "nan.safetensors: the tensor `";
+        assert!(
+            text.contains(expected) && text.contains("holds NaN"),
+            "{arguments}: {text}"
+        );
+    }
+}
+
 /// Frozen layers end as they began, under every strategy, and after a resumption.
 #[test]
 fn frozen_layers_keep_their_weights() {

@@ -34,6 +34,20 @@ pub enum WeightsError {
         /// The checkpoint, which can be named in its place.
         checkpoint: PathBuf,
     },
+    /// A value that is not finite.
+    #[error(
+        "{}: the tensor `{tensor}` holds {value}, with which nothing can be computed; take the weights of another training, \
+         or of an earlier checkpoint",
+        file.display()
+    )]
+    NotFinite {
+        /// The file.
+        file: PathBuf,
+        /// Its name in the file.
+        tensor: String,
+        /// The value.
+        value: String,
+    },
     /// A pattern fits no tensor.
     #[error("{}: `{key}` names `{pattern}`, which fits no tensor{nearest}", file.display())]
     Pattern {
