@@ -137,21 +137,20 @@ impl PredictionScratch {
     pub fn create(out: &Path, shape: PredictionShape) -> Result<Self, DataError> {
         let path = scratch_path(out);
         check_room(&path, shape)?;
-        let open = || {
-            let mut options = OpenOptions::new();
-            let options = options.read(true).write(true).create(true).truncate(true);
-            let file = options.open(&path)?;
-            file.set_len(shape.bytes())?;
-            Ok(file)
-        };
-        let file = open().map_err(|error| unwritable(&path, &error))?;
-        Ok(Self {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(&path);
+        // Dropped, and so removed, where it cannot have its size.
+        let scratch = Self {
+            file: file.map_err(|error| unwritable(&path, &error))?,
             path,
-            file,
             shape,
             is_owner: true,
             _temporary: None,
-        })
+        };
+        let sized = scratch.file.set_len(shape.bytes());
+        sized.map_err(|error| unwritable(&scratch.path, &error))?;
+        Ok(scratch)
     }
 
     /// Creates a scratch file for no file of predictions, with a name that begins as `path` and no other process

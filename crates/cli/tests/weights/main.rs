@@ -425,6 +425,24 @@ fn a_flipped_bit_in_weights_is_found() {
     }
 }
 
+/// Under a limit of the size of files, which no look at the free space shows.
+#[test]
+fn predictions_that_cannot_be_written_leave_no_file() {
+    let case = case();
+    let line = "ulimit -f 1; exec \"$0\" infer run.toml --out limited.npy";
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", line, env!("CARGO_BIN_EXE_partita")])
+        .current_dir(case.folder.path());
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("limited.npy"), "{text}");
+    let names = fs::read_dir(case.folder.path()).unwrap();
+    let mut names = names.map(|entry| entry.unwrap().file_name());
+    assert!(!names.any(|name| name.to_string_lossy().starts_with("limited.npy")));
+}
+
 /// A file of another program, without checksums, whose last weight is no number.
 fn without_a_number(bytes: &[u8]) -> Vec<u8> {
     let (length, rest) = bytes.split_first_chunk::<8>().unwrap();
