@@ -396,13 +396,9 @@ fn classes(
             let Samples::I16(values) = &labels else {
                 continue;
             };
-            for &class in values {
-                if ignored == Some(class.into()) {
-                    summary.ignored += 1;
-                } else {
-                    summary.add(class, known);
-                }
-            }
+            values
+                .iter()
+                .for_each(|&class| summary.add(class, known, ignored));
         }
     }
     Ok(Some(summary))
@@ -410,9 +406,10 @@ fn classes(
 
 impl ClassSummary {
     /// Counts a class index; `known` is the number of classes, 0 if it is unknown.
-    fn add(&mut self, class: i16, known: usize) {
+    fn add(&mut self, class: i16, known: usize, ignored: Option<i64>) {
         let most = if known == 0 { CLASSES_MAX } else { known };
         match usize::try_from(class) {
+            _ if ignored == Some(class.into()) => self.ignored += 1,
             Ok(class) if class < most => {
                 if class >= self.counts.len() {
                     self.counts.resize(class + 1, 0);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use partita_files::{FolderLock, is_temporary, parent, sync_folder, write_whole};
 use partita_space::Bytes;
 
+use crate::classes::Classes;
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::formats::hdf5::{TargetArray, TargetFile};
@@ -360,10 +361,8 @@ fn check_target(index: &Index, target: SampleTarget<'_>) -> Result<(), DataError
             let classes = index.targets.len();
             let got = match labels {
                 Samples::I16(values) if values.len() == elements => {
-                    let is_invalid = |value: i64| {
-                        !(0..classes as i64).contains(&value) && index.ignore != Some(value)
-                    };
-                    match values.iter().find(|&&value| is_invalid(value.into())) {
+                    let valid = Classes::of_dataset(classes, index.ignore);
+                    match values.iter().find(|&&value| !valid.has(value.into())) {
                         Some(class) => format!("class {class}"),
                         None => return Ok(()),
                     }

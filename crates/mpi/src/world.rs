@@ -191,10 +191,7 @@ impl World {
             let mut last = Instant::now();
             let mut failed: Option<Timeout> = None;
             while !worker.is_finished() {
-                if last.elapsed() > HEARTBEAT_INTERVAL {
-                    last = Instant::now();
-                    self.send_heartbeats();
-                }
+                self.send_heartbeats(&mut last);
                 // Ranks that wait for a rank that cannot be reached will notice.
                 let _ = self.control.borrow_mut().progress();
                 if !self.control.borrow().failures().is_empty() {
@@ -213,8 +210,12 @@ impl World {
         done.expect("work is done by the thread that takes it")
     }
 
-    /// Rank 0 sends to all ranks, the others to rank 0.
-    fn send_heartbeats(&self) {
+    /// Where the last ones are long ago, rank 0 sends heartbeats to all ranks, and the others to rank 0.
+    fn send_heartbeats(&self, last: &mut Instant) {
+        if last.elapsed() <= HEARTBEAT_INTERVAL {
+            return;
+        }
+        *last = Instant::now();
         let mut control = self.control.borrow_mut();
         let peers = if self.rank == 0 { 1..self.size } else { 0..1 };
         for peer in peers {
@@ -304,9 +305,8 @@ impl World {
             }
             drop(control);
             // Those that wait for rank 0 do not take it for silent while it waits for another one, which it names.
-            if self.rank == 0 && last.elapsed() > HEARTBEAT_INTERVAL {
-                last = Instant::now();
-                self.send_heartbeats();
+            if self.rank == 0 {
+                self.send_heartbeats(&mut last);
             }
             thread::sleep(poll_interval(start.elapsed()));
         }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::array::{SourceArray, SourceFile};
+use crate::classes::Classes;
 use crate::convert::ConvertSpec;
 use crate::convert::find::{Found, Sample};
 use crate::error::DataError;
@@ -188,14 +189,13 @@ pub(super) fn count_classes(inner: &Inner) -> Result<Vec<String>, DataError> {
     let mut reader = Reader::new(std::sync::Arc::new(inner.clone()), Split::Train);
     let mut labels = Samples::new(DType::Int16);
     let whole = [0..1, 0..d, 0..h, 0..w];
+    let possible = Classes::of_dataset(CLASSES_MAX, inner.ignored);
     let mut most = 1;
     for sample in 0..reader.samples() {
         reader.read_labels(sample, whole.clone(), &mut labels)?;
         if let Samples::I16(values) = &labels {
-            let is_ignored = |class: i16| inner.ignored == Some(class.into());
-            let bad = |class: i16| class < 0 || class as usize >= CLASSES_MAX;
             let mut all = values.iter().copied().enumerate();
-            if let Some((at, class)) = all.find(|&(_, class)| bad(class) && !is_ignored(class)) {
+            if let Some((at, class)) = all.find(|&(_, class)| !possible.has(class.into())) {
                 let [_, d, h, w] = slab::position(&whole, at);
                 return Err(DataError::Unfit {
                     path: reader.target_file(sample).to_path_buf(),
@@ -207,6 +207,7 @@ pub(super) fn count_classes(inner: &Inner) -> Result<Vec<String>, DataError> {
                     ),
                 });
             }
+            let is_ignored = |class: i16| inner.ignored == Some(class.into());
             let classes = values.iter().copied().filter(|&class| !is_ignored(class));
             most = classes.fold(most, i16::max);
         }

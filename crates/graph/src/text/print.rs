@@ -191,7 +191,7 @@ fn pool_attributes(pool: &Pool, rank: usize) -> Vec<(&'static str, String)> {
     attributes
 }
 
-/// One output needs no number where the word says that.
+/// A global pooling has one output, as its word says; an adaptive mean names how many it has.
 fn adaptive_attributes(pool: &Pool, output: Shape, rank: usize) -> Vec<(&'static str, String)> {
     match pool.kind {
         PoolKind::Max | PoolKind::L2 => Vec::new(),

@@ -18,65 +18,39 @@ impl Strategy {
         if !self.stages.is_empty() {
             return error;
         }
-        let fewer = |parts: usize, nearest: usize| self.fewer(graph, batch, parts, nearest);
-        match error {
+        let mut error = error;
+        match &mut error {
             StrategyError::TooFine {
-                strategy,
-                what,
                 nearest,
                 extent,
                 parts,
                 layer: Some(layer),
+                ..
             } => {
-                let less = fewer(parts, extent).map(|(axis, parts)| match parts {
-                    _ if parts < extent => format!("{}={parts} for all layers", axis.name()),
+                let less = self.fewer(graph, batch, *parts, *extent);
+                let less = less.map(|(axis, parts)| match parts {
+                    _ if parts < *extent => format!("{}={parts} for all layers", axis.name()),
                     _ => format!("{}={parts}", axis.name()),
                 });
-                let others = self.without(graph, batch, &layer);
+                let others = self.without(graph, batch, layer);
                 let others = others.map(|words| match words.matches(';').count() {
                     1 => format!("`{words}` to leave this layer out"),
                     _ => format!("`{words}` to leave these layers out"),
                 });
                 let both: Vec<String> = less.into_iter().chain(others).collect();
-                let is_known = !both.is_empty();
-                let found = both.join(", or ");
-                StrategyError::TooFine {
-                    strategy,
-                    what,
-                    nearest: if is_known { found } else { nearest },
-                    extent,
-                    parts,
-                    layer: Some(layer),
+                if !both.is_empty() {
+                    *nearest = both.join(", or ");
                 }
             }
-            StrategyError::Groups {
-                strategy,
-                layer,
-                groups,
-                parts,
-                nearest,
-            } => StrategyError::Groups {
-                nearest: fewer(parts, nearest).map_or(nearest, |(_, parts)| parts),
-                strategy,
-                layer,
-                groups,
-                parts,
-            },
-            StrategyError::NormGroups {
-                strategy,
-                layer,
-                groups,
-                parts,
-                nearest,
-            } => StrategyError::NormGroups {
-                nearest: fewer(parts, nearest).map_or(nearest, |(_, parts)| parts),
-                strategy,
-                layer,
-                groups,
-                parts,
-            },
-            other => other,
+            StrategyError::Groups { parts, nearest, .. }
+            | StrategyError::NormGroups { parts, nearest, .. } => {
+                if let Some((_, fewer)) = self.fewer(graph, batch, *parts, *nearest) {
+                    *nearest = fewer;
+                }
+            }
+            _ => {}
         }
+        error
     }
 
     /// The axis of as many parts, and the most parts of it, up to `most`, that all layers allow.
