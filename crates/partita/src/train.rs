@@ -543,7 +543,10 @@ fn open_metrics(
     let from = task.resume.map(|resume| told(&resume.state.position));
     let open = |output: &Output| {
         let tally = Arc::clone(&task.loading.tally);
-        Metrics::open(task.run, output.path(), from.as_ref(), scale.clone(), tally)
+        let sampling = &task.preprocessing.sampling;
+        let samples = [Split::Train, Split::Validation].map(|split| sampling.samples(split));
+        let of_run = (task.run, samples);
+        Metrics::open(of_run, output.path(), from.as_ref(), scale.clone(), tally)
     };
     output.map(open).transpose()
 }

@@ -252,6 +252,14 @@ fn metrics_files_tell_what_the_result_tells_and_go_on_when_a_run_resumes() {
         "run_stop",
     ];
     assert_eq!(keys.map(|key| count(&log, key)), [1, 2, 2, 2, 1]);
+    let told = |key: &str| {
+        log.iter()
+            .find(|line| line["key"] == key)
+            .map(|line| &line["value"])
+    };
+    let epoch = &result["epochs"][0];
+    assert_eq!(told("train_samples"), Some(&epoch["samples"]));
+    assert_eq!(told("eval_samples"), Some(&epoch["validation"]["samples"]));
     let times: Vec<u64> = log
         .iter()
         .map(|line| line["time_ms"].as_u64().unwrap())

@@ -92,9 +92,9 @@ impl Metrics {
     /// Creates the files that the run asks for, and removes those of an earlier run, which it may replace. A run that
     /// resumes goes on with its files: rows of steps and epochs that it repeats are cut, logs and events stay.
     ///
-    /// Errors: a file that cannot be created.
+    /// `samples` are those of an epoch, to train on and to validate. Errors: a file that cannot be created.
     pub fn open(
-        run: &Run,
+        (run, samples): (&Run, [usize; 2]),
         folder: &Path,
         resumed: Option<&Position>,
         scale: UtilizationScale,
@@ -119,7 +119,7 @@ impl Metrics {
             });
             let made = kept_rows(format, &path, resumed).and_then(|kept| {
                 let file = open_file(&path, format == MetricsFormat::Mlperf && resumed.is_some())?;
-                Writer::start(format, file, run, &kept)
+                Writer::start(format, file, (run, samples), &kept)
             });
             match made {
                 Ok(writer) => writers.push((path, writer)),
@@ -164,7 +164,12 @@ impl Metrics {
 }
 
 impl Writer {
-    fn start(format: MetricsFormat, mut file: File, run: &Run, kept: &str) -> io::Result<Self> {
+    fn start(
+        format: MetricsFormat,
+        mut file: File,
+        (run, samples): (&Run, [usize; 2]),
+        kept: &str,
+    ) -> io::Result<Self> {
         Ok(match format {
             MetricsFormat::JsonLines => {
                 file.write_all(kept.as_bytes())?;
@@ -181,7 +186,7 @@ impl Writer {
                 Self::Csv(file)
             }
             MetricsFormat::TensorBoard => Self::TensorBoard(EventFile::start(file, now())?),
-            MetricsFormat::Mlperf => Self::Mlperf(MlperfLog::start(file, run)?),
+            MetricsFormat::Mlperf => Self::Mlperf(MlperfLog::start(file, run, samples)?),
         })
     }
 

@@ -17,8 +17,8 @@ pub struct MlperfLog<W> {
 }
 
 impl<W: Write> MlperfLog<W> {
-    /// Writes the lines before the first step.
-    pub fn start(to: W, run: &Run) -> io::Result<Self> {
+    /// Writes the lines before the first step. `samples` are those of an epoch, to train on and to validate.
+    pub fn start(to: W, run: &Run, samples: [usize; 2]) -> io::Result<Self> {
         let mut log = Self {
             to,
             epoch: None,
@@ -27,6 +27,8 @@ impl<W: Write> MlperfLog<W> {
         log.line("INTERVAL_START", "init_start", Value::Null, json!({}))?;
         for (key, value) in [
             ("global_batch_size", json!(run.batch)),
+            ("train_samples", json!(samples[0])),
+            ("eval_samples", json!(samples[1])),
             ("seed", json!(run.seed)),
             ("number_of_ranks", json!(run.ranks)),
         ] {
