@@ -20,6 +20,7 @@ mod epilogue;
 mod tile;
 mod tiles;
 mod walk;
+mod winograd;
 
 pub mod activation;
 mod attention;
@@ -81,3 +82,9 @@ pub use row_kernels::{
 };
 pub use simd::Level;
 pub use team::{Team, TeamError, TeamKind};
+pub use winograd::{
+    WinogradTile, winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
+    winograd_backward_weight_scratch, winograd_error_bound, winograd_forward,
+    winograd_forward_scratch, winograd_offers, winograd_pack_backward_data, winograd_pack_forward,
+    winograd_packed_backward_data_elements, winograd_packed_forward_elements,
+};

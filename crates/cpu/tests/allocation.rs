@@ -1,9 +1,11 @@
 //! Kernels allocate nothing once they have run.
 
 use partita_cpu::{
-    Adam, Call, CpuKernels, CpuMenu, Grid, Level, Normalization, Parameter, PoolKind, Pooling,
-    Team, View, ViewMut, Window, adam, add, copy, norm_forward, norm_scratch, norm_statistics,
-    pool_backward, pool_forward, sum_of_squares,
+    Adam, Call, Convolution, CpuKernels, CpuMenu, Epilogue, Grid, Level, Normalization, Parameter,
+    PoolKind, Pooling, Team, View, ViewMut, Weights, Window, WinogradTile, adam, add, copy,
+    norm_forward, norm_scratch, norm_statistics, pool_backward, pool_forward, sum_of_squares,
+    winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
+    winograd_backward_weight_scratch, winograd_forward, winograd_forward_scratch,
 };
 use partita_program::{Dtype, Kernel};
 use partita_run::{KernelTally, RunError};
@@ -87,6 +89,7 @@ fn a_kernel_that_ran_before_allocates_nothing() {
         run_twice(&maker, &kernels, menu, 0);
     }
     large_kernels_allocate_nothing();
+    winograd_allocates_nothing();
     assert_eq!(count(|| drop(std::hint::black_box(vec![1u8; 9]))), 1);
 }
 
@@ -166,4 +169,50 @@ fn large_kernels_allocate_nothing() {
     };
     assert!(all().is_ok());
     assert_eq!(count(|| assert!(all().is_ok())), 0, "large kernels");
+}
+
+/// All directions of a convolution with stored weights, and of one whose slices transform their own.
+fn winograd_allocates_nothing() {
+    let window = Window {
+        kernel: [1, 3, 3],
+        stride: [1; 3],
+        dilation: [1; 3],
+    };
+    let conv = Convolution { window, groups: 1 };
+    let tile = WinogradTile::Four;
+    for (c, f) in [(16, 32), (256, 160)] {
+        let (xg, yg) = (
+            Grid::dense(1, [1, 18, 18], c),
+            Grid::dense(1, [1, 16, 16], f),
+        );
+        let (x, dy) = (vec![0.5; xg.elements()], vec![0.5; yg.elements()]);
+        let (mut dx, mut y) = (x.clone(), dy.clone());
+        let w = vec![0.1; conv.weight_elements(c, f)];
+        let (mut dw, mut db) = (w.clone(), vec![0.0; f]);
+        let mut team = Team::new(2, Level::detect()).expect("the level is available");
+        let kind = team.kind();
+        let need = [
+            winograd_forward_scratch(kind, tile, &conv, c, &yg, false),
+            winograd_backward_data_scratch(kind, tile, &conv, f, &xg, false),
+            winograd_backward_weight_scratch(kind, tile, &conv, c, &yg),
+        ];
+        let mut scratch = vec![0.0; need.into_iter().max().unwrap_or(0)];
+        let mut progress = || true;
+        let mut call = Call {
+            team: &mut team,
+            scratch: &mut scratch,
+            progress: &mut progress,
+        };
+        let (k, none) = (&mut call, Epilogue::default);
+        let (xv, dyv, weights) = (View::new(&x, &xg), View::new(&dy, &yg), Weights::Plain(&w));
+        let mut all = || {
+            let yv = ViewMut::new(&mut y, &yg);
+            winograd_forward(k, tile, xv, weights, yv, &conv, false, none())?;
+            let dxv = ViewMut::new(&mut dx, &xg);
+            winograd_backward_data(k, tile, dyv, weights, dxv, &conv, [0; 3], false, none())?;
+            winograd_backward_weight(k, tile, xv, dyv, &mut dw, Some(&mut db), &conv, false)
+        };
+        assert!(all().is_ok());
+        assert_eq!(count(|| assert!(all().is_ok())), 0, "Winograd {c} to {f}");
+    }
 }

@@ -120,8 +120,20 @@ impl RandomEpilogue {
         });
     }
 
-    /// Asserts the sums over the final values.
+    /// Asserts the sums over the final values, small integers.
     pub fn assert_sums(&self, g: &Grid, want: &[f64], got: &[f64], what: &str) {
+        self.assert_sums_within(1e-6, g, want, got, what);
+    }
+
+    /// Asserts the sums over the final values, up to a tolerance for each term.
+    pub fn assert_sums_within(
+        &self,
+        tolerance: f64,
+        g: &Grid,
+        want: &[f64],
+        got: &[f64],
+        what: &str,
+    ) {
         let n = g.channels;
         let before = self.sums();
         let (mut sums, mut scales) = (vec![0.0; 2 * n], vec![1e-30; 2 * n]);
@@ -145,7 +157,7 @@ impl RandomEpilogue {
             };
             let off = (got[i] - there).abs();
             assert!(
-                off <= 1e-6 * scales[i] + 1e-12 * there.abs(),
+                off <= tolerance * scales[i] + 1e-12 * there.abs(),
                 "{what}: sum {i} of {n} is {} not {there}",
                 got[i]
             );
