@@ -3,21 +3,62 @@
 //!
 //! `cargo run --release -p partita-cpu --example convolutions -- [--threads N] [--level L]
 //! [--networks A,B] [--layers A,B] [--directions forward,data,weight] [--seconds S] [--repeats N]
-//! [--clock wall|cpu] [--epilogue none|relu|sums] [--table]`
+//! [--algorithms direct,two,four,two-four] [--clock wall|cpu] [--epilogue none|relu|sums] [--table]`
+//!
+//! Several algorithms are timed in turns; those but the direct one are of Winograd, by their tiles.
+//! Rates count the flops of the direct one.
 
 mod layers;
 
 use layers::{Layer, layers};
 use partita_cpu::{
     Call, Convolution, Epilogue, Grid, Level, Summed, Sums, Team, View, ViewMut, Weights, Window,
-    conv_backward_data, conv_backward_data_scratch, conv_backward_weight,
+    WinogradTile, conv_backward_data, conv_backward_data_scratch, conv_backward_weight,
     conv_backward_weight_scratch, conv_forward, conv_forward_scratch, multiply_adds, sums_scratch,
+    winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
+    winograd_backward_weight_scratch, winograd_forward, winograd_forward_scratch, winograd_offers,
 };
 use std::time::Instant;
 
 const DIRECTIONS: [&str; 3] = ["forward", "data", "weight"];
 
+/// How a convolution is computed.
+#[derive(Clone, Copy, PartialEq)]
+enum Algorithm {
+    Direct,
+    Winograd(WinogradTile),
+}
+
+impl Algorithm {
+    const ALL: [Algorithm; 4] = [
+        Algorithm::Direct,
+        Algorithm::Winograd(WinogradTile::Two),
+        Algorithm::Winograd(WinogradTile::Four),
+        Algorithm::Winograd(WinogradTile::TwoFour),
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Algorithm::Direct => "direct",
+            Algorithm::Winograd(WinogradTile::Two) => "two",
+            Algorithm::Winograd(WinogradTile::Four) => "four",
+            Algorithm::Winograd(WinogradTile::TwoFour) => "two-four",
+        }
+    }
+
+    fn offers(self, layer: &Layer, conv: &Convolution) -> bool {
+        match self {
+            Algorithm::Direct => true,
+            Algorithm::Winograd(_) => winograd_offers(conv, layer.c, layer.f),
+        }
+    }
+}
+
+/// Name of the total over layers, each with its fastest algorithm.
+const FASTEST: &str = "fastest";
+
 struct Options {
+    algorithms: Vec<Algorithm>,
     threads: usize,
     level: Level,
     networks: Option<String>,
@@ -45,33 +86,65 @@ fn main() {
         options.threads,
         triad(&options)
     );
-    // Per network and direction: flops and seconds of all its layers.
-    let mut totals: Vec<(&str, [(f64, f64); 3])> = Vec::new();
+    let mut totals = Totals::new();
     for layer in layers() {
         if !chosen(&options.networks, layer.network) || !chosen(&options.layers, layer.name) {
             continue;
         }
-        let results = Case::new(&layer).run(&mut team, &options);
+        let (case, mut algorithms) = (Case::new(&layer), options.algorithms.clone());
+        algorithms.retain(|algorithm| algorithm.offers(&layer, &case.conv));
+        if algorithms.is_empty() {
+            continue;
+        }
+        let results = case.run(&mut team, &options, &algorithms);
         for (direction, seconds) in results.into_iter().enumerate() {
-            let Some((best, median)) = seconds else {
-                continue;
-            };
-            report(&layer, direction, (best, median), peak, options.table);
-            if totals.last().is_none_or(|t| t.0 != layer.network) {
-                totals.push((layer.network, [(0.0, 0.0); 3]));
+            for (algorithm, seconds) in algorithms.iter().zip(&seconds) {
+                let name = algorithm.name();
+                report(&layer, direction, name, *seconds, peak, options.table);
             }
-            if let Some((_, sums)) = totals.last_mut() {
-                sums[direction].0 += layer.count as f64 * flops(&layer);
-                sums[direction].1 += layer.count as f64 * best;
+            let best = |all: &[(f64, f64)]| all.iter().map(|s| s.0).min_by(f64::total_cmp);
+            if let (Some((best, _)), Algorithm::Direct) = (seconds.first(), algorithms[0]) {
+                add(
+                    &mut totals,
+                    &layer,
+                    Algorithm::Direct.name(),
+                    direction,
+                    *best,
+                );
+            }
+            if let (Some(best), true) = (best(&seconds), options.algorithms.len() > 1) {
+                add(&mut totals, &layer, FASTEST, direction, best);
             }
         }
     }
-    for (network, sums) in totals {
+    print_totals(totals, peak);
+}
+
+/// Per network, algorithm and direction: flops and seconds of all its layers.
+type Totals = Vec<(&'static str, &'static str, [(f64, f64); 3])>;
+
+fn add(totals: &mut Totals, layer: &Layer, name: &'static str, direction: usize, best: f64) {
+    let is_of = |t: &(&str, &str, _)| (t.0, t.1) == (layer.network, name);
+    if !totals.iter().any(is_of) {
+        totals.push((layer.network, name, [(0.0, 0.0); 3]));
+    }
+    if let Some((_, _, sums)) = totals
+        .iter_mut()
+        .find(|t| (t.0, t.1) == (layer.network, name))
+    {
+        sums[direction].0 += layer.count as f64 * flops(layer);
+        sums[direction].1 += layer.count as f64 * best;
+    }
+}
+
+fn print_totals(totals: Totals, peak: f64) {
+    for (network, name, sums) in totals {
         for (direction, (flops, seconds)) in DIRECTIONS.iter().zip(sums) {
             if seconds > 0.0 {
                 let rate = flops / seconds * 1e-9;
                 println!(
-                    "{{\"network\":\"{network}\",\"direction\":\"{direction}\",\"flops\":{flops},\
+                    "{{\"network\":\"{network}\",\"algorithm\":\"{name}\",\
+                     \"direction\":\"{direction}\",\"flops\":{flops},\
                      \"seconds_best\":{seconds:.6},\"gflops\":{rate:.1},\"of_peak\":{:.3}}}",
                     rate / peak
                 );
@@ -82,6 +155,7 @@ fn main() {
 
 fn options() -> Options {
     let mut options = Options {
+        algorithms: vec![Algorithm::Direct],
         threads: 1,
         level: Level::detect(),
         networks: None,
@@ -115,6 +189,15 @@ fn options() -> Options {
             "--layers" => options.layers = Some(value),
             "--directions" => options.directions = Some(value),
             "--epilogue" => options.epilogue = value,
+            "--algorithms" => {
+                options.algorithms = Algorithm::ALL.to_vec();
+                let names: Vec<&str> = value.split(',').collect();
+                options.algorithms.retain(|a| names.contains(&a.name()));
+                assert!(
+                    names.len() == options.algorithms.len(),
+                    "no algorithms {value}"
+                );
+            }
             "--clock" => options.cpu = value == "cpu",
             "--level" => {
                 let named = |l: &Level| format!("{l:?}").eq_ignore_ascii_case(&value);
@@ -143,7 +226,14 @@ fn out(layer: &Layer, dim: usize) -> usize {
     (l.extent[dim] + 2 * l.padding[dim] - l.kernel[dim]) / l.stride[dim] + 1
 }
 
-fn report(layer: &Layer, direction: usize, (best, median): (f64, f64), peak: f64, table: bool) {
+fn report(
+    layer: &Layer,
+    direction: usize,
+    algorithm: &str,
+    (best, median): (f64, f64),
+    peak: f64,
+    table: bool,
+) {
     let (l, flops) = (layer, flops(layer));
     let rate = flops / best * 1e-9;
     // The forward direction of a transposed convolution is the data direction of the convolution.
@@ -154,7 +244,7 @@ fn report(layer: &Layer, direction: usize, (best, median): (f64, f64), peak: f64
     };
     if table {
         println!(
-            "{:12} {:12} {named:8} {:4}->{:4} @{:3} k{} s{} x{} {rate:6.1} GFLOP/s {:5.1} %",
+            "{:12} {:12} {named:8} {algorithm:8} {:4}->{:4} @{:3} k{} s{} x{} {rate:6.1} GFLOP/s {:5.1} %",
             l.network,
             l.name,
             l.c,
@@ -169,6 +259,7 @@ fn report(layer: &Layer, direction: usize, (best, median): (f64, f64), peak: f64
     }
     println!(
         "{{\"network\":\"{}\",\"layer\":\"{}\",\"direction\":\"{named}\",\"kernel\":\"{}\",\
+         \"algorithm\":\"{algorithm}\",\
          \"samples\":{},\"c\":{},\"f\":{},\"extent\":{:?},\"window\":{:?},\"stride\":{:?},\
          \"padding\":{:?},\"groups\":{},\"transposed\":{},\"count\":{},\"flops\":{flops},\
          \"seconds_best\":{best:.6},\"seconds_median\":{median:.6},\"gflops\":{rate:.1},\
@@ -240,55 +331,140 @@ impl Case {
         }
     }
 
-    /// Best and median seconds of the directions.
-    fn run(&self, team: &mut Team, options: &Options) -> [Option<(f64, f64)>; 3] {
-        let (conv, xg, yg) = (&self.conv, &self.xg, &self.yg);
-        let (c, f, kind) = (xg.channels, yg.channels, team.kind());
-        let need = [
-            conv_forward_scratch(kind, conv, c, f, yg.positions()),
-            conv_backward_data_scratch(kind, conv, c, f, self.dxg.positions()),
-            conv_backward_weight_scratch(kind, conv, xg, f),
-        ];
-        let need = need.map(|n| n + sums_scratch(kind, conv, c).max(sums_scratch(kind, conv, f)));
-        let (bias, mut sums) = (ramp(c.max(f)), vec![0.0; 2 * c.max(f)]);
-        let mut scratch = vec![0.0; need.into_iter().max().unwrap_or(0)];
-        let x = ramp(xg.span());
-        let w = ramp(conv.weight_elements(c, f));
-        let mut y = ramp(self.dyg.span());
-        let (mut dx, mut dw) = (vec![0.0; self.dxg.span()], w.clone());
-        let w = Weights::Plain(&w);
-        let mut progress = || true;
-        let mut call = Call {
-            team,
-            scratch: &mut scratch,
-            progress: &mut progress,
+    /// Best and median seconds of each algorithm, by direction; none of directions not asked for.
+    fn run(
+        &self,
+        team: &mut Team,
+        options: &Options,
+        algorithms: &[Algorithm],
+    ) -> [Vec<(f64, f64)>; 3] {
+        let (c, f) = (self.xg.channels, self.yg.channels);
+        let need = algorithms.iter().map(|a| self.scratch(team, *a)).max();
+        let w = ramp(self.conv.weight_elements(c, f));
+        let mut buffers = Buffers {
+            scratch: vec![0.0; need.unwrap_or(0)],
+            x: ramp(self.xg.span()),
+            y: ramp(self.dyg.span()),
+            dx: vec![0.0; self.dxg.span()],
+            dw: w.clone(),
+            w,
+            bias: ramp(c.max(f)),
+            sums: vec![0.0; 2 * c.max(f)],
         };
-        let x = View::new(&x, xg);
         std::array::from_fn(|direction| {
             if !chosen(&options.directions, DIRECTIONS[direction]) {
-                return None;
+                return Vec::new();
             }
-            Some(time(options, || {
-                let channels = [f, c, 0][direction];
-                let epilogue = epilogue(options, &bias, &mut sums[..2 * channels]);
-                let work = match direction {
-                    0 => {
-                        let y = ViewMut::new(&mut y, yg);
-                        conv_forward(&mut call, x, w, y, conv, false, epilogue)
-                    }
-                    1 => {
-                        let (dy, dx) = (View::new(&y, &self.dyg), ViewMut::new(&mut dx, &self.dxg));
-                        conv_backward_data(&mut call, dy, w, dx, conv, self.shift, false, epilogue)
-                    }
-                    _ => {
-                        let dy = View::new(&y, yg);
-                        conv_backward_weight(&mut call, x, dy, &mut dw, None, conv, false)
-                    }
-                };
-                work.unwrap_or_else(|e| panic!("{e}"));
-            }))
+            time(options, algorithms.len(), |i| match algorithms[i] {
+                Algorithm::Direct => self.direct(team, options, &mut buffers, direction),
+                Algorithm::Winograd(tile) => {
+                    self.winograd(team, options, &mut buffers, direction, tile);
+                }
+            })
         })
     }
+
+    /// Scratch of all directions with sums.
+    fn scratch(&self, team: &Team, algorithm: Algorithm) -> usize {
+        let (conv, xg, yg, kind) = (&self.conv, &self.xg, &self.yg, team.kind());
+        let (c, f) = (xg.channels, yg.channels);
+        let need = match algorithm {
+            Algorithm::Direct => [
+                conv_forward_scratch(kind, conv, c, f, yg.positions()),
+                conv_backward_data_scratch(kind, conv, c, f, self.dxg.positions()),
+                conv_backward_weight_scratch(kind, conv, xg, f),
+            ],
+            Algorithm::Winograd(tile) => [
+                winograd_forward_scratch(kind, tile, conv, c, yg, false),
+                winograd_backward_data_scratch(kind, tile, conv, f, &self.dxg, false),
+                winograd_backward_weight_scratch(kind, tile, conv, c, yg),
+            ],
+        };
+        let sums = sums_scratch(kind, conv, c).max(sums_scratch(kind, conv, f));
+        need.into_iter().max().unwrap_or(0) + sums
+    }
+
+    fn direct(&self, team: &mut Team, options: &Options, buffers: &mut Buffers, direction: usize) {
+        let (conv, shift, b) = (&self.conv, self.shift, buffers);
+        let (mut go, w) = (|| true, Weights::Plain(&b.w));
+        let call = &mut Call {
+            team,
+            scratch: &mut b.scratch,
+            progress: &mut go,
+        };
+        let x = View::new(&b.x, &self.xg);
+        let channels = [self.yg.channels, self.xg.channels, 0][direction];
+        let epilogue = epilogue(options, &b.bias, &mut b.sums[..2 * channels]);
+        let work = match direction {
+            0 => {
+                let y = ViewMut::new(&mut b.y, &self.yg);
+                conv_forward(call, x, w, y, conv, false, epilogue)
+            }
+            1 => {
+                let (dy, dx) = (
+                    View::new(&b.y, &self.dyg),
+                    ViewMut::new(&mut b.dx, &self.dxg),
+                );
+                conv_backward_data(call, dy, w, dx, conv, shift, false, epilogue)
+            }
+            _ => {
+                let dy = View::new(&b.y, &self.yg);
+                conv_backward_weight(call, x, dy, &mut b.dw, None, conv, false)
+            }
+        };
+        work.unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    fn winograd(
+        &self,
+        team: &mut Team,
+        options: &Options,
+        buffers: &mut Buffers,
+        direction: usize,
+        tile: WinogradTile,
+    ) {
+        let (conv, shift, b) = (&self.conv, self.shift, buffers);
+        let (mut go, w) = (|| true, Weights::Plain(&b.w));
+        let call = &mut Call {
+            team,
+            scratch: &mut b.scratch,
+            progress: &mut go,
+        };
+        let x = View::new(&b.x, &self.xg);
+        let channels = [self.yg.channels, self.xg.channels, 0][direction];
+        let epilogue = epilogue(options, &b.bias, &mut b.sums[..2 * channels]);
+        let work = match direction {
+            0 => {
+                let y = ViewMut::new(&mut b.y, &self.yg);
+                winograd_forward(call, tile, x, w, y, conv, false, epilogue)
+            }
+            1 => {
+                let (dy, dx) = (
+                    View::new(&b.y, &self.dyg),
+                    ViewMut::new(&mut b.dx, &self.dxg),
+                );
+                winograd_backward_data(call, tile, dy, w, dx, conv, shift, false, epilogue)
+            }
+            _ => {
+                let dy = View::new(&b.y, &self.yg);
+                winograd_backward_weight(call, tile, x, dy, &mut b.dw, None, conv, false)
+            }
+        };
+        work.unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+/// What the kernels read and write.
+struct Buffers {
+    scratch: Vec<f32>,
+    x: Vec<f32>,
+    w: Vec<f32>,
+    /// Outputs, and their gradient.
+    y: Vec<f32>,
+    dx: Vec<f32>,
+    dw: Vec<f32>,
+    bias: Vec<f32>,
+    sums: Vec<f64>,
 }
 
 fn epilogue<'a>(options: &Options, bias: &'a [f32], sums: &'a mut [f64]) -> Epilogue<'a> {
@@ -317,17 +493,25 @@ fn ramp(n: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Best and median seconds.
-fn time(options: &Options, mut run: impl FnMut()) -> (f64, f64) {
-    run();
-    let (mut seconds, begin) = (Vec::new(), Instant::now());
-    while begin.elapsed().as_secs_f64() < options.seconds || seconds.len() < options.repeats {
-        let start = clock(options.cpu);
-        run();
-        seconds.push(clock(options.cpu) - start);
+/// Best and median seconds of so many algorithms, in turns.
+fn time(options: &Options, algorithms: usize, mut run: impl FnMut(usize)) -> Vec<(f64, f64)> {
+    (0..algorithms).for_each(&mut run);
+    let (mut seconds, begin) = (vec![Vec::new(); algorithms], Instant::now());
+    let least = options.seconds * algorithms as f64;
+    let mut repeats = 0;
+    while begin.elapsed().as_secs_f64() < least || repeats < options.repeats {
+        for (i, seconds) in seconds.iter_mut().enumerate() {
+            let start = clock(options.cpu);
+            run(i);
+            seconds.push(clock(options.cpu) - start);
+        }
+        repeats += 1;
     }
-    seconds.sort_by(f64::total_cmp);
-    (seconds[0], seconds[seconds.len() / 2])
+    let best_and_median = |mut seconds: Vec<f64>| {
+        seconds.sort_by(f64::total_cmp);
+        (seconds[0], seconds[seconds.len() / 2])
+    };
+    seconds.into_iter().map(best_and_median).collect()
 }
 
 /// Seconds since some time; of the calling thread on a core if asked for.
@@ -348,7 +532,7 @@ fn clock(cpu: bool) -> f64 {
 fn peak(options: &Options) -> f64 {
     const ROUNDS: u64 = 500_000;
     let flops = multiply_adds(options.level, 1).flops * ROUNDS * options.threads as u64;
-    let (best, _) = time(options, || {
+    let seconds = time(options, 1, |_| {
         std::thread::scope(|scope| {
             for _ in 1..options.threads {
                 scope.spawn(|| multiply_adds(options.level, ROUNDS));
@@ -356,7 +540,7 @@ fn peak(options: &Options) -> f64 {
             multiply_adds(options.level, ROUNDS);
         });
     });
-    flops as f64 / best * 1e-9
+    flops as f64 / seconds[0].0 * 1e-9
 }
 
 /// a = b + s * c beyond the caches on all threads, in GB/s of what is read and written.
@@ -369,7 +553,7 @@ fn triad(options: &Options) -> f64 {
             *a = b + 3.0 * c;
         }
     };
-    let (best, _) = time(options, || {
+    let seconds = time(options, 1, |_| {
         std::thread::scope(|scope| {
             let parts = a.chunks_mut(part).zip(b.chunks(part).zip(c.chunks(part)));
             let mut own = None;
@@ -386,5 +570,5 @@ fn triad(options: &Options) -> f64 {
             }
         });
     });
-    (12 * N) as f64 / best * 1e-9
+    (12 * N) as f64 / seconds[0].0 * 1e-9
 }
