@@ -7,7 +7,7 @@
 mod naive;
 
 use naive::random_epilogue::RandomEpilogue;
-use naive::{Case, Random, assert_untouched_outside, buffer, call, inside, on, teams, to};
+use naive::{Case, Random, assert_untouched_outside, buffer, inside, on, teams, to};
 use partita_cpu::{
     Call, Canceled, Convolution, Epilogue, Grid, Level, Team, Weights, Window, WinogradTile,
     conv_backward_data, conv_backward_weight, conv_backward_weight_scratch, conv_forward,
@@ -18,6 +18,8 @@ use partita_cpu::{
 };
 
 const CASES: u64 = 60;
+/// Elements behind the scratch that nobody may write.
+const GUARD: usize = 4096;
 const KERNELS: [[usize; 3]; 4] = [[1, 3, 3], [3, 3, 3], [3, 1, 3], [3, 3, 1]];
 
 fn convolution(kernel: [usize; 3]) -> Convolution {
@@ -27,6 +29,27 @@ fn convolution(kernel: [usize; 3]) -> Convolution {
         dilation: [1; 3],
     };
     Convolution { window, groups: 1 }
+}
+
+/// A call with exactly the scratch it asks for, at any alignment.
+fn call<R>(
+    team: &mut Team,
+    scratch: usize,
+    body: impl FnOnce(&mut Call) -> Result<R, Canceled>,
+) -> R {
+    let mut room = vec![f32::NAN; 1 + scratch + GUARD];
+    room[1 + scratch..].fill(7.0);
+    let done = body(&mut Call {
+        team,
+        scratch: &mut room[1..1 + scratch],
+        progress: &mut || true,
+    });
+    let guard = &room[1 + scratch..];
+    assert!(
+        guard.iter().all(|a| *a == 7.0),
+        "written behind the scratch"
+    );
+    done.expect("nobody cancels")
 }
 
 /// A random case with values of mean zero and variance 1 / 12.
@@ -317,6 +340,36 @@ fn same_bits_for_any_number_of_threads() {
                     let same = first == *other;
                     assert!(same, "{what} of {:?} to {:?}", case.xg, case.yg);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn packed_weights_give_the_same_bits() {
+    for case in layers() {
+        let (xg, yg, conv) = (&case.xg, &case.yg, &case.conv);
+        let (c, f) = (xg.channels, yg.channels);
+        for level in Level::all_available() {
+            let mut team = Team::new(2, level).expect("the level is available");
+            for tile in WinogradTile::ALL {
+                let [want_y, want_dx, _] = run(&case, &mut team, tile);
+                let (mut y, mut dx) = (buffer(yg, || 0.0), buffer(xg, || 0.0));
+                let [w, flipped] = [false, true].map(|flip| pack(&mut team, tile, &case, flip));
+                let (kind, none) = (team.kind(), Epilogue::default);
+                let need = winograd_forward_scratch(kind, tile, conv, c, yg, true);
+                call(&mut team, need, |k| {
+                    let (x, y, w) = (on(&case.x, xg), to(&mut y, yg), Weights::Packed(&w));
+                    winograd_forward(k, tile, x, w, y, conv, false, none())
+                });
+                let need = winograd_backward_data_scratch(kind, tile, conv, f, xg, true);
+                call(&mut team, need, |k| {
+                    let (dy, dx) = (on(&case.dy, yg), to(&mut dx, xg));
+                    let w = Weights::Packed(&flipped);
+                    winograd_backward_data(k, tile, dy, w, dx, conv, [0; 3], false, none())
+                });
+                let same = inside(yg, &y) == want_y && inside(xg, &dx) == want_dx;
+                assert!(same, "{level:?} {tile:?} of {xg:?} to {yg:?}");
             }
         }
     }

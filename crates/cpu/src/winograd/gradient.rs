@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const BLOCK_TILES_MIN: usize = 48;
 /// Tiles of a block where they do not: each block reads and writes them.
 const BLOCK_TILES_MANY: usize = 192;
-/// Elements of the points of a block, if that takes no fewer tiles.
-const BLOCK_ELEMENTS: usize = 512 * 1024;
+/// Elements of the points of a block, if that takes no fewer tiles, and no matter how few.
+const BLOCK_ELEMENTS: [usize; 2] = [512 * 1024, 4 * 1024 * 1024];
 /// Elements of the points of dw in the L3 cache.
 const WEIGHTS_CACHED: usize = 1280 * 1024;
 /// Elements of the points of dw from which on parts are transformed as soon as they are there, if
@@ -63,7 +63,9 @@ impl Plan {
         } else {
             BLOCK_TILES_MANY
         };
-        let block = evenly(tiles, (BLOCK_ELEMENTS / (points * (row + f))).max(least));
+        let [few, many] = BLOCK_ELEMENTS.map(|elements| elements / (points * (row + f)));
+        let least = least.min(many.max(BLOCK_TILES_MIN));
+        let block = evenly(tiles, few.max(least));
         let width = (out.vectors_max() * lanes).min(f);
         let is_parted = block >= tiles && weights > WEIGHTS_STORED_MAX;
         let part = is_parted.then(|| {
