@@ -18,9 +18,11 @@ use partita_cpu::{
     winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
     winograd_backward_weight_scratch, winograd_forward, winograd_forward_scratch, winograd_offers,
 };
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const DIRECTIONS: [&str; 3] = ["forward", "data", "weight"];
+/// How long threads spin for the next kernel, as in a training on cores of their own.
+const SPIN: Duration = Duration::from_millis(1);
 
 /// How a convolution is computed.
 #[derive(Clone, Copy, PartialEq)]
@@ -76,9 +78,16 @@ struct Options {
 
 fn main() {
     let options = options();
+    // Before the team pins this thread, as the threads that they start would share its core.
+    let (peak, triad) = (peak(&options), triad(&options));
+    println!(
+        "{{\"level\":\"{:?}\",\"threads\":{},\"peak_gflops\":{peak:.1},\"triad_gbs\":{triad:.1}}}",
+        options.level, options.threads,
+    );
     // As ranks do; otherwise a short kernel ends before the system has given the threads two cores.
     let team = Team::on_first_cores(options.threads, options.level);
     let mut team = team.unwrap_or_else(|e| panic!("cannot start: {e}"));
+    team.spin_for(SPIN);
     let peak = peak(&options);
     println!(
         "{{\"level\":\"{:?}\",\"threads\":{},\"peak_gflops\":{peak:.1},\"triad_gbs\":{:.1}}}",
