@@ -7,118 +7,11 @@
 use crate::convolution::Convolution;
 use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
 use crate::simd::{LANES_MAX, Level, Op, Simd};
-use crate::team::{Poll, Team, TeamKind};
+use crate::team::{ELEMENT, Poll, Team, TeamKind};
+use crate::weight_panels::{Copies, CopyTo};
+use crate::weight_plan::{Plan, Q_MAX, Shape, inner_dim};
+use crate::weight_walk::{Rows, WalkArgs};
 use std::ops::Range;
-
-/// Tiles per thread from which on the threads share the tiles, not the positions.
-const TILES_PER_THREAD: usize = 8;
-/// Elements of dy in a block of positions, so that it stays in the L1 cache.
-const BLOCK_ELEMENTS: usize = 8 * 1024;
-/// Positions of a block, so that loading and storing a tile does not matter.
-const BLOCK_POSITIONS_MIN: usize = 512;
-/// The tallest tile.
-const Q_MAX: usize = 12;
-
-/// Partition of the work among threads.
-#[derive(Clone, Copy)]
-struct Partition {
-    /// Parts of the positions; each but the first sums into scratch.
-    position_parts: usize,
-    /// Parts of the tiles.
-    tile_parts: usize,
-}
-
-/// The weights seen as stretches of rows: taps in W and input channels in one where x allows.
-#[derive(Clone, Copy)]
-struct Shape {
-    level: Level,
-    c: usize,
-    f: usize,
-    groups: usize,
-    /// Stretches of all taps and rows in each; if depthwise, one stretch of all taps.
-    stretches: usize,
-    rows: usize,
-    depthwise: bool,
-}
-
-impl Shape {
-    fn new(level: Level, conv: &Convolution, xg: &Grid, f: usize) -> Shape {
-        if conv.is_depthwise(xg.channels, f) {
-            return Shape {
-                level,
-                c: 1,
-                f,
-                groups: 1,
-                stretches: 1,
-                rows: conv.window.volume(),
-                depthwise: true,
-            };
-        }
-        let groups = conv.groups;
-        let (c, f) = (xg.channels / groups, f / groups);
-        let merges = conv.groups == 1
-            && xg.pitch[3] == c
-            && (conv.window.dilation[2] == 1 || conv.window.kernel[2] == 1);
-        let merged = if merges { conv.window.kernel[2] } else { 1 };
-        let stretches = conv.window.volume() / merged;
-        Shape {
-            level,
-            c,
-            f,
-            groups,
-            stretches,
-            rows: merged * c,
-            depthwise: false,
-        }
-    }
-
-    fn vectors(&self) -> usize {
-        // The last, partial vector is a tile of its own.
-        self.f / self.level.lanes()
-    }
-
-    fn f_tiles(&self) -> usize {
-        self.vectors().div_ceil(2) + usize::from(!self.f.is_multiple_of(self.level.lanes()))
-    }
-
-    /// First channel, vectors, and lanes of the last vector.
-    fn f_tile(&self, index: usize) -> (usize, usize, usize) {
-        let lanes = self.level.lanes();
-        let (f0, whole) = (2 * index * lanes, self.vectors());
-        match whole.saturating_sub(2 * index) {
-            0 => (whole * lanes, 1, self.f % lanes),
-            1 => (f0, 1, lanes),
-            2.. => (f0, 2, lanes),
-        }
-    }
-
-    fn q_max(&self) -> usize {
-        let v = self.vectors().clamp(1, 2);
-        (self.level.accumulators() / v).min(Q_MAX)
-    }
-
-    fn q_tiles(&self) -> usize {
-        self.rows.div_ceil(self.q_max())
-    }
-
-    fn tiles(&self) -> usize {
-        self.stretches * self.q_tiles() * self.f_tiles()
-    }
-
-    fn partition(&self, threads: usize) -> Partition {
-        if self.tiles() >= TILES_PER_THREAD * threads {
-            Partition {
-                position_parts: 1,
-                tile_parts: threads,
-            }
-        } else {
-            Partition {
-                position_parts: threads,
-                tile_parts: 1,
-            }
-        }
-    }
-}
 
 /// Scratch elements that [`conv_backward_weight`] needs for input boxes like `xg` and F outputs.
 pub fn conv_backward_weight_scratch(
@@ -128,9 +21,12 @@ pub fn conv_backward_weight_scratch(
     f: usize,
 ) -> usize {
     let shape = Shape::new(team.level, conv, xg, f);
-    let parts = shape.partition(team.threads).position_parts;
+    let [d, h, w] = conv.window.outputs(xg.extent);
+    let plan = Plan::new(&shape, team.threads, conv, [xg.samples, d, h, w]);
+    let parts = plan.partition.position_parts;
     // Sums of dy in f64 for each part, and room to align them.
-    (parts - 1) * conv.weight_elements(xg.channels, f) + 2 * parts * f + 2
+    let sums = 2 * parts * f + 2;
+    (parts - 1) * conv.weight_elements(xg.channels, f) + sums + plan.copies(team.threads)
 }
 
 /// dw[k, c, f] (+)= sum over n, o of x[n, o * stride + k * dilation, c] * dy[n, o, f], and, where
@@ -172,34 +68,26 @@ pub fn conv_backward_weight(
     }
     let threads = call.team.threads();
     let shape = Shape::new(call.team.level(), conv, xg, f);
-    let partition = shape.partition(threads);
-    let (scratch, rest) = call
-        .scratch
-        .split_at_mut((partition.position_parts - 1) * weights);
+    let plan = Plan::new(&shape, threads, conv, yg.counts());
+    let parts = plan.partition.position_parts;
+    let (scratch, rest) = call.scratch.split_at_mut((parts - 1) * weights);
+    let (copies, rest) = rest.split_at_mut(plan.copies(threads));
     // SAFETY: every bit pattern is an f64.
     let (_, sums, _) = unsafe { rest.align_to_mut::<f64>() };
-    let sums = &mut sums[..partition.position_parts * f];
+    let sums = &mut sums[..parts * f];
     sums.fill(0.0);
     let gradient = Gradient {
         x,
         dy,
         conv,
         shape,
+        plan,
+        copies: Shared(copies.as_mut_ptr()),
         sums: db.is_some().then_some(SharedSums(sums.as_mut_ptr())),
     };
-    gradient.compute(
-        call.team,
-        call.progress,
-        (&partition, work.flops),
-        dw,
-        scratch,
-        accumulate,
-    )?;
-    for part in scratch.chunks_exact(weights) {
-        for (sum, a) in dw.iter_mut().zip(part) {
-            *sum += a;
-        }
-    }
+    let (team, progress) = (&mut *call.team, &mut *call.progress);
+    gradient.compute(team, progress, work.flops, dw, scratch, accumulate)?;
+    add_parts(team, progress, dw, scratch)?;
     if let Some(db) = db {
         for (c, db) in db[..f].iter_mut().enumerate() {
             let sum: f64 = sums[c..].iter().step_by(f).sum();
@@ -207,6 +95,30 @@ pub fn conv_backward_weight(
         }
     }
     Ok(work)
+}
+
+/// Adds the sums of the other parts of the positions to those of the first, part by part.
+fn add_parts(
+    team: &mut Team,
+    progress: &mut dyn FnMut() -> bool,
+    dw: &mut [f32],
+    parts: &[f32],
+) -> Result<(), Canceled> {
+    let (weights, out) = (dw.len(), Shared(dw.as_mut_ptr()));
+    let cost = ELEMENT * (parts.len() / weights) as u64;
+    if parts.is_empty() {
+        return Ok(());
+    }
+    team.ranges(progress, weights, cost, &|range| {
+        // SAFETY: the ranges are disjoint parts of the weights.
+        let sums =
+            unsafe { std::slice::from_raw_parts_mut(out.get().add(range.start), range.len()) };
+        for part in parts.chunks_exact(weights) {
+            for (sum, a) in sums.iter_mut().zip(&part[range.clone()]) {
+                *sum += a;
+            }
+        }
+    })
 }
 
 #[derive(Clone, Copy)]
@@ -225,6 +137,15 @@ struct Share {
     position_part: usize,
     /// Vectors of dy to sum.
     vectors: Range<usize>,
+    /// Room for copies, where they pay.
+    copies: Option<Copies>,
+}
+
+/// Which copies for a tile an earlier one has made.
+#[derive(Clone, Copy)]
+struct Seen {
+    x: bool,
+    dy: bool,
 }
 
 struct Gradient<'a> {
@@ -232,15 +153,16 @@ struct Gradient<'a> {
     dy: View<'a>,
     conv: &'a Convolution,
     shape: Shape,
+    plan: Plan,
+    /// Room for the copies of each thread.
+    copies: Shared,
     /// For each part of the positions, the sums of dy.
     sums: Option<SharedSums>,
 }
 
 impl Gradient<'_> {
-    /// The innermost dim with more than one position (N D H W = 0..4): the tiles stream over it.
     fn inner(&self) -> usize {
-        let counts = self.dy.grid.counts();
-        (0..4).rev().find(|i| counts[*i] > 1).unwrap_or(3)
+        inner_dim(self.dy.grid.counts())
     }
 
     /// Steps of x and dy per position of each dim.
@@ -266,12 +188,13 @@ impl Gradient<'_> {
         &self,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
-        (partition, flops): (&Partition, u64),
+        flops: u64,
         dw: &mut [f32],
         parts: &mut [f32],
         accumulate: bool,
     ) -> Result<(), Canceled> {
         let (shape, f, weights) = (&self.shape, self.dy.grid.channels, dw.len());
+        let partition = self.plan.partition;
         let (out, parts) = (Shared(dw.as_mut_ptr()), Shared(parts.as_mut_ptr()));
         let units = partition.position_parts * partition.tile_parts;
         team.units(progress, units, flops / units as u64, &|unit, poll| {
@@ -286,9 +209,15 @@ impl Gradient<'_> {
                 tiles: part(shape.groups * shape.tiles(), t, partition.tile_parts),
                 position_part: p,
                 vectors: part(f.div_ceil(shape.level.lanes()), t, partition.tile_parts),
+                copies: self.plan.panels.map(|panels| Copies {
+                    panels,
+                    // SAFETY: there is room for the copies of all units, one for each thread.
+                    room: unsafe { self.copies.get().add(unit * panels.elements()) },
+                    f_tile: 0,
+                }),
             };
             // SAFETY: the boxes hold their slices, x is the complete input of dy, and each unit has
-            // tiles of dw or of its part of the scratch, and sums, of its own.
+            // tiles of dw or of its part of the scratch, sums, and copies, of its own.
             unsafe { self.share(share, to, load, poll) };
         })
     }
@@ -297,24 +226,25 @@ impl Gradient<'_> {
     ///
     /// # Safety
     /// x is the complete input of dy, `dw` is valid for all weights, the level is the team's, and nobody
-    /// else touches the tiles and sums of the share.
+    /// else touches the tiles, sums and copies of the share.
     unsafe fn share(&self, share: Share, dw: *mut f32, load: bool, poll: &mut Poll) {
-        let (inner, s) = (self.inner_count(), &self.shape);
-        let positions = (BLOCK_ELEMENTS / s.f).max(BLOCK_POSITIONS_MIN);
-        let step = positions.div_ceil(inner);
+        let step = self.plan.rows;
         let mut at = share.rows.start;
         let mut load = load;
         // An empty share must still write its zeros.
         loop {
             let block = at..(at + step).min(share.rows.end);
-            let flops = 2 * block.len() * inner * s.f * s.rows;
-            let flops = (flops / (s.f_tiles() * s.q_tiles())) as u64;
-            for tile in share.tiles.clone() {
-                // SAFETY: guaranteed by the caller.
-                unsafe { self.tile(block.clone(), tile, dw, load) };
-                if !poll.tick(flops) {
-                    return;
+            // SAFETY: guaranteed by the caller.
+            let goes_on = unsafe {
+                match share.copies {
+                    Some(copies) => {
+                        self.copied(&block, share.tiles.clone(), copies, (dw, load), poll)
+                    }
+                    None => self.tiles(&block, share.tiles.clone(), (dw, load), poll),
                 }
+            };
+            if !goes_on {
+                return;
             }
             if let Some(sums) = self.sums {
                 // SAFETY: guaranteed by the caller.
@@ -328,6 +258,73 @@ impl Gradient<'_> {
         }
     }
 
+    /// Some tiles over a block of rows; returns whether to go on.
+    ///
+    /// # Safety
+    /// As for `share`.
+    unsafe fn tiles(
+        &self,
+        block: &Range<usize>,
+        tiles: Range<usize>,
+        to: (*mut f32, bool),
+        poll: &mut Poll,
+    ) -> bool {
+        for tile in tiles {
+            // SAFETY: guaranteed by the caller.
+            unsafe { self.tile(block.clone(), tile, to, None) };
+            if !poll.tick(self.flops_of_tile(block)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The tiles of a share over a block of rows with copies of x and dy; returns whether to go on.
+    ///
+    /// # Safety
+    /// As for `share`.
+    unsafe fn copied(
+        &self,
+        block: &Range<usize>,
+        own: Range<usize>,
+        mut copies: Copies,
+        to: (*mut f32, bool),
+        poll: &mut Poll,
+    ) -> bool {
+        let (of_group, f_tiles) = (self.shape.tiles(), self.shape.f_tiles());
+        for g in own.start / of_group..own.end.div_ceil(of_group) {
+            let of_group = (g * of_group).max(own.start)..((g + 1) * of_group).min(own.end);
+            for ft in (0..f_tiles).step_by(copies.panels.f_tiles) {
+                let ft_end = (ft + copies.panels.f_tiles).min(f_tiles);
+                copies.f_tile = ft;
+                for first in (of_group.start / f_tiles..of_group.end.div_ceil(f_tiles))
+                    .map(|rows| rows * f_tiles)
+                {
+                    let tiles =
+                        (first + ft).max(of_group.start)..(first + ft_end).min(of_group.end);
+                    for tile in tiles.clone() {
+                        let seen = Seen {
+                            x: tile > tiles.start,
+                            dy: tile >= of_group.start + f_tiles,
+                        };
+                        // SAFETY: guaranteed by the caller; an earlier tile has copied what is seen.
+                        unsafe { self.tile(block.clone(), tile, to, Some((&copies, seen))) };
+                        if !poll.tick(self.flops_of_tile(block)) {
+                            return false;
+                        }
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn flops_of_tile(&self, block: &Range<usize>) -> u64 {
+        let s = &self.shape;
+        let flops = 2 * block.len() * self.inner_count() * s.f * s.rows;
+        (flops / (s.f_tiles() * s.q_tiles())) as u64
+    }
+
     /// Adds dy over a block of rows, which the tiles have just read, to the sums.
     ///
     /// # Safety
@@ -336,50 +333,51 @@ impl Gradient<'_> {
         let (level, f) = (self.shape.level, self.dy.grid.channels);
         for vector in share.vectors.clone() {
             let c0 = vector * level.lanes();
-            let args = TileArgs {
+            let walk = WalkArgs {
                 y: self.dy.data[c0..].as_ptr(),
-                lanes: (f - c0).min(level.lanes()),
                 ..self.walk(rows.clone())
             };
+            let lanes = (f - c0).min(level.lanes());
             // SAFETY: channels of dy, in the sums of this part; the rest is guaranteed by the caller.
             unsafe {
                 let sums = sums.0.add(share.position_part * f + c0);
-                level.run(BiasSums { args, sums });
+                level.run(BiasSums { walk, lanes, sums });
             }
         }
     }
 
-    /// The walk over a block of rows, without a tile.
-    fn walk(&self, rows: Range<usize>) -> TileArgs {
+    /// The walk over a block of rows, without channels.
+    fn walk(&self, rows: Range<usize>) -> WalkArgs {
         let (x_step, y_step) = self.steps();
         let (inner, counts) = (self.inner(), self.dy.grid.counts());
-        TileArgs {
+        WalkArgs {
             x: std::ptr::null(),
             y: std::ptr::null(),
-            dw: std::ptr::null_mut(),
-            dw_pitch: 0,
             rows: (rows.start, rows.end),
             counts: std::array::from_fn(|i| if i < inner { counts[i] } else { 1 }),
             x_step,
             y_step,
             inner: (self.inner_count(), x_step[inner], y_step[inner]),
-            lanes: 0,
-            load: false,
-            xo: [0; Q_MAX],
         }
     }
 
-    /// One tile over a block of rows.
+    /// One tile over a block of rows; where there are copies, it reads or makes them.
     ///
     /// # Safety
-    /// As for `share`.
-    unsafe fn tile(&self, rows: Range<usize>, tile: usize, dw: *mut f32, load: bool) {
+    /// As for `share`; what is seen of the copies holds the tile and the rows.
+    unsafe fn tile(
+        &self,
+        rows: Range<usize>,
+        tile: usize,
+        (dw, load): (*mut f32, bool),
+        copies: Option<(&Copies, Seen)>,
+    ) {
         let s = &self.shape;
         let (ft, rest) = (tile % s.f_tiles(), tile / s.f_tiles());
         let (qt, rest) = (rest % s.q_tiles(), rest / s.q_tiles());
         let (stretch, g) = (rest % s.stretches, rest / s.stretches);
         let (f0, v, lanes) = s.f_tile(ft);
-        let q = part(s.rows, qt, s.q_tiles());
+        let q = s.q_tile(qt);
         let f = s.f * s.groups;
         // Input channels of a tap are neighbors; depthwise, the rows are the taps themselves.
         let mut xo = [0; Q_MAX];
@@ -389,28 +387,50 @@ impl Gradient<'_> {
             }
             f0
         } else {
-            self.tap(stretch * (s.rows / s.c.max(1))) + g * s.c + q.start
+            self.x_start(stretch, g, q.start)
         };
-        let args = TileArgs {
+        let mut walk = WalkArgs {
             x: self.x.data[x0..].as_ptr(),
             y: self.dy.data[g * s.f + f0..].as_ptr(),
+            ..self.walk(rows)
+        };
+        let mut copy = None;
+        if let Some((copies, seen)) = copies {
+            let of_tile = copies.of_tile(ft, v * s.level.lanes());
+            if seen.dy && seen.x {
+                walk = of_tile.walk(&walk);
+            } else {
+                copy = Some(of_tile);
+                if seen.dy {
+                    walk = of_tile.walk_dy(&walk);
+                }
+            }
+        }
+        let args = TileArgs {
+            walk,
             // SAFETY: rows of the weights that exist, as the caller says.
             dw: unsafe { dw.add((stretch * s.rows + q.start) * f + g * s.f + f0) },
             dw_pitch: f,
             lanes,
             load,
             xo,
-            ..self.walk(rows)
+            copy,
         };
         let partial = lanes < s.level.lanes();
         // SAFETY: guaranteed by the caller; the tile lies inside the weights.
         unsafe {
-            if s.depthwise {
-                dispatch::<true>(s.level, v, q.len(), partial, args)
-            } else {
-                dispatch::<false>(s.level, v, q.len(), partial, args)
+            match (s.depthwise, copy.is_some()) {
+                (true, _) => dispatch::<true, false>(s.level, (v, q.len(), partial), args),
+                (false, true) => dispatch::<false, true>(s.level, (v, q.len(), partial), args),
+                (false, false) => dispatch::<false, false>(s.level, (v, q.len(), partial), args),
             }
         }
+    }
+
+    /// Where the channels of a row of a stretch begin in x.
+    fn x_start(&self, stretch: usize, g: usize, row: usize) -> usize {
+        let s = &self.shape;
+        self.tap(stretch * (s.rows / s.c.max(1))) + g * s.c + row
     }
 
     /// Offset of a tap in x.
@@ -422,71 +442,29 @@ impl Gradient<'_> {
     }
 }
 
-/// Pointers: from x the rows of the tile, from y its vectors (of PART `lanes`), both at each position;
-/// from dw the tile, which no other thread accesses.
+/// Pointers: from the x of the walk the rows of the tile, from its y the vectors (of PART `lanes`), both at
+/// each position; from dw the tile, which no other thread accesses.
 #[derive(Clone, Copy)]
 struct TileArgs {
-    x: *const f32,
-    y: *const f32,
+    walk: WalkArgs,
     dw: *mut f32,
     dw_pitch: usize,
-    rows: (usize, usize),
-    /// Extents of the dims outside the inner one; the others 1.
-    counts: [usize; 4],
-    x_step: [usize; 4],
-    y_step: [usize; 4],
-    /// Positions of a row, steps of x and dy.
-    inner: (usize, usize, usize),
     lanes: usize,
     load: bool,
     /// Depthwise: offsets of the taps in x.
     xo: [usize; Q_MAX],
+    /// Copy what is read; there is room for it, which no other thread accesses.
+    copy: Option<CopyTo>,
 }
 
-/// A walk over rows of positions; divides once, not for every row.
-struct Rows<'a> {
-    tile: &'a TileArgs,
-    index: [usize; 4],
-    x: usize,
-    y: usize,
-}
+/// `PART`: only some lanes of the one vector exist. `DEEP`: depthwise, the rows are taps. `COPY`: there is a
+/// copy to make. Pointers as those of [`TileArgs`].
+struct Tile<const V: usize, const Q: usize, const PART: bool, const DEEP: bool, const COPY: bool>(
+    TileArgs,
+);
 
-impl Rows<'_> {
-    #[inline(always)]
-    fn new(tile: &TileArgs) -> Rows<'_> {
-        let (mut index, mut rest) = ([0; 4], tile.rows.0);
-        for dim in [2, 1, 0] {
-            index[dim] = rest % tile.counts[dim];
-            rest /= tile.counts[dim];
-        }
-        let dot = |step: &[usize; 4]| (0..3).map(|i| index[i] * step[i]).sum();
-        let (x, y) = (dot(&tile.x_step), dot(&tile.y_step));
-        Rows { tile, index, x, y }
-    }
-
-    #[inline(always)]
-    fn step(&mut self) {
-        let t = self.tile;
-        for dim in [2, 1, 0] {
-            self.index[dim] += 1;
-            self.x += t.x_step[dim];
-            self.y += t.y_step[dim];
-            if self.index[dim] < t.counts[dim] {
-                return;
-            }
-            self.index[dim] = 0;
-            self.x -= t.counts[dim] * t.x_step[dim];
-            self.y -= t.counts[dim] * t.y_step[dim];
-        }
-    }
-}
-
-/// `PART`: only some lanes of the one vector exist. `DEEP`: depthwise, the rows are taps. Pointers as
-/// those of [`TileArgs`].
-struct Tile<const V: usize, const Q: usize, const PART: bool, const DEEP: bool>(TileArgs);
-
-impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool> Op
-    for Tile<V, Q, PART, DEEP>
+impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool, const COPY: bool> Op
+    for Tile<V, Q, PART, DEEP, COPY>
 {
     type Out = ();
 
@@ -513,13 +491,17 @@ impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool> Op
                     }
                 }
             }
-            let (count, x_step, y_step) = t.inner;
-            let mut rows = Rows::new(&t);
-            for _ in t.rows.0..t.rows.1 {
-                let (mut x, mut y) = (t.x.add(rows.x), t.y.add(rows.y));
+            let (walk, mut to) = (&t.walk, t.copy.unwrap_or(NOWHERE));
+            let (count, x_step, y_step) = walk.inner;
+            let mut rows = Rows::new(walk);
+            for _ in walk.rows.0..walk.rows.1 {
+                let (mut x, mut y) = (walk.x.add(rows.x), walk.y.add(rows.y));
                 rows.step();
                 for _ in 0..count {
                     let g: [S::V; V] = std::array::from_fn(|v| load(y.add(v * S::LANES)));
+                    if COPY {
+                        copy_position::<S, V, Q>((x, x_step), (y, y_step), g, &mut to);
+                    }
                     for q in 0..Q {
                         if DEEP {
                             for v in 0..V {
@@ -552,15 +534,54 @@ impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool> Op
     }
 }
 
+const NOWHERE: CopyTo = CopyTo {
+    x: std::ptr::null_mut(),
+    x_pitch: 0,
+    y: std::ptr::null_mut(),
+    y_pitch: 0,
+};
+
+/// Positions from a read to its prefetch.
+const AHEAD: usize = 16;
+
+/// Copies the rows and the vectors of a position, and prefetches those of a later one.
+///
+/// # Safety
+/// The processor has the features of `S`, `x` can be read for Q elements, and there is room for the copies.
+#[inline(always)]
+unsafe fn copy_position<S: Simd, const V: usize, const Q: usize>(
+    (x, x_step): (*const f32, usize),
+    (y, y_step): (*const f32, usize),
+    vectors: [S::V; V],
+    to: &mut CopyTo,
+) {
+    // SAFETY: guaranteed by the caller; a prefetch reads nothing.
+    unsafe {
+        S::prefetch(x.wrapping_add(AHEAD * x_step));
+        S::prefetch(x.wrapping_add(AHEAD * x_step + Q - 1));
+        for (v, vector) in vectors.into_iter().enumerate() {
+            S::prefetch(y.wrapping_add(AHEAD * y_step + v * S::LANES));
+            S::store(to.y.add(v * S::LANES), vector);
+        }
+        for q in (0..Q).step_by(S::LANES) {
+            let lanes = (Q - q).min(S::LANES);
+            S::store_part(to.x.add(q), lanes, S::load_part(x.add(q), lanes));
+        }
+        to.x = to.x.add(to.x_pitch);
+        to.y = to.y.add(to.y_pitch);
+    }
+}
+
 /// Positions whose sum is taken in f32.
 const NARROW: usize = 16;
 
 /// Sums of one vector of dy over rows of positions.
 ///
-/// Pointers: from the `y` of `args` so many lanes at each position, and as many sums, which nobody else
+/// Pointers: from the y of the walk so many lanes at each position, and as many sums, which nobody else
 /// touches.
 struct BiasSums {
-    args: TileArgs,
+    walk: WalkArgs,
+    lanes: usize,
     sums: *mut f64,
 }
 
@@ -569,7 +590,7 @@ impl Op for BiasSums {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let t = self.args;
+        let (t, lanes) = (self.walk, self.lanes);
         let (count, _, y_step) = t.inner;
         // SAFETY: positions and channels are inside of what the caller answers for.
         unsafe {
@@ -582,19 +603,19 @@ impl Op for BiasSums {
                 while left > 0 {
                     let n = left.min(NARROW);
                     for i in 0..n {
-                        acc[i % 4] = S::add(acc[i % 4], S::load_part(y, t.lanes));
+                        acc[i % 4] = S::add(acc[i % 4], S::load_part(y, lanes));
                         // The last step may leave the slice.
                         y = y.wrapping_add(y_step);
                     }
                     left -= n;
                     summed += n;
                     if summed >= NARROW {
-                        widen::<S>(&mut acc, self.sums, t.lanes);
+                        widen::<S>(&mut acc, self.sums, lanes);
                         summed = 0;
                     }
                 }
             }
-            widen::<S>(&mut acc, self.sums, t.lanes);
+            widen::<S>(&mut acc, self.sums, lanes);
         }
     }
 }
@@ -619,13 +640,17 @@ unsafe fn widen<S: Simd>(acc: &mut [S::V; 4], sums: *mut f64, lanes: usize) {
 
 /// # Safety
 /// The processor has the level, and the pointer requirements of [`TileArgs`] hold.
-unsafe fn dispatch<const DEEP: bool>(level: Level, v: usize, q: usize, partial: bool, t: TileArgs) {
+unsafe fn dispatch<const DEEP: bool, const COPY: bool>(
+    level: Level,
+    (v, q, partial): (usize, usize, bool),
+    t: TileArgs,
+) {
     macro_rules! pick {
         ($v:literal, $part:literal: $($q:literal)*) => {
             match q {
                 $($q => {
                     // SAFETY: guaranteed by the caller.
-                    return unsafe { level.run(Tile::<$v, $q, $part, DEEP>(t)) };
+                    return unsafe { level.run(Tile::<$v, $q, $part, DEEP, COPY>(t)) };
                 })*
                 _ => {}
             }

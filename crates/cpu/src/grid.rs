@@ -137,6 +137,18 @@ impl Window {
         })
     }
 
+    /// Outputs whose input extent is this one or less; none where an input extent is not counted.
+    pub(crate) fn outputs(&self, input: [usize; 3]) -> [usize; 3] {
+        std::array::from_fn(|i| {
+            let taps = self.kernel[i].saturating_sub(1);
+            let first = taps.saturating_mul(self.dilation[i]).saturating_add(1);
+            match input[i].checked_sub(first) {
+                Some(rest) => rest / self.stride[i].max(1) + 1,
+                None => 0,
+            }
+        })
+    }
+
     pub(crate) fn assert_valid(&self) {
         let all = self.kernel.iter().chain(&self.stride).chain(&self.dilation);
         assert!(

@@ -21,6 +21,9 @@ mod tile;
 mod tiles;
 mod walk;
 mod winograd;
+mod weight_panels;
+mod weight_plan;
+mod weight_walk;
 
 pub mod activation;
 mod attention;

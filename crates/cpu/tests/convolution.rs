@@ -180,6 +180,47 @@ fn backward_weight() {
     }
 }
 
+/// Positions 4 KiB apart, of which tiles read copies, under groups, strides and partial vectors.
+#[test]
+fn backward_weight_of_positions_far_apart() {
+    let cases = [
+        (1, 1, [14, 14], 1024, 264),
+        (2, 2, [12, 15], 512, 552),
+        (1, 1, [13, 10], 52, 1024),
+    ];
+    for (seed, (groups, stride, [h, w], c, f)) in cases.into_iter().enumerate() {
+        let mut random = Random(seed as u64 + 4000);
+        let window = Window {
+            kernel: [1; 3],
+            stride: [1, stride, stride],
+            dilation: [1; 3],
+        };
+        let (conv, yg) = (Convolution { window, groups }, Grid::dense(1, [1, h, w], f));
+        let xg = Grid::dense(1, window.input_extent(yg.extent), c);
+        let case = Case {
+            x: buffer(&xg, || random.whole()),
+            dy: buffer(&yg, || random.whole()),
+            w: vec![0.0; conv.weight_elements(c, f)],
+            conv,
+            xg,
+            yg,
+        };
+        let want = case.weight();
+        for team in &mut teams() {
+            let mut dw = vec![f32::NAN; case.w.len()];
+            let need = conv_backward_weight_scratch(team.kind(), &case.conv, &case.xg, f);
+            let (x, dy) = (on(&case.x, &case.xg), on(&case.dy, &case.yg));
+            call(team, need, |k| {
+                conv_backward_weight(k, x, dy, &mut dw, None, &case.conv, false)
+            });
+            let what = format!("{seed} {:?} {}", team.level(), team.threads());
+            for (got, want) in dw.iter().zip(&want) {
+                assert_eq!(f64::from(*got), *want, "{what}");
+            }
+        }
+    }
+}
+
 /// Mean and variance of channels whose mean is far larger than their deviation.
 #[test]
 fn sums_far_from_zero() {
