@@ -21,6 +21,11 @@ const WEIGHTS_PER_SWEEP: usize = 32 * 1024;
 const ROWS_PER_SWEEP: usize = 128;
 /// Work of one unit; bounds the time between calls of progress.
 const FLOPS_PER_UNIT: usize = 30_000_000;
+/// Units per thread, so that all threads end at about the same time.
+const UNITS_PER_THREAD: usize = 16;
+/// Positions for which packed weights are read once, so that bringing them into the caches takes a
+/// fraction of the products.
+const POSITIONS_PER_WEIGHTS: usize = 192;
 /// Positions of a unit are a multiple of this, which every P divides or nearly does.
 const POSITIONS_STEP: usize = 24;
 
@@ -196,7 +201,7 @@ impl DirectConvolution<'_> {
         let blocks = positions.div_ceil(block);
         let split = match self.weights {
             Operand::Rows(..) => tiles.count().min(threads),
-            Operand::Packed(_) if blocks < 4 * threads => tiles.count(),
+            Operand::Packed(_) if blocks < UNITS_PER_THREAD * threads => tiles.count(),
             Operand::Packed(_) | Operand::Transposed(..) | Operand::Depthwise(..) => 1,
         };
         let shares = self.epilogue.shares(blocks);
@@ -226,10 +231,13 @@ impl DirectConvolution<'_> {
         };
         let by_time = FLOPS_PER_UNIT / slow / flops.max(1);
         let by_share = positions / (4 * team.threads());
-        by_time
-            .min(by_share)
-            .max(1)
-            .next_multiple_of(POSITIONS_STEP)
+        let least = match self.weights {
+            Operand::Packed(_) => POSITIONS_PER_WEIGHTS.min(positions),
+            Operand::Rows(..) | Operand::Transposed(..) | Operand::Depthwise(..) => 1,
+        };
+        let most = by_time.min(by_share).max(least);
+        let blocks = positions.div_ceil(most.next_multiple_of(POSITIONS_STEP));
+        positions.div_ceil(blocks).next_multiple_of(POSITIONS_STEP)
     }
 
     /// Zeros the sums of some tiles.
