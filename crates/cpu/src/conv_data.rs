@@ -9,9 +9,11 @@ use crate::direct_convolution::{DirectConvolution, Operand, Taps};
 use crate::dot;
 use crate::epilogue::{Epilogue, JobEpilogue, Total};
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work, product};
-use crate::simd::{Level, Op, Simd};
+use crate::loose_weights::{LooseWeights, is_loose, loose_scratch};
+use crate::simd::Level;
 use crate::team::{ELEMENT, Team, TeamKind};
 use crate::tiles::Tiles;
+use crate::transpose::Transpose;
 use crate::walk::Positions;
 
 /// Scratch elements that [`conv_backward_data`] needs for C and F channels and `positions`
@@ -25,10 +27,32 @@ pub fn conv_backward_data_scratch(
     f: usize,
     positions: usize,
 ) -> usize {
-    if positions == 0 || dots(team.level, conv, (c, f), positions) {
+    let packed = packs_backward_data(team.level, conv, c, f, positions);
+    if is_loose(packed, positions_of_tap(conv, positions)) {
+        loose_scratch(team)
+    } else {
+        packed
+    }
+}
+
+/// Elements of the weights that [`conv_backward_data`] takes best packed, at so many positions of dx (of all
+/// samples); zero where it reads them as they are.
+pub fn packs_backward_data(
+    level: Level,
+    conv: &Convolution,
+    c: usize,
+    f: usize,
+    positions: usize,
+) -> usize {
+    if positions == 0 || dots(level, conv, (c, f), positions) {
         return 0;
     }
-    packed_backward_data_elements(team.level, conv, c, f)
+    packed_backward_data_elements(level, conv, c, f)
+}
+
+/// Positions of dx to which a tap contributes, of so many.
+fn positions_of_tap(conv: &Convolution, positions: usize) -> usize {
+    positions / product(conv.window.stride).max(1)
 }
 
 /// Whether plain weights are used directly, without packing.
@@ -129,6 +153,10 @@ pub fn conv_backward_data(
             Operand::Depthwise(w, true)
         }
         Weights::Plain(w) if dots(level, conv, (c, f), xg.positions()) => Operand::Transposed(w, f),
+        Weights::Plain(w) if is_loose(packed, positions_of_tap(conv, xg.positions())) => {
+            let taps = conv.window.volume();
+            Operand::Loose(LooseWeights::new(w, f, Some(taps), scratch))
+        }
         Weights::Plain(w) => {
             pack(call.team, call.progress, w, scratch, conv, (c, f))?;
             Operand::Packed(scratch)
@@ -363,43 +391,4 @@ fn pack(
         // SAFETY: the team has the level.
         unsafe { level.run(transpose) };
     })
-}
-
-/// out[j, i] = from[i, j] for i < rows, j < columns; the rest of the rows of `out` is zero.
-struct Transpose<'a> {
-    from: &'a [f32],
-    pitch: usize,
-    rows: usize,
-    columns: usize,
-    out: &'a mut [f32],
-    width: usize,
-}
-
-impl Op for Transpose<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let t = self;
-        assert!(t.rows == 0 || t.from.len() >= (t.rows - 1) * t.pitch + t.columns);
-        assert!(t.rows <= t.width && t.out.len() >= t.columns * t.width);
-        let (rows, columns) = (t.rows / 4 * 4, t.columns / S::LANES * S::LANES);
-        for j in (0..columns).step_by(S::LANES) {
-            for i in (0..rows).step_by(4) {
-                // SAFETY: rows and columns that exist, by the assertions.
-                unsafe {
-                    let row = |k: usize| S::load(t.from.as_ptr().add((i + k) * t.pitch + j));
-                    let to = t.out.as_mut_ptr().add(j * t.width + i);
-                    S::store_columns([row(0), row(1), row(2), row(3)], to, t.width);
-                }
-            }
-        }
-        for (j, out) in t.out.chunks_exact_mut(t.width).enumerate() {
-            let done = if j < columns { rows } else { 0 };
-            for i in done..t.rows {
-                out[i] = t.from[i * t.pitch + j];
-            }
-            out[t.rows..].fill(0.0);
-        }
-    }
 }

@@ -4,6 +4,7 @@ use crate::convolution::{Convolution, Weights};
 use crate::direct_convolution::{DirectConvolution, Operand, Taps};
 use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Shared, View, ViewMut, Work, product};
+use crate::loose_weights::{LooseWeights, is_loose, loose_scratch};
 use crate::simd::Level;
 use crate::team::{ELEMENT, Team, TeamKind};
 use crate::tiles::Tiles;
@@ -22,9 +23,26 @@ pub fn conv_forward_scratch(
     f: usize,
     positions: usize,
 ) -> usize {
-    let packs = !conv.is_depthwise(c, f) && packs(team.level, conv, f, positions);
+    let packed = packs_forward(team.level, conv, c, f, positions);
+    if is_loose(packed, positions) {
+        loose_scratch(team)
+    } else {
+        packed
+    }
+}
+
+/// Elements of the weights that [`conv_forward`] takes best packed, at so many outputs (of all samples);
+/// zero where it reads them as they are.
+pub fn packs_forward(
+    level: Level,
+    conv: &Convolution,
+    c: usize,
+    f: usize,
+    positions: usize,
+) -> usize {
+    let packs = !conv.is_depthwise(c, f) && packs(level, conv, f, positions);
     if positions > 0 && packs {
-        packed_forward_elements(team.level, conv, c, f)
+        packed_forward_elements(level, conv, c, f)
     } else {
         0
     }
@@ -109,7 +127,8 @@ pub fn conv_forward(
     if yg.elements() == 0 {
         return Ok(work);
     }
-    let weights = operand(call.team, call.progress, w, scratch, conv, (c, f))?;
+    let channels = (c, f, yg.positions());
+    let weights = operand(call.team, call.progress, w, scratch, conv, channels)?;
     let window = &conv.window;
     let (jobs, cg, fg) = conv.jobs(c, f);
     let y_base = Shared(y.data.as_mut_ptr());
@@ -150,11 +169,15 @@ fn operand<'w>(
     w: Weights<'w>,
     scratch: &'w mut [f32],
     conv: &Convolution,
-    (c, f): (usize, usize),
+    (c, f, positions): (usize, usize, usize),
 ) -> Result<Operand<'w>, Canceled> {
+    let packed = packs_forward(team.level(), conv, c, f, positions);
     Ok(match w {
         Weights::Plain(w) | Weights::Packed(w) if conv.is_depthwise(c, f) => {
             Operand::Depthwise(w, false)
+        }
+        Weights::Plain(w) if is_loose(packed, positions) => {
+            Operand::Loose(LooseWeights::new(w, f, None, scratch))
         }
         Weights::Plain(w) if !scratch.is_empty() => {
             pack(team, progress, w, scratch, conv, (c, f))?;

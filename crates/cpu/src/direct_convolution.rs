@@ -6,6 +6,7 @@
 
 use crate::epilogue::JobEpilogue;
 use crate::grid::{Canceled, Shared, part};
+use crate::loose_weights::LooseWeights;
 use crate::simd::Level;
 use crate::team::{Poll, Team};
 use crate::tile::{RunArgs, Stretch, TileArgs, dispatch};
@@ -16,7 +17,7 @@ use std::ops::Range;
 /// Stretches of the input that one sweep over the positions covers, at most.
 const RUNS_MAX: usize = 64;
 /// Weights that one sweep over the positions reads, in elements: stays in the L1 and L2 caches.
-const WEIGHTS_PER_SWEEP: usize = 32 * 1024;
+pub(crate) const WEIGHTS_PER_SWEEP: usize = 32 * 1024;
 /// The same for unpacked weights, in rows: few enough for the TLB.
 const ROWS_PER_SWEEP: usize = 128;
 /// Work of one unit; bounds the time between calls of progress.
@@ -46,6 +47,8 @@ pub(crate) struct Taps {
 pub(crate) enum Operand<'a> {
     /// Packed by tiles of V vectors: rows of V * L, padded with zeros.
     Packed(&'a [f32]),
+    /// Plain ones that are packed as they are needed.
+    Loose(LooseWeights<'a>),
     /// Rows of `pitch` elements; F must be whole vectors.
     Rows(&'a [f32], usize),
     /// Taps flipped and channels transposed: (tap, F, C), rows of `pitch` elements.
@@ -62,6 +65,7 @@ impl<'a> Operand<'a> {
                 let part = w.len() / groups;
                 Operand::Packed(&w[g * part..(g + 1) * part])
             }
+            Operand::Loose(w) => Operand::Loose(w.at_channel(g * width)),
             Operand::Rows(w, pitch) => Operand::Rows(&w[g * width..], pitch),
             Operand::Transposed(w, pitch) => Operand::Transposed(&w[g * width..], pitch),
             Operand::Depthwise(..) => self,
@@ -160,7 +164,7 @@ impl DirectConvolution<'_> {
         let (slice, pitch, start) = match self.weights {
             Operand::Packed(w) => (w, v * level.lanes(), rows * f0),
             Operand::Rows(w, pitch) => (w, pitch, f0),
-            Operand::Transposed(..) | Operand::Depthwise(..) => {
+            Operand::Loose(_) | Operand::Transposed(..) | Operand::Depthwise(..) => {
                 unreachable!("these weights have tiles of their own")
             }
         };
@@ -201,8 +205,13 @@ impl DirectConvolution<'_> {
         let blocks = positions.div_ceil(block);
         let split = match self.weights {
             Operand::Rows(..) => tiles.count().min(threads),
-            Operand::Packed(_) if blocks < UNITS_PER_THREAD * threads => tiles.count(),
-            Operand::Packed(_) | Operand::Transposed(..) | Operand::Depthwise(..) => 1,
+            Operand::Packed(_) | Operand::Loose(_) if blocks < UNITS_PER_THREAD * threads => {
+                tiles.count()
+            }
+            Operand::Packed(_)
+            | Operand::Loose(_)
+            | Operand::Transposed(..)
+            | Operand::Depthwise(..) => 1,
         };
         let shares = self.epilogue.shares(blocks);
         let flops = 2 * self.taps_all() * self.c * self.f * positions / (split * shares);
@@ -232,11 +241,12 @@ impl DirectConvolution<'_> {
         let by_time = FLOPS_PER_UNIT / slow / flops.max(1);
         let by_share = positions / (4 * team.threads());
         let least = match self.weights {
-            Operand::Packed(_) => POSITIONS_PER_WEIGHTS.min(positions),
+            Operand::Packed(_) | Operand::Loose(_) => POSITIONS_PER_WEIGHTS.min(positions),
             Operand::Rows(..) | Operand::Transposed(..) | Operand::Depthwise(..) => 1,
         };
         let most = by_time.min(by_share).max(least);
-        let blocks = positions.div_ceil(most.next_multiple_of(POSITIONS_STEP));
+        // The nearest number of blocks.
+        let blocks = (positions / most.next_multiple_of(POSITIONS_STEP)).max(1);
         positions.div_ceil(blocks).next_multiple_of(POSITIONS_STEP)
     }
 
@@ -273,6 +283,7 @@ impl DirectConvolution<'_> {
             }
             Operand::Rows(..)
             | Operand::Packed(_)
+            | Operand::Loose(_)
             | Operand::Transposed(..)
             | Operand::Depthwise(..) => {
                 for tile in own {
@@ -323,6 +334,7 @@ impl DirectConvolution<'_> {
         }
         let sweep = Sweep {
             stretches: &[],
+            packed: None,
             load: true,
             first: true,
             slot: Some(slot),
@@ -355,14 +367,20 @@ impl DirectConvolution<'_> {
             let n = self.stretches(&mut cursor, &mut stretches, rows_max);
             let last = cursor.tap >= self.taps_all();
             let depth: usize = stretches[..n].iter().map(|s| s.len).sum();
-            let sweep = Sweep {
-                stretches: &stretches[..n],
-                load: !first || self.accumulate,
-                first,
-                slot: last.then_some(slot),
-            };
             for tile in own.clone() {
                 let (f0, v) = tiles.tile(tile);
+                let mut stretches = stretches;
+                // SAFETY: guaranteed by the caller; a thread works on one tile at a time.
+                let packed = unsafe {
+                    self.pack_tile((tiles.level, poll.thread), (f0, v), &mut stretches[..n])
+                };
+                let sweep = Sweep {
+                    stretches: &stretches[..n],
+                    packed,
+                    load: !first || self.accumulate,
+                    first,
+                    slot: last.then_some(slot),
+                };
                 // SAFETY: guaranteed by the caller.
                 unsafe { self.sweep(tiles.level, range.clone(), (f0, v), &sweep) };
                 let width = v * tiles.level.lanes();
@@ -377,6 +395,26 @@ impl DirectConvolution<'_> {
         }
     }
 
+    /// Packs the weights of a tile for some stretches, if they are loose.
+    ///
+    /// # Safety
+    /// The level and the thread are those of the team that runs the job; the thread is done with what it
+    /// packed before.
+    unsafe fn pack_tile(
+        &self,
+        (level, thread): (Level, usize),
+        (f0, v): (usize, usize),
+        stretches: &mut [Stretch],
+    ) -> Option<*const f32> {
+        let Operand::Loose(weights) = self.weights else {
+            return None;
+        };
+        let width = v * level.lanes();
+        let tile = (f0, (self.f - f0).min(width), width);
+        // SAFETY: guaranteed by the caller; the weights have room for the team.
+        Some(unsafe { weights.pack((level, thread), stretches, (self.c, self.f), tile) })
+    }
+
     /// Adds some stretches to one tile of output channels, for a range of positions.
     ///
     /// # Safety
@@ -388,9 +426,10 @@ impl DirectConvolution<'_> {
         (f0, v): (usize, usize),
         sweep: &Sweep,
     ) {
-        let (w, w_pitch) = match sweep.stretches {
-            [] => (std::ptr::null(), 0),
-            [..] => self.tile_weights(f0, v, level),
+        let (w, w_pitch) = match (sweep.stretches, sweep.packed) {
+            ([], _) => (std::ptr::null(), 0),
+            (_, Some(w)) => (w, v * level.lanes()),
+            (_, None) => self.tile_weights(f0, v, level),
         };
         let width = (self.f - f0).min(v * level.lanes());
         let p_max = (level.accumulators() / v).min(P_MAX);
@@ -429,6 +468,8 @@ impl DirectConvolution<'_> {
 /// What a sweep over the positions does with each tile.
 struct Sweep<'a> {
     stretches: &'a [Stretch],
+    /// Their weights, where they are packed for this sweep.
+    packed: Option<*const f32>,
     /// Add to the old contents.
     load: bool,
     /// Begin with the bias.

@@ -17,13 +17,15 @@ mod depthwise;
 mod direct_convolution;
 mod dot;
 mod epilogue;
+mod loose_weights;
 mod tile;
 mod tiles;
+mod transpose;
 mod walk;
-mod winograd;
 mod weight_panels;
 mod weight_plan;
 mod weight_walk;
+mod winograd;
 
 pub mod activation;
 mod attention;
@@ -53,9 +55,11 @@ pub use adapter::{CpuKernels, CpuMenu};
 pub use attention::{Heads, attention_backward, attention_forward, attention_scratch};
 pub use conv_data::{
     conv_backward_data, conv_backward_data_scratch, pack_backward_data,
-    packed_backward_data_elements,
+    packed_backward_data_elements, packs_backward_data,
 };
-pub use conv_forward::{conv_forward, conv_forward_scratch, pack_forward, packed_forward_elements};
+pub use conv_forward::{
+    conv_forward, conv_forward_scratch, pack_forward, packed_forward_elements, packs_forward,
+};
 pub use conv_weight::{conv_backward_weight, conv_backward_weight_scratch};
 pub use convolution::{Convolution, Weights};
 pub use elementwise::{

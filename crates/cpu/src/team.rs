@@ -244,6 +244,7 @@ impl Team {
         };
         if self.threads == 1 || units <= 1 || small {
             share(&mut Poll {
+                thread: 0,
                 cancel: &cancel,
                 progress: Some(progress),
                 flops: 0,
@@ -285,8 +286,9 @@ impl Team {
         cancel: &AtomicBool,
         share: &(dyn Fn(&mut Poll) + Sync),
     ) {
-        let job = |_: usize| {
+        let job = |thread: usize| {
             share(&mut Poll {
+                thread,
                 cancel,
                 progress: None,
                 flops: 0,
@@ -303,6 +305,7 @@ impl Team {
         self.next_epoch(state);
         let mine = catch_unwind(AssertUnwindSafe(|| {
             share(&mut Poll {
+                thread: 0,
                 cancel,
                 progress: Some(&mut *progress),
                 flops: 0,
@@ -425,6 +428,8 @@ fn work(shared: &Shared, index: usize) {
 
 /// Calls `progress` periodically (on the caller's thread), and records cancellation.
 pub(crate) struct Poll<'a> {
+    /// Which of the threads of the team this is, the caller being 0.
+    pub thread: usize,
     cancel: &'a AtomicBool,
     progress: Option<&'a mut dyn FnMut() -> bool>,
     flops: u64,

@@ -188,23 +188,8 @@ fn backward_weight_of_positions_far_apart() {
         (2, 2, [12, 15], 512, 552),
         (1, 1, [13, 10], 52, 1024),
     ];
-    for (seed, (groups, stride, [h, w], c, f)) in cases.into_iter().enumerate() {
-        let mut random = Random(seed as u64 + 4000);
-        let window = Window {
-            kernel: [1; 3],
-            stride: [1, stride, stride],
-            dilation: [1; 3],
-        };
-        let (conv, yg) = (Convolution { window, groups }, Grid::dense(1, [1, h, w], f));
-        let xg = Grid::dense(1, window.input_extent(yg.extent), c);
-        let case = Case {
-            x: buffer(&xg, || random.whole()),
-            dy: buffer(&yg, || random.whole()),
-            w: vec![0.0; conv.weight_elements(c, f)],
-            conv,
-            xg,
-            yg,
-        };
+    for (seed, (groups, stride, extent, c, f)) in cases.into_iter().enumerate() {
+        let case = planar(seed, groups, (1, stride), extent, (c, f));
         let want = case.weight();
         for team in &mut teams() {
             let mut dw = vec![f32::NAN; case.w.len()];
@@ -217,6 +202,69 @@ fn backward_weight_of_positions_far_apart() {
             for (got, want) in dw.iter().zip(&want) {
                 assert_eq!(f64::from(*got), *want, "{what}");
             }
+        }
+    }
+}
+
+/// A dense case of these groups, with as many taps in H and W and a stride, on a plane of outputs.
+fn planar(
+    seed: usize,
+    groups: usize,
+    (taps, stride): (usize, usize),
+    [h, w]: [usize; 2],
+    (c, f): (usize, usize),
+) -> Case {
+    println!("seed {seed}");
+    let mut random = Random(seed as u64 + 4000);
+    let window = Window {
+        kernel: [1, taps, taps],
+        stride: [1, stride, stride],
+        dilation: [1; 3],
+    };
+    let (conv, yg) = (Convolution { window, groups }, Grid::dense(1, [1, h, w], f));
+    let xg = Grid::dense(1, window.input_extent(yg.extent), c);
+    let weights = conv.weight_elements(c, f);
+    Case {
+        x: buffer(&xg, || random.whole()),
+        dy: buffer(&yg, || random.whole()),
+        w: (0..weights).map(|_| random.whole()).collect(),
+        conv,
+        xg,
+        yg,
+    }
+}
+
+/// Weights beyond a part of the L2 cache and few positions: threads pack them as they need them.
+#[test]
+fn large_weights_of_few_positions() {
+    let cases = [
+        (1, (3, 1), [5, 11], (99, 170)),
+        (2, (3, 2), [6, 9], (140, 300)),
+        (1, (1, 1), [7, 7], (420, 330)),
+        (1, (1, 2), [7, 9], (330, 420)),
+    ];
+    for (seed, (groups, window, extent, (c, f))) in cases.into_iter().enumerate() {
+        let case = planar(seed, groups, window, extent, (c, f));
+        let conv = &case.conv;
+        let (y, dx) = (case.forward(), case.data(&case.xg, [0; 3]));
+        for team in &mut teams() {
+            let kind = team.kind();
+            let what = format!("{seed} {:?} {}", kind.level, kind.threads);
+            let (w, none) = (Weights::Plain(&case.w), Epilogue::default);
+            let mut got = vec![f32::NAN; y.len()];
+            let need = conv_forward_scratch(kind, conv, c, f, case.yg.positions());
+            let (x, to_y) = (on(&case.x, &case.xg), to(&mut got, &case.yg));
+            call(team, need, |k| {
+                conv_forward(k, x, w, to_y, conv, false, none())
+            });
+            assert_box(&case.yg, &got, &y, None, &what);
+            let mut got = vec![f32::NAN; dx.len()];
+            let need = conv_backward_data_scratch(kind, conv, c, f, case.xg.positions());
+            let (dy, to_x) = (on(&case.dy, &case.yg), to(&mut got, &case.xg));
+            call(team, need, |k| {
+                conv_backward_data(k, dy, w, to_x, conv, [0; 3], false, none())
+            });
+            assert_box(&case.xg, &got, &dx, None, &what);
         }
     }
 }

@@ -88,13 +88,6 @@ fn main() {
     let team = Team::on_first_cores(options.threads, options.level);
     let mut team = team.unwrap_or_else(|e| panic!("cannot start: {e}"));
     team.spin_for(SPIN);
-    let peak = peak(&options);
-    println!(
-        "{{\"level\":\"{:?}\",\"threads\":{},\"peak_gflops\":{peak:.1},\"triad_gbs\":{:.1}}}",
-        options.level,
-        options.threads,
-        triad(&options)
-    );
     let mut totals = Totals::new();
     for layer in layers() {
         if !chosen(&options.networks, layer.network) || !chosen(&options.layers, layer.name) {

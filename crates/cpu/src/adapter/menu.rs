@@ -6,8 +6,8 @@ use super::fused;
 use super::operand::{grid, rows};
 use super::pointwise::Route;
 use super::sequence;
-use crate::conv_data::conv_backward_data_scratch;
-use crate::conv_forward::conv_forward_scratch;
+use crate::conv_data::{conv_backward_data_scratch, packs_backward_data};
+use crate::conv_forward::{conv_forward_scratch, packs_forward};
 use crate::conv_weight::conv_backward_weight_scratch;
 use crate::epilogue::sums_scratch;
 use crate::grid::Grid;
@@ -184,11 +184,34 @@ fn pointwise_scratch(team: TeamKind, kernel: &Kernel) -> usize {
     }
 }
 
-/// Elements of the weights that a kernel packs; packed ones it does not pack again.
+/// Elements of the weights that a kernel takes best packed; packed ones it does not pack again.
 fn packed_weights(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    let is_packed = |w: &View| buffers[w.buffer.0 as usize].role == Role::PackedWeights;
     let first = &kernel.parts()[0];
-    if let Kernel::ConvolutionForward { .. } | Kernel::ConvolutionBackwardData { .. } = first {
-        convolutions(team, first, buffers)
+    if let Kernel::ConvolutionForward {
+        x,
+        w,
+        y,
+        taps,
+        groups,
+        ..
+    } = first
+        && !is_packed(w)
+    {
+        let (conv, positions) = (convolution(taps, *groups), grid_of(y, buffers).positions());
+        packs_forward(team.level, &conv, x.extent[4], y.extent[4], positions)
+    } else if let Kernel::ConvolutionBackwardData {
+        dy,
+        w,
+        dx,
+        taps,
+        groups,
+        ..
+    } = first
+        && !is_packed(w)
+    {
+        let (conv, positions) = (convolution(taps, *groups), grid_of(dx, buffers).positions());
+        packs_backward_data(team.level, &conv, dx.extent[4], dy.extent[4], positions)
     } else {
         0
     }
