@@ -154,7 +154,7 @@ fn measured_times(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf
         path.filter(|path| path.is_absolute())
     };
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    Some(cache?.join("partita").join("measured.json"))
+    Some(cache?.join("partita").join("measured.sqlite"))
 }
 
 fn level(word: &str) -> Result<Level, EnvironmentError> {
@@ -224,7 +224,7 @@ mod tests {
             ("PARTITA_SOFTWARE", "c"),
             ("OMPI_COMM_WORLD_SIZE", "4"),
         ]);
-        let times = PathBuf::from("/home/one/.cache/partita/measured.json");
+        let times = PathBuf::from("/home/one/.cache/partita/measured.sqlite");
         assert_eq!(set.measured_times, Some(times));
         assert_eq!(
             set.machine_folders,

@@ -140,6 +140,8 @@ impl Fault for LocalError {
                 | TuneError::Corrupt { .. }
                 | TuneError::Newer { .. }
                 | TuneError::OldKeys { .. }
+                | TuneError::NotImported { .. }
+                | TuneError::Busy { .. }
                 | TuneError::Unlocked { .. } => ErrorKind::Request,
                 TuneError::Kernel { .. }
                 | TuneError::Transport { .. }

@@ -105,7 +105,9 @@ fn help(warning: &TuneError) -> &'static str {
         TuneError::Corrupt { .. }
         | TuneError::Newer { .. }
         | TuneError::OldKeys { .. }
+        | TuneError::NotImported { .. }
         | TuneError::Unlocked { .. }
+        | TuneError::Busy { .. }
         | TuneError::Unpinned { .. }
         | TuneError::Kernel { .. }
         | TuneError::Transport { .. }

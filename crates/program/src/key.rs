@@ -17,7 +17,7 @@
 //! the fewest digits that give it back, one of them before the point, and an exponent: `9e-1`.
 //!
 //! Keys are stored in users' caches. A change of the key of a kernel raises [`KernelShape::KEY_VERSION`], and
-//! `tune::Database` converts keys of the versions before.
+//! kernels are measured again.
 
 use crate::descriptor::Constant;
 use crate::{KernelShape, Optimizer, Role, Taps, Transform};

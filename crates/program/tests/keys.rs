@@ -3,7 +3,7 @@
 //!
 //! `UPDATE=1 cargo test -p partita-program --test keys` adds keys of new kernels to the list. It changes none
 //! that is listed: where the key of a kernel has to change, raise `KernelShape::KEY_VERSION`, which starts
-//! a list of its own, and let `tune::Database` convert keys of the version before.
+//! a list of its own. Kernels with other keys are measured again.
 
 use partita_program::{
     Activation, Buffer, BufferId, ClassTerms, Direction, Distribution, Dtype, ElementFunction,

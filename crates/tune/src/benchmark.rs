@@ -52,6 +52,12 @@ impl KernelBenchmark {
             }
         }
     }
+
+    /// Bytes of the workspace, 0 without one.
+    pub fn workspace_bytes(&self) -> Bytes {
+        let (_, _, workspace) = self.kernel();
+        workspace.map_or(Bytes(0), |view| view.bytes(&self.body.buffers))
+    }
 }
 
 /// The kernels of all programs, each key once, without known ones. `cache` is the size of the caches of a rank.

@@ -112,30 +112,52 @@ pub enum TuneError {
         /// The file that is used instead.
         replacement: PathBuf,
     },
-    /// Kernel keys of version 0 that cannot be converted.
+    /// Kernel keys of version 0 in a JSON file that cannot be converted.
     #[error(
         "{kernels} kernel(s) in {} have keys of version 0 that cannot be converted to version {version}; \
-         their times stay in the file but are not used, and are measured again if needed",
+         their times are not taken over, and are measured again if needed",
         path.display()
     )]
     OldKeys {
-        /// The file.
+        /// The JSON file.
         path: PathBuf,
         /// Number of kernels.
         kernels: usize,
         /// Current version of keys.
         version: u32,
     },
-    /// The file cannot be locked.
+    /// The JSON file of an earlier version cannot be read.
+    #[error(
+        "the measured times of an earlier version in {} are not taken over: {reason}; missing times are \
+         measured again",
+        path.display()
+    )]
+    NotImported {
+        /// The JSON file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The file system of the file has no locks.
     #[error(
         "{} cannot be locked: {reason}; continuing without a lock: times that other processes write at \
          the same time may be lost, and are then measured again",
         path.display()
     )]
     Unlocked {
-        /// The lock file.
+        /// The file.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of SQLite.
         reason: String,
+    },
+    /// Another process holds the lock of the file for too long.
+    #[error(
+        "{} is locked: another process holds the lock and does not release it; this run keeps its times in \
+         memory, and writes them if the lock is released before it measures others",
+        path.display()
+    )]
+    Busy {
+        /// The file.
+        path: PathBuf,
     },
 }

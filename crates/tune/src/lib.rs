@@ -1,6 +1,7 @@
 //! Autotuning: microbenchmarks of kernels, messages and reads on this machine, and a database of their times.
 //!
-//! Does: times kernels, exchanges, collectives and reads with all ranks running; keeps times in a file.
+//! Does: times kernels, exchanges, collectives and reads with all ranks running; keeps times in an SQLite
+//! file.
 //! Knows: programs, the traits of `run`, the features of the oracle's kernel model, the clock of this machine,
 //! one file.
 //! Must not know: models, strategies, backends by name, how a time becomes a prediction.
@@ -10,6 +11,7 @@ mod benchmark;
 mod cache_residency;
 mod database;
 mod error;
+mod import;
 mod key_version_0;
 mod links;
 mod load;
@@ -17,6 +19,7 @@ mod measure;
 mod operand_fill;
 mod store;
 mod stream;
+mod tables;
 
 pub use benchmark::KernelKey;
 pub use database::{Database, Measurements, Setting};

@@ -49,6 +49,8 @@ pub struct KernelTime {
     pub features: Features,
     /// The median over repeats of the slowest rank's time.
     pub seconds: Seconds,
+    /// Bytes of its workspace, 0 without one, if known.
+    pub workspace: Option<Bytes>,
 }
 
 impl Options {
@@ -114,6 +116,7 @@ pub fn measure(
             key: benchmark.key.clone(),
             features: benchmark.features.clone(),
             seconds: Seconds(median_of_slowest(&all)),
+            workspace: Some(benchmark.workspace_bytes()),
         }
     };
     Ok(benchmarks.iter().enumerate().map(one).collect())

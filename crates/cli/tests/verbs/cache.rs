@@ -34,7 +34,7 @@ impl Case {
 
     /// The file of measured times.
     fn file(&self) -> PathBuf {
-        self.cache().join("measured.json")
+        self.cache().join("measured.sqlite")
     }
 
     fn cache(&self) -> PathBuf {
@@ -65,6 +65,15 @@ impl Case {
     fn spoil(&self, contents: &[u8]) {
         fs::create_dir_all(self.cache()).unwrap();
         fs::write(self.file(), contents).unwrap();
+    }
+
+    /// Puts a file of format 1000000 in the place of the measured times, which must be there; gives its contents.
+    fn of_a_newer_format(&self) -> Vec<u8> {
+        let mut contents = fs::read(self.file()).unwrap();
+        // The user version in the header of an SQLite file.
+        contents[60..64].copy_from_slice(&1_000_000_u32.to_be_bytes());
+        self.spoil(&contents);
+        contents
     }
 
     fn names(&self) -> Vec<String> {
@@ -103,7 +112,7 @@ fn cold_runs_at_once_all_succeed_and_lose_nothing() {
     }
     let again = fs::read(case.file()).unwrap();
     assert!(written == again, "what one of them measured was lost");
-    assert_eq!(case.names(), ["measured.json", "measured.lock"]);
+    assert_eq!(case.names(), ["measured.sqlite"]);
 }
 
 #[test]
@@ -130,23 +139,24 @@ fn a_spoilt_file_is_renamed_and_measured_anew() {
     said(&case.predict("2").output().unwrap());
     let good = fs::read(case.file()).unwrap();
     let truncated = &good[..good.len() / 2];
-    for (number, spoilt) in [truncated, b"{", b"\xff\xfe"].into_iter().enumerate() {
+    let texts: [&[u8]; 2] = [b"{\"format\": 5}", b"\xff\xfe"];
+    for (number, spoilt) in [truncated].into_iter().chain(texts).enumerate() {
         case.spoil(spoilt);
         let told = said(&case.predict("2").output().unwrap());
-        let renamed = format!("measured.corrupt-{}.json", number + 1);
-        let names = told.contains("measured.json is not a file") && told.contains(&renamed);
+        let renamed = format!("measured.corrupt-{}.sqlite", number + 1);
+        let names = told.contains("measured.sqlite is not a file") && told.contains(&renamed);
         assert!(names && told.lines().count() == 1, "{told}");
         assert_eq!(fs::read(case.cache().join(renamed)).unwrap(), spoilt);
         assert_eq!(said(&case.predict("2").output().unwrap()), "");
     }
-    assert_eq!(case.names().len(), 5);
+    assert_eq!(case.names().len(), 4);
 }
 
 #[test]
 fn a_file_of_a_newer_version_is_neither_read_nor_written() {
     let case = Case::new();
-    let newer = b"{\"format\": 1000000, \"times\": \"in another form\"}";
-    case.spoil(newer);
+    said(&case.predict("2").output().unwrap());
+    let newer = case.of_a_newer_format();
     let written = [(); 2].map(|()| {
         let told = said(&case.predict("2").output().unwrap());
         assert!(told.contains("has format 1000000 of a newer"), "{told}");
@@ -154,7 +164,7 @@ fn a_file_of_a_newer_version_is_neither_read_nor_written() {
         let names = case.names();
         let own = names
             .iter()
-            .find(|name| told.contains(*name) && *name != "measured.json");
+            .find(|name| told.contains(*name) && *name != "measured.sqlite");
         fs::read(case.cache().join(own.unwrap())).unwrap()
     });
     assert!(written[0] == written[1], "the second run measures again");
@@ -223,7 +233,7 @@ fn what_killed_processes_leave_is_cleaned_up_and_does_no_harm() {
     let case = Case::new();
     fs::create_dir_all(case.cache()).unwrap();
     // Numbers of processes end before.
-    let name = "measured.json.4294967295-0.partial";
+    let name = "measured.sqlite.4294967295-0.partial";
     fs::write(case.cache().join(name), "half of").unwrap();
     for turn in 0..12 {
         let mut run = case.predict(BATCHES[turn % BATCHES.len()]).spawn().unwrap();
@@ -231,14 +241,10 @@ fn what_killed_processes_leave_is_cleaned_up_and_does_no_harm() {
         // SIGKILL; it may have ended by itself.
         let _ = run.kill();
         run.wait().unwrap();
-        if let Ok(text) = fs::read(case.file()) {
-            let whole: Result<Value, _> = serde_json::from_slice(&text);
-            assert!(whole.is_ok(), "half a file after a kill");
-        }
     }
     // One that writes, whatever those have measured.
     assert_eq!(said(&case.predict("4").output().unwrap()), "");
-    assert_eq!(case.names(), ["measured.json", "measured.lock"]);
+    assert_eq!(case.names(), ["measured.sqlite"]);
 }
 
 /// Trains with a cache, and gives what is told about it.
@@ -282,8 +288,8 @@ fn training_goes_on_whatever_the_cache_is() {
         told.contains("cannot be written to") && told.lines().count() == 1,
         "{told}"
     );
-    case.spoil(b"{\"format\": 5, \"settings\": [{\"set");
-    assert!(trained(folder, folder).contains("measured.corrupt-1.json"));
-    case.spoil(b"{\"format\": 1000000}");
+    case.spoil(b"SQLite format 3");
+    assert!(trained(folder, folder).contains("measured.corrupt-1.sqlite"));
+    case.of_a_newer_format();
     assert!(trained(folder, folder).contains("of a newer version"));
 }

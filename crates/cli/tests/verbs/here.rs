@@ -100,7 +100,7 @@ fn this_machine_is_measured_once() {
     assert_keys(&first, &["iteration_seconds", "breakdown", "limits"]);
     assert_eq!(first["basis"], "measured");
     assert_eq!(first["machine"], "here");
-    let path = folder.path().join("partita/measured.json");
+    let path = folder.path().join("partita/measured.sqlite");
     let written = fs::read(&path).unwrap();
     let second = value(&call(folder.path(), "predict", &ask));
     // The memory that is available changes; times are those kept.

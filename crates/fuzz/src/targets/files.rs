@@ -3,11 +3,10 @@
 use super::{put, text, verb};
 use partita_data::{Dataset, INDEX_FILE, Samples, Split, VolumeShape, weights};
 use partita_oracle::fit_line;
-use partita_tune::{Database, LinkTimes, Measurements, Setting, TransferTime, TuneError};
-use serde::Deserialize;
+use partita_tune::{Database, LinkTimes, Measurements, TransferTime, TuneError};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Most elements of a sample that is read: a small file may state any number.
 const ELEMENTS_MAX: usize = 1 << 20;
@@ -152,38 +151,45 @@ pub(super) fn make_cache(folder: &Path) -> io::Result<()> {
     fs::create_dir(folder.join("cache"))
 }
 
-/// The file of measurements: read, fitted as a prediction does, written and read again.
+/// The database of measurements: read, fitted as a prediction does, written and read again.
 pub(super) fn cache(bytes: &[u8], folder: &Path) -> Result<(), String> {
-    #[derive(Deserialize)]
-    struct Stored {
-        settings: Vec<Entry>,
-    }
-    #[derive(Deserialize)]
-    struct Entry {
-        setting: Setting,
-    }
-    // A file that cannot be parsed is renamed and kept: each input has the folder for itself.
+    let folder = emptied_cache(folder);
+    let path = folder.join("kernels.sqlite");
+    put(&path, bytes);
+    read_and_keep(&path)
+}
+
+/// The file of measurements of earlier versions, whose times a new database takes over.
+pub(super) fn cache_json(bytes: &[u8], folder: &Path) -> Result<(), String> {
+    let folder = emptied_cache(folder);
+    put(&folder.join("kernels.json"), bytes);
+    read_and_keep(&folder.join("kernels.sqlite"))
+}
+
+/// A file that is no database is renamed and kept: each input has the folder for itself.
+fn emptied_cache(folder: &Path) -> PathBuf {
     let folder = folder.join("cache");
     if let Err(error) = fs::remove_dir_all(&folder).and_then(|()| fs::create_dir(&folder)) {
         panic!("{} cannot be emptied: {error}", folder.display());
     }
-    let path = folder.join("kernels.json");
-    put(&path, bytes);
-    let mut database = opened(&path)?;
-    let stored: Stored = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    for Entry { setting } in stored.settings.iter().take(8) {
+    folder
+}
+
+fn read_and_keep(path: &Path) -> Result<(), String> {
+    let mut database = opened(path)?;
+    let settings = database.settings();
+    first_warning(&mut database)?;
+    for setting in settings.iter().take(8) {
         let measured = database.measurements(setting);
+        // Texts that are not UTF-8 are found when they are read.
+        first_warning(&mut database)?;
         fit(&measured);
         database.keep(setting, &measured);
-        // A key of another version stays in the file, and is reported of.
-        let mut warnings = database.take_warnings();
-        warnings.retain(|warning| !matches!(warning, TuneError::OldKeys { .. }));
-        assert!(
-            warnings.is_empty(),
-            "what was read cannot be kept: {warnings:?}"
-        );
-        let again = opened(&path).map(|again| format!("{:?}", again.measurements(setting)));
-        let wanted = format!("{:?}", database.measurements(setting));
+        if let Err(warning) = first_warning(&mut database) {
+            panic!("what was read cannot be kept: {warning}");
+        }
+        let again = opened(path).map(|mut again| again.measurements(setting));
+        let wanted = database.measurements(setting);
         assert_eq!(again, Ok(wanted), "what was kept reads as something else");
     }
     Ok(())
@@ -192,10 +198,16 @@ pub(super) fn cache(bytes: &[u8], folder: &Path) -> Result<(), String> {
 /// The database of a file; its warnings are the errors of the file.
 fn opened(path: &Path) -> Result<Database, String> {
     let mut database = Database::open(path);
-    let warnings = database.take_warnings();
-    match warnings.first() {
+    first_warning(&mut database)?;
+    Ok(database)
+}
+
+fn first_warning(database: &mut Database) -> Result<(), String> {
+    let mut warnings = database.take_warnings().into_iter();
+    // Keys of version 0 that cannot be converted are no reason to refuse a file.
+    match warnings.find(|warning| !matches!(warning, TuneError::OldKeys { .. })) {
         Some(warning) => Err(warning.to_string()),
-        None => Ok(database),
+        None => Ok(()),
     }
 }
 

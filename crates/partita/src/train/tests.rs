@@ -23,7 +23,7 @@ fn train(
     cancel: &AtomicBool,
 ) -> Result<Trained, TrainError> {
     let mut environment = Environment::default();
-    let times = environment.temporary.join("partita-tests/measured.json");
+    let times = environment.temporary.join("partita-tests/measured.sqlite");
     environment.measured_times = Some(times);
     let context = Context::watched(environment, progress, cancel);
     let trained = train_with(&Launch::Threads(&context), request)?;

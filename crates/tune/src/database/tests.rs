@@ -1,130 +1,156 @@
 //! One file that many processes share.
 
+use super::fixtures::{
+    assert_no_warnings, assert_same, json, key, opened, setting, stored, times, warning,
+};
 use super::*;
-use partita_space::Bytes;
+use crate::tables::FORMAT;
+use rusqlite::Connection;
+use std::fs;
+use std::path::PathBuf;
+use tempfile::TempDir;
 
-fn setting(ranks: usize) -> Setting {
-    Setting {
-        processor: "Some CPU".to_owned(),
-        cores: 2,
-        simd: "AVX2".to_owned(),
-        backend: "plain 1".to_owned(),
-        ranks,
-        at_work: ranks,
-        threads: 1,
-    }
-}
-
-fn key(number: usize) -> KernelKey {
-    KernelKey {
-        signature: format!("k1 fill target=f32:1x1x1x1x{number}/1x1x1x1x{number}"),
-        algorithm: "plain".to_owned(),
-    }
-}
-
-fn times(numbers: &[(usize, f64)]) -> Measurements {
-    let mut all = Measurements::default();
-    all.add(numbers.iter().map(|&(number, seconds)| KernelTime {
-        key: key(number),
-        features: Features {
-            family: "fill".to_owned(),
-            flops: 0.0,
-            bytes: number as f64,
-            shape: [0.0; Features::NAMES.len()],
-        },
-        seconds: Seconds(seconds),
-    }));
-    all
-}
-
-#[track_caller]
-fn assert_no_warnings(database: &mut Database) {
-    let warnings = database.take_warnings();
-    assert!(warnings.is_empty(), "{warnings:?}");
-}
-
-/// The only warning of a database.
-#[track_caller]
-fn warning(database: &mut Database) -> TuneError {
-    let mut warnings = database.take_warnings();
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
-    warnings.remove(0)
-}
-
-/// A database without warnings.
-fn opened(path: &Path) -> Database {
-    let mut database = Database::open(path);
-    assert_no_warnings(&mut database);
-    database
-}
-
-#[test]
-fn times_are_read_again_to_the_last_bit() {
+/// A folder, and the file in it.
+fn case() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("measured.json");
-    // A reader of JSON that rounds digit by digit makes 2.184467440737095 of it.
-    let one = times(&[(1, 2.184_467_440_737_095_4)]);
-    let mut database = opened(&path);
-    database.keep(&setting(1), &one);
-    let again = opened(&path);
-    assert_eq!(again.measurements(&setting(1)), one);
+    let path = folder.path().join("measured.sqlite");
+    (folder, path)
+}
+
+/// The names of the files in a folder.
+fn names(folder: &Path) -> Vec<String> {
+    let files = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = files
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Changes a file as no process of ours does.
+fn change(path: &Path, statements: &str) {
+    let file = Connection::open(path).unwrap();
+    file.execute_batch("PRAGMA ignore_check_constraints = ON; PRAGMA foreign_keys = OFF")
+        .unwrap();
+    file.execute_batch(statements).unwrap();
 }
 
 #[test]
 fn stored_times_are_read_again_by_setting() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("deep/measured.json");
+    let path = folder.path().join("deep/measured.sqlite");
     let mut database = opened(&path);
-    let mut one = times(&[(1, 0.5), (2, 1e-6)]);
+    let mut one = times(&[(1, 2.184_467_440_737_095_4), (2, 1e-6), (3, 0.0)]);
+    let (again, bytes) = (one.kernels.keys().next().unwrap().clone(), Bytes(1 << 40));
+    let two = [
+        ("plain".to_owned(), bytes),
+        ("unknown".to_owned(), Bytes(0)),
+    ];
+    one.kernels
+        .get_mut(&again)
+        .unwrap()
+        .insert("unknown".to_owned(), Seconds(3.0));
+    one.workspaces.insert(again, two.into());
     let point = TransferTime {
         bytes: Bytes(64),
         seconds: Seconds(2e-6),
         host: Seconds(1e-6),
     };
+    let other = TransferTime {
+        bytes: Bytes(16),
+        ..point
+    };
     one.links = Some(LinkTimes {
         message: vec![point],
-        allreduce: [(2, vec![point, point])].into(),
-        ..LinkTimes::default()
+        allreduce: [(2, vec![point, other]), (3, vec![other])].into(),
+        allgather: [(2, vec![point])].into(),
+        reduce_scatter: [(4, vec![other])].into(),
+        alltoall: [(5, vec![point])].into(),
     });
-    one.loads.insert("a file".to_owned(), vec![point]);
+    one.loads.insert("a file".to_owned(), vec![point, other]);
     database.check_writable();
     database.keep(&setting(1), &one);
-    database.keep(&setting(2), &times(&[(1, 0.75)]));
+    let two = times(&[(1, 0.75)]);
+    database.keep(&setting(2), &two);
     assert_no_warnings(&mut database);
-    let again = opened(&path);
-    assert_eq!(again.settings, database.settings);
-    assert_eq!(again.measurements(&setting(1)), one);
-    assert_eq!(
-        again.measurements(&setting(2)).seconds(&key(1)),
-        Some(Seconds(0.75))
-    );
-    assert!(!again.measurements(&setting(3)).has(&key(1)));
-    let files = fs::read_dir(path.parent().unwrap()).unwrap();
-    assert_eq!(files.count(), 2, "the file and its lock, nothing temporary");
+    let mut again = opened(&path);
+    for database in [&mut again, &mut database] {
+        assert_eq!(database.measurements(&setting(1)), one);
+        assert_eq!(database.measurements(&setting(2)), two);
+        assert_eq!(database.measurements(&setting(3)), Measurements::default());
+        assert_eq!(database.settings(), [setting(1), setting(2)]);
+    }
+    assert_eq!(names(path.parent().unwrap()), ["measured.sqlite"]);
+    // A workspace that is known stays.
+    let mut newer = times(&[(1, 9.0)]);
+    newer.merge(&times(&[(4, 4.0)]));
+    again.keep(&setting(1), &newer);
+    one.merge(&newer);
+    assert_eq!(stored(&path, &setting(1)), one);
+    // Lists are replaced as a whole.
+    let mut newer = Measurements::default();
+    newer.loads.insert("a file".to_owned(), vec![other]);
+    newer.links = Some(LinkTimes {
+        allreduce: [(2, vec![other])].into(),
+        ..LinkTimes::default()
+    });
+    again.keep(&setting(1), &newer);
+    one.merge(&newer);
+    assert_eq!(stored(&path, &setting(1)), one);
+    assert_eq!(stored(&path, &setting(1)).loads["a file"], [other]);
+}
+
+#[test]
+fn many_thousands_of_times_are_kept_and_equal_shapes_once() {
+    let (_folder, path) = case();
+    let mut all = Measurements::default();
+    for number in 0..5_000 {
+        let mut one = times(&[(number, 1e-6 * number as f64)]);
+        let algorithms = one.kernels.values_mut().next().unwrap();
+        for parts in 1..4 {
+            let name = format!("micro-batches {parts}");
+            algorithms.insert(name, Seconds((number * parts) as f64 / 3.0));
+        }
+        all.merge(&one);
+    }
+    let mut database = opened(&path);
+    for ranks in [1, 2] {
+        database.keep(&setting(ranks), &all);
+    }
+    database.keep(&setting(1), &times(&[(1, 5.0), (6_000, 6.0)]));
+    assert_no_warnings(&mut database);
+    assert_same(&stored(&path, &setting(2)), &all);
+    all.merge(&times(&[(1, 5.0), (6_000, 6.0)]));
+    assert_same(&stored(&path, &setting(1)), &all);
+    let file = Connection::open(&path).unwrap();
+    let count = |table: &str| -> usize {
+        let sql = format!("SELECT count(*) FROM {table}");
+        file.query_row(&sql, [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(count("kernels"), 40_001);
+    assert_eq!((count("shapes"), count("settings")), (5_001, 2));
 }
 
 #[test]
 fn two_writers_lose_nothing_and_the_newer_wins() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("measured.json");
+    let (_folder, path) = case();
     let (mut first, mut second) = (opened(&path), opened(&path));
     first.keep(&setting(1), &times(&[(1, 1.0), (2, 2.0)]));
     second.keep(&setting(1), &times(&[(2, 20.0), (3, 30.0)]));
-    let all = opened(&path).measurements(&setting(1));
+    let all = stored(&path, &setting(1));
     assert_eq!(all, times(&[(1, 1.0), (2, 20.0), (3, 30.0)]));
     assert_eq!(second.measurements(&setting(1)), all);
     // A process keeps the time with which it has planned.
     first.keep(&setting(1), &times(&[(4, 4.0)]));
     let own = times(&[(1, 1.0), (2, 2.0), (3, 30.0), (4, 4.0)]);
     assert_eq!(first.measurements(&setting(1)), own);
-    let all = opened(&path).measurements(&setting(1));
+    let all = stored(&path, &setting(1));
     assert_eq!(all.seconds(&key(2)), Some(Seconds(20.0)));
 }
 
 #[test]
 fn many_writers_at_once_lose_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("measured.json");
+    let (_folder, path) = case();
     let write = |writer: usize| {
         for number in 0..20 {
             // Each time as another process would.
@@ -138,19 +164,17 @@ fn many_writers_at_once_lose_nothing() {
             scope.spawn(move || write(writer));
         }
     });
-    let all = opened(&path).measurements(&setting(1));
-    assert_eq!(all.kernels.len(), 6 * 20);
+    assert_eq!(stored(&path, &setting(1)).kernels.len(), 6 * 20);
 }
 
 #[test]
 fn a_process_keeps_its_own_times_if_the_file_is_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("measured.json");
+    let (_folder, path) = case();
     let mut database = opened(&path);
     database.keep(&setting(2), &times(&[(1, 1.0)]));
     fs::remove_file(&path).unwrap();
     database.keep(&setting(1), &times(&[(1, 2.0)]));
-    for database in [&database, &opened(&path)] {
+    for database in [&mut database, &mut opened(&path)] {
         assert_eq!(
             database.measurements(&setting(2)),
             times(&[(1, 1.0)]),
@@ -160,91 +184,128 @@ fn a_process_keeps_its_own_times_if_the_file_is_removed() {
     }
 }
 
+/// Contents of files that are no databases of times.
+fn wrong_files(folder: &Path, good: &[u8]) -> Vec<Vec<u8>> {
+    let path = folder.join("changed");
+    let changed = |statements: &str| {
+        fs::write(&path, good).unwrap();
+        change(&path, statements);
+        fs::read(&path).unwrap()
+    };
+    let mut torn = good.to_vec();
+    let middle = torn.len() / 2;
+    torn[middle..].fill(0xa5);
+    let mut wrong = vec![
+        good[..good.len() / 2].to_vec(),
+        good[..100].to_vec(),
+        torn,
+        b"{\"format\": 5}".to_vec(),
+        b"\xff\xfe".to_vec(),
+    ];
+    let load = "INSERT INTO loads VALUES (1, 'a file', 0, 64, ";
+    wrong.extend(
+        [
+            "UPDATE kernels SET seconds = -1",
+            "UPDATE kernels SET seconds = 1e300",
+            "UPDATE settings SET threads = -1",
+            &format!("{load}0.0, 0.0)"),
+            &format!("{load}1.0, -1.0)"),
+            "UPDATE shapes SET family = CAST(x'fffe' AS TEXT)",
+            "DROP TABLE links",
+            "ALTER TABLE links RENAME TO lanes",
+            "CREATE TRIGGER one AFTER INSERT ON kernels BEGIN DELETE FROM kernels; END",
+            "PRAGMA application_id = 1",
+            "PRAGMA user_version = -1",
+        ]
+        .map(changed),
+    );
+    fs::remove_file(&path).unwrap();
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch("CREATE TABLE t (x)")
+        .unwrap();
+    wrong.push(fs::read(&path).unwrap());
+    fs::remove_file(path).unwrap();
+    wrong
+}
+
 #[test]
 fn a_corrupt_file_is_renamed_and_replaced() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("measured.json");
-    let mut whole = opened(&path);
-    let mut one = times(&[(1, 1.0)]);
-    one.loads.insert("a file".to_owned(), Vec::new());
-    whole.keep(&setting(1), &one);
-    let empty_list = fs::read(&path).unwrap();
-    let mut timeless = one.clone();
-    let point = TransferTime {
-        bytes: Bytes(64),
-        seconds: Seconds(0.0),
-        host: Seconds(0.0),
-    };
-    timeless.loads.insert("a file".to_owned(), vec![point]);
-    fs::remove_file(&path).unwrap();
-    opened(&path).keep(&setting(1), &timeless);
-    let timeless = fs::read(&path).unwrap();
-    one.loads.clear();
-    fs::remove_file(&path).unwrap();
+    let (folder, path) = case();
+    let one = times(&[(1, 1.0)]);
     opened(&path).keep(&setting(1), &one);
     let good = fs::read(&path).unwrap();
-    let negative = String::from_utf8(good.clone()).unwrap();
-    let negative = negative.replace("1.0", "-1.0").into_bytes();
-    assert_ne!(negative, good);
-    let endless = String::from_utf8(good.clone()).unwrap();
-    let endless = endless.replace("1.0", "1e300").into_bytes();
-    let wrong = [
-        good[..good.len() / 2].to_vec(),
-        format!("{{\"format\": {FORMAT}}}").into_bytes(),
-        negative,
-        endless,
-        timeless,
-        empty_list,
-        b"[]".to_vec(),
-        b"\xff\xfe".to_vec(),
-        Vec::new(),
-    ];
-    for (number, wrong) in (1..).zip(&wrong) {
+    for (number, wrong) in (1..).zip(&wrong_files(folder.path(), &good)) {
         fs::write(&path, wrong).unwrap();
         let mut database = Database::open(&path);
+        // Not all texts are looked at before they are read.
+        database.measurements(&setting(1));
         let corrupt = warning(&mut database);
         let TuneError::Corrupt { renamed, .. } = corrupt else {
-            panic!("{corrupt}")
+            panic!("{number}: {corrupt}")
         };
-        let name = format!("measured.corrupt-{number}.json");
+        let name = format!("measured.corrupt-{number}.sqlite");
         assert_eq!(renamed, folder.path().join(name));
         assert_eq!(&fs::read(renamed).unwrap(), wrong);
         database.keep(&setting(1), &one);
-        assert_eq!(fs::read(&path).unwrap(), good);
+        assert_eq!(stored(&path, &setting(1)), one);
+        assert_no_warnings(&mut database);
     }
     // Another process may corrupt the file meanwhile.
     let mut database = opened(&path);
-    fs::write(&path, "{").unwrap();
+    fs::write(&path, "no database").unwrap();
     database.keep(&setting(1), &one);
     let corrupt = warning(&mut database);
     assert!(matches!(corrupt, TuneError::Corrupt { .. }), "{corrupt}");
-    assert_eq!(fs::read(&path).unwrap(), good);
+    assert_eq!(stored(&path, &setting(1)), one);
+    assert!(!path.with_extension("sqlite.lock").exists());
+}
+
+#[test]
+fn processes_that_find_a_corrupt_file_together_rename_it_once() {
+    let (folder, path) = case();
+    fs::write(&path, "no database").unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let path = &path;
+            scope.spawn(move || {
+                let mut database = Database::open(path);
+                database.keep(&setting(1), &times(&[(number, 1.0)]));
+                let warnings = database.take_warnings();
+                let is_corrupt = |warning| matches!(warning, &TuneError::Corrupt { .. });
+                assert!(warnings.iter().all(is_corrupt), "{warnings:?}");
+            });
+        }
+    });
+    assert_eq!(stored(&path, &setting(1)).kernels.len(), 6);
+    let names = names(folder.path());
+    assert_eq!(names, ["measured.corrupt-1.sqlite", "measured.sqlite"]);
 }
 
 #[test]
 fn a_file_of_a_newer_format_is_left_unchanged() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("measured.json");
-    let newer = format!("{{\"format\": {}, \"else\": 1}}", FORMAT + 1);
-    fs::write(&path, &newer).unwrap();
+    let (folder, path) = case();
+    opened(&path).keep(&setting(2), &times(&[(1, 1.0)]));
+    let number = FORMAT + 1;
+    change(
+        &path,
+        &format!("DROP TABLE links; PRAGMA user_version = {number}"),
+    );
+    let newer = fs::read(&path).unwrap();
+    let name = format!("measured.{FORMAT}.sqlite");
     for turn in 0..2 {
         let mut database = Database::open(&path);
         let newer_format = warning(&mut database);
         let TuneError::Newer { replacement, .. } = newer_format else {
             panic!("{newer_format}")
         };
-        let name = format!("measured.{FORMAT}.json");
-        assert_eq!(replacement, folder.path().join(name));
+        assert_eq!(replacement, folder.path().join(&name));
         assert_eq!(database.measurements(&setting(1)).has(&key(1)), turn == 1);
         database.keep(&setting(1), &times(&[(1, 1.0)]));
         assert_no_warnings(&mut database);
-        assert_eq!(fs::read_to_string(&path).unwrap(), newer);
+        assert_eq!(fs::read(&path).unwrap(), newer);
     }
-    fs::write(
-        folder.path().join(format!("measured.{FORMAT}.json")),
-        &newer,
-    )
-    .unwrap();
+    fs::write(folder.path().join(&name), &newer).unwrap();
     let mut database = Database::open(&path);
     let warnings = database.take_warnings();
     assert!(
@@ -259,11 +320,32 @@ fn a_file_of_a_newer_format_is_left_unchanged() {
 }
 
 #[test]
+fn times_of_an_older_format_are_discarded() {
+    let (folder, path) = case();
+    opened(&path).keep(&setting(2), &times(&[(1, 2.0)]));
+    let old = "CREATE TABLE \"odd \"\"name\" (x); DROP TABLE loads;
+        CREATE VIEW v AS SELECT * FROM kernels";
+    change(
+        &path,
+        &format!("{old}; DROP VIEW v; PRAGMA user_version = {}", FORMAT - 1),
+    );
+    // These are not taken over a second time.
+    let times_of_json = json(&setting(2), &times(&[(3, 3.0)]));
+    fs::write(folder.path().join("measured.json"), times_of_json).unwrap();
+    let mut database = opened(&path);
+    assert_eq!(database.measurements(&setting(2)), Measurements::default());
+    assert!(database.settings().is_empty());
+    database.keep(&setting(2), &times(&[(2, 1.0)]));
+    assert_no_warnings(&mut database);
+    assert_eq!(stored(&path, &setting(2)), times(&[(2, 1.0)]));
+}
+
+#[test]
 fn times_that_cannot_be_written_stay_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "no folder").unwrap();
-    let mut database = opened(&file.join("partita/measured.json"));
+    let mut database = opened(&file.join("partita/measured.sqlite"));
     for _ in 0..2 {
         database.check_writable();
     }
@@ -273,7 +355,7 @@ fn times_that_cannot_be_written_stay_in_memory() {
     assert!(database.measurements(&setting(1)).has(&key(1)));
     assert_no_warnings(&mut database);
     // A folder instead of the file.
-    let path = folder.path().join("measured.json");
+    let path = folder.path().join("measured.sqlite");
     fs::create_dir(&path).unwrap();
     let mut database = Database::open(&path);
     let unreadable = warning(&mut database);
@@ -286,17 +368,51 @@ fn times_that_cannot_be_written_stay_in_memory() {
 }
 
 #[test]
+fn a_full_disk_leaves_the_file_as_it_was() {
+    let (_folder, path) = case();
+    let one = times(&[(1, 1.0)]);
+    opened(&path).keep(&setting(1), &one);
+    let mut database = opened(&path);
+    database.store.as_mut().unwrap().pages_max = Some(10);
+    let numbers: Vec<(usize, f64)> = (0..2_000).map(|number| (number, 2.0)).collect();
+    database.keep(&setting(1), &times(&numbers));
+    let not_kept = warning(&mut database);
+    assert!(not_kept.to_string().contains("full"), "{not_kept}");
+    assert!(matches!(not_kept, TuneError::NotKept { .. }), "{not_kept}");
+    assert_same(&database.measurements(&setting(1)), &times(&numbers));
+    assert_eq!(stored(&path, &setting(1)), one);
+}
+
+#[test]
+fn times_that_no_kernel_takes_are_not_written() {
+    let (_folder, path) = case();
+    let one = times(&[(1, 1.0)]);
+    let mut database = opened(&path);
+    database.keep(&setting(1), &one);
+    let mut wrong: Vec<Measurements> = [-1.0, 1e300, f64::NAN, f64::INFINITY]
+        .map(|seconds| times(&[(2, seconds)]))
+        .into();
+    let mut empty = Measurements::default();
+    empty.loads.insert("a file".to_owned(), Vec::new());
+    wrong.push(empty);
+    for wrong in wrong {
+        database.keep(&setting(1), &wrong);
+        let not_kept = warning(&mut database);
+        assert!(matches!(not_kept, TuneError::NotKept { .. }), "{not_kept}");
+    }
+    database.keep(&setting(2), &one);
+    assert_no_warnings(&mut database);
+    for ranks in [1, 2] {
+        assert_eq!(stored(&path, &setting(ranks)), one);
+    }
+}
+
+#[test]
 #[cfg(unix)]
 fn pipes_and_devices_are_not_opened() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("measured.json");
-    let pipe = |name: &str| {
-        let made = std::process::Command::new("mkfifo")
-            .arg(folder.path().join(name))
-            .status();
-        assert!(made.unwrap().success());
-    };
-    pipe("measured.json");
+    let (folder, path) = case();
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.unwrap().success());
     let unreadable = warning(&mut Database::open(&path));
     assert!(
         matches!(unreadable, TuneError::Unreadable { .. }),
@@ -310,129 +426,67 @@ fn pipes_and_devices_are_not_opened() {
         "{unreadable}"
     );
     fs::remove_file(&path).unwrap();
-    fs::remove_file(folder.path().join("measured.lock")).unwrap();
-    pipe("measured.lock");
+    // Nor a pipe in place of the file of earlier versions.
+    let made = std::process::Command::new("mkfifo")
+        .arg(folder.path().join("measured.json"))
+        .status();
+    assert!(made.unwrap().success());
+    let one = times(&[(1, 1.0)]);
     let mut database = opened(&path);
-    database.keep(&setting(1), &times(&[(1, 1.0)]));
-    let unlocked = warning(&mut database);
-    assert!(matches!(unlocked, TuneError::Unlocked { .. }), "{unlocked}");
-    assert!(opened(&path).measurements(&setting(1)).has(&key(1)));
+    database.keep(&setting(1), &one);
+    let not_imported = warning(&mut database);
+    assert!(
+        matches!(not_imported, TuneError::NotImported { .. }),
+        "{not_imported}"
+    );
+    assert_eq!(stored(&path, &setting(1)), one);
 }
 
 #[test]
-fn without_a_lock_there_is_one_warning_and_times_are_stored() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("measured.json");
-    let stuck = fs::File::create(folder.path().join("measured.lock")).unwrap();
-    stuck.lock().unwrap();
+fn a_new_file_takes_over_the_times_of_an_older_one_once() {
+    let (folder, path) = case();
+    let old = folder.path().join("measured.json");
+    let one = times(&[(1, 1.5), (2, 2.5)]);
+    let text = json(&setting(1), &one);
+    fs::write(&old, &text).unwrap();
     let mut database = opened(&path);
-    let start = std::time::Instant::now();
-    database.keep(&setting(1), &times(&[(1, 1.0)]));
-    let unlocked = warning(&mut database);
-    assert!(matches!(unlocked, TuneError::Unlocked { .. }), "{unlocked}");
-    let waited = start.elapsed();
-    assert!(waited >= LOCK_WAIT, "{waited:?}");
-    database.keep(&setting(1), &times(&[(2, 2.0)]));
+    assert_eq!(database.measurements(&setting(1)), one);
+    database.keep(&setting(1), &times(&[(1, 9.0)]));
     assert_no_warnings(&mut database);
-    assert!(start.elapsed() < waited + LOCK_WAIT);
-    let both = times(&[(1, 1.0), (2, 2.0)]);
-    assert_eq!(opened(&path).measurements(&setting(1)), both);
-}
-
-#[test]
-fn times_of_an_older_format_are_discarded() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("measured.json");
-    opened(&path).keep(&setting(2), &times(&[(1, 2.0)]));
-    let text = fs::read_to_string(&path).unwrap();
-    let form = |number: u32| format!("\"format\": {number}");
-    let older = text.replace(&form(FORMAT), &form(FORMAT - 1));
-    assert_ne!(older, text);
-    fs::write(&path, older).unwrap();
-    let mut database = opened(&path);
-    assert!(!database.measurements(&setting(2)).has(&key(1)));
-    database.keep(&setting(2), &times(&[(2, 1.0)]));
-    let all = opened(&path).measurements(&setting(2));
-    assert_eq!(all, times(&[(2, 1.0)]));
-}
-
-/// The text of a file with some keys of kernels replaced.
-fn with_keys(path: &Path, keys: &[(usize, &str)]) -> String {
-    let text = fs::read_to_string(path).unwrap();
-    keys.iter().fold(text, |text, &(number, new)| {
-        let old = key(number).signature;
-        assert_eq!(text.matches(&old).count(), 2, "a time and a shape");
-        text.replace(&old, new)
-    })
-}
-
-#[test]
-fn keys_without_a_version_are_converted() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("measured.json");
-    let all = times(&[(1, 1.0), (2, 2.0)]);
-    opened(&path).keep(&setting(1), &all);
-    let old = [
-        (1, "fill  | F32 1x1x1x1x1 of 1x1x1x1x1"),
-        (2, "fill  | F32 1x1x1x1x2 of 1x1x1x1x2"),
-    ];
-    let written = with_keys(&path, &old);
-    fs::write(&path, &written).unwrap();
-    let mut database = opened(&path);
-    assert_eq!(database.measurements(&setting(1)), all);
-    assert_eq!(fs::read_to_string(&path).unwrap(), written);
-    database.keep(&setting(1), &times(&[(3, 3.0)]));
-    assert_no_warnings(&mut database);
-    let all = times(&[(1, 1.0), (2, 2.0), (3, 3.0)]);
-    assert_eq!(opened(&path).measurements(&setting(1)), all);
-    let text = fs::read_to_string(&path).unwrap();
-    assert!(!text.contains(" | F32"), "{text}");
-}
-
-#[test]
-fn times_under_a_newer_key_override_those_under_an_older_one() {
-    let mut all = times(&[(1, 1.0)]);
-    let features = all.shapes.values().next().unwrap().clone();
-    let old = "fill  | F32 1x1x1x1x1 of 1x1x1x1x1".to_owned();
-    let both = [("plain", 9.0), ("another", 5.0)];
-    let both = both.map(|(name, time)| (name.to_owned(), Seconds(time)));
-    all.kernels.insert(old.clone(), both.into());
-    all.shapes.insert(old, features);
-    assert_eq!(all.convert_keys(), 0);
-    let mut expected = times(&[(1, 1.0)]);
-    let known = expected.kernels.values_mut().next().unwrap();
-    known.insert("another".to_owned(), Seconds(5.0));
-    assert_eq!(all, expected);
-}
-
-#[test]
-fn unknown_keys_give_one_warning_and_stay() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("measured.json");
-    opened(&path).keep(&setting(1), &times(&[(1, 1.0), (2, 2.0), (3, 3.0)]));
-    let of_others = [(1, "fill of some kind"), (2, "k2 fill in another way")];
-    fs::write(&path, with_keys(&path, &of_others)).unwrap();
-    let mut database = opened(&path);
-    assert!(!database.measurements(&setting(1)).has(&key(1)));
-    assert!(database.measurements(&setting(1)).has(&key(3)));
-    database.keep(&setting(1), &times(&[(1, 4.0)]));
-    let old_keys = warning(&mut database);
+    let newer = times(&[(1, 9.0), (2, 2.5)]);
+    assert_eq!(stored(&path, &setting(1)), newer);
+    assert_eq!(fs::read_to_string(&old).unwrap(), text, "the old file");
+    fs::write(&old, json(&setting(1), &times(&[(3, 3.0)]))).unwrap();
+    assert_eq!(stored(&path, &setting(1)), newer);
+    // A killed process may leave an empty file.
+    fs::write(&path, "").unwrap();
+    assert_eq!(stored(&path, &setting(1)), times(&[(3, 3.0)]));
+    // Times that cannot be taken over give one warning.
+    fs::remove_file(&path).unwrap();
+    fs::write(&old, &text[..text.len() / 2]).unwrap();
+    let not_imported = warning(&mut Database::open(&path));
+    assert!(
+        matches!(not_imported, TuneError::NotImported { .. }),
+        "{not_imported}"
+    );
+    fs::remove_file(&path).unwrap();
+    fs::write(&old, text.replace(&key(1).signature, "fill of some kind")).unwrap();
+    let old_keys = warning(&mut Database::open(&path));
     assert!(
         matches!(old_keys, TuneError::OldKeys { kernels: 1, .. }),
         "{old_keys}"
     );
-    for number in [4, 5] {
-        let mut database = opened(&path);
-        database.keep(&setting(1), &times(&[(number, 5.0)]));
-        assert_no_warnings(&mut database);
-        let all = database.measurements(&setting(1));
-        assert_eq!(all.seconds(&key(1)), Some(Seconds(4.0)));
-        for (signature, seconds) in [
-            ("k0 fill of some kind", 1.0),
-            ("k2 fill in another way", 2.0),
-        ] {
-            assert_eq!(all.kernels[signature]["plain"], Seconds(seconds));
-            assert!(all.shapes.contains_key(signature));
-        }
-    }
+    assert_eq!(stored(&path, &setting(1)), times(&[(2, 2.5)]));
+}
+
+#[test]
+fn times_of_an_older_file_are_used_where_no_new_one_can_be_made() {
+    let (folder, path) = case();
+    let one = times(&[(1, 1.5)]);
+    fs::write(folder.path().join("measured.json"), json(&setting(1), &one)).unwrap();
+    fs::create_dir(folder.path().join("measured.sqlite-journal")).unwrap();
+    let mut database = Database::open(&path);
+    let not_kept = warning(&mut database);
+    assert!(matches!(not_kept, TuneError::NotKept { .. }), "{not_kept}");
+    assert_eq!(database.measurements(&setting(1)), one);
 }
