@@ -61,8 +61,10 @@ pub struct Database {
     store: Option<Store>,
     /// Times that this process has read or measured.
     known: Settings,
-    /// Settings whose times in the file are known.
+    /// Settings whose times in the file are known, or could not be read since the last write.
     loaded: BTreeSet<Setting>,
+    /// Those that could not be read.
+    unread: Vec<Setting>,
     /// Times measured by this process.
     own: Settings,
     is_writable: bool,
@@ -208,18 +210,24 @@ impl Database {
             store: None,
             known: Settings::new(),
             loaded: BTreeSet::new(),
+            unread: Vec::new(),
             own: Settings::new(),
             is_writable: false,
             warnings: Vec::new(),
         }
     }
 
-    /// The measurements under a setting, which are read when they are first asked for.
+    /// The measurements under a setting, which are read when they are first asked for. Until the next
+    /// [`keep`](Self::keep) they stay the same, whatever other processes write.
     pub fn measurements(&mut self, setting: &Setting) -> Measurements {
         if !self.loaded.contains(setting) {
             let read = self.with_store(|store, _| store.read(|tx| Ok(tables::read(tx, setting)?)));
-            if let Some(of_file) = read {
-                self.load(setting, of_file);
+            match read {
+                Some(of_file) => self.load(setting, of_file),
+                None => {
+                    self.loaded.insert(setting.clone());
+                    self.unread.push(setting.clone());
+                }
             }
         }
         self.known.get(setting).cloned().unwrap_or_default()
@@ -271,6 +279,9 @@ impl Database {
             })
         });
         if let Some(of_file) = written {
+            for unread in self.unread.drain(..) {
+                self.loaded.remove(&unread);
+            }
             self.load(setting, of_file);
         }
         for known in [&mut self.known, &mut self.own] {

@@ -7,7 +7,7 @@ use partita_program::KernelShape;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior, ffi};
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ impl From<rusqlite::Error> for Failure {
             _ => return Self::Corrupt(reason),
         };
         match (code.code, code.extended_code) {
-            // The latter: no file of whose permissions the journal could have the same.
+            // `FSTAT`: the file whose permissions the journal takes is gone.
             (_, ffi::SQLITE_READONLY_DBMOVED | ffi::SQLITE_IOERR_FSTAT) => Self::Moved,
             (ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked, _) => Self::Busy,
             (ErrorCode::FileLockingProtocolFailed | ErrorCode::NoLargeFileSupport, _)
@@ -241,12 +241,13 @@ impl Store {
                 let warning = self.switch_file(found)?;
                 self.warnings.push(warning);
             }
-            Failure::NoLocks(reason) if !self.lacks_locks => {
-                self.lacks_locks = true;
-                let path = self.path.clone();
-                self.warnings.push(TuneError::Unlocked { path, reason });
-            }
+            Failure::NoLocks(reason) if !self.lacks_locks => self.continue_without_locks(reason),
             Failure::Busy => {
+                // SQLite takes some errors of file systems without locks for a lock of another process.
+                if let Err(TryLockError::Error(error)) = self.try_lock() {
+                    self.continue_without_locks(error.to_string());
+                    return Ok(Next::Again);
+                }
                 if !std::mem::replace(&mut self.is_busy, true) {
                     let path = self.path.clone();
                     self.warnings.push(TuneError::Busy { path });
@@ -261,6 +262,20 @@ impl Store {
             }
         }
         Ok(Next::Again)
+    }
+
+    fn continue_without_locks(&mut self, reason: String) {
+        self.lacks_locks = true;
+        let path = self.path.clone();
+        self.warnings.push(TuneError::Unlocked { path, reason });
+    }
+
+    /// Tries whether files in the folder can be locked, if it can be written.
+    fn try_lock(&self) -> Result<(), TryLockError> {
+        match scratch(&self.folder) {
+            Ok(file) => file.try_lock(),
+            Err(_) => Ok(()),
+        }
     }
 
     /// One operation on the file, under the locks of SQLite.
@@ -492,6 +507,7 @@ fn configure(file: &Connection) -> rusqlite::Result<()> {
     ] {
         file.set_db_config(option, value)?;
     }
+    file.pragma_update(None, "temp_store", "MEMORY")?;
     file.pragma_update(None, "cell_size_check", true)
 }
 

@@ -149,6 +149,18 @@ fn two_writers_lose_nothing_and_the_newer_wins() {
 }
 
 #[test]
+fn times_of_others_come_with_the_next_write() {
+    let (_folder, path) = case();
+    let mut database = opened(&path);
+    assert_eq!(database.measurements(&setting(1)), Measurements::default());
+    // A process that plans between two questions would miss what it has not measured.
+    opened(&path).keep(&setting(1), &times(&[(1, 1.0)]));
+    assert_eq!(database.measurements(&setting(1)), Measurements::default());
+    database.keep(&setting(2), &times(&[(2, 2.0)]));
+    assert_eq!(database.measurements(&setting(1)), times(&[(1, 1.0)]));
+}
+
+#[test]
 fn many_writers_at_once_lose_nothing() {
     let (_folder, path) = case();
     let write = |writer: usize| {
