@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// Longest wait for another process that writes the file, which takes milliseconds.
 pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(3);
+/// Wait until locks are tried.
+const TRIAL_WAIT: Duration = Duration::from_millis(100);
 /// Between two looks at a file that another process renames.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Looks at files that other processes rename or replace meanwhile.
@@ -38,6 +40,8 @@ pub(crate) struct Store {
     json: PathBuf,
     /// The file system has no locks: the file is read and replaced as a whole.
     pub(crate) lacks_locks: bool,
+    /// Files in the folder can be locked, which is tried when a lock is first waited for.
+    has_locks: bool,
     /// Another process held the lock for too long.
     is_busy: bool,
     /// Most pages of the file, as on a full disk.
@@ -136,6 +140,7 @@ impl Store {
             stem: stem.into_owned(),
             json: path.with_extension("json"),
             lacks_locks: false,
+            has_locks: false,
             is_busy: false,
             #[cfg(test)]
             pages_max: None,
@@ -243,9 +248,11 @@ impl Store {
             }
             Failure::NoLocks(reason) if !self.lacks_locks => self.continue_without_locks(reason),
             Failure::Busy => {
-                // SQLite takes some errors of file systems without locks for a lock of another process.
-                if let Err(TryLockError::Error(error)) = self.try_lock() {
-                    self.continue_without_locks(error.to_string());
+                if !std::mem::replace(&mut self.has_locks, true) {
+                    // SQLite takes some errors of file systems without locks for a lock of another process.
+                    if let Err(TryLockError::Error(error)) = self.try_lock() {
+                        self.continue_without_locks(error.to_string());
+                    }
                     return Ok(Next::Again);
                 }
                 if !std::mem::replace(&mut self.is_busy, true) {
@@ -327,10 +334,10 @@ impl Store {
             flags |= OpenFlags::SQLITE_OPEN_CREATE;
         }
         let file = Connection::open_with_flags(&self.path, flags)?;
-        let wait = if self.is_busy {
-            Duration::ZERO
-        } else {
-            LOCK_WAIT
+        let wait = match (self.is_busy, self.has_locks) {
+            (true, true | false) => Duration::ZERO,
+            (false, true) => LOCK_WAIT,
+            (false, false) => TRIAL_WAIT,
         };
         file.busy_timeout(wait)?;
         configure(&file)?;
