@@ -7,6 +7,7 @@
 
 mod access;
 mod buffer;
+mod configuration;
 mod count;
 pub mod descriptor;
 mod each_view;
@@ -16,6 +17,7 @@ mod loss;
 mod memory_breakdown;
 mod menu;
 mod optimizer;
+mod piece;
 pub mod prefetch;
 mod program;
 pub mod random;
@@ -28,6 +30,7 @@ mod text;
 
 pub use access::Access;
 pub use buffer::{Buffer, BufferId, Distribution, Dtype, Role, TensorRegion, View, ViewError};
+pub use configuration::{Configuration, ConfigurationError, MicroBatches};
 pub use count::Count;
 pub use descriptor::Family;
 pub use kernel::{Activation, Direction, Kernel, PoolKind, Taps, Transform};
@@ -35,6 +38,7 @@ pub use loss::{ClassTerms, ElementFunction};
 pub use memory_breakdown::{MemoryBreakdown, MemoryCategory, live_at_peak, memory_breakdown};
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use optimizer::Optimizer;
+pub use piece::{restricted, set_accumulate};
 pub use program::{Body, Output, Program, ProgramKind};
 pub use sizes::{SizeFault, SizeFaults};
 pub use staging::{BufferTransfer, PacketSize, Packets, SMALL_SUM, Staging, packet_bytes};

@@ -1,6 +1,6 @@
 //! The menu of kernels: which implementations a backend offers.
 
-use crate::{Buffer, Kernel};
+use crate::{Buffer, Configuration, Kernel};
 use partita_space::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -62,8 +62,64 @@ pub struct MenuError {
 
 /// The menu of kernels of a backend.
 pub trait Menu {
-    /// The implementation to pin for this kernel. A fused kernel without one is not fused.
+    /// The implementation to pin for this kernel where nothing else was measured. A fused kernel without one is
+    /// not fused.
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError>;
+
+    /// All implementations of the undivided kernel, that of [`Self::choose`] first.
+    fn implementations(&self, shape: &KernelShape<'_>) -> Result<Vec<Choice>, MenuError> {
+        Ok(vec![self.choose(shape)?])
+    }
+
+    /// A configuration of the kernel with its workspace, the largest of its micro-batches; none if an implementation
+    /// is not offered, or the micro-batches do not cover the kernel.
+    fn configured(&self, shape: &KernelShape<'_>, configuration: &Configuration) -> Option<Choice> {
+        let offered = |shape: &KernelShape<'_>, method: &str| {
+            let mut all = self.implementations(shape).ok()?.into_iter();
+            all.find(|choice| choice.algorithm.0 == method)
+        };
+        let dim = match configuration {
+            Configuration::Undivided { method } => return offered(shape, method),
+            Configuration::Divided { dim, .. } => *dim,
+        };
+        let whole = shape.cut_extents()?[dim];
+        let (mut workspace, mut end) = (Bytes(0), 0);
+        // Inner pieces of equal extent need the same.
+        let mut last = (0, 0, "");
+        for (start, extent, method) in configuration.micro_batches() {
+            end = start + extent;
+            if end > whole {
+                return None;
+            }
+            let is_inner = last.0 > 0 && end < whole;
+            if is_inner && (extent, method) == (last.1, last.2) {
+                continue;
+            }
+            last = (start, extent, method);
+            let piece = shape.piece(dim, start, extent)?;
+            let piece = KernelShape {
+                kernel: &piece,
+                buffers: shape.buffers,
+            };
+            workspace = workspace.max(offered(&piece, method)?.workspace);
+        }
+        (end == whole).then(|| Choice {
+            algorithm: configuration.algorithm(),
+            workspace,
+            packed_weights: 0,
+        })
+    }
+
+    /// The fastest measured configuration with at most this workspace; none if none was measured.
+    fn fastest_within(&self, _shape: &KernelShape<'_>, _limit: Bytes) -> Option<Choice> {
+        None
+    }
+
+    /// For each of the kernels a measured configuration, so that their workspaces together have at most `total` and
+    /// the sum of their times is the least; none where nothing was measured, or the total is too small for all.
+    fn divide(&self, shapes: &[KernelShape<'_>], _total: Bytes) -> Vec<Option<Choice>> {
+        vec![None; shapes.len()]
+    }
 
     /// Whether any fused kernel is offered; if not, fusion is skipped.
     fn fuses(&self) -> bool {

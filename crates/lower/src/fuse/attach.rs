@@ -2,7 +2,7 @@
 
 use super::{Fusion, compute};
 use partita_program::descriptor::FusionRole;
-use partita_program::{Kernel, Role, Task, View};
+use partita_program::{Kernel, Task, View, restricted, set_accumulate};
 use partita_space::Region;
 
 /// Largest number of parts of a fused kernel, as the time of fusion is quadratic in it.
@@ -77,7 +77,7 @@ impl Fusion<'_> {
         }
         let (mut fused, mut rest) = (Vec::new(), writers.rest);
         for (writer, region) in writers.kernels {
-            let mut part = self.restricted(kernel, &on, &region);
+            let mut part = restricted(kernel, &self.body.buffers, &on, &region);
             set_accumulate(&mut part, !fused.is_empty());
             match self.joined(writer, slot, part, moved.map(|to| (on, to))) {
                 Some(kernel) => fused.push((writer, kernel)),
@@ -92,7 +92,7 @@ impl Fusion<'_> {
         let rest: Vec<Task> = rest
             .iter()
             .map(|region| {
-                let mut part = self.restricted(kernel, &on, region);
+                let mut part = restricted(kernel, &self.body.buffers, &on, region);
                 set_accumulate(&mut part, true);
                 compute(origin.clone(), part)
             })
@@ -181,47 +181,6 @@ impl Fusion<'_> {
             && writers.rest.is_empty()
             && users.iter().all(is_writer)
             && writers.kernels.iter().all(|&(id, _)| writes_inside(id))
-    }
-
-    /// A kernel restricted to a region of its operand; every tensor of the same extents shrinks with it.
-    fn restricted(&self, kernel: &Kernel, on: &View, region: &Region) -> Kernel {
-        let mut part = kernel.clone();
-        if on.region() == *region {
-            return part;
-        }
-        let start: [usize; 5] =
-            std::array::from_fn(|dim| (region.0[dim].start - on.start[dim] as i64) as usize);
-        assert_eq!(on.extent[4], region.0[4].len(), "channels stay together");
-        part.each_view_mut(&mut |view| {
-            let is_tensor = match self.body.buffer(view.buffer).role {
-                Role::Activation | Role::ActivationGradient => true,
-                Role::Parameter
-                | Role::State
-                | Role::Optimizer
-                | Role::Gradient
-                | Role::Staging
-                | Role::PackedWeights
-                | Role::Gathered
-                | Role::Statistics
-                | Role::Workspace => false,
-            };
-            if is_tensor && view.extent == on.extent {
-                for dim in 0..5 {
-                    view.start[dim] += start[dim];
-                    view.extent[dim] = region.0[dim].len();
-                }
-            }
-        });
-        part
-    }
-}
-
-/// Reductions over several regions: all but the first accumulate.
-fn set_accumulate(kernel: &mut Kernel, later: bool) {
-    if let Kernel::BatchNormStatistics { accumulate, .. }
-    | Kernel::BatchNormBackwardStatistics { accumulate, .. } = kernel
-    {
-        *accumulate |= later;
     }
 }
 
