@@ -1,13 +1,17 @@
 //! Memory planning: the offset of each buffer in the arena of its rank.
 
-use crate::depend::{accesses, depend, ordered_by_lane, users};
+use crate::depend::{
+    Accesses, accesses as accesses_of, depend, ordered_by_lane, users as users_of,
+};
 use crate::request::LowerError;
+use crate::select::{is_measured, refine};
 use crate::timeline::Timeline;
-use partita_program::{Body, Lane, Role};
-use partita_space::Bytes;
+use partita_program::{Body, Buffer, Lane, Menu, Role, Work};
 use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX};
+use partita_space::{Bytes, Mesh};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 
 const ALIGNMENT: u64 = 64;
 
@@ -24,11 +28,18 @@ struct Placed {
 /// before the first use of the other in the task list. Such pairs are then ordered by dependencies, since
 /// tasks of different lanes may run in another order than the list's.
 ///
+/// With a menu, kernels then get the fastest measured configurations whose workspaces fit into what is free while
+/// they run.
+///
 /// Errors: sizes beyond [`partita_space::limits`].
-pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
+pub(crate) fn plan(
+    body: &mut Body,
+    world: &Mesh,
+    menu: Option<&dyn Menu>,
+) -> Result<(), LowerError> {
     check_sizes(body)?;
-    let accesses = accesses(body);
-    let users = users(&accesses, body.buffers.len());
+    let mut accesses = accesses_of(body);
+    let mut users = users_of(&accesses, body.buffers.len());
     let mut next = 0;
     for buffer in body
         .buffers
@@ -51,7 +62,6 @@ pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
         .collect();
     let end = body.tasks.len();
     let mut timeline = Timeline::new(end + 1);
-    let mut placed: Vec<Placed> = Vec::with_capacity(transient.len());
     let mut top = floor;
     for id in transient {
         let size = aligned(body.buffers[id].bytes().0);
@@ -61,15 +71,142 @@ pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
         timeline.take((birth, death), start, start + size);
         body.buffers[id].offset = Bytes(start);
         top = top.max(start + size);
-        placed.push(Placed { start, id, birth });
-    }
-    let mut extra = Vec::new();
-    for (first, second) in successions(body, placed) {
-        order(body, &users[first], &users[second], &mut extra);
     }
     body.arena = Bytes(top);
-    depend(body, &accesses, &extra);
+    order_tasks(body, &accesses, &users);
+    if let Some(menu) = menu
+        && use_holes(body, (world, menu), &users, &outputs, floor..top)
+    {
+        accesses = accesses_of(body);
+        users = users_of(&accesses, body.buffers.len());
+        order_tasks(body, &accesses, &users);
+    }
     Ok(())
+}
+
+/// Sets the dependencies of all tasks of a body with planned memory.
+fn order_tasks(body: &mut Body, accesses: &Accesses, users: &[Vec<usize>]) {
+    let mut extra = Vec::new();
+    for (first, second) in successions(body, placed(body, users)) {
+        order(body, &users[first], &users[second], &mut extra);
+    }
+    depend(body, accesses, &extra);
+}
+
+/// The transient buffers that tasks use.
+fn placed(body: &Body, users: &[Vec<usize>]) -> Vec<Placed> {
+    let all = body.buffers.iter().enumerate().zip(users);
+    let transient =
+        all.filter(|((_, buffer), users)| !buffer.role.is_persistent() && !users.is_empty());
+    let place = |((id, buffer), users): ((usize, &Buffer), &Vec<usize>)| Placed {
+        start: buffer.offset.0,
+        id,
+        birth: users[0],
+    };
+    transient.map(place).collect()
+}
+
+/// Lets each kernel use the largest range of the arena that is free while it runs. Memory that other lanes use is
+/// free for the kernels that are ordered before or after them already, so that none has to wait for a message.
+/// Returns whether any kernel was measured.
+fn use_holes(
+    body: &mut Body,
+    (world, menu): (&Mesh, &dyn Menu),
+    users: &[Vec<usize>],
+    outputs: &HashSet<usize>,
+    arena: Range<u64>,
+) -> bool {
+    let end = body.tasks.len();
+    let is_measured = |&id: &usize| is_measured(body, menu, world, id);
+    let measured: Vec<usize> = (0..end).filter(is_measured).collect();
+    if measured.is_empty() {
+        return false;
+    }
+    let between = ordered_kernels(body);
+    // Lifetimes and ranges of all but workspaces.
+    let mut taken: Vec<(Range<u64>, Range<usize>)> = Vec::new();
+    for Placed { start, id, .. } in placed(body, users) {
+        if is_workspace_of_kernel(body, &users[id], id) {
+            continue;
+        }
+        let lifetimes = users[id].iter().map(|&user| between[user].clone());
+        let lifetime = lifetimes.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
+        let mut lifetime = lifetime.unwrap_or(0..end);
+        if outputs.contains(&id) {
+            lifetime.end = end;
+        }
+        let size = aligned(body.buffers[id].bytes().0);
+        taken.push((start..start + size, lifetime));
+    }
+    taken.sort_by_key(|(range, _)| range.start);
+    for id in measured {
+        let live = taken.iter().filter(|(_, lifetime)| lifetime.contains(&id));
+        let hole = largest_hole(live.map(|(range, _)| range), &arena);
+        refine(body, menu, id, hole);
+    }
+    true
+}
+
+/// For each task the range of the list outside of which kernels are ordered before or after it: itself for a
+/// kernel, for another task what lies between the last kernel before it and the first one after it.
+fn ordered_kernels(body: &Body) -> Vec<Range<usize>> {
+    let count = body.tasks.len();
+    let is_kernel = |task: usize| body.tasks[task].work.lane() == Lane::Compute;
+    let mut ranges: Vec<Range<usize>> = vec![0..count; count];
+    for (id, task) in body.tasks.iter().enumerate() {
+        ranges[id].start = if is_kernel(id) {
+            id
+        } else {
+            let before = task.after.iter().map(|before| before.0 as usize);
+            let starts = before.map(|before| {
+                if is_kernel(before) {
+                    before + 1
+                } else {
+                    ranges[before].start
+                }
+            });
+            starts.max().unwrap_or(0)
+        };
+    }
+    for (id, task) in body.tasks.iter().enumerate().rev() {
+        if is_kernel(id) {
+            ranges[id].end = id + 1;
+        }
+        let end = if is_kernel(id) { id } else { ranges[id].end };
+        for before in task.after.iter().map(|before| before.0 as usize) {
+            ranges[before].end = ranges[before].end.min(end);
+        }
+    }
+    // Kernels run one after the other whatever depends on them.
+    for id in (0..count).filter(|&id| is_kernel(id)) {
+        ranges[id] = id..id + 1;
+    }
+    ranges
+}
+
+/// Whether a buffer is the workspace of a task.
+fn is_workspace_of_kernel(body: &Body, users: &[usize], id: usize) -> bool {
+    users.iter().any(|&user| match &body.tasks[user].work {
+        Work::Compute { workspace, .. } => {
+            workspace.is_some_and(|view| view.buffer.0 as usize == id)
+        }
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => false,
+    })
+}
+
+/// Start and size of the largest range of the arena outside of these, which ascend by their start.
+fn largest_hole<'r>(taken: impl Iterator<Item = &'r Range<u64>>, arena: &Range<u64>) -> (u64, u64) {
+    let (mut from, mut best) = (arena.start, (arena.start, 0));
+    for range in taken {
+        if range.start > from && range.start - from > best.1 {
+            best = (from, range.start - from);
+        }
+        from = from.max(range.end);
+    }
+    if arena.end > from && arena.end - from > best.1 {
+        best = (from, arena.end - from);
+    }
+    best
 }
 
 /// Checks that the size of each buffer, and of all together, is within the limits.

@@ -2,9 +2,10 @@
 
 use crate::fuse::{compute, fuse};
 use crate::passes::LoweringPass;
+use crate::strategy::WorkspaceLimit;
 use partita_program::{
-    Body, Buffer, BufferId, Collective, CollectiveKind, Distribution, Dtype, Kernel, KernelShape,
-    Menu, MenuError, Origin, Output, Phase, Role, Task, TaskId, TensorRegion, View, Work,
+    Body, Buffer, BufferId, Collective, CollectiveKind, Distribution, Dtype, Kernel, Menu,
+    MenuError, Origin, Output, Phase, Role, Task, TaskId, TensorRegion, View, Work,
 };
 use partita_space::{AxisSet, Bytes, Coord, Mesh, Offset, Rank, Region, Submesh};
 use std::collections::HashMap;
@@ -276,47 +277,23 @@ impl<'a> Builder<'a> {
     /// The body after a pass up to [`LoweringPass::Select`].
     ///
     /// Errors: a kernel that the menu lacks.
-    pub fn finish(mut self, fused: bool, last: LoweringPass) -> Result<Body, MenuError> {
+    pub fn finish(
+        mut self,
+        fused: bool,
+        limit: WorkspaceLimit,
+        last: LoweringPass,
+    ) -> Result<Body, MenuError> {
         // Messages to ranks of a later turn start in that turn.
         self.body.tasks.sort_by_key(|task| task.origin.turn);
         if fused && last >= LoweringPass::Fuse {
             fuse(&mut self.body, self.menu, &self.world);
         }
         if fused && last >= LoweringPass::Pack {
-            self.pack()?;
+            self.pack(limit)?;
         }
         if last >= LoweringPass::Select {
-            for id in 0..self.body.tasks.len() {
-                self.choose(id)?;
-            }
+            self.select(limit)?;
         }
         Ok(self.body)
-    }
-
-    fn choose(&mut self, id: usize) -> Result<(), MenuError> {
-        let Work::Compute { kernel, .. } = &self.body.tasks[id].work else {
-            return Ok(());
-        };
-        let shape = KernelShape {
-            kernel,
-            buffers: &self.body.buffers,
-        };
-        let choice = self.menu.choose(&shape)?;
-        let scratch = (choice.workspace.0 > 0).then(|| {
-            let elements = (choice.workspace.0 as usize).div_ceil(self.dtype.size());
-            let name = format!("{}.workspace", self.body.tasks[id].origin.layer);
-            let id = self.buffer(&name, Role::Workspace, self.dtype, [1, 1, 1, 1, elements]);
-            self.whole(id)
-        });
-        if let Work::Compute {
-            algorithm,
-            workspace,
-            ..
-        } = &mut self.body.tasks[id].work
-        {
-            *algorithm = choice.algorithm;
-            *workspace = scratch;
-        }
-        Ok(())
     }
 }

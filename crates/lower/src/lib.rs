@@ -49,6 +49,7 @@ mod request;
 mod resample;
 mod resharding;
 mod schedule;
+mod select;
 mod step_plan;
 mod storage;
 mod strategy;
@@ -64,5 +65,5 @@ pub use request::{LowerError, Request, SampleFormat};
 pub use schedule::{Pass, Schedule, Slot, fitting_micro, forward_slots, slots};
 pub use strategy::{
     BatchNormStatistics, Branches, Halo, LayerChoice, LayerDim, Setting, Shard, SharedParameter,
-    Sharer, StageChoice, Strategy, StrategyError,
+    Sharer, StageChoice, Strategy, StrategyError, WorkspaceLimit,
 };

@@ -7,6 +7,7 @@ use crate::network_text::text_of;
 use crate::passes::LoweringPass;
 use crate::request::{LowerError, Request};
 use crate::step_plan::{StepPlan, network};
+use crate::strategy::WorkspaceLimit;
 use partita_program::{Body, Program, ProgramKind, Staging};
 use partita_space::Rank;
 
@@ -102,9 +103,13 @@ fn lower_planned(
         ProgramKind::Fetch | ProgramKind::FetchSamples => emit.fetch(),
         ProgramKind::Train | ProgramKind::Evaluate | ProgramKind::Infer => emit.step(),
     }
-    let mut body = emit.builder.finish(request.strategy.fuse, last)?;
+    let strategy = request.strategy;
+    let mut body = emit
+        .builder
+        .finish(strategy.fuse, strategy.workspace, last)?;
     if last >= LoweringPass::Arena {
-        arena::plan(&mut body)?;
+        let is_live = strategy.workspace == WorkspaceLimit::Live;
+        arena::plan(&mut body, &plan.world, is_live.then_some(request.menu))?;
     }
     if last >= LoweringPass::Staging {
         body.staging = Staging::of(&body, &plan.world);

@@ -11,6 +11,7 @@
 
 use crate::body::Builder;
 use crate::fuse::compute;
+use crate::strategy::WorkspaceLimit;
 use partita_program::{
     Algorithm, BufferId, Direction, Kernel, KernelShape, MenuError, Role, Taps, Task, View, Work,
 };
@@ -38,8 +39,8 @@ impl Builder<'_> {
     /// Packs weights once where two or more tasks need them.
     ///
     /// Errors: a kernel that the menu lacks.
-    pub fn pack(&mut self) -> Result<(), MenuError> {
-        let mut packings = self.packings()?;
+    pub fn pack(&mut self, limit: WorkspaceLimit) -> Result<(), MenuError> {
+        let mut packings = self.packings(limit)?;
         packings.retain(|packing| packing.users.len() > 1);
         let mut before: Vec<(usize, Task)> = Vec::with_capacity(packings.len());
         for Packing { need, users, .. } in packings {
@@ -74,12 +75,12 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn packings(&self) -> Result<Vec<Packing>, MenuError> {
+    fn packings(&self, limit: WorkspaceLimit) -> Result<Vec<Packing>, MenuError> {
         let mut packings: Vec<Packing> = Vec::new();
         // By buffer of the weights, packings of weights that have not changed since.
         let mut open: HashMap<BufferId, Vec<usize>> = HashMap::new();
         for (id, task) in self.body.tasks.iter().enumerate() {
-            if let Some(need) = self.need(task)? {
+            if let Some(need) = self.need(task, limit)? {
                 let open = open.entry(need.w.buffer).or_default();
                 match open.iter().find(|&&at| packings[at].need == need) {
                     Some(&at) => packings[at].users.push(id),
@@ -104,7 +105,7 @@ impl Builder<'_> {
         Ok(packings)
     }
 
-    fn need(&self, task: &Task) -> Result<Option<Need>, MenuError> {
+    fn need(&self, task: &Task, limit: WorkspaceLimit) -> Result<Option<Need>, MenuError> {
         let Work::Compute { kernel, .. } = &task.work else {
             return Ok(None);
         };
@@ -123,10 +124,14 @@ impl Builder<'_> {
             } else {
                 return Ok(None);
             };
-        let choice = self.menu.choose(&KernelShape {
+        let shape = KernelShape {
             kernel,
             buffers: &self.body.buffers,
-        })?;
+        };
+        if self.wants_plain_weights(&shape, limit) {
+            return Ok(None);
+        }
+        let choice = self.menu.choose(&shape)?;
         Ok((choice.packed_weights > 0).then_some(Need {
             w: *w,
             direction,

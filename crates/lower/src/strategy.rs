@@ -5,10 +5,12 @@ mod settings;
 mod sizes;
 mod stages;
 mod text;
+mod workspace;
 
 pub use error::{SharedParameter, Sharer, StrategyError};
 pub use settings::Setting;
 pub(crate) use text::check_split;
+pub use workspace::WorkspaceLimit;
 
 use crate::schedule::Schedule;
 use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh};
@@ -32,6 +34,9 @@ const RANKS_MAX: usize = Mesh::RANKS_MAX;
 ///
 /// `bucket=25MiB` sums gradients over ranks in messages of at least that size.
 ///
+/// `workspace=64MiB` limits the workspace of each kernel whose configurations were measured, `workspace_total=1GiB`
+/// that of all together, and `workspace=off` ignores what was measured; see [`WorkspaceLimit`].
+///
 /// `micro=4` processes the mini-batch as four micro-batches and accumulates their gradients;
 /// `shard=optimizer`, `gradients` or `parameters` shards the training state over replicas (ZeRO).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +50,8 @@ pub struct Strategy {
     pub batch_norm: BatchNormStatistics,
     /// Gradients are summed over ranks together, once they have as many bytes on a rank; each for itself if 0.
     pub bucket: Bytes,
+    /// Limit of the workspace of kernels.
+    pub workspace: WorkspaceLimit,
     /// Micro-batches in a mini-batch.
     pub micro: usize,
     /// Which training state is sharded.
@@ -241,6 +248,7 @@ impl Strategy {
             fuse: true,
             batch_norm: BatchNormStatistics::default(),
             bucket: Bytes(0),
+            workspace: WorkspaceLimit::default(),
             micro: 1,
             shard: Shard::Off,
             layers: Vec::new(),

@@ -136,6 +136,7 @@ impl Layers {
             strategy.overlap = pipeline.overlap;
             strategy.fuse = pipeline.fuse;
             strategy.batch_norm = pipeline.batch_norm;
+            strategy.workspace = pipeline.workspace;
             strategy.shard = pipeline.shard;
             strategy.layers.clone_from(&pipeline.layers);
             strategy

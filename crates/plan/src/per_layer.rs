@@ -140,6 +140,7 @@ impl<'a> DistributionCosts<'a> {
         mesh.overlap = strategy.overlap;
         mesh.fuse = strategy.fuse;
         mesh.batch_norm = strategy.batch_norm;
+        mesh.workspace = strategy.workspace;
         if mesh.check(graph, training.batch).is_err() {
             return Ok(None);
         }

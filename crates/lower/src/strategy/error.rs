@@ -45,7 +45,8 @@ pub enum StrategyError {
     /// A syntax error.
     #[error(
         "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1{nearest}, or \
-         overlap=on|off, fuse=on|off, batch_norm=synchronized|local, bucket=size, micro=number, shard=off|optimizer|gradients|parameters, \
+         overlap=on|off, fuse=on|off, batch_norm=synchronized|local, bucket=size, \
+         workspace=live|off|size, workspace_total=size, micro=number, shard=off|optimizer|gradients|parameters, \
          stages=[...] or schedule=1f1b; a strategy reads like `data=2,depth=2`, and what differs for \
          some layers follows like `; conv3..fc2: D=-,F=depth`"
     )]
@@ -355,7 +356,7 @@ pub enum StrategyError {
     /// A setting of layers, given for all.
     #[error(
         "strategy `{text}`: `{name}` is set for layers, like `; {example}`; axes, overlap, fuse, \
-         batch_norm, bucket, micro, shard, stages and schedule go before the first semicolon"
+         batch_norm, bucket, workspace, workspace_total, micro, shard, stages and schedule go before the first semicolon"
     )]
     OfLayers {
         /// The strategy.

@@ -2,7 +2,7 @@
 
 use super::{
     BatchNormStatistics, Branches, Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice,
-    Strategy, StrategyError,
+    Strategy, StrategyError, WorkspaceLimit,
 };
 use crate::schedule::{CHUNKS_MAX, REPETITIONS_MAX, Schedule};
 use partita_space::limits::MICRO_BATCHES_MAX;
@@ -30,6 +30,13 @@ impl fmt::Display for Strategy {
         }
         if self.bucket > Bytes(0) {
             words.push(format!("bucket={}", whole_size(self.bucket)));
+        }
+        if self.workspace != WorkspaceLimit::default() {
+            let name = match self.workspace {
+                WorkspaceLimit::Total(_) => TOTAL,
+                WorkspaceLimit::Live | WorkspaceLimit::Off | WorkspaceLimit::Kernel(_) => WORKSPACE,
+            };
+            words.push(format!("{name}={}", self.workspace));
         }
         if self.micro > 1 {
             words.push(format!("micro={}", self.micro));
@@ -62,7 +69,8 @@ impl fmt::Display for Strategy {
 /// A size with the largest binary unit of which it is a multiple.
 fn whole_size(bytes: Bytes) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter();
-    let mut fitting = units.filter(|(_, power)| bytes.0.trailing_zeros() >= *power);
+    let is_multiple = |power: u32| bytes.0 > 0 && bytes.0.trailing_zeros() >= power;
+    let mut fitting = units.filter(|&(_, power)| is_multiple(power));
     let (name, power) = fitting.next().unwrap_or(("B", 0));
     format!("{}{name}", bytes.0 >> power)
 }
@@ -272,6 +280,14 @@ impl Reader<'_> {
                 strategy.batch_norm = one_of(text, (name, value), all, word)?;
             }
             "bucket" => strategy.bucket = size(text, name, value)?,
+            WORKSPACE | TOTAL => {
+                let mut both = self.seen.iter().map(String::as_str);
+                if both.any(|seen| [WORKSPACE, TOTAL].contains(&seen) && seen != name) {
+                    let possible = format!("one of `{WORKSPACE}` and `{TOTAL}`");
+                    return Err(unknown_value(text, (name, value), &possible, value));
+                }
+                strategy.workspace = limit(text, name, value)?;
+            }
             "micro" => strategy.micro = counted(text, name, value, MICRO_BATCHES_MAX)?,
             "schedule" => {
                 let unknown = || unknown_schedule(text, value);
@@ -282,6 +298,54 @@ impl Reader<'_> {
         }
         Ok(())
     }
+}
+
+/// The limit of each kernel.
+const WORKSPACE: &str = "workspace";
+/// The limit of all kernels together.
+const TOTAL: &str = "workspace_total";
+
+/// The value in the text of a strategy.
+impl fmt::Display for WorkspaceLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Live => f.write_str("live"),
+            Self::Off => f.write_str("off"),
+            Self::Kernel(bytes) | Self::Total(bytes) => f.write_str(&whole_size(*bytes)),
+        }
+    }
+}
+
+/// A limit of workspaces.
+fn limit(text: &str, name: &str, value: &str) -> Result<WorkspaceLimit, StrategyError> {
+    let words = [("live", WorkspaceLimit::Live), ("off", WorkspaceLimit::Off)];
+    let is_each = name == WORKSPACE;
+    let word = words
+        .into_iter()
+        .find(|(word, _)| is_each && *word == value);
+    if let Some((_, limit)) = word {
+        return Ok(limit);
+    }
+    let given = UnitTable::BYTES.parse(value);
+    let is_whole =
+        |bytes: &f64| bytes.fract() == 0.0 && (0.0..=BUCKET_MAX.0 as f64).contains(bytes);
+    if let Some(bytes) = given.filter(is_whole) {
+        let limit = if is_each {
+            WorkspaceLimit::Kernel
+        } else {
+            WorkspaceLimit::Total
+        };
+        return Ok(limit(Bytes(bytes as u64)));
+    }
+    let others = if is_each { ", or live or off" } else { "" };
+    let possible = format!("a size from 0B to {}{others}", whole_size(BUCKET_MAX));
+    let meant = match given {
+        Some(bytes) if bytes >= 0.0 => whole_size(Bytes((bytes.round() as u64).min(BUCKET_MAX.0))),
+        Some(_) | None => "64MiB".to_owned(),
+    };
+    let word = near(value, words.map(|(word, _)| word)).filter(|_| given.is_none() && is_each);
+    let meant = word.map_or(meant, str::to_owned);
+    Err(unknown_value(text, (name, value), &possible, meant))
 }
 
 /// A size, or `off`.
@@ -611,6 +675,8 @@ fn unknown_axis(text: &str, name: &str) -> StrategyError {
         "fuse",
         "batch_norm",
         "bucket",
+        WORKSPACE,
+        TOTAL,
         "micro",
         "shard",
         "stages",
