@@ -9,6 +9,7 @@ mod group_norm;
 mod linear;
 mod loss;
 mod menu;
+mod method;
 mod norm;
 mod operand;
 mod pointwise;
@@ -24,16 +25,15 @@ pub use menu::CpuMenu;
 
 use crate::grid::{Call, Canceled};
 use crate::team::Team;
+use method::{Method, Plan, execute_pieces};
 use operand::{Input, Output, vector};
 use partita_program::{Algorithm, Family, Kernel, View};
 use partita_run::{Block, Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Coord, Mesh, Rank};
 use tail::Tail;
 
-/// The only algorithm of each kernel; a kernel may choose its method by shape.
-const NAME: &str = "cpu";
-
-/// The kernels of this crate for a rank: f32 programs, every kernel by the algorithm `cpu`.
+/// The kernels of this crate for a rank: f32 programs, every kernel by the algorithm `cpu`, convolutions also by
+/// others and in micro-batches (see [`partita_program::Configuration`]).
 ///
 /// Workspaces must be those that [`CpuMenu`] asks for with as many threads and the same level.
 /// Sums over elements are taken in f64, as are losses; products of convolutions, linear layers and
@@ -64,6 +64,8 @@ struct Run<'r, 'm> {
     inputs: &'r Inputs,
     workspace: Option<&'r View>,
     progress: &'r mut dyn FnMut() -> bool,
+    /// How convolutions are computed.
+    method: Method,
 }
 
 impl<'r> Run<'r, '_> {
@@ -132,23 +134,30 @@ impl Kernels for CpuKernels {
         inputs: &Inputs,
         progress: &mut dyn FnMut() -> bool,
     ) -> Result<KernelTally, RunError> {
-        if algorithm.0 != NAME {
-            return Err(RunError::Algorithm {
-                rank: self.rank,
-                kernel: kernel.name().to_owned(),
-                algorithm: algorithm.0.clone(),
-                backend: "the CPU kernels".to_owned(),
-            });
-        }
+        let unknown = || RunError::Algorithm {
+            rank: self.rank,
+            kernel: kernel.name().to_owned(),
+            algorithm: algorithm.0.clone(),
+            backend: "the CPU kernels".to_owned(),
+        };
+        let plan = Plan::of(algorithm).ok_or_else(unknown)?;
         let mut run = Run {
             team: &mut self.team,
             memory,
             inputs,
             workspace,
             progress,
+            method: Method::Direct,
         };
         // Small kernels end before they would ask.
         run.go_on()?;
+        match plan {
+            Plan::Undivided(method) => run.method = method,
+            Plan::Divided { dim, pieces } => {
+                let executed = execute_pieces(kernel, (dim, &pieces), &mut run)?;
+                return executed.ok_or_else(unknown);
+            }
+        }
         match kernel.family() {
             Family::Fused => {
                 let worked = fused::execute(kernel.parts(), &mut run)?;

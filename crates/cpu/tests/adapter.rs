@@ -1,13 +1,17 @@
 //! The kernels of programs equal the reference kernels, on random geometries.
 
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
-use partita_program::{Access, Dtype, Kernel, KernelShape, Menu, View};
+use partita_program::{
+    Access, Choice, Configuration, Dtype, Kernel, KernelShape, Menu, MenuError, View,
+};
 use partita_run::{KernelTally, RunError};
 use partita_space::{Mesh, Rank};
-use partita_testkit::{Bench, Maker, ReferenceMenu, distance, reference_kernels};
+use partita_testkit::{Bench, DrawnMenu, Maker, ReferenceMenu, distance, reference_kernels};
 
 /// Rounding of f32 and the sums of a few hundred products.
 const TOLERANCE: f64 = 3e-6;
+/// The same where the gradient of a bias, which may cancel, is rounded after each micro-batch.
+const TOLERANCE_DIVIDED: f64 = 1e-4;
 
 fn kernel_set(mesh: Mesh, rank: Rank, menu: CpuMenu) -> CpuKernels {
     let team = Team::new(menu.threads, menu.level).expect("the level is available");
@@ -33,11 +37,22 @@ fn passing(kernel: &Kernel) -> Vec<(View, Access)> {
 
 /// Runs a kernel on both sets and compares every buffer; gives the largest distance.
 fn compare(bench: &Bench, kernel: &Kernel, mesh: Mesh, rank: Rank, menu: CpuMenu) -> f64 {
+    compare_by(bench, kernel, (mesh, rank), (&menu, TOLERANCE), menu)
+}
+
+/// The same, with the algorithm that `chosen` gives.
+fn compare_by(
+    bench: &Bench,
+    kernel: &Kernel,
+    (mesh, rank): (Mesh, Rank),
+    (chosen, tolerance): (&dyn Menu, f64),
+    menu: CpuMenu,
+) -> f64 {
     let (inputs, go) = (Maker::inputs(), &mut || true);
     let mut cpu = kernel_set(mesh, rank, menu);
     let mut reference = reference_kernels(Dtype::F32)(mesh, rank);
     let got = bench
-        .run(kernel, &menu, &mut cpu, &inputs, go)
+        .run(kernel, chosen, &mut cpu, &inputs, go)
         .unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
     let expected = bench
         .run(kernel, &ReferenceMenu, &mut *reference, &inputs, go)
@@ -65,7 +80,7 @@ fn compare(bench: &Bench, kernel: &Kernel, mesh: Mesh, rank: Rank, menu: CpuMenu
         let floor = 1e-2 * (got.len() as f64).sqrt().max(1.0);
         let far = distance(&got, &expected, floor);
         assert!(
-            far <= TOLERANCE,
+            far <= tolerance,
             "{kernel:?} on {menu:?}: {far:.2e} in buffer {id}\n{got:?}\n{expected:?}"
         );
         worst = worst.max(far);
@@ -95,6 +110,59 @@ fn every_kernel_equals_its_reference_and_counts_what_the_program_counts() {
         }
     }
     assert!(worst > 0.0, "f32 sums in another order differ somewhere");
+}
+
+/// A menu that gives one configuration.
+struct Configured {
+    menu: CpuMenu,
+    configuration: Configuration,
+}
+
+impl Menu for Configured {
+    fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        let choice = self.menu.configured(shape, &self.configuration);
+        Ok(choice.unwrap_or_else(|| panic!("{} of {shape}", self.configuration)))
+    }
+}
+
+#[test]
+fn convolutions_in_micro_batches_equal_their_reference_and_its_counts() {
+    let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
+    let menus = menus();
+    let (mut divided, mut others) = ([0; 5], 0);
+    for seed in 0..60 {
+        let rank = (seed % 4) as Rank;
+        let mut maker = Maker::new(seed, Dtype::F32);
+        for (index, kernel) in maker.all(&mesh, rank).iter().enumerate() {
+            let menu = menus[(seed as usize + index) % menus.len()];
+            let shape = KernelShape {
+                kernel,
+                buffers: maker.bench.buffers(),
+            };
+            let drawn = DrawnMenu { menu: &menu, seed };
+            let Some(configuration) = drawn.draw(&shape) else {
+                continue;
+            };
+            divided[configuration.count().min(4)] += 1;
+            others += usize::from(configuration.to_string().contains("winograd"));
+            let chosen = Configured {
+                menu,
+                configuration,
+            };
+            compare_by(
+                &maker.bench,
+                kernel,
+                (mesh, rank),
+                (&chosen, TOLERANCE_DIVIDED),
+                menu,
+            );
+        }
+    }
+    assert!(divided[2..].iter().all(|&count| count > 20), "{divided:?}");
+    assert!(
+        others > 10,
+        "{others} by other than the usual implementation"
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod branched;
 mod cases;
 mod compare;
 mod counting;
+mod drawn_menu;
 mod harness;
 mod jitter;
 mod kinks;
@@ -32,6 +33,7 @@ pub use cases::{
 };
 pub use compare::{distance, mismatch};
 pub use counting::{CountedCase, CountingAllocator};
+pub use drawn_menu::DrawnMenu;
 pub use harness::{
     KernelFactory, Outcome, Setup, reference_kernels, run, run_programs, run_within,
 };

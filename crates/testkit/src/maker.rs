@@ -92,12 +92,21 @@ impl Maker {
 
     fn convolutions(&mut self, extent: [usize; 5], accumulate: bool) -> Vec<Kernel> {
         let mut triple = |most| std::array::from_fn(|_| self.draws.between(1, most));
-        let taps = Taps {
+        let mut taps = Taps {
             kernel: triple(3),
             stride: triple(2),
             dilation: triple(2),
         };
-        let groups = self.pick(1, 2);
+        let mut groups = self.pick(1, 2);
+        if self.draws.one_in(3) {
+            // Of these most implementations are offered.
+            taps = Taps {
+                kernel: [self.draws.pick(&[1, 3, 3]), 3, 3],
+                stride: [1; 3],
+                dilation: [1; 3],
+            };
+            groups = 1;
+        }
         let [n, d, h, w, c] = extent;
         let f = groups * self.size(&[1, 3, 4, 16, 20]);
         let input = |dim: usize, out: usize| {

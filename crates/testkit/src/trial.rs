@@ -1,15 +1,15 @@
 //! Comparisons of a case: with one rank, with other kernels, in other precision.
 
 use crate::{
-    Case, Draws, KernelFactory, Outcome, Samples, Setup, Stored, kink_watch, mismatch,
+    Case, DrawnMenu, Draws, KernelFactory, Outcome, Samples, Setup, Stored, kink_watch, mismatch,
     reference_kernels, run_programs,
 };
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
-use partita_lower::{LowerError, Strategy};
+use partita_lower::{LowerError, Strategy, WorkspaceLimit};
 use partita_program::{Dtype, Optimizer, ProgramKind};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
 use partita_run::Kernels;
-use partita_space::{Mesh, Rank};
+use partita_space::{Bytes, Mesh, Rank};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
@@ -95,7 +95,7 @@ impl<'a> Trial<'a> {
     }
 
     /// The fast kernels in f32 under a strategy at an instruction level; the case's seed decides between
-    /// teams of one and two threads.
+    /// teams of one and two threads, and between usual and random configurations of convolutions.
     pub fn fast(&self, strategy: &Strategy, level: Level) -> Verdict {
         let threads = 1 + usize::from(self.case.seed.is_multiple_of(4));
         let menu = CpuMenu { threads, level };
@@ -103,10 +103,21 @@ impl<'a> Trial<'a> {
             let team = Team::new(menu.threads, menu.level).expect("the level is available");
             Box::new(CpuKernels::new(mesh, rank, team))
         };
+        let mut strategy = strategy.clone();
+        strategy.workspace = match self.case.seed % 5 {
+            0 | 1 => WorkspaceLimit::Off,
+            2 => WorkspaceLimit::Kernel(Bytes(1 << 20)),
+            3 => WorkspaceLimit::Total(Bytes(1 << 24)),
+            4.. => WorkspaceLimit::Live,
+        };
+        let drawn = DrawnMenu {
+            menu: &menu,
+            seed: self.case.seed,
+        };
         let setup = Setup {
             strategy: strategy.clone(),
             dtype: Dtype::F32,
-            menu: &menu,
+            menu: &drawn,
             ..setup(self.case, &self.data, &kernels)
         };
         self.judge(attempt(&setup), ROUNDED, || {

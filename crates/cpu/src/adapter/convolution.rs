@@ -1,5 +1,6 @@
 //! Convolutions of programs on the kernels of this crate.
 
+use super::method::Method;
 use super::operand::Output;
 use super::tail::{Tail, TailOperands};
 use super::{Run, touched};
@@ -9,6 +10,7 @@ use crate::conv_weight::conv_backward_weight;
 use crate::convolution::{Convolution, Weights};
 use crate::grid::{Call, Window};
 use crate::norm::bias_backward;
+use crate::winograd::{winograd_backward_data, winograd_backward_weight, winograd_forward};
 use partita_program::{Direction, Kernel, Role, Taps, View};
 use partita_run::{Block, KernelTally, RunError};
 
@@ -52,10 +54,17 @@ pub(super) fn execute(
             let bias = bias.as_ref().map(|bias| run.dense(bias));
             let values = bias.as_ref().map(|bias| bias.data());
             let scales = tail.scales(y.block().extent[4]);
+            let method = run.method;
             let work = run.compute(|call| {
                 with_scales(call, scales, |call, scales| {
                     let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
-                    conv_forward(call, x.view(), w, y.view(), &conv, *accumulate, epilogue)
+                    let (x, y, adds) = (x.view(), y.view(), *accumulate);
+                    match method {
+                        Method::Direct => conv_forward(call, x, w, y, &conv, adds, epilogue),
+                        Method::Winograd(tile) => {
+                            winograd_forward(call, tile, x, w, y, &conv, adds, epilogue)
+                        }
+                    }
                 })
             })?;
             let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
@@ -157,11 +166,17 @@ fn backward_data(
     let bias = bias.as_ref().map(|bias| run.dense(bias));
     let values = bias.as_ref().map(|bias| bias.data());
     let scales = tail.scales(dx.block().extent[4]);
+    let method = run.method;
     let work = run.compute(|call| {
         with_scales(call, scales, |call, scales| {
             let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
-            let (dy, dx) = (dy.view(), dx.view());
-            conv_backward_data(call, dy, w, dx, &conv, *shift, *accumulate, epilogue)
+            let (dy, dx, shift, adds) = (dy.view(), dx.view(), *shift, *accumulate);
+            match method {
+                Method::Direct => conv_backward_data(call, dy, w, dx, &conv, shift, adds, epilogue),
+                Method::Winograd(tile) => {
+                    winograd_backward_data(call, tile, dy, w, dx, &conv, shift, adds, epilogue)
+                }
+            }
         })
     })?;
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
@@ -192,17 +207,16 @@ pub(super) fn backward_weight(
     let bias_flops = db.map_or(0, |_| dy.volume() as u64);
     let mut db = db.map(|db| run.output(db));
     let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
+    let method = run.method;
     let work = run.compute(|call| {
         let db = db.as_mut().map(Output::slice);
-        conv_backward_weight(
-            call,
-            x.view(),
-            dy.view(),
-            dw.slice(),
-            db,
-            &conv,
-            *accumulate,
-        )
+        let (x, dy, dw, adds) = (x.view(), dy.view(), dw.slice(), *accumulate);
+        match method {
+            Method::Direct => conv_backward_weight(call, x, dy, dw, db, &conv, adds),
+            Method::Winograd(tile) => {
+                winograd_backward_weight(call, tile, x, dy, dw, db, &conv, adds)
+            }
+        }
     })?;
     Ok(KernelTally {
         flops: work.flops + bias_flops,

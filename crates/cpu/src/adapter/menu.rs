@@ -1,8 +1,8 @@
 //! The kernel catalog of the CPU backend, with the workspace of each kernel.
 
-use super::NAME;
 use super::convolution::convolution;
 use super::fused;
+use super::method::Method;
 use super::operand::{grid, rows};
 use super::pointwise::Route;
 use super::sequence;
@@ -15,6 +15,11 @@ use crate::linear::LINEAR;
 use crate::norm::norm_scratch;
 use crate::simd::Level;
 use crate::team::TeamKind;
+use crate::winograd::{
+    WinogradTile, winograd_backward_data_scratch, winograd_backward_weight_scratch,
+    winograd_forward_scratch,
+};
+use partita_program::descriptor::{Cost, Layout};
 use partita_program::{
     Algorithm, Buffer, Choice, Dtype, Family, Kernel, KernelShape, Menu, MenuError, Role, View,
 };
@@ -22,7 +27,7 @@ use partita_space::Bytes;
 
 /// The catalog of [`super::CpuKernels`] on teams with these threads and level.
 ///
-/// Offers the algorithm `cpu` for every kernel of an f32 program. Workspaces hold packed weights,
+/// Offers the algorithm `cpu` for every kernel of an f32 program, and others for convolutions. Workspaces hold packed weights,
 /// sums of the threads, and temporaries of copies within one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuMenu {
@@ -44,13 +49,41 @@ impl Menu for CpuMenu {
                 kernel: shape.to_string(),
             });
         }
-        let elements = self.workspace(shape.kernel, shape.buffers);
         Ok(Choice {
-            algorithm: Algorithm(NAME.to_owned()),
-            workspace: Bytes((elements * size_of::<f32>()) as u64),
             packed_weights: packed_weights(self.team(), shape.kernel, shape.buffers),
+            ..self.choice(shape, Method::Direct)
         })
     }
+
+    fn implementations(&self, shape: &KernelShape<'_>) -> Result<Vec<Choice>, MenuError> {
+        let usual = self.choose(shape)?;
+        let others = Method::ALL.into_iter().filter(|&method| {
+            method != Method::Direct && is_method_offered(method, shape.kernel, shape.buffers)
+        });
+        let others = others.map(|method| self.choice(shape, method));
+        Ok(std::iter::once(usual).chain(others).collect())
+    }
+}
+
+/// Whether a kernel begins with a convolution that has this implementation. Packed weights are those of another.
+fn is_method_offered(method: Method, kernel: &Kernel, buffers: &[Buffer]) -> bool {
+    let descriptor = kernel.parts()[0].descriptor();
+    let Cost::Convolution { input, output, .. } = descriptor.cost else {
+        return false;
+    };
+    let is_packed = match descriptor.layout {
+        Layout::Product { w, .. } => buffers[w.buffer.0 as usize].role == Role::PackedWeights,
+        Layout::Any
+        | Layout::ProductGradient { .. }
+        | Layout::Table { .. }
+        | Layout::Sequences { .. }
+        | Layout::OwnShare { .. } => false,
+    };
+    let Some(window) = descriptor.window else {
+        return false;
+    };
+    let conv = convolution(window.taps, window.groups);
+    !is_packed && method.offers(&conv, input.extent[4], output.extent[4])
 }
 
 /// Sums and scalars are in f64 in any program, and samples lie as they were read.
@@ -89,13 +122,22 @@ impl CpuMenu {
         }
     }
 
+    fn choice(&self, shape: &KernelShape<'_>, method: Method) -> Choice {
+        let elements = self.workspace(shape.kernel, shape.buffers, method);
+        Choice {
+            algorithm: Algorithm(method.name().to_owned()),
+            workspace: Bytes((elements * size_of::<f32>()) as u64),
+            packed_weights: 0,
+        }
+    }
+
     /// Scratch of a kernel in elements of f32.
-    fn workspace(&self, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    fn workspace(&self, kernel: &Kernel, buffers: &[Buffer], method: Method) -> usize {
         let team = self.team();
         match kernel.family() {
-            Family::Fused => self.fused(kernel.parts(), buffers),
+            Family::Fused => self.fused(kernel.parts(), buffers, method),
             Family::Contents => copy_scratch(kernel, buffers),
-            Family::Convolution => convolution_scratch(team, kernel, buffers),
+            Family::Convolution => convolution_scratch(team, kernel, buffers, method),
             Family::BatchNorm => batch_norm_scratch(team, kernel),
             Family::Linear => linear(team, kernel, buffers),
             Family::LayerNorm | Family::Sequence => sequence::scratch(team, kernel),
@@ -106,9 +148,9 @@ impl CpuMenu {
     }
 
     /// What the first part needs, and sums and scales of the later ones.
-    fn fused(&self, parts: &[Kernel], buffers: &[Buffer]) -> usize {
+    fn fused(&self, parts: &[Kernel], buffers: &[Buffer], method: Method) -> usize {
         let team = self.team();
-        let own = self.workspace(&parts[0], buffers);
+        let own = self.workspace(&parts[0], buffers, method);
         let Some((out, tail)) = fused::tail(parts) else {
             return own;
         };
@@ -139,13 +181,54 @@ fn copy_scratch(kernel: &Kernel, buffers: &[Buffer]) -> usize {
     }
 }
 
-fn convolution_scratch(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+fn convolution_scratch(
+    team: TeamKind,
+    kernel: &Kernel,
+    buffers: &[Buffer],
+    method: Method,
+) -> usize {
     if let Kernel::BiasBackward { dy, .. } = kernel {
         norm_scratch(team, dy.extent[4])
     } else if let Kernel::PackWeights { .. } = kernel {
         0
     } else {
-        convolutions(team, kernel, buffers)
+        match method {
+            Method::Direct => convolutions(team, kernel, buffers),
+            Method::Winograd(tile) => winograd(team, tile, kernel, buffers),
+        }
+    }
+}
+
+/// Of plain weights.
+fn winograd(team: TeamKind, tile: WinogradTile, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    match kernel {
+        Kernel::ConvolutionForward {
+            x, y, taps, groups, ..
+        } => {
+            let (conv, outputs) = (convolution(taps, *groups), grid_of(y, buffers));
+            winograd_forward_scratch(team, tile, &conv, x.extent[4], &outputs, false)
+        }
+        Kernel::ConvolutionBackwardData {
+            dy,
+            dx,
+            taps,
+            groups,
+            ..
+        } => {
+            let (conv, inputs) = (convolution(taps, *groups), grid_of(dx, buffers));
+            winograd_backward_data_scratch(team, tile, &conv, dy.extent[4], &inputs, false)
+        }
+        Kernel::ConvolutionBackwardWeight {
+            x,
+            dy,
+            taps,
+            groups,
+            ..
+        } => {
+            let (conv, outputs) = (convolution(taps, *groups), grid_of(dy, buffers));
+            winograd_backward_weight_scratch(team, tile, &conv, x.extent[4], &outputs)
+        }
+        other => panic!("{} is no convolution", other.name()),
     }
 }
 

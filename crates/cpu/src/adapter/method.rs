@@ -1,0 +1,135 @@
+//! Implementations of kernels by name, and the micro-batches of a configuration.
+
+use super::{Run, fused};
+use crate::adapter::convolution;
+use crate::adapter::tail::Tail;
+use crate::convolution::Convolution;
+use crate::winograd::{WinogradTile, winograd_error_bound, winograd_offers};
+use partita_program::descriptor::{Cost, Pass};
+use partita_program::{Algorithm, Configuration, Kernel, KernelShape};
+use partita_run::{KernelTally, RunError};
+
+/// The largest root mean square error of a convolution relative to its result: a fourth of what bf16 rounds away,
+/// 400 times the rounding of f32.
+const ERROR_MAX: f64 = 5e-5;
+
+/// How a convolution is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// By the definition; a kernel may choose its loops by shape. The only method of all other kernels.
+    Direct,
+    /// With fewer multiplications, and larger errors of rounding.
+    Winograd(WinogradTile),
+}
+
+impl Method {
+    /// All methods.
+    pub const ALL: [Method; 4] = [
+        Method::Direct,
+        Method::Winograd(WinogradTile::Two),
+        Method::Winograd(WinogradTile::Four),
+        Method::Winograd(WinogradTile::TwoFour),
+    ];
+
+    /// Its name in algorithms.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Direct => "cpu",
+            Method::Winograd(WinogradTile::Two) => "winograd2",
+            Method::Winograd(WinogradTile::Four) => "winograd4",
+            Method::Winograd(WinogradTile::TwoFour) => "winograd24",
+        }
+    }
+
+    /// Whether it computes a convolution of C to F channels with an error that may pass for one of rounding.
+    pub fn offers(self, conv: &Convolution, c: usize, f: usize) -> bool {
+        let Method::Winograd(tile) = self else {
+            return true;
+        };
+        let is_own = tile != WinogradTile::TwoFour || conv.window.kernel == [3; 3];
+        is_own && winograd_offers(conv, c, f) && winograd_error_bound(tile, conv) <= ERROR_MAX
+    }
+
+    /// The method of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.name() == name)
+    }
+}
+
+/// The methods that an algorithm names, and its micro-batches.
+#[derive(Debug)]
+pub(super) enum Plan {
+    /// One kernel.
+    Undivided(Method),
+    /// One after the other along a dim.
+    Divided {
+        /// 0 to 3 for N, D, H, W.
+        dim: usize,
+        /// Start, extent and method of each.
+        pieces: Vec<(usize, usize, Method)>,
+    },
+}
+
+impl Plan {
+    /// None for an algorithm of another backend.
+    pub fn of(algorithm: &Algorithm) -> Option<Self> {
+        if let Some(method) = Method::named(&algorithm.0) {
+            return Some(Self::Undivided(method));
+        }
+        let configuration = Configuration::of(algorithm).ok()?;
+        let piece = |(start, extent, name)| Some((start, extent, Method::named(name)?));
+        let pieces: Option<Vec<_>> = configuration.micro_batches().map(piece).collect();
+        match configuration {
+            Configuration::Undivided { .. } => None,
+            Configuration::Divided { dim, .. } => Some(Self::Divided {
+                dim,
+                pieces: pieces?,
+            }),
+        }
+    }
+}
+
+/// Computes a kernel micro-batch by micro-batch; none if these do not cover it.
+pub(super) fn execute_pieces(
+    kernel: &Kernel,
+    (dim, pieces): (usize, &[(usize, usize, Method)]),
+    run: &mut Run<'_, '_>,
+) -> Result<Option<KernelTally>, RunError> {
+    let buffers = &run.memory.body().buffers;
+    let shape = KernelShape { kernel, buffers };
+    let covered: usize = pieces.iter().map(|&(_, extent, _)| extent).sum();
+    if shape
+        .cut_extents()
+        .is_none_or(|extents| extents[dim] != covered)
+    {
+        return Ok(None);
+    }
+    let mut flops = 0;
+    for &(start, extent, method) in pieces {
+        let Some(piece) = shape.piece(dim, start, extent) else {
+            return Ok(None);
+        };
+        run.method = method;
+        flops += if let Kernel::Fused { parts } = &piece {
+            fused::execute(parts, run)?.flops
+        } else {
+            convolution::execute(&piece, &Tail::default(), run)?.flops
+        };
+    }
+    // What several micro-batches read, weights and halos, counts once, as do outputs that contribute to the inputs
+    // of several spatial tiles.
+    let whole = KernelTally::expected(kernel, buffers);
+    let cost = kernel.parts()[0].descriptor().cost;
+    let is_data = matches!(
+        cost,
+        Cost::Convolution {
+            pass: Pass::BackwardData,
+            ..
+        }
+    );
+    let overlaps = is_data && dim > 0;
+    Ok(Some(KernelTally {
+        flops: if overlaps { whole.flops } else { flops },
+        bytes: whole.bytes,
+    }))
+}
