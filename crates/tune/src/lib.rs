@@ -9,8 +9,11 @@
 mod barrier;
 mod benchmark;
 mod cache_residency;
+mod catalog;
 mod database;
+mod division;
 mod error;
+mod frontier;
 mod import;
 mod key_version_0;
 mod links;
@@ -20,10 +23,14 @@ mod operand_fill;
 mod store;
 mod stream;
 mod tables;
+mod variants;
 
 pub use benchmark::KernelKey;
+pub use catalog::{Catalog, CatalogMenu};
 pub use database::{Database, Measurements, Setting};
+pub use division::divide;
 pub use error::TuneError;
+pub use frontier::{DivisionPolicy, Frontier, FrontierPoint, MicroTime, frontier};
 pub use links::{
     HostLayout, NetworkTimes, RankTimes, RankTransportMaker, RepeatTimes, TransportMaker,
     link_times_of_ranks, measure_links, measure_links_of_rank, measure_network_of_rank,
@@ -34,3 +41,4 @@ pub use measure::{KernelMaker, KernelTime, Options, measure, median_of_passes};
 pub use partita_oracle::{LinkTimes, TransferTime};
 pub use store::scratch;
 pub use stream::measure_memory;
+pub use variants::{Variant, Variants};
