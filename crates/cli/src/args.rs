@@ -1,8 +1,10 @@
 //! Arguments of all verbs.
 
 mod input;
+mod tune;
 
 pub use input::{InputArgs, OffloadArgs};
+pub use tune::TuneArgs;
 
 use crate::number;
 use crate::serve::ServeArgs;
@@ -35,6 +37,8 @@ pub enum Verb {
     Plan(PlanArgs),
     /// Measure this machine and write a machine file
     Calibrate(CalibrateArgs),
+    /// Measure implementations and micro-batches of convolutions, for later runs to use
+    Tune(TuneArgs),
     /// Train a network from a run file
     Train(TrainArgs),
     /// Load samples or validate for trainings in a process of its own

@@ -5,7 +5,7 @@ use crate::args::{
     DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, InputArgs,
     IoName, KernelsName, KindName, LowerArgs, MakingArgs, NamesName, OffloadArgs, OptimizerName,
     OutputName, PlanArgs, PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs,
-    SplitName, StoreName, StoredName, TrainArgs, TrainingArgs, VolumesName,
+    SplitName, StoreName, StoredName, TrainArgs, TrainingArgs, TuneArgs, VolumesName,
 };
 use crate::error::CliError;
 use partita::{
@@ -13,7 +13,8 @@ use partita::{
     DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, InputRequest, IoChoice,
     KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, OffloadRequest,
     PlanRequest, PredictRequest, ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting,
-    ShapesRequest, StoreKind, StrategyChoice, TrainRequest, Training, VolumeMode, WeightNames,
+    ShapesRequest, StoreKind, StrategyChoice, TrainRequest, Training, TuneRequest, VolumeMode,
+    WeightNames,
 };
 use partita_data::{CheckScope, ConvertSpec, DType, Keys};
 use partita_data::{PredictionKind, Split};
@@ -179,6 +180,23 @@ impl CalibrateArgs {
             models: self.models.clone(),
             passes: self.passes,
         }
+    }
+}
+
+impl TuneArgs {
+    /// Errors: a text that is no strategy.
+    pub fn request(&self) -> Result<TuneRequest, CliError> {
+        let usual = format!("data={}", self.training.ranks);
+        let text = self.strategy.as_deref().unwrap_or(&usual);
+        Ok(TuneRequest {
+            training: self.training.request(),
+            strategy: strategy(text)?,
+            kind: self.kind.kind(),
+            threads: self.threads,
+            policy: self.policy.policy(),
+            limits: self.limits.clone(),
+            totals: self.totals.clone(),
+        })
     }
 }
 

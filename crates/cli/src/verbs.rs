@@ -2,7 +2,7 @@
 
 use crate::args::{
     CalibrateArgs, CompareArgs, DataVerb, DoctorArgs, EvaluateArgs, InferArgs, InspectArgs,
-    LowerArgs, ModelsArgs, PlanArgs, PredictArgs, TrainArgs, Verb, WeightsVerb,
+    LowerArgs, ModelsArgs, PlanArgs, PredictArgs, TrainArgs, TuneArgs, Verb, WeightsVerb,
 };
 use crate::demo;
 use crate::draft::Draft;
@@ -12,7 +12,7 @@ use crate::serve;
 use crate::work::{make_dataset, train, write_json, write_picture, write_result};
 use partita::Context;
 use partita_data::ValueScope;
-use partita_report::{page, text};
+use partita_report::{page, text, tuning_page};
 use std::io::Write;
 
 /// Runs a verb.
@@ -24,6 +24,7 @@ pub fn run(context: &Context<'_>, verb: &Verb, out: &mut dyn Write) -> Result<()
         Verb::Predict(args) => predict(context, args, out),
         Verb::Plan(args) => plan(context, args, out),
         Verb::Calibrate(args) => calibrate(context, args, out),
+        Verb::Tune(args) => tune(context, args, out),
         Verb::Train(args) => run_train(context, args, out),
         Verb::Serve(args) => serve::run(context, args, out),
         Verb::Evaluate(args) => evaluate(context, args, out),
@@ -103,6 +104,16 @@ fn calibrate(
     } else {
         Ok(text::calibrate(&calibrated, out)?)
     }
+}
+
+fn tune(context: &Context<'_>, args: &TuneArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let draft = args.report.as_deref().map(Draft::new).transpose()?;
+    interrupt::listen()?;
+    let tuned = partita::tune(context, &args.request()?)?;
+    if let Some(draft) = draft {
+        draft.publish(&tuning_page(&tuned))?;
+    }
+    write_result(out, args.json, &tuned, text::tune)
 }
 
 fn run_train(context: &Context<'_>, args: &TrainArgs, out: &mut dyn Write) -> Result<(), CliError> {

@@ -1,11 +1,15 @@
 //! The context of a verb: the environment, measured times, the progress listener, and a cancellation flag.
 
 use crate::environment::Environment;
+use crate::kernel_set::KernelSet;
+use crate::local_machine::{Ranks, setting};
 use crate::progress::{Event, Progress, Silent};
 use crate::times::{NoScratch, Times};
 use partita_cpu::Level;
-use partita_tune::{Measurements, Setting};
+use partita_program::Menu;
+use partita_tune::{Catalog, CatalogMenu, Measurements, Setting};
 use std::fs::File;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -16,6 +20,8 @@ pub struct Context<'c> {
     times: Times,
     progress: &'c dyn Progress,
     cancel: &'c AtomicBool,
+    /// What rank 0 of a job has measured.
+    shared: OnceLock<Catalog>,
 }
 
 impl Context<'static> {
@@ -39,6 +45,7 @@ impl<'c> Context<'c> {
             times: Times::new(path, temporary),
             progress,
             cancel,
+            shared: OnceLock::new(),
         }
     }
 
@@ -71,6 +78,30 @@ impl<'c> Context<'c> {
 
     pub(crate) fn measurements(&self, setting: &Setting) -> Measurements {
         self.times.measurements(setting, self.progress)
+    }
+
+    /// The kernels of ranks on this machine, with all measured configurations.
+    pub(crate) fn menu(&self, kernels: KernelSet, ranks: &Ranks) -> Box<dyn Menu + Sync> {
+        let menu = kernels.menu(ranks.threads, self.level());
+        let catalog = match self.shared.get() {
+            Some(catalog) => catalog.clone(),
+            None => self.catalog(kernels, ranks),
+        };
+        if catalog.is_empty() {
+            return menu;
+        }
+        Box::new(CatalogMenu::new(menu, catalog))
+    }
+
+    /// The measured configurations of kernels of these ranks.
+    pub(crate) fn catalog(&self, kernels: KernelSet, ranks: &Ranks) -> Catalog {
+        Catalog::of(&self.measurements(&setting(self, kernels, ranks)))
+    }
+
+    /// Makes [`Self::menu`] use this catalog from now on.
+    pub(crate) fn share(&self, catalog: Catalog) {
+        // A context serves one job, whose ranks all use the first.
+        let _ = self.shared.set(catalog);
     }
 
     pub(crate) fn keep_measurements(&self, setting: &Setting, new: &Measurements) {

@@ -88,8 +88,8 @@ impl KernelSet {
         }
     }
 
-    /// Its kernel catalog for a rank with these threads.
-    pub fn menu(self, threads: usize, level: Level) -> Box<dyn Menu> {
+    /// Its kernels for a rank with these threads, without measured configurations.
+    pub fn menu(self, threads: usize, level: Level) -> Box<dyn Menu + Sync> {
         // Recorded before any thread is pinned.
         let _ = cores();
         match self {

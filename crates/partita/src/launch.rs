@@ -29,7 +29,7 @@ use partita_data::SampleStore;
 use partita_lower::Strategy;
 use partita_mpi::Collectives;
 use partita_oracle::{Costs, Prediction, predict};
-use partita_program::Program;
+use partita_program::{Menu, Program};
 use partita_run::Arena;
 use partita_session::{Outcome, RunEnd, Session};
 use partita_space::{Rank, Seconds};
@@ -159,6 +159,15 @@ impl<'c> Launch<'c> {
         let chosen: String = job.broadcast(&own)?;
         let chosen: Strategy = chosen.parse().map_err(LaunchError::Strategy)?;
         Ok(chosen)
+    }
+
+    /// The kernels of a run, by what rank 0 has measured; choices of strategies use it, too.
+    pub fn menu(&self, rank_config: RankConfig) -> Result<Box<dyn Menu + Sync>, LaunchError> {
+        let ranks = self.on_this_host(rank_config)?;
+        let (context, kernels) = (self.context(), rank_config.kernels);
+        let catalog = self.choose(|| Ok::<_, LaunchError>(context.catalog(kernels, &ranks)))?;
+        context.share(catalog);
+        Ok(context.menu(kernels, &ranks))
     }
 
     /// The ranks of this process.

@@ -14,6 +14,7 @@
 //! | [`predict`] | time and memory of a step on a machine |
 //! | [`plan`] | strategies on a machine, ranked |
 //! | [`calibrate`] | a machine file of this machine |
+//! | [`tune`] | implementations and micro-batches of convolutions on this machine |
 //! | [`train`] | trained weights, losses, times |
 //! | [`evaluate`] | loss and metrics of trained weights on a split |
 //! | [`infer`] | predictions of trained weights, as a file |
@@ -68,6 +69,7 @@ mod models;
 mod plan;
 mod predict;
 mod train;
+mod tune;
 
 pub use calibrate::{CalibrateError, CalibrateRequest, Calibrated, CalibrationSummary, calibrate};
 pub use compare::{CompareError, compare};
@@ -98,7 +100,9 @@ pub use model::ModelError;
 pub use models::{FamilySummary, ModelSummary, families, models};
 pub use pareto::pareto;
 pub use partita_cluster::LayerPrecision;
+pub use partita_lower::WorkspaceLimit;
 pub use partita_lower::{BatchNormStatistics, LoweringPass, NoPass, Setting};
+pub use partita_tune::DivisionPolicy;
 pub use plan::figures;
 pub use plan::ties;
 pub use plan::{Candidate, PlanRequest, Planned, plan};
@@ -125,4 +129,5 @@ pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,
     Training,
 };
+pub use tune::{TuneRequest, Tuned, TunedKernel, TunedPoint, TunedStep, tune};
 pub use weights::{Selection, WeightNames, WeightsError};

@@ -9,14 +9,15 @@ use crate::times::NoScratch;
 use partita_oracle::{
     FitError, KernelSample, MeasuredCosts, Mode, Prediction, SimulateError, predict,
 };
-use partita_program::{Dtype, Program};
+use partita_program::{Dtype, Menu, Program};
 use partita_run::allocation::name_work;
 use partita_run::{Kernels, RunError, Transport};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Mesh, Rank};
 use partita_threads::connect;
 use partita_tune::{
-    KernelMaker, KernelTime, LinkTimes, Measurements, NetworkTimes, Options, Setting, TransferTime,
-    TuneError, measure, measure_links, measure_load, measure_memory, median_of_passes,
+    DivisionPolicy, KernelMaker, KernelTime, LinkTimes, Measurements, NetworkTimes, Options,
+    Setting, TransferTime, TuneError, Variant, Variants, measure, measure_links, measure_load,
+    measure_memory, median_of_passes,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -100,6 +101,9 @@ pub enum LocalError {
         /// Most ranks that can be measured.
         most: usize,
     },
+    /// Ctrl-C.
+    #[error("interrupted; what was measured before is kept")]
+    Interrupted,
     /// A calibration has no programs.
     #[error("there is no program to measure")]
     NoProgram,
@@ -133,6 +137,7 @@ impl Fault for LocalError {
                 ErrorKind::Request
             }
             Self::NoThread { .. } | Self::Fit(_) | Self::Simulate(_) => ErrorKind::Failure,
+            Self::Interrupted => ErrorKind::Interrupted,
             Self::Tune(error) => match error {
                 TuneError::Unpinned { .. }
                 | TuneError::Unreadable { .. }
@@ -205,6 +210,7 @@ impl<'c> LocalMachine<'c> {
         input: InputSource,
     ) -> Result<Self, LocalError> {
         let most = ranks.most();
+        let setting = setting(context, kernels, &ranks);
         let Ranks {
             count: ranks,
             threads,
@@ -219,15 +225,6 @@ impl<'c> LocalMachine<'c> {
             });
         }
         let host = Host::local(context.level());
-        let setting = Setting {
-            processor: host.processor.clone().unwrap_or_default(),
-            cores: cores.len(),
-            simd: host.simd.to_owned(),
-            backend: format!("{} {}", kernels.name(), env!("CARGO_PKG_VERSION")),
-            ranks,
-            at_work: ranks,
-            threads,
-        };
         let links = Setting {
             backend: library.clone().unwrap_or_else(|| setting.backend.clone()),
             ..setting.clone()
@@ -416,6 +413,70 @@ impl<'c> LocalMachine<'c> {
         }
     }
 
+    /// Measures configurations of the kernels of these programs that can be cut, with all ranks at work: all
+    /// implementations and micro-batches of a policy, then the best configurations of these.
+    pub fn tune(
+        &mut self,
+        programs: &[&Program],
+        menu: &dyn Menu,
+        policy: DivisionPolicy,
+    ) -> Result<(), LocalError> {
+        let Some(program) = programs.first() else {
+            return Err(LocalError::NoProgram);
+        };
+        self.check(program.mesh, Precision::F32)?;
+        let variants = Variants::new(programs, menu, policy);
+        self.measure_variants(&variants.micro_batches(), "implementations")?;
+        let configurations = variants.configurations(&self.measurements);
+        self.measure_variants(&configurations, "configurations")
+    }
+
+    /// Passes over the kernels of variants that are not known.
+    fn measure_variants(&mut self, variants: &[Variant], what: &str) -> Result<(), LocalError> {
+        let maker = self.kernel_maker(Precision::F32);
+        let options = self.options(self.ranks);
+        let known = &self.measurements;
+        let unknown = |variant: &&Variant| variant.kernels.iter().any(|key| !known.has(key));
+        let variants: Vec<&Variant> = variants.iter().filter(unknown).collect();
+        let all = variants.len() * PASSES;
+        let mut passes: Vec<Vec<Vec<KernelTime>>> = vec![Vec::new(); variants.len()];
+        name_work("measuring kernels");
+        let rounds = (0..PASSES).flat_map(|_| variants.iter().enumerate());
+        for (done, (index, variant)) in rounds.enumerate() {
+            if self.context.is_cancelled() {
+                break;
+            }
+            self.context.before_measuring();
+            let is_known = |key: &_| known.has(key) || !variant.kernels.contains(key);
+            let one = [&variant.program];
+            passes[index].push(measure(&one, &maker, &is_known, &options, &|_, _| {})?);
+            let text = format!("measured {} of {all} sets of {what}", done + 1);
+            self.context.status(&text, done + 1 == all);
+        }
+        name_work("");
+        let mut new = Measurements::default();
+        for passes in &passes {
+            new.add(median_of_passes(passes));
+        }
+        drop(maker);
+        self.keep(&self.setting.clone(), &new);
+        if self.context.is_cancelled() {
+            return Err(LocalError::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// Options of measurements with so many ranks at work.
+    fn options(&self, at_work: usize) -> Options {
+        Options {
+            concurrency: at_work,
+            cache_sharers: self.ranks,
+            flush: self.flush,
+            repeats: REPEATS,
+            ..Options::default()
+        }
+    }
+
     /// One pass over the kernels of a series, `pass` from 1; empty if there is nothing to measure.
     fn measure_pass(
         &self,
@@ -426,12 +487,8 @@ impl<'c> LocalMachine<'c> {
         pass: usize,
     ) -> Result<Vec<KernelTime>, LocalError> {
         let options = Options {
-            concurrency: series.setting.at_work,
-            cache_sharers: self.ranks,
-            flush: self.flush,
             family_max: anew.map_or(usize::MAX, |_| FAMILY_MAX),
-            repeats: REPEATS,
-            ..Options::default()
+            ..self.options(series.setting.at_work)
         };
         let working = match series.setting.at_work {
             1 => "alone".to_owned(),
@@ -571,6 +628,20 @@ impl<'c> LocalMachine<'c> {
             self.keep(&self.setting.clone(), &new);
         }
         Ok(())
+    }
+}
+
+/// The conditions under which kernels of ranks on this machine are measured, with all of them at work.
+pub fn setting(context: &Context<'_>, kernels: KernelSet, ranks: &Ranks) -> Setting {
+    let host = Host::local(context.level());
+    Setting {
+        processor: host.processor.clone().unwrap_or_default(),
+        cores: ranks.cores.len(),
+        simd: host.simd.to_owned(),
+        backend: format!("{} {}", kernels.name(), env!("CARGO_PKG_VERSION")),
+        ranks: ranks.count,
+        at_work: ranks.count,
+        threads: ranks.threads,
     }
 }
 

@@ -12,7 +12,7 @@ use crate::software::{self, Reserve};
 use crate::training::{Lowered, StrategyChoice, Training, lower_until, lowered, with_request};
 use partita_cluster::{LayerPrecision, Software};
 use partita_lower::{LoweringPass, Request, Strategy};
-use partita_program::{Body, Count, Dtype, ProgramKind, Role, Staging};
+use partita_program::{Body, Count, Dtype, Menu, ProgramKind, Role, Staging, UnpinnedMenu};
 use partita_space::{Bytes, Flops, Rank};
 use serde::Serialize;
 
@@ -63,10 +63,9 @@ impl LowerRequest {
 /// ```
 pub fn lower(context: &Context<'_>, request: &LowerRequest) -> Result<Lowered, PlanningError> {
     lowered(
-        context,
         &request.training,
         &request.strategy,
-        request.kernels,
+        &*menu(context, request),
         request.kind,
         &|lowering| stages(context, request, lowering),
     )
@@ -82,15 +81,23 @@ pub fn lower_after(
     pass: LoweringPass,
 ) -> Result<String, PlanningError> {
     let (_, _, text) = with_request(
-        context,
         &request.training,
         &request.strategy,
-        request.kernels,
+        &*menu(context, request),
         request.kind,
         &|lowering| stages(context, request, lowering),
         &|lowering| lower_until(lowering, pass),
     )?;
     Ok(text)
+}
+
+/// The kernels to pin: those that a training on this machine would.
+fn menu(context: &Context<'_>, request: &LowerRequest) -> Box<dyn Menu> {
+    let ranks = Ranks::threads(request.training.ranks, local_machine::THREADS);
+    match request.kernels {
+        Some(kernels) => context.menu(kernels, &ranks),
+        None => Box::new(UnpinnedMenu),
+    }
 }
 
 /// The strategy with the layers of all pipeline stages.
@@ -108,7 +115,7 @@ fn stages(
     let ranks = asked.training.ranks;
     if machine::is_local(name) {
         let kernels = local_machine::kernels(asked.kernels);
-        let menu = kernels.menu(local_machine::THREADS, context.level());
+        let menu = context.menu(kernels, &Ranks::threads(ranks, local_machine::THREADS));
         let request = Request {
             menu: &*menu,
             ..*request

@@ -188,7 +188,7 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
             budget: request.budget,
         },
     )?;
-    let menu = planner.menu();
+    let menu = planner.menu(training.ranks);
     // Settings of all candidates.
     let mut single = planner.settings.clone();
     single.batch_norm = request.batch_norm.unwrap_or(single.batch_norm);

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::explain::simulated;
 use crate::input::{Input, InputRequest, InputSource};
 use crate::kernel_set::{KernelSet, menu_of};
-use crate::local_machine::{self, LocalMachine};
+use crate::local_machine::{self, LocalMachine, Ranks};
 use crate::machine;
 use crate::planning::PlanningError;
 use crate::search::{Limits, search, search_local};
@@ -162,8 +162,12 @@ impl<'c> Planner<'c> {
         self.reserve.room(self.memory(ranks))
     }
 
-    /// The kernel catalog of programs.
-    pub fn menu(&self) -> Box<dyn Menu> {
+    /// The kernels of programs; on this machine with what was measured of so many ranks.
+    pub fn menu(&self, ranks: usize) -> Box<dyn Menu> {
+        if let CostSource::Measured { .. } = &self.source {
+            let ranks = Ranks::threads(ranks, local_machine::THREADS);
+            return self.context.menu(KERNELS, &ranks);
+        }
         let threads = self.threads_of_kernels();
         let kernels = threads.map(|_| KERNELS);
         let threads = threads.unwrap_or(local_machine::THREADS);

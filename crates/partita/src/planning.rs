@@ -33,6 +33,15 @@ pub enum PlanningError {
     /// A measurement of this machine failed.
     #[error(transparent)]
     Local(#[from] LocalError),
+    /// Nothing to tune.
+    #[error(
+        "`{model}` has no convolution, and only convolutions have several implementations; \
+         `partita inspect {model}` lists its layers"
+    )]
+    NoConvolution {
+        /// The model.
+        model: String,
+    },
     /// `auto` where a strategy is needed.
     #[error(
         "`auto` is valid only for `partita train`; use one of the strategies that `partita plan` lists for \
@@ -152,6 +161,7 @@ impl Fault for PlanningError {
             Self::Local(error) => error.kind(),
             Self::Plan(PlanError::Ended) => ErrorKind::Interrupted,
             Self::Auto { .. }
+            | Self::NoConvolution { .. }
             | Self::Strategy(_)
             | Self::Lower(_)
             | Self::Balance(_)

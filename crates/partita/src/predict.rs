@@ -224,10 +224,9 @@ fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, Pl
         None => costs,
     };
     let lowered = lowered(
-        context,
         &request.training,
         &request.strategy,
-        kernels,
+        &*menu,
         request.kind,
         &|lowering| staged(context, lowering, room, costs.as_ref()),
     )?;
@@ -306,7 +305,7 @@ fn predict_locally(
     let training = &request.training;
     let (ranks, threads) = (training.ranks, local_machine::THREADS);
     let kernels = local_machine::kernels(request.kernels);
-    let menu = kernels.menu(threads, context.level());
+    let menu = context.menu(kernels, &Ranks::threads(ranks, threads));
     let graph = model::resolve(&training.model)?;
     let strategy = given(&request.strategy, training)?;
     let step = lowering(&graph, &strategy, training, request.kind, &*menu);

@@ -168,6 +168,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let costs = costs.as_deref();
     let measures = costs.is_none() && is_open(&run.strategy);
     let room = store::room(&run, &dataset, limit);
+    let menu = launch.menu(run.rank_config())?;
     let strategy = launch.choose_strategy(run.rank_config(), measures, |here| {
         strategy(context, &run, &graph, stored, room, (here, costs))
     })?;
@@ -181,9 +182,8 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let first = sampling.first_sample(Split::Validation);
     let preprocessing = checked(launch, &run, (&graph, &dataset), sampling, &mut warnings)?;
     let session = launch.prepare(|| {
-        let level = context.level();
         let kinds = kinds(training, validation);
-        let programs = programs::programs(&run, level, &graph, &strategy, stored, &kinds)?;
+        let programs = programs::programs(&run, &*menu, &graph, &strategy, stored, &kinds)?;
         let plan = plan(&run, &order, first..first + validation);
         let session = Session::new(programs, plan)?;
         let program = session.main_program();
@@ -445,7 +445,7 @@ fn strategy(
     strategy.check_ranks(run.ranks, run.batch)?;
     let checked = strategy.check(graph, run.batch);
     checked.map_err(|error| strategy.explain(graph, run.batch, error))?;
-    let menu = run.kernels.menu(run.threads, context.level());
+    let menu = context.menu(run.kernels, &here);
     let request = programs::request(run, graph, strategy, stored, &*menu);
     Ok(match costs {
         Some(costs) => search::staged(context, &request, memory, costs)?,

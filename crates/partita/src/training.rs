@@ -1,8 +1,5 @@
 //! A training request, and its verified program.
 
-use crate::context::Context;
-use crate::kernel_set::{KernelSet, menu_of};
-use crate::local_machine::THREADS;
 use crate::model;
 use crate::planning::PlanningError;
 use partita_graph::Graph;
@@ -191,22 +188,14 @@ pub struct Lowered {
 ///
 /// Errors: an unknown model; an invalid strategy, number of ranks or batch; a faulty program, which is a bug.
 pub fn lowered(
-    context: &Context<'_>,
     training: &Training,
     strategy: &StrategyChoice,
-    kernels: Option<KernelSet>,
+    menu: &dyn Menu,
     kind: ProgramKind,
     stages: &dyn Fn(&Request<'_>) -> Result<Strategy, PlanningError>,
 ) -> Result<Lowered, PlanningError> {
-    let (graph, strategy, program) = with_request(
-        context,
-        training,
-        strategy,
-        kernels,
-        kind,
-        stages,
-        &lower_verified,
-    )?;
+    let (graph, strategy, program) =
+        with_request(training, strategy, menu, kind, stages, &lower_verified)?;
     Ok(Lowered {
         graph,
         strategy,
@@ -218,18 +207,16 @@ pub fn lowered(
 ///
 /// Errors: as [`lowered`], and those of `lower`.
 pub fn with_request<T>(
-    context: &Context<'_>,
     training: &Training,
     strategy: &StrategyChoice,
-    kernels: Option<KernelSet>,
+    menu: &dyn Menu,
     kind: ProgramKind,
     stages: &dyn Fn(&Request<'_>) -> Result<Strategy, PlanningError>,
     lower: &dyn Fn(&Request<'_>) -> Result<T, PlanningError>,
 ) -> Result<(Graph, Strategy, T), PlanningError> {
     let graph = model::resolve(&training.model)?;
     let strategy = given(strategy, training)?;
-    let menu = menu_of(kernels, THREADS, context.level());
-    let request = request(&graph, &strategy, training, kind, &*menu);
+    let request = request(&graph, &strategy, training, kind, menu);
     let strategy = stages(&request)?;
     let made = lower(&Request {
         strategy: &strategy,

@@ -5,7 +5,7 @@
 //! Knows: the data types of `partita`, and formats of numbers.
 //! Must not know: how a result is computed, arguments, files, the terminal. The caller passes the output.
 //!
-//! [`page()`] makes the page of a plan, [`curves()`] the figure of a run; [`text`] has a function for each verb.
+//! [`page()`] makes the page of a plan, [`tuning_page`] that of tuned kernels, [`curves()`] the figure of a run; [`text`] has a function for each verb.
 
 mod curves;
 mod number;
@@ -14,4 +14,4 @@ mod table;
 pub mod text;
 
 pub use curves::{CurveFigure, curves};
-pub use page::{DOCTYPE, page};
+pub use page::{DOCTYPE, page, tuning_page};

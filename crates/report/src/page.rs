@@ -9,6 +9,7 @@ mod ranking;
 mod scaling;
 mod svg;
 mod timeline;
+mod tuning;
 
 pub(crate) use axis::Scale;
 pub(crate) use svg::{Anchor, Stroke, Svg, WIDTH, color};
@@ -17,6 +18,7 @@ use crate::text::basis;
 use partita::figures::{Best, Figures, ranked};
 use partition::Partition;
 use svg::escape;
+pub use tuning::tuning_page;
 
 const STYLE: &str = include_str!("page/style.css");
 
@@ -43,13 +45,18 @@ pub fn page(facts: &Figures) -> String {
         best_sections(facts),
         pareto_section(facts),
     ];
+    let title = format!("How to train {title}");
+    html(&title, &sections.concat(), "All times are predictions.")
+}
+
+/// A page with a title, whose text is escaped already.
+fn html(title: &str, content: &str, note: &str) -> String {
     format!(
         "{DOCTYPE}\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta \
          charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width\"/>\n\
-         <title>Plan: {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <h1>How to train {title}</h1>\n{}</main>\n<footer><p>Written by partita {}. All times are \
-         predictions.</p></footer>\n</body>\n</html>\n",
-        sections.concat(),
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         <h1>{title}</h1>\n{content}</main>\n<footer><p>Written by partita {}. {note}</p></footer>\n\
+         </body>\n</html>\n",
         env!("CARGO_PKG_VERSION")
     )
 }

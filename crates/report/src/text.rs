@@ -12,6 +12,7 @@ mod models;
 mod plan;
 mod predict;
 mod train;
+mod tune;
 
 pub use calibrate::calibrate;
 pub use compare::compare;
@@ -25,3 +26,4 @@ pub use plan::plan;
 pub(crate) use plan::ties_text;
 pub use predict::{basis, predict};
 pub use train::train;
+pub use tune::tune;

@@ -37,4 +37,6 @@ mod streams;
 #[cfg(unix)]
 mod trainee;
 #[cfg(unix)]
+mod tuning;
+#[cfg(unix)]
 mod validators;

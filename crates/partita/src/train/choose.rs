@@ -31,7 +31,7 @@ pub fn choose_strategy(
     if ranks == 1 {
         return Ok(first);
     }
-    let menu = run.kernels.menu(run.threads, context.level());
+    let menu = context.menu(run.kernels, &here);
     let mut asked = first.clone();
     asked.batch_norm = statistics;
     let request = programs::request(run, graph, &asked, stored, &*menu);

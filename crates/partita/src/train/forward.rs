@@ -296,6 +296,7 @@ impl Forward {
         let host = Host::local(context.level());
         let (local, cores) = launch.local(run.ranks, &host);
         let (limit, origin) = memory_limit(run, &host, local);
+        let menu = launch.menu(run.rank_config())?;
         let strategy = launch.choose_strategy(run.rank_config(), false, |here| {
             strategy(context, run, graph, stored, limit, (here, None))
         })?;
@@ -307,8 +308,7 @@ impl Forward {
         }
         let session = launch.prepare(|| {
             let kinds = [(kind, count)];
-            let level = context.level();
-            let programs = programs::programs(run, level, graph, &strategy, stored, &kinds)?;
+            let programs = programs::programs(run, &*menu, graph, &strategy, stored, &kinds)?;
             let plan = Plan {
                 epochs: 1,
                 batch: run.batch,

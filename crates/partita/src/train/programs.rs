@@ -2,7 +2,6 @@
 
 use super::error::TrainError;
 use super::run::Run;
-use partita_cpu::Level;
 use partita_data::DType;
 use partita_graph::Graph;
 use partita_lower::{Request, SampleFormat, Strategy, StrategyError, lower};
@@ -16,14 +15,13 @@ use partita_verify::verify;
 /// Errors: an invalid strategy, a missing kernel, a faulty program.
 pub fn programs(
     run: &Run,
-    level: Level,
+    menu: &dyn Menu,
     graph: &Graph,
     strategy: &Strategy,
     stored: DType,
     kinds: &[(ProgramKind, usize)],
 ) -> Result<Vec<Programs>, TrainError> {
-    let menu = run.kernels.menu(run.threads, level);
-    let request = request(run, graph, strategy, stored, &*menu);
+    let request = request(run, graph, strategy, stored, menu);
     let mut played = Vec::new();
     for &(kind, samples) in kinds {
         if kind == ProgramKind::Train {

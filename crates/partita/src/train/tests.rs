@@ -8,6 +8,7 @@ mod run_file;
 mod session;
 mod slips;
 mod store;
+mod tuned;
 
 use crate::context::Context;
 use crate::environment::Environment;
