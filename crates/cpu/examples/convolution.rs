@@ -1,18 +1,24 @@
 //! Times single convolutions that are asked for line by line, as the record of all convolutions does.
 //!
-//! `cargo run --release -p partita-cpu --example convolution -- [threads]`
+//! `cargo run --release -p partita-cpu --example convolution -- [threads [algorithm [level]]]`
+//!
+//! The algorithm is `direct` or that of Winograd by its tiles, `two`, `four` or `two-four`; the level is
+//! `avx2` or another that the processor has, by default its highest.
 //!
 //! A line "n c f d h w kd kh kw sd sh sw pd ph pw dilation groups direction repeats" on standard
 //! input (d h w without padding; direction `forward`, `backward_data` or `backward_weight`) is
-//! answered by {"seconds": [...], "workspace_bytes": ...}, after one run that does not count; a line
-//! `machine` by the rates of multiply-adds in registers and of a triad, all threads at work, and
-//! `peak` by the first alone, which is quick; a line that is not understood by {"error": ...}. The
-//! first line out is {"ready": ...}.
+//! answered by {"seconds": [...], "workspace_bytes": ...}, after one run that does not count, or by
+//! {"absent": true} where the algorithm has no kernel of the convolution; a line `machine` by the
+//! rates of multiply-adds in registers and of a triad, all threads at work, and `peak` by the first
+//! alone, which is quick; a line that is not understood by {"error": ...}. The first line out is
+//! {"ready": ...}.
 
 use partita_cpu::{
-    Call, Canceled, Convolution, Epilogue, Grid, Level, Team, View, ViewMut, Weights, Window, Work,
-    conv_backward_data, conv_backward_data_scratch, conv_backward_weight,
+    Call, Canceled, Convolution, Epilogue, Grid, Level, Team, View, ViewMut, Weights, Window,
+    WinogradTile, Work, conv_backward_data, conv_backward_data_scratch, conv_backward_weight,
     conv_backward_weight_scratch, conv_forward, conv_forward_scratch, multiply_adds,
+    winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
+    winograd_backward_weight_scratch, winograd_forward, winograd_forward_scratch, winograd_offers,
 };
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -30,11 +36,14 @@ const PEAK_ROUNDS: u64 = 250_000;
 const PEAK_REPEATS: usize = 100;
 
 fn main() -> std::io::Result<()> {
-    let threads: usize = std::env::args()
-        .nth(1)
-        .and_then(|a| a.parse().ok())
-        .unwrap_or(1);
-    let level = Level::detect();
+    let mut words = std::env::args().skip(1);
+    let threads = words.next().and_then(|word| word.parse().ok()).unwrap_or(1);
+    let name = words.next().unwrap_or_else(|| "direct".to_owned());
+    let algorithm = Algorithm::parse(&name).map_err(std::io::Error::other)?;
+    let level = words
+        .next()
+        .map_or(Ok(Level::detect()), |word| level(&word));
+    let level = level.map_err(std::io::Error::other)?;
     // As ranks do; otherwise a short kernel ends before the system has given the threads two cores.
     let team = Team::on_first_cores(threads, level);
     let mut team = team.map_err(std::io::Error::other)?;
@@ -43,7 +52,8 @@ fn main() -> std::io::Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     writeln!(
         out,
-        "{{\"ready\": {{\"version\": \"{version}\", \"level\": \"{level:?}\", \"threads\": {threads}}}}}"
+        "{{\"ready\": {{\"version\": \"{version}\", \"level\": \"{level:?}\", \
+         \"algorithm\": \"{name}\", \"threads\": {threads}}}}}"
     )?;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -53,13 +63,48 @@ fn main() -> std::io::Result<()> {
             "machine" => machine(threads, level),
             "peak" => format!("{{\"peak_gflops\": {:.3}}}", peak(threads, level)),
             asked => Asked::parse(asked)
-                .and_then(|asked| asked.time(&mut team))
+                .and_then(|asked| asked.time(&mut team, algorithm))
                 .unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}")),
         };
         writeln!(out, "{answer}")?;
         out.flush()?;
     }
     Ok(())
+}
+
+/// The instruction level of a name.
+fn level(name: &str) -> Result<Level, String> {
+    let level = Level::named(name).filter(|level| level.available());
+    level.ok_or_else(|| format!("this processor has no level {name}"))
+}
+
+/// How a convolution is computed.
+#[derive(Clone, Copy)]
+enum Algorithm {
+    Direct,
+    Winograd(WinogradTile),
+}
+
+impl Algorithm {
+    fn parse(name: &str) -> Result<Self, String> {
+        match name {
+            "direct" => Ok(Self::Direct),
+            "two" => Ok(Self::Winograd(WinogradTile::Two)),
+            "four" => Ok(Self::Winograd(WinogradTile::Four)),
+            "two-four" => Ok(Self::Winograd(WinogradTile::TwoFour)),
+            _ => Err(format!("no algorithm {name}")),
+        }
+    }
+
+    /// In two dims, `two-four` is `four`.
+    fn offers(self, asked: &Asked) -> bool {
+        let is_2d = asked.conv.window.kernel[0] == 1;
+        match self {
+            Self::Direct => true,
+            Self::Winograd(WinogradTile::TwoFour) if is_2d => false,
+            Self::Winograd(_) => winograd_offers(&asked.conv, asked.c, asked.f),
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -148,11 +193,14 @@ impl Asked {
         })
     }
 
-    fn time(&self, team: &mut Team) -> Result<String, String> {
+    fn time(&self, team: &mut Team, algorithm: Algorithm) -> Result<String, String> {
+        if !algorithm.offers(self) {
+            return Ok("{\"absent\": true}".to_owned());
+        }
         match self.direction {
-            Direction::Forward => self.forward(team),
-            Direction::BackwardData => self.backward_data(team),
-            Direction::BackwardWeight => self.backward_weight(team),
+            Direction::Forward => self.forward(team, algorithm),
+            Direction::BackwardData => self.backward_data(team, algorithm),
+            Direction::BackwardWeight => self.backward_weight(team, algorithm),
         }
     }
 
@@ -170,27 +218,29 @@ impl Asked {
         ramp(self.conv.weight_elements(self.c, self.f))
     }
 
-    fn forward(&self, team: &mut Team) -> Result<String, String> {
+    fn forward(&self, team: &mut Team, algorithm: Algorithm) -> Result<String, String> {
         let (xg, yg) = (self.padded(), self.outputs());
         let (x, w, mut y) = (ramp(xg.elements()), self.weights(), ramp(yg.elements()));
         let (c, f, positions) = (self.c, self.f, yg.positions());
-        let scratch = conv_forward_scratch(team.kind(), &self.conv, c, f, positions);
+        let (conv, kind) = (&self.conv, team.kind());
+        let scratch = match algorithm {
+            Algorithm::Direct => conv_forward_scratch(kind, conv, c, f, positions),
+            Algorithm::Winograd(tile) => winograd_forward_scratch(kind, tile, conv, c, &yg, false),
+        };
         self.repeat(team, scratch, |call| {
             let (x, y) = (View::new(&x, &xg), ViewMut::new(&mut y, &yg));
-            conv_forward(
-                call,
-                x,
-                Weights::Plain(&w),
-                y,
-                &self.conv,
-                false,
-                Epilogue::default(),
-            )
+            let (w, none) = (Weights::Plain(&w), Epilogue::default());
+            match algorithm {
+                Algorithm::Direct => conv_forward(call, x, w, y, conv, false, none),
+                Algorithm::Winograd(tile) => {
+                    winograd_forward(call, tile, x, w, y, conv, false, none)
+                }
+            }
         })
     }
 
     /// As programs do it: dy is padded with zeros where the window needs it, dx is not.
-    fn backward_data(&self, team: &mut Team) -> Result<String, String> {
+    fn backward_data(&self, team: &mut Team, algorithm: Algorithm) -> Result<String, String> {
         let window = &self.conv.window;
         let reach = |i: usize| (window.kernel[i] - 1) * window.dilation[i];
         let low: [usize; 3] =
@@ -214,31 +264,57 @@ impl Asked {
                 }
             }
         }
+        self.data_gradient(team, algorithm, (&dy, &yg), &xg, shift)
+    }
+
+    /// From a padded gradient of the outputs.
+    fn data_gradient(
+        &self,
+        team: &mut Team,
+        algorithm: Algorithm,
+        (dy, yg): (&[f32], &Grid),
+        xg: &Grid,
+        shift: [i64; 3],
+    ) -> Result<String, String> {
         let (w, mut dx) = (self.weights(), ramp(xg.elements()));
         let (c, f, positions) = (self.c, self.f, xg.positions());
-        let scratch = conv_backward_data_scratch(team.kind(), &self.conv, c, f, positions);
+        let (conv, kind) = (&self.conv, team.kind());
+        let scratch = match algorithm {
+            Algorithm::Direct => conv_backward_data_scratch(kind, conv, c, f, positions),
+            Algorithm::Winograd(tile) => {
+                winograd_backward_data_scratch(kind, tile, conv, f, xg, false)
+            }
+        };
         self.repeat(team, scratch, |call| {
-            let (dy, dx) = (View::new(&dy, &yg), ViewMut::new(&mut dx, &xg));
-            conv_backward_data(
-                call,
-                dy,
-                Weights::Plain(&w),
-                dx,
-                &self.conv,
-                shift,
-                false,
-                Epilogue::default(),
-            )
+            let (dy, dx) = (View::new(dy, yg), ViewMut::new(&mut dx, xg));
+            let (w, none) = (Weights::Plain(&w), Epilogue::default());
+            match algorithm {
+                Algorithm::Direct => conv_backward_data(call, dy, w, dx, conv, shift, false, none),
+                Algorithm::Winograd(tile) => {
+                    winograd_backward_data(call, tile, dy, w, dx, conv, shift, false, none)
+                }
+            }
         })
     }
 
-    fn backward_weight(&self, team: &mut Team) -> Result<String, String> {
+    fn backward_weight(&self, team: &mut Team, algorithm: Algorithm) -> Result<String, String> {
         let (xg, yg) = (self.padded(), self.outputs());
         let (x, dy, mut dw) = (ramp(xg.elements()), ramp(yg.elements()), self.weights());
-        let scratch = conv_backward_weight_scratch(team.kind(), &self.conv, &xg, self.f);
+        let (conv, kind) = (&self.conv, team.kind());
+        let scratch = match algorithm {
+            Algorithm::Direct => conv_backward_weight_scratch(kind, conv, &xg, self.f),
+            Algorithm::Winograd(tile) => {
+                winograd_backward_weight_scratch(kind, tile, conv, self.c, &yg)
+            }
+        };
         self.repeat(team, scratch, |call| {
             let (x, dy) = (View::new(&x, &xg), View::new(&dy, &yg));
-            conv_backward_weight(call, x, dy, &mut dw, None, &self.conv, false)
+            match algorithm {
+                Algorithm::Direct => conv_backward_weight(call, x, dy, &mut dw, None, conv, false),
+                Algorithm::Winograd(tile) => {
+                    winograd_backward_weight(call, tile, x, dy, &mut dw, None, conv, false)
+                }
+            }
         })
     }
 
