@@ -20,20 +20,36 @@ DEFAULT_PARTITA = ROOT / "target" / "release" / "partita"
 DEFAULT_KERNELS = ROOT / "target" / "release" / "examples" / "convolution"
 
 
+# What `partita doctor` says of the processor, and the instruction levels that take turns there.
+LEVELS = {"AVX-512": ("avx512", "avx2"), "AVX2": ("avx2",)}
+# What keeps oneDNN, and all that PyTorch computes with, to a level below that of the processor.
+LIMITS = {
+    "avx2": {
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    }
+}
+
+
 class Failure(Exception):
     """The machine or a program did not do what the record needs."""
+
+
+class TooLong(Failure):
+    """A command was ended because it took longer than it may."""
 
 
 class Served:
     """A process that answers lines with lines of JSON and waits in between.
 
     It keeps to the first `threads` cores that this process may use; where its threads lie among them
-    is left to the system.
+    is left to the system. `variables` are those of its environment besides.
     """
 
-    def __init__(self, name, command, threads):
+    def __init__(self, name, command, threads, variables=()):
         self.name, self.cores = name, threads
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)} | dict(variables)
         self.process = subprocess.Popen(
             [str(word) for word in command],
             stdin=subprocess.PIPE,
@@ -92,6 +108,18 @@ def on_cores(cores):
 def gauge(kernels, threads):
     """A process that measures what so many cores can do, where the example of kernels is built."""
     return Served(f"gauge of {counted(threads, 'core')}", [kernels, threads], threads)
+
+
+def levels(machine):
+    """The instruction levels of a machine that `head` describes, the highest first."""
+    return LEVELS.get(machine["simd"], ("portable",))
+
+
+def limits(machine, level):
+    """Environment variables that keep peers to a level on this machine; none at its highest."""
+    if level == levels(machine)[0]:
+        return {}
+    return LIMITS[level]
 
 
 def processor_seconds_of_machine():
@@ -169,12 +197,16 @@ def entry(contender, program, turns):
     return {"program": program} | kept | {"facts": contender.facts, "turns": turns}
 
 
-def run_partita(options, folder, arguments, launcher=()):
-    """What a verb prints; `launcher` stands before the command."""
+def run_partita(options, folder, arguments, launcher=(), seconds_max=None):
+    """What a verb prints; `launcher` stands before the command, which is ended after `seconds_max`."""
     # The cache starts empty: a prediction rests on what was measured for this record.
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
     command = [*launcher, str(options.partita), *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    captured = {"capture_output": True, "text": True, "timeout": seconds_max}
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, **captured)
+    except subprocess.TimeoutExpired as expired:
+        raise TooLong(f"partita {' '.join(arguments)} took longer than {seconds_max} s") from expired
     if done.returncode != 0:
         raise Failure(f"partita {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
     return done.stdout

@@ -22,8 +22,6 @@ WAYS = (
     ("two threads", 1, "data=1", 2),
     ("two ranks", 2, "data=2", 1),
 )
-# What `partita doctor` says of the processor, and the levels of PARTITA_VECTORS that take turns there.
-LEVELS = {"AVX-512": ("avx2", "avx512"), "AVX2": ("avx2",)}
 
 
 class Leveled(Training):
@@ -43,7 +41,7 @@ def record(options, folder):
     words = ["--steps", options.steps, *(["--before", "PATH"] if options.before else [])]
     head = contest.head(options, folder, "record_threads.py", words)
     shapes("resnet50@224", IMAGES).make(options, folder)
-    levels = LEVELS.get(head["machine"]["simd"], ("portable",))
+    levels = contest.levels(head["machine"])[::-1]
     racers = [Leveled(options, folder, way, level) for level in levels for way in WAYS]
     if options.before:
         if not options.before.is_file():
