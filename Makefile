@@ -53,6 +53,8 @@ bench:
 	python3 bench/record_branches.py
 	python3 bench/record_accuracy.py
 	python3 bench/record_convolutions.py
+	python3 bench/record_steps.py
+	python3 bench/record_tuning.py
 	python3 bench/record_threads.py
 	python3 bench/record_store.py
 	python3 bench/record_offload.py

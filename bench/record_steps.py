@@ -2,7 +2,8 @@
 
 CosmoFlow at 128 and 3D U-Net at 64 with one sample, VGG16 and ResNet-50 at 224 with four images,
 AlexNet with eight; with one thread and with two, at the highest instruction level of the processor and
-at AVX2. For each of these `partita tune` measures first, into the cache of this record, and is timed.
+at AVX2. For each of these `partita tune` measures first, into the cache of this record, and is timed; for
+3D U-Net and VGG16, whose steps are long, without micro-batches.
 Partita then trains with `workspace=off` (untuned), `workspace=live` and `workspace=64MiB`. PyTorch
 computes what `partita inspect MODEL --text` prints, read by peer_steps.py, in both of its memory layouts,
 with torch.compile and without.
@@ -41,12 +42,18 @@ class Match:
 
     scene: Scene
     batch: int
+    # Of `partita tune` and of timed steps: long steps take hours otherwise.
+    policy: str = "power-of-two"
+    steps_max: int = 100
+
+    def steps(self, options):
+        return min(options.steps, self.steps_max)
 
 
 MATCHES = (
     Match(cosmology(128), 1),
-    Match(segmentation(64, 6), 1),
-    Match(shapes("vgg16@224", 24), 4),
+    Match(segmentation(64, 3), 1, "undivided", 1),
+    Match(shapes("vgg16@224", 16), 4, "undivided", 2),
     Match(shapes("resnet50@224", 24), 4),
     Match(shapes("alexnet@224", 48), 8),
 )
@@ -79,7 +86,8 @@ class Partita(Training):
 
     def __init__(self, options, folder, setting, workspace):
         strategy = f"data=1,workspace={workspace}"
-        arguments = (options, folder, setting.match.scene, strategy, setting.match.batch, options.steps)
+        match = setting.match
+        arguments = (options, folder, match.scene, strategy, match.batch, match.steps(options))
         super().__init__(*arguments, threads=setting.threads, launcher=setting.launcher)
         self.words.append("--no-prediction")
         self.name = f"Partita, workspace={workspace}"
@@ -95,7 +103,7 @@ class Torch(Served):
     """A PyTorch process that waits between its turns."""
 
     def __init__(self, options, folder, setting, text, layout, compile):
-        self.batch, self.count = setting.match.batch, options.steps
+        self.batch, self.count = setting.match.batch, setting.match.steps(options)
         command = [sys.executable, PEER, text, "--batch", self.batch, "--layout", layout]
         command += ["--threads", setting.threads, *(["--compile"] if compile else [])]
         name = f"PyTorch, {layout}" + (", compiled" if compile else "")
@@ -136,7 +144,8 @@ def contenders(options, folder, setting, ways, left_out):
 def tune(options, folder, setting):
     """Fills the cache; what `tune` says of the steps, and how long it took."""
     words = ["tune", setting.match.scene.model, "--ranks", "1", "--batch", str(setting.match.batch)]
-    words += ["--threads", str(setting.threads), "--policy", options.policy, "--json"]
+    words += ["--threads", str(setting.threads), "--json"]
+    words += ["--policy", options.policy or setting.match.policy]
     words += ["--limits", ",".join(w for w in WORKSPACES if w not in ("off", "live"))]
     start = time.monotonic()
     tuned = json.loads(run_partita(options, folder, words, setting.launcher))
@@ -193,7 +202,7 @@ def record(options, folder):
         say("This Python lacks PyTorch, which is left out: pip install torch")
     matches = [match for match in MATCHES + TRIALS if match.scene.model in options.models]
     words = ["--steps", options.steps, "--models", *options.models, "--threads", *options.threads]
-    words += ["--policy", options.policy]
+    words += ["--policy", options.policy] if options.policy else []
     words += ["--levels", *options.levels] if options.levels else []
     words += ["--no-compile"] if options.no_compile else []
     head = contest.head(options, folder, "record_steps.py", words)
@@ -213,7 +222,8 @@ def main():
     parser.add_argument("--threads", type=contest.whole, nargs="+", default=[1, 2])
     parser.add_argument("--levels", nargs="+", choices=("avx512", "avx2"), help="default: all")
     policies = ("power-of-two", "all", "undivided")
-    parser.add_argument("--policy", choices=policies, default=policies[0], help="of `partita tune`")
+    by_network = "of `partita tune` (default: undivided where steps are long, else power-of-two)"
+    parser.add_argument("--policy", choices=policies, help=by_network)
     parser.add_argument("--no-compile", action="store_true", help="PyTorch without torch.compile")
     contest.take(parser, "steps", record, record_steps_text.write)
 

@@ -16,7 +16,7 @@ def head(record, raw_name):
         f"# Tuned training steps beside PyTorch, {record['started'][:10]}",
         "",
         "Seconds of a training step (forward, backward, Adam; float32) of one process, all contenders in turns"
-        f" on the same cores: {record['rounds']} round(s), at least {record['steps']} steps a turn. Shown is"
+        f" on the same cores: {record['rounds']} round(s), {record['steps']} steps a turn (of long ones fewer). Shown is"
         " the median of the turns, [least .. most]. `workspace=off` is untuned; before the others train,"
         " `partita tune` has measured. At AVX2, environment variables keep PyTorch and its libraries to that"
         " level. A step of Partita includes reading its samples from files; PyTorch's batch is in memory."
@@ -88,7 +88,8 @@ def network(entry):
 def table(setting):
     off, best = with_workspace(setting, "off"), rival(setting)
     lines = [
-        f"{setting['level']}, {setting['threads']} thread(s); tuned in {setting['tuned']['seconds']:.0f} s."
+        f"{setting['level']}, {setting['threads']} thread(s); tuned"
+        f" ({setting['tuned']['policy']}) in {setting['tuned']['seconds']:.0f} s."
         " Predicted is what `tune` says, without input; memory is the measured resident set.",
         "",
         "| who | seconds a step | predicted | times untuned | times PyTorch's best | memory, MiB |",
