@@ -64,11 +64,9 @@ impl Builder<'_> {
             WorkspaceLimit::Live => Bytes(u64::MAX),
             WorkspaceLimit::Kernel(bytes) | WorkspaceLimit::Total(bytes) => bytes,
         };
-        if !is_unique(shape, &self.world) {
-            return false;
-        }
         let fastest = self.menu.fastest_within(shape, bytes);
-        fastest.is_some_and(|choice| choice.packed_weights == 0)
+        let is_plain = fastest.is_some_and(|choice| choice.packed_weights == 0);
+        is_plain && is_unique(shape, &self.world)
     }
 }
 
@@ -168,11 +166,11 @@ pub(crate) fn refine(body: &mut Body, menu: &dyn Menu, id: usize, (start, size):
 
 /// Whether configurations of a kernel were measured, and it may have any of them.
 pub(crate) fn is_measured(body: &Body, menu: &dyn Menu, world: &Mesh, id: usize) -> bool {
-    let fastest = |shape: KernelShape<'_>| {
-        let fastest = || menu.fastest_within(&shape, Bytes(u64::MAX));
-        is_unique(&shape, world).then(fastest).flatten()
-    };
-    shape_of(body, id).and_then(fastest).is_some()
+    shape_of(body, id).is_some_and(|shape| {
+        // Few kernels were.
+        let fastest = menu.fastest_within(&shape, Bytes(u64::MAX));
+        fastest.is_some() && is_unique(&shape, world)
+    })
 }
 
 fn free_name(body: &Body, name: &str) -> String {

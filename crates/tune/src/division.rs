@@ -233,27 +233,18 @@ mod tests {
     use super::*;
     use partita_program::Configuration;
     use partita_space::Seconds;
+    use partita_testkit::Draws;
 
-    struct Numbers(u64);
-
-    impl Numbers {
-        fn below(&mut self, limit: u64) -> u64 {
-            let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
-            self.0 = next.wrapping_add(1);
-            (self.0 >> 33) % limit
+    fn drawn(draws: &mut Draws, points: usize) -> Frontier {
+        let mut frontier = Frontier::default();
+        for _ in 0..points {
+            frontier.add(FrontierPoint {
+                seconds: Seconds(1e-3 * draws.between(1, 1000) as f64),
+                workspace: Bytes((draws.between(0, 63) as u64) << 20),
+                configuration: Configuration::undivided("a"),
+            });
         }
-
-        fn frontier(&mut self, points: u64) -> Frontier {
-            let mut frontier = Frontier::default();
-            for _ in 0..points {
-                frontier.add(FrontierPoint {
-                    seconds: Seconds(1e-3 * (1 + self.below(1000)) as f64),
-                    workspace: Bytes(self.below(64) << 20),
-                    configuration: Configuration::undivided("a"),
-                });
-            }
-            frontier
-        }
+        frontier
     }
 
     /// The least sum of times, by trying all.
@@ -274,13 +265,13 @@ mod tests {
 
     #[test]
     fn the_division_is_the_best_of_all() {
-        let mut numbers = Numbers(11);
+        let mut draws = Draws::new(11);
         let mut refused = 0;
         for case in 0..200 {
-            let kernels = 1 + numbers.below(6);
-            let frontiers: Vec<Frontier> = (0..kernels).map(|_| numbers.frontier(6)).collect();
+            let kernels = draws.between(1, 6);
+            let frontiers: Vec<Frontier> = (0..kernels).map(|_| drawn(&mut draws, 6)).collect();
             let all: Vec<&Frontier> = frontiers.iter().collect();
-            let total = Bytes(numbers.below(200) << 20);
+            let total = Bytes((draws.between(0, 199) as u64) << 20);
             let best = brute(&all, total.0);
             let Some(found) = divide(&all, total) else {
                 assert!(best.is_infinite(), "case {case}");
@@ -304,10 +295,10 @@ mod tests {
     /// As in deep networks, most kernels are equal to others.
     #[test]
     fn hundreds_of_kernels_are_divided() {
-        let mut numbers = Numbers(5);
-        let mut frontiers: Vec<Frontier> = (0..60).map(|_| numbers.frontier(12)).collect();
+        let mut draws = Draws::new(5);
+        let mut frontiers: Vec<Frontier> = (0..60).map(|_| drawn(&mut draws, 12)).collect();
         for _ in 0..400 {
-            let other = numbers.below(60) as usize;
+            let other = draws.between(0, 59);
             frontiers.push(frontiers[other].clone());
         }
         let mut all: Vec<&Frontier> = frontiers.iter().collect();

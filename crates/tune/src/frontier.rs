@@ -205,6 +205,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use partita_testkit::Draws;
 
     fn time(method: &str, extent: usize, seconds: f64, workspace: u64) -> MicroTime {
         MicroTime {
@@ -264,26 +265,13 @@ mod tests {
         assert_eq!(whole.to_string(), "fast:n32*8");
     }
 
-    /// Numbers from a linear congruential generator, below `limit`.
-    struct Numbers(u64);
-
-    impl Numbers {
-        fn below(&mut self, limit: u64) -> u64 {
-            self.0 = self
-                .0
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (self.0 >> 33) % limit
-        }
-    }
-
     #[test]
     fn a_point_is_kept_unless_another_beats_it() {
-        let mut numbers = Numbers(7);
+        let mut draws = Draws::new(7);
         let mut front = Frontier::default();
         let mut all = Vec::new();
         for _ in 0..10_000 {
-            let (seconds, workspace) = (numbers.below(1000) as f64, numbers.below(1000));
+            let (seconds, workspace) = (draws.between(0, 999) as f64, draws.between(0, 999) as u64);
             all.push((seconds, workspace));
             front.add(FrontierPoint {
                 seconds: Seconds(seconds),
@@ -331,16 +319,16 @@ mod tests {
 
     #[test]
     fn brute_force_finds_nothing_better() {
-        let mut numbers = Numbers(3);
+        let mut draws = Draws::new(3);
         for case in 0..300 {
-            let extent = 1 + numbers.below(9) as usize;
+            let extent = draws.between(1, 9);
             let policy = DivisionPolicy::ALL[case % 3];
             let mut times = Vec::new();
             for b in policy.extents(extent) {
                 for method in ["a", "b", "c"] {
-                    if numbers.below(4) > 0 {
-                        let seconds = b as f64 * (1.0 + numbers.below(100) as f64);
-                        times.push(time(method, b, seconds, numbers.below(50)));
+                    if !draws.one_in(4) {
+                        let seconds = b as f64 * draws.between(1, 100) as f64;
+                        times.push(time(method, b, seconds, draws.between(0, 49) as u64));
                     }
                 }
             }

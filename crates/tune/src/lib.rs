@@ -1,7 +1,8 @@
-//! Autotuning: microbenchmarks of kernels, messages and reads on this machine, and a database of their times.
+//! Autotuning: microbenchmarks of kernels, messages and reads on this machine, a database of their times, and the
+//! configurations of kernels that follow from them.
 //!
 //! Does: times kernels, exchanges, collectives and reads with all ranks running; keeps times in an SQLite
-//! file.
+//! file; finds which implementations and micro-batches are worth their workspace, and offers them to lowering.
 //! Knows: programs, the traits of `run`, the features of the oracle's kernel model, the clock of this machine,
 //! one file.
 //! Must not know: models, strategies, backends by name, how a time becomes a prediction.
