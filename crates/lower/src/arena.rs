@@ -152,34 +152,30 @@ fn use_holes(
 fn ordered_kernels(body: &Body) -> Vec<Range<usize>> {
     let count = body.tasks.len();
     let is_kernel = |task: usize| body.tasks[task].work.lane() == Lane::Compute;
-    let mut ranges: Vec<Range<usize>> = vec![0..count; count];
+    let whole = |id| if is_kernel(id) { id..id + 1 } else { 0..count };
+    let mut ranges: Vec<Range<usize>> = (0..count).map(whole).collect();
     for (id, task) in body.tasks.iter().enumerate() {
-        ranges[id].start = if is_kernel(id) {
-            id
-        } else {
-            let before = task.after.iter().map(|before| before.0 as usize);
-            let starts = before.map(|before| {
-                if is_kernel(before) {
-                    before + 1
-                } else {
-                    ranges[before].start
-                }
-            });
-            starts.max().unwrap_or(0)
-        };
+        if is_kernel(id) {
+            continue;
+        }
+        let before = task.after.iter().map(|before| before.0 as usize);
+        let starts = before.map(|before| {
+            if is_kernel(before) {
+                before + 1
+            } else {
+                ranges[before].start
+            }
+        });
+        ranges[id].start = starts.max().unwrap_or(0);
     }
     for (id, task) in body.tasks.iter().enumerate().rev() {
-        if is_kernel(id) {
-            ranges[id].end = id + 1;
-        }
         let end = if is_kernel(id) { id } else { ranges[id].end };
         for before in task.after.iter().map(|before| before.0 as usize) {
-            ranges[before].end = ranges[before].end.min(end);
+            // Kernels run one after the other whatever depends on them.
+            if !is_kernel(before) {
+                ranges[before].end = ranges[before].end.min(end);
+            }
         }
-    }
-    // Kernels run one after the other whatever depends on them.
-    for id in (0..count).filter(|&id| is_kernel(id)) {
-        ranges[id] = id..id + 1;
     }
     ranges
 }

@@ -109,13 +109,7 @@ fn dims_of(workspace: Bytes, element: usize) -> [usize; 5] {
 }
 
 fn shape_of(body: &Body, id: usize) -> Option<KernelShape<'_>> {
-    match &body.tasks[id].work {
-        Work::Compute { kernel, .. } => Some(KernelShape {
-            kernel,
-            buffers: &body.buffers,
-        }),
-        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
-    }
+    body.kernel_shape(&body.tasks[id])
 }
 
 fn pin(body: &mut Body, id: usize, choice: Choice, view: Option<View>) {

@@ -126,9 +126,10 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
     let ranks = Ranks::threads(training.ranks, request.threads);
     let menu = KERNELS.menu(request.threads, context.level());
     measure(context, request, &subject, &*menu)?;
+    let measured = context.measurements(&setting(context, KERNELS, &ranks));
     let times = Times {
-        measured: context.measurements(&setting(context, KERNELS, &ranks)),
-        catalog: context.catalog(KERNELS, &ranks),
+        catalog: Catalog::of(&measured),
+        measured,
     };
     let pinned = context.menu(KERNELS, &ranks);
     let step = |limit: WorkspaceLimit| -> Result<TunedStep, PlanningError> {
@@ -231,13 +232,7 @@ impl Menu for PlainWeights<'_> {
 /// The tasks of a body that leave a choice.
 fn shapes(body: &Body) -> impl Iterator<Item = (&Task, KernelShape<'_>)> {
     body.tasks.iter().filter_map(|task| {
-        let Work::Compute { kernel, .. } = &task.work else {
-            return None;
-        };
-        let shape = KernelShape {
-            kernel,
-            buffers: &body.buffers,
-        };
+        let shape = body.kernel_shape(task)?;
         shape.cut_extents().map(|_| (task, shape))
     })
 }

@@ -1,6 +1,8 @@
 //! A program: bodies by class of ranks.
 
-use crate::{Buffer, BufferId, Count, Dtype, Group, Load, Role, Staging, Task, View, Work};
+use crate::{
+    Buffer, BufferId, Count, Dtype, Group, KernelShape, Load, Role, Staging, Task, View, Work,
+};
 use partita_space::{AxisSet, Bytes, Mesh, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -62,6 +64,19 @@ pub struct Body {
     pub arena: Bytes,
     /// Pools for messages and for prefetched samples, outside of the arena.
     pub staging: Staging,
+}
+
+impl Body {
+    /// The kernel of a task of this body, with its buffers; none of a task of another lane.
+    pub fn kernel_shape<'b>(&'b self, task: &'b Task) -> Option<KernelShape<'b>> {
+        match &task.work {
+            Work::Compute { kernel, .. } => Some(KernelShape {
+                kernel,
+                buffers: &self.buffers,
+            }),
+            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
+        }
+    }
 }
 
 /// What every rank does in a step.

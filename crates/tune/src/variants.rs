@@ -255,13 +255,7 @@ fn key(shape: &KernelShape<'_>, algorithm: &Algorithm) -> KernelKey {
 
 /// The kernels of a body.
 fn shapes(body: &Body) -> impl Iterator<Item = KernelShape<'_>> {
-    body.tasks.iter().filter_map(|task| match &task.work {
-        Work::Compute { kernel, .. } => Some(KernelShape {
-            kernel,
-            buffers: &body.buffers,
-        }),
-        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
-    })
+    body.tasks.iter().filter_map(|task| body.kernel_shape(task))
 }
 
 fn body_with(
@@ -274,13 +268,8 @@ fn body_with(
         ..body.clone()
     };
     for task in &body.tasks {
-        let replaced = match &task.work {
-            Work::Compute { kernel, .. } => replacement(&KernelShape {
-                kernel,
-                buffers: &body.buffers,
-            }),
-            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
-        };
+        let shape = body.kernel_shape(task);
+        let replaced = shape.and_then(|shape| replacement(&shape));
         let Some(replaced) = replaced else {
             copy.tasks.push(task.clone());
             continue;

@@ -97,7 +97,7 @@ pub fn figure(facts: &Figures) -> String {
 }
 
 /// A line that goes right before it goes down.
-fn steps(places: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
+pub fn steps(places: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut steps = Vec::new();
     for (right, up) in places {
         if let Some(&(_, before)) = steps.last() {

@@ -1,6 +1,7 @@
 //! Page about tuned kernels: time against workspace.
 
 use super::axis::{Scale, size_unit, time_unit};
+use super::pareto::steps;
 use super::svg::{Anchor, Stroke, Svg, WIDTH, color, escape};
 use super::{figure, html, section};
 use partita::{Tuned, TunedKernel, TunedPoint};
@@ -88,15 +89,8 @@ fn curve(kernel: &TunedKernel) -> String {
     y.draw_upward(&mut svg, LEFT, RIGHT, &format!("time ({time_name})"));
     x.draw_across(&mut svg, TOP, BOTTOM, &format!("workspace ({size_name})"));
     let at = |point: &TunedPoint| (x.at(scaled(bytes(point))), y.at(point.seconds.0 / time));
-    let mut steps: Vec<(f64, f64)> = Vec::new();
-    for point in points {
-        let (right, up) = at(point);
-        if let Some(&(_, before)) = steps.last() {
-            steps.push((right, before));
-        }
-        steps.push((right, up));
-    }
-    svg.line(&steps, Stroke::solid(color::ORANGE, 2.0));
+    let line = steps(points.iter().map(at));
+    svg.line(&line, Stroke::solid(color::ORANGE, 2.0));
     for point in points {
         let tooltip = format!(
             "{}: {}, {}",
