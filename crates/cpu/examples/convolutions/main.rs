@@ -357,11 +357,8 @@ impl Case {
             if !chosen(&options.directions, DIRECTIONS[direction]) {
                 return Vec::new();
             }
-            time(options, algorithms.len(), |i| match algorithms[i] {
-                Algorithm::Direct => self.direct(team, options, &mut buffers, direction),
-                Algorithm::Winograd(tile) => {
-                    self.winograd(team, options, &mut buffers, direction, tile);
-                }
+            time(options, algorithms.len(), |i| {
+                self.run_once(team, options, &mut buffers, direction, algorithms[i]);
             })
         })
     }
@@ -386,44 +383,13 @@ impl Case {
         need.into_iter().max().unwrap_or(0) + sums
     }
 
-    fn direct(&self, team: &mut Team, options: &Options, buffers: &mut Buffers, direction: usize) {
-        let (conv, shift, b) = (&self.conv, self.shift, buffers);
-        let (mut go, w) = (|| true, Weights::Plain(&b.w));
-        let call = &mut Call {
-            team,
-            scratch: &mut b.scratch,
-            progress: &mut go,
-        };
-        let x = View::new(&b.x, &self.xg);
-        let channels = [self.yg.channels, self.xg.channels, 0][direction];
-        let epilogue = epilogue(options, &b.bias, &mut b.sums[..2 * channels]);
-        let work = match direction {
-            0 => {
-                let y = ViewMut::new(&mut b.y, &self.yg);
-                conv_forward(call, x, w, y, conv, false, epilogue)
-            }
-            1 => {
-                let (dy, dx) = (
-                    View::new(&b.y, &self.dyg),
-                    ViewMut::new(&mut b.dx, &self.dxg),
-                );
-                conv_backward_data(call, dy, w, dx, conv, shift, false, epilogue)
-            }
-            _ => {
-                let dy = View::new(&b.y, &self.yg);
-                conv_backward_weight(call, x, dy, &mut b.dw, None, conv, false)
-            }
-        };
-        work.unwrap_or_else(|e| panic!("{e}"));
-    }
-
-    fn winograd(
+    fn run_once(
         &self,
         team: &mut Team,
         options: &Options,
         buffers: &mut Buffers,
         direction: usize,
-        tile: WinogradTile,
+        algorithm: Algorithm,
     ) {
         let (conv, shift, b) = (&self.conv, self.shift, buffers);
         let (mut go, w) = (|| true, Weights::Plain(&b.w));
@@ -438,18 +404,33 @@ impl Case {
         let work = match direction {
             0 => {
                 let y = ViewMut::new(&mut b.y, &self.yg);
-                winograd_forward(call, tile, x, w, y, conv, false, epilogue)
+                match algorithm {
+                    Algorithm::Direct => conv_forward(call, x, w, y, conv, false, epilogue),
+                    Algorithm::Winograd(tile) => {
+                        winograd_forward(call, tile, x, w, y, conv, false, epilogue)
+                    }
+                }
             }
             1 => {
-                let (dy, dx) = (
-                    View::new(&b.y, &self.dyg),
-                    ViewMut::new(&mut b.dx, &self.dxg),
-                );
-                winograd_backward_data(call, tile, dy, w, dx, conv, shift, false, epilogue)
+                let dy = View::new(&b.y, &self.dyg);
+                let dx = ViewMut::new(&mut b.dx, &self.dxg);
+                match algorithm {
+                    Algorithm::Direct => {
+                        conv_backward_data(call, dy, w, dx, conv, shift, false, epilogue)
+                    }
+                    Algorithm::Winograd(tile) => {
+                        winograd_backward_data(call, tile, dy, w, dx, conv, shift, false, epilogue)
+                    }
+                }
             }
             _ => {
-                let dy = View::new(&b.y, &self.yg);
-                winograd_backward_weight(call, tile, x, dy, &mut b.dw, None, conv, false)
+                let (dy, dw) = (View::new(&b.y, &self.yg), &mut b.dw);
+                match algorithm {
+                    Algorithm::Direct => conv_backward_weight(call, x, dy, dw, None, conv, false),
+                    Algorithm::Winograd(tile) => {
+                        winograd_backward_weight(call, tile, x, dy, dw, None, conv, false)
+                    }
+                }
             }
         };
         work.unwrap_or_else(|e| panic!("{e}"));
