@@ -116,6 +116,9 @@ pub struct TrainingArgs {
     /// Storage type of the samples
     #[arg(long, value_enum, default_value_t)]
     pub samples: SampleName,
+    /// Precision of layers: f32 or bf16 on this machine, and any that the machine file has a rate for
+    #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
+    pub precision: PrecisionName,
 }
 
 /// `partita lower`.
@@ -175,10 +178,6 @@ pub struct PredictArgs {
     /// kernels are scaled by it
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
     pub seconds_per_sample: Option<Seconds>,
-    /// Precision of convolutions and matrix products, of those that the machine file has a rate for; ranks compute
-    /// in f32, so others are predicted only
-    #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
-    pub precision: PrecisionName,
     /// Table of layers' measured times on one device, as TOML; modeled layers are scaled by it
     #[arg(long, value_name = "FILE.toml", conflicts_with = "seconds_per_sample")]
     pub layer_times: Option<PathBuf>,
@@ -218,10 +217,6 @@ pub struct PlanArgs {
     /// Time of the search, such as `10s`: after it the best so far are printed, as after Ctrl-C (default: no limit)
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
     pub budget: Option<Seconds>,
-    /// Precision of convolutions and matrix products, of those that the machine file has a rate for; ranks compute
-    /// in f32, so others are predicted only
-    #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
-    pub precision: PrecisionName,
     /// Also predict more memory and more ranks for the best strategy
     #[arg(long)]
     pub explain: bool,
@@ -695,16 +690,16 @@ pub enum IoName {
     None,
 }
 
-/// Precisions of convolutions and matrix products.
+/// Precisions of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionName {
     /// 32-bit floats
     F32,
     /// 32-bit floats, rounded to TF32 as factors of products
     Tf32,
-    /// bfloat16, with sums and master weights in f32
+    /// bfloat16, with sums and weights in f32
     Bf16,
-    /// 16-bit floats, with sums and master weights in f32
+    /// 16-bit floats, with sums and weights in f32
     F16,
 }
 

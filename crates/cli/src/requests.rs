@@ -41,6 +41,7 @@ impl TrainingArgs {
                 SampleName::Int16Scaled => SCALED_COUNTS,
                 SampleName::Float32 => FLOATS,
             },
+            precision: self.precision.precision(),
         }
     }
 }
@@ -125,7 +126,6 @@ impl PredictArgs {
             memory: self.memory,
             seconds_per_sample: self.seconds_per_sample,
             layer_times: self.layer_times.clone(),
-            precision: self.precision.precision(),
             tasks: self.tasks,
             explain: self.explain,
             offload: self.offload.request(),
@@ -161,7 +161,6 @@ impl PlanArgs {
             input: self.input.request(),
             memory: self.memory,
             budget: self.budget,
-            precision: self.precision.precision(),
             explain: self.explain,
             figures: self.report.is_some(),
         }

@@ -27,12 +27,12 @@ use crate::grid::{Call, Canceled};
 use crate::team::Team;
 use method::{Method, Plan, execute_pieces};
 use operand::{Input, Output, vector};
-use partita_program::{Algorithm, Family, Kernel, View};
-use partita_run::{Block, Inputs, KernelTally, Kernels, Memory, RunError};
+use partita_program::{Algorithm, Family, Kernel, KernelShape, View};
+use partita_run::{Block, Inputs, KernelTally, Kernels, Memory, RunError, execute_widened};
 use partita_space::{Coord, Mesh, Rank};
 use tail::Tail;
 
-/// The kernels of this crate for a rank: f32 programs, every kernel by the algorithm `cpu`, convolutions also by
+/// The kernels of this crate for a rank: programs in f32 or bf16, every kernel by the algorithm `cpu`, convolutions also by
 /// others and in micro-batches (see [`partita_program::Configuration`]).
 ///
 /// Workspaces must be those that [`CpuMenu`] asks for with as many threads and the same level.
@@ -152,31 +152,67 @@ impl Kernels for CpuKernels {
         // Small kernels end before they would ask.
         run.go_on()?;
         match plan {
-            Plan::Undivided(method) => run.method = method,
+            Plan::Undivided(method) => {
+                run.method = method;
+                let place = (&self.mesh, self.rank, &self.coord);
+                widened(kernel, &mut run, |kernel, run| {
+                    undivided(kernel, place, run)
+                })
+            }
             Plan::Divided { dim, pieces } => {
-                let executed = execute_pieces(kernel, (dim, &pieces), &mut run)?;
-                return executed.ok_or_else(unknown);
+                execute_pieces(kernel, (dim, &pieces), &mut run)?.ok_or_else(unknown)
             }
         }
-        match kernel.family() {
-            Family::Fused => {
-                let worked = fused::execute(kernel.parts(), &mut run)?;
-                Ok(KernelTally { bytes: 0, ..worked })
-            }
-            Family::Contents | Family::Pointwise => {
-                pointwise::execute(kernel, (&self.mesh, &self.coord), &mut run)
-            }
-            Family::Convolution => convolution::execute(kernel, &Tail::default(), &mut run),
-            Family::Pool => pool::execute(kernel, &Tail::default(), &mut run),
-            Family::Resample => resample::execute(kernel, &mut run),
-            Family::BatchNorm => norm::execute(kernel, &Tail::default(), &mut run),
-            Family::GroupNorm => group_norm::execute(kernel, &mut run),
-            Family::Linear => linear::execute(kernel, &Tail::default(), &mut run),
-            Family::Loss => loss::execute(kernel, self.rank, &mut run),
-            Family::LayerNorm | Family::Sequence => {
-                sequence::execute(kernel, (&self.mesh, self.rank, &self.coord), &mut run)
-            }
-            Family::Update => update::execute(kernel, &mut run),
+    }
+}
+
+/// Executes a kernel on f32, which may stand for one on bf16.
+fn widened(
+    kernel: &Kernel,
+    run: &mut Run<'_, '_>,
+    execute: impl Fn(&Kernel, &mut Run<'_, '_>) -> Result<KernelTally, RunError>,
+) -> Result<KernelTally, RunError> {
+    let buffers = &run.memory.body().buffers;
+    if !(KernelShape { kernel, buffers }).computes_in_bf16() {
+        return execute(kernel, run);
+    }
+    execute_widened(
+        kernel,
+        run.workspace,
+        run.memory,
+        &mut |kernel, workspace, memory| {
+            let mut wide = Run {
+                team: &mut *run.team,
+                memory,
+                inputs: run.inputs,
+                workspace,
+                progress: &mut *run.progress,
+                method: run.method,
+            };
+            execute(kernel, &mut wide)
+        },
+    )
+}
+
+fn undivided(
+    kernel: &Kernel,
+    (mesh, rank, coord): (&Mesh, Rank, &Coord),
+    run: &mut Run<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    match kernel.family() {
+        Family::Fused => {
+            let worked = fused::execute(kernel.parts(), run)?;
+            Ok(KernelTally { bytes: 0, ..worked })
         }
+        Family::Contents | Family::Pointwise => pointwise::execute(kernel, (mesh, coord), run),
+        Family::Convolution => convolution::execute(kernel, &Tail::default(), run),
+        Family::Pool => pool::execute(kernel, &Tail::default(), run),
+        Family::Resample => resample::execute(kernel, run),
+        Family::BatchNorm => norm::execute(kernel, &Tail::default(), run),
+        Family::GroupNorm => group_norm::execute(kernel, run),
+        Family::Linear => linear::execute(kernel, &Tail::default(), run),
+        Family::Loss => loss::execute(kernel, rank, run),
+        Family::LayerNorm | Family::Sequence => sequence::execute(kernel, (mesh, rank, coord), run),
+        Family::Update => update::execute(kernel, run),
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use half::bf16;
 use partita_program::prefetch::stored_pieces;
 use partita_program::{Dtype, Store, TaskId, View};
 use partita_run::{Inputs, Memory, RunError, Sink};
@@ -73,6 +74,13 @@ impl PredictionSink {
                     memory.pack(&piece, &mut wide);
                     self.packed.clear();
                     self.packed.extend(wide.iter().map(|&value| value as f32));
+                }
+                Dtype::Bf16 => {
+                    let mut narrow: Vec<bf16> = Vec::new();
+                    memory.pack(&piece, &mut narrow);
+                    self.packed.clear();
+                    self.packed
+                        .extend(narrow.iter().map(|&value| f32::from(value)));
                 }
                 Dtype::I16 => panic!("outputs of a network are floats"),
             }

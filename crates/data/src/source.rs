@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 
+use half::bf16;
 use partita_program::prefetch::{FILLED_PIECES_MAX, PIECE_BUFFERS_MAX};
 use partita_program::{Dtype, Load, TaskId, Transform, View, When};
 use partita_run::{Inputs, Memory, RunError, Source};
@@ -223,7 +224,10 @@ impl HyperslabSource {
                 match (&samples, dtype) {
                     (Samples::I16(values), Dtype::I16) => memory.unpack(&piece.view, values, false),
                     (Samples::F32(values), Dtype::F32) => memory.unpack(&piece.view, values, false),
-                    (Samples::I16(_) | Samples::F32(_), Dtype::I16 | Dtype::F32 | Dtype::F64) => {
+                    (
+                        Samples::I16(_) | Samples::F32(_),
+                        Dtype::I16 | Dtype::F32 | Dtype::F64 | Dtype::Bf16,
+                    ) => {
                         let stored = samples.dtype().name();
                         let reason = format!("samples are {stored}, the program stages {dtype:?}");
                         return Err(self.refuse(reason));
@@ -254,7 +258,7 @@ fn unpack_floats(memory: &Memory<'_>, view: &View, values: &[f32]) {
             let wide: Vec<f64> = values.iter().copied().map(f64::from).collect();
             memory.unpack(view, &wide, false);
         }
-        Dtype::I16 => panic!("targets are staged in a floating-point type"),
+        Dtype::Bf16 | Dtype::I16 => panic!("targets are staged in f32 or f64"),
     }
 }
 
@@ -263,6 +267,7 @@ fn unpack_zeros(memory: &Memory<'_>, view: &View) -> u64 {
     match dtype {
         Dtype::F32 => memory.clear::<f32>(view),
         Dtype::F64 => memory.clear::<f64>(view),
+        Dtype::Bf16 => memory.clear::<bf16>(view),
         Dtype::I16 => memory.clear::<i16>(view),
     }
     (view.volume() * dtype.size()) as u64

@@ -252,7 +252,7 @@ fn play(source: &mut HyperslabSource, body: &Body, inputs: &Inputs) -> [Vec<f64>
                 memory.pack::<f32>(view, &mut values);
                 values.into_iter().map(f64::from).collect()
             }
-            Dtype::F64 => panic!("staged in a narrower type"),
+            Dtype::F64 | Dtype::Bf16 => panic!("staged in a narrower type"),
         }
     })
 }

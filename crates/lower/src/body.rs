@@ -203,7 +203,7 @@ impl<'a> Builder<'a> {
             let halo_low = owned.0[dim].start - region.0[dim].start;
             usize::try_from(halo_low).expect("a buffer begins at or before its owned region")
         });
-        let id = self.buffer(name, role, self.dtype, region.shape());
+        let id = self.buffer(name, role, self.dtype.of_role(role), region.shape());
         self.body.buffers[id.0 as usize].tensor = Some(TensorRegion {
             id: tensor,
             distribution,

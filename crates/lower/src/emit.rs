@@ -314,7 +314,7 @@ impl<'a> Emit<'a> {
                     continue;
                 }
                 let mut dims = self.builder.owned(&distribution).shape();
-                let mut dtype = self.request.dtype;
+                let mut dtype = self.request.dtype.arithmetic();
                 if index == 0 {
                     let [n, d, h, w, c] = dims;
                     (dims, dtype) = ([n, c, d, h, w], format.dtype);

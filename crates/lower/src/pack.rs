@@ -46,7 +46,8 @@ impl Builder<'_> {
         for Packing { need, users, .. } in packings {
             let name = format!("{}.packed", self.body.buffer(need.w.buffer).name);
             let dims = [1, 1, 1, 1, need.elements];
-            let id = self.buffer(&name, Role::PackedWeights, self.dtype, dims);
+            let role = Role::PackedWeights;
+            let id = self.buffer(&name, role, self.dtype.of_role(role), dims);
             let packed = self.whole(id);
             for &user in &users {
                 if let Work::Compute { kernel, .. } = &mut self.body.tasks[user].work {

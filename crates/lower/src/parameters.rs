@@ -104,7 +104,7 @@ impl Emit<'_> {
     ) -> TensorBuffer {
         let region = self.builder.owned(&distribution);
         if self.is_whole() && self.share_of(id, distribution).split_axes().is_empty() {
-            let dtype = self.builder.dtype;
+            let dtype = self.builder.dtype.of_role(role);
             let id = self.builder.buffer(name, role, dtype, distribution.shape);
             return TensorBuffer { id, region };
         }
@@ -341,7 +341,7 @@ impl Emit<'_> {
         let mesh = &self.builder.mesh;
         let parts = (0..5).map(|dim| whole.shape[dim].div_ceil(mesh.parts(whole.axes[dim])) as u64);
         let elements = parts.fold(1, u64::saturating_mul);
-        let bytes = elements.saturating_mul(self.request.dtype.size() as u64);
+        let bytes = elements.saturating_mul(self.request.dtype.arithmetic().size() as u64);
         let key = (self.builder.submesh, axes);
         let bucket = self.buckets.entry(key).or_default();
         bucket.add(&name, view, bytes);
@@ -413,7 +413,7 @@ impl Emit<'_> {
         let whole = self.whole_on(id, self.builder.submesh);
         let dims = self.builder.owned(&whole).shape();
         let name = format!("d.{}.unread", self.graph.parameter(id).name);
-        let dtype = self.builder.dtype;
+        let dtype = self.builder.dtype.arithmetic();
         let scratch = self.builder.buffer(&name, Role::Workspace, dtype, dims);
         self.builder.whole(scratch)
     }

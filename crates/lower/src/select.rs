@@ -25,8 +25,9 @@ impl Builder<'_> {
             };
             let workspace = (choice.workspace.0 > 0).then(|| {
                 let name = format!("{}.workspace", self.body.tasks[id].origin.layer);
-                let dims = dims_of(choice.workspace, self.dtype.size());
-                let id = self.buffer(&name, Role::Workspace, self.dtype, dims);
+                let dtype = self.dtype.arithmetic();
+                let dims = dims_of(choice.workspace, dtype.size());
+                let id = self.buffer(&name, Role::Workspace, dtype, dims);
                 self.whole(id)
             });
             pin(&mut self.body, id, choice, workspace);

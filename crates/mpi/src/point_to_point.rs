@@ -233,7 +233,8 @@ pub(crate) fn buffer(mpi: &Mpi, packet: &mut Packet) -> Result<Buffer, String> {
     let datatype = match packet.dtype() {
         Dtype::F32 => mpi.float,
         Dtype::F64 => mpi.double,
-        Dtype::I16 => mpi.int16,
+        // Bytes that no operation of the library reads.
+        Dtype::Bf16 | Dtype::I16 => mpi.int16,
     };
     let count = c_int::try_from(length).map_err(|_| {
         format!(

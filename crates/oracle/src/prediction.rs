@@ -123,7 +123,7 @@ impl Prediction {
             limits: limits(program, simulation),
             classes: simulation.participants.len(),
             basis: simulation.basis,
-            precision: simulation.precision,
+            precision: precision::of_program(program, simulation.precision),
             kernel_bases: kernel_bases(simulation),
             by_kind: kernels.into_iter().map(own).collect(),
             tasks: with_tasks.then(|| tasks(program, simulation)),

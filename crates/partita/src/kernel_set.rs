@@ -1,6 +1,7 @@
 //! Kernel sets, and the cores that kernels run on.
 
 use crate::host;
+use partita_cluster::LayerPrecision;
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team, TeamError};
 use partita_program::{Dtype, Menu, UnpinnedMenu};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
@@ -18,13 +19,15 @@ pub enum KernelSet {
     Reference,
 }
 
-/// Element type of kernels.
+/// Element types of a training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// 32-bit floats.
     F32,
     /// 64-bit floats.
     F64,
+    /// Activations and their gradients in bf16, all else in 32-bit floats.
+    Bf16,
 }
 
 /// A part of the cores of a host. The slot of a rank is its number among threads, and its number on the host
@@ -47,13 +50,23 @@ pub fn menu_of(kernels: Option<KernelSet>, threads: usize, level: Level) -> Box<
 
 impl Precision {
     /// Names in run files.
-    pub const CHOICES: [(&str, Self); 2] = [("f32", Self::F32), ("f64", Self::F64)];
+    pub const CHOICES: [(&str, Self); 3] =
+        [("f32", Self::F32), ("f64", Self::F64), ("bf16", Self::Bf16)];
 
     /// The dtype in programs.
     pub fn dtype(self) -> Dtype {
         match self {
             Self::F32 => Dtype::F32,
             Self::F64 => Dtype::F64,
+            Self::Bf16 => Dtype::Bf16,
+        }
+    }
+
+    /// That of the layers on a machine that is described by a file; those in f64 are taken for such in f32.
+    pub fn of_layers(self) -> LayerPrecision {
+        match self {
+            Self::F32 | Self::F64 => LayerPrecision::F32,
+            Self::Bf16 => LayerPrecision::Bf16,
         }
     }
 
@@ -62,6 +75,7 @@ impl Precision {
         match self {
             Self::F32 => "f32",
             Self::F64 => "f64",
+            Self::Bf16 => "bf16",
         }
     }
 }
@@ -81,9 +95,8 @@ impl KernelSet {
     /// Whether it supports this type.
     pub fn offers(self, precision: Precision) -> bool {
         match (self, precision) {
-            (Self::Cpu, Precision::F32) | (Self::Reference, Precision::F32 | Precision::F64) => {
-                true
-            }
+            (Self::Cpu, Precision::F32 | Precision::Bf16)
+            | (Self::Reference, Precision::F32 | Precision::F64 | Precision::Bf16) => true,
             (Self::Cpu, Precision::F64) => false,
         }
     }
@@ -123,7 +136,7 @@ impl KernelSet {
         (threads, level): (usize, Level),
     ) -> Result<Box<dyn Kernels>, RunError> {
         Ok(match (self, precision) {
-            (Self::Cpu, Precision::F32 | Precision::F64) => {
+            (Self::Cpu, Precision::F32 | Precision::F64 | Precision::Bf16) => {
                 let team =
                     team(cores, slot, threads, level).map_err(|error| RunError::Kernels {
                         rank,
@@ -131,7 +144,9 @@ impl KernelSet {
                     })?;
                 Box::new(CpuKernels::new(mesh, rank, team))
             }
-            (Self::Reference, Precision::F32) => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
+            (Self::Reference, Precision::F32 | Precision::Bf16) => {
+                Box::new(ReferenceKernels::<f32>::new(mesh, rank))
+            }
             (Self::Reference, Precision::F64) => Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
         })
     }

@@ -10,7 +10,7 @@ use crate::planning::PlanningError;
 use crate::search::{staged, staged_local};
 use crate::software::{self, Reserve};
 use crate::training::{Lowered, StrategyChoice, Training, lower_until, lowered, with_request};
-use partita_cluster::{LayerPrecision, Software};
+use partita_cluster::Software;
 use partita_lower::{LoweringPass, Request, Strategy};
 use partita_program::{Body, Count, Dtype, Menu, ProgramKind, Role, Staging, UnpinnedMenu};
 use partita_space::{Bytes, Flops, Rank};
@@ -133,7 +133,7 @@ fn stages(
     let costs = costs(
         (&machine, &software),
         InputSource::Ignored,
-        LayerPrecision::F32,
+        asked.training.precision,
     )?;
     staged(context, request, memory, costs.as_ref())
 }

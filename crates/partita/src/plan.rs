@@ -15,7 +15,7 @@ use crate::progress::Event;
 use crate::software::Reserve;
 use crate::training::{Training, lower_verified, request as lowering};
 use figures::Figures;
-use partita_cluster::{LayerPrecision, Software};
+use partita_cluster::Software;
 use partita_lower::{BatchNormStatistics, Request, Strategy};
 use partita_oracle::Prediction;
 use partita_plan::{Candidate as Found, Refusal};
@@ -44,8 +44,6 @@ pub struct PlanRequest {
     pub memory: Option<Bytes>,
     /// Time of the search, after which the best so far are returned (default: no limit).
     pub budget: Option<Seconds>,
-    /// Precision of the layers, predicted only: ranks compute in f32.
-    pub precision: LayerPrecision,
     /// Predict more memory and more ranks for the best strategy, too.
     pub explain: bool,
     /// Gather [`Planned::figures`].
@@ -63,7 +61,6 @@ impl PlanRequest {
             input: InputRequest::default(),
             memory: None,
             budget: None,
-            precision: LayerPrecision::F32,
             explain: false,
             figures: false,
         }
@@ -184,7 +181,6 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
             training,
             memory: request.memory,
             input: request.input,
-            precision: request.precision,
             budget: request.budget,
         },
     )?;

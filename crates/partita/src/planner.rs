@@ -53,8 +53,6 @@ pub struct Target<'t> {
     pub memory: Option<Bytes>,
     /// Where samples come from.
     pub input: InputRequest,
-    /// Precision of the layers.
-    pub precision: LayerPrecision,
     /// Time of a search, if it is limited.
     pub budget: Option<Seconds>,
 }
@@ -89,7 +87,7 @@ impl<'c> Planner<'c> {
         let (memory, budget) = (target.memory, target.budget);
         let is_local = machine::is_local(target.machine);
         if is_local {
-            check_measured(target.precision)?;
+            check_measured(target.training.precision)?;
             software::check_local(target.software)?;
         }
         let (software, settings) = software::resolve(target.software, context.environment())?;
@@ -117,7 +115,7 @@ impl<'c> Planner<'c> {
         let reserve = Reserve::new(&software, &machine).keeping(input.kept);
         let source = CostSource::Modeled {
             memory: memory.unwrap_or(machine.device.memory.value),
-            costs: costs(on, input.source, target.precision)?,
+            costs: costs(on, input.source, target.training.precision)?,
             machine,
         };
         Ok(Self {
@@ -264,15 +262,13 @@ impl<'c> Planner<'c> {
     }
 }
 
-/// Refuses another precision than f32 where kernels are measured.
+/// Refuses a precision that ranks here do not compute in.
 ///
 /// Errors: [`PlanningError::PrecisionHere`].
 pub fn check_measured(precision: LayerPrecision) -> Result<(), PlanningError> {
     match precision {
-        LayerPrecision::F32 => Ok(()),
-        LayerPrecision::Tf32 | LayerPrecision::Bf16 | LayerPrecision::F16 => {
-            Err(PlanningError::PrecisionHere(precision))
-        }
+        LayerPrecision::F32 | LayerPrecision::Bf16 => Ok(()),
+        LayerPrecision::Tf32 | LayerPrecision::F16 => Err(PlanningError::PrecisionHere(precision)),
     }
 }
 

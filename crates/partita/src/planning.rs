@@ -109,10 +109,10 @@ pub enum PlanningError {
     /// A table of layers' times cannot be used.
     #[error(transparent)]
     LayerTimes(#[from] LayerTimesError),
-    /// Another precision than f32 where ranks run.
+    /// A precision that ranks here do not compute in.
     #[error(
-        "ranks compute in f32 here, so `{}` cannot be measured; possible are `--precision f32`, or `--machine` with \
-         a machine file that has a rate in {}",
+        "ranks compute in f32 or bf16 here, so `{}` cannot be measured; possible are `--precision f32` and \
+         `--precision bf16`, or `--machine` with a machine file that has a rate in {}",
         .0.name(),
         .0.name()
     )]

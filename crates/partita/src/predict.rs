@@ -20,7 +20,7 @@ use crate::software::{self, Reserve};
 use crate::training::{
     Lowered, StrategyChoice, Training, given, lower_verified, lowered, request as lowering,
 };
-use partita_cluster::{LayerPrecision, Software};
+use partita_cluster::Software;
 use partita_lower::{Request, Setting, Strategy};
 use partita_oracle::{Costs, Prediction, ScaledCosts, Simulation, SpeedFactors, add_paths};
 use partita_plan::{ClosedForm as Form, FixedCosts, closed_form};
@@ -53,8 +53,6 @@ pub struct PredictRequest {
     /// Measured time of forward and backward computation of a sample on one device, by which modeled kernels are
     /// scaled; not with `here`, where kernels are measured.
     pub seconds_per_sample: Option<Seconds>,
-    /// Precision of the layers, predicted only: ranks compute in f32.
-    pub precision: LayerPrecision,
     /// A table of layers' measured times on one device, by which modeled layers are scaled; not with `here` either.
     pub layer_times: Option<PathBuf>,
     /// Predict every task, as [`compare`](crate::compare()) needs it.
@@ -80,7 +78,6 @@ impl PredictRequest {
             memory: None,
             seconds_per_sample: None,
             layer_times: None,
-            precision: LayerPrecision::F32,
             tasks: false,
             explain: false,
             offload: None,
@@ -187,7 +184,7 @@ pub fn predict(
 /// Predicts a step alone.
 fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, PlanningError> {
     if machine::is_local(&request.machine) {
-        check_measured(request.precision)?;
+        check_measured(request.training.precision)?;
         software::check_local(&request.software)?;
         return match (request.seconds_per_sample, &request.layer_times) {
             (Some(seconds), _) => Err(PlanningError::MeasuredHere(seconds)),
@@ -202,7 +199,7 @@ fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, Pl
     let on = (&machine, &software);
     let graph = model::resolve(&request.training.model)?;
     let input = Input::new(&graph, &request.training, on, request.input)?;
-    let costs = costs(on, input.source, request.precision)?;
+    let costs = costs(on, input.source, request.training.precision)?;
     let memory = request.memory.unwrap_or(machine.device.memory.value);
     let reserve = Reserve::new(&software, &machine).keeping(input.kept);
     let room = reserve.room(memory);

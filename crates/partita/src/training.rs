@@ -2,6 +2,7 @@
 
 use crate::model;
 use crate::planning::PlanningError;
+use partita_cluster::LayerPrecision;
 use partita_graph::Graph;
 use partita_lower::{
     BatchNormStatistics, LoweringPass, Request, SampleFormat, Strategy, StrategyError, lower,
@@ -88,6 +89,8 @@ pub struct Training {
     pub optimizer: Optimizer,
     /// Storage type and transform of the samples.
     pub samples: SampleFormat,
+    /// Precision of the layers. Programs of `bf16` and `f16` have activations of two bytes.
+    pub precision: LayerPrecision,
 }
 
 impl Training {
@@ -99,6 +102,7 @@ impl Training {
             batch,
             optimizer: ADAM,
             samples: COUNTS,
+            precision: LayerPrecision::F32,
         }
     }
 }
@@ -238,7 +242,11 @@ pub fn request<'r>(
         strategy,
         batch: training.batch,
         kind,
-        dtype: Dtype::F32,
+        dtype: if training.precision.is_half() {
+            Dtype::Bf16
+        } else {
+            Dtype::F32
+        },
         optimizer: training.optimizer,
         decay_norms: !training.optimizer.has_trust_ratio(),
         clip: None,

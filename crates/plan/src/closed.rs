@@ -103,12 +103,8 @@ impl<'a> ClosedForms<'a> {
             graph,
             costs,
             batch: training.batch,
-            item: if costs.precision().is_half() {
-                training.dtype.size() / 2
-            } else {
-                training.dtype.size()
-            },
-            weight_item: training.dtype.size(),
+            item: training.dtype.size(),
+            weight_item: training.dtype.arithmetic().size(),
             rows,
             nodes,
         })

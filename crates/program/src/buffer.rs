@@ -14,6 +14,8 @@ pub enum Dtype {
     F32,
     /// 64-bit IEEE float.
     F64,
+    /// The upper half of a 32-bit IEEE float.
+    Bf16,
     /// 16-bit signed integer.
     I16,
 }
@@ -24,6 +26,7 @@ impl Dtype {
         match self {
             Dtype::F32 => "f32",
             Dtype::F64 => "f64",
+            Dtype::Bf16 => "bf16",
             Dtype::I16 => "i16",
         }
     }
@@ -33,7 +36,33 @@ impl Dtype {
         match self {
             Dtype::F32 => 4,
             Dtype::F64 => 8,
-            Dtype::I16 => 2,
+            Dtype::Bf16 | Dtype::I16 => 2,
+        }
+    }
+
+    /// The type in which values of this type are computed and summed, and in which a program whose activations
+    /// have this type keeps its parameters.
+    pub fn arithmetic(self) -> Self {
+        match self {
+            Dtype::Bf16 => Dtype::F32,
+            Dtype::F32 | Dtype::F64 | Dtype::I16 => self,
+        }
+    }
+
+    /// The type of a buffer with this role in a program of this type, unless it holds sums or samples: activations
+    /// and their gradients have that of the program, all else its [`Self::arithmetic`].
+    pub fn of_role(self, role: Role) -> Self {
+        match role {
+            Role::Activation | Role::ActivationGradient => self,
+            Role::Parameter
+            | Role::State
+            | Role::Optimizer
+            | Role::Gradient
+            | Role::Staging
+            | Role::PackedWeights
+            | Role::Gathered
+            | Role::Statistics
+            | Role::Workspace => self.arithmetic(),
         }
     }
 }

@@ -27,6 +27,7 @@ mod task;
 mod task_set;
 mod task_site;
 mod text;
+mod widened;
 
 pub use access::Access;
 pub use buffer::{Buffer, BufferId, Distribution, Dtype, Role, TensorRegion, View, ViewError};
@@ -49,3 +50,4 @@ pub use task::{
 pub use task_set::TaskSet;
 pub use task_site::TaskSite;
 pub use text::ParseError;
+pub use widened::{WideCopy, Widened};

@@ -19,7 +19,7 @@ mod update;
 
 use crate::values::Values;
 use partita_program::{Algorithm, Choice, Family, Kernel, KernelShape, Menu, MenuError, View};
-use partita_run::{Element, Inputs, KernelTally, Kernels, Memory, RunError};
+use partita_run::{Element, Inputs, KernelTally, Kernels, Memory, RunError, execute_widened};
 use partita_space::{Bytes, Coord, Mesh, Rank};
 use std::marker::PhantomData;
 
@@ -60,7 +60,7 @@ impl Real for f64 {
 /// Every kernel as plain loops that follow its definition: slow, and exact in that every sum is taken
 /// in f64 and rounded to `T` once.
 ///
-/// Offers the algorithm `reference` for every kernel and needs no workspace. With `clip`, gradients
+/// Offers the algorithm `reference` for every kernel and needs no workspace, but for copies of bf16 in f32. With `clip`, gradients
 /// are scaled by `min(1, maximum / (sqrt(total) + 1e-6))`, as `torch.nn.utils.clip_grad_norm_` does
 /// (PyTorch 2, `torch/nn/utils/clip_grad.py`).
 pub struct ReferenceKernels<T: Real> {
@@ -102,7 +102,7 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
         &mut self,
         kernel: &Kernel,
         algorithm: &Algorithm,
-        _workspace: Option<&View>,
+        workspace: Option<&View>,
         memory: &Memory<'_>,
         inputs: &Inputs,
         progress: &mut dyn FnMut() -> bool,
@@ -113,6 +113,12 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
                 kernel: kernel.name().to_owned(),
                 algorithm: algorithm.0.clone(),
                 backend: "the reference kernels".to_owned(),
+            });
+        }
+        let buffers = &memory.body().buffers;
+        if workspace.is_some() && (KernelShape { kernel, buffers }).computes_in_bf16() {
+            return execute_widened(kernel, workspace, memory, &mut |kernel, _, memory| {
+                self.execute(kernel, algorithm, None, memory, inputs, progress)
             });
         }
         if let Kernel::Fused { parts } = kernel {
@@ -148,15 +154,17 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
     }
 }
 
-/// The catalog of the reference kernels: `reference` for every kernel, no workspace.
+/// The catalog of the reference kernels: `reference` for every kernel, no workspace but for copies of bf16 in f32.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReferenceMenu;
 
 impl Menu for ReferenceMenu {
-    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+    fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        let copies = |shape: &KernelShape<'_>| shape.widened(Bytes(0)).bytes;
+        let wide = shape.computes_in_bf16().then(|| copies(shape));
         Ok(Choice {
             algorithm: Algorithm(NAME.to_owned()),
-            workspace: Bytes(0),
+            workspace: wide.unwrap_or_default(),
             packed_weights: 0,
         })
     }

@@ -1,5 +1,6 @@
 //! Views of any dtype, read and written as f64.
 
+use half::bf16;
 use partita_program::{Dtype, View};
 use partita_run::{Cells, Memory, RunError};
 
@@ -7,6 +8,7 @@ use partita_run::{Cells, Memory, RunError};
 pub(crate) enum Values<'m> {
     F32(Cells<'m, f32>),
     F64(Cells<'m, f64>),
+    Bf16(Cells<'m, bf16>),
     I16(Cells<'m, i16>),
 }
 
@@ -15,6 +17,7 @@ impl<'m> Values<'m> {
         match memory.body().buffer(view.buffer).dtype {
             Dtype::F32 => Self::F32(memory.cells(view)),
             Dtype::F64 => Self::F64(memory.cells(view)),
+            Dtype::Bf16 => Self::Bf16(memory.cells(view)),
             Dtype::I16 => Self::I16(memory.cells(view)),
         }
     }
@@ -23,6 +26,7 @@ impl<'m> Values<'m> {
         match self {
             Self::F32(cells) => cells.extent(),
             Self::F64(cells) => cells.extent(),
+            Self::Bf16(cells) => cells.extent(),
             Self::I16(cells) => cells.extent(),
         }
     }
@@ -32,6 +36,7 @@ impl<'m> Values<'m> {
         let size = match self {
             Self::F32(_) => size_of::<f32>(),
             Self::F64(_) => size_of::<f64>(),
+            Self::Bf16(_) => size_of::<bf16>(),
             Self::I16(_) => size_of::<i16>(),
         };
         (self.extent().iter().product::<usize>() * size) as u64
@@ -41,6 +46,7 @@ impl<'m> Values<'m> {
         match self {
             Self::F32(cells) => f64::from(cells.get(index)),
             Self::F64(cells) => cells.get(index),
+            Self::Bf16(cells) => f64::from(cells.get(index)),
             Self::I16(cells) => f64::from(cells.get(index)),
         }
     }
@@ -50,6 +56,7 @@ impl<'m> Values<'m> {
         match self {
             Self::F32(cells) => cells.set(index, value as f32),
             Self::F64(cells) => cells.set(index, value),
+            Self::Bf16(cells) => cells.set(index, bf16::from_f64(value)),
             Self::I16(cells) => cells.set(index, value as i16),
         }
     }

@@ -1,6 +1,7 @@
 //! Finds the task of a step with which values that are not finite begin.
 
 use crate::Memory;
+use half::bf16;
 use partita_program::{Access, Dtype, Kernel, Phase, Task, View};
 use partita_space::Rank;
 use serde::{Deserialize, Serialize};
@@ -106,6 +107,10 @@ fn not_finite(view: &View, memory: &Memory<'_>) -> Option<f64> {
             found.map(f64::from)
         }
         Dtype::F64 => memory.find::<f64>(view, |value| !value.is_finite()),
+        Dtype::Bf16 => {
+            let found = memory.find::<bf16>(view, |value| !value.is_finite());
+            found.map(f64::from)
+        }
         Dtype::I16 => None,
     }
 }

@@ -29,6 +29,7 @@ mod packed_tensor;
 mod rank;
 mod trace;
 mod watchdog;
+mod widened;
 mod world;
 
 pub use driver::Driver;
@@ -43,6 +44,7 @@ pub use packed_tensor::PackedTensor;
 pub use rank::{CountedBody, RankRunner, StepReport};
 pub use trace::{Event, Trace};
 pub use watchdog::Watchdog;
+pub use widened::execute_widened;
 pub use world::{
     Clock, Inputs, KernelTally, Kernels, NoSink, SampleMessages, Sink, Source, SystemClock,
     Transport,

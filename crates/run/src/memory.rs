@@ -2,11 +2,13 @@
 
 use crate::RunError;
 use crate::aligned_memory::AlignedMemory;
+use half::bf16;
 use partita_program::{Body, Buffer, Dtype, View};
 use partita_space::{Bytes, Rank};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::rc::Rc;
 
 /// An element type of buffers.
 ///
@@ -26,6 +28,11 @@ unsafe impl Element for f32 {
 // SAFETY: an 8-byte float has no invalid bit pattern.
 unsafe impl Element for f64 {
     const DTYPE: Dtype = Dtype::F64;
+}
+
+// SAFETY: a wrapper of two bytes, of which every bit pattern is a float.
+unsafe impl Element for bf16 {
+    const DTYPE: Dtype = Dtype::Bf16;
 }
 
 // SAFETY: a 2-byte integer has no invalid bit pattern.
@@ -78,23 +85,28 @@ impl Arena {
             body.arena <= self.bytes(),
             "the arena is smaller than the body needs"
         );
-        for buffer in &body.buffers {
-            let (start, size) = (buffer.offset.0, buffer.dtype.size() as u64);
-            let end = checked_bytes(buffer).and_then(|bytes| start.checked_add(bytes));
-            assert!(
-                start.is_multiple_of(size) && end.is_some_and(|end| end <= body.arena.0),
-                "buffer {} of {:?} at byte {start} does not lie in the arena of {} bytes",
-                buffer.name,
-                buffer.dims,
-                body.arena.0
-            );
-        }
+        check_places(body);
         Memory {
             start: self.memory.start(),
             body,
-            claims: RefCell::default(),
+            claims: Rc::default(),
             arena: PhantomData,
         }
+    }
+}
+
+/// Panics where a buffer does not lie in the arena of its body.
+fn check_places(body: &Body) {
+    for buffer in &body.buffers {
+        let (start, size) = (buffer.offset.0, buffer.dtype.size() as u64);
+        let end = checked_bytes(buffer).and_then(|bytes| start.checked_add(bytes));
+        assert!(
+            start.is_multiple_of(size) && end.is_some_and(|end| end <= body.arena.0),
+            "buffer {} of {:?} at byte {start} does not lie in the arena of {} bytes",
+            buffer.name,
+            buffer.dims,
+            body.arena.0
+        );
     }
 }
 
@@ -117,7 +129,7 @@ fn checked_bytes(buffer: &Buffer) -> Option<u64> {
 pub struct Memory<'a> {
     start: *mut u8,
     body: &'a Body,
-    claims: RefCell<Vec<Claim>>,
+    claims: Rc<RefCell<Vec<Claim>>>,
     arena: PhantomData<&'a mut Arena>,
 }
 
@@ -231,6 +243,23 @@ impl<'a> Memory<'a> {
     /// The body whose buffers these are.
     pub fn body(&self) -> &'a Body {
         self.body
+    }
+
+    /// The same memory as the buffers of another body. Blocks of both exclude each other.
+    ///
+    /// Panics if that body has a larger arena, or a buffer outside of it.
+    pub fn of_body<'b>(&'b self, body: &'b Body) -> Memory<'b> {
+        assert!(
+            body.arena <= self.body.arena,
+            "the arena is smaller than the other body needs"
+        );
+        check_places(body);
+        Memory {
+            start: self.start,
+            body,
+            claims: Rc::clone(&self.claims),
+            arena: PhantomData,
+        }
     }
 
     /// Whether the elements of a view are contiguous.

@@ -1,6 +1,7 @@
 //! Tensors packed in memory of their own.
 
 use crate::{Element, Memory};
+use half::bf16;
 use partita_program::{Dtype, View};
 use std::ops::AddAssign;
 
@@ -11,6 +12,8 @@ pub enum PackedTensor {
     F32(Vec<f32>),
     /// 64-bit floats.
     F64(Vec<f64>),
+    /// Upper halves of 32-bit floats.
+    Bf16(Vec<bf16>),
     /// 16-bit integers.
     I16(Vec<i16>),
 }
@@ -21,6 +24,7 @@ macro_rules! on_elements {
         match $tensor {
             PackedTensor::F32($elements) => $value,
             PackedTensor::F64($elements) => $value,
+            PackedTensor::Bf16($elements) => $value,
             PackedTensor::I16($elements) => $value,
         }
     };
@@ -36,6 +40,10 @@ macro_rules! with_type {
             }
             partita_program::Dtype::F64 => {
                 type $type = f64;
+                $value
+            }
+            partita_program::Dtype::Bf16 => {
+                type $type = half::bf16;
                 $value
             }
             partita_program::Dtype::I16 => {
@@ -66,6 +74,7 @@ macro_rules! number {
 
 number!(f32, F32);
 number!(f64, F64);
+number!(bf16, Bf16);
 number!(i16, I16);
 
 impl PackedTensor {
@@ -74,6 +83,7 @@ impl PackedTensor {
         match dtype {
             Dtype::F32 => PackedTensor::F32(Vec::with_capacity(elements)),
             Dtype::F64 => PackedTensor::F64(Vec::with_capacity(elements)),
+            Dtype::Bf16 => PackedTensor::Bf16(Vec::with_capacity(elements)),
             Dtype::I16 => PackedTensor::I16(Vec::with_capacity(elements)),
         }
     }
@@ -97,6 +107,7 @@ impl PackedTensor {
         match self {
             PackedTensor::F32(_) => Dtype::F32,
             PackedTensor::F64(_) => Dtype::F64,
+            PackedTensor::Bf16(_) => Dtype::Bf16,
             PackedTensor::I16(_) => Dtype::I16,
         }
     }

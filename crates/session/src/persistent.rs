@@ -2,6 +2,7 @@
 
 use crate::session::{Session, persists_over_programs};
 use crate::shards::{for_shard_rows, persistent_name, put_shard};
+use half::bf16;
 use partita_program::{Body, Buffer, BufferId, Dtype, Program, Role, TensorRegion, View};
 use partita_run::{Arena, Element, Memory, PackedTensor, RunError};
 use partita_space::{AXES, AxisSet, Coord, Mesh, Rank, Region};
@@ -176,6 +177,7 @@ pub(crate) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Optio
             let (count, value) = match buffer.dtype {
                 Dtype::F32 => not_finite(memory.read::<f32>(&view).data(), f64::from),
                 Dtype::F64 => not_finite(memory.read::<f64>(&view).data(), |v| v),
+                Dtype::Bf16 => not_finite(memory.read::<bf16>(&view).data(), f64::from),
                 Dtype::I16 => (0, None),
             };
             let value = value?;
@@ -223,7 +225,9 @@ pub(crate) fn write_shard(body: &Body, arena: &mut Arena, shard: &OwnedShard, by
     match shard.dtype {
         Dtype::F32 => copy(memory.read::<f32>(&view).data(), bytes, f32::to_le_bytes),
         Dtype::F64 => copy(memory.read::<f64>(&view).data(), bytes, f64::to_le_bytes),
-        Dtype::I16 => panic!("`{}` is trained in a floating-point type", shard.name),
+        Dtype::Bf16 | Dtype::I16 => {
+            panic!("parameters like `{}` are kept in f32 or f64", shard.name)
+        }
     }
 }
 
@@ -259,7 +263,9 @@ pub(crate) fn set_initial(
         let filled = match buffer.dtype {
             Dtype::F32 => fill::<f32>(&memory, &view, buffer, initial, |v| v as f32, rows),
             Dtype::F64 => fill::<f64>(&memory, &view, buffer, initial, |v| v, rows),
-            Dtype::I16 => panic!("`{}` is trained in a floating-point type", buffer.name),
+            Dtype::Bf16 | Dtype::I16 => {
+                panic!("parameters like `{}` are kept in f32 or f64", buffer.name)
+            }
         };
         filled.map_err(|reason| RunError::Initial {
             rank,

@@ -50,6 +50,7 @@ impl Snapshot {
             match values {
                 PackedTensor::F32(values) => memory.unpack(&view, values, false),
                 PackedTensor::F64(values) => memory.unpack(&view, values, false),
+                PackedTensor::Bf16(values) => memory.unpack(&view, values, false),
                 PackedTensor::I16(values) => memory.unpack(&view, values, false),
             }
         }

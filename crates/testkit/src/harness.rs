@@ -62,7 +62,7 @@ pub struct Outcome {
 /// The reference kernels of a dtype.
 pub fn reference_kernels(dtype: Dtype) -> impl Fn(Mesh, Rank) -> Box<dyn Kernels> + Sync {
     move |mesh, rank| match dtype {
-        Dtype::F32 => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
+        Dtype::F32 | Dtype::Bf16 => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
         Dtype::F64 => Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
         Dtype::I16 => panic!("no kernels compute in 16-bit integers"),
     }
@@ -434,7 +434,7 @@ fn write_parameters(setup: &Setup<'_>, program: &Program, rank: Rank, memory: &M
         };
         match setup.dtype {
             Dtype::F64 => memory.unpack(&view, &values, false),
-            Dtype::F32 => {
+            Dtype::F32 | Dtype::Bf16 => {
                 let values: Vec<f32> = values.iter().map(|&value| value as f32).collect();
                 memory.unpack(&view, &values, false);
             }
@@ -453,7 +453,7 @@ fn read_parameters(setup: &Setup<'_>, memory: &Memory<'_>) -> Vec<(String, Vec<f
         let mut values = Vec::new();
         match setup.dtype {
             Dtype::F64 => memory.pack::<f64>(&view, &mut values),
-            Dtype::F32 => {
+            Dtype::F32 | Dtype::Bf16 => {
                 let mut narrow = Vec::new();
                 memory.pack::<f32>(&view, &mut narrow);
                 values.extend(narrow.into_iter().map(f64::from));

@@ -1,5 +1,6 @@
 //! A dataset in memory, for tests.
 
+use half::bf16;
 use partita_program::{Dtype, Item, Load, TaskId, View, When};
 use partita_run::{Inputs, Memory, RunError, Source};
 use partita_space::{Mesh, Rank, Region};
@@ -173,6 +174,10 @@ fn write(memory: &Memory<'_>, target: &View, values: impl Iterator<Item = f64>) 
             memory.unpack(target, &values, false);
         }
         Dtype::F64 => memory.unpack(target, &values.collect::<Vec<_>>(), false),
+        Dtype::Bf16 => {
+            let values: Vec<bf16> = values.map(bf16::from_f64).collect();
+            memory.unpack(target, &values, false);
+        }
         Dtype::I16 => {
             let values: Vec<i16> = values.map(|value| value as i16).collect();
             memory.unpack(target, &values, false);

@@ -1,5 +1,6 @@
 //! Operand values of benchmarks: finite, normal, and in the domain of the kernel.
 
+use half::bf16;
 use partita_program::{Body, Buffer, Dtype, Kernel, Role, View};
 use partita_run::Memory;
 
@@ -23,6 +24,9 @@ pub(crate) fn fill_operands(
             Dtype::F64 => set(memory.write::<f64>(&whole).data_mut(), |i| {
                 fill.value(i, channels)
             }),
+            Dtype::Bf16 => set(memory.write::<bf16>(&whole).data_mut(), |i| {
+                bf16::from_f64(fill.value(i, channels))
+            }),
             Dtype::I16 => set(memory.write::<i16>(&whole).data_mut(), |i| {
                 fill.value(i, channels) as i16
             }),
@@ -40,6 +44,9 @@ pub(crate) fn touch(memory: &Memory<'_>, body: &Body, view: &View) -> u64 {
             u64::from(value.to_bits())
         }),
         Dtype::F64 => folded(memory.read::<f64>(view).data(), f64::to_bits),
+        Dtype::Bf16 => folded(memory.read::<bf16>(view).data(), |value| {
+            u64::from(value.to_bits())
+        }),
         Dtype::I16 => folded(memory.read::<i16>(view).data(), |value| value as u64),
     }
 }

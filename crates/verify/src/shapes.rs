@@ -131,10 +131,10 @@ impl Rules<'_> {
         let view = operand.view;
         let got = self.dtype_of(view);
         let expected = match operand.elements {
-            Elements::Program => self.dtype,
+            Elements::Program => self.dtype.of_role(self.role_of(view)),
             Elements::ProgramOrSums => match self.role_of(view) {
                 Role::Statistics => got,
-                Role::Parameter
+                role @ (Role::Parameter
                 | Role::State
                 | Role::Optimizer
                 | Role::Gradient
@@ -143,7 +143,7 @@ impl Rules<'_> {
                 | Role::ActivationGradient
                 | Role::PackedWeights
                 | Role::Gathered
-                | Role::Workspace => self.dtype,
+                | Role::Workspace) => self.dtype.of_role(role),
             },
             Elements::Sums => Dtype::F64,
             Elements::Any => got,

@@ -6,6 +6,7 @@ use crate::grid::{Canceled, Grid, part};
 use crate::rows::{Apply, ApplyRows, Rows, formula, three};
 use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
+use half::bf16;
 use partita_program::{Kernel, View};
 use partita_run::{Block, KernelTally, RunError};
 use partita_space::Rank;
@@ -179,7 +180,7 @@ fn mean_squared_error(
                 sum
             })?
         }
-        AnyBlock::F64(_) | AnyBlock::I16(_) => {
+        AnyBlock::F64(_) | AnyBlock::Bf16(_) | AnyBlock::I16(_) => {
             let mut sum = 0.0;
             each_position(x.block().extent, run, |at| {
                 for (c, x) in channels(x.block(), at).iter().enumerate() {
@@ -329,6 +330,7 @@ pub(super) struct Classes<'a> {
 enum Numbers<'a> {
     F32(&'a [f32]),
     F64(&'a [f64]),
+    Bf16(&'a [bf16]),
     I16(&'a [i16]),
 }
 
@@ -337,6 +339,7 @@ impl<'a> Classes<'a> {
         let (numbers, pitch) = match target {
             AnyBlock::F32(block) => (Numbers::F32(block.data()), block.pitch),
             AnyBlock::F64(block) => (Numbers::F64(block.data()), block.pitch),
+            AnyBlock::Bf16(block) => (Numbers::Bf16(block.data()), block.pitch),
             AnyBlock::I16(block) => (Numbers::I16(block.data()), block.pitch),
         };
         Classes { numbers, pitch }
@@ -350,6 +353,7 @@ impl<'a> Classes<'a> {
         match self.numbers {
             Numbers::F32(numbers) => f64::from(numbers[at]),
             Numbers::F64(numbers) => numbers[at],
+            Numbers::Bf16(numbers) => f64::from(numbers[at]),
             Numbers::I16(numbers) => f64::from(numbers[at]),
         }
     }

@@ -22,12 +22,13 @@ use crate::winograd::{
 use partita_program::descriptor::{Cost, Layout};
 use partita_program::{
     Algorithm, Buffer, Choice, Dtype, Family, Kernel, KernelShape, Menu, MenuError, Role, View,
+    Widened,
 };
 use partita_space::Bytes;
 
 /// The catalog of [`super::CpuKernels`] on teams with these threads and level.
 ///
-/// Offers the algorithm `cpu` for every kernel of an f32 program, and others for convolutions. Workspaces hold packed weights,
+/// Offers the algorithm `cpu` for every kernel of a program in f32 or bf16, and others for convolutions. Workspaces hold packed weights, copies of bf16 in f32,
 /// sums of the threads, and temporaries of copies within one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuMenu {
@@ -39,13 +40,17 @@ pub struct CpuMenu {
 
 impl Menu for CpuMenu {
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        if shape.computes_in_bf16() {
+            let wide = shape.widened(Bytes(0));
+            return Ok(with_copies(self.choose(&wide.shape())?, &wide));
+        }
         let mut accesses = shape.kernel.accesses().into_iter();
         let parts = shape.kernel.parts();
         let is_apart = parts.len() > 1 && !fused::is_offered(parts, shape.buffers);
         if is_apart || !accesses.all(|(view, _)| is_offered(&shape.buffers[view.buffer.0 as usize]))
         {
             return Err(MenuError {
-                backend: "the CPU kernel set (f32 only)".to_owned(),
+                backend: "the CPU kernel set (f32 and bf16)".to_owned(),
                 kernel: shape.to_string(),
             });
         }
@@ -56,12 +61,26 @@ impl Menu for CpuMenu {
     }
 
     fn implementations(&self, shape: &KernelShape<'_>) -> Result<Vec<Choice>, MenuError> {
+        if shape.computes_in_bf16() {
+            let wide = shape.widened(Bytes(0));
+            let all = self.implementations(&wide.shape())?.into_iter();
+            return Ok(all.map(|choice| with_copies(choice, &wide)).collect());
+        }
         let usual = self.choose(shape)?;
         let others = Method::ALL.into_iter().filter(|&method| {
             method != Method::Direct && is_method_offered(method, shape.kernel, shape.buffers)
         });
         let others = others.map(|method| self.choice(shape, method));
         Ok(std::iter::once(usual).chain(others).collect())
+    }
+}
+
+/// What a kernel on f32 needs to stand for one on bf16.
+fn with_copies(choice: Choice, wide: &Widened) -> Choice {
+    Choice {
+        workspace: Bytes(wide.bytes.0 + choice.workspace.0),
+        packed_weights: 0,
+        ..choice
     }
 }
 
@@ -89,12 +108,14 @@ fn is_method_offered(method: Method, kernel: &Kernel, buffers: &[Buffer]) -> boo
 /// Sums and scalars are in f64 in any program, and samples lie as they were read.
 fn is_offered(buffer: &Buffer) -> bool {
     match buffer.role {
+        Role::Activation | Role::ActivationGradient => match buffer.dtype {
+            Dtype::F32 | Dtype::Bf16 => true,
+            Dtype::F64 | Dtype::I16 => false,
+        },
         Role::Parameter
         | Role::State
         | Role::Optimizer
         | Role::Gradient
-        | Role::Activation
-        | Role::ActivationGradient
         | Role::PackedWeights
         | Role::Gathered
         | Role::Workspace => buffer.dtype == Dtype::F32,
@@ -177,7 +198,7 @@ fn copy_scratch(kernel: &Kernel, buffers: &[Buffer]) -> usize {
     let dtype = buffers[source.buffer.0 as usize].dtype;
     match (dtype, Route::of(source, target, buffers)) {
         (Dtype::F32, Route::Packed) => source.volume(),
-        (Dtype::F32, Route::Boxes | Route::Flat) | (Dtype::F64 | Dtype::I16, _) => 0,
+        (Dtype::F32, Route::Boxes | Route::Flat) | (Dtype::F64 | Dtype::Bf16 | Dtype::I16, _) => 0,
     }
 }
 

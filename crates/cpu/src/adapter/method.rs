@@ -1,6 +1,6 @@
 //! Implementations of kernels by name, and the micro-batches of a configuration.
 
-use super::{Run, fused};
+use super::{Run, fused, widened};
 use crate::adapter::convolution;
 use crate::adapter::tail::Tail;
 use crate::convolution::Convolution;
@@ -110,11 +110,14 @@ pub(super) fn execute_pieces(
             return Ok(None);
         };
         run.method = method;
-        flops += if let Kernel::Fused { parts } = &piece {
-            fused::execute(parts, run)?.flops
-        } else {
-            convolution::execute(&piece, &Tail::default(), run)?.flops
-        };
+        let executed = widened(&piece, run, |piece, run| {
+            if let Kernel::Fused { parts } = piece {
+                fused::execute(parts, run)
+            } else {
+                convolution::execute(piece, &Tail::default(), run)
+            }
+        });
+        flops += executed?.flops;
     }
     // What several micro-batches read, weights and halos, counts once, as do outputs that contribute to the inputs
     // of several spatial tiles.

@@ -1,6 +1,7 @@
 //! Views of programs as the boxes and rows that the kernels of this crate take.
 
 use crate::grid::{Grid, View, ViewMut};
+use half::bf16;
 use partita_program::Dtype;
 use partita_run::{Block, BlockMut, Element, Memory};
 
@@ -123,6 +124,7 @@ impl<'m> Output<'m> {
 pub(super) enum AnyBlock<'m> {
     F32(Block<'m, f32>),
     F64(Block<'m, f64>),
+    Bf16(Block<'m, bf16>),
     I16(Block<'m, i16>),
 }
 
@@ -131,6 +133,7 @@ impl<'m> AnyBlock<'m> {
         match memory.body().buffer(view.buffer).dtype {
             Dtype::F32 => Self::F32(memory.read(view)),
             Dtype::F64 => Self::F64(memory.read(view)),
+            Dtype::Bf16 => Self::Bf16(memory.read(view)),
             Dtype::I16 => Self::I16(memory.read(view)),
         }
     }
@@ -142,6 +145,7 @@ impl<'m> AnyBlock<'m> {
         match self {
             Self::F32(block) => at(block, index),
             Self::F64(block) => at(block, index),
+            Self::Bf16(block) => at(block, index),
             Self::I16(block) => at(block, index),
         }
     }
@@ -150,6 +154,7 @@ impl<'m> AnyBlock<'m> {
         match self {
             Self::F32(block) => block.box_bytes(),
             Self::F64(block) => block.box_bytes(),
+            Self::Bf16(block) => block.box_bytes(),
             Self::I16(block) => block.box_bytes(),
         }
     }

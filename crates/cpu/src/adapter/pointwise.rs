@@ -13,6 +13,7 @@ use crate::elementwise::{
 };
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::import::{Planes, Transform, import};
+use half::bf16;
 use partita_program::{Activation as Smooth, Buffer, Dtype, Kernel, View as ProgramView};
 use partita_run::{Element, KernelTally, RunError};
 use partita_space::{Coord, Mesh};
@@ -152,6 +153,7 @@ fn fill_box(
             target.bytes()
         }
         Dtype::F64 => fill_plainly(target, value, run),
+        Dtype::Bf16 => fill_plainly(target, bf16::from_f64(value), run),
         Dtype::I16 => fill_plainly(target, value as i16, run),
     };
     Ok(KernelTally { flops: 0, bytes })
@@ -208,6 +210,7 @@ fn copy(
     let (elements, bytes) = match run.memory.body().buffer(target.buffer).dtype {
         Dtype::F32 => copy_boxes(source, target, accumulate, run)?,
         Dtype::F64 => copy_plainly::<f64>(source, target, accumulate, run),
+        Dtype::Bf16 => copy_plainly::<bf16>(source, target, accumulate, run),
         Dtype::I16 => copy_plainly::<i16>(source, target, accumulate, run),
     };
     Ok(KernelTally {
@@ -364,7 +367,9 @@ fn import_samples(
     let flops = match &stored {
         AnyBlock::F32(x) => from_planes(Planes::F32(x.data()), x.pitch).map(|work| work.flops),
         AnyBlock::I16(x) => from_planes(Planes::I16(x.data()), x.pitch).map(|work| work.flops),
-        AnyBlock::F64(_) => Ok(import_plainly(&stored, &mut y, transform, run)?),
+        AnyBlock::F64(_) | AnyBlock::Bf16(_) => {
+            Ok(import_plainly(&stored, &mut y, transform, run)?)
+        }
     }
     .map_err(|Canceled| RunError::Cancelled)?;
     Ok(KernelTally {

@@ -140,7 +140,7 @@ impl MachineCosts {
     }
 
     /// Memory-bound kernels have a cost in any dtype. The others need an arithmetic rate, which there is in
-    /// f32 alone; of a fused kernel the first part decides.
+    /// f32 and in the precision of the costs alone; of a fused kernel the first part decides.
     fn check_dtype(&self, shape: &KernelShape<'_>, rate_class: RateClass) -> Result<(), CostError> {
         let needs_rate = match rate_class {
             RateClass::Convolution { .. } | RateClass::Linear { .. } => true,
@@ -150,7 +150,8 @@ impl MachineCosts {
         let other = first.accesses().into_iter().find_map(|(view, _)| {
             match shape.buffers[view.buffer.0 as usize].dtype {
                 Dtype::F32 => None,
-                other @ (Dtype::F64 | Dtype::I16) => Some(other),
+                Dtype::Bf16 if self.precision.is_half() => None,
+                other @ (Dtype::F64 | Dtype::Bf16 | Dtype::I16) => Some(other),
             }
         });
         match other {

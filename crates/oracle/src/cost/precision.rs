@@ -1,12 +1,12 @@
-//! Mixed precision: what of a program, which stays one in f32, is smaller in bf16 or f16.
+//! Mixed precision: what of a program is smaller in bf16 or f16 than the program says.
 //!
-//! `tf32` changes only the arithmetic rates of convolutions and matrix products. `bf16` and `f16` also halve
-//! the bytes of activations, of their gradients, and of the copies of weights that layers read: in kernels, in
-//! messages and collectives, and in memory. Gradients of weights and their sums, batch-norm statistics, the
-//! optimizer and the weights that it updates stay in f32.
+//! `tf32` changes only the arithmetic rates of convolutions and matrix products. In `bf16` and `f16` the
+//! activations of a program, their gradients and messages have two bytes already. Software on the devices of machine
+//! files also keeps the copies of weights that layers read in two bytes, beside the weights that the optimizer
+//! updates; gradients of weights and their sums, batch-norm statistics and the optimizer stay in f32.
 //!
-//! Assumes that memory peaks at the same task as in f32, and that every weight has its copy all the time.
-//! Source: Micikevicius et al., Mixed LayerPrecision Training (2018), section 3.1, master copies of weights.
+//! Assumes that every weight has its copy all the time.
+//! Source: Micikevicius et al., Mixed Precision Training (2018), section 3.1, master copies of weights.
 
 use super::CostError;
 use partita_cluster::{LayerPrecision, Machine};
@@ -37,20 +37,26 @@ pub fn check(machine: &Machine, asked: LayerPrecision) -> Result<(), CostError> 
     })
 }
 
-/// Whether elements of a buffer take two bytes in bf16 and f16, where layers read and write it.
+/// The precision of the layers of a program, by costs for this one: measured ones are for the types of the program.
+pub(crate) fn of_program(program: &Program, costs: LayerPrecision) -> LayerPrecision {
+    match (program.dtype, costs) {
+        (Dtype::Bf16, LayerPrecision::F32) => LayerPrecision::Bf16,
+        (Dtype::F32 | Dtype::F64 | Dtype::Bf16 | Dtype::I16, _) => costs,
+    }
+}
+
+/// Whether layers read a buffer in f32 of the program as a copy of two bytes an element.
 fn is_half(buffer: &Buffer) -> bool {
-    let is_float = match buffer.dtype {
+    let is_f32 = match buffer.dtype {
         Dtype::F32 => true,
-        Dtype::F64 | Dtype::I16 => false,
+        Dtype::F64 | Dtype::Bf16 | Dtype::I16 => false,
     };
-    is_float
+    is_f32
         && match buffer.role {
+            Role::PackedWeights | Role::Gathered | Role::Parameter => true,
             Role::Activation
             | Role::ActivationGradient
-            | Role::PackedWeights
-            | Role::Gathered
-            | Role::Parameter => true,
-            Role::State
+            | Role::State
             | Role::Optimizer
             | Role::Gradient
             | Role::Staging
@@ -69,7 +75,7 @@ pub fn transferred(view: &View, buffers: &[Buffer], precision: LayerPrecision) -
     bytes
 }
 
-/// The fraction of its bytes in f32 that a kernel reads and writes.
+/// The fraction of the bytes that the program says which a kernel reads and writes.
 pub fn traffic(shape: &KernelShape<'_>, precision: LayerPrecision) -> f64 {
     if !precision.is_half() || shape.kernel.family() == Family::Update {
         return 1.0;
@@ -91,7 +97,7 @@ pub fn memory(body: &Body, precision: LayerPrecision) -> Bytes {
     if !precision.is_half() {
         return whole;
     }
-    let (mut saved, mut added) = (body.staging.exchange.0 / 2, 0);
+    let (mut saved, mut added) = (0, 0);
     for id in live_at_peak(body) {
         let buffer = body.buffer(id);
         match (is_half(buffer), buffer.role) {
@@ -129,13 +135,8 @@ pub fn footprint(program: &Program, precision: LayerPrecision) -> Footprint {
             (true | false, _) => {}
         }
     }
-    let half = |bytes: Bytes| Bytes(bytes.0 / 2);
     Footprint {
         weights: Bytes(full.weights.0 + masters / 2 - copies / 2),
-        activations: half(full.activations),
-        activation_gradients: half(full.activation_gradients),
-        halos: half(full.halos),
-        communication_buffers: Bytes(full.communication_buffers.0 - body.staging.exchange.0 / 2),
         ..full
     }
 }
@@ -146,7 +147,7 @@ mod tests {
     use partita_program::Kernel;
 
     #[test]
-    fn parameters_are_sent_in_f32_and_activations_halved() {
+    fn parameters_are_sent_in_f32_and_gathered_ones_halved() {
         let buffer = |role, dtype| Buffer {
             name: "one".to_owned(),
             role,
@@ -162,8 +163,8 @@ mod tests {
         };
         for precision in LayerPrecision::ALL {
             let half = if precision.is_half() { 16 } else { 32 };
-            assert_eq!(bytes(Role::Activation, Dtype::F32, precision), half);
-            assert_eq!(bytes(Role::ActivationGradient, Dtype::F32, precision), half);
+            assert_eq!(bytes(Role::Activation, Dtype::Bf16, precision), 16);
+            assert_eq!(bytes(Role::ActivationGradient, Dtype::F32, precision), 32);
             assert_eq!(bytes(Role::Gathered, Dtype::F32, precision), half);
             assert_eq!(bytes(Role::Gradient, Dtype::F32, precision), 32);
             assert_eq!(bytes(Role::Parameter, Dtype::F32, precision), 32);
@@ -173,8 +174,8 @@ mod tests {
     }
 
     #[test]
-    fn kernels_move_half_the_bytes_of_activations() {
-        let names = [Role::Activation, Role::Gradient];
+    fn kernels_move_half_the_bytes_of_weights() {
+        let names = [Role::Gathered, Role::Gradient];
         let buffers = names.map(|role| Buffer {
             name: format!("{role:?}"),
             role,

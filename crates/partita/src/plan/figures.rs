@@ -249,7 +249,7 @@ fn add_ranked(
         };
         if facts.itemized.len() < most {
             let program = program(training, &candidate.strategy)?;
-            let items = precision::footprint(&program, prediction.precision);
+            let items = precision::footprint(&program, planner.precision());
             let items = planner.reserve.added(items);
             // Candidates that differ only in the order of work are shown once.
             if facts.itemized.last().is_none_or(|(_, last)| *last != items) {

@@ -8,7 +8,7 @@ use crate::machine;
 use crate::planner::costs;
 use crate::planning::PlanningError;
 use crate::software;
-use partita_cluster::{LayerPrecision, Software};
+use partita_cluster::Software;
 use partita_oracle::Costs;
 
 /// Costs of the machine that the run names; none where this machine is measured.
@@ -32,6 +32,6 @@ pub fn machine_costs(
         InputSource::FileSystem if found.io.is_none() => InputSource::Ignored,
         input => input,
     };
-    let costs = costs((&found, &software), input, LayerPrecision::F32)?;
+    let costs = costs((&found, &software), input, run.precision.of_layers())?;
     Ok(Some(costs))
 }

@@ -56,7 +56,7 @@ impl RunSize {
     pub fn of_model(graph: &Graph, run: &Run) -> Self {
         let elements: usize = graph.parameters.iter().map(|one| one.volume()).sum();
         Self {
-            weights: Bytes((elements * run.precision.dtype().size()) as u64),
+            weights: Bytes((elements * run.precision.dtype().arithmetic().size()) as u64),
             records: Bytes(REST_BYTES),
             checkpoints: Bytes(0),
         }

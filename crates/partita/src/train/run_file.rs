@@ -160,8 +160,7 @@ impl RunFile {
             .choice("precision", &Precision::CHOICES)?
             .unwrap_or(Precision::F32);
         if !kernels.offers(precision) {
-            let expected =
-                "\"f32\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`";
+            let expected = "\"f32\" or \"bf16\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`";
             return Err(top.refuse("precision", expected));
         }
         let batch = "a whole number of samples per step, like 16";

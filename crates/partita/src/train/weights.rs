@@ -176,7 +176,7 @@ fn element(tensor: &PersistentTensor) -> ElementType {
     match tensor.dtype {
         Dtype::F32 => ElementType::F32,
         Dtype::F64 => ElementType::F64,
-        Dtype::I16 => panic!("`{}` is trained in a floating-point type", tensor.name),
+        Dtype::Bf16 | Dtype::I16 => panic!("`{}` is kept in f32 or f64", tensor.name),
     }
 }
 
@@ -192,7 +192,9 @@ impl TensorSink for WeightSink<'_> {
         let values = match values {
             PackedTensor::F32(values) => Values::F32(values),
             PackedTensor::F64(values) => Values::F64(values),
-            PackedTensor::I16(_) => panic!("`{}` is trained in a floating-point type", tensor.name),
+            PackedTensor::Bf16(_) | PackedTensor::I16(_) => {
+                panic!("`{}` is kept in f32 or f64", tensor.name)
+            }
         };
         if let Err(error) = self.push(&values) {
             self.fail(&error);

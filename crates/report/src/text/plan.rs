@@ -1,6 +1,7 @@
 //! Text of a plan: the table of strategies.
 
 use super::explain::{write_changes, write_findings};
+use super::predict::precision_text;
 use crate::table::{Side, Table};
 use partita::{LayerPrecision, Planned};
 use partita_plan::Refusal;
@@ -19,11 +20,7 @@ pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()>
     if let Some((best, prediction)) = planned.fitting().next() {
         writeln!(out, "\nBest strategy: {}", prediction.bottleneck)?;
         if prediction.precision != LayerPrecision::F32 {
-            let name = prediction.precision.name();
-            writeln!(
-                out,
-                "precision {name}: predicted only; ranks compute in f32"
-            )?;
+            writeln!(out, "precision {}", precision_text(prediction.precision))?;
         }
         let (software, input) = (&planned.software, planned.input.name());
         writeln!(out, "Software: {software}; input is {input}")?;

@@ -9,6 +9,19 @@ use partita_program::ProgramKind;
 use partita_run::Footprint;
 use std::io::{self, Write};
 
+/// The precision of layers, and whether ranks on this machine could compute in it.
+pub(super) fn precision_text(precision: LayerPrecision) -> String {
+    match precision {
+        LayerPrecision::F32 | LayerPrecision::Bf16 => precision.name().to_owned(),
+        LayerPrecision::Tf32 | LayerPrecision::F16 => {
+            format!(
+                "{}: predicted only; ranks compute in f32 or bf16",
+                precision.name()
+            )
+        }
+    }
+}
+
 /// Writes a prediction with its limiting factors, and its tasks if it has them.
 pub fn predict(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     write_summary(predicted, out)?;
@@ -98,8 +111,7 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     add_scales(predicted, &mut pairs);
     let precision = prediction.precision;
     if precision != LayerPrecision::F32 {
-        let text = format!("{}: predicted only; ranks compute in f32", precision.name());
-        pairs.insert(3, ("precision", text));
+        pairs.insert(3, ("precision", precision_text(precision)));
     }
     let kind = match predicted.kind {
         ProgramKind::Train | ProgramKind::Fetch | ProgramKind::FetchSamples => None,

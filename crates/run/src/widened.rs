@@ -1,0 +1,151 @@
+//! Kernels on bf16, executed as kernels on f32.
+
+use crate::memory::Memory;
+use crate::{KernelTally, RunError};
+use half::bf16;
+use partita_program::{Dtype, Kernel, KernelShape, View, WideCopy};
+
+/// Executes a kernel on bf16 by one on f32, with copies in its workspace (see [`KernelShape::widened`]).
+///
+/// `execute` runs the kernel that it is given, with what is left of the workspace, on the memory that it is given. It
+/// gets a kernel without bf16 as it is.
+///
+/// Errors: those of `execute`.
+pub fn execute_widened(
+    kernel: &Kernel,
+    workspace: Option<&View>,
+    memory: &Memory<'_>,
+    execute: &mut dyn FnMut(&Kernel, Option<&View>, &Memory<'_>) -> Result<KernelTally, RunError>,
+) -> Result<KernelTally, RunError> {
+    let buffers = &memory.body().buffers;
+    let shape = KernelShape { kernel, buffers };
+    let space = workspace.map(|view| memory.body().buffer(view.buffer));
+    let Some(space) = space.filter(|_| shape.computes_in_bf16()) else {
+        return execute(kernel, workspace, memory);
+    };
+    let mut widened = shape.widened(space.offset);
+    assert!(
+        widened.bytes <= space.bytes(),
+        "the workspace holds {} of {} for copies in f32",
+        space.bytes(),
+        widened.bytes
+    );
+    let rest = widened.rest(space);
+    widened.body.arena = memory.body().arena;
+    let wide = memory.of_body(&widened.body);
+    for copy in widened.copies.iter().filter(|copy| copy.is_read) {
+        widen(copy, memory, &wide);
+    }
+    let tally = execute(&widened.kernel, rest.as_ref(), &wide)?;
+    for copy in widened.copies.iter().filter(|copy| copy.is_written) {
+        narrow(copy, &wide, memory);
+    }
+    // The kernel moves values of bf16, wherever they are in between.
+    Ok(KernelTally {
+        bytes: KernelTally::expected(kernel, buffers).bytes,
+        ..tally
+    })
+}
+
+fn widen(copy: &WideCopy, memory: &Memory<'_>, wide: &Memory<'_>) {
+    let mut to = wide.write::<f32>(&copy.wide);
+    let to_pitch = to.pitch;
+    match memory.body().buffer(copy.stored.buffer).dtype {
+        Dtype::Bf16 => {
+            let from = memory.read::<bf16>(&copy.stored);
+            for_rows(
+                copy.stored.extent,
+                [from.pitch, to_pitch],
+                |[a, b], length| {
+                    let rows = from.data()[a..a + length].iter();
+                    let to = &mut to.data_mut()[b..b + length];
+                    to.iter_mut().zip(rows).for_each(|(to, &x)| *to = x.into());
+                },
+            );
+        }
+        Dtype::F32 => {
+            let from = memory.read::<f32>(&copy.stored);
+            for_rows(
+                copy.stored.extent,
+                [from.pitch, to_pitch],
+                |[a, b], length| {
+                    let rows = from.data()[a..a + length].iter();
+                    let to = &mut to.data_mut()[b..b + length];
+                    to.iter_mut()
+                        .zip(rows)
+                        .for_each(|(to, &x)| *to = bf16::from_f32(x).into());
+                },
+            );
+        }
+        other @ (Dtype::F64 | Dtype::I16) => panic!("values of {other:?} are not widened"),
+    }
+}
+
+fn narrow(copy: &WideCopy, wide: &Memory<'_>, memory: &Memory<'_>) {
+    let from = wide.read::<f32>(&copy.wide);
+    let mut to = memory.write::<bf16>(&copy.stored);
+    let pitches = [from.pitch, to.pitch];
+    for_rows(copy.stored.extent, pitches, |[a, b], length| {
+        let rows = from.data()[a..a + length].iter();
+        let to = &mut to.data_mut()[b..b + length];
+        to.iter_mut()
+            .zip(rows)
+            .for_each(|(to, &x)| *to = bf16::from_f32(x));
+    });
+}
+
+/// Calls `visit(first elements, length)` for every row that is contiguous in two boxes of one extent.
+fn for_rows(
+    extent: [usize; 5],
+    pitches: [[usize; 5]; 2],
+    mut visit: impl FnMut([usize; 2], usize),
+) {
+    if extent.contains(&0) {
+        return;
+    }
+    let (mut dims, mut length) = (5, 1);
+    while dims > 0
+        && (extent[dims - 1] == 1 || pitches.iter().all(|pitch| pitch[dims - 1] == length))
+    {
+        dims -= 1;
+        length *= extent[dims];
+    }
+    let rows: usize = extent[..dims].iter().product();
+    let mut index = [0; 5];
+    for _ in 0..rows {
+        let first = pitches.map(|pitch| (0..dims).map(|dim| index[dim] * pitch[dim]).sum());
+        visit(first, length);
+        for dim in (0..dims).rev() {
+            index[dim] += 1;
+            if index[dim] < extent[dim] {
+                break;
+            }
+            index[dim] = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_as_long_as_both_boxes_allow() {
+        let rows = |extent, pitches| {
+            let mut all = Vec::new();
+            for_rows(extent, pitches, |first, length| all.push((first, length)));
+            all
+        };
+        let dense = [24, 24, 12, 4, 1];
+        let gaps = [80, 80, 20, 5, 1];
+        assert_eq!(rows([1, 1, 2, 3, 4], [dense, dense]), [([0, 0], 24)]);
+        let split = rows([1, 1, 2, 3, 4], [dense, gaps]);
+        assert_eq!(split.len(), 6);
+        assert_eq!(split[4], ([16, 25], 4));
+        assert_eq!(rows([1, 1, 2, 0, 4], [dense, gaps]), []);
+        assert_eq!(
+            rows([2, 1, 1, 3, 1], [[3, 3, 3, 1, 1], [5, 5, 5, 1, 1]]).len(),
+            2
+        );
+    }
+}
