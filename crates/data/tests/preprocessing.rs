@@ -252,7 +252,7 @@ fn load(
             memory.pack(&load.target, &mut values);
             values.into_iter().map(f32::from).collect()
         }
-        Dtype::F32 | Dtype::F64 => {
+        Dtype::F32 | Dtype::F64 | Dtype::Bf16 => {
             let mut values = Vec::new();
             memory.pack(&load.target, &mut values);
             values

@@ -149,6 +149,7 @@ fn play(
             memory.pack::<f64>(&load.target, &mut values);
             values
         }
+        Dtype::Bf16 => panic!("samples and targets are staged in other types"),
     };
     Ok((values(&loads[0]), values(&loads[1]), source.take_tally()))
 }

@@ -3,6 +3,7 @@
 mod classes;
 mod command;
 mod finite;
+mod half;
 mod preparation;
 mod run_file;
 mod session;

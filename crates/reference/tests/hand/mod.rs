@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+use half::bf16;
 use partita_program::random::unit_draw;
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Kernel, Origin,
@@ -149,6 +150,10 @@ impl Bench {
                 memory.unpack(view, &values, false);
             }
             Dtype::F64 => memory.unpack(view, values, false),
+            Dtype::Bf16 => {
+                let values: Vec<_> = values.iter().map(|&value| bf16::from_f64(value)).collect();
+                memory.unpack(view, &values, false);
+            }
             Dtype::I16 => {
                 let values: Vec<_> = values.iter().map(|&value| value as i16).collect();
                 memory.unpack(view, &values, false);
@@ -169,6 +174,11 @@ impl Bench {
                 let mut values = Vec::new();
                 memory.pack(view, &mut values);
                 values
+            }
+            Dtype::Bf16 => {
+                let mut values = Vec::<bf16>::new();
+                memory.pack(view, &mut values);
+                values.into_iter().map(f64::from).collect()
             }
             Dtype::I16 => {
                 let mut values = Vec::<i16>::new();

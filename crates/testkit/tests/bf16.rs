@@ -1,0 +1,195 @@
+//! Trainings with activations in bf16: every strategy is as far from one exact rank as one rank in bf16 is.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
+use partita_lower::{Strategy, WorkspaceLimit};
+use partita_program::{Dtype, Menu, ProgramKind, Role};
+use partita_reference::ReferenceMenu;
+use partita_run::Kernels;
+use partita_space::{Mesh, Rank};
+use partita_testkit::{
+    Case, DrawnMenu, KernelFactory, Outcome, Setup, random_branched_case, random_case,
+    random_encoder_decoder, random_grouped_case, random_layer_case, random_sequence_case,
+    random_staged_case, random_tied_case, reference_kernels, run,
+};
+
+/// Half the distance of neighbors in bf16, next to 1.
+const ROUNDING: f64 = 1.0 / 512.0;
+/// Allowed ratio of the error of a strategy to that of one rank, both in bf16. Roundings are at other places.
+const RATIO: f64 = 4.0;
+/// Errors in units of [`ROUNDING`] that are always allowed.
+const UNITS: f64 = 8.0;
+
+const DRAWS: [fn(u64) -> Case; 8] = [
+    random_case,
+    random_layer_case,
+    random_grouped_case,
+    random_encoder_decoder,
+    random_branched_case,
+    random_staged_case,
+    random_tied_case,
+    random_sequence_case,
+];
+
+/// Losses and the update of all parameters by the first step.
+struct FirstStep {
+    loss: f64,
+    update: Vec<f64>,
+}
+
+impl FirstStep {
+    fn of(outcome: &Outcome) -> Self {
+        let [before, after] = [&outcome.parameters[0], &outcome.parameters[1]];
+        let pairs = before.iter().zip(after);
+        let differences = pairs.flat_map(|((_, before), (_, after))| {
+            let pairs = before.iter().zip(after);
+            pairs.map(|(before, after)| after - before)
+        });
+        Self {
+            loss: outcome.losses[0],
+            update: differences.collect(),
+        }
+    }
+
+    /// The distance to exact results, relative to these.
+    fn error(&self, exact: &Self) -> f64 {
+        let square = |value: f64| value * value;
+        let pairs = self.update.iter().zip(&exact.update);
+        let error: f64 = pairs.map(|(own, exact)| square(own - exact)).sum();
+        let norm: f64 = exact.update.iter().copied().map(square).sum();
+        let loss = (self.loss - exact.loss).abs() / exact.loss.abs().max(1e-3);
+        loss.max((error / norm.max(1e-12)).sqrt())
+    }
+}
+
+fn alone(case: &Case) -> Strategy {
+    let mut alone = Strategy::single();
+    alone.micro = case.strategy.micro;
+    alone
+}
+
+/// A step on these kernels.
+fn step(
+    case: &Case,
+    strategy: &Strategy,
+    dtype: Dtype,
+    menu: &(dyn Menu + Sync),
+    kernels: KernelFactory<'_>,
+) -> FirstStep {
+    let setup = Setup {
+        strategy: strategy.clone(),
+        dtype,
+        menu,
+        steps: 1,
+        ..Setup::of_case(case, kernels)
+    };
+    let outcome = run(&setup)
+        .unwrap_or_else(|error| panic!("PARTITA_SEED={} {strategy}: {error}", case.seed));
+    FirstStep::of(&outcome)
+}
+
+fn on_cpu(case: &Case, level: Level) -> FirstStep {
+    let threads = 1 + usize::from(case.seed.is_multiple_of(3));
+    let menu = CpuMenu { threads, level };
+    let drawn = DrawnMenu {
+        menu: &menu,
+        seed: case.seed,
+    };
+    let mut strategy = case.strategy.clone();
+    if case.seed.is_multiple_of(2) {
+        strategy.workspace = WorkspaceLimit::Off;
+    }
+    step(
+        case,
+        &strategy,
+        Dtype::Bf16,
+        &drawn,
+        &|mesh: Mesh, rank: Rank| {
+            let team = Team::new(threads, level).expect("the level is available");
+            Box::new(CpuKernels::new(mesh, rank, team)) as Box<dyn Kernels>
+        },
+    )
+}
+
+#[test]
+fn strategies_in_bf16_are_as_exact_as_one_rank() {
+    let long = std::env::var("PARTITA_TEST_LONG").is_ok();
+    let cases = if long { 2000 } else { 160 };
+    let seed = std::env::var("PARTITA_SEED").ok();
+    let start: u64 = seed.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let mut failures = Vec::new();
+    for seed in start..start + cases {
+        let case = DRAWS[(seed % DRAWS.len() as u64) as usize](seed);
+        let single = alone(&case);
+        let of = |strategy: &Strategy, dtype| {
+            step(
+                &case,
+                strategy,
+                dtype,
+                &ReferenceMenu,
+                &reference_kernels(dtype),
+            )
+        };
+        let exact = of(&single, Dtype::F64);
+        let mut unfused = single.clone();
+        unfused.fuse = false;
+        let one_rank = [&single, &unfused].map(|strategy| of(strategy, Dtype::Bf16).error(&exact));
+        let least = one_rank[0].max(one_rank[1]);
+        let limit = (RATIO * least).max(UNITS * ROUNDING);
+        let levels = Level::all_available().collect::<Vec<_>>();
+        let level = levels[seed as usize % levels.len()];
+        let errors = [
+            of(&case.strategy, Dtype::Bf16).error(&exact),
+            on_cpu(&case, level).error(&exact),
+        ];
+        if errors.iter().any(|&error| error.is_nan() || error > limit) {
+            failures.push(format!(
+                "PARTITA_SEED={seed} {} batch {}: errors {errors:?} on reference and CPU kernels ({level:?}), {least:.1e} on \
+                 one rank\n{}",
+                case.strategy,
+                case.batch,
+                partita_graph::text::print(&case.graph)
+            ));
+        }
+    }
+    let few: Vec<String> = failures.iter().take(3).cloned().collect();
+    assert!(
+        failures.is_empty(),
+        "{} of {cases} cases differ; the first:\n{}",
+        failures.len(),
+        few.join("\n")
+    );
+}
+
+#[test]
+fn activations_and_their_messages_take_half_and_parameters_stay() {
+    let case = random_layer_case(3);
+    let kernels = reference_kernels(Dtype::F32);
+    let bodies = |dtype| {
+        let setup = Setup {
+            dtype,
+            ..Setup::of_case(&case, &kernels)
+        };
+        partita_lower::lower(&setup.request(ProgramKind::Train))
+            .unwrap()
+            .bodies
+    };
+    let of_roles = |dtype, roles: &[Role]| -> u64 {
+        let bodies = bodies(dtype);
+        let buffers = bodies.iter().flat_map(|body| &body.buffers);
+        let own = buffers.filter(|buffer| roles.contains(&buffer.role));
+        own.map(|buffer| buffer.bytes().0).sum()
+    };
+    let activations = [Role::Activation, Role::ActivationGradient];
+    let halved = of_roles(Dtype::F32, &activations);
+    assert!(halved > 0);
+    assert_eq!(halved, 2 * of_roles(Dtype::Bf16, &activations));
+    let kept = [
+        Role::Parameter,
+        Role::Gradient,
+        Role::Optimizer,
+        Role::State,
+    ];
+    assert_eq!(of_roles(Dtype::F32, &kept), of_roles(Dtype::Bf16, &kept));
+}
