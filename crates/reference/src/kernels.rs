@@ -20,7 +20,7 @@ mod update;
 use crate::values::Values;
 use partita_program::{Algorithm, Choice, Family, Kernel, KernelShape, Menu, MenuError, View};
 use partita_run::{Element, Inputs, KernelTally, Kernels, Memory, RunError, execute_widened};
-use partita_space::{Bytes, Coord, Mesh, Rank};
+use partita_space::{Coord, Mesh, Rank};
 use std::marker::PhantomData;
 
 const NAME: &str = "reference";
@@ -160,8 +160,9 @@ pub struct ReferenceMenu;
 
 impl Menu for ReferenceMenu {
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
-        let copies = |shape: &KernelShape<'_>| shape.widened(Bytes(0)).bytes;
-        let wide = shape.computes_in_bf16().then(|| copies(shape));
+        let wide = shape
+            .computes_in_bf16()
+            .then(|| shape.largest_widened().bytes);
         Ok(Choice {
             algorithm: Algorithm(NAME.to_owned()),
             workspace: wide.unwrap_or_default(),

@@ -3,9 +3,14 @@
 use crate::memory::Memory;
 use crate::{KernelTally, RunError};
 use half::bf16;
-use partita_program::{Dtype, Kernel, KernelShape, View, WideCopy};
+use partita_program::{Buffer, Dtype, Kernel, KernelShape, View, WideCopy};
 
-/// Executes a kernel on bf16 by one on f32, with copies in its workspace (see [`KernelShape::widened`]).
+/// Executes a kernel with this workspace.
+type Execute<'e> =
+    &'e mut dyn FnMut(&Kernel, Option<&View>, &Memory<'_>) -> Result<KernelTally, RunError>;
+
+/// Executes a kernel on bf16 by others on f32, slab by slab, with copies in its workspace (see [`KernelShape::widened`]
+/// and [`KernelShape::slabs`]).
 ///
 /// `execute` runs the kernel that it is given, with what is left of the workspace, on the memory that it is given. It
 /// gets a kernel without bf16 as it is.
@@ -15,7 +20,7 @@ pub fn execute_widened(
     kernel: &Kernel,
     workspace: Option<&View>,
     memory: &Memory<'_>,
-    execute: &mut dyn FnMut(&Kernel, Option<&View>, &Memory<'_>) -> Result<KernelTally, RunError>,
+    execute: Execute<'_>,
 ) -> Result<KernelTally, RunError> {
     let buffers = &memory.body().buffers;
     let shape = KernelShape { kernel, buffers };
@@ -23,6 +28,25 @@ pub fn execute_widened(
     let Some(space) = space.filter(|_| shape.computes_in_bf16()) else {
         return execute(kernel, workspace, memory);
     };
+    let mut flops = 0;
+    for slab in shape.slabs() {
+        let shape = KernelShape {
+            kernel: &slab,
+            buffers,
+        };
+        flops += execute_slab(&shape, space, memory, execute)?.flops;
+    }
+    // The kernel moves values of bf16, wherever they are in between.
+    let bytes = KernelTally::expected(kernel, buffers).bytes;
+    Ok(KernelTally { flops, bytes })
+}
+
+fn execute_slab(
+    shape: &KernelShape<'_>,
+    space: &Buffer,
+    memory: &Memory<'_>,
+    execute: Execute<'_>,
+) -> Result<KernelTally, RunError> {
     let mut widened = shape.widened(space.offset);
     assert!(
         widened.bytes <= space.bytes(),
@@ -40,11 +64,7 @@ pub fn execute_widened(
     for copy in widened.copies.iter().filter(|copy| copy.is_written) {
         narrow(copy, &wide, memory);
     }
-    // The kernel moves values of bf16, wherever they are in between.
-    Ok(KernelTally {
-        bytes: KernelTally::expected(kernel, buffers).bytes,
-        ..tally
-    })
+    Ok(tally)
 }
 
 fn widen(copy: &WideCopy, memory: &Memory<'_>, wide: &Memory<'_>) {

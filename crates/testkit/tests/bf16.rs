@@ -4,14 +4,15 @@
 
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_lower::{Strategy, WorkspaceLimit};
-use partita_program::{Dtype, Menu, ProgramKind, Role};
+use partita_program::{Dtype, Kernel, Menu, ProgramKind, Role, View};
 use partita_reference::ReferenceMenu;
-use partita_run::Kernels;
+use partita_run::{Inputs, Kernels};
 use partita_space::{Mesh, Rank};
 use partita_testkit::{
-    Case, DrawnMenu, KernelFactory, Outcome, Setup, random_branched_case, random_case,
-    random_encoder_decoder, random_grouped_case, random_layer_case, random_sequence_case,
-    random_staged_case, random_tied_case, reference_kernels, run,
+    Bench, Case, DrawnMenu, Draws, KernelFactory, KernelOutput, Outcome, ReferenceKernels, Setup,
+    random_branched_case, random_case, random_encoder_decoder, random_grouped_case,
+    random_layer_case, random_sequence_case, random_staged_case, random_tied_case,
+    reference_kernels, run,
 };
 
 /// Half the distance of neighbors in bf16, next to 1.
@@ -192,4 +193,58 @@ fn activations_and_their_messages_take_half_and_parameters_stay() {
         Role::State,
     ];
     assert_eq!(of_roles(Dtype::F32, &kept), of_roles(Dtype::Bf16, &kept));
+}
+
+/// A leaky ReLU and the sums of its results over positions, as one kernel, on a part of a buffer.
+fn rectified_sums(dtype: Dtype, seed: u64) -> KernelOutput {
+    let mut bench = Bench::default();
+    let mut draws = Draws::new(seed);
+    let extent = [2, 3, 70, 111, 7];
+    // Values that bf16 holds.
+    let whole = extent.map(|extent| extent + 1);
+    let values =
+        (0..whole.iter().product()).map(|_| f64::from(draws.between(0, 255) as i16 - 128) / 64.0);
+    let x = bench.put(dtype, whole, values.collect());
+    let x = View {
+        start: [1, 0, 1, 0, 1],
+        extent,
+        ..x
+    };
+    let y = bench.put(dtype, extent, vec![0.0; extent.iter().product()]);
+    let sums = bench.put(
+        Dtype::F64,
+        [1, 1, 1, 2, extent[4]],
+        vec![0.0; 2 * extent[4]],
+    );
+    let rectify = Kernel::LeakyReluForward {
+        x,
+        y,
+        negative_slope: 0.25,
+    };
+    let sum = Kernel::BatchNormStatistics {
+        x: y,
+        sums,
+        accumulate: false,
+    };
+    let kernel = Kernel::Fused {
+        parts: vec![rectify, sum],
+    };
+    let mut kernels = ReferenceKernels::<f32>::new(Mesh::new([1; 7]), 0);
+    bench
+        .run(
+            &kernel,
+            &ReferenceMenu,
+            &mut kernels,
+            &Inputs::default(),
+            &mut || true,
+        )
+        .unwrap()
+}
+
+#[test]
+fn tensors_that_are_cut_into_slabs_give_what_whole_ones_give() {
+    let [wide, narrow] = [Dtype::F32, Dtype::Bf16].map(|dtype| rectified_sums(dtype, 7));
+    // A fourth of a value has as many bits, so nothing is rounded, and sums of such values are exact.
+    assert_eq!(wide.contents, narrow.contents);
+    assert_eq!(wide.worked.flops, narrow.worked.flops);
 }

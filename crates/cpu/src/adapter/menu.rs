@@ -41,7 +41,7 @@ pub struct CpuMenu {
 impl Menu for CpuMenu {
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
         if shape.computes_in_bf16() {
-            let wide = shape.widened(Bytes(0));
+            let wide = shape.largest_widened();
             return Ok(with_copies(self.choose(&wide.shape())?, &wide));
         }
         let mut accesses = shape.kernel.accesses().into_iter();
@@ -62,7 +62,7 @@ impl Menu for CpuMenu {
 
     fn implementations(&self, shape: &KernelShape<'_>) -> Result<Vec<Choice>, MenuError> {
         if shape.computes_in_bf16() {
-            let wide = shape.widened(Bytes(0));
+            let wide = shape.largest_widened();
             let all = self.implementations(&wide.shape())?.into_iter();
             return Ok(all.map(|choice| with_copies(choice, &wide)).collect());
         }
