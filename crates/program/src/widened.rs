@@ -162,54 +162,12 @@ impl KernelShape<'_> {
     /// The kernel on f32 that computes this one on bf16, with copies from the byte `start` of the arena on. Views of one
     /// buffer are copied to one place, so that what overlaps still does.
     pub fn widened(&self, start: Bytes) -> Widened {
-        let mut buffers: Vec<Buffer> = Vec::new();
-        // Buffer of the kernel, and whether it is copied.
-        let mut known: Vec<(BufferId, bool)> = Vec::new();
-        let mut end = start.0;
-        let parts = self.kernel.parts();
-        let weights = weights(parts);
-        let all: Vec<View> = parts
-            .iter()
-            .flat_map(Kernel::accesses)
-            .map(|(view, _)| view)
-            .collect();
-        for view in &all {
-            if known.iter().any(|(id, _)| *id == view.buffer) {
-                continue;
-            }
-            let stored = &self.buffers[view.buffer.0 as usize];
-            let is_copied = stored.dtype == Dtype::Bf16 || weights.contains(&view.buffer);
-            known.push((view.buffer, is_copied));
-            let mut buffer = Buffer {
-                name: String::new(),
-                tensor: None,
-                ..stored.clone()
-            };
-            if is_copied {
-                buffer.dtype = Dtype::F32;
-                buffer.dims = covering(&all, view.buffer).extent;
-                buffer.offset = Bytes(end);
-                end += buffer.bytes().0.next_multiple_of(ALIGNMENT);
-            }
-            buffers.push(buffer);
-        }
-        // The view among these buffers, and whether it is copied.
-        let mapped = |view: &View| {
-            let at = known.iter().position(|(id, _)| *id == view.buffer);
-            let at = at.expect("a kernel accesses all its views");
-            let (buffer, is_copied) = (BufferId(at as u32), known[at].1);
-            let mut wide = View { buffer, ..*view };
-            if is_copied && !view.is_empty() {
-                let whole = covering(&all, view.buffer);
-                wide.start = std::array::from_fn(|dim| view.start[dim] - whole.start[dim]);
-            }
-            (wide, is_copied)
-        };
+        let places = Places::of(self, start);
         let mut kernel = self.kernel.clone();
-        kernel.each_view_mut(&mut |view| *view = mapped(view).0);
+        kernel.each_view_mut(&mut |view| *view = places.view(view).0);
         let mut copies: Vec<WideCopy> = Vec::new();
         for (stored, access) in self.kernel.accesses() {
-            let (wide, is_copied) = mapped(&stored);
+            let (wide, is_copied) = places.view(&stored);
             if !is_copied {
                 continue;
             }
@@ -229,12 +187,75 @@ impl KernelShape<'_> {
         Widened {
             kernel,
             body: Body {
-                buffers,
+                buffers: places.buffers,
                 ..Body::default()
             },
             copies,
-            bytes: Bytes(end - start.0),
+            bytes: Bytes(places.end - start.0),
         }
+    }
+}
+
+/// Where the buffers of a kernel lie after widening.
+struct Places {
+    buffers: Vec<Buffer>,
+    /// For each of them what all views of the kernel on it cover together, and whether that is copied.
+    whole: Vec<(View, bool)>,
+    /// End of the copies in the arena.
+    end: u64,
+}
+
+impl Places {
+    fn of(shape: &KernelShape<'_>, start: Bytes) -> Self {
+        let parts = shape.kernel.parts();
+        let weights = weights(parts);
+        let mut whole: Vec<(View, bool)> = Vec::new();
+        for (view, _) in parts.iter().flat_map(Kernel::accesses) {
+            if let Some((known, _)) = whole.iter_mut().find(|one| one.0.buffer == view.buffer) {
+                *known = covering(known, &view);
+            } else {
+                let dtype = shape.buffers[view.buffer.0 as usize].dtype;
+                let is_copied = dtype == Dtype::Bf16 || weights.contains(&view.buffer);
+                whole.push((view, is_copied));
+            }
+        }
+        let mut end = start.0;
+        let placed = whole.iter().map(|(view, is_copied)| {
+            let stored = &shape.buffers[view.buffer.0 as usize];
+            let mut buffer = Buffer {
+                name: String::new(),
+                tensor: None,
+                ..stored.clone()
+            };
+            if *is_copied {
+                buffer.dtype = Dtype::F32;
+                buffer.dims = view.extent;
+                buffer.offset = Bytes(end);
+                end += buffer.bytes().0.next_multiple_of(ALIGNMENT);
+            }
+            buffer
+        });
+        Self {
+            buffers: placed.collect(),
+            whole,
+            end,
+        }
+    }
+
+    /// A view of the kernel in these buffers, and whether it is copied.
+    fn view(&self, view: &View) -> (View, bool) {
+        let at = self
+            .whole
+            .iter()
+            .position(|(whole, _)| whole.buffer == view.buffer);
+        let at = at.expect("a kernel accesses all its views");
+        let buffer = BufferId(at as u32);
+        let (whole, is_copied) = &self.whole[at];
+        let mut wide = View { buffer, ..*view };
+        if *is_copied && !view.is_empty() {
+            wide.start = std::array::from_fn(|dim| view.start[dim] - whole.start[dim]);
+        }
+        (wide, *is_copied)
     }
 }
 
@@ -288,27 +309,18 @@ fn weights(parts: &[Kernel]) -> Vec<BufferId> {
     parts.iter().filter_map(of_part).collect()
 }
 
-/// The smallest view that holds all views of a buffer.
-fn covering(all: &[View], buffer: BufferId) -> View {
-    let mut of_buffer = all
-        .iter()
-        .filter(|view| view.buffer == buffer && !view.is_empty());
-    let Some(first) = of_buffer.next() else {
-        return View {
-            buffer,
-            start: [0; 5],
-            extent: [0; 5],
-        };
-    };
-    of_buffer.fold(*first, |whole, view| {
-        let start: [usize; 5] = std::array::from_fn(|dim| whole.start[dim].min(view.start[dim]));
-        let end = |view: &View, dim: usize| view.start[dim] + view.extent[dim];
-        View {
-            buffer,
-            start,
-            extent: std::array::from_fn(|dim| end(&whole, dim).max(end(view, dim)) - start[dim]),
-        }
-    })
+/// The smallest view of a buffer that holds two.
+fn covering(a: &View, b: &View) -> View {
+    if a.is_empty() || b.is_empty() {
+        return if a.is_empty() { *b } else { *a };
+    }
+    let start: [usize; 5] = std::array::from_fn(|dim| a.start[dim].min(b.start[dim]));
+    let end = |view: &View, dim: usize| view.start[dim] + view.extent[dim];
+    View {
+        buffer: a.buffer,
+        start,
+        extent: std::array::from_fn(|dim| end(a, dim).max(end(b, dim)) - start[dim]),
+    }
 }
 
 #[cfg(test)]
