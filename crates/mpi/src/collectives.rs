@@ -86,9 +86,9 @@ impl LibraryCollectives {
         )
     }
 
-    /// The contents of views, packed one after the other.
-    fn packed(&mut self, memory: &Memory<'_>, views: &[View]) -> PackedViews {
-        let mut packed = self.blank(memory, views);
+    /// The contents of views, packed one after the other, in a type that the library can sum if it `sums`.
+    fn packed(&mut self, memory: &Memory<'_>, views: &[View], sums: bool) -> PackedViews {
+        let mut packed = self.blank(memory, views, sums);
         for (view, &start) in views.iter().zip(&packed.starts) {
             let elements = start as usize..start as usize + view.volume();
             packed.packet.pack_part(memory, view, elements);
@@ -96,8 +96,8 @@ impl LibraryCollectives {
         packed
     }
 
-    fn blank(&mut self, memory: &Memory<'_>, views: &[View]) -> PackedViews {
-        let dtype = views
+    fn blank(&mut self, memory: &Memory<'_>, views: &[View], sums: bool) -> PackedViews {
+        let stored = views
             .first()
             .map_or(Dtype::F32, |view| memory.body().buffer(view.buffer).dtype);
         let (mut counts, mut starts, mut end) = (Vec::new(), Vec::new(), 0usize);
@@ -106,6 +106,7 @@ impl LibraryCollectives {
             starts.push(end as c_int);
             end += view.volume();
         }
+        let dtype = if sums { stored.arithmetic() } else { stored };
         PackedViews {
             packet: self.pool.blank(dtype, end),
             views: views.to_vec(),
@@ -131,15 +132,16 @@ impl LibraryCollectives {
         let group = group.unwrap_or_else(|| panic!("no communicator for {}", collective.group));
         let (comm, members) = (group.comm, group.members.clone());
         let kind = &collective.kind;
+        let sums = kind.is_sum();
         let (source, target) = match kind {
-            CollectiveKind::AllReduce { .. } => (None, self.packed(memory, kind.targets())),
+            CollectiveKind::AllReduce { .. } => (None, self.packed(memory, kind.targets(), sums)),
             CollectiveKind::AllGather { .. } | CollectiveKind::ReduceScatter { .. } => {
-                let source = self.packed(memory, kind.sources());
-                (Some(source), self.blank(memory, kind.targets()))
+                let source = self.packed(memory, kind.sources(), sums);
+                (Some(source), self.blank(memory, kind.targets(), sums))
             }
             CollectiveKind::AllToAll { .. } => {
-                let mut source = self.packed(memory, kind.sources());
-                let mut target = self.blank(memory, kind.targets());
+                let mut source = self.packed(memory, kind.sources(), sums);
+                let mut target = self.blank(memory, kind.targets(), sums);
                 let place = members.iter().position(|&member| member == self.rank);
                 if let (Some(place), true, true) = (place, source.is_empty(), target.is_empty()) {
                     source.send_token(place);
@@ -159,12 +161,13 @@ impl LibraryCollectives {
             target,
         };
         self.started += 1;
-        self.bytes += pending
-            .source
-            .as_ref()
-            .unwrap_or(&pending.target)
-            .packet
-            .bytes();
+        let sent = pending.source.as_ref().unwrap_or(&pending.target);
+        let buffers = &memory.body().buffers;
+        self.bytes += sent
+            .views
+            .iter()
+            .map(|view| view.bytes(buffers).0)
+            .sum::<u64>();
         let request = self.call(kind, &mut pending, comm);
         let request = request.map_err(|reason| self.failed(&pending, memory, reason))?;
         self.requests.push(request);

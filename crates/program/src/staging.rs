@@ -196,10 +196,18 @@ impl Packets {
         }
     }
 
-    /// The packets of a collective of a library, which needs contiguous send and receive buffers.
+    /// The packets of a collective of a library, which needs contiguous send and receive buffers, and sums no bf16.
     pub fn of_library(collective: &Collective, body: &Body) -> Self {
-        let piece = |views: &[View]| vec![(packet_size_of_all(body, views), 1)];
         let kind = &collective.kind;
+        let piece = |views: &[View]| {
+            let (dtype, elements) = packet_size_of_all(body, views);
+            let dtype = if kind.is_sum() {
+                dtype.arithmetic()
+            } else {
+                dtype
+            };
+            vec![((dtype, elements), 1)]
+        };
         Self {
             out: match kind {
                 // It works in place.

@@ -284,6 +284,14 @@ impl CollectiveKind {
         }
     }
 
+    /// Whether it sums.
+    pub fn is_sum(&self) -> bool {
+        match self {
+            CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => true,
+            CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll { .. } => false,
+        }
+    }
+
     /// Whether it sums several views.
     pub fn is_bucket(&self) -> bool {
         matches!(self, CollectiveKind::AllReduce { views } if views.len() > 1)

@@ -69,6 +69,12 @@ impl Case {
         case
     }
 
+    /// Adds a line to the run file.
+    pub fn set(&self, line: &str) {
+        let text = fs::read_to_string(self.path("run.toml")).unwrap();
+        fs::write(self.path("run.toml"), format!("{line}\n{text}")).unwrap();
+    }
+
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }

@@ -1,7 +1,8 @@
 //! Processes are bitwise equal to threads.
 
-use crate::case::{Case, alone, threads};
+use crate::case::{Case, PARTITA, alone, threads};
 use crate::launchers::launcher;
+use std::process::Command;
 
 /// Strategies of 2, 4 and 8 ranks. Layers of stages are said, as those that are left open follow what
 /// messages take.
@@ -94,6 +95,33 @@ fn sums_of_the_library_are_equal_up_to_rounding() {
                     (a - b).abs() < 1e-3 * b.abs(),
                     "{name}, {strategy}: {a} is not near {b}"
                 );
+            }
+        }
+    }
+}
+
+/// Halos, redistributions and partial sums of two bytes an element.
+#[test]
+fn messages_in_bf16_are_those_of_threads() {
+    for name in crate::launchers::NAMES {
+        let Some(launcher) = launcher(name, "messages_in_bf16_are_those_of_threads") else {
+            continue;
+        };
+        let _alone = alone();
+        let case = Case::new(2, "20 s");
+        case.set("precision = \"bf16\"");
+        for strategy in ["data=2,depth=2", "filter=2,channel=2"] {
+            let ordered = case.processes(&launcher, 4, strategy, &[]);
+            let mut command = Command::new(PARTITA);
+            command.args(["train", "run.toml", "--strategy", strategy, "--json"]);
+            command.args(["--ranks", "4", "--no-prediction"]);
+            let expected = case.trained(command);
+            assert_eq!(ordered.losses, expected.losses, "{name}, {strategy}");
+            assert!(ordered.weights == expected.weights, "{name}, {strategy}");
+            let library = case.processes(&launcher, 4, strategy, &["--library-collectives"]);
+            for (a, b) in library.losses.iter().zip(&ordered.losses) {
+                let far = (a - b).abs() / b.abs();
+                assert!(far < 3e-2, "{name}, {strategy}: {a} is not near {b}");
             }
         }
     }

@@ -3,6 +3,8 @@
 use crate::aligned_memory::AlignedMemory;
 use crate::packed_tensor::with_type;
 use crate::{Element, Memory};
+use half::bf16;
+use half::slice::HalfFloatSliceExt;
 use partita_program::{Dtype, View};
 use std::ops::Range;
 use std::sync::Arc;
@@ -120,18 +122,37 @@ impl Packet {
         unsafe { std::slice::from_raw_parts_mut(self.first().cast::<T>(), self.elements) }
     }
 
+    /// Whether it holds in f32 what a view has in bf16.
+    fn is_wider(&self, memory: &Memory<'_>, view: &View) -> bool {
+        let stored = memory.body().buffer(view.buffer).dtype;
+        (self.dtype, stored) == (Dtype::F32, Dtype::Bf16)
+    }
+
     /// Copies the contents of a view into the packet. Panics if the lengths differ.
     pub fn pack(&mut self, memory: &Memory<'_>, view: &View) {
         with_type!(self.dtype, T => memory.pack_into(view, self.elements_mut::<T>()));
     }
 
-    /// Copies the contents of a view into a range of the packet's elements.
+    /// Copies the contents of a view into a range of the packet's elements. A packet of f32 takes bf16, too.
     pub fn pack_part(&mut self, memory: &Memory<'_>, view: &View, elements: Range<usize>) {
+        if self.is_wider(memory, view) {
+            let mut narrow = Vec::new();
+            memory.pack::<bf16>(view, &mut narrow);
+            narrow.convert_to_f32_slice(&mut self.elements_mut::<f32>()[elements]);
+            return;
+        }
         with_type!(self.dtype, T => memory.pack_into(view, &mut self.elements_mut::<T>()[elements]));
     }
 
-    /// Copies a range of the packet's elements into a view.
+    /// Copies a range of the packet's elements into a view, of which one of bf16 takes f32 rounded.
     pub fn unpack_part(&self, memory: &Memory<'_>, view: &View, elements: Range<usize>) {
+        if self.is_wider(memory, view) {
+            let wide = &self.elements::<f32>()[elements];
+            let mut narrow = vec![bf16::default(); wide.len()];
+            narrow.convert_from_f32_slice(wide);
+            memory.unpack(view, &narrow, false);
+            return;
+        }
         with_type!(self.dtype, T => memory.unpack(view, &self.elements::<T>()[elements], false));
     }
 
