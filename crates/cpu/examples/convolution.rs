@@ -1,9 +1,9 @@
 //! Times single convolutions that are asked for line by line, as the record of all convolutions does.
 //!
-//! `cargo run --release -p partita-cpu --example convolution -- [threads [algorithm [level]]]`
+//! `cargo run --release -p partita-cpu --example convolution -- [threads [algorithm [level [bf16]]]]`
 //!
 //! The algorithm is `direct` or that of Winograd by its tiles, `two`, `four` or `two-four`; the level is
-//! `avx2` or another that the processor has, by default its highest.
+//! `avx2` or another that the processor has, by default its highest. With `bf16`, activations are in bf16.
 //!
 //! A line "n c f d h w kd kh kw sd sh sw pd ph pw dilation groups direction repeats" on standard
 //! input (d h w without padding; direction `forward`, `backward_data` or `backward_weight`) is
@@ -13,12 +13,15 @@
 //! alone, which is quick; a line that is not understood by {"error": ...}. The first line out is
 //! {"ready": ...}.
 
+use half::bf16;
 use partita_cpu::{
     Call, Canceled, Convolution, Epilogue, Grid, Level, Team, View, ViewMut, Weights, Window,
-    WinogradTile, Work, conv_backward_data, conv_backward_data_scratch, conv_backward_weight,
-    conv_backward_weight_scratch, conv_forward, conv_forward_scratch, multiply_adds,
-    winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
-    winograd_backward_weight_scratch, winograd_forward, winograd_forward_scratch, winograd_offers,
+    WinogradTile, Work, conv_backward_data, conv_backward_data_bf16, conv_backward_data_scratch,
+    conv_backward_data_scratch_bf16, conv_backward_weight, conv_backward_weight_scratch,
+    conv_forward, conv_forward_bf16, conv_forward_scratch, conv_forward_scratch_bf16,
+    multiply_adds, winograd_backward_data, winograd_backward_data_scratch,
+    winograd_backward_weight, winograd_backward_weight_scratch, winograd_forward,
+    winograd_forward_scratch, winograd_offers,
 };
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -44,6 +47,7 @@ fn main() -> std::io::Result<()> {
         .next()
         .map_or(Ok(Level::detect()), |word| level(&word));
     let level = level.map_err(std::io::Error::other)?;
+    let is_bf16 = words.next().is_some_and(|word| word == "bf16");
     // As ranks do; otherwise a short kernel ends before the system has given the threads two cores.
     let team = Team::on_first_cores(threads, level);
     let mut team = team.map_err(std::io::Error::other)?;
@@ -63,7 +67,7 @@ fn main() -> std::io::Result<()> {
             "machine" => machine(threads, level),
             "peak" => format!("{{\"peak_gflops\": {:.3}}}", peak(threads, level)),
             asked => Asked::parse(asked)
-                .and_then(|asked| asked.time(&mut team, algorithm))
+                .and_then(|asked| asked.time(&mut team, algorithm, is_bf16))
                 .unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}")),
         };
         writeln!(out, "{answer}")?;
@@ -193,9 +197,16 @@ impl Asked {
         })
     }
 
-    fn time(&self, team: &mut Team, algorithm: Algorithm) -> Result<String, String> {
+    fn time(&self, team: &mut Team, algorithm: Algorithm, is_bf16: bool) -> Result<String, String> {
         if !algorithm.offers(self) {
             return Ok("{\"absent\": true}".to_owned());
+        }
+        if is_bf16 {
+            return match self.direction {
+                Direction::Forward => self.forward_bf16(team, algorithm),
+                Direction::BackwardData => self.backward_data_bf16(team, algorithm),
+                Direction::BackwardWeight => self.backward_weight_bf16(team, algorithm),
+            };
         }
         match self.direction {
             Direction::Forward => self.forward(team, algorithm),
@@ -239,8 +250,14 @@ impl Asked {
         })
     }
 
-    /// As programs do it: dy is padded with zeros where the window needs it, dx is not.
     fn backward_data(&self, team: &mut Team, algorithm: Algorithm) -> Result<String, String> {
+        let (dy, yg, shift) = self.padded_gradient();
+        let xg = Grid::dense(self.samples, self.input, self.c);
+        self.data_gradient(team, algorithm, (&dy, &yg), &xg, shift)
+    }
+
+    /// As programs do it: dy is padded with zeros where the window needs it, dx is not. With the shift of dx.
+    fn padded_gradient(&self) -> (Vec<f32>, Grid, [i64; 3]) {
         let window = &self.conv.window;
         let reach = |i: usize| (window.kernel[i] - 1) * window.dilation[i];
         let low: [usize; 3] =
@@ -252,7 +269,6 @@ impl Asked {
         let padded = std::array::from_fn(|i| low[i] + self.output[i] + high[i]);
         let shift = std::array::from_fn(|i| (self.padding[i] + low[i] * window.stride[i]) as i64);
         let yg = Grid::dense(self.samples, padded, self.f);
-        let xg = Grid::dense(self.samples, self.input, self.c);
         let mut dy = vec![0.0; yg.elements()];
         let values = ramp(self.output[2] * self.f);
         for n in 0..self.samples {
@@ -264,7 +280,7 @@ impl Asked {
                 }
             }
         }
-        self.data_gradient(team, algorithm, (&dy, &yg), &xg, shift)
+        (dy, yg, shift)
     }
 
     /// From a padded gradient of the outputs.
@@ -318,6 +334,56 @@ impl Asked {
         })
     }
 
+    fn forward_bf16(&self, team: &mut Team, algorithm: Algorithm) -> Result<String, String> {
+        let (xg, yg) = (self.padded(), self.outputs());
+        let x = narrow(&ramp(xg.elements()));
+        let (w, mut y) = (self.weights(), narrow(&ramp(yg.elements())));
+        let (c, f, positions) = (self.c, self.f, yg.positions());
+        let (conv, kind) = (&self.conv, team.kind());
+        let scratch = match algorithm {
+            Algorithm::Direct => conv_forward_scratch_bf16(kind, conv, c, f, positions, false),
+            Algorithm::Winograd(tile) => winograd_forward_scratch(kind, tile, conv, c, &yg, false),
+        };
+        self.repeat(team, scratch, |call| {
+            let (x, y) = (View::new(&x, &xg), ViewMut::new(&mut y, &yg));
+            let (w, none) = (Weights::Plain(&w), Epilogue::default());
+            match algorithm {
+                Algorithm::Direct => conv_forward_bf16(call, x, w, y, conv, false, none),
+                Algorithm::Winograd(_) => Err(Canceled),
+            }
+        })
+    }
+
+    fn backward_data_bf16(&self, team: &mut Team, algorithm: Algorithm) -> Result<String, String> {
+        let (dy, yg, shift) = self.padded_gradient();
+        let xg = Grid::dense(self.samples, self.input, self.c);
+        let (dy, w, mut dx) = (narrow(&dy), self.weights(), narrow(&ramp(xg.elements())));
+        let (c, f, positions) = (self.c, self.f, xg.positions());
+        let (conv, kind) = (&self.conv, team.kind());
+        let scratch = match algorithm {
+            Algorithm::Direct => {
+                conv_backward_data_scratch_bf16(kind, conv, c, f, positions, false)
+            }
+            Algorithm::Winograd(tile) => {
+                winograd_backward_data_scratch(kind, tile, conv, f, &xg, false)
+            }
+        };
+        self.repeat(team, scratch, |call| {
+            let (dy, dx) = (View::new(&dy, &yg), ViewMut::new(&mut dx, &xg));
+            let (w, none) = (Weights::Plain(&w), Epilogue::default());
+            match algorithm {
+                Algorithm::Direct => {
+                    conv_backward_data_bf16(call, dy, w, dx, conv, shift, false, none)
+                }
+                Algorithm::Winograd(_) => Err(Canceled),
+            }
+        })
+    }
+
+    fn backward_weight_bf16(&self, _: &mut Team, _: Algorithm) -> Result<String, String> {
+        Ok("{\"absent\": true}".to_owned())
+    }
+
     fn repeat(
         &self,
         team: &mut Team,
@@ -347,6 +413,10 @@ impl Asked {
             "{{\"seconds\": [{seconds}], \"workspace_bytes\": {bytes}}}"
         ))
     }
+}
+
+fn narrow(all: &[f32]) -> Vec<bf16> {
+    all.iter().map(|a| bf16::from_f32(*a)).collect()
 }
 
 fn ramp(n: usize) -> Vec<f32> {

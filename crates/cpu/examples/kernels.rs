@@ -26,6 +26,7 @@ fn main() {
         Some("neon") => Level::Neon,
         Some("avx2") => Level::Avx2,
         Some("avx512") => Level::Avx512,
+        Some("avx512_bf16") => Level::Avx512Bf16,
         _ => Level::detect(),
     };
     let mut team = Team::new(threads, level).unwrap_or_else(|e| panic!("{e}"));

@@ -5,7 +5,7 @@
 //! kernel on dy with flipped, transposed weights.
 
 use crate::convolution::{Convolution, Weights};
-use crate::direct_convolution::{DirectConvolution, Operand, Taps};
+use crate::direct_convolution::{DirectConvolution, JobWeights, Operand, Taps};
 use crate::dot;
 use crate::epilogue::{Epilogue, JobEpilogue, Total};
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work, product};
@@ -14,6 +14,7 @@ use crate::simd::Level;
 use crate::team::{ELEMENT, Team, TeamKind};
 use crate::tiles::Tiles;
 use crate::transpose::Transpose;
+use crate::values::Values;
 use crate::walk::Positions;
 
 /// Scratch elements that [`conv_backward_data`] needs for C and F channels and `positions`
@@ -51,7 +52,7 @@ pub fn packs_backward_data(
 }
 
 /// Positions of dx to which a tap contributes, of so many.
-fn positions_of_tap(conv: &Convolution, positions: usize) -> usize {
+pub(crate) fn positions_of_tap(conv: &Convolution, positions: usize) -> usize {
     positions / product(conv.window.stride).max(1)
 }
 
@@ -178,20 +179,22 @@ pub fn conv_backward_data(
     Ok(work)
 }
 
-struct Gradient<'a> {
-    dy: View<'a>,
-    dx: Shared,
-    xg: &'a Grid,
+/// A data gradient of boxes that fit each other, with weights as its jobs read them.
+pub(crate) struct Gradient<'a, E, W> {
+    pub dy: View<'a, E>,
+    pub dx: Shared<E>,
+    pub xg: &'a Grid,
     /// Of all groups.
-    weights: Operand<'a>,
-    conv: &'a Convolution,
-    accumulate: bool,
-    epilogue: JobEpilogue<'a>,
-    total: Total<'a>,
+    pub weights: W,
+    pub conv: &'a Convolution,
+    pub accumulate: bool,
+    pub epilogue: JobEpilogue<'a, E>,
+    pub total: Total<'a, E>,
 }
 
-impl Gradient<'_> {
-    fn run(
+impl<E: Values, W: JobWeights<E>> Gradient<'_, E, W> {
+    /// All segments; dx is valid for its box, and nobody else has it.
+    pub(crate) fn run(
         &mut self,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
@@ -230,13 +233,13 @@ impl Gradient<'_> {
                 kernel: self.conv.window.kernel,
                 c: fg,
                 f: cg,
-                weights: self.weights.group(g, jobs, fg),
+                weights: self.weights.of_group(g, jobs, fg),
                 accumulate: self.accumulate,
                 epilogue: self.epilogue.of_job(g * cg, first, step),
             };
             // SAFETY: the boxes hold their slices, the taps of a segment hit outputs in dy, the
             // epilogue's boxes are like dx, and dx is borrowed alone. A job has channels of its own.
-            let used = unsafe { job.run(team, progress)? };
+            let used = unsafe { W::run(&job, team, progress)? };
             self.total.add(used, g * cg, cg);
         }
         Ok(())

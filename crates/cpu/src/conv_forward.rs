@@ -1,13 +1,14 @@
 //! Forward convolution.
 
 use crate::convolution::{Convolution, Weights};
-use crate::direct_convolution::{DirectConvolution, Operand, Taps};
-use crate::epilogue::Epilogue;
+use crate::direct_convolution::{DirectConvolution, JobWeights, Operand, Taps};
+use crate::epilogue::{Epilogue, JobEpilogue, Total};
 use crate::grid::{Call, Canceled, Shared, View, ViewMut, Work, product};
 use crate::loose_weights::{LooseWeights, is_loose, loose_scratch};
 use crate::simd::Level;
 use crate::team::{ELEMENT, Team, TeamKind};
 use crate::tiles::Tiles;
+use crate::values::Values;
 use crate::walk::Positions;
 
 /// Outputs from which on packing the weights pays.
@@ -123,43 +124,75 @@ pub fn conv_forward(
         Weights::Packed(_) => 0,
     };
     let (scratch, rest) = call.scratch.split_at_mut(need);
-    let (job_epilogue, mut total) = epilogue.begin(kind, conv, f, rest);
+    let (job_epilogue, total) = epilogue.begin(kind, conv, f, rest);
     if yg.elements() == 0 {
         return Ok(work);
     }
     let channels = (c, f, yg.positions());
     let weights = operand(call.team, call.progress, w, scratch, conv, channels)?;
-    let window = &conv.window;
-    let (jobs, cg, fg) = conv.jobs(c, f);
-    let y_base = Shared(y.data.as_mut_ptr());
-    let taps = |i: usize| Taps {
-        count: window.kernel[i],
-        row: 0,
-        row_step: 1,
-        x: 0,
-        x_step: window.dilation[i] * xg.pitch[i + 1],
+    let forward = Forward {
+        x,
+        y,
+        weights,
+        conv,
+        accumulate,
+        epilogue: job_epilogue,
     };
-    for g in 0..jobs {
-        let job = DirectConvolution {
-            x: x.data,
-            x_positions: Positions::new(xg, g * cg, [0; 3], window.stride),
-            y: y_base,
-            y_positions: Positions::new(yg, g * fg, [0; 3], [1; 3]),
-            count: yg.counts(),
-            taps: [taps(0), taps(1), taps(2)],
-            kernel: window.kernel,
-            c: cg,
-            f: fg,
-            weights: weights.group(g, conv.groups, fg),
-            accumulate,
-            epilogue: job_epilogue.of_job(g * fg, [0; 3], [1; 3]),
-        };
-        // SAFETY: the boxes hold their slices, x is the complete input of y, the epilogue's boxes are
-        // like y, and y is borrowed alone. A job has channels of its own.
-        let used = unsafe { job.run(call.team, call.progress)? };
-        total.add(used, g * fg, fg);
-    }
+    forward.run(call.team, call.progress, total)?;
     Ok(work)
+}
+
+/// A forward convolution of boxes that fit each other, with weights as its jobs read them.
+pub(crate) struct Forward<'a, E, W> {
+    pub x: View<'a, E>,
+    pub y: ViewMut<'a, E>,
+    pub weights: W,
+    pub conv: &'a Convolution,
+    pub accumulate: bool,
+    pub epilogue: JobEpilogue<'a, E>,
+}
+
+impl<E: Values, W: JobWeights<E>> Forward<'_, E, W> {
+    /// All groups.
+    pub(crate) fn run(
+        self,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+        mut total: Total<'_, E>,
+    ) -> Result<(), Canceled> {
+        let (xg, yg, conv) = (self.x.grid, self.y.grid, self.conv);
+        let window = &conv.window;
+        let (jobs, cg, fg) = conv.jobs(xg.channels, yg.channels);
+        let y_base = Shared(self.y.data.as_mut_ptr());
+        let taps = |i: usize| Taps {
+            count: window.kernel[i],
+            row: 0,
+            row_step: 1,
+            x: 0,
+            x_step: window.dilation[i] * xg.pitch[i + 1],
+        };
+        for g in 0..jobs {
+            let job = DirectConvolution {
+                x: self.x.data,
+                x_positions: Positions::new(xg, g * cg, [0; 3], window.stride),
+                y: y_base,
+                y_positions: Positions::new(yg, g * fg, [0; 3], [1; 3]),
+                count: yg.counts(),
+                taps: [taps(0), taps(1), taps(2)],
+                kernel: window.kernel,
+                c: cg,
+                f: fg,
+                weights: self.weights.of_group(g, conv.groups, fg),
+                accumulate: self.accumulate,
+                epilogue: self.epilogue.of_job(g * fg, [0; 3], [1; 3]),
+            };
+            // SAFETY: the boxes hold their slices, x is the complete input of y, the epilogue's boxes are
+            // like y, and y is borrowed alone. A job has channels of its own.
+            let used = unsafe { W::run(&job, team, progress)? };
+            total.add(used, g * fg, fg);
+        }
+        Ok(())
+    }
 }
 
 /// The weights as jobs read them: plain ones are packed where there is scratch for it.

@@ -8,11 +8,15 @@ use crate::grid::{Canceled, part};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
 use crate::tiles::Tiles;
-use crate::walk::{P_MAX, Walk};
+use crate::values::Values;
+use crate::walk::{P_MAX, Positions, Walk};
 use std::ops::Range;
 
 /// Taps of one sweep.
 const TAPS_MAX: usize = 64;
+
+/// Weights (tap, C), and whether the taps are flipped.
+pub(crate) type Weights<'a> = (&'a [f32], bool);
 
 impl DirectConvolution<'_> {
     /// [`DirectConvolution::run`] on the weights of a depthwise convolution.
@@ -21,13 +25,11 @@ impl DirectConvolution<'_> {
     /// As for [`DirectConvolution::run`]; x has the channels of y.
     pub(crate) unsafe fn run_depthwise(
         &self,
-        (w, flipped): (&[f32], bool),
+        weights: Weights,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
     ) -> Result<usize, Canceled> {
-        let (positions, volume): (usize, usize) =
-            (self.count.iter().product(), self.kernel.iter().product());
-        assert!(w.len() >= volume * self.f, "weights too short");
+        let positions: usize = self.count.iter().product();
         let level = team.level();
         let tiles = Tiles { level, f: self.f };
         let block = self.positions_per_unit(team);
@@ -42,8 +44,12 @@ impl DirectConvolution<'_> {
                 for (f0, v) in (0..tiles.count()).flat_map(|tile| whole(tiles, tile)) {
                     if v > 0 {
                         let range = range.clone();
-                        // SAFETY: as above; the weights are long enough.
-                        unsafe { self.channels(level, (w, flipped), range, (f0, v), poll) };
+                        let to = (self.y.get(), self.y_positions, self.accumulate);
+                        // SAFETY: as above; these channels of y.
+                        unsafe {
+                            let to = (to.0.add(f0), to.1, to.2);
+                            self.depthwise_sums(level, weights, range, (f0, v), to, poll);
+                        }
                     }
                 }
                 if !poll.canceled() {
@@ -54,21 +60,25 @@ impl DirectConvolution<'_> {
         })?;
         Ok(shares)
     }
+}
 
-    /// V vectors of channels from `f0` on, for a range of positions.
+impl<E: Values, W> DirectConvolution<'_, E, W> {
+    /// V vectors of channels from `f0` on, for a range of positions, to channels of f32 from `to` on at each
+    /// position of a box, or added to them.
     ///
     /// # Safety
-    /// As for [`DirectConvolution::run`], of these channels and positions; the weights hold all taps, and the level
-    /// is the team's.
-    unsafe fn channels(
+    /// As for [`DirectConvolution::run`], of these channels and positions of x and `to`; the level is the team's.
+    pub(crate) unsafe fn depthwise_sums(
         &self,
         level: Level,
-        (w, flipped): (&[f32], bool),
+        (w, flipped): Weights,
         range: Range<usize>,
         (f0, v): (usize, usize),
+        (to, to_positions, accumulate): (*mut f32, Positions, bool),
         poll: &mut Poll,
     ) {
         let (all, volume) = (self.taps_all(), self.kernel.iter().product::<usize>());
+        assert!(w.len() >= volume * self.f, "weights too short");
         let width = (self.f - f0).min(v * level.lanes());
         let p_max = (level.accumulators() / v).min(P_TILE);
         let mut taps = [(0, 0); TAPS_MAX];
@@ -82,11 +92,7 @@ impl DirectConvolution<'_> {
                 *at = (x + f0, row * self.f + f0);
             }
             let mut offsets = [[0; P_MAX]; 2];
-            let mut walk = Walk::new(
-                self.count,
-                [self.x_positions, self.y_positions],
-                range.start,
-            );
+            let mut walk = Walk::new(self.count, [self.x_positions, to_positions], range.start);
             let mut at = range.start;
             while at < range.end {
                 let n = p_max.min(range.end - at);
@@ -95,12 +101,11 @@ impl DirectConvolution<'_> {
                 let args = TileArgs {
                     x: self.x.as_ptr(),
                     xo,
-                    // SAFETY: a channel of the first position, as the caller says.
-                    y: unsafe { self.y.get().add(f0) },
+                    y: to,
                     yo,
                     w: w.as_ptr(),
                     taps: &taps[..count],
-                    load: tap > 0 || self.accumulate,
+                    load: tap > 0 || accumulate,
                     width,
                 };
                 // SAFETY: guaranteed by the caller; the offsets are those of the walk and the taps.
@@ -116,7 +121,7 @@ impl DirectConvolution<'_> {
 }
 
 /// The vectors of a tile that exist as a whole, and the one of which a part exists.
-fn whole(tiles: Tiles, tile: usize) -> [(usize, usize); 2] {
+pub(crate) fn whole(tiles: Tiles, tile: usize) -> [(usize, usize); 2] {
     let (f0, v) = tiles.tile(tile);
     let whole = ((tiles.f - f0) / tiles.level.lanes()).min(v);
     [(f0, whole), (f0 + whole * tiles.level.lanes(), v - whole)]
@@ -125,8 +130,8 @@ fn whole(tiles: Tiles, tile: usize) -> [(usize, usize); 2] {
 /// Pointers: `width` channels of x at each position and tap, of w at each tap, and of y at each
 /// position, which no other thread accesses.
 #[derive(Clone, Copy)]
-struct TileArgs<'a> {
-    x: *const f32,
+struct TileArgs<'a, E> {
+    x: *const E,
     xo: &'a [usize; P_MAX],
     y: *mut f32,
     yo: &'a [usize; P_MAX],
@@ -142,9 +147,9 @@ struct TileArgs<'a> {
 const P_TILE: usize = 6;
 
 /// `PART`: only some lanes of the last vector exist. Pointers as those of [`TileArgs`].
-struct Tile<'a, const V: usize, const P: usize, const PART: bool>(TileArgs<'a>);
+struct Tile<'a, E, const V: usize, const P: usize, const PART: bool>(TileArgs<'a, E>);
 
-impl<const V: usize, const P: usize, const PART: bool> Op for Tile<'_, V, P, PART> {
+impl<E: Values, const V: usize, const P: usize, const PART: bool> Op for Tile<'_, E, V, P, PART> {
     type Out = ();
 
     #[inline(always)]
@@ -175,7 +180,13 @@ impl<const V: usize, const P: usize, const PART: bool> Op for Tile<'_, V, P, PAR
                 let wv: [S::V; V] = std::array::from_fn(|v| load(w, v));
                 for p in 0..P {
                     for v in 0..V {
-                        acc[p][v] = S::fma(load(x.add(t.xo[p]), v), wv[v], acc[p][v]);
+                        let x = x.add(t.xo[p]).wrapping_add(v * S::LANES);
+                        let lanes = if PART {
+                            t.width - v * S::LANES
+                        } else {
+                            S::LANES
+                        };
+                        acc[p][v] = S::fma(E::load::<S>(x, lanes), wv[v], acc[p][v]);
                     }
                 }
             }
@@ -198,12 +209,12 @@ impl<const V: usize, const P: usize, const PART: bool> Op for Tile<'_, V, P, PAR
 ///
 /// # Safety
 /// The processor has the level, and the pointer requirements of [`TileArgs`] hold.
-unsafe fn dispatch(level: Level, (v, p): (usize, usize), partial: bool, t: TileArgs) {
+unsafe fn dispatch<E: Values>(level: Level, (v, p): (usize, usize), partial: bool, t: TileArgs<E>) {
     macro_rules! pick {
         ($v:literal, $part:literal: $($p:literal)*) => {{
             $(if p <= $p {
                 // SAFETY: guaranteed by the caller.
-                return unsafe { level.run(Tile::<$v, $p, $part>(t)) };
+                return unsafe { level.run(Tile::<E, $v, $p, $part>(t)) };
             })*
         }};
     }

@@ -11,11 +11,12 @@ use crate::simd::Level;
 use crate::team::{Poll, Team};
 use crate::tile::{RunArgs, Stretch, TileArgs, dispatch};
 use crate::tiles::Tiles;
+use crate::values::Values;
 use crate::walk::{P_MAX, Positions, Walk};
 use std::ops::Range;
 
 /// Stretches of the input that one sweep over the positions covers, at most.
-const RUNS_MAX: usize = 64;
+pub(crate) const RUNS_MAX: usize = 64;
 /// Weights that one sweep over the positions reads, in elements: stays in the L1 and L2 caches.
 pub(crate) const WEIGHTS_PER_SWEEP: usize = 32 * 1024;
 /// The same for unpacked weights, in rows: few enough for the TLB.
@@ -23,10 +24,10 @@ const ROWS_PER_SWEEP: usize = 128;
 /// Work of one unit; bounds the time between calls of progress.
 const FLOPS_PER_UNIT: usize = 30_000_000;
 /// Units per thread, so that all threads end at about the same time.
-const UNITS_PER_THREAD: usize = 16;
+pub(crate) const UNITS_PER_THREAD: usize = 16;
 /// Positions for which packed weights are read once, so that bringing them into the caches takes a
 /// fraction of the products.
-const POSITIONS_PER_WEIGHTS: usize = 192;
+pub(crate) const POSITIONS_PER_WEIGHTS: usize = 192;
 /// Positions of a unit are a multiple of this, which every P divides or nearly does.
 const POSITIONS_STEP: usize = 24;
 
@@ -74,10 +75,10 @@ impl<'a> Operand<'a> {
 }
 
 /// y[p, f] (+)= sum over taps and c of x[p + tap, c] * w[tap, c, f], over a grid of positions.
-pub(crate) struct DirectConvolution<'a> {
-    pub x: &'a [f32],
+pub(crate) struct DirectConvolution<'a, E = f32, W = Operand<'a>> {
+    pub x: &'a [E],
     pub x_positions: Positions,
-    pub y: Shared,
+    pub y: Shared<E>,
     pub y_positions: Positions,
     pub count: [usize; 4],
     pub taps: [Taps; 3],
@@ -85,20 +86,52 @@ pub(crate) struct DirectConvolution<'a> {
     pub kernel: [usize; 3],
     pub c: usize,
     pub f: usize,
-    pub weights: Operand<'a>,
+    pub weights: W,
     /// Add to the old contents.
     pub accumulate: bool,
-    pub epilogue: JobEpilogue<'a>,
+    pub epilogue: JobEpilogue<'a, E>,
+}
+
+/// Weights of jobs on elements E, which decide how a job is computed.
+pub(crate) trait JobWeights<E>: Copy {
+    /// Of one of so many groups; `width` channels of a group are contiguous in a row.
+    fn of_group(self, g: usize, groups: usize, width: usize) -> Self;
+    /// Runs the job on the team; returns how many slots of sums it used.
+    ///
+    /// # Safety
+    /// All positions with all taps lie inside of `x`, and inside of the boxes of the epilogue. `y` is
+    /// valid for the `f` channels of each position, positions do not overlap, and no other thread accesses
+    /// them or the slots before this returns.
+    unsafe fn run(
+        job: &DirectConvolution<'_, E, Self>,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<usize, Canceled>;
+}
+
+impl JobWeights<f32> for Operand<'_> {
+    fn of_group(self, g: usize, groups: usize, width: usize) -> Self {
+        self.group(g, groups, width)
+    }
+
+    unsafe fn run(
+        job: &DirectConvolution<'_, f32, Self>,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<usize, Canceled> {
+        // SAFETY: guaranteed by the caller.
+        unsafe { job.run(team, progress) }
+    }
 }
 
 /// State of the walk over taps and channels.
 #[derive(Clone, Copy, Default)]
-struct Cursor {
-    tap: usize,
+pub(crate) struct Cursor {
+    pub tap: usize,
     within: usize,
 }
 
-impl DirectConvolution<'_> {
+impl<E: Values, W> DirectConvolution<'_, E, W> {
     pub(crate) fn taps_all(&self) -> usize {
         self.taps.iter().map(|t| t.count).product()
     }
@@ -117,21 +150,24 @@ impl DirectConvolution<'_> {
         (x, tap)
     }
 
-    /// The next stretches, of `rows_max` rows at most; adjacent taps become one stretch.
-    fn stretches(
+    /// The next stretches, of `rows_max` rows at most; adjacent taps become one stretch. The rows of a
+    /// tap are rounded up to a multiple of `align`, as `rows_max` is.
+    pub(crate) fn stretches(
         &self,
         cursor: &mut Cursor,
         out: &mut [Stretch; RUNS_MAX],
         rows_max: usize,
+        align: usize,
     ) -> usize {
         let (mut n, mut rows, taps) = (0, 0, self.taps_all());
+        let tap_rows = self.c.next_multiple_of(align);
         if self.c == 0 {
             // Without channels there is nothing to point to.
             cursor.tap = taps;
         }
         while cursor.tap < taps && rows < rows_max {
             let (x, tap) = self.tap(cursor.tap);
-            let (x, row) = (x + cursor.within, tap * self.c + cursor.within);
+            let (x, row) = (x + cursor.within, tap * tap_rows + cursor.within);
             let len = (self.c - cursor.within).min(rows_max - rows);
             let last = if n > 0 {
                 out[n - 1]
@@ -146,7 +182,7 @@ impl DirectConvolution<'_> {
             } else {
                 break;
             }
-            rows += len;
+            rows += len.next_multiple_of(align);
             cursor.within += len;
             if cursor.within == self.c {
                 *cursor = Cursor {
@@ -158,6 +194,38 @@ impl DirectConvolution<'_> {
         n
     }
 
+    /// Positions that one unit computes, at least so many.
+    pub(crate) fn positions_of_unit(&self, team: &Team, least: usize) -> usize {
+        let positions: usize = self.count.iter().product();
+        let flops = 2 * self.taps_all() * self.c * self.f;
+        let slow = if team.level() == Level::Portable {
+            4
+        } else {
+            1
+        };
+        let by_time = FLOPS_PER_UNIT / slow / flops.max(1);
+        let by_share = positions / (4 * team.threads());
+        let most = by_time.min(by_share).max(least);
+        // The nearest number of blocks.
+        let blocks = (positions / most.next_multiple_of(POSITIONS_STEP)).max(1);
+        positions.div_ceil(blocks).next_multiple_of(POSITIONS_STEP)
+    }
+
+    /// Zeros the sums of some tiles.
+    ///
+    /// # Safety
+    /// The room of the slots is there, and no other thread uses these sums.
+    pub(crate) unsafe fn clear(&self, slot: usize, tiles: Tiles, own: Range<usize>) {
+        if let (Some(slots), false) = (self.epilogue.slots, own.is_empty()) {
+            let (last, v) = tiles.tile(own.end - 1);
+            let channels = tiles.tile(own.start).0..last + v * tiles.level.lanes();
+            // SAFETY: guaranteed by the caller.
+            unsafe { slots.clear(slot, channels) };
+        }
+    }
+}
+
+impl DirectConvolution<'_> {
     /// Weights from the first row of a tile on, and the distance of rows.
     fn tile_weights(&self, f0: usize, v: usize, level: Level) -> (*const f32, usize) {
         let rows: usize = self.kernel.iter().product::<usize>() * self.c;
@@ -179,9 +247,7 @@ impl DirectConvolution<'_> {
     /// Runs the job on the team; returns how many slots of sums it used.
     ///
     /// # Safety
-    /// All positions with all taps lie inside of `x`, and inside of the boxes of the epilogue. `y` is
-    /// valid for the `f` channels of each position, positions do not overlap, and no other thread accesses
-    /// them or the slots before this returns.
+    /// As for [`JobWeights::run`].
     pub(crate) unsafe fn run(
         &self,
         team: &mut Team,
@@ -232,35 +298,11 @@ impl DirectConvolution<'_> {
     /// Positions that one unit computes.
     pub(crate) fn positions_per_unit(&self, team: &Team) -> usize {
         let positions: usize = self.count.iter().product();
-        let flops = 2 * self.taps_all() * self.c * self.f;
-        let slow = if team.level() == Level::Portable {
-            4
-        } else {
-            1
-        };
-        let by_time = FLOPS_PER_UNIT / slow / flops.max(1);
-        let by_share = positions / (4 * team.threads());
         let least = match self.weights {
             Operand::Packed(_) | Operand::Loose(_) => POSITIONS_PER_WEIGHTS.min(positions),
             Operand::Rows(..) | Operand::Transposed(..) | Operand::Depthwise(..) => 1,
         };
-        let most = by_time.min(by_share).max(least);
-        // The nearest number of blocks.
-        let blocks = (positions / most.next_multiple_of(POSITIONS_STEP)).max(1);
-        positions.div_ceil(blocks).next_multiple_of(POSITIONS_STEP)
-    }
-
-    /// Zeros the sums of some tiles.
-    ///
-    /// # Safety
-    /// The room of the slots is there, and no other thread uses these sums.
-    pub(crate) unsafe fn clear(&self, slot: usize, tiles: Tiles, own: Range<usize>) {
-        if let (Some(slots), false) = (self.epilogue.slots, own.is_empty()) {
-            let (last, v) = tiles.tile(own.end - 1);
-            let channels = tiles.tile(own.start).0..last + v * tiles.level.lanes();
-            // SAFETY: guaranteed by the caller.
-            unsafe { slots.clear(slot, channels) };
-        }
+        self.positions_of_unit(team, least)
     }
 
     /// Some tiles of output channels for a range of positions.
@@ -364,7 +406,7 @@ impl DirectConvolution<'_> {
         let (mut cursor, mut stretches) = (Cursor::default(), [Stretch::default(); RUNS_MAX]);
         let mut first = true;
         loop {
-            let n = self.stretches(&mut cursor, &mut stretches, rows_max);
+            let n = self.stretches(&mut cursor, &mut stretches, rows_max, 1);
             let last = cursor.tap >= self.taps_all();
             let depth: usize = stretches[..n].iter().map(|s| s.len).sum();
             for tile in own.clone() {

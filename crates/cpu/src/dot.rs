@@ -32,7 +32,7 @@ pub(crate) fn is_narrow(level: Level, inputs: usize, outputs: usize) -> bool {
 fn q_max(level: Level) -> usize {
     match level {
         Level::Portable | Level::Avx2 => 4,
-        Level::Neon | Level::Avx512 => 6,
+        Level::Neon | Level::Avx512 | Level::Avx512Bf16 => 6,
     }
 }
 
@@ -303,7 +303,7 @@ unsafe fn dispatch(level: Level, n: usize, q: usize, t: TileArgs) {
         1 => pick!(1: 1 2 4 8 12),
         2 => match level {
             Level::Portable | Level::Avx2 => pick!(2: 1 2 3 4 5 6),
-            Level::Neon | Level::Avx512 => pick!(2: 1 2 4 8 12),
+            Level::Neon | Level::Avx512 | Level::Avx512Bf16 => pick!(2: 1 2 4 8 12),
         },
         3 => pick!(3: 1 2 3 4 6 8),
         4 => pick!(4: 1 2 3 4 5 6),

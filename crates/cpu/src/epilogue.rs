@@ -1,6 +1,7 @@
 //! Fused epilogues of convolutions.
 //!
 //! An epilogue is applied to a tile that has just been stored, so it costs no extra pass over memory.
+//! What is stored in bf16 is rounded last, from values in f32 beside it, and sums are of what is stored.
 //! Sums are taken over a tile in f32, relative to the first value of each channel, and added up in
 //! f64 in slots: each slot sums a fixed part of the positions, and the slots are added in order.
 
@@ -10,6 +11,7 @@ use crate::norm::Normalization;
 use crate::simd::{LANES_MAX, Level, Op, Simd};
 use crate::team::TeamKind;
 use crate::tiles::Tiles;
+use crate::values::Values;
 use crate::walk::{P_MAX, Positions};
 use std::marker::PhantomData;
 
@@ -21,28 +23,40 @@ pub(crate) const BOXES: usize = 3;
 /// Operations on each output element v, in the order of the fields.
 ///
 /// The output is y of a forward kernel, dx of a backward one. The epilogue is applied after accumulation.
-#[derive(Default)]
-pub struct Epilogue<'a> {
+pub struct Epilogue<'a, E = f32> {
     /// v + bias\[channel\].
     pub bias: Option<&'a [f32]>,
     /// v * scale\[channel\] + shift\[channel\].
     pub scale_shift: Option<(&'a [f32], &'a [f32])>,
     /// v + the element of a box like the written one.
-    pub add: Option<View<'a>>,
+    pub add: Option<View<'a, E>>,
     /// v where positive, slope * v elsewhere.
     pub negative_slope: Option<f32>,
     /// v where the element of a box like the written one is positive, slope * v elsewhere.
-    pub mask: Option<(View<'a>, f32)>,
+    pub mask: Option<(View<'a, E>, f32)>,
     /// Sums over positions of the values written.
-    pub sums: Option<Sums<'a>>,
+    pub sums: Option<Sums<'a, E>>,
+}
+
+impl<E> Default for Epilogue<'_, E> {
+    fn default() -> Self {
+        Epilogue {
+            bias: None,
+            scale_shift: None,
+            add: None,
+            negative_slope: None,
+            mask: None,
+            sums: None,
+        }
+    }
 }
 
 /// Sums per channel over the values that a kernel writes.
 ///
 /// Reproducible for a given number of threads.
-pub struct Sums<'a> {
+pub struct Sums<'a, E = f32> {
     /// What is summed.
-    pub of: Summed<'a>,
+    pub of: Summed<'a, E>,
     /// C first sums, then C second sums.
     pub into: &'a mut [f64],
     /// Add to the old contents.
@@ -51,12 +65,12 @@ pub struct Sums<'a> {
 
 /// The two things that are summed over the written values v of a channel.
 #[derive(Clone, Copy)]
-pub enum Summed<'a> {
+pub enum Summed<'a, E = f32> {
     /// v and v * v, as [`crate::norm_statistics`] does.
     Squares,
     /// v and v * xhat, as [`crate::norm_backward_statistics`] does for v = dy: x is the input of
     /// the normalization, in a box like the written one.
-    Normalized(View<'a>, Normalization<'a>),
+    Normalized(View<'a, E>, Normalization<'a>),
 }
 
 /// Additional scratch elements of a kernel whose epilogue takes sums over a box of `channels` channels.
@@ -86,7 +100,7 @@ fn slots(threads: usize) -> usize {
     }
 }
 
-impl<'a> Epilogue<'a> {
+impl<'a, E: Copy> Epilogue<'a, E> {
     /// Panics if an operand does not fit the written box.
     pub(crate) fn assert_valid(&self, grid: &Grid) {
         let c = grid.channels;
@@ -107,7 +121,7 @@ impl<'a> Epilogue<'a> {
     }
 
     /// The boxes of `add`, `mask` and `sums`.
-    fn boxes(&self) -> [Option<View<'a>>; BOXES] {
+    fn boxes(&self) -> [Option<View<'a, E>>; BOXES] {
         let against = match self.sums.as_ref().map(|s| s.of) {
             Some(Summed::Normalized(x, _)) => Some(x),
             Some(Summed::Squares) | None => None,
@@ -117,7 +131,7 @@ impl<'a> Epilogue<'a> {
 
     /// Bytes of the boxes that it reads.
     pub(crate) fn bytes(&self) -> u64 {
-        self.boxes().iter().flatten().map(|b| b.grid.bytes()).sum()
+        self.boxes().iter().flatten().map(View::bytes).sum()
     }
 
     /// Splits it into what the tiles apply and the sums of the caller, which begin at zero unless
@@ -128,7 +142,7 @@ impl<'a> Epilogue<'a> {
         conv: &Convolution,
         channels: usize,
         scratch: &'a mut [f32],
-    ) -> (JobEpilogue<'a>, Total<'a>) {
+    ) -> (JobEpilogue<'a, E>, Total<'a, E>) {
         let slots = self.sums.is_some().then(|| {
             let need = sums_scratch(team, conv, channels);
             // SAFETY: every bit pattern is an f64.
@@ -158,12 +172,12 @@ impl<'a> Epilogue<'a> {
 }
 
 /// The sums of the caller, to which each job adds its slots.
-pub(crate) struct Total<'a> {
-    sums: Option<Sums<'a>>,
+pub(crate) struct Total<'a, E = f32> {
+    sums: Option<Sums<'a, E>>,
     slots: Option<Slots<'a>>,
 }
 
-impl Total<'_> {
+impl<E> Total<'_, E> {
     /// Adds the first `used` slots of a job over the channels from `channel` on.
     pub(crate) fn add(&mut self, used: usize, channel: usize, channels: usize) {
         let (Some(sums), Some(slots)) = (&mut self.sums, self.slots) else {
@@ -246,12 +260,12 @@ impl<'a> Slots<'a> {
 
 /// The epilogue as the tiles of a job apply it.
 #[derive(Clone, Copy)]
-pub(crate) struct JobEpilogue<'a> {
+pub(crate) struct JobEpilogue<'a, E = f32> {
     bias: Option<&'a [f32]>,
     scale_shift: Option<(&'a [f32], &'a [f32])>,
     negative_slope: Option<f32>,
     mask_slope: f32,
-    boxes: [Option<View<'a>>; BOXES],
+    boxes: [Option<View<'a, E>>; BOXES],
     /// Of the boxes, for the positions of the job.
     pub positions: [Positions; BOXES],
     /// First channel of the job.
@@ -259,7 +273,7 @@ pub(crate) struct JobEpilogue<'a> {
     pub slots: Option<Slots<'a>>,
 }
 
-impl JobEpilogue<'_> {
+impl<E: Values> JobEpilogue<'_, E> {
     /// For a job over the channels from `channel` on and the positions `first, first + step, ...`.
     pub(crate) fn of_job(mut self, channel: usize, first: [usize; 3], step: [usize; 3]) -> Self {
         self.channel = channel;
@@ -296,9 +310,14 @@ impl JobEpilogue<'_> {
 
     /// The epilogue after the bias, for the tile that begins at channel `f0` of the job, with the sums
     /// in a slot.
-    pub(crate) fn of_tile(&self, f0: usize, slot: usize) -> Option<TileEpilogue> {
+    pub(crate) fn of_tile(&self, f0: usize, slot: usize) -> Option<TileEpilogue<E>> {
+        Some(self.tile(f0, slot)).filter(TileEpilogue::is_some)
+    }
+
+    /// The same, whether there is anything to do or not.
+    pub(crate) fn tile(&self, f0: usize, slot: usize) -> TileEpilogue<E> {
         let from = |values: &[f32]| values[self.channel + f0..].as_ptr();
-        let tile_epilogue = TileEpilogue {
+        TileEpilogue {
             scale_shift: self.scale_shift.map(|(a, b)| (from(a), from(b))),
             negative_slope: self.negative_slope,
             mask_slope: self.mask_slope,
@@ -309,8 +328,7 @@ impl JobEpilogue<'_> {
                 let first = unsafe { s.slot(slot).add(f0) };
                 (first, s.padded)
             }),
-        };
-        (tile_epilogue.changes() || tile_epilogue.sums.is_some()).then_some(tile_epilogue)
+        }
     }
 }
 
@@ -318,32 +336,39 @@ impl JobEpilogue<'_> {
 ///
 /// Pointers: the values of the channels of the tile, and sums for whole vectors of them.
 #[derive(Clone, Copy)]
-pub(crate) struct TileEpilogue {
+pub(crate) struct TileEpilogue<E = f32> {
     scale_shift: Option<(*const f32, *const f32)>,
     negative_slope: Option<f32>,
     mask_slope: f32,
-    boxes: [Option<*const f32>; BOXES],
+    boxes: [Option<*const E>; BOXES],
     /// First sums, and the distance of the second ones.
     sums: Option<(*mut f64, usize)>,
 }
 
 /// Outputs of a tile that are in the L1 cache.
 ///
-/// Pointers: `width` channels of y at each offset, which no other thread accesses.
-pub(crate) struct TileOutputs<'a> {
-    pub y: *mut f32,
+/// Pointers: `width` channels of y at each offset, which no other thread accesses; the values that are not
+/// in y yet.
+pub(crate) struct TileOutputs<'a, E: Values = f32> {
+    pub y: *mut E,
     pub yo: &'a [usize],
+    pub unrounded: E::Unrounded,
     /// Offsets in the boxes that the epilogue reads.
     pub boxes: &'a [[usize; P_MAX]; BOXES],
     /// Channels.
     pub width: usize,
 }
 
-impl TileEpilogue {
+impl<E: Values> TileEpilogue<E> {
     fn changes(&self) -> bool {
         let [add, mask, _] = self.boxes;
         let boxes = add.is_some() || mask.is_some();
         self.scale_shift.is_some() || self.negative_slope.is_some() || boxes
+    }
+
+    /// Whether there is any operation.
+    pub(crate) fn is_some(&self) -> bool {
+        self.changes() || self.sums.is_some()
     }
 
     /// The negative slope if it is the only operation: a tile then applies it before it stores.
@@ -361,16 +386,19 @@ impl TileEpilogue {
     /// # Safety
     /// The processor has the level, the pointer requirements of [`TileEpilogue`] and [`TileOutputs`] hold, and the
     /// boxes can be read at their offsets. No other thread uses the sums.
-    pub(crate) unsafe fn apply(self, level: Level, outputs: TileOutputs) {
+    pub(crate) unsafe fn apply(self, level: Level, outputs: TileOutputs<E>) {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match (self.changes(), self.sums, self.boxes[2]) {
+                (false, None, _) if E::IS_ROUNDED => {
+                    level.run(Apply::<E, false, NONE>(self, outputs))
+                }
                 (false, None, _) => {}
-                (true, None, _) => level.run(Apply::<true, NONE>(self, outputs)),
-                (false, Some(_), None) => level.run(Apply::<false, SQUARES>(self, outputs)),
-                (true, Some(_), None) => level.run(Apply::<true, SQUARES>(self, outputs)),
-                (false, Some(_), Some(_)) => level.run(Apply::<false, PRODUCTS>(self, outputs)),
-                (true, Some(_), Some(_)) => level.run(Apply::<true, PRODUCTS>(self, outputs)),
+                (true, None, _) => level.run(Apply::<E, true, NONE>(self, outputs)),
+                (false, Some(_), None) => level.run(Apply::<E, false, SQUARES>(self, outputs)),
+                (true, Some(_), None) => level.run(Apply::<E, true, SQUARES>(self, outputs)),
+                (false, Some(_), Some(_)) => level.run(Apply::<E, false, PRODUCTS>(self, outputs)),
+                (true, Some(_), Some(_)) => level.run(Apply::<E, true, PRODUCTS>(self, outputs)),
             }
         }
     }
@@ -382,9 +410,12 @@ const SQUARES: u8 = 1;
 const PRODUCTS: u8 = 2;
 
 /// `CHANGES`: the outputs change. Pointers as those of [`TileEpilogue::apply`].
-struct Apply<'a, const CHANGES: bool, const SUMS: u8>(TileEpilogue, TileOutputs<'a>);
+struct Apply<'a, E: Values, const CHANGES: bool, const SUMS: u8>(
+    TileEpilogue<E>,
+    TileOutputs<'a, E>,
+);
 
-impl<const CHANGES: bool, const SUMS: u8> Op for Apply<'_, CHANGES, SUMS> {
+impl<E: Values, const CHANGES: bool, const SUMS: u8> Op for Apply<'_, E, CHANGES, SUMS> {
     type Out = ();
 
     #[inline(always)]
@@ -395,31 +426,41 @@ impl<const CHANGES: bool, const SUMS: u8> Op for Apply<'_, CHANGES, SUMS> {
             for at in (0..outputs.width).step_by(S::LANES) {
                 let lanes = (outputs.width - at).min(S::LANES);
                 let (scale, shift) = match f.scale_shift {
-                    Some((a, b)) => (load::<S>(a, at, lanes), load::<S>(b, at, lanes)),
+                    Some((a, b)) => (
+                        f32::load::<S>(a.add(at), lanes),
+                        f32::load::<S>(b.add(at), lanes),
+                    ),
                     None => (S::splat(1.0), S::splat(0.0)),
                 };
                 let slope = S::splat(f.negative_slope.unwrap_or(1.0));
                 let mask_slope = S::splat(f.mask_slope);
                 let mut moments = [S::splat(0.0); 3];
                 for (p, yo) in outputs.yo.iter().enumerate() {
-                    let mut a = load::<S>(outputs.y, yo + at, lanes);
+                    let y = outputs.y.add(yo + at);
+                    let mut a = E::value::<S>(y, outputs.unrounded, (p, at), lanes);
                     if CHANGES {
                         a = S::fma(a, scale, shift);
                         if let Some(add) = f.boxes[0] {
-                            a = S::add(a, load::<S>(add, outputs.boxes[0][p] + at, lanes));
+                            a = S::add(a, E::load::<S>(add.add(outputs.boxes[0][p] + at), lanes));
                         }
                         a = S::where_positive(a, a, S::mul(a, slope));
                         if let Some(mask) = f.boxes[1] {
-                            let mask = load::<S>(mask, outputs.boxes[1][p] + at, lanes);
+                            let mask = E::load::<S>(mask.add(outputs.boxes[1][p] + at), lanes);
                             a = S::where_positive(mask, a, S::mul(a, mask_slope));
                         }
-                        store::<S>(outputs.y, yo + at, lanes, a);
+                    }
+                    // What is rounded is not in y yet.
+                    if CHANGES || E::IS_ROUNDED {
+                        E::store::<S>(y, lanes, a);
+                    }
+                    if SUMS != NONE {
+                        a = E::round::<S>(a);
                     }
                     if SUMS == SQUARES {
                         squares::<S>(p == 0, a, &mut moments);
                     }
                     if let (PRODUCTS, Some(x)) = (SUMS, f.boxes[2]) {
-                        let x = load::<S>(x, outputs.boxes[2][p] + at, lanes);
+                        let x = E::load::<S>(x.add(outputs.boxes[2][p] + at), lanes);
                         products::<S>(p == 0, a, x, &mut moments);
                     }
                 }
@@ -428,34 +469,6 @@ impl<const CHANGES: bool, const SUMS: u8> Op for Apply<'_, CHANGES, SUMS> {
                     widen::<S, SUMS>(moments, n, first.add(at), distance);
                 }
             }
-        }
-    }
-}
-
-/// # Safety
-/// The processor has the features of `S`; `lanes` elements can be read.
-#[inline(always)]
-unsafe fn load<S: Simd>(from: *const f32, at: usize, lanes: usize) -> S::V {
-    // SAFETY: guaranteed by the caller.
-    unsafe {
-        if lanes == S::LANES {
-            S::load(from.add(at))
-        } else {
-            S::load_part(from.add(at), lanes)
-        }
-    }
-}
-
-/// # Safety
-/// `lanes` elements can be written.
-#[inline(always)]
-unsafe fn store<S: Simd>(to: *mut f32, at: usize, lanes: usize, a: S::V) {
-    // SAFETY: guaranteed by the caller.
-    unsafe {
-        if lanes == S::LANES {
-            S::store(to.add(at), a)
-        } else {
-            S::store_part(to.add(at), lanes, a)
         }
     }
 }

@@ -189,18 +189,18 @@ pub(crate) fn product<const N: usize>(sizes: [usize; N]) -> usize {
     all.unwrap_or_else(|| panic!("a product of {sizes:?} is larger than the address space"))
 }
 
-/// A box that is read.
+/// A box that is read, of f32 or of other elements.
 #[derive(Clone, Copy)]
-pub struct View<'a> {
+pub struct View<'a, E = f32> {
     /// Elements, from the first of the box.
-    pub(crate) data: &'a [f32],
+    pub(crate) data: &'a [E],
     /// The box.
     pub(crate) grid: &'a Grid,
 }
 
-impl<'a> View<'a> {
+impl<'a, E> View<'a, E> {
     /// Panics if the slice is too short for the box.
-    pub fn new(data: &'a [f32], grid: &'a Grid) -> View<'a> {
+    pub fn new(data: &'a [E], grid: &'a Grid) -> View<'a, E> {
         assert!(
             data.len() >= grid.span(),
             "slice of {} for {grid:?}",
@@ -213,19 +213,23 @@ impl<'a> View<'a> {
     pub fn grid(&self) -> &'a Grid {
         self.grid
     }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        (size_of::<E>() * self.grid.elements()) as u64
+    }
 }
 
-/// A box that is written.
-pub struct ViewMut<'a> {
+/// A box that is written, of f32 or of other elements.
+pub struct ViewMut<'a, E = f32> {
     /// Elements, from the first of the box.
-    pub(crate) data: &'a mut [f32],
+    pub(crate) data: &'a mut [E],
     /// The box.
     pub(crate) grid: &'a Grid,
 }
 
-impl<'a> ViewMut<'a> {
+impl<'a, E> ViewMut<'a, E> {
     /// Panics if the slice is too short for the box, or if positions of the box overlap.
-    pub fn new(data: &'a mut [f32], grid: &'a Grid) -> ViewMut<'a> {
+    pub fn new(data: &'a mut [E], grid: &'a Grid) -> ViewMut<'a, E> {
         assert!(
             data.len() >= grid.span(),
             "slice of {} for {grid:?}",
@@ -238,6 +242,10 @@ impl<'a> ViewMut<'a> {
     /// The box.
     pub fn grid(&self) -> &'a Grid {
         self.grid
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        (size_of::<E>() * self.grid.elements()) as u64
     }
 }
 
@@ -271,16 +279,16 @@ pub struct Call<'a> {
 
 /// A pointer that threads share; each writes elements of its own.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared(pub *mut f32);
+pub(crate) struct Shared<E = f32>(pub *mut E);
 
 // SAFETY: a pointer alone touches nothing; who reads or writes through it answers for the threads.
-unsafe impl Send for Shared {}
+unsafe impl<E> Send for Shared<E> {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl<E> Sync for Shared<E> {}
 
-impl Shared {
+impl<E> Shared<E> {
     /// A method, so that closures capture the whole and not the bare pointer.
-    pub(crate) fn get(self) -> *mut f32 {
+    pub(crate) fn get(self) -> *mut E {
         self.0
     }
 }
@@ -335,7 +343,7 @@ mod tests {
             channels: 1,
             pitch: [0; 4],
         };
-        View::new(&[], &grid);
+        View::<f32>::new(&[], &grid);
     }
 
     #[test]

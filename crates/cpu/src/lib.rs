@@ -21,11 +21,14 @@ mod loose_weights;
 mod tile;
 mod tiles;
 mod transpose;
+mod values;
 mod walk;
 mod weight_panels;
 mod weight_plan;
 mod weight_walk;
 mod winograd;
+
+mod bf16;
 
 pub mod activation;
 mod attention;
@@ -53,6 +56,11 @@ mod adapter;
 
 pub use adapter::{CpuKernels, CpuMenu};
 pub use attention::{Heads, attention_backward, attention_forward, attention_scratch};
+pub use bf16::{
+    conv_backward_data_bf16, conv_backward_data_scratch_bf16, conv_forward_bf16,
+    conv_forward_scratch_bf16, pack_backward_data_bf16, pack_forward_bf16,
+    packed_backward_data_elements_bf16, packed_forward_elements_bf16,
+};
 pub use conv_data::{
     conv_backward_data, conv_backward_data_scratch, pack_backward_data,
     packed_backward_data_elements, packs_backward_data,

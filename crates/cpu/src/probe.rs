@@ -11,7 +11,9 @@ pub fn multiply_adds(level: Level, rounds: u64) -> Work {
     // SAFETY: by the assertion.
     unsafe {
         match level {
-            Level::Portable | Level::Avx2 | Level::Avx512 => in_chains::<12>(level, rounds),
+            Level::Portable | Level::Avx2 | Level::Avx512 | Level::Avx512Bf16 => {
+                in_chains::<12>(level, rounds)
+            }
             // Some processors have four units with a latency of four.
             Level::Neon => in_chains::<24>(level, rounds),
         }

@@ -6,6 +6,7 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use half::bf16;
 use portable::Portable;
 
 /// Lanes of the widest level.
@@ -25,11 +26,19 @@ pub enum Level {
     Avx2,
     /// AVX-512F and AVX-512DQ (products of 64-bit integers), 16 lanes.
     Avx512,
+    /// The same with AVX512_BF16, which multiplies pairs of bf16; in f32 it computes what AVX-512 does.
+    Avx512Bf16,
 }
 
 impl Level {
     /// All levels, lowest first.
-    pub const ALL: [Level; 4] = [Level::Portable, Level::Neon, Level::Avx2, Level::Avx512];
+    pub const ALL: [Level; 5] = [
+        Level::Portable,
+        Level::Neon,
+        Level::Avx2,
+        Level::Avx512,
+        Level::Avx512Bf16,
+    ];
 
     /// The highest level this processor has.
     pub fn detect() -> Level {
@@ -49,6 +58,7 @@ impl Level {
             Level::Neon => "neon",
             Level::Avx2 => "avx2",
             Level::Avx512 => "avx512",
+            Level::Avx512Bf16 => "avx512_bf16",
         }
     }
 
@@ -74,8 +84,12 @@ impl Level {
                     && is_x86_feature_detected!("avx512dq")
                     && Level::Avx2.available()
             }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Bf16 => {
+                is_x86_feature_detected!("avx512bf16") && Level::Avx512.available()
+            }
             #[cfg(not(target_arch = "x86_64"))]
-            Level::Avx2 | Level::Avx512 => false,
+            Level::Avx2 | Level::Avx512 | Level::Avx512Bf16 => false,
         }
     }
 
@@ -84,7 +98,7 @@ impl Level {
         match self {
             Level::Portable | Level::Neon => 4,
             Level::Avx2 => 8,
-            Level::Avx512 => 16,
+            Level::Avx512 | Level::Avx512Bf16 => 16,
         }
     }
 
@@ -92,7 +106,7 @@ impl Level {
     pub(crate) fn accumulators(self) -> usize {
         match self {
             Level::Portable | Level::Avx2 => 12,
-            Level::Neon | Level::Avx512 => 24,
+            Level::Neon | Level::Avx512 | Level::Avx512Bf16 => 24,
         }
     }
 
@@ -117,9 +131,38 @@ impl Level {
             Level::Avx2 => unsafe { x86::on_avx2(op) },
             // SAFETY: guaranteed by the caller.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => unsafe { x86::on_avx512(op) },
+            Level::Avx512 | Level::Avx512Bf16 => unsafe { x86::on_avx512(op) },
             #[cfg(not(target_arch = "x86_64"))]
-            Level::Avx2 | Level::Avx512 => unreachable!("level not available"),
+            Level::Avx2 | Level::Avx512 | Level::Avx512Bf16 => {
+                unreachable!("level not available")
+            }
+        }
+    }
+
+    /// Whether the level multiplies pairs of bf16; see [`Pairs`].
+    pub(crate) fn has_pairs(self) -> bool {
+        match self {
+            Level::Portable | Level::Neon | Level::Avx2 | Level::Avx512 => false,
+            Level::Avx512Bf16 => true,
+        }
+    }
+
+    /// Runs `op` compiled for a level that has [`Pairs`]. Panics on any other.
+    ///
+    /// # Safety
+    /// As for [`Level::run`].
+    #[inline]
+    pub(crate) unsafe fn run_pairs<O: PairOp>(self, op: O) -> O::Out {
+        debug_assert!(self.available(), "this processor lacks {self:?}");
+        match self {
+            // SAFETY: guaranteed by the caller.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Bf16 => unsafe { x86::on_avx512_bf16(op) },
+            #[cfg(not(target_arch = "x86_64"))]
+            Level::Avx512Bf16 => unreachable!("level not available"),
+            Level::Portable | Level::Neon | Level::Avx2 | Level::Avx512 => {
+                unreachable!("{self:?} has no pairs of bf16")
+            }
         }
     }
 }
@@ -134,6 +177,45 @@ pub(crate) trait Op {
     /// The processor has the features of `S`, and what the operation says of its pointers holds. One
     /// that says nothing has none.
     unsafe fn run<S: Simd>(self) -> Self::Out;
+}
+
+/// A computation that can be compiled for any level with [`Pairs`]; as [`Op`].
+pub(crate) trait PairOp {
+    type Out;
+    /// # Safety
+    /// As for [`Op::run`].
+    unsafe fn run<S: Pairs>(self) -> Self::Out;
+}
+
+/// Products of pairs of bf16. A vector of pairs has a word in each lane: the first of a pair in its low
+/// half, the second in its high half.
+///
+/// Subnormal operands count as zero, and so do subnormal results. Rounding is to the nearest even.
+///
+/// # Safety
+/// Of all functions: the processor has the features of [`Level::run_pairs`].
+pub(crate) trait Pairs: Simd {
+    /// Per lane `acc` plus the products of the first and the second of the pairs, in f32.
+    ///
+    /// # Safety
+    /// As said above.
+    unsafe fn dot2(acc: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    /// Neighbors of two vectors, rounded to bf16: lane i has elements 2 i and 2 i + 1 of `low` followed by
+    /// `high`.
+    ///
+    /// # Safety
+    /// As said above.
+    unsafe fn neighbors(low: Self::V, high: Self::V) -> Self::V;
+    /// Lane i has the lanes i of both, rounded to bf16.
+    ///
+    /// # Safety
+    /// As said above.
+    unsafe fn zip(first: Self::V, second: Self::V) -> Self::V;
+    /// As [`Simd::store_bf16`], but subnormals become zeros.
+    ///
+    /// # Safety
+    /// As said above, and `LANES` elements can be written from `p` on.
+    unsafe fn store_normal(p: *mut bf16, a: Self::V);
 }
 
 /// Vectors of f32 at one level.
@@ -167,6 +249,28 @@ pub(crate) trait Simd: Copy + 'static {
     /// # Safety
     /// `n <= LANES`, and `n` elements can be written from `p` on.
     unsafe fn store_part(p: *mut f32, n: usize, a: Self::V);
+    /// `LANES` elements of bf16.
+    ///
+    /// # Safety
+    /// The processor has the features of the level, and the elements can be read from `p` on.
+    unsafe fn load_bf16(p: *const bf16) -> Self::V;
+    /// First `n` lanes of bf16, the rest zero.
+    ///
+    /// # Safety
+    /// As for `load_part`.
+    unsafe fn load_bf16_part(p: *const bf16, n: usize) -> Self::V;
+    /// Per lane the nearest bf16, of two the even one; NaN stays NaN.
+    fn round_to_bf16(a: Self::V) -> Self::V;
+    /// The lanes rounded to bf16.
+    ///
+    /// # Safety
+    /// `LANES` elements can be written from `p` on.
+    unsafe fn store_bf16(p: *mut bf16, a: Self::V);
+    /// First `n` lanes rounded to bf16.
+    ///
+    /// # Safety
+    /// As for `store_part`.
+    unsafe fn store_bf16_part(p: *mut bf16, n: usize, a: Self::V);
     fn add(a: Self::V, b: Self::V) -> Self::V;
     fn sub(a: Self::V, b: Self::V) -> Self::V;
     fn mul(a: Self::V, b: Self::V) -> Self::V;
@@ -327,6 +431,120 @@ mod tests {
         }
     }
 
+    /// bf16 to f32 and back, of all bit patterns of bf16 and around all points where rounding changes.
+    struct Conversions;
+
+    impl Op for Conversions {
+        type Out = ();
+
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            for high in 0..=u16::MAX {
+                let patterns = |i: usize| {
+                    let low = [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff][i % 6];
+                    f32::from_bits(u32::from(high.wrapping_add(i as u16 / 6)) << 16 | low)
+                };
+                let wide = lanes::<S>(patterns);
+                let narrow: Vec<bf16> = wide.iter().map(|a| bf16::from_f32(*a)).collect();
+                let widened: Vec<f32> = narrow.iter().map(|a| shifted(*a)).collect();
+                // SAFETY: the level is available, and all slices have its lanes.
+                unsafe {
+                    let v = S::load(wide.as_ptr());
+                    same::<S>(S::round_to_bf16(v), widened.clone());
+                    same::<S>(S::load_bf16(narrow.as_ptr()), widened);
+                    let mut stored = vec![bf16::ONE; S::LANES];
+                    S::store_bf16(stored.as_mut_ptr(), v);
+                    assert_eq!(bits(&stored), bits(&narrow), "{wide:?}");
+                }
+            }
+        }
+    }
+
+    fn shifted(a: bf16) -> f32 {
+        f32::from_bits(u32::from(a.to_bits()) << 16)
+    }
+
+    fn bits(all: &[bf16]) -> Vec<u16> {
+        all.iter().map(|a| a.to_bits()).collect()
+    }
+
+    /// Loads and stores of parts of vectors of bf16.
+    struct HalfParts;
+
+    impl Op for HalfParts {
+        type Out = ();
+
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            let all: Vec<bf16> = column::<S>(4).into_iter().map(bf16::from_f32).collect();
+            for n in 0..=S::LANES {
+                // Of exactly n elements, so that a lane too far is a lane outside.
+                let part = all[..n].to_vec();
+                let want = lanes::<S>(|i| if i < n { shifted(all[i]) } else { 0.0 });
+                // SAFETY: the level is available, and so many elements are there.
+                unsafe {
+                    let loaded = S::load_bf16_part(part.as_ptr(), n);
+                    same::<S>(loaded, want);
+                    let mut stored = vec![bf16::NAN; n + 1];
+                    S::store_bf16_part(stored.as_mut_ptr(), n, loaded);
+                    assert_eq!(bits(&stored[..n]), bits(&part), "{n} lanes stored");
+                    assert!(stored[n].is_nan(), "lane {n} of {n} stored");
+                }
+            }
+        }
+    }
+
+    /// Products of pairs, and the two ways to make them.
+    struct Products;
+
+    impl PairOp for Products {
+        type Out = ();
+
+        #[inline(always)]
+        unsafe fn run<S: Pairs>(self) {
+            let [b, c, d, e] = [4, 5, 6, 7].map(column::<S>);
+            let pair = |a: f32, b: f32| {
+                let [low, high] = [a, b].map(|a| u32::from(bf16::from_f32(a).to_bits()));
+                f32::from_bits(low | high << 16)
+            };
+            // SAFETY: the level is available, and all slices have its lanes.
+            unsafe {
+                let [vb, vc, vd, ve] = [&b, &c, &d, &e].map(|v| S::load(v.as_ptr()));
+                let zipped = S::zip(vb, vc);
+                same::<S>(zipped, lanes::<S>(|i| pair(b[i], c[i])));
+                let both = [b.clone(), c.clone()].concat();
+                let neighbors = lanes::<S>(|i| pair(both[2 * i], both[2 * i + 1]));
+                same::<S>(S::neighbors(vb, vc), neighbors);
+                let dot = S::dot2(vb, zipped, S::zip(vd, ve));
+                same::<S>(dot, lanes::<S>(|i| b[i] + b[i] * d[i] + c[i] * e[i]));
+            }
+        }
+    }
+
+    /// The narrowing store of pairs, of the same patterns as [`Conversions`].
+    struct NormalStores;
+
+    impl PairOp for NormalStores {
+        type Out = ();
+
+        #[inline(always)]
+        unsafe fn run<S: Pairs>(self) {
+            for high in 0..=u16::MAX {
+                let low = |i: usize| [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff][i % 6];
+                let wide = lanes::<S>(|i| f32::from_bits(u32::from(high) << 16 | low(i)));
+                let normal = |a: &f32| {
+                    let zero = 0f32.copysign(*a);
+                    bf16::from_f32(if a.is_subnormal() { zero } else { *a })
+                };
+                let want: Vec<bf16> = wide.iter().map(normal).collect();
+                let mut stored = vec![bf16::ONE; S::LANES];
+                // SAFETY: the level is available, and the slices have its lanes.
+                unsafe { S::store_normal(stored.as_mut_ptr(), S::load(wide.as_ptr())) };
+                assert_eq!(bits(&stored), bits(&want), "{wide:?}");
+            }
+        }
+    }
+
     #[test]
     fn all_levels_agree_with_plain_arithmetic() {
         for level in Level::ALL.into_iter().filter(|level| level.available()) {
@@ -335,6 +553,12 @@ mod tests {
                 level.run(Arithmetic);
                 level.run(Comparisons);
                 level.run(Parts);
+                level.run(Conversions);
+                level.run(HalfParts);
+                if level.has_pairs() {
+                    level.run_pairs(Products);
+                    level.run_pairs(NormalStores);
+                }
             }
         }
     }

@@ -68,6 +68,7 @@ impl<const V: usize, const P: usize> Op for Run<'_, V, P> {
                 let outputs = TileOutputs {
                     y: r.tile.y,
                     yo: &offsets[1][..n],
+                    unrounded: (),
                     boxes: &boxes,
                     width: r.tile.width,
                 };
@@ -208,7 +209,7 @@ pub(crate) unsafe fn dispatch(level: Level, v: usize, p: usize, run: RunArgs) {
         1 => pick!(1: 1 2 3 4 6 8 10 12),
         2 => match level {
             Level::Portable | Level::Avx2 => pick!(2: 1 2 3 4 5 6),
-            Level::Neon | Level::Avx512 => pick!(2: 1 2 3 4 6 8 10 12),
+            Level::Neon | Level::Avx512 | Level::Avx512Bf16 => pick!(2: 1 2 3 4 6 8 10 12),
         },
         3 => pick!(3: 1 2 3 4 6 8),
         4 => pick!(4: 1 2 3 4 5 6),

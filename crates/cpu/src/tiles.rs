@@ -17,7 +17,7 @@ impl Tiles {
     pub(crate) fn vectors_max(self) -> usize {
         match self.level {
             Level::Portable | Level::Avx2 => 2,
-            Level::Neon | Level::Avx512 => 4,
+            Level::Neon | Level::Avx512 | Level::Avx512Bf16 => 4,
         }
     }
 

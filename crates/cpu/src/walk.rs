@@ -32,6 +32,7 @@ impl Positions {
 }
 
 /// A walk over the positions of a job, in several boxes.
+#[derive(Clone)]
 pub(crate) struct Walk<const N: usize> {
     count: [usize; 4],
     index: [usize; 4],

@@ -92,6 +92,7 @@ impl Host {
                 Level::Neon => "NEON",
                 Level::Avx2 => "AVX2",
                 Level::Avx512 => "AVX-512",
+                Level::Avx512Bf16 => "AVX-512 with BF16",
             },
             simd_lanes_f32: level.lanes(),
             caches: caches(root),

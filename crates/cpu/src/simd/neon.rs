@@ -1,6 +1,7 @@
 //! NEON.
 
 use super::{Op, Simd};
+use half::bf16;
 use std::arch::aarch64::*;
 
 /// # Safety
@@ -71,6 +72,53 @@ impl Simd for Neon {
                     vst1q_lane_f32::<2>(p.add(2), a);
                 }
                 4.. => vst1q_f32(p, a),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> Self::V {
+        // SAFETY: guaranteed by the caller.
+        F32x4(unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p.cast()))) })
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_part(p: *const bf16, n: usize) -> Self::V {
+        let mut all = [bf16::ZERO; 4];
+        // SAFETY: guaranteed by the caller; there are 4 elements.
+        unsafe {
+            for (i, a) in all.iter_mut().enumerate().take(n) {
+                *a = *p.add(i);
+            }
+            Self::load_bf16(all.as_ptr())
+        }
+    }
+    #[inline(always)]
+    fn round_to_bf16(F32x4(a): Self::V) -> Self::V {
+        // SAFETY: a vector proves the features.
+        F32x4(unsafe {
+            let bits = vreinterpretq_u32_f32(a);
+            let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
+            let half = vaddq_u32(odd, vdupq_n_u32(0x7fff));
+            let quiet = vorrq_u32(bits, vdupq_n_u32(0x0040_0000));
+            let bits = vbslq_u32(vceqq_f32(a, a), vaddq_u32(bits, half), quiet);
+            vreinterpretq_f32_u32(vandq_u32(bits, vdupq_n_u32(0xffff_0000)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, a: Self::V) {
+        // SAFETY: a vector proves the features; the rest is guaranteed by the caller.
+        unsafe {
+            let F32x4(a) = Self::round_to_bf16(a);
+            vst1_u16(p.cast(), vshrn_n_u32::<16>(vreinterpretq_u32_f32(a)));
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_part(p: *mut bf16, n: usize, a: Self::V) {
+        let mut all = [bf16::ZERO; 4];
+        // SAFETY: guaranteed by the caller; there is room for 4 elements.
+        unsafe {
+            Self::store_bf16(all.as_mut_ptr(), a);
+            for (i, a) in all.iter().enumerate().take(n) {
+                *p.add(i) = *a;
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Plain Rust.
 
 use super::Simd;
+use half::bf16;
 
 /// Four lanes of plain Rust: what the baseline of x86-64 and of aarch64 holds in a register.
 #[derive(Clone, Copy)]
@@ -9,6 +10,20 @@ pub(crate) struct Portable;
 #[inline(always)]
 fn zip(a: [f32; 4], b: [f32; 4], f: impl Fn(f32, f32) -> f32) -> [f32; 4] {
     [f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])]
+}
+
+#[inline(always)]
+fn widen(a: bf16) -> f32 {
+    f32::from_bits(u32::from(a.to_bits()) << 16)
+}
+
+/// Without branches, so that four become a vector.
+#[inline(always)]
+fn narrow(a: f32) -> bf16 {
+    let bits = a.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    let quiet = bits | 0x0040_0000;
+    bf16::from_bits(((if a.is_nan() { quiet } else { rounded }) >> 16) as u16)
 }
 
 impl Simd for Portable {
@@ -45,6 +60,36 @@ impl Simd for Portable {
         for (i, lane) in a.iter().enumerate().take(n) {
             // SAFETY: guaranteed by the caller.
             unsafe { *p.add(i) = *lane };
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> Self::V {
+        // SAFETY: guaranteed by the caller.
+        unsafe { p.cast::<[bf16; 4]>().read_unaligned() }.map(widen)
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_part(p: *const bf16, n: usize) -> Self::V {
+        let mut a = [0.0; 4];
+        for (i, lane) in a.iter_mut().enumerate().take(n) {
+            // SAFETY: guaranteed by the caller.
+            *lane = widen(unsafe { *p.add(i) });
+        }
+        a
+    }
+    #[inline(always)]
+    fn round_to_bf16(a: Self::V) -> Self::V {
+        a.map(|a| widen(narrow(a)))
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, a: Self::V) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { p.cast::<[bf16; 4]>().write_unaligned(a.map(narrow)) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_part(p: *mut bf16, n: usize, a: Self::V) {
+        for (i, lane) in a.iter().enumerate().take(n) {
+            // SAFETY: guaranteed by the caller.
+            unsafe { *p.add(i) = narrow(*lane) };
         }
     }
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! AVX2 and AVX-512.
 
-use super::{Op, Simd};
+use super::{Op, PairOp, Pairs, Simd};
+use half::bf16;
 use std::arch::x86_64::*;
 
 /// # Safety
@@ -15,6 +16,14 @@ pub(super) unsafe fn on_avx2<O: Op>(op: O) -> O::Out {
 /// The processor has AVX-512F and AVX-512DQ; the rest as for [`Op::run`].
 #[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
 pub(super) unsafe fn on_avx512<O: Op>(op: O) -> O::Out {
+    // SAFETY: guaranteed by the caller.
+    unsafe { op.run::<Avx512>() }
+}
+
+/// # Safety
+/// The processor has AVX-512F, AVX-512DQ and AVX512_BF16; the rest as for [`Op::run`].
+#[target_feature(enable = "avx512f,avx512dq,avx512bf16,avx2,fma")]
+pub(super) unsafe fn on_avx512_bf16<O: PairOp>(op: O) -> O::Out {
     // SAFETY: guaranteed by the caller.
     unsafe { op.run::<Avx512>() }
 }
@@ -68,6 +77,63 @@ impl Simd for Avx2 {
     unsafe fn store_part(p: *mut f32, n: usize, F32x8(a): Self::V) {
         // SAFETY: a vector proves the features; the rest is guaranteed by the caller.
         unsafe { _mm256_maskstore_ps(p, mask8(n), a) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> Self::V {
+        // SAFETY: guaranteed by the caller.
+        F32x8(unsafe {
+            let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
+        })
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_part(p: *const bf16, n: usize) -> Self::V {
+        let mut all = [bf16::ZERO; 8];
+        // SAFETY: guaranteed by the caller; there are 8 elements.
+        unsafe {
+            for (i, a) in all.iter_mut().enumerate().take(n) {
+                *a = *p.add(i);
+            }
+            Self::load_bf16(all.as_ptr())
+        }
+    }
+    #[inline(always)]
+    fn round_to_bf16(F32x8(a): Self::V) -> Self::V {
+        // SAFETY: a vector proves the features.
+        F32x8(unsafe {
+            let bits = _mm256_castps_si256(a);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(a, a));
+            let bits = _mm256_blendv_epi8(_mm256_add_epi32(bits, half), quiet, nan);
+            let high = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
+            _mm256_castsi256_ps(_mm256_and_si256(bits, high))
+        })
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, a: Self::V) {
+        // SAFETY: a vector proves the features; the rest is guaranteed by the caller.
+        unsafe {
+            let F32x8(a) = Self::round_to_bf16(a);
+            let words = _mm256_srli_epi32::<16>(_mm256_castps_si256(a));
+            let (low, high) = (
+                _mm256_castsi256_si128(words),
+                _mm256_extracti128_si256::<1>(words),
+            );
+            _mm_storeu_si128(p.cast(), _mm_packus_epi32(low, high));
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_part(p: *mut bf16, n: usize, a: Self::V) {
+        let mut all = [bf16::ZERO; 8];
+        // SAFETY: guaranteed by the caller; there is room for 8 elements.
+        unsafe {
+            Self::store_bf16(all.as_mut_ptr(), a);
+            for (i, a) in all.iter().enumerate().take(n) {
+                *p.add(i) = *a;
+            }
+        }
     }
     #[inline(always)]
     fn add(F32x8(a): Self::V, F32x8(b): Self::V) -> Self::V {
@@ -236,6 +302,62 @@ impl Simd for Avx512 {
         unsafe { _mm512_mask_storeu_ps(p, mask16(n), a) }
     }
     #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> Self::V {
+        // SAFETY: guaranteed by the caller.
+        F32x16(unsafe {
+            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
+        })
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_part(p: *const bf16, n: usize) -> Self::V {
+        // AVX-512F masks words of 32 bits; an odd element comes alone.
+        // SAFETY: guaranteed by the caller.
+        F32x16(unsafe {
+            let pairs = _mm512_maskz_loadu_epi32(mask16(n / 2), p.cast());
+            let words = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(pairs));
+            let mut words = _mm512_slli_epi32::<16>(words);
+            if n % 2 == 1 {
+                let last = i32::from((*p.add(n - 1)).to_bits()) << 16;
+                let alone = 1 << (n - 1);
+                words = _mm512_mask_set1_epi32(words, alone, last);
+            }
+            _mm512_castsi512_ps(words)
+        })
+    }
+    #[inline(always)]
+    fn round_to_bf16(F32x16(a): Self::V) -> Self::V {
+        // SAFETY: a vector proves the features.
+        F32x16(unsafe {
+            let bits = _mm512_castps_si512(a);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a);
+            let bits = _mm512_mask_mov_epi32(_mm512_add_epi32(bits, half), nan, quiet);
+            let high = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+            _mm512_castsi512_ps(_mm512_and_si512(bits, high))
+        })
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, a: Self::V) {
+        // SAFETY: a vector proves the features; the rest is guaranteed by the caller.
+        unsafe {
+            let F32x16(a) = Self::round_to_bf16(a);
+            let words = _mm512_srli_epi32::<16>(_mm512_castps_si512(a));
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(words));
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_part(p: *mut bf16, n: usize, a: Self::V) {
+        let mut all = [bf16::ZERO; 16];
+        // SAFETY: guaranteed by the caller; there is room for 16 elements.
+        unsafe {
+            Self::store_bf16(all.as_mut_ptr(), a);
+            std::ptr::copy_nonoverlapping(all.as_ptr(), p, n);
+        }
+    }
+    #[inline(always)]
     fn add(F32x16(a): Self::V, F32x16(b): Self::V) -> Self::V {
         // SAFETY: a vector proves the features.
         F32x16(unsafe { _mm512_add_ps(a, b) })
@@ -357,5 +479,49 @@ impl Simd for Avx512 {
     fn expect(p: *const f32) {
         // SAFETY: an address that is asked for is not read.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+}
+
+/// Two vectors as one of bf16, rounded, subnormals as zeros: `low` first.
+///
+/// # Safety
+/// The processor has AVX512_BF16.
+#[inline(always)]
+unsafe fn narrow_two(low: __m512, high: __m512) -> __m512i {
+    // SAFETY: guaranteed by the caller; both are 64 bytes of any bits.
+    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
+}
+
+impl Pairs for Avx512 {
+    #[inline(always)]
+    unsafe fn dot2(F32x16(acc): Self::V, F32x16(a): Self::V, F32x16(b): Self::V) -> Self::V {
+        // SAFETY: guaranteed by the caller; vectors of 64 bytes of any bits.
+        F32x16(unsafe {
+            let [a, b] = [a, b].map(|v| std::mem::transmute::<__m512, __m512bh>(v));
+            _mm512_dpbf16_ps(acc, a, b)
+        })
+    }
+    #[inline(always)]
+    unsafe fn neighbors(F32x16(low): Self::V, F32x16(high): Self::V) -> Self::V {
+        // SAFETY: guaranteed by the caller.
+        F32x16(unsafe { _mm512_castsi512_ps(narrow_two(low, high)) })
+    }
+    #[inline(always)]
+    unsafe fn zip(F32x16(first): Self::V, F32x16(second): Self::V) -> Self::V {
+        // SAFETY: guaranteed by the caller.
+        F32x16(unsafe {
+            let both = narrow_two(first, second);
+            let low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(both));
+            let high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(both));
+            _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32::<16>(high)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn store_normal(p: *mut bf16, F32x16(a): Self::V) {
+        // SAFETY: guaranteed by the caller; both are 32 bytes of any bits.
+        unsafe {
+            let narrow = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(a));
+            _mm256_storeu_si256(p.cast(), narrow);
+        }
     }
 }

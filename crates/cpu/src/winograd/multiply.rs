@@ -118,7 +118,7 @@ impl Product {
             1 => pick!(1: 2 4 6 8 10 12),
             2 => match level {
                 Level::Portable | Level::Avx2 => pick!(2: 1 2 3 4 5 6),
-                Level::Neon | Level::Avx512 => pick!(2: 2 4 6 8 10 12),
+                Level::Neon | Level::Avx512 | Level::Avx512Bf16 => pick!(2: 2 4 6 8 10 12),
             },
             3 => pick!(3: 2 4 6 8),
             4 => pick!(4: 1 2 3 4 5 6),

@@ -184,6 +184,7 @@ impl Finished {
         let outputs = TileOutputs {
             y: s.to,
             yo: &self.outputs[..self.count],
+            unrounded: (),
             boxes: &self.boxes,
             width: s.width,
         };

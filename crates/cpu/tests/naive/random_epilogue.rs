@@ -1,7 +1,8 @@
 //! A random epilogue, and the same in plain f64.
 
 use super::{Random, buffer, offset, on, positions};
-use partita_cpu::{Epilogue, Grid, Normalization, Summed, Sums};
+use half::bf16;
+use partita_cpu::{Epilogue, Grid, Normalization, Summed, Sums, View};
 
 /// A random epilogue of a box: which parts it has, and their values.
 pub struct RandomEpilogue {
@@ -71,6 +72,30 @@ impl RandomEpilogue {
     /// Calls `body` with the epilogue.
     pub fn with<R>(&self, sums: &mut [f64], body: impl FnOnce(Epilogue) -> R) -> R {
         let [add, mask, x] = [0, 1, 2].map(|i| on(&self.boxes[i].1, &self.boxes[i].0));
+        let norm = self.norm();
+        body(Epilogue {
+            bias: self.has[0].then_some(&self.bias),
+            scale_shift: self.has[1].then_some((&self.scale, &self.shift)),
+            add: self.has[2].then_some(add),
+            negative_slope: self.has[3].then_some(self.slope),
+            mask: self.has[4].then_some((mask, self.slope)),
+            sums: self.has[5].then_some(Sums {
+                of: if self.squares {
+                    Summed::Squares
+                } else {
+                    Summed::Normalized(x, norm)
+                },
+                into: sums,
+                accumulate: self.accumulate,
+            }),
+        })
+    }
+
+    /// The same on boxes of bf16; the values are small integers.
+    pub fn with_bf16<R>(&self, sums: &mut [f64], body: impl FnOnce(Epilogue<bf16>) -> R) -> R {
+        let narrow = |all: &[f32]| all.iter().map(|a| bf16::from_f32(*a)).collect();
+        let boxes: [Vec<bf16>; 3] = [0, 1, 2].map(|i| narrow(&self.boxes[i].1));
+        let [add, mask, x] = [0, 1, 2].map(|i| View::new(&boxes[i], &self.boxes[i].0));
         let norm = self.norm();
         body(Epilogue {
             bias: self.has[0].then_some(&self.bias),

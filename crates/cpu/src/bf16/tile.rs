@@ -1,0 +1,188 @@
+//! Tiles of the direct convolution on pairs of bf16.
+//!
+//! As in [`crate::tile`], with words of two input channels in place of elements of one.
+
+use crate::simd::{Level, PairOp, Pairs};
+use crate::tile::Stretch;
+use crate::values::Values;
+use crate::walk::Offsets;
+use half::bf16;
+
+/// Pointers: the stretches of x at each position, in words; as many rows of w of whole vectors; whole
+/// vectors of `sums` for each position, which no other thread accesses.
+#[derive(Clone, Copy)]
+pub(super) struct TileArgs<'a> {
+    pub x: *const bf16,
+    pub xo: &'a Offsets,
+    pub w: *const f32,
+    pub w_pitch: usize,
+    /// Their `x` in elements, the rest in words.
+    pub stretches: &'a [Stretch],
+    /// Add to the sums.
+    pub load: bool,
+    pub sums: *mut f32,
+    pub sums_pitch: usize,
+    /// Positions; the tile repeats the last of them.
+    pub n: usize,
+    /// Store the outputs rather than the sums.
+    pub outputs: Option<Outputs<'a>>,
+}
+
+/// Pointers: `width` channels of y at each offset, which no other thread accesses, and of the bias.
+#[derive(Clone, Copy)]
+pub(super) struct Outputs<'a> {
+    pub y: *mut bf16,
+    pub yo: &'a Offsets,
+    /// Add to the old contents.
+    pub accumulate: bool,
+    pub bias: Option<*const f32>,
+    /// Factor of the negative outputs.
+    pub slope: Option<f32>,
+    pub width: usize,
+}
+
+struct Tile<'a, const V: usize, const P: usize>(TileArgs<'a>);
+
+impl<const V: usize, const P: usize> PairOp for Tile<'_, V, P> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Pairs>(self) {
+        if const { V * P > S::ACCUMULATORS } {
+            unreachable!("tile larger than the registers of its level");
+        }
+        let t = self.0;
+        // SAFETY: offsets, widths and rows are inside of what the caller answers for.
+        unsafe {
+            let mut acc = [[S::splat(0.0); V]; P];
+            let sums = |p: usize| t.sums.add(p.min(t.n - 1) * t.sums_pitch);
+            if t.load {
+                for (p, row) in acc.iter_mut().enumerate() {
+                    for (v, a) in row.iter_mut().enumerate() {
+                        *a = S::load(sums(p).add(v * S::LANES));
+                    }
+                }
+            }
+            if let Some(outputs) = &t.outputs {
+                for yo in &outputs.yo[..P] {
+                    S::prefetch(outputs.y.wrapping_add(*yo).cast());
+                }
+            }
+            let xo: [usize; P] = std::array::from_fn(|p| t.xo[p]);
+            for s in t.stretches {
+                let mut x = t.x.add(s.x);
+                let mut w = t.w.add(s.row * t.w_pitch);
+                for _ in 0..s.len / S::UNROLL {
+                    for u in 0..S::UNROLL {
+                        multiply::<S, V, P>(x.add(2 * u), &xo, w, &mut acc);
+                        w = w.add(t.w_pitch);
+                    }
+                    x = x.add(2 * S::UNROLL);
+                }
+                for _ in 0..s.len % S::UNROLL {
+                    multiply::<S, V, P>(x, &xo, w, &mut acc);
+                    w = w.add(t.w_pitch);
+                    x = x.add(2);
+                }
+            }
+            if let Some(outputs) = &t.outputs {
+                return put::<S, V, P>(outputs, &mut acc);
+            }
+            for (p, row) in acc.iter().enumerate() {
+                for (v, a) in row.iter().enumerate() {
+                    S::store(sums(p).add(v * S::LANES), *a);
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The level has pairs, `x` can be read at the offsets for a word, and `w` for V vectors.
+#[inline(always)]
+unsafe fn multiply<S: Pairs, const V: usize, const P: usize>(
+    x: *const bf16,
+    xo: &[usize; P],
+    w: *const f32,
+    acc: &mut [[S::V; V]; P],
+) {
+    // SAFETY: guaranteed by the caller; a word is moved, whatever its bits.
+    unsafe {
+        let wv: [S::V; V] = std::array::from_fn(|v| S::load(w.add(v * S::LANES)));
+        for p in 0..P {
+            let word = x.add(xo[p]).cast::<f32>().read_unaligned();
+            let b = S::splat(word);
+            for v in 0..V {
+                acc[p][v] = S::dot2(acc[p][v], b, wv[v]);
+            }
+        }
+    }
+}
+
+/// Bias, old contents and slope, then rounded to y.
+///
+/// # Safety
+/// The level has pairs, and the pointer requirements of [`Outputs`] hold for P offsets.
+#[inline(always)]
+unsafe fn put<S: Pairs, const V: usize, const P: usize>(
+    outputs: &Outputs,
+    acc: &mut [[S::V; V]; P],
+) {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        for v in 0..V {
+            let lanes = (outputs.width - v * S::LANES).min(S::LANES);
+            let bias = match outputs.bias {
+                Some(bias) => S::load_part(bias.add(v * S::LANES), lanes),
+                None => S::splat(0.0),
+            };
+            for p in 0..P {
+                acc[p][v] = S::add(acc[p][v], bias);
+                if outputs.accumulate {
+                    let y = outputs.y.add(outputs.yo[p] + v * S::LANES);
+                    acc[p][v] = S::add(acc[p][v], bf16::load::<S>(y, lanes));
+                }
+            }
+        }
+        if let Some(slope) = outputs.slope {
+            let slope = S::splat(slope);
+            for a in acc.as_flattened_mut() {
+                *a = S::where_positive(*a, *a, S::mul(*a, slope));
+            }
+        }
+        for (p, row) in acc.iter().enumerate() {
+            let y = outputs.y.add(outputs.yo[p]);
+            for (v, a) in row.iter().enumerate() {
+                let left = outputs.width - v * S::LANES;
+                if left >= S::LANES {
+                    S::store_normal(y.add(v * S::LANES), *a)
+                } else {
+                    S::store_bf16_part(y.add(v * S::LANES), left, *a)
+                }
+            }
+        }
+    }
+}
+
+/// Runs the smallest tile of at least `p` positions.
+///
+/// # Safety
+/// The processor has the level, which has pairs, and the pointer requirements of [`TileArgs`] hold.
+pub(super) unsafe fn dispatch(level: Level, v: usize, p: usize, t: TileArgs) {
+    macro_rules! pick {
+        ($v:literal: $($p:literal)*) => {{
+            $(if p <= $p {
+                // SAFETY: guaranteed by the caller.
+                return unsafe { level.run_pairs(Tile::<$v, $p>(t)) };
+            })*
+        }};
+    }
+    match v {
+        1 => pick!(1: 1 2 4 8 12),
+        2 => pick!(2: 1 2 4 6 8 10 12),
+        3 => pick!(3: 1 2 3 4 6 8),
+        4 => pick!(4: 1 2 3 4 5 6),
+        _ => {}
+    }
+    unreachable!("no tile of {v} vectors and {p} positions");
+}
