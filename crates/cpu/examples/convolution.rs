@@ -17,11 +17,11 @@ use half::bf16;
 use partita_cpu::{
     Call, Canceled, Convolution, Epilogue, Grid, Level, Team, View, ViewMut, Weights, Window,
     WinogradTile, Work, conv_backward_data, conv_backward_data_bf16, conv_backward_data_scratch,
-    conv_backward_data_scratch_bf16, conv_backward_weight, conv_backward_weight_scratch,
-    conv_forward, conv_forward_bf16, conv_forward_scratch, conv_forward_scratch_bf16,
-    multiply_adds, winograd_backward_data, winograd_backward_data_scratch,
-    winograd_backward_weight, winograd_backward_weight_scratch, winograd_forward,
-    winograd_forward_scratch, winograd_offers,
+    conv_backward_data_scratch_bf16, conv_backward_weight, conv_backward_weight_bf16,
+    conv_backward_weight_scratch, conv_backward_weight_scratch_bf16, conv_forward,
+    conv_forward_bf16, conv_forward_scratch, conv_forward_scratch_bf16, multiply_adds,
+    winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
+    winograd_backward_weight_scratch, winograd_forward, winograd_forward_scratch, winograd_offers,
 };
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -380,8 +380,29 @@ impl Asked {
         })
     }
 
-    fn backward_weight_bf16(&self, _: &mut Team, _: Algorithm) -> Result<String, String> {
-        Ok("{\"absent\": true}".to_owned())
+    fn backward_weight_bf16(
+        &self,
+        team: &mut Team,
+        algorithm: Algorithm,
+    ) -> Result<String, String> {
+        let (xg, yg) = (self.padded(), self.outputs());
+        let (x, dy) = (narrow(&ramp(xg.elements())), narrow(&ramp(yg.elements())));
+        let (conv, kind, mut dw) = (&self.conv, team.kind(), self.weights());
+        let scratch = match algorithm {
+            Algorithm::Direct => conv_backward_weight_scratch_bf16(kind, conv, &xg, self.f),
+            Algorithm::Winograd(tile) => {
+                winograd_backward_weight_scratch(kind, tile, conv, self.c, &yg)
+            }
+        };
+        self.repeat(team, scratch, |call| {
+            let (x, dy) = (View::new(&x, &xg), View::new(&dy, &yg));
+            match algorithm {
+                Algorithm::Direct => {
+                    conv_backward_weight_bf16(call, x, dy, &mut dw, None, conv, false)
+                }
+                Algorithm::Winograd(_) => Err(Canceled),
+            }
+        })
     }
 
     fn repeat(

@@ -6,7 +6,9 @@
 //! elements count as zero; elsewhere a tile copies what it reads to f32.
 
 mod depthwise;
+mod gradient;
 mod job;
+mod products;
 mod stage;
 mod tile;
 mod weights;
@@ -19,6 +21,7 @@ use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
 use crate::loose_weights::is_loose;
 use crate::simd::Level;
 use crate::team::{Team, TeamKind};
+pub use gradient::{conv_backward_weight_bf16, conv_backward_weight_scratch_bf16};
 use half::bf16;
 use job::{HalfWeights, Source, room};
 use weights::{Plain, elements, packed_elements, round};

@@ -98,7 +98,7 @@ pub fn conv_backward_weight(
 }
 
 /// Adds the sums of the other parts of the positions to those of the first, part by part.
-fn add_parts(
+pub(crate) fn add_parts(
     team: &mut Team,
     progress: &mut dyn FnMut() -> bool,
     dw: &mut [f32],
@@ -442,6 +442,31 @@ impl Gradient<'_> {
     }
 }
 
+/// A tile of V vectors, of the last so many lanes, and Q rows over a walk, into rows of dw or added to them.
+///
+/// # Safety
+/// The processor has the level. From the x of the walk on Q elements and from its y on the vectors can be read at each
+/// position, and the tile of dw at its pitch is nobody else's.
+pub(crate) unsafe fn run_tile(
+    level: Level,
+    (v, q, lanes): (usize, usize, usize),
+    walk: WalkArgs,
+    (dw, dw_pitch, load): (*mut f32, usize, bool),
+) {
+    let args = TileArgs {
+        walk,
+        dw,
+        dw_pitch,
+        lanes,
+        load,
+        xo: [0; Q_MAX],
+        copy: None,
+    };
+    let partial = lanes < level.lanes();
+    // SAFETY: guaranteed by the caller.
+    unsafe { dispatch::<false, false>(level, (v, q, partial), args) };
+}
+
 /// Pointers: from the x of the walk the rows of the tile, from its y the vectors (of PART `lanes`), both at
 /// each position; from dw the tile, which no other thread accesses.
 #[derive(Clone, Copy)]
@@ -625,7 +650,7 @@ impl Op for BiasSums {
 /// # Safety
 /// There are as many sums as lanes, and no other thread accesses them.
 #[inline(always)]
-unsafe fn widen<S: Simd>(acc: &mut [S::V; 4], sums: *mut f64, lanes: usize) {
+pub(crate) unsafe fn widen<S: Simd>(acc: &mut [S::V; 4], sums: *mut f64, lanes: usize) {
     let mut values = [0f32; LANES_MAX];
     // SAFETY: no level has more lanes; the rest is guaranteed by the caller.
     unsafe {

@@ -211,6 +211,11 @@ pub(crate) trait Pairs: Simd {
     /// # Safety
     /// As said above.
     unsafe fn zip(first: Self::V, second: Self::V) -> Self::V;
+    /// Lane i has the lanes i of both, which are values that bf16 holds.
+    ///
+    /// # Safety
+    /// As said above.
+    unsafe fn join(first: Self::V, second: Self::V) -> Self::V;
     /// As [`Simd::store_bf16`], but subnormals become zeros.
     ///
     /// # Safety
@@ -512,6 +517,7 @@ mod tests {
                 let [vb, vc, vd, ve] = [&b, &c, &d, &e].map(|v| S::load(v.as_ptr()));
                 let zipped = S::zip(vb, vc);
                 same::<S>(zipped, lanes::<S>(|i| pair(b[i], c[i])));
+                same::<S>(S::join(vb, vc), lanes::<S>(|i| pair(b[i], c[i])));
                 let both = [b.clone(), c.clone()].concat();
                 let neighbors = lanes::<S>(|i| pair(both[2 * i], both[2 * i + 1]));
                 same::<S>(S::neighbors(vb, vc), neighbors);

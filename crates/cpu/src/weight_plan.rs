@@ -112,7 +112,7 @@ impl Shape {
     }
 
     /// Of outputs with these extents in N, D, H, W.
-    fn partition(&self, threads: usize, counts: [usize; 4]) -> Partition {
+    pub(crate) fn partition(&self, threads: usize, counts: [usize; 4]) -> Partition {
         let positions = counts.iter().product::<usize>();
         let rows = positions / counts[inner_dim(counts)].max(1);
         let weights = self.groups * self.stretches * self.rows * self.f;

@@ -9,9 +9,9 @@ use naive::random_epilogue::RandomEpilogue;
 use naive::{Case, Random, assert_box, buffer, call, teams};
 use partita_cpu::{
     Convolution, Epilogue, Grid, Team, View, ViewMut, Weights, Window, conv_backward_data_bf16,
-    conv_backward_data_scratch_bf16, conv_forward_bf16, conv_forward_scratch_bf16,
-    pack_backward_data_bf16, pack_forward_bf16, packed_backward_data_elements_bf16,
-    packed_forward_elements_bf16, sums_scratch,
+    conv_backward_data_scratch_bf16, conv_backward_weight_bf16, conv_backward_weight_scratch_bf16,
+    conv_forward_bf16, conv_forward_scratch_bf16, pack_backward_data_bf16, pack_forward_bf16,
+    packed_backward_data_elements_bf16, packed_forward_elements_bf16, sums_scratch,
 };
 
 const CASES: u64 = 120;
@@ -146,6 +146,70 @@ fn backward_data() {
                 assert_box(&dxg, &widen(&dx), &want, None, &what);
                 epilogue.assert_sums(&dxg, &want, &sums, &what);
             }
+        }
+    }
+}
+
+#[test]
+fn backward_weight() {
+    for seed in 0..CASES {
+        println!("seed {seed}");
+        let mut random = Random(seed + 2000);
+        let case = Case::new(&mut random);
+        let (accumulate, biased) = (seed % 2 == 1, seed % 3 > 0);
+        let start: Vec<f32> = case.w.iter().map(|_| random.whole()).collect();
+        compare_weights(seed, &case, start, accumulate, biased);
+    }
+}
+
+/// More positions than a block has, and more output channels than are packed at a time.
+#[test]
+fn weight_gradients_of_many_blocks() {
+    let cases = [
+        (1, (3, 1), [23, 22], (7, 80)),
+        (3, (3, 2), [31, 27], (3, 75)),
+        (1, (1, 1), [21, 20], (30, 1100)),
+        (24, (3, 1), [25, 24], (24, 24)),
+    ];
+    for (seed, (groups, window, extent, channels)) in cases.into_iter().enumerate() {
+        println!("seed {seed}");
+        let mut random = Random(seed as u64 + 6000);
+        let case = planar(&mut random, groups, window, extent, channels, Random::whole);
+        let start = vec![f32::NAN; case.w.len()];
+        compare_weights(seed as u64, &case, start, false, true);
+    }
+}
+
+/// The weight gradient of a case on all teams, exactly.
+fn compare_weights(seed: u64, case: &Case, mut start: Vec<f32>, accumulate: bool, biased: bool) {
+    let f = case.yg.channels;
+    let mut want = case.weight();
+    let mut sums = vec![0.0; f];
+    for (n, at) in naive::positions(&case.yg) {
+        let o = naive::offset(&case.yg, n, at);
+        (0..f).for_each(|i| sums[i] += f64::from(case.dy[o + i]));
+    }
+    want.extend(sums);
+    start.extend((0..f).map(|i| i as f32));
+    let (x, dy) = (narrow(&case.x), narrow(&case.dy));
+    for team in &mut teams() {
+        let mut got = start.clone();
+        let (dw, db) = got.split_at_mut(case.w.len());
+        let need = conv_backward_weight_scratch_bf16(team.kind(), &case.conv, &case.xg, f);
+        let (x, dy) = (View::new(&x, &case.xg), View::new(&dy, &case.yg));
+        call(team, need, |k| {
+            let db = biased.then_some(db);
+            conv_backward_weight_bf16(k, x, dy, dw, db, &case.conv, accumulate)
+        });
+        for (i, got) in got.iter().enumerate() {
+            let before = f64::from(start[i]);
+            let want = match (i < case.w.len() || biased, accumulate) {
+                (true, true) => want[i] + before,
+                (true, false) => want[i],
+                (false, _) => before,
+            };
+            let what = (seed, team.level(), team.threads(), i);
+            assert!(f64::from(*got) == want, "{what:?}: {got} not {want}");
         }
     }
 }

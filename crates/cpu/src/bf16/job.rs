@@ -340,35 +340,33 @@ impl DirectConvolution<'_, bf16, HalfWeights<'_>> {
             // SAFETY: guaranteed by the caller; there is room for the sums of these positions.
             unsafe {
                 let sums = channels.room.sums.add(waiting * channels.width());
-                let y = self.y.get().add(f0);
-                let outputs = stores.then(|| Outputs {
-                    y,
-                    yo: &offsets[1],
-                    accumulate: self.accumulate,
-                    bias: self.epilogue.bias_of_tile(f0),
-                    slope,
-                    width: (self.f - f0).min(channels.width()),
-                });
-                let at = (&offsets[0], n, p);
+                let at = (&offsets, n, p);
                 match products {
-                    Products::Pairs => self.pairs(at, channels, sweep, sums, outputs),
-                    Products::CopiedPairs => self.copied(at, channels, sweep, sums, outputs),
+                    Products::Pairs => self.pairs(at, channels, sweep, sums),
+                    Products::CopiedPairs => self.copied(at, channels, sweep, sums),
                     Products::Widened => self.widened(at, channels, sweep, sums),
                 }
-                if sweep.is_last && !stores {
+                if stores {
+                    level.run_pairs(Outputs {
+                        sums,
+                        pitch: channels.width(),
+                        y: self.y.get().add(f0),
+                        yo: &offsets[1][..n],
+                        accumulate: self.accumulate,
+                        bias: self.epilogue.bias_of_tile(f0),
+                        slope,
+                        width: (self.f - f0).min(channels.width()),
+                    });
+                } else if sweep.is_last {
                     if let Some(boxes) = boxes {
                         boxes.take(n, &mut box_offsets);
                     }
-                    self.finish(
-                        (level, f0),
-                        channels.slot,
-                        (sums, channels.width()),
-                        TileAt {
-                            yo: &offsets[1][..n],
-                            boxes: &box_offsets,
-                            width: (self.f - f0).min(channels.width()),
-                        },
-                    );
+                    let at = TileAt {
+                        yo: &offsets[1][..n],
+                        boxes: &box_offsets,
+                        width: (self.f - f0).min(channels.width()),
+                    };
+                    self.finish((level, f0), channels.slot, (sums, channels.width()), at);
                 }
             }
             done += n;
@@ -409,11 +407,10 @@ impl DirectConvolution<'_, bf16, HalfWeights<'_>> {
     /// As for `sweep_half`, of these positions.
     unsafe fn pairs(
         &self,
-        (xo, n, p): (&Offsets, usize, usize),
+        ([xo, yo], n, p): (&[Offsets; 2], usize, usize),
         channels: &Channels,
         sweep: &Sweep,
         sums: *mut f32,
-        outputs: Option<Outputs>,
     ) {
         let mut stretches = [Stretch::default(); RUNS_MAX];
         for (to, s) in stretches.iter_mut().zip(sweep.stretches) {
@@ -432,7 +429,7 @@ impl DirectConvolution<'_, bf16, HalfWeights<'_>> {
             sums,
             sums_pitch: channels.width(),
             n,
-            outputs,
+            next: (self.y.get().wrapping_add(channels.f0), yo),
         };
         // SAFETY: guaranteed by the caller.
         unsafe { dispatch(channels.level, channels.v, p, tile) };
@@ -442,11 +439,10 @@ impl DirectConvolution<'_, bf16, HalfWeights<'_>> {
     /// As for `sweep_half`, of these positions.
     unsafe fn copied(
         &self,
-        (xo, n, p): (&Offsets, usize, usize),
+        ([xo, yo], n, p): (&[Offsets; 2], usize, usize),
         channels: &Channels,
         sweep: &Sweep,
         sums: *mut f32,
-        outputs: Option<Outputs>,
     ) {
         let mut stretches = [Stretch::default(); RUNS_MAX];
         let mut depth = 0;
@@ -467,7 +463,7 @@ impl DirectConvolution<'_, bf16, HalfWeights<'_>> {
             sums,
             sums_pitch: channels.width(),
             n,
-            outputs,
+            next: (self.y.get().wrapping_add(channels.f0), yo),
         };
         // SAFETY: guaranteed by the caller; the stage has room for the copies.
         unsafe {
@@ -480,7 +476,7 @@ impl DirectConvolution<'_, bf16, HalfWeights<'_>> {
     /// As for `sweep_half`, of these positions.
     unsafe fn widened(
         &self,
-        (xo, n, p): (&Offsets, usize, usize),
+        ([xo, _], n, p): (&[Offsets; 2], usize, usize),
         channels: &Channels,
         sweep: &Sweep,
         sums: *mut f32,

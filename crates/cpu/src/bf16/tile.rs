@@ -24,15 +24,17 @@ pub(super) struct TileArgs<'a> {
     pub sums_pitch: usize,
     /// Positions; the tile repeats the last of them.
     pub n: usize,
-    /// Store the outputs rather than the sums.
-    pub outputs: Option<Outputs<'a>>,
+    /// Outputs that will be stored next.
+    pub next: (*const bf16, &'a Offsets),
 }
 
-/// Pointers: `width` channels of y at each offset, which no other thread accesses, and of the bias.
-#[derive(Clone, Copy)]
+/// Sums to outputs. Pointers: rows of sums, `pitch` elements apart, of whole vectors; `width` channels of y at each
+/// offset, which no other thread accesses, and of the bias.
 pub(super) struct Outputs<'a> {
+    pub sums: *const f32,
+    pub pitch: usize,
     pub y: *mut bf16,
-    pub yo: &'a Offsets,
+    pub yo: &'a [usize],
     /// Add to the old contents.
     pub accumulate: bool,
     pub bias: Option<*const f32>,
@@ -63,10 +65,8 @@ impl<const V: usize, const P: usize> PairOp for Tile<'_, V, P> {
                     }
                 }
             }
-            if let Some(outputs) = &t.outputs {
-                for yo in &outputs.yo[..P] {
-                    S::prefetch(outputs.y.wrapping_add(*yo).cast());
-                }
+            for p in 0..P {
+                S::prefetch(t.next.0.wrapping_add(t.next.1[p]).cast());
             }
             let xo: [usize; P] = std::array::from_fn(|p| t.xo[p]);
             for s in t.stretches {
@@ -84,9 +84,6 @@ impl<const V: usize, const P: usize> PairOp for Tile<'_, V, P> {
                     w = w.add(t.w_pitch);
                     x = x.add(2);
                 }
-            }
-            if let Some(outputs) = &t.outputs {
-                return put::<S, V, P>(outputs, &mut acc);
             }
             for (p, row) in acc.iter().enumerate() {
                 for (v, a) in row.iter().enumerate() {
@@ -119,45 +116,34 @@ unsafe fn multiply<S: Pairs, const V: usize, const P: usize>(
     }
 }
 
-/// Bias, old contents and slope, then rounded to y.
-///
-/// # Safety
-/// The level has pairs, and the pointer requirements of [`Outputs`] hold for P offsets.
-#[inline(always)]
-unsafe fn put<S: Pairs, const V: usize, const P: usize>(
-    outputs: &Outputs,
-    acc: &mut [[S::V; V]; P],
-) {
-    // SAFETY: guaranteed by the caller.
-    unsafe {
-        for v in 0..V {
-            let lanes = (outputs.width - v * S::LANES).min(S::LANES);
-            let bias = match outputs.bias {
-                Some(bias) => S::load_part(bias.add(v * S::LANES), lanes),
-                None => S::splat(0.0),
-            };
-            for p in 0..P {
-                acc[p][v] = S::add(acc[p][v], bias);
-                if outputs.accumulate {
-                    let y = outputs.y.add(outputs.yo[p] + v * S::LANES);
-                    acc[p][v] = S::add(acc[p][v], bf16::load::<S>(y, lanes));
-                }
-            }
-        }
-        if let Some(slope) = outputs.slope {
+impl PairOp for Outputs<'_> {
+    type Out = ();
+
+    /// Bias, old contents and slope, then rounded to y.
+    #[inline(always)]
+    unsafe fn run<S: Pairs>(self) {
+        let slope = self.slope.unwrap_or(1.0);
+        // SAFETY: guaranteed by the caller.
+        unsafe {
             let slope = S::splat(slope);
-            for a in acc.as_flattened_mut() {
-                *a = S::where_positive(*a, *a, S::mul(*a, slope));
-            }
-        }
-        for (p, row) in acc.iter().enumerate() {
-            let y = outputs.y.add(outputs.yo[p]);
-            for (v, a) in row.iter().enumerate() {
-                let left = outputs.width - v * S::LANES;
-                if left >= S::LANES {
-                    S::store_normal(y.add(v * S::LANES), *a)
-                } else {
-                    S::store_bf16_part(y.add(v * S::LANES), left, *a)
+            for at in (0..self.width).step_by(S::LANES) {
+                let lanes = (self.width - at).min(S::LANES);
+                let bias = match self.bias {
+                    Some(bias) => f32::load::<S>(bias.add(at), lanes),
+                    None => S::splat(0.0),
+                };
+                for (p, yo) in self.yo.iter().enumerate() {
+                    let y = self.y.add(yo + at);
+                    let mut a = S::add(S::load(self.sums.add(p * self.pitch + at)), bias);
+                    if self.accumulate {
+                        a = S::add(a, bf16::load::<S>(y, lanes));
+                    }
+                    a = S::where_positive(a, a, S::mul(a, slope));
+                    if lanes == S::LANES {
+                        S::store_normal(y, a);
+                    } else {
+                        S::store_bf16_part(y, lanes, a);
+                    }
                 }
             }
         }

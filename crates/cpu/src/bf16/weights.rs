@@ -277,17 +277,12 @@ impl PairOp for PairColumns<'_> {
         unsafe {
             for pair in (0..rows).step_by(S::LANES) {
                 for i in (0..r.width).step_by(4) {
-                    let row = |k: usize| {
-                        if i + k >= r.take {
-                            return S::splat(0.0);
-                        }
-                        let from = r.from.as_ptr().add((i + k) * r.pitch + 2 * pair);
-                        let left = r.n - 2 * pair;
-                        let low = S::load_part(from, left.min(S::LANES));
-                        let after = left.saturating_sub(S::LANES).min(S::LANES);
-                        S::neighbors(low, S::load_part(from.wrapping_add(S::LANES), after))
-                    };
-                    let four = [row(0), row(1), row(2), row(3)];
+                    let four = [
+                        words::<S>(&r, i, pair),
+                        words::<S>(&r, i + 1, pair),
+                        words::<S>(&r, i + 2, pair),
+                        words::<S>(&r, i + 3, pair),
+                    ];
                     let to = r.out.as_mut_ptr().add(pair * r.width + i);
                     if pair + S::LANES <= rows {
                         S::store_columns(four, to, r.width);
@@ -301,5 +296,27 @@ impl PairOp for PairColumns<'_> {
                 }
             }
         }
+    }
+}
+
+/// A vector of words of a row that becomes a column, zero beyond it.
+///
+/// # Safety
+/// The level has pairs, and `take` rows of n elements are there.
+#[inline(always)]
+unsafe fn words<S: Pairs>(r: &Rows, row: usize, pair: usize) -> S::V {
+    // SAFETY: elements of a row that exists; the rest is guaranteed by the caller.
+    unsafe {
+        if row >= r.take {
+            return S::splat(0.0);
+        }
+        let from = r.from.as_ptr().add(row * r.pitch + 2 * pair);
+        let left = r.n - 2 * pair;
+        if left >= 2 * S::LANES {
+            return S::neighbors(S::load(from), S::load(from.add(S::LANES)));
+        }
+        let low = S::load_part(from, left.min(S::LANES));
+        let after = left.saturating_sub(S::LANES);
+        S::neighbors(low, S::load_part(from.wrapping_add(S::LANES), after))
     }
 }

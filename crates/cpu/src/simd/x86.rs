@@ -517,6 +517,14 @@ impl Pairs for Avx512 {
         })
     }
     #[inline(always)]
+    unsafe fn join(F32x16(first): Self::V, F32x16(second): Self::V) -> Self::V {
+        // SAFETY: guaranteed by the caller.
+        F32x16(unsafe {
+            let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(first));
+            _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_castps_si512(second)))
+        })
+    }
+    #[inline(always)]
     unsafe fn store_normal(p: *mut bf16, F32x16(a): Self::V) {
         // SAFETY: guaranteed by the caller; both are 32 bytes of any bits.
         unsafe {

@@ -1,0 +1,608 @@
+//! Gradient of a convolution on bf16 with respect to its weights.
+//!
+//! A thread takes the positions block by block. It packs dy of a block by tiles of output channels, and x by tiles
+//! of Q input channels (neighboring taps in W included); a tile of Q x V vectors of dw stays in registers while it
+//! streams over both. With pairs of bf16, a word has a channel at two neighboring positions.
+
+use super::products::{PairTile, PairTileArgs};
+use crate::conv_weight::{self, add_parts, widen};
+use crate::convolution::Convolution;
+use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
+use crate::simd::{LANES_MAX, Level, Op, PairOp, Pairs, Simd};
+use crate::team::{Poll, Team, TeamKind};
+use crate::values::Values;
+use crate::walk::{P_MAX, Positions, Walk};
+use crate::weight_plan::{Partition, Q_MAX, Shape};
+use crate::weight_walk::WalkArgs;
+use half::bf16;
+use std::ops::Range;
+
+/// Positions of a block.
+const POSITIONS: usize = 384;
+/// Elements between positions, or pairs, of packed x.
+const X_PITCH: usize = LANES_MAX;
+/// Elements of packed dy: half of an L2 cache.
+const DY_ELEMENTS: usize = 128 * 1024;
+
+/// Offsets of the positions of a block.
+type Offsets = [usize; POSITIONS];
+
+/// Scratch elements of f32 that [`conv_backward_weight_bf16`] needs for input boxes like `xg` and F outputs.
+pub fn conv_backward_weight_scratch_bf16(
+    team: TeamKind,
+    conv: &Convolution,
+    xg: &Grid,
+    f: usize,
+) -> usize {
+    let shape = Shape::new(team.level, conv, xg, f);
+    let [d, h, w] = conv.window.outputs(xg.extent);
+    let partition = shape.partition(team.threads, [xg.samples, d, h, w]);
+    let parts = partition.position_parts;
+    // Sums of dy in f64 for each part, and room to align them.
+    let sums = 2 * parts * f + 2;
+    (parts - 1) * conv.weight_elements(xg.channels, f) + sums + team.threads * room(&shape)
+}
+
+/// Elements of packed dy of a tile of output channels.
+fn dy_elements(level: Level) -> usize {
+    POSITIONS.div_ceil(per_row(level)) * 2 * level.lanes()
+}
+
+/// Positions of a packed row.
+fn per_row(level: Level) -> usize {
+    if level.has_pairs() { 2 } else { 1 }
+}
+
+/// Tiles of output channels whose dy is packed at a time.
+fn packed_tiles(shape: &Shape) -> usize {
+    (DY_ELEMENTS / dy_elements(shape.level)).min(shape.f_tiles())
+}
+
+/// Scratch elements of a thread.
+fn room(shape: &Shape) -> usize {
+    X_PITCH * POSITIONS + packed_tiles(shape) * dy_elements(shape.level)
+}
+
+/// As [`crate::conv_backward_weight`] on x and dy in bf16; sums, dw and db are in f32.
+///
+/// Errors: [`Canceled`]. Panics if the boxes do not fit each other.
+pub fn conv_backward_weight_bf16(
+    call: &mut Call,
+    x: View<bf16>,
+    dy: View<bf16>,
+    dw: &mut [f32],
+    mut db: Option<&mut [f32]>,
+    conv: &Convolution,
+    accumulate: bool,
+) -> Result<Work, Canceled> {
+    let (xg, yg) = (x.grid, dy.grid);
+    let (c, f) = (xg.channels, yg.channels);
+    conv.assert_valid(c, f, dw.len());
+    conv.assert_boxes(xg, yg);
+    if let Some(db) = &db {
+        assert!(db.len() >= f, "db of {} for {yg:?}", db.len());
+    }
+    let weights = conv.weight_elements(c, f);
+    let written = 4 * (weights + db.as_ref().map_or(0, |_| f)) as u64;
+    let work = Work {
+        flops: conv.flops(yg.positions(), c, f),
+        bytes: x.bytes() + dy.bytes() + written * (1 + u64::from(accumulate)),
+    };
+    let dw = &mut dw[..weights];
+    if weights == 0 || yg.positions() == 0 {
+        if !accumulate {
+            dw.fill(0.0);
+            db.iter_mut().for_each(|db| db[..f].fill(0.0));
+        }
+        return Ok(work);
+    }
+    let threads = call.team.threads();
+    let shape = Shape::new(call.team.level(), conv, xg, f);
+    let partition = shape.partition(threads, yg.counts());
+    let parts = partition.position_parts;
+    let (others, rest) = call.scratch.split_at_mut((parts - 1) * weights);
+    let (rooms, rest) = rest.split_at_mut(threads * room(&shape));
+    // SAFETY: every bit pattern is an f64.
+    let (_, sums, _) = unsafe { rest.align_to_mut::<f64>() };
+    let sums = &mut sums[..parts * f];
+    sums.fill(0.0);
+    let gradient = Gradient {
+        x,
+        dy,
+        conv,
+        shape,
+        partition,
+        rooms: Shared(rooms.as_mut_ptr()),
+        sums: db.is_some().then_some(Shared(sums.as_mut_ptr())),
+    };
+    let (team, progress) = (&mut *call.team, &mut *call.progress);
+    gradient.compute(team, progress, work.flops, (dw, accumulate), others)?;
+    add_parts(team, progress, dw, others)?;
+    if let Some(db) = db {
+        for (c, db) in db[..f].iter_mut().enumerate() {
+            let sum: f64 = sums[c..].iter().step_by(f).sum();
+            *db = sum as f32 + if accumulate { *db } else { 0.0 };
+        }
+    }
+    Ok(work)
+}
+
+struct Gradient<'a> {
+    x: View<'a, bf16>,
+    dy: View<'a, bf16>,
+    conv: &'a Convolution,
+    shape: Shape,
+    partition: Partition,
+    rooms: Shared,
+    /// For each part of the positions, the sums of dy.
+    sums: Option<Shared<f64>>,
+}
+
+/// What one unit computes.
+struct Share {
+    positions: Range<usize>,
+    tiles: Range<usize>,
+    /// Vectors of dy to sum, and their sums.
+    vectors: Range<usize>,
+    sums: Option<*mut f64>,
+    x_room: *mut f32,
+    dy_room: *mut f32,
+}
+
+/// A block of positions.
+struct Block<'a> {
+    x: &'a [usize],
+    y: &'a [usize],
+    /// Add to dw.
+    load: bool,
+}
+
+impl Gradient<'_> {
+    /// The first part of the positions into dw, to which it adds if it accumulates, and each other one into
+    /// elements of its own.
+    fn compute(
+        &self,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+        flops: u64,
+        (dw, accumulate): (&mut [f32], bool),
+        others: &mut [f32],
+    ) -> Result<(), Canceled> {
+        let (shape, f, weights) = (&self.shape, self.dy.grid.channels, dw.len());
+        let partition = self.partition;
+        let (out, others) = (Shared(dw.as_mut_ptr()), Shared(others.as_mut_ptr()));
+        let units = partition.position_parts * partition.tile_parts;
+        team.units(progress, units, flops / units as u64, &|unit, poll| {
+            let (p, t) = (unit / partition.tile_parts, unit % partition.tile_parts);
+            let (to, load) = match p {
+                0 => (out.get(), accumulate),
+                // SAFETY: part p > 0 of the positions has elements (p - 1) * weights.. of the scratch.
+                1.. => (unsafe { others.get().add((p - 1) * weights) }, false),
+            };
+            let positions = self.dy.grid.positions();
+            let x_room = self.rooms.get().wrapping_add(unit * room(shape));
+            let share = Share {
+                positions: part(positions, p, partition.position_parts),
+                tiles: part(shape.groups * shape.tiles(), t, partition.tile_parts),
+                vectors: part(f.div_ceil(shape.level.lanes()), t, partition.tile_parts),
+                sums: self.sums.map(|sums| sums.get().wrapping_add(p * f)),
+                x_room,
+                dy_room: x_room.wrapping_add(X_PITCH * POSITIONS),
+            };
+            // SAFETY: the boxes hold their slices, x is the complete input of dy, and each unit has
+            // tiles of dw or of its part of the scratch, sums, and a room, of its own.
+            unsafe { self.share(&share, (to, load), poll) };
+        })
+    }
+
+    /// Some tiles over some positions.
+    ///
+    /// # Safety
+    /// x is the complete input of dy, dw is valid for all weights, the level is the team's, and nobody else touches
+    /// the tiles, sums and room of the share.
+    unsafe fn share(&self, share: &Share, (dw, mut load): (*mut f32, bool), poll: &mut Poll) {
+        let grids = (self.x.grid, self.dy.grid);
+        let positions = [
+            Positions::new(grids.0, 0, [0; 3], self.conv.window.stride),
+            Positions::new(grids.1, 0, [0; 3], [1; 3]),
+        ];
+        let mut walk = Walk::new(grids.1.counts(), positions, share.positions.start);
+        let (mut x, mut y): (Offsets, Offsets) = ([0; POSITIONS], [0; POSITIONS]);
+        let mut at = share.positions.start;
+        // An empty share must still write its zeros.
+        loop {
+            let n = POSITIONS.min(share.positions.end - at);
+            for first in (0..n).step_by(P_MAX) {
+                let count = P_MAX.min(n - first);
+                let mut some = [[0; P_MAX]; 2];
+                walk.take(count, &mut some);
+                x[first..first + count].copy_from_slice(&some[0][..count]);
+                y[first..first + count].copy_from_slice(&some[1][..count]);
+            }
+            let block = Block {
+                x: &x[..n],
+                y: &y[..n],
+                load,
+            };
+            // SAFETY: guaranteed by the caller; the offsets are those of positions.
+            unsafe {
+                let goes_on = if self.shape.depthwise {
+                    self.depthwise(&block, share, dw, poll)
+                } else {
+                    self.tiles(&block, share, dw, poll)
+                };
+                if !goes_on {
+                    return;
+                }
+                self.add_up(&block, share);
+            }
+            load = true;
+            at += n;
+            if at >= share.positions.end {
+                return;
+            }
+        }
+    }
+
+    /// The tiles of a share over a block; returns whether to go on.
+    ///
+    /// # Safety
+    /// As for `share`.
+    unsafe fn tiles(&self, block: &Block, share: &Share, dw: *mut f32, poll: &mut Poll) -> bool {
+        let s = &self.shape;
+        let (f_tiles, of_group, step) = (s.f_tiles(), s.tiles(), packed_tiles(s));
+        for g in share.tiles.start / of_group..share.tiles.end.div_ceil(of_group) {
+            let own = |tile: usize| share.tiles.contains(&(g * of_group + tile));
+            for first in (0..f_tiles).step_by(step) {
+                let some = first..(first + step).min(f_tiles);
+                for ft in some.clone() {
+                    // SAFETY: guaranteed by the caller; there is room for these tiles.
+                    unsafe { self.pack_dy(block, (g, ft), self.dy_room(share, ft - first)) };
+                }
+                for rows in 0..s.stretches * s.q_tiles() {
+                    if !some.clone().any(|ft| own(rows * f_tiles + ft)) {
+                        continue;
+                    }
+                    // SAFETY: as above.
+                    unsafe { self.pack_x(block, (g, rows), share.x_room) };
+                    for ft in some.clone().filter(|ft| own(rows * f_tiles + ft)) {
+                        let dy = self.dy_room(share, ft - first);
+                        // SAFETY: as above; x and dy of the tile are packed.
+                        unsafe { self.tile(block, (g, rows, ft), (share.x_room, dy), dw) };
+                        let flops = 2 * block.y.len() * Q_MAX * 2 * s.level.lanes();
+                        if !poll.tick(flops as u64) {
+                            return false;
+                        }
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn dy_room(&self, share: &Share, tile: usize) -> *mut f32 {
+        share
+            .dy_room
+            .wrapping_add(tile * dy_elements(self.shape.level))
+    }
+
+    /// # Safety
+    /// As for `share`; there is room for a tile.
+    unsafe fn pack_dy(&self, block: &Block, (g, ft): (usize, usize), to: *mut f32) {
+        let s = &self.shape;
+        let (f0, v, lanes) = s.f_tile(ft);
+        let columns = Columns {
+            from: self.dy.data[g * s.f + f0..].as_ptr(),
+            offsets: block.y,
+            vectors: v,
+            lanes,
+            to,
+            pitch: v * s.level.lanes(),
+        };
+        // SAFETY: guaranteed by the caller.
+        unsafe { columns.pack(s.level) };
+    }
+
+    /// Tile of rows `rows` of a group.
+    ///
+    /// # Safety
+    /// As for `share`; there is room for a tile.
+    unsafe fn pack_x(&self, block: &Block, (g, rows): (usize, usize), to: *mut f32) {
+        let s = &self.shape;
+        let (stretch, q) = (rows / s.q_tiles(), s.q_tile(rows % s.q_tiles()));
+        let x0 = self.tap(stretch * (s.rows / s.c.max(1))) + g * s.c + q.start;
+        let (lanes, count) = (s.level.lanes(), q.len());
+        let columns = Columns {
+            from: self.x.data[x0..].as_ptr(),
+            offsets: block.x,
+            vectors: count.div_ceil(lanes),
+            lanes: (count - 1) % lanes + 1,
+            to,
+            pitch: X_PITCH,
+        };
+        // SAFETY: guaranteed by the caller.
+        unsafe { columns.pack(s.level) };
+    }
+
+    /// # Safety
+    /// As for `share`; x and dy are packed.
+    unsafe fn tile(
+        &self,
+        block: &Block,
+        (g, rows, ft): (usize, usize, usize),
+        (x, dy): (*const f32, *const f32),
+        dw: *mut f32,
+    ) {
+        let s = &self.shape;
+        let (stretch, q) = (rows / s.q_tiles(), s.q_tile(rows % s.q_tiles()));
+        let (f0, v, lanes) = s.f_tile(ft);
+        let (f, load) = (s.f * s.groups, block.load);
+        // SAFETY: guaranteed by the caller; rows of the weights that exist.
+        unsafe {
+            let dw = dw.add((stretch * s.rows + q.start) * f + g * s.f + f0);
+            if s.level.has_pairs() {
+                let tile = PairTileArgs {
+                    x,
+                    x_pitch: X_PITCH,
+                    dy,
+                    pairs: block.y.len().div_ceil(2),
+                    dw,
+                    dw_pitch: f,
+                    rows: q.len(),
+                    lanes,
+                    load,
+                };
+                return PairTile::dispatch(s.level, v, tile);
+            }
+            let walk = WalkArgs {
+                x,
+                y: dy,
+                rows: (0, 1),
+                counts: [1; 4],
+                x_step: [0; 4],
+                y_step: [0; 4],
+                inner: (block.y.len(), X_PITCH, v * s.level.lanes()),
+            };
+            conv_weight::run_tile(s.level, (v, q.len(), lanes), walk, (dw, f, load));
+        }
+    }
+
+    /// A depthwise convolution; returns whether to go on.
+    ///
+    /// # Safety
+    /// As for `share`.
+    unsafe fn depthwise(
+        &self,
+        block: &Block,
+        share: &Share,
+        dw: *mut f32,
+        poll: &mut Poll,
+    ) -> bool {
+        let s = &self.shape;
+        for tile in share.tiles.clone() {
+            let (f0, v, lanes) = s.f_tile(tile % s.f_tiles());
+            let q = s.q_tile(tile / s.f_tiles());
+            for vector in 0..v {
+                let c0 = f0 + vector * s.level.lanes();
+                for first in q.clone().step_by(TAPS) {
+                    let count = TAPS.min(q.end - first);
+                    let taps: [usize; TAPS] =
+                        std::array::from_fn(|i| self.tap(first + i.min(count - 1)));
+                    let some = DeepTile {
+                        x: self.x.data[c0..].as_ptr(),
+                        y: self.dy.data[c0..].as_ptr(),
+                        offsets: (block.x, block.y),
+                        taps: &taps,
+                        count,
+                        lanes,
+                        // SAFETY: rows of the weights that exist, as the caller says.
+                        dw: unsafe { dw.add(first * s.f + c0) },
+                        dw_pitch: s.f,
+                        load: block.load,
+                    };
+                    // SAFETY: guaranteed by the caller.
+                    unsafe { s.level.run(some) };
+                }
+            }
+            if !poll.tick((2 * block.y.len() * q.len() * v * s.level.lanes()) as u64) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Adds dy of a block, which the tiles have just read, to the sums.
+    ///
+    /// # Safety
+    /// As for `share`.
+    unsafe fn add_up(&self, block: &Block, share: &Share) {
+        let (level, f) = (self.shape.level, self.dy.grid.channels);
+        let Some(sums) = share.sums else {
+            return;
+        };
+        for vector in share.vectors.clone() {
+            let c0 = vector * level.lanes();
+            let sum = ColumnSums {
+                from: self.dy.data[c0..].as_ptr(),
+                offsets: block.y,
+                lanes: (f - c0).min(level.lanes()),
+                sums: sums.wrapping_add(c0),
+            };
+            // SAFETY: channels of dy, in the sums of this part; the rest is guaranteed by the caller.
+            unsafe { level.run(sum) };
+        }
+    }
+
+    /// Offset of a tap in x.
+    fn tap(&self, tap: usize) -> usize {
+        let k = self.conv.window.kernel;
+        let at = [tap / k[2] / k[1], tap / k[2] % k[1], tap % k[2]];
+        let (d, p) = (self.conv.window.dilation, self.x.grid.pitch);
+        (0..3).map(|i| at[i] * d[i] * p[i + 1]).sum()
+    }
+}
+
+/// Vectors at some offsets to rows, one for each offset in f32, or for two of them in pairs.
+///
+/// Pointers: the vectors at each offset, of the last one only so many lanes; room for the rows.
+struct Columns<'a> {
+    from: *const bf16,
+    offsets: &'a [usize],
+    vectors: usize,
+    lanes: usize,
+    to: *mut f32,
+    pitch: usize,
+}
+
+impl Columns<'_> {
+    /// # Safety
+    /// The processor has the level, and the pointer requirements of [`Columns`] hold.
+    unsafe fn pack(self, level: Level) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            if level.has_pairs() {
+                level.run_pairs(Pack(self));
+            } else {
+                level.run(Pack(self));
+            }
+        }
+    }
+
+    /// Lanes of a vector, if all vectors were whole but the last.
+    fn lanes_of<S: Simd>(&self, vector: usize) -> usize {
+        if vector + 1 == self.vectors {
+            self.lanes
+        } else {
+            S::LANES
+        }
+    }
+}
+
+struct Pack<'a>(Columns<'a>);
+
+impl Op for Pack<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let c = self.0;
+        for v in 0..c.vectors {
+            let (at, lanes) = (v * S::LANES, c.lanes_of::<S>(v));
+            for (row, offset) in c.offsets.iter().enumerate() {
+                // SAFETY: guaranteed by the caller.
+                unsafe {
+                    let a = bf16::load::<S>(c.from.add(offset + at), lanes);
+                    S::store(c.to.add(row * c.pitch + at), a);
+                }
+            }
+        }
+    }
+}
+
+impl PairOp for Pack<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Pairs>(self) {
+        let c = self.0;
+        for v in 0..c.vectors {
+            let (at, lanes) = (v * S::LANES, c.lanes_of::<S>(v));
+            let (pairs, last) = c.offsets.as_chunks::<2>();
+            // SAFETY: guaranteed by the caller.
+            unsafe {
+                let (from, mut to) = (c.from.add(at), c.to.add(at));
+                for [first, second] in pairs {
+                    let first = bf16::load::<S>(from.add(*first), lanes);
+                    let second = bf16::load::<S>(from.add(*second), lanes);
+                    S::store(to, S::join(first, second));
+                    to = to.wrapping_add(c.pitch);
+                }
+                if let [first] = last {
+                    let first = bf16::load::<S>(from.add(*first), lanes);
+                    S::store(to, S::join(first, S::splat(0.0)));
+                }
+            }
+        }
+    }
+}
+
+/// Taps of a depthwise tile.
+const TAPS: usize = 4;
+
+/// Taps x one vector of dw of a depthwise convolution; taps beyond `count` are not stored.
+///
+/// Pointers: so many lanes of x at each offset and tap, of dy at each offset, and of dw.
+struct DeepTile<'a> {
+    x: *const bf16,
+    y: *const bf16,
+    offsets: (&'a [usize], &'a [usize]),
+    taps: &'a [usize; TAPS],
+    count: usize,
+    lanes: usize,
+    dw: *mut f32,
+    dw_pitch: usize,
+    load: bool,
+}
+
+impl Op for DeepTile<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let t = self;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let mut acc = [S::splat(0.0); TAPS];
+            for (x, y) in t.offsets.0.iter().zip(t.offsets.1) {
+                let dy = bf16::load::<S>(t.y.add(*y), t.lanes);
+                for i in 0..TAPS {
+                    let x = bf16::load::<S>(t.x.add(x + t.taps[i]), t.lanes);
+                    acc[i] = S::fma(x, dy, acc[i]);
+                }
+            }
+            for i in 0..TAPS {
+                if i < t.count {
+                    let to = t.dw.add(i * t.dw_pitch);
+                    let before = if t.load {
+                        S::load_part(to, t.lanes)
+                    } else {
+                        S::splat(0.0)
+                    };
+                    S::store_part(to, t.lanes, S::add(acc[i], before));
+                }
+            }
+        }
+    }
+}
+
+/// Positions whose sum is taken in f32.
+const NARROW: usize = 16;
+
+/// Sums of one vector over some offsets.
+///
+/// Pointers: so many lanes at each offset, and as many sums, which nobody else touches.
+struct ColumnSums<'a> {
+    from: *const bf16,
+    offsets: &'a [usize],
+    lanes: usize,
+    sums: *mut f64,
+}
+
+impl Op for ColumnSums<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            for some in self.offsets.chunks(NARROW) {
+                let mut acc = [S::splat(0.0); 4];
+                for (i, offset) in some.iter().enumerate() {
+                    let a = S::load_bf16_part(self.from.add(*offset), self.lanes);
+                    acc[i % 4] = S::add(acc[i % 4], a);
+                }
+                widen::<S>(&mut acc, self.sums, self.lanes);
+            }
+        }
+    }
+}
