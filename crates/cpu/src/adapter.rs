@@ -10,6 +10,7 @@ mod linear;
 mod loss;
 mod menu;
 mod method;
+mod native;
 mod norm;
 mod operand;
 mod pointwise;
@@ -25,10 +26,14 @@ pub use menu::CpuMenu;
 
 use crate::grid::{Call, Canceled};
 use crate::team::Team;
+use half::bf16;
 use method::{Method, Plan, execute_pieces};
+use native::is_native;
 use operand::{Input, Output, vector};
 use partita_program::{Algorithm, Family, Kernel, KernelShape, View};
-use partita_run::{Block, Inputs, KernelTally, Kernels, Memory, RunError, execute_widened};
+use partita_run::{
+    Block, Element, Inputs, KernelTally, Kernels, Memory, RunError, execute_widened,
+};
 use partita_space::{Coord, Mesh, Rank};
 use tail::Tail;
 
@@ -70,11 +75,20 @@ struct Run<'r, 'm> {
 
 impl<'r> Run<'r, '_> {
     fn input(&self, view: &View) -> Input<'r> {
-        Input::new(self.memory.read::<f32>(view))
+        self.input_of(view)
     }
 
     fn output(&self, view: &View) -> Output<'r> {
-        Output::new(self.memory.write::<f32>(view))
+        self.output_of(view)
+    }
+
+    /// Of activations in any type.
+    fn input_of<E: Element>(&self, view: &View) -> Input<'r, E> {
+        Input::new(self.memory.read::<E>(view))
+    }
+
+    fn output_of<E: Element>(&self, view: &View) -> Output<'r, E> {
+        Output::new(self.memory.write::<E>(view))
     }
 
     /// A contiguous box.
@@ -166,7 +180,7 @@ impl Kernels for CpuKernels {
     }
 }
 
-/// Executes a kernel on f32, which may stand for one on bf16.
+/// Executes a kernel on f32, which may stand for one on bf16, or one on bf16 itself.
 fn widened(
     kernel: &Kernel,
     run: &mut Run<'_, '_>,
@@ -175,6 +189,14 @@ fn widened(
     let buffers = &run.memory.body().buffers;
     if !(KernelShape { kernel, buffers }).computes_in_bf16() {
         return execute(kernel, run);
+    }
+    if is_native(run.method, kernel, buffers) {
+        return if let Kernel::Fused { parts } = kernel {
+            let worked = fused::execute_convolution::<bf16>(parts, run)?;
+            Ok(KernelTally { bytes: 0, ..worked })
+        } else {
+            convolution::execute::<bf16>(kernel, &Tail::default(), run)
+        };
     }
     execute_widened(
         kernel,
@@ -205,7 +227,7 @@ fn undivided(
             Ok(KernelTally { bytes: 0, ..worked })
         }
         Family::Contents | Family::Pointwise => pointwise::execute(kernel, (mesh, coord), run),
-        Family::Convolution => convolution::execute(kernel, &Tail::default(), run),
+        Family::Convolution => convolution::execute::<f32>(kernel, &Tail::default(), run),
         Family::Pool => pool::execute(kernel, &Tail::default(), run),
         Family::Resample => resample::execute(kernel, run),
         Family::BatchNorm => norm::execute(kernel, &Tail::default(), run),

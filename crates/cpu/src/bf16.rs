@@ -21,7 +21,9 @@ use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
 use crate::loose_weights::is_loose;
 use crate::simd::Level;
 use crate::team::{Team, TeamKind};
-pub use gradient::{conv_backward_weight_bf16, conv_backward_weight_scratch_bf16};
+pub use gradient::{
+    bias_backward_bf16, conv_backward_weight_bf16, conv_backward_weight_scratch_bf16,
+};
 use half::bf16;
 use job::{HalfWeights, Source, room};
 use weights::{Plain, elements, packed_elements, round};

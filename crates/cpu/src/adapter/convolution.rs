@@ -1,16 +1,13 @@
 //! Convolutions of programs on the kernels of this crate.
 
-use super::method::Method;
+use super::native::Native;
 use super::operand::Output;
 use super::tail::{Tail, TailOperands};
 use super::{Run, touched};
-use crate::conv_data::{conv_backward_data, pack_backward_data};
-use crate::conv_forward::{conv_forward, pack_forward};
-use crate::conv_weight::conv_backward_weight;
+use crate::conv_data::pack_backward_data;
+use crate::conv_forward::pack_forward;
 use crate::convolution::{Convolution, Weights};
 use crate::grid::{Call, Window};
-use crate::norm::bias_backward;
-use crate::winograd::{winograd_backward_data, winograd_backward_weight, winograd_forward};
 use partita_program::{Direction, Kernel, Role, Taps, View};
 use partita_run::{Block, KernelTally, RunError};
 
@@ -31,7 +28,7 @@ pub(super) fn convolution(taps: &Taps, groups: usize) -> Convolution {
     }
 }
 
-pub(super) fn execute(
+pub(super) fn execute<E: Native>(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
@@ -50,7 +47,7 @@ pub(super) fn execute(
             let conv = convolution(taps, *groups);
             let (flops, is_packed) = (tail.flops(y), is_packed(w, run));
             let mut held = TailOperands::new(tail, run);
-            let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
+            let (x, w, mut y) = (run.input_of::<E>(x), run.dense(w), run.output_of(y));
             let bias = bias.as_ref().map(|bias| run.dense(bias));
             let values = bias.as_ref().map(|bias| bias.data());
             let scales = tail.scales(y.block().extent[4]);
@@ -59,12 +56,7 @@ pub(super) fn execute(
                 with_scales(call, scales, |call, scales| {
                     let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
                     let (x, y, adds) = (x.view(), y.view(), *accumulate);
-                    match method {
-                        Method::Direct => conv_forward(call, x, w, y, &conv, adds, epilogue),
-                        Method::Winograd(tile) => {
-                            winograd_forward(call, tile, x, w, y, &conv, adds, epilogue)
-                        }
-                    }
+                    E::forward(method, call, x, w, y, &conv, adds, epilogue)
                 })
             })?;
             let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
@@ -73,12 +65,12 @@ pub(super) fn execute(
                 bytes: x.bytes() + w.box_bytes() + bias_bytes + touched(y.bytes(), *accumulate),
             })
         }
-        Kernel::ConvolutionBackwardData { .. } => backward_data(kernel, tail, run),
-        Kernel::ConvolutionBackwardWeight { .. } => backward_weight(kernel, None, run),
+        Kernel::ConvolutionBackwardData { .. } => backward_data::<E>(kernel, tail, run),
+        Kernel::ConvolutionBackwardWeight { .. } => backward_weight::<E>(kernel, None, run),
         Kernel::BiasBackward { dy, db, accumulate } => {
-            let (dy, mut db) = (run.input(dy), run.output(db));
+            let (dy, mut db) = (run.input_of::<E>(dy), run.output(db));
             let work =
-                run.compute(|call| bias_backward(call, dy.view(), db.slice(), *accumulate))?;
+                run.compute(|call| E::bias_backward(call, dy.view(), db.slice(), *accumulate))?;
             Ok(KernelTally {
                 flops: work.flops,
                 bytes: dy.bytes() + touched(db.bytes(), *accumulate),
@@ -141,7 +133,7 @@ fn with_scales<R>(
     body(&mut call, scales)
 }
 
-fn backward_data(
+fn backward_data<E: Native>(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
@@ -162,7 +154,7 @@ fn backward_data(
     let (conv, flops) = (convolution(taps, *groups), tail.flops(dx));
     let is_packed = is_packed(w, run);
     let mut held = TailOperands::new(tail, run);
-    let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
+    let (dy, w, mut dx) = (run.input_of::<E>(dy), run.dense(w), run.output_of(dx));
     let bias = bias.as_ref().map(|bias| run.dense(bias));
     let values = bias.as_ref().map(|bias| bias.data());
     let scales = tail.scales(dx.block().extent[4]);
@@ -171,12 +163,7 @@ fn backward_data(
         with_scales(call, scales, |call, scales| {
             let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
             let (dy, dx, shift, adds) = (dy.view(), dx.view(), *shift, *accumulate);
-            match method {
-                Method::Direct => conv_backward_data(call, dy, w, dx, &conv, shift, adds, epilogue),
-                Method::Winograd(tile) => {
-                    winograd_backward_data(call, tile, dy, w, dx, &conv, shift, adds, epilogue)
-                }
-            }
+            E::backward_data(method, call, dy, w, dx, &conv, shift, adds, epilogue)
         })
     })?;
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
@@ -187,7 +174,7 @@ fn backward_data(
 }
 
 /// With `db`, the gradient of the bias too; it adds where that of the weights does.
-pub(super) fn backward_weight(
+pub(super) fn backward_weight<E: Native>(
     kernel: &Kernel,
     db: Option<&View>,
     run: &mut Run<'_, '_>,
@@ -206,17 +193,13 @@ pub(super) fn backward_weight(
     let conv = convolution(taps, *groups);
     let bias_flops = db.map_or(0, |_| dy.volume() as u64);
     let mut db = db.map(|db| run.output(db));
-    let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
+    let (x, dy) = (run.input_of::<E>(x), run.input_of::<E>(dy));
+    let mut dw = run.output(dw);
     let method = run.method;
     let work = run.compute(|call| {
         let db = db.as_mut().map(Output::slice);
         let (x, dy, dw, adds) = (x.view(), dy.view(), dw.slice(), *accumulate);
-        match method {
-            Method::Direct => conv_backward_weight(call, x, dy, dw, db, &conv, adds),
-            Method::Winograd(tile) => {
-                winograd_backward_weight(call, tile, x, dy, dw, db, &conv, adds)
-            }
-        }
+        E::backward_weight(method, call, x, dy, dw, db, &conv, adds)
     })?;
     Ok(KernelTally {
         flops: work.flops + bias_flops,

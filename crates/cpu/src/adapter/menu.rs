@@ -3,9 +3,13 @@
 use super::convolution::convolution;
 use super::fused;
 use super::method::Method;
+use super::native::is_native;
 use super::operand::{grid, rows};
 use super::pointwise::Route;
 use super::sequence;
+use crate::bf16::{
+    conv_backward_data_scratch_bf16, conv_backward_weight_scratch_bf16, conv_forward_scratch_bf16,
+};
 use crate::conv_data::{conv_backward_data_scratch, packs_backward_data};
 use crate::conv_forward::{conv_forward_scratch, packs_forward};
 use crate::conv_weight::conv_backward_weight_scratch;
@@ -41,6 +45,9 @@ pub struct CpuMenu {
 impl Menu for CpuMenu {
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
         if shape.computes_in_bf16() {
+            if is_native(Method::Direct, shape.kernel, shape.buffers) {
+                return Ok(self.choice(shape, Method::Direct));
+            }
             let wide = shape.largest_widened();
             return Ok(with_copies(self.choose(&wide.shape())?, &wide));
         }
@@ -64,7 +71,13 @@ impl Menu for CpuMenu {
         if shape.computes_in_bf16() {
             let wide = shape.largest_widened();
             let all = self.implementations(&wide.shape())?.into_iter();
-            return Ok(all.map(|choice| with_copies(choice, &wide)).collect());
+            let of_shape = |choice: Choice| match Method::named(&choice.algorithm.0) {
+                Some(method) if is_native(method, shape.kernel, shape.buffers) => {
+                    self.choice(shape, method)
+                }
+                Some(_) | None => with_copies(choice, &wide),
+            };
+            return Ok(all.map(of_shape).collect());
         }
         let usual = self.choose(shape)?;
         let others = Method::ALL.into_iter().filter(|&method| {
@@ -322,6 +335,9 @@ fn packed_weights(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize 
 }
 
 fn convolutions(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    if is_native(Method::Direct, kernel, buffers) {
+        return native_convolutions(team, kernel, buffers);
+    }
     let is_packed = |w: &View| buffers[w.buffer.0 as usize].role == Role::PackedWeights;
     match kernel {
         Kernel::ConvolutionForward { w, .. } | Kernel::ConvolutionBackwardData { w, .. }
@@ -356,6 +372,41 @@ fn convolutions(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
         } => {
             let conv = convolution(taps, *groups);
             conv_backward_weight_scratch(team, &conv, &grid_of(x, buffers), dy.extent[4])
+        }
+        other => panic!("{} is no convolution", other.name()),
+    }
+}
+
+/// Of convolutions in bf16.
+fn native_convolutions(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    match kernel {
+        Kernel::ConvolutionForward {
+            x, y, taps, groups, ..
+        } => {
+            let (conv, positions) = (convolution(taps, *groups), grid_of(y, buffers).positions());
+            let (c, f) = (x.extent[4], y.extent[4]);
+            conv_forward_scratch_bf16(team, &conv, c, f, positions, false)
+        }
+        Kernel::ConvolutionBackwardData {
+            dy,
+            dx,
+            taps,
+            groups,
+            ..
+        } => {
+            let (conv, positions) = (convolution(taps, *groups), grid_of(dx, buffers).positions());
+            let (c, f) = (dx.extent[4], dy.extent[4]);
+            conv_backward_data_scratch_bf16(team, &conv, c, f, positions, false)
+        }
+        Kernel::ConvolutionBackwardWeight {
+            x,
+            dy,
+            taps,
+            groups,
+            ..
+        } => {
+            let conv = convolution(taps, *groups);
+            conv_backward_weight_scratch_bf16(team, &conv, &grid_of(x, buffers), dy.extent[4])
         }
         other => panic!("{} is no convolution", other.name()),
     }

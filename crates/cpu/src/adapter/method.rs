@@ -114,7 +114,7 @@ pub(super) fn execute_pieces(
             if let Kernel::Fused { parts } = piece {
                 fused::execute(parts, run)
             } else {
-                convolution::execute(piece, &Tail::default(), run)
+                convolution::execute::<f32>(piece, &Tail::default(), run)
             }
         });
         flops += executed?.flops;

@@ -55,22 +55,22 @@ pub(super) fn vector<T: Element>(block: Block<'_, T>) -> Block<'_, T> {
 }
 
 /// A box that a kernel of this crate reads.
-pub(super) struct Input<'m> {
-    block: Block<'m, f32>,
+pub(super) struct Input<'m, E: Element = f32> {
+    block: Block<'m, E>,
     grid: Grid,
 }
 
-impl<'m> Input<'m> {
-    pub(super) fn new(block: Block<'m, f32>) -> Self {
+impl<'m, E: Element> Input<'m, E> {
+    pub(super) fn new(block: Block<'m, E>) -> Self {
         let grid = grid(block.extent, block.pitch);
         Self { block, grid }
     }
 
-    pub(super) fn view(&self) -> View<'_> {
+    pub(super) fn view(&self) -> View<'_, E> {
         View::new(self.block.data(), &self.grid)
     }
 
-    pub(super) fn block(&self) -> &Block<'m, f32> {
+    pub(super) fn block(&self) -> &Block<'m, E> {
         &self.block
     }
 
@@ -86,27 +86,27 @@ impl<'m> Input<'m> {
 }
 
 /// A box that a kernel of this crate writes.
-pub(super) struct Output<'m> {
-    block: BlockMut<'m, f32>,
+pub(super) struct Output<'m, E: Element = f32> {
+    block: BlockMut<'m, E>,
     grid: Grid,
 }
 
-impl<'m> Output<'m> {
-    pub(super) fn new(block: BlockMut<'m, f32>) -> Self {
+impl<'m, E: Element> Output<'m, E> {
+    pub(super) fn new(block: BlockMut<'m, E>) -> Self {
         let grid = grid(block.extent, block.pitch);
         Self { block, grid }
     }
 
-    pub(super) fn view(&mut self) -> ViewMut<'_> {
+    pub(super) fn view(&mut self) -> ViewMut<'_, E> {
         ViewMut::new(self.block.data_mut(), &self.grid)
     }
 
-    pub(super) fn block(&mut self) -> &mut BlockMut<'m, f32> {
+    pub(super) fn block(&mut self) -> &mut BlockMut<'m, E> {
         &mut self.block
     }
 
     /// All elements, where they are contiguous.
-    pub(super) fn slice(&mut self) -> &mut [f32] {
+    pub(super) fn slice(&mut self) -> &mut [E] {
         assert_eq!(
             self.block.data().len(),
             self.grid.elements(),

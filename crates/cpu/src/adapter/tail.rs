@@ -5,7 +5,7 @@ use super::norm::by;
 use super::operand::{Input, rows};
 use crate::epilogue::{Epilogue, Summed, Sums};
 use partita_program::{Buffer, Kernel, View};
-use partita_run::{Block, BlockMut};
+use partita_run::{Block, BlockMut, Element};
 
 /// Operations on the output of the first part, in this order.
 #[derive(Clone, Copy, Default)]
@@ -77,6 +77,17 @@ impl<'k> Tail<'k> {
         self.mask.is_none_or(|(dx, ..)| dx == out)
     }
 
+    /// The boxes that it reads.
+    pub fn boxes(&self) -> impl Iterator<Item = &'k View> {
+        let against = if let Some(Kernel::BatchNormBackwardStatistics { x, .. }) = self.sums {
+            Some(x)
+        } else {
+            None
+        };
+        let mask = self.mask.map(|(_, y, _)| y);
+        [self.add, mask, against].into_iter().flatten()
+    }
+
     /// Whether a linear layer can: its samples are rows, and so are the boxes. It sums over samples,
     /// a batch norm over positions too.
     pub fn suits_rows(&self, out: &View, buffers: &[Buffer]) -> bool {
@@ -84,13 +95,7 @@ impl<'k> Tail<'k> {
             let pitches = buffers[view.buffer.0 as usize].pitches();
             rows(view.extent, pitches).is_some()
         };
-        let against = if let Some(Kernel::BatchNormBackwardStatistics { x, .. }) = self.sums {
-            Some(x)
-        } else {
-            None
-        };
-        let mask = self.mask.map(|(_, y, _)| y);
-        let mut boxes = [Some(out), self.add, mask, against].into_iter().flatten();
+        let mut boxes = std::iter::once(out).chain(self.boxes());
         let is_summed = self.sums.is_none() || out.extent[1..4] == [1; 3];
         let channelwise = self.inference.is_none() && is_summed;
         self.suits_product(out) && channelwise && boxes.all(is_row)
@@ -142,30 +147,30 @@ impl<'k> Tail<'k> {
 }
 
 /// The operands of a tail while its kernel runs.
-pub(super) struct TailOperands<'m> {
+pub(super) struct TailOperands<'m, E: Element = f32> {
     inference: Option<([Block<'m, f32>; 4], f64)>,
-    add: Option<Input<'m>>,
+    add: Option<Input<'m, E>>,
     slope: Option<f32>,
-    mask: Option<(Input<'m>, f32)>,
-    sums: Option<TailSums<'m>>,
+    mask: Option<(Input<'m, E>, f32)>,
+    sums: Option<TailSums<'m, E>>,
 }
 
-struct TailSums<'m> {
+struct TailSums<'m, E: Element> {
     into: BlockMut<'m, f64>,
     accumulate: bool,
-    against: Option<Against<'m>>,
+    against: Option<Against<'m, E>>,
 }
 
 /// The normalization whose gradient sums are taken.
-struct Against<'m> {
-    x: Input<'m>,
+struct Against<'m, E: Element> {
+    x: Input<'m, E>,
     sums: Block<'m, f64>,
     count: u64,
     epsilon: f64,
 }
 
-impl<'m> TailOperands<'m> {
-    pub fn new(tail: &Tail<'_>, run: &Run<'m, '_>) -> TailOperands<'m> {
+impl<'m, E: Element> TailOperands<'m, E> {
+    pub fn new(tail: &Tail<'_>, run: &Run<'m, '_>) -> TailOperands<'m, E> {
         let inference = tail.inference.map(|kernel| match kernel {
             Kernel::BatchNormInference {
                 mean,
@@ -182,15 +187,17 @@ impl<'m> TailOperands<'m> {
         });
         TailOperands {
             inference,
-            add: tail.add.map(|view| run.input(view)),
+            add: tail.add.map(|view| run.input_of(view)),
             slope: tail.slope.map(|slope| slope as f32),
-            mask: tail.mask.map(|(_, y, slope)| (run.input(y), slope as f32)),
+            mask: tail
+                .mask
+                .map(|(_, y, slope)| (run.input_of(y), slope as f32)),
             sums: tail.sums.map(|kernel| TailSums::new(kernel, run)),
         }
     }
 
     /// The same with every box as rows of features.
-    pub fn into_rows(mut self) -> TailOperands<'m> {
+    pub fn into_rows(mut self) -> TailOperands<'m, E> {
         let against = self.sums.as_mut().and_then(|sums| sums.against.as_mut());
         let boxes = [
             self.add.as_mut(),
@@ -206,7 +213,7 @@ impl<'m> TailOperands<'m> {
         &'a mut self,
         bias: Option<&'a [f32]>,
         scales: &'a mut [f32],
-    ) -> Epilogue<'a> {
+    ) -> Epilogue<'a, E> {
         let scale_shift = self.inference.as_ref().map(|(vectors, epsilon)| {
             let (scale, shift) = scales.split_at_mut(scales.len() / 2);
             let [mean, variance, gamma, beta] = vectors;
@@ -239,7 +246,7 @@ impl<'m> TailOperands<'m> {
     }
 }
 
-impl<'m> TailSums<'m> {
+impl<'m, E: Element> TailSums<'m, E> {
     fn new(kernel: &Kernel, run: &Run<'m, '_>) -> Self {
         match kernel {
             Kernel::BatchNormStatistics {
@@ -261,7 +268,7 @@ impl<'m> TailSums<'m> {
                 into: run.memory.write::<f64>(gradient_sums),
                 accumulate: *accumulate,
                 against: Some(Against {
-                    x: run.input(x),
+                    x: run.input_of(x),
                     sums: run.sums(sums),
                     count: *count,
                     epsilon: *epsilon,

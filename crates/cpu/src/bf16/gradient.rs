@@ -9,7 +9,7 @@ use crate::conv_weight::{self, add_parts, widen};
 use crate::convolution::Convolution;
 use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
 use crate::simd::{LANES_MAX, Level, Op, PairOp, Pairs, Simd};
-use crate::team::{Poll, Team, TeamKind};
+use crate::team::{ELEMENT, Poll, Team, TeamKind};
 use crate::values::Values;
 use crate::walk::{P_MAX, Positions, Walk};
 use crate::weight_plan::{Partition, Q_MAX, Shape};
@@ -125,6 +125,52 @@ pub fn conv_backward_weight_bf16(
         }
     }
     Ok(work)
+}
+
+/// As [`crate::bias_backward`] on dy in bf16. Bit-reproducible for any number of threads. Needs no scratch.
+///
+/// Errors: [`Canceled`]. Panics if db is too short.
+pub fn bias_backward_bf16(
+    call: &mut Call,
+    dy: View<bf16>,
+    db: &mut [f32],
+    accumulate: bool,
+) -> Result<Work, Canceled> {
+    let (g, level) = (dy.grid, call.team.level());
+    let f = g.channels;
+    assert!(db.len() >= f, "db of {} for {g:?}", db.len());
+    let (lanes, out) = (level.lanes(), Shared(db.as_mut_ptr()));
+    let cost = ELEMENT * (g.positions() * lanes) as u64;
+    let units = f.div_ceil(lanes);
+    call.team.units(call.progress, units, cost, &|vector, _| {
+        let (c0, mut sums) = (vector * lanes, [0.0; LANES_MAX]);
+        let some = (f - c0).min(lanes);
+        let whole = Positions::new(g, 0, [0; 3], [1; 3]);
+        let (mut walk, mut offsets) = (Walk::new(g.counts(), [whole], 0), [[0; P_MAX]; 1]);
+        for at in (0..g.positions()).step_by(P_MAX) {
+            let n = P_MAX.min(g.positions() - at);
+            walk.take(n, &mut offsets);
+            let sum = ColumnSums {
+                from: dy.data[c0..].as_ptr(),
+                offsets: &offsets[0][..n],
+                lanes: some,
+                sums: sums.as_mut_ptr(),
+            };
+            // SAFETY: channels of the box at its positions; the team has the level.
+            unsafe { level.run(sum) };
+        }
+        for (c, sum) in sums[..some].iter().enumerate() {
+            // SAFETY: a unit has channels of db of its own.
+            unsafe {
+                let db = out.get().add(c0 + c);
+                *db = *sum as f32 + if accumulate { *db } else { 0.0 };
+            }
+        }
+    })?;
+    Ok(Work {
+        flops: g.elements() as u64,
+        bytes: dy.bytes() + 4 * f as u64 * (1 + u64::from(accumulate)),
+    })
 }
 
 struct Gradient<'a> {
