@@ -5,7 +5,7 @@ use crate::input::InputSource;
 use crate::kernel_set::KernelSet;
 use crate::local_machine::{self, Ranks};
 use crate::machine;
-use crate::planner::costs;
+use crate::planner::{check_measured, costs};
 use crate::planning::PlanningError;
 use crate::search::{staged, staged_local};
 use crate::software::{self, Reserve};
@@ -62,6 +62,7 @@ impl LowerRequest {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn lower(context: &Context<'_>, request: &LowerRequest) -> Result<Lowered, PlanningError> {
+    check_precision(request)?;
     lowered(
         &request.training,
         &request.strategy,
@@ -80,6 +81,7 @@ pub fn lower_after(
     request: &LowerRequest,
     pass: LoweringPass,
 ) -> Result<String, PlanningError> {
+    check_precision(request)?;
     let (_, _, text) = with_request(
         &request.training,
         &request.strategy,
@@ -89,6 +91,14 @@ pub fn lower_after(
         &|lowering| lower_until(lowering, pass),
     )?;
     Ok(text)
+}
+
+/// Without a machine file a program is for ranks here.
+fn check_precision(request: &LowerRequest) -> Result<(), PlanningError> {
+    match &request.machine {
+        Some(name) if !machine::is_local(name) => Ok(()),
+        Some(_) | None => check_measured(request.training.precision),
+    }
 }
 
 /// The kernels to pin: those that a training on this machine would.

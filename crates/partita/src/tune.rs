@@ -6,6 +6,7 @@ use crate::input::InputSource;
 use crate::kernel_set::KernelSet;
 use crate::local_machine::{LocalMachine, Ranks, setting};
 use crate::model;
+use crate::planner::check_measured;
 use crate::planning::PlanningError;
 use crate::training::{StrategyChoice, Training, given, lower_verified, request as lowering};
 use partita_graph::Graph;
@@ -33,7 +34,8 @@ pub struct TuneRequest {
     pub threads: usize,
     /// Candidates for micro-batches.
     pub policy: DivisionPolicy,
-    /// Limits of each kernel for which the whole step is shown, besides `off` and `live`.
+    /// Limits of each kernel for which the whole step is shown, besides `off`, `live` and that of the
+    /// strategy.
     pub limits: Vec<Bytes>,
     /// Limits of all kernels together for which it is shown.
     pub totals: Vec<Bytes>,
@@ -71,6 +73,8 @@ pub struct TunedKernel {
     pub layer: String,
     /// Name of the kernel.
     pub kernel: String,
+    /// Extents (N, D, H, W, C) of its outputs, or of their gradient.
+    pub extent: [usize; 5],
     /// By the implementation that needs no measurement.
     pub usual: Option<TunedPoint>,
     /// The fastest configuration that is not divided.
@@ -113,6 +117,7 @@ pub struct TunedStep {
 /// Errors: no such model; an invalid strategy; too many ranks to measure; no convolution; a failed measurement.
 pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, PlanningError> {
     let training = &request.training;
+    check_measured(training.precision)?;
     let graph = model::resolve(&training.model)?;
     let strategy = given(&request.strategy, training)?.resolved(&graph)?;
     let checked = strategy.check_layout(&graph, training.batch);
@@ -140,9 +145,19 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
     };
     let each = request.limits.iter().copied().map(WorkspaceLimit::Kernel);
     let all = request.totals.iter().copied().map(WorkspaceLimit::Total);
-    let limits = [WorkspaceLimit::Off, WorkspaceLimit::Live].into_iter();
-    let steps: Result<Vec<TunedStep>, PlanningError> =
-        limits.chain(each).chain(all).map(step).collect();
+    let own = [
+        WorkspaceLimit::Off,
+        WorkspaceLimit::Live,
+        strategy.workspace,
+    ]
+    .into_iter();
+    let mut limits: Vec<WorkspaceLimit> = Vec::new();
+    for limit in own.chain(each).chain(all) {
+        if !limits.contains(&limit) {
+            limits.push(limit);
+        }
+    }
+    let steps: Result<Vec<TunedStep>, PlanningError> = limits.into_iter().map(step).collect();
     let chosen = subject.program(strategy.workspace, &*pinned)?;
     let host = Host::local(context.level());
     Ok(Tuned {
@@ -303,6 +318,7 @@ fn tuned_kernels(program: &Program, times: &Times, menu: &dyn Menu) -> Vec<Tuned
         TunedKernel {
             layer: task.origin.layer.clone(),
             kernel: shape.kernel.name().to_owned(),
+            extent: shape.cut_extents().unwrap_or_default(),
             undivided: fastest.cloned(),
             usual: points.first().cloned(),
             choice,

@@ -283,8 +283,10 @@ impl Reader<'_> {
             WORKSPACE | TOTAL => {
                 let mut both = self.seen.iter().map(String::as_str);
                 if both.any(|seen| [WORKSPACE, TOTAL].contains(&seen) && seen != name) {
-                    let possible = format!("one of `{WORKSPACE}` and `{TOTAL}`");
-                    return Err(unknown_value(text, (name, value), &possible, value));
+                    let possible = format!("one of `{WORKSPACE}` and `{TOTAL}`, not both");
+                    let other = if name == TOTAL { WORKSPACE } else { TOTAL };
+                    let near = format!("{value}` without `{other}");
+                    return Err(unknown_value(text, (name, value), &possible, near));
                 }
                 strategy.workspace = limit(text, name, value)?;
             }
@@ -338,7 +340,12 @@ fn limit(text: &str, name: &str, value: &str) -> Result<WorkspaceLimit, Strategy
         return Ok(limit(Bytes(bytes as u64)));
     }
     let others = if is_each { ", or live or off" } else { "" };
-    let possible = format!("a size from 0B to {}{others}", whole_size(BUCKET_MAX));
+    let possible = format!(
+        "a size with its unit, from 0B to {}{others}",
+        whole_size(BUCKET_MAX)
+    );
+    // A number without a unit is taken for MiB.
+    let given = given.or_else(|| Some(value.parse::<f64>().ok()? * f64::from(1 << 20)));
     let meant = match given {
         Some(bytes) if bytes >= 0.0 => whole_size(Bytes((bytes.round() as u64).min(BUCKET_MAX.0))),
         Some(_) | None => "64MiB".to_owned(),

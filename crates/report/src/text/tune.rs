@@ -21,6 +21,7 @@ pub fn tune(tuned: &Tuned, out: &mut dyn Write) -> io::Result<()> {
     let mut table = Table::new(&[
         ("layer", Side::Left),
         ("kernel", Side::Left),
+        ("outputs", Side::Left),
         ("usual", Side::Right),
         ("undivided", Side::Right),
         ("by", Side::Left),
@@ -52,6 +53,14 @@ pub fn tune(tuned: &Tuned, out: &mut dyn Write) -> io::Result<()> {
     table.write(out)
 }
 
+/// Samples, positions along each dim of more than one, and channels.
+fn extents([n, d, h, w, c]: [usize; 5]) -> String {
+    let positions = [d, h, w].into_iter().filter(|&extent| extent > 1);
+    let all = std::iter::once(n).chain(positions).chain([c]);
+    let words: Vec<String> = all.map(|extent| extent.to_string()).collect();
+    words.join("x")
+}
+
 fn row(kernel: &TunedKernel) -> Vec<String> {
     let seconds = |point: &Option<TunedPoint>| match point {
         Some(point) => point.seconds.to_string(),
@@ -66,6 +75,7 @@ fn row(kernel: &TunedKernel) -> Vec<String> {
     vec![
         kernel.layer.clone(),
         kernel.kernel.clone(),
+        extents(kernel.extent),
         seconds(&kernel.usual),
         seconds(&kernel.undivided),
         name(&kernel.undivided),
