@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p partita-cpu --example convolution -- [threads [algorithm [level [bf16]]]]`
 //!
-//! The algorithm is `direct` or that of Winograd by its tiles, `two`, `four` or `two-four`; the level is
-//! `avx2` or another that the processor has, by default its highest. With `bf16`, activations are in bf16.
+//! The algorithm is `direct`, that of Winograd by its tiles, `two`, `four` or `two-four`, or `fourier`; the
+//! level is `avx2` or another that the processor has, by default its highest. With `bf16`, activations are in bf16.
 //!
 //! A line "n c f d h w kd kh kw sd sh sw pd ph pw dilation groups direction repeats" on standard
 //! input (d h w without padding; direction `forward`, `backward_data` or `backward_weight`) is
@@ -19,7 +19,9 @@ use partita_cpu::{
     WinogradTile, Work, conv_backward_data, conv_backward_data_bf16, conv_backward_data_scratch,
     conv_backward_data_scratch_bf16, conv_backward_weight, conv_backward_weight_bf16,
     conv_backward_weight_scratch, conv_backward_weight_scratch_bf16, conv_forward,
-    conv_forward_bf16, conv_forward_scratch, conv_forward_scratch_bf16, multiply_adds,
+    conv_forward_bf16, conv_forward_scratch, conv_forward_scratch_bf16, fourier_backward_data,
+    fourier_backward_data_scratch, fourier_backward_weight, fourier_backward_weight_scratch,
+    fourier_forward, fourier_forward_scratch, fourier_offers, multiply_adds,
     winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
     winograd_backward_weight_scratch, winograd_forward, winograd_forward_scratch, winograd_offers,
 };
@@ -87,6 +89,7 @@ fn level(name: &str) -> Result<Level, String> {
 enum Algorithm {
     Direct,
     Winograd(WinogradTile),
+    Fourier,
 }
 
 impl Algorithm {
@@ -96,6 +99,7 @@ impl Algorithm {
             "two" => Ok(Self::Winograd(WinogradTile::Two)),
             "four" => Ok(Self::Winograd(WinogradTile::Four)),
             "two-four" => Ok(Self::Winograd(WinogradTile::TwoFour)),
+            "fourier" => Ok(Self::Fourier),
             _ => Err(format!("no algorithm {name}")),
         }
     }
@@ -107,6 +111,7 @@ impl Algorithm {
             Self::Direct => true,
             Self::Winograd(WinogradTile::TwoFour) if is_2d => false,
             Self::Winograd(_) => winograd_offers(&asked.conv, asked.c, asked.f),
+            Self::Fourier => fourier_offers(&asked.conv, asked.c, asked.f),
         }
     }
 }
@@ -198,14 +203,15 @@ impl Asked {
     }
 
     fn time(&self, team: &mut Team, algorithm: Algorithm, is_bf16: bool) -> Result<String, String> {
-        if !algorithm.offers(self) {
+        let is_absent = is_bf16 && !matches!(algorithm, Algorithm::Direct);
+        if is_absent || !algorithm.offers(self) {
             return Ok("{\"absent\": true}".to_owned());
         }
         if is_bf16 {
             return match self.direction {
-                Direction::Forward => self.forward_bf16(team, algorithm),
-                Direction::BackwardData => self.backward_data_bf16(team, algorithm),
-                Direction::BackwardWeight => self.backward_weight_bf16(team, algorithm),
+                Direction::Forward => self.forward_bf16(team),
+                Direction::BackwardData => self.backward_data_bf16(team),
+                Direction::BackwardWeight => self.backward_weight_bf16(team),
             };
         }
         match self.direction {
@@ -237,15 +243,17 @@ impl Asked {
         let scratch = match algorithm {
             Algorithm::Direct => conv_forward_scratch(kind, conv, c, f, positions),
             Algorithm::Winograd(tile) => winograd_forward_scratch(kind, tile, conv, c, &yg, false),
+            Algorithm::Fourier => fourier_forward_scratch(kind, conv, c, &yg),
         };
         self.repeat(team, scratch, |call| {
             let (x, y) = (View::new(&x, &xg), ViewMut::new(&mut y, &yg));
-            let (w, none) = (Weights::Plain(&w), Epilogue::default());
+            let (plain, w, none) = (&w, Weights::Plain(&w), Epilogue::default());
             match algorithm {
                 Algorithm::Direct => conv_forward(call, x, w, y, conv, false, none),
                 Algorithm::Winograd(tile) => {
                     winograd_forward(call, tile, x, w, y, conv, false, none)
                 }
+                Algorithm::Fourier => fourier_forward(call, x, plain, y, conv, false, none),
             }
         })
     }
@@ -300,14 +308,18 @@ impl Asked {
             Algorithm::Winograd(tile) => {
                 winograd_backward_data_scratch(kind, tile, conv, f, xg, false)
             }
+            Algorithm::Fourier => fourier_backward_data_scratch(kind, conv, f, xg),
         };
         self.repeat(team, scratch, |call| {
             let (dy, dx) = (View::new(dy, yg), ViewMut::new(&mut dx, xg));
-            let (w, none) = (Weights::Plain(&w), Epilogue::default());
+            let (plain, w, none) = (&w, Weights::Plain(&w), Epilogue::default());
             match algorithm {
                 Algorithm::Direct => conv_backward_data(call, dy, w, dx, conv, shift, false, none),
                 Algorithm::Winograd(tile) => {
                     winograd_backward_data(call, tile, dy, w, dx, conv, shift, false, none)
+                }
+                Algorithm::Fourier => {
+                    fourier_backward_data(call, dy, plain, dx, conv, shift, false, none)
                 }
             }
         })
@@ -322,6 +334,7 @@ impl Asked {
             Algorithm::Winograd(tile) => {
                 winograd_backward_weight_scratch(kind, tile, conv, self.c, &yg)
             }
+            Algorithm::Fourier => fourier_backward_weight_scratch(kind, conv, self.c, &yg),
         };
         self.repeat(team, scratch, |call| {
             let (x, dy) = (View::new(&x, &xg), View::new(&dy, &yg));
@@ -330,78 +343,49 @@ impl Asked {
                 Algorithm::Winograd(tile) => {
                     winograd_backward_weight(call, tile, x, dy, &mut dw, None, conv, false)
                 }
+                Algorithm::Fourier => {
+                    fourier_backward_weight(call, x, dy, &mut dw, None, conv, false)
+                }
             }
         })
     }
 
-    fn forward_bf16(&self, team: &mut Team, algorithm: Algorithm) -> Result<String, String> {
+    fn forward_bf16(&self, team: &mut Team) -> Result<String, String> {
         let (xg, yg) = (self.padded(), self.outputs());
         let x = narrow(&ramp(xg.elements()));
         let (w, mut y) = (self.weights(), narrow(&ramp(yg.elements())));
         let (c, f, positions) = (self.c, self.f, yg.positions());
         let (conv, kind) = (&self.conv, team.kind());
-        let scratch = match algorithm {
-            Algorithm::Direct => conv_forward_scratch_bf16(kind, conv, c, f, positions, false),
-            Algorithm::Winograd(tile) => winograd_forward_scratch(kind, tile, conv, c, &yg, false),
-        };
+        let scratch = conv_forward_scratch_bf16(kind, conv, c, f, positions, false);
         self.repeat(team, scratch, |call| {
             let (x, y) = (View::new(&x, &xg), ViewMut::new(&mut y, &yg));
             let (w, none) = (Weights::Plain(&w), Epilogue::default());
-            match algorithm {
-                Algorithm::Direct => conv_forward_bf16(call, x, w, y, conv, false, none),
-                Algorithm::Winograd(_) => Err(Canceled),
-            }
+            conv_forward_bf16(call, x, w, y, conv, false, none)
         })
     }
 
-    fn backward_data_bf16(&self, team: &mut Team, algorithm: Algorithm) -> Result<String, String> {
+    fn backward_data_bf16(&self, team: &mut Team) -> Result<String, String> {
         let (dy, yg, shift) = self.padded_gradient();
         let xg = Grid::dense(self.samples, self.input, self.c);
         let (dy, w, mut dx) = (narrow(&dy), self.weights(), narrow(&ramp(xg.elements())));
         let (c, f, positions) = (self.c, self.f, xg.positions());
         let (conv, kind) = (&self.conv, team.kind());
-        let scratch = match algorithm {
-            Algorithm::Direct => {
-                conv_backward_data_scratch_bf16(kind, conv, c, f, positions, false)
-            }
-            Algorithm::Winograd(tile) => {
-                winograd_backward_data_scratch(kind, tile, conv, f, &xg, false)
-            }
-        };
+        let scratch = conv_backward_data_scratch_bf16(kind, conv, c, f, positions, false);
         self.repeat(team, scratch, |call| {
             let (dy, dx) = (View::new(&dy, &yg), ViewMut::new(&mut dx, &xg));
             let (w, none) = (Weights::Plain(&w), Epilogue::default());
-            match algorithm {
-                Algorithm::Direct => {
-                    conv_backward_data_bf16(call, dy, w, dx, conv, shift, false, none)
-                }
-                Algorithm::Winograd(_) => Err(Canceled),
-            }
+            conv_backward_data_bf16(call, dy, w, dx, conv, shift, false, none)
         })
     }
 
-    fn backward_weight_bf16(
-        &self,
-        team: &mut Team,
-        algorithm: Algorithm,
-    ) -> Result<String, String> {
+    fn backward_weight_bf16(&self, team: &mut Team) -> Result<String, String> {
         let (xg, yg) = (self.padded(), self.outputs());
         let (x, dy) = (narrow(&ramp(xg.elements())), narrow(&ramp(yg.elements())));
         let (conv, kind, mut dw) = (&self.conv, team.kind(), self.weights());
-        let scratch = match algorithm {
-            Algorithm::Direct => conv_backward_weight_scratch_bf16(kind, conv, &xg, self.f),
-            Algorithm::Winograd(tile) => {
-                winograd_backward_weight_scratch(kind, tile, conv, self.c, &yg)
-            }
-        };
+        let scratch = conv_backward_weight_scratch_bf16(kind, conv, &xg, self.f);
         self.repeat(team, scratch, |call| {
             let (x, dy) = (View::new(&x, &xg), View::new(&dy, &yg));
-            match algorithm {
-                Algorithm::Direct => {
-                    conv_backward_weight_bf16(call, x, dy, &mut dw, None, conv, false)
-                }
-                Algorithm::Winograd(_) => Err(Canceled),
-            }
+            conv_backward_weight_bf16(call, x, dy, &mut dw, None, conv, false)
         })
     }
 

@@ -20,6 +20,16 @@ pub enum Weights<'a> {
     Packed(&'a [f32]),
 }
 
+impl<'a> Weights<'a> {
+    /// Those of a method that packs in its own way. Panics if they are packed.
+    pub(crate) fn plain(self) -> &'a [f32] {
+        match self {
+            Self::Plain(weights) => weights,
+            Self::Packed(_) => panic!("weights were packed for another method"),
+        }
+    }
+}
+
 impl Convolution {
     /// Weights (Kd, Kh, Kw, C / groups, F), in elements. Panics where an index cannot count them.
     pub fn weight_elements(&self, c: usize, f: usize) -> usize {

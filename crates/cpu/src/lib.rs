@@ -17,9 +17,11 @@ mod depthwise;
 mod direct_convolution;
 mod dot;
 mod epilogue;
+mod fourier;
 mod loose_weights;
 mod tile;
 mod tiles;
+mod transformed;
 mod transpose;
 mod values;
 mod walk;
@@ -76,6 +78,11 @@ pub use elementwise::{
     activate_backward_in_place, activate_in_place, add, copy, fill, scale,
 };
 pub use epilogue::{Epilogue, Summed, Sums, sums_scratch};
+pub use fourier::{
+    fourier_backward_data, fourier_backward_data_scratch, fourier_backward_weight,
+    fourier_backward_weight_scratch, fourier_error_bound, fourier_forward, fourier_forward_scratch,
+    fourier_offers,
+};
 pub use grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
 pub use import::{Planes, Transform, import};
 pub use linear::{

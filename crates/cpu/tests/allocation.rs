@@ -3,7 +3,9 @@
 use partita_cpu::{
     Adam, Call, Convolution, CpuKernels, CpuMenu, Epilogue, Grid, Level, Normalization, Parameter,
     PoolKind, Pooling, Team, View, ViewMut, Weights, Window, WinogradTile, adam, add, copy,
-    norm_forward, norm_scratch, norm_statistics, pool_backward, pool_forward, sum_of_squares,
+    fourier_backward_data, fourier_backward_data_scratch, fourier_backward_weight,
+    fourier_backward_weight_scratch, fourier_forward, fourier_forward_scratch, norm_forward,
+    norm_scratch, norm_statistics, pool_backward, pool_forward, sum_of_squares,
     winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
     winograd_backward_weight_scratch, winograd_forward, winograd_forward_scratch,
 };
@@ -90,6 +92,7 @@ fn a_kernel_that_ran_before_allocates_nothing() {
     }
     large_kernels_allocate_nothing();
     winograd_allocates_nothing();
+    fourier_allocates_nothing();
     assert_eq!(count(|| drop(std::hint::black_box(vec![1u8; 9]))), 1);
 }
 
@@ -214,5 +217,49 @@ fn winograd_allocates_nothing() {
         };
         assert!(all().is_ok());
         assert_eq!(count(|| assert!(all().is_ok())), 0, "Winograd {c} to {f}");
+    }
+}
+
+fn fourier_allocates_nothing() {
+    let window = Window {
+        kernel: [1, 5, 5],
+        stride: [1; 3],
+        dilation: [1; 3],
+    };
+    let conv = Convolution { window, groups: 1 };
+    for (c, f) in [(16, 32), (96, 192)] {
+        let (xg, yg) = (
+            Grid::dense(1, [1, 20, 20], c),
+            Grid::dense(1, [1, 16, 16], f),
+        );
+        let (x, dy) = (vec![0.5; xg.elements()], vec![0.5; yg.elements()]);
+        let (mut dx, mut y) = (x.clone(), dy.clone());
+        let w = vec![0.1; conv.weight_elements(c, f)];
+        let mut dw = w.clone();
+        let mut team = Team::new(2, Level::detect()).expect("the level is available");
+        let kind = team.kind();
+        let need = [
+            fourier_forward_scratch(kind, &conv, c, &yg),
+            fourier_backward_data_scratch(kind, &conv, f, &xg),
+            fourier_backward_weight_scratch(kind, &conv, c, &yg),
+        ];
+        let mut scratch = vec![0.0; need.into_iter().max().unwrap_or(0)];
+        let mut progress = || true;
+        let mut call = Call {
+            team: &mut team,
+            scratch: &mut scratch,
+            progress: &mut progress,
+        };
+        let (k, none) = (&mut call, Epilogue::default);
+        let (xv, dyv) = (View::new(&x, &xg), View::new(&dy, &yg));
+        let mut all = || {
+            let yv = ViewMut::new(&mut y, &yg);
+            fourier_forward(k, xv, &w, yv, &conv, false, none())?;
+            let dxv = ViewMut::new(&mut dx, &xg);
+            fourier_backward_data(k, dyv, &w, dxv, &conv, [0; 3], false, none())?;
+            fourier_backward_weight(k, xv, dyv, &mut dw, None, &conv, false)
+        };
+        assert!(all().is_ok());
+        assert_eq!(count(|| assert!(all().is_ok())), 0, "Fourier {c} to {f}");
     }
 }

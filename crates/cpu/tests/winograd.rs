@@ -7,9 +7,10 @@
 mod naive;
 
 use naive::random_epilogue::RandomEpilogue;
-use naive::{Case, Random, assert_untouched_outside, buffer, inside, on, teams, to};
+use naive::transformed::{box_error, call, convolution, error, filled, wide};
+use naive::{Case, Random, buffer, inside, on, teams, to};
 use partita_cpu::{
-    Call, Canceled, Convolution, Epilogue, Grid, Level, Team, Weights, Window, WinogradTile,
+    Call, Canceled, Convolution, Epilogue, Grid, Level, Team, Weights, WinogradTile,
     conv_backward_data, conv_backward_weight, conv_backward_weight_scratch, conv_forward,
     sums_scratch, winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
     winograd_backward_weight_scratch, winograd_error_bound, winograd_forward,
@@ -18,39 +19,7 @@ use partita_cpu::{
 };
 
 const CASES: u64 = 60;
-/// Elements behind the scratch that nobody may write.
-const GUARD: usize = 4096;
 const KERNELS: [[usize; 3]; 4] = [[1, 3, 3], [3, 3, 3], [3, 1, 3], [3, 3, 1]];
-
-fn convolution(kernel: [usize; 3]) -> Convolution {
-    let window = Window {
-        kernel,
-        stride: [1; 3],
-        dilation: [1; 3],
-    };
-    Convolution { window, groups: 1 }
-}
-
-/// A call with exactly the scratch it asks for, at any alignment.
-fn call<R>(
-    team: &mut Team,
-    scratch: usize,
-    body: impl FnOnce(&mut Call) -> Result<R, Canceled>,
-) -> R {
-    let mut room = vec![f32::NAN; 1 + scratch + GUARD];
-    room[1 + scratch..].fill(7.0);
-    let done = body(&mut Call {
-        team,
-        scratch: &mut room[1..1 + scratch],
-        progress: &mut || true,
-    });
-    let guard = &room[1 + scratch..];
-    assert!(
-        guard.iter().all(|a| *a == 7.0),
-        "written behind the scratch"
-    );
-    done.expect("nobody cancels")
-}
 
 /// A random case with values of mean zero and variance 1 / 12.
 fn case(random: &mut Random) -> Case {
@@ -65,56 +34,9 @@ fn case(random: &mut Random) -> Case {
     filled(random, conv, (c, f), out)
 }
 
-fn filled(random: &mut Random, conv: Convolution, (c, f): (usize, usize), out: [usize; 3]) -> Case {
-    let n = random.within(1, 2);
-    let xg = random.grid(n, conv.window.input_extent(out), c);
-    let yg = random.grid(n, out, f);
-    let x = buffer(&xg, || random.unit() - 0.5);
-    let dy = buffer(&yg, || random.unit() - 0.5);
-    let w = (0..conv.weight_elements(c, f)).map(|_| random.unit() - 0.5);
-    let w = w.collect();
-    Case {
-        conv,
-        xg,
-        yg,
-        x,
-        dy,
-        w,
-    }
-}
-
-/// Root mean square error over the root mean square of the exact values, or of sums of `terms`
-/// products of random values where that is larger: at borders there are fewer terms, and the error
-/// is that of the tile.
-fn error(got: &[f64], want: &[f64], terms: usize) -> f64 {
-    let square = |sum: f64, a: f64| sum + a * a;
-    let errors = got.iter().zip(want).map(|(got, want)| got - want);
-    let (error, norm) = (
-        errors.fold(0.0, square),
-        want.iter().copied().fold(0.0, square),
-    );
-    let expected = want.len() as f64 * terms as f64 / 144.0;
-    (error / norm.max(expected)).sqrt()
-}
-
 fn assert_near(tile: WinogradTile, conv: &Convolution, error: f64, what: &str) {
     let bound = winograd_error_bound(tile, conv);
     assert!(error <= bound, "{what}: error {error:e} above {bound:e}");
-}
-
-fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().copied().map(f64::from).collect()
-}
-
-/// The box of a buffer against values by offset.
-fn box_error(g: &Grid, got: &[f32], want: &[f64], terms: usize) -> f64 {
-    assert_untouched_outside(g, got);
-    let mut exact = Vec::new();
-    for (n, at) in naive::positions(g) {
-        let o = naive::offset(g, n, at);
-        exact.extend_from_slice(&want[o..o + g.channels]);
-    }
-    error(&wide(&inside(g, got)), &exact, terms)
 }
 
 /// The packed weights of a case.
@@ -382,15 +304,10 @@ fn errors_of_many_channels_stay_below_the_bound() {
         let (c, f) = (case.xg.channels, case.yg.channels);
         let want = [case.forward(), case.data(&case.xg, [0; 3])];
         let want_weight = case.weight();
-        let exact = |g: &Grid, values: &[f64]| {
-            let at = naive::positions(g).into_iter();
-            let rows = at.flat_map(|(n, at)| {
-                let o = naive::offset(g, n, at);
-                values[o..o + g.channels].to_vec()
-            });
-            rows.collect::<Vec<f64>>()
-        };
-        let (y, dx) = (exact(&case.yg, &want[0]), exact(&case.xg, &want[1]));
+        let (y, dx) = (
+            naive::inside_wide(&case.yg, &want[0]),
+            naive::inside_wide(&case.xg, &want[1]),
+        );
         for level in Level::all_available() {
             for tile in WinogradTile::ALL {
                 let mut team = Team::new(2, level).expect("the level is available");

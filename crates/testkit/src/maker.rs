@@ -101,7 +101,7 @@ impl Maker {
         if self.draws.one_in(3) {
             // Of these most implementations are offered.
             taps = Taps {
-                kernel: [self.draws.pick(&[1, 3, 3]), 3, 3],
+                kernel: self.draws.pick(&[[1, 3, 3], [3; 3], [3; 3], [1, 5, 6]]),
                 stride: [1; 3],
                 dilation: [1; 3],
             };

@@ -14,6 +14,9 @@ use crate::conv_data::{conv_backward_data_scratch, packs_backward_data};
 use crate::conv_forward::{conv_forward_scratch, packs_forward};
 use crate::conv_weight::conv_backward_weight_scratch;
 use crate::epilogue::sums_scratch;
+use crate::fourier::{
+    fourier_backward_data_scratch, fourier_backward_weight_scratch, fourier_forward_scratch,
+};
 use crate::grid::Grid;
 use crate::linear::LINEAR;
 use crate::norm::norm_scratch;
@@ -229,6 +232,7 @@ fn convolution_scratch(
         match method {
             Method::Direct => convolutions(team, kernel, buffers),
             Method::Winograd(tile) => winograd(team, tile, kernel, buffers),
+            Method::Fourier => fourier(team, kernel, buffers),
         }
     }
 }
@@ -261,6 +265,39 @@ fn winograd(team: TeamKind, tile: WinogradTile, kernel: &Kernel, buffers: &[Buff
         } => {
             let (conv, outputs) = (convolution(taps, *groups), grid_of(dy, buffers));
             winograd_backward_weight_scratch(team, tile, &conv, x.extent[4], &outputs)
+        }
+        other => panic!("{} is no convolution", other.name()),
+    }
+}
+
+/// Of plain weights.
+fn fourier(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    match kernel {
+        Kernel::ConvolutionForward {
+            x, y, taps, groups, ..
+        } => {
+            let (conv, outputs) = (convolution(taps, *groups), grid_of(y, buffers));
+            fourier_forward_scratch(team, &conv, x.extent[4], &outputs)
+        }
+        Kernel::ConvolutionBackwardData {
+            dy,
+            dx,
+            taps,
+            groups,
+            ..
+        } => {
+            let (conv, inputs) = (convolution(taps, *groups), grid_of(dx, buffers));
+            fourier_backward_data_scratch(team, &conv, dy.extent[4], &inputs)
+        }
+        Kernel::ConvolutionBackwardWeight {
+            x,
+            dy,
+            taps,
+            groups,
+            ..
+        } => {
+            let (conv, outputs) = (convolution(taps, *groups), grid_of(dy, buffers));
+            fourier_backward_weight_scratch(team, &conv, x.extent[4], &outputs)
         }
         other => panic!("{} is no convolution", other.name()),
     }

@@ -4,6 +4,7 @@ use super::{Run, fused, widened};
 use crate::adapter::convolution;
 use crate::adapter::tail::Tail;
 use crate::convolution::Convolution;
+use crate::fourier::{fourier_error_bound, fourier_offers};
 use crate::winograd::{WinogradTile, winograd_error_bound, winograd_offers};
 use partita_program::descriptor::{Cost, Pass};
 use partita_program::{Algorithm, Configuration, Kernel, KernelShape};
@@ -20,15 +21,18 @@ pub(super) enum Method {
     Direct,
     /// With fewer multiplications, and larger errors of rounding.
     Winograd(WinogradTile),
+    /// By Fourier transforms of tiles, for many taps.
+    Fourier,
 }
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 4] = [
+    pub const ALL: [Method; 5] = [
         Method::Direct,
         Method::Winograd(WinogradTile::Two),
         Method::Winograd(WinogradTile::Four),
         Method::Winograd(WinogradTile::TwoFour),
+        Method::Fourier,
     ];
 
     /// Its name in algorithms.
@@ -38,16 +42,21 @@ impl Method {
             Method::Winograd(WinogradTile::Two) => "winograd2",
             Method::Winograd(WinogradTile::Four) => "winograd4",
             Method::Winograd(WinogradTile::TwoFour) => "winograd24",
+            Method::Fourier => "fourier",
         }
     }
 
     /// Whether it computes a convolution of C to F channels with an error that may pass for one of rounding.
     pub fn offers(self, conv: &Convolution, c: usize, f: usize) -> bool {
-        let Method::Winograd(tile) = self else {
-            return true;
-        };
-        let is_own = tile != WinogradTile::TwoFour || conv.window.kernel == [3; 3];
-        is_own && winograd_offers(conv, c, f) && winograd_error_bound(tile, conv) <= ERROR_MAX
+        match self {
+            Method::Direct => true,
+            Method::Winograd(tile) => {
+                let is_own = tile != WinogradTile::TwoFour || conv.window.kernel == [3; 3];
+                let is_near = winograd_error_bound(tile, conv) <= ERROR_MAX;
+                is_own && is_near && winograd_offers(conv, c, f)
+            }
+            Method::Fourier => fourier_error_bound() <= ERROR_MAX && fourier_offers(conv, c, f),
+        }
     }
 
     /// The method of this name.

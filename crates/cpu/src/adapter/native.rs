@@ -12,6 +12,7 @@ use crate::conv_forward::conv_forward;
 use crate::conv_weight::conv_backward_weight;
 use crate::convolution::{Convolution, Weights};
 use crate::epilogue::Epilogue;
+use crate::fourier::{fourier_backward_data, fourier_backward_weight, fourier_forward};
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::norm::bias_backward;
 use crate::winograd::{winograd_backward_data, winograd_backward_weight, winograd_forward};
@@ -100,6 +101,7 @@ impl Native for f32 {
             Method::Winograd(tile) => {
                 winograd_forward(call, tile, x, w, y, conv, accumulate, epilogue)
             }
+            Method::Fourier => fourier_forward(call, x, w.plain(), y, conv, accumulate, epilogue),
         }
     }
 
@@ -121,6 +123,9 @@ impl Native for f32 {
             Method::Winograd(tile) => {
                 winograd_backward_data(call, tile, dy, w, dx, conv, shift, accumulate, epilogue)
             }
+            Method::Fourier => {
+                fourier_backward_data(call, dy, w.plain(), dx, conv, shift, accumulate, epilogue)
+            }
         }
     }
 
@@ -139,6 +144,7 @@ impl Native for f32 {
             Method::Winograd(tile) => {
                 winograd_backward_weight(call, tile, x, dy, dw, db, conv, accumulate)
             }
+            Method::Fourier => fourier_backward_weight(call, x, dy, dw, db, conv, accumulate),
         }
     }
 
@@ -165,7 +171,7 @@ impl Native for bf16 {
     ) -> Result<Work, Canceled> {
         match method {
             Method::Direct => conv_forward_bf16(call, x, w, y, conv, accumulate, epilogue),
-            Method::Winograd(_) => unreachable!("Winograd kernels take copies in f32"),
+            Method::Winograd(_) | Method::Fourier => unreachable!("they take copies in f32"),
         }
     }
 
@@ -184,7 +190,7 @@ impl Native for bf16 {
             Method::Direct => {
                 conv_backward_data_bf16(call, dy, w, dx, conv, shift, accumulate, epilogue)
             }
-            Method::Winograd(_) => unreachable!("Winograd kernels take copies in f32"),
+            Method::Winograd(_) | Method::Fourier => unreachable!("they take copies in f32"),
         }
     }
 
@@ -200,7 +206,7 @@ impl Native for bf16 {
     ) -> Result<Work, Canceled> {
         match method {
             Method::Direct => conv_backward_weight_bf16(call, x, dy, dw, db, conv, accumulate),
-            Method::Winograd(_) => unreachable!("Winograd kernels take copies in f32"),
+            Method::Winograd(_) | Method::Fourier => unreachable!("they take copies in f32"),
         }
     }
 

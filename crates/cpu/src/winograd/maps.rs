@@ -7,13 +7,13 @@
 use crate::simd::Simd;
 
 /// Points along a dim of the largest tile.
-pub(super) const POINTS_MAX: usize = 6;
+pub(crate) const POINTS_MAX: usize = 6;
 
 /// Vectors along one dim; those beyond a map's inputs or outputs are not used.
-pub(super) type Line<S> = [<S as Simd>::V; POINTS_MAX];
+pub(crate) type Line<S> = [<S as Simd>::V; POINTS_MAX];
 
 /// A linear map along one dim.
-pub(super) trait Map {
+pub(crate) trait Map {
     /// Inputs.
     const I: usize;
     /// Outputs.
@@ -24,7 +24,7 @@ pub(super) trait Map {
 }
 
 /// The five maps of a tile size.
-pub(super) trait Maps {
+pub(crate) trait Maps {
     /// B^T, of a tile of inputs.
     type Input: Map;
     /// G, of the taps.
@@ -38,11 +38,11 @@ pub(super) trait Maps {
 }
 
 /// A dim with one tap.
-pub(super) struct One;
+pub(crate) struct One;
 /// F(2, 3).
-pub(super) struct Two;
+pub(crate) struct Two;
 /// F(4, 3).
-pub(super) struct Four;
+pub(crate) struct Four;
 
 impl Maps for One {
     type Input = One;
@@ -67,7 +67,7 @@ macro_rules! maps {
             $(type $part = $name;)*
         }
         $(
-            pub(super) struct $name;
+            pub(crate) struct $name;
             impl Map for $name {
                 const I: usize = $i;
                 const O: usize = $o;

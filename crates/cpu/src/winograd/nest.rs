@@ -2,39 +2,27 @@
 
 use super::maps::{Map, Maps, POINTS_MAX};
 use crate::simd::{LANES_MAX, Simd};
+use crate::transformed::{AnyRoom, Room};
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 
 /// Vectors of a plane of points, at most.
 const PLANE_MAX: usize = POINTS_MAX * POINTS_MAX;
 /// Vectors of a tile of points, at most.
-pub(super) const TILE_MAX: usize = PLANE_MAX * POINTS_MAX;
+pub(crate) const TILE_MAX: usize = PLANE_MAX * POINTS_MAX;
 
-/// Room for a vector at each point of a tile, aligned to cache lines.
-#[repr(align(64))]
-pub(super) struct Patch(pub [MaybeUninit<f32>; TILE_MAX * LANES_MAX]);
-
-impl Patch {
-    #[inline(always)]
-    pub(super) fn new() -> Patch {
-        Patch([MaybeUninit::uninit(); TILE_MAX * LANES_MAX])
-    }
-
-    #[inline(always)]
-    pub(super) fn start(&mut self) -> *mut f32 {
-        self.0.as_mut_ptr().cast()
-    }
-}
+/// Room for a vector at each point of a tile.
+pub(crate) type Patch = Room<{ TILE_MAX * LANES_MAX }>;
 
 /// The sizes of a tile along three dims.
-pub(super) trait Sizes {
+pub(crate) trait Sizes {
     type D: Maps;
     type H: Maps;
     type W: Maps;
 }
 
 /// Sizes of three dims.
-pub(super) struct Tile3<D, H, W>(PhantomData<(D, H, W)>);
+#[derive(Clone, Copy)]
+pub(crate) struct Tile3<D, H, W>(PhantomData<(D, H, W)>);
 
 impl<D: Maps, H: Maps, W: Maps> Sizes for Tile3<D, H, W> {
     type D = D;
@@ -48,7 +36,7 @@ impl<D: Maps, H: Maps, W: Maps> Sizes for Tile3<D, H, W> {
 /// The processor has the features of `S`. Vectors can be read at all inputs of the maps and written
 /// at all outputs, which no other thread accesses.
 #[inline(always)]
-pub(super) unsafe fn nest<S: Simd, D: Map, H: Map, W: Map>(
+pub(crate) unsafe fn nest<S: Simd, D: Map, H: Map, W: Map>(
     from: *const f32,
     [fd, fh, fw]: [usize; 3],
     to: *mut f32,
@@ -144,4 +132,4 @@ macro_rules! with_sizes {
         }
     }};
 }
-pub(super) use with_sizes;
+pub(crate) use with_sizes;

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod random_epilogue;
+pub mod transformed;
 
 use partita_cpu::{Call, Canceled, Convolution, Grid, Level, Team, View, ViewMut, Window, Work};
 use partita_space::random::SplitMix;
@@ -105,6 +106,13 @@ pub fn inside(g: &Grid, data: &[f32]) -> Vec<f32> {
         all.extend_from_slice(&data[o..o + g.channels]);
     }
     all
+}
+
+/// The box of a buffer of exact values.
+pub fn inside_wide(g: &Grid, data: &[f64]) -> Vec<f64> {
+    let at = positions(g).into_iter();
+    let rows = at.flat_map(|(n, at)| &data[offset(g, n, at)..][..g.channels]);
+    rows.copied().collect()
 }
 
 /// Asserts that nothing outside the box was written.

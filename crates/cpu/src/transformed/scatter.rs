@@ -1,20 +1,18 @@
 //! From the points of tiles to a box of outputs, with the epilogue.
 
 use super::gather::prefetch;
-use super::maps::{Map, Maps};
-use super::nest::{Patch, Sizes, nest, with_sizes};
 use super::tiling::{Ordered, Points, Tiling};
+use super::{AnyRoom, Tile, Transform, with_tile};
 use crate::epilogue::{BOXES, TileEpilogue, TileOutputs};
 use crate::simd::{Level, Op, Simd};
 use crate::walk::{P_MAX, Positions};
-use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Tiles of outputs from their points.
 ///
 /// Pointers: from `from` on rows of whole vectors for each point of the tiles of the range; from
 /// `to` on `width` channels of the box, which no other thread accesses, and of the bias.
-pub(super) struct Scatter {
+pub(crate) struct Scatter {
     pub from: *const f32,
     pub layout: Points,
     pub tiling: Tiling,
@@ -33,34 +31,31 @@ pub(super) struct Scatter {
 }
 
 impl Scatter {
-    /// A^T of the points of tiles.
+    /// Outputs of the points of tiles.
     ///
     /// # Safety
     /// The processor has the level, and the pointer requirements of [`Scatter`] and its epilogue
     /// hold.
-    pub(super) unsafe fn outputs(&self, m: [usize; 3]) {
+    pub(crate) unsafe fn outputs(&self, transform: Transform) {
         // SAFETY: guaranteed by the caller.
-        with_sizes!(m, Z => unsafe { self.level.run(Run::<Z>(self, PhantomData)) })
+        with_tile!(transform, tile => unsafe { self.level.run(Run(self, tile)) })
     }
 }
 
-struct Run<'a, Z>(&'a Scatter, PhantomData<Z>);
+struct Run<'a, T>(&'a Scatter, T);
 
-impl<Z: Sizes> Op for Run<'_, Z> {
+impl<T: Tile> Op for Run<'_, T> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        type Out<M> = <M as Maps>::Output;
-        let s = self.0;
-        let size = [Out::<Z::D>::O, Out::<Z::H>::O, Out::<Z::W>::O];
-        let (mut patch, steps) = (Patch::new(), s.layout.steps::<Z>());
+        let Run(s, tile) = self;
+        let size = tile.outputs();
+        let mut patch = T::Patch::new();
         let patch = patch.start();
-        let row = size[2] * S::LANES;
-        let pitch = [size[1] * row, row, S::LANES];
         let mut finished = Finished::default();
-        for (row, tile) in s.range.clone().enumerate() {
-            let (n, at) = s.tiling.at(tile);
+        for (row, index) in s.range.clone().enumerate() {
+            let (n, at) = s.tiling.at(index);
             let valid = std::array::from_fn(|i| size[i].min(s.grid.extent[i] - at[i]));
             let at = [n, at[0], at[1], at[2]];
             let offset: usize = (0..4).map(|i| at[i] * s.grid.pitch[i]).sum();
@@ -70,7 +65,7 @@ impl<Z: Sizes> Op for Run<'_, Z> {
                 // SAFETY: guaranteed by the caller; the patch has room for a tile.
                 unsafe {
                     let from = s.from.add(row * s.layout.row + c);
-                    nest::<S, Out<Z::D>, Out<Z::H>, Out<Z::W>>(from, steps, patch, pitch);
+                    let pitch = tile.scatter::<S>(from, s.layout, patch);
                     put::<S>(s, patch, pitch, c, offset, valid);
                 }
             }

@@ -44,13 +44,12 @@ struct Block {
 }
 
 /// One convolution at stride 1.
-pub(super) struct Filter<'a> {
+pub(crate) struct Filter<'a> {
     pub x: &'a [f32],
     pub x_grid: Ordered,
     pub origin: [i64; 3],
     pub y: Shared,
     pub y_grid: Ordered,
-    pub m: [usize; 3],
     pub source: Source<'a>,
     /// The points of all weights, if they have been transformed.
     pub weights: Option<&'a [f32]>,
@@ -65,7 +64,7 @@ impl Filter<'_> {
     /// `y` is valid for the channels of each position of its box, positions do not overlap, and no
     /// other thread accesses them or the slots before this returns; so are the boxes of the
     /// epilogue.
-    pub(super) unsafe fn run(
+    pub(crate) unsafe fn run(
         &self,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
@@ -220,7 +219,8 @@ impl Filter<'_> {
                 None => {
                     let point = self.source.point(f1 - f0);
                     for tile in own.clone() {
-                        let to = room.add(self.source.rows * (self.source.tiles.tile(tile).0 - f0));
+                        let to =
+                            room.add(self.source.depth() * (self.source.tiles.tile(tile).0 - f0));
                         self.source.tile(tile, 0..self.source.rows, to, point);
                     }
                     let elements = self.source.elements(f1 - f0);
@@ -252,7 +252,8 @@ impl Filter<'_> {
     }
 
     fn flops(&self, plan: &Plan, tiles: usize, channels: usize) -> u64 {
-        (2 * plan.points * tiles * self.source.rows * channels) as u64
+        (2 * plan.points * self.source.transform.parts() * tiles * self.source.depth() * channels)
+            as u64
     }
 
     /// Zeros the sums of some tiles of channels.
@@ -276,14 +277,14 @@ impl Filter<'_> {
             from: self.x.as_ptr(),
             grid: self.x_grid,
             origin: self.origin,
-            tiling: Tiling::new(&self.y_grid, self.m),
+            tiling: Tiling::new(&self.y_grid, self.source.transform.outputs()),
             range: first..first + count,
             channels: self.source.rows,
             to,
             layout: plan.inputs,
         };
         // SAFETY: guaranteed by the caller; the box holds its slice.
-        unsafe { gather.inputs(self.source.tiles.level, self.m) };
+        unsafe { gather.inputs(self.source.tiles.level, self.source.transform) };
     }
 
     /// Some channels of a block whose inputs are transformed; whether to go on.
@@ -327,7 +328,7 @@ impl Filter<'_> {
         for tile in own {
             let (f, v) = self.source.tiles.tile(tile);
             let width = v * level.lanes();
-            let rows = self.source.rows;
+            let (rows, parts) = (self.source.depth(), self.source.transform.parts());
             let sweeps = (rows * width).div_ceil(WEIGHTS_PER_SWEEP).max(1);
             let depth = rows.div_ceil(sweeps).next_multiple_of(4).max(4);
             let start = point * slice.point + rows * (f - slice.first);
@@ -338,13 +339,13 @@ impl Filter<'_> {
                 unsafe {
                     let product = Product {
                         x: block.inputs.add(point * plan.inputs.point + c),
-                        x_pitch: plan.inputs.row,
+                        x_pitch: plan.inputs.row / parts,
                         w: slice.w.as_ptr().add(start + c * width),
                         w_pitch: width,
                         depth: depth.min(rows - c),
                         y: block.products.add(point * plan.products.point + f - f0),
-                        y_pitch: plan.products.row,
-                        rows: block.tiles.1,
+                        y_pitch: plan.products.row / parts,
+                        rows: parts * block.tiles.1,
                         load: c > 0,
                     };
                     product.run::<false>(level, v);
@@ -364,7 +365,7 @@ impl Filter<'_> {
         let scatter = Scatter {
             from: block.products,
             layout: plan.products,
-            tiling: Tiling::new(&self.y_grid, self.m),
+            tiling: Tiling::new(&self.y_grid, self.source.transform.outputs()),
             range: first..first + count,
             // SAFETY: a channel of the first position, as the caller says.
             to: unsafe { self.y.get().add(f0) },
@@ -379,6 +380,6 @@ impl Filter<'_> {
             level: self.source.tiles.level,
         };
         // SAFETY: guaranteed by the caller.
-        unsafe { scatter.outputs(self.m) };
+        unsafe { scatter.outputs(self.source.transform) };
     }
 }

@@ -1,7 +1,7 @@
 //! The sizes of blocks and slices of a filter.
 
 use super::multiply::ROWS_BEYOND;
-use super::tiling::{Points, points};
+use super::tiling::Points;
 use super::weights::Source;
 use crate::simd::LANES_MAX;
 use crate::team::TeamKind;
@@ -25,7 +25,7 @@ const SHARED_TILES_MIN: usize = 48;
 
 /// The sizes of blocks and slices.
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub points: usize,
     pub threads: usize,
     /// Tiles of all outputs.
@@ -48,33 +48,28 @@ pub(super) struct Plan {
 
 impl Plan {
     /// For so many tiles of outputs.
-    pub(super) fn new(
-        team: TeamKind,
-        m: [usize; 3],
-        tiles: usize,
-        source: &Source,
-        is_packed: bool,
-    ) -> Plan {
+    pub(crate) fn new(team: TeamKind, tiles: usize, source: &Source, is_packed: bool) -> Plan {
         let (c, out) = (source.rows, source.tiles);
-        let row = c.next_multiple_of(team.level.lanes());
+        let z = source.transform.parts();
+        let row = z * (z * c).next_multiple_of(team.level.lanes());
         let step = step(out);
         let slice = (step * out.vectors_max() * team.level.lanes()).min(out.padded());
-        let points = points(m);
+        let points = source.transform.points();
         let slices = out.count().div_ceil(step);
-        let stored = points * c * out.padded();
+        let stored = points * source.depth() * out.padded();
         let [few, many] = STORED_ELEMENTS_MAX;
         let pays = stored >= many || (stored > few && points * row * tiles <= SHARED_ELEMENTS);
         let is_sliced = pays && slices >= team.threads;
-        let all = if is_sliced { slice } else { row + slice };
+        let all = z * slice + if is_sliced { 0 } else { row };
         let fits = BLOCK_ELEMENTS / (points * all).max(1);
         let block = fits.clamp(BLOCK_TILES_MIN, BLOCK_TILES_MAX);
-        let shared = (SHARED_ELEMENTS / (points * row).max(1)).max(SHARED_TILES_MIN);
-        let shared = evenly(tiles, shared);
+        let shared = evenly(tiles, shared_max(points * row));
         let block = evenly(if is_sliced { shared } else { tiles }, block);
         let blocks = tiles.div_ceil(block);
         // So many units that all threads have work.
         let parts = (2 * team.threads).div_ceil(blocks.max(1)).min(out.count());
-        let rows = if is_sliced { shared } else { block } + ROWS_BEYOND;
+        let beyond = ROWS_BEYOND.div_ceil(z);
+        let rows = if is_sliced { shared } else { block } + beyond;
         Plan {
             points,
             threads: team.threads,
@@ -86,10 +81,12 @@ impl Plan {
             inputs: Points {
                 row,
                 point: rows * row + LANES_MAX,
+                part: c,
             },
             products: Points {
-                row: slice,
-                point: (block + ROWS_BEYOND) * slice + LANES_MAX,
+                row: z * slice,
+                point: (block + beyond) * z * slice + LANES_MAX,
+                part: slice,
             },
             step,
             weights: if is_sliced && !is_packed {
@@ -101,7 +98,7 @@ impl Plan {
     }
 
     /// Tiles of registers, a slice at a time.
-    pub(super) fn slices(&self, own: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn slices(&self, own: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let step = self.step;
         own.clone()
             .step_by(step)
@@ -109,17 +106,17 @@ impl Plan {
     }
 
     /// Elements of the points of inputs, of a block or of all that is shared.
-    pub(super) fn inputs_elements(&self) -> usize {
+    pub(crate) fn inputs_elements(&self) -> usize {
         (self.points * self.inputs.point).next_multiple_of(LANES_MAX)
     }
 
     /// Elements of the products of a block.
-    pub(super) fn products_elements(&self) -> usize {
+    pub(crate) fn products_elements(&self) -> usize {
         (self.points * self.products.point).next_multiple_of(LANES_MAX)
     }
 
     /// Elements that a thread needs for itself.
-    pub(super) fn share(&self) -> usize {
+    pub(crate) fn share(&self) -> usize {
         let weights = self.weights.next_multiple_of(LANES_MAX);
         let inputs = if self.is_sliced {
             0
@@ -130,7 +127,7 @@ impl Plan {
     }
 
     /// Elements that all threads need.
-    pub(super) fn elements(&self) -> usize {
+    pub(crate) fn elements(&self) -> usize {
         let inputs = if self.is_sliced {
             self.inputs_elements()
         } else {
@@ -145,7 +142,13 @@ fn step(tiles: Tiles) -> usize {
     (SLICE_CHANNELS / (tiles.vectors_max() * tiles.level.lanes())).max(1)
 }
 
+/// Most tiles that share the points of a slice, of so many elements each: beyond them, each slice
+/// transforms its weights again.
+pub(crate) fn shared_max(elements: usize) -> usize {
+    (SHARED_ELEMENTS / elements.max(1)).max(SHARED_TILES_MIN)
+}
+
 /// The size, at most `most`, of parts of about the same size; at least 1.
-pub(super) fn evenly(all: usize, most: usize) -> usize {
+pub(crate) fn evenly(all: usize, most: usize) -> usize {
     all.div_ceil(all.div_ceil(most).max(1)).max(1)
 }

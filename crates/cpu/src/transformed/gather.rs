@@ -1,10 +1,8 @@
 //! From a box to the points of its tiles.
 
-use super::maps::{Map, Maps};
-use super::nest::{Patch, Sizes, nest, with_sizes};
 use super::tiling::{Ordered, Points, Tiling};
+use super::{AnyRoom, Tile, Transform, with_tile};
 use crate::simd::{Level, Op, Simd};
-use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Tiles of a box to their points.
@@ -12,7 +10,7 @@ use std::ops::Range;
 /// Pointers: from `from` on the channels of the box, and to `to` rows of whole vectors for each
 /// point of the tiles of the range, which no other thread accesses.
 #[derive(Clone)]
-pub(super) struct Gather {
+pub(crate) struct Gather {
     pub from: *const f32,
     pub grid: Ordered,
     /// Where the first tile begins in the box; outside of the box is zero.
@@ -25,57 +23,43 @@ pub(super) struct Gather {
 }
 
 impl Gather {
-    /// B^T of tiles of inputs.
+    /// Points of tiles of inputs.
     ///
     /// # Safety
     /// The processor has the level, and the pointer requirements of [`Gather`] hold.
-    pub(super) unsafe fn inputs(&self, level: Level, m: [usize; 3]) {
+    pub(crate) unsafe fn inputs(&self, level: Level, transform: Transform) {
         // SAFETY: guaranteed by the caller.
-        with_sizes!(m, Z => unsafe { level.run(Run::<Z, Inputs>(self, PhantomData)) })
+        with_tile!(transform, tile => unsafe { level.run(Run::<_, true>(self, tile)) })
     }
 
-    /// A of tiles of output gradients.
+    /// Points of tiles of output gradients.
     ///
     /// # Safety
     /// As for [`Gather::inputs`].
-    pub(super) unsafe fn gradients(&self, level: Level, m: [usize; 3]) {
+    pub(crate) unsafe fn gradients(&self, level: Level, transform: Transform) {
         // SAFETY: guaranteed by the caller.
-        with_sizes!(m, Z => unsafe { level.run(Run::<Z, Gradients>(self, PhantomData)) })
+        with_tile!(transform, tile => unsafe { level.run(Run::<_, false>(self, tile)) })
     }
 }
 
-/// Which maps of a tile size apply.
-trait Family {
-    type Of<M: Maps>: Map;
-}
+/// Inputs, or else gradients.
+struct Run<'a, T, const INPUTS: bool>(&'a Gather, T);
 
-struct Inputs;
-impl Family for Inputs {
-    type Of<M: Maps> = M::Input;
-}
-
-struct Gradients;
-impl Family for Gradients {
-    type Of<M: Maps> = M::Spread;
-}
-
-struct Run<'a, Z, F>(&'a Gather, PhantomData<(Z, F)>);
-
-impl<Z: Sizes, F: Family> Op for Run<'_, Z, F> {
+impl<T: Tile, const INPUTS: bool> Op for Run<'_, T, INPUTS> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let g = self.0;
-        let size = [
-            <F::Of<Z::D> as Map>::I,
-            <F::Of<Z::H> as Map>::I,
-            <F::Of<Z::W> as Map>::I,
-        ];
-        let (mut patch, steps) = (Patch::new(), g.layout.steps::<Z>());
+        let Run(g, tile) = self;
+        let size = if INPUTS {
+            tile.window()
+        } else {
+            tile.outputs()
+        };
+        let mut patch = T::Patch::new();
         let patch = patch.start();
-        for (row, tile) in g.range.clone().enumerate() {
-            let (n, at) = g.tiling.at(tile);
+        for (row, index) in g.range.clone().enumerate() {
+            let (n, at) = g.tiling.at(index);
             let at: [i64; 3] = std::array::from_fn(|i| at[i] as i64 + g.origin[i]);
             let inside = (0..3).all(|i| {
                 let extent = g.grid.extent[i] as i64;
@@ -97,7 +81,11 @@ impl<Z: Sizes, F: Family> Op for Run<'_, Z, F> {
                         (patch.cast_const(), [size[1] * row, row, S::LANES])
                     };
                     let to = g.to.add(row * g.layout.row + c);
-                    nest::<S, F::Of<Z::D>, F::Of<Z::H>, F::Of<Z::W>>(from, pitch, to, steps);
+                    if INPUTS {
+                        tile.inputs::<S>(from, pitch, to, g.layout, lanes);
+                    } else {
+                        tile.gradients::<S>(from, pitch, to, g.layout);
+                    }
                 }
             }
         }
@@ -106,7 +94,7 @@ impl<Z: Sizes, F: Family> Op for Run<'_, Z, F> {
 
 /// Asks for what the next tile along the last dim reads and the tile from `first` on does not.
 #[inline(always)]
-pub(super) fn prefetch<S: Simd>(
+pub(crate) fn prefetch<S: Simd>(
     first: *const f32,
     [pd, ph, pw]: [usize; 3],
     size: [usize; 3],

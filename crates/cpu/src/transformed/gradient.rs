@@ -5,10 +5,11 @@
 //! order.
 //! Legend: T tiles of a block, C input channels, F output channels.
 
+use super::Transform;
 use super::gather::Gather;
 use super::multiply::{Product, ROWS_BEYOND};
 use super::plan::evenly;
-use super::tiling::{Ordered, Points, Tiling, points};
+use super::tiling::{Ordered, Points, Tiling};
 use super::weights::{Source, Taps};
 use crate::grid::{Canceled, Shared};
 use crate::simd::LANES_MAX;
@@ -39,8 +40,10 @@ const ROWS_PER_UNIT: usize = 4;
 
 /// The sizes of the blocks.
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     points: usize,
+    /// Numbers of a point.
+    parts: usize,
     threads: usize,
     tiles: usize,
     block: usize,
@@ -54,28 +57,36 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(team: TeamKind, m: [usize; 3], tiles: usize, c: usize, out: Tiles) -> Plan {
-        let (lanes, f, points) = (out.level.lanes(), out.padded(), points(m));
-        let row = c.next_multiple_of(lanes);
-        let weights = points * c * f;
+    pub(crate) fn new(
+        team: TeamKind,
+        transform: Transform,
+        tiles: usize,
+        c: usize,
+        out: Tiles,
+    ) -> Plan {
+        let (lanes, f, points) = (out.level.lanes(), out.padded(), transform.points());
+        let z = transform.parts();
+        let row = z * (z * c).next_multiple_of(lanes);
+        let weights = points * z * c * f;
         let least = if weights <= WEIGHTS_CACHED {
             BLOCK_TILES_MIN
         } else {
             BLOCK_TILES_MANY
         };
-        let [few, many] = BLOCK_ELEMENTS.map(|elements| elements / (points * (row + f)));
+        let [few, many] = BLOCK_ELEMENTS.map(|elements| elements / (points * (row + z * f)));
         let least = least.min(many.max(BLOCK_TILES_MIN));
         let block = evenly(tiles, few.max(least));
         let width = (out.vectors_max() * lanes).min(f);
         let is_parted = block >= tiles && weights > WEIGHTS_STORED_MAX;
         let part = is_parted.then(|| {
-            let fits = PART_ELEMENTS / (points * width);
+            let fits = PART_ELEMENTS / (points * z * width);
             let units = (2 * team.threads).div_ceil(out.count());
             fits.min(c.div_ceil(units)).next_multiple_of(ROWS_BEYOND)
         });
         let (rows, width) = part.map_or((c, f), |part| (part, width));
         Plan {
             points,
+            parts: z,
             threads: team.threads,
             tiles,
             block,
@@ -83,14 +94,17 @@ impl Plan {
             inputs: Points {
                 row,
                 point: block * row + LANES_MAX,
+                part: c,
             },
             gradients: Points {
-                row: f,
-                point: block * f + LANES_MAX,
+                row: z * f,
+                point: block * z * f + LANES_MAX,
+                part: f,
             },
             weights: Points {
                 row: width,
-                point: (rows + ROWS_BEYOND) * width + LANES_MAX,
+                point: z * (rows + ROWS_BEYOND) * width + LANES_MAX,
+                part: (rows + ROWS_BEYOND) * width,
             },
             part,
         }
@@ -101,7 +115,7 @@ impl Plan {
         self.points * self.weights.point
     }
 
-    pub(super) fn elements(&self) -> usize {
+    pub(crate) fn elements(&self) -> usize {
         let block = self.points * (self.inputs.point + self.gradients.point);
         let parts = self.part.map_or(1, |_| self.threads);
         block + parts * self.weights_elements() + LANES_MAX
@@ -109,12 +123,11 @@ impl Plan {
 }
 
 /// The gradient of one convolution.
-pub(super) struct Gradient<'a> {
+pub(crate) struct Gradient<'a> {
     pub x: &'a [f32],
     pub x_grid: Ordered,
     pub dy: &'a [f32],
     pub y_grid: Ordered,
-    pub m: [usize; 3],
     pub tiles: Tiles,
     /// How the weights lie.
     pub source: Source<'a>,
@@ -125,7 +138,7 @@ impl Gradient<'_> {
     ///
     /// # Safety
     /// x is the complete input of dy; the boxes hold their slices.
-    pub(super) unsafe fn run(
+    pub(crate) unsafe fn run(
         &self,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
@@ -180,6 +193,7 @@ impl Gradient<'_> {
         let (parts, next) = (plan.c.div_ceil(rows), AtomicUsize::new(0));
         let units = parts * self.tiles.count();
         let all = 2 * plan.points * plan.tiles * plan.c * self.tiles.padded();
+        let all = plan.parts * plan.parts * all;
         team.units(
             progress,
             plan.threads,
@@ -228,7 +242,7 @@ impl Gradient<'_> {
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
     ) -> Result<(), Canceled> {
-        let flops = (2 * block * plan.c * plan.weights.row) as u64;
+        let flops = (2 * plan.parts * plan.parts * block * plan.c * plan.weights.row) as u64;
         team.units(progress, plan.points, flops, &|point, _| {
             let product = Part {
                 x: x.get(),
@@ -344,13 +358,13 @@ impl Gradient<'_> {
                 from: self.x.as_ptr(),
                 grid: self.x_grid,
                 origin: [0; 3],
-                tiling: Tiling::new(&self.y_grid, self.m),
+                tiling: Tiling::new(&self.y_grid, self.source.transform.outputs()),
                 range: first + range.start..first + range.end,
                 channels: plan.c,
                 to: inputs.add(range.start * plan.inputs.row),
                 layout: plan.inputs,
             };
-            x.inputs(level, self.m);
+            x.inputs(level, self.source.transform);
             let dy = Gather {
                 from: self.dy.as_ptr(),
                 grid: self.y_grid,
@@ -359,7 +373,7 @@ impl Gradient<'_> {
                 layout: plan.gradients,
                 ..x
             };
-            dy.gradients(level, self.m);
+            dy.gradients(level, self.source.transform);
         }
     }
 
@@ -368,22 +382,31 @@ impl Gradient<'_> {
     /// # Safety
     /// `block` rows of inputs and gradients can be read, and the points of the part written.
     unsafe fn product(&self, plan: &Plan, point: usize, part: Part, block: usize, load: bool) {
+        let all = plan.parts * block;
+        let (x_pitch, w_pitch) = (
+            plan.inputs.row / plan.parts,
+            plan.gradients.row / plan.parts,
+        );
         for tile in part.tiles.0..part.tiles.1 {
             let (f, v) = self.tiles.tile(tile);
-            let sweeps = (block * v * self.tiles.level.lanes()).div_ceil(GRADIENTS_PER_SWEEP);
-            let depth = block.div_ceil(sweeps).next_multiple_of(4);
-            for t in (0..block).step_by(depth) {
+            let sweeps = (all * v * self.tiles.level.lanes()).div_ceil(GRADIENTS_PER_SWEEP);
+            let depth = all.div_ceil(sweeps).next_multiple_of(4);
+            for (t, q) in (0..all)
+                .step_by(depth)
+                .flat_map(|t| (0..plan.parts).map(move |q| (t, q)))
+            {
                 // SAFETY: guaranteed by the caller.
                 unsafe {
+                    let x = part.x.add(point * plan.inputs.point + q * plan.inputs.part);
+                    let dy = part.dy.add(point * plan.gradients.point + f);
+                    let dw = part.dw.wrapping_add(point * plan.weights.point);
                     let product = Product {
-                        x: part.x.add(point * plan.inputs.point + t * plan.inputs.row),
-                        x_pitch: plan.inputs.row,
-                        w: part
-                            .dy
-                            .add(point * plan.gradients.point + t * plan.gradients.row + f),
-                        w_pitch: plan.gradients.row,
-                        depth: depth.min(block - t),
-                        y: part.dw.wrapping_add(point * plan.weights.point + f),
+                        x: x.add(t * x_pitch),
+                        x_pitch,
+                        w: dy.add(t * w_pitch),
+                        w_pitch,
+                        depth: depth.min(all - t),
+                        y: dw.wrapping_add(q * plan.weights.part + f),
                         y_pitch: plan.weights.row,
                         rows: part.rows,
                         load: load || t > 0,

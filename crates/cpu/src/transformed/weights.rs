@@ -1,15 +1,12 @@
 //! Weights to points, and points to gradients of weights.
 
-use super::maps::{Map, Maps};
-use super::nest::{Patch, Sizes, TILE_MAX, nest, with_sizes};
-use super::tiling::{Points, points};
+use super::tiling::Points;
+use super::{AnyRoom, Tile, Transform, with_tile};
 use crate::convolution::Convolution;
 use crate::grid::{Canceled, Shared, product};
 use crate::simd::{LANES_MAX, Level, Op, Simd};
 use crate::team::{ELEMENT, Team};
 use crate::tiles::Tiles;
-use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Rows of a unit of packing, whole vectors of any level.
@@ -18,7 +15,7 @@ const ROWS: usize = LANES_MAX;
 /// Weights (Kd, Kh, Kw, C, F), and how a direction sees them: rows of channels that are summed over
 /// and columns of channels that are written.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
+pub(crate) struct Source<'a> {
     pub w: &'a [f32],
     /// Distances of neighboring taps in the order of the dims.
     tap: [usize; 3],
@@ -27,16 +24,16 @@ pub(super) struct Source<'a> {
     /// Taps flipped, rows of F and columns of C.
     transposed: bool,
     pub rows: usize,
-    m: [usize; 3],
+    pub transform: Transform,
     pub tiles: Tiles,
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         level: Level,
         (w, conv): (&'a [f32], &Convolution),
         (c, f): (usize, usize),
-        m: [usize; 3],
+        transform: Transform,
         transposed: bool,
     ) -> Source<'a> {
         let [_, kh, kw] = conv.window.kernel;
@@ -48,24 +45,29 @@ impl<'a> Source<'a> {
             f,
             transposed,
             rows,
-            m,
+            transform,
             tiles: Tiles { level, f: columns },
         }
     }
 
+    /// Rows of the matrix at a point: of complex ones the real parts, then the imaginary ones.
+    pub(crate) fn depth(&self) -> usize {
+        self.transform.parts() * self.rows
+    }
+
     /// Elements between the points of as many columns.
-    pub(super) fn point(&self, columns: usize) -> usize {
+    pub(crate) fn point(&self, columns: usize) -> usize {
         // Points a power of two apart would share the sets of a cache.
-        self.rows * columns + LANES_MAX
+        self.depth() * columns + LANES_MAX
     }
 
     /// Elements of the points of as many columns.
-    pub(super) fn elements(&self, columns: usize) -> usize {
-        product([points(self.m), self.point(columns)])
+    pub(crate) fn elements(&self, columns: usize) -> usize {
+        product([self.transform.points(), self.point(columns)])
     }
 
     /// Writes the points of all columns.
-    pub(super) fn pack(
+    pub(crate) fn pack(
         &self,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
@@ -75,7 +77,7 @@ impl<'a> Source<'a> {
         let (point, parts) = (self.point(padded), self.rows.div_ceil(ROWS));
         let out = Shared(out[..self.elements(padded)].as_mut_ptr());
         let units = self.tiles.count() * parts;
-        let elements = points(self.m) * self.rows * padded / units.max(1);
+        let elements = self.transform.points() * self.depth() * padded / units.max(1);
         team.units(progress, units, ELEMENT * elements as u64, &|unit, _| {
             let (tile, rows) = (unit / parts, unit % parts * ROWS);
             let rows = rows..(rows + ROWS).min(self.rows);
@@ -84,7 +86,7 @@ impl<'a> Source<'a> {
                 self.tile(
                     tile,
                     rows,
-                    out.get().add(self.rows * self.tiles.tile(tile).0),
+                    out.get().add(self.depth() * self.tiles.tile(tile).0),
                     point,
                 )
             };
@@ -96,7 +98,7 @@ impl<'a> Source<'a> {
     ///
     /// # Safety
     /// The processor has the level; the elements can be written, and no other thread accesses them.
-    pub(super) unsafe fn tile(&self, tile: usize, rows: Range<usize>, out: *mut f32, point: usize) {
+    pub(crate) unsafe fn tile(&self, tile: usize, rows: Range<usize>, out: *mut f32, point: usize) {
         let (first, v) = self.tiles.tile(tile);
         let part = Part {
             source: self,
@@ -106,10 +108,13 @@ impl<'a> Source<'a> {
             layout: Points {
                 row: v * self.tiles.level.lanes(),
                 point,
+                part: self.rows * v * self.tiles.level.lanes(),
             },
         };
         // SAFETY: guaranteed by the caller.
-        with_sizes!(self.m, Z => unsafe { self.tiles.level.run(Pack::<Z>(&part, PhantomData)) })
+        with_tile!(self.transform, tile => unsafe {
+            self.tiles.level.run(Pack(&part, tile))
+        })
     }
 }
 
@@ -122,23 +127,19 @@ struct Part<'a> {
     layout: Points,
 }
 
-struct Pack<'a, Z>(&'a Part<'a>, PhantomData<Z>);
+struct Pack<'a, T>(&'a Part<'a>, T);
 
-/// Room for the taps of as many rows as there are lanes.
-#[repr(align(64))]
-struct Block([MaybeUninit<f32>; 27 * LANES_MAX * LANES_MAX]);
-
-impl<Z: Sizes> Op for Pack<'_, Z> {
+impl<T: Tile> Op for Pack<'_, T> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        type Of<M> = <M as Maps>::Kernel;
-        let (p, s) = (self.0, self.0.source);
-        let size = [Of::<Z::D>::I, Of::<Z::H>::I, Of::<Z::W>::I];
-        let mut block = Block([MaybeUninit::uninit(); 27 * LANES_MAX * LANES_MAX]);
-        let block: *mut f32 = block.0.as_mut_ptr().cast();
-        let steps = p.layout.steps::<Z>();
+        let (Pack(p, tile), s) = (&self, self.0.source);
+        let size = tile.taps();
+        let mut block = T::Block::new();
+        let block = block.start();
+        let tap = S::LANES * S::LANES;
+        let pitch = [size[1] * size[2] * tap, size[2] * tap, tap];
         for row in p.rows.clone().step_by(S::LANES) {
             let rows = (p.rows.end - row).min(S::LANES);
             for (i, column) in p.columns.clone().step_by(S::LANES).enumerate() {
@@ -147,12 +148,10 @@ impl<Z: Sizes> Op for Pack<'_, Z> {
                 // the caller.
                 unsafe {
                     fetch::<S>(s, (row, rows), (column, columns), size, block);
-                    let tap = S::LANES * S::LANES;
-                    let pitch = [size[1] * size[2] * tap, size[2] * tap, tap];
                     for r in 0..rows {
                         let at = (row + r) * p.layout.row + i * S::LANES;
                         let (from, to) = (block.add(r * S::LANES), p.out.add(at));
-                        nest::<S, Of<Z::D>, Of<Z::H>, Of<Z::W>>(from, pitch, to, steps);
+                        tile.weights::<S>(from, pitch, to, p.layout);
                     }
                 }
             }
@@ -216,7 +215,7 @@ unsafe fn fetch<S: Simd>(
 ///
 /// Pointers: from `from` on rows of whole vectors for each point; the weights `dw`, of whose rows
 /// no other thread accesses those of the range.
-pub(super) struct Taps<'a> {
+pub(crate) struct Taps<'a> {
     pub from: *const f32,
     pub layout: Points,
     pub rows: Range<usize>,
@@ -231,49 +230,46 @@ pub(super) struct Taps<'a> {
 }
 
 impl Taps<'_> {
-    /// G^T of the points.
+    /// Gradients of weights from their points.
     ///
     /// # Safety
     /// The processor has the level, and the pointer requirements of [`Taps`] hold.
-    pub(super) unsafe fn run(&self) {
-        let (level, m) = (self.source.tiles.level, self.source.m);
+    pub(crate) unsafe fn run(&self) {
+        let (level, transform) = (self.source.tiles.level, self.source.transform);
         // SAFETY: guaranteed by the caller.
-        with_sizes!(m, Z => unsafe { level.run(Fold::<Z>(self, PhantomData)) })
+        with_tile!(transform, tile => unsafe { level.run(Fold(self, tile)) })
     }
 }
 
-struct Fold<'a, Z>(&'a Taps<'a>, PhantomData<Z>);
+struct Fold<'a, T>(&'a Taps<'a>, T);
 
-impl<Z: Sizes> Op for Fold<'_, Z> {
+impl<T: Tile> Op for Fold<'_, T> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        type Of<M> = <M as Maps>::Taps;
-        let (t, s) = (self.0, self.0.source);
-        let size = [Of::<Z::D>::O, Of::<Z::H>::O, Of::<Z::W>::O];
-        let (mut patch, steps) = (Patch::new(), t.layout.steps::<Z>());
+        let (Fold(t, tile), s) = (&self, self.0.source);
+        let size = tile.taps();
+        let mut patch = T::Patch::new();
         let patch = patch.start();
-        let pitch = [size[1] * size[2], size[2], 1].map(|p| p * S::LANES);
         for row in t.rows.clone() {
             for column in (0..t.columns).step_by(S::LANES) {
                 let lanes = (t.columns - column).min(S::LANES);
                 // SAFETY: guaranteed by the caller; the patch has room for the taps.
                 unsafe {
                     let from = t.from.add(row * t.layout.row + column);
-                    nest::<S, Of<Z::D>, Of<Z::H>, Of<Z::W>>(from, steps, patch, pitch);
+                    let pitch = tile.fold::<S>(from, t.layout, patch);
                     let to = t.dw.add((t.first.0 + row) * s.f + t.first.1 + column);
-                    let mut from = patch;
                     for d in 0..size[0] {
                         for h in 0..size[1] {
                             for k in 0..size[2] {
+                                let from = patch.add(d * pitch[0] + h * pitch[1] + k * pitch[2]);
                                 let to = to.add(d * s.tap[0] + h * s.tap[1] + k * s.tap[2]);
                                 let mut a = S::load(from);
                                 if t.load {
                                     a = S::add(a, S::load_part(to, lanes));
                                 }
                                 S::store_part(to, lanes, a);
-                                from = from.add(S::LANES);
                             }
                         }
                     }
@@ -282,5 +278,3 @@ impl<Z: Sizes> Op for Fold<'_, Z> {
         }
     }
 }
-
-const _: () = assert!(TILE_MAX >= 27, "a patch has room for all taps");

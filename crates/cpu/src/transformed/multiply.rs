@@ -4,14 +4,14 @@ use crate::simd::{Level, Op, Simd};
 use crate::walk::P_MAX;
 
 /// Rows that a product may read and write beyond its own.
-pub(super) const ROWS_BEYOND: usize = P_MAX;
+pub(crate) const ROWS_BEYOND: usize = P_MAX;
 
 /// y[r, v] (+)= sum over k of x[r, k] * w[k, v] for V vectors v.
 ///
 /// Pointers: rows of x and y, of both up to [`ROWS_BEYOND`] more, and `depth` rows of w; no other
 /// thread accesses those of y.
 #[derive(Clone, Copy)]
-pub(super) struct Product {
+pub(crate) struct Product {
     pub x: *const f32,
     /// Elements between neighboring rows, or columns if `OUTER`, of x; of the others 1.
     pub x_pitch: usize,
@@ -103,7 +103,7 @@ impl Product {
     ///
     /// # Safety
     /// The processor has the level, and the pointer requirements of [`Product`] hold.
-    pub(super) unsafe fn run<const OUTER: bool>(self, level: Level, v: usize) {
+    pub(crate) unsafe fn run<const OUTER: bool>(self, level: Level, v: usize) {
         let p_max = (level.accumulators() / v).min(P_MAX);
         let p = self.rows.div_ceil(self.rows.div_ceil(p_max).max(1));
         macro_rules! pick {
