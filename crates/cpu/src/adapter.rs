@@ -60,6 +60,16 @@ impl CpuKernels {
             team,
         }
     }
+
+    /// Names of the implementations of convolutions.
+    pub fn implementations() -> impl Iterator<Item = &'static str> {
+        Method::ALL.into_iter().map(Method::name)
+    }
+
+    /// As [`Team::at_rest`] of its team.
+    pub fn at_rest<R>(&mut self, body: impl FnOnce() -> R) -> R {
+        self.team.at_rest(body)
+    }
 }
 
 /// The context of a running kernel.

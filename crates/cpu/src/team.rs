@@ -95,14 +95,17 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Spins until `is_over`, at most as long as the team's limit and `most`.
+    fn spin_limit(&self) -> Duration {
+        Duration::from_nanos(self.spin_ns.load(Ordering::Relaxed))
+    }
+
+    /// Spins until `is_over`, at most as long as the team's limit, which may change meanwhile, and `most`.
     fn spin(&self, most: Duration, is_over: impl Fn() -> bool) {
-        let limit = Duration::from_nanos(self.spin_ns.load(Ordering::Relaxed)).min(most);
-        if limit.is_zero() {
+        if self.spin_limit().is_zero() {
             return;
         }
         let start = Instant::now();
-        while start.elapsed() < limit {
+        while start.elapsed() < self.spin_limit().min(most) {
             for _ in 0..LOOKS {
                 if is_over() {
                     return;
@@ -160,6 +163,19 @@ impl Team {
     pub fn spin_for(&mut self, limit: Duration) {
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         self.shared.spin_ns.store(limit_ns, Ordering::Relaxed);
+    }
+
+    /// Runs `body` while the workers sleep, so that it may use their cores, and wakes them afterwards.
+    pub fn at_rest<R>(&mut self, body: impl FnOnce() -> R) -> R {
+        let limit = self.shared.spin_limit();
+        if self.threads == 1 || limit.is_zero() {
+            return body();
+        }
+        self.spin_for(Duration::ZERO);
+        let result = body();
+        self.spin_for(limit);
+        self.wake();
+        result
     }
 
     /// Wakes the workers, as a kernel leaves them: spinning if they may.

@@ -56,3 +56,29 @@ fn spinning_teams_end_and_can_be_canceled() {
     }
     drop(team);
 }
+
+/// Workers that may spin for an hour sleep while other work runs.
+#[test]
+#[cfg_attr(miri, ignore = "reads /proc")]
+fn workers_sleep_while_their_team_rests() {
+    // `proc(5)`: the state follows the name. No other team of this file has a worker of this number.
+    let is_asleep = || {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let stats = threads.map(|one| std::fs::read_to_string(one.path().join("stat")));
+        let mut stats = stats.map(Result::unwrap_or_default);
+        let own = stats.find(|stat| stat.contains("(partita-cpu-7)"));
+        own.unwrap().contains(") S ")
+    };
+    // Within a minute, or never.
+    let soon = |expected: bool| {
+        (0..60_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            is_asleep() == expected
+        })
+    };
+    let mut team = Team::new(8, Level::detect()).unwrap();
+    team.spin_for(Duration::from_secs(3600));
+    team.wake();
+    assert!(team.at_rest(|| soon(true)), "the worker spins on");
+    assert!(soon(false), "the worker sleeps on");
+}
