@@ -1,16 +1,17 @@
 //! The context of a verb: the environment, measured times, the progress listener, and a cancellation flag.
 
 use crate::environment::Environment;
-use crate::kernel_set::KernelSet;
+use crate::kernel_set::{KernelSet, Processing, instructions};
 use crate::local_machine::{Ranks, setting};
 use crate::progress::{Event, Progress, Silent};
 use crate::times::{NoScratch, Times};
 use partita_cpu::Level;
-use partita_program::Menu;
+use partita_onednn::{NAME, OneDnn};
+use partita_program::{Configuration, Menu};
 use partita_tune::{Catalog, CatalogMenu, Measurements, Setting};
 use std::fs::File;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -20,6 +21,7 @@ pub struct Context<'c> {
     times: Times,
     progress: &'c dyn Progress,
     cancel: &'c AtomicBool,
+    onednn: Arc<OneDnn>,
     /// What rank 0 of a job has measured.
     shared: OnceLock<Catalog>,
 }
@@ -40,8 +42,10 @@ impl<'c> Context<'c> {
     ) -> Self {
         let path = environment.measured_times.clone();
         let temporary = environment.temporary.clone();
+        let (search, level) = (environment.onednn.clone(), environment.level);
         Self {
             environment,
+            onednn: Arc::new(OneDnn::new(search, instructions(level))),
             times: Times::new(path, temporary),
             progress,
             cancel,
@@ -76,20 +80,56 @@ impl<'c> Context<'c> {
         self.report(Event::Status { text, is_last });
     }
 
+    /// What kernels of ranks with so many threads compute with.
+    pub(crate) fn processing(&self, threads: usize) -> Processing {
+        Processing {
+            threads,
+            level: self.level(),
+            onednn: Arc::clone(&self.onednn),
+        }
+    }
+
+    /// The measurements under a setting, those of oneDNN in its present version included.
     pub(crate) fn measurements(&self, setting: &Setting) -> Measurements {
-        self.times.measurements(setting, self.progress)
+        let mut all = self.times.measurements(setting, self.progress);
+        // Where nothing of it was measured, it is not loaded.
+        let is_onednn = |other: &Setting| other.backend.starts_with(&onednn_backend(setting, ""));
+        let may_have = self.onednn.is_loaded() || self.times.has_setting(is_onednn, self.progress);
+        if may_have && let Some(own) = self.onednn_setting(setting) {
+            all.merge(&self.times.measurements(&own, self.progress));
+        }
+        all
+    }
+
+    /// The version of oneDNN, if the catalog has kernels of it and it is found.
+    pub(crate) fn version_for(&self, catalog: &Catalog) -> Option<String> {
+        let library = catalog.uses(NAME).then(|| self.onednn.library().ok())??;
+        Some(library.version.to_string())
+    }
+
+    /// Under which the times of kernels are kept that the library computes; none if there is no library.
+    fn onednn_setting(&self, setting: &Setting) -> Option<Setting> {
+        let version = self.onednn.library().ok()?.version.to_string();
+        Some(Setting {
+            backend: onednn_backend(setting, &version),
+            ..setting.clone()
+        })
     }
 
     /// The kernels of ranks on this machine, with all measured configurations.
     pub(crate) fn menu(&self, kernels: KernelSet, ranks: &Ranks) -> Box<dyn Menu + Sync> {
-        let menu = kernels.menu(ranks.threads, self.level());
         let catalog = match self.shared.get() {
             Some(catalog) => catalog.clone(),
             None => self.catalog(kernels, ranks),
         };
         if catalog.is_empty() {
-            return menu;
+            return kernels.menu(ranks.threads, self.level());
         }
+        let menu = if catalog.uses(NAME) {
+            kernels.menu_with(&self.processing(ranks.threads))
+        } else {
+            kernels.menu(ranks.threads, self.level())
+        };
         Box::new(CatalogMenu::new(menu, catalog))
     }
 
@@ -104,8 +144,20 @@ impl<'c> Context<'c> {
         let _ = self.shared.set(catalog);
     }
 
+    /// Keeps measurements under a setting, and those of oneDNN under one that has its version.
     pub(crate) fn keep_measurements(&self, setting: &Setting, new: &Measurements) {
-        self.times.keep(setting, new, self.progress);
+        let is_onednn = |algorithm: &str| {
+            let configuration = algorithm.parse::<Configuration>();
+            configuration.is_ok_and(|it| it.uses(NAME))
+        };
+        let (of_onednn, rest) = new.clone().partition(&is_onednn);
+        self.times.keep(setting, &rest, self.progress);
+        if of_onednn.kernels.is_empty() {
+            return;
+        }
+        if let Some(own) = self.onednn_setting(setting) {
+            self.times.keep(&own, &of_onednn, self.progress);
+        }
     }
 
     pub(crate) fn before_measuring(&self) {
@@ -115,4 +167,9 @@ impl<'c> Context<'c> {
     pub(crate) fn scratch_file(&self, contents: &[u8]) -> Result<File, NoScratch> {
         self.times.scratch_file(contents, self.progress)
     }
+}
+
+/// The backend of times of the library beside those of other kernels.
+fn onednn_backend(setting: &Setting, version: &str) -> String {
+    format!("{}, oneDNN {version}", setting.backend)
 }

@@ -2,9 +2,10 @@
 
 use crate::context::Context;
 use crate::environment::Environment;
-use crate::foreign::{Found, LIBRARIES, Library, Loader};
+use crate::foreign::{Found, LIBRARIES, Library, Loader, ONEDNN};
 use crate::host::Host;
 use partita_mpi::{Library as Mpi, LoadError, World, WorldOptions};
+use partita_onednn::LoadError as OneDnnError;
 use partita_space::Seconds;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -64,9 +65,30 @@ pub fn doctor(context: &Context<'_>) -> Diagnosis {
     Diagnosis {
         host: Host::local(environment.level),
         libraries: libraries
-            .map(|library| finding(library, loader.find(library)))
+            .map(|library| match library.name {
+                ONEDNN => onednn_finding(library, context),
+                _ => finding(library, loader.find(library)),
+            })
             .collect(),
         mpi: mpi_finding(environment),
+    }
+}
+
+/// oneDNN is loaded, since a file may be named that the loader does not find, or be of another version.
+fn onednn_finding(library: &Library, context: &Context<'_>) -> LibraryFinding {
+    let processing = context.processing(1);
+    let loaded = processing.onednn.library();
+    let remedy = |error: &OneDnnError| match error {
+        OneDnnError::Off => "PARTITA_ONEDNN=off switches it off".to_owned(),
+        OneDnnError::File { .. } => library.remedy.to_owned(),
+        OneDnnError::Unsupported { .. } => error.to_string(),
+    };
+    LibraryFinding {
+        name: library.name,
+        purpose: library.purpose,
+        path: loaded.ok().map(|loaded| loaded.file.clone()),
+        loadable: loaded.is_ok(),
+        remedy: loaded.err().map(remedy),
     }
 }
 

@@ -6,9 +6,10 @@ use crate::foreign::{HINT_VARIABLES, LoaderPaths};
 use crate::launcher::{self, Launcher};
 use partita_cpu::Level;
 use partita_mpi::LibrarySearch;
+use partita_onednn::LibrarySearch as OneDnnSearch;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Selects a lower instruction level than the processor has, to compare with another machine.
 const VECTORS: &str = "PARTITA_VECTORS";
@@ -18,6 +19,11 @@ const MACHINES: &str = "PARTITA_MACHINES";
 const SOFTWARE: &str = "PARTITA_SOFTWARE";
 /// The MPI library to load instead of the one that would be found.
 const MPI_FILE: &str = "PARTITA_MPI";
+
+/// The oneDNN library to load instead of the one that would be found, or [`OFF`].
+const ONEDNN: &str = "PARTITA_ONEDNN";
+/// Value of [`ONEDNN`] for none.
+const OFF: &str = "off";
 
 /// The environment of a process.
 #[derive(Clone, Debug)]
@@ -34,6 +40,8 @@ pub struct Environment {
     pub launcher: Option<Launcher>,
     /// The MPI library to load instead of the one that would be found.
     pub mpi_file: Option<PathBuf>,
+    /// Where to look for oneDNN.
+    pub onednn: OneDnnSearch,
     /// Search paths of the loader.
     pub loader: LoaderPaths,
     /// Home folder of the user.
@@ -88,6 +96,7 @@ impl Default for Environment {
             level: Level::detect(),
             launcher: None,
             mpi_file: None,
+            onednn: OneDnnSearch::Loader,
             loader: LoaderPaths::default(),
             home: None,
             temporary: PathBuf::from("/tmp"),
@@ -123,6 +132,11 @@ impl Environment {
             level: level.transpose()?.unwrap_or_else(Level::detect),
             launcher: launcher::started_by(&|name| variable(name)?.into_string().ok()),
             mpi_file: path(MPI_FILE),
+            onednn: match path(ONEDNN) {
+                None => OneDnnSearch::Loader,
+                Some(word) if word == Path::new(OFF) => OneDnnSearch::Off,
+                Some(file) => OneDnnSearch::File(file),
+            },
             loader: LoaderPaths {
                 listed: paths(&variable("LD_LIBRARY_PATH").unwrap_or_default()).collect(),
                 roots: HINT_VARIABLES.iter().filter_map(hint).collect(),
@@ -218,10 +232,12 @@ mod tests {
         assert_eq!(plain.measured_times, None);
         assert_eq!(plain.machine_folders, [PathBuf::from("machines")]);
         assert_eq!(plain.level, Level::detect());
+        assert_eq!(plain.onednn, OneDnnSearch::Loader);
         let set = environment(&[
             ("HOME", "/home/one"),
             ("PARTITA_MACHINES", "a::b"),
             ("PARTITA_SOFTWARE", "c"),
+            ("PARTITA_ONEDNN", "/opt/libdnnl.so"),
             ("OMPI_COMM_WORLD_SIZE", "4"),
         ]);
         let times = PathBuf::from("/home/one/.cache/partita/measured.sqlite");
@@ -231,6 +247,9 @@ mod tests {
             ["a", "b", "machines"].map(PathBuf::from)
         );
         assert_eq!(set.software_folders, ["c", "software"].map(PathBuf::from));
+        assert_eq!(set.onednn, OneDnnSearch::File("/opt/libdnnl.so".into()));
+        let off = environment(&[("PARTITA_ONEDNN", "off")]);
+        assert_eq!(off.onednn, OneDnnSearch::Off);
         assert_eq!(set.launcher.and_then(|one| one.processes), Some(4));
     }
 }

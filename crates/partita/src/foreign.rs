@@ -45,8 +45,11 @@ pub struct Library {
     pub remedy: &'static str,
 }
 
+/// Name of the library that is loaded to see whether it is supported.
+pub const ONEDNN: &str = "oneDNN";
+
 /// The known optional libraries.
-pub const LIBRARIES: [Library; 4] = [
+pub const LIBRARIES: [Library; 5] = [
     Library {
         name: "MPI",
         purpose: "ranks as processes on several nodes",
@@ -60,6 +63,14 @@ pub const LIBRARIES: [Library; 4] = [
         ],
         remedy: "install an MPI (Debian: apt-get install libopenmpi-dev openmpi-bin), or load the \
                  cluster's module",
+    },
+    Library {
+        name: ONEDNN,
+        purpose: "more implementations for tune",
+        stems: &["libdnnl.so.3"],
+        hints: &[],
+        remedy: "install oneDNN 3 for OpenMP (`pip install onednn-cpu-gomp`, say), and name it: export \
+                 PARTITA_ONEDNN=/path/to/libdnnl.so.3",
     },
     Library {
         name: "CUDA",

@@ -1,13 +1,17 @@
 //! Kernel sets, and the cores that kernels run on.
 
+pub(crate) mod joined;
+
 use crate::host;
+use joined::{JoinedKernels, JoinedMenu};
 use partita_cluster::LayerPrecision;
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team, TeamError};
+use partita_onednn::{Instructions, OneDnn, OneDnnMenu};
 use partita_program::{Dtype, Menu, UnpinnedMenu};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
 use partita_run::{Kernels, RunError};
 use partita_space::{Mesh, Rank, Seconds};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A kernel set.
@@ -38,6 +42,26 @@ pub struct CoreSlot {
     pub slot: usize,
     /// Number of slots.
     pub slots: usize,
+}
+
+/// What the kernels of each rank compute with.
+#[derive(Clone, Debug)]
+pub struct Processing {
+    /// Threads per rank.
+    pub threads: usize,
+    /// Instruction level.
+    pub level: Level,
+    /// Of which convolutions may be taken.
+    pub onednn: Arc<OneDnn>,
+}
+
+/// The instructions that oneDNN may use where kernels have this level.
+pub fn instructions(level: Level) -> Instructions {
+    match level {
+        Level::Portable => Instructions::Least,
+        Level::Avx2 => Instructions::Avx2,
+        Level::Neon | Level::Avx512 => Instructions::All,
+    }
 }
 
 /// The kernel catalog of a set for a rank with these threads; `None` leaves kernels open.
@@ -111,6 +135,23 @@ impl KernelSet {
         }
     }
 
+    /// As [`Self::menu`], with the convolutions of oneDNN where it is found.
+    pub fn menu_with(self, processing: &Processing) -> Box<dyn Menu + Sync> {
+        let Processing {
+            threads,
+            level,
+            onednn,
+        } = processing;
+        let usual = self.menu(*threads, *level);
+        match (self, onednn.library()) {
+            (Self::Cpu, Ok(library)) => {
+                let onednn = OneDnnMenu::new(Arc::clone(library), *threads);
+                Box::new(JoinedMenu { usual, onednn })
+            }
+            (Self::Cpu, Err(_)) | (Self::Reference, _) => usual,
+        }
+    }
+
     /// The kernels of a rank, made on the thread that runs them. If there is a core for each thread of all slots,
     /// the threads are pinned.
     ///
@@ -121,10 +162,10 @@ impl KernelSet {
         mesh: Mesh,
         rank: Rank,
         slot: CoreSlot,
-        (threads, level): (usize, Level),
+        processing: &Processing,
     ) -> Result<Box<dyn Kernels>, RunError> {
         let who = (precision, mesh, rank);
-        self.kernels_among(cores(), who, slot, (threads, level))
+        self.kernels_among(cores(), who, slot, processing)
     }
 
     /// As [`Self::kernels`], for slots that share these cores, which may be more than those of this process.
@@ -133,16 +174,19 @@ impl KernelSet {
         cores: &[usize],
         (precision, mesh, rank): (Precision, Mesh, Rank),
         slot: CoreSlot,
-        (threads, level): (usize, Level),
+        processing: &Processing,
     ) -> Result<Box<dyn Kernels>, RunError> {
         Ok(match (self, precision) {
             (Self::Cpu, Precision::F32 | Precision::F64 | Precision::Bf16) => {
-                let team =
-                    team(cores, slot, threads, level).map_err(|error| RunError::Kernels {
-                        rank,
-                        reason: error.to_string(),
-                    })?;
-                Box::new(CpuKernels::new(mesh, rank, team))
+                let own = own_cores(cores, slot, processing.threads);
+                let team = team(own, cores.len(), slot, processing);
+                let team = team.map_err(|error| RunError::Kernels {
+                    rank,
+                    reason: error.to_string(),
+                })?;
+                let cpu = CpuKernels::new(mesh, rank, team);
+                let own = own.unwrap_or_default().to_vec();
+                Box::new(JoinedKernels::new(rank, cpu, processing.clone(), own))
             }
             (Self::Reference, Precision::F32 | Precision::Bf16) => {
                 Box::new(ReferenceKernels::<f32>::new(mesh, rank))
@@ -184,19 +228,29 @@ pub fn oversubscription(ranks: usize, threads: usize, cores: usize) -> Option<St
     })
 }
 
-fn team(
+/// The cores of a slot; none if there are too few for all.
+fn own_cores(
     cores: &[usize],
     CoreSlot { slot, slots }: CoreSlot,
     threads: usize,
-    level: Level,
+) -> Option<&[usize]> {
+    let is_pinned = slots * threads <= cores.len();
+    is_pinned.then(|| &cores[slot * threads..(slot + 1) * threads])
+}
+
+fn team(
+    own: Option<&[usize]>,
+    cores: usize,
+    CoreSlot { slots, .. }: CoreSlot,
+    processing: &Processing,
 ) -> Result<Team, TeamError> {
-    if slots * threads > cores.len() {
+    let (threads, level) = (processing.threads, processing.level);
+    let Some(own) = own else {
         return Team::new(threads, level);
-    }
-    let own = &cores[slot * threads..(slot + 1) * threads];
+    };
     // If the system refuses to pin, the threads run unpinned.
     let mut team = Team::pinned(own, level).or_else(|_| Team::new(threads, level))?;
-    let limit = spin(slots, threads, cores.len());
+    let limit = spin(slots, threads, cores);
     team.spin_for(Duration::from_secs_f64(limit.0));
     Ok(team)
 }
@@ -204,6 +258,7 @@ fn team(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_onednn::LibrarySearch;
     use std::collections::BTreeSet;
 
     /// The cores of kernels that are made on a thread of their own.
@@ -211,8 +266,12 @@ mod tests {
         let mesh = Mesh::new([2, 1, 1, 1, 1, 1, 1]);
         let made = move || {
             let own = CoreSlot { slot, slots: 2 };
-            let threads = (1, Level::detect());
-            let kernels = KernelSet::Cpu.kernels(Precision::F32, mesh, rank, own, threads);
+            let processing = Processing {
+                threads: 1,
+                level: Level::detect(),
+                onednn: Arc::new(OneDnn::new(LibrarySearch::Off, Instructions::All)),
+            };
+            let kernels = KernelSet::Cpu.kernels(Precision::F32, mesh, rank, own, &processing);
             let ids = core_affinity::get_core_ids().unwrap();
             drop(kernels.unwrap());
             ids.into_iter().map(|core| core.id).collect()

@@ -165,7 +165,19 @@ impl<'c> Launch<'c> {
     pub fn menu(&self, rank_config: RankConfig) -> Result<Box<dyn Menu + Sync>, LaunchError> {
         let ranks = self.on_this_host(rank_config)?;
         let (context, kernels) = (self.context(), rank_config.kernels);
-        let catalog = self.choose(|| Ok::<_, LaunchError>(context.catalog(kernels, &ranks)))?;
+        let choose = || {
+            let catalog = context.catalog(kernels, &ranks);
+            let version = context.version_for(&catalog);
+            Ok::<_, LaunchError>((catalog, version))
+        };
+        let (catalog, wanted) = self.choose(choose)?;
+        let found = context.version_for(&catalog);
+        if found != wanted {
+            return Err(LaunchError::OtherOneDnn {
+                wanted: wanted.unwrap_or_default(),
+                found: found.unwrap_or_else(|| "none".to_owned()),
+            });
+        }
         context.share(catalog);
         Ok(context.menu(kernels, &ranks))
     }

@@ -404,12 +404,13 @@ impl<'c> LocalMachine<'c> {
         &self,
         precision: Precision,
     ) -> impl Fn(Mesh, Rank, usize) -> Box<dyn Kernels> + Sync {
-        let (kernels, threads, slots) = (self.kernels, self.threads, self.ranks);
-        let level = self.context.level();
+        let (kernels, slots) = (self.kernels, self.ranks);
+        let processing = self.context.processing(self.threads);
         let cores = self.cores.as_slice();
         move |mesh, rank, slot| {
             let own = CoreSlot { slot, slots };
-            let made = kernels.kernels_among(cores, (precision, mesh, rank), own, (threads, level));
+            let who = (precision, mesh, rank);
+            let made = kernels.kernels_among(cores, who, own, &processing);
             made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
         }
     }
@@ -536,12 +537,14 @@ impl<'c> LocalMachine<'c> {
     ///
     /// On a separate thread, because the thread that makes them stays pinned.
     fn check(&self, mesh: Mesh, precision: Precision) -> Result<(), LocalError> {
-        let threads = (self.threads, self.context.level());
+        let processing = self.context.processing(self.threads);
         let make = || {
             let (slot, slots) = (0, self.ranks);
             let own = CoreSlot { slot, slots };
             let who = (precision, mesh, 0);
-            let made = self.kernels.kernels_among(&self.cores, who, own, threads);
+            let made = self
+                .kernels
+                .kernels_among(&self.cores, who, own, &processing);
             made.map(drop).map_err(LocalError::Kernels)
         };
         std::thread::scope(|scope| {

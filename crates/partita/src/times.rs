@@ -44,6 +44,11 @@ impl Times {
         self.with(progress, |database| database.measurements(setting))
     }
 
+    /// Whether there are measurements under a setting of this kind in the file.
+    pub fn has_setting(&self, is_it: impl Fn(&Setting) -> bool, progress: &dyn Progress) -> bool {
+        self.with(progress, |database| database.settings().iter().any(is_it))
+    }
+
     /// Adds measurements under a setting, and writes the file.
     pub fn keep(&self, setting: &Setting, new: &Measurements, progress: &dyn Progress) {
         self.with(progress, |database| database.keep(setting, new));

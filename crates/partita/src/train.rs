@@ -637,8 +637,7 @@ fn run_ranks(
     let setup = RunSetup {
         kernels: run.kernels,
         precision: run.precision,
-        threads: run.threads,
-        level: context.level(),
+        processing: context.processing(run.threads),
         watchdog: run.watchdog,
         cancel: match checkpoints {
             Some(_) => &cancel,

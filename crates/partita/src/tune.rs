@@ -129,7 +129,7 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
         strategy: &strategy,
     };
     let ranks = Ranks::threads(training.ranks, request.threads);
-    let menu = KERNELS.menu(request.threads, context.level());
+    let menu = KERNELS.menu_with(&context.processing(request.threads));
     measure(context, request, &subject, &*menu)?;
     let measured = context.measurements(&setting(context, KERNELS, &ranks));
     let times = Times {

@@ -74,6 +74,14 @@ impl Configuration {
         }
     }
 
+    /// Whether an implementation computes any of it.
+    pub fn uses(&self, name: &str) -> bool {
+        match self {
+            Self::Undivided { method } => method == name,
+            Self::Divided { parts, .. } => parts.iter().any(|part| part.method == name),
+        }
+    }
+
     /// Start, extent and implementation of each micro-batch along the dim; none of an undivided one.
     pub fn micro_batches(&self) -> impl Iterator<Item = (usize, usize, &str)> {
         let parts: &[MicroBatches] = match self {
@@ -188,5 +196,6 @@ mod tests {
             [(0, 8, "winograd4"), (8, 8, "winograd4"), (16, 4, "cpu")]
         );
         assert_eq!(read.count(), 3);
+        assert!(read.uses("cpu") && read.uses("winograd4") && !read.uses("winograd2"));
     }
 }

@@ -31,6 +31,15 @@ impl Catalog {
         self.kernels.values().all(|times| times.len() < 2)
     }
 
+    /// Whether any configuration has micro-batches of an implementation.
+    pub fn uses(&self, method: &str) -> bool {
+        let mut all = self.kernels.values().flat_map(BTreeMap::keys);
+        all.any(|algorithm| {
+            let configuration = algorithm.parse::<Configuration>();
+            configuration.is_ok_and(|it| it.uses(method))
+        })
+    }
+
     /// The configurations of a kernel that are worth having, with the workspaces that a menu states.
     pub fn frontier(&self, menu: &dyn Menu, shape: &KernelShape<'_>) -> Frontier {
         self.frontier_of(menu, shape, &shape.signature())

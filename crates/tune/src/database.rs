@@ -86,6 +86,26 @@ impl Setting {
     }
 }
 
+/// Values by signature, then by algorithm.
+type OfKernels<T> = BTreeMap<String, BTreeMap<String, T>>;
+
+/// Takes the values of chosen algorithms out.
+fn split<T: Copy>(all: &mut OfKernels<T>, is_chosen: &dyn Fn(&str) -> bool) -> OfKernels<T> {
+    let mut chosen = OfKernels::new();
+    for (signature, algorithms) in all.iter_mut() {
+        algorithms.retain(|algorithm, value| {
+            let takes = is_chosen(algorithm);
+            if takes {
+                let own = chosen.entry(signature.clone()).or_default();
+                own.insert(algorithm.clone(), *value);
+            }
+            !takes
+        });
+    }
+    all.retain(|_, algorithms| !algorithms.is_empty());
+    chosen
+}
+
 impl Measurements {
     /// Whether the time of a kernel is known.
     pub fn has(&self, key: &KernelKey) -> bool {
@@ -124,8 +144,21 @@ impl Measurements {
         }
     }
 
+    /// Times of kernels whose algorithms are chosen, with the features of these kernels, and everything else.
+    pub fn partition(mut self, is_chosen: &dyn Fn(&str) -> bool) -> (Self, Self) {
+        let mut chosen = Self::default();
+        for (signature, own) in split(&mut self.kernels, is_chosen) {
+            let shape = self.shapes.get(&signature);
+            let shape = shape.map(|shape| (signature.clone(), shape.clone()));
+            chosen.shapes.extend(shape);
+            chosen.kernels.insert(signature, own);
+        }
+        chosen.workspaces = split(&mut self.workspaces, is_chosen);
+        (chosen, self)
+    }
+
     /// Adds those of `newer`, which replace older ones.
-    pub(crate) fn merge(&mut self, newer: &Measurements) {
+    pub fn merge(&mut self, newer: &Measurements) {
         for (signature, algorithms) in &newer.kernels {
             let own = self.kernels.entry(signature.clone()).or_default();
             own.extend(algorithms.iter().map(|(name, time)| (name.clone(), *time)));

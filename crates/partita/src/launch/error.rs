@@ -94,6 +94,17 @@ pub enum LaunchError {
         /// Programs and plan of rank 0.
         own: String,
     },
+    /// Rank 0 has measured kernels of a oneDNN that this process does not have.
+    #[error(
+        "rank 0 has measured kernels of oneDNN {wanted}, and this process finds {found}; name the same library on all \
+         hosts, like PARTITA_ONEDNN=/path/to/libdnnl.so.3, or use none: PARTITA_ONEDNN=off on all of them"
+    )]
+    OtherOneDnn {
+        /// Version of rank 0.
+        wanted: String,
+        /// Version of this process, or `none`.
+        found: String,
+    },
     /// The strategy that rank 0 chose cannot be parsed.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
@@ -147,6 +158,7 @@ impl Fault for LaunchError {
             | Self::NoLibrary
             | Self::TooManyThreads(_)
             | Self::Differ { .. }
+            | Self::OtherOneDnn { .. }
             | Self::Strategy(_)
             | Self::UnevenHosts { .. } => ErrorKind::Request,
             Self::Mpi(_)

@@ -493,7 +493,7 @@ impl<'c> Job<'c> {
     ) -> Result<MpiTransport<'w>, LaunchError> {
         let mesh = session.main_program().mesh;
         let programs: Vec<&Program> = session.programs().collect();
-        let spin = self.spin(setup.threads);
+        let spin = self.spin(setup.processing.threads);
         self.with(|world| world.transport(mesh, &programs, collectives, spin, setup.cancel))
     }
 

@@ -1,8 +1,7 @@
 //! Runs a session: one rank on this thread, or all ranks as threads.
 
 use super::agreement::{Agreement, ThreadAgreement, ThreadBallot};
-use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, spin};
-use partita_cpu::Level;
+use crate::kernel_set::{CoreSlot, KernelSet, Precision, Processing, cores, spin};
 use partita_data::{LoadTally, Loading, Waker};
 use partita_program::Buffer;
 use partita_run::{Arena, RankRunner, RunError, Sink, Source, SystemClock, Transport};
@@ -59,10 +58,8 @@ pub struct RunSetup<'w> {
     pub kernels: KernelSet,
     /// Element type.
     pub precision: Precision,
-    /// Threads per rank.
-    pub threads: usize,
-    /// Instruction level of the kernels.
-    pub level: Level,
+    /// What kernels compute with.
+    pub processing: Processing,
     /// Longest time without progress.
     pub watchdog: Seconds,
     /// Ends all ranks.
@@ -147,10 +144,9 @@ pub fn run_rank<'w>(
     let mesh = session.main_program().mesh;
     let mut arena = Arena::of_rank(rank, session.arena_bytes(rank))?;
     arena.touch();
-    let threads = (setup.threads, setup.level);
     let kernels = setup
         .kernels
-        .kernels(setup.precision, mesh, rank, slot, threads)?;
+        .kernels(setup.precision, mesh, rank, slot, &setup.processing)?;
     let mut runner = RankRunner {
         rank,
         arena,
@@ -201,7 +197,7 @@ pub fn run_ranks(
 ) -> Result<RankResults, LaunchError> {
     let mesh = session.main_program().mesh;
     let mut listener = Some(listener);
-    let spin = spin(mesh.ranks(), setup.threads, cores().len());
+    let spin = spin(mesh.ranks(), setup.processing.threads, cores().len());
     let parts = connect(mesh, spin).into_iter().map(|transport| Part {
         transport,
         listener: listener.take(),

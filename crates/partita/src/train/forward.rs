@@ -443,8 +443,7 @@ impl Forward {
         let setup = RunSetup {
             kernels: run.kernels,
             precision: run.precision,
-            threads: run.threads,
-            level: context.level(),
+            processing: context.processing(run.threads),
             watchdog: run.watchdog,
             cancel: context.cancel(),
             source: ends.source,

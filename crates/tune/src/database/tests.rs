@@ -502,3 +502,29 @@ fn times_of_an_older_file_are_used_where_no_new_one_can_be_made() {
     assert!(matches!(not_kept, TuneError::NotKept { .. }), "{not_kept}");
     assert_eq!(database.measurements(&setting(1)), one);
 }
+
+#[test]
+fn times_are_parted_by_their_algorithms() {
+    let mut all = times(&[(1, 1.0), (2, 2.0)]);
+    let other = KernelKey {
+        algorithm: "other".to_owned(),
+        ..key(1)
+    };
+    let features = all.shapes[&key(1).signature].clone();
+    all.add([KernelTime {
+        key: other.clone(),
+        features,
+        seconds: Seconds(3.0),
+        workspace: Some(Bytes(4)),
+    }]);
+    let (chosen, rest) = all.clone().partition(&|algorithm| algorithm == "other");
+    assert_eq!(chosen.seconds(&other), Some(Seconds(3.0)));
+    assert_eq!(chosen.workspace(&other.signature, "other"), Some(Bytes(4)));
+    assert!(!chosen.has(&key(1)) && !rest.has(&other));
+    assert!(rest.has(&key(1)) && rest.has(&key(2)));
+    // Kernels without features are not kept.
+    assert!(chosen.check().is_ok() && rest.check().is_ok());
+    let mut joined = rest;
+    joined.merge(&chosen);
+    assert_eq!(joined, all);
+}

@@ -1,9 +1,10 @@
 //! Sessions on ranks that are threads.
 
+use crate::context::Context;
+use crate::environment::Environment;
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{self, RunSetup, run_ranks};
 use crate::train::checkpoint;
-use partita_cpu::Level;
 use partita_data::Loading;
 use partita_graph::{Graph, initial_part, text};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
@@ -165,8 +166,7 @@ fn run_with(
     let setup = RunSetup {
         kernels: KernelSet::Reference,
         precision: Precision::F64,
-        threads: 1,
-        level: Level::detect(),
+        processing: Context::new(Environment::default()).processing(1),
         watchdog: Seconds(watchdog),
         cancel,
         source: &|rank, _| Ok(make_source(mesh, rank)),

@@ -4,6 +4,7 @@ use super::command::case;
 use crate::context::Context;
 use crate::environment::Environment;
 use crate::kernel_set::KernelSet;
+use crate::kernel_set::joined::tests::found;
 use crate::launch::Launch;
 use crate::local_machine::{Ranks, setting};
 use crate::lower::{LowerRequest, lower};
@@ -33,6 +34,7 @@ loss = mse fc
 fn context(folder: &TempDir) -> Context<'static> {
     Context::new(Environment {
         measured_times: Some(folder.path().join("measured.sqlite")),
+        onednn: found("trainings with convolutions of oneDNN").unwrap_or_default(),
         ..Environment::default()
     })
 }
@@ -111,7 +113,13 @@ fn tuned_trainings_learn_what_others_learn() {
     let setting = setting(&context(&folder), KernelSet::Cpu, &ranks);
     let measured = context(&folder).measurements(&setting);
     let mut seen = BTreeSet::new();
-    for favored in [
+    let has_onednn = context(&folder).processing(1).onednn.library().is_ok();
+    let of_onednn: &[&str] = if has_onednn {
+        &["onednn", "onednn:d2*2"]
+    } else {
+        &[]
+    };
+    let all = [
         "winograd2",
         "winograd4",
         "winograd24",
@@ -119,7 +127,8 @@ fn tuned_trainings_learn_what_others_learn() {
         "cpu:n1*2",
         "winograd2:d1*4",
         "cpu:d2*2",
-    ] {
+    ];
+    for favored in all.iter().chain(of_onednn).copied() {
         let mut lies = Measurements::default();
         lies.shapes.clone_from(&measured.shapes);
         for (signature, times) in &measured.kernels {
