@@ -2,7 +2,7 @@
 //!
 //! An epilogue is applied to a tile that has just been stored, so it costs no extra pass over memory.
 //! What is stored in bf16 is rounded last, from values in f32 beside it, and sums are of what is stored.
-//! Sums are taken over a tile in f32, relative to the first value of each channel, and added up in
+//! Sums are taken over a tile or two in f32, relative to the first value of each channel, and added up in
 //! f64 in slots: each slot sums a fixed part of the positions, and the slots are added in order.
 
 use crate::convolution::Convolution;
@@ -17,6 +17,10 @@ use std::marker::PhantomData;
 
 /// Slots per thread: enough for load balance.
 const SLOTS_PER_THREAD: usize = 32;
+/// Positions whose sums are taken in f32, at most: as many as the widest tile has.
+const NARROW: usize = P_MAX;
+/// Vectors of a tile of a convolution, at most.
+const VECTORS_MAX: usize = 4;
 /// Boxes that an epilogue may read.
 pub(crate) const BOXES: usize = 3;
 
@@ -357,6 +361,16 @@ pub(crate) struct TileOutputs<'a, E: Values = f32> {
     pub boxes: &'a [[usize; P_MAX]; BOXES],
     /// Channels.
     pub width: usize,
+    /// Whether no outputs of the same channels follow that share the moments.
+    pub is_last: bool,
+}
+
+/// What [`squares`] or [`products`] found of outputs that are not yet in the sums.
+#[derive(Default)]
+pub(crate) struct Moments {
+    vectors: [[[f32; LANES_MAX]; 3]; VECTORS_MAX],
+    /// Positions that they are of.
+    count: usize,
 }
 
 impl<E: Values> TileEpilogue<E> {
@@ -386,21 +400,27 @@ impl<E: Values> TileEpilogue<E> {
     /// # Safety
     /// The processor has the level, the pointer requirements of [`TileEpilogue`] and [`TileOutputs`] hold, and the
     /// boxes can be read at their offsets. No other thread uses the sums.
-    pub(crate) unsafe fn apply(self, level: Level, outputs: TileOutputs<E>) {
+    pub(crate) unsafe fn apply(self, level: Level, outputs: TileOutputs<E>, moments: &mut Moments) {
+        let (f, o, m) = (self, outputs, moments);
         // SAFETY: guaranteed by the caller.
         unsafe {
-            match (self.changes(), self.sums, self.boxes[2]) {
+            match (f.changes(), f.sums, f.boxes[2]) {
                 (false, None, _) if E::IS_ROUNDED => {
-                    level.run(Apply::<E, false, NONE>(self, outputs))
+                    level.run(Apply::<E, false, NONE>(f, o, m));
                 }
                 (false, None, _) => {}
-                (true, None, _) => level.run(Apply::<E, true, NONE>(self, outputs)),
-                (false, Some(_), None) => level.run(Apply::<E, false, SQUARES>(self, outputs)),
-                (true, Some(_), None) => level.run(Apply::<E, true, SQUARES>(self, outputs)),
-                (false, Some(_), Some(_)) => level.run(Apply::<E, false, PRODUCTS>(self, outputs)),
-                (true, Some(_), Some(_)) => level.run(Apply::<E, true, PRODUCTS>(self, outputs)),
+                (true, None, _) => level.run(Apply::<E, true, NONE>(f, o, m)),
+                (false, Some(_), None) => level.run(Apply::<E, false, SQUARES>(f, o, m)),
+                (true, Some(_), None) => level.run(Apply::<E, true, SQUARES>(f, o, m)),
+                (false, Some(_), Some(_)) => level.run(Apply::<E, false, PRODUCTS>(f, o, m)),
+                (true, Some(_), Some(_)) => level.run(Apply::<E, true, PRODUCTS>(f, o, m)),
             }
         }
+    }
+
+    /// The boxes that it reads, at the first channel of the tile.
+    pub(crate) fn boxes(&self) -> [Option<*const E>; BOXES] {
+        self.boxes
     }
 }
 
@@ -413,6 +433,7 @@ const PRODUCTS: u8 = 2;
 struct Apply<'a, E: Values, const CHANGES: bool, const SUMS: u8>(
     TileEpilogue<E>,
     TileOutputs<'a, E>,
+    &'a mut Moments,
 );
 
 impl<E: Values, const CHANGES: bool, const SUMS: u8> Op for Apply<'_, E, CHANGES, SUMS> {
@@ -420,7 +441,9 @@ impl<E: Values, const CHANGES: bool, const SUMS: u8> Op for Apply<'_, E, CHANGES
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Apply(f, outputs) = self;
+        let Apply(f, outputs, waiting) = self;
+        let (before, count) = (waiting.count, waiting.count + outputs.yo.len());
+        let widens = outputs.is_last || count + outputs.yo.len() > NARROW;
         // SAFETY: guaranteed by the caller; lanes beyond the width are left out.
         unsafe {
             for at in (0..outputs.width).step_by(S::LANES) {
@@ -434,7 +457,12 @@ impl<E: Values, const CHANGES: bool, const SUMS: u8> Op for Apply<'_, E, CHANGES
                 };
                 let slope = S::splat(f.negative_slope.unwrap_or(1.0));
                 let mask_slope = S::splat(f.mask_slope);
+                let vector = at / S::LANES;
                 let mut moments = [S::splat(0.0); 3];
+                if SUMS != NONE && before > 0 {
+                    let waiting = &waiting.vectors[vector];
+                    moments = std::array::from_fn(|i| S::load(waiting[i].as_ptr()));
+                }
                 for (p, yo) in outputs.yo.iter().enumerate() {
                     let y = outputs.y.add(yo + at);
                     let mut a = E::value::<S>(y, outputs.unrounded, (p, at), lanes);
@@ -457,19 +485,24 @@ impl<E: Values, const CHANGES: bool, const SUMS: u8> Op for Apply<'_, E, CHANGES
                         a = E::round::<S>(a);
                     }
                     if SUMS == SQUARES {
-                        squares::<S>(p == 0, a, &mut moments);
+                        squares::<S>(before + p == 0, a, &mut moments);
                     }
                     if let (PRODUCTS, Some(x)) = (SUMS, f.boxes[2]) {
                         let x = E::load::<S>(x.add(outputs.boxes[2][p] + at), lanes);
-                        products::<S>(p == 0, a, x, &mut moments);
+                        products::<S>(before + p == 0, a, x, &mut moments);
                     }
                 }
-                if let Some((first, distance)) = f.sums {
-                    let n = outputs.yo.len() as f64;
-                    widen::<S, SUMS>(moments, n, first.add(at), distance);
+                if let (Some((first, distance)), true) = (f.sums, widens) {
+                    widen::<S, SUMS>(moments, count as f64, first.add(at), distance);
+                } else if SUMS != NONE {
+                    let waiting = &mut waiting.vectors[vector];
+                    for (to, moment) in waiting.iter_mut().zip(moments) {
+                        S::store(to.as_mut_ptr(), moment);
+                    }
                 }
             }
         }
+        waiting.count = if widens { 0 } else { count };
     }
 }
 
@@ -511,15 +544,17 @@ unsafe fn widen<S: Simd, const SUMS: u8>(
         S::store(lanes[0].as_mut_ptr(), moments[0]);
         S::store(lanes[1].as_mut_ptr(), moments[1]);
         S::store(lanes[2].as_mut_ptr(), moments[2]);
-        for i in 0..S::LANES {
+        let firsts = std::slice::from_raw_parts_mut(first, S::LANES);
+        let seconds = std::slice::from_raw_parts_mut(first.add(distance), S::LANES);
+        for (i, (first, second)) in firsts.iter_mut().zip(seconds).enumerate() {
             let a = f64::from(lanes[0][i]);
             let (s1, s2) = (f64::from(lanes[1][i]), f64::from(lanes[2][i]));
             let (x, y) = match SUMS {
                 SQUARES => (n * a + s1, (n * a + 2.0 * s1) * a + s2),
                 _ => (s1, a * s1 + s2),
             };
-            *first.add(i) += x;
-            *first.add(distance + i) += y;
+            *first += x;
+            *second += y;
         }
     }
 }

@@ -4,9 +4,12 @@
 //! run over taps and input channels: one broadcast of the input against V vectors of weights.
 //! Positions are a list of offsets, so rows, strides and samples need no cases of their own.
 
-use crate::epilogue::{BOXES, TileEpilogue, TileOutputs};
+use crate::epilogue::{BOXES, Moments, TileEpilogue, TileOutputs};
 use crate::simd::{Level, Op, Simd};
 use crate::walk::{Offsets, P_MAX, Walk};
+
+/// Elements of a cache line.
+const LINE: usize = 16;
 
 /// A stretch of the input against as many consecutive rows of the weights.
 #[derive(Clone, Copy, Default)]
@@ -48,34 +51,85 @@ pub(crate) struct RunArgs<'a> {
 
 struct Run<'a, const V: usize, const P: usize>(RunArgs<'a>);
 
+/// Offsets of the positions of a tile, of x and y and of the boxes of the epilogue.
+#[derive(Clone, Copy)]
+struct Place {
+    count: usize,
+    offsets: [Offsets; 2],
+    boxes: [Offsets; BOXES],
+}
+
+impl RunArgs<'_> {
+    /// The positions of the next tile, whose outputs and boxes it asks for; the count is 0 at the end.
+    #[inline(always)]
+    fn advance<S: Simd>(&mut self, place: &mut Place) {
+        place.count = self.p.min(self.positions);
+        self.positions -= place.count;
+        if place.count == 0 {
+            return;
+        }
+        self.walk.take(place.count, &mut place.offsets);
+        let lines = || (0..self.tile.width).step_by(LINE);
+        for offset in &place.offsets[1][..place.count] {
+            for line in lines() {
+                S::prefetch(self.tile.y.wrapping_add(offset + line));
+            }
+        }
+        let (Some(walk), Some(epilogue)) = (&mut self.epilogue_walk, &self.tile_epilogue) else {
+            return;
+        };
+        walk.take(place.count, &mut place.boxes);
+        for (p, offsets) in epilogue.boxes().into_iter().zip(&place.boxes) {
+            let Some(p) = p else { continue };
+            for offset in &offsets[..place.count] {
+                // Lines of all boxes may be of one set of the L1 cache, which does not hold so many.
+                for line in lines() {
+                    S::expect(p.wrapping_add(offset + line));
+                }
+            }
+        }
+    }
+}
+
 impl<const V: usize, const P: usize> Op for Run<'_, V, P> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let mut r = self.0;
-        let (mut offsets, mut boxes) = ([[0; P_MAX]; 2], [[0; P_MAX]; BOXES]);
-        let mut left = r.positions;
-        while left > 0 {
-            let n = r.p.min(left);
-            r.walk.take(n, &mut offsets);
+        let mut moments = Moments::default();
+        let mut places = [Place {
+            count: 0,
+            offsets: [[0; P_MAX]; 2],
+            boxes: [[0; P_MAX]; BOXES],
+        }; 2];
+        r.advance::<S>(&mut places[0]);
+        // One tile ahead, since the columns of a tile are lines far apart.
+        for turn in 0.. {
+            let [even, odd] = &mut places;
+            let (place, next) = if turn % 2 == 0 {
+                (even, odd)
+            } else {
+                (odd, even)
+            };
+            if place.count == 0 {
+                return;
+            }
+            r.advance::<S>(next);
             // SAFETY: guaranteed by the caller; the offsets are those of the walk.
-            unsafe { r.level.run(Tile::<V, P>(&r.tile, &offsets)) };
+            unsafe { r.level.run(Tile::<V, P>(&r.tile, &place.offsets)) };
             if let Some(tile_epilogue) = r.tile_epilogue {
-                if let Some(walk) = &mut r.epilogue_walk {
-                    walk.take(n, &mut boxes);
-                }
                 let outputs = TileOutputs {
                     y: r.tile.y,
-                    yo: &offsets[1][..n],
+                    yo: &place.offsets[1][..place.count],
                     unrounded: (),
-                    boxes: &boxes,
+                    boxes: &place.boxes,
                     width: r.tile.width,
+                    is_last: next.count == 0,
                 };
                 // SAFETY: guaranteed by the caller.
-                unsafe { tile_epilogue.apply(r.level, outputs) };
+                unsafe { tile_epilogue.apply(r.level, outputs, &mut moments) };
             }
-            left -= n;
         }
     }
 }
@@ -95,13 +149,6 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
         // SAFETY: offsets, widths and rows are inside of what the caller answers for.
         unsafe {
             let mut acc = [[S::splat(0.0); V]; P];
-            if !t.load {
-                for p in 0..P {
-                    for v in 0..V {
-                        S::prefetch(t.y.add(yo[p]).wrapping_add(v * S::LANES));
-                    }
-                }
-            }
             if t.load || t.bias.is_some() {
                 start::<S, V, P>(t, yo, &mut acc);
             }

@@ -10,7 +10,7 @@ use crate::direct_convolution::{
     Cursor, DirectConvolution, JobWeights, POSITIONS_PER_WEIGHTS, RUNS_MAX, UNITS_PER_THREAD,
     WEIGHTS_PER_SWEEP,
 };
-use crate::epilogue::{BOXES, TileOutputs};
+use crate::epilogue::{BOXES, Moments, TileOutputs};
 use crate::grid::{Canceled, Shared, part};
 use crate::simd::{LANES_MAX, Level};
 use crate::team::{Poll, Team};
@@ -398,8 +398,12 @@ impl DirectConvolution<'_, bf16, HalfWeights<'_>> {
                 unrounded,
                 boxes: at.boxes,
                 width: at.width,
+                is_last: true,
             };
-            self.epilogue.tile(f0, slot).apply(level, outputs);
+            let mut moments = Moments::default();
+            self.epilogue
+                .tile(f0, slot)
+                .apply(level, outputs, &mut moments);
         }
     }
 

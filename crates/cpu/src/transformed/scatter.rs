@@ -3,7 +3,7 @@
 use super::gather::prefetch;
 use super::tiling::{Ordered, Points, Tiling};
 use super::{AnyRoom, Tile, Transform, with_tile};
-use crate::epilogue::{BOXES, TileEpilogue, TileOutputs};
+use crate::epilogue::{BOXES, Moments, TileEpilogue, TileOutputs};
 use crate::simd::{Level, Op, Simd};
 use crate::walk::{P_MAX, Positions};
 use std::ops::Range;
@@ -134,6 +134,7 @@ struct Finished {
     count: usize,
     outputs: [usize; P_MAX],
     boxes: [[usize; P_MAX]; BOXES],
+    moments: Moments,
 }
 
 impl Finished {
@@ -182,9 +183,10 @@ impl Finished {
             unrounded: (),
             boxes: &self.boxes,
             width: s.width,
+            is_last: true,
         };
         // SAFETY: guaranteed by the caller.
-        unsafe { rest.apply(s.level, outputs) };
+        unsafe { rest.apply(s.level, outputs, &mut self.moments) };
         self.count = 0;
     }
 }
