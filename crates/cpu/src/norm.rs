@@ -16,6 +16,8 @@ const WIDTH: usize = 16;
 const WIDTH_MAX: usize = 32;
 /// Positions per block of channels: few, so that memory is read in order.
 const TILE: usize = 16;
+/// Elements of a cache line.
+const LINE: usize = 16;
 
 formula!(Normalize { slope }, true, |S, [x, ..], _, k| {
     let y = normalized::<S>(x, k);
@@ -459,7 +461,7 @@ impl<F: Fn([f64; 3]) -> (f64, f64)> Op for ReduceRow<'_, F> {
                 (width, pitch, c)
             };
             // SAFETY: as many blocks are in the row.
-            let (a, b) = unsafe { sum_block::<F, WIDTH>(start, pitch, 0..count, n, &self.f) };
+            let (a, b) = unsafe { sum_block::<S, F, WIDTH>(start, pitch, 0..count, n, &self.f) };
             for i in 0..n {
                 first[i % c] += a[i];
                 second[i % c] += b[i];
@@ -469,9 +471,9 @@ impl<F: Fn([f64; 3]) -> (f64, f64)> Op for ReduceRow<'_, F> {
         // SAFETY: a row of at least as many channels.
         unsafe {
             if c < WIDTH_MAX {
-                sum_row::<F, WIDTH>(start, pitch, (width, c), (first, second), &self.f)
+                sum_row::<S, F, WIDTH>(start, pitch, (width, c), (first, second), &self.f)
             } else {
-                sum_row::<F, WIDTH_MAX>(start, pitch, (width, c), (first, second), &self.f)
+                sum_row::<S, F, WIDTH_MAX>(start, pitch, (width, c), (first, second), &self.f)
             }
         }
     }
@@ -482,7 +484,7 @@ impl<F: Fn([f64; 3]) -> (f64, f64)> Op for ReduceRow<'_, F> {
 /// # Safety
 /// The pointers are valid for `width` positions of `c` channels.
 #[inline(always)]
-unsafe fn sum_row<F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
+unsafe fn sum_row<S: Simd, F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
     start: [*mut f32; 3],
     pitch: [usize; 3],
     (width, c): (usize, usize),
@@ -498,7 +500,7 @@ unsafe fn sum_row<F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
             // SAFETY: channels inside of the row.
             let (a, b) = unsafe {
                 let start = start.map(|x| x.add(from));
-                sum_block::<F, N>(start, pitch, tile, N, f)
+                sum_block::<S, F, N>(start, pitch, tile, N, f)
             };
             let sums = first[from..][..N].iter_mut().zip(&mut second[from..][..N]);
             let new = a.iter().zip(&b).enumerate();
@@ -516,7 +518,7 @@ unsafe fn sum_row<F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
 /// # Safety
 /// The pointers are valid for the positions.
 #[inline(always)]
-unsafe fn sum_block<F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
+unsafe fn sum_block<S: Simd, F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
     [x, y, z]: [*mut f32; 3],
     [xp, yp, zp]: [usize; 3],
     positions: Range<usize>,
@@ -525,6 +527,15 @@ unsafe fn sum_block<F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
 ) -> ([f64; N], [f64; N]) {
     let (mut a, mut b) = ([0f64; N], [0f64; N]);
     for w in positions {
+        // Of a part of the channels, the hardware does not expect the next positions.
+        for (p, pitch) in [(x, xp), (y, yp), (z, zp)] {
+            if pitch == N {
+                continue;
+            }
+            for line in (0..n).step_by(LINE) {
+                S::prefetch(p.wrapping_add((w + TILE) * pitch + line));
+            }
+        }
         // SAFETY: guaranteed by the caller.
         let (x, y, z) = unsafe {
             (

@@ -5,8 +5,6 @@ use crate::simd::{Op, Simd};
 use crate::team::{ELEMENT, Team};
 use std::ops::Range;
 
-/// Positions per block of channels: few, so that memory is read in order.
-const TILE: usize = 4;
 /// Elements of a cache line.
 const LINE: usize = 16;
 /// Elements of a position that are prefetched: the hardware prefetcher covers long stretches only.
@@ -196,14 +194,14 @@ impl<F: Formula> Op for ApplyRows<'_, F> {
         let (width, channels) = (y.grid.extent[2], y.grid.channels);
         let pitch = [a, b, c, y].map(|x| x.grid.pitch[3]);
         let joined = !F::COLUMNS && pitch == [channels; 4];
-        for row in self.rows {
+        for index in self.rows {
             // SAFETY: guaranteed by the caller; all boxes have one shape, and columns are as many as channels.
             unsafe {
-                let start = [a.start(row), b.start(row), c.start(row), y.start(row)];
+                let start = [a, b, c, y].map(|x| x.start(index));
                 if joined {
                     stretch::<S, F>(f, start, width * channels);
                 } else if F::COLUMNS {
-                    tiles::<S, F>(f, start, pitch, columns, width);
+                    row::<S, F>(f, start, pitch, columns, width);
                 } else {
                     for w in 0..width {
                         let next = |i: usize| start[i].wrapping_add((w + DISTANCE) * pitch[i]);
@@ -257,12 +255,12 @@ unsafe fn stretch<S: Simd, F: Formula>(f: F, p: [*mut f32; 4], len: usize) {
     }
 }
 
-/// A row by vectors of channels, whose columns are kept for some positions.
+/// A row in the order of memory; the columns, which are in the L1 cache, are loaded at each position.
 ///
 /// # Safety
 /// As for `stretch`, of `width` positions of as many channels as each column has.
 #[inline(always)]
-unsafe fn tiles<S: Simd, F: Formula>(
+unsafe fn row<S: Simd, F: Formula>(
     f: F,
     start: [*mut f32; 4],
     pitch: [usize; 4],
@@ -271,27 +269,25 @@ unsafe fn tiles<S: Simd, F: Formula>(
 ) {
     let channels = columns[0].len();
     let whole = channels / S::LANES * S::LANES;
-    let step = if channels <= S::LANES {
-        width.max(1)
-    } else {
-        TILE
-    };
     // SAFETY: guaranteed by the caller.
     unsafe {
-        for w0 in (0..width).step_by(step) {
-            let tile = w0..(w0 + step).min(width);
+        if channels == S::LANES {
+            let k = columns.map(|k| S::load(k.as_ptr()));
+            for w in 0..width {
+                element::<S, F, true>(f, moved(start, pitch, w), 0, S::LANES, k);
+            }
+            return;
+        }
+        for w in 0..width {
+            let p = moved(start, pitch, w);
             for at in (0..whole).step_by(S::LANES) {
                 let k = columns.map(|k| S::load(k.as_ptr().add(at)));
-                for w in tile.clone() {
-                    element::<S, F, true>(f, moved(start, pitch, w), at, S::LANES, k);
-                }
+                element::<S, F, true>(f, p, at, S::LANES, k);
             }
             if whole < channels {
                 let lanes = channels - whole;
                 let k = columns.map(|k| S::load_part(k.as_ptr().add(whole), lanes));
-                for w in tile {
-                    element::<S, F, false>(f, moved(start, pitch, w), whole, lanes, k);
-                }
+                element::<S, F, false>(f, p, whole, lanes, k);
             }
         }
     }
