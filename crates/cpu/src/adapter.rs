@@ -197,7 +197,7 @@ fn widened(
     execute: impl Fn(&Kernel, &mut Run<'_, '_>) -> Result<KernelTally, RunError>,
 ) -> Result<KernelTally, RunError> {
     let buffers = &run.memory.body().buffers;
-    if !(KernelShape { kernel, buffers }).computes_in_bf16() {
+    if !run.memory.has_bf16() || !(KernelShape { kernel, buffers }).computes_in_bf16() {
         return execute(kernel, run);
     }
     if is_native(run.method, kernel, buffers) {

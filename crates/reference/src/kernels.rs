@@ -116,7 +116,7 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             });
         }
         let buffers = &memory.body().buffers;
-        if workspace.is_some() && (KernelShape { kernel, buffers }).computes_in_bf16() {
+        if memory.has_bf16() && (KernelShape { kernel, buffers }).computes_in_bf16() {
             return execute_widened(kernel, workspace, memory, &mut |kernel, _, memory| {
                 self.execute(kernel, algorithm, None, memory, inputs, progress)
             });

@@ -85,18 +85,19 @@ impl Arena {
             body.arena <= self.bytes(),
             "the arena is smaller than the body needs"
         );
-        check_places(body);
         Memory {
             start: self.memory.start(),
             body,
+            has_bf16: check_places(body),
             claims: Rc::default(),
             arena: PhantomData,
         }
     }
 }
 
-/// Panics where a buffer does not lie in the arena of its body.
-fn check_places(body: &Body) {
+/// Whether a buffer has values in bf16. Panics where one does not lie in the arena of its body.
+fn check_places(body: &Body) -> bool {
+    let mut has_bf16 = false;
     for buffer in &body.buffers {
         let (start, size) = (buffer.offset.0, buffer.dtype.size() as u64);
         let end = checked_bytes(buffer).and_then(|bytes| start.checked_add(bytes));
@@ -107,7 +108,9 @@ fn check_places(body: &Body) {
             buffer.dims,
             body.arena.0
         );
+        has_bf16 |= buffer.dtype == Dtype::Bf16;
     }
+    has_bf16
 }
 
 /// Size of a buffer; `None` on overflow.
@@ -129,6 +132,7 @@ fn checked_bytes(buffer: &Buffer) -> Option<u64> {
 pub struct Memory<'a> {
     start: *mut u8,
     body: &'a Body,
+    has_bf16: bool,
     claims: Rc<RefCell<Vec<Claim>>>,
     arena: PhantomData<&'a mut Arena>,
 }
@@ -245,6 +249,11 @@ impl<'a> Memory<'a> {
         self.body
     }
 
+    /// Whether a buffer of the body has values in bf16.
+    pub fn has_bf16(&self) -> bool {
+        self.has_bf16
+    }
+
     /// The same memory as the buffers of another body. Blocks of both exclude each other.
     ///
     /// Panics if that body has a larger arena, or a buffer outside of it.
@@ -253,10 +262,10 @@ impl<'a> Memory<'a> {
             body.arena <= self.body.arena,
             "the arena is smaller than the other body needs"
         );
-        check_places(body);
         Memory {
             start: self.start,
             body,
+            has_bf16: check_places(body),
             claims: Rc::clone(&self.claims),
             arena: PhantomData,
         }
