@@ -8,6 +8,7 @@
 mod depthwise;
 mod gradient;
 mod job;
+mod moves;
 mod products;
 mod stage;
 mod tile;
@@ -26,6 +27,7 @@ pub use gradient::{
 };
 use half::bf16;
 use job::{HalfWeights, Source, room};
+pub use moves::{accumulate_bf16, copy_bf16, fill_bf16};
 use weights::{Plain, elements, packed_elements, round};
 
 /// Scratch elements of f32 that [`conv_forward_bf16`] needs for C and F channels and `positions` outputs

@@ -59,9 +59,9 @@ mod adapter;
 pub use adapter::{CpuKernels, CpuMenu};
 pub use attention::{Heads, attention_backward, attention_forward, attention_scratch};
 pub use bf16::{
-    bias_backward_bf16, conv_backward_data_bf16, conv_backward_data_scratch_bf16,
+    accumulate_bf16, bias_backward_bf16, conv_backward_data_bf16, conv_backward_data_scratch_bf16,
     conv_backward_weight_bf16, conv_backward_weight_scratch_bf16, conv_forward_bf16,
-    conv_forward_scratch_bf16, pack_backward_data_bf16, pack_forward_bf16,
+    conv_forward_scratch_bf16, copy_bf16, fill_bf16, pack_backward_data_bf16, pack_forward_bf16,
     packed_backward_data_elements_bf16, packed_forward_elements_bf16,
 };
 pub use conv_data::{

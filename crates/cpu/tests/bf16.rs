@@ -8,9 +8,10 @@ use half::bf16;
 use naive::random_epilogue::RandomEpilogue;
 use naive::{Case, Random, assert_box, buffer, call, teams};
 use partita_cpu::{
-    Convolution, Epilogue, Grid, Team, View, ViewMut, Weights, Window, conv_backward_data_bf16,
-    conv_backward_data_scratch_bf16, conv_backward_weight_bf16, conv_backward_weight_scratch_bf16,
-    conv_forward_bf16, conv_forward_scratch_bf16, pack_backward_data_bf16, pack_forward_bf16,
+    Convolution, Epilogue, Grid, Team, View, ViewMut, Weights, Window, accumulate_bf16,
+    bias_backward_bf16, conv_backward_data_bf16, conv_backward_data_scratch_bf16,
+    conv_backward_weight_bf16, conv_backward_weight_scratch_bf16, conv_forward_bf16,
+    conv_forward_scratch_bf16, copy_bf16, fill_bf16, pack_backward_data_bf16, pack_forward_bf16,
     packed_backward_data_elements_bf16, packed_forward_elements_bf16, sums_scratch,
 };
 
@@ -333,6 +334,60 @@ fn errors_are_those_of_one_rounding() {
                     );
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn copies_sums_and_constants() {
+    for seed in 0..40 {
+        println!("seed {seed}");
+        let mut random = Random(seed + 7000);
+        let extent = [1, 4, 9].map(|most| random.within(1, most));
+        let (n, c) = (random.within(1, 2), random.within(1, 40));
+        let (xg, yg) = (random.grid(n, extent, c), random.grid(n, extent, c));
+        let (x, start) = (
+            buffer(&xg, || random.whole()),
+            buffer(&yg, || random.whole()),
+        );
+        for team in &mut teams() {
+            let what = format!("seed {seed} {:?} {}", team.level(), team.threads());
+            let x = narrow(&x);
+            let [mut copied, mut added, mut filled] = [(); 3].map(|()| narrow(&start));
+            call(team, 0, |k| {
+                copy_bf16(k, View::new(&x, &xg), ViewMut::new(&mut copied, &yg))?;
+                accumulate_bf16(k, View::new(&x, &xg), ViewMut::new(&mut added, &yg))?;
+                fill_bf16(k, bf16::ONE, ViewMut::new(&mut filled, &yg))
+            });
+            let x = naive::inside(&xg, &widen(&x));
+            let before = naive::inside(&yg, &start);
+            let sums: Vec<f32> = x.iter().zip(&before).map(|(x, y)| x + y).collect();
+            let ones = vec![1.0; x.len()];
+            for (got, want) in [(&copied, &x), (&added, &sums), (&filled, &ones)] {
+                naive::assert_untouched_outside(&yg, &widen(got));
+                assert_eq!(naive::inside(&yg, &widen(got)), *want, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bias_gradients_are_sums() {
+    for (seed, (extent, c)) in [([1, 3, 3], 19), ([4, 9, 31], 40)].into_iter().enumerate() {
+        let mut random = Random(seed as u64 + 8000);
+        let grid = random.grid(2, extent, c);
+        let dy = buffer(&grid, || random.whole());
+        let mut want = vec![1.0; c];
+        for row in naive::inside(&grid, &dy).chunks(c) {
+            want.iter_mut().zip(row).for_each(|(sum, a)| *sum += a);
+        }
+        let dy = narrow(&dy);
+        for team in &mut teams() {
+            let mut db = vec![1.0; c];
+            call(team, 0, |k| {
+                bias_backward_bf16(k, View::new(&dy, &grid), &mut db, true)
+            });
+            assert_eq!(db, want, "{:?}", team.level());
         }
     }
 }

@@ -214,7 +214,8 @@ fn copy_scratch(kernel: &Kernel, buffers: &[Buffer]) -> usize {
     let dtype = buffers[source.buffer.0 as usize].dtype;
     match (dtype, Route::of(source, target, buffers)) {
         (Dtype::F32, Route::Packed) => source.volume(),
-        (Dtype::F32, Route::Boxes | Route::Flat) | (Dtype::F64 | Dtype::Bf16 | Dtype::I16, _) => 0,
+        (Dtype::Bf16, Route::Packed) => source.volume().div_ceil(2),
+        (Dtype::F32 | Dtype::Bf16, Route::Boxes | Route::Flat) | (Dtype::F64 | Dtype::I16, _) => 0,
     }
 }
 

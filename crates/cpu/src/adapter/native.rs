@@ -5,12 +5,14 @@
 use super::fused;
 use super::method::Method;
 use crate::bf16::{
-    bias_backward_bf16, conv_backward_data_bf16, conv_backward_weight_bf16, conv_forward_bf16,
+    accumulate_bf16, bias_backward_bf16, conv_backward_data_bf16, conv_backward_weight_bf16,
+    conv_forward_bf16, copy_bf16, fill_bf16,
 };
 use crate::conv_data::conv_backward_data;
 use crate::conv_forward::conv_forward;
 use crate::conv_weight::conv_backward_weight;
 use crate::convolution::{Convolution, Weights};
+use crate::elementwise::{accumulate, copy, fill};
 use crate::epilogue::Epilogue;
 use crate::fourier::{fourier_backward_data, fourier_backward_weight, fourier_forward};
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
@@ -37,8 +39,19 @@ pub(super) fn is_native(method: Method, kernel: &Kernel, buffers: &[Buffer]) -> 
         && parts.iter().flat_map(Kernel::accesses).all(is_bf16)
 }
 
-/// A type of activations that convolutions compute in. Arguments are those of the kernels of this crate.
+/// A type of activations that copies and convolutions take. Arguments are those of the kernels of this crate.
 pub(super) trait Native: Element {
+    /// Of [`fill`].
+    fn fill(call: &mut Call, value: f64, y: ViewMut<Self>) -> Result<Work, Canceled>;
+
+    /// Of [`copy`], or of [`accumulate`] if it adds.
+    fn move_to(
+        call: &mut Call,
+        x: View<Self>,
+        y: ViewMut<Self>,
+        adds: bool,
+    ) -> Result<Work, Canceled>;
+
     /// By this method, of [`conv_forward`].
     fn forward(
         method: Method,
@@ -86,6 +99,18 @@ pub(super) trait Native: Element {
 }
 
 impl Native for f32 {
+    fn fill(call: &mut Call, value: f64, y: ViewMut) -> Result<Work, Canceled> {
+        fill(call, value as f32, y)
+    }
+
+    fn move_to(call: &mut Call, x: View, y: ViewMut, adds: bool) -> Result<Work, Canceled> {
+        if adds {
+            accumulate(call, x, y)
+        } else {
+            copy(call, x, y)
+        }
+    }
+
     fn forward(
         method: Method,
         call: &mut Call,
@@ -159,6 +184,23 @@ impl Native for f32 {
 }
 
 impl Native for bf16 {
+    fn fill(call: &mut Call, value: f64, y: ViewMut<bf16>) -> Result<Work, Canceled> {
+        fill_bf16(call, bf16::from_f64(value), y)
+    }
+
+    fn move_to(
+        call: &mut Call,
+        x: View<bf16>,
+        y: ViewMut<bf16>,
+        adds: bool,
+    ) -> Result<Work, Canceled> {
+        if adds {
+            accumulate_bf16(call, x, y)
+        } else {
+            copy_bf16(call, x, y)
+        }
+    }
+
     fn forward(
         method: Method,
         call: &mut Call,

@@ -1,5 +1,6 @@
 //! Fills, copies, imports, additions and activations of programs on the kernels of this crate.
 
+use super::native::Native;
 use super::operand::{AnyBlock, dense};
 use super::sequence::tally;
 use super::tail::Tail;
@@ -8,8 +9,7 @@ use crate::activation::{
     Elu, Function, Gelu, Sigmoid, Silu, Tanh, activation_backward, activation_forward,
 };
 use crate::elementwise::{
-    Activation, accumulate as add_to, activate, activate_backward, activate_backward_in_place,
-    activate_in_place, add, copy as copy_to, fill,
+    Activation, activate, activate_backward, activate_backward_in_place, activate_in_place, add,
 };
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::import::{Planes, Transform, import};
@@ -147,16 +147,22 @@ fn fill_box(
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     let bytes = match run.memory.body().buffer(target.buffer).dtype {
-        Dtype::F32 => {
-            let mut target = run.output(target);
-            run.compute(|call| fill(call, value as f32, target.view()))?;
-            target.bytes()
-        }
+        Dtype::F32 => fill_view::<f32>(target, value, run)?,
         Dtype::F64 => fill_plainly(target, value, run),
-        Dtype::Bf16 => fill_plainly(target, bf16::from_f64(value), run),
+        Dtype::Bf16 => fill_view::<bf16>(target, value, run)?,
         Dtype::I16 => fill_plainly(target, value as i16, run),
     };
     Ok(KernelTally { flops: 0, bytes })
+}
+
+fn fill_view<E: Native>(
+    target: &ProgramView,
+    value: f64,
+    run: &mut Run<'_, '_>,
+) -> Result<u64, RunError> {
+    let mut target = run.output_of::<E>(target);
+    run.compute(|call| E::fill(call, value, target.view()))?;
+    Ok(target.bytes())
 }
 
 fn fill_plainly<T: Element>(target: &ProgramView, value: T, run: &Run<'_, '_>) -> u64 {
@@ -208,9 +214,9 @@ fn copy(
         "{source} and {target} have one volume"
     );
     let (elements, bytes) = match run.memory.body().buffer(target.buffer).dtype {
-        Dtype::F32 => copy_boxes(source, target, accumulate, run)?,
+        Dtype::F32 => copy_boxes::<f32>(source, target, accumulate, run)?,
         Dtype::F64 => copy_plainly::<f64>(source, target, accumulate, run),
-        Dtype::Bf16 => copy_plainly::<bf16>(source, target, accumulate, run),
+        Dtype::Bf16 => copy_boxes::<bf16>(source, target, accumulate, run)?,
         Dtype::I16 => copy_plainly::<i16>(source, target, accumulate, run),
     };
     Ok(KernelTally {
@@ -255,7 +261,7 @@ fn overlap(a: &ProgramView, b: &ProgramView) -> bool {
     a.buffer == b.buffer && (0..5).all(meet)
 }
 
-/// Methods to copy f32.
+/// Methods to copy activations.
 pub(super) enum Route {
     /// Box to box.
     Boxes,
@@ -289,50 +295,46 @@ impl Route {
     }
 }
 
-fn copy_boxes(
+fn copy_boxes<E: Native>(
     source: &ProgramView,
     target: &ProgramView,
-    accumulate: bool,
+    adds: bool,
     run: &mut Run<'_, '_>,
 ) -> Result<(u64, u64), RunError> {
-    let move_to = |call: &mut Call, from: View, to: ViewMut| {
-        if accumulate {
-            add_to(call, from, to)
-        } else {
-            copy_to(call, from, to)
-        }
-    };
     let memory = run.memory;
     let bytes = match Route::of(source, target, &memory.body().buffers) {
         Route::Boxes => {
-            let (from, mut to) = (run.input(source), run.output(target));
-            run.compute(|call| move_to(call, from.view(), to.view()))?;
+            let (from, mut to) = (run.input_of::<E>(source), run.output_of(target));
+            run.compute(|call| E::move_to(call, from.view(), to.view(), adds))?;
             from.bytes()
         }
         Route::Flat => {
-            let (from, mut to) = (run.input(source), run.output(target));
+            let (from, mut to) = (run.input_of::<E>(source), run.output_of(target));
             let grid = dense(source.extent);
             run.compute(|call| {
                 let to = ViewMut::new(to.block().data_mut(), &grid);
-                move_to(call, View::new(from.block().data(), &grid), to)
+                E::move_to(call, View::new(from.block().data(), &grid), to, adds)
             })?;
             from.bytes()
         }
         Route::Packed => {
             let (from, to) = (dense(source.extent), dense(target.extent));
             run.compute(|call| {
-                let packed = &mut call.scratch[..from.elements()];
+                // SAFETY: every bit pattern is an element.
+                let (_, packed, _) = unsafe { call.scratch.align_to_mut::<E>() };
+                let packed = &mut packed[..from.elements()];
                 let mut call = Call {
                     team: &mut *call.team,
                     scratch: &mut [],
                     progress: &mut *call.progress,
                 };
-                let source = super::Input::new(memory.read::<f32>(source));
-                copy_to(&mut call, source.view(), ViewMut::new(packed, &from))?;
+                let source = super::Input::new(memory.read::<E>(source));
+                let to_packed = ViewMut::new(packed, &from);
+                E::move_to(&mut call, source.view(), to_packed, false)?;
                 let bytes = source.bytes();
                 drop(source);
-                let mut target = super::Output::new(memory.write::<f32>(target));
-                move_to(&mut call, View::new(packed, &to), target.view())?;
+                let mut target = super::Output::new(memory.write::<E>(target));
+                E::move_to(&mut call, View::new(packed, &to), target.view(), adds)?;
                 Ok(bytes)
             })?
         }
