@@ -24,15 +24,17 @@ mod update;
 
 pub use menu::CpuMenu;
 
-use crate::grid::{Call, Canceled};
+use crate::bf16::convert;
+use crate::grid::{self, Call, Canceled, ViewMut};
 use crate::team::Team;
 use half::bf16;
 use method::{Method, Plan, execute_pieces};
-use native::is_native;
+use native::{Native, is_native};
 use operand::{Input, Output, vector};
-use partita_program::{Algorithm, Family, Kernel, KernelShape, View};
+use partita_program::{Algorithm, Dtype, Family, Kernel, KernelShape, View};
 use partita_run::{
-    Block, Element, Inputs, KernelTally, Kernels, Memory, RunError, execute_widened,
+    Block, BlockMut, Element, Inputs, KernelTally, Kernels, Memory, RunError, WideExecutor,
+    execute_widened,
 };
 use partita_space::{Coord, Mesh, Rank};
 use tail::Tail;
@@ -208,22 +210,77 @@ fn widened(
             convolution::execute::<bf16>(kernel, &Tail::default(), run)
         };
     }
-    execute_widened(
-        kernel,
-        run.workspace,
-        run.memory,
-        &mut |kernel, workspace, memory| {
-            let mut wide = Run {
-                team: &mut *run.team,
-                memory,
-                inputs: run.inputs,
-                workspace,
-                progress: &mut *run.progress,
-                method: run.method,
-            };
-            execute(kernel, &mut wide)
-        },
-    )
+    let (workspace, memory) = (run.workspace, run.memory);
+    execute_widened(kernel, workspace, memory, &mut Wide { run, execute })
+}
+
+/// Kernels on f32 in place of those on bf16.
+struct Wide<'w, 'r, 'm, F> {
+    run: &'w mut Run<'r, 'm>,
+    execute: F,
+}
+
+impl<F> Wide<'_, '_, '_, F> {
+    /// One box to the other, on the team.
+    fn convert<A: Native, B: Native>(
+        &mut self,
+        from: &Block<'_, A>,
+        to: &mut BlockMut<'_, B>,
+        rounds: bool,
+    ) -> Result<(), RunError> {
+        let grids = [(from.extent, from.pitch), (to.extent, to.pitch)];
+        let [from_grid, to_grid] = grids.map(|(extent, pitch)| operand::grid(extent, pitch));
+        let mut call = Call {
+            team: &mut *self.run.team,
+            scratch: &mut [],
+            progress: &mut *self.run.progress,
+        };
+        let x = grid::View::new(from.data(), &from_grid);
+        let y = ViewMut::new(to.data_mut(), &to_grid);
+        convert(&mut call, x, y, rounds).map_err(|Canceled| RunError::Cancelled)
+    }
+}
+
+impl<F> WideExecutor for Wide<'_, '_, '_, F>
+where
+    F: Fn(&Kernel, &mut Run<'_, '_>) -> Result<KernelTally, RunError>,
+{
+    fn execute(
+        &mut self,
+        kernel: &Kernel,
+        workspace: Option<&View>,
+        memory: &Memory<'_>,
+    ) -> Result<KernelTally, RunError> {
+        let mut wide = Run {
+            team: &mut *self.run.team,
+            memory,
+            inputs: self.run.inputs,
+            workspace,
+            progress: &mut *self.run.progress,
+            method: self.run.method,
+        };
+        (self.execute)(kernel, &mut wide)
+    }
+
+    fn widen(
+        &mut self,
+        from: &Block<'_, bf16>,
+        to: &mut BlockMut<'_, f32>,
+    ) -> Result<(), RunError> {
+        self.convert(from, to, false)
+    }
+
+    fn round(&mut self, from: &Block<'_, f32>, to: &mut BlockMut<'_, f32>) -> Result<(), RunError> {
+        self.convert(from, to, true)
+    }
+
+    fn narrow(
+        &mut self,
+        from: &Block<'_, f32>,
+        to: &mut BlockMut<'_, bf16>,
+    ) -> Result<(), RunError> {
+        self.convert(from, to, false)
+    }
 }
 
 fn undivided(

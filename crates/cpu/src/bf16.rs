@@ -27,6 +27,7 @@ pub use gradient::{
 };
 use half::bf16;
 use job::{HalfWeights, Source, room};
+pub(crate) use moves::convert;
 pub use moves::{accumulate_bf16, copy_bf16, fill_bf16};
 use weights::{Plain, elements, packed_elements, round};
 

@@ -117,9 +117,14 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
         }
         let buffers = &memory.body().buffers;
         if memory.has_bf16() && (KernelShape { kernel, buffers }).computes_in_bf16() {
-            return execute_widened(kernel, workspace, memory, &mut |kernel, _, memory| {
-                self.execute(kernel, algorithm, None, memory, inputs, progress)
-            });
+            return execute_widened(
+                kernel,
+                workspace,
+                memory,
+                &mut |kernel: &Kernel, _: Option<&View>, memory: &Memory<'_>| {
+                    self.execute(kernel, algorithm, None, memory, inputs, progress)
+                },
+            );
         }
         if let Kernel::Fused { parts } = kernel {
             let mut worked = KernelTally::default();

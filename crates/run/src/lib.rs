@@ -44,7 +44,7 @@ pub use packed_tensor::PackedTensor;
 pub use rank::{CountedBody, RankRunner, StepReport};
 pub use trace::{Event, Trace};
 pub use watchdog::Watchdog;
-pub use widened::execute_widened;
+pub use widened::{WideExecutor, execute_widened};
 pub use world::{
     Clock, Inputs, KernelTally, Kernels, NoSink, SampleMessages, Sink, Source, SystemClock,
     Transport,

@@ -1,32 +1,89 @@
 //! Kernels on bf16, executed as kernels on f32.
 
-use crate::memory::Memory;
+use crate::memory::{Block, BlockMut, Element, Memory};
 use crate::{KernelTally, RunError};
 use half::bf16;
 use partita_program::{Buffer, Dtype, Kernel, KernelShape, View, WideCopy};
 
-/// Executes a kernel with this workspace.
-type Execute<'e> =
-    &'e mut dyn FnMut(&Kernel, Option<&View>, &Memory<'_>) -> Result<KernelTally, RunError>;
+/// What executes kernels on f32 in place of those on bf16, and converts what they read and write.
+///
+/// Functions from a kernel, a workspace and a memory convert element by element.
+pub trait WideExecutor {
+    /// Executes a kernel with this workspace on this memory.
+    ///
+    /// Errors: those of the kernel.
+    fn execute(
+        &mut self,
+        kernel: &Kernel,
+        workspace: Option<&View>,
+        memory: &Memory<'_>,
+    ) -> Result<KernelTally, RunError>;
+
+    /// Values of bf16 in f32; boxes of one extent.
+    ///
+    /// Errors: the step was canceled.
+    fn widen(
+        &mut self,
+        from: &Block<'_, bf16>,
+        to: &mut BlockMut<'_, f32>,
+    ) -> Result<(), RunError> {
+        convert(from, to, |x| x.into());
+        Ok(())
+    }
+
+    /// Values that bf16 holds, rounded to nearest even; boxes of one extent.
+    ///
+    /// Errors: the step was canceled.
+    fn round(&mut self, from: &Block<'_, f32>, to: &mut BlockMut<'_, f32>) -> Result<(), RunError> {
+        convert(from, to, |x| bf16::from_f32(x).into());
+        Ok(())
+    }
+
+    /// Values in bf16, rounded to nearest even; boxes of one extent.
+    ///
+    /// Errors: the step was canceled.
+    fn narrow(
+        &mut self,
+        from: &Block<'_, f32>,
+        to: &mut BlockMut<'_, bf16>,
+    ) -> Result<(), RunError> {
+        convert(from, to, bf16::from_f32);
+        Ok(())
+    }
+}
+
+impl<F> WideExecutor for F
+where
+    F: FnMut(&Kernel, Option<&View>, &Memory<'_>) -> Result<KernelTally, RunError>,
+{
+    fn execute(
+        &mut self,
+        kernel: &Kernel,
+        workspace: Option<&View>,
+        memory: &Memory<'_>,
+    ) -> Result<KernelTally, RunError> {
+        self(kernel, workspace, memory)
+    }
+}
 
 /// Executes a kernel on bf16 by others on f32, slab by slab, with copies in its workspace (see [`KernelShape::widened`]
 /// and [`KernelShape::slabs`]).
 ///
-/// `execute` runs the kernel that it is given, with what is left of the workspace, on the memory that it is given. It
+/// `executor` runs the kernel that it is given, with what is left of the workspace, on the memory that it is given. It
 /// gets a kernel without bf16 as it is.
 ///
-/// Errors: those of `execute`.
+/// Errors: those of `executor`.
 pub fn execute_widened(
     kernel: &Kernel,
     workspace: Option<&View>,
     memory: &Memory<'_>,
-    execute: Execute<'_>,
+    executor: &mut dyn WideExecutor,
 ) -> Result<KernelTally, RunError> {
     let buffers = &memory.body().buffers;
     let shape = KernelShape { kernel, buffers };
     let space = workspace.map(|view| memory.body().buffer(view.buffer));
     let Some(space) = space.filter(|_| shape.computes_in_bf16()) else {
-        return execute(kernel, workspace, memory);
+        return executor.execute(kernel, workspace, memory);
     };
     let mut flops = 0;
     for slab in shape.slabs() {
@@ -34,7 +91,7 @@ pub fn execute_widened(
             kernel: &slab,
             buffers,
         };
-        flops += execute_slab(&shape, space, memory, execute)?.flops;
+        flops += execute_slab(&shape, space, memory, executor)?.flops;
     }
     // The kernel moves values of bf16, wherever they are in between.
     let bytes = KernelTally::expected(kernel, buffers).bytes;
@@ -45,7 +102,7 @@ fn execute_slab(
     shape: &KernelShape<'_>,
     space: &Buffer,
     memory: &Memory<'_>,
-    execute: Execute<'_>,
+    executor: &mut dyn WideExecutor,
 ) -> Result<KernelTally, RunError> {
     let mut widened = shape.widened(space.offset);
     assert!(
@@ -58,59 +115,41 @@ fn execute_slab(
     widened.body.arena = memory.body().arena;
     let wide = memory.of_body(&widened.body);
     for copy in widened.copies.iter().filter(|copy| copy.is_read) {
-        widen(copy, memory, &wide);
+        widen(copy, memory, &wide, executor)?;
     }
-    let tally = execute(&widened.kernel, rest.as_ref(), &wide)?;
+    let tally = executor.execute(&widened.kernel, rest.as_ref(), &wide)?;
     for copy in widened.copies.iter().filter(|copy| copy.is_written) {
-        narrow(copy, &wide, memory);
+        let mut to = memory.write::<bf16>(&copy.stored);
+        executor.narrow(&wide.read::<f32>(&copy.wide), &mut to)?;
     }
     Ok(tally)
 }
 
-fn widen(copy: &WideCopy, memory: &Memory<'_>, wide: &Memory<'_>) {
+fn widen(
+    copy: &WideCopy,
+    memory: &Memory<'_>,
+    wide: &Memory<'_>,
+    executor: &mut dyn WideExecutor,
+) -> Result<(), RunError> {
     let mut to = wide.write::<f32>(&copy.wide);
-    let to_pitch = to.pitch;
     match memory.body().buffer(copy.stored.buffer).dtype {
-        Dtype::Bf16 => {
-            let from = memory.read::<bf16>(&copy.stored);
-            for_rows(
-                copy.stored.extent,
-                [from.pitch, to_pitch],
-                |[a, b], length| {
-                    let rows = from.data()[a..a + length].iter();
-                    let to = &mut to.data_mut()[b..b + length];
-                    to.iter_mut().zip(rows).for_each(|(to, &x)| *to = x.into());
-                },
-            );
-        }
-        Dtype::F32 => {
-            let from = memory.read::<f32>(&copy.stored);
-            for_rows(
-                copy.stored.extent,
-                [from.pitch, to_pitch],
-                |[a, b], length| {
-                    let rows = from.data()[a..a + length].iter();
-                    let to = &mut to.data_mut()[b..b + length];
-                    to.iter_mut()
-                        .zip(rows)
-                        .for_each(|(to, &x)| *to = bf16::from_f32(x).into());
-                },
-            );
-        }
+        Dtype::Bf16 => executor.widen(&memory.read(&copy.stored), &mut to),
+        Dtype::F32 => executor.round(&memory.read(&copy.stored), &mut to),
         other @ (Dtype::F64 | Dtype::I16) => panic!("values of {other:?} are not widened"),
     }
 }
 
-fn narrow(copy: &WideCopy, wide: &Memory<'_>, memory: &Memory<'_>) {
-    let from = wide.read::<f32>(&copy.wide);
-    let mut to = memory.write::<bf16>(&copy.stored);
+/// Element by element.
+fn convert<A: Element, B: Element>(
+    from: &Block<'_, A>,
+    to: &mut BlockMut<'_, B>,
+    value: impl Fn(A) -> B,
+) {
     let pitches = [from.pitch, to.pitch];
-    for_rows(copy.stored.extent, pitches, |[a, b], length| {
+    for_rows(from.extent, pitches, |[a, b], length| {
         let rows = from.data()[a..a + length].iter();
         let to = &mut to.data_mut()[b..b + length];
-        to.iter_mut()
-            .zip(rows)
-            .for_each(|(to, &x)| *to = bf16::from_f32(x));
+        to.iter_mut().zip(rows).for_each(|(to, &x)| *to = value(x));
     });
 }
 

@@ -17,6 +17,7 @@ use crate::epilogue::Epilogue;
 use crate::fourier::{fourier_backward_data, fourier_backward_weight, fourier_forward};
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::norm::bias_backward;
+use crate::values::Values;
 use crate::winograd::{winograd_backward_data, winograd_backward_weight, winograd_forward};
 use half::bf16;
 use partita_program::{Buffer, Dtype, Family, Kernel, KernelShape, Role, View as ProgramView};
@@ -40,7 +41,7 @@ pub(super) fn is_native(method: Method, kernel: &Kernel, buffers: &[Buffer]) -> 
 }
 
 /// A type of activations that copies and convolutions take. Arguments are those of the kernels of this crate.
-pub(super) trait Native: Element {
+pub(super) trait Native: Element + Values {
     /// Of [`fill`].
     fn fill(call: &mut Call, value: f64, y: ViewMut<Self>) -> Result<Work, Canceled>;
 

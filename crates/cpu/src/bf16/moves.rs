@@ -68,12 +68,39 @@ pub fn fill_bf16(call: &mut Call, value: bf16, y: ViewMut<bf16>) -> Result<Work,
     Ok(Work { flops: 0, bytes })
 }
 
+/// y = x, in the type of y; with `rounds` what bf16 holds of x.
+pub(crate) fn convert<A: Values, B: Values>(
+    call: &mut Call,
+    x: View<A>,
+    y: ViewMut<B>,
+    rounds: bool,
+) -> Result<(), Canceled> {
+    let (level, grids) = (call.team.level(), [y.grid, x.grid]);
+    let from = Shared(x.data.as_ptr().cast_mut());
+    stretches(
+        call,
+        grids,
+        Shared(y.data.as_mut_ptr()),
+        &|[to, from_at], len, to_all| {
+            // SAFETY: as in `copy_bf16`; the team has the level.
+            unsafe {
+                level.run(Convert {
+                    from: from.get().cast_const().add(from_at),
+                    to: to_all.add(to),
+                    len,
+                    rounds,
+                });
+            }
+        },
+    )
+}
+
 /// Calls `visit(first elements, length, y)` for stretches that are contiguous in two boxes, y first, on the team.
-fn stretches(
+fn stretches<E: Copy>(
     call: &mut Call,
     grids: [&Grid; 2],
-    y: Shared<bf16>,
-    visit: &(dyn Fn([usize; 2], usize, *mut bf16) + Sync),
+    y: Shared<E>,
+    visit: &(dyn Fn([usize; 2], usize, *mut E) + Sync),
 ) -> Result<(), Canceled> {
     let [grid, other] = grids;
     other.assert_like(grid);
@@ -114,6 +141,33 @@ impl Op for Add {
                 let to = self.to.add(at);
                 let a = bf16::load::<S>(self.from.add(at), lanes);
                 bf16::store::<S>(to, lanes, S::add(a, bf16::load::<S>(to, lanes)));
+            }
+        }
+    }
+}
+
+/// Converts so many elements. Pointers: to these elements; no other thread accesses those that are written.
+struct Convert<A, B> {
+    from: *const A,
+    to: *mut B,
+    len: usize,
+    rounds: bool,
+}
+
+impl<A: Values, B: Values> Op for Convert<A, B> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for at in (0..self.len).step_by(S::LANES) {
+            let lanes = (self.len - at).min(S::LANES);
+            // SAFETY: guaranteed by the caller.
+            unsafe {
+                let mut a = A::load::<S>(self.from.add(at), lanes);
+                if self.rounds {
+                    a = S::round_to_bf16(a);
+                }
+                B::store::<S>(self.to.add(at), lanes, a);
             }
         }
     }
