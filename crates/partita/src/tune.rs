@@ -3,14 +3,16 @@
 use crate::context::Context;
 use crate::host::Host;
 use crate::input::InputSource;
-use crate::kernel_set::KernelSet;
+use crate::kernel_set::{KernelSet, Processing};
 use crate::local_machine::{LocalMachine, Ranks, setting};
 use crate::model;
 use crate::planner::check_measured;
 use crate::planning::PlanningError;
+use crate::progress::Event;
 use crate::training::{StrategyChoice, Training, given, lower_verified, request as lowering};
 use partita_graph::Graph;
 use partita_lower::{Strategy, WorkspaceLimit};
+use partita_onednn::LibrarySearch;
 use partita_program::{
     Body, Choice, Configuration, KernelShape, Menu, MenuError, Program, ProgramKind, Task, Work,
 };
@@ -129,7 +131,9 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
         strategy: &strategy,
     };
     let ranks = Ranks::threads(training.ranks, request.threads);
-    let menu = KERNELS.menu_with(&context.processing(request.threads));
+    let processing = context.processing(request.threads);
+    warn_of_onednn(context, &processing);
+    let menu = KERNELS.menu_with(&processing);
     measure(context, request, &subject, &*menu)?;
     let measured = context.measurements(&setting(context, KERNELS, &ranks));
     let times = Times {
@@ -172,6 +176,20 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
         kernels: tuned_kernels(&chosen, &times, &*menu),
         steps: steps?,
     })
+}
+
+/// Warns if the user names a library that is not used; where none is named, none is missed.
+fn warn_of_onednn(context: &Context<'_>, processing: &Processing) {
+    let LibrarySearch::File(_) = context.environment().onednn else {
+        return;
+    };
+    let threads = processing.threads;
+    let warning = match processing.onednn.library() {
+        Ok(library) if library.runs_on(threads) => return,
+        Ok(library) => format!("{library:?} runs on one thread, so ranks of {threads} do without"),
+        Err(error) => format!("convolutions of oneDNN are not measured: {error}"),
+    };
+    context.report(Event::Warning(&warning));
 }
 
 /// Measures what the convolutions of a training leave to choose.

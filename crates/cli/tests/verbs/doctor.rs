@@ -25,7 +25,7 @@ fn it_says_what_the_machine_offers() {
         ],
     );
     assert!(report["cores_usable"].as_u64().unwrap() >= 1);
-    for name in ["MPI", "CUDA", "cuDNN", "NCCL"] {
+    for name in ["MPI", "oneDNN", "CUDA", "cuDNN", "NCCL"] {
         let library = library(&report, name);
         assert_eq!(
             library["loadable"] == true,

@@ -124,3 +124,25 @@ fn a_model_without_convolutions_is_refused() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("`tiny.model` has no convolution"), "{said}");
 }
+
+/// A library that is named and cannot be used is told; everything else is measured.
+#[test]
+fn a_onednn_that_cannot_be_loaded_is_named() {
+    let case = Case::new();
+    let tune = |library: &str| {
+        let mut command = partita(&["tune", "tiny.model", "--batch", "2", "--ranks", "1"]);
+        command
+            .current_dir(case.folder())
+            .env("HOME", case.path("home"))
+            .env("PARTITA_ONEDNN", library)
+            .args(["--policy", "undivided"]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let said = tune("/nowhere/libdnnl.so.3");
+    let is_told = said.contains("oneDNN cannot be loaded: /nowhere/libdnnl.so.3");
+    assert!(is_told, "{said}");
+    assert!(!tune("off").contains("oneDNN"));
+}
