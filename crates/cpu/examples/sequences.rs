@@ -1,6 +1,6 @@
 //! Speed of the kernels that work on sequences, in a layer of a transformer.
 //!
-//! `cargo run --release -p partita-cpu --example sequences -- [samples] [length] [channels] [heads] [threads]`
+//! `cargo run --release -p partita-cpu --example sequences -- [samples] [length] [channels] [heads] [threads] [level]`
 
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_program::{
@@ -14,8 +14,8 @@ use std::time::Instant;
 const RUNS: usize = 200;
 
 fn main() {
-    let numbers: Vec<usize> = std::env::args()
-        .skip(1)
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let numbers: Vec<usize> = (words.iter().take(5))
         .map(|word| word.parse().expect("numbers"))
         .collect();
     let get = |i: usize, usual| numbers.get(i).copied().unwrap_or(usual);
@@ -58,7 +58,9 @@ fn main() {
             *x = (i * 37 % 101) as f32 / 50.0 - 1.0;
         }
     }
-    let level = Level::detect();
+    let level = words.get(5).map_or(Level::detect(), |word| {
+        Level::named(word).expect("a level, such as avx2")
+    });
     let team = Team::new(threads, level).unwrap_or_else(|error| panic!("{error}"));
     let menu = CpuMenu { threads, level };
     let mut cpu = CpuKernels::new(Mesh::new([1; 7]), 0, team);
@@ -236,6 +238,13 @@ fn pointwise([x, y, dy, dx, ..]: [View; 8], numbers: View, w: View) -> Named {
         Kernel::ActivationBackward {
             function: Activation::Gelu,
             x,
+            dy,
+            dx,
+            accumulate: false,
+        },
+        Kernel::SoftmaxForward { x, y },
+        Kernel::SoftmaxBackward {
+            y: x,
             dy,
             dx,
             accumulate: false,

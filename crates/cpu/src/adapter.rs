@@ -31,7 +31,7 @@ use half::bf16;
 use method::{Method, Plan, execute_pieces};
 use native::{Native, is_native};
 use operand::{Input, Output, vector};
-use partita_program::{Algorithm, Dtype, Family, Kernel, KernelShape, View};
+use partita_program::{Algorithm, Family, Kernel, KernelShape, View};
 use partita_run::{
     Block, BlockMut, Element, Inputs, KernelTally, Kernels, Memory, RunError, WideExecutor,
     execute_widened,
@@ -43,8 +43,8 @@ use tail::Tail;
 /// others and in micro-batches (see [`partita_program::Configuration`]).
 ///
 /// Workspaces must be those that [`CpuMenu`] asks for with as many threads and the same level.
-/// Sums over elements are taken in f64, as are losses; products of convolutions, linear layers and
-/// attention, and gradients of embeddings, add up in f32.
+/// Sums over elements are taken in f64, some over a few elements in f32 first, as are losses; products of
+/// convolutions, linear layers and attention, and gradients of embeddings, add up in f32.
 pub struct CpuKernels {
     mesh: Mesh,
     rank: Rank,

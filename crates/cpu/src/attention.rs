@@ -522,7 +522,7 @@ impl Op for Softmax {
             let (scores, hidden) = scores.split_at_mut(seen);
             hidden.fill(0.0);
             let most = maximum(scores);
-            scores.iter_mut().for_each(|x| *x = exp(*x - most));
+            scores.iter_mut().for_each(|x| *x = exp::<S>(*x - most));
             let factor = 1.0 / sum(scores);
             scores.iter_mut().for_each(|x| *x *= factor);
         }
@@ -563,7 +563,7 @@ impl Op for Slopes {
 }
 
 #[inline(always)]
-fn maximum(values: &[f32]) -> f32 {
+pub(crate) fn maximum(values: &[f32]) -> f32 {
     let larger = |most: f32, x: f32| if x > most { x } else { most };
     let (blocks, rest) = values.as_chunks::<TOGETHER>();
     let mut most = [f32::NEG_INFINITY; TOGETHER];

@@ -32,7 +32,7 @@ mod winograd;
 
 mod bf16;
 
-pub mod activation;
+mod activation;
 mod attention;
 mod elementwise;
 mod group_norm;

@@ -188,7 +188,7 @@ impl Op for Dot<'_> {
         for at in self.positions {
             // SAFETY: each position is in one range.
             let (a, b, y) = unsafe { (read(&self.a, at), read(&self.b, at), write(&self.y, at)) };
-            let [sum, _] = sum_pair([a, b, a], |[a, b, _]| (a * b, 0.0));
+            let [sum, _] = sum_pair([a, b, a], |[a, b, _]| (f64::from(a) * f64::from(b), 0.0));
             let old = if self.accumulate {
                 f64::from(y[0])
             } else {

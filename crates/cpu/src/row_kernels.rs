@@ -3,7 +3,7 @@
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
 use crate::rows::Rows;
-use crate::simd::{Op, Simd};
+use crate::simd::{LANES_MAX, Op, Simd};
 use crate::team::ELEMENT;
 use std::ops::Range;
 
@@ -11,6 +11,10 @@ use std::ops::Range;
 const CHUNK: usize = 16;
 /// Most channels whose gradients are summed at a time.
 const STRIPE: usize = 512;
+/// Positions that are added in f32 to the sums of channels.
+const ROWS: usize = 8;
+/// Vectors that are summed in f32 before the sum goes on in f64.
+const TOGETHER: usize = 8;
 
 /// The channels of a position, by its index in (N, D, H, W) order.
 ///
@@ -329,7 +333,14 @@ impl Op for Moments<'_> {
             // SAFETY: each position is in one range.
             unsafe {
                 let x = read(&self.x, at);
-                put(self.sums, at, sum_pair([x; 3], |[x, ..]| (x, x * x)));
+                put(
+                    self.sums,
+                    at,
+                    sum_pair([x; 3], |[x, ..]| {
+                        let x = f64::from(x);
+                        (x, x * x)
+                    }),
+                );
             }
         }
     }
@@ -337,18 +348,18 @@ impl Op for Moments<'_> {
 
 /// Sums of two values per element of three rows.
 #[inline(always)]
-pub(crate) fn sum_pair([a, b, c]: [&[f32]; 3], of: impl Fn([f64; 3]) -> (f64, f64)) -> [f64; 2] {
+pub(crate) fn sum_pair([a, b, c]: [&[f32]; 3], of: impl Fn([f32; 3]) -> (f64, f64)) -> [f64; 2] {
     let [(a, a_rest), (b, b_rest), (c, c_rest)] = [a, b, c].map(|row| row.as_chunks::<CHUNK>());
     let (mut first, mut second) = ([0.0; CHUNK], [0.0; CHUNK]);
     for ((a, b), c) in a.iter().zip(b).zip(c) {
         for i in 0..CHUNK {
-            let (x, y) = of([a[i], b[i], c[i]].map(f64::from));
+            let (x, y) = of([a[i], b[i], c[i]]);
             first[i] += x;
             second[i] += y;
         }
     }
     for ((a, b), c) in a_rest.iter().zip(b_rest).zip(c_rest) {
-        let (x, y) = of([*a, *b, *c].map(f64::from));
+        let (x, y) = of([*a, *b, *c]);
         first[0] += x;
         second[0] += y;
     }
@@ -480,13 +491,16 @@ impl Op for Products<'_> {
     unsafe fn run<S: Simd>(self) {
         for at in self.positions {
             let (mean, inverse) = self.norm.of(at);
-            let (mean, inverse) = (f64::from(mean), f64::from(inverse));
             // SAFETY: each position is in one range.
             unsafe {
                 let (x, dy) = (read(&self.x, at), read(&self.dy, at));
-                let sums = sum_pair([x, dy, self.gamma], |[x, dy, gamma]| {
-                    let gradient = dy * gamma;
-                    (gradient, gradient * ((x - mean) * inverse))
+                let (minus_mean, inverse) = (S::splat(-mean), S::splat(inverse));
+                let [x, dy, gamma] = [x, dy, self.gamma].map(<[f32]>::as_ptr);
+                let sums = sum_vectors::<S>(self.x.grid.channels, |at, lanes| {
+                    let [x, dy, gamma] = [x, dy, gamma].map(|of| load::<S>(of, at, lanes));
+                    let gradient = S::mul(dy, gamma);
+                    let normalized = S::mul(S::add(x, minus_mean), inverse);
+                    [gradient, S::mul(gradient, normalized)]
                 });
                 put(self.sums, at, sums);
             }
@@ -623,20 +637,15 @@ impl Op for Stripe<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let (mut of_gamma, mut of_beta) = ([0.0; STRIPE], [0.0; STRIPE]);
-        for at in 0..self.x.grid.positions() {
-            let (mean, inverse) = self.norm.of(at);
-            // SAFETY: positions of boxes that are only read.
-            let (x, dy) = unsafe {
-                let range = self.channels.clone();
-                (
-                    &read(&self.x, at)[range.clone()],
-                    &read(&self.dy, at)[range],
-                )
-            };
-            let sums = of_gamma.iter_mut().zip(&mut of_beta);
-            for ((gamma, beta), (x, dy)) in sums.zip(x.iter().zip(dy)) {
-                *gamma += f64::from(*dy * ((*x - mean) * inverse));
-                *beta += f64::from(*dy);
+        let positions = self.x.grid.positions();
+        let whole = positions / ROWS * ROWS;
+        // SAFETY: guaranteed by the caller; a stripe has no more channels than sums.
+        unsafe {
+            for at in (0..whole).step_by(ROWS) {
+                self.add::<S, ROWS>(at, [&mut of_gamma, &mut of_beta]);
+            }
+            for at in whole..positions {
+                self.add::<S, 1>(at, [&mut of_gamma, &mut of_beta]);
             }
         }
         for (target, sums) in self.targets.into_iter().zip([of_gamma, of_beta]) {
@@ -652,6 +661,81 @@ impl Op for Stripe<'_> {
                     *target = (old + sum) as f32;
                 }
             }
+        }
+    }
+}
+
+impl Stripe<'_> {
+    /// Adds N positions to the sums of the channels, which are loaded once for all of them.
+    ///
+    /// # Safety
+    /// The processor has the features of `S`, the boxes have the positions, no thread writes them, and there
+    /// are sums for each channel.
+    #[inline(always)]
+    unsafe fn add<S: Simd, const N: usize>(&self, first: usize, sums: [&mut [f64]; 2]) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let rows: [_; N] = std::array::from_fn(|i| {
+                let at = first + i;
+                let (mean, inverse) = self.norm.of(at);
+                let row = |of| start(of, at).add(self.channels.start).cast_const();
+                let (x, dy) = (row(&self.x), row(&self.dy));
+                (S::splat(mean), S::splat(inverse), x, dy)
+            });
+            for at in (0..self.channels.len()).step_by(S::LANES) {
+                let lanes = (self.channels.len() - at).min(S::LANES);
+                let mut found = [S::splat(0.0); 2];
+                for (mean, inverse, x, dy) in rows {
+                    let (x, dy) = (load::<S>(x, at, lanes), load::<S>(dy, at, lanes));
+                    let normalized = S::mul(S::sub(x, mean), inverse);
+                    found = [S::fma(dy, normalized, found[0]), S::add(found[1], dy)];
+                }
+                for (i, found) in found.into_iter().enumerate() {
+                    let mut values = [0f32; LANES_MAX];
+                    S::store(values.as_mut_ptr(), found);
+                    let values = &values[..S::LANES];
+                    for (sum, value) in sums[i][at..][..lanes].iter_mut().zip(values) {
+                        *sum += f64::from(*value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sums of two values per element, of vectors from an element on: over a few of them in f32, then in f64. What is
+/// past the end must be zero.
+#[inline(always)]
+pub(crate) fn sum_vectors<S: Simd>(
+    elements: usize,
+    of: impl Fn(usize, usize) -> [S::V; 2],
+) -> [f64; 2] {
+    let mut sums = [0.0; 2];
+    for first in (0..elements).step_by(TOGETHER * S::LANES) {
+        let end = elements.min(first + TOGETHER * S::LANES);
+        let mut found = of(first, (end - first).min(S::LANES));
+        for at in (first + S::LANES..end).step_by(S::LANES) {
+            let [a, b] = of(at, (end - at).min(S::LANES));
+            found = [S::add(found[0], a), S::add(found[1], b)];
+        }
+        sums[0] += f64::from(S::sum(found[0]));
+        sums[1] += f64::from(S::sum(found[1]));
+    }
+    sums
+}
+
+/// So many lanes from an element on, the rest zero.
+///
+/// # Safety
+/// The processor has the features of `S`, and the elements can be read.
+#[inline(always)]
+pub(crate) unsafe fn load<S: Simd>(from: *const f32, at: usize, lanes: usize) -> S::V {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        if lanes == S::LANES {
+            S::load(from.add(at))
+        } else {
+            S::load_part(from.add(at), lanes)
         }
     }
 }

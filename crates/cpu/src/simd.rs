@@ -281,6 +281,8 @@ pub(crate) trait Simd: Copy + 'static {
     fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`.
     fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `a * b + c` of single numbers, in one instruction where the level has one.
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32;
     /// Sum of the lanes, in a fixed order.
     fn sum(a: Self::V) -> f32;
     /// The sums of the lanes of each, to four elements.

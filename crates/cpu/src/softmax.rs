@@ -1,8 +1,9 @@
 //! Softmax over the channels of each position.
 
+use crate::attention::maximum;
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::math::exp;
-use crate::row_kernels::{each_range, read, sum_pair, write};
+use crate::row_kernels::{each_range, load, read, sum_pair, sum_vectors, write};
 use crate::rows::Rows;
 use crate::simd::{Op, Simd};
 use std::ops::Range;
@@ -37,9 +38,11 @@ impl Op for Forward<'_> {
             // SAFETY: each position is in one range.
             let (x, y) = unsafe { (read(&self.x, at), write(&self.y, at)) };
             // A NaN stays one through its exponential.
-            let most = x.iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x));
-            y.iter_mut().zip(x).for_each(|(y, x)| *y = exp(*x - most));
-            let [sum, _] = sum_pair([y, y, y], |[y, ..]| (y, 0.0));
+            let most = maximum(x);
+            y.iter_mut()
+                .zip(x)
+                .for_each(|(y, x)| *y = exp::<S>(*x - most));
+            let [sum, _] = sum_pair([y, y, y], |[y, ..]| (f64::from(y), 0.0));
             let inverse = (1.0 / sum) as f32;
             y.iter_mut().for_each(|y| *y *= inverse);
         }
@@ -90,7 +93,13 @@ impl Op for Backward<'_> {
             // SAFETY: each position is in one range.
             let (y, dy, dx) =
                 unsafe { (read(&self.y, at), read(&self.dy, at), write(&self.dx, at)) };
-            let [sum, _] = sum_pair([y, dy, y], |[y, dy, _]| (y * dy, 0.0));
+            let rows = [y, dy].map(<[f32]>::as_ptr);
+            let [sum, _] = sum_vectors::<S>(y.len(), |at, lanes| {
+                // SAFETY: elements of the rows.
+                let [y, dy] = unsafe { rows.map(|row| load::<S>(row, at, lanes)) };
+                let product = S::mul(y, dy);
+                [product, product]
+            });
             let (sum, all) = (sum as f32, dx.iter_mut().zip(y).zip(dy));
             if self.accumulate {
                 all.for_each(|((dx, y), dy)| *dx += *y * (*dy - sum))

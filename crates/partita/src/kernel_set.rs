@@ -60,7 +60,7 @@ pub fn instructions(level: Level) -> Instructions {
     match level {
         Level::Portable => Instructions::Least,
         Level::Avx2 => Instructions::Avx2,
-        Level::Neon | Level::Avx512 => Instructions::All,
+        Level::Neon | Level::Avx512 | Level::Avx512Bf16 => Instructions::All,
     }
 }
 

@@ -143,6 +143,10 @@ impl Simd for Neon {
         F32x4(unsafe { vfmaq_f32(c, a, b) })
     }
     #[inline(always)]
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+    #[inline(always)]
     fn sum(F32x4(a): Self::V) -> f32 {
         // SAFETY: a vector proves the features.
         unsafe { vaddvq_f32(a) }

@@ -109,6 +109,10 @@ impl Simd for Portable {
         zip(zip(a, b, |a, b| a * b), c, |a, b| a + b)
     }
     #[inline(always)]
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+    #[inline(always)]
     fn sum(a: Self::V) -> f32 {
         (a[0] + a[2]) + (a[1] + a[3])
     }

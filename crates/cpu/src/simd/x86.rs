@@ -156,6 +156,10 @@ impl Simd for Avx2 {
         F32x8(unsafe { _mm256_fmadd_ps(a, b, c) })
     }
     #[inline(always)]
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+    #[inline(always)]
     fn sum(F32x8(a): Self::V) -> f32 {
         // SAFETY: a vector proves the features.
         unsafe {
@@ -376,6 +380,10 @@ impl Simd for Avx512 {
     fn fma(F32x16(a): Self::V, F32x16(b): Self::V, F32x16(c): Self::V) -> Self::V {
         // SAFETY: a vector proves the features.
         F32x16(unsafe { _mm512_fmadd_ps(a, b, c) })
+    }
+    #[inline(always)]
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
     }
     #[inline(always)]
     fn sum(F32x16(a): Self::V) -> f32 {
