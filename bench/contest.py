@@ -21,7 +21,7 @@ DEFAULT_KERNELS = ROOT / "target" / "release" / "examples" / "convolution"
 
 
 # What `partita doctor` says of the processor, and the instruction levels that take turns there.
-LEVELS = {"AVX-512": ("avx512", "avx2"), "AVX2": ("avx2",)}
+LEVELS = {"AVX2": ("avx2",)} | dict.fromkeys(("AVX-512", "AVX-512 with BF16"), ("avx512", "avx2"))
 # What keeps oneDNN, and all that PyTorch computes with, to a level below that of the processor.
 LIMITS = {
     "avx2": {
