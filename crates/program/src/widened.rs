@@ -329,11 +329,7 @@ mod tests {
 
     #[test]
     fn slabs_cover_a_region_and_none_is_larger_than_said() {
-        let whole = |extent: [i64; 5]| {
-            let mut region = Region::default();
-            region.0 = extent.map(|end| Interval::new(0, end));
-            region
-        };
+        let whole = |extent: [i64; 5]| Region(extent.map(|end| Interval::new(0, end)));
         for (extent, elements) in [
             ([1, 7, 5, 3, 4], 50),
             ([3, 1, 1, 11, 2], 7),

@@ -51,3 +51,44 @@ fn cost(tile: FourierTile, (c, f): (usize, usize), written: &Ordered) -> u128 {
     let transforms = TILE_TIME * tiles * (c + f) + WEIGHT_TIME * passes * c * f;
     points * products + points * transforms / POINTS_FAR * (POINTS_FAR + points)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fourier::{LENGTH_MAX, is_valid};
+    use crate::grid::Window;
+
+    #[test]
+    fn every_valid_kernel_has_a_tile() {
+        let (mut valid, all) = (0, LENGTH_MAX * LENGTH_MAX * LENGTH_MAX);
+        for i in 0..all {
+            let [d, h, w] = [i / (LENGTH_MAX * LENGTH_MAX), i / LENGTH_MAX, i];
+            let window = Window {
+                kernel: [d, h, w].map(|k| 1 + k % LENGTH_MAX),
+                stride: [1; 3],
+                dilation: [1; 3],
+            };
+            let conv = Convolution { window, groups: 1 };
+            if is_valid(&conv) {
+                valid += 1;
+                let tile = tile(&conv, (16, 16), &Grid::dense(1, [9, 20, 40], 16));
+                assert!(tile.room() <= TILE_MAX, "{conv:?}: {tile:?}");
+            }
+        }
+        assert!(valid > 1000, "{valid} kernels");
+    }
+
+    #[test]
+    fn larger_boxes_take_larger_tiles() {
+        let window = Window {
+            kernel: [1, 7, 7],
+            stride: [1; 3],
+            dilation: [1; 3],
+        };
+        let conv = Convolution { window, groups: 1 };
+        let of = |extent: usize| tile(&conv, (16, 16), &Grid::dense(1, [1, extent, extent], 16));
+        assert_eq!(of(1).n, [1, 8, 8]);
+        assert_eq!(of(1000).n[0], 1);
+        assert!(of(1000).points() > of(1).points());
+    }
+}
