@@ -41,7 +41,7 @@ PEER_ONEDNN = ROOT / "bench" / "peer_onednn.cpp"
 ONEDNN_PACKAGES = ("onednn-cpu-gomp", "onednn-devel-cpu-gomp")
 DIRECTIONS = ("forward", "backward_data", "backward_weight")
 # Partita's, as crates/cpu/examples/convolution.rs names them; the first has a kernel of everything.
-ALGORITHMS = ("direct", "two", "four", "two-four")
+ALGORITHMS = ("direct", "two", "four", "two-four", "fourier")
 LAYOUTS = {"oneDNN": ("blocked", "channels_last"), "PyTorch": ("default", "channels_last")}
 # What a core is taken to do at a level when repeats are counted.
 GUESS_FLOPS = {"avx512": 50e9, "avx2": 25e9, "portable": 10e9}
