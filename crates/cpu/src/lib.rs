@@ -30,6 +30,10 @@ mod weight_plan;
 mod weight_walk;
 mod winograd;
 
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only AVX-512 has pairs")
+)]
 mod bf16;
 
 mod activation;

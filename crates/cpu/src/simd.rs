@@ -159,7 +159,10 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Bf16 => unsafe { x86::on_avx512_bf16(op) },
             #[cfg(not(target_arch = "x86_64"))]
-            Level::Avx512Bf16 => unreachable!("level not available"),
+            Level::Avx512Bf16 => {
+                drop(op);
+                unreachable!("level not available")
+            }
             Level::Portable | Level::Neon | Level::Avx2 | Level::Avx512 => {
                 unreachable!("{self:?} has no pairs of bf16")
             }
@@ -180,6 +183,10 @@ pub(crate) trait Op {
 }
 
 /// A computation that can be compiled for any level with [`Pairs`]; as [`Op`].
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only AVX-512 has pairs")
+)]
 pub(crate) trait PairOp {
     type Out;
     /// # Safety
@@ -194,6 +201,10 @@ pub(crate) trait PairOp {
 ///
 /// # Safety
 /// Of all functions: the processor has the features of [`Level::run_pairs`].
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only AVX-512 has pairs")
+)]
 pub(crate) trait Pairs: Simd {
     /// Per lane `acc` plus the products of the first and the second of the pairs, in f32.
     ///

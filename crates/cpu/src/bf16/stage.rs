@@ -1,6 +1,6 @@
 //! Copies of what a tile reads: widened, or with a zero after the last of an odd number of channels.
 
-use crate::simd::{Op, Simd};
+use crate::simd::{LANES_MAX, Op, Simd};
 use crate::tile::Stretch;
 use half::bf16;
 
@@ -30,9 +30,15 @@ impl Op for Widen<'_> {
                     for at in (0..whole).step_by(S::LANES) {
                         S::store(to.add(at), S::load_bf16(from.add(at)));
                     }
-                    if whole < s.len {
+                    if whole < s.len && S::LANES == LANES_MAX {
                         let rest = S::load_bf16_part(from.add(whole), s.len - whole);
                         S::store(to.add(whole), rest);
+                    } else {
+                        // Narrow levels gather a part in memory, which a load of all of it waits for.
+                        for at in whole..s.len {
+                            *to.add(at) =
+                                f32::from_bits(u32::from((*from.add(at)).to_bits()) << 16);
+                        }
                     }
                     to = to.add(s.len);
                 }

@@ -78,7 +78,7 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn load_bf16(p: *const bf16) -> Self::V {
         // SAFETY: guaranteed by the caller.
-        F32x4(unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p.cast()))) })
+        F32x4(unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(p.cast())))) })
     }
     #[inline(always)]
     unsafe fn load_bf16_part(p: *const bf16, n: usize) -> Self::V {
