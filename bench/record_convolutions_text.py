@@ -63,7 +63,7 @@ def head(record, raw_name, settings):
         " channels and output, padding included, in all directions and by all algorithms alike, so"
         " Winograd's can exceed the peak. `direct` is Partita's by the definition; `two`, `four` and"
         " `two-four` are Winograd's F(2,3), F(4,3), and F(2,3) along D with F(4,3) along H and W, from plain"
-        " weights. Fastest is the best of these by the median, layer by layer and direction by direction."
+        " weights; `fourier` are Fourier transforms of tiles. Fastest is the best of these by the median, layer by layer and direction by direction."
         " Peak is the best rate of multiply-adds in registers in this run. oneDNN's times leave out what"
         f" brings tensors into its layout; `blocked` is one that it chose. Raw data: `{raw_name}`.",
         "",
