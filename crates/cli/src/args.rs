@@ -675,7 +675,7 @@ pub enum KernelsName {
     Cpu,
     /// Reference kernels: plain loops
     Reference,
-    /// None: the program can be predicted but not run
+    /// None: the program can be predicted but not run; on this machine predictions have the fast ones
     Unpinned,
 }
 

@@ -89,8 +89,8 @@ const FLOPS_MIN: f64 = 1e7;
 pub enum LocalError {
     /// More ranks than can share its cores.
     #[error(
-        "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to {most} can, sharing \
-         its cores, and the nearest choice is {most}; for more ranks name another machine, like `--machine \
+        "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to {most} rank(s) of so many can, \
+         sharing its cores, and the nearest choice is {most}; for more ranks name another machine, like `--machine \
          lassen`"
     )]
     TooManyRanks {

@@ -22,6 +22,7 @@ pub mod prefetch;
 mod program;
 pub mod random;
 mod sizes;
+mod slabs;
 mod staging;
 mod task;
 mod task_set;

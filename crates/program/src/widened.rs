@@ -1,14 +1,11 @@
 //! Kernels on bf16 as kernels on f32: what they read is widened to copies, and what they write rounded from copies.
 
-use crate::descriptor::{Flow, FusionRole, Layout, Operand};
-use crate::piece::{restricted, set_accumulate};
+use crate::descriptor::{Flow, Layout};
 use crate::{Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Role, View};
-use partita_space::{Bytes, Interval, Region};
+use partita_space::Bytes;
 
 /// Copies begin at multiples of so many bytes.
 const ALIGNMENT: u64 = 64;
-/// Elements of a slab: copies of two of them lie in the L2 cache of a core.
-const SLAB: usize = 1 << 17;
 
 /// A view and its copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,26 +78,6 @@ impl KernelShape<'_> {
             && parts.iter().any(computes)
     }
 
-    /// Kernels over slabs of the tensors that one after the other compute what this one does, so that copies of a slab stay
-    /// in caches; itself alone unless it and its fused parts work element by element or sum over positions.
-    pub fn slabs(&self) -> Vec<Kernel> {
-        let Some(whole) = self.slab_tensor() else {
-            return vec![self.kernel.clone()];
-        };
-        let regions = regions(whole.region(), SLAB).into_iter().enumerate();
-        regions
-            .map(|(at, region)| self.slab(&whole, &region, at > 0))
-            .collect()
-    }
-
-    /// The largest of [`Self::slabs`].
-    fn largest_slab(&self) -> Kernel {
-        match self.slab_tensor() {
-            Some(whole) => self.slab(&whole, &largest_region(whole.region(), SLAB), true),
-            None => self.kernel.clone(),
-        }
-    }
-
     /// The kernel on f32 of the largest slab, with copies from the start of an arena on.
     pub fn largest_widened(&self) -> Widened {
         let slab = self.largest_slab();
@@ -109,54 +86,6 @@ impl KernelShape<'_> {
             buffers: self.buffers,
         };
         shape.widened(Bytes(0))
-    }
-
-    /// The tensor along which the kernel is cut into slabs, if it is.
-    fn slab_tensor(&self) -> Option<View> {
-        let tensors = self.kernel.parts().iter().map(|part| self.cut_tensor(part));
-        let tensors = tensors.collect::<Option<Vec<&View>>>()?;
-        let whole = **tensors.first()?;
-        let is_cut = whole.volume() > SLAB && tensors.iter().all(|one| one.extent == whole.extent);
-        is_cut.then_some(whole)
-    }
-
-    /// The tensor of a kernel that sums over its positions, or makes another of the same extents element by element:
-    /// tensors of these extents are cut together.
-    fn cut_tensor<'k>(&self, part: &'k Kernel) -> Option<&'k View> {
-        let descriptor = part.descriptor();
-        if let FusionRole::Reads(view) = descriptor.fusion {
-            return Some(view);
-        }
-        let first = descriptor.operands.first()?.view;
-        let is_cut = |operand: &Operand<'_>| match self.buffers[operand.view.buffer.0 as usize].role
-        {
-            Role::Activation | Role::ActivationGradient => operand.view.extent == first.extent,
-            Role::Parameter
-            | Role::State
-            | Role::Optimizer
-            | Role::Gradient
-            | Role::Staging
-            | Role::PackedWeights
-            | Role::Gathered
-            | Role::Statistics
-            | Role::Workspace => operand.view.extent != first.extent && !operand.access.writes(),
-        };
-        // Random numbers are drawn by place.
-        let is_elementwise = descriptor.is_elementwise && descriptor.distribution.is_none();
-        (is_elementwise && descriptor.operands.iter().all(is_cut)).then_some(first)
-    }
-
-    fn slab(&self, whole: &View, region: &Region, is_later: bool) -> Kernel {
-        let cut = |part: &Kernel| {
-            let mut slab = restricted(part, self.buffers, whole, region);
-            set_accumulate(&mut slab, is_later);
-            slab
-        };
-        let mut parts: Vec<Kernel> = self.kernel.parts().iter().map(cut).collect();
-        match parts.len() {
-            1 => parts.remove(0),
-            _ => Kernel::Fused { parts },
-        }
     }
 
     /// The kernel on f32 that computes this one on bf16, with copies from the byte `start` of the arena on. Views of one
@@ -259,43 +188,6 @@ impl Places {
     }
 }
 
-/// A region in parts of at most `elements`, in memory order, that keep channels together.
-fn regions(region: Region, elements: usize) -> Vec<Region> {
-    let mut all = Vec::new();
-    let mut open = vec![region];
-    while let Some(region) = open.pop() {
-        let Some((dim, extent, count)) = split(&region, elements) else {
-            all.push(region);
-            continue;
-        };
-        // The last one is taken from the end first.
-        for at in (0..count).rev() {
-            let mut part = region;
-            let end = |at: usize| region.0[dim].start + (extent * at / count) as i64;
-            part.0[dim] = Interval::new(end(at), end(at + 1));
-            open.push(part);
-        }
-    }
-    all
-}
-
-/// The first of the largest of these parts, moved to the start.
-fn largest_region(mut region: Region, elements: usize) -> Region {
-    while let Some((dim, extent, count)) = split(&region, elements) {
-        let start = region.0[dim].start;
-        region.0[dim] = Interval::new(start, start + extent.div_ceil(count) as i64);
-    }
-    region
-}
-
-/// The dim along which a region is cut, its extent, and into how many parts; none if it is small enough.
-fn split(region: &Region, elements: usize) -> Option<(usize, usize, usize)> {
-    let volume: usize = region.shape().iter().product();
-    let dim = (0..4).find(|&dim| region.0[dim].len() > 1)?;
-    let extent = region.0[dim].len();
-    (volume > elements).then(|| (dim, extent, volume.div_ceil(elements).min(extent)))
-}
-
 /// Buffers of the weights of products.
 fn weights(parts: &[Kernel]) -> Vec<BufferId> {
     let of_part = |part: &Kernel| match part.descriptor().layout {
@@ -320,32 +212,5 @@ fn covering(a: &View, b: &View) -> View {
         buffer: a.buffer,
         start,
         extent: std::array::from_fn(|dim| end(a, dim).max(end(b, dim)) - start[dim]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slabs_cover_a_region_and_none_is_larger_than_said() {
-        let whole = |extent: [i64; 5]| Region(extent.map(|end| Interval::new(0, end)));
-        for (extent, elements) in [
-            ([1, 7, 5, 3, 4], 50),
-            ([3, 1, 1, 11, 2], 7),
-            ([2, 3, 4, 5, 6], 6),
-            ([2, 3, 4, 5, 6], 1000),
-        ] {
-            let parts = regions(whole(extent), elements);
-            let volume = |region: &Region| region.shape().iter().product::<usize>();
-            let sum: usize = parts.iter().map(volume).sum();
-            assert_eq!(sum, volume(&whole(extent)));
-            let most = parts.iter().map(volume).max();
-            assert_eq!(most, Some(volume(&largest_region(whole(extent), elements))));
-            assert!(most <= Some(elements.max(extent[4] as usize)));
-            // In memory order.
-            let starts: Vec<[i64; 5]> = parts.iter().map(|part| part.0.map(|i| i.start)).collect();
-            assert!(starts.is_sorted());
-        }
     }
 }

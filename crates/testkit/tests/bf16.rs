@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use half::bf16;
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_lower::{Strategy, WorkspaceLimit};
-use partita_program::{Dtype, Kernel, Menu, ProgramKind, Role, View};
+use partita_program::{Dtype, Kernel, Menu, PoolKind, ProgramKind, Role, Taps, View};
 use partita_reference::ReferenceMenu;
 use partita_run::{Inputs, Kernels};
 use partita_space::{Mesh, Rank};
@@ -195,20 +196,30 @@ fn activations_and_their_messages_take_half_and_parameters_stay() {
     assert_eq!(of_roles(Dtype::F32, &kept), of_roles(Dtype::Bf16, &kept));
 }
 
+/// Values that bf16 holds, as do fourths of them.
+fn short(count: usize, draws: &mut Draws) -> Vec<f64> {
+    let value = |draws: &mut Draws| f64::from(draws.between(0, 255) as i16 - 128) / 64.0;
+    (0..count).map(|_| value(draws)).collect()
+}
+
+fn on_reference(bench: &Bench, kernel: &Kernel) -> KernelOutput {
+    let mut kernels = ReferenceKernels::<f32>::new(Mesh::new([1; 7]), 0);
+    let (menu, inputs) = (&ReferenceMenu, &Inputs::default());
+    bench
+        .run(kernel, menu, &mut kernels, inputs, &mut || true)
+        .unwrap()
+}
+
 /// A leaky ReLU and the sums of its results over positions, as one kernel, on a part of a buffer.
-fn rectified_sums(dtype: Dtype, seed: u64) -> KernelOutput {
-    let mut bench = Bench::default();
-    let mut draws = Draws::new(seed);
+fn rectified_sums(dtype: Dtype) -> KernelOutput {
+    let (mut bench, mut draws) = (Bench::default(), Draws::new(7));
     let extent = [2, 3, 70, 111, 7];
-    // Values that bf16 holds.
     let whole = extent.map(|extent| extent + 1);
-    let values =
-        (0..whole.iter().product()).map(|_| f64::from(draws.between(0, 255) as i16 - 128) / 64.0);
-    let x = bench.put(dtype, whole, values.collect());
+    let values = short(whole.iter().product(), &mut draws);
     let x = View {
         start: [1, 0, 1, 0, 1],
         extent,
-        ..x
+        ..bench.put(dtype, whole, values)
     };
     let y = bench.put(dtype, extent, vec![0.0; extent.iter().product()]);
     let sums = bench.put(
@@ -226,25 +237,59 @@ fn rectified_sums(dtype: Dtype, seed: u64) -> KernelOutput {
         sums,
         accumulate: false,
     };
-    let kernel = Kernel::Fused {
-        parts: vec![rectify, sum],
-    };
-    let mut kernels = ReferenceKernels::<f32>::new(Mesh::new([1; 7]), 0);
-    bench
-        .run(
-            &kernel,
-            &ReferenceMenu,
-            &mut kernels,
-            &Inputs::default(),
-            &mut || true,
-        )
-        .unwrap()
+    let parts = vec![rectify, sum];
+    on_reference(&bench, &Kernel::Fused { parts })
 }
 
+/// A pooling by windows side by side or overlapping ones, and its gradient; some inputs are left over.
+fn pooled(dtype: Dtype, stride: usize) -> [KernelOutput; 2] {
+    let (mut bench, mut draws) = (Bench::default(), Draws::new(8));
+    let (inputs, kernel) = ([2, 21, 61, 71, 3], [2; 3]);
+    let outputs = inputs.map(|extent| (extent - 2) / stride + 1);
+    let outputs = [inputs[0], outputs[1], outputs[2], outputs[3], inputs[4]];
+    let [more, fewer] = [inputs, outputs].map(|extent| extent.iter().product::<usize>());
+    let x = bench.put(dtype, inputs, short(more, &mut draws));
+    let dy = bench.put(dtype, outputs, short(fewer, &mut draws));
+    let y = bench.put(dtype, outputs, vec![0.0; fewer]);
+    let dx = bench.put(dtype, inputs, vec![0.0; more]);
+    let taps = Taps {
+        kernel,
+        stride: [stride; 3],
+        dilation: [1; 3],
+    };
+    let (kind, shift) = (PoolKind::Max, [0; 3]);
+    let forward = Kernel::PoolForward {
+        kind,
+        x,
+        y,
+        taps,
+        shift,
+    };
+    let backward = Kernel::PoolBackward {
+        kind,
+        x: Some(x),
+        dy,
+        dx,
+        taps,
+        shift,
+        accumulate: false,
+    };
+    [forward, backward].map(|kernel| on_reference(&bench, &kernel))
+}
+
+/// Sums of such values are exact, and only the gradients of overlapping windows are rounded.
 #[test]
 fn tensors_that_are_cut_into_slabs_give_what_whole_ones_give() {
-    let [wide, narrow] = [Dtype::F32, Dtype::Bf16].map(|dtype| rectified_sums(dtype, 7));
-    // A fourth of a value has as many bits, so nothing is rounded, and sums of such values are exact.
+    let [wide, narrow] = [Dtype::F32, Dtype::Bf16].map(rectified_sums);
     assert_eq!(wide.contents, narrow.contents);
     assert_eq!(wide.worked.flops, narrow.worked.flops);
+    for stride in [1, 2] {
+        let [wide, narrow] = [Dtype::F32, Dtype::Bf16].map(|dtype| pooled(dtype, stride));
+        for (mut wide, narrow) in wide.into_iter().zip(narrow) {
+            let values = wide.contents.iter_mut().flatten();
+            values.for_each(|value| *value = f64::from(bf16::from_f64(*value)));
+            assert!(wide.contents == narrow.contents, "stride {stride}");
+            assert_eq!(wide.worked.flops, narrow.worked.flops);
+        }
+    }
 }

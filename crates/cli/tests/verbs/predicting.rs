@@ -664,14 +664,35 @@ fn half_precision_halves_activations_and_keeps_master_weights() {
 
 #[test]
 fn a_precision_that_a_machine_lacks_is_refused() {
-    let asked = |machine: &str| {
+    let more = ["--ranks", "1", "--batch", "8", "--strategy", "data=1"];
+    let asked = |machine: &str, precision: &str| {
         let arguments = ["predict", "cosmoflow@64", "--machine", machine, "--no-io"];
-        let more = ["--ranks", "1", "--batch", "8", "--strategy", "data=1"];
-        refusal(&[&arguments[..], &more, &["--precision", "bf16"]].concat())
+        refusal(&[&arguments[..], &more, &["--precision", precision]].concat())
     };
-    let error = asked("summit");
+    let error = asked("summit", "bf16");
     assert!(error.contains("possible are f32, f16"), "{error}");
     assert!(error.contains("device.rates.bf16"), "{error}");
-    let error = asked("here");
-    assert!(error.contains("possible are `--precision f32`"), "{error}");
+    let possible = "possible are `--precision f32` and `--precision bf16`";
+    let errors = [
+        asked("here", "tf32"),
+        refusal(
+            &[
+                &["lower", "cosmoflow@64"],
+                &more[..],
+                &["--precision", "f16"],
+            ]
+            .concat(),
+        ),
+        refusal(
+            &[
+                &["tune", "cosmoflow@64"],
+                &more[..],
+                &["--precision", "f16"],
+            ]
+            .concat(),
+        ),
+    ];
+    for error in errors {
+        assert!(error.contains(possible), "{error}");
+    }
 }

@@ -285,8 +285,12 @@ impl Reader<'_> {
                 if both.any(|seen| [WORKSPACE, TOTAL].contains(&seen) && seen != name) {
                     let possible = format!("one of `{WORKSPACE}` and `{TOTAL}`, not both");
                     let other = if name == TOTAL { WORKSPACE } else { TOTAL };
-                    let near = format!("{value}` without `{other}");
-                    return Err(unknown_value(text, (name, value), &possible, near));
+                    return Err(StrategyError::Value {
+                        text: text.to_owned(),
+                        word: format!("{other}={},{name}={value}", strategy.workspace),
+                        possible,
+                        nearest: format!("{name}={value}"),
+                    });
                 }
                 strategy.workspace = limit(text, name, value)?;
             }

@@ -138,7 +138,7 @@ fn what_cannot_be_computed_is_refused_with_what_can() {
     assert_eq!(
         error.unwrap().to_string(),
         "rank 0: algorithm `onednn` of convolution_forward is not offered by the CPU kernels (oneDNN is switched off; \
-         PARTITA_ONEDNN=/path/to/libdnnl.so.3 names it); possible are cpu, winograd2, winograd4, winograd24"
+         PARTITA_ONEDNN=/path/to/libdnnl.so.3 names it); possible are cpu, winograd2, winograd4, winograd24, fourier"
     );
 }
 
