@@ -112,7 +112,7 @@ fn inputs_and_outputs(
 
 /// First and number of the outputs that contribute to `extent` inputs from `shift` on, of `outputs` in all;
 /// all of them if none does.
-fn contributing(
+pub(crate) fn contributing(
     outputs: usize,
     taps: &Taps,
     at: usize,
@@ -130,7 +130,7 @@ fn contributing(
     }
 }
 
-fn part_of(view: &View, dim: usize, start: usize, extent: usize) -> View {
+pub(crate) fn part_of(view: &View, dim: usize, start: usize, extent: usize) -> View {
     let mut part = *view;
     part.start[dim] += start;
     part.extent[dim] = extent;

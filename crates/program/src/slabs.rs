@@ -1,9 +1,9 @@
 //! Kernels as several over slabs of their tensors.
 
 use crate::descriptor::{FusionRole, Operand};
-use crate::piece::set_accumulate;
-use crate::{Family, Kernel, KernelShape, Role, View};
-use partita_space::{Interval, Region};
+use crate::piece::{contributing, part_of, set_accumulate};
+use crate::{Family, Kernel, KernelShape, PoolKind, Role, View};
+use partita_space::{Bytes, Interval, Region};
 
 /// Elements of a slab: copies of two of them lie in the L2 cache of a core.
 const SLAB: usize = 1 << 17;
@@ -16,12 +16,14 @@ struct Cut {
     inputs: [usize; 5],
     /// Inputs of an output along N, D, H and W.
     stride: [usize; 4],
+    /// Whether the first part is a pooling whose windows overlap or have padding. Slabs are then of what it writes.
+    is_pooling: bool,
 }
 
 impl KernelShape<'_> {
     /// Kernels over slabs of the tensors that one after the other compute what this one does, so that copies of a slab stay
-    /// in caches; itself alone unless it and its fused parts work element by element, sum over positions, or pool
-    /// by windows side by side.
+    /// in caches; itself alone unless it and its fused parts work element by element, sum over positions, or pool;
+    /// gradients of maxima and norms only over windows side by side.
     pub fn slabs(&self) -> Vec<Kernel> {
         let Some(cut) = self.cut() else {
             return vec![self.kernel.clone()];
@@ -33,9 +35,17 @@ impl KernelShape<'_> {
             .collect()
     }
 
-    /// The largest of [`Self::slabs`].
+    /// The one of [`Self::slabs`] with the largest copies.
     pub(crate) fn largest_slab(&self) -> Kernel {
         match self.cut() {
+            // Those at the border have less margin.
+            Some(cut) if cut.is_pooling => {
+                let slabs = self.slabs().into_iter();
+                let buffers = self.buffers;
+                let copies = |kernel: &Kernel| KernelShape { kernel, buffers }.widened(Bytes(0));
+                let largest = slabs.max_by_key(|slab| copies(slab).bytes);
+                largest.unwrap_or_else(|| self.kernel.clone())
+            }
             Some(cut) => {
                 let region = largest_region(whole(cut.outputs), cut.slab_outputs());
                 self.slab(&cut, &region, true)
@@ -50,11 +60,16 @@ impl KernelShape<'_> {
         let cut = match self.pooling(&parts[0]) {
             Some(cut) => cut,
             None => {
-                let extent = self.elementwise(&parts[0])?.extent;
+                let overlapping = overlapping(&parts[0]);
+                let extent = match overlapping {
+                    Some(view) => view.extent,
+                    None => self.elementwise(&parts[0])?.extent,
+                };
                 Cut {
                     outputs: extent,
                     inputs: extent,
                     stride: [1; 4],
+                    is_pooling: overlapping.is_some(),
                 }
             }
         };
@@ -89,6 +104,7 @@ impl KernelShape<'_> {
             outputs,
             inputs,
             stride,
+            is_pooling: false,
         })
     }
 
@@ -126,20 +142,26 @@ impl KernelShape<'_> {
 
     /// The kernel of a region of the outputs, counted from their start.
     fn slab(&self, cut: &Cut, region: &Region, is_later: bool) -> Kernel {
-        let mut slab = self.kernel.clone();
-        slab.each_view_mut(&mut |view| {
-            if self.is_tensor(view) {
-                cut.apply(view, region);
+        let slab_of = |(at, part): (usize, &Kernel)| {
+            let mut slab = part.clone();
+            if at == 0 && cut.is_pooling {
+                cut_pooling(&mut slab, region);
+                return slab;
             }
-        });
-        if let Kernel::Fused { parts } = &mut slab {
-            for part in parts {
-                set_accumulate(part, is_later);
-            }
-        } else {
+            slab.each_view_mut(&mut |view| {
+                if self.is_tensor(view) {
+                    cut.apply(view, region);
+                }
+            });
             set_accumulate(&mut slab, is_later);
+            slab
+        };
+        let parts = self.kernel.parts().iter().enumerate();
+        let mut parts: Vec<Kernel> = parts.map(slab_of).collect();
+        match parts.len() {
+            1 => parts.remove(0),
+            _ => Kernel::Fused { parts },
         }
-        slab
     }
 }
 
@@ -166,6 +188,65 @@ impl Cut {
             };
             view.start[dim] += first * stride[dim];
             view.extent[dim] = end - first * stride[dim];
+        }
+    }
+}
+
+/// What a pooling writes, if a slab of that follows from a slab of what it reads with a margin. A gradient that depends
+/// on whole windows does not.
+fn overlapping(part: &Kernel) -> Option<&View> {
+    if let Kernel::PoolForward { y, .. } = part {
+        Some(y)
+    } else if let Kernel::PoolBackward {
+        kind: PoolKind::AverageAll,
+        dx,
+        ..
+    } = part
+    {
+        Some(dx)
+    } else {
+        None
+    }
+}
+
+/// Restricts such a pooling to a region of what it writes.
+fn cut_pooling(part: &mut Kernel, region: &Region) {
+    for dim in 0..4 {
+        let (start, extent) = (region.0[dim].start as usize, region.0[dim].len());
+        if let Kernel::PoolForward {
+            x, y, taps, shift, ..
+        } = part
+        {
+            *y = part_of(y, dim, start, extent);
+            let Some(at) = dim.checked_sub(1) else {
+                *x = part_of(x, dim, start, extent);
+                continue;
+            };
+            let reach = (taps.kernel[at] - 1) * taps.dilation[at];
+            let first = (start * taps.stride[at]) as i64 - shift[at];
+            let end = first + ((extent - 1) * taps.stride[at] + reach + 1) as i64;
+            // A window in the padding alone keeps one input, of which no tap is.
+            let begin = first.clamp(0, x.extent[dim] as i64 - 1);
+            let end = end.clamp(begin + 1, x.extent[dim] as i64);
+            shift[at] = begin - first;
+            *x = part_of(x, dim, begin as usize, (end - begin) as usize);
+        } else if let Kernel::PoolBackward {
+            dy,
+            dx,
+            taps,
+            shift,
+            ..
+        } = part
+        {
+            *dx = part_of(dx, dim, start, extent);
+            let Some(at) = dim.checked_sub(1) else {
+                *dy = part_of(dy, dim, start, extent);
+                continue;
+            };
+            let moved = shift[at] + start as i64;
+            let outputs = contributing(dy.extent[dim], taps, at, (moved, extent));
+            shift[at] = moved - (outputs.0 * taps.stride[at]) as i64;
+            *dy = part_of(dy, dim, outputs.0, outputs.1);
         }
     }
 }

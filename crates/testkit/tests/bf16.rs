@@ -241,11 +241,11 @@ fn rectified_sums(dtype: Dtype) -> KernelOutput {
     on_reference(&bench, &Kernel::Fused { parts })
 }
 
-/// A pooling by windows side by side or overlapping ones, and its gradient; some inputs are left over.
-fn pooled(dtype: Dtype, stride: usize) -> [KernelOutput; 2] {
+/// A pooling with stride 2, and its gradient: by windows of two, with inputs left over, or overlapping ones with padding.
+fn pooled(dtype: Dtype, kind: PoolKind, kernel: usize) -> [KernelOutput; 2] {
     let (mut bench, mut draws) = (Bench::default(), Draws::new(8));
-    let (inputs, kernel) = ([2, 21, 61, 71, 3], [2; 3]);
-    let outputs = inputs.map(|extent| (extent - 2) / stride + 1);
+    let (inputs, stride, pad) = ([2, 21, 61, 71, 3], 2, kernel - 2);
+    let outputs = inputs.map(|extent| (extent + 2 * pad - kernel) / stride + 1);
     let outputs = [inputs[0], outputs[1], outputs[2], outputs[3], inputs[4]];
     let [more, fewer] = [inputs, outputs].map(|extent| extent.iter().product::<usize>());
     let x = bench.put(dtype, inputs, short(more, &mut draws));
@@ -253,11 +253,11 @@ fn pooled(dtype: Dtype, stride: usize) -> [KernelOutput; 2] {
     let y = bench.put(dtype, outputs, vec![0.0; fewer]);
     let dx = bench.put(dtype, inputs, vec![0.0; more]);
     let taps = Taps {
-        kernel,
+        kernel: [kernel; 3],
         stride: [stride; 3],
         dilation: [1; 3],
     };
-    let (kind, shift) = (PoolKind::Max, [0; 3]);
+    let shift = [pad as i64; 3];
     let forward = Kernel::PoolForward {
         kind,
         x,
@@ -267,7 +267,7 @@ fn pooled(dtype: Dtype, stride: usize) -> [KernelOutput; 2] {
     };
     let backward = Kernel::PoolBackward {
         kind,
-        x: Some(x),
+        x: (kind == PoolKind::Max).then_some(x),
         dy,
         dx,
         taps,
@@ -283,12 +283,19 @@ fn tensors_that_are_cut_into_slabs_give_what_whole_ones_give() {
     let [wide, narrow] = [Dtype::F32, Dtype::Bf16].map(rectified_sums);
     assert_eq!(wide.contents, narrow.contents);
     assert_eq!(wide.worked.flops, narrow.worked.flops);
-    for stride in [1, 2] {
-        let [wide, narrow] = [Dtype::F32, Dtype::Bf16].map(|dtype| pooled(dtype, stride));
+    use PoolKind::{AverageAll, AverageInside, Max};
+    for (kind, kernel) in [
+        (Max, 2),
+        (Max, 3),
+        (AverageAll, 2),
+        (AverageAll, 3),
+        (AverageInside, 3),
+    ] {
+        let [wide, narrow] = [Dtype::F32, Dtype::Bf16].map(|dtype| pooled(dtype, kind, kernel));
         for (mut wide, narrow) in wide.into_iter().zip(narrow) {
             let values = wide.contents.iter_mut().flatten();
             values.for_each(|value| *value = f64::from(bf16::from_f64(*value)));
-            assert!(wide.contents == narrow.contents, "stride {stride}");
+            assert!(wide.contents == narrow.contents, "{kind:?} {kernel}");
             assert_eq!(wide.worked.flops, narrow.worked.flops);
         }
     }
