@@ -49,7 +49,7 @@ def networks(options):
             "batch": 4,
             "transform": '"log1p"',
             "optimizer": "adam",
-            "learning_rate": "3e-4",
+            "learning_rate": "1e-3",
         },
         {
             "model": "resnet50@64",
@@ -57,7 +57,7 @@ def networks(options):
             "batch": 16,
             "transform": "{scale = 0.01}",
             "optimizer": "sgd",
-            "learning_rate": "2e-2",
+            "learning_rate": "5e-3",
         },
     ]
 
