@@ -12,7 +12,7 @@ use partita_cpu::{
     bias_backward_bf16, conv_backward_data_bf16, conv_backward_data_scratch_bf16,
     conv_backward_weight_bf16, conv_backward_weight_scratch_bf16, conv_forward_bf16,
     conv_forward_scratch_bf16, copy_bf16, fill_bf16, pack_backward_data_bf16, pack_forward_bf16,
-    packed_backward_data_elements_bf16, packed_forward_elements_bf16, sums_scratch,
+    packed_backward_data_elements_bf16, packed_forward_elements_bf16,
 };
 
 const CASES: u64 = 120;
@@ -28,15 +28,6 @@ fn widen(all: &[bf16]) -> Vec<f32> {
 fn round(all: &mut [f64]) {
     all.iter_mut()
         .for_each(|a| *a = bf16::from_f64(*a).to_f64());
-}
-
-/// Scratch for the sums of an epilogue.
-fn with_sums(team: &Team, epilogue: &RandomEpilogue, conv: &Convolution, channels: usize) -> usize {
-    if epilogue.has_sums() {
-        sums_scratch(team.kind(), conv, channels)
-    } else {
-        0
-    }
 }
 
 /// The packed weights of a case.
@@ -86,7 +77,7 @@ fn forward() {
                 };
                 let o = case.yg.positions();
                 let need = conv_forward_scratch_bf16(team.kind(), conv, c, f, o, packed);
-                let need = need + with_sums(team, &epilogue, conv, f);
+                let need = need + epilogue.scratch(team, conv, f);
                 let (x, yv) = (View::new(&x, &case.xg), ViewMut::new(&mut y, &case.yg));
                 let work = call(team, need, |k| {
                     epilogue.with_bf16(&mut sums, |e| {
@@ -137,7 +128,7 @@ fn backward_data() {
                 };
                 let i = dxg.positions();
                 let need = conv_backward_data_scratch_bf16(team.kind(), conv, c, f, i, packed);
-                let need = need + with_sums(team, &epilogue, conv, c);
+                let need = need + epilogue.scratch(team, conv, c);
                 let (dy, dxv) = (View::new(&dy, &case.yg), ViewMut::new(&mut dx, &dxg));
                 call(team, need, |k| {
                     epilogue.with_bf16(&mut sums, |e| {

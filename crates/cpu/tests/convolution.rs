@@ -44,7 +44,7 @@ fn forward() {
                         (Weights::Plain(&case.w), need)
                     }
                 };
-                let need = need + with_sums(team, &epilogue, conv, f);
+                let need = need + epilogue.scratch(team, conv, f);
                 let (x, yv) = (on(&case.x, &case.xg), to(&mut y, &case.yg));
                 let work = call(team, need, |k| {
                     epilogue.with(&mut sums, |e| {
@@ -56,15 +56,6 @@ fn forward() {
                 assert_eq!(work.flops, 2 * (case.yg.positions() * case.w.len()) as u64);
             }
         }
-    }
-}
-
-/// Scratch for the sums of an epilogue.
-fn with_sums(team: &Team, epilogue: &RandomEpilogue, conv: &Convolution, channels: usize) -> usize {
-    if epilogue.has_sums() {
-        sums_scratch(team.kind(), conv, channels)
-    } else {
-        0
     }
 }
 
@@ -123,7 +114,7 @@ fn backward_data() {
                         (Weights::Plain(&case.w), need)
                     }
                 };
-                let need = need + with_sums(team, &epilogue, conv, c);
+                let need = need + epilogue.scratch(team, conv, c);
                 let (dy, dxv) = (on(&case.dy, &case.yg), to(&mut dx, &dxg));
                 call(team, need, |k| {
                     epilogue.with(&mut sums, |e| {

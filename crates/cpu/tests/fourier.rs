@@ -12,7 +12,7 @@ use naive::{Case, Random, buffer, inside, on, teams, to};
 use partita_cpu::{
     Call, Canceled, Convolution, Epilogue, Grid, Level, Team, fourier_backward_data,
     fourier_backward_data_scratch, fourier_backward_weight, fourier_backward_weight_scratch,
-    fourier_error_bound, fourier_forward, fourier_forward_scratch, fourier_offers, sums_scratch,
+    fourier_error_bound, fourier_forward, fourier_forward_scratch, fourier_offers,
 };
 
 const CASES: u64 = 40;
@@ -81,9 +81,7 @@ fn forward() {
         each(seed, &case, |team, what| {
             let (mut y, mut sums) = (start.clone(), epilogue.sums());
             let mut need = fourier_forward_scratch(team.kind(), conv, c, yg);
-            if epilogue.has_sums() {
-                need += sums_scratch(team.kind(), conv, f);
-            }
+            need += epilogue.scratch(team, conv, f);
             let (x, yv) = (on(&case.x, &case.xg), to(&mut y, yg));
             let work = call(team, need, |k| {
                 epilogue.with(&mut sums, |e| {
@@ -126,9 +124,7 @@ fn backward_data() {
             let (mut dx, mut sums) = (start.clone(), epilogue.sums());
             let kind = team.kind();
             let mut need = fourier_backward_data_scratch(kind, conv, f, &dxg);
-            if epilogue.has_sums() {
-                need += sums_scratch(kind, conv, c);
-            }
+            need += epilogue.scratch(team, conv, c);
             let (dy, dxv) = (on(&case.dy, &case.yg), to(&mut dx, &dxg));
             let work = call(team, need, |k| {
                 epilogue.with(&mut sums, |e| {

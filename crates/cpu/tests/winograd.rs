@@ -12,7 +12,7 @@ use naive::{Case, Random, buffer, inside, on, teams, to};
 use partita_cpu::{
     Call, Canceled, Convolution, Epilogue, Grid, Level, Team, Weights, WinogradTile,
     conv_backward_data, conv_backward_weight, conv_backward_weight_scratch, conv_forward,
-    sums_scratch, winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
+    winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
     winograd_backward_weight_scratch, winograd_error_bound, winograd_forward,
     winograd_forward_scratch, winograd_offers, winograd_pack_backward_data, winograd_pack_forward,
     winograd_packed_backward_data_elements, winograd_packed_forward_elements,
@@ -95,9 +95,7 @@ fn forward() {
                 .as_ref()
                 .map_or(Weights::Plain(&case.w), |w| Weights::Packed(w));
             let mut need = winograd_forward_scratch(team.kind(), tile, conv, c, yg, packed);
-            if epilogue.has_sums() {
-                need += sums_scratch(team.kind(), conv, f);
-            }
+            need += epilogue.scratch(team, conv, f);
             let (x, yv) = (on(&case.x, &case.xg), to(&mut y, yg));
             let work = call(team, need, |k| {
                 epilogue.with(&mut sums, |e| {
@@ -144,9 +142,7 @@ fn backward_data() {
                 .map_or(Weights::Plain(&case.w), |w| Weights::Packed(w));
             let kind = team.kind();
             let mut need = winograd_backward_data_scratch(kind, tile, conv, f, &dxg, packed);
-            if epilogue.has_sums() {
-                need += sums_scratch(kind, conv, c);
-            }
+            need += epilogue.scratch(team, conv, c);
             let (dy, dxv) = (on(&case.dy, &case.yg), to(&mut dx, &dxg));
             let work = call(team, need, |k| {
                 epilogue.with(&mut sums, |e| {

@@ -52,17 +52,10 @@ impl Dtype {
     /// The type of a buffer with this role in a program of this type, unless it holds sums or samples: activations
     /// and their gradients have that of the program, all else its [`Self::arithmetic`].
     pub fn of_role(self, role: Role) -> Self {
-        match role {
-            Role::Activation | Role::ActivationGradient => self,
-            Role::Parameter
-            | Role::State
-            | Role::Optimizer
-            | Role::Gradient
-            | Role::Staging
-            | Role::PackedWeights
-            | Role::Gathered
-            | Role::Statistics
-            | Role::Workspace => self.arithmetic(),
+        if role.is_activation() {
+            self
+        } else {
+            self.arithmetic()
         }
     }
 }
@@ -101,6 +94,22 @@ pub enum Role {
 }
 
 impl Role {
+    /// Whether it holds values of a tensor of the model, or their gradient.
+    pub fn is_activation(self) -> bool {
+        match self {
+            Role::Activation | Role::ActivationGradient => true,
+            Role::Parameter
+            | Role::State
+            | Role::Optimizer
+            | Role::Gradient
+            | Role::Staging
+            | Role::PackedWeights
+            | Role::Gathered
+            | Role::Statistics
+            | Role::Workspace => false,
+        }
+    }
+
     /// Whether the contents persist across steps. Such buffers come first in every body of a run, at the same
     /// offsets in each of its programs.
     pub fn is_persistent(self) -> bool {

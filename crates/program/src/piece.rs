@@ -1,6 +1,6 @@
 //! Pieces of kernels: what computes a part of the outputs, or adds a part of a sum.
 
-use crate::{Buffer, Kernel, KernelShape, Role, Taps, View};
+use crate::{Buffer, Kernel, KernelShape, Taps, View};
 use partita_space::Region;
 
 impl KernelShape<'_> {
@@ -148,18 +148,7 @@ pub fn restricted(kernel: &Kernel, buffers: &[Buffer], on: &View, region: &Regio
         std::array::from_fn(|dim| (region.0[dim].start - on.start[dim] as i64) as usize);
     assert_eq!(on.extent[4], region.0[4].len(), "channels stay together");
     part.each_view_mut(&mut |view| {
-        let is_tensor = match buffers[view.buffer.0 as usize].role {
-            Role::Activation | Role::ActivationGradient => true,
-            Role::Parameter
-            | Role::State
-            | Role::Optimizer
-            | Role::Gradient
-            | Role::Staging
-            | Role::PackedWeights
-            | Role::Gathered
-            | Role::Statistics
-            | Role::Workspace => false,
-        };
+        let is_tensor = buffers[view.buffer.0 as usize].role.is_activation();
         if is_tensor && view.extent == on.extent {
             for dim in 0..5 {
                 view.start[dim] += start[dim];

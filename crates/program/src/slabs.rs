@@ -2,7 +2,7 @@
 
 use crate::descriptor::{FusionRole, Operand};
 use crate::piece::{contributing, part_of, set_accumulate};
-use crate::{Family, Kernel, KernelShape, PoolKind, Role, View};
+use crate::{Family, Kernel, KernelShape, PoolKind, View};
 use partita_space::{Bytes, Interval, Region};
 
 /// Elements of a slab: copies of two of them lie in the L2 cache of a core.
@@ -126,18 +126,7 @@ impl KernelShape<'_> {
     }
 
     fn is_tensor(&self, view: &View) -> bool {
-        match self.buffers[view.buffer.0 as usize].role {
-            Role::Activation | Role::ActivationGradient => true,
-            Role::Parameter
-            | Role::State
-            | Role::Optimizer
-            | Role::Gradient
-            | Role::Staging
-            | Role::PackedWeights
-            | Role::Gathered
-            | Role::Statistics
-            | Role::Workspace => false,
-        }
+        self.buffers[view.buffer.0 as usize].role.is_activation()
     }
 
     /// The kernel of a region of the outputs, counted from their start.

@@ -42,9 +42,9 @@ impl Widened {
         }
     }
 
-    /// What is left of a workspace in the arena behind the copies, as a view of `body`; none if it is empty.
-    pub fn rest(&mut self, workspace: &Buffer) -> Option<View> {
-        let bytes = workspace.bytes().0.saturating_sub(self.bytes.0);
+    /// What is left behind the copies of a workspace of `size` from `start` on, as a view of `body`; none if it is empty.
+    pub fn rest(&mut self, start: Bytes, size: Bytes) -> Option<View> {
+        let bytes = size.0.saturating_sub(self.bytes.0);
         let elements = bytes as usize / Dtype::F32.size();
         let id = BufferId(self.body.buffers.len() as u32);
         let rest = Buffer {
@@ -53,7 +53,7 @@ impl Widened {
             dtype: Dtype::F32,
             dims: [1, 1, 1, 1, elements],
             tensor: None,
-            offset: Bytes(workspace.offset.0 + self.bytes.0),
+            offset: Bytes(start.0 + self.bytes.0),
         };
         let view = rest.view(id);
         self.body.buffers.push(rest);

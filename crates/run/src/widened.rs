@@ -3,7 +3,8 @@
 use crate::memory::{Block, BlockMut, Element, Memory};
 use crate::{KernelTally, RunError};
 use half::bf16;
-use partita_program::{Buffer, Dtype, Kernel, KernelShape, View, WideCopy};
+use partita_program::{Dtype, Kernel, KernelShape, View, WideCopy};
+use partita_space::Bytes;
 
 /// What executes kernels on f32 in place of those on bf16, and converts what they read and write.
 ///
@@ -69,8 +70,7 @@ where
 /// Executes a kernel on bf16 by others on f32, slab by slab, with copies in its workspace (see [`KernelShape::widened`]
 /// and [`KernelShape::slabs`]).
 ///
-/// `executor` runs the kernel that it is given, with what is left of the workspace, on the memory that it is given. It
-/// gets a kernel without bf16 as it is.
+/// `executor` runs the kernel that it is given, with what is left of the workspace, on the memory that it is given.
 ///
 /// Errors: those of `executor`.
 pub fn execute_widened(
@@ -81,10 +81,11 @@ pub fn execute_widened(
 ) -> Result<KernelTally, RunError> {
     let buffers = &memory.body().buffers;
     let shape = KernelShape { kernel, buffers };
+    // Empty tensors need none.
     let space = workspace.map(|view| memory.body().buffer(view.buffer));
-    let Some(space) = space.filter(|_| shape.computes_in_bf16()) else {
-        return executor.execute(kernel, workspace, memory);
-    };
+    let space = space.map_or((Bytes(0), Bytes(0)), |buffer| {
+        (buffer.offset, buffer.bytes())
+    });
     let (slabs, expected) = (shape.slabs(), KernelTally::expected(kernel, buffers));
     let mut flops = 0;
     for kernel in &slabs {
@@ -104,18 +105,17 @@ pub fn execute_widened(
 
 fn execute_slab(
     shape: &KernelShape<'_>,
-    space: &Buffer,
+    (start, size): (Bytes, Bytes),
     memory: &Memory<'_>,
     executor: &mut dyn WideExecutor,
 ) -> Result<KernelTally, RunError> {
-    let mut widened = shape.widened(space.offset);
+    let mut widened = shape.widened(start);
     assert!(
-        widened.bytes <= space.bytes(),
-        "the workspace holds {} of {} for copies in f32",
-        space.bytes(),
+        widened.bytes <= size,
+        "the workspace holds {size} of {} for copies in f32",
         widened.bytes
     );
-    let rest = widened.rest(space);
+    let rest = widened.rest(start, size);
     widened.body.arena = memory.body().arena;
     let wide = memory.of_body(&widened.body);
     for copy in widened.copies.iter().filter(|copy| copy.is_read) {

@@ -300,3 +300,16 @@ fn tensors_that_are_cut_into_slabs_give_what_whole_ones_give() {
         }
     }
 }
+
+#[test]
+fn empty_tensors_need_no_workspace() {
+    let mut bench = Bench::default();
+    let [x, y] = [0; 2].map(|_| bench.put(Dtype::Bf16, [1, 0, 2, 3, 4], Vec::new()));
+    let negative_slope = 0.25;
+    let kernel = Kernel::LeakyReluForward {
+        x,
+        y,
+        negative_slope,
+    };
+    assert_eq!(on_reference(&bench, &kernel).worked.flops, 0);
+}

@@ -196,10 +196,6 @@ struct Findings {
     faults: Vec<Fault>,
 }
 
-fn is_tensor(role: Role) -> bool {
-    matches!(role, Role::Activation | Role::ActivationGradient)
-}
-
 struct Interpreter<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
@@ -250,7 +246,7 @@ impl<'p> Interpreter<'_, 'p> {
     /// Joined contents of a view.
     fn read(&self, view: &View) -> Option<Contents> {
         let region = view.region();
-        if is_tensor(self.role(view)) {
+        if self.role(view).is_activation() {
             let tensor = self.case.tensor(self.class, view)?;
             let first = tensor.distribution.micro.map_or(0, |(first, _)| first);
             return (!region.is_empty()).then(|| Contents::of(self.numbers.of(first)));
@@ -303,7 +299,7 @@ impl<'p> Interpreter<'_, 'p> {
             Flow::Copies { source } => {
                 let contents = self.read(source);
                 for target in operands.filter(|operand| operand.access.writes()) {
-                    if is_tensor(self.role(target.view)) {
+                    if self.role(target.view).is_activation() {
                         self.one_micro_batch(task, &descriptor.accesses());
                     }
                     let adds = target.access.reads();
@@ -456,7 +452,7 @@ impl<'p> Interpreter<'_, 'p> {
     fn exchange(&mut self, exchange: &Exchange) {
         for send in &exchange.sends {
             let key = (self.class, exchange.sequence, send.to.0, send.part);
-            if !is_tensor(self.role(&send.view)) {
+            if !self.role(&send.view).is_activation() {
                 self.next
                     .extend(self.read(&send.view).map(|contents| (key, contents)));
             }
@@ -487,7 +483,7 @@ impl<'p> Interpreter<'_, 'p> {
         part: u32,
         (sources, targets): (&[View], &[View]),
     ) {
-        let is_followed = |view: &&View| !is_tensor(self.role(view));
+        let is_followed = |view: &&View| !self.role(view).is_activation();
         let mine = sources
             .iter()
             .filter(is_followed)

@@ -232,20 +232,29 @@ fn convolution_scratch(
     } else {
         match method {
             Method::Direct => convolutions(team, kernel, buffers),
-            Method::Winograd(tile) => winograd(team, tile, kernel, buffers),
-            Method::Fourier => fourier(team, kernel, buffers),
+            Method::Winograd(tile) => transformed(team, Some(tile), kernel, buffers),
+            Method::Fourier => transformed(team, None, kernel, buffers),
         }
     }
 }
 
-/// Of plain weights.
-fn winograd(team: TeamKind, tile: WinogradTile, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+/// Of plain weights, by Winograd's algorithm with these tiles or else by Fourier transforms.
+fn transformed(
+    team: TeamKind,
+    tile: Option<WinogradTile>,
+    kernel: &Kernel,
+    buffers: &[Buffer],
+) -> usize {
     match kernel {
         Kernel::ConvolutionForward {
             x, y, taps, groups, ..
         } => {
             let (conv, outputs) = (convolution(taps, *groups), grid_of(y, buffers));
-            winograd_forward_scratch(team, tile, &conv, x.extent[4], &outputs, false)
+            let c = x.extent[4];
+            match tile {
+                Some(tile) => winograd_forward_scratch(team, tile, &conv, c, &outputs, false),
+                None => fourier_forward_scratch(team, &conv, c, &outputs),
+            }
         }
         Kernel::ConvolutionBackwardData {
             dy,
@@ -255,7 +264,11 @@ fn winograd(team: TeamKind, tile: WinogradTile, kernel: &Kernel, buffers: &[Buff
             ..
         } => {
             let (conv, inputs) = (convolution(taps, *groups), grid_of(dx, buffers));
-            winograd_backward_data_scratch(team, tile, &conv, dy.extent[4], &inputs, false)
+            let f = dy.extent[4];
+            match tile {
+                Some(tile) => winograd_backward_data_scratch(team, tile, &conv, f, &inputs, false),
+                None => fourier_backward_data_scratch(team, &conv, f, &inputs),
+            }
         }
         Kernel::ConvolutionBackwardWeight {
             x,
@@ -265,40 +278,11 @@ fn winograd(team: TeamKind, tile: WinogradTile, kernel: &Kernel, buffers: &[Buff
             ..
         } => {
             let (conv, outputs) = (convolution(taps, *groups), grid_of(dy, buffers));
-            winograd_backward_weight_scratch(team, tile, &conv, x.extent[4], &outputs)
-        }
-        other => panic!("{} is no convolution", other.name()),
-    }
-}
-
-/// Of plain weights.
-fn fourier(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
-    match kernel {
-        Kernel::ConvolutionForward {
-            x, y, taps, groups, ..
-        } => {
-            let (conv, outputs) = (convolution(taps, *groups), grid_of(y, buffers));
-            fourier_forward_scratch(team, &conv, x.extent[4], &outputs)
-        }
-        Kernel::ConvolutionBackwardData {
-            dy,
-            dx,
-            taps,
-            groups,
-            ..
-        } => {
-            let (conv, inputs) = (convolution(taps, *groups), grid_of(dx, buffers));
-            fourier_backward_data_scratch(team, &conv, dy.extent[4], &inputs)
-        }
-        Kernel::ConvolutionBackwardWeight {
-            x,
-            dy,
-            taps,
-            groups,
-            ..
-        } => {
-            let (conv, outputs) = (convolution(taps, *groups), grid_of(dy, buffers));
-            fourier_backward_weight_scratch(team, &conv, x.extent[4], &outputs)
+            let c = x.extent[4];
+            match tile {
+                Some(tile) => winograd_backward_weight_scratch(team, tile, &conv, c, &outputs),
+                None => fourier_backward_weight_scratch(team, &conv, c, &outputs),
+            }
         }
         other => panic!("{} is no convolution", other.name()),
     }

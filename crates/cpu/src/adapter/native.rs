@@ -20,7 +20,7 @@ use crate::norm::bias_backward;
 use crate::values::Values;
 use crate::winograd::{winograd_backward_data, winograd_backward_weight, winograd_forward};
 use half::bf16;
-use partita_program::{Buffer, Dtype, Family, Kernel, KernelShape, Role, View as ProgramView};
+use partita_program::{Buffer, Dtype, Family, Kernel, KernelShape, View as ProgramView};
 use partita_run::Element;
 
 /// Whether a kernel on bf16 computes without copies, by this method: convolutions do, with what follows them in a fused
@@ -29,8 +29,7 @@ pub(super) fn is_native(method: Method, kernel: &Kernel, buffers: &[Buffer]) -> 
     let parts = kernel.parts();
     let is_bf16 = |(view, _): (ProgramView, _)| {
         let buffer = &buffers[view.buffer.0 as usize];
-        let is_activation = matches!(buffer.role, Role::Activation | Role::ActivationGradient);
-        !is_activation || buffer.dtype == Dtype::Bf16
+        !buffer.role.is_activation() || buffer.dtype == Dtype::Bf16
     };
     let is_whole = parts.len() == 1 || fused::is_offered(parts, buffers);
     parts[0].family() == Family::Convolution

@@ -2,7 +2,9 @@
 
 use super::{Random, buffer, offset, on, positions};
 use half::bf16;
-use partita_cpu::{Epilogue, Grid, Normalization, Summed, Sums, View};
+use partita_cpu::{
+    Convolution, Epilogue, Grid, Normalization, Summed, Sums, Team, View, sums_scratch,
+};
 
 /// A random epilogue of a box: which parts it has, and their values.
 pub struct RandomEpilogue {
@@ -47,6 +49,15 @@ impl RandomEpilogue {
             moments,
             squares: random.pick(&[false, true]),
             accumulate: random.pick(&[false, true]),
+        }
+    }
+
+    /// Scratch for the sums, beside that of the convolution.
+    pub fn scratch(&self, team: &Team, conv: &Convolution, channels: usize) -> usize {
+        if self.has_sums() {
+            sums_scratch(team.kind(), conv, channels)
+        } else {
+            0
         }
     }
 

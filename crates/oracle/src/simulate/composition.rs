@@ -7,9 +7,7 @@ use super::topology::Topology;
 use crate::cost::KernelBasis;
 use crate::cost::kernel::{RateClass, rate_class};
 use crate::uncertainty::{PathSeconds, TimeSource};
-use partita_program::{
-    Body, Collective, Count, Exchange, KernelShape, Program, Role, Task, View, Work,
-};
+use partita_program::{Body, Collective, Count, Exchange, KernelShape, Program, Task, View, Work};
 use partita_space::Rank;
 use std::collections::BTreeMap;
 
@@ -70,18 +68,7 @@ pub(super) fn exchanges_activations(program: &Program) -> bool {
 }
 
 fn is_activation(body: &Body, view: &View) -> bool {
-    match body.buffer(view.buffer).role {
-        Role::Activation | Role::ActivationGradient => true,
-        Role::Parameter
-        | Role::State
-        | Role::Optimizer
-        | Role::Gradient
-        | Role::PackedWeights
-        | Role::Gathered
-        | Role::Staging
-        | Role::Statistics
-        | Role::Workspace => false,
-    }
+    body.buffer(view.buffer).role.is_activation()
 }
 
 impl Composer<'_> {
