@@ -6,7 +6,7 @@ use partita_program::{
 };
 use partita_run::{KernelTally, RunError};
 use partita_space::{Mesh, Rank};
-use partita_testkit::{Bench, DrawnMenu, Maker, ReferenceMenu, distance, reference_kernels};
+use partita_testkit::{Bench, DrawnMenu, Maker, ReferenceMenu, reference_kernels};
 
 /// Rounding of f32 and the sums of a few hundred products.
 const TOLERANCE: f64 = 3e-6;
@@ -60,32 +60,8 @@ fn compare_by(
     let due = KernelTally::expected(kernel, bench.buffers());
     assert_eq!(got.worked, due, "tally of {kernel:?}");
     assert_eq!(kernel.accesses(), passing(kernel), "{kernel:?}");
-    let mut worst = 0.0f64;
-    for (id, (got, expected)) in got.contents.iter().zip(&expected.contents).enumerate() {
-        // Most buffers belong to other kernels.
-        if got == expected {
-            continue;
-        }
-        let written = bench.written(kernel, id);
-        let pick = |values: &[f64], inside: bool| -> Vec<f64> {
-            let chosen = values.iter().zip(&written).filter(|(_, w)| **w == inside);
-            chosen.map(|(value, _)| *value).collect()
-        };
-        assert_eq!(
-            pick(got, false),
-            pick(expected, false),
-            "{kernel:?} writes outside of its views, buffer {id}"
-        );
-        let (got, expected) = (pick(got, true), pick(expected, true));
-        let floor = 1e-2 * (got.len() as f64).sqrt().max(1.0);
-        let far = distance(&got, &expected, floor);
-        assert!(
-            far <= tolerance,
-            "{kernel:?} on {menu:?}: {far:.2e} in buffer {id}\n{got:?}\n{expected:?}"
-        );
-        worst = worst.max(far);
-    }
-    worst
+    let far = bench.compare(kernel, [&got, &expected], tolerance);
+    far.unwrap_or_else(|what| panic!("{kernel:?} on {menu:?}: {what}"))
 }
 
 fn menus() -> Vec<CpuMenu> {

@@ -8,7 +8,7 @@ use partita_program::{
 };
 use partita_run::{Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::Mesh;
-use partita_testkit::{Bench, Draws, Maker, ReferenceMenu, distance, reference_kernels};
+use partita_testkit::{Bench, Draws, Maker, ReferenceMenu, reference_kernels};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -135,24 +135,9 @@ fn compare(bench: &Bench, kernel: &Kernel, library: &Arc<Library>, (seed, thread
     let expected = expected.unwrap();
     let has_bias = kernel.parts().len() > 1;
     let tolerance = if has_bias { TOLERANCE_BIAS } else { TOLERANCE };
-    for (id, (got, expected)) in got.contents.iter().zip(&expected.contents).enumerate() {
-        let written = bench.written(kernel, id);
-        let pick = |values: &[f64], inside: bool| -> Vec<f64> {
-            let chosen = values.iter().zip(&written).filter(|(_, w)| **w == inside);
-            chosen.map(|(value, _)| *value).collect()
-        };
-        assert_eq!(
-            pick(got, false),
-            pick(expected, false),
-            "{kernel:?} writes outside of its views, buffer {id}"
-        );
-        let (got, expected) = (pick(got, true), pick(expected, true));
-        let floor = 1e-2 * (got.len() as f64).sqrt().max(1.0);
-        let far = distance(&got, &expected, floor);
-        assert!(
-            far <= tolerance,
-            "PARTITA_SEED={seed} {kernel:?} on {threads} threads: {far:.2e} in buffer {id}\n{got:?}\n{expected:?}"
-        );
+    let far = bench.compare(kernel, [&got, &expected], tolerance);
+    if let Err(what) = far {
+        panic!("PARTITA_SEED={seed} {kernel:?} on {threads} threads: {what}");
     }
 }
 

@@ -17,6 +17,11 @@ impl Draws {
         }
     }
 
+    /// What [`absorb`] mixes the number of an element into.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
     /// Uniform in `[0, 1)`, a multiple of 2^-53. `element` is the index within the sample, in
     /// (D, H, W, C) of the global shape.
     pub fn unit(&self, element: u64) -> f64 {

@@ -19,6 +19,8 @@
 
 mod aligned_memory;
 pub mod allocation;
+mod buffer_ranges;
+mod device_memory;
 mod driver;
 mod error;
 mod finite;
@@ -32,6 +34,7 @@ mod watchdog;
 mod widened;
 mod world;
 
+pub use device_memory::{DeviceMemory, DeviceView};
 pub use driver::Driver;
 pub use error::RunError;
 pub use finite::{FiniteCheck, NotFiniteOrigin};

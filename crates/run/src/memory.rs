@@ -2,6 +2,7 @@
 
 use crate::RunError;
 use crate::aligned_memory::AlignedMemory;
+use crate::device_memory::{DeviceMemory, DeviceView, bytes_of, bytes_of_mut};
 use half::bf16;
 use partita_program::{Body, Buffer, Dtype, View};
 use partita_space::{Bytes, Rank};
@@ -41,8 +42,12 @@ unsafe impl Element for i16 {
 }
 
 /// The memory of a rank: one allocation, zeroed, aligned to 64 bytes.
-pub struct Arena {
-    memory: AlignedMemory,
+pub struct Arena(Backing);
+
+/// Where the memory of a rank lies.
+enum Backing {
+    Host(AlignedMemory),
+    Device(Box<dyn DeviceMemory>),
 }
 
 impl Arena {
@@ -66,17 +71,28 @@ impl Arena {
     }
 
     fn try_allocate(bytes: Bytes) -> Option<Self> {
-        AlignedMemory::try_allocate(bytes).map(|memory| Self { memory })
+        AlignedMemory::try_allocate(bytes).map(|memory| Self(Backing::Host(memory)))
+    }
+
+    /// An arena in the memory of a device, which is zeroed.
+    pub fn on_device(memory: Box<dyn DeviceMemory>) -> Self {
+        Self(Backing::Device(memory))
     }
 
     /// Size.
     pub fn bytes(&self) -> Bytes {
-        self.memory.bytes()
+        match &self.0 {
+            Backing::Host(memory) => memory.bytes(),
+            Backing::Device(memory) => memory.bytes(),
+        }
     }
 
     /// Touches every page, so that all are resident before the first step.
     pub fn touch(&mut self) {
-        self.memory.touch();
+        match &mut self.0 {
+            Backing::Host(memory) => memory.touch(),
+            Backing::Device(_) => {}
+        }
     }
 
     /// The arena as the buffers of a body.
@@ -85,8 +101,13 @@ impl Arena {
             body.arena <= self.bytes(),
             "the arena is smaller than the body needs"
         );
+        let (start, device) = match &self.0 {
+            Backing::Host(memory) => (memory.start(), None),
+            Backing::Device(memory) => (std::ptr::null_mut(), Some(&**memory)),
+        };
         Memory {
-            start: self.memory.start(),
+            start,
+            device,
             body,
             has_bf16: check_places(body),
             claims: Rc::default(),
@@ -130,7 +151,9 @@ fn checked_bytes(buffer: &Buffer) -> Option<u64> {
 /// checked at run time like the borrows of a `RefCell`: overlapping ranges have any number of readers, or
 /// any number of cells, or one writer.
 pub struct Memory<'a> {
+    /// Null on a device.
     start: *mut u8,
+    device: Option<&'a dyn DeviceMemory>,
     body: &'a Body,
     has_bf16: bool,
     claims: Rc<RefCell<Vec<Claim>>>,
@@ -264,11 +287,30 @@ impl<'a> Memory<'a> {
         );
         Memory {
             start: self.start,
+            device: self.device,
             body,
             has_bf16: check_places(body),
             claims: Rc::clone(&self.claims),
             arena: PhantomData,
         }
+    }
+
+    /// The device on which the memory lies, unless it is the host.
+    pub fn device(&self) -> Option<&'a dyn DeviceMemory> {
+        self.device
+    }
+
+    /// A view on the device, unless it is empty or the memory lies on the host.
+    fn on_device<T: Element>(&self, view: &View) -> Option<(&'a dyn DeviceMemory, DeviceView)> {
+        let device = self.device?;
+        let (bytes, pitch) = self.locate::<T>(view);
+        let place = DeviceView {
+            dtype: T::DTYPE,
+            first: bytes.start as u64,
+            extent: view.extent,
+            pitch,
+        };
+        (!view.is_empty()).then_some((device, place))
     }
 
     /// Whether the elements of a view are contiguous.
@@ -324,6 +366,10 @@ impl<'a> Memory<'a> {
 
     /// First element and number of elements of a byte range of `locate`.
     fn elements<T: Element>(&self, bytes: &Range<usize>) -> (*mut T, usize) {
+        assert!(
+            self.device.is_none(),
+            "the host addresses no memory of a device"
+        );
         // SAFETY: `locate` keeps the range inside a buffer, and `Arena::memory` every buffer inside
         // the arena.
         let first = unsafe { self.start.add(bytes.start) };
@@ -370,6 +416,11 @@ impl<'a> Memory<'a> {
 
     /// Contents of a view, packed in memory order.
     pub fn pack<T: Element>(&self, view: &View, packed: &mut Vec<T>) {
+        if self.device.is_some() {
+            packed.clear();
+            packed.resize(view.volume(), T::default());
+            return self.pack_into(view, packed);
+        }
         let block = self.read::<T>(view);
         packed.clear();
         packed.reserve(view.volume());
@@ -381,6 +432,12 @@ impl<'a> Memory<'a> {
     /// Contents of a view, packed in memory order. Panics if the lengths differ.
     pub fn pack_into<T: Element>(&self, view: &View, packed: &mut [T]) {
         assert_eq!(packed.len(), view.volume(), "length of {view}");
+        if self.device.is_some() {
+            if let Some((device, place)) = self.on_device::<T>(view) {
+                device.pack(&place, bytes_of_mut(packed));
+            }
+            return;
+        }
         let block = self.read::<T>(view);
         let mut rest = packed;
         for_rows(view.extent, block.pitch, |at, length| {
@@ -396,6 +453,11 @@ impl<'a> Memory<'a> {
         view: &View,
         is_wanted: impl Fn(&T) -> bool,
     ) -> Option<T> {
+        if self.device.is_some() {
+            let mut packed = Vec::new();
+            self.pack(view, &mut packed);
+            return packed.into_iter().find(is_wanted);
+        }
         let block = self.read::<T>(view);
         let mut found = None;
         for_rows(view.extent, block.pitch, |at, length| {
@@ -409,6 +471,12 @@ impl<'a> Memory<'a> {
 
     /// Sets the contents of a view to zeros.
     pub fn clear<T: Element>(&self, view: &View) {
+        if self.device.is_some() {
+            if let Some((device, place)) = self.on_device::<T>(view) {
+                device.clear(&place);
+            }
+            return;
+        }
         let mut block = self.write::<T>(view);
         for_rows(view.extent, block.pitch, |at, length| {
             block.data_mut()[at..at + length].fill(T::default());
@@ -427,6 +495,12 @@ impl<'a> Memory<'a> {
             view.volume(),
             "length of a message for {view}"
         );
+        if self.device.is_some() {
+            if let Some((device, place)) = self.on_device::<T>(view) {
+                device.unpack(&place, bytes_of(packed), accumulate);
+            }
+            return;
+        }
         let mut block = self.write::<T>(view);
         let mut rest = packed;
         for_rows(view.extent, block.pitch, |at, length| {
@@ -558,160 +632,4 @@ impl<T: Element> BlockMut<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Arena, Dtype, View};
-    use crate::{PacketPool, RunError};
-    use partita_program::{Body, Buffer, BufferId, Role, Staging};
-    use partita_space::Bytes;
-
-    fn buffer(dims: [usize; 5]) -> Buffer {
-        Buffer {
-            name: "x".to_owned(),
-            role: Role::Activation,
-            dtype: Dtype::F32,
-            dims,
-            tensor: None,
-            offset: Bytes(0),
-        }
-    }
-
-    fn body(buffers: Vec<Buffer>) -> Body {
-        Body {
-            buffers,
-            arena: Bytes(64),
-            ..Body::default()
-        }
-    }
-
-    /// Of a buffer of (1, 1, 1, 4, 4) elements.
-    fn rows(first: usize, count: usize) -> View {
-        View {
-            buffer: BufferId(0),
-            start: [0, 0, 0, first, 0],
-            extent: [1, 1, 1, count, 4],
-        }
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "Miri ends the process where memory is refused")]
-    fn a_failed_allocation_is_an_error_of_the_rank() {
-        // More than the address space.
-        let bytes = Bytes(1 << 62);
-        let Err(error) = Arena::of_rank(3, bytes) else {
-            panic!("an arena of {bytes}");
-        };
-        assert!(matches!(error, RunError::Memory { rank: 3, .. }));
-        let staging = Staging {
-            exchange: bytes,
-            ..Staging::default()
-        };
-        let Err(error) = PacketPool::default().allocate(3, &staging) else {
-            panic!("packets of {bytes}");
-        };
-        assert!(matches!(error, RunError::Memory { rank: 3, .. }));
-    }
-
-    #[test]
-    fn an_empty_view_conflicts_with_no_claim() {
-        let mut body = body(vec![buffer([1, 0, 1, 2, 2]), buffer([1, 1, 1, 4, 4])]);
-        let none = View {
-            buffer: BufferId(0),
-            start: [0, 0, 1, 1, 1],
-            extent: [1, 0, 0, 1, 1],
-        };
-        let all = body.buffers[1].view(BufferId(1));
-        for offset in [0, 32] {
-            body.buffers[0].offset = Bytes(offset);
-            let mut arena = Arena::new(body.arena);
-            let memory = arena.memory(&body);
-            let block = memory.write::<f32>(&all);
-            assert!(memory.read::<f32>(&none).data().is_empty());
-            assert_eq!(block.data().len(), 16);
-        }
-    }
-
-    #[test]
-    fn readers_and_cells_share_memory_among_themselves() {
-        let body = body(vec![buffer([1, 1, 1, 4, 4])]);
-        let mut arena = Arena::new(body.arena);
-        let memory = arena.memory(&body);
-        {
-            let (a, b) = (
-                memory.cells::<f32>(&rows(0, 2)),
-                memory.cells::<f32>(&rows(1, 2)),
-            );
-            a.set([0, 0, 0, 1, 3], 5.0);
-            b.set([0, 0, 0, 1, 0], 7.0);
-            assert_eq!(b.get([0, 0, 0, 0, 3]), 5.0);
-        }
-        let mut writer = memory.write::<f32>(&rows(3, 1));
-        let (a, b) = (
-            memory.read::<f32>(&rows(0, 3)),
-            memory.read::<f32>(&rows(1, 2)),
-        );
-        writer.data_mut()[0] = a.data()[7] + b.data()[4];
-        assert_eq!(writer.data()[..2], [12.0, 0.0]);
-    }
-
-    #[test]
-    #[should_panic(expected = "overlap in memory: bytes 16 to 48 are held (Cells)")]
-    fn no_block_is_taken_while_cells_are_in_use() {
-        let body = body(vec![buffer([1, 1, 1, 4, 4])]);
-        let mut arena = Arena::new(body.arena);
-        let memory = arena.memory(&body);
-        let cells = memory.cells::<f32>(&rows(1, 2));
-        let mut block = memory.write::<f32>(&rows(2, 1));
-        let first = &mut block.data_mut()[0];
-        cells.set([0, 0, 0, 1, 0], 1.0);
-        *first += 1.0;
-    }
-
-    #[test]
-    #[should_panic(expected = "overlap in memory: bytes 16 to 48 are held (Read)")]
-    fn no_cells_are_taken_while_a_block_is_in_use() {
-        let body = body(vec![buffer([1, 1, 1, 4, 4])]);
-        let mut arena = Arena::new(body.arena);
-        let memory = arena.memory(&body);
-        let block = memory.read::<f32>(&rows(1, 2));
-        memory.cells::<f32>(&rows(2, 1)).set([0; 5], 1.0);
-        assert_eq!(block.data()[4], 0.0);
-    }
-
-    #[test]
-    #[should_panic(expected = "overlap in memory: bytes 0 to 32 are held (Write)")]
-    fn two_writers_do_not_share_memory() {
-        let body = body(vec![buffer([1, 1, 1, 4, 4])]);
-        let mut arena = Arena::new(body.arena);
-        let memory = arena.memory(&body);
-        let _first = memory.write::<f32>(&rows(0, 2));
-        let _second = memory.write::<f32>(&rows(1, 1));
-    }
-
-    #[test]
-    #[should_panic(expected = "leaves buffer x")]
-    fn the_end_of_a_view_does_not_wrap() {
-        let body = body(vec![buffer([1, 1, 1, 4, 4])]);
-        let mut arena = Arena::new(body.arena);
-        let memory = arena.memory(&body);
-        // One position before the buffer: start and extent add up to 1 in 64 bits.
-        let mut view = rows(usize::MAX, 2);
-        view.extent[4] = 1;
-        memory.write::<f32>(&view).data_mut().fill(1.0);
-    }
-
-    #[test]
-    #[should_panic(expected = "does not lie in the arena")]
-    fn the_size_of_a_buffer_does_not_wrap() {
-        // 2^64 bytes and 16 more.
-        let body = body(vec![buffer([1, 1, 1, (1 << 60) + 1, 4])]);
-        Arena::new(body.arena).memory(&body);
-    }
-
-    #[test]
-    #[should_panic(expected = "does not lie in the arena")]
-    fn the_end_of_a_buffer_does_not_wrap() {
-        let mut body = body(vec![buffer([1, 1, 1, 1, 4])]);
-        body.buffers[0].offset = Bytes(u64::MAX - 15);
-        Arena::new(body.arena).memory(&body);
-    }
-}
+mod tests;

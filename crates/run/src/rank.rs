@@ -126,6 +126,7 @@ impl RankRunner<'_> {
         };
         let start = step.clock.now();
         step.run()?;
+        step.kernels.finish()?;
         let seconds = step.clock.now() - start;
         let value = |view| {
             let mut values = Vec::new();

@@ -1,10 +1,10 @@
 //! The traits of a world, the environment of a rank: kernels, transport, source, clock.
 
-use crate::{Memory, RunError};
+use crate::{Arena, Memory, RunError};
 use partita_program::{
     Algorithm, Buffer, Collective, Count, Exchange, Kernel, Load, Staging, Store, TaskId, View,
 };
-use partita_space::{Rank, Seconds};
+use partita_space::{Bytes, Rank, Seconds};
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
@@ -65,6 +65,20 @@ impl AddAssign for KernelTally {
 pub trait Kernels {
     /// Wakes the threads of the kernels, as a kernel leaves them, before a measurement.
     fn wake(&mut self) {}
+
+    /// The arena of a rank, where these kernels work: the memory of the host, unless they say otherwise.
+    ///
+    /// Errors: out of memory.
+    fn arena(&self, rank: Rank, bytes: Bytes) -> Result<Arena, RunError> {
+        Arena::of_rank(rank, bytes)
+    }
+
+    /// Waits until all kernels have been computed; those of a device may only have been given to it.
+    ///
+    /// Errors: those of kernels and of accesses to memory that were not reported yet.
+    fn finish(&mut self) -> Result<(), RunError> {
+        Ok(())
+    }
 
     /// Runs a kernel. Calls `progress` between tiles, and returns `Cancelled` when that returns false.
     fn execute(

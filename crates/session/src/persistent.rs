@@ -3,11 +3,11 @@
 use crate::session::{Session, persists_over_programs};
 use crate::shards::{for_shard_rows, persistent_name, put_shard};
 use half::bf16;
-use partita_program::{Body, Buffer, BufferId, Dtype, Program, Role, TensorRegion, View};
+use partita_program::{Body, Buffer, BufferId, Dtype, Program, Role, TensorRegion};
 use partita_run::{Arena, Element, Memory, PackedTensor, RunError};
 use partita_space::{AXES, AxisSet, Coord, Mesh, Rank, Region};
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{AddAssign, Range};
 
 /// Initial values of a range of elements of the tensor that a persistent buffer holds a shard of, in memory
 /// order; `None` for zeros. Errors: why they cannot be had.
@@ -173,11 +173,10 @@ pub(crate) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Optio
     let found = |role: Role| {
         let buffers = persistent(body).filter(move |(_, buffer)| buffer.role == role);
         buffers.filter_map(|(id, buffer)| {
-            let view = buffer.view(id);
             let (count, value) = match buffer.dtype {
-                Dtype::F32 => not_finite(memory.read::<f32>(&view).data(), f64::from),
-                Dtype::F64 => not_finite(memory.read::<f64>(&view).data(), |v| v),
-                Dtype::Bf16 => not_finite(memory.read::<bf16>(&view).data(), f64::from),
+                Dtype::F32 => not_finite::<f32>(memory, (id, buffer), f64::from),
+                Dtype::F64 => not_finite::<f64>(memory, (id, buffer), |v| v),
+                Dtype::Bf16 => not_finite::<bf16>(memory, (id, buffer), f64::from),
                 Dtype::I16 => (0, None),
             };
             let value = value?;
@@ -194,13 +193,38 @@ pub(crate) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Optio
 }
 
 /// Number of values that are not finite, and the first of them.
-fn not_finite<T: Copy>(values: &[T], wide: impl Fn(T) -> f64) -> (usize, Option<f64>) {
-    let is_bad = |value: &f64| !value.is_finite();
-    let wide = || values.iter().map(|&value| wide(value));
-    // A branch-free sum that is almost always 0.
-    match wide().map(|value| usize::from(is_bad(&value))).sum() {
-        0 => (0, None),
-        count => (count, wide().find(is_bad)),
+fn not_finite<T: Element>(
+    memory: &Memory<'_>,
+    (id, buffer): (BufferId, &Buffer),
+    wide: impl Fn(T) -> f64,
+) -> (usize, Option<f64>) {
+    let (mut count, mut first) = (0, None);
+    for_chunks::<T>(memory, (id, buffer), |_, values| {
+        let is_bad = |value: &f64| !value.is_finite();
+        let wide = || values.iter().map(|&value| wide(value));
+        // A branch-free sum that is almost always 0.
+        let bad: usize = wide().map(|value| usize::from(is_bad(&value))).sum();
+        if bad > 0 {
+            count += bad;
+            first = first.or(wide().find(is_bad));
+        }
+    });
+    (count, first)
+}
+
+/// Visits the elements of a buffer in chunks, each with the number of its first element: there is never a second copy of
+/// the whole.
+fn for_chunks<T: Element>(
+    memory: &Memory<'_>,
+    (id, buffer): (BufferId, &Buffer),
+    mut visit: impl FnMut(usize, &[T]),
+) {
+    let elements: usize = buffer.dims.iter().product();
+    let mut chunk = vec![T::default(); elements.min(CHUNK)];
+    for start in (0..elements).step_by(CHUNK) {
+        let part = &mut chunk[..CHUNK.min(elements - start)];
+        memory.pack_range(id, start, part);
+        visit(start, part);
     }
 }
 
@@ -220,27 +244,34 @@ fn is_first(buffer: &Buffer, mesh: &Mesh, coord: Coord) -> bool {
 
 /// Copies a shard from the arena as little-endian bytes.
 pub(crate) fn write_shard(body: &Body, arena: &mut Arena, shard: &OwnedShard, bytes: &mut [u8]) {
-    let view = body.buffer(shard.id).view(shard.id);
     let memory = arena.memory(body);
     match shard.dtype {
-        Dtype::F32 => copy(memory.read::<f32>(&view).data(), bytes, f32::to_le_bytes),
-        Dtype::F64 => copy(memory.read::<f64>(&view).data(), bytes, f64::to_le_bytes),
+        Dtype::F32 => copy::<f32, 4>(&memory, shard.id, bytes, f32::to_le_bytes),
+        Dtype::F64 => copy::<f64, 8>(&memory, shard.id, bytes, f64::to_le_bytes),
         Dtype::Bf16 | Dtype::I16 => {
             panic!("parameters like `{}` are kept in f32 or f64", shard.name)
         }
     }
 }
 
-fn copy<T: Copy, const N: usize>(values: &[T], bytes: &mut [u8], to_bytes: fn(T) -> [u8; N]) {
+fn copy<T: Element, const N: usize>(
+    memory: &Memory<'_>,
+    id: BufferId,
+    bytes: &mut [u8],
+    to_bytes: fn(T) -> [u8; N],
+) {
+    let buffer = memory.body().buffer(id);
     let (words, rest) = bytes.as_chunks_mut::<N>();
     assert!(
-        rest.is_empty() && words.len() == values.len(),
-        "room for a shard of {} elements",
-        values.len()
+        rest.is_empty() && words.len() == buffer.dims.iter().product::<usize>(),
+        "room for a shard of {:?} elements",
+        buffer.dims
     );
-    for (word, &value) in words.iter_mut().zip(values) {
-        *word = to_bytes(value);
-    }
+    for_chunks::<T>(memory, (id, buffer), |first, values| {
+        for (word, &value) in words[first..].iter_mut().zip(values) {
+            *word = to_bytes(value);
+        }
+    });
 }
 
 /// Sets persistent buffers to the rank's shards of the initial values.
@@ -255,14 +286,13 @@ pub(crate) fn set_initial(
     let (body, mesh, coord) = (program.body(rank), &program.mesh, program.mesh.coord(rank));
     let memory = arena.memory(body);
     for (id, buffer) in persistent(body) {
-        let view = buffer.view(id);
         let rows = |visit: &mut dyn FnMut(usize, usize)| match &buffer.tensor {
             Some(tensor) => for_shard_rows(tensor, mesh, &coord, visit),
-            None => visit(0, view.volume()),
+            None => visit(0, buffer.dims.iter().product()),
         };
         let filled = match buffer.dtype {
-            Dtype::F32 => fill::<f32>(&memory, &view, buffer, initial, |v| v as f32, rows),
-            Dtype::F64 => fill::<f64>(&memory, &view, buffer, initial, |v| v, rows),
+            Dtype::F32 => fill::<f32>(&memory, (id, buffer), initial, |v| v as f32, rows),
+            Dtype::F64 => fill::<f64>(&memory, (id, buffer), initial, |v| v, rows),
             Dtype::Bf16 | Dtype::I16 => {
                 panic!("parameters like `{}` are kept in f32 or f64", buffer.name)
             }
@@ -277,44 +307,36 @@ pub(crate) fn set_initial(
 }
 
 /// Fills a buffer in chunks, so that there is never a second copy of the whole.
-fn fill<T: Element + Default>(
+fn fill<T: Element + AddAssign>(
     memory: &Memory<'_>,
-    view: &View,
-    buffer: &Buffer,
+    (id, buffer): (BufferId, &Buffer),
     initial: &InitialValues<'_>,
     narrow: impl Fn(f64) -> T,
     rows: impl FnOnce(&mut dyn FnMut(usize, usize)),
 ) -> Result<(), String> {
-    let mut failure = None;
-    let mut block = memory.write::<T>(view);
-    let mut rest = block.data_mut();
+    let (mut failure, mut filled) = (None, 0);
     rows(&mut |first, length| {
         for start in (first..first + length).step_by(CHUNK) {
             let elements = start..(first + length).min(start + CHUNK);
-            let (chunk, after) = std::mem::take(&mut rest).split_at_mut(elements.len());
-            rest = after;
+            let at = filled;
+            filled += elements.len();
             if failure.is_some() {
                 continue;
             }
-            match initial(buffer, elements) {
-                Ok(Some(values)) => {
-                    assert_eq!(
-                        values.len(),
-                        chunk.len(),
-                        "initial values of {}",
-                        buffer.name
-                    );
-                    let values = values.into_iter().map(&narrow);
-                    chunk
-                        .iter_mut()
-                        .zip(values)
-                        .for_each(|(to, value)| *to = value);
+            let count = elements.len();
+            let values: Vec<T> = match initial(buffer, elements) {
+                Ok(Some(values)) => values.into_iter().map(&narrow).collect(),
+                Ok(None) => vec![T::default(); count],
+                Err(reason) => {
+                    failure = Some(reason);
+                    continue;
                 }
-                Ok(None) => chunk.fill(T::default()),
-                Err(reason) => failure = Some(reason),
-            }
+            };
+            assert_eq!(values.len(), count, "initial values of {}", buffer.name);
+            memory.unpack_range(id, at, &values);
         }
     });
-    assert!(rest.is_empty(), "initial values of all of {}", buffer.name);
+    let elements: usize = buffer.dims.iter().product();
+    assert_eq!(filled, elements, "initial values of all of {}", buffer.name);
     failure.map_or(Ok(()), Err)
 }

@@ -1,13 +1,14 @@
 //! A bench that runs single kernels on buffers.
 
-use crate::Draws;
+use crate::{Draws, distance};
 use half::bf16;
 use partita_program::{
     Access, Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Role, View,
 };
-use partita_run::{Arena, Inputs, KernelTally, Kernels, RunError};
+use partita_run::{Element, Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::Bytes;
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
 /// Buffers with contents, on which single kernels run, each from the same initial contents.
 #[derive(Default)]
@@ -125,7 +126,7 @@ impl Bench {
             body.buffers.push(buffer);
             body.buffer(id).view(id)
         });
-        let mut arena = Arena::new(body.arena);
+        let mut arena = kernels.arena(0, body.arena)?;
         let memory = arena.memory(&body);
         for (id, values) in self.contents.iter().enumerate() {
             let view = whole(&body, id);
@@ -137,7 +138,7 @@ impl Bench {
             }
         }
         if let Some(view) = &workspace {
-            memory.write::<f32>(view).data_mut().fill(f32::NAN);
+            memory.unpack(view, &vec![f32::NAN; view.volume()], false);
         }
         let algorithm = &choice.algorithm;
         let worked = kernels.execute(
@@ -161,6 +162,40 @@ impl Bench {
             contents: contents.collect(),
             worked,
         })
+    }
+
+    /// The largest distance of two outputs of a kernel, over the buffers that it writes.
+    ///
+    /// Errors: a distance above the tolerance, or elements outside of its views that differ; as text.
+    pub fn compare(
+        &self,
+        kernel: &Kernel,
+        [got, expected]: [&KernelOutput; 2],
+        tolerance: f64,
+    ) -> Result<f64, String> {
+        let mut worst = 0.0f64;
+        for (id, (got, expected)) in got.contents.iter().zip(&expected.contents).enumerate() {
+            // Most buffers belong to other kernels.
+            if got == expected {
+                continue;
+            }
+            let written = self.written(kernel, id);
+            let pick = |values: &[f64], inside: bool| -> Vec<f64> {
+                let chosen = values.iter().zip(&written).filter(|(_, w)| **w == inside);
+                chosen.map(|(value, _)| *value).collect()
+            };
+            if pick(got, false) != pick(expected, false) {
+                return Err(format!("writes outside of its views, buffer {id}"));
+            }
+            let (got, expected) = (pick(got, true), pick(expected, true));
+            let floor = 1e-2 * (got.len() as f64).sqrt().max(1.0);
+            let far = distance(&got, &expected, floor);
+            if far.is_nan() || far > tolerance {
+                return Err(format!("{far:.2e} in buffer {id}\n{got:?}\n{expected:?}"));
+            }
+            worst = worst.max(far);
+        }
+        Ok(worst)
     }
 
     /// Which elements of a buffer a kernel writes.
@@ -205,22 +240,18 @@ fn whole(body: &Body, id: usize) -> View {
     body.buffers[id].view(BufferId(id as u32))
 }
 
-fn set<T: partita_run::Element>(
-    memory: &partita_run::Memory<'_>,
+fn set<T: Element + AddAssign>(
+    memory: &Memory<'_>,
     view: &View,
     values: &[f64],
     narrow: impl Fn(f64) -> T,
 ) {
-    let mut block = memory.write::<T>(view);
-    for (element, value) in block.data_mut().iter_mut().zip(values) {
-        *element = narrow(*value);
-    }
+    let values: Vec<T> = values.iter().map(|&value| narrow(value)).collect();
+    memory.unpack(view, &values, false);
 }
 
-fn get<T: partita_run::Element + Into<f64>>(
-    memory: &partita_run::Memory<'_>,
-    view: &View,
-) -> Vec<f64> {
-    let block = memory.read::<T>(view);
-    block.data().iter().map(|&value| value.into()).collect()
+fn get<T: Element + Into<f64>>(memory: &Memory<'_>, view: &View) -> Vec<f64> {
+    let mut packed = Vec::new();
+    memory.pack::<T>(view, &mut packed);
+    packed.into_iter().map(Into::into).collect()
 }

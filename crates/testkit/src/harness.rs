@@ -7,7 +7,7 @@ use partita_graph::{Graph, Op, ParameterRole, TargetKind};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
-use partita_run::{Arena, Inputs, Kernels, Memory, NoSink, RankRunner, RunError, SystemClock};
+use partita_run::{Inputs, Kernels, Memory, NoSink, RankRunner, RunError, SystemClock};
 use partita_session::{persistent_name, put_shard, shard_of};
 use partita_space::{Mesh, Rank, Seconds};
 use partita_threads::{LaunchError, connect, launch};
@@ -250,10 +250,11 @@ fn run_watched(
             .map(|program| program.body(rank).arena)
             .max();
         let source = MemorySource::new(Arc::clone(&setup.samples), mesh, rank);
+        let kernels = Arc::clone(&status).recording((setup.kernels)(mesh, rank));
         let mut runner = RankRunner {
             rank,
-            arena: Arena::new(bytes.unwrap_or_default()),
-            kernels: Arc::clone(&status).recording((setup.kernels)(mesh, rank)),
+            arena: kernels.arena(rank, bytes.unwrap_or_default())?,
+            kernels,
             transport: Box::new(Recorded {
                 inner: transport,
                 status: Arc::clone(&status),
@@ -392,12 +393,8 @@ fn fill_with_nan(runner: &mut RankRunner<'_>) {
         arena: bytes,
         ..partita_program::Body::default()
     };
-    runner
-        .arena
-        .memory(&body)
-        .write::<f64>(&view)
-        .data_mut()
-        .fill(f64::NAN);
+    let memory = runner.arena.memory(&body);
+    memory.unpack(&view, &vec![f64::NAN; elements], false);
 }
 
 /// Parameters and state of the first body, with the index in the graph; optimizer state as `None`.

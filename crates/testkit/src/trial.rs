@@ -6,7 +6,7 @@ use crate::{
 };
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_lower::{LowerError, Strategy, WorkspaceLimit};
-use partita_program::{Dtype, Optimizer, ProgramKind};
+use partita_program::{Dtype, Menu, Optimizer, ProgramKind};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
 use partita_run::Kernels;
 use partita_space::{Bytes, Mesh, Rank};
@@ -114,11 +114,21 @@ impl<'a> Trial<'a> {
             menu: &menu,
             seed: self.case.seed,
         };
+        self.rounded(&strategy, &drawn, &kernels)
+    }
+
+    /// Kernels in f32 under a strategy.
+    pub fn rounded(
+        &self,
+        strategy: &Strategy,
+        menu: &(dyn Menu + Sync),
+        kernels: KernelFactory<'_>,
+    ) -> Verdict {
         let setup = Setup {
             strategy: strategy.clone(),
             dtype: Dtype::F32,
-            menu: &drawn,
-            ..setup(self.case, &self.data, &kernels)
+            menu,
+            ..setup(self.case, &self.data, kernels)
         };
         self.judge(attempt(&setup), ROUNDED, || {
             self.rounding(

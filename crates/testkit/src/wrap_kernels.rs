@@ -1,7 +1,8 @@
 //! Kernels with hooks before and after each.
 
 use partita_program::{Algorithm, Kernel, View};
-use partita_run::{Inputs, KernelTally, Kernels, Memory, RunError};
+use partita_run::{Arena, Inputs, KernelTally, Kernels, Memory, RunError};
+use partita_space::{Bytes, Rank};
 
 /// Runs a kernel, or a part of it.
 pub type Execute<'e> = &'e mut dyn FnMut(&Kernel) -> Result<KernelTally, RunError>;
@@ -23,6 +24,18 @@ impl<F> Kernels for WrappedKernels<'_, F>
 where
     F: FnMut(&Kernel, &Memory<'_>, Execute<'_>) -> Result<KernelTally, RunError>,
 {
+    fn wake(&mut self) {
+        self.kernels.wake();
+    }
+
+    fn arena(&self, rank: Rank, bytes: Bytes) -> Result<Arena, RunError> {
+        self.kernels.arena(rank, bytes)
+    }
+
+    fn finish(&mut self) -> Result<(), RunError> {
+        self.kernels.finish()
+    }
+
     fn execute(
         &mut self,
         kernel: &Kernel,

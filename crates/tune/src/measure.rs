@@ -1,7 +1,7 @@
 //! Times of kernels.
 
 use crate::TuneError;
-use crate::barrier::{Barrier, EarlyEnd, median_of_slowest, memory_of, run_ranks, zeros};
+use crate::barrier::{Barrier, EarlyEnd, median_of_slowest, run_ranks, zeros};
 use crate::benchmark::{KernelBenchmark, KernelKey, benchmarks};
 use crate::operand_fill::{fill_operands, touch};
 use partita_oracle::Features;
@@ -102,7 +102,7 @@ pub fn measure(
         let mut runner = RankBench::new(&benchmarks, options, slot)?;
         let mut times = Vec::with_capacity(benchmarks.len());
         for (index, benchmark) in benchmarks.iter().enumerate() {
-            runner.prepare(benchmark, kernels);
+            runner.prepare(benchmark, kernels)?;
             times.push(runner.run(benchmark, barrier, &repeats[index])?);
             if slot == 0 {
                 progress(index + 1, benchmarks.len());
@@ -203,12 +203,21 @@ fn farthest_first(points: &[&[f64]], most: usize) -> Vec<usize> {
 /// The state of a thread that runs benchmarks.
 struct RankBench {
     slot: usize,
-    arena: Arena,
+    /// Of the largest arena.
+    arena_bytes: Bytes,
     /// Stands for the other buffers of a step.
     other: Vec<u64>,
     budget: f64,
     repeats: [usize; 2],
-    kernels: Option<(Mesh, Rank, Box<dyn Kernels>)>,
+    kernels: Option<RankKernels>,
+}
+
+/// The kernels of a rank, and the arena on which they work.
+struct RankKernels {
+    mesh: Mesh,
+    rank: Rank,
+    kernels: Box<dyn Kernels>,
+    arena: Arena,
 }
 
 impl RankBench {
@@ -229,7 +238,7 @@ impl RankBench {
         let flush = options.flush.0 / options.concurrency.max(1) as u64;
         Ok(Self {
             slot,
-            arena: memory_of("kernels", slot, arena.unwrap_or_default())?,
+            arena_bytes: arena.unwrap_or_default(),
             other: zeros("kernels", slot, (other_bytes.min(flush) / 8) as usize)?,
             budget: options.budget.0,
             repeats: options.repeats,
@@ -237,25 +246,39 @@ impl RankBench {
         })
     }
 
-    fn prepare(&mut self, benchmark: &KernelBenchmark, maker: &KernelMaker<'_>) {
+    fn prepare(
+        &mut self,
+        benchmark: &KernelBenchmark,
+        maker: &KernelMaker<'_>,
+    ) -> Result<(), TuneError> {
         let is_same =
-            |(mesh, rank, _): &(Mesh, Rank, _)| (*mesh, *rank) == (benchmark.mesh, benchmark.rank);
+            |made: &RankKernels| (made.mesh, made.rank) == (benchmark.mesh, benchmark.rank);
         if !self.kernels.as_ref().is_some_and(is_same) {
             // End the old thread team before a new one starts.
             self.kernels = None;
-            self.kernels = Some((
-                benchmark.mesh,
-                benchmark.rank,
-                maker(benchmark.mesh, benchmark.rank, self.slot),
-            ));
+            let (mesh, rank, slot) = (benchmark.mesh, benchmark.rank, self.slot);
+            let (kernels, bytes) = (maker(mesh, rank, slot), self.arena_bytes);
+            let arena = kernels.arena(rank, bytes);
+            let arena = arena.map_err(|_| TuneError::Memory {
+                rank: slot,
+                what: "kernels",
+                bytes,
+            })?;
+            self.kernels = Some(RankKernels {
+                mesh,
+                rank,
+                kernels,
+                arena,
+            });
         }
-        let memory = self.arena.memory(&benchmark.body);
         let views = benchmark.body.tasks[0].accesses();
+        let made = made(&mut self.kernels);
         fill_operands(
-            &memory,
+            &made.arena.memory(&benchmark.body),
             benchmark.kernel().0,
             views.into_iter().map(|(view, _)| view),
         );
+        Ok(())
     }
 
     /// Seconds by repeat.
@@ -279,9 +302,7 @@ impl RankBench {
         for _ in 0..repeats {
             self.prepare_caches(benchmark);
             // In a step the previous kernel has just ended; here the worker threads may be asleep.
-            if let Some((_, _, kernels)) = &mut self.kernels {
-                kernels.wake();
-            }
+            made(&mut self.kernels).kernels.wake();
             barrier.wait()?;
             times.push(self.execute(benchmark)?);
         }
@@ -289,7 +310,7 @@ impl RankBench {
     }
 
     fn prepare_caches(&mut self, benchmark: &KernelBenchmark) {
-        let memory = self.arena.memory(&benchmark.body);
+        let memory = made(&mut self.kernels).arena.memory(&benchmark.body);
         fill_operands(
             &memory,
             benchmark.kernel().0,
@@ -327,7 +348,8 @@ impl RankBench {
 
     fn execute(&mut self, benchmark: &KernelBenchmark) -> Result<f64, TuneError> {
         let (kernel, algorithm, workspace) = benchmark.kernel();
-        let memory = self.arena.memory(&benchmark.body);
+        let made = made(&mut self.kernels);
+        let memory = made.arena.memory(&benchmark.body);
         let inputs = Inputs {
             step: 1,
             epoch: 0,
@@ -337,16 +359,13 @@ impl RankBench {
             next_samples: Vec::new(),
             next_epoch: 0,
         };
-        let kernels = self
-            .kernels
-            .as_mut()
-            .map(|(_, _, kernels)| kernels)
-            .expect("kernels are made before they run");
+        let kernels = &mut made.kernels;
         let start = Instant::now();
         let end = kernels.execute(kernel, algorithm, workspace, &memory, &inputs, &mut || true);
+        let end = end.and_then(|_| kernels.finish());
         let seconds = start.elapsed().as_secs_f64();
         match end {
-            Ok(_) => Ok(seconds),
+            Ok(()) => Ok(seconds),
             Err(source) => Err(TuneError::Kernel {
                 signature: benchmark.key.signature.clone(),
                 algorithm: benchmark.key.algorithm.clone(),
@@ -354,6 +373,10 @@ impl RankBench {
             }),
         }
     }
+}
+
+fn made(kernels: &mut Option<RankKernels>) -> &mut RankKernels {
+    kernels.as_mut().expect("kernels are made before they run")
 }
 
 #[cfg(test)]

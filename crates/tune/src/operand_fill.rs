@@ -2,7 +2,8 @@
 
 use half::bf16;
 use partita_program::{Body, Buffer, Dtype, Kernel, Role, View};
-use partita_run::Memory;
+use partita_run::{Element, Memory};
+use std::ops::AddAssign;
 
 /// Fills all buffers of these views.
 pub(crate) fn fill_operands(
@@ -18,24 +19,19 @@ pub(crate) fn fill_operands(
         let fill = Fill::of(buffer, labels.map(|(_, classes)| classes));
         let channels = buffer.dims[4].max(1);
         match buffer.dtype {
-            Dtype::F32 => set(memory.write::<f32>(&whole).data_mut(), |i| {
-                fill.value(i, channels) as f32
-            }),
-            Dtype::F64 => set(memory.write::<f64>(&whole).data_mut(), |i| {
-                fill.value(i, channels)
-            }),
-            Dtype::Bf16 => set(memory.write::<bf16>(&whole).data_mut(), |i| {
-                bf16::from_f64(fill.value(i, channels))
-            }),
-            Dtype::I16 => set(memory.write::<i16>(&whole).data_mut(), |i| {
-                fill.value(i, channels) as i16
-            }),
+            Dtype::F32 => set(memory, &whole, |i| fill.value(i, channels) as f32),
+            Dtype::F64 => set(memory, &whole, |i| fill.value(i, channels)),
+            Dtype::Bf16 => set(memory, &whole, |i| bf16::from_f64(fill.value(i, channels))),
+            Dtype::I16 => set(memory, &whole, |i| fill.value(i, channels) as i16),
         }
     }
 }
 
-/// Reads a view, which brings it into the caches.
+/// Reads a view, which brings it into the caches; those of a device are left alone.
 pub(crate) fn touch(memory: &Memory<'_>, body: &Body, view: &View) -> u64 {
+    if memory.device().is_some() {
+        return 0;
+    }
     fn folded<T: Copy>(data: &[T], bits: impl Fn(T) -> u64) -> u64 {
         data.iter().fold(0, |sum, &value| sum ^ bits(value))
     }
@@ -51,8 +47,14 @@ pub(crate) fn touch(memory: &Memory<'_>, body: &Body, view: &View) -> u64 {
     }
 }
 
-fn set<T>(data: &mut [T], value: impl Fn(usize) -> T) {
-    for (i, element) in data.iter_mut().enumerate() {
+fn set<T: Element + AddAssign>(memory: &Memory<'_>, view: &View, value: impl Fn(usize) -> T) {
+    if memory.device().is_some() {
+        let values: Vec<T> = (0..view.volume()).map(value).collect();
+        memory.unpack(view, &values, false);
+        return;
+    }
+    let mut block = memory.write::<T>(view);
+    for (i, element) in block.data_mut().iter_mut().enumerate() {
         *element = value(i);
     }
 }

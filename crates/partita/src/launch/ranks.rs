@@ -142,11 +142,11 @@ pub fn run_rank<'w>(
     [agreement, of_validators, of_loads]: [Box<dyn Agreement + '_>; 3],
 ) -> Result<(Outcome, Arena), RunError> {
     let mesh = session.main_program().mesh;
-    let mut arena = Arena::of_rank(rank, session.arena_bytes(rank))?;
-    arena.touch();
     let kernels = setup
         .kernels
         .kernels(setup.precision, mesh, rank, slot, &setup.processing)?;
+    let mut arena = kernels.arena(rank, session.arena_bytes(rank))?;
+    arena.touch();
     let mut runner = RankRunner {
         rank,
         arena,

@@ -58,10 +58,16 @@ impl Accumulator {
         self.views.iter().map(View::volume).sum()
     }
 
-    /// Runs on the elements.
+    /// Runs on the elements; on a copy of those that a device has.
     pub(super) fn with<T: Number>(&mut self, memory: &Memory<'_>, run: impl FnOnce(&mut [T])) {
         match &mut self.packed {
             Some(packed) => run(packed.elements_mut::<T>()),
+            None if memory.device().is_some() => {
+                let mut copy = Vec::new();
+                memory.pack::<T>(&self.views[0], &mut copy);
+                run(&mut copy);
+                memory.unpack(&self.views[0], &copy, false);
+            }
             None => run(memory.write::<T>(&self.views[0]).data_mut()),
         }
     }
@@ -86,6 +92,11 @@ pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, endpoint: 
     }
     if memory.is_dense(source) && memory.is_dense(target) {
         with_type!(memory.body().buffer(source.buffer).dtype, T => {
+            if memory.device().is_some() {
+                let mut copy = Vec::new();
+                memory.pack::<T>(source, &mut copy);
+                return memory.unpack(target, &copy, false);
+            }
             let from = memory.read::<T>(source);
             memory.write::<T>(target).data_mut().copy_from_slice(from.data());
         });

@@ -1,0 +1,51 @@
+//! Memory of a rank that lies on a device.
+
+use crate::memory::Element;
+use partita_program::Dtype;
+use partita_space::Bytes;
+
+/// A box of elements in the memory of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceView {
+    /// Their type.
+    pub dtype: Dtype,
+    /// The first byte, from the start of the arena.
+    pub first: u64,
+    /// Extents; none is 0.
+    pub extent: [usize; 5],
+    /// Elements between neighbors along each dim; the last is 1.
+    pub pitch: [usize; 5],
+}
+
+/// The memory of a rank on a device, which the host cannot address.
+///
+/// Accesses take place after all kernels that were given to the device before. What fails is reported by the kernels
+/// of the device, when they are next asked to do something.
+pub trait DeviceMemory: Send {
+    /// Size.
+    fn bytes(&self) -> Bytes;
+
+    /// By what the kernels of the device know it.
+    fn handle(&self) -> usize;
+
+    /// Contents of a box, packed in memory order.
+    fn pack(&self, view: &DeviceView, packed: &mut [u8]);
+
+    /// Sets, or adds to, the contents of a box from packed elements.
+    fn unpack(&self, view: &DeviceView, packed: &[u8], accumulate: bool);
+
+    /// Sets the contents of a box to zeros.
+    fn clear(&self, view: &DeviceView);
+}
+
+/// Elements as bytes.
+pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
+    // SAFETY: an element has no padding, and any bytes are valid u8.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
+/// Elements as bytes that may be changed.
+pub(crate) fn bytes_of_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
+    // SAFETY: as above, and every bit pattern is a value of the type.
+    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
+}
