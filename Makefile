@@ -56,6 +56,7 @@ bench:
 	python3 bench/record_steps.py
 	python3 bench/record_tuning.py
 	python3 bench/record_precision.py
+	python3 bench/record_gpu.py
 	python3 bench/record_threads.py
 	python3 bench/record_store.py
 	python3 bench/record_offload.py

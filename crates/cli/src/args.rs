@@ -1,14 +1,20 @@
 //! Arguments of all verbs.
 
+mod choices;
 mod input;
 mod tune;
 
+pub use choices::{
+    BatchNormName, CheckName, DeviceName, DigitsTaskName, IoName, KernelsName, KindName, NamesName,
+    OptimizerName, OutputName, PrecisionName, SampleName, SplitName, StoreName, StoredName,
+    VolumesName,
+};
 pub use input::{InputArgs, OffloadArgs};
 pub use tune::TuneArgs;
 
 use crate::number;
 use crate::serve::ServeArgs;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use partita::{LoweringPass, parse_bytes, parse_seconds};
 use partita_space::{Bytes, Seconds};
 use std::path::PathBuf;
@@ -249,6 +255,9 @@ pub struct CalibrateArgs {
     /// Threads per rank
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count, default_value_t = 1)]
     pub threads: usize,
+    /// Where kernels compute
+    #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
+    pub device: DeviceName,
     /// Models whose kernels are measured, with the batch, such as `cosmoflow@64:2` (default: a set of all kinds)
     #[arg(long, value_name = "MODEL:B", value_delimiter = ',')]
     pub models: Vec<String>,
@@ -275,6 +284,9 @@ pub struct TrainArgs {
     /// Strategy, such as `data=2,depth=2`, or `auto` (overrides the run file)
     #[arg(long, value_name = "S")]
     pub strategy: Option<String>,
+    /// Where kernels compute (overrides the run file; default: cpu)
+    #[arg(long, value_enum)]
+    pub device: Option<DeviceName>,
     /// Name or path of a machine file from which times are predicted, instead of measurements before the run
     /// (overrides the run file)
     #[arg(long, value_name = "M")]
@@ -335,6 +347,9 @@ pub struct ForwardArgs {
     /// Strategy, such as `data=2,depth=2`, or `auto` (overrides the run file)
     #[arg(long, value_name = "S")]
     pub strategy: Option<String>,
+    /// Where kernels compute (overrides the run file; default: cpu)
+    #[arg(long, value_enum)]
+    pub device: Option<DeviceName>,
     /// Global batch size (overrides the run file)
     #[arg(long, value_name = "B", allow_negative_numbers = true, value_parser = number::count)]
     pub batch: Option<usize>,
@@ -591,15 +606,6 @@ pub struct Fractions(pub [f64; 3]);
 #[derive(Clone, Copy, Debug)]
 pub struct ImageSize(pub [usize; 2]);
 
-/// Element types of datasets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StoredName {
-    /// 16-bit integers
-    Int16,
-    /// 32-bit floats
-    Float32,
-}
-
 /// `partita data inspect`.
 #[derive(Debug, Args)]
 pub struct DataInspectArgs {
@@ -622,167 +628,4 @@ pub struct DoctorArgs {
     /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
-}
-
-/// Tasks on strings of digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DigitsTaskName {
-    /// The digits in reverse order
-    Reverse,
-    /// The digits in ascending order
-    Sort,
-    /// The sum of two numbers, its least significant digit first
-    Add,
-}
-
-/// What is taken of volumes that are larger than the crops of the training.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum VolumesName {
-    /// Whole volumes, which the network reads at their extents
-    Whole,
-    /// Overlapping crops, whose outputs are joined
-    Tiles,
-    /// Crops, each as a sample of its own
-    Crops,
-}
-
-/// How much of a dataset is checked before a training.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CheckName {
-    /// Every sample of the training and the validation split
-    All,
-    /// A few samples of both, evenly spaced
-    Quick,
-    /// Nothing
-    None,
-}
-
-/// Where samples stay after they were read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StoreName {
-    /// Nowhere: every epoch reads the files
-    None,
-    /// In the memory of the ranks, one copy in all
-    Memory,
-    /// Nowhere: for benchmarks, samples are made up and no file is read
-    Synthetic,
-}
-
-/// Kernel sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KernelsName {
-    /// Fast kernels
-    Cpu,
-    /// Reference kernels: plain loops
-    Reference,
-    /// None: the program can be predicted but not run; on this machine predictions have the fast ones
-    Unpinned,
-}
-
-/// Where samples come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum IoName {
-    /// Host memory of the ranks
-    Store,
-    /// File system, in every epoch
-    Files,
-    /// Input takes no time
-    None,
-}
-
-/// Precisions of layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PrecisionName {
-    /// 32-bit floats
-    F32,
-    /// 32-bit floats, rounded to TF32 as factors of products
-    Tf32,
-    /// bfloat16, with sums and weights in f32
-    Bf16,
-    /// 16-bit floats, with sums and weights in f32
-    F16,
-}
-
-/// Statistics of batch norms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BatchNormName {
-    /// Over all ranks
-    Synchronized,
-    /// Over the samples of each coordinate of `data`
-    Local,
-}
-
-/// What is written of the outputs of a network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OutputName {
-    /// The outputs before the loss
-    #[default]
-    Scores,
-    /// The softmax over classes
-    Probabilities,
-    /// The index of the class with the greatest score
-    Classes,
-}
-
-/// Names and axis orders of weight files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum NamesName {
-    /// Those of PyTorch's state dicts
-    #[default]
-    Pytorch,
-    /// Those of Partita
-    Partita,
-}
-
-/// Splits of a dataset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SplitName {
-    /// Training samples
-    Train,
-    /// Validation samples
-    Validation,
-    /// Test samples
-    Test,
-}
-
-/// Kinds of programs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum KindName {
-    /// Training step
-    #[default]
-    Train,
-    /// Evaluation: loss and errors
-    Evaluate,
-    /// Inference: outputs before the loss, without targets
-    Infer,
-}
-
-/// Optimizers, with their usual constants.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OptimizerName {
-    /// Adam
-    #[default]
-    Adam,
-    /// SGD with momentum 0.9
-    Sgd,
-    /// SGD with Nesterov's momentum of 0.9
-    Nesterov,
-    /// AdamW with weight decay 0.01
-    Adamw,
-    /// LARS with momentum 0.9
-    Lars,
-    /// LAMB with weight decay 0.01
-    Lamb,
-}
-
-/// Storage types of samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum SampleName {
-    /// 16-bit counts x, read as ln(1 + x)
-    #[default]
-    Int16,
-    /// 16-bit counts x, read as x / 100, as of volumes and images
-    Int16Scaled,
-    /// 32-bit floats
-    Float32,
 }

@@ -1,7 +1,7 @@
 //! Requests to the library, from arguments.
 
 use crate::args::{
-    BatchNormName, CalibrateArgs, CheckName, ConvertArgs, CosmologyArgs, DigitsArgs,
+    BatchNormName, CalibrateArgs, CheckName, ConvertArgs, CosmologyArgs, DeviceName, DigitsArgs,
     DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, InputArgs,
     IoName, KernelsName, KindName, LowerArgs, MakingArgs, NamesName, OffloadArgs, OptimizerName,
     OutputName, PlanArgs, PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs,
@@ -10,11 +10,11 @@ use crate::args::{
 use crate::error::CliError;
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
-    DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, InputRequest, IoChoice,
-    KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, OffloadRequest,
-    PlanRequest, PredictRequest, ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting,
-    ShapesRequest, StoreKind, StrategyChoice, TrainRequest, Training, TuneRequest, VolumeMode,
-    WeightNames,
+    DeviceChoice, DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, InputRequest,
+    IoChoice, KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV,
+    OffloadRequest, PlanRequest, PredictRequest, ResumeFrom, SCALED_COUNTS, SGD,
+    SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice, TrainRequest, Training,
+    TuneRequest, VolumeMode, WeightNames,
 };
 use partita_data::{CheckScope, ConvertSpec, DType, Keys};
 use partita_data::{PredictionKind, Split};
@@ -58,6 +58,16 @@ impl KernelsName {
             Self::Cpu => Some(KernelSet::Cpu),
             Self::Reference => Some(KernelSet::Reference),
             Self::Unpinned => None,
+        }
+    }
+}
+
+impl DeviceName {
+    fn choice(self) -> DeviceChoice {
+        match self {
+            Self::Cpu => DeviceChoice::Cpu,
+            Self::Gpu => DeviceChoice::Gpu,
+            Self::Software => DeviceChoice::Software,
         }
     }
 }
@@ -176,6 +186,7 @@ impl CalibrateArgs {
             replace: self.replace,
             ranks: self.ranks,
             threads: self.threads,
+            device: self.device.choice(),
             models: self.models.clone(),
             passes: self.passes,
         }
@@ -207,6 +218,7 @@ impl TrainArgs {
             ranks: self.ranks,
             threads: self.threads,
             strategy: self.strategy.clone(),
+            device: self.device.map(DeviceName::choice),
             machine: self.machine.clone(),
             store: self.store.map(|store| match store {
                 StoreName::None => StoreKind::None,
@@ -270,6 +282,7 @@ impl ForwardArgs {
             ranks: self.ranks,
             threads: self.threads,
             strategy: self.strategy.clone(),
+            device: self.device.map(DeviceName::choice),
             batch: self.batch,
             split: self.split.map(|split| match split {
                 SplitName::Train => Split::Train,

@@ -7,7 +7,8 @@ pub use error::CalibrateError;
 
 use crate::context::Context;
 use crate::host::Host;
-use crate::kernel_set::KernelSet;
+use crate::kernel_set::devices::DeviceChoice;
+use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{Launch, RankConfig};
 use crate::local_machine::{PASSES, Ranks, THREADS};
 use crate::model;
@@ -63,6 +64,8 @@ pub struct CalibrateRequest {
     pub ranks: Option<usize>,
     /// Threads of a rank.
     pub threads: usize,
+    /// Where kernels compute.
+    pub device: DeviceChoice,
     /// Models whose kernels are measured, like `cosmoflow@64:2` with the batch (default: a set of all
     /// kinds).
     pub models: Vec<String>,
@@ -78,6 +81,7 @@ impl Default for CalibrateRequest {
             replace: false,
             ranks: None,
             threads: THREADS,
+            device: DeviceChoice::Cpu,
             models: Vec::new(),
             passes: PASSES,
         }
@@ -168,10 +172,12 @@ fn calibrate_with(
     let path = path.unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
     check_path(&path, request.replace)?;
     let threads = request.threads;
+    let kernels = KernelSet::Cpu.on(request.device, Precision::F32)?;
+    let usual = kernels.devices().unwrap_or(host.cores_usable / threads);
     let rank_config = RankConfig {
-        ranks: launch.ranks(request.ranks, (host.cores_usable / threads).max(1))?,
+        ranks: launch.ranks(request.ranks, usual.max(1))?,
         threads,
-        kernels: KernelSet::Cpu,
+        kernels,
     };
     let (ranks, layout) = launch.calibrated_ranks(rank_config)?;
     let models = asked(&request.models)?;
@@ -186,7 +192,8 @@ fn calibrate_with(
         return Ok(None);
     };
     let validation = KernelModel::validate(&found.kernels);
-    let (machine, calibration) = machine(&name, &host, (&ranks, layout), &found, &validation);
+    let by = (&host, rank_config.kernels);
+    let (machine, calibration) = machine(&name, by, (&ranks, layout), &found, &validation);
     let written = text(&machine, &calibration, request.passes);
     let written = partita_files::write_whole(&path, written.as_bytes());
     written.map_err(|source| CalibrateError::Unwritable {
@@ -257,7 +264,9 @@ fn programs(
     let free = host
         .memory_bytes_available
         .map_or(f64::INFINITY, |bytes| bytes.0 as f64);
-    let room = free * MEMORY_SHARE / ranks.count as f64;
+    let free = free / ranks.count as f64;
+    let of_device = kernels.device_memory(ranks.count);
+    let room = MEMORY_SHARE * of_device.map_or(free, |bytes| bytes.0 as f64);
     let mut programs = Vec::new();
     for (name, batch) in models {
         let graph = model::resolve(name)?;

@@ -4,9 +4,11 @@ use crate::context::Context;
 use crate::environment::Environment;
 use crate::foreign::{Found, LIBRARIES, Library, Loader, ONEDNN};
 use crate::host::Host;
+use crate::kernel_set::KernelSet;
+use partita_gpu::{Device, DeviceFacts};
 use partita_mpi::{Library as Mpi, LoadError, World, WorldOptions};
 use partita_onednn::LoadError as OneDnnError;
-use partita_space::Seconds;
+use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,8 @@ pub struct Diagnosis {
     pub host: Host,
     /// Optional libraries.
     pub libraries: Vec<LibraryFinding>,
+    /// Devices of OpenCL.
+    pub devices: Vec<DeviceFinding>,
     /// MPI.
     pub mpi: MpiFinding,
 }
@@ -40,6 +44,27 @@ pub struct MpiFinding {
     pub processes: Option<usize>,
     /// Why none can be loaded, and how to install one.
     pub remedy: Option<String>,
+}
+
+/// A device of OpenCL.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceFinding {
+    /// Name.
+    pub name: String,
+    /// The platform of its driver.
+    pub platform: String,
+    /// Versions of OpenCL and of the driver.
+    pub version: String,
+    /// The word of `--device` that takes it.
+    pub device: &'static str,
+    /// Its memory.
+    pub memory_bytes: Bytes,
+    /// The largest arena of a rank.
+    pub allocation_bytes_max: Bytes,
+    /// Multiprocessors.
+    pub units: usize,
+    /// Why it cannot be used.
+    pub lacks: Option<&'static str>,
 }
 
 /// An optional library.
@@ -70,6 +95,11 @@ pub fn doctor(context: &Context<'_>) -> Diagnosis {
                 _ => finding(library, loader.find(library)),
             })
             .collect(),
+        devices: Device::list()
+            .unwrap_or_default()
+            .into_iter()
+            .map(device_finding)
+            .collect(),
         mpi: mpi_finding(environment),
     }
 }
@@ -89,6 +119,19 @@ fn onednn_finding(library: &Library, context: &Context<'_>) -> LibraryFinding {
         path: loaded.ok().map(|loaded| loaded.file.clone()),
         loadable: loaded.is_ok(),
         remedy: loaded.err().map(remedy),
+    }
+}
+
+fn device_finding(facts: DeviceFacts) -> DeviceFinding {
+    DeviceFinding {
+        name: facts.name,
+        platform: facts.platform,
+        version: facts.version,
+        device: KernelSet::Device(facts.kind).name(),
+        memory_bytes: facts.memory,
+        allocation_bytes_max: facts.largest,
+        units: facts.units,
+        lacks: (!facts.has_f64).then_some("arithmetic in f64"),
     }
 }
 

@@ -47,9 +47,11 @@ pub struct Library {
 
 /// Name of the library that is loaded to see whether it is supported.
 pub const ONEDNN: &str = "oneDNN";
+/// Name of OpenCL among them.
+pub const OPENCL: &str = "OpenCL";
 
 /// The known optional libraries.
-pub const LIBRARIES: [Library; 5] = [
+pub const LIBRARIES: [Library; 6] = [
     Library {
         name: "MPI",
         purpose: "ranks as processes on several nodes",
@@ -71,6 +73,14 @@ pub const LIBRARIES: [Library; 5] = [
         hints: &[],
         remedy: "install oneDNN 3 for OpenMP (`pip install onednn-cpu-gomp`, say), and name it: export \
                  PARTITA_ONEDNN=/path/to/libdnnl.so.3",
+    },
+    Library {
+        name: OPENCL,
+        purpose: "kernels on GPUs",
+        stems: &["libOpenCL.so.1"],
+        hints: &["/usr/local/cuda", "/opt/rocm", "/opt/rocm/opencl"],
+        remedy: "the driver of a GPU brings it; to try the kernels of GPUs on the processor, on Debian: apt-get install \
+                 ocl-icd-libopencl1 pocl-opencl-icd",
     },
     Library {
         name: "CUDA",
@@ -101,8 +111,8 @@ pub const LIBRARIES: [Library; 5] = [
     },
 ];
 
-/// Training on GPUs is not implemented yet.
-const NOT_USED: &str = "nothing to install: training runs on CPUs today, with or without it";
+/// GPUs compute through OpenCL today.
+const NOT_USED: &str = "nothing to install: GPUs compute through OpenCL today, with or without it";
 
 /// A library that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,16 +1,19 @@
 //! Kernel sets, and the cores that kernels run on.
 
+pub(crate) mod devices;
 pub(crate) mod joined;
 
 use crate::host;
+use devices::{DeviceChoice, DeviceUseError, devices};
 use joined::{JoinedKernels, JoinedMenu};
 use partita_cluster::LayerPrecision;
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team, TeamError};
+use partita_gpu::{Device, DeviceFacts, DeviceKind, GpuKernels, GpuMenu};
 use partita_onednn::{Instructions, OneDnn, OneDnnMenu};
 use partita_program::{Dtype, Menu, UnpinnedMenu};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
 use partita_run::{Kernels, RunError};
-use partita_space::{Mesh, Rank, Seconds};
+use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,6 +24,8 @@ pub enum KernelSet {
     Cpu,
     /// Reference kernels: plain loops.
     Reference,
+    /// Kernels on devices of this kind.
+    Device(DeviceKind),
 }
 
 /// Element types of a training.
@@ -113,15 +118,86 @@ impl KernelSet {
         match self {
             Self::Cpu => "cpu",
             Self::Reference => "reference",
+            Self::Device(DeviceKind::Gpu) => "gpu",
+            Self::Device(DeviceKind::Software) => "software",
         }
+    }
+
+    /// The set where kernels compute on the chosen device, which is looked for.
+    ///
+    /// Errors: there is no such device, or it has no such kernels.
+    pub fn on(self, device: DeviceChoice, precision: Precision) -> Result<Self, DeviceUseError> {
+        let Some(kind) = device.kind() else {
+            return Ok(self);
+        };
+        if self == Self::Reference {
+            return Err(DeviceUseError::Reference);
+        }
+        devices(kind)?;
+        let set = Self::Device(kind);
+        if set.offers(precision) {
+            Ok(set)
+        } else {
+            Err(DeviceUseError::Precision)
+        }
+    }
+
+    /// The set of a name of [`Self::backend`], which may be that of another machine.
+    pub fn of_backend(name: &str) -> Self {
+        match name.split([' ', ',']).next() {
+            Some("reference") => Self::Reference,
+            Some("gpu") => Self::Device(DeviceKind::Gpu),
+            Some("software") => Self::Device(DeviceKind::Software),
+            Some(_) | None => Self::Cpu,
+        }
+    }
+
+    /// Number of devices; none for the processor.
+    pub fn devices(self) -> Option<usize> {
+        let Self::Device(kind) = self else {
+            return None;
+        };
+        devices(kind).ok().map(<[_]>::len)
+    }
+
+    /// What the first device says of itself; none for the processor.
+    pub fn device_facts(self) -> Option<&'static DeviceFacts> {
+        let Self::Device(kind) = self else {
+            return None;
+        };
+        let first = devices(kind).ok().and_then(|all| all.first());
+        first.map(|device| device.facts())
+    }
+
+    /// Under which name times of its kernels are kept: that of a device includes the device and its driver.
+    pub fn backend(self) -> String {
+        let own = format!("{} {}", self.name(), env!("CARGO_PKG_VERSION"));
+        match self.device_facts() {
+            Some(facts) => format!("{own}, {}, {}", facts.name, facts.version),
+            None => own,
+        }
+    }
+
+    /// The memory of the device of each rank, for so many ranks of this process; none for the processor.
+    pub fn device_memory(self, ranks: usize) -> Option<Bytes> {
+        let Self::Device(kind) = self else {
+            return None;
+        };
+        let all = devices(kind).ok()?;
+        let each = ranks.div_ceil(all.len()) as u64;
+        let of = |device: &Arc<Device>| {
+            let facts = device.facts();
+            Bytes(facts.memory.0 / each).min(facts.largest)
+        };
+        all.iter().map(of).min()
     }
 
     /// Whether it supports this type.
     pub fn offers(self, precision: Precision) -> bool {
         match (self, precision) {
-            (Self::Cpu, Precision::F32 | Precision::Bf16)
+            (Self::Cpu | Self::Device(_), Precision::F32 | Precision::Bf16)
             | (Self::Reference, Precision::F32 | Precision::F64 | Precision::Bf16) => true,
-            (Self::Cpu, Precision::F64) => false,
+            (Self::Cpu | Self::Device(_), Precision::F64) => false,
         }
     }
 
@@ -132,6 +208,11 @@ impl KernelSet {
         match self {
             Self::Cpu => Box::new(CpuMenu { threads, level }),
             Self::Reference => Box::new(ReferenceMenu),
+            Self::Device(_) => {
+                // Of a machine file the device may be elsewhere.
+                let units = self.device_facts().map_or(1, |facts| facts.units);
+                Box::new(GpuMenu { units })
+            }
         }
     }
 
@@ -148,7 +229,7 @@ impl KernelSet {
                 let onednn = OneDnnMenu::new(Arc::clone(library), *threads);
                 Box::new(JoinedMenu { usual, onednn })
             }
-            (Self::Cpu, Err(_)) | (Self::Reference, _) => usual,
+            (Self::Cpu, Err(_)) | (Self::Reference | Self::Device(_), _) => usual,
         }
     }
 
@@ -192,6 +273,16 @@ impl KernelSet {
                 Box::new(ReferenceKernels::<f32>::new(mesh, rank))
             }
             (Self::Reference, Precision::F64) => Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
+            (Self::Device(kind), Precision::F32 | Precision::F64 | Precision::Bf16) => {
+                let made = devices(kind).and_then(|all| {
+                    let device = Arc::clone(&all[slot.slot % all.len()]);
+                    GpuKernels::new(device, mesh, rank)
+                });
+                Box::new(made.map_err(|error| RunError::Kernels {
+                    rank,
+                    reason: error.to_string(),
+                })?)
+            }
         })
     }
 }

@@ -80,7 +80,7 @@ pub use data::{
     convert_data, inspect_data, make_cosmology, make_digits, make_segmentation, make_shapes,
     picture_of_data,
 };
-pub use doctor::{Diagnosis, LibraryFinding, MpiFinding, doctor};
+pub use doctor::{DeviceFinding, Diagnosis, LibraryFinding, MpiFinding, doctor};
 pub use environment::{Environment, EnvironmentError};
 pub use error::{ErrorKind, Fault, full_text};
 pub use explain::{BandwidthCrossover, Change, Explanation, Point as ScalingPoint, Rival, Scaling};
@@ -88,6 +88,7 @@ pub use foreign::{HINT_VARIABLES, LoaderPaths};
 pub use host::{Cache, Host};
 pub use input::{Dataset, DatasetBasis, InputRequest, InputSource, IoChoice};
 pub use inspect::{Inspection, LayerSummary, inspect};
+pub use kernel_set::devices::{DeviceChoice, DeviceUseError};
 pub use kernel_set::{KernelSet, Precision};
 pub use launch::{LaunchError, NotSaved};
 pub use launcher::Launcher;

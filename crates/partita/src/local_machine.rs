@@ -642,7 +642,7 @@ pub fn setting(context: &Context<'_>, kernels: KernelSet, ranks: &Ranks) -> Sett
         processor: host.processor.clone().unwrap_or_default(),
         cores: ranks.cores.len(),
         simd: host.simd.to_owned(),
-        backend: format!("{} {}", kernels.name(), env!("CARGO_PKG_VERSION")),
+        backend: kernels.backend(),
         ranks: ranks.count,
         at_work: ranks.count,
         threads: ranks.threads,

@@ -76,7 +76,8 @@ fn is_known(calibration: &Calibration) -> bool {
 
 /// The requested kernels. By default the fast ones if the machine file has their measured costs, else none.
 pub fn kernels(machine: &Machine, asked: Option<KernelSet>) -> Option<KernelSet> {
-    asked.or(machine.calibration.as_ref().map(|_| KernelSet::Cpu))
+    let own = machine.calibration.as_ref();
+    asked.or(own.map(|calibration| KernelSet::of_backend(&calibration.kernels)))
 }
 
 /// Simulation mode: each rank individually if ranks of a node slow each other down and there are few.

@@ -167,7 +167,10 @@ impl<'c> Planner<'c> {
             return self.context.menu(KERNELS, &ranks);
         }
         let threads = self.threads_of_kernels();
-        let kernels = threads.map(|_| KERNELS);
+        let kernels = match &self.source {
+            CostSource::Modeled { machine, .. } => machine::kernels(machine, None),
+            CostSource::Measured { .. } => Some(KERNELS),
+        };
         let threads = threads.unwrap_or(local_machine::THREADS);
         menu_of(kernels, threads, self.context.level())
     }

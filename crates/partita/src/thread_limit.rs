@@ -67,7 +67,7 @@ impl TooManyThreads {
 pub fn check(ranks: usize, of: RankConfig, cores: usize) -> Result<(), TooManyThreads> {
     let threads = match of.kernels {
         KernelSet::Cpu => of.threads,
-        KernelSet::Reference => 1,
+        KernelSet::Reference | KernelSet::Device(_) => 1,
     };
     let too_many = TooManyThreads {
         ranks: ranks.max(1),

@@ -458,6 +458,12 @@ fn memory_limit(run: &Run, host: &Host, local: usize) -> (Bytes, String) {
     if let Some(limit) = run.memory {
         return (limit, "`memory` of the run file".to_owned());
     }
+    if let Some(limit) = run.kernels.device_memory(local) {
+        return (
+            limit,
+            format!("{limit} of the device for each of {local} rank(s)"),
+        );
+    }
     match host.memory_free() {
         Some(available) => {
             let origin = format!("{available} available to {local} rank(s)");

@@ -12,6 +12,7 @@ mod launchers;
 mod predictions;
 
 mod checkpoints;
+mod devices;
 mod faults;
 mod forward;
 mod hosts;

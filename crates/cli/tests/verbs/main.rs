@@ -10,6 +10,7 @@ mod calibrating;
 mod checkpoints;
 mod comparing;
 mod data;
+mod devices;
 mod digits;
 mod doctor;
 mod epochs;

@@ -1,6 +1,7 @@
 //! Errors of a calibration.
 
 use crate::error::{ErrorKind, Fault};
+use crate::kernel_set::devices::DeviceUseError;
 use crate::launch::LaunchError;
 use crate::model::ModelError;
 use partita_lower::{LowerError, StrategyError};
@@ -14,6 +15,9 @@ pub enum CalibrateError {
     /// The machine has no name.
     #[error("the name of a machine must not be empty; use a name such as `--name mine`")]
     NoName,
+    /// There is no such device.
+    #[error(transparent)]
+    Device(#[from] DeviceUseError),
     /// The path of the machine file is not a regular file.
     #[error(
         "{} is not a regular file; choose another `--output`",
@@ -104,6 +108,7 @@ impl Fault for CalibrateError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::NoName
+            | Self::Device(_)
             | Self::NoFile { .. }
             | Self::Exists { .. }
             | Self::NoFolder { .. }

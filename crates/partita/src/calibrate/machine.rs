@@ -26,7 +26,7 @@ fn fact<T>(value: T, basis: Basis, source: &str) -> Fact<T> {
 /// The measured machine, of as many nodes as there were hosts.
 pub fn machine(
     name: &str,
-    host: &Host,
+    (host, kernels): (&Host, KernelSet),
     (ranks, layout): (&Ranks, HostLayout),
     found: &CalibrationRun,
     validation: &CrossValidation,
@@ -40,7 +40,8 @@ pub fn machine(
     let file_rate = ranks.count as f64 / reads.seconds_per_byte.max(1e-12);
     let file = "reads of a file that the system holds in memory, all ranks at once";
     let file_bandwidth = fact(BytesPerSecond(file_rate), Basis::Fitted, file);
-    let calibration = calibration(host, (ranks, layout), found, validation, world);
+    let by = (host, kernels);
+    let calibration = calibration(by, (ranks, layout), found, validation, world);
     let machine = Machine {
         name: name.to_owned(),
         nodes: fact(
@@ -57,7 +58,7 @@ pub fn machine(
             let source = "what the system says of itself, no more than the limit of the process";
             fact(memory, Basis::Measured, source)
         }),
-        device: device(host, ranks, found),
+        device: device((host, kernels), ranks, found),
         links,
         network: None,
         allreduce: None,
@@ -178,7 +179,54 @@ fn rates_of(found: &CalibrationRun, family: &str) -> Vec<f64> {
         .collect()
 }
 
-fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
+/// What a rank computes on: a share of the processor, or a device.
+struct Unit {
+    name: String,
+    kind: DeviceKind,
+    memory: Fact<Bytes>,
+    bandwidth: Fact<BytesPerSecond>,
+}
+
+fn unit((host, kernels): (&Host, KernelSet), ranks: &Ranks, found: &CalibrationRun) -> Unit {
+    if let (Some(facts), Some(memory)) =
+        (kernels.device_facts(), kernels.device_memory(ranks.count))
+    {
+        let rates = found.kernels.iter();
+        let rates = rates
+            .filter(|sample| sample.features.bytes > 1e6)
+            .map(|sample| sample.features.bytes / sample.cost.together.0);
+        let own = "what its driver says, shared by the ranks that it has";
+        let fastest = "the kernel that moves the most bytes in a second, with all ranks at work";
+        return Unit {
+            name: facts.name.clone(),
+            kind: DeviceKind::Gpu,
+            memory: fact(memory, Basis::Measured, own),
+            bandwidth: fact(
+                BytesPerSecond(rates.fold(1.0, f64::max)),
+                Basis::Measured,
+                fastest,
+            ),
+        };
+    }
+    let memory = host.memory_bytes_available.unwrap_or(Bytes(1 << 30));
+    let processor = host.processor.clone().unwrap_or_default();
+    Unit {
+        name: format!("{} thread(s) of {processor}", ranks.threads),
+        kind: DeviceKind::Cpu,
+        memory: fact(
+            Bytes(memory.0 / ranks.count as u64),
+            Basis::Measured,
+            "an equal share of what was free",
+        ),
+        bandwidth: fact(
+            found.memory,
+            Basis::Measured,
+            "a copy, read and written bytes, with all ranks at work",
+        ),
+    }
+}
+
+fn device(by: (&Host, KernelSet), ranks: &Ranks, found: &CalibrationRun) -> Device {
     let passes = [
         "convolution_forward",
         "convolution_backward_data",
@@ -206,26 +254,17 @@ fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
         backward_weight: share("convolution_backward_weight"),
         saturation: None,
     };
-    let memory = host.memory_bytes_available.unwrap_or(Bytes(1 << 30));
-    let processor = host.processor.clone().unwrap_or_default();
+    let unit = unit(by, ranks, found);
     Device {
-        name: format!("{} thread(s) of {processor}", ranks.threads),
-        kind: DeviceKind::Cpu,
-        memory: fact(
-            Bytes(memory.0 / ranks.count as u64),
-            Basis::Measured,
-            "an equal share of what was free",
-        ),
+        name: unit.name,
+        kind: unit.kind,
+        memory: unit.memory,
         peak_flops_f32: fact(
             FlopsPerSecond(peak),
             Basis::Measured,
             "the fastest convolution, with all ranks at work",
         ),
-        memory_bandwidth: fact(
-            found.memory,
-            Basis::Measured,
-            "a copy, read and written bytes, with all ranks at work",
-        ),
+        memory_bandwidth: unit.bandwidth,
         host_bandwidth: None,
         kernel_start: None,
         rates: Rates::default(),
@@ -244,7 +283,7 @@ fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
 }
 
 fn calibration(
-    host: &Host,
+    (host, kernels): (&Host, KernelSet),
     (ranks, layout): (&Ranks, HostLayout),
     found: &CalibrationRun,
     validation: &CrossValidation,
@@ -274,7 +313,7 @@ fn calibration(
         processor: host.processor.clone().unwrap_or_default(),
         cores: ranks.cores.len(),
         simd: host.simd.to_owned(),
-        kernels: format!("{} {}", KernelSet::Cpu.name(), env!("CARGO_PKG_VERSION")),
+        kernels: kernels.backend(),
         world,
         ranks: ranks.count,
         threads: ranks.threads,

@@ -5,6 +5,7 @@ use super::offload::error::OffloadError;
 use super::section::RunFileError;
 use super::store::error::StoreError;
 use crate::error::{ErrorKind, Fault};
+use crate::kernel_set::devices::DeviceUseError;
 use crate::launch::{DIVERGENCE_ADVICE, LaunchError};
 use crate::model::ModelError;
 use crate::planning::PlanningError;
@@ -26,6 +27,9 @@ pub enum TrainError {
     /// The run file has a fault.
     #[error(transparent)]
     RunFile(#[from] RunFileError),
+    /// There is no such device, or it is not for this run.
+    #[error(transparent)]
+    Device(#[from] DeviceUseError),
     /// There is no such model.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -585,6 +589,7 @@ impl Fault for TrainError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::RunFile(_)
+            | Self::Device(_)
             | Self::Model(_)
             | Self::Loss(_)
             | Self::Freeze(_)
@@ -624,6 +629,7 @@ impl Fault for TrainError {
             | Self::StoppedWithout { .. }
             | Self::NoMetric { .. }
             | Self::RunFile(_)
+            | Self::Device(_)
             | Self::Model(_)
             | Self::Loss(_)
             | Self::Freeze(_)

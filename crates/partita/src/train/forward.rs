@@ -10,6 +10,7 @@ use super::{
 };
 use crate::context::Context;
 use crate::host::Host;
+use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::oversubscription;
 use crate::launch::{
     InitialValues, Launch, Listener, MakeSink, MakeSource, MemoryBaseline, NotSaved, RunSetup,
@@ -49,6 +50,8 @@ pub struct ForwardRequest {
     pub threads: Option<usize>,
     /// Overrides its `strategy`.
     pub strategy: Option<String>,
+    /// Overrides its `device`.
+    pub device: Option<DeviceChoice>,
     /// Overrides its `batch`.
     pub batch: Option<usize>,
     /// Split of the dataset (default: validation; test or train where it is empty).
@@ -150,6 +153,7 @@ impl Forward {
             ranks: request.ranks,
             threads: request.threads,
             strategy: request.strategy.clone(),
+            device: request.device,
             library_collectives: request.library_collectives,
             no_prediction: true,
             ..TrainRequest::default()

@@ -7,6 +7,7 @@ use super::offload::config::OffloadConfig;
 use super::preparation::SampleOptions;
 use super::run_file::{RunFile, StartWeights};
 use super::store::config::{StoreConfig, StoreKind};
+use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{Launch, RankConfig};
 use crate::training::StrategyChoice;
@@ -29,6 +30,8 @@ pub struct TrainRequest {
     pub threads: Option<usize>,
     /// Overrides its `strategy`.
     pub strategy: Option<String>,
+    /// Overrides its `device`.
+    pub device: Option<DeviceChoice>,
     /// Overrides its `machine`.
     pub machine: Option<String>,
     /// Overrides `store` of its `[data]`.
@@ -168,7 +171,9 @@ impl Run {
             data: file.data,
             store,
             output: file.output,
-            kernels: file.kernels,
+            kernels: file
+                .kernels
+                .on(request.device.unwrap_or(file.device), file.precision)?,
             precision: file.precision,
             batch: file.batch.saturating_mul(file.accumulate),
             accumulate: file.accumulate,

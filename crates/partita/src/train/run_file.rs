@@ -10,6 +10,7 @@ use super::offload::config::{OffloadConfig, read_offload};
 use super::preparation::SampleOptions;
 use super::section::{RunFileError, Section, suggest, syntax};
 use super::store::config::{DataOptions, StoreConfig};
+use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::{KernelSet, Precision};
 use crate::near_file;
 use crate::weights::Selection;
@@ -22,7 +23,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 27] = [
+const KEYS: [&str; 28] = [
     "model",
     "loss",
     "data",
@@ -33,6 +34,7 @@ const KEYS: [&str; 27] = [
     "strategy",
     "machine",
     "kernels",
+    "device",
     "precision",
     "batch",
     "accumulate",
@@ -81,6 +83,8 @@ pub struct RunFile {
     pub machine: Option<String>,
     /// Kernel set (default: the fast one).
     pub kernels: KernelSet,
+    /// Where kernels compute (default: the processor).
+    pub device: DeviceChoice,
     /// Type of activations and parameters (default: f32).
     pub precision: Precision,
     /// Global batch size.
@@ -191,6 +195,9 @@ impl RunFile {
                 .unwrap_or_else(|| "auto".to_owned()),
             machine: top.text("machine", machine)?,
             kernels,
+            device: top
+                .choice("device", &DeviceChoice::CHOICES)?
+                .unwrap_or_default(),
             precision,
             batch: top.need("batch", top.count("batch")?, batch)?,
             accumulate: top.count("accumulate")?.unwrap_or(1),

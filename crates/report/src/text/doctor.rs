@@ -1,7 +1,7 @@
 //! Text of a check of the machine.
 
 use crate::table::{Side, Table, write_pairs};
-use partita::{Diagnosis, Host, LibraryFinding, MpiFinding};
+use partita::{DeviceFinding, Diagnosis, Host, LibraryFinding, MpiFinding};
 use partita_space::Bytes;
 use std::io::{self, Write};
 
@@ -10,6 +10,7 @@ pub fn doctor(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<()> {
     write_host(&diagnosis.host, out)?;
     writeln!(out)?;
     write_libraries(&diagnosis.libraries, out)?;
+    write_devices(&diagnosis.devices, out)?;
     write_mpi(&diagnosis.mpi, out)
 }
 
@@ -30,6 +31,34 @@ fn write_mpi(finding: &MpiFinding, out: &mut dyn Write) -> io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+fn write_devices(findings: &[DeviceFinding], out: &mut dyn Write) -> io::Result<()> {
+    if findings.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        ("--device", Side::Left),
+        ("name", Side::Left),
+        ("memory", Side::Right),
+        ("a rank at most", Side::Right),
+        ("driver", Side::Left),
+    ]);
+    for finding in findings {
+        let driver = match finding.lacks {
+            Some(lacks) => format!("cannot be used: no {lacks}"),
+            None => format!("{}, {}", finding.platform, finding.version),
+        };
+        table.row(vec![
+            finding.device.to_owned(),
+            finding.name.clone(),
+            finding.memory_bytes.to_string(),
+            finding.allocation_bytes_max.to_string(),
+            driver,
+        ]);
+    }
+    writeln!(out)?;
+    table.write(out)
 }
 
 fn write_host(host: &Host, out: &mut dyn Write) -> io::Result<()> {

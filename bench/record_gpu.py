@@ -1,0 +1,101 @@
+"""Records training steps on a device of OpenCL beside those on the processor.
+
+CosmoFlow 32, 3D U-Net 32 and ResNet-50 at 64 pixels, on one rank and under a split of each, whose ranks share the
+device. A strategy and a device take turns: all of them once is a round. Beside the seconds of a step stand the losses: the
+largest distance from those of one rank on the processor, relative to these. The same samples come in the same order
+everywhere, so nothing but the order of sums may differ.
+
+Writes records/<date>-gpu.md and, with all raw figures, the same name with .json.
+"""
+
+import argparse
+import json
+
+import contest
+import record_gpu_text
+from contest import Failure, run_partita
+from runs import Scene, Training, cosmology
+
+# Scene, batch, and a strategy of two ranks.
+MATCHES = (
+    (cosmology(32, 12), 4, "depth=2"),
+    (
+        Scene("unet3d@32", ("segmentation", "--grid", 32, "--volumes", 9, "--validation", 1 / 9), 8, "{scale = 0.01}"),
+        2,
+        "depth=2",
+    ),
+    (
+        Scene(
+            "resnet50@64",
+            ("shapes", "--size", 64, "--images", 36, "--classes", 10, "--validation", 1 / 3),
+            24,
+            "{scale = 0.01}",
+        ),
+        8,
+        "data=2",
+    ),
+)
+
+
+class OnDevice(Training):
+    """A training on a device."""
+
+    def __init__(self, options, folder, match, device, strategy, ranks):
+        scene, batch, _ = match
+        super().__init__(options, folder, scene, strategy, batch, options.steps, ranks=ranks)
+        self.words += ["--no-prediction", "--device", device]
+        self.name = f"{device}, {strategy}"
+        self.facts |= {"device": device}
+
+    def turn(self):
+        result = self.train()
+        losses = [number for epoch in result["epochs"] for number in (epoch["training_loss"], epoch["validation"]["loss"])]
+        return {
+            "step_seconds": result["step_seconds_median"],
+            "steps": result["steps_measured"],
+            "digest": result["digest"],
+            "losses": losses,
+            "arena_bytes": result["memory"]["predicted_bytes"],
+        }
+
+
+def facts(options, folder):
+    """What `partita doctor` says of the device."""
+    found = json.loads(run_partita(options, folder, ["doctor", "--json"]))["devices"]
+    of_kind = [device for device in found if device["device"] == options.device]
+    if not of_kind:
+        raise Failure(f"there is no device for --device {options.device}: {found}")
+    return of_kind[0]
+
+
+def measure(options, folder, match):
+    scene, batch, split = match
+    scene.make(options, folder)
+    contenders = [
+        OnDevice(options, folder, match, device, strategy, ranks)
+        for device in ("cpu", options.device)
+        for strategy, ranks in (("data=1", 1), (split, 2))
+    ]
+    turns = contest.rounds(options.rounds, contenders, scene.model)
+    entries = [contest.entry(racer, "Partita", turns) for racer, turns in zip(contenders, turns, strict=True)]
+    return {"model": scene.model, "batch": batch, "contenders": entries}
+
+
+def record(options, folder):
+    words = ["--device", options.device, "--steps", options.steps]
+    head = contest.head(options, folder, "record_gpu.py", words)
+    device = facts(options, folder)
+    measured = [measure(options, folder, match) for match in MATCHES]
+    return head | {"finished": contest.now(), "device": device, "networks": measured}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    contest.add_options(parser)
+    parser.add_argument("--device", choices=("gpu", "software"), default="software")
+    parser.add_argument("--steps", type=contest.whole, default=8, help="timed steps of a turn, at least")
+    contest.take(parser, "gpu", record, record_gpu_text.write)
+
+
+if __name__ == "__main__":
+    main()

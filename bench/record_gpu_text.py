@@ -1,0 +1,53 @@
+"""The text of a record of steps on a device of OpenCL; measures nothing."""
+
+from statistics import median
+
+from contest_text import circumstances
+
+
+def write(record, raw_name):
+    parts = [head(record, raw_name), table(record)]
+    return "\n\n".join(parts) + "\n"
+
+
+def head(record, raw_name):
+    device = record["device"]
+    lines = [
+        f"# Steps on a device, {record['started'][:10]}",
+        "",
+        f"`--device {device['device']}`: {device['name']}, {device['platform']}, {device['version']}, {device['units']} units.",
+        f"Two ranks share it. The processor computes with one thread a rank. Raw data: `{raw_name}`.",
+        "",
+        *circumstances(record, "no peers"),
+    ]
+    return "\n".join(lines)
+
+
+def table(record):
+    lines = [
+        "Milliseconds a step (median), times that of the processor under the same strategy, and the largest distance of a loss of",
+        "an epoch from that of one rank on the processor.",
+        "",
+        "| network, batch | strategy | processor | device | device / processor | distance of losses |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for network in record["networks"]:
+        of = {(one["facts"]["device"], one["facts"]["strategy"]): one for one in network["contenders"]}
+        exact = losses(of[("cpu", "data=1")])
+        for device, strategy in of:
+            if device == "cpu":
+                continue
+            own, other = of[(device, strategy)], of[("cpu", strategy)]
+            a, b = seconds(other), seconds(own)
+            far = max(abs(x - y) / max(abs(y), 1e-3) for x, y in zip(losses(own), exact, strict=True))
+            name = f"{network['model']}, {network['batch']}"
+            lines.append(f"| {name} | {strategy} | {a * 1e3:.1f} | {b * 1e3:.1f} | {b / a:.1f} | {far:.1e} |")
+    return "\n".join(lines)
+
+
+def seconds(entry):
+    return median(turn["step_seconds"] for turn in entry["turns"])
+
+
+def losses(entry):
+    return entry["turns"][0]["losses"]

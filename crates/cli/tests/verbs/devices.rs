@@ -1,0 +1,198 @@
+//! Trainings on devices of OpenCL.
+
+use crate::command::{json, partita};
+use crate::trainee::Case;
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Output;
+
+/// Whether a device of this name is there; if not, that is written past the capture of outputs.
+fn has_device(name: &str, test: &str) -> bool {
+    let report = json(&["doctor", "--json"]);
+    let devices = report["devices"].as_array().unwrap();
+    let found = devices
+        .iter()
+        .any(|device| device["device"] == name && device["lacks"].is_null());
+    if !found {
+        let line = format!("NOT RUN: {test}: OpenCL finds no device for `--device {name}`\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    found
+}
+
+fn run(case: &Case, arguments: &[&str]) -> Output {
+    let mut command = partita(arguments);
+    command
+        .current_dir(case.folder())
+        .env("HOME", case.path("home"));
+    command.output().unwrap()
+}
+
+fn done(case: &Case, arguments: &[&str]) -> Value {
+    let output = run(case, arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Losses of training and validation of all epochs.
+fn losses(folder: &Path) -> Vec<f64> {
+    let text = fs::read_to_string(folder.join("result.json")).unwrap();
+    let result: Value = serde_json::from_str(&text).unwrap();
+    let epochs = result["epochs"].as_array().unwrap();
+    let both = |epoch: &Value| {
+        let (training, validation) = (&epoch["training_loss"], &epoch["validation"]["loss"]);
+        [training, validation].map(|loss| loss.as_f64().unwrap())
+    };
+    epochs.iter().flat_map(both).collect()
+}
+
+fn assert_near(got: &[f64], expected: &[f64]) {
+    assert_eq!(got.len(), expected.len());
+    for (got, expected) in got.iter().zip(expected) {
+        let far = (got - expected).abs() / expected.abs().max(1e-3);
+        assert!(far < 1e-4, "{got} for {expected}");
+    }
+}
+
+#[test]
+fn a_training_on_a_device_has_the_losses_of_one_on_the_processor() {
+    if !has_device(
+        "software",
+        "a_training_on_a_device_has_the_losses_of_one_on_the_processor",
+    ) {
+        return;
+    }
+    let case = Case::new();
+    let train = |ranks: &str, strategy: &str, device: &str| {
+        case.run_file("run.toml", 2, "overwrite = true");
+        let output = run(
+            &case,
+            &[
+                "train",
+                "run.toml",
+                "--ranks",
+                ranks,
+                "--strategy",
+                strategy,
+                "--device",
+                device,
+                "--no-prediction",
+            ],
+        );
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        losses(&case.path("out"))
+    };
+    let expected = train("1", "data=1", "cpu");
+    assert_eq!(expected.len(), 4);
+    assert_near(&train("1", "data=1", "software"), &expected);
+    let evaluated = |device: &str| {
+        let answer = done(
+            &case,
+            &["evaluate", "run.toml", "--device", device, "--json"],
+        );
+        answer["metrics"]["loss"].as_f64().unwrap()
+    };
+    assert_near(&[evaluated("software")], &[evaluated("cpu")]);
+    assert_near(&train("2", "depth=2", "software"), &expected);
+    assert_near(&train("2", "filter=2", "software"), &expected);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named_with_those_that_are() {
+    let case = Case::new();
+    case.run_file("run.toml", 1, "device = \"gpu\"");
+    let report = json(&["doctor", "--json"]);
+    let devices = report["devices"].as_array().unwrap();
+    if devices.iter().any(|device| device["device"] == "gpu") {
+        return;
+    }
+    let output = run(&case, &["train", "run.toml", "--no-prediction"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    for device in devices {
+        assert!(said.contains(device["name"].as_str().unwrap()), "{said}");
+    }
+    assert!(said.contains("OpenCL"), "{said}");
+    assert!(
+        said.contains("--device software") || said.contains("pocl"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_a_device_has_not_is_refused() {
+    if !has_device("software", "what_a_device_has_not_is_refused") {
+        return;
+    }
+    let case = Case::new();
+    for more in ["", "precision = \"f64\""] {
+        let more = format!("kernels = \"reference\"\n{more}");
+        case.run_file("run.toml", 1, &more);
+        let output = run(&case, &["train", "run.toml", "--device", "software"]);
+        assert_eq!(output.status.code(), Some(2), "{more}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("remove it"), "{said}");
+    }
+}
+
+#[test]
+fn a_machine_file_of_a_device_predicts_with_its_kernels() {
+    if !has_device(
+        "software",
+        "a_machine_file_of_a_device_predicts_with_its_kernels",
+    ) {
+        return;
+    }
+    let case = Case::new();
+    let calibrate = [
+        "calibrate",
+        "--device",
+        "software",
+        "--name",
+        "mine",
+        "--models",
+        "tiny.model:2",
+        "--passes",
+        "1",
+        "--json",
+    ];
+    let answer = done(&case, &calibrate);
+    assert!(answer["kernels"].as_u64().unwrap() > 5, "{answer}");
+    let file = fs::read_to_string(case.path("mine.toml")).unwrap();
+    assert!(file.contains("kernels = \"software "), "{file}");
+    assert!(file.contains("kind = \"gpu\""), "{file}");
+    let of = [
+        "tiny.model",
+        "--machine",
+        "mine.toml",
+        "--ranks",
+        "1",
+        "--batch",
+        "2",
+        "--no-io",
+        "--json",
+    ];
+    let predicted = done(
+        &case,
+        &[&["predict", "--strategy", "data=1"], &of[..]].concat(),
+    );
+    let planned = done(&case, &[&["plan"], &of[..]].concat());
+    for answer in [&predicted, &planned[0]] {
+        assert!(
+            answer["iteration_seconds"].as_f64().unwrap() > 0.0,
+            "{answer}"
+        );
+    }
+    // Both have the kernels of the device, which are not fused.
+    assert_eq!(predicted["digest"], planned[0]["digest"]);
+    let on_cpu = [
+        &["predict", "--strategy", "data=1", "--kernels", "cpu"],
+        &of[..],
+    ]
+    .concat();
+    assert_ne!(done(&case, &on_cpu)["digest"], predicted["digest"]);
+}

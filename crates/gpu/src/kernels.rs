@@ -1,0 +1,166 @@
+//! Implements the kernel trait with the kernels of the device.
+
+mod attention;
+mod class_loss;
+mod contents;
+mod convolution;
+mod linear;
+mod loss;
+mod norm;
+mod pointwise;
+mod pool;
+mod rows;
+mod sums;
+mod update;
+
+use crate::device::{Device, DeviceError};
+use crate::launch::{KernelError, RankPosition, Run, Target};
+use crate::memory::{GpuMemory, lock};
+use crate::menu::NAME;
+use crate::queue::Queue;
+use partita_program::{Algorithm, Family, Kernel, View};
+use partita_run::{Arena, Inputs, KernelTally, Kernels, Memory, RunError};
+use partita_space::{Bytes, Mesh, Rank};
+use std::sync::{Arc, Mutex};
+
+/// The kernels of a rank on a device: every kernel of programs in f32 or bf16, by the algorithm `gpu`.
+///
+/// Commands run in order, while the rank goes on: what reads the memory of the device waits for them. Workspaces must
+/// be those that [`crate::GpuMenu`] asks for with as many units. Products add up in f32, other sums in f64, in an order
+/// that depends on the shapes and the units alone.
+pub struct GpuKernels {
+    rank: Rank,
+    position: RankPosition,
+    queue: Arc<Mutex<Queue>>,
+    units: usize,
+    /// What the device has, in words.
+    room: String,
+}
+
+impl GpuKernels {
+    /// The kernels of this rank of a mesh.
+    ///
+    /// Errors: the device refuses a queue.
+    pub fn new(device: Arc<Device>, mesh: Mesh, rank: Rank) -> Result<Self, DeviceError> {
+        let units = device.facts().units;
+        Self::with_units(device, mesh, rank, units)
+    }
+
+    /// The kernels of this rank of a mesh, for as many multiprocessors as the catalog was told of.
+    ///
+    /// Errors: the device refuses a queue.
+    pub fn with_units(
+        device: Arc<Device>,
+        mesh: Mesh,
+        rank: Rank,
+        units: usize,
+    ) -> Result<Self, DeviceError> {
+        let facts = device.facts();
+        let room = format!(
+            "has {} and allocates up to {} at once",
+            facts.memory, facts.largest
+        );
+        Ok(Self {
+            rank,
+            room,
+            position: RankPosition {
+                mesh,
+                coord: mesh.coord(rank),
+            },
+            queue: Arc::new(Mutex::new(Queue::new(device)?)),
+            units,
+        })
+    }
+
+    fn failed(&self, fault: KernelError) -> RunError {
+        let rank = self.rank;
+        match fault {
+            KernelError::Device(error) => RunError::Kernels {
+                rank,
+                reason: error.to_string(),
+            },
+            KernelError::Source(reason) => RunError::Source { rank, reason },
+        }
+    }
+}
+
+impl Kernels for GpuKernels {
+    fn arena(&self, rank: Rank, bytes: Bytes) -> Result<Arena, RunError> {
+        let memory = GpuMemory::new(Arc::clone(&self.queue), bytes);
+        let memory = memory.map_err(|error| RunError::Kernels {
+            rank,
+            reason: format!(
+                "an arena of {bytes} cannot be allocated on the device, which {}: {error}; lower the batch, or split \
+                 over more ranks on more devices",
+                self.room
+            ),
+        })?;
+        Ok(Arena::on_device(Box::new(memory)))
+    }
+
+    fn execute(
+        &mut self,
+        kernel: &Kernel,
+        algorithm: &Algorithm,
+        workspace: Option<&View>,
+        memory: &Memory<'_>,
+        inputs: &Inputs,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<KernelTally, RunError> {
+        if algorithm.0 != NAME {
+            return Err(RunError::Algorithm {
+                rank: self.rank,
+                kernel: kernel.name().to_owned(),
+                algorithm: algorithm.0.clone(),
+                backend: "the kernels of a device".to_owned(),
+            });
+        }
+        if !progress() {
+            return Err(RunError::Cancelled);
+        }
+        let buffers = &memory.body().buffers;
+        let arena = memory.device().map(|device| device.handle());
+        let arena = arena.expect("the arena of these kernels lies on their device") as _;
+        let mut queue = lock(&self.queue);
+        queue.check().map_err(|error| self.failed(error.into()))?;
+        let queue = &mut *queue;
+        let target = Some(Target { queue, arena });
+        let mut run = Run::new(
+            (buffers, inputs, self.position),
+            self.units,
+            workspace,
+            target,
+        );
+        let done = execute(kernel, &mut run);
+        done.map_err(|fault| self.failed(fault))?;
+        // What is launched follows from the views; a device does not count.
+        Ok(KernelTally::expected(kernel, buffers))
+    }
+
+    fn finish(&mut self) -> Result<(), RunError> {
+        let mut queue = lock(&self.queue);
+        let done = queue.finish().and_then(|()| queue.check());
+        done.map_err(|error| self.failed(error.into()))
+    }
+}
+
+/// Gives a kernel to the device, or measures its workspace.
+pub(crate) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    match kernel.family() {
+        Family::Fused => kernel
+            .parts()
+            .iter()
+            .try_for_each(|part| execute(part, run)),
+        Family::Contents => contents::execute(kernel, run),
+        Family::Pointwise => pointwise::execute(kernel, run),
+        Family::Convolution => convolution::execute(kernel, run),
+        Family::Pool | Family::Resample => pool::execute(kernel, run),
+        Family::BatchNorm => norm::execute_batch(kernel, run),
+        Family::GroupNorm => norm::execute_groups(kernel, run),
+        Family::LayerNorm => rows::execute_layer_norm(kernel, run),
+        Family::Linear => linear::execute(kernel, run),
+        Family::Sequence => attention::execute(kernel, run),
+        Family::Loss => loss::execute(kernel, run),
+        Family::Update => update::execute(kernel, run),
+    }
+}

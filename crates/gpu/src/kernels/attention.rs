@@ -1,0 +1,243 @@
+//! Attention, embeddings and positional encoding.
+
+use super::rows::rows;
+use crate::launch::{Arg, KernelError, RawHeads, Run};
+use crate::tensor::Tensor;
+use partita_program::{Dtype, Kernel, View};
+
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    match kernel {
+        Kernel::EmbeddingForward { x, w, y } => embedding_forward([x, w, y], run),
+        Kernel::EmbeddingBackward {
+            x,
+            dy,
+            dw,
+            accumulate,
+        } => embedding_backward([x, dy, dw], *accumulate, run),
+        Kernel::Positions {
+            x,
+            y,
+            distribution,
+            halo_low,
+        } => {
+            if run.target.is_none() {
+                return Ok(());
+            }
+            let corner = distribution.corner(halo_low, &run.position.mesh, &run.position.coord);
+            let of = [x, y].map(|view| run.tensor(view));
+            let corner = Tensor::dense(of[0].dtype, 0, corner).raw_extent();
+            let channels = distribution.shape[4] as u32;
+            let mut args: Vec<Arg> = of.iter().map(Arg::from).collect();
+            args.extend([
+                Arg::Extent(of[1].raw_extent()),
+                Arg::Extent(corner),
+                Arg::Uint(channels),
+            ]);
+            run.elements("positions", &args, &of[1])
+        }
+        Kernel::AttentionForward {
+            q,
+            k,
+            v,
+            y,
+            heads,
+            causal,
+        } => forward([q, k, v, y], *heads, *causal, run),
+        Kernel::AttentionBackward { .. } => backward(kernel, run),
+        other => panic!("{} does not work on sequences", other.name()),
+    }
+}
+
+/// Fails if a class number has no row.
+fn check_rows(rows: usize, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let last = rows.saturating_sub(1);
+    run.check_invalid_class(|number| {
+        format!("an embedding reads class number {number}; its rows are 0 to {last}")
+    })
+}
+
+fn embedding_forward([x, w, y]: [&View; 3], run: &mut Run<'_>) -> Result<(), KernelError> {
+    let [x, w, y] = [x, w, y].map(|view| run.tensor(view));
+    let (count, invalid_class) = (w.extent[3], run.invalid_class());
+    let args = [
+        Arg::from(&x),
+        Arg::from(&y),
+        Arg::Extent(y.raw_extent()),
+        Arg::from(&w),
+        Arg::Uint(count as u32),
+        invalid_class,
+    ];
+    run.elements("embedding_forward", &args, &y)?;
+    check_rows(count, run)
+}
+
+fn embedding_backward(
+    [x, dy, dw]: [&View; 3],
+    accumulate: bool,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [x, dy, dw] = [x, dy, dw].map(|view| run.tensor(view));
+    let [.., count, channels] = dw.extent;
+    check_classes(&x, count, None, run)?;
+    check_rows(count, run)?;
+    let args = [
+        Arg::from(&x),
+        Arg::from(&dy),
+        Arg::Extent(dy.raw_extent()),
+        Arg::from(&dw),
+        Arg::Extent(dw.raw_extent()),
+        Arg::flag(accumulate),
+    ];
+    run.items("embedding_backward", &args, count * channels)
+}
+
+/// Notes a number of `x` that is neither a class nor ignored.
+pub(super) fn check_classes(
+    x: &Tensor,
+    classes: usize,
+    ignore: Option<i64>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [ignores, ignored] = ignored(ignore);
+    let invalid_class = run.invalid_class();
+    let rest = [
+        Arg::dtype(x),
+        Arg::Uint(classes as u32),
+        ignores,
+        ignored,
+        invalid_class,
+    ];
+    rows("check_classes", &[*x], x, &rest, run)
+}
+
+/// Whether a class is ignored, and which.
+pub(super) fn ignored(ignore: Option<i64>) -> [Arg; 2] {
+    let class = ignore.unwrap_or_default() as f64;
+    [Arg::flag(ignore.is_some()), Arg::Double(class)]
+}
+
+/// The heads of a sample.
+fn heads_of(q: &Tensor, k: &Tensor, heads: usize, causal: bool, sample: usize) -> RawHeads {
+    let channels = q.extent[4] / heads.max(1);
+    RawHeads {
+        heads: heads as u32,
+        channels: channels as u32,
+        outer: q.extent[3] as u32,
+        inner: k.extent[3] as u32,
+        causal: i32::from(causal),
+        sample: sample as u32,
+        scale: (1.0 / (channels as f64).sqrt()) as f32,
+    }
+}
+
+/// The shares of the positions of k for each position of q and each head, in the table.
+fn shares(
+    [q, k]: [&Tensor; 2],
+    of: RawHeads,
+    table: Arg,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let rows = (of.heads * of.outer) as usize;
+    products([q, k], of, (of.scale, true), table, run)?;
+    run.items("attention_softmax", &[Arg::Heads(of), table], rows)
+}
+
+fn products(
+    [a, b]: [&Tensor; 2],
+    of: RawHeads,
+    (factor, masks): (f32, bool),
+    table: Arg,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let args = [
+        Arg::from(a),
+        Arg::from(b),
+        Arg::Heads(of),
+        Arg::Float(factor),
+        Arg::flag(masks),
+        table,
+    ];
+    let pairs = of.heads as usize * of.outer as usize * of.inner as usize;
+    run.items("attention_products", &args, pairs)
+}
+
+/// Sums over one position of the table times rows of `b`.
+fn gather(
+    [b, y]: [&Tensor; 2],
+    of: RawHeads,
+    table: Arg,
+    (is_transposed, accumulate): (bool, bool),
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let args = [
+        Arg::from(b),
+        Arg::from(y),
+        Arg::Heads(of),
+        table,
+        Arg::flag(is_transposed),
+        Arg::flag(accumulate),
+    ];
+    let rows = if is_transposed { of.inner } else { of.outer };
+    let elements = of.heads as usize * rows as usize * of.channels as usize;
+    run.items("attention_gather", &args, elements)
+}
+
+fn table_of(q: &Tensor, k: &Tensor, heads: usize, run: &mut Run<'_>) -> Arg {
+    let elements = heads * q.extent[3] * k.extent[3];
+    Arg::Ulong(run.scratch(Dtype::F32, elements))
+}
+
+fn forward(
+    views: [&View; 4],
+    heads: usize,
+    causal: bool,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [q, k, v, y] = views.map(|view| run.tensor(view));
+    let table = table_of(&q, &k, heads, run);
+    for sample in 0..q.extent[0] {
+        let of = heads_of(&q, &k, heads, causal, sample);
+        shares([&q, &k], of, table, run)?;
+        gather([&v, &y], of, table, (false, false), run)?;
+    }
+    Ok(())
+}
+
+fn backward(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let Kernel::AttentionBackward {
+        q,
+        k,
+        v,
+        dy,
+        dq,
+        dk,
+        dv,
+        heads,
+        causal,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{} is no gradient of attention", kernel.name());
+    };
+    let [q, k, v, dy] = [q, k, v, dy].map(|view| run.tensor(view));
+    let [dq, dk, dv] = [dq, dk, dv].map(|view| run.optional(view.as_ref()));
+    let [of_shares, of_scores] = [(); 2].map(|()| table_of(&q, &k, *heads, run));
+    for sample in 0..q.extent[0] {
+        let of = heads_of(&q, &k, *heads, *causal, sample);
+        shares([&q, &k], of, of_shares, run)?;
+        if let Some(dv) = &dv {
+            gather([&dy, dv], of, of_shares, (true, accumulate[2]), run)?;
+        }
+        products([&dy, &v], of, (1.0, false), of_scores, run)?;
+        let rows = (of.heads * of.outer) as usize;
+        let args = [Arg::Heads(of), of_shares, of_scores];
+        run.items("attention_softmax_backward", &args, rows)?;
+        if let Some(dq) = &dq {
+            gather([&k, dq], of, of_scores, (false, accumulate[0]), run)?;
+        }
+        if let Some(dk) = &dk {
+            gather([&q, dk], of, of_scores, (true, accumulate[1]), run)?;
+        }
+    }
+    Ok(())
+}

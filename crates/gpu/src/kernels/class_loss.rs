@@ -1,0 +1,195 @@
+//! Cross-entropy with weights or an ignored class, and Dice.
+
+use super::attention::{check_classes, ignored};
+use super::contents::fill;
+use super::loss::{ItemSums, check_targets, count, gradient};
+use super::sums::{PartialSums, Parts};
+use crate::launch::{Arg, KernelError, Run};
+use crate::tensor::Tensor;
+use partita_program::{ClassTerms, Dtype, Kernel, View};
+
+/// None for other kernels.
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Option<Result<(), KernelError>> {
+    if let Kernel::ClassTotals {
+        x: _,
+        target,
+        totals,
+        ignore,
+    } = kernel
+    {
+        Some(class_totals([target, totals], *ignore, run))
+    } else if let Kernel::DiceSums {
+        x,
+        target,
+        sums,
+        batch,
+        ignore,
+    } = kernel
+    {
+        Some(dice_sums([x, target, sums], *batch, *ignore, run))
+    } else if let Kernel::ClassLoss {
+        x,
+        target,
+        totals,
+        sums,
+        dx,
+        loss,
+        weight,
+        terms,
+    } = kernel
+    {
+        let optional = [totals, sums, dx].map(Option::as_ref);
+        Some(class_loss(
+            [x, target, loss],
+            optional,
+            (*weight, terms),
+            run,
+        ))
+    } else {
+        None
+    }
+}
+
+fn class_totals(
+    [target, totals]: [&View; 2],
+    ignore: Option<i64>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let (target, y) = (run.tensor(target), run.tensor(totals));
+    let classes = y.extent[4];
+    check_classes(&target, classes, ignore, run)?;
+    let [ignores, class] = ignored(ignore);
+    let args = vec![
+        Arg::from(&target),
+        Arg::Extent(target.raw_extent()),
+        Arg::dtype(&target),
+        Arg::Uint(classes as u32),
+        ignores,
+        class,
+    ];
+    count("class_totals", args, (target.positions(), &y), run)?;
+    check_targets(classes, run)
+}
+
+fn dice_sums(
+    [x, target, sums]: [&View; 3],
+    batch: bool,
+    ignore: Option<i64>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [x, target, y] = [x, target, sums].map(|view| run.tensor(view));
+    let classes = x.extent[4];
+    check_classes(&target, classes, ignore, run)?;
+    // A work-item has all classes of its part.
+    let parts = Parts::new(&x, !batch, 1, run.units);
+    let sums = PartialSums::new(parts, 3, classes, run);
+    let [ignores, class] = ignored(ignore);
+    let numbers = [parts.parts, parts.positions, parts.apart];
+    let mut args = vec![
+        Arg::from(&x),
+        Arg::from(&target),
+        Arg::Extent(x.raw_extent()),
+        Arg::dtype(&target),
+        ignores,
+        class,
+    ];
+    args.extend(numbers.map(|number| Arg::Uint(number as u32)));
+    args.push(sums.arg());
+    run.items("dice_sums", &args, parts.all())?;
+    sums.put(0, &y, false, run)?;
+    check_targets(classes, run)
+}
+
+/// What cross-entropy is multiplied with at each position, in the workspace.
+fn entropy(
+    terms: &ClassTerms,
+    totals: Option<&Tensor>,
+    weights: Arg,
+    run: &mut Run<'_>,
+) -> Result<Arg, KernelError> {
+    let at = run.scratch(Dtype::F64, 1);
+    let Some(totals) = totals else {
+        let y = Tensor::dense(Dtype::F64, at, [1; 5]);
+        fill(y, terms.entropy_factor(None), run)?;
+        return Ok(Arg::Ulong(at));
+    };
+    let factor = terms.cross_entropy * (terms.part as f64 / terms.all as f64);
+    let args = [
+        Arg::from(totals),
+        Arg::Uint(totals.extent[4] as u32),
+        Arg::Double(factor),
+        weights,
+        Arg::Ulong(at),
+    ];
+    run.items("entropy_factor", &args, 1)?;
+    Ok(Arg::Ulong(at))
+}
+
+/// What Dice adds at each position, for each row of sums; the number of rows.
+fn dice(
+    terms: &ClassTerms,
+    sums: Option<&Tensor>,
+    weights: Arg,
+    run: &mut Run<'_>,
+) -> Result<[Arg; 2], KernelError> {
+    let Some(sums) = sums else {
+        return Ok([Arg::Ulong(0), Arg::Uint(0)]);
+    };
+    let [rows, .., classes] = sums.extent;
+    let at = Arg::Ulong(run.scratch(Dtype::F64, rows * (1 + 2 * classes)));
+    let first = usize::from(!terms.background);
+    let factor = terms.dice / (classes - first) as f64 / terms.all as f64;
+    let args = [
+        Arg::from(sums),
+        Arg::Uint(rows as u32),
+        Arg::Uint(classes as u32),
+        Arg::Uint(first as u32),
+        Arg::Double(terms.smooth),
+        Arg::Double(factor),
+        Arg::Double(terms.summed as f64),
+        weights,
+        at,
+    ];
+    run.items("dice_factors", &args, rows)?;
+    Ok([at, Arg::Uint(rows as u32)])
+}
+
+fn class_loss(
+    [x, target, loss]: [&View; 3],
+    [totals, sums, dx]: [Option<&View>; 3],
+    (weight, terms): (f64, &ClassTerms),
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [x, target, loss] = [x, target, loss].map(|view| run.tensor(view));
+    let [totals, sums] = [totals, sums].map(|view| run.optional(view));
+    let classes = x.extent[4];
+    check_classes(&target, classes, terms.ignore, run)?;
+    let weights: Vec<f64> = (0..classes).map(|class| terms.weight(class)).collect();
+    let weights = run.table(&weights)?;
+    let entropy = entropy(terms, totals.as_ref(), weights, run)?;
+    let [factors, rows] = dice(terms, sums.as_ref(), weights, run)?;
+    let items = ItemSums::new(x.positions(), run);
+    let [ignores, class] = ignored(terms.ignore);
+    let ([dx, has_gradient], [count, partial]) = (gradient(dx, &x, run), items.args());
+    let args = [
+        Arg::from(&x),
+        Arg::from(&target),
+        dx,
+        Arg::Extent(x.raw_extent()),
+        Arg::dtype(&target),
+        has_gradient,
+        ignores,
+        class,
+        Arg::Double(terms.smoothing),
+        weights,
+        entropy,
+        factors,
+        rows,
+        Arg::Double(weight),
+        count,
+        partial,
+    ];
+    run.items("class_loss", &args, items.items)?;
+    items.put(loss.offset, weight, run)?;
+    check_targets(classes, run)
+}

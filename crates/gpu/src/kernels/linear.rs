@@ -1,0 +1,96 @@
+//! Linear layers: convolutions with one tap, whose positions are the samples.
+
+use super::contents::copy;
+use super::convolution::{OutputMode, Window, backward_data, backward_weight, forward};
+use crate::launch::{KernelError, Run};
+use crate::tensor::Tensor;
+use partita_program::{Kernel, Taps};
+
+const ONE_TAP: Taps = Taps {
+    kernel: [1; 3],
+    stride: [1; 3],
+    dilation: [1; 3],
+};
+
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    match kernel {
+        Kernel::LinearForward { x, w, bias, y } => {
+            let [x, w, y] = [x, w, y].map(|view| run.tensor(view));
+            let mode = OutputMode {
+                bias: run.optional(bias.as_ref()),
+                accumulate: false,
+            };
+            let x = read(&x, run)?;
+            write(&y, run, |rows, run| {
+                let window = window(&x, rows);
+                forward([x, w, *rows], &window, mode, run)
+            })
+        }
+        Kernel::LinearBackwardData {
+            dy,
+            w,
+            dx,
+            accumulate,
+        } => {
+            let [dy, w, dx] = [dy, w, dx].map(|view| run.tensor(view));
+            let dy = read(&dy, run)?;
+            let mode = OutputMode {
+                bias: None,
+                accumulate: *accumulate,
+            };
+            write(&dx, run, |rows, run| {
+                let window = window(rows, &dy);
+                backward_data([dy, w, *rows], &window, mode, run)
+            })
+        }
+        Kernel::LinearBackwardWeight {
+            x,
+            dy,
+            dw,
+            accumulate,
+        } => {
+            let [x, dy, dw] = [x, dy, dw].map(|view| run.tensor(view));
+            let (x, dy) = (read(&x, run)?, read(&dy, run)?);
+            backward_weight([x, dy, dw], &window(&x, &dy), *accumulate, run)
+        }
+        other => panic!("{} is no linear layer", other.name()),
+    }
+}
+
+fn window(x: &Tensor, y: &Tensor) -> Window {
+    Window::new(&ONE_TAP, [0; 3], 1, x, y)
+}
+
+/// Rows in the workspace.
+fn held_rows(of: &Tensor, run: &mut Run<'_>) -> (Tensor, Tensor) {
+    let first = run.scratch(of.dtype, of.volume());
+    let whole = Tensor::dense(of.dtype, first, of.extent);
+    let rows = whole.rows().unwrap_or(whole);
+    (whole, rows)
+}
+
+/// The samples of a tensor as rows, copied where they have gaps.
+fn read(of: &Tensor, run: &mut Run<'_>) -> Result<Tensor, KernelError> {
+    if let Some(rows) = of.rows() {
+        return Ok(rows);
+    }
+    let (whole, rows) = held_rows(of, run);
+    copy([*of, whole], false, run)?;
+    Ok(rows)
+}
+
+/// Computes rows where the samples of a tensor are, or beside it where these have gaps.
+fn write(
+    to: &Tensor,
+    run: &mut Run<'_>,
+    compute: impl FnOnce(&Tensor, &mut Run<'_>) -> Result<(), KernelError>,
+) -> Result<(), KernelError> {
+    if let Some(rows) = to.rows() {
+        return compute(&rows, run);
+    }
+    let (whole, rows) = held_rows(to, run);
+    // What is added to comes along.
+    copy([*to, whole], false, run)?;
+    compute(&rows, run)?;
+    copy([whole, *to], false, run)
+}

@@ -1,0 +1,238 @@
+//! Losses, and the errors and class counts beside them.
+
+use super::attention::{check_classes, ignored};
+use super::class_loss;
+use super::sums::channel_sums;
+use crate::launch::{Arg, KernelError, Run};
+use crate::tensor::Tensor;
+use partita_program::{Dtype, ElementFunction, Kernel, View};
+
+/// Work-items for each multiprocessor.
+const ITEMS_PER_UNIT: usize = 512;
+/// Work-items of the work-group that adds up their sums.
+const TOTAL_GROUP: usize = 64;
+
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    if let Some(done) = class_loss::execute(kernel, run) {
+        return done;
+    }
+    match kernel {
+        Kernel::MeanSquaredError {
+            x,
+            target,
+            dx,
+            loss,
+            count,
+            weight,
+        } => {
+            let (views, factor) = ([x, target, loss], weight / *count as f64);
+            element_loss(
+                ElementFunction::Squared,
+                views,
+                dx.as_ref(),
+                (factor, &[]),
+                run,
+            )
+        }
+        Kernel::ElementLoss {
+            function,
+            x,
+            target,
+            dx,
+            loss,
+            count,
+            weight,
+            weights,
+        } => {
+            let (views, factor) = ([x, target, loss], weight / *count as f64);
+            element_loss(*function, views, dx.as_ref(), (factor, weights), run)
+        }
+        Kernel::SoftmaxCrossEntropy {
+            x,
+            target,
+            dx,
+            loss,
+            count,
+            weight,
+            smoothing,
+        } => {
+            let constants = (weight / *count as f64, *smoothing);
+            softmax_cross_entropy([x, target, loss], dx.as_ref(), constants, run)
+        }
+        Kernel::OutputErrors {
+            x,
+            target,
+            errors,
+            logistic,
+        } => {
+            let [x, target, y] = [x, target, errors].map(|view| run.tensor(view));
+            let rest = [Arg::dtype(&target), Arg::flag(*logistic)];
+            let sums = channel_sums("error_sums", &[x, target], &rest, false, 2, run)?;
+            sums.put(0, &y, false, run)
+        }
+        Kernel::ClassCounts {
+            x,
+            target,
+            counts,
+            ignore,
+        } => class_counts([x, target, counts], *ignore, run),
+        other => panic!("{} is no loss", other.name()),
+    }
+}
+
+/// One sum of each of so many work-items, in the workspace.
+pub(super) struct ItemSums {
+    pub items: usize,
+    first: u64,
+}
+
+impl ItemSums {
+    /// For so many elements or positions.
+    pub(super) fn new(of: usize, run: &mut Run<'_>) -> Self {
+        let items = of.clamp(1, run.units * ITEMS_PER_UNIT);
+        let first = run.scratch(Dtype::F64, items);
+        Self { items, first }
+    }
+
+    /// Their number and where they are.
+    pub(super) fn args(&self) -> [Arg; 2] {
+        [Arg::Uint(self.items as u32), Arg::Ulong(self.first)]
+    }
+
+    /// The first element.
+    pub(super) fn first(&self) -> Arg {
+        Arg::Ulong(self.first)
+    }
+
+    pub(super) fn tensor(&self) -> Tensor {
+        Tensor::dense(Dtype::F64, self.first, [1, 1, 1, 1, self.items])
+    }
+
+    /// Their sum times a factor becomes an element in f64.
+    pub(super) fn put(&self, y: u64, factor: f64, run: &mut Run<'_>) -> Result<(), KernelError> {
+        let args = [
+            self.first(),
+            Arg::Uint(self.items as u32),
+            Arg::Ulong(y),
+            Arg::Double(factor),
+            Arg::Shared(TOTAL_GROUP * size_of::<f64>()),
+        ];
+        run.groups("total", &args, 1, TOTAL_GROUP)
+    }
+}
+
+/// The gradient of a loss, if there is one: its view, and whether there is.
+pub(super) fn gradient(dx: Option<&View>, x: &Tensor, run: &Run<'_>) -> [Arg; 2] {
+    let given = run.optional(dx);
+    [Arg::from(&given.unwrap_or(*x)), Arg::flag(given.is_some())]
+}
+
+fn element_loss(
+    function: ElementFunction,
+    [x, target, loss]: [&View; 3],
+    dx: Option<&View>,
+    (factor, weights): (f64, &[f64]),
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [x, target, loss] = [x, target, loss].map(|view| run.tensor(view));
+    let (number, delta, huber) = match function {
+        ElementFunction::Squared => (0, 0.0, 1.0),
+        ElementFunction::Absolute => (1, 0.0, 1.0),
+        ElementFunction::Huber { delta } => (2, delta, 1.0),
+        ElementFunction::SmoothL1 { beta } => (2, beta, 1.0 / beta),
+        ElementFunction::LogisticEntropy => (3, 0.0, 1.0),
+    };
+    let weights: Vec<f64> = (0..x.extent[4])
+        .map(|c| weights.get(c).copied().unwrap_or(1.0))
+        .collect();
+    let sums = ItemSums::new(x.volume(), run);
+    let ([dx, has_gradient], weights) = (gradient(dx, &x, run), run.table(&weights)?);
+    let [items, partial] = sums.args();
+    let args = [
+        Arg::from(&x),
+        Arg::from(&target),
+        dx,
+        Arg::Extent(x.raw_extent()),
+        Arg::dtype(&target),
+        has_gradient,
+        Arg::Int(number),
+        Arg::Double(delta),
+        Arg::Double(huber),
+        weights,
+        Arg::Double(factor),
+        items,
+        partial,
+    ];
+    run.items("element_loss", &args, sums.items)?;
+    sums.put(loss.offset, factor, run)
+}
+
+/// Fails if a target was noted that is no class.
+pub(super) fn check_targets(classes: usize, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let last = classes.saturating_sub(1);
+    run.check_invalid_class(|class| {
+        format!("a target names class {class}; classes are 0 to {last}")
+    })
+}
+
+fn softmax_cross_entropy(
+    [x, target, loss]: [&View; 3],
+    dx: Option<&View>,
+    (factor, smoothing): (f64, f64),
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [x, target, loss] = [x, target, loss].map(|view| run.tensor(view));
+    check_classes(&target, x.extent[4], None, run)?;
+    let sums = ItemSums::new(x.positions(), run);
+    let ([dx, has_gradient], [items, partial]) = (gradient(dx, &x, run), sums.args());
+    let args = [
+        Arg::from(&x),
+        Arg::from(&target),
+        dx,
+        Arg::Extent(x.raw_extent()),
+        Arg::dtype(&target),
+        has_gradient,
+        Arg::Double(smoothing),
+        Arg::Double(factor),
+        items,
+        partial,
+    ];
+    run.items("softmax_cross_entropy", &args, sums.items)?;
+    sums.put(loss.offset, factor, run)?;
+    check_targets(x.extent[4], run)
+}
+
+/// A kernel that counts positions in so many counters, which then become `y`.
+pub(super) fn count(
+    name: &'static str,
+    mut args: Vec<Arg>,
+    (positions, y): (usize, &Tensor),
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let counters = run.counters(y.volume())?;
+    args.push(counters);
+    run.items(name, &args, positions)?;
+    let put = [counters, Arg::from(y), Arg::Extent(y.raw_extent())];
+    run.elements("put_counters", &put, y)
+}
+
+fn class_counts(
+    [x, target, counts]: [&View; 3],
+    ignore: Option<i64>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [x, target, y] = [x, target, counts].map(|view| run.tensor(view));
+    let classes = x.extent[4];
+    check_classes(&target, classes, ignore, run)?;
+    let [ignores, class] = ignored(ignore);
+    let args = vec![
+        Arg::from(&x),
+        Arg::from(&target),
+        Arg::Extent(x.raw_extent()),
+        Arg::dtype(&target),
+        ignores,
+        class,
+    ];
+    count("class_counts", args, (x.positions(), &y), run)?;
+    check_targets(classes, run)
+}

@@ -1,0 +1,372 @@
+//! Batch norm and group norm.
+
+use super::pointwise::map_from;
+use super::sums::channel_sums;
+use crate::launch::{Arg, KernelError, Run};
+use crate::tensor::Tensor;
+use partita_program::{Dtype, Kernel, View};
+
+/// Whose moments normalize an element.
+#[derive(Clone, Copy, Debug)]
+enum NormKind {
+    /// Those of its channel in the batch.
+    Batch,
+    /// Those of its group of channels in its sample.
+    Groups(usize),
+}
+
+impl NormKind {
+    /// The first dim whose indices matter.
+    fn first(self) -> usize {
+        match self {
+            Self::Batch => 0,
+            Self::Groups(_) => 1,
+        }
+    }
+
+    fn of_samples(self) -> Arg {
+        Arg::Uint(self.first() as u32)
+    }
+
+    /// Sets of numbers per channel.
+    fn sets(self, x: &Tensor) -> usize {
+        match self {
+            Self::Batch => 1,
+            Self::Groups(_) => x.extent[0],
+        }
+    }
+}
+
+/// NormKind what moments are taken, of so many elements, and epsilon.
+type Constants = (NormKind, u64, f64);
+
+/// Kernels of batch norms.
+pub(super) fn execute_batch(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    match kernel {
+        Kernel::BatchNormStatistics {
+            x,
+            sums,
+            accumulate,
+        } => statistics([x, sums], NormKind::Batch, *accumulate, run),
+        Kernel::BatchNormForward {
+            x,
+            sums,
+            gamma,
+            beta,
+            y,
+            count,
+            epsilon,
+        } => {
+            let constants = (NormKind::Batch, *count, *epsilon);
+            forward([x, sums, gamma, beta, y], constants, run)
+        }
+        Kernel::BatchNormRunning {
+            sums,
+            mean,
+            variance,
+            count,
+            momentum,
+        } => running([sums, mean, variance], *count, *momentum, run),
+        Kernel::BatchNormInference { .. } => inference(kernel, run),
+        Kernel::BatchNormBackwardStatistics {
+            x,
+            sums,
+            dy,
+            gradient_sums,
+            count,
+            epsilon,
+            accumulate,
+        } => {
+            let constants = (NormKind::Batch, *count, *epsilon);
+            backward_statistics([x, sums, dy, gradient_sums], constants, *accumulate, run)
+        }
+        Kernel::BatchNormBackwardData {
+            x,
+            sums,
+            gamma,
+            dy,
+            gradient_sums,
+            dx,
+            count,
+            epsilon,
+            accumulate,
+        } => {
+            let views = [x, sums, gamma, dy, gradient_sums, dx];
+            backward_data(views, (NormKind::Batch, *count, *epsilon), *accumulate, run)
+        }
+        Kernel::BatchNormBackwardParameters {
+            gradient_sums,
+            dgamma,
+            dbeta,
+            accumulate,
+        } => backward_parameters(gradient_sums, [dbeta, dgamma], *accumulate, run),
+        other => panic!("{} is no batch norm kernel", other.name()),
+    }
+}
+
+/// Kernels of group norms.
+pub(super) fn execute_groups(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    match kernel {
+        Kernel::GroupNormStatistics { x, sums } => {
+            statistics([x, sums], NormKind::Groups(1), false, run)
+        }
+        Kernel::GroupNormForward {
+            x,
+            sums,
+            gamma,
+            beta,
+            y,
+            groups,
+            count,
+            epsilon,
+        } => {
+            let constants = (NormKind::Groups(*groups), *count, *epsilon);
+            forward([x, sums, gamma, beta, y], constants, run)
+        }
+        Kernel::GroupNormBackwardStatistics { .. } => group_backward_statistics(kernel, run),
+        Kernel::GroupNormBackwardData {
+            x,
+            sums,
+            gamma,
+            dy,
+            gradient_sums,
+            dx,
+            groups,
+            count,
+            epsilon,
+            accumulate,
+        } => {
+            let views = [x, sums, gamma, dy, gradient_sums, dx];
+            let constants = (NormKind::Groups(*groups), *count, *epsilon);
+            backward_data(views, constants, *accumulate, run)
+        }
+        other => panic!("{} is no group norm kernel", other.name()),
+    }
+}
+
+fn statistics(
+    [x, sums]: [&View; 2],
+    over: NormKind,
+    accumulate: bool,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let (x, y) = (run.tensor(x), run.tensor(sums));
+    let of_samples = match over {
+        NormKind::Batch => false,
+        NormKind::Groups(_) => true,
+    };
+    let sums = channel_sums("moments", &[x], &[], of_samples, 2, run)?;
+    sums.put(0, &y, accumulate, run)
+}
+
+/// Mean and inverse deviation of each channel, in the workspace.
+fn scales(
+    x: &Tensor,
+    sums: &Tensor,
+    constants: Constants,
+    run: &mut Run<'_>,
+) -> Result<Arg, KernelError> {
+    let ((over, count, epsilon), channels) = (constants, x.extent[4]);
+    let first = Arg::Ulong(run.scratch(Dtype::F32, 2 * over.sets(x) * channels));
+    let constants = [Arg::Double(count as f64), Arg::Double(epsilon), first];
+    match over {
+        NormKind::Batch => {
+            let mut args = vec![Arg::from(sums), Arg::Uint(channels as u32)];
+            args.extend(constants);
+            run.items("batch_scales", &args, channels)?;
+        }
+        NormKind::Groups(groups) => {
+            let mut args = group_args(x, sums, groups);
+            args.extend(constants);
+            run.items("group_scales", &args, x.extent[0] * channels)?;
+        }
+    }
+    Ok(first)
+}
+
+/// Sums, samples, channels, and channels of a group.
+fn group_args(x: &Tensor, sums: &Tensor, groups: usize) -> Vec<Arg> {
+    let channels = x.extent[4];
+    let numbers = [x.extent[0], channels, channels / groups.max(1)];
+    let numbers = numbers.map(|value| Arg::Uint(value as u32));
+    std::iter::once(Arg::from(sums)).chain(numbers).collect()
+}
+
+fn forward(
+    [x, sums, gamma, beta, y]: [&View; 5],
+    constants: Constants,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [x, sums, gamma, beta, y] = [x, sums, gamma, beta, y].map(|view| run.tensor(view));
+    let scales = scales(&x, &sums, constants, run)?;
+    normalize([x, gamma, beta, y], (scales, constants.0), run)
+}
+
+fn normalize(
+    [x, gamma, beta, y]: [Tensor; 4],
+    (scales, over): (Arg, NormKind),
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let rest = [
+        scales,
+        over.of_samples(),
+        Arg::Uint(x.extent[4] as u32),
+        Arg::Ulong(gamma.offset),
+        Arg::Ulong(beta.offset),
+    ];
+    map_from(over.first(), "normalize_forward", [x, y], &rest, run)
+}
+
+fn inference(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let Kernel::BatchNormInference {
+        x,
+        mean,
+        variance,
+        gamma,
+        beta,
+        y,
+        epsilon,
+    } = kernel
+    else {
+        panic!("{} is no batch norm by running statistics", kernel.name());
+    };
+    let [x, gamma, beta, y] = [x, gamma, beta, y].map(|view| run.tensor(view));
+    let (mean, variance) = (run.tensor(mean), run.tensor(variance));
+    let channels = x.extent[4];
+    let scales = Arg::Ulong(run.scratch(Dtype::F32, 2 * channels));
+    let args = [
+        Arg::Ulong(mean.offset),
+        Arg::Ulong(variance.offset),
+        Arg::Uint(channels as u32),
+        Arg::Double(*epsilon),
+        scales,
+    ];
+    run.items("running_scales", &args, channels)?;
+    normalize([x, gamma, beta, y], (scales, NormKind::Batch), run)
+}
+
+fn running(
+    [sums, mean, variance]: [&View; 3],
+    count: u64,
+    momentum: f64,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [sums, mean, variance] = [sums, mean, variance].map(|view| run.tensor(view));
+    let channels = mean.extent[4];
+    // One element has no unbiased variance; its biased one, 0, stands in.
+    let unbiased = count as f64 / (count.max(2) - 1) as f64;
+    let args = [
+        Arg::from(&sums),
+        Arg::Ulong(mean.offset),
+        Arg::Ulong(variance.offset),
+        Arg::Uint(channels as u32),
+        Arg::Double(count as f64),
+        Arg::Double(unbiased),
+        Arg::Double(momentum),
+    ];
+    run.items("running_statistics", &args, channels)
+}
+
+fn backward_statistics(
+    views: [&View; 4],
+    constants: Constants,
+    accumulate: bool,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [x, sums, dy, y] = views.map(|view| run.tensor(view));
+    let rest = [scales(&x, &sums, constants, run)?, Arg::Uint(0)];
+    let sums = channel_sums("gradient_moments", &[x, dy], &rest, false, 2, run)?;
+    sums.put(0, &y, accumulate, run)
+}
+
+/// Vectors become the rows of sums, or have them added.
+fn backward_parameters(
+    sums: &View,
+    rows: [&View; 2],
+    accumulate: bool,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let sums = run.tensor(sums);
+    for (row, view) in rows.into_iter().enumerate() {
+        let y = run.tensor(view);
+        let channels = y.extent[4];
+        let args = [
+            Arg::from(&sums),
+            Arg::Uint(row as u32),
+            Arg::Uint(channels as u32),
+            Arg::Ulong(y.offset),
+            Arg::flag(accumulate),
+        ];
+        run.items("sums_row", &args, channels)?;
+    }
+    Ok(())
+}
+
+fn backward_data(
+    [x, sums, gamma, dy, gradient_sums, dx]: [&View; 6],
+    constants: Constants,
+    accumulate: bool,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [x, sums, gamma] = [x, sums, gamma].map(|view| run.tensor(view));
+    let [dy, gradient_sums, dx] = [dy, gradient_sums, dx].map(|view| run.tensor(view));
+    let scales = scales(&x, &sums, constants, run)?;
+    let ((over, count, _), channels) = (constants, x.extent[4]);
+    let means = Arg::Ulong(run.scratch(Dtype::F32, 2 * over.sets(&x) * channels));
+    let last = [Arg::Double(count as f64), Arg::Ulong(gamma.offset), means];
+    match over {
+        NormKind::Batch => {
+            let mut args = vec![Arg::from(&gradient_sums), Arg::Uint(channels as u32)];
+            args.extend(last);
+            run.items("batch_gradient_means", &args, channels)?;
+        }
+        NormKind::Groups(groups) => {
+            let mut args = group_args(&x, &gradient_sums, groups);
+            args.extend(last);
+            run.items("group_gradient_means", &args, x.extent[0] * channels)?;
+        }
+    }
+    let rest = [
+        scales,
+        means,
+        over.of_samples(),
+        Arg::Uint(channels as u32),
+        Arg::Ulong(gamma.offset),
+        Arg::flag(accumulate),
+    ];
+    map_from(over.first(), "normalize_backward", [x, dy, dx], &rest, run)
+}
+
+fn group_backward_statistics(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let Kernel::GroupNormBackwardStatistics {
+        x,
+        sums,
+        dy,
+        gradient_sums,
+        dgamma,
+        dbeta,
+        groups,
+        count,
+        epsilon,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{} has no sums of gradients", kernel.name());
+    };
+    let [x, sums, dy] = [x, sums, dy].map(|view| run.tensor(view));
+    let [dgamma, dbeta] = [dgamma, dbeta].map(|view| run.tensor(view));
+    let scales = scales(
+        &x,
+        &sums,
+        (NormKind::Groups(*groups), *count, *epsilon),
+        run,
+    )?;
+    let rest = [scales, Arg::Uint(1)];
+    let sums = channel_sums("gradient_moments", &[x, dy], &rest, true, 2, run)?;
+    if let Some(y) = run.optional(gradient_sums.as_ref()) {
+        sums.put(0, &y, false, run)?;
+    }
+    let sums = sums.of_batch();
+    sums.put(0, &dbeta, *accumulate, run)?;
+    sums.put(1, &dgamma, *accumulate, run)
+}

@@ -1,0 +1,147 @@
+//! Poolings and resamplings.
+
+use crate::launch::{Arg, KernelError, Run};
+use crate::tensor::Tensor;
+use partita_program::{Kernel, PoolKind};
+use partita_space::Resampling;
+
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    match kernel {
+        Kernel::PoolForward {
+            kind,
+            x,
+            y,
+            taps,
+            shift,
+        } => {
+            let [x, y] = [x, y].map(|view| run.tensor(view));
+            let args = [
+                Arg::from(&x),
+                Arg::Extent(x.raw_extent()),
+                Arg::from(&y),
+                Arg::Extent(y.raw_extent()),
+                Arg::taps(taps, *shift),
+                number_of(*kind),
+            ];
+            run.elements("pool_forward", &args, &y)
+        }
+        Kernel::PoolBackward {
+            kind,
+            x,
+            dy,
+            dx,
+            taps,
+            shift,
+            accumulate,
+        } => {
+            let [dy, dx] = [dy, dx].map(|view| run.tensor(view));
+            // Averages do not read it.
+            let x = run.optional(x.as_ref()).unwrap_or(dx);
+            let args = [
+                Arg::from(&x),
+                Arg::from(&dy),
+                Arg::Extent(dy.raw_extent()),
+                Arg::from(&dx),
+                Arg::Extent(dx.raw_extent()),
+                Arg::taps(taps, *shift),
+                number_of(*kind),
+                Arg::flag(*accumulate),
+            ];
+            run.elements("pool_backward", &args, &dx)
+        }
+        Kernel::ResampleForward { x, y, maps } => {
+            let [x, y] = [x, y].map(|view| run.tensor(view));
+            let spatial = |of: &Tensor, dim: usize| of.extent[dim + 1];
+            let tables = std::array::from_fn(|dim| {
+                TapTable::of_outputs(&maps[dim], spatial(&x, dim), spatial(&y, dim))
+            });
+            resample([x, y], &tables, false, run)
+        }
+        Kernel::ResampleBackward {
+            dy,
+            dx,
+            maps,
+            accumulate,
+        } => {
+            let [dy, dx] = [dy, dx].map(|view| run.tensor(view));
+            let spatial = |of: &Tensor, dim: usize| of.extent[dim + 1];
+            let tables = std::array::from_fn(|dim| {
+                TapTable::of_outputs(&maps[dim], spatial(&dx, dim), spatial(&dy, dim))
+                    .transposed(spatial(&dx, dim))
+            });
+            resample([dy, dx], &tables, *accumulate, run)
+        }
+        other => panic!("{} is neither pooling nor resampling", other.name()),
+    }
+}
+
+fn number_of(kind: PoolKind) -> Arg {
+    Arg::Int(match kind {
+        PoolKind::Max => 0,
+        PoolKind::AverageAll => 1,
+        PoolKind::AverageInside => 2,
+        PoolKind::L2 => 3,
+    })
+}
+
+/// What each element along a dim reads along it, and with which weight.
+struct TapTable(Vec<Vec<(usize, f64)>>);
+
+impl TapTable {
+    fn of_outputs(map: &Resampling, inputs: usize, outputs: usize) -> Self {
+        let taps = |output: usize| {
+            let mut taps = Vec::new();
+            if inputs > 0 {
+                map.taps(output as i64, inputs, |input, weight| {
+                    taps.push((input, weight))
+                });
+            }
+            taps
+        };
+        Self((0..outputs).map(taps).collect())
+    }
+
+    fn transposed(&self, inputs: usize) -> Self {
+        let mut all = vec![Vec::new(); inputs];
+        for (output, taps) in self.0.iter().enumerate() {
+            for &(input, weight) in taps {
+                all[input].push((output, weight));
+            }
+        }
+        Self(all)
+    }
+
+    /// Where the taps of each element begin, where they read, and their weights.
+    fn args(&self, run: &mut Run<'_>) -> Result<[Arg; 3], KernelError> {
+        let mut firsts = vec![0];
+        for taps in &self.0 {
+            firsts.push(firsts.last().copied().unwrap_or(0) + taps.len() as u32);
+        }
+        let reads: Vec<u32> = self.0.iter().flatten().map(|(at, _)| *at as u32).collect();
+        let weights: Vec<f32> = self
+            .0
+            .iter()
+            .flatten()
+            .map(|(_, weight)| *weight as f32)
+            .collect();
+        Ok([
+            run.table(&firsts)?,
+            run.table(&reads)?,
+            run.table(&weights)?,
+        ])
+    }
+}
+
+fn resample(
+    [x, y]: [Tensor; 2],
+    tables: &[TapTable; 3],
+    accumulate: bool,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let mut args = vec![Arg::from(&x), Arg::from(&y), Arg::Extent(y.raw_extent())];
+    for table in tables {
+        args.extend(table.args(run)?);
+    }
+    args.push(Arg::flag(accumulate));
+    run.elements("resample", &args, &y)
+}

@@ -1,0 +1,323 @@
+//! What a kernel of a program needs while it is given to a device, or while its workspace is measured.
+
+use crate::api::Handle;
+use crate::device::DeviceError;
+use crate::queue::Queue;
+use crate::tensor::{GROUP, RawExtent, RawView, Tensor};
+use partita_program::{Buffer, Dtype, Taps, View};
+use partita_run::Inputs;
+use partita_space::{Coord, Mesh};
+use std::ffi::c_void;
+use std::ptr;
+
+/// A value that a kernel takes, as it lies in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arg {
+    View(RawView),
+    Extent(RawExtent),
+    Taps(RawTaps),
+    /// Three numbers: channels of a group, or parts of a sum.
+    Three([u32; 3]),
+    Rule([f64; 8]),
+    Heads(RawHeads),
+    Uint(u32),
+    Int(i32),
+    Ulong(u64),
+    Float(f32),
+    Double(f64),
+    /// Memory of the device.
+    Memory(Handle),
+    /// So many bytes that a work-group shares.
+    Shared(usize),
+}
+
+/// As kernels take it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawTaps {
+    count: [i32; 3],
+    stride: [i32; 3],
+    dilation: [i32; 3],
+    shift: [i32; 3],
+}
+
+/// As kernels take it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawHeads {
+    pub heads: u32,
+    pub channels: u32,
+    pub outer: u32,
+    pub inner: u32,
+    pub causal: i32,
+    pub sample: u32,
+    pub scale: f32,
+}
+
+impl Arg {
+    /// Size and address; no address where memory is only reserved.
+    pub(crate) fn bytes(&self) -> (usize, *const c_void) {
+        fn of<T>(value: &T) -> (usize, *const c_void) {
+            (size_of::<T>(), ptr::from_ref(value).cast())
+        }
+        match self {
+            Self::View(value) => of(value),
+            Self::Extent(value) => of(value),
+            Self::Taps(value) => of(value),
+            Self::Three(value) => of(value),
+            Self::Rule(value) => of(value),
+            Self::Heads(value) => of(value),
+            Self::Uint(value) => of(value),
+            Self::Int(value) => of(value),
+            Self::Ulong(value) => of(value),
+            Self::Float(value) => of(value),
+            Self::Double(value) => of(value),
+            Self::Memory(value) => of(value),
+            Self::Shared(bytes) => (*bytes, ptr::null()),
+        }
+    }
+
+    pub(crate) fn flag(value: bool) -> Self {
+        Self::Int(i32::from(value))
+    }
+
+    pub(crate) fn dtype(of: &Tensor) -> Self {
+        Self::Int(number_of(of.dtype))
+    }
+
+    pub(crate) fn taps(taps: &Taps, shift: [i64; 3]) -> Self {
+        Self::Taps(RawTaps {
+            count: taps.kernel.map(|value| value as i32),
+            stride: taps.stride.map(|value| value as i32),
+            dilation: taps.dilation.map(|value| value as i32),
+            shift: shift.map(|value| value as i32),
+        })
+    }
+}
+
+impl From<&Tensor> for Arg {
+    fn from(tensor: &Tensor) -> Self {
+        Self::View(tensor.raw())
+    }
+}
+
+/// As the kernels number them.
+fn number_of(dtype: Dtype) -> i32 {
+    match dtype {
+        Dtype::F32 => 0,
+        Dtype::F64 => 1,
+        Dtype::Bf16 => 2,
+        Dtype::I16 => 3,
+    }
+}
+
+/// Why a kernel was not computed.
+#[derive(Debug)]
+pub(crate) enum KernelError {
+    Device(DeviceError),
+    /// A sample has an impossible value.
+    Source(String),
+}
+
+impl From<DeviceError> for KernelError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+/// The rank and its place in the mesh.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankPosition {
+    pub mesh: Mesh,
+    pub coord: Coord,
+}
+
+/// Where commands go.
+pub(crate) struct Target<'r> {
+    pub queue: &'r mut Queue,
+    pub arena: Handle,
+}
+
+/// A running kernel of a program; without a target only its workspace is measured.
+pub(crate) struct Run<'r> {
+    pub buffers: &'r [Buffer],
+    pub inputs: &'r Inputs,
+    pub position: RankPosition,
+    /// Multiprocessors of the device.
+    pub units: usize,
+    pub target: Option<Target<'r>>,
+    /// Type of activations.
+    activations: Dtype,
+    /// Start of the workspace, and what is taken of it, in bytes.
+    start: u64,
+    taken: u64,
+    /// Its end; none while it is measured.
+    end: Option<u64>,
+}
+
+/// Parts of a workspace begin at multiples of this, as every type of element may.
+const ALIGNMENT: u64 = 8;
+
+impl<'r> Run<'r> {
+    pub(crate) fn new(
+        (buffers, inputs, position): (&'r [Buffer], &'r Inputs, RankPosition),
+        units: usize,
+        workspace: Option<&View>,
+        target: Option<Target<'r>>,
+    ) -> Self {
+        let has_bf16 = buffers.iter().any(|buffer| buffer.dtype == Dtype::Bf16);
+        let first = workspace.map_or(0, |view| Tensor::new(view, buffers).offset * 4);
+        let size = workspace.map_or(0, |view| 4 * view.volume() as u64);
+        let end = target.is_some().then_some(first + size);
+        Self {
+            buffers,
+            inputs,
+            position,
+            units,
+            target,
+            activations: if has_bf16 { Dtype::Bf16 } else { Dtype::F32 },
+            start: first.next_multiple_of(ALIGNMENT),
+            taken: 0,
+            end,
+        }
+    }
+
+    pub(crate) fn tensor(&self, view: &View) -> Tensor {
+        Tensor::new(view, self.buffers)
+    }
+
+    pub(crate) fn optional(&self, view: Option<&View>) -> Option<Tensor> {
+        view.map(|view| self.tensor(view))
+    }
+
+    /// Workspace for so many elements; where it begins, in elements.
+    pub(crate) fn scratch(&mut self, dtype: Dtype, count: usize) -> u64 {
+        let first = self.start + self.taken;
+        let bytes = count as u64 * dtype.size() as u64;
+        self.taken += bytes.next_multiple_of(ALIGNMENT);
+        let lies_inside = self.end.is_none_or(|end| first + bytes <= end);
+        assert!(
+            lies_inside,
+            "the workspace is that which the catalog asked for"
+        );
+        first / dtype.size() as u64
+    }
+
+    /// What was taken, and what the workspace may lack to begin at a multiple of the alignment.
+    pub(crate) fn workspace(&self) -> u64 {
+        if self.taken == 0 {
+            0
+        } else {
+            self.taken + ALIGNMENT
+        }
+    }
+
+    /// Constants on the device.
+    pub(crate) fn table<T: Constant>(&mut self, values: &[T]) -> Result<Arg, KernelError> {
+        let Some(target) = &mut self.target else {
+            return Ok(Arg::Memory(ptr::null_mut()));
+        };
+        let bytes = values.iter().flat_map(|&value| value.to_bytes()).collect();
+        Ok(Arg::Memory(target.queue.table(bytes)?))
+    }
+
+    /// So many counters, set to zero.
+    pub(crate) fn counters(&mut self, count: usize) -> Result<Arg, KernelError> {
+        match &mut self.target {
+            Some(target) => Ok(Arg::Memory(target.queue.counters(count)?)),
+            None => Ok(Arg::Memory(ptr::null_mut())),
+        }
+    }
+
+    /// Where kernels note a number that is no class.
+    pub(crate) fn invalid_class(&self) -> Arg {
+        let target = self.target.as_ref();
+        Arg::Memory(target.map_or(ptr::null_mut(), |target| target.queue.invalid_class()))
+    }
+
+    /// Fails if a kernel noted a number; `message` says what is wrong with it.
+    pub(crate) fn check_invalid_class(
+        &mut self,
+        message: impl Fn(f64) -> String,
+    ) -> Result<(), KernelError> {
+        let Some(target) = &mut self.target else {
+            return Ok(());
+        };
+        match target.queue.take_invalid_class()? {
+            Some(number) => Err(KernelError::Source(message(number))),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs a kernel on so many work-groups. The arena is its first argument.
+    pub(crate) fn groups(
+        &mut self,
+        name: &'static str,
+        args: &[Arg],
+        groups: usize,
+        size: usize,
+    ) -> Result<(), KernelError> {
+        let Some(target) = &mut self.target else {
+            return Ok(());
+        };
+        if groups == 0 {
+            return Ok(());
+        }
+        if groups * size > u32::MAX as usize {
+            let device = target.queue.device().facts().name.clone();
+            return Err(DeviceError::Large {
+                device,
+                kernel: name,
+            }
+            .into());
+        }
+        let mut all = vec![Arg::Memory(target.arena)];
+        all.extend_from_slice(args);
+        let kernel = (name, self.activations);
+        Ok(target.queue.launch(kernel, &all, groups, size)?)
+    }
+
+    /// Runs a kernel on each element of a box.
+    pub(crate) fn elements(
+        &mut self,
+        name: &'static str,
+        args: &[Arg],
+        of: &Tensor,
+    ) -> Result<(), KernelError> {
+        self.groups(name, args, of.groups(), GROUP)
+    }
+
+    /// Runs a kernel on so many work-items.
+    pub(crate) fn items(
+        &mut self,
+        name: &'static str,
+        args: &[Arg],
+        count: usize,
+    ) -> Result<(), KernelError> {
+        self.groups(name, args, count.div_ceil(GROUP), GROUP)
+    }
+}
+
+/// Constants that kernels read.
+pub(crate) trait Constant: Copy {
+    /// As they lie in memory.
+    fn to_bytes(self) -> Vec<u8>;
+}
+
+impl Constant for u32 {
+    fn to_bytes(self) -> Vec<u8> {
+        self.to_ne_bytes().to_vec()
+    }
+}
+
+impl Constant for f32 {
+    fn to_bytes(self) -> Vec<u8> {
+        self.to_ne_bytes().to_vec()
+    }
+}
+
+impl Constant for f64 {
+    fn to_bytes(self) -> Vec<u8> {
+        self.to_ne_bytes().to_vec()
+    }
+}

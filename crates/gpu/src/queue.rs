@@ -1,0 +1,252 @@
+//! The queue of a rank on a device: commands run in the order in which they are given.
+
+use crate::api::{Api, Handle, ObjectKind};
+use crate::device::{Device, DeviceError};
+use crate::launch::Arg;
+use partita_program::Dtype;
+use partita_space::Bytes;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::ptr;
+use std::sync::Arc;
+
+/// Memory on a device.
+pub(crate) struct DeviceBuffer {
+    api: &'static Api,
+    raw: Handle,
+    bytes: Bytes,
+}
+
+// SAFETY: OpenCL may be called from any thread.
+unsafe impl Send for DeviceBuffer {}
+
+/// The commands of a rank.
+pub(crate) struct Queue {
+    device: Arc<Device>,
+    raw: Handle,
+    /// By name and type of activations. Their arguments are set before each launch.
+    kernels: HashMap<(&'static str, Dtype), Handle>,
+    /// Constants, by their contents.
+    tables: HashMap<Vec<u8>, DeviceBuffer>,
+    /// Through which messages pass.
+    staging: Option<DeviceBuffer>,
+    counters: Option<DeviceBuffer>,
+    /// Whether a class number is none, and the number, in f64.
+    invalid_class: DeviceBuffer,
+    /// The first failure of an access to memory that was not reported yet.
+    fault: Option<DeviceError>,
+}
+
+// SAFETY: OpenCL may be called from any thread, but for the arguments of one kernel object, which this queue owns.
+unsafe impl Send for Queue {}
+
+impl DeviceBuffer {
+    pub(crate) fn new(device: &Device, bytes: Bytes) -> Result<Self, DeviceError> {
+        let api = device.api();
+        // A buffer of no bytes is refused, and zeros are written by fours.
+        let size = bytes.0.max(8).next_multiple_of(4) as usize;
+        let raw = api.create_buffer(device.context(), size);
+        let raw = raw.map_err(|error| device.refusal(error))?;
+        Ok(Self { api, raw, bytes })
+    }
+
+    pub(crate) fn raw(&self) -> Handle {
+        self.raw
+    }
+
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        // SAFETY: owned. Commands under way keep it until they end.
+        unsafe { self.api.release(ObjectKind::Buffer, self.raw) };
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(device: Arc<Device>) -> Result<Self, DeviceError> {
+        let raw = device.api().create_queue(device.context(), device.id());
+        let raw = raw.map_err(|error| device.refusal(error))?;
+        let invalid_class = DeviceBuffer::new(&device, Bytes(16))?;
+        let mut queue = Self {
+            device,
+            raw,
+            kernels: HashMap::new(),
+            tables: HashMap::new(),
+            staging: None,
+            counters: None,
+            invalid_class,
+            fault: None,
+        };
+        let invalid_class = queue.invalid_class.raw;
+        queue.fill_zeros(invalid_class, Bytes(16))?;
+        Ok(queue)
+    }
+
+    /// Keeps a failure until it can be reported.
+    pub(crate) fn note(&mut self, done: Result<(), DeviceError>) {
+        if let Err(error) = done {
+            self.fault.get_or_insert(error);
+        }
+    }
+
+    /// Fails if an access to memory failed since the last call.
+    pub(crate) fn check(&mut self) -> Result<(), DeviceError> {
+        self.fault.take().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    fn kernel(&mut self, name: &'static str, activations: Dtype) -> Result<Handle, DeviceError> {
+        if let Some(kernel) = self.kernels.get(&(name, activations)) {
+            return Ok(*kernel);
+        }
+        let program = self.device.program(activations)?;
+        let text = CString::new(name).unwrap_or_default();
+        let kernel = self.device.api().create_kernel(program, &text);
+        let kernel = kernel.map_err(|error| self.device.refusal_of(error, name))?;
+        self.kernels.insert((name, activations), kernel);
+        Ok(kernel)
+    }
+
+    /// Runs a kernel on so many work-groups of `group` work-items.
+    pub(crate) fn launch(
+        &mut self,
+        (name, activations): (&'static str, Dtype),
+        args: &[Arg],
+        groups: usize,
+        group: usize,
+    ) -> Result<(), DeviceError> {
+        let (kernel, api) = (self.kernel(name, activations)?, self.device.api());
+        for (number, arg) in args.iter().enumerate() {
+            // SAFETY: a value is valid for its size.
+            let set = unsafe { api.set_argument(kernel, number, arg.bytes()) };
+            set.map_err(|error| {
+                let what = format!("{name}, argument {number}");
+                self.device.refusal_of(error, &what)
+            })?;
+        }
+        // SAFETY: kernels access the ranges that the views of the program describe.
+        let given = unsafe { api.run_kernel(self.raw, kernel, (groups, group)) };
+        given.map_err(|error| self.device.refusal_of(error, name))
+    }
+
+    /// Of a number of bytes that 4 divides.
+    pub(crate) fn fill_zeros(&mut self, buffer: Handle, bytes: Bytes) -> Result<(), DeviceError> {
+        let done = self.device.api().fill_zeros(self.raw, buffer, bytes.0);
+        done.map_err(|error| self.device.refusal(error))
+    }
+
+    /// Waits for all commands before it.
+    pub(crate) fn read(
+        &mut self,
+        buffer: Handle,
+        first: u64,
+        to: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let done = self.device.api().read(self.raw, (buffer, first), to);
+        done.map_err(|error| self.device.refusal(error))
+    }
+
+    /// Waits for all commands before it.
+    pub(crate) fn write(
+        &mut self,
+        buffer: Handle,
+        first: u64,
+        from: &[u8],
+    ) -> Result<(), DeviceError> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let done = self.device.api().write(self.raw, (buffer, first), from);
+        done.map_err(|error| self.device.refusal(error))
+    }
+
+    /// Waits for all commands.
+    pub(crate) fn finish(&mut self) -> Result<(), DeviceError> {
+        let done = self.device.api().finish(self.raw);
+        done.map_err(|error| self.device.refusal(error))
+    }
+
+    /// Constants on the device.
+    pub(crate) fn table(&mut self, contents: Vec<u8>) -> Result<Handle, DeviceError> {
+        if let Some(table) = self.tables.get(&contents) {
+            return Ok(table.raw());
+        }
+        let table = DeviceBuffer::new(&self.device, Bytes(contents.len() as u64))?;
+        self.write(table.raw(), 0, &contents)?;
+        let raw = table.raw();
+        self.tables.insert(contents, table);
+        Ok(raw)
+    }
+
+    /// A buffer of at least so many bytes through which messages pass.
+    pub(crate) fn staging(&mut self, bytes: Bytes) -> Result<Handle, DeviceError> {
+        let is_enough = |held: &DeviceBuffer| held.bytes() >= bytes;
+        if !self.staging.as_ref().is_some_and(is_enough) {
+            // Frees the smaller one first.
+            self.staging = None;
+            self.staging = Some(DeviceBuffer::new(&self.device, bytes)?);
+        }
+        Ok(self
+            .staging
+            .as_ref()
+            .map_or(ptr::null_mut(), DeviceBuffer::raw))
+    }
+
+    /// So many counters of 32 bits, set to zero.
+    pub(crate) fn counters(&mut self, count: usize) -> Result<Handle, DeviceError> {
+        let bytes = Bytes((count * size_of::<u32>()) as u64);
+        let is_enough = |held: &DeviceBuffer| held.bytes() >= bytes;
+        if !self.counters.as_ref().is_some_and(is_enough) {
+            self.counters = Some(DeviceBuffer::new(&self.device, bytes)?);
+        }
+        let raw = self
+            .counters
+            .as_ref()
+            .map_or(ptr::null_mut(), DeviceBuffer::raw);
+        self.fill_zeros(raw, bytes)?;
+        Ok(raw)
+    }
+
+    /// Where kernels note a number that is no class.
+    pub(crate) fn invalid_class(&self) -> Handle {
+        self.invalid_class.raw
+    }
+
+    /// What was noted since the last call; waits for all commands.
+    pub(crate) fn take_invalid_class(&mut self) -> Result<Option<f64>, DeviceError> {
+        let (mut bytes, invalid_class) = ([0; 16], self.invalid_class.raw);
+        self.read(invalid_class, 0, &mut bytes)?;
+        let number = |at: usize| {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(&bytes[at..at + 8]);
+            f64::from_ne_bytes(eight)
+        };
+        if number(0) == 0.0 {
+            return Ok(None);
+        }
+        self.fill_zeros(invalid_class, Bytes(16))?;
+        Ok(Some(number(8)))
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let api = self.device.api();
+        for kernel in self.kernels.values() {
+            // SAFETY: owned.
+            unsafe { api.release(ObjectKind::Kernel, *kernel) };
+        }
+        // SAFETY: owned.
+        unsafe { api.release(ObjectKind::Queue, self.raw) };
+    }
+}

@@ -1,0 +1,135 @@
+// Functions of single elements.
+
+__kernel void leaky_relu_forward(__global uchar *arena, View x, View y, Extent e, float slope) {
+    EACH_ELEMENT(e)
+    const float value = act(arena, at(x, n, d, h, w, c));
+    put_act(arena, at(y, n, d, h, w, c), value > 0 ? value : slope * value, 0);
+}
+
+__kernel void leaky_relu_backward(__global uchar *arena, View y, View dy, View dx, Extent e, float slope,
+                                  int accumulate) {
+    EACH_ELEMENT(e)
+    const float factor = act(arena, at(y, n, d, h, w, c)) > 0 ? 1 : slope;
+    put_act(arena, at(dx, n, d, h, w, c), factor * act(arena, at(dy, n, d, h, w, c)), accumulate);
+}
+
+enum { GELU = 0, SILU = 1, SIGMOID = 2, TANH = 3, ELU = 4 };
+
+inline float sigmoid(float x) {
+    const float small = exp(-fabs(x));
+    return (x > 0 ? 1 : small) / (1 + small);
+}
+
+inline float normal_below(float x) {
+    return 0.5f * erfc(-0.70710678118654752f * x);
+}
+
+inline float activation(int function, float alpha, float x) {
+    switch (function) {
+    case GELU: return x * normal_below(x);
+    case SILU: return x * sigmoid(x);
+    case SIGMOID: return sigmoid(x);
+    case TANH: return tanh(x);
+    default: return x > 0 ? x : alpha * expm1(x);
+    }
+}
+
+inline float slope_of(int function, float alpha, float x) {
+    switch (function) {
+    case GELU: return normal_below(x) + x * 0.39894228040143268f * exp(-0.5f * x * x);
+    case SILU: return sigmoid(x) * (1 + x * sigmoid(-x));
+    case SIGMOID: return sigmoid(x) * sigmoid(-x);
+    case TANH: {
+        const float value = tanh(x);
+        return (1 - value) * (1 + value);
+    }
+    default: return x > 0 ? 1 : alpha * exp(x);
+    }
+}
+
+__kernel void activation_forward(__global uchar *arena, View x, View y, Extent e, int function, float alpha) {
+    EACH_ELEMENT(e)
+    const float value = act(arena, at(x, n, d, h, w, c));
+    put_act(arena, at(y, n, d, h, w, c), activation(function, alpha, value), 0);
+}
+
+__kernel void activation_backward(__global uchar *arena, View x, View dy, View dx, Extent e, int function,
+                                  float alpha, int accumulate) {
+    EACH_ELEMENT(e)
+    const float slope = slope_of(function, alpha, act(arena, at(x, n, d, h, w, c)));
+    put_act(arena, at(dx, n, d, h, w, c), slope * act(arena, at(dy, n, d, h, w, c)), accumulate);
+}
+
+__kernel void add(__global uchar *arena, View a, View b, View y, Extent e) {
+    EACH_ELEMENT(e)
+    const float sum = act(arena, at(a, n, d, h, w, c)) + act(arena, at(b, n, d, h, w, c));
+    put_act(arena, at(y, n, d, h, w, c), sum, 0);
+}
+
+// Where b has one position or one channel, its pitches there are 0.
+__kernel void multiply(__global uchar *arena, View a, View b, View y, Extent e, uint pitch_c, int accumulate) {
+    EACH_ELEMENT(e)
+    const float factor = act(arena, at(b, n, d, h, w, c * pitch_c));
+    put_act(arena, at(y, n, d, h, w, c), factor * act(arena, at(a, n, d, h, w, c)), accumulate);
+}
+
+// `slopes` has one element, or one for each of so many channels.
+__kernel void prelu_forward(__global uchar *arena, View x, View y, Extent e, ulong slopes, uint count) {
+    EACH_ELEMENT(e)
+    const float value = act(arena, at(x, n, d, h, w, c));
+    const float factor = value > 0 ? 1 : f32(arena, slopes + c % count);
+    put_act(arena, at(y, n, d, h, w, c), factor * value, 0);
+}
+
+__kernel void prelu_backward_data(__global uchar *arena, View x, View dy, View dx, Extent e, ulong slopes,
+                                  uint count, int accumulate) {
+    EACH_ELEMENT(e)
+    const float factor = act(arena, at(x, n, d, h, w, c)) > 0 ? 1 : f32(arena, slopes + c % count);
+    put_act(arena, at(dx, n, d, h, w, c), factor * act(arena, at(dy, n, d, h, w, c)), accumulate);
+}
+
+inline ulong scramble(ulong z) {
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9UL;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebUL;
+    return z ^ z >> 31;
+}
+
+inline ulong absorb(ulong key, ulong word) {
+    const ulong gamma = 0x9e3779b97f4a7c15UL;
+    return scramble((key + gamma) ^ scramble(word + gamma));
+}
+
+// Of one sample. `shape` is that of the whole tensor, `corner` the global index of the first element.
+__kernel void dropout(__global uchar *arena, View x, View y, Extent e, Extent shape, Extent corner, ulong key,
+                      ulong threshold, float scale, int accumulate) {
+    EACH_ELEMENT(e)
+    ulong element = corner.n[1] + d;
+    element = element * shape.n[2] + corner.n[2] + h;
+    element = element * shape.n[3] + corner.n[3] + w;
+    element = element * shape.n[4] + corner.n[4] + c;
+    const int kept = absorb(key, element) >> 11 >= threshold;
+    const float value = kept ? scale * act(arena, at(x, n, d, h, w, c)) : 0;
+    put_act(arena, at(y, n, d, h, w, c), value, accumulate);
+}
+
+__kernel void positions(__global uchar *arena, View x, View y, Extent e, Extent corner, uint channels) {
+    EACH_ELEMENT(e)
+    const uint channel = corner.n[4] + c;
+    const uint pair = channel - channel % 2;
+    const double angle = (corner.n[3] + w) / pow(10000.0, pair / (double)channels);
+    const double value = channel == pair ? sin(angle) : cos(angle);
+    put_act(arena, at(y, n, d, h, w, c), act(arena, at(x, n, d, h, w, c)) + (float)value, 0);
+}
+
+// The first of a position writes what is no class number to `invalid_class`.
+__kernel void embedding_forward(__global uchar *arena, View x, View y, Extent e, View table, uint rows,
+                                __global double *invalid_class) {
+    EACH_ELEMENT(e)
+    const float row = act(arena, at(x, n, d, h, w, 0));
+    if (!(row >= 0 && row < rows && floor(row) == row)) {
+        invalid_class[0] = 1;
+        invalid_class[1] = row;
+        return;
+    }
+    put_act(arena, at(y, n, d, h, w, c), f32(arena, at(table, 0, 0, 0, (uint)row, c)), 0);
+}

@@ -1,0 +1,141 @@
+//! The kernels of a device equal the reference kernels, on random geometries, where there is a device.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod device;
+
+use device::device;
+use partita_gpu::{Device, GpuKernels, GpuMenu};
+use partita_program::{Dtype, Kernel, KernelShape, Menu};
+use partita_run::{KernelTally, Kernels, RunError};
+use partita_space::{Bytes, Mesh, Rank};
+use partita_testkit::{Bench, Maker, ReferenceMenu, reference_kernels};
+use std::sync::Arc;
+
+/// Rounding of f32 and the sums of a few hundred products.
+const TOLERANCE: f64 = 3e-6;
+const SEEDS: u64 = 40;
+const SEEDS_LONG: u64 = 1000;
+/// Multiprocessors that the catalog is told of: with many, sums are taken in many parts.
+const UNITS: [usize; 3] = [1, 4, 500];
+
+/// Runs a kernel on both sets and compares every buffer; gives the largest distance.
+fn compare(
+    bench: &Bench,
+    kernel: &Kernel,
+    (mesh, rank): (Mesh, Rank),
+    gpu: &mut GpuKernels,
+    menu: GpuMenu,
+) -> f64 {
+    let (bench, kernel) = bench.of_kernel(kernel);
+    let (inputs, go) = (Maker::inputs(), &mut || true);
+    let mut reference = reference_kernels(Dtype::F32)(mesh, rank);
+    let got = bench
+        .run(&kernel, &menu, gpu, &inputs, go)
+        .unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
+    let expected = bench
+        .run(&kernel, &ReferenceMenu, &mut *reference, &inputs, go)
+        .unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
+    let due = KernelTally::expected(&kernel, bench.buffers());
+    assert_eq!(got.worked, due, "tally of {kernel:?}");
+    let far = bench.compare(&kernel, [&got, &expected], TOLERANCE);
+    far.unwrap_or_else(|what| panic!("{kernel:?} on {menu:?}: {what}"))
+}
+
+fn is_fused(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::Fused { .. })
+}
+
+fn compare_all(device: &Arc<Device>, seeds: u64) {
+    let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
+    let mut worst = 0.0f64;
+    for seed in 0..seeds {
+        let rank = (seed % 4) as Rank;
+        let menu = GpuMenu {
+            units: UNITS[seed as usize % UNITS.len()],
+        };
+        let mut gpu = GpuKernels::with_units(Arc::clone(device), mesh, rank, menu.units).unwrap();
+        let mut maker = Maker::new(seed, Dtype::F32);
+        let mut kernels = maker.all(&mesh, rank);
+        kernels.retain(|kernel| !is_fused(kernel));
+        assert_eq!(
+            Maker::kinds(&kernels),
+            Maker::KINDS - 1,
+            "all kinds take part"
+        );
+        for kernel in &kernels {
+            let far = compare(&maker.bench, kernel, (mesh, rank), &mut gpu, menu);
+            worst = worst.max(far);
+        }
+    }
+    assert!(worst > 0.0, "f32 sums in another order differ somewhere");
+}
+
+#[test]
+fn every_kernel_equals_its_reference() {
+    let Some(device) = device("every_kernel_equals_its_reference") else {
+        return;
+    };
+    let is_long = std::env::var("PARTITA_TEST_LONG").is_ok();
+    compare_all(&device, if is_long { SEEDS_LONG } else { SEEDS });
+}
+
+#[test]
+fn fused_kernels_and_f64_are_refused() {
+    let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
+    let menu = GpuMenu { units: 1 };
+    for (dtype, is_refused) in [(Dtype::F32, false), (Dtype::F64, true)] {
+        let mut maker = Maker::new(3, dtype);
+        for kernel in &maker.all(&mesh, 0) {
+            let shape = KernelShape {
+                kernel,
+                buffers: maker.bench.buffers(),
+            };
+            let is_wide = is_refused
+                && kernel.accesses().iter().any(|(view, _)| {
+                    let buffer = &maker.bench.buffers()[view.buffer.0 as usize];
+                    buffer.role.is_activation() && buffer.dtype == Dtype::F64
+                });
+            let refused = menu.choose(&shape).is_err();
+            assert_eq!(refused, is_wide || is_fused(kernel), "{kernel:?}");
+        }
+    }
+    assert!(!menu.fuses());
+}
+
+#[test]
+fn a_canceled_kernel_is_not_given_to_the_device() {
+    let Some(device) = device("a_canceled_kernel_is_not_given_to_the_device") else {
+        return;
+    };
+    let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
+    let menu = GpuMenu { units: 1 };
+    let mut maker = Maker::new(1, Dtype::F32);
+    let kernels = maker.all(&mesh, 0);
+    let kernel = kernels.iter().find(|kernel| !is_fused(kernel)).unwrap();
+    let (bench, kernel) = maker.bench.of_kernel(kernel);
+    let mut gpu = GpuKernels::with_units(device, mesh, 0, 1).unwrap();
+    let stopped = bench.run(&kernel, &menu, &mut gpu, &Maker::inputs(), &mut || false);
+    assert!(matches!(stopped, Err(RunError::Cancelled)));
+    let other = bench.run(
+        &kernel,
+        &ReferenceMenu,
+        &mut gpu,
+        &Maker::inputs(),
+        &mut || true,
+    );
+    assert!(matches!(other, Err(RunError::Algorithm { .. })));
+}
+
+#[test]
+fn an_impossible_allocation_is_an_error_of_the_rank() {
+    let Some(device) = device("an_impossible_allocation_is_an_error_of_the_rank") else {
+        return;
+    };
+    let most = device.facts().largest;
+    let gpu = GpuKernels::with_units(device, Mesh::new([1; 7]), 0, 1).unwrap();
+    let Err(error) = gpu.arena(0, Bytes(most.0.saturating_mul(64))) else {
+        panic!("an arena of 64 times {most}");
+    };
+    assert!(error.to_string().contains("lower the batch"), "{error}");
+}
