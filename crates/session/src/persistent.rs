@@ -14,7 +14,7 @@ use std::ops::{AddAssign, Range};
 pub type InitialValues<'i> = dyn Fn(&Buffer, Range<usize>) -> Result<Option<Vec<f64>>, String> + 'i;
 
 /// Initial values generated at a time, in elements: few, because they take memory in addition to the arena.
-const CHUNK: usize = 1 << 14;
+const CHUNK: usize = 1 << 13;
 
 /// A trained parameter or running statistic, and the ranks that hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -315,25 +315,26 @@ fn fill<T: Element + AddAssign>(
     rows: impl FnOnce(&mut dyn FnMut(usize, usize)),
 ) -> Result<(), String> {
     let (mut failure, mut filled) = (None, 0);
+    let mut chunk = Vec::new();
     rows(&mut |first, length| {
         for start in (first..first + length).step_by(CHUNK) {
             let elements = start..(first + length).min(start + CHUNK);
-            let at = filled;
-            filled += elements.len();
+            let (at, count) = (filled, elements.len());
+            filled += count;
             if failure.is_some() {
                 continue;
             }
-            let count = elements.len();
-            let values: Vec<T> = match initial(buffer, elements) {
-                Ok(Some(values)) => values.into_iter().map(&narrow).collect(),
-                Ok(None) => vec![T::default(); count],
+            chunk.clear();
+            match initial(buffer, elements) {
+                Ok(Some(values)) => chunk.extend(values.into_iter().map(&narrow)),
+                Ok(None) => chunk.resize(count, T::default()),
                 Err(reason) => {
                     failure = Some(reason);
                     continue;
                 }
-            };
-            assert_eq!(values.len(), count, "initial values of {}", buffer.name);
-            memory.unpack_range(id, at, &values);
+            }
+            assert_eq!(chunk.len(), count, "initial values of {}", buffer.name);
+            memory.unpack_range(id, at, &chunk);
         }
     });
     let elements: usize = buffer.dims.iter().product();
