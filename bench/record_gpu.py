@@ -16,13 +16,14 @@ import record_gpu_text
 from contest import Failure, run_partita
 from runs import Scene, Training, cosmology
 
-# Scene, batch, and a strategy of two ranks.
+# Scene, batch, a strategy of two ranks, and how many steps of a turn are timed at most.
 MATCHES = (
-    (cosmology(32, 12), 4, "depth=2"),
+    (cosmology(32, 12), 4, "depth=2", 100),
     (
-        Scene("unet3d@32", ("segmentation", "--grid", 32, "--volumes", 9, "--validation", 1 / 9), 8, "{scale = 0.01}"),
+        Scene("unet3d@32", ("segmentation", "--grid", 32, "--volumes", 3, "--validation", 1 / 3), 2, "{scale = 0.01}"),
         2,
         "depth=2",
+        1,
     ),
     (
         Scene(
@@ -33,6 +34,7 @@ MATCHES = (
         ),
         8,
         "data=2",
+        100,
     ),
 )
 
@@ -41,8 +43,9 @@ class OnDevice(Training):
     """A training on a device."""
 
     def __init__(self, options, folder, match, device, strategy, ranks):
-        scene, batch, _ = match
-        super().__init__(options, folder, scene, strategy, batch, options.steps, ranks=ranks)
+        scene, batch, _, steps_max = match
+        steps = min(options.steps, steps_max)
+        super().__init__(options, folder, scene, strategy, batch, steps, ranks=ranks)
         self.words += ["--no-prediction", "--device", device]
         self.name = f"{device}, {strategy}"
         self.facts |= {"device": device}
@@ -69,7 +72,7 @@ def facts(options, folder):
 
 
 def measure(options, folder, match):
-    scene, batch, split = match
+    scene, batch, split, _ = match
     scene.make(options, folder)
     contenders = [
         OnDevice(options, folder, match, device, strategy, ranks)
