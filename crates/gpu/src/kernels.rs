@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 
 /// The kernels of a rank on a device: every kernel of programs in f32 or bf16, by the algorithm `gpu`.
 ///
-/// Commands run in order, while the rank goes on: what reads the memory of the device waits for them. Workspaces must
+/// A kernel has ended when its execution returns. Workspaces must
 /// be those that [`crate::GpuMenu`] asks for with as many units. Products add up in f32, other sums in f64, in an order
 /// that depends on the shapes and the units alone.
 pub struct GpuKernels {
@@ -124,7 +124,10 @@ impl Kernels for GpuKernels {
         let mut queue = lock(&self.queue);
         queue.check().map_err(|error| self.failed(error.into()))?;
         let queue = &mut *queue;
-        let target = Some(Target { queue, arena });
+        let target = Some(Target {
+            queue: &mut *queue,
+            arena,
+        });
         let mut run = Run::new(
             (buffers, inputs, self.position),
             self.units,
@@ -132,7 +135,9 @@ impl Kernels for GpuKernels {
             target,
         );
         let done = execute(kernel, &mut run);
-        done.map_err(|fault| self.failed(fault))?;
+        // Waits, so that a trace says how long the kernel took.
+        let done = done.and_then(|()| Ok(queue.finish()?));
+        done.map_err(|error| self.failed(error))?;
         // What is launched follows from the views; a device does not count.
         Ok(KernelTally::expected(kernel, buffers))
     }

@@ -73,7 +73,7 @@ pub trait Kernels {
         Arena::of_rank(rank, bytes)
     }
 
-    /// Waits until all kernels have been computed; those of a device may only have been given to it.
+    /// Waits until all that a device was given has been done; called at the end of a step.
     ///
     /// Errors: those of kernels and of accesses to memory that were not reported yet.
     fn finish(&mut self) -> Result<(), RunError> {
