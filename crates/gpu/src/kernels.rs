@@ -123,9 +123,8 @@ impl Kernels for GpuKernels {
         let arena = arena.expect("the arena of these kernels lies on their device") as _;
         let mut queue = lock(&self.queue);
         queue.check().map_err(|error| self.failed(error.into()))?;
-        let queue = &mut *queue;
         let target = Some(Target {
-            queue: &mut *queue,
+            queue: &mut queue,
             arena,
         });
         let mut run = Run::new(

@@ -7,7 +7,6 @@ use partita_program::Dtype;
 use partita_space::Bytes;
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::ptr;
 use std::sync::Arc;
 
 /// Memory on a device.
@@ -190,29 +189,13 @@ impl Queue {
 
     /// A buffer of at least so many bytes through which messages pass.
     pub(crate) fn staging(&mut self, bytes: Bytes) -> Result<Handle, DeviceError> {
-        let is_enough = |held: &DeviceBuffer| held.bytes() >= bytes;
-        if !self.staging.as_ref().is_some_and(is_enough) {
-            // Frees the smaller one first.
-            self.staging = None;
-            self.staging = Some(DeviceBuffer::new(&self.device, bytes)?);
-        }
-        Ok(self
-            .staging
-            .as_ref()
-            .map_or(ptr::null_mut(), DeviceBuffer::raw))
+        grown(&mut self.staging, &self.device, bytes)
     }
 
     /// So many counters of 32 bits, set to zero.
     pub(crate) fn counters(&mut self, count: usize) -> Result<Handle, DeviceError> {
         let bytes = Bytes((count * size_of::<u32>()) as u64);
-        let is_enough = |held: &DeviceBuffer| held.bytes() >= bytes;
-        if !self.counters.as_ref().is_some_and(is_enough) {
-            self.counters = Some(DeviceBuffer::new(&self.device, bytes)?);
-        }
-        let raw = self
-            .counters
-            .as_ref()
-            .map_or(ptr::null_mut(), DeviceBuffer::raw);
+        let raw = grown(&mut self.counters, &self.device, bytes)?;
         self.fill_zeros(raw, bytes)?;
         Ok(raw)
     }
@@ -237,6 +220,20 @@ impl Queue {
         self.fill_zeros(invalid_class, Bytes(16))?;
         Ok(Some(number(8)))
     }
+}
+
+/// The buffer that is held, or a larger one in its place where it has too few bytes.
+fn grown(
+    held: &mut Option<DeviceBuffer>,
+    device: &Device,
+    bytes: Bytes,
+) -> Result<Handle, DeviceError> {
+    // Frees the smaller one first.
+    let buffer = match held.take().filter(|held| held.bytes() >= bytes) {
+        Some(buffer) => buffer,
+        None => DeviceBuffer::new(device, bytes)?,
+    };
+    Ok(held.insert(buffer).raw())
 }
 
 impl Drop for Queue {
