@@ -18,7 +18,7 @@ use crate::launch::{KernelError, RankPosition, Run, Target};
 use crate::memory::{GpuMemory, lock};
 use crate::menu::NAME;
 use crate::queue::Queue;
-use partita_program::{Algorithm, Family, Kernel, View};
+use partita_program::{Algorithm, Dtype, Family, Kernel, View};
 use partita_run::{Arena, Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Bytes, Mesh, Rank};
 use std::sync::{Arc, Mutex};
@@ -33,8 +33,6 @@ pub struct GpuKernels {
     position: RankPosition,
     queue: Arc<Mutex<Queue>>,
     units: usize,
-    /// What the device has, in words.
-    room: String,
 }
 
 impl GpuKernels {
@@ -55,14 +53,8 @@ impl GpuKernels {
         rank: Rank,
         units: usize,
     ) -> Result<Self, DeviceError> {
-        let facts = device.facts();
-        let room = format!(
-            "has {} and allocates up to {} at once",
-            facts.memory, facts.largest
-        );
         Ok(Self {
             rank,
-            room,
             position: RankPosition {
                 mesh,
                 coord: mesh.coord(rank),
@@ -87,13 +79,17 @@ impl GpuKernels {
 impl Kernels for GpuKernels {
     fn arena(&self, rank: Rank, bytes: Bytes) -> Result<Arena, RunError> {
         let memory = GpuMemory::new(Arc::clone(&self.queue), bytes);
-        let memory = memory.map_err(|error| RunError::Kernels {
-            rank,
-            reason: format!(
-                "an arena of {bytes} cannot be allocated on the device, which {}: {error}; lower the batch, or split \
-                 over more ranks on more devices",
-                self.room
-            ),
+        let memory = memory.map_err(|error| {
+            let queue = lock(&self.queue);
+            let facts = queue.device().facts();
+            RunError::Kernels {
+                rank,
+                reason: format!(
+                    "an arena of {bytes} cannot be allocated on the device, which has {} and allocates up to {} at \
+                     once: {error}; lower the batch, or split over more ranks on more devices",
+                    facts.memory, facts.largest
+                ),
+            }
         })?;
         Ok(Arena::on_device(Box::new(memory)))
     }
@@ -126,6 +122,11 @@ impl Kernels for GpuKernels {
         let target = Some(Target {
             queue: &mut queue,
             arena,
+            activations: if memory.has_bf16() {
+                Dtype::Bf16
+            } else {
+                Dtype::F32
+            },
         });
         let mut run = Run::new(
             (buffers, inputs, self.position),

@@ -136,6 +136,8 @@ pub(crate) struct RankPosition {
 pub(crate) struct Target<'r> {
     pub queue: &'r mut Queue,
     pub arena: Handle,
+    /// Type of activations.
+    pub activations: Dtype,
 }
 
 /// A running kernel of a program; without a target only its workspace is measured.
@@ -146,8 +148,6 @@ pub(crate) struct Run<'r> {
     /// Multiprocessors of the device.
     pub units: usize,
     pub target: Option<Target<'r>>,
-    /// Type of activations.
-    activations: Dtype,
     /// Start of the workspace, and what is taken of it, in bytes.
     start: u64,
     taken: u64,
@@ -165,7 +165,6 @@ impl<'r> Run<'r> {
         workspace: Option<&View>,
         target: Option<Target<'r>>,
     ) -> Self {
-        let has_bf16 = buffers.iter().any(|buffer| buffer.dtype == Dtype::Bf16);
         let first = workspace.map_or(0, |view| Tensor::new(view, buffers).offset * 4);
         let size = workspace.map_or(0, |view| 4 * view.volume() as u64);
         let end = target.is_some().then_some(first + size);
@@ -175,7 +174,6 @@ impl<'r> Run<'r> {
             position,
             units,
             target,
-            activations: if has_bf16 { Dtype::Bf16 } else { Dtype::F32 },
             start: first.next_multiple_of(ALIGNMENT),
             taken: 0,
             end,
@@ -273,7 +271,7 @@ impl<'r> Run<'r> {
         }
         let mut all = vec![Arg::Memory(target.arena)];
         all.extend_from_slice(args);
-        let kernel = (name, self.activations);
+        let kernel = (name, target.activations);
         Ok(target.queue.launch(kernel, &all, groups, size)?)
     }
 
