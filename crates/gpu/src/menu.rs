@@ -2,9 +2,7 @@
 
 use crate::kernels::execute;
 use crate::launch::{RankPosition, Run};
-use partita_program::{
-    Algorithm, Buffer, Choice, Dtype, Kernel, KernelShape, Menu, MenuError, Role,
-};
+use partita_program::{Algorithm, Buffer, Choice, Kernel, KernelShape, Menu, MenuError, Role};
 use partita_run::Inputs;
 use partita_space::{Bytes, Mesh};
 
@@ -57,20 +55,7 @@ impl GpuMenu {
     }
 }
 
-/// Sums and scalars are in f64 in any program, and samples lie as they were read.
+/// Convolutions read weights as they are, not packed.
 fn is_offered(buffer: &Buffer) -> bool {
-    match buffer.role {
-        Role::Activation | Role::ActivationGradient => match buffer.dtype {
-            Dtype::F32 | Dtype::Bf16 => true,
-            Dtype::F64 | Dtype::I16 => false,
-        },
-        Role::Parameter
-        | Role::State
-        | Role::Optimizer
-        | Role::Gradient
-        | Role::Gathered
-        | Role::Workspace => buffer.dtype == Dtype::F32,
-        Role::PackedWeights => false,
-        Role::Staging | Role::Statistics => true,
-    }
+    buffer.role != Role::PackedWeights && buffer.is_f32_or_bf16()
 }

@@ -300,6 +300,25 @@ impl Buffer {
         Bytes((self.dims.iter().product::<usize>() * self.dtype.size()) as u64)
     }
 
+    /// Whether the values are of the types of a program in f32 or bf16. Sums and scalars are in f64 in any program, and
+    /// samples lie as they were read.
+    pub fn is_f32_or_bf16(&self) -> bool {
+        match self.role {
+            Role::Activation | Role::ActivationGradient => match self.dtype {
+                Dtype::F32 | Dtype::Bf16 => true,
+                Dtype::F64 | Dtype::I16 => false,
+            },
+            Role::Parameter
+            | Role::State
+            | Role::Optimizer
+            | Role::Gradient
+            | Role::PackedWeights
+            | Role::Gathered
+            | Role::Workspace => self.dtype == Dtype::F32,
+            Role::Staging | Role::Statistics => true,
+        }
+    }
+
     /// Elements between neighbors along each dim.
     pub fn pitches(&self) -> [usize; 5] {
         let mut pitches = [1; 5];

@@ -57,7 +57,8 @@ impl Menu for CpuMenu {
         let mut accesses = shape.kernel.accesses().into_iter();
         let parts = shape.kernel.parts();
         let is_apart = parts.len() > 1 && !fused::is_offered(parts, shape.buffers);
-        if is_apart || !accesses.all(|(view, _)| is_offered(&shape.buffers[view.buffer.0 as usize]))
+        if is_apart
+            || !accesses.all(|(view, _)| shape.buffers[view.buffer.0 as usize].is_f32_or_bf16())
         {
             return Err(MenuError {
                 backend: "the CPU kernel set (f32 and bf16)".to_owned(),
@@ -119,24 +120,6 @@ fn is_method_offered(method: Method, kernel: &Kernel, buffers: &[Buffer]) -> boo
     };
     let conv = convolution(window.taps, window.groups);
     !is_packed && method.offers(&conv, input.extent[4], output.extent[4])
-}
-
-/// Sums and scalars are in f64 in any program, and samples lie as they were read.
-fn is_offered(buffer: &Buffer) -> bool {
-    match buffer.role {
-        Role::Activation | Role::ActivationGradient => match buffer.dtype {
-            Dtype::F32 | Dtype::Bf16 => true,
-            Dtype::F64 | Dtype::I16 => false,
-        },
-        Role::Parameter
-        | Role::State
-        | Role::Optimizer
-        | Role::Gradient
-        | Role::PackedWeights
-        | Role::Gathered
-        | Role::Workspace => buffer.dtype == Dtype::F32,
-        Role::Staging | Role::Statistics => true,
-    }
 }
 
 fn grid_of(view: &View, buffers: &[Buffer]) -> Grid {
