@@ -203,6 +203,7 @@ impl TuneArgs {
             strategy: strategy(text)?,
             kind: self.kind.kind(),
             threads: self.threads,
+            device: self.device.choice(),
             policy: self.policy.policy(),
             limits: self.limits.clone(),
             totals: self.totals.clone(),

@@ -31,13 +31,13 @@ use half::bf16;
 use method::{Method, Plan, execute_pieces};
 use native::{Native, is_native};
 use operand::{Input, Output, vector};
+use partita_program::fused::Tail;
 use partita_program::{Algorithm, Family, Kernel, KernelShape, View};
 use partita_run::{
     Block, BlockMut, Element, Inputs, KernelTally, Kernels, Memory, RunError, WideExecutor,
     execute_widened,
 };
 use partita_space::{Coord, Mesh, Rank};
-use tail::Tail;
 
 /// The kernels of this crate for a rank: programs in f32 or bf16, every kernel by the algorithm `cpu`, convolutions also by
 /// others and in micro-batches (see [`partita_program::Configuration`]).

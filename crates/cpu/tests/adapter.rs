@@ -1,12 +1,10 @@
 //! The kernels of programs equal the reference kernels, on random geometries.
 
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
-use partita_program::{
-    Access, Choice, Configuration, Dtype, Kernel, KernelShape, Menu, MenuError, View,
-};
+use partita_program::{Access, Dtype, Kernel, KernelShape, Menu, View};
 use partita_run::{KernelTally, RunError};
 use partita_space::{Mesh, Rank};
-use partita_testkit::{Bench, DrawnMenu, Maker, ReferenceMenu, reference_kernels};
+use partita_testkit::{Bench, Configured, DrawnMenu, Maker, ReferenceMenu, reference_kernels};
 
 /// Rounding of f32 and the sums of a few hundred products.
 const TOLERANCE: f64 = 3e-6;
@@ -88,19 +86,6 @@ fn every_kernel_equals_its_reference_and_counts_what_the_program_counts() {
     assert!(worst > 0.0, "f32 sums in another order differ somewhere");
 }
 
-/// A menu that gives one configuration.
-struct Configured {
-    menu: CpuMenu,
-    configuration: Configuration,
-}
-
-impl Menu for Configured {
-    fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
-        let choice = self.menu.configured(shape, &self.configuration);
-        Ok(choice.unwrap_or_else(|| panic!("{} of {shape}", self.configuration)))
-    }
-}
-
 #[test]
 fn convolutions_in_micro_batches_equal_their_reference_and_its_counts() {
     let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
@@ -124,7 +109,7 @@ fn convolutions_in_micro_batches_equal_their_reference_and_its_counts() {
                 *count += usize::from(configuration.to_string().contains(name));
             }
             let chosen = Configured {
-                menu,
+                menu: &menu,
                 configuration,
             };
             compare_by(

@@ -4,6 +4,7 @@ mod attention;
 mod class_loss;
 mod contents;
 mod convolution;
+mod fused;
 mod linear;
 mod loss;
 mod norm;
@@ -16,14 +17,16 @@ mod update;
 use crate::device::{Device, DeviceError};
 use crate::launch::{KernelError, RankPosition, Run, Target};
 use crate::memory::{GpuMemory, lock};
-use crate::menu::NAME;
+use crate::method::pieces;
 use crate::queue::Queue;
-use partita_program::{Algorithm, Dtype, Family, Kernel, View};
+use partita_program::fused::Tail;
+use partita_program::{Algorithm, Dtype, Family, Kernel, KernelShape, View};
 use partita_run::{Arena, Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Bytes, Mesh, Rank};
 use std::sync::{Arc, Mutex};
 
-/// The kernels of a rank on a device: every kernel of programs in f32 or bf16, by the algorithm `gpu`.
+/// The kernels of a rank on a device: every kernel of programs in f32 or bf16, by the algorithms `gpu` and, for
+/// convolutions, `serial`, also in micro-batches.
 ///
 /// A kernel has ended when its execution returns. Workspaces must
 /// be those that [`crate::GpuMenu`] asks for with as many units. Products add up in f32, other sums in f64, in an order
@@ -76,22 +79,36 @@ impl GpuKernels {
     }
 }
 
+/// Memory of a rank on a device, for messages without kernels.
+///
+/// Errors: the device refuses a queue or so much memory.
+pub fn arena(device: Arc<Device>, rank: Rank, bytes: Bytes) -> Result<Arena, RunError> {
+    let queue = Queue::new(device).map_err(|error| RunError::Kernels {
+        rank,
+        reason: error.to_string(),
+    })?;
+    arena_of(&Arc::new(Mutex::new(queue)), rank, bytes)
+}
+
+fn arena_of(queue: &Arc<Mutex<Queue>>, rank: Rank, bytes: Bytes) -> Result<Arena, RunError> {
+    let memory = GpuMemory::new(Arc::clone(queue), bytes).map_err(|error| {
+        let queue = lock(queue);
+        let facts = queue.device().facts();
+        RunError::Kernels {
+            rank,
+            reason: format!(
+                "an arena of {bytes} cannot be allocated on the device, which has {} and allocates up to {} at \
+                 once: {error}; lower the batch, or split over more ranks on more devices",
+                facts.memory, facts.largest
+            ),
+        }
+    })?;
+    Ok(Arena::on_device(Box::new(memory)))
+}
+
 impl Kernels for GpuKernels {
     fn arena(&self, rank: Rank, bytes: Bytes) -> Result<Arena, RunError> {
-        let memory = GpuMemory::new(Arc::clone(&self.queue), bytes);
-        let memory = memory.map_err(|error| {
-            let queue = lock(&self.queue);
-            let facts = queue.device().facts();
-            RunError::Kernels {
-                rank,
-                reason: format!(
-                    "an arena of {bytes} cannot be allocated on the device, which has {} and allocates up to {} at \
-                     once: {error}; lower the batch, or split over more ranks on more devices",
-                    facts.memory, facts.largest
-                ),
-            }
-        })?;
-        Ok(Arena::on_device(Box::new(memory)))
+        arena_of(&self.queue, rank, bytes)
     }
 
     fn execute(
@@ -103,18 +120,17 @@ impl Kernels for GpuKernels {
         inputs: &Inputs,
         progress: &mut dyn FnMut() -> bool,
     ) -> Result<KernelTally, RunError> {
-        if algorithm.0 != NAME {
-            return Err(RunError::Algorithm {
-                rank: self.rank,
-                kernel: kernel.name().to_owned(),
-                algorithm: algorithm.0.clone(),
-                backend: "the kernels of a device".to_owned(),
-            });
-        }
+        let buffers = &memory.body().buffers;
+        let pieces = pieces(&KernelShape { kernel, buffers }, algorithm);
+        let pieces = pieces.ok_or_else(|| RunError::Algorithm {
+            rank: self.rank,
+            kernel: kernel.name().to_owned(),
+            algorithm: algorithm.0.clone(),
+            backend: "the kernels of a device".to_owned(),
+        })?;
         if !progress() {
             return Err(RunError::Cancelled);
         }
-        let buffers = &memory.body().buffers;
         let arena = memory.device().map(|device| device.handle());
         let arena = arena.expect("the arena of these kernels lies on their device") as _;
         let mut queue = lock(&self.queue);
@@ -134,7 +150,10 @@ impl Kernels for GpuKernels {
             workspace,
             target,
         );
-        let done = execute(kernel, &mut run);
+        let done = pieces.iter().try_for_each(|(piece, method)| {
+            run.next_piece(*method);
+            execute(piece, &mut run)
+        });
         // Waits, so that a trace says how long the kernel took.
         let done = done.and_then(|()| Ok(queue.finish()?));
         done.map_err(|error| self.failed(error))?;
@@ -151,19 +170,21 @@ impl Kernels for GpuKernels {
 
 /// Gives a kernel to the device, or measures its workspace.
 pub(crate) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    execute_with(kernel, &Tail::default(), run)
+}
+
+/// A kernel with an epilogue without sums, which only the first parts of fused kernels have.
+fn execute_with(kernel: &Kernel, tail: &Tail<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
     match kernel.family() {
-        Family::Fused => kernel
-            .parts()
-            .iter()
-            .try_for_each(|part| execute(part, run)),
+        Family::Fused => fused::execute_parts(kernel.parts(), run),
         Family::Contents => contents::execute(kernel, run),
-        Family::Pointwise => pointwise::execute(kernel, run),
-        Family::Convolution => convolution::execute(kernel, run),
-        Family::Pool | Family::Resample => pool::execute(kernel, run),
-        Family::BatchNorm => norm::execute_batch(kernel, run),
+        Family::Pointwise => pointwise::execute(kernel, tail, run),
+        Family::Convolution => convolution::execute(kernel, tail, run),
+        Family::Pool | Family::Resample => pool::execute(kernel, tail, run),
+        Family::BatchNorm => norm::execute_batch(kernel, tail, run),
         Family::GroupNorm => norm::execute_groups(kernel, run),
         Family::LayerNorm => rows::execute_layer_norm(kernel, run),
-        Family::Linear => linear::execute(kernel, run),
+        Family::Linear => linear::execute(kernel, tail, run),
         Family::Sequence => attention::execute(kernel, run),
         Family::Loss => loss::execute(kernel, run),
         Family::Update => update::execute(kernel, run),

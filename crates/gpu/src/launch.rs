@@ -2,6 +2,8 @@
 
 use crate::api::Handle;
 use crate::device::DeviceError;
+use crate::epilogue::RawEpilogue;
+use crate::method::Method;
 use crate::queue::Queue;
 use crate::tensor::{GROUP, RawExtent, RawView, Tensor};
 use partita_program::{Buffer, Dtype, Taps, View};
@@ -20,6 +22,7 @@ pub(crate) enum Arg {
     Three([u32; 3]),
     Rule([f64; 8]),
     Heads(RawHeads),
+    Epilogue(RawEpilogue),
     Uint(u32),
     Int(i32),
     Ulong(u64),
@@ -67,6 +70,7 @@ impl Arg {
             Self::Three(value) => of(value),
             Self::Rule(value) => of(value),
             Self::Heads(value) => of(value),
+            Self::Epilogue(value) => of(value),
             Self::Uint(value) => of(value),
             Self::Int(value) => of(value),
             Self::Ulong(value) => of(value),
@@ -147,10 +151,14 @@ pub(crate) struct Run<'r> {
     pub position: RankPosition,
     /// Multiprocessors of the device.
     pub units: usize,
+    /// How sums of convolutions are taken.
+    pub method: Method,
     pub target: Option<Target<'r>>,
     /// Start of the workspace, and what is taken of it, in bytes.
     start: u64,
     taken: u64,
+    /// The most that was taken at once.
+    most: u64,
     /// Its end; none while it is measured.
     end: Option<u64>,
 }
@@ -173,9 +181,11 @@ impl<'r> Run<'r> {
             inputs,
             position,
             units,
+            method: Method::Parts,
             target,
             start: first.next_multiple_of(ALIGNMENT),
             taken: 0,
+            most: 0,
             end,
         }
     }
@@ -193,6 +203,7 @@ impl<'r> Run<'r> {
         let first = self.start + self.taken;
         let bytes = count as u64 * dtype.size() as u64;
         self.taken += bytes.next_multiple_of(ALIGNMENT);
+        self.most = self.most.max(self.taken);
         let lies_inside = self.end.is_none_or(|end| first + bytes <= end);
         assert!(
             lies_inside,
@@ -201,12 +212,23 @@ impl<'r> Run<'r> {
         first / dtype.size() as u64
     }
 
-    /// What was taken, and what the workspace may lack to begin at a multiple of the alignment.
+    /// Frees the workspace for a part of a fused kernel that begins when the ones before it have ended.
+    pub(crate) fn next_part(&mut self) {
+        self.taken = 0;
+    }
+
+    /// The same for a micro-batch, which is computed by this method.
+    pub(crate) fn next_piece(&mut self, method: Method) {
+        self.method = method;
+        self.next_part();
+    }
+
+    /// The most that was taken, and what the workspace may lack to begin at a multiple of the alignment.
     pub(crate) fn workspace(&self) -> u64 {
-        if self.taken == 0 {
+        if self.most == 0 {
             0
         } else {
-            self.taken + ALIGNMENT
+            self.most + ALIGNMENT
         }
     }
 

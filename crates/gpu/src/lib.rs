@@ -8,13 +8,15 @@
 
 mod api;
 mod device;
+mod epilogue;
 mod kernels;
 mod launch;
 mod memory;
 mod menu;
+mod method;
 mod queue;
 mod tensor;
 
 pub use device::{Device, DeviceError, DeviceFacts, DeviceKind};
-pub use kernels::GpuKernels;
-pub use menu::{GpuMenu, NAME};
+pub use kernels::{GpuKernels, arena};
+pub use menu::GpuMenu;

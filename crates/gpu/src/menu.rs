@@ -2,15 +2,14 @@
 
 use crate::kernels::execute;
 use crate::launch::{RankPosition, Run};
-use partita_program::{Algorithm, Buffer, Choice, Kernel, KernelShape, Menu, MenuError, Role};
+use crate::method::Method;
+use partita_program::fused::is_usual;
+use partita_program::{Algorithm, Buffer, Choice, Family, KernelShape, Menu, MenuError, Role};
 use partita_run::Inputs;
 use partita_space::{Bytes, Mesh};
 
-/// The algorithm of all kernels.
-pub const NAME: &str = "gpu";
-
-/// The catalog of [`crate::GpuKernels`] on a device with so many units: every kernel, but no fused ones, of a program
-/// in f32 or bf16.
+/// The catalog of [`crate::GpuKernels`] on a device with so many units: every kernel of a program in f32 or bf16, and the
+/// usual fused ones. Convolutions have a second implementation where they can do with less workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuMenu {
     /// Multiprocessors of the device.
@@ -23,33 +22,48 @@ impl Menu for GpuMenu {
         let mut used = accesses
             .iter()
             .map(|(view, _)| &shape.buffers[view.buffer.0 as usize]);
-        let is_fused = matches!(shape.kernel, Kernel::Fused { .. });
-        if is_fused || !used.all(is_offered) {
+        let parts = shape.kernel.parts();
+        let is_apart = parts.len() > 1 && !is_usual(parts, shape.buffers);
+        if is_apart || !used.all(is_offered) {
             return Err(MenuError {
                 backend: "the kernel set of devices (f32 and bf16)".to_owned(),
                 kernel: shape.to_string(),
             });
         }
-        Ok(Choice {
-            algorithm: Algorithm(NAME.to_owned()),
-            workspace: self.workspace(shape),
-            packed_weights: 0,
-        })
+        Ok(self.choice(shape, Method::Parts))
     }
 
-    fn fuses(&self) -> bool {
-        false
+    fn implementations(&self, shape: &KernelShape<'_>) -> Result<Vec<Choice>, MenuError> {
+        let usual = self.choose(shape)?;
+        if shape.kernel.parts()[0].family() != Family::Convolution {
+            return Ok(vec![usual]);
+        }
+        let serial = self.choice(shape, Method::Serial);
+        let needs_less = serial.workspace < usual.workspace;
+        Ok([usual]
+            .into_iter()
+            .chain(needs_less.then_some(serial))
+            .collect())
     }
 }
 
 impl GpuMenu {
-    fn workspace(&self, shape: &KernelShape<'_>) -> Bytes {
+    fn choice(&self, shape: &KernelShape<'_>, method: Method) -> Choice {
+        Choice {
+            algorithm: Algorithm(method.name().to_owned()),
+            workspace: self.workspace(shape, method),
+            packed_weights: 0,
+        }
+    }
+
+    fn workspace(&self, shape: &KernelShape<'_>, method: Method) -> Bytes {
         // The place of a rank and the inputs of a step have no influence on a workspace.
         let mesh = Mesh::new([1; 7]);
         let coord = mesh.coord(0);
         let inputs = Inputs::default();
         let position = RankPosition { mesh, coord };
         let mut run = Run::new((shape.buffers, &inputs, position), self.units, None, None);
+        run.next_piece(method);
         execute(shape.kernel, &mut run).expect("nothing is given to a device that could refuse it");
         Bytes(run.workspace())
     }

@@ -18,7 +18,7 @@ pub(crate) struct Tensor {
 
 /// As kernels take it.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RawView {
     offset: u64,
     pitch: [u64; 4],

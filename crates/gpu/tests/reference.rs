@@ -6,10 +6,11 @@ mod device;
 
 use device::device;
 use partita_gpu::{Device, GpuKernels, GpuMenu};
+use partita_program::fused::is_usual;
 use partita_program::{Dtype, Kernel, KernelShape, Menu};
 use partita_run::{KernelTally, Kernels, RunError};
 use partita_space::{Bytes, Mesh, Rank};
-use partita_testkit::{Bench, Maker, ReferenceMenu, reference_kernels};
+use partita_testkit::{Bench, Configured, DrawnMenu, Maker, ReferenceMenu, reference_kernels};
 use std::sync::Arc;
 
 /// Rounding of f32 and the sums of a few hundred products.
@@ -25,13 +26,13 @@ fn compare(
     kernel: &Kernel,
     (mesh, rank): (Mesh, Rank),
     gpu: &mut GpuKernels,
-    menu: GpuMenu,
+    menu: &dyn Menu,
 ) -> f64 {
     let (bench, kernel) = bench.of_kernel(kernel);
     let (inputs, go) = (Maker::inputs(), &mut || true);
     let mut reference = reference_kernels(Dtype::F32)(mesh, rank);
     let got = bench
-        .run(&kernel, &menu, gpu, &inputs, go)
+        .run(&kernel, menu, gpu, &inputs, go)
         .unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
     let expected = bench
         .run(&kernel, &ReferenceMenu, &mut *reference, &inputs, go)
@@ -39,11 +40,12 @@ fn compare(
     let due = KernelTally::expected(&kernel, bench.buffers());
     assert_eq!(got.worked, due, "tally of {kernel:?}");
     let far = bench.compare(&kernel, [&got, &expected], TOLERANCE);
-    far.unwrap_or_else(|what| panic!("{kernel:?} on {menu:?}: {what}"))
+    far.unwrap_or_else(|what| panic!("{kernel:?}: {what}"))
 }
 
-fn is_fused(kernel: &Kernel) -> bool {
-    matches!(kernel, Kernel::Fused { .. })
+/// Whether kernels of devices do not compute it: fused parts that no kernel set computes as one.
+fn is_apart(kernel: &Kernel, bench: &Bench) -> bool {
+    matches!(kernel, Kernel::Fused { parts } if !is_usual(parts, bench.buffers()))
 }
 
 fn compare_all(device: &Arc<Device>, seeds: u64) {
@@ -57,14 +59,10 @@ fn compare_all(device: &Arc<Device>, seeds: u64) {
         let mut gpu = GpuKernels::with_units(Arc::clone(device), mesh, rank, menu.units).unwrap();
         let mut maker = Maker::new(seed, Dtype::F32);
         let mut kernels = maker.all(&mesh, rank);
-        kernels.retain(|kernel| !is_fused(kernel));
-        assert_eq!(
-            Maker::kinds(&kernels),
-            Maker::KINDS - 1,
-            "all kinds take part"
-        );
+        kernels.retain(|kernel| !is_apart(kernel, &maker.bench));
+        assert_eq!(Maker::kinds(&kernels), Maker::KINDS, "all kinds take part");
         for kernel in &kernels {
-            let far = compare(&maker.bench, kernel, (mesh, rank), &mut gpu, menu);
+            let far = compare(&maker.bench, kernel, (mesh, rank), &mut gpu, &menu);
             worst = worst.max(far);
         }
     }
@@ -81,7 +79,43 @@ fn every_kernel_equals_its_reference() {
 }
 
 #[test]
-fn fused_kernels_and_f64_are_refused() {
+fn convolutions_in_micro_batches_equal_their_reference() {
+    let Some(device) = device("convolutions_in_micro_batches_equal_their_reference") else {
+        return;
+    };
+    let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
+    let (mut divided, mut serial) = (0, 0);
+    for seed in 0..SEEDS {
+        let rank = (seed % 4) as Rank;
+        let menu = GpuMenu { units: 500 };
+        let mut gpu = GpuKernels::with_units(Arc::clone(&device), mesh, rank, menu.units).unwrap();
+        let mut maker = Maker::new(seed, Dtype::F32);
+        for kernel in &maker.all(&mesh, rank) {
+            let shape = KernelShape {
+                kernel,
+                buffers: maker.bench.buffers(),
+            };
+            let drawn = DrawnMenu { menu: &menu, seed };
+            let Some(configuration) = drawn.draw(&shape) else {
+                continue;
+            };
+            divided += usize::from(configuration.count() > 1);
+            serial += usize::from(configuration.uses("serial"));
+            let chosen = Configured {
+                menu: &menu,
+                configuration,
+            };
+            compare(&maker.bench, kernel, (mesh, rank), &mut gpu, &chosen);
+        }
+    }
+    assert!(
+        divided > 100 && serial > 50,
+        "{divided} divided, {serial} serial"
+    );
+}
+
+#[test]
+fn f64_and_parts_that_are_not_one_kernel_are_refused() {
     let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
     let menu = GpuMenu { units: 1 };
     for (dtype, is_refused) in [(Dtype::F32, false), (Dtype::F64, true)] {
@@ -97,10 +131,10 @@ fn fused_kernels_and_f64_are_refused() {
                     buffer.role.is_activation() && buffer.dtype == Dtype::F64
                 });
             let refused = menu.choose(&shape).is_err();
-            assert_eq!(refused, is_wide || is_fused(kernel), "{kernel:?}");
+            let is_apart = is_apart(kernel, &maker.bench);
+            assert_eq!(refused, is_wide || is_apart, "{kernel:?}");
         }
     }
-    assert!(!menu.fuses());
 }
 
 #[test]
@@ -112,8 +146,7 @@ fn a_canceled_kernel_is_not_given_to_the_device() {
     let menu = GpuMenu { units: 1 };
     let mut maker = Maker::new(1, Dtype::F32);
     let kernels = maker.all(&mesh, 0);
-    let kernel = kernels.iter().find(|kernel| !is_fused(kernel)).unwrap();
-    let (bench, kernel) = maker.bench.of_kernel(kernel);
+    let (bench, kernel) = maker.bench.of_kernel(&kernels[0]);
     let mut gpu = GpuKernels::with_units(device, mesh, 0, 1).unwrap();
     let stopped = bench.run(&kernel, &menu, &mut gpu, &Maker::inputs(), &mut || false);
     assert!(matches!(stopped, Err(RunError::Cancelled)));

@@ -49,7 +49,7 @@ fn every_strategy_on_a_device_equals_one_exact_rank() {
             others += 1;
             continue;
         };
-        match trial.rounded(&case.strategy, &menu, &kernels) {
+        match trial.drawn(&case.strategy, &menu, &kernels) {
             Verdict::Equal => equal += 1,
             Verdict::IllConditioned(_) | Verdict::Refused(_) => others += 1,
             Verdict::Wrong(what) => panic!("seed {seed}, strategy {}: {what}", case.strategy),

@@ -12,7 +12,7 @@ use partita_gpu::{Device, DeviceFacts, DeviceKind, GpuKernels, GpuMenu};
 use partita_onednn::{Instructions, OneDnn, OneDnnMenu};
 use partita_program::{Dtype, Menu, UnpinnedMenu};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
-use partita_run::{Kernels, RunError};
+use partita_run::{Arena, Kernels, RunError};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -231,6 +231,20 @@ impl KernelSet {
             }
             (Self::Cpu, Err(_)) | (Self::Reference | Self::Device(_), _) => usual,
         }
+    }
+
+    /// Memory of the rank of a slot, as its kernels have it, for messages without kernels.
+    ///
+    /// Errors: there is not so much.
+    pub fn arena(self, rank: Rank, slot: usize, bytes: Bytes) -> Result<Arena, RunError> {
+        let Self::Device(kind) = self else {
+            return Arena::of_rank(rank, bytes);
+        };
+        let all = devices(kind).map_err(|error| RunError::Kernels {
+            rank,
+            reason: error.to_string(),
+        })?;
+        partita_gpu::arena(Arc::clone(&all[slot % all.len()]), rank, bytes)
     }
 
     /// The kernels of a rank, made on the thread that runs them. If there is a core for each thread of all slots,

@@ -349,8 +349,9 @@ impl<'c> Launch<'c> {
             })?;
         }
         let groups = layout.groups_on_a_host();
-        let links = job.measure_links(&groups, &LinkTimes::default(), ranks.threads)?;
-        let network = job.measure_network(layout, ranks.threads)?;
+        let by = (kernels, ranks.threads);
+        let links = job.measure_links(&groups, &LinkTimes::default(), by)?;
+        let network = job.measure_network(layout, by)?;
         let found = match job.rank() {
             0 => job.with_heartbeats(|| {
                 let mut found = local()?.calibrate(programs, Some(links), passes)?;
@@ -528,7 +529,7 @@ fn measure_links(
     let here = (job.rank() == 0).then(|| job.with_heartbeats(open));
     let here = here.transpose()?;
     let known = here.as_ref().map(LocalMachine::links).unwrap_or_default();
-    let found = job.measure_links(groups, &known, ranks.threads)?;
+    let found = job.measure_links(groups, &known, (kernels, ranks.threads))?;
     let Some(mut here) = here else {
         return Ok(());
     };

@@ -226,7 +226,7 @@ impl<'c> LocalMachine<'c> {
         }
         let host = Host::local(context.level());
         let links = Setting {
-            backend: library.clone().unwrap_or_else(|| setting.backend.clone()),
+            backend: links_backend(kernels, library.as_deref()),
             ..setting.clone()
         };
         let (measurements, alone) = known(context, &setting, &links);
@@ -598,7 +598,9 @@ impl<'c> LocalMachine<'c> {
             name_work(&work);
             self.context.status(&work, false);
         };
-        let links = measure_links(self.ranks, groups, known, &transports, &progress)?;
+        let arenas = |rank: Rank, bytes: Bytes| self.kernels.arena(rank, rank, bytes);
+        let made = (&transports as _, &arenas as _);
+        let links = measure_links(self.ranks, groups, known, made, &progress)?;
         name_work("");
         if links != LinkTimes::default() {
             let done = "measured messages and collectives";
@@ -646,6 +648,17 @@ pub fn setting(context: &Context<'_>, kernels: KernelSet, ranks: &Ranks) -> Sett
         ranks: ranks.count,
         at_work: ranks.count,
         threads: ranks.threads,
+    }
+}
+
+/// Under which name times of messages are kept: they depend on the library and on the memory that they are sent from.
+fn links_backend(kernels: KernelSet, library: Option<&str>) -> String {
+    let own = kernels.backend();
+    match (library, kernels.devices()) {
+        (Some(library), None) => library.to_owned(),
+        (Some(library), Some(_)) => format!("{library}, from and to {own}"),
+        (None, None) => own,
+        (None, Some(_)) => format!("from and to {own}"),
     }
 }
 

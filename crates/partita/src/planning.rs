@@ -6,6 +6,7 @@ pub use epoch::EpochError;
 
 use crate::error::{ErrorKind, Fault};
 use crate::input::Dataset;
+use crate::kernel_set::devices::DeviceUseError;
 use crate::layer_times::LayerTimesError;
 use crate::local_machine::LocalError;
 use crate::machine::MachineError;
@@ -30,6 +31,9 @@ pub enum PlanningError {
     /// There is no such software.
     #[error(transparent)]
     Software(#[from] SoftwareError),
+    /// There is no such device.
+    #[error(transparent)]
+    Device(#[from] DeviceUseError),
     /// A measurement of this machine failed.
     #[error(transparent)]
     Local(#[from] LocalError),
@@ -161,6 +165,7 @@ impl Fault for PlanningError {
             Self::Local(error) => error.kind(),
             Self::Plan(PlanError::Ended) => ErrorKind::Interrupted,
             Self::Auto { .. }
+            | Self::Device(_)
             | Self::NoConvolution { .. }
             | Self::Strategy(_)
             | Self::Lower(_)

@@ -3,7 +3,8 @@
 use crate::context::Context;
 use crate::host::Host;
 use crate::input::InputSource;
-use crate::kernel_set::{KernelSet, Processing};
+use crate::kernel_set::devices::DeviceChoice;
+use crate::kernel_set::{KernelSet, Precision, Processing};
 use crate::local_machine::{LocalMachine, Ranks, setting};
 use crate::model;
 use crate::planner::check_measured;
@@ -20,9 +21,6 @@ use partita_space::{Bytes, Seconds};
 use partita_tune::{Catalog, DivisionPolicy, KernelKey, Measurements};
 use serde::Serialize;
 
-/// The kernels that have several implementations.
-const KERNELS: KernelSet = KernelSet::Cpu;
-
 /// A training whose kernels are to be tuned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TuneRequest {
@@ -34,6 +32,8 @@ pub struct TuneRequest {
     pub kind: ProgramKind,
     /// Threads per rank.
     pub threads: usize,
+    /// Where the kernels compute.
+    pub device: DeviceChoice,
     /// Candidates for micro-batches.
     pub policy: DivisionPolicy,
     /// Limits of each kernel for which the whole step is shown, besides `off`, `live` and that of the
@@ -58,9 +58,9 @@ pub struct Tuned {
     pub threads: usize,
     /// Candidates for micro-batches.
     pub policy: &'static str,
-    /// Model name of the processor.
+    /// Model name of the processor or device.
     pub processor: Option<String>,
-    /// Instruction level of the kernels.
+    /// Instruction level of the kernels; `OpenCL` on devices.
     pub simd: &'static str,
     /// Convolutions of rank 0, in the order of its program.
     pub kernels: Vec<TunedKernel>,
@@ -130,20 +130,23 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
         kind: request.kind,
         strategy: &strategy,
     };
+    let kernels = KernelSet::Cpu.on(request.device, Precision::F32)?;
     let ranks = Ranks::threads(training.ranks, request.threads);
     let processing = context.processing(request.threads);
-    warn_of_onednn(context, &processing);
-    let menu = KERNELS.menu_with(&processing);
-    measure(context, request, &subject, &*menu)?;
-    let measured = context.measurements(&setting(context, KERNELS, &ranks));
+    if kernels == KernelSet::Cpu {
+        warn_of_onednn(context, &processing);
+    }
+    let menu = kernels.menu_with(&processing);
+    measure(context, request, &subject, (kernels, &*menu))?;
+    let measured = context.measurements(&setting(context, kernels, &ranks));
     let times = Times {
         catalog: Catalog::of(&measured),
         measured,
     };
-    let pinned = context.menu(KERNELS, &ranks);
+    let pinned = context.menu(kernels, &ranks);
     let step = |limit: WorkspaceLimit| -> Result<TunedStep, PlanningError> {
         let program = subject.program(limit, &*pinned)?;
-        let mut here = LocalMachine::of(context, KERNELS, ranks.clone(), InputSource::Ignored)?;
+        let mut here = LocalMachine::of(context, kernels, ranks.clone(), InputSource::Ignored)?;
         let seconds = here.predict(&program, false)?.iteration_seconds;
         Ok(tuned_step(limit, &program, &times, seconds))
     };
@@ -164,6 +167,10 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
     let steps: Result<Vec<TunedStep>, PlanningError> = limits.into_iter().map(step).collect();
     let chosen = subject.program(strategy.workspace, &*pinned)?;
     let host = Host::local(context.level());
+    let (processor, simd) = match kernels.device_facts() {
+        Some(facts) => (Some(facts.name.clone()), "OpenCL"),
+        None => (host.processor, host.simd),
+    };
     Ok(Tuned {
         model: graph.name.clone(),
         batch: training.batch,
@@ -171,8 +178,8 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
         ranks: training.ranks,
         threads: request.threads,
         policy: request.policy.name(),
-        processor: host.processor,
-        simd: host.simd,
+        processor,
+        simd,
         kernels: tuned_kernels(&chosen, &times, &*menu),
         steps: steps?,
     })
@@ -199,7 +206,7 @@ fn measure(
     context: &Context<'_>,
     request: &TuneRequest,
     subject: &Subject<'_>,
-    menu: &dyn Menu,
+    (kernels, menu): (KernelSet, &dyn Menu),
 ) -> Result<(), PlanningError> {
     let program = subject.program(WorkspaceLimit::Off, &PlainWeights(menu))?;
     let is_cut = |body: &Body| shapes(body).next().is_some();
@@ -209,7 +216,7 @@ fn measure(
         });
     }
     let ranks = Ranks::threads(request.training.ranks, request.threads);
-    let mut here = LocalMachine::of(context, KERNELS, ranks, InputSource::Ignored)?;
+    let mut here = LocalMachine::of(context, kernels, ranks, InputSource::Ignored)?;
     Ok(here.tune(&[&program], menu, request.policy)?)
 }
 

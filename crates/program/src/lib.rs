@@ -11,6 +11,7 @@ mod configuration;
 mod count;
 pub mod descriptor;
 mod each_view;
+pub mod fused;
 mod kernel;
 mod key;
 mod loss;

@@ -1,4 +1,4 @@
-//! A menu that gives convolutions random configurations.
+//! Menus that give convolutions other configurations than the usual ones.
 
 use crate::Draws;
 use partita_program::{Choice, Configuration, KernelShape, Menu, MenuError, MicroBatches};
@@ -6,6 +6,22 @@ use partita_space::Bytes;
 
 /// Draws by one stretch of a dim until it is covered, so that there are no more micro-batches than this.
 const PARTS_MAX: usize = 6;
+
+/// The kernels of a menu, all by one configuration.
+pub struct Configured<'m> {
+    /// The kernels.
+    pub menu: &'m dyn Menu,
+    /// How each is computed.
+    pub configuration: Configuration,
+}
+
+impl Menu for Configured<'_> {
+    /// Panics where the kernel has no such configuration.
+    fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        let choice = self.menu.configured(shape, &self.configuration);
+        Ok(choice.unwrap_or_else(|| panic!("{} of {shape}", self.configuration)))
+    }
+}
 
 /// The kernels of a menu, as if random configurations of its convolutions were the fastest measured ones. Equal
 /// kernels have the same.

@@ -33,7 +33,7 @@ pub use cases::{
 };
 pub use compare::{distance, mismatch};
 pub use counting::{CountedCase, CountingAllocator};
-pub use drawn_menu::DrawnMenu;
+pub use drawn_menu::{Configured, DrawnMenu};
 pub use harness::{
     KernelFactory, Outcome, Setup, reference_kernels, run, run_programs, run_within,
 };

@@ -103,6 +103,16 @@ impl<'a> Trial<'a> {
             let team = Team::new(menu.threads, menu.level).expect("the level is available");
             Box::new(CpuKernels::new(mesh, rank, team))
         };
+        self.drawn(strategy, &menu, &kernels)
+    }
+
+    /// Kernels in f32 under a strategy; the case's seed decides between usual and random configurations of convolutions.
+    pub fn drawn(
+        &self,
+        strategy: &Strategy,
+        menu: &(dyn Menu + Sync),
+        kernels: KernelFactory<'_>,
+    ) -> Verdict {
         let mut strategy = strategy.clone();
         strategy.workspace = match self.case.seed % 5 {
             0 | 1 => WorkspaceLimit::Off,
@@ -111,10 +121,10 @@ impl<'a> Trial<'a> {
             4.. => WorkspaceLimit::Live,
         };
         let drawn = DrawnMenu {
-            menu: &menu,
+            menu,
             seed: self.case.seed,
         };
-        self.rounded(&strategy, &drawn, &kernels)
+        self.rounded(&strategy, &drawn, kernels)
     }
 
     /// Kernels in f32 under a strategy.

@@ -1,7 +1,6 @@
 //! A spinning barrier for threads, and threads that run a measurement together.
 
 use crate::TuneError;
-use partita_run::Arena;
 use partita_run::allocation::handling_failure;
 use partita_space::{Bytes, Rank, upper_median};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -126,11 +125,6 @@ pub(crate) fn run_ranks<P: Send, R: Send>(
         return Err(stopped("another rank left early".to_owned()));
     }
     Ok(results)
-}
-
-/// Errors: the system has no memory.
-pub(crate) fn memory_of(what: &'static str, rank: Rank, bytes: Bytes) -> Result<Arena, TuneError> {
-    Arena::of_rank(rank, bytes).map_err(|_| TuneError::Memory { rank, what, bytes })
 }
 
 /// Errors: the system has no memory.

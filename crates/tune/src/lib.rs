@@ -33,9 +33,9 @@ pub use division::divide;
 pub use error::TuneError;
 pub use frontier::{DivisionPolicy, Frontier, FrontierPoint, MicroTime, frontier};
 pub use links::{
-    HostLayout, NetworkTimes, RankTimes, RankTransportMaker, RepeatTimes, TransportMaker,
-    link_times_of_ranks, measure_links, measure_links_of_rank, measure_network_of_rank,
-    network_times_of_ranks,
+    ArenaMaker, HostLayout, NetworkTimes, RankTimes, RankTransportMaker, RepeatTimes,
+    TransportMaker, link_times_of_ranks, measure_links, measure_links_of_rank,
+    measure_network_of_rank, network_times_of_ranks,
 };
 pub use load::measure_load;
 pub use measure::{KernelMaker, KernelTime, Options, measure, median_of_passes};

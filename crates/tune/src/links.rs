@@ -1,7 +1,7 @@
 //! Times of messages and collectives.
 
 use crate::TuneError;
-use crate::barrier::{EarlyEnd, median_of_slowest, memory_of, run_ranks};
+use crate::barrier::{EarlyEnd, median_of_slowest, run_ranks};
 use partita_oracle::{LinkTimes, TransferTime};
 use partita_program::{
     Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase, Program,
@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Makes the transports of all ranks of a mesh, in rank order.
 pub type TransportMaker<'a> = dyn Fn(Mesh) -> Vec<Box<dyn Transport + std::marker::Send>> + 'a;
+
+/// Allocates the memory of a rank from which messages are sent.
+pub type ArenaMaker<'a> = dyn Fn(Rank, Bytes) -> Result<Arena, RunError> + Sync + 'a;
 
 /// Largest message; sizes grow by a factor of 4 from 64 bytes.
 const MESSAGE_MAX: u64 = 16 << 20;
@@ -87,13 +90,13 @@ impl HostLayout {
 /// Times exchanges of 64 bytes to 16 MiB between neighbors, and collectives of 64 bytes to 64 MiB in groups of
 /// these sizes, unless they are `known`. As many groups as possible of `ranks` run at the same time.
 ///
-/// There is nothing to measure for one rank. Errors: a transport that fails. Panics at a group that is larger than
+/// There is nothing to measure for one rank. Errors: a transport that fails, or no memory. Panics at a group that is larger than
 /// `ranks`.
 pub fn measure_links(
     ranks: usize,
     groups: &BTreeSet<usize>,
     known: &LinkTimes,
-    transports: &TransportMaker<'_>,
+    (transports, arenas): (&TransportMaker<'_>, &ArenaMaker<'_>),
     progress: &(dyn Fn(&str) + Sync),
 ) -> Result<LinkTimes, TuneError> {
     let mut times = LinkTimes::default();
@@ -106,7 +109,9 @@ pub fn measure_links(
         let all = run_ranks(what, transports(*mesh), |barrier, rank, mut transport| {
             let allocated = transport.allocate(&staging);
             allocated.map_err(|source| transport_error((*what).to_owned(), source))?;
-            sweep.repeats(rank, transport.as_mut(), &mut |_| Ok(barrier.wait()?))
+            let arena = sweep.arena(rank, arenas)?;
+            let mut meet = |_: &mut dyn Transport| Ok(barrier.wait()?);
+            sweep.repeats(rank, arena, transport.as_mut(), &mut meet)
         })?;
         put(&mut times, &sweep, points(trials, &all));
     }
@@ -123,11 +128,11 @@ pub fn measure_links_of_rank(
     (rank, layout): (Rank, HostLayout),
     groups: &BTreeSet<usize>,
     known: &LinkTimes,
-    transports: &mut RankTransportMaker<'_>,
+    (transports, arenas): (&mut RankTransportMaker<'_>, &ArenaMaker<'_>),
 ) -> Result<RankTimes, TuneError> {
     let sweeps = sweeps(layout, groups, known);
     let all = sweeps.iter();
-    all.map(|sweep| sweep.times_of_rank(rank, transports))
+    all.map(|sweep| sweep.times_of_rank(rank, transports, arenas))
         .collect()
 }
 
@@ -158,11 +163,11 @@ pub type NetworkTimes = BTreeMap<usize, LinkTimes>;
 /// Errors: a transport that cannot be made or that fails.
 pub fn measure_network_of_rank(
     (rank, layout): (Rank, HostLayout),
-    transports: &mut RankTransportMaker<'_>,
+    (transports, arenas): (&mut RankTransportMaker<'_>, &ArenaMaker<'_>),
 ) -> Result<RankTimes, TuneError> {
     let sweeps = network_sweeps(layout);
     let all = sweeps.iter();
-    all.map(|(_, sweep)| sweep.times_of_rank(rank, transports))
+    all.map(|(_, sweep)| sweep.times_of_rank(rank, transports, arenas))
         .collect()
 }
 
@@ -336,6 +341,7 @@ impl Sweep {
         &self,
         rank: Rank,
         transports: &mut RankTransportMaker<'_>,
+        arenas: &ArenaMaker<'_>,
     ) -> Result<Vec<RepeatTimes>, TuneError> {
         if rank >= self.mesh.ranks() {
             return Ok(Vec::new());
@@ -343,16 +349,14 @@ impl Sweep {
         let mut transport = transports(&self.program())?;
         // Ranks leave an allreduce over all of them at about the same time.
         let barrier_body = barrier_body();
-        let mut arena = memory_of(self.what, rank, barrier_body.arena)?;
-        let all = self.repeats(rank, transport.as_mut(), &mut |transport| match once(
-            &barrier_body,
-            &mut arena,
-            transport,
-        ) {
-            Ok(_) => Ok(()),
-            Err(source) => Err(transport_error(self.what.to_owned(), source).into()),
-        });
-        match all {
+        let mut of_barrier = self.allocated(rank, barrier_body.arena, &Arena::of_rank)?;
+        let mut meet =
+            |transport: &mut dyn Transport| match once(&barrier_body, &mut of_barrier, transport) {
+                Ok(_) => Ok(()),
+                Err(source) => Err(transport_error(self.what.to_owned(), source).into()),
+            };
+        let arena = self.arena(rank, arenas)?;
+        match self.repeats(rank, arena, transport.as_mut(), &mut meet) {
             Ok(all) => Ok(all),
             Err(EarlyEnd::Failed(error)) => Err(error),
             Err(EarlyEnd::Aborted) => panic!("processes have no barrier to abort"),
@@ -403,19 +407,40 @@ impl Sweep {
         all.fold(Staging::of(&barrier_body(), &self.mesh), Staging::max)
     }
 
-    /// Times of a rank by size, then by repeat; `meet` is a barrier.
+    /// Memory of a rank for its largest trial.
+    fn arena(&self, rank: Rank, arenas: &ArenaMaker<'_>) -> Result<Arena, TuneError> {
+        let bodies = self
+            .trials
+            .iter()
+            .filter_map(|trial| trial.bodies.get(rank));
+        let sizes = bodies.flatten().map(|body| body.arena);
+        self.allocated(rank, sizes.max().unwrap_or_default(), arenas)
+    }
+
+    fn allocated(
+        &self,
+        rank: Rank,
+        bytes: Bytes,
+        arenas: &ArenaMaker<'_>,
+    ) -> Result<Arena, TuneError> {
+        let what = self.what;
+        arenas(rank, bytes).map_err(|error| match error {
+            RunError::Memory { .. } => TuneError::Memory { rank, what, bytes },
+            other => transport_error(what.to_owned(), other),
+        })
+    }
+
+    /// Times of a rank by size, then by repeat, from this memory; `meet` is a barrier.
     fn repeats(
         &self,
         rank: Rank,
+        mut arena: Arena,
         transport: &mut dyn Transport,
         meet: &mut dyn FnMut(&mut dyn Transport) -> Result<(), EarlyEnd>,
     ) -> Result<Vec<RepeatTimes>, EarlyEnd> {
         // Ranks of an incomplete group have no trial.
         let body_of = |trial: &'_ Trial| trial.bodies.get(rank).cloned().flatten();
         let bodies: Vec<Option<Body>> = self.trials.iter().map(body_of).collect();
-        let sizes = bodies.iter().flatten().map(|body| body.arena);
-        let bytes = sizes.max().unwrap_or_default();
-        let mut arena = memory_of(self.what, rank, bytes)?;
         arena.touch();
         let mut all = Vec::with_capacity(self.trials.len());
         for (trial, body) in self.trials.iter().zip(&bodies) {

@@ -2,10 +2,10 @@
 
 use partita_oracle::host_seconds_per_byte;
 use partita_program::{Collective, CollectiveKind, Exchange, Staging, TaskId};
-use partita_run::{Memory, RunError, Transport};
+use partita_run::{Arena, Memory, RunError, Transport};
 use partita_space::{Bytes, Mesh, Rank};
 use partita_tune::{LinkTimes, TuneError, measure_links};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -120,7 +120,14 @@ fn transports(mesh: Mesh, breaks: bool) -> Vec<Box<dyn Transport + Send>> {
 #[test]
 fn all_sizes_and_groups_are_measured() {
     let (groups, none) = ([1, 2].into(), LinkTimes::default());
-    let times = measure_links(2, &groups, &none, &|mesh| transports(mesh, false), &|_| {}).unwrap();
+    let times = measure_links(
+        2,
+        &groups,
+        &none,
+        (&|mesh| transports(mesh, false), &Arena::of_rank),
+        &|_| {},
+    )
+    .unwrap();
     let sizes: Vec<u64> = times.message.iter().map(|point| point.bytes.0).collect();
     assert_eq!(sizes.first(), Some(&64));
     assert_eq!(sizes.last(), Some(&(16 << 20)));
@@ -155,10 +162,10 @@ fn all_sizes_and_groups_are_measured() {
 fn one_rank_has_no_links_and_failures_are_errors() {
     let (groups, unknown) = ([1].into(), LinkTimes::default());
     let made = |mesh| transports(mesh, false);
-    let none = measure_links(1, &groups, &unknown, &made, &|_| {}).unwrap();
+    let none = measure_links(1, &groups, &unknown, (&made, &Arena::of_rank), &|_| {}).unwrap();
     assert!(none.message.is_empty() && none.allreduce.is_empty());
     let made = |mesh| transports(mesh, true);
-    let error = measure_links(2, &groups, &unknown, &made, &|_| {}).unwrap_err();
+    let error = measure_links(2, &groups, &unknown, (&made, &Arena::of_rank), &|_| {}).unwrap_err();
     assert!(matches!(error, TuneError::Transport { .. }), "{error}");
 }
 
@@ -166,9 +173,19 @@ fn one_rank_has_no_links_and_failures_are_errors() {
 fn groups_need_not_divide_the_ranks_and_known_times_are_not_measured() {
     let (groups, none) = ([2, 3].into(), LinkTimes::default());
     let made = |mesh| transports(mesh, false);
-    let times = measure_links(3, &groups, &none, &made, &|_| {}).unwrap();
+    let allocated = AtomicU64::new(0);
+    let arenas = |rank: Rank, bytes: Bytes| {
+        allocated.fetch_max(bytes.0, Ordering::Relaxed);
+        Arena::of_rank(rank, bytes)
+    };
+    let times = measure_links(3, &groups, &none, (&made, &arenas), &|_| {}).unwrap();
+    let largest = allocated.into_inner();
+    assert!(
+        largest >= 64 << 20,
+        "messages are sent from the given memory, not {largest}"
+    );
     assert_eq!(times.allreduce.keys().collect::<Vec<_>>(), [&2, &3]);
     let more = [2, 3].into();
-    let again = measure_links(3, &more, &times, &made, &|_| {}).unwrap();
+    let again = measure_links(3, &more, &times, (&made, &Arena::of_rank), &|_| {}).unwrap();
     assert_eq!(again, LinkTimes::default(), "everything is known");
 }

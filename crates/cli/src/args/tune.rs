@@ -1,6 +1,6 @@
 //! Arguments of `tune`.
 
-use super::{KindName, TrainingArgs};
+use super::{DeviceName, KindName, TrainingArgs};
 use crate::number;
 use clap::{Args, ValueEnum};
 use partita::{DivisionPolicy, parse_bytes};
@@ -21,6 +21,9 @@ pub struct TuneArgs {
     /// Threads per rank
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = number::count)]
     pub threads: usize,
+    /// Where kernels compute
+    #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
+    pub device: DeviceName,
     /// Extents of micro-batches that are measured
     #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyName,

@@ -187,7 +187,7 @@ fn a_machine_file_of_a_device_predicts_with_its_kernels() {
             "{answer}"
         );
     }
-    // Both have the kernels of the device, which are not fused.
+    // Both have the kernels of the device.
     assert_eq!(predicted["digest"], planned[0]["digest"]);
     let on_cpu = [
         &["predict", "--strategy", "data=1", "--kernels", "cpu"],

@@ -2,12 +2,13 @@
 
 use super::native::Native;
 use super::operand::Output;
-use super::tail::{Tail, TailOperands};
+use super::tail::{TailOperands, scale_elements};
 use super::{Run, touched};
 use crate::conv_data::pack_backward_data;
 use crate::conv_forward::pack_forward;
 use crate::convolution::{Convolution, Weights};
 use crate::grid::{Call, Window};
+use partita_program::fused::Tail;
 use partita_program::{Direction, Kernel, Role, Taps, View};
 use partita_run::{Block, KernelTally, RunError};
 
@@ -50,7 +51,7 @@ pub(super) fn execute<E: Native>(
             let (x, w, mut y) = (run.input_of::<E>(x), run.dense(w), run.output_of(y));
             let bias = bias.as_ref().map(|bias| run.dense(bias));
             let values = bias.as_ref().map(|bias| bias.data());
-            let scales = tail.scales(y.block().extent[4]);
+            let scales = scale_elements(tail, y.block().extent[4]);
             let method = run.method;
             let work = run.compute(|call| {
                 with_scales(call, scales, |call, scales| {
@@ -157,7 +158,7 @@ fn backward_data<E: Native>(
     let (dy, w, mut dx) = (run.input_of::<E>(dy), run.dense(w), run.output_of(dx));
     let bias = bias.as_ref().map(|bias| run.dense(bias));
     let values = bias.as_ref().map(|bias| bias.data());
-    let scales = tail.scales(dx.block().extent[4]);
+    let scales = scale_elements(tail, dx.block().extent[4]);
     let method = run.method;
     let work = run.compute(|call| {
         with_scales(call, scales, |call, scales| {

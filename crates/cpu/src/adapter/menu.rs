@@ -1,12 +1,12 @@
 //! The kernel catalog of the CPU backend, with the workspace of each kernel.
 
 use super::convolution::convolution;
-use super::fused;
 use super::method::Method;
 use super::native::is_native;
 use super::operand::{grid, rows};
 use super::pointwise::Route;
 use super::sequence;
+use super::tail::scale_elements;
 use crate::bf16::{
     conv_backward_data_scratch_bf16, conv_backward_weight_scratch_bf16, conv_forward_scratch_bf16,
 };
@@ -27,6 +27,7 @@ use crate::winograd::{
     winograd_forward_scratch,
 };
 use partita_program::descriptor::{Cost, Layout};
+use partita_program::fused::{is_usual, tail};
 use partita_program::{
     Algorithm, Buffer, Choice, Dtype, Family, Kernel, KernelShape, Menu, MenuError, Role, View,
     Widened,
@@ -56,7 +57,7 @@ impl Menu for CpuMenu {
         }
         let mut accesses = shape.kernel.accesses().into_iter();
         let parts = shape.kernel.parts();
-        let is_apart = parts.len() > 1 && !fused::is_offered(parts, shape.buffers);
+        let is_apart = parts.len() > 1 && !is_usual(parts, shape.buffers);
         if is_apart
             || !accesses.all(|(view, _)| shape.buffers[view.buffer.0 as usize].is_f32_or_bf16())
         {
@@ -171,7 +172,7 @@ impl CpuMenu {
     fn fused(&self, parts: &[Kernel], buffers: &[Buffer], method: Method) -> usize {
         let team = self.team();
         let own = self.workspace(&parts[0], buffers, method);
-        let Some((out, tail)) = fused::tail(parts) else {
+        let Some((out, tail)) = tail(parts) else {
             return own;
         };
         let (channels, is_summed) = (out.extent[4], tail.sums.is_some());
@@ -186,7 +187,7 @@ impl CpuMenu {
         } else {
             norm_scratch(team, channels)
         };
-        own + tail.scales(channels) + if is_summed { sums } else { 0 }
+        own + scale_elements(&tail, channels) + if is_summed { sums } else { 0 }
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Other kernels on bf16 are executed on copies in f32; see [`partita_run::execute_widened`].
 
-use super::fused;
 use super::method::Method;
 use crate::bf16::{
     accumulate_bf16, bias_backward_bf16, conv_backward_data_bf16, conv_backward_weight_bf16,
@@ -20,6 +19,7 @@ use crate::norm::bias_backward;
 use crate::values::Values;
 use crate::winograd::{winograd_backward_data, winograd_backward_weight, winograd_forward};
 use half::bf16;
+use partita_program::fused::is_usual;
 use partita_program::{Buffer, Dtype, Family, Kernel, KernelShape, View as ProgramView};
 use partita_run::Element;
 
@@ -31,7 +31,7 @@ pub(super) fn is_native(method: Method, kernel: &Kernel, buffers: &[Buffer]) -> 
         let buffer = &buffers[view.buffer.0 as usize];
         !buffer.role.is_activation() || buffer.dtype == Dtype::Bf16
     };
-    let is_whole = parts.len() == 1 || fused::is_offered(parts, buffers);
+    let is_whole = parts.len() == 1 || is_usual(parts, buffers);
     parts[0].family() == Family::Convolution
         && method == Method::Direct
         && is_whole

@@ -1,12 +1,12 @@
 //! Batch norm of programs on the kernels of this crate.
 
 use super::operand::Input;
-use super::tail::Tail;
 use super::{Run, touched};
 use crate::norm::{
     Inference, Normalization, norm_backward, norm_backward_statistics, norm_forward,
     norm_inference, norm_statistics,
 };
+use partita_program::fused::Tail;
 use partita_program::{Kernel, View};
 use partita_run::{Block, KernelTally, RunError};
 

@@ -3,6 +3,7 @@
 use crate::grid::{Grid, View, ViewMut};
 use half::bf16;
 use partita_program::Dtype;
+use partita_program::fused::has_dense_samples;
 use partita_run::{Block, BlockMut, Element, Memory};
 
 /// A box as the kernels of this crate describe it.
@@ -30,16 +31,9 @@ pub(super) fn sample(view: &partita_program::View, n: usize) -> partita_program:
 
 /// Samples of features in one row each, where the elements of a sample are contiguous.
 pub(super) fn rows(extent: [usize; 5], pitch: [usize; 5]) -> Option<Grid> {
-    let mut features = 1;
-    for dim in (1..5).rev() {
-        if extent[dim] > 1 && pitch[dim] != features {
-            return None;
-        }
-        features *= extent[dim];
-    }
-    let pitch = [pitch[0], features, features, features];
-    Some(Grid {
-        pitch,
+    let features = extent[1..].iter().product();
+    has_dense_samples(extent, pitch).then(|| Grid {
+        pitch: [pitch[0], features, features, features],
         ..Grid::dense(extent[0], [1; 3], features)
     })
 }

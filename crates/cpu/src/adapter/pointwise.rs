@@ -3,7 +3,6 @@
 use super::native::Native;
 use super::operand::{AnyBlock, dense};
 use super::sequence::tally;
-use super::tail::Tail;
 use super::{Run, dropout, prelu, product, touched};
 use crate::activation::{
     Elu, Function, Gelu, Sigmoid, Silu, Tanh, activation_backward, activation_forward,
@@ -14,6 +13,7 @@ use crate::elementwise::{
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::import::{Planes, Transform, import};
 use half::bf16;
+use partita_program::fused::Tail;
 use partita_program::{Activation as Smooth, Buffer, Dtype, Kernel, View as ProgramView};
 use partita_run::{Element, KernelTally, RunError};
 use partita_space::{Coord, Mesh};

@@ -1,11 +1,11 @@
 //! Poolings of programs on the kernels of this crate.
 
 use super::convolution::window;
-use super::tail::Tail;
 use super::{Run, touched};
 use crate::pool::Pooling;
 use crate::pool_backward::{PoolMask, pool_backward};
 use crate::pool_forward::pool_forward;
+use partita_program::fused::Tail;
 use partita_program::{Kernel, PoolKind, Taps};
 use partita_run::{KernelTally, RunError};
 

@@ -1,148 +1,19 @@
-//! The epilogue of a fused kernel: the parts after the first one.
+//! The operands of the epilogue of a fused kernel.
 
 use super::Run;
 use super::norm::by;
-use super::operand::{Input, rows};
+use super::operand::Input;
 use crate::epilogue::{Epilogue, Summed, Sums};
-use partita_program::{Buffer, Kernel, View};
+use partita_program::Kernel;
+use partita_program::fused::Tail;
 use partita_run::{Block, BlockMut, Element};
 
-/// Operations on the output of the first part, in this order.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Tail<'k> {
-    /// A normalization by running statistics.
-    inference: Option<&'k Kernel>,
-    /// What is added.
-    pub add: Option<&'k View>,
-    /// Of a leaky ReLU.
-    pub slope: Option<f64>,
-    /// The box that is multiplied, the activation whose sign decides, and its slope.
-    pub mask: Option<(&'k View, &'k View, f64)>,
-    /// Statistics of a batch norm.
-    pub sums: Option<&'k Kernel>,
-}
-
-impl<'k> Tail<'k> {
-    /// The parts after the first one, if they change or sum the box `out` in the order of the fields.
-    pub fn of(parts: &'k [Kernel], out: &View) -> Option<Tail<'k>> {
-        let mut tail = Tail::default();
-        let mut stage = 0;
-        for part in parts {
-            let (at, fits) = if let Kernel::BatchNormInference { x, y, .. } = part {
-                tail.inference = Some(part);
-                (1, x == out && y == out)
-            } else if let Kernel::Add { a, b, y } = part {
-                let other = if a == out { b } else { a };
-                tail.add = Some(other);
-                (2, y == out && other != out && (a == out || b == out))
-            } else if let Kernel::LeakyReluForward {
-                x,
-                y,
-                negative_slope,
-            } = part
-            {
-                tail.slope = Some(*negative_slope);
-                (3, x == out && y == out)
-            } else if let Kernel::LeakyReluBackward {
-                y,
-                dy,
-                dx,
-                negative_slope,
-                accumulate: false,
-            } = part
-            {
-                tail.mask = Some((dx, y, *negative_slope));
-                let inside = dx.buffer == out.buffer
-                    && out.region().holds(&dx.region())
-                    && [0, 4].iter().all(|&dim| dx.extent[dim] == out.extent[dim]);
-                (4, dx == dy && inside)
-            } else if let Kernel::BatchNormStatistics { x: of, .. }
-            | Kernel::BatchNormBackwardStatistics { dy: of, .. } = part
-            {
-                tail.sums = Some(part);
-                (5, of == out)
-            } else {
-                return None;
-            };
-            if !fits || at <= stage {
-                return None;
-            }
-            stage = at;
-        }
-        Some(tail)
-    }
-
-    /// Whether a convolution or linear layer can end with it: a mask covers all of `out`.
-    pub fn suits_product(&self, out: &View) -> bool {
-        self.mask.is_none_or(|(dx, ..)| dx == out)
-    }
-
-    /// The boxes that it reads.
-    pub fn boxes(&self) -> impl Iterator<Item = &'k View> {
-        let against = if let Some(Kernel::BatchNormBackwardStatistics { x, .. }) = self.sums {
-            Some(x)
-        } else {
-            None
-        };
-        let mask = self.mask.map(|(_, y, _)| y);
-        [self.add, mask, against].into_iter().flatten()
-    }
-
-    /// Whether a linear layer can: its samples are rows, and so are the boxes. It sums over samples,
-    /// a batch norm over positions too.
-    pub fn suits_rows(&self, out: &View, buffers: &[Buffer]) -> bool {
-        let is_row = |view: &View| {
-            let pitches = buffers[view.buffer.0 as usize].pitches();
-            rows(view.extent, pitches).is_some()
-        };
-        let mut boxes = std::iter::once(out).chain(self.boxes());
-        let is_summed = self.sums.is_none() || out.extent[1..4] == [1; 3];
-        let channelwise = self.inference.is_none() && is_summed;
-        self.suits_product(out) && channelwise && boxes.all(is_row)
-    }
-
-    /// Whether it is an addition and an activation at most.
-    pub fn suits_normalization(&self) -> bool {
-        self.inference.is_none() && self.mask.is_none() && self.sums.is_none()
-    }
-
-    /// Whether it is an activation, and sums of what is written, at most.
-    pub fn suits_addition(&self) -> bool {
-        let own = matches!(self.sums, None | Some(Kernel::BatchNormStatistics { .. }));
-        self.inference.is_none() && self.add.is_none() && self.mask.is_none() && own
-    }
-
-    /// Whether it is an activation at most.
-    pub fn suits_pooling(&self) -> bool {
-        self.suits_normalization() && self.add.is_none()
-    }
-
-    /// Whether it is a mask at most.
-    pub fn suits_pooling_backward(&self) -> bool {
-        let rest = [self.inference, self.sums].iter().all(Option::is_none);
-        rest && self.add.is_none() && self.slope.is_none()
-    }
-
-    /// Flops of all its steps over a box.
-    pub fn flops(&self, out: &View) -> u64 {
-        let elements = out.volume() as u64;
-        let sums = match self.sums {
-            Some(Kernel::BatchNormStatistics { .. }) => 3,
-            Some(_) => 5,
-            None => 0,
-        };
-        let masked = self.mask.map_or(0, |(dx, ..)| dx.volume() as u64);
-        let ones = u64::from(self.add.is_some()) + u64::from(self.slope.is_some());
-        elements * (2 * u64::from(self.inference.is_some()) + ones + sums) + masked
-    }
-
-    /// Scratch for the scale and offset of a normalization, in elements.
-    pub fn scales(&self, channels: usize) -> usize {
-        if self.inference.is_some() {
-            2 * channels
-        } else {
-            0
-        }
+/// Scratch for the scale and offset of a normalization, in elements.
+pub(super) fn scale_elements(tail: &Tail<'_>, channels: usize) -> usize {
+    if tail.inference.is_some() {
+        2 * channels
+    } else {
+        0
     }
 }
 
@@ -208,7 +79,7 @@ impl<'m, E: Element> TailOperands<'m, E> {
         self
     }
 
-    /// `scales` is as long as [`Tail::scales`] says.
+    /// `scales` is as long as [`scale_elements`] says.
     pub fn epilogue<'a>(
         &'a mut self,
         bias: Option<&'a [f32]>,

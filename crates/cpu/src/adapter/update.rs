@@ -29,17 +29,6 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTa
     }
 }
 
-/// Whether all are updates by one rule.
-pub(super) fn is_one_rule(parts: &[Kernel]) -> bool {
-    let Some(Kernel::Update { rule, clip, .. }) = parts.first() else {
-        return false;
-    };
-    parts.iter().all(|part| {
-        matches!(part, Kernel::Update { rule: own, clip: own_clip, .. }
-            if own == rule && own_clip == clip)
-    })
-}
-
 /// Updates by one rule.
 pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     let Some(Kernel::Update { rule, clip, .. }) = parts.first() else {

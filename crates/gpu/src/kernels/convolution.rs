@@ -1,9 +1,12 @@
 //! Convolutions and their gradients.
 
 use super::sums;
+use crate::epilogue::Epilogue;
 use crate::launch::{Arg, KernelError, Run};
+use crate::method::Method;
 use crate::tensor::Tensor;
 use partita_program::descriptor::Layout;
+use partita_program::fused::Tail;
 use partita_program::{Dtype, Kernel, Taps, View};
 
 /// Results of a work-item along W and along channels, as the kernels have them.
@@ -22,13 +25,6 @@ pub(super) struct Window {
     inputs: usize,
     outputs: usize,
     groups: usize,
-}
-
-/// What results begin with, and whether they are added to.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OutputMode {
-    pub bias: Option<Tensor>,
-    pub accumulate: bool,
 }
 
 impl Window {
@@ -59,14 +55,11 @@ impl Window {
     }
 }
 
-impl OutputMode {
-    fn bias(&self) -> [Arg; 2] {
-        let first = self.bias.map_or(0, |bias| bias.offset);
-        [Arg::Ulong(first), Arg::flag(self.bias.is_some())]
-    }
-}
-
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+pub(super) fn execute(
+    kernel: &Kernel,
+    tail: &Tail<'_>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
     let descriptor = kernel.descriptor();
     let accumulates = |to: &View| {
         let mut all = kernel.accesses().into_iter();
@@ -85,17 +78,18 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
             is_forward,
             bias,
         } => {
-            let mode = OutputMode {
+            let epilogue = Epilogue {
                 bias: run.optional(bias),
                 accumulate: accumulates(to),
+                ..Epilogue::new(tail, run)?
             };
             let [from, w, to] = [from, w, to].map(|view| run.tensor(view));
             if is_forward {
                 let window = Window::new(of.taps, of.shift, of.groups, &from, &to);
-                forward([from, w, to], &window, mode, run)
+                forward([from, w, to], &window, epilogue, run)
             } else {
                 let window = Window::new(of.taps, of.shift, of.groups, &to, &from);
-                backward_data([from, w, to], &window, mode, run)
+                backward_data([from, w, to], &window, epilogue, run)
             }
         }
         Layout::ProductGradient { x, dy, dw } => {
@@ -114,8 +108,11 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
 }
 
 /// Parts of sums of so many terms, and the terms of a part, where so many work-items take one result each.
-fn parts_of(terms: usize, items: usize, units: usize) -> (usize, usize) {
-    let wanted = (units * ITEMS_PER_UNIT).div_ceil(items.max(1));
+fn parts_of(terms: usize, items: usize, run: &Run<'_>) -> (usize, usize) {
+    let wanted = match run.method {
+        Method::Parts => (run.units * ITEMS_PER_UNIT).div_ceil(items.max(1)),
+        Method::Serial => 1,
+    };
     let parts = wanted.min(terms / TERMS_MIN).max(1);
     let stretch = terms.div_ceil(parts).max(1);
     (terms.div_ceil(stretch).max(1), stretch)
@@ -142,41 +139,48 @@ fn in_parts(
     (first, [numbers[0], numbers[1], Arg::Ulong(first)])
 }
 
-/// Adds up the parts of sums.
+/// Adds up the parts of the sums of activations.
 fn add_parts(
     y: &Tensor,
     (first, parts): (u64, usize),
-    mode: OutputMode,
-    of_activations: bool,
+    epilogue: Epilogue,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    let [bias, has_bias] = mode.bias();
     let args = [
         Arg::Ulong(first),
         Arg::Uint(parts as u32),
         Arg::from(y),
         Arg::Extent(y.raw_extent()),
-        bias,
-        has_bias,
-        Arg::flag(of_activations),
-        Arg::flag(mode.accumulate),
+        epilogue.into(),
     ];
     run.elements("add_parts", &args, y)
+}
+
+/// Adds up the parts of the sums of weights.
+fn add_weight_parts(
+    dw: &Tensor,
+    (first, parts): (u64, usize),
+    accumulate: bool,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let count = dw.volume();
+    let args = [
+        Arg::Ulong(first),
+        Arg::Uint(parts as u32),
+        Arg::Ulong(dw.offset),
+        Arg::Uint(count as u32),
+        Arg::flag(accumulate),
+    ];
+    run.items("add_weight_parts", &args, count)
 }
 
 pub(super) fn forward(
     [x, w, y]: [Tensor; 3],
     window: &Window,
-    mode: OutputMode,
+    epilogue: Epilogue,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    let [bias, has_bias] = mode.bias();
-    let last = [
-        Arg::Ulong(w.offset),
-        bias,
-        has_bias,
-        Arg::flag(mode.accumulate),
-    ];
+    let last = [Arg::Ulong(w.offset), epilogue.into()];
     let mut args = vec![
         Arg::from(&x),
         Arg::from(&y),
@@ -188,25 +192,38 @@ pub(super) fn forward(
         return run.elements("depthwise_forward", &args, &y);
     }
     let items = tiles(&y, window.outputs, window.groups);
-    let parts = parts_of(window.taps.volume() * window.inputs, items, run.units);
+    let parts = parts_of(window.taps.volume() * window.inputs, items, run);
     let (first, of_parts) = in_parts(parts, y.volume(), run);
     args.push(window.channels());
     args.extend(last);
     args.extend(of_parts);
     run.items("convolution_forward", &args, items * parts.0)?;
     if parts.0 > 1 {
-        add_parts(&y, (first, parts.0), mode, true, run)?;
+        add_parts(&y, (first, parts.0), epilogue, run)?;
     }
     Ok(())
+}
+
+/// The weights with inputs last, in the workspace.
+fn turned(w: &Tensor, window: &Window, run: &mut Run<'_>) -> Result<u64, KernelError> {
+    let count = window.weights();
+    let first = run.scratch(Dtype::F32, count);
+    let args = [
+        Arg::Ulong(w.offset),
+        Arg::Ulong(first),
+        Arg::Uint(window.taps.volume() as u32),
+        window.channels(),
+    ];
+    run.items("transpose_weights", &args, count)?;
+    Ok(first)
 }
 
 pub(super) fn backward_data(
     [dy, w, dx]: [Tensor; 3],
     window: &Window,
-    mode: OutputMode,
+    epilogue: Epilogue,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    let [bias, has_bias] = mode.bias();
     let mut args = vec![
         Arg::from(&dy),
         Arg::Extent(dy.raw_extent()),
@@ -214,37 +231,25 @@ pub(super) fn backward_data(
         Arg::Extent(dx.raw_extent()),
         window.arg(),
     ];
-    let last = |weights: u64| {
-        [
-            Arg::Ulong(weights),
-            bias,
-            has_bias,
-            Arg::flag(mode.accumulate),
-        ]
-    };
     if window.is_depthwise() {
-        args.extend(last(w.offset));
+        args.extend([Arg::Ulong(w.offset), epilogue.into()]);
         return run.elements("depthwise_backward_data", &args, &dx);
     }
-    let count = window.weights();
-    let transposed = run.scratch(Dtype::F32, count);
-    let taps = window.taps.volume() as u32;
-    let turn = [
-        Arg::Ulong(w.offset),
-        Arg::Ulong(transposed),
-        Arg::Uint(taps),
-        window.channels(),
-    ];
-    run.items("transpose_weights", &turn, count)?;
+    let is_turned = run.method == Method::Parts;
+    let weights = if is_turned {
+        turned(&w, window, run)?
+    } else {
+        w.offset
+    };
     let items = tiles(&dx, window.inputs, window.groups);
-    let parts = parts_of(window.taps.volume() * window.outputs, items, run.units);
+    let parts = parts_of(window.taps.volume() * window.outputs, items, run);
     let (first, of_parts) = in_parts(parts, dx.volume(), run);
     args.push(window.channels());
-    args.extend(last(transposed));
+    args.extend([Arg::Ulong(weights), Arg::flag(is_turned), epilogue.into()]);
     args.extend(of_parts);
     run.items("convolution_backward_data", &args, items * parts.0)?;
     if parts.0 > 1 {
-        add_parts(&dx, (first, parts.0), mode, true, run)?;
+        add_parts(&dx, (first, parts.0), epilogue, run)?;
     }
     Ok(())
 }
@@ -262,22 +267,18 @@ pub(super) fn backward_weight(
         Arg::Extent(dy.raw_extent()),
         window.arg(),
     ];
-    let mode = OutputMode {
-        bias: None,
-        accumulate,
-    };
     if window.is_depthwise() {
         let items = taps * window.groups;
-        let (parts, stretch) = parts_of(dy.positions(), items, run.units);
+        let (parts, stretch) = parts_of(dy.positions(), items, run);
         // Even one part lies in the workspace.
         let first = run.scratch(Dtype::F32, parts * dw.volume());
         let numbers = [parts, stretch].map(|value| Arg::Uint(value as u32));
         args.extend([numbers[0], numbers[1], Arg::Ulong(first)]);
         run.items("depthwise_backward_weight", &args, items * parts)?;
-        return add_parts(&dw, (first, parts), mode, false, run);
+        return add_weight_parts(&dw, (first, parts), accumulate, run);
     }
     let tiles = window.outputs.div_ceil(TILE) * window.inputs.div_ceil(TILE) * window.groups;
-    let parts = parts_of(dy.positions(), tiles * taps, run.units);
+    let parts = parts_of(dy.positions(), tiles * taps, run);
     let (first, of_parts) = in_parts(parts, dw.volume(), run);
     args.extend([
         window.channels(),
@@ -287,7 +288,7 @@ pub(super) fn backward_weight(
     args.extend(of_parts);
     run.items("convolution_backward_weight", &args, tiles * taps * parts.0)?;
     if parts.0 > 1 {
-        add_parts(&dw, (first, parts.0), mode, false, run)?;
+        add_weight_parts(&dw, (first, parts.0), accumulate, run)?;
     }
     Ok(())
 }

@@ -1,9 +1,11 @@
 //! Linear layers: convolutions with one tap, whose positions are the samples.
 
 use super::contents::copy;
-use super::convolution::{OutputMode, Window, backward_data, backward_weight, forward};
+use super::convolution::{Window, backward_data, backward_weight, forward};
+use crate::epilogue::Epilogue;
 use crate::launch::{KernelError, Run};
 use crate::tensor::Tensor;
+use partita_program::fused::Tail;
 use partita_program::{Kernel, Taps};
 
 const ONE_TAP: Taps = Taps {
@@ -12,18 +14,23 @@ const ONE_TAP: Taps = Taps {
     dilation: [1; 3],
 };
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+/// With an epilogue where samples of all boxes are dense.
+pub(super) fn execute(
+    kernel: &Kernel,
+    tail: &Tail<'_>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
     match kernel {
         Kernel::LinearForward { x, w, bias, y } => {
             let [x, w, y] = [x, w, y].map(|view| run.tensor(view));
-            let mode = OutputMode {
+            let epilogue = Epilogue {
                 bias: run.optional(bias.as_ref()),
-                accumulate: false,
+                ..Epilogue::new(tail, run)?.into_rows()
             };
             let x = read(&x, run)?;
             write(&y, run, |rows, run| {
                 let window = window(&x, rows);
-                forward([x, w, *rows], &window, mode, run)
+                forward([x, w, *rows], &window, epilogue, run)
             })
         }
         Kernel::LinearBackwardData {
@@ -34,13 +41,13 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
         } => {
             let [dy, w, dx] = [dy, w, dx].map(|view| run.tensor(view));
             let dy = read(&dy, run)?;
-            let mode = OutputMode {
-                bias: None,
+            let epilogue = Epilogue {
                 accumulate: *accumulate,
+                ..Epilogue::new(tail, run)?.into_rows()
             };
             write(&dx, run, |rows, run| {
                 let window = window(rows, &dy);
-                backward_data([dy, w, *rows], &window, mode, run)
+                backward_data([dy, w, *rows], &window, epilogue, run)
             })
         }
         Kernel::LinearBackwardWeight {

@@ -2,8 +2,10 @@
 
 use super::pointwise::map_from;
 use super::sums::channel_sums;
+use crate::epilogue::Epilogue;
 use crate::launch::{Arg, KernelError, Run};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, collapse};
+use partita_program::fused::Tail;
 use partita_program::{Dtype, Kernel, View};
 
 /// Whose moments normalize an element.
@@ -40,8 +42,12 @@ impl NormKind {
 /// NormKind what moments are taken, of so many elements, and epsilon.
 type Constants = (NormKind, u64, f64);
 
-/// Kernels of batch norms.
-pub(super) fn execute_batch(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+/// Kernels of batch norms; an epilogue follows what normalizes.
+pub(super) fn execute_batch(
+    kernel: &Kernel,
+    tail: &Tail<'_>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
     match kernel {
         Kernel::BatchNormStatistics {
             x,
@@ -58,7 +64,7 @@ pub(super) fn execute_batch(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), Ke
             epsilon,
         } => {
             let constants = (NormKind::Batch, *count, *epsilon);
-            forward([x, sums, gamma, beta, y], constants, run)
+            forward([x, sums, gamma, beta, y], constants, tail, run)
         }
         Kernel::BatchNormRunning {
             sums,
@@ -67,7 +73,7 @@ pub(super) fn execute_batch(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), Ke
             count,
             momentum,
         } => running([sums, mean, variance], *count, *momentum, run),
-        Kernel::BatchNormInference { .. } => inference(kernel, run),
+        Kernel::BatchNormInference { .. } => inference(kernel, tail, run),
         Kernel::BatchNormBackwardStatistics {
             x,
             sums,
@@ -121,7 +127,8 @@ pub(super) fn execute_groups(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), K
             epsilon,
         } => {
             let constants = (NormKind::Groups(*groups), *count, *epsilon);
-            forward([x, sums, gamma, beta, y], constants, run)
+            let tail = Tail::default();
+            forward([x, sums, gamma, beta, y], constants, &tail, run)
         }
         Kernel::GroupNormBackwardStatistics { .. } => group_backward_statistics(kernel, run),
         Kernel::GroupNormBackwardData {
@@ -195,29 +202,39 @@ fn group_args(x: &Tensor, sums: &Tensor, groups: usize) -> Vec<Arg> {
 fn forward(
     [x, sums, gamma, beta, y]: [&View; 5],
     constants: Constants,
+    tail: &Tail<'_>,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
     let [x, sums, gamma, beta, y] = [x, sums, gamma, beta, y].map(|view| run.tensor(view));
     let scales = scales(&x, &sums, constants, run)?;
-    normalize([x, gamma, beta, y], (scales, constants.0), run)
+    normalize([x, gamma, beta, y], (scales, constants.0), tail, run)
 }
 
 fn normalize(
     [x, gamma, beta, y]: [Tensor; 4],
     (scales, over): (Arg, NormKind),
+    tail: &Tail<'_>,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    let rest = [
+    let channels = x.extent[4];
+    let mut last = Epilogue::new(tail, run)?;
+    let [x, y, added] = collapse([x, y, last.added.unwrap_or(y)], over.first());
+    last.added = last.added.map(|_| added);
+    let args = [
+        Arg::from(&x),
+        Arg::from(&y),
+        Arg::Extent(x.raw_extent()),
         scales,
         over.of_samples(),
-        Arg::Uint(x.extent[4] as u32),
+        Arg::Uint(channels as u32),
         Arg::Ulong(gamma.offset),
         Arg::Ulong(beta.offset),
+        last.into(),
     ];
-    map_from(over.first(), "normalize_forward", [x, y], &rest, run)
+    run.elements("normalize_forward", &args, &x)
 }
 
-fn inference(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+fn inference(kernel: &Kernel, tail: &Tail<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
     let Kernel::BatchNormInference {
         x,
         mean,
@@ -242,7 +259,7 @@ fn inference(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
         scales,
     ];
     run.items("running_scales", &args, channels)?;
-    normalize([x, gamma, beta, y], (scales, NormKind::Batch), run)
+    normalize([x, gamma, beta, y], (scales, NormKind::Batch), tail, run)
 }
 
 fn running(

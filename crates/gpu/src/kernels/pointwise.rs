@@ -1,12 +1,18 @@
 //! Functions of single elements.
 
 use super::{rows, sums};
+use crate::epilogue::Epilogue;
 use crate::launch::{Arg, KernelError, Run};
 use crate::tensor::{Tensor, collapse};
+use partita_program::fused::Tail;
 use partita_program::random::Draws;
 use partita_program::{Activation, Kernel, View};
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+pub(super) fn execute(
+    kernel: &Kernel,
+    tail: &Tail<'_>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
     if let Some(done) = rows::over_channels(kernel, run) {
         return done;
     }
@@ -46,7 +52,10 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
             let rest = [function, alpha, Arg::flag(*accumulate)];
             map_views("activation_backward", [x, dy, dx], &rest, run)
         }
-        Kernel::Add { a, b, y } => map_views("add", [a, b, y], &[], run),
+        Kernel::Add { a, b, y } => {
+            let last = Epilogue::new(tail, run)?;
+            map_views("add", [a, b, y], &[last.into()], run)
+        }
         Kernel::Multiply {
             a,
             b,

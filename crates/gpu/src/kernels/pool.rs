@@ -1,11 +1,17 @@
 //! Poolings and resamplings.
 
+use crate::epilogue::Epilogue;
 use crate::launch::{Arg, KernelError, Run};
 use crate::tensor::Tensor;
-use partita_program::{Kernel, PoolKind};
+use partita_program::fused::Tail;
+use partita_program::{Dtype, Kernel, PoolKind};
 use partita_space::Resampling;
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+pub(super) fn execute(
+    kernel: &Kernel,
+    tail: &Tail<'_>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
     match kernel {
         Kernel::PoolForward {
             kind,
@@ -22,6 +28,7 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
                 Arg::Extent(y.raw_extent()),
                 Arg::taps(taps, *shift),
                 number_of(*kind),
+                Epilogue::new(tail, run)?.into(),
             ];
             run.elements("pool_forward", &args, &y)
         }
@@ -35,17 +42,27 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
             accumulate,
         } => {
             let [dy, dx] = [dy, dx].map(|view| run.tensor(view));
-            // Averages do not read it.
-            let x = run.optional(x.as_ref()).unwrap_or(dx);
+            let last = Epilogue {
+                accumulate: *accumulate,
+                ..Epilogue::new(tail, run)?
+            };
+            let x = run.optional(x.as_ref());
+            let taps = Arg::taps(taps, *shift);
+            let windows = match x {
+                Some(x) => windows([x, dy], (*kind, taps), run)?,
+                // Averages read nothing of them.
+                None => 0,
+            };
             let args = [
-                Arg::from(&x),
+                Arg::from(&x.unwrap_or(dx)),
                 Arg::from(&dy),
                 Arg::Extent(dy.raw_extent()),
                 Arg::from(&dx),
                 Arg::Extent(dx.raw_extent()),
-                Arg::taps(taps, *shift),
+                taps,
                 number_of(*kind),
-                Arg::flag(*accumulate),
+                Arg::Ulong(windows),
+                last.into(),
             ];
             run.elements("pool_backward", &args, &dx)
         }
@@ -73,6 +90,25 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
         }
         other => panic!("{} is neither pooling nor resampling", other.name()),
     }
+}
+
+/// For each output what the gradients of its inputs need, in the workspace.
+fn windows(
+    [x, dy]: [Tensor; 2],
+    (kind, taps): (PoolKind, Arg),
+    run: &mut Run<'_>,
+) -> Result<u64, KernelError> {
+    let first = run.scratch(Dtype::F32, dy.volume());
+    let args = [
+        Arg::from(&x),
+        Arg::Extent(x.raw_extent()),
+        Arg::Extent(dy.raw_extent()),
+        taps,
+        number_of(kind),
+        Arg::Ulong(first),
+    ];
+    run.elements("pool_windows", &args, &dy)?;
+    Ok(first)
 }
 
 fn number_of(kind: PoolKind) -> Arg {

@@ -37,6 +37,11 @@ inline ulong at(View v, uint n, uint d, uint h, uint w, uint c) {
     const uint d = row_ % (e).n[1];                                                                \
     const uint n = row_ / (e).n[1];
 
+// The number of an element of a dense tensor.
+inline ulong dense_number(Extent e, uint n, uint d, uint h, uint w, uint c) {
+    return ((((ulong)n * e.n[1] + d) * e.n[2] + h) * e.n[3] + w) * e.n[4] + c;
+}
+
 // The number of this work-item; those from `count` on return.
 #define EACH_ITEM(item, count)                    \
     const uint item = (uint)get_global_id(0);     \
@@ -118,6 +123,32 @@ inline float f32(__global const uchar *arena, ulong element) {
 inline void put_f32(__global uchar *arena, ulong element, float value, int accumulate) {
     __global float *target = (__global float *)arena + element;
     *target = accumulate ? *target + value : value;
+}
+
+// What is done with a result before it is stored, in this order.
+enum { WITH_BIAS = 1, ACCUMULATE = 2, WITH_SCALES = 4, WITH_ADDED = 8, WITH_SLOPE = 16, WITH_MASK = 32 };
+
+typedef struct {
+    // A box that is added, and one whose positive elements leave the result as it is.
+    View added, mask;
+    // By channel: what is added, and so many factors followed by as many offsets.
+    ulong bias, scales;
+    uint channels;
+    // Factors of negative results, and of those whose element of the mask is not positive.
+    float slope, mask_slope;
+    int steps;
+} Epilogue;
+
+inline void put_result(__global uchar *arena, View y, Epilogue t, uint n, uint d, uint h, uint w, uint c,
+                       float value) {
+    const ulong element = at(y, n, d, h, w, c);
+    if (t.steps & WITH_BIAS) value += f32(arena, t.bias + c);
+    if (t.steps & ACCUMULATE) value += act(arena, element);
+    if (t.steps & WITH_SCALES) value = fma(value, f32(arena, t.scales + c), f32(arena, t.scales + t.channels + c));
+    if (t.steps & WITH_ADDED) value += act(arena, at(t.added, n, d, h, w, c));
+    if (t.steps & WITH_SLOPE) value = value > 0 ? value : t.slope * value;
+    if (t.steps & WITH_MASK) value *= act(arena, at(t.mask, n, d, h, w, c)) > 0 ? 1 : t.mask_slope;
+    put_act(arena, element, value, 0);
 }
 
 // Elements in f64.

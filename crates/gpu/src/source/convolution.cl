@@ -33,16 +33,22 @@ __kernel void transpose_weights(__global uchar *arena, ulong w, ulong y, uint ta
     put_f32(arena, y + item, f32(arena, w + from), 0);
 }
 
-// Multiplies one input of each position with a row of weights.
-inline void multiply_add(float sums[TILE_W][TILE_C], const float values[TILE_W], __global const float *row, uint room) {
-    float weights[TILE_C];
-    if (room >= TILE_C) {
+// The weights of a tile, so many elements apart.
+inline void load_weights(float weights[TILE_C], __global const float *first, uint pitch, uint room) {
+    if (room >= TILE_C && pitch == 1) {
 #pragma unroll
-        for (int j = 0; j < TILE_C; ++j) weights[j] = row[j];
+        for (int j = 0; j < TILE_C; ++j) weights[j] = first[j];
     } else {
 #pragma unroll
-        for (int j = 0; j < TILE_C; ++j) weights[j] = j < (int)room ? row[j] : 0;
+        for (int j = 0; j < TILE_C; ++j) weights[j] = j < (int)room ? first[(ulong)j * pitch] : 0;
     }
+}
+
+// Multiplies one input of each position with a row of weights.
+inline void multiply_add(float sums[TILE_W][TILE_C], const float values[TILE_W], __global const float *row, uint pitch,
+                         uint room) {
+    float weights[TILE_C];
+    load_weights(weights, row, pitch, room);
 #pragma unroll
     for (int i = 0; i < TILE_W; ++i)
 #pragma unroll
@@ -51,7 +57,7 @@ inline void multiply_add(float sums[TILE_W][TILE_C], const float values[TILE_W],
 
 // Stores a tile in y, or in the part of the sums.
 inline void put_tile(__global uchar *arena, float sums[TILE_W][TILE_C], View y, Extent e, Position p, uint channel,
-                     uint room, ulong bias, int has_bias, int accumulate, uint parts, uint part, ulong partial) {
+                     uint room, Epilogue last, uint parts, uint part, ulong partial) {
     const uint channels = e.n[4];
     for (int i = 0; i < TILE_W; ++i) {
         const uint w = p.w + i;
@@ -64,8 +70,7 @@ inline void put_tile(__global uchar *arena, float sums[TILE_W][TILE_C], View y, 
                 const ulong all = (ulong)e.n[0] * sample_positions(e) * channels;
                 put_f32(arena, partial + part * all + number * channels + c, sums[i][j], 0);
             } else {
-                const float value = sums[i][j] + (has_bias ? f32(arena, bias + c) : 0);
-                put_act(arena, at(y, p.n, p.d, p.h, w, c), value, accumulate);
+                put_result(arena, y, last, p.n, p.d, p.h, w, c, sums[i][j]);
             }
         }
     }
@@ -94,7 +99,7 @@ inline void put_tile(__global uchar *arena, float sums[TILE_W][TILE_C], View y, 
 // Of y = sum over taps and channels of x[o * stride + k * dilation, c] w[k, c, f]; a part has `stretch` of the pairs of
 // tap and channel.
 __kernel void convolution_forward(__global uchar *arena, View x, View y, Extent e, Taps t, Channels ch, ulong w,
-                                  ulong bias, int has_bias, int accumulate, uint parts, uint stretch, ulong partial) {
+                                  Epilogue last, uint parts, uint stretch, ulong partial) {
     EACH_TILE(e, ch.outputs, ch.groups, parts)
     const uint all = t.count[0] * t.count[1] * t.count[2] * ch.inputs;
     const uint pitch = ch.outputs * ch.groups;
@@ -120,19 +125,21 @@ __kernel void convolution_forward(__global uchar *arena, View x, View y, Extent 
             float values[TILE_W];
 #pragma unroll
             for (int i = 0; i < TILE_W; ++i) values[i] = act(arena, at_x[i] + move + c);
-            multiply_add(sums, values, row, room);
+            multiply_add(sums, values, row, 1, room);
         }
         number += c1 - c0;
     }
-    put_tile(arena, sums, y, e, p, g * ch.outputs + first, room, bias, has_bias, accumulate, parts, part, partial);
+    put_tile(arena, sums, y, e, p, g * ch.outputs + first, room, last, parts, part, partial);
 }
 
-// Of dx, whose box is `e`, from weights (tap, group, f, c); outputs outside of dy count as zero. A part has `stretch` of
+// Of dx, whose box is `e`, from turned weights (tap, group, f, c) or from (tap, c, group, f); outputs outside of dy count as zero. A part has `stretch` of
 // the pairs of tap and f.
 __kernel void convolution_backward_data(__global uchar *arena, View dy, Extent of_y, View dx, Extent e, Taps t,
-                                        Channels ch, ulong w, ulong bias, int has_bias, int accumulate, uint parts,
-                                        uint stretch, ulong partial) {
+                                        Channels ch, ulong w, int is_turned, Epilogue last, uint parts, uint stretch,
+                                        ulong partial) {
     EACH_TILE(e, ch.inputs, ch.groups, parts)
+    // Between weights of neighboring channels of the tile, and of neighboring f.
+    const uint pitch = is_turned ? 1 : ch.outputs * ch.groups, step = is_turned ? ch.inputs : 1;
     const uint all = t.count[0] * t.count[1] * t.count[2] * ch.outputs;
     uint number = part * stretch;
     const uint end = min(number + stretch, all);
@@ -158,9 +165,10 @@ __kernel void convolution_backward_data(__global uchar *arena, View dy, Extent o
                          g * ch.outputs);
         }
         if (!some) continue;
-        __global const float *row = (__global const float *)arena + w +
-                                    (((ulong)tap * ch.groups + g) * ch.outputs + f0) * ch.inputs + first;
-        for (uint f = f0; f < f1; ++f, row += ch.inputs) {
+        const ulong start = is_turned ? (((ulong)tap * ch.groups + g) * ch.outputs + f0) * ch.inputs + first
+                                      : ((ulong)tap * ch.inputs + first) * pitch + g * ch.outputs + f0;
+        __global const float *row = (__global const float *)arena + w + start;
+        for (uint f = f0; f < f1; ++f, row += step) {
             float values[TILE_W];
 #pragma unroll
             for (int i = 0; i < TILE_W; ++i) {
@@ -168,10 +176,10 @@ __kernel void convolution_backward_data(__global uchar *arena, View dy, Extent o
                 const float value = act(arena, at_y[i] + f);
                 values[i] = inside[i] ? value : 0;
             }
-            multiply_add(sums, values, row, room);
+            multiply_add(sums, values, row, pitch, room);
         }
     }
-    put_tile(arena, sums, dx, e, p, g * ch.inputs + first, room, bias, has_bias, accumulate, parts, part, partial);
+    put_tile(arena, sums, dx, e, p, g * ch.inputs + first, room, last, parts, part, partial);
 }
 
 // Of dw (tap, c, f): sums over positions, of which a part has `stretch`.
@@ -226,10 +234,10 @@ __kernel void convolution_backward_weight(__global uchar *arena, View x, View dy
 }
 
 // Of one channel a group: each work-item computes one result.
-__kernel void depthwise_forward(__global uchar *arena, View x, View y, Extent e, Taps t, ulong weights, ulong bias,
-                                int has_bias, int accumulate) {
+__kernel void depthwise_forward(__global uchar *arena, View x, View y, Extent e, Taps t, ulong weights,
+                                Epilogue last) {
     EACH_ELEMENT(e)
-    float sum = has_bias ? f32(arena, bias + c) : 0;
+    float sum = 0;
     ulong weight = weights + c;
     for (int kd = 0; kd < t.count[0]; ++kd)
         for (int kh = 0; kh < t.count[1]; ++kh)
@@ -238,13 +246,13 @@ __kernel void depthwise_forward(__global uchar *arena, View x, View y, Extent e,
                                        h * t.stride[1] + kh * t.dilation[1], w * t.stride[2] + kw * t.dilation[2], c);
                 sum = fma(act(arena, input), f32(arena, weight), sum);
             }
-    put_act(arena, at(y, n, d, h, w, c), sum, accumulate);
+    put_result(arena, y, last, n, d, h, w, c, sum);
 }
 
 __kernel void depthwise_backward_data(__global uchar *arena, View dy, Extent of_y, View dx, Extent e, Taps t,
-                                      ulong weights, ulong bias, int has_bias, int accumulate) {
+                                      ulong weights, Epilogue last) {
     EACH_ELEMENT(e)
-    float sum = has_bias ? f32(arena, bias + c) : 0;
+    float sum = 0;
     ulong weight = weights + c;
     for (int kd = 0; kd < t.count[0]; ++kd)
         for (int kh = 0; kh < t.count[1]; ++kh)
@@ -258,7 +266,7 @@ __kernel void depthwise_backward_data(__global uchar *arena, View dy, Extent of_
                 const ulong output = at(dy, n, od / t.stride[0], oh / t.stride[1], ow / t.stride[2], c);
                 sum = fma(act(arena, output), f32(arena, weight), sum);
             }
-    put_act(arena, at(dx, n, d, h, w, c), sum, accumulate);
+    put_result(arena, dx, last, n, d, h, w, c, sum);
 }
 
 // Of one part of the positions, tap by tap; the sums of a part are (tap, channel).
@@ -280,16 +288,20 @@ __kernel void depthwise_backward_weight(__global uchar *arena, View x, View dy, 
     put_f32(arena, partial + item, sum, 0);
 }
 
-// Sums of parts in f32, in their order, as activations (a box) or as weights.
-__kernel void add_parts(__global uchar *arena, ulong partial, uint parts, View y, Extent e, ulong bias, int has_bias,
-                        int of_activations, int accumulate) {
+// Sums of parts in f32, in their order, as activations (a box).
+__kernel void add_parts(__global uchar *arena, ulong partial, uint parts, View y, Extent e, Epilogue last) {
     EACH_ELEMENT(e)
     const ulong all = (ulong)e.n[0] * sample_positions(e) * e.n[4];
-    const ulong number = ((((ulong)n * e.n[1] + d) * e.n[2] + h) * e.n[3] + w) * e.n[4] + c;
+    const ulong number = dense_number(e, n, d, h, w, c);
     float sum = 0;
     for (uint part = 0; part < parts; ++part) sum += f32(arena, partial + part * all + number);
-    if (has_bias) sum += f32(arena, bias + c);
-    const ulong element = at(y, n, d, h, w, c);
-    if (of_activations) put_act(arena, element, sum, accumulate);
-    else put_f32(arena, element, sum, accumulate);
+    put_result(arena, y, last, n, d, h, w, c, sum);
+}
+
+// The same of so many weights.
+__kernel void add_weight_parts(__global uchar *arena, ulong partial, uint parts, ulong dw, uint count, int accumulate) {
+    EACH_ITEM(item, count)
+    float sum = 0;
+    for (uint part = 0; part < parts; ++part) sum += f32(arena, partial + (ulong)part * count + item);
+    put_f32(arena, dw + item, sum, accumulate);
 }

@@ -18,6 +18,15 @@ __kernel void running_scales(__global uchar *arena, ulong mean, ulong variance, 
     put_f32(arena, scales + channels + c, (float)(1 / sqrt(f32(arena, variance + c) + epsilon)), 0);
 }
 
+// Factors and offsets by channel that do what running statistics, gamma and beta say.
+__kernel void running_factors(__global uchar *arena, ulong mean, ulong variance, ulong gamma, ulong beta,
+                              uint channels, double epsilon, ulong factors) {
+    EACH_ITEM(c, channels)
+    const double factor = f32(arena, gamma + c) / sqrt(f32(arena, variance + c) + epsilon);
+    put_f32(arena, factors + c, (float)factor, 0);
+    put_f32(arena, factors + channels + c, (float)(f32(arena, beta + c) - f32(arena, mean + c) * factor), 0);
+}
+
 // The same of groups of so many channels of each sample, from sums (N, 1, 1, 2, C).
 __kernel void group_scales(__global uchar *arena, View sums, uint samples, uint channels, uint size, double count,
                            double epsilon, ulong scales) {
@@ -39,14 +48,15 @@ inline ulong scale_of(ulong scales, uint of_samples, uint n, uint channels, uint
     return scales + (of_samples ? (ulong)n * 2 * channels : 0) + c;
 }
 
-__kernel void normalize_forward(__global uchar *arena, View x, View y, Extent e, ulong scales, uint of_samples, uint channels,
-                        ulong gamma, ulong beta) {
+// The epilogue has no numbers by channel.
+__kernel void normalize_forward(__global uchar *arena, View x, View y, Extent e, ulong scales, uint of_samples,
+                                uint channels, ulong gamma, ulong beta, Epilogue last) {
     EACH_ELEMENT(e)
     const uint channel = c % channels;
     const ulong scale = scale_of(scales, of_samples, n, channels, channel);
     const float centered = act(arena, at(x, n, d, h, w, c)) - f32(arena, scale);
     const float factor = f32(arena, scale + channels) * f32(arena, gamma + channel);
-    put_act(arena, at(y, n, d, h, w, c), centered * factor + f32(arena, beta + channel), 0);
+    put_result(arena, y, last, n, d, h, w, c, centered * factor + f32(arena, beta + channel));
 }
 
 // Means of dy and of dy times the normalized x, from sums over `count` elements.

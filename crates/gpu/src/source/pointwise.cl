@@ -60,10 +60,10 @@ __kernel void activation_backward(__global uchar *arena, View x, View dy, View d
     put_act(arena, at(dx, n, d, h, w, c), slope * act(arena, at(dy, n, d, h, w, c)), accumulate);
 }
 
-__kernel void add(__global uchar *arena, View a, View b, View y, Extent e) {
+__kernel void add(__global uchar *arena, View a, View b, View y, Extent e, Epilogue last) {
     EACH_ELEMENT(e)
     const float sum = act(arena, at(a, n, d, h, w, c)) + act(arena, at(b, n, d, h, w, c));
-    put_act(arena, at(y, n, d, h, w, c), sum, 0);
+    put_result(arena, y, last, n, d, h, w, c, sum);
 }
 
 // Where b has one position or one channel, its pitches there are 0.

@@ -56,7 +56,8 @@ inline int wins(float value, float most) {
     return value > most || (value != value && most == most);
 }
 
-__kernel void pool_forward(__global uchar *arena, View x, Extent of_x, View y, Extent e, Taps t, int kind) {
+__kernel void pool_forward(__global uchar *arena, View x, Extent of_x, View y, Extent e, Taps t, int kind,
+                           Epilogue last) {
     EACH_ELEMENT(e)
     const WindowAt window = window_at(t, d, h, w, of_x);
     float value = 0;
@@ -70,38 +71,45 @@ __kernel void pool_forward(__global uchar *arena, View x, Extent of_x, View y, E
     if (kind == AVERAGE_ALL) value /= t.count[0] * t.count[1] * t.count[2];
     if (kind == AVERAGE_INSIDE) value /= count;
     if (kind == L2) value = sqrt(value);
-    put_act(arena, at(y, n, d, h, w, c), value, 0);
+    put_result(arena, y, last, n, d, h, w, c, value);
 }
 
-// What one output gives to the input at (d, h, w).
-inline float share(__global const uchar *arena, View x, Taps t, WindowAt window, uint n, uint c, int kind, ulong own) {
-    if (kind == AVERAGE_ALL) return 1.0f / (t.count[0] * t.count[1] * t.count[2]);
-    if (kind == AVERAGE_INSIDE)
-        return 1.0f / ((window.end[0] - window.first[0]) * (window.end[1] - window.first[1]) *
-                       (window.end[2] - window.first[2]));
+inline uint tap_number(Taps t, int kd, int kh, int kw) {
+    return (kd * t.count[1] + kh) * t.count[2] + kw;
+}
+
+// For each output what the gradients of its inputs need: the tap of the maximum, or the inverse of the norm. `e` is the
+// box of the outputs, which are not read.
+__kernel void pool_windows(__global uchar *arena, View x, Extent of_x, Extent e, Taps t, int kind, ulong windows) {
+    EACH_ELEMENT(e)
+    const WindowAt window = window_at(t, d, h, w, of_x);
     float value = 0;
-    ulong best = 0;
+    uint best = 0;
     int count = 0;
     EACH_TAP(t, window) {
-        const ulong element = tap_at(x, t, window, n, kd, kh, kw, c);
-        const float input = act(arena, element);
+        const float input = act(arena, tap_at(x, t, window, n, kd, kh, kw, c));
         if (kind == L2) {
             value += input * input;
         } else if (count == 0 || wins(input, value)) {
             value = input;
-            best = element;
+            best = tap_number(t, kd, kh, kw);
         }
         ++count;
     }
-    if (kind == MAX) return best == own ? 1 : 0;
-    return value > 0 ? act(arena, own) / sqrt(value) : 0;
+    const ulong number = windows + dense_number(e, n, d, h, w, c);
+    if (kind == L2) put_f32(arena, number, value > 0 ? 1 / sqrt(value) : 0, 0);
+    else ((__global uint *)arena)[number] = best;
 }
 
-// `e` is the box of dx, which is that of x.
+// Inputs in the window of an output.
+inline int inputs_in(WindowAt window) {
+    return (window.end[0] - window.first[0]) * (window.end[1] - window.first[1]) * (window.end[2] - window.first[2]);
+}
+
+// `e` is the box of dx, which is that of x; `windows` are those of pool_windows.
 __kernel void pool_backward(__global uchar *arena, View x, View dy, Extent of_y, View dx, Extent e, Taps t, int kind,
-                            int accumulate) {
+                            ulong windows, Epilogue last) {
     EACH_ELEMENT(e)
-    const ulong own = at(x, n, d, h, w, c);
     float sum = 0;
     for (int kd = 0; kd < t.count[0]; ++kd) {
         const int od = (int)d + t.shift[0] - kd * t.dilation[0];
@@ -113,13 +121,23 @@ __kernel void pool_backward(__global uchar *arena, View x, View dy, Extent of_y,
                 const int ow = (int)w + t.shift[2] - kw * t.dilation[2];
                 if (ow < 0 || ow % t.stride[2] || ow / t.stride[2] >= (int)of_y.n[3]) continue;
                 const uint o[3] = {od / t.stride[0], oh / t.stride[1], ow / t.stride[2]};
-                const WindowAt window = window_at(t, o[0], o[1], o[2], e);
                 const float gradient = act(arena, at(dy, n, o[0], o[1], o[2], c));
-                sum += gradient * share(arena, x, t, window, n, c, kind, own);
+                const ulong number = windows + dense_number(of_y, n, o[0], o[1], o[2], c);
+                if (kind == MAX) {
+                    const uint best = ((__global const uint *)arena)[number];
+                    sum += best == tap_number(t, kd, kh, kw) ? gradient : 0;
+                } else if (kind == L2) {
+                    sum += gradient * f32(arena, number);
+                } else if (kind == AVERAGE_INSIDE) {
+                    sum += gradient / inputs_in(window_at(t, o[0], o[1], o[2], e));
+                } else {
+                    sum += gradient / (t.count[0] * t.count[1] * t.count[2]);
+                }
             }
         }
     }
-    put_act(arena, at(dx, n, d, h, w, c), sum, accumulate);
+    if (kind == L2) sum *= act(arena, at(x, n, d, h, w, c));
+    put_result(arena, dx, last, n, d, h, w, c, sum);
 }
 
 // For each dim a table: where the taps of an element begin, one number more than elements, and then for each tap where

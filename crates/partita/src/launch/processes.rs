@@ -7,7 +7,7 @@ use super::ranks::{self, Listener, RunSetup};
 use super::saving::{MemoryUsage, TensorSink};
 use crate::context::Context;
 use crate::error::{ErrorKind, Fault, full_text};
-use crate::kernel_set::{self, CoreSlot, spin};
+use crate::kernel_set::{self, CoreSlot, KernelSet, spin};
 use crate::launcher::Launcher;
 use crate::progress::Event;
 use partita_data::EpochLoads;
@@ -276,12 +276,14 @@ impl<'c> Job<'c> {
         &self,
         groups: &BTreeSet<usize>,
         known: &LinkTimes,
-        threads: usize,
+        (kernels, threads): (KernelSet, usize),
     ) -> Result<LinkTimes, LaunchError> {
         let (groups, known) = self.broadcast(&(groups.clone(), known.clone()))?;
         let layout = self.layout.unwrap_or(HostLayout::single(self.size));
+        let arenas = self.arenas(kernels);
         let own = self.measured(threads, &mut |transports| {
-            measure_links_of_rank((self.rank, layout), &groups, &known, transports)
+            let made = (transports, &arenas as _);
+            measure_links_of_rank((self.rank, layout), &groups, &known, made)
         })?;
         let all: Vec<RankTimes> = self.gather(&own)?;
         let found = match self.rank {
@@ -298,16 +300,26 @@ impl<'c> Job<'c> {
     pub fn measure_network(
         &self,
         layout: HostLayout,
-        threads: usize,
+        (kernels, threads): (KernelSet, usize),
     ) -> Result<NetworkTimes, LaunchError> {
+        let arenas = self.arenas(kernels);
         let own = self.measured(threads, &mut |transports| {
-            measure_network_of_rank((self.rank, layout), transports)
+            measure_network_of_rank((self.rank, layout), (transports, &arenas as _))
         })?;
         let all: Vec<RankTimes> = self.gather(&own)?;
         Ok(match self.rank {
             0 => network_times_of_ranks(layout, &all),
             _ => NetworkTimes::new(),
         })
+    }
+
+    /// Where messages of this rank are sent from.
+    fn arenas(
+        &self,
+        kernels: KernelSet,
+    ) -> impl Fn(Rank, Bytes) -> Result<Arena, RunError> + use<> {
+        let slot = self.slot.slot;
+        move |rank, bytes| kernels.arena(rank, slot, bytes)
     }
 
     /// Measures with transports of this world.

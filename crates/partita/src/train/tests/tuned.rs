@@ -3,8 +3,9 @@
 use super::command::case;
 use crate::context::Context;
 use crate::environment::Environment;
-use crate::kernel_set::KernelSet;
+use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::joined::tests::found;
+use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::Launch;
 use crate::local_machine::{Ranks, setting};
 use crate::lower::{LowerRequest, lower};
@@ -16,6 +17,7 @@ use partita_space::Seconds;
 use partita_tune::{DivisionPolicy, Measurements};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use tempfile::TempDir;
 
 const MODEL: &str = "model tiny
@@ -39,10 +41,16 @@ fn context(folder: &TempDir) -> Context<'static> {
     })
 }
 
+/// The kernels of tuned trainings.
+fn kernels(device: DeviceChoice) -> KernelSet {
+    KernelSet::Cpu.on(device, Precision::F32).unwrap()
+}
+
 /// Training and validation losses of the epochs.
-fn losses(folder: &TempDir, strategy: &str) -> Vec<f64> {
+fn losses(folder: &TempDir, device: DeviceChoice, strategy: &str) -> Vec<f64> {
     let context = context(folder);
     let request = TrainRequest {
+        device: Some(device),
         run_file: folder.path().join("run.toml"),
         strategy: Some(strategy.to_owned()),
         ranks: Some(2),
@@ -61,9 +69,9 @@ fn losses(folder: &TempDir, strategy: &str) -> Vec<f64> {
 }
 
 /// Algorithms of a program of this strategy.
-fn algorithms(folder: &TempDir, strategy: &str) -> BTreeSet<String> {
+fn algorithms(folder: &TempDir, device: DeviceChoice, strategy: &str) -> BTreeSet<String> {
     let request = LowerRequest {
-        kernels: Some(KernelSet::Cpu),
+        kernels: Some(kernels(device)),
         ..LowerRequest::new(training(folder), strategy.parse().unwrap())
     };
     let lowered = lower(&context(folder), &request).unwrap();
@@ -84,13 +92,14 @@ fn training(folder: &TempDir) -> Training {
 }
 
 /// Measures all configurations.
-fn measure(folder: &TempDir) {
+fn measure(folder: &TempDir, device: DeviceChoice) {
     for kind in [ProgramKind::Train, ProgramKind::Evaluate] {
         let request = TuneRequest {
             training: training(folder),
             strategy: StrategyChoice::Given("data=2".parse().unwrap()),
             kind,
             threads: 1,
+            device,
             policy: DivisionPolicy::All,
             limits: Vec::new(),
             totals: Vec::new(),
@@ -100,35 +109,19 @@ fn measure(folder: &TempDir) {
 }
 
 /// Each configuration in turn is made the fastest by false times.
-#[test]
-fn tuned_trainings_learn_what_others_learn() {
+fn all_learn_the_same(device: DeviceChoice, usual_name: &str, all: &[&str]) {
     let folder = case(&[
         ("kernels = \"reference\"", "kernels = \"cpu\""),
         ("learning_rate = 0.01", "learning_rate = 0.001"),
     ]);
     fs::write(folder.path().join("tiny.model"), MODEL).unwrap();
-    let usual = losses(&folder, "data=2");
-    measure(&folder);
+    let usual = losses(&folder, device, "data=2");
+    measure(&folder, device);
     let ranks = Ranks::threads(2, 1);
-    let setting = setting(&context(&folder), KernelSet::Cpu, &ranks);
+    let setting = setting(&context(&folder), kernels(device), &ranks);
     let measured = context(&folder).measurements(&setting);
     let mut seen = BTreeSet::new();
-    let has_onednn = context(&folder).processing(1).onednn.library().is_ok();
-    let of_onednn: &[&str] = if has_onednn {
-        &["onednn", "onednn:d2*2"]
-    } else {
-        &[]
-    };
-    let all = [
-        "winograd2",
-        "winograd4",
-        "winograd24",
-        "fourier",
-        "cpu:n1*2",
-        "winograd2:d1*4",
-        "cpu:d2*2",
-    ];
-    for favored in all.iter().chain(of_onednn).copied() {
+    for favored in all.iter().copied() {
         let mut lies = Measurements::default();
         lies.shapes.clone_from(&measured.shapes);
         for (signature, times) in &measured.kernels {
@@ -143,21 +136,21 @@ fn tuned_trainings_learn_what_others_learn() {
         context(&folder).keep_measurements(&setting, &lies);
         for limit in ["live", "1MiB"] {
             let strategy = format!("data=2,workspace={limit}");
-            let pinned = algorithms(&folder, &strategy);
+            let pinned = algorithms(&folder, device, &strategy);
             assert!(
                 pinned.contains(favored) || limit == "live",
                 "{favored}: {pinned:?}"
             );
             seen.extend(pinned);
-            let tuned = losses(&folder, &strategy);
+            let tuned = losses(&folder, device, &strategy);
             assert_eq!(tuned.len(), usual.len());
             // Adam magnifies rounding from epoch to epoch.
             for (a, b) in tuned.iter().zip(&usual) {
                 let far = (a - b).abs() / b.abs();
                 assert!(far < 1e-2, "{favored} {limit}: {tuned:?}, not {usual:?}");
             }
-            // A network as small as this has little room, and direct kernels may give the same bits.
-            if !favored.starts_with("cpu") && limit != "live" {
+            // A network as small as this has little room, and the usual kernels may give the same bits.
+            if !favored.starts_with(usual_name) && limit != "live" {
                 assert_ne!(tuned, usual, "{favored}");
             }
         }
@@ -168,6 +161,34 @@ fn tuned_trainings_learn_what_others_learn() {
         }
         context(&folder).keep_measurements(&setting, &times);
     }
-    assert!(seen.len() > 5, "{seen:?}");
-    assert_eq!(losses(&folder, "data=2,workspace=off"), usual);
+    assert!(seen.len() >= all.len().min(6), "{seen:?}");
+    assert_eq!(losses(&folder, device, "data=2,workspace=off"), usual);
+}
+
+#[test]
+fn tuned_trainings_learn_what_others_learn() {
+    let mut all = vec![
+        "winograd2",
+        "winograd4",
+        "winograd24",
+        "fourier",
+        "cpu:n1*2",
+        "winograd2:d1*4",
+        "cpu:d2*2",
+    ];
+    if found("convolutions of oneDNN").is_some() {
+        all.extend(["onednn", "onednn:d2*2"]);
+    }
+    all_learn_the_same(DeviceChoice::Cpu, "cpu", &all);
+}
+
+#[test]
+fn tuned_trainings_on_a_device_learn_what_others_learn() {
+    let device = DeviceChoice::Software;
+    if KernelSet::Cpu.on(device, Precision::F32).is_err() {
+        let line = "NOT RUN: tuned_trainings_on_a_device_learn_what_others_learn: no device\n";
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        return;
+    }
+    all_learn_the_same(device, "gpu", &["serial", "gpu:n1*2", "serial:d1*4"]);
 }
