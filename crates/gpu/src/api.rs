@@ -39,6 +39,9 @@ const PLATFORM_NAME: c_uint = 0x0902;
 const BUILD_LOG: c_uint = 0x1183;
 const READ_AND_WRITE: u64 = 1;
 const BLOCKING: c_uint = 1;
+const WITH_TIMES: u64 = 2;
+const COMMAND_START: c_uint = 0x1282;
+const COMMAND_END: c_uint = 0x1283;
 
 macro_rules! table {
     ($($field:ident = $symbol:literal ($($argument:ty),*) -> $result:ty;)*) => {
@@ -96,6 +99,8 @@ table! {
     fill_buffer = "clEnqueueFillBuffer"
         (Handle, Handle, *const c_void, usize, usize, usize, c_uint, *const Handle, *mut Handle) -> c_int;
     finish = "clFinish" (Handle) -> c_int;
+    event_times = "clGetEventProfilingInfo" (Handle, c_uint, usize, *mut c_void, *mut usize) -> c_int;
+    release_event = "clReleaseEvent" (Handle) -> c_int;
 }
 
 /// Of a call.
@@ -192,7 +197,7 @@ impl Api {
         checked("clCreateContext", status).map(|()| raw)
     }
 
-    /// One that runs commands in order.
+    /// One that runs commands in order, and keeps when they ran.
     pub(crate) fn create_queue(
         &self,
         context: Handle,
@@ -200,7 +205,7 @@ impl Api {
     ) -> Result<Handle, CallError> {
         let mut status = 0;
         // SAFETY: the device is that of the context.
-        let raw = unsafe { (self.create_queue)(context, device, 0, &raw mut status) };
+        let raw = unsafe { (self.create_queue)(context, device, WITH_TIMES, &raw mut status) };
         checked("clCreateCommandQueue", status).map(|()| raw)
     }
 
@@ -274,6 +279,8 @@ impl Api {
         checked("clSetKernelArg", status)
     }
 
+    /// Gives the event of the command, which the caller owns.
+    ///
     /// # Safety
     /// The kernel has its arguments, and accesses memory that these describe.
     pub(crate) unsafe fn run_kernel(
@@ -281,9 +288,9 @@ impl Api {
         queue: Handle,
         kernel: Handle,
         (groups, group): (usize, usize),
-    ) -> Result<(), CallError> {
-        let all = groups * group;
-        // SAFETY: one dim, no offset, no events.
+    ) -> Result<Handle, CallError> {
+        let (all, mut event) = (groups * group, null_mut());
+        // SAFETY: one dim, no offset, nothing to wait for.
         let status = unsafe {
             (self.run_kernel)(
                 queue,
@@ -294,10 +301,22 @@ impl Api {
                 &raw const group,
                 0,
                 null(),
-                null_mut(),
+                &raw mut event,
             )
         };
-        checked("clEnqueueNDRangeKernel", status)
+        checked("clEnqueueNDRangeKernel", status).map(|()| event)
+    }
+
+    /// Start and end of a command that has ended, in nanoseconds of the device's clock.
+    pub(crate) fn times(&self, event: Handle) -> Result<[u64; 2], CallError> {
+        let mut times = [0u64; 2];
+        for (time, what) in times.iter_mut().zip([COMMAND_START, COMMAND_END]) {
+            let (size, to) = (size_of::<u64>(), (&raw mut *time).cast());
+            // SAFETY: `to` has room for `size` bytes.
+            let status = unsafe { (self.event_times)(event, what, size, to, null_mut()) };
+            checked("clGetEventProfilingInfo", status)?;
+        }
+        Ok(times)
     }
 
     /// Returns when the bytes have been read.
@@ -392,6 +411,7 @@ impl Api {
             ObjectKind::Buffer => self.release_buffer,
             ObjectKind::Program => self.release_program,
             ObjectKind::Kernel => self.release_kernel,
+            ObjectKind::Event => self.release_event,
         };
         // SAFETY: guaranteed by the caller.
         unsafe { release(handle) };
@@ -406,4 +426,5 @@ pub(crate) enum ObjectKind {
     Buffer,
     Program,
     Kernel,
+    Event,
 }

@@ -21,14 +21,14 @@ use crate::method::pieces;
 use crate::queue::Queue;
 use partita_program::fused::Tail;
 use partita_program::{Algorithm, Dtype, Family, Kernel, KernelShape, View};
-use partita_run::{Arena, Inputs, KernelTally, Kernels, Memory, RunError};
+use partita_run::{Arena, Inputs, KernelSpan, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Bytes, Mesh, Rank};
 use std::sync::{Arc, Mutex};
 
 /// The kernels of a rank on a device: every kernel of programs in f32 or bf16, by the algorithms `gpu` and, for
 /// convolutions, `serial`, also in micro-batches.
 ///
-/// A kernel has ended when its execution returns. Workspaces must
+/// The device runs what it is given in order; [`Kernels::finish`] waits for it. Workspaces must
 /// be those that [`crate::GpuMenu`] asks for with as many units. Products add up in f32, other sums in f64, in an order
 /// that depends on the shapes and the units alone.
 pub struct GpuKernels {
@@ -134,7 +134,9 @@ impl Kernels for GpuKernels {
         let arena = memory.device().map(|device| device.handle());
         let arena = arena.expect("the arena of these kernels lies on their device") as _;
         let mut queue = lock(&self.queue);
-        queue.check().map_err(|error| self.failed(error.into()))?;
+        let fault = queue.take_fault();
+        fault.map_err(|error| self.failed(error.into()))?;
+        queue.next_kernel();
         let target = Some(Target {
             queue: &mut queue,
             arena,
@@ -154,17 +156,18 @@ impl Kernels for GpuKernels {
             run.next_piece(*method);
             execute(piece, &mut run)
         });
-        // Waits, so that a trace says how long the kernel took.
-        let done = done.and_then(|()| Ok(queue.finish()?));
         done.map_err(|error| self.failed(error))?;
         // What is launched follows from the views; a device does not count.
         Ok(KernelTally::expected(kernel, buffers))
     }
 
-    fn finish(&mut self) -> Result<(), RunError> {
+    fn finish(&mut self) -> Result<Vec<KernelSpan>, RunError> {
         let mut queue = lock(&self.queue);
-        let done = queue.finish().and_then(|()| queue.check());
-        done.map_err(|error| self.failed(error.into()))
+        let done = queue.finish().and_then(|spans| {
+            queue.take_fault()?;
+            Ok(spans)
+        });
+        done.map_err(|error| self.failed(error))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::api::Handle;
 use crate::device::DeviceError;
 use crate::epilogue::RawEpilogue;
 use crate::method::Method;
-use crate::queue::Queue;
+use crate::queue::{Message, Queue};
 use crate::tensor::{GROUP, RawExtent, RawView, Tensor};
 use partita_program::{Buffer, Dtype, Taps, View};
 use partita_run::Inputs;
@@ -249,24 +249,14 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// Where kernels note a number that is no class.
-    pub(crate) fn invalid_class(&self) -> Arg {
-        let target = self.target.as_ref();
-        Arg::Memory(target.map_or(ptr::null_mut(), |target| target.queue.invalid_class()))
-    }
-
-    /// Fails if a kernel noted a number; `message` says what is wrong with it.
-    pub(crate) fn check_invalid_class(
-        &mut self,
-        message: impl Fn(f64) -> String,
-    ) -> Result<(), KernelError> {
-        let Some(target) = &mut self.target else {
-            return Ok(());
+    /// Where a kernel notes a number that is no class, and what it writes before that; the next wait then fails with
+    /// this message.
+    pub(crate) fn invalid_class(&mut self, message: Message) -> [Arg; 2] {
+        let (memory, check) = match &mut self.target {
+            Some(target) => target.queue.check(message),
+            None => (ptr::null_mut(), 0),
         };
-        match target.queue.take_invalid_class()? {
-            Some(number) => Err(KernelError::Source(message(number))),
-            None => Ok(()),
-        }
+        [Arg::Memory(memory), Arg::Uint(check as u32)]
     }
 
     /// Runs a kernel on so many work-groups. The arena is its first argument.
@@ -294,7 +284,9 @@ impl<'r> Run<'r> {
         let mut all = vec![Arg::Memory(target.arena)];
         all.extend_from_slice(args);
         let kernel = (name, target.activations);
-        Ok(target.queue.launch(kernel, &all, groups, size)?)
+        let command = target.queue.launch(kernel, &all, groups, size)?;
+        target.queue.note_command(command);
+        Ok(())
     }
 
     /// Runs a kernel on each element of a box.

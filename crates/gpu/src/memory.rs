@@ -55,7 +55,8 @@ fn launch(
     let mut all = vec![Arg::Memory(arena)];
     all.extend_from_slice(args);
     // Boxes are moved as elements of any type; either set of kernels does.
-    queue.launch((name, Dtype::F32), &all, of.groups(), GROUP)
+    let command = queue.launch((name, Dtype::F32), &all, of.groups(), GROUP);
+    command.map(drop)
 }
 
 impl DeviceMemory for GpuMemory {

@@ -2,9 +2,10 @@
 
 use crate::api::{Api, Handle, ObjectKind};
 use crate::device::{Device, DeviceError};
-use crate::launch::Arg;
+use crate::launch::{Arg, KernelError};
 use partita_program::Dtype;
-use partita_space::Bytes;
+use partita_run::KernelSpan;
+use partita_space::{Bytes, Seconds};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
@@ -19,6 +20,39 @@ pub(crate) struct DeviceBuffer {
 // SAFETY: OpenCL may be called from any thread.
 unsafe impl Send for DeviceBuffer {}
 
+/// A command that was given to a device.
+pub(crate) struct Command {
+    api: &'static Api,
+    event: Handle,
+}
+
+// SAFETY: OpenCL may be called from any thread.
+unsafe impl Send for Command {}
+
+impl Command {
+    /// Start and end, once it has ended, in nanoseconds of the device's clock; none where a driver does not say.
+    fn times(&self) -> Option<[u64; 2]> {
+        self.api.times(self.event).ok()
+    }
+}
+
+impl Drop for Command {
+    fn drop(&mut self) {
+        // SAFETY: owned. The command itself goes on.
+        unsafe { self.api.release(ObjectKind::Event, self.event) };
+    }
+}
+
+/// The first and the last command of a kernel of a program.
+#[derive(Default)]
+struct Commands {
+    first: Option<Command>,
+    last: Option<Command>,
+}
+
+/// Says what is wrong with a number that is no class.
+pub(crate) type Message = Box<dyn Fn(f64) -> String + Send>;
+
 /// The commands of a rank.
 pub(crate) struct Queue {
     device: Arc<Device>,
@@ -30,8 +64,12 @@ pub(crate) struct Queue {
     /// Through which messages pass.
     staging: Option<DeviceBuffer>,
     counters: Option<DeviceBuffer>,
-    /// Whether a class number is none, and the number, in f64.
+    /// The number, from 1, of the check that found a number that is no class, and that number, in f64.
     invalid_class: DeviceBuffer,
+    /// Checks since the last wait.
+    checks: Vec<Message>,
+    /// Kernels of the program since the last wait.
+    given: Vec<Commands>,
     /// The first failure of an access to memory that was not reported yet.
     fault: Option<DeviceError>,
 }
@@ -78,6 +116,8 @@ impl Queue {
             staging: None,
             counters: None,
             invalid_class,
+            checks: Vec::new(),
+            given: Vec::new(),
             fault: None,
         };
         let invalid_class = queue.invalid_class.raw;
@@ -93,7 +133,7 @@ impl Queue {
     }
 
     /// Fails if an access to memory failed since the last call.
-    pub(crate) fn check(&mut self) -> Result<(), DeviceError> {
+    pub(crate) fn take_fault(&mut self) -> Result<(), DeviceError> {
         self.fault.take().map_or(Ok(()), Err)
     }
 
@@ -113,14 +153,29 @@ impl Queue {
         Ok(kernel)
     }
 
-    /// Runs a kernel on so many work-groups of `group` work-items.
+    /// From now on commands are of the next kernel of the program.
+    pub(crate) fn next_kernel(&mut self) {
+        self.given.push(Commands::default());
+    }
+
+    /// Notes a command of the kernel of the program.
+    pub(crate) fn note_command(&mut self, command: Command) {
+        if let Some(commands) = self.given.last_mut() {
+            match commands.first {
+                None => commands.first = Some(command),
+                Some(_) => commands.last = Some(command),
+            }
+        }
+    }
+
+    /// Gives the device a kernel on so many work-groups of `group` work-items.
     pub(crate) fn launch(
         &mut self,
         (name, activations): (&'static str, Dtype),
         args: &[Arg],
         groups: usize,
         group: usize,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<Command, DeviceError> {
         let (kernel, api) = (self.kernel(name, activations)?, self.device.api());
         for (number, arg) in args.iter().enumerate() {
             // SAFETY: a value is valid for its size.
@@ -132,7 +187,8 @@ impl Queue {
         }
         // SAFETY: kernels access the ranges that the views of the program describe.
         let given = unsafe { api.run_kernel(self.raw, kernel, (groups, group)) };
-        given.map_err(|error| self.device.refusal_of(error, name))
+        let event = given.map_err(|error| self.device.refusal_of(error, name))?;
+        Ok(Command { api, event })
     }
 
     /// Of a number of bytes that 4 divides.
@@ -169,10 +225,21 @@ impl Queue {
         done.map_err(|error| self.device.refusal(error))
     }
 
-    /// Waits for all commands.
-    pub(crate) fn finish(&mut self) -> Result<(), DeviceError> {
+    /// Waits for all commands; when the kernels of the program ran.
+    ///
+    /// Errors: a number that is no class, too.
+    pub(crate) fn finish(&mut self) -> Result<Vec<KernelSpan>, KernelError> {
         let done = self.device.api().finish(self.raw);
-        done.map_err(|error| self.device.refusal(error))
+        let given = std::mem::take(&mut self.given);
+        done.map_err(|error| self.device.refusal(error))?;
+        let checks = std::mem::take(&mut self.checks);
+        if !checks.is_empty()
+            && let Some((check, number)) = self.take_invalid_class()?
+        {
+            let message = checks.get(check - 1).map(|message| message(number));
+            return Err(KernelError::Source(message.unwrap_or_default()));
+        }
+        Ok(spans(&given))
     }
 
     /// Constants on the device.
@@ -200,13 +267,14 @@ impl Queue {
         Ok(raw)
     }
 
-    /// Where kernels note a number that is no class.
-    pub(crate) fn invalid_class(&self) -> Handle {
-        self.invalid_class.raw
+    /// Where kernels note a number that is no class, and the number of this check, from 1.
+    pub(crate) fn check(&mut self, message: Message) -> (Handle, usize) {
+        self.checks.push(message);
+        (self.invalid_class.raw, self.checks.len())
     }
 
-    /// What was noted since the last call; waits for all commands.
-    pub(crate) fn take_invalid_class(&mut self) -> Result<Option<f64>, DeviceError> {
+    /// The check and the number that were noted since the last call.
+    fn take_invalid_class(&mut self) -> Result<Option<(usize, f64)>, DeviceError> {
         let (mut bytes, invalid_class) = ([0; 16], self.invalid_class.raw);
         self.read(invalid_class, 0, &mut bytes)?;
         let number = |at: usize| {
@@ -218,8 +286,37 @@ impl Queue {
             return Ok(None);
         }
         self.fill_zeros(invalid_class, Bytes(16))?;
-        Ok(Some(number(8)))
+        Ok(Some((number(0) as usize, number(8))))
     }
+}
+
+/// When kernels ran; nothing if that of one is not known. One without commands ran when the one before it ended.
+fn spans(given: &[Commands]) -> Vec<KernelSpan> {
+    let mut times = Vec::with_capacity(given.len());
+    for commands in given {
+        let Some(first) = &commands.first else {
+            times.push(None);
+            continue;
+        };
+        let last = commands.last.as_ref().unwrap_or(first);
+        let (Some([begin, _]), Some([_, end])) = (first.times(), last.times()) else {
+            return Vec::new();
+        };
+        times.push(Some([begin, end]));
+    }
+    let known = times.iter().flatten();
+    let latest = known.clone().map(|[_, end]| *end).max().unwrap_or(0);
+    let mut before = known.map(|[begin, _]| *begin).min().unwrap_or(latest);
+    let ago = |time: u64| Seconds(latest.saturating_sub(time) as f64 * 1e-9);
+    let span = |time: &Option<[u64; 2]>| {
+        let [begin, end] = time.unwrap_or([before; 2]);
+        before = end;
+        KernelSpan {
+            begun: ago(begin),
+            ended: ago(end),
+        }
+    };
+    times.iter().map(span).collect()
 }
 
 /// The buffer that is held, or a larger one in its place where it has too few bytes.

@@ -49,6 +49,6 @@ pub use trace::{Event, Trace};
 pub use watchdog::Watchdog;
 pub use widened::{WideExecutor, execute_widened};
 pub use world::{
-    Clock, Inputs, KernelTally, Kernels, NoSink, SampleMessages, Sink, Source, SystemClock,
-    Transport,
+    Clock, Inputs, KernelSpan, KernelTally, Kernels, NoSink, SampleMessages, Sink, Source,
+    SystemClock, Transport,
 };

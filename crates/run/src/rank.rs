@@ -121,13 +121,16 @@ impl RankRunner<'_> {
             started: vec![Seconds(0.0); body.tasks.len()],
             in_flight: Vec::new(),
             events: Vec::with_capacity(body.tasks.len()),
+            given: Vec::new(),
+            spans: Vec::new(),
             worked: KernelTally::default(),
             check,
         };
         let start = step.clock.now();
         step.run()?;
-        step.kernels.finish()?;
+        step.drain()?;
         let seconds = step.clock.now() - start;
+        step.correct_events();
         let value = |view| {
             let mut values = Vec::new();
             step.memory.pack::<f64>(view, &mut values);
@@ -212,6 +215,10 @@ struct Step<'s, 'w> {
     started: Vec<Seconds>,
     in_flight: Vec<TaskId>,
     events: Vec<Event>,
+    /// Kernels that may still run on a device, in their order.
+    given: Vec<TaskId>,
+    /// When those before ran there.
+    spans: Vec<Event>,
     worked: KernelTally,
     check: Option<&'s mut FiniteCheck>,
 }
@@ -300,13 +307,11 @@ impl Step<'_, '_> {
     fn start_messages(&mut self) -> Result<(), RunError> {
         for lane in [Lane::Exchange, Lane::Collective] {
             loop {
-                let waiting = match lane {
-                    Lane::Collective => &mut self.collectives,
-                    Lane::Exchange | Lane::Compute | Lane::Io => &mut self.exchanges,
-                };
-                let Some(&task) = waiting.front() else {
+                let Some(&task) = self.waiting(lane).front() else {
                     break;
                 };
+                // Packing waits for what a device was given, which is not time of the message.
+                self.drain()?;
                 self.started[task.0 as usize] = self.clock.now();
                 let (transport, memory) = (&mut self.transport, &self.memory);
                 let has_started = match &self.body.tasks[task.0 as usize].work {
@@ -321,11 +326,51 @@ impl Step<'_, '_> {
                 if !has_started {
                     break;
                 }
-                waiting.pop_front();
+                self.waiting(lane).pop_front();
                 self.in_flight.push(task);
             }
         }
         Ok(())
+    }
+
+    /// Messages of a lane that have not started.
+    fn waiting(&mut self, lane: Lane) -> &mut VecDeque<TaskId> {
+        match lane {
+            Lane::Collective => &mut self.collectives,
+            Lane::Exchange | Lane::Compute | Lane::Io => &mut self.exchanges,
+        }
+    }
+
+    /// Waits for the kernels of a device, and notes when they ran.
+    fn drain(&mut self) -> Result<(), RunError> {
+        if self.given.is_empty() {
+            return Ok(());
+        }
+        let spans = self.kernels.finish()?;
+        let now = self.clock.now();
+        for (task, span) in self.given.drain(..).zip(spans) {
+            self.spans.push(Event {
+                task,
+                start: now - span.begun,
+                end: now - span.ended,
+            });
+        }
+        Ok(())
+    }
+
+    /// Puts the times at which a device ran kernels in place of those at which it was given them.
+    fn correct_events(&mut self) {
+        if self.spans.is_empty() {
+            return;
+        }
+        let mut on_device = vec![None; self.body.tasks.len()];
+        for span in &self.spans {
+            on_device[span.task.0 as usize] = Some(*span);
+        }
+        for event in &mut self.events {
+            *event = on_device[event.task.0 as usize].unwrap_or(*event);
+        }
+        self.events.sort_by(|a, b| a.end.0.total_cmp(&b.end.0));
     }
 
     fn execute(&mut self, task: TaskId) -> Result<(), RunError> {
@@ -353,6 +398,7 @@ impl Step<'_, '_> {
             self.inputs,
             &mut progress,
         )?;
+        self.given.push(task);
         if let Some(check) = self.check.as_mut().filter(|check| !check.is_done()) {
             let written = check.find(kernel, &self.memory, Access::writes);
             let (at, task) = (

@@ -61,6 +61,22 @@ impl AddAssign for KernelTally {
     }
 }
 
+/// When a device ran a kernel, before [`Kernels::finish`] returned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KernelSpan {
+    /// How long ago it began.
+    pub begun: Seconds,
+    /// How long ago it ended.
+    pub ended: Seconds,
+}
+
+impl KernelSpan {
+    /// How long it took.
+    pub fn seconds(&self) -> Seconds {
+        self.begun - self.ended
+    }
+}
+
 /// The kernels of a rank.
 pub trait Kernels {
     /// Wakes the threads of the kernels, as a kernel leaves them, before a measurement.
@@ -73,14 +89,15 @@ pub trait Kernels {
         Arena::of_rank(rank, bytes)
     }
 
-    /// Waits until all that a device was given has been done; called at the end of a step.
+    /// Waits until all that a device was given has been done. Returns when each of the kernels executed since the last
+    /// call ran, in their order; nothing where kernels end before `execute` returns, or where it is not known.
     ///
     /// Errors: those of kernels and of accesses to memory that were not reported yet.
-    fn finish(&mut self) -> Result<(), RunError> {
-        Ok(())
+    fn finish(&mut self) -> Result<Vec<KernelSpan>, RunError> {
+        Ok(Vec::new())
     }
 
-    /// Runs a kernel. Calls `progress` between tiles, and returns `Cancelled` when that returns false.
+    /// Runs a kernel, or gives it to a device, which runs it before it does anything else with the arena. Calls `progress` between tiles, and returns `Cancelled` when that returns false.
     fn execute(
         &mut self,
         kernel: &Kernel,

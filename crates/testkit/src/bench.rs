@@ -149,6 +149,7 @@ impl Bench {
             inputs,
             progress,
         )?;
+        kernels.finish()?;
         let contents = (0..self.contents.len()).map(|id| {
             let view = whole(&body, id);
             match body.buffers[id].dtype {

@@ -1,7 +1,7 @@
 //! Kernels with hooks before and after each.
 
 use partita_program::{Algorithm, Kernel, View};
-use partita_run::{Arena, Inputs, KernelTally, Kernels, Memory, RunError};
+use partita_run::{Arena, Inputs, KernelSpan, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Bytes, Rank};
 
 /// Runs a kernel, or a part of it.
@@ -32,7 +32,7 @@ where
         self.kernels.arena(rank, bytes)
     }
 
-    fn finish(&mut self) -> Result<(), RunError> {
+    fn finish(&mut self) -> Result<Vec<KernelSpan>, RunError> {
         self.kernels.finish()
     }
 

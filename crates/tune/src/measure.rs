@@ -365,7 +365,8 @@ impl RankBench {
         let end = end.and_then(|_| kernels.finish());
         let seconds = start.elapsed().as_secs_f64();
         match end {
-            Ok(()) => Ok(seconds),
+            // In a step a device is given kernels ahead, so that it does not wait between them.
+            Ok(spans) => Ok(spans.last().map_or(seconds, |span| span.seconds().0)),
             Err(source) => Err(TuneError::Kernel {
                 signature: benchmark.key.signature.clone(),
                 algorithm: benchmark.key.algorithm.clone(),

@@ -2,6 +2,7 @@
 
 use super::rows::rows;
 use crate::launch::{Arg, KernelError, RawHeads, Run};
+use crate::queue::Message;
 use crate::tensor::Tensor;
 use partita_program::{Dtype, Kernel, View};
 
@@ -48,17 +49,18 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
     }
 }
 
-/// Fails if a class number has no row.
-fn check_rows(rows: usize, run: &mut Run<'_>) -> Result<(), KernelError> {
+/// Of a class number without a row.
+fn no_row(rows: usize) -> Message {
     let last = rows.saturating_sub(1);
-    run.check_invalid_class(|number| {
+    Box::new(move |number| {
         format!("an embedding reads class number {number}; its rows are 0 to {last}")
     })
 }
 
 fn embedding_forward([x, w, y]: [&View; 3], run: &mut Run<'_>) -> Result<(), KernelError> {
     let [x, w, y] = [x, w, y].map(|view| run.tensor(view));
-    let (count, invalid_class) = (w.extent[3], run.invalid_class());
+    let count = w.extent[3];
+    let [invalid_class, check] = run.invalid_class(no_row(count));
     let args = [
         Arg::from(&x),
         Arg::from(&y),
@@ -66,9 +68,9 @@ fn embedding_forward([x, w, y]: [&View; 3], run: &mut Run<'_>) -> Result<(), Ker
         Arg::from(&w),
         Arg::Uint(count as u32),
         invalid_class,
+        check,
     ];
-    run.elements("embedding_forward", &args, &y)?;
-    check_rows(count, run)
+    run.elements("embedding_forward", &args, &y)
 }
 
 fn embedding_backward(
@@ -78,8 +80,7 @@ fn embedding_backward(
 ) -> Result<(), KernelError> {
     let [x, dy, dw] = [x, dy, dw].map(|view| run.tensor(view));
     let [.., count, channels] = dw.extent;
-    check_classes(&x, count, None, run)?;
-    check_rows(count, run)?;
+    check_classes(&x, count, None, no_row(count), run)?;
     let args = [
         Arg::from(&x),
         Arg::from(&dy),
@@ -91,21 +92,23 @@ fn embedding_backward(
     run.items("embedding_backward", &args, count * channels)
 }
 
-/// Notes a number of `x` that is neither a class nor ignored.
+/// Notes a number of `x` that is neither a class nor ignored; `message` says what is wrong with it.
 pub(super) fn check_classes(
     x: &Tensor,
     classes: usize,
     ignore: Option<i64>,
+    message: Message,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
     let [ignores, ignored] = ignored(ignore);
-    let invalid_class = run.invalid_class();
+    let [invalid_class, check] = run.invalid_class(message);
     let rest = [
         Arg::dtype(x),
         Arg::Uint(classes as u32),
         ignores,
         ignored,
         invalid_class,
+        check,
     ];
     rows("check_classes", &[*x], x, &rest, run)
 }

@@ -1,6 +1,6 @@
 //! Cross-entropy with weights or an ignored class, and Dice.
 
-use super::attention::{check_classes, ignored};
+use super::attention::ignored;
 use super::contents::fill;
 use super::loss::{ItemSums, check_targets, count, gradient};
 use super::sums::{PartialSums, Parts};
@@ -57,7 +57,7 @@ fn class_totals(
 ) -> Result<(), KernelError> {
     let (target, y) = (run.tensor(target), run.tensor(totals));
     let classes = y.extent[4];
-    check_classes(&target, classes, ignore, run)?;
+    check_targets(&target, classes, ignore, run)?;
     let [ignores, class] = ignored(ignore);
     let args = vec![
         Arg::from(&target),
@@ -67,8 +67,7 @@ fn class_totals(
         ignores,
         class,
     ];
-    count("class_totals", args, (target.positions(), &y), run)?;
-    check_targets(classes, run)
+    count("class_totals", args, (target.positions(), &y), run)
 }
 
 fn dice_sums(
@@ -79,7 +78,7 @@ fn dice_sums(
 ) -> Result<(), KernelError> {
     let [x, target, y] = [x, target, sums].map(|view| run.tensor(view));
     let classes = x.extent[4];
-    check_classes(&target, classes, ignore, run)?;
+    check_targets(&target, classes, ignore, run)?;
     // A work-item has all classes of its part.
     let parts = Parts::new(&x, !batch, 1, run.units);
     let sums = PartialSums::new(parts, 3, classes, run);
@@ -96,8 +95,7 @@ fn dice_sums(
     args.extend(numbers.map(|number| Arg::Uint(number as u32)));
     args.push(sums.arg());
     run.items("dice_sums", &args, parts.all())?;
-    sums.put(0, &y, false, run)?;
-    check_targets(classes, run)
+    sums.put(0, &y, false, run)
 }
 
 /// What cross-entropy is multiplied with at each position, in the workspace.
@@ -163,7 +161,7 @@ fn class_loss(
     let [x, target, loss] = [x, target, loss].map(|view| run.tensor(view));
     let [totals, sums] = [totals, sums].map(|view| run.optional(view));
     let classes = x.extent[4];
-    check_classes(&target, classes, terms.ignore, run)?;
+    check_targets(&target, classes, terms.ignore, run)?;
     let weights: Vec<f64> = (0..classes).map(|class| terms.weight(class)).collect();
     let weights = run.table(&weights)?;
     let entropy = entropy(terms, totals.as_ref(), weights, run)?;
@@ -190,6 +188,5 @@ fn class_loss(
         partial,
     ];
     run.items("class_loss", &args, items.items)?;
-    items.put(loss.offset, weight, run)?;
-    check_targets(classes, run)
+    items.put(loss.offset, weight, run)
 }

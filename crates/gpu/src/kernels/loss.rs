@@ -167,12 +167,17 @@ fn element_loss(
     sums.put(loss.offset, factor, run)
 }
 
-/// Fails if a target was noted that is no class.
-pub(super) fn check_targets(classes: usize, run: &mut Run<'_>) -> Result<(), KernelError> {
+/// Notes a target that is neither a class nor ignored.
+pub(super) fn check_targets(
+    target: &Tensor,
+    classes: usize,
+    ignore: Option<i64>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
     let last = classes.saturating_sub(1);
-    run.check_invalid_class(|class| {
-        format!("a target names class {class}; classes are 0 to {last}")
-    })
+    let message =
+        move |class: f64| format!("a target names class {class}; classes are 0 to {last}");
+    check_classes(target, classes, ignore, Box::new(message), run)
 }
 
 fn softmax_cross_entropy(
@@ -182,7 +187,7 @@ fn softmax_cross_entropy(
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
     let [x, target, loss] = [x, target, loss].map(|view| run.tensor(view));
-    check_classes(&target, x.extent[4], None, run)?;
+    check_targets(&target, x.extent[4], None, run)?;
     let sums = ItemSums::new(x.positions(), run);
     let ([dx, has_gradient], [items, partial]) = (gradient(dx, &x, run), sums.args());
     let args = [
@@ -198,8 +203,7 @@ fn softmax_cross_entropy(
         partial,
     ];
     run.items("softmax_cross_entropy", &args, sums.items)?;
-    sums.put(loss.offset, factor, run)?;
-    check_targets(x.extent[4], run)
+    sums.put(loss.offset, factor, run)
 }
 
 /// A kernel that counts positions in so many counters, which then become `y`.
@@ -223,7 +227,7 @@ fn class_counts(
 ) -> Result<(), KernelError> {
     let [x, target, y] = [x, target, counts].map(|view| run.tensor(view));
     let classes = x.extent[4];
-    check_classes(&target, classes, ignore, run)?;
+    check_targets(&target, classes, ignore, run)?;
     let [ignores, class] = ignored(ignore);
     let args = vec![
         Arg::from(&x),
@@ -233,6 +237,5 @@ fn class_counts(
         ignores,
         class,
     ];
-    count("class_counts", args, (x.positions(), &y), run)?;
-    check_targets(classes, run)
+    count("class_counts", args, (x.positions(), &y), run)
 }

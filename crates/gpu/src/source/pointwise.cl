@@ -121,13 +121,13 @@ __kernel void positions(__global uchar *arena, View x, View y, Extent e, Extent 
     put_act(arena, at(y, n, d, h, w, c), act(arena, at(x, n, d, h, w, c)) + (float)value, 0);
 }
 
-// The first of a position writes what is no class number to `invalid_class`.
+// Writes the number of the check and what is no class number to `invalid_class`.
 __kernel void embedding_forward(__global uchar *arena, View x, View y, Extent e, View table, uint rows,
-                                __global double *invalid_class) {
+                                __global double *invalid_class, uint check) {
     EACH_ELEMENT(e)
     const float row = act(arena, at(x, n, d, h, w, 0));
     if (!(row >= 0 && row < rows && floor(row) == row)) {
-        invalid_class[0] = 1;
+        invalid_class[0] = check;
         invalid_class[1] = row;
         return;
     }

@@ -105,13 +105,13 @@ __kernel void embedding_backward(__global uchar *arena, View x, View dy, Extent 
     put_f32(arena, at(dw, 0, 0, 0, row, c), (float)sum, accumulate);
 }
 
-// Writes a class number that is none to `invalid_class`.
+// Writes the number of the check and a class number that is none to `invalid_class`.
 __kernel void check_classes(__global const uchar *arena, View x, Extent e, int type, uint classes, int ignores,
-                            double ignore, __global double *invalid_class) {
+                            double ignore, __global double *invalid_class, uint check) {
     EACH_ITEM(item, e.n[0] * sample_positions(e))
     const double number = element(arena, at_position(x, position(item, e)), type);
     if (ignores && number == ignore) return;
     if (number >= 0 && number < classes && floor(number) == number) return;
-    invalid_class[0] = 1;
+    invalid_class[0] = check;
     invalid_class[1] = number;
 }
