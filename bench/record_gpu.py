@@ -3,12 +3,13 @@
 CosmoFlow 32, 3D U-Net 32 and ResNet-50 at 64 pixels, on one rank and under a split of each, whose ranks share the
 device. A strategy and a device take turns: all of them once is a round. Beside the seconds of a step stand the losses: the
 largest distance from those of one rank on the processor, relative to these. The same samples come in the same order
-everywhere, so nothing but the order of sums may differ.
+everywhere, so nothing but the order of sums may differ. Programs are compared before implementations are chosen.
 
 Writes records/<date>-gpu.md and, with all raw figures, the same name with .json.
 """
 
 import argparse
+import hashlib
 import json
 
 import contest
@@ -71,6 +72,14 @@ def facts(options, folder):
     return of_kind[0]
 
 
+def digests(options, folder, match, strategy, ranks):
+    """Of the program before implementations are chosen, for the kernels of the processor and those of the device."""
+    scene, batch, _, _ = match
+    words = ["lower", scene.model, "--ranks", str(ranks), "--batch", str(batch), "--strategy", strategy]
+    texts = [run_partita(options, folder, [*words, "--after", "fuse", "--kernels", one]) for one in ("cpu", options.device)]
+    return {"strategy": strategy, "sha256": [hashlib.sha256(text.encode()).hexdigest() for text in texts]}
+
+
 def measure(options, folder, match):
     scene, batch, split, _ = match
     scene.make(options, folder)
@@ -81,7 +90,8 @@ def measure(options, folder, match):
     ]
     turns = contest.rounds(options.rounds, contenders, scene.model)
     entries = [contest.entry(racer, "Partita", turns) for racer, turns in zip(contenders, turns, strict=True)]
-    return {"model": scene.model, "batch": batch, "contenders": entries}
+    programs = [digests(options, folder, match, strategy, ranks) for strategy, ranks in (("data=1", 1), (split, 2))]
+    return {"model": scene.model, "batch": batch, "contenders": entries, "programs": programs}
 
 
 def record(options, folder):

@@ -6,7 +6,7 @@ from contest_text import circumstances
 
 
 def write(record, raw_name):
-    parts = [head(record, raw_name), table(record)]
+    parts = [head(record, raw_name), table(record), programs(record)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -47,6 +47,22 @@ def table(record):
             times = f"{a * 1e3:.1f} | {b * 1e3:.1f} | {b / a:.1f}"
             name = f"{network['model']}, {network['batch']}"
             lines.append(f"| {name} | {strategy} | {times} | {far(other):.1e} | {far(own):.1e} |")
+    return "\n".join(lines)
+
+
+def programs(record):
+    lines = [
+        "Before implementations, their workspaces and packed weights are chosen, the program (`partita lower --after fuse`) of the device should be that of",
+        "the processor:",
+        "",
+        "| network, batch | strategy | processor, SHA-256 | device | equal |",
+        "|---|---|---|---|---|",
+    ]
+    for network in record["networks"]:
+        for program in network["programs"]:
+            own, other = program["sha256"]
+            name, equal = f"{network['model']}, {network['batch']}", "yes" if own == other else "**no**"
+            lines.append(f"| {name} | {program['strategy']} | {own[:16]} | {other[:16]} | {equal} |")
     return "\n".join(lines)
 
 

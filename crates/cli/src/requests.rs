@@ -10,9 +10,9 @@ use crate::args::{
 use crate::error::CliError;
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
-    DeviceChoice, DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, InputRequest,
-    IoChoice, KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV,
-    OffloadRequest, PlanRequest, PredictRequest, ResumeFrom, SCALED_COUNTS, SGD,
+    DeviceChoice, DeviceKind, DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest,
+    InputRequest, IoChoice, KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest,
+    NESTEROV, OffloadRequest, PlanRequest, PredictRequest, ResumeFrom, SCALED_COUNTS, SGD,
     SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice, TrainRequest, Training,
     TuneRequest, VolumeMode, WeightNames,
 };
@@ -57,6 +57,8 @@ impl KernelsName {
         match self {
             Self::Cpu => Some(KernelSet::Cpu),
             Self::Reference => Some(KernelSet::Reference),
+            Self::Gpu => Some(KernelSet::Device(DeviceKind::Gpu)),
+            Self::Software => Some(KernelSet::Device(DeviceKind::Software)),
             Self::Unpinned => None,
         }
     }

@@ -89,7 +89,7 @@ pub use host::{Cache, Host};
 pub use input::{Dataset, DatasetBasis, InputRequest, InputSource, IoChoice};
 pub use inspect::{Inspection, LayerSummary, inspect};
 pub use kernel_set::devices::{DeviceChoice, DeviceUseError};
-pub use kernel_set::{KernelSet, Precision};
+pub use kernel_set::{DeviceKind, KernelSet, Precision};
 pub use launch::{LaunchError, NotSaved};
 pub use launcher::Launcher;
 pub use layer_times::{LayerScale, LayerTimesError};

@@ -53,6 +53,10 @@ pub enum KernelsName {
     Cpu,
     /// Reference kernels: plain loops
     Reference,
+    /// Kernels of devices, for GPUs
+    Gpu,
+    /// Kernels of devices, for the processor as a device of OpenCL
+    Software,
     /// None: the program can be predicted but not run; on this machine predictions have the fast ones
     Unpinned,
 }

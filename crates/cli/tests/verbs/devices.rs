@@ -196,3 +196,91 @@ fn a_machine_file_of_a_device_predicts_with_its_kernels() {
     .concat();
     assert_ne!(done(&case, &on_cpu)["digest"], predicted["digest"]);
 }
+
+#[test]
+fn before_implementations_are_chosen_the_program_of_a_device_is_that_of_the_processor() {
+    let text = |arguments: &[&str], kernels: &str| {
+        let more = ["--after", "fuse", "--kernels", kernels];
+        let output = partita(&[&["lower"], arguments, &more].concat())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        output.stdout
+    };
+    for (model, split) in [
+        ("cosmoflow@32", "depth=2"),
+        ("unet3d@32", "depth=2"),
+        ("resnet50@64", "height=2"),
+        ("resnet50@64", "filter=2"),
+    ] {
+        for (ranks, strategy) in [("1", "data=1"), ("2", split)] {
+            let of = [
+                model,
+                "--ranks",
+                ranks,
+                "--batch",
+                "2",
+                "--strategy",
+                strategy,
+            ];
+            let expected = text(&of, "cpu");
+            assert!(text(&of, "gpu") == expected, "{of:?}");
+            assert!(text(&of, "reference") != expected, "{of:?} is fused");
+        }
+    }
+}
+
+#[test]
+fn convolutions_of_a_device_are_tuned() {
+    let case = Case::new();
+    let tune = |device: &str| {
+        let words = [
+            "tune",
+            "tiny.model",
+            "--ranks",
+            "1",
+            "--batch",
+            "2",
+            "--json",
+        ];
+        run(
+            &case,
+            &[&words[..], &["--device", device, "--limits", "1KiB"]].concat(),
+        )
+    };
+    let report = json(&["doctor", "--json"]);
+    let devices = report["devices"].as_array().unwrap();
+    if !devices.iter().any(|device| device["device"] == "gpu") {
+        let refused = tune("gpu");
+        assert_eq!(refused.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("there is no GPU"), "{said}");
+    }
+    if !has_device("software", "convolutions_of_a_device_are_tuned") {
+        return;
+    }
+    let tuned = tune("software");
+    let said = String::from_utf8_lossy(&tuned.stderr);
+    assert!(tuned.status.success(), "{said}");
+    let tuned: Value = serde_json::from_slice(&tuned.stdout).unwrap();
+    assert_eq!(tuned["simd"], "OpenCL");
+    let limits = tuned["steps"].as_array().unwrap();
+    let limits: Vec<&str> = limits
+        .iter()
+        .map(|step| step["workspace"].as_str().unwrap())
+        .collect();
+    assert_eq!(limits, ["off", "live", "1KiB"]);
+    for kernel in tuned["kernels"].as_array().unwrap() {
+        let points = kernel["frontier"].as_array().unwrap();
+        assert!(!points.is_empty(), "{kernel}");
+        for point in points {
+            let name = point["configuration"].as_str().unwrap();
+            assert!(
+                name.starts_with("gpu") || name.starts_with("serial"),
+                "{name}"
+            );
+            assert!(point["seconds"].as_f64().unwrap() > 0.0, "{point}");
+        }
+    }
+}
