@@ -3,16 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use partita_mpi::{Family, Predefined};
+use partita_testkit::not_run;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// Written past the capture of the tests' output.
-fn not_run(test: &str, reason: &str) {
-    let line = format!("NOT RUN: {test}: {reason}\n");
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
-}
 
 /// The folder of a header: in one of the folders for an architecture under `root`, or in `root`.
 fn find(root: &Path, header: &str) -> Option<PathBuf> {
@@ -67,7 +61,7 @@ fn compare(test: &str, family: Family, include: Option<PathBuf>, header: &str) {
             "no {header} of {}; crates/mpi/install-test-mpi.sh installs it",
             family.name()
         );
-        return not_run(test, &reason);
+        return not_run(test, reason);
     };
     let mut expected: Vec<(String, i64)> = Vec::new();
     for (name, value) in family.constants().named() {

@@ -7,9 +7,9 @@ use partita_mpi::{Collectives, Family, Library, LibrarySearch, World, WorldOptio
 use partita_program::Program;
 use partita_space::Seconds;
 use partita_testkit::{
-    Case, CountedCase, CountingAllocator, random_case, random_layer_case, random_staged_case,
+    Case, CountedCase, CountingAllocator, not_run, random_case, random_layer_case,
+    random_staged_case,
 };
-use std::io::Write;
 use std::process::{Command, Stdio, abort};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -50,9 +50,7 @@ fn processes_allocate_what_their_programs_specify() {
                 String::from_utf8_lossy(&output.stderr)
             ),
             Err(error) => {
-                // Past the capture of the tests' output.
-                let line = format!("NOT RUN: {program}: {error}\n");
-                std::io::stderr().write_all(line.as_bytes()).unwrap();
+                not_run(program, error);
             }
         }
     }

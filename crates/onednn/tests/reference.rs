@@ -8,9 +8,8 @@ use partita_program::{
 };
 use partita_run::{Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::Mesh;
-use partita_testkit::{Bench, Draws, Maker, ReferenceMenu, reference_kernels};
+use partita_testkit::{Bench, Draws, Maker, ReferenceMenu, not_run, reference_kernels};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::sync::Arc;
 
 /// Rounding of f32 and the sums of a few hundred products.
@@ -31,8 +30,7 @@ fn library(test: &str) -> Option<Arc<Library>> {
     match Library::load(&search, Instructions::All) {
         Ok(library) => Some(Arc::new(library)),
         Err(error) => {
-            let line = format!("NOT RUN: {test}: {error}; PARTITA_ONEDNN names the library\n");
-            std::io::stderr().write_all(line.as_bytes()).unwrap();
+            not_run(test, format!("{error}; PARTITA_ONEDNN names the library"));
             None
         }
     }

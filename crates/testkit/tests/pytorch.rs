@@ -15,10 +15,9 @@ use partita_space::{Mesh, Rank};
 use partita_testkit::{
     KernelFactory, Outcome, Setup, distance, reference_kernels, run, test_levels,
 };
-use partita_testkit::{ReferenceMenu, Samples, Stored};
+use partita_testkit::{ReferenceMenu, Samples, Stored, not_run};
 use safetensors::{Dtype as Stored32, SafeTensors};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -394,8 +393,7 @@ fn each_operation_equals_pytorch_on_a_device() {
     let devices = match Device::open_all(DeviceKind::Software) {
         Ok(devices) => devices,
         Err(error) => {
-            let line = format!("NOT RUN: {test}: {error}\n");
-            std::io::stderr().write_all(line.as_bytes()).unwrap();
+            not_run(test, error);
             return;
         }
     };

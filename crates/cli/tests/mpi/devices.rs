@@ -2,8 +2,8 @@
 
 use crate::case::{Case, PARTITA, alone};
 use crate::launchers::launcher;
+use partita_testkit::not_run;
 use serde_json::Value;
-use std::io::Write;
 use std::process::Command;
 
 fn has_device(test: &str) -> bool {
@@ -15,8 +15,7 @@ fn has_device(test: &str) -> bool {
     let devices = report["devices"].as_array().unwrap();
     let found = devices.iter().any(|device| device["device"] == "software");
     if !found {
-        let line = format!("NOT RUN: {test}: OpenCL finds no device for `--device software`\n");
-        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        not_run(test, "OpenCL finds no device for `--device software`");
     }
     found
 }

@@ -1,7 +1,8 @@
 //! Ranks on two hosts, which are network namespaces.
 
 use crate::case::{Case, PARTITA, alone, run, threads};
-use crate::launchers::{Launcher, launcher, not_run};
+use crate::launchers::{Launcher, launcher};
+use partita_testkit::not_run;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 

@@ -1,6 +1,6 @@
 //! Installed launchers.
 
-use std::io::Write;
+use partita_testkit::not_run;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -54,18 +54,12 @@ pub fn launcher(name: &'static str, test: &str) -> Option<Launcher> {
     }
     not_run(
         test,
-        &format!(
+        format!(
             "{} is missing; crates/mpi/install-test-mpi.sh installs it",
             program.display()
         ),
     );
     None
-}
-
-/// Reports that a test has not run, past the capture of the tests' output.
-pub fn not_run(test: &str, reason: &str) {
-    let line = format!("NOT RUN: {test}: {reason}\n");
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 impl Launcher {

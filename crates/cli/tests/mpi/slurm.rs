@@ -1,7 +1,8 @@
 //! Ranks that srun starts.
 
 use crate::case::{Case, PARTITA, alone, run, signal, threads, wait};
-use crate::launchers::{launcher, not_run};
+use crate::launchers::launcher;
+use partita_testkit::not_run;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
@@ -32,7 +33,7 @@ impl Cluster {
         cluster.configure();
         for daemon in ["slurmctld", "slurmd"] {
             let Some(child) = cluster.start(daemon) else {
-                not_run(test, &format!("{daemon} is missing (Debian: slurm-wlm)"));
+                not_run(test, format!("{daemon} is missing (Debian: slurm-wlm)"));
                 return None;
             };
             cluster.daemons.push(child);
@@ -132,7 +133,7 @@ fn srun_is_bitwise_equal_to_threads() {
     let known = cluster.told(&["srun", "--mpi=list"]);
     for (interface, mpi) in [("pmi2", "MPICH"), ("pmix", "Open MPI")] {
         if !known.contains(interface) {
-            not_run(test, &format!("this Slurm has no {interface}"));
+            not_run(test, format!("this Slurm has no {interface}"));
             continue;
         }
         if launcher(mpi, test).is_none() {

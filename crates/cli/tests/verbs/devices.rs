@@ -2,9 +2,9 @@
 
 use crate::command::{json, partita};
 use crate::trainee::Case;
+use partita_testkit::not_run;
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::process::Output;
 
@@ -16,8 +16,10 @@ fn has_device(name: &str, test: &str) -> bool {
         .iter()
         .any(|device| device["device"] == name && device["lacks"].is_null());
     if !found {
-        let line = format!("NOT RUN: {test}: OpenCL finds no device for `--device {name}`\n");
-        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        not_run(
+            test,
+            format!("OpenCL finds no device for `--device {name}`"),
+        );
     }
     found
 }

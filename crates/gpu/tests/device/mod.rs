@@ -1,7 +1,7 @@
 //! The device of a test.
 
 use partita_gpu::{Device, DeviceKind};
-use std::io::Write;
+use partita_testkit::not_run;
 use std::sync::{Arc, OnceLock};
 
 /// A GPU, or else the processor as a device; where there is none, that is written past the capture of outputs.
@@ -16,8 +16,7 @@ pub fn device(test: &str) -> Option<Arc<Device>> {
     match open {
         Ok(device) => Some(Arc::clone(device)),
         Err(error) => {
-            let line = format!("NOT RUN: {test}: {error}\n");
-            std::io::stderr().write_all(line.as_bytes()).unwrap();
+            not_run(test, error);
             None
         }
     }

@@ -10,10 +10,9 @@ use partita_onednn::LibrarySearch;
 use partita_oracle::Features;
 use partita_program::Dtype;
 use partita_space::{Mesh, Seconds};
-use partita_testkit::{DrawnMenu, Maker, ReferenceMenu, distance, reference_kernels};
+use partita_testkit::{DrawnMenu, Maker, ReferenceMenu, distance, not_run, reference_kernels};
 use partita_tune::Measurements;
 use std::collections::BTreeMap;
-use std::io::Write;
 
 /// The gradient of a bias may cancel, and is rounded after each micro-batch.
 const TOLERANCE: f64 = 1e-4;
@@ -30,8 +29,7 @@ pub(crate) fn found(test: &str) -> Option<LibrarySearch> {
     match context.processing(1).onednn.library() {
         Ok(_) => Some(search),
         Err(error) => {
-            let line = format!("NOT RUN: {test}: {error}; PARTITA_ONEDNN names the library\n");
-            std::io::stderr().write_all(line.as_bytes()).unwrap();
+            not_run(test, format!("{error}; PARTITA_ONEDNN names the library"));
             None
         }
     }

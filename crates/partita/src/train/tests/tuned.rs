@@ -14,10 +14,10 @@ use crate::training::{FLOATS, StrategyChoice, Training};
 use crate::tune::{TuneRequest, tune};
 use partita_program::{ProgramKind, Work};
 use partita_space::Seconds;
+use partita_testkit::not_run;
 use partita_tune::{DivisionPolicy, Measurements};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
 use tempfile::TempDir;
 
 const MODEL: &str = "model tiny
@@ -185,9 +185,8 @@ fn tuned_trainings_learn_what_others_learn() {
 #[test]
 fn tuned_trainings_on_a_device_learn_what_others_learn() {
     let device = DeviceChoice::Software;
-    if KernelSet::Cpu.on(device, Precision::F32).is_err() {
-        let line = "NOT RUN: tuned_trainings_on_a_device_learn_what_others_learn: no device\n";
-        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    if let Err(error) = KernelSet::Cpu.on(device, Precision::F32) {
+        not_run("tuned_trainings_on_a_device_learn_what_others_learn", error);
         return;
     }
     all_learn_the_same(device, "gpu", &["serial", "gpu:n1*2", "serial:d1*4"]);
