@@ -2,8 +2,8 @@
 
 use crate::launch::{Arg, KernelError, Run};
 use crate::tensor::{RawView, Tensor};
-use partita_program::fused::Tail;
-use partita_program::{Dtype, Kernel};
+use partita_program::Dtype;
+use partita_program::fused::{Inference, Tail};
 
 /// Steps on each result, in the order of the fields.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +47,7 @@ impl Epilogue {
     /// The epilogue of a fused kernel, but for its sums; factors and offsets of a normalization lie in the workspace.
     pub(crate) fn new(tail: &Tail<'_>, run: &mut Run<'_>) -> Result<Self, KernelError> {
         let scales = match tail.inference {
-            Some(kernel) => Some(running_factors(kernel, run)?),
+            Some(by) => Some(running_factors(&by, run)?),
             None => None,
         };
         Ok(Self {
@@ -102,26 +102,15 @@ impl From<Epilogue> for Arg {
 }
 
 /// Factors and offsets of a normalization by running statistics, in the workspace, and the channels.
-fn running_factors(kernel: &Kernel, run: &mut Run<'_>) -> Result<(u64, usize), KernelError> {
-    let Kernel::BatchNormInference {
-        mean,
-        variance,
-        gamma,
-        beta,
-        epsilon,
-        ..
-    } = kernel
-    else {
-        panic!("{} normalizes by no running statistics", kernel.name());
-    };
-    let channels = mean.extent[4];
+fn running_factors(by: &Inference<'_>, run: &mut Run<'_>) -> Result<(u64, usize), KernelError> {
+    let channels = by.mean.extent[4];
     let first = run.scratch(Dtype::F32, 2 * channels);
-    let mut args = [mean, variance, gamma, beta]
+    let mut args = [by.mean, by.variance, by.gamma, by.beta]
         .map(|view| Arg::Ulong(run.tensor(view).offset))
         .to_vec();
     args.extend([
         Arg::Uint(channels as u32),
-        Arg::Double(*epsilon),
+        Arg::Double(by.epsilon),
         Arg::Ulong(first),
     ]);
     run.items("running_factors", &args, channels)?;

@@ -7,7 +7,7 @@ use crate::{Buffer, Kernel, View};
 #[derive(Clone, Copy, Default)]
 pub struct Tail<'k> {
     /// A normalization by running statistics.
-    pub inference: Option<&'k Kernel>,
+    pub inference: Option<Inference<'k>>,
     /// What is added.
     pub add: Option<&'k View>,
     /// Of a leaky ReLU.
@@ -15,7 +15,46 @@ pub struct Tail<'k> {
     /// The box that is multiplied, the activation whose sign decides, and its slope.
     pub mask: Option<(&'k View, &'k View, f64)>,
     /// Statistics of a batch norm.
-    pub sums: Option<&'k Kernel>,
+    pub sums: Option<Sums<'k>>,
+}
+
+/// A normalization by running statistics; vectors by channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Inference<'k> {
+    /// Running mean.
+    pub mean: &'k View,
+    /// Running variance.
+    pub variance: &'k View,
+    /// Scale.
+    pub gamma: &'k View,
+    /// Offset.
+    pub beta: &'k View,
+    /// Added to variances.
+    pub epsilon: f64,
+}
+
+/// Sums by channel over the output: of it and its squares, or of it and its products with a normalized box.
+#[derive(Clone, Copy, Debug)]
+pub struct Sums<'k> {
+    /// Where they go.
+    pub into: &'k View,
+    /// Whether they are added to what is there.
+    pub accumulate: bool,
+    /// The normalized box.
+    pub against: Option<Against<'k>>,
+}
+
+/// A box normalized by the statistics of its batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Against<'k> {
+    /// The box.
+    pub x: &'k View,
+    /// Sums of it and its squares.
+    pub sums: &'k View,
+    /// Over so many elements.
+    pub count: u64,
+    /// Added to variances.
+    pub epsilon: f64,
 }
 
 impl<'k> Tail<'k> {
@@ -24,8 +63,23 @@ impl<'k> Tail<'k> {
         let mut tail = Tail::default();
         let mut stage = 0;
         for part in parts {
-            let (at, fits) = if let Kernel::BatchNormInference { x, y, .. } = part {
-                tail.inference = Some(part);
+            let (at, fits) = if let Kernel::BatchNormInference {
+                x,
+                mean,
+                variance,
+                gamma,
+                beta,
+                y,
+                epsilon,
+            } = part
+            {
+                tail.inference = Some(Inference {
+                    mean,
+                    variance,
+                    gamma,
+                    beta,
+                    epsilon: *epsilon,
+                });
                 (1, x == out && y == out)
             } else if let Kernel::Add { a, b, y } = part {
                 let other = if a == out { b } else { a };
@@ -52,10 +106,8 @@ impl<'k> Tail<'k> {
                     && out.region().holds(&dx.region())
                     && [0, 4].iter().all(|&dim| dx.extent[dim] == out.extent[dim]);
                 (4, dx == dy && inside)
-            } else if let Kernel::BatchNormStatistics { x: of, .. }
-            | Kernel::BatchNormBackwardStatistics { dy: of, .. } = part
-            {
-                tail.sums = Some(part);
+            } else if let Some((of, sums)) = sums_of(part) {
+                tail.sums = Some(sums);
                 (5, of == out)
             } else {
                 return None;
@@ -75,11 +127,7 @@ impl<'k> Tail<'k> {
 
     /// The boxes that it reads.
     fn boxes(&self) -> impl Iterator<Item = &'k View> {
-        let against = if let Some(Kernel::BatchNormBackwardStatistics { x, .. }) = self.sums {
-            Some(x)
-        } else {
-            None
-        };
+        let against = self.sums.and_then(|sums| Some(sums.against?.x));
         let mask = self.mask.map(|(_, y, _)| y);
         [self.add, mask, against].into_iter().flatten()
     }
@@ -104,7 +152,7 @@ impl<'k> Tail<'k> {
 
     /// Whether it is an activation, and sums of what is written, at most.
     fn suits_addition(&self) -> bool {
-        let own = matches!(self.sums, None | Some(Kernel::BatchNormStatistics { .. }));
+        let own = self.sums.is_none_or(|sums| sums.against.is_none());
         self.inference.is_none() && self.add.is_none() && self.mask.is_none() && own
     }
 
@@ -115,7 +163,7 @@ impl<'k> Tail<'k> {
 
     /// Whether it is a mask at most.
     fn suits_pooling_backward(&self) -> bool {
-        let rest = [self.inference, self.sums].iter().all(Option::is_none);
+        let rest = self.inference.is_none() && self.sums.is_none();
         rest && self.add.is_none() && self.slope.is_none()
     }
 
@@ -123,13 +171,54 @@ impl<'k> Tail<'k> {
     pub fn flops(&self, out: &View) -> u64 {
         let elements = out.volume() as u64;
         let sums = match self.sums {
-            Some(Kernel::BatchNormStatistics { .. }) => 3,
-            Some(_) => 5,
+            Some(Sums { against: None, .. }) => 3,
+            Some(Sums { .. }) => 5,
             None => 0,
         };
         let masked = self.mask.map_or(0, |(dx, ..)| dx.volume() as u64);
         let ones = u64::from(self.add.is_some()) + u64::from(self.slope.is_some());
         elements * (2 * u64::from(self.inference.is_some()) + ones + sums) + masked
+    }
+}
+
+/// What a kernel sums, and its sums.
+fn sums_of(part: &Kernel) -> Option<(&View, Sums<'_>)> {
+    if let Kernel::BatchNormStatistics {
+        x,
+        sums,
+        accumulate,
+    } = part
+    {
+        let sums = Sums {
+            into: sums,
+            accumulate: *accumulate,
+            against: None,
+        };
+        Some((x, sums))
+    } else if let Kernel::BatchNormBackwardStatistics {
+        x,
+        sums,
+        dy,
+        gradient_sums,
+        count,
+        epsilon,
+        accumulate,
+    } = part
+    {
+        let against = Against {
+            x,
+            sums,
+            count: *count,
+            epsilon: *epsilon,
+        };
+        let sums = Sums {
+            into: gradient_sums,
+            accumulate: *accumulate,
+            against: Some(against),
+        };
+        Some((dy, sums))
+    } else {
+        None
     }
 }
 

@@ -2,32 +2,25 @@
 
 use super::native::Native;
 use super::{Run, convolution, linear, norm, pointwise, pool, update};
-use partita_program::Kernel;
 use partita_program::fused::{Tail, bias_gradient, is_one_rule, tail};
+use partita_program::{Family, Kernel};
 use partita_run::{KernelTally, RunError};
 
 pub(super) fn execute(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     if is_one_rule(parts) {
         return update::all(parts, run);
     }
-    match &parts[0] {
-        Kernel::ConvolutionForward { .. }
-        | Kernel::ConvolutionBackwardData { .. }
-        | Kernel::ConvolutionBackwardWeight { .. } => execute_convolution::<f32>(parts, run),
-        Kernel::LinearForward { .. } | Kernel::LinearBackwardData { .. } => {
-            linear::execute(&parts[0], &offered_tail(parts), run)
-        }
-        Kernel::LinearBackwardWeight { .. } => {
-            linear::backward_weight(&parts[0], bias_gradient(parts), run)
-        }
-        Kernel::BatchNormForward { .. } | Kernel::BatchNormInference { .. } => {
-            norm::execute(&parts[0], &offered_tail(parts), run)
-        }
-        Kernel::Add { a, b, y } => pointwise::sum([a, b, y], &offered_tail(parts), run),
-        Kernel::PoolForward { .. } | Kernel::PoolBackward { .. } => {
-            pool::execute(&parts[0], &offered_tail(parts), run)
-        }
-        other => panic!("the menu offers no fused {}", other.name()),
+    let first = &parts[0];
+    match first.family() {
+        Family::Convolution => execute_convolution::<f32>(parts, run),
+        Family::Linear => match bias_gradient(parts) {
+            Some(db) => linear::backward_weight(first, Some(db), run),
+            None => linear::execute(first, &offered_tail(parts), run),
+        },
+        Family::BatchNorm => norm::execute(first, &offered_tail(parts), run),
+        Family::Pointwise => pointwise::sum(first, &offered_tail(parts), run),
+        Family::Pool => pool::execute(first, &offered_tail(parts), run),
+        other => panic!("the menu offers no fused kernels of {other:?}"),
     }
 }
 

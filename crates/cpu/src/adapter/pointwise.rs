@@ -68,7 +68,7 @@ pub(super) fn execute(
         Kernel::Multiply { .. }
         | Kernel::MultiplySum { .. }
         | Kernel::MultiplyChannelSum { .. } => product::execute(kernel, run),
-        Kernel::Add { a, b, y } => sum([a, b, y], &Tail::default(), run),
+        Kernel::Add { .. } => sum(kernel, &Tail::default(), run),
         Kernel::PreluForward { .. }
         | Kernel::PreluBackwardData { .. }
         | Kernel::PreluBackwardSlopes { .. }
@@ -109,17 +109,17 @@ fn smooth<F: Function>(
 
 /// The sum of two boxes, and what follows on it.
 pub(super) fn sum(
-    [a, b, y]: [&ProgramView; 3],
+    kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
+    let Kernel::Add { a, b, y } = kernel else {
+        panic!("{} is no sum", kernel.name());
+    };
     let slope = tail.slope.map(|slope| slope as f32);
-    let mut sums = tail.sums.map(|kernel| match kernel {
-        Kernel::BatchNormStatistics {
-            sums, accumulate, ..
-        } => (run.memory.write::<f64>(sums), *accumulate),
-        other => panic!("{} does not follow on a sum", other.name()),
-    });
+    let mut sums = tail
+        .sums
+        .map(|sums| (run.memory.write::<f64>(sums.into), sums.accumulate));
     let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
     let work = run.compute(|call| {
         let sums = sums.as_mut().map(|(sums, adds)| (sums.data_mut(), *adds));

@@ -4,8 +4,7 @@ use super::Run;
 use super::norm::by;
 use super::operand::Input;
 use crate::epilogue::{Epilogue, Summed, Sums};
-use partita_program::Kernel;
-use partita_program::fused::Tail;
+use partita_program::fused::{self, Tail};
 use partita_run::{Block, BlockMut, Element};
 
 /// Scratch for the scale and offset of a normalization, in elements.
@@ -42,19 +41,9 @@ struct Against<'m, E: Element> {
 
 impl<'m, E: Element> TailOperands<'m, E> {
     pub fn new(tail: &Tail<'_>, run: &Run<'m, '_>) -> TailOperands<'m, E> {
-        let inference = tail.inference.map(|kernel| match kernel {
-            Kernel::BatchNormInference {
-                mean,
-                variance,
-                gamma,
-                beta,
-                epsilon,
-                ..
-            } => {
-                let views = [mean, variance, gamma, beta];
-                (views.map(|view| run.dense(view)), *epsilon)
-            }
-            other => panic!("{} normalizes by no running statistics", other.name()),
+        let inference = tail.inference.map(|by| {
+            let views = [by.mean, by.variance, by.gamma, by.beta];
+            (views.map(|view| run.dense(view)), by.epsilon)
         });
         TailOperands {
             inference,
@@ -63,7 +52,7 @@ impl<'m, E: Element> TailOperands<'m, E> {
             mask: tail
                 .mask
                 .map(|(_, y, slope)| (run.input_of(y), slope as f32)),
-            sums: tail.sums.map(|kernel| TailSums::new(kernel, run)),
+            sums: tail.sums.map(|sums| TailSums::new(&sums, run)),
         }
     }
 
@@ -118,34 +107,16 @@ impl<'m, E: Element> TailOperands<'m, E> {
 }
 
 impl<'m, E: Element> TailSums<'m, E> {
-    fn new(kernel: &Kernel, run: &Run<'m, '_>) -> Self {
-        match kernel {
-            Kernel::BatchNormStatistics {
-                sums, accumulate, ..
-            } => TailSums {
-                into: run.memory.write::<f64>(sums),
-                accumulate: *accumulate,
-                against: None,
-            },
-            Kernel::BatchNormBackwardStatistics {
-                x,
-                sums,
-                gradient_sums,
-                count,
-                epsilon,
-                accumulate,
-                ..
-            } => TailSums {
-                into: run.memory.write::<f64>(gradient_sums),
-                accumulate: *accumulate,
-                against: Some(Against {
-                    x: run.input_of(x),
-                    sums: run.sums(sums),
-                    count: *count,
-                    epsilon: *epsilon,
-                }),
-            },
-            other => panic!("{} takes no sums", other.name()),
+    fn new(of: &fused::Sums<'_>, run: &Run<'m, '_>) -> Self {
+        TailSums {
+            into: run.memory.write::<f64>(of.into),
+            accumulate: of.accumulate,
+            against: of.against.map(|against| Against {
+                x: run.input_of(against.x),
+                sums: run.sums(against.sums),
+                count: against.count,
+                epsilon: against.epsilon,
+            }),
         }
     }
 }

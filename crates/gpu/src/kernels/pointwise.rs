@@ -62,21 +62,7 @@ pub(super) fn execute(
             y,
             accumulate,
         } => multiply([a, b, y].map(|view| run.tensor(view)), *accumulate, run),
-        Kernel::PreluForward { x, slopes, y } => {
-            let rest = slopes_of(&run.tensor(slopes));
-            map_views("prelu_forward", [x, y], &rest, run)
-        }
-        Kernel::PreluBackwardData {
-            x,
-            slopes,
-            dy,
-            dx,
-            accumulate,
-        } => {
-            let [first, count] = slopes_of(&run.tensor(slopes));
-            let rest = [first, count, Arg::flag(*accumulate)];
-            map_views("prelu_backward_data", [x, dy, dx], &rest, run)
-        }
+        Kernel::PreluForward { .. } | Kernel::PreluBackwardData { .. } => prelu(kernel, run),
         Kernel::Dropout { .. } => dropout(kernel, run),
         other => panic!("{} is not computed element by element", other.name()),
     }
@@ -126,6 +112,27 @@ fn function_of(function: Activation) -> [Arg; 2] {
         Activation::Elu { alpha } => (4, alpha),
     };
     [Arg::Int(number), Arg::Float(alpha as f32)]
+}
+
+fn prelu(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    match kernel {
+        Kernel::PreluForward { x, slopes, y } => {
+            let rest = slopes_of(&run.tensor(slopes));
+            map_views("prelu_forward", [x, y], &rest, run)
+        }
+        Kernel::PreluBackwardData {
+            x,
+            slopes,
+            dy,
+            dx,
+            accumulate,
+        } => {
+            let [first, count] = slopes_of(&run.tensor(slopes));
+            let rest = [first, count, Arg::flag(*accumulate)];
+            map_views("prelu_backward_data", [x, dy, dx], &rest, run)
+        }
+        other => panic!("{} has no slopes", other.name()),
+    }
 }
 
 fn slopes_of(slopes: &Tensor) -> [Arg; 2] {

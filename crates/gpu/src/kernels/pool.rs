@@ -32,40 +32,7 @@ pub(super) fn execute(
             ];
             run.elements("pool_forward", &args, &y)
         }
-        Kernel::PoolBackward {
-            kind,
-            x,
-            dy,
-            dx,
-            taps,
-            shift,
-            accumulate,
-        } => {
-            let [dy, dx] = [dy, dx].map(|view| run.tensor(view));
-            let last = Epilogue {
-                accumulate: *accumulate,
-                ..Epilogue::new(tail, run)?
-            };
-            let x = run.optional(x.as_ref());
-            let taps = Arg::taps(taps, *shift);
-            let windows = match x {
-                Some(x) => windows([x, dy], (*kind, taps), run)?,
-                // Averages read nothing of them.
-                None => 0,
-            };
-            let args = [
-                Arg::from(&x.unwrap_or(dx)),
-                Arg::from(&dy),
-                Arg::Extent(dy.raw_extent()),
-                Arg::from(&dx),
-                Arg::Extent(dx.raw_extent()),
-                taps,
-                number_of(*kind),
-                Arg::Ulong(windows),
-                last.into(),
-            ];
-            run.elements("pool_backward", &args, &dx)
-        }
+        Kernel::PoolBackward { .. } => backward(kernel, tail, run),
         Kernel::ResampleForward { x, y, maps } => {
             let [x, y] = [x, y].map(|view| run.tensor(view));
             let spatial = |of: &Tensor, dim: usize| of.extent[dim + 1];
@@ -90,6 +57,45 @@ pub(super) fn execute(
         }
         other => panic!("{} is neither pooling nor resampling", other.name()),
     }
+}
+
+fn backward(kernel: &Kernel, tail: &Tail<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let Kernel::PoolBackward {
+        kind,
+        x,
+        dy,
+        dx,
+        taps,
+        shift,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{} is no gradient of a pooling", kernel.name());
+    };
+    let [dy, dx] = [dy, dx].map(|view| run.tensor(view));
+    let last = Epilogue {
+        accumulate: *accumulate,
+        ..Epilogue::new(tail, run)?
+    };
+    let x = run.optional(x.as_ref());
+    let taps = Arg::taps(taps, *shift);
+    let windows = match x {
+        Some(x) => windows([x, dy], (*kind, taps), run)?,
+        // Averages read nothing of them.
+        None => 0,
+    };
+    let args = [
+        Arg::from(&x.unwrap_or(dx)),
+        Arg::from(&dy),
+        Arg::Extent(dy.raw_extent()),
+        Arg::from(&dx),
+        Arg::Extent(dx.raw_extent()),
+        taps,
+        number_of(*kind),
+        Arg::Ulong(windows),
+        last.into(),
+    ];
+    run.elements("pool_backward", &args, &dx)
 }
 
 /// For each output what the gradients of its inputs need, in the workspace.
