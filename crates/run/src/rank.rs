@@ -306,10 +306,7 @@ impl Step<'_, '_> {
     /// Starts exchanges and collectives, each lane in order, as far as there are packets.
     fn start_messages(&mut self) -> Result<(), RunError> {
         for lane in [Lane::Exchange, Lane::Collective] {
-            loop {
-                let Some(&task) = self.waiting(lane).front() else {
-                    break;
-                };
+            while let Some(&task) = self.waiting(lane).front() {
                 // Packing waits for what a device was given, which is not time of the message.
                 self.drain()?;
                 self.started[task.0 as usize] = self.clock.now();
