@@ -137,7 +137,10 @@ impl RankRunner<'_> {
             values
         };
         let outputs = body.outputs.iter().map(|output| value(&output.view));
-        let (outputs, worked, events) = (outputs.collect(), step.worked, step.events);
+        let outputs = outputs.collect();
+        // Fails where an access to the memory of a device failed.
+        step.kernels.finish()?;
+        let (worked, events) = (step.worked, step.events);
         self.check_tally(worked, &counted)?;
         let trace = Trace {
             rank: self.rank,
