@@ -4,6 +4,7 @@ use crate::command::{json, partita};
 use crate::trainee::Case;
 use partita_testkit::not_run;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Output;
@@ -100,7 +101,32 @@ fn a_training_on_a_device_has_the_losses_of_one_on_the_processor() {
     };
     assert_near(&[evaluated("software")], &[evaluated("cpu")]);
     assert_near(&train("2", "depth=2", "software"), &expected);
+    assert_kernels_follow_each_other(&case.path("out"));
     assert_near(&train("2", "filter=2", "software"), &expected);
+}
+
+/// Kernels of a rank are given to its device ahead, and have the times at which it ran them: one after the other.
+fn assert_kernels_follow_each_other(folder: &Path) {
+    let text = fs::read_to_string(folder.join("trace.json")).unwrap();
+    let trace: Value = serde_json::from_str(&text).unwrap();
+    let mut spans: BTreeMap<u64, Vec<[f64; 2]>> = BTreeMap::new();
+    for event in trace["traceEvents"].as_array().unwrap() {
+        if event["args"]["lane"] == "compute" {
+            let [start, took] = ["ts", "dur"].map(|key| event[key].as_f64().unwrap());
+            let of_rank = spans.entry(event["pid"].as_u64().unwrap()).or_default();
+            of_rank.push([start, start + took]);
+        }
+    }
+    assert_eq!(spans.len(), 2, "ranks");
+    for mut of_rank in spans.into_values() {
+        assert!(of_rank.len() > 10, "{of_rank:?}");
+        of_rank.sort_by(|a, b| a[0].total_cmp(&b[0]));
+        // In microseconds; the clocks of the device and of the host are compared at each wait anew.
+        let overlap = |pair: &[[f64; 2]]| pair[0][1] - pair[1][0];
+        let most = of_rank.windows(2).map(overlap).fold(0.0, f64::max);
+        assert!(most < 1e3, "kernels overlap by {most} us: {of_rank:?}");
+        assert!(of_rank.iter().all(|[start, end]| start <= end));
+    }
 }
 
 #[test]
