@@ -40,6 +40,7 @@ const BUILD_LOG: c_uint = 0x1183;
 const READ_AND_WRITE: u64 = 1;
 const BLOCKING: c_uint = 1;
 const WITH_TIMES: u64 = 2;
+const COMMAND_QUEUED: c_uint = 0x1280;
 const COMMAND_START: c_uint = 0x1282;
 const COMMAND_END: c_uint = 0x1283;
 
@@ -307,10 +308,11 @@ impl Api {
         checked("clEnqueueNDRangeKernel", status).map(|()| event)
     }
 
-    /// Start and end of a command that has ended, in nanoseconds of the device's clock.
-    pub(crate) fn times(&self, event: Handle) -> Result<[u64; 2], CallError> {
-        let mut times = [0u64; 2];
-        for (time, what) in times.iter_mut().zip([COMMAND_START, COMMAND_END]) {
+    /// When a command that has ended was given, began and ended, in nanoseconds of the device's clock.
+    pub(crate) fn times(&self, event: Handle) -> Result<[u64; 3], CallError> {
+        let mut times = [0u64; 3];
+        let all = [COMMAND_QUEUED, COMMAND_START, COMMAND_END];
+        for (time, what) in times.iter_mut().zip(all) {
             let (size, to) = (size_of::<u64>(), (&raw mut *time).cast());
             // SAFETY: `to` has room for `size` bytes.
             let status = unsafe { (self.event_times)(event, what, size, to, null_mut()) };

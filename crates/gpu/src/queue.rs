@@ -30,8 +30,9 @@ pub(crate) struct Command {
 unsafe impl Send for Command {}
 
 impl Command {
-    /// Start and end, once it has ended, in nanoseconds of the device's clock; none where a driver does not say.
-    fn times(&self) -> Option<[u64; 2]> {
+    /// When it was given, began and ended, once it has, in nanoseconds of the device's clock; none where a driver does
+    /// not say.
+    fn times(&self) -> Option<[u64; 3]> {
         self.api.times(self.event).ok()
     }
 }
@@ -299,21 +300,23 @@ fn spans(given: &[Commands]) -> Vec<KernelSpan> {
             continue;
         };
         let last = commands.last.as_ref().unwrap_or(first);
-        let (Some([begin, _]), Some([_, end])) = (first.times(), last.times()) else {
+        let (Some([queued, begin, _]), Some([_, _, end])) = (first.times(), last.times()) else {
             return Vec::new();
         };
-        times.push(Some([begin, end]));
+        times.push(Some([queued, begin, end]));
     }
     let known = times.iter().flatten();
-    let latest = known.clone().map(|[_, end]| *end).max().unwrap_or(0);
-    let mut before = known.map(|[begin, _]| *begin).min().unwrap_or(latest);
-    let ago = |time: u64| Seconds(latest.saturating_sub(time) as f64 * 1e-9);
-    let span = |time: &Option<[u64; 2]>| {
-        let [begin, end] = time.unwrap_or([before; 2]);
+    let latest = known.clone().map(|[_, _, end]| *end).max().unwrap_or(0);
+    let mut before = known.map(|[queued, ..]| *queued).min().unwrap_or(latest);
+    let seconds = |nanoseconds: u64| Seconds(nanoseconds as f64 * 1e-9);
+    let span = |time: &Option<[u64; 3]>| {
+        let [queued, begin, end] = time.unwrap_or([before; 3]);
+        let begun = queued.max(before).min(end);
         before = end;
         KernelSpan {
-            begun: ago(begin),
-            ended: ago(end),
+            begun: seconds(latest - begun),
+            ended: seconds(latest - end),
+            ran: seconds(end.saturating_sub(begin)),
         }
     };
     times.iter().map(span).collect()

@@ -143,6 +143,14 @@ impl KernelSet {
         }
     }
 
+    /// Errors: it needs a device that is not there.
+    pub(crate) fn check_devices(self) -> Result<(), DeviceUseError> {
+        match self {
+            Self::Cpu | Self::Reference => Ok(()),
+            Self::Device(kind) => Ok(devices(kind).map(|_| ())?),
+        }
+    }
+
     /// The set of a name of [`Self::backend`], which may be that of another machine.
     pub fn of_backend(name: &str) -> Self {
         match name.split([' ', ',']).next() {

@@ -716,7 +716,13 @@ pub fn kernels(asked: Option<KernelSet>) -> KernelSet {
     asked.unwrap_or(KernelSet::Cpu)
 }
 
-/// Memory limit of each rank: the available memory divided by the ranks.
+/// Memory limit of each rank with these kernels: that of its device, or the available memory divided by the ranks.
+pub fn memory_of(context: &Context<'_>, kernels: KernelSet, ranks: usize) -> Bytes {
+    let of_device = kernels.device_memory(ranks);
+    of_device.unwrap_or_else(|| memory(context, ranks))
+}
+
+/// Memory limit of each rank on the processor: the available memory divided by the ranks.
 pub fn memory(context: &Context<'_>, ranks: usize) -> Bytes {
     match Host::local(context.level()).memory_free() {
         Some(available) => Bytes(available.0 / ranks as u64),

@@ -125,13 +125,14 @@ fn stages(
     let ranks = asked.training.ranks;
     if machine::is_local(name) {
         let kernels = local_machine::kernels(asked.kernels);
+        kernels.check_devices()?;
         let menu = context.menu(kernels, &Ranks::threads(ranks, local_machine::THREADS));
         let request = Request {
             menu: &*menu,
             ..*request
         };
         let memory = asked.memory;
-        let memory = memory.unwrap_or_else(|| local_machine::memory(context, ranks));
+        let memory = memory.unwrap_or_else(|| local_machine::memory_of(context, kernels, ranks));
         let ranks = Ranks::threads(ranks, local_machine::THREADS);
         return staged_local(context, &request, memory, kernels, ranks);
     }

@@ -302,12 +302,13 @@ fn predict_locally(
     let training = &request.training;
     let (ranks, threads) = (training.ranks, local_machine::THREADS);
     let kernels = local_machine::kernels(request.kernels);
+    kernels.check_devices()?;
     let menu = context.menu(kernels, &Ranks::threads(ranks, threads));
     let graph = model::resolve(&training.model)?;
     let strategy = given(&request.strategy, training)?;
     let step = lowering(&graph, &strategy, training, request.kind, &*menu);
     let memory = request.memory;
-    let memory = memory.unwrap_or_else(|| local_machine::memory(context, ranks));
+    let memory = memory.unwrap_or_else(|| local_machine::memory_of(context, kernels, ranks));
     let threaded = Ranks::threads(ranks, threads);
     let strategy = staged_local(context, &step, memory, kernels, threaded)?;
     let program = lower_verified(&Request {

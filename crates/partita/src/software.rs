@@ -88,7 +88,11 @@ pub struct Reserve {
 impl Reserve {
     /// Of a profile on a machine.
     pub fn new(software: &Software, machine: &Machine) -> Self {
-        let (context, workspace) = software.memory_on(machine.device.kind);
+        let (context, workspace) = match &machine.calibration {
+            // Of a device whose kernels are our own: their workspaces lie in the arena, and what its driver takes is not known.
+            Some(_) if software.name == Software::OWN => (Bytes(0), Bytes(0)),
+            Some(_) | None => software.memory_on(machine.device.kind),
+        };
         Self {
             context,
             workspace,

@@ -237,6 +237,10 @@ impl Step<'_, '_> {
             self.start_ready()?;
             if let Some(task) = self.compute.pop_front() {
                 self.execute(task)?;
+                // What is read or stored meanwhile would wait for all that a device has been given.
+                if self.in_flight.iter().any(|&task| self.is_io(task)) {
+                    self.drain()?;
+                }
                 done.push(task);
             }
             self.deliver(&mut done)?;
@@ -286,8 +290,16 @@ impl Step<'_, '_> {
         first.filter(|_| epochs.all(|epoch| epoch.is_some()))
     }
 
+    fn is_io(&self, task: TaskId) -> bool {
+        self.body.tasks[task.0 as usize].work.lane() == Lane::Io
+    }
+
     fn start_ready(&mut self) -> Result<(), RunError> {
         while let Some(task) = self.driver.next_ready() {
+            // It begins when the kernels before it have ended, not when a device was given them.
+            if self.is_io(task) {
+                self.drain()?;
+            }
             self.started[task.0 as usize] = self.clock.now();
             match &self.body.tasks[task.0 as usize].work {
                 Work::Compute { .. } => self.compute.push_back(task),

@@ -64,14 +64,16 @@ impl AddAssign for KernelTally {
 /// When a device ran a kernel, before [`Kernels::finish`] returned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelSpan {
-    /// How long ago it began.
+    /// How long ago the device could have begun it: it had been given, and the one before it had ended.
     pub begun: Seconds,
     /// How long ago it ended.
     pub ended: Seconds,
+    /// How long it ran, without what it waited for the device.
+    pub ran: Seconds,
 }
 
 impl KernelSpan {
-    /// How long it took.
+    /// How long it took, with what it waited for the device.
     pub fn seconds(&self) -> Seconds {
         self.begun - self.ended
     }

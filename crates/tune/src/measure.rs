@@ -209,6 +209,8 @@ struct RankBench {
     other: Vec<u64>,
     budget: f64,
     repeats: [usize; 2],
+    /// Whether no other rank runs kernels.
+    is_alone: bool,
     kernels: Option<RankKernels>,
 }
 
@@ -242,6 +244,7 @@ impl RankBench {
             other: zeros("kernels", slot, (other_bytes.min(flush) / 8) as usize)?,
             budget: options.budget.0,
             repeats: options.repeats,
+            is_alone: options.concurrency <= 1,
             kernels: None,
         })
     }
@@ -365,8 +368,12 @@ impl RankBench {
         let end = end.and_then(|_| kernels.finish());
         let seconds = start.elapsed().as_secs_f64();
         match end {
-            // In a step a device is given kernels ahead, so that it does not wait between them.
-            Ok(spans) => Ok(spans.last().map_or(seconds, |span| span.seconds().0)),
+            // In a step a device is given kernels ahead, so that it does not wait between them; but ranks that share it
+            // wait for each other.
+            Ok(spans) => Ok(match spans.last() {
+                Some(span) if self.is_alone => span.ran.0,
+                Some(_) | None => seconds,
+            }),
             Err(source) => Err(TuneError::Kernel {
                 signature: benchmark.key.signature.clone(),
                 algorithm: benchmark.key.algorithm.clone(),

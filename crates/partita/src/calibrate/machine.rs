@@ -169,14 +169,28 @@ fn by_name(costs: &MeasuredCosts) -> [(&'static str, &BTreeMap<usize, LinkFit>);
     ]
 }
 
-/// Rates of the kernels of a family, with all ranks at work, but for small ones.
-fn rates_of(found: &CalibrationRun, family: &str) -> Vec<f64> {
-    let rate = |sample: &KernelSample| sample.features.flops / sample.cost.together.0;
-    let all = found.kernels.iter();
-    all.filter(|sample| sample.features.family == family)
-        .filter(|sample| sample.features.flops > 1e7)
-        .map(rate)
+/// Rates of kernels, with all ranks at work, by what each does: of those that do much, if there are such.
+fn rates<'s>(
+    samples: impl Iterator<Item = &'s KernelSample>,
+    does: impl Fn(&KernelSample) -> f64,
+    much: f64,
+) -> Vec<f64> {
+    let all: Vec<&KernelSample> = samples.filter(|sample| does(sample) > 0.0).collect();
+    let has_large = all.iter().any(|sample| does(sample) > much);
+    let counts = |sample: &&&KernelSample| !has_large || does(sample) > much;
+    let counted = all.iter().filter(counts);
+    counted
+        .map(|sample| does(sample) / sample.cost.together.0)
         .collect()
+}
+
+/// Rates of the kernels of a family.
+fn rates_of(found: &CalibrationRun, family: &str) -> Vec<f64> {
+    let of_family = found
+        .kernels
+        .iter()
+        .filter(|sample| sample.features.family == family);
+    rates(of_family, |sample| sample.features.flops, 1e7)
 }
 
 /// What a rank computes on: a share of the processor, or a device.
@@ -191,10 +205,7 @@ fn unit((host, kernels): (&Host, KernelSet), ranks: &Ranks, found: &CalibrationR
     if let (Some(facts), Some(memory)) =
         (kernels.device_facts(), kernels.device_memory(ranks.count))
     {
-        let rates = found.kernels.iter();
-        let rates = rates
-            .filter(|sample| sample.features.bytes > 1e6)
-            .map(|sample| sample.features.bytes / sample.cost.together.0);
+        let rates = rates(found.kernels.iter(), |sample| sample.features.bytes, 1e6);
         let own = "what its driver says, shared by the ranks that it has";
         let fastest = "the kernel that moves the most bytes in a second, with all ranks at work";
         return Unit {
@@ -202,7 +213,7 @@ fn unit((host, kernels): (&Host, KernelSet), ranks: &Ranks, found: &CalibrationR
             kind: DeviceKind::Gpu,
             memory: fact(memory, Basis::Measured, own),
             bandwidth: fact(
-                BytesPerSecond(rates.fold(1.0, f64::max)),
+                BytesPerSecond(rates.into_iter().fold(1.0, f64::max)),
                 Basis::Measured,
                 fastest,
             ),

@@ -134,6 +134,29 @@ pub struct StartWeights {
     pub selection: Selection,
 }
 
+/// Errors: kernels that do not compute in the precision.
+fn kernels_and_precision(top: &Section<'_>) -> Result<(KernelSet, Precision), RunFileError> {
+    let kernels = top
+        .choice("kernels", &KernelSet::CHOICES)?
+        .unwrap_or(KernelSet::Cpu);
+    let precision = top
+        .choice("precision", &Precision::CHOICES)?
+        .unwrap_or(Precision::F32);
+    if !kernels.offers(precision) {
+        let device = top.choice("device", &DeviceChoice::CHOICES)?;
+        let expected = match device.unwrap_or_default() {
+            DeviceChoice::Cpu => {
+                "\"f32\" or \"bf16\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`"
+            }
+            DeviceChoice::Gpu | DeviceChoice::Software => {
+                "\"f32\" or \"bf16\" on a device, or this with `kernels = \"reference\"` and `device = \"cpu\"`"
+            }
+        };
+        return Err(top.refuse("precision", expected));
+    }
+    Ok((kernels, precision))
+}
+
 impl RunFile {
     /// Reads a run file.
     ///
@@ -157,16 +180,7 @@ impl RunFile {
     pub fn parse(text: &str, file: &str) -> Result<Self, RunFileError> {
         let table = DeTable::parse(text).map_err(|error| syntax(file, text, &error))?;
         let top = Section::top(file, text, table.get_ref(), &KEYS)?;
-        let kernels = top
-            .choice("kernels", &KernelSet::CHOICES)?
-            .unwrap_or(KernelSet::Cpu);
-        let precision = top
-            .choice("precision", &Precision::CHOICES)?
-            .unwrap_or(Precision::F32);
-        if !kernels.offers(precision) {
-            let expected = "\"f32\" or \"bf16\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`";
-            return Err(top.refuse("precision", expected));
-        }
+        let (kernels, precision) = kernels_and_precision(&top)?;
         let batch = "a whole number of samples per step, like 16";
         let epochs = "a whole number, like 20";
         let model = "a name that `partita models` lists, or the path of a model file";
