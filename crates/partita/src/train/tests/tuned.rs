@@ -12,12 +12,14 @@ use crate::lower::{LowerRequest, lower};
 use crate::train::{TrainRequest, train_with};
 use crate::training::{FLOATS, StrategyChoice, Training};
 use crate::tune::{TuneRequest, tune};
+use partita_onednn::LibrarySearch;
 use partita_program::{ProgramKind, Work};
 use partita_space::Seconds;
 use partita_testkit::not_run;
 use partita_tune::{DivisionPolicy, Measurements};
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::OnceLock;
 use tempfile::TempDir;
 
 const MODEL: &str = "model tiny
@@ -32,11 +34,18 @@ fc = linear f features=2 bias=true
 loss = mse fc
 ";
 
+/// Looked for once, as what is missing is said each time.
+fn onednn() -> Option<LibrarySearch> {
+    static FOUND: OnceLock<Option<LibrarySearch>> = OnceLock::new();
+    let find = || found("trainings with convolutions of oneDNN");
+    FOUND.get_or_init(find).clone()
+}
+
 /// A context with measured times of its own; each has its catalog.
 fn context(folder: &TempDir) -> Context<'static> {
     Context::new(Environment {
         measured_times: Some(folder.path().join("measured.sqlite")),
-        onednn: found("trainings with convolutions of oneDNN").unwrap_or_default(),
+        onednn: onednn().unwrap_or_default(),
         ..Environment::default()
     })
 }
@@ -176,7 +185,7 @@ fn tuned_trainings_learn_what_others_learn() {
         "winograd2:d1*4",
         "cpu:d2*2",
     ];
-    if found("convolutions of oneDNN").is_some() {
+    if onednn().is_some() {
         all.extend(["onednn", "onednn:d2*2"]);
     }
     all_learn_the_same(DeviceChoice::Cpu, "cpu", &all);
