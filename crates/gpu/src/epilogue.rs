@@ -46,17 +46,13 @@ const WITH_MASK: i32 = 32;
 impl Epilogue {
     /// The epilogue of a fused kernel, but for its sums; factors and offsets of a normalization lie in the workspace.
     pub(crate) fn new(tail: &Tail<'_>, run: &mut Run<'_>) -> Result<Self, KernelError> {
-        let scales = match tail.inference {
-            Some(by) => Some(running_factors(&by, run)?),
-            None => None,
-        };
+        let scales = tail.inference.map(|by| running_factors(&by, run));
         Ok(Self {
-            bias: None,
-            accumulate: false,
-            scales,
+            scales: scales.transpose()?,
             added: run.optional(tail.add),
             slope: tail.slope.map(|slope| slope as f32),
             mask: tail.mask.map(|(_, y, slope)| (run.tensor(y), slope as f32)),
+            ..Self::default()
         })
     }
 

@@ -1,6 +1,7 @@
 //! Implementations of kernels by name, and the micro-batches of a configuration.
 
 use partita_program::{Algorithm, Configuration, Kernel, KernelShape};
+use std::borrow::Cow;
 
 /// How the sums of a convolution are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,20 +32,21 @@ impl Method {
 
 /// The kernels that compute a kernel one after the other, each by its method; none for an algorithm of another backend,
 /// or micro-batches that do not cover the kernel.
-pub(crate) fn pieces(
-    shape: &KernelShape<'_>,
+pub(crate) fn pieces<'k>(
+    shape: &KernelShape<'k>,
     algorithm: &Algorithm,
-) -> Option<Vec<(Kernel, Method)>> {
+) -> Option<Vec<(Cow<'k, Kernel>, Method)>> {
     match Configuration::of(algorithm).ok()? {
         Configuration::Undivided { method } => {
-            Some(vec![(shape.kernel.clone(), Method::named(&method)?)])
+            Some(vec![(Cow::Borrowed(shape.kernel), Method::named(&method)?)])
         }
         configuration @ Configuration::Divided { dim, .. } => {
             let all = configuration.micro_batches();
             let covered: usize = all.map(|(_, extent, _)| extent).sum();
             let is_whole = shape.cut_extents()?[dim] == covered;
             let piece = |(start, extent, name)| {
-                Some((shape.piece(dim, start, extent)?, Method::named(name)?))
+                let piece = shape.piece(dim, start, extent)?;
+                Some((Cow::Owned(piece), Method::named(name)?))
             };
             let all = configuration.micro_batches().map(piece);
             is_whole.then(|| all.collect())?

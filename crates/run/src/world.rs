@@ -99,7 +99,8 @@ pub trait Kernels {
         Ok(Vec::new())
     }
 
-    /// Runs a kernel, or gives it to a device, which runs it before it does anything else with the arena. Calls `progress` between tiles, and returns `Cancelled` when that returns false.
+    /// Runs a kernel, or gives it to a device, which runs it before it does anything else with the arena. Calls
+    /// `progress` between tiles, and returns `Cancelled` when that returns false.
     fn execute(
         &mut self,
         kernel: &Kernel,
