@@ -66,18 +66,4 @@ fn status(key: &str) -> Option<Bytes> {
 }
 
 #[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::MemoryBaseline;
-    use partita_run::Arena;
-    use partita_space::Bytes;
-
-    #[test]
-    fn a_touched_arena_is_seen() {
-        let before = MemoryBaseline::set();
-        let mut arena = Arena::new(Bytes(64 << 20));
-        arena.touch();
-        let peak = before.peak_above().unwrap().0;
-        assert!(peak >= 60 << 20, "{peak}");
-        drop(arena);
-    }
-}
+mod tests;
