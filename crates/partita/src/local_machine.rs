@@ -179,7 +179,8 @@ pub struct LocalMachine<'c> {
     threads: usize,
     cores: Vec<usize>,
     library: Option<String>,
-    flush: Bytes,
+    /// Size of the largest cache.
+    cache: Bytes,
     input: InputSource,
     setting: Setting,
     links: Setting,
@@ -230,9 +231,8 @@ impl<'c> LocalMachine<'c> {
             ..setting.clone()
         };
         let (measurements, alone) = known(context, &setting, &links);
-        // Twice the largest cache evicts everything.
-        let cache = host.caches.iter().map(|cache| cache.bytes.0).max();
-        let flush = Bytes(cache.map_or(Options::default().flush.0, |bytes| 2 * bytes));
+        let cache = host.caches.iter().map(|cache| cache.bytes).max();
+        let cache = cache.unwrap_or(Options::default().cache);
         Ok(Self {
             context,
             kernels,
@@ -240,7 +240,7 @@ impl<'c> LocalMachine<'c> {
             threads,
             cores,
             library,
-            flush,
+            cache,
             input,
             measurements,
             links,
@@ -333,7 +333,7 @@ impl<'c> LocalMachine<'c> {
             None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
         }
         self.measure_input()?;
-        let memory = measure_memory(self.ranks, Bytes(self.flush.0.max(64 << 20)));
+        let memory = measure_memory(self.ranks, Bytes((2 * self.cache.0).max(64 << 20)));
         Ok(CalibrationRun {
             kernels: self.samples(&measured),
             costs: self.fits()?,
@@ -473,7 +473,7 @@ impl<'c> LocalMachine<'c> {
         Options {
             concurrency: at_work,
             cache_sharers: self.ranks,
-            flush: self.flush,
+            cache: self.cache,
             repeats: REPEATS,
             ..Options::default()
         }

@@ -16,6 +16,10 @@ use std::time::Instant;
 /// Longest time that a benchmark waits after an access; longer ones make no difference.
 const AGE_MAX: Seconds = Seconds(2e-3);
 
+/// Bytes that flush the caches, over their size. Large shared caches do not replace the least recently used line: after
+/// twice the size, weights were read some 20 % faster than in a step.
+const FLUSH_FACTOR: u64 = 4;
+
 /// Makes the kernels of a rank, on the thread that will run them.
 ///
 /// The last argument is the slot: the index of the thread among those that measure at the same time. All of
@@ -29,9 +33,8 @@ pub struct Options {
     pub concurrency: usize,
     /// Ranks that share the caches, including idle ones; at least `concurrency`.
     pub cache_sharers: usize,
-    /// Bytes that flush the caches of the machine, twice their size, over all ranks. A step that moves less
-    /// flushes less.
-    pub flush: Bytes,
+    /// Size of the caches of the machine, which all ranks share.
+    pub cache: Bytes,
     /// Time for all repeats of a short kernel.
     pub budget: Seconds,
     /// Fewest and most repeats of a kernel.
@@ -56,8 +59,12 @@ pub struct KernelTime {
 impl Options {
     fn cache_of_a_rank(&self) -> Bytes {
         let cache_sharers = self.cache_sharers.max(self.concurrency).max(1);
-        // `flush` is twice the size of the caches.
-        Bytes(self.flush.0 / 2 / cache_sharers as u64)
+        Bytes(self.cache.0 / cache_sharers as u64)
+    }
+
+    /// Bytes by which each rank at work flushes its part of the caches. A step that moves less flushes less.
+    fn flush_of_a_rank(&self) -> Bytes {
+        Bytes(FLUSH_FACTOR * self.cache.0 / self.concurrency.max(1) as u64)
     }
 }
 
@@ -66,7 +73,7 @@ impl Default for Options {
         Self {
             concurrency: 1,
             cache_sharers: 1,
-            flush: Bytes(64 << 20),
+            cache: Bytes(32 << 20),
             budget: Seconds(0.03),
             repeats: [5, 15],
             family_max: usize::MAX,
@@ -79,7 +86,7 @@ impl Default for Options {
 /// Ranks share memory bandwidth and cores, so `concurrency` ranks run the kernel at the same time, each on its
 /// own memory. The result is the median over the repeats of the slowest rank's time, after a warm-up. Before
 /// every repeat the caches are brought to the state in which a step leaves them: as many bytes as the other
-/// buffers of the step have (at most [`Options::flush`]) pass through them, then the operands that an LRU cache
+/// buffers of the step have (at most four times the caches) pass through them, then the operands that an LRU cache
 /// of a rank would still hold, each as long before the kernel as in the step, but at most two milliseconds. If a
 /// kernel occurs more than once, the occurrence with the median of resident bytes is measured. `progress` gets
 /// the number of kernels that are done, and of all.
@@ -237,11 +244,14 @@ impl RankBench {
             .map(|benchmark| benchmark.other_bytes.0)
             .max()
             .unwrap_or(0);
-        let flush = options.flush.0 / options.concurrency.max(1) as u64;
         Ok(Self {
             slot,
             arena_bytes: arena.unwrap_or_default(),
-            other: zeros("kernels", slot, (other_bytes.min(flush) / 8) as usize)?,
+            other: zeros(
+                "kernels",
+                slot,
+                (other_bytes.min(options.flush_of_a_rank().0) / 8) as usize,
+            )?,
             budget: options.budget.0,
             repeats: options.repeats,
             is_alone: options.concurrency <= 1,
@@ -397,7 +407,7 @@ mod tests {
             let options = Options {
                 concurrency,
                 cache_sharers,
-                flush: Bytes(64 << 20),
+                cache: Bytes(32 << 20),
                 ..Options::default()
             };
             options.cache_of_a_rank()

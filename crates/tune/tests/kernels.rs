@@ -368,7 +368,7 @@ fn kernels_of_random_programs_can_be_measured() {
         let train = setup.program(ProgramKind::Train).unwrap();
         let options = Options {
             concurrency: 1 + seed as usize % 2,
-            flush: Bytes(1 << 20),
+            cache: Bytes(1 << 19),
             budget: Seconds(0.0),
             ..Options::default()
         };
