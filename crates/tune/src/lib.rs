@@ -21,6 +21,7 @@ mod links;
 mod load;
 mod measure;
 mod operand_fill;
+mod other_memory;
 mod store;
 mod stream;
 mod tables;

@@ -2,6 +2,7 @@
 
 use crate::TuneError;
 use crate::barrier::{EarlyEnd, median_of_slowest, run_ranks};
+use crate::other_memory::OtherMemory;
 use partita_oracle::{LinkTimes, TransferTime};
 use partita_program::{
     Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase, Program,
@@ -26,6 +27,12 @@ const COLLECTIVE_MAX: u64 = 64 << 20;
 
 /// Largest collective between hosts, whose networks may be slow.
 const NETWORK_MAX: u64 = 16 << 20;
+
+/// Views of this size and more were written long ago when a step sends them, and are in no cache.
+const COLD_MIN: Bytes = Bytes(1 << 20);
+
+/// Bytes of each rank that pass through the caches before such a view is sent.
+const OTHER: Bytes = Bytes(64 << 20);
 
 /// Seconds for all repeats of a size.
 const BUDGET: f64 = 0.03;
@@ -442,11 +449,17 @@ impl Sweep {
         let body_of = |trial: &'_ Trial| trial.bodies.get(rank).cloned().flatten();
         let bodies: Vec<Option<Body>> = self.trials.iter().map(body_of).collect();
         arena.touch();
+        let has_cold = self.trials.iter().any(|trial| trial.bytes >= COLD_MIN);
+        let others = if has_cold { OTHER } else { Bytes(0) };
+        let mut others = OtherMemory::new(self.what, rank, others)?;
         let mut all = Vec::with_capacity(self.trials.len());
         for (trial, body) in self.trials.iter().zip(&bodies) {
             let mut times = Vec::new();
             // The first one warms up.
             for turn in 0..=repeats(trial.bytes) {
+                if trial.bytes >= COLD_MIN {
+                    others.pass(OTHER);
+                }
                 meet(transport)?;
                 let time = match body {
                     Some(body) => once(body, &mut arena, transport).map_err(|source| {

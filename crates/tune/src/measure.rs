@@ -1,9 +1,10 @@
 //! Times of kernels.
 
 use crate::TuneError;
-use crate::barrier::{Barrier, EarlyEnd, median_of_slowest, run_ranks, zeros};
+use crate::barrier::{Barrier, EarlyEnd, median_of_slowest, run_ranks};
 use crate::benchmark::{KernelBenchmark, KernelKey, benchmarks};
 use crate::operand_fill::{fill_operands, touch};
+use crate::other_memory::OtherMemory;
 use partita_oracle::Features;
 use partita_program::Program;
 use partita_run::{Arena, Inputs, Kernels};
@@ -213,7 +214,7 @@ struct RankBench {
     /// Of the largest arena.
     arena_bytes: Bytes,
     /// Stands for the other buffers of a step.
-    other: Vec<u64>,
+    other: OtherMemory,
     budget: f64,
     repeats: [usize; 2],
     /// Whether no other rank runs kernels.
@@ -247,10 +248,10 @@ impl RankBench {
         Ok(Self {
             slot,
             arena_bytes: arena.unwrap_or_default(),
-            other: zeros(
+            other: OtherMemory::new(
                 "kernels",
                 slot,
-                (other_bytes.min(options.flush_of_a_rank().0) / 8) as usize,
+                Bytes(other_bytes.min(options.flush_of_a_rank().0)),
             )?,
             budget: options.budget.0,
             repeats: options.repeats,
@@ -329,19 +330,7 @@ impl RankBench {
             benchmark.kernel().0,
             benchmark.read_write.iter().copied(),
         );
-        let other_bytes = self.other.len().min((benchmark.other_bytes.0 / 8) as usize);
-        // One word of each cache line of 64 bytes loads the line. Kernels write about one byte for two that
-        // they read, and dirty lines are written back when they are evicted.
-        let mut sum = 0;
-        for (line, words) in self.other[..other_bytes].chunks_mut(8).enumerate() {
-            if line % 3 == 0 {
-                words[0] = words[0].wrapping_add(1);
-            } else {
-                sum ^= words[0];
-            }
-        }
-        black_box(sum);
-        black_box(&self.other);
+        self.other.pass(benchmark.other_bytes);
         // Resident operands age as in a step, since other processes and virtual machines may evict them from
         // a shared cache.
         let of_age = |age: Seconds| age.0.min(AGE_MAX.0);
