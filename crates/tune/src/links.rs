@@ -97,7 +97,8 @@ impl HostLayout {
 /// Times exchanges of 64 bytes to 16 MiB between neighbors, and collectives of 64 bytes to 64 MiB in groups of
 /// these sizes, unless they are `known`. As many groups as possible of `ranks` run at the same time.
 ///
-/// There is nothing to measure for one rank. Errors: a transport that fails, or no memory. Panics at a group that is
+/// Views of 1 MiB and more are in no cache when they are sent, as in a step. There is nothing to measure for one rank.
+/// Errors: a transport that fails, or no memory. Panics at a group that is
 /// larger than `ranks`.
 pub fn measure_links(
     ranks: usize,
