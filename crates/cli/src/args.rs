@@ -122,7 +122,7 @@ pub struct TrainingArgs {
     /// Storage type of the samples
     #[arg(long, value_enum, default_value_t)]
     pub samples: SampleName,
-    /// Precision of layers: f32 or bf16 where ranks run; with a machine file any that it has a rate for
+    /// Precision of layers: f32, bf16 or f16 where ranks run; with a machine file any that it has a rate for
     #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
     pub precision: PrecisionName,
 }

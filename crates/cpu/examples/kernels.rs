@@ -93,6 +93,8 @@ fn programs(team: Team) {
     });
     let mut kernels = CpuKernels::new(Mesh::new([1; 7]), 0, team);
     let inputs = Inputs {
+        loss_scale: None,
+        skipped: 0,
         samples: vec![0],
         ..Inputs::default()
     };

@@ -192,14 +192,14 @@ impl Kernels for CpuKernels {
     }
 }
 
-/// Executes a kernel on f32, which may stand for one on bf16, or one on bf16 itself.
+/// Executes a kernel on f32, which may stand for one on floats of two bytes, or one on bf16 itself.
 fn widened(
     kernel: &Kernel,
     run: &mut Run<'_, '_>,
     execute: impl Fn(&Kernel, &mut Run<'_, '_>) -> Result<KernelTally, RunError>,
 ) -> Result<KernelTally, RunError> {
     let buffers = &run.memory.body().buffers;
-    if !run.memory.has_bf16() || !(KernelShape { kernel, buffers }).computes_in_bf16() {
+    if run.memory.half().is_none() || !(KernelShape { kernel, buffers }).computes_in_half() {
         return execute(kernel, run);
     }
     if is_native(run.method, kernel, buffers) {
@@ -214,7 +214,7 @@ fn widened(
     execute_widened(kernel, workspace, memory, &mut Wide { run, execute })
 }
 
-/// Kernels on f32 in place of those on bf16.
+/// Kernels on f32 in place of those on floats of two bytes.
 struct Wide<'w, 'r, 'm, F> {
     run: &'w mut Run<'r, 'm>,
     execute: F,

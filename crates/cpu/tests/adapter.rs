@@ -166,7 +166,10 @@ fn f64_programs_and_other_algorithms_are_refused() {
         buffers: &buffers,
     };
     let refused = menu.choose(&shape).expect_err("f64 activations");
-    assert!(refused.to_string().contains("f32 and bf16"), "{refused}");
+    assert!(
+        refused.to_string().contains("f32, bf16 and f16"),
+        "{refused}"
+    );
     let mut cpu = kernel_set(Mesh::new([1; 7]), 0, menu);
     let answer = maker.bench.run(
         &kernel,

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::prefetch::stored_pieces;
 use partita_program::{Dtype, Store, TaskId, View};
-use partita_run::{Inputs, Memory, RunError, Sink};
+use partita_run::{Element, Inputs, Memory, RunError, Sink};
 use partita_space::{AXES, Interval, Mesh, Rank, Region};
 
 use crate::augment::Tile;
@@ -75,13 +75,8 @@ impl PredictionSink {
                     self.packed.clear();
                     self.packed.extend(wide.iter().map(|&value| value as f32));
                 }
-                Dtype::Bf16 => {
-                    let mut narrow: Vec<bf16> = Vec::new();
-                    memory.pack(&piece, &mut narrow);
-                    self.packed.clear();
-                    self.packed
-                        .extend(narrow.iter().map(|&value| f32::from(value)));
-                }
+                Dtype::Bf16 => pack_wide::<bf16>(memory, &piece, &mut self.packed),
+                Dtype::F16 => pack_wide::<f16>(memory, &piece, &mut self.packed),
                 Dtype::I16 => panic!("outputs of a network are floats"),
             }
             self.reorder(piece.extent);
@@ -148,6 +143,17 @@ impl PredictionSink {
             self.ordered.extend(positions);
         }
     }
+}
+
+/// Contents of a view of two bytes an element, widened.
+fn pack_wide<T: Element>(memory: &Memory<'_>, view: &View, packed: &mut Vec<f32>)
+where
+    f32: From<T>,
+{
+    let mut narrow: Vec<T> = Vec::new();
+    memory.pack(view, &mut narrow);
+    packed.clear();
+    packed.extend(narrow.into_iter().map(f32::from));
 }
 
 fn range(interval: Interval) -> Range<usize> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::prefetch::{FILLED_PIECES_MAX, PIECE_BUFFERS_MAX};
 use partita_program::{Dtype, Load, TaskId, Transform, View, When};
 use partita_run::{Inputs, Memory, RunError, Source};
@@ -226,7 +226,7 @@ impl HyperslabSource {
                     (Samples::F32(values), Dtype::F32) => memory.unpack(&piece.view, values, false),
                     (
                         Samples::I16(_) | Samples::F32(_),
-                        Dtype::I16 | Dtype::F32 | Dtype::F64 | Dtype::Bf16,
+                        Dtype::I16 | Dtype::F32 | Dtype::F64 | Dtype::Bf16 | Dtype::F16,
                     ) => {
                         let stored = samples.dtype().name();
                         let reason = format!("samples are {stored}, the program stages {dtype:?}");
@@ -258,7 +258,7 @@ fn unpack_floats(memory: &Memory<'_>, view: &View, values: &[f32]) {
             let wide: Vec<f64> = values.iter().copied().map(f64::from).collect();
             memory.unpack(view, &wide, false);
         }
-        Dtype::Bf16 | Dtype::I16 => panic!("targets are staged in f32 or f64"),
+        Dtype::Bf16 | Dtype::F16 | Dtype::I16 => panic!("targets are staged in f32 or f64"),
     }
 }
 
@@ -268,6 +268,7 @@ fn unpack_zeros(memory: &Memory<'_>, view: &View) -> u64 {
         Dtype::F32 => memory.clear::<f32>(view),
         Dtype::F64 => memory.clear::<f64>(view),
         Dtype::Bf16 => memory.clear::<bf16>(view),
+        Dtype::F16 => memory.clear::<f16>(view),
         Dtype::I16 => memory.clear::<i16>(view),
     }
     (view.volume() * dtype.size()) as u64

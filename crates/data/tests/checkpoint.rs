@@ -56,7 +56,9 @@ fn snapshot(layout: &PartLayout) -> Vec<u8> {
                                     bytes.extend((value(tensor, element) as f32).to_le_bytes())
                                 }
                                 Dtype::F64 => bytes.extend(value(tensor, element).to_le_bytes()),
-                                Dtype::Bf16 | Dtype::I16 => panic!("no integers are trained"),
+                                Dtype::Bf16 | Dtype::F16 | Dtype::I16 => {
+                                    panic!("no integers are trained")
+                                }
                             }
                         }
                     }

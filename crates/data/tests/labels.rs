@@ -160,6 +160,8 @@ fn staged(
         ..Body::default()
     };
     let inputs = Inputs {
+        loss_scale: None,
+        skipped: 0,
         samples: vec![2, 5],
         ..Inputs::default()
     };

@@ -117,6 +117,8 @@ fn chain(channels: usize) -> Preparation {
 
 fn inputs(seed: u64, epoch: u64, samples: &[usize]) -> Inputs {
     Inputs {
+        loss_scale: None,
+        skipped: 0,
         seed,
         epoch,
         samples: samples.to_vec(),
@@ -252,7 +254,7 @@ fn load(
             memory.pack(&load.target, &mut values);
             values.into_iter().map(f32::from).collect()
         }
-        Dtype::F32 | Dtype::F64 | Dtype::Bf16 => {
+        Dtype::F32 | Dtype::F64 | Dtype::Bf16 | Dtype::F16 => {
             let mut values = Vec::new();
             memory.pack(&load.target, &mut values);
             values

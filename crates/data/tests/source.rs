@@ -149,7 +149,7 @@ fn play(
             memory.pack::<f64>(&load.target, &mut values);
             values
         }
-        Dtype::Bf16 => panic!("samples and targets are staged in other types"),
+        Dtype::Bf16 | Dtype::F16 => panic!("samples and targets are staged in other types"),
     };
     Ok((values(&loads[0]), values(&loads[1]), source.take_tally()))
 }
@@ -163,6 +163,8 @@ fn wide(samples: &Samples) -> Vec<f64> {
 
 fn inputs(samples: &[usize], next: &[usize]) -> Inputs {
     Inputs {
+        loss_scale: None,
+        skipped: 0,
         samples: samples.to_vec(),
         next_samples: next.to_vec(),
         ..Inputs::default()

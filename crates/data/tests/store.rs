@@ -252,7 +252,7 @@ fn play(source: &mut HyperslabSource, body: &Body, inputs: &Inputs) -> [Vec<f64>
                 memory.pack::<f32>(view, &mut values);
                 values.into_iter().map(f64::from).collect()
             }
-            Dtype::F64 | Dtype::Bf16 => panic!("staged in a narrower type"),
+            Dtype::F64 | Dtype::Bf16 | Dtype::F16 => panic!("staged in a narrower type"),
         }
     })
 }
@@ -283,6 +283,8 @@ fn expected(program: &Program, rank: usize, samples: &[usize], dtype: DType) -> 
 
 fn inputs(epoch: u64, samples: &[usize]) -> Inputs {
     Inputs {
+        loss_scale: None,
+        skipped: 0,
         seed: SEED,
         epoch,
         samples: samples.to_vec(),

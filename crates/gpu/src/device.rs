@@ -113,8 +113,8 @@ pub struct Device {
     facts: DeviceFacts,
     id: Handle,
     context: Handle,
-    /// Kernels for activations in f32 and in bf16, compiled when they are first needed.
-    programs: [OnceLock<Result<Compiled, DeviceError>>; 2],
+    /// Kernels for activations in f32, in bf16 and in f16, compiled when they are first needed.
+    programs: [OnceLock<Result<Compiled, DeviceError>>; 3],
 }
 
 struct Compiled(Handle);
@@ -168,7 +168,7 @@ impl Device {
             facts,
             id,
             context,
-            programs: [OnceLock::new(), OnceLock::new()],
+            programs: [const { OnceLock::new() }; 3],
         })
     }
 
@@ -206,6 +206,7 @@ impl Device {
         let (number, options) = match activations {
             Dtype::F32 => (0, c"-cl-std=CL1.2"),
             Dtype::Bf16 => (1, c"-cl-std=CL1.2 -DACTIVATIONS_IN_BF16"),
+            Dtype::F16 => (2, c"-cl-std=CL1.2 -DACTIVATIONS_IN_F16"),
             Dtype::F64 | Dtype::I16 => panic!("no kernels on activations in {activations:?}"),
         };
         let compiled = self.programs[number].get_or_init(|| self.compile(options).map(Compiled));

@@ -25,7 +25,7 @@ use partita_run::{Arena, Inputs, KernelSpan, KernelTally, Kernels, Memory, RunEr
 use partita_space::{Bytes, Mesh, Rank};
 use std::sync::{Arc, Mutex};
 
-/// The kernels of a rank on a device: every kernel of programs in f32 or bf16, by the algorithms `gpu` and, for
+/// The kernels of a rank on a device: every kernel of programs in f32, bf16 or f16, by the algorithms `gpu` and, for
 /// convolutions, `serial`, also in micro-batches.
 ///
 /// The device runs what it is given in order; [`Kernels::finish`] waits for it. Workspaces must
@@ -140,11 +140,7 @@ impl Kernels for GpuKernels {
         let target = Some(Target {
             queue: &mut queue,
             arena,
-            activations: if memory.has_bf16() {
-                Dtype::Bf16
-            } else {
-                Dtype::F32
-            },
+            activations: memory.half().unwrap_or(Dtype::F32),
         });
         let mut run = Run::new(
             (buffers, inputs, self.position),

@@ -23,6 +23,7 @@ pub(crate) enum Arg {
     Rule([f64; 8]),
     Heads(RawHeads),
     Epilogue(RawEpilogue),
+    Clip(RawClip),
     Uint(u32),
     Int(i32),
     Ulong(u64),
@@ -57,6 +58,20 @@ pub(crate) struct RawHeads {
     pub scale: f32,
 }
 
+/// How an update scales gradients, as kernels take it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawClip {
+    /// Where the sum of the squares of all gradients is.
+    pub total: u64,
+    /// The largest norm.
+    pub maximum: f64,
+    /// Factor of the gradients, 0 if they are as they are.
+    pub scale: f64,
+    /// Whether there is a largest norm.
+    pub clips: i32,
+}
+
 impl Arg {
     /// Size and address; no address where memory is only reserved.
     pub(crate) fn bytes(&self) -> (usize, *const c_void) {
@@ -71,6 +86,7 @@ impl Arg {
             Self::Rule(value) => of(value),
             Self::Heads(value) => of(value),
             Self::Epilogue(value) => of(value),
+            Self::Clip(value) => of(value),
             Self::Uint(value) => of(value),
             Self::Int(value) => of(value),
             Self::Ulong(value) => of(value),
@@ -112,6 +128,7 @@ fn number_of(dtype: Dtype) -> i32 {
         Dtype::F64 => 1,
         Dtype::Bf16 => 2,
         Dtype::I16 => 3,
+        Dtype::F16 => 4,
     }
 }
 

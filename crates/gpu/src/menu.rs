@@ -8,7 +8,7 @@ use partita_program::{Algorithm, Buffer, Choice, Family, KernelShape, Menu, Menu
 use partita_run::Inputs;
 use partita_space::{Bytes, Mesh};
 
-/// The catalog of [`crate::GpuKernels`] on a device with so many units: every kernel of a program in f32 or bf16, and the
+/// The catalog of [`crate::GpuKernels`] on a device with so many units: every kernel of a program in f32, bf16 or f16, and the
 /// usual fused ones. Convolutions have a second implementation where they can do with less workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuMenu {
@@ -26,7 +26,7 @@ impl Menu for GpuMenu {
         let is_apart = parts.len() > 1 && !is_usual(parts, shape.buffers);
         if is_apart || !used.all(is_offered) {
             return Err(MenuError {
-                backend: "the kernel set of devices (f32 and bf16)".to_owned(),
+                backend: "the kernel set of devices (f32, bf16 and f16)".to_owned(),
                 kernel: shape.to_string(),
             });
         }
@@ -71,5 +71,5 @@ impl GpuMenu {
 
 /// Convolutions read weights as they are, not packed.
 fn is_offered(buffer: &Buffer) -> bool {
-    buffer.role != Role::PackedWeights && buffer.is_f32_or_bf16()
+    buffer.role != Role::PackedWeights && buffer.is_f32_or_half()
 }

@@ -6,7 +6,7 @@ mod device;
 
 use device::device;
 use partita_gpu::{GpuKernels, GpuMenu};
-use partita_program::{Dtype, Menu};
+use partita_program::{Dtype, Menu, Optimizer};
 use partita_run::Kernels;
 use partita_space::{Mesh, Rank};
 use partita_testkit::{
@@ -61,12 +61,15 @@ fn every_strategy_on_a_device_equals_one_exact_rank() {
     );
 }
 
-/// Half the distance of neighbors in bf16, next to 1.
-const ROUNDING: f64 = 1.0 / 512.0;
+/// Half the distance of neighbors below 1, and the factor of gradients.
+const HALVES: [(Dtype, f64, Option<f64>); 2] = [
+    (Dtype::Bf16, 1.0 / 512.0, None),
+    (Dtype::F16, 1.0 / 4096.0, Some(64.0)),
+];
 
 #[test]
-fn losses_in_bf16_are_as_exact_as_those_of_the_reference_kernels() {
-    let Some(device) = device("losses_in_bf16_are_as_exact_as_those_of_the_reference_kernels")
+fn losses_of_two_bytes_are_as_exact_as_those_of_the_reference_kernels() {
+    let Some(device) = device("losses_of_two_bytes_are_as_exact_as_those_of_the_reference_kernels")
     else {
         return;
     };
@@ -76,30 +79,104 @@ fn losses_in_bf16_are_as_exact_as_those_of_the_reference_kernels() {
     let kernels = |mesh: Mesh, rank: Rank| -> Box<dyn Kernels> {
         Box::new(GpuKernels::new(Arc::clone(&device), mesh, rank).unwrap())
     };
-    let mut compared = 0;
-    for seed in 0..CASES / 2 {
-        let case = DRAWS[seed as usize % DRAWS.len()](seed);
-        let loss = |dtype: Dtype, kernels: KernelFactory<'_>, menu: &(dyn Menu + Sync)| {
-            let setup = Setup {
-                dtype,
-                menu,
-                steps: 1,
-                ..Setup::of_case(&case, kernels)
+    for (dtype, rounding, loss_scale) in HALVES {
+        let mut compared = 0;
+        for seed in 0..CASES / 2 {
+            let case = DRAWS[seed as usize % DRAWS.len()](seed);
+            // The second loss is that after an update.
+            let losses = |dtype: Dtype, kernels: KernelFactory<'_>, menu: &(dyn Menu + Sync)| {
+                let setup = Setup {
+                    dtype,
+                    menu,
+                    steps: 2,
+                    learning_rate: 0.01,
+                    loss_scale: loss_scale.filter(|_| dtype == Dtype::F16),
+                    ..Setup::of_case(&case, kernels)
+                };
+                run(&setup).map(|outcome| outcome.losses)
             };
-            run(&setup).map(|outcome| outcome.losses[0])
+            let exact = losses(Dtype::F64, &reference_kernels(Dtype::F64), &ReferenceMenu).unwrap();
+            let half = losses(dtype, &reference_kernels(dtype), &ReferenceMenu).unwrap();
+            let Ok(got) = losses(dtype, &kernels, &menu) else {
+                continue;
+            };
+            for ((got, half), exact) in got.iter().zip(&half).zip(&exact) {
+                let allowed = 4.0 * (half - exact).abs() + 8.0 * rounding * exact.abs().max(1e-2);
+                assert!(
+                    (got - exact).abs() <= allowed,
+                    "seed {seed}, {dtype:?}, strategy {}: {got}, by the reference {half}, exact {exact}",
+                    case.strategy
+                );
+            }
+            compared += 1;
+        }
+        assert!(compared > CASES / 4, "{compared} compared");
+    }
+}
+
+#[test]
+fn an_update_whose_gradients_overflow_changes_nothing() {
+    let Some(device) = device("an_update_whose_gradients_overflow_changes_nothing") else {
+        return;
+    };
+    let menu = GpuMenu {
+        units: device.facts().units,
+    };
+    let kernels = |mesh: Mesh, rank: Rank| -> Box<dyn Kernels> {
+        Box::new(GpuKernels::new(Arc::clone(&device), mesh, rank).unwrap())
+    };
+    let (momentum, weight_decay, epsilon) = (0.9, 0.1, 1e-8);
+    let [beta1, beta2] = [0.9, 0.999];
+    let rules = [
+        Optimizer::Sgd {
+            momentum,
+            weight_decay,
+        },
+        Optimizer::Adam {
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+        },
+        Optimizer::Lars {
+            momentum,
+            weight_decay,
+            trust: 0.01,
+            epsilon,
+        },
+        Optimizer::Lamb {
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+        },
+    ];
+    let mut compared = 0;
+    for seed in 0..16 {
+        let case = DRAWS[seed as usize % DRAWS.len()](seed);
+        let setup = Setup {
+            dtype: Dtype::F16,
+            menu: &menu,
+            optimizer: rules[seed as usize % 4],
+            steps: 1,
+            loss_scale: Some(1e30),
+            ..Setup::of_case(&case, &kernels)
         };
-        let exact = loss(Dtype::F64, &reference_kernels(Dtype::F64), &ReferenceMenu).unwrap();
-        let half = loss(Dtype::Bf16, &reference_kernels(Dtype::Bf16), &ReferenceMenu).unwrap();
-        let Ok(got) = loss(Dtype::Bf16, &kernels, &menu) else {
+        let Ok(outcome) = run(&setup) else {
             continue;
         };
-        let allowed = 4.0 * (half - exact).abs() + 8.0 * ROUNDING * exact.abs().max(1e-2);
-        assert!(
-            (got - exact).abs() <= allowed,
-            "seed {seed}, strategy {}: {got}, by the reference {half}, exact {exact}",
-            case.strategy
-        );
+        let is_trained = |name: &str| {
+            let mut all = case.graph.parameters.iter();
+            all.any(|parameter| parameter.name == name && parameter.is_trained())
+        };
+        let [before, after] = [0, 1].map(|at: usize| outcome.parameters[at].iter());
+        for (before, after) in before
+            .zip(after)
+            .filter(|(before, _)| is_trained(&before.0))
+        {
+            assert_eq!(before, after, "seed {seed}, strategy {}", case.strategy);
+        }
         compared += 1;
     }
-    assert!(compared > CASES / 4, "{compared} compared");
+    assert!(compared > 8, "{compared} compared");
 }

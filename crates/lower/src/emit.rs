@@ -12,7 +12,7 @@ use crate::step_plan::StepPlan;
 use crate::storage::Storages;
 use partita_graph::{Graph, Loss, ParameterId, TargetKind};
 use partita_program::{
-    Distribution, Item, Load, Phase, ProgramKind, Role, Store, View, When, Work,
+    Distribution, GRADIENT_NORM, Item, Load, Phase, ProgramKind, Role, Store, View, When, Work,
 };
 use partita_space::{AxisSet, Rank, Region, Submesh};
 use std::collections::BTreeMap;
@@ -237,10 +237,11 @@ impl<'a> Emit<'a> {
         if !self.is_whole() {
             self.builder.turn = (plan.slots.len() * (self.network.layers.len() + 1)) as u32 + 1;
         }
-        if trains {
-            self.update();
-        }
+        let total = if trains { self.update() } else { None };
         self.report_from_submeshes();
+        if let Some(total) = total.filter(|_| self.request.scales_gradients()) {
+            self.builder.output(GRADIENT_NORM, total);
+        }
         self.first_loads(When::Next);
     }
 

@@ -39,6 +39,19 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// Whether gradients are scaled from the loss on, and an update whose gradients are not finite leaves everything as
+    /// it is: those of f16 lose their small numbers.
+    pub(crate) fn scales_gradients(&self) -> bool {
+        self.dtype == Dtype::F16
+    }
+
+    /// The bound of the global norm of the gradients. Where they are scaled there always is one, so that every rank
+    /// knows whether they are finite.
+    pub(crate) fn norm_bound(&self) -> Option<f64> {
+        let unbounded = self.scales_gradients().then_some(f64::MAX);
+        self.clip.or(unbounded)
+    }
+
     /// The optimizer of a parameter.
     pub(crate) fn rule(&self, role: ParameterRole) -> Optimizer {
         if self.decay_norms || role.is_weight() {

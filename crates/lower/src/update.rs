@@ -16,12 +16,13 @@ use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::strategy::Shard;
 use partita_graph::{Op, ParameterId};
-use partita_program::{Distribution, Kernel, Phase, ProgramKind, Role, View};
+use partita_program::{Distribution, GRADIENT_NORM, Kernel, Phase, ProgramKind, Role, View};
 use partita_space::{AxisSet, Submesh};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Emit<'_> {
-    pub(crate) fn update(&mut self) {
+    /// The sum of the squares of all gradients, if updates need it.
+    pub(crate) fn update(&mut self) -> Option<View> {
         self.sum_buckets();
         self.update_running_statistics();
         let ids = || (0..self.graph.parameters.len()).map(ParameterId);
@@ -37,10 +38,8 @@ impl Emit<'_> {
             }
         }
         let gradients = self.own_gradients(&sums);
-        let clip = self
-            .request
-            .clip
-            .map(|maximum| (self.norm(&gradients), maximum));
+        let maximum = self.request.norm_bound();
+        let clip = maximum.map(|maximum| (self.norm(&gradients), maximum));
         let mut shares: BTreeMap<ParameterId, TensorBuffer> = BTreeMap::new();
         for &(id, _) in &gradients {
             let share = self.own_share(id);
@@ -65,6 +64,7 @@ impl Emit<'_> {
                 self.broadcast_parameter(id);
             }
         }
+        clip.map(|(total, _)| total)
     }
 
     /// Reserves new message numbers, on all ranks alike. Not needed where all layers run on all ranks.
@@ -369,7 +369,7 @@ impl Emit<'_> {
 
     /// Sum of squares of all gradients, each element counted once.
     fn norm(&mut self, gradients: &[(ParameterId, View)]) -> View {
-        let name = "gradient_norm";
+        let name = GRADIENT_NORM;
         let mut totals = Vec::new();
         for (at, submesh) in self.owners().into_iter().enumerate() {
             let own = self.norm_on((at, submesh), gradients);
@@ -392,7 +392,7 @@ impl Emit<'_> {
                 target: totals[0],
                 accumulate: true,
             };
-            self.builder.kernel("gradient_norm", Phase::Update, copy);
+            self.builder.kernel(GRADIENT_NORM, Phase::Update, copy);
         }
     }
 
@@ -419,7 +419,7 @@ impl Emit<'_> {
         };
         let sets: Vec<(AxisSet, Vec<View>)> =
             sets.into_iter().map(|axes| (axes, with(axes))).collect();
-        let name = "gradient_norm";
+        let name = GRADIENT_NORM;
         let mut totals = Vec::new();
         for (axes, sources) in sets {
             self.reserve_numbers();

@@ -234,7 +234,7 @@ pub(crate) fn buffer(mpi: &Mpi, packet: &mut Packet) -> Result<Buffer, String> {
         Dtype::F32 => mpi.float,
         Dtype::F64 => mpi.double,
         // Bytes that no operation of the library reads.
-        Dtype::Bf16 | Dtype::I16 => mpi.int16,
+        Dtype::Bf16 | Dtype::F16 | Dtype::I16 => mpi.int16,
     };
     let count = c_int::try_from(length).map_err(|_| {
         format!(

@@ -38,6 +38,8 @@ pub enum Precision {
     F64,
     /// Activations and their gradients in bf16, all else in 32-bit floats.
     Bf16,
+    /// Activations and their gradients in f16, all else in 32-bit floats; gradients are scaled.
+    F16,
 }
 
 /// A part of the cores of a host. The slot of a rank is its number among threads, and its number on the host
@@ -80,8 +82,12 @@ pub fn menu_of(kernels: Option<KernelSet>, threads: usize, level: Level) -> Box<
 
 impl Precision {
     /// Names in run files.
-    pub const CHOICES: [(&str, Self); 3] =
-        [("f32", Self::F32), ("f64", Self::F64), ("bf16", Self::Bf16)];
+    pub const CHOICES: [(&str, Self); 4] = [
+        ("f32", Self::F32),
+        ("f64", Self::F64),
+        ("bf16", Self::Bf16),
+        ("f16", Self::F16),
+    ];
 
     /// The dtype in programs.
     pub fn dtype(self) -> Dtype {
@@ -89,6 +95,7 @@ impl Precision {
             Self::F32 => Dtype::F32,
             Self::F64 => Dtype::F64,
             Self::Bf16 => Dtype::Bf16,
+            Self::F16 => Dtype::F16,
         }
     }
 
@@ -97,6 +104,7 @@ impl Precision {
         match self {
             Self::F32 | Self::F64 => LayerPrecision::F32,
             Self::Bf16 => LayerPrecision::Bf16,
+            Self::F16 => LayerPrecision::F16,
         }
     }
 
@@ -106,6 +114,7 @@ impl Precision {
             Self::F32 => "f32",
             Self::F64 => "f64",
             Self::Bf16 => "bf16",
+            Self::F16 => "f16",
         }
     }
 }
@@ -204,8 +213,11 @@ impl KernelSet {
     /// Whether it supports this type.
     pub fn offers(self, precision: Precision) -> bool {
         match (self, precision) {
-            (Self::Cpu | Self::Device(_), Precision::F32 | Precision::Bf16)
-            | (Self::Reference, Precision::F32 | Precision::F64 | Precision::Bf16) => true,
+            (
+                Self::Cpu | Self::Device(_) | Self::Reference,
+                Precision::F32 | Precision::Bf16 | Precision::F16,
+            )
+            | (Self::Reference, Precision::F64) => true,
             (Self::Cpu | Self::Device(_), Precision::F64) => false,
         }
     }
@@ -281,7 +293,7 @@ impl KernelSet {
         processing: &Processing,
     ) -> Result<Box<dyn Kernels>, RunError> {
         Ok(match (self, precision) {
-            (Self::Cpu, Precision::F32 | Precision::F64 | Precision::Bf16) => {
+            (Self::Cpu, Precision::F32 | Precision::F64 | Precision::Bf16 | Precision::F16) => {
                 let own = own_cores(cores, slot, processing.threads);
                 let team = team(own, cores.len(), slot, processing);
                 let team = team.map_err(|error| RunError::Kernels {
@@ -292,11 +304,14 @@ impl KernelSet {
                 let own = own.unwrap_or_default().to_vec();
                 Box::new(JoinedKernels::new(rank, cpu, processing.clone(), own))
             }
-            (Self::Reference, Precision::F32 | Precision::Bf16) => {
+            (Self::Reference, Precision::F32 | Precision::Bf16 | Precision::F16) => {
                 Box::new(ReferenceKernels::<f32>::new(mesh, rank))
             }
             (Self::Reference, Precision::F64) => Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
-            (Self::Device(kind), Precision::F32 | Precision::F64 | Precision::Bf16) => {
+            (
+                Self::Device(kind),
+                Precision::F32 | Precision::F64 | Precision::Bf16 | Precision::F16,
+            ) => {
                 let made = devices(kind).and_then(|all| {
                     let device = Arc::clone(&all[slot.slot % all.len()]);
                     GpuKernels::new(device, mesh, rank)

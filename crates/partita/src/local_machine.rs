@@ -361,6 +361,7 @@ impl<'c> LocalMachine<'c> {
         let precision = match dtype {
             Dtype::F64 => Precision::F64,
             Dtype::Bf16 => Precision::Bf16,
+            Dtype::F16 => Precision::F16,
             Dtype::F32 | Dtype::I16 => Precision::F32,
         };
         self.check(program.mesh, precision)?;

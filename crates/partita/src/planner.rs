@@ -270,8 +270,8 @@ impl<'c> Planner<'c> {
 /// Errors: [`PlanningError::PrecisionHere`].
 pub fn check_measured(precision: LayerPrecision) -> Result<(), PlanningError> {
     match precision {
-        LayerPrecision::F32 | LayerPrecision::Bf16 => Ok(()),
-        LayerPrecision::Tf32 | LayerPrecision::F16 => Err(PlanningError::PrecisionHere(precision)),
+        LayerPrecision::F32 | LayerPrecision::Bf16 | LayerPrecision::F16 => Ok(()),
+        LayerPrecision::Tf32 => Err(PlanningError::PrecisionHere(precision)),
     }
 }
 

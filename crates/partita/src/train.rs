@@ -164,7 +164,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let host = Host::local(context.level());
     let (local, cores) = launch.local(run.ranks, &host);
     let (limit, origin) = memory_limit(&run, &host, local);
-    let costs = machine_costs(context, &run)?;
+    let (costs, of_machine) = machine_costs(context, &run)?;
     let costs = costs.as_deref();
     let measures = costs.is_none() && is_open(&run.strategy);
     let room = store::room(&run, &dataset, limit);
@@ -173,9 +173,8 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         strategy(context, &run, &graph, stored, room, (here, costs))
     })?;
     let crowded = oversubscription(local, run.threads, cores);
-    let of_micro_batches = check::micro_warning(&strategy, &graph);
-    let new = crowded.into_iter().chain(of_micro_batches);
-    let mut warnings = warnings(launch, resume.as_ref(), new);
+    let micro = check::micro_warning(&strategy, &graph);
+    let mut warnings = warnings(launch, resume.as_ref(), [crowded, micro, of_machine]);
     let samples = [Split::Train, Split::Validation].map(|split| sampling.samples(split));
     let [training, validation] = samples;
     let order = |epoch| epoch_order(run.seed, epoch, training);
@@ -243,6 +242,7 @@ fn plan<'s>(
         batch: run.batch,
         seed: run.seed,
         schedule: run.schedule.clone(),
+        loss_scaling: run.loss_scaling,
         training_order: order,
         validation: validation.collect(),
         traces_kept: TRACES_KEPT,
@@ -283,14 +283,10 @@ fn checked(
 }
 
 /// Warnings of the checkpoint and new ones, which the first rank reports.
-fn warnings(
-    launch: &Launch<'_>,
-    resume: Option<&Resume>,
-    new: impl Iterator<Item = String>,
-) -> Vec<String> {
+fn warnings(launch: &Launch<'_>, resume: Option<&Resume>, new: [Option<String>; 3]) -> Vec<String> {
     let mut warnings = resume.map_or_else(Vec::new, |resume| resume.warnings.clone());
     if launch.is_first() {
-        warnings.extend(new);
+        warnings.extend(new.into_iter().flatten());
     }
     report(launch, warnings)
 }
@@ -455,14 +451,13 @@ fn strategy(
 
 /// Memory that a rank may have, and who says so.
 fn memory_limit(run: &Run, host: &Host, local: usize) -> (Bytes, String) {
-    if let Some(limit) = run.memory {
-        return (limit, "`memory` of the run file".to_owned());
-    }
-    if let Some(limit) = run.kernels.device_memory(local) {
-        return (
-            limit,
-            format!("{limit} of the device for each of {local} rank(s)"),
-        );
+    match (run.memory, run.kernels.device_memory(local)) {
+        (asked, Some(limit)) if asked.is_none_or(|asked| asked > limit) => {
+            let origin = format!("{limit} of the device for each of {local} rank(s)");
+            return (limit, origin);
+        }
+        (Some(limit), _) => return (limit, "`memory` of the run file".to_owned()),
+        (None, _) => {}
     }
     match host.memory_free() {
         Some(available) => {

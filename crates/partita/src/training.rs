@@ -242,10 +242,10 @@ pub fn request<'r>(
         strategy,
         batch: training.batch,
         kind,
-        dtype: if training.precision.is_half() {
-            Dtype::Bf16
-        } else {
-            Dtype::F32
+        dtype: match training.precision {
+            LayerPrecision::F32 | LayerPrecision::Tf32 => Dtype::F32,
+            LayerPrecision::Bf16 => Dtype::Bf16,
+            LayerPrecision::F16 => Dtype::F16,
         },
         optimizer: training.optimizer,
         decay_norms: !training.optimizer.has_trust_ratio(),

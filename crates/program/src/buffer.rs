@@ -16,6 +16,8 @@ pub enum Dtype {
     F64,
     /// The upper half of a 32-bit IEEE float.
     Bf16,
+    /// 16-bit IEEE float.
+    F16,
     /// 16-bit signed integer.
     I16,
 }
@@ -27,6 +29,7 @@ impl Dtype {
             Dtype::F32 => "f32",
             Dtype::F64 => "f64",
             Dtype::Bf16 => "bf16",
+            Dtype::F16 => "f16",
             Dtype::I16 => "i16",
         }
     }
@@ -36,7 +39,15 @@ impl Dtype {
         match self {
             Dtype::F32 => 4,
             Dtype::F64 => 8,
-            Dtype::Bf16 | Dtype::I16 => 2,
+            Dtype::Bf16 | Dtype::F16 | Dtype::I16 => 2,
+        }
+    }
+
+    /// Whether it is a float of two bytes.
+    pub fn is_half(self) -> bool {
+        match self {
+            Dtype::Bf16 | Dtype::F16 => true,
+            Dtype::F32 | Dtype::F64 | Dtype::I16 => false,
         }
     }
 
@@ -44,7 +55,7 @@ impl Dtype {
     /// have this type keeps its parameters.
     pub fn arithmetic(self) -> Self {
         match self {
-            Dtype::Bf16 => Dtype::F32,
+            Dtype::Bf16 | Dtype::F16 => Dtype::F32,
             Dtype::F32 | Dtype::F64 | Dtype::I16 => self,
         }
     }
@@ -300,12 +311,12 @@ impl Buffer {
         Bytes((self.dims.iter().product::<usize>() * self.dtype.size()) as u64)
     }
 
-    /// Whether the values are of the types of a program in f32 or bf16. Sums and scalars are in f64 in any program, and
+    /// Whether the values are of the types of a program in f32, bf16 or f16. Sums and scalars are in f64 in any program, and
     /// samples lie as they were read.
-    pub fn is_f32_or_bf16(&self) -> bool {
+    pub fn is_f32_or_half(&self) -> bool {
         match self.role {
             Role::Activation | Role::ActivationGradient => match self.dtype {
-                Dtype::F32 | Dtype::Bf16 => true,
+                Dtype::F32 | Dtype::Bf16 | Dtype::F16 => true,
                 Dtype::F64 | Dtype::I16 => false,
             },
             Role::Parameter

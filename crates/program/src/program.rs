@@ -42,6 +42,9 @@ impl ProgramKind {
     }
 }
 
+/// Name of the sum of the squares of all gradients, which a program in f16 has among its outputs.
+pub const GRADIENT_NORM: &str = "gradient_norm";
+
 /// A result of a step, the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {

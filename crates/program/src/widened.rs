@@ -1,4 +1,4 @@
-//! Kernels on bf16 as kernels on f32: what they read is widened to copies, and what they write rounded from copies.
+//! Kernels on floats of two bytes (bf16, f16) as kernels on f32: what they read is widened to copies, and what they write rounded from copies.
 
 use crate::descriptor::{Flow, Layout};
 use crate::{Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Role, View};
@@ -10,17 +10,17 @@ const ALIGNMENT: u64 = 64;
 /// A view and its copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WideCopy {
-    /// In the body of the kernel: of bf16, or weights in f32.
+    /// In the body of the kernel: of two bytes, or weights in f32.
     pub stored: View,
     /// In [`Widened::body`].
     pub wide: View,
-    /// Whether the kernel reads the copy. Of weights it reads values that bf16 holds, rounded to nearest even.
+    /// Whether the kernel reads the copy. Of weights it reads values that the type of two bytes holds, rounded to nearest even.
     pub is_read: bool,
     /// Whether the kernel writes the copy.
     pub is_written: bool,
 }
 
-/// A kernel on f32 in place of one on bf16.
+/// A kernel on f32 in place of one on floats of two bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Widened {
     /// The kernel, on the buffers of `body`.
@@ -62,8 +62,8 @@ impl Widened {
 }
 
 impl KernelShape<'_> {
-    /// Whether it computes with values of bf16. Copies and constants are the same in any type.
-    pub fn computes_in_bf16(&self) -> bool {
+    /// Whether it computes with floats of two bytes. Copies and constants are the same in any type.
+    pub fn computes_in_half(&self) -> bool {
         let computes = |part: &Kernel| match part.descriptor().flow {
             Flow::Clears { .. } | Flow::Copies { .. } => false,
             Flow::Computes
@@ -74,7 +74,7 @@ impl KernelShape<'_> {
         };
         let parts = self.kernel.parts();
         let mut views = parts.iter().flat_map(Kernel::accesses);
-        views.any(|(view, _)| self.buffers[view.buffer.0 as usize].dtype == Dtype::Bf16)
+        views.any(|(view, _)| self.buffers[view.buffer.0 as usize].dtype.is_half())
             && parts.iter().any(computes)
     }
 
@@ -88,7 +88,7 @@ impl KernelShape<'_> {
         shape.widened(Bytes(0))
     }
 
-    /// The kernel on f32 that computes this one on bf16, with copies from the byte `start` of the arena on. Views of one
+    /// The kernel on f32 that computes this one on floats of two bytes, with copies from the byte `start` of the arena on. Views of one
     /// buffer are copied to one place, so that what overlaps still does.
     pub fn widened(&self, start: Bytes) -> Widened {
         let places = Places::of(self, start);
@@ -144,7 +144,7 @@ impl Places {
                 *known = covering(known, &view);
             } else {
                 let dtype = shape.buffers[view.buffer.0 as usize].dtype;
-                let is_copied = dtype == Dtype::Bf16 || weights.contains(&view.buffer);
+                let is_copied = dtype.is_half() || weights.contains(&view.buffer);
                 whole.push((view, is_copied));
             }
         }

@@ -190,7 +190,7 @@ fn a_text_that_is_no_program_is_refused_with_its_line() {
     };
     for (start, from, to) in [
         ("kind", "train", "play"),
-        ("dtype", "f32", "f16"),
+        ("dtype", "f32", "f8"),
         ("mesh", "3", "x"),
         ("classes", "0*1", "0x1"),
         ("buffer b3", "1x1x1x6x2", "1x1x6x2"),

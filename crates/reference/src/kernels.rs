@@ -60,8 +60,8 @@ impl Real for f64 {
 /// Every kernel as plain loops that follow its definition: slow, and exact in that every sum is taken
 /// in f64 and rounded to `T` once.
 ///
-/// Offers the algorithm `reference` for every kernel and needs no workspace, but for copies of bf16 in f32. With `clip`, gradients
-/// are scaled by `min(1, maximum / (sqrt(total) + 1e-6))`, as `torch.nn.utils.clip_grad_norm_` does
+/// Offers the algorithm `reference` for every kernel and needs no workspace, but for copies of bf16 and f16 in f32. With
+/// `clip`, gradients are scaled by `min(1, maximum / (sqrt(total) + 1e-6))`, as `torch.nn.utils.clip_grad_norm_` does
 /// (PyTorch 2, `torch/nn/utils/clip_grad.py`).
 pub struct ReferenceKernels<T: Real> {
     mesh: Mesh,
@@ -81,6 +81,11 @@ struct Call<'c, 'm> {
 impl<'c> Call<'c, '_> {
     fn values(&self, view: &View) -> Values<'c> {
         Values::of(self.memory, view)
+    }
+
+    /// What a kernel counts.
+    fn expected(&self, kernel: &Kernel) -> KernelTally {
+        KernelTally::expected(kernel, &self.memory.body().buffers)
     }
 }
 
@@ -116,7 +121,7 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             });
         }
         let buffers = &memory.body().buffers;
-        if memory.has_bf16() && (KernelShape { kernel, buffers }).computes_in_bf16() {
+        if memory.half().is_some() && (KernelShape { kernel, buffers }).computes_in_half() {
             return execute_widened(
                 kernel,
                 workspace,
@@ -159,14 +164,15 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
     }
 }
 
-/// The catalog of the reference kernels: `reference` for every kernel, no workspace but for copies of bf16 in f32.
+/// The catalog of the reference kernels: `reference` for every kernel, no workspace but for copies of bf16 and
+/// f16 in f32.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReferenceMenu;
 
 impl Menu for ReferenceMenu {
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
         let wide = shape
-            .computes_in_bf16()
+            .computes_in_half()
             .then(|| shape.largest_widened().bytes);
         Ok(Choice {
             algorithm: Algorithm(NAME.to_owned()),

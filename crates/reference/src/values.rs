@@ -1,6 +1,6 @@
 //! Views of any dtype, read and written as f64.
 
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::{Dtype, View};
 use partita_run::{Cells, Memory, RunError};
 
@@ -9,6 +9,7 @@ pub(crate) enum Values<'m> {
     F32(Cells<'m, f32>),
     F64(Cells<'m, f64>),
     Bf16(Cells<'m, bf16>),
+    F16(Cells<'m, f16>),
     I16(Cells<'m, i16>),
 }
 
@@ -18,6 +19,7 @@ impl<'m> Values<'m> {
             Dtype::F32 => Self::F32(memory.cells(view)),
             Dtype::F64 => Self::F64(memory.cells(view)),
             Dtype::Bf16 => Self::Bf16(memory.cells(view)),
+            Dtype::F16 => Self::F16(memory.cells(view)),
             Dtype::I16 => Self::I16(memory.cells(view)),
         }
     }
@@ -27,6 +29,7 @@ impl<'m> Values<'m> {
             Self::F32(cells) => cells.extent(),
             Self::F64(cells) => cells.extent(),
             Self::Bf16(cells) => cells.extent(),
+            Self::F16(cells) => cells.extent(),
             Self::I16(cells) => cells.extent(),
         }
     }
@@ -37,6 +40,7 @@ impl<'m> Values<'m> {
             Self::F32(_) => size_of::<f32>(),
             Self::F64(_) => size_of::<f64>(),
             Self::Bf16(_) => size_of::<bf16>(),
+            Self::F16(_) => size_of::<f16>(),
             Self::I16(_) => size_of::<i16>(),
         };
         (self.extent().iter().product::<usize>() * size) as u64
@@ -47,6 +51,7 @@ impl<'m> Values<'m> {
             Self::F32(cells) => f64::from(cells.get(index)),
             Self::F64(cells) => cells.get(index),
             Self::Bf16(cells) => f64::from(cells.get(index)),
+            Self::F16(cells) => f64::from(cells.get(index)),
             Self::I16(cells) => f64::from(cells.get(index)),
         }
     }
@@ -57,6 +62,7 @@ impl<'m> Values<'m> {
             Self::F32(cells) => cells.set(index, value as f32),
             Self::F64(cells) => cells.set(index, value),
             Self::Bf16(cells) => cells.set(index, bf16::from_f64(value)),
+            Self::F16(cells) => cells.set(index, f16::from_f64(value)),
             Self::I16(cells) => cells.set(index, value as i16),
         }
     }

@@ -1,8 +1,8 @@
 //! Finds the task of a step with which values that are not finite begin.
 
-use crate::Memory;
-use half::bf16;
-use partita_program::{Access, Dtype, Kernel, Phase, Task, View};
+use crate::{Inputs, Memory};
+use half::{bf16, f16};
+use partita_program::{Access, Dtype, Kernel, Phase, Role, Task, View};
 use partita_space::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -48,15 +48,21 @@ impl FiniteCheck {
         self.origin.is_some()
     }
 
-    /// The first view that a kernel reads, or writes, with a value that is not finite.
+    /// The first view that a kernel reads, or writes, with a value that is not finite. Gradients that are scaled may be
+    /// so, and are not looked at.
     pub(crate) fn find(
         &self,
-        kernel: &Kernel,
+        (kernel, inputs): (&Kernel, &Inputs),
         memory: &Memory<'_>,
         is_touched: fn(Access) -> bool,
     ) -> Option<(View, f64)> {
         let touched = kernel.accesses().into_iter();
-        let mut views = touched.filter(|(_, access)| is_touched(*access));
+        let is_of_interest = |view: &View| {
+            let role = memory.body().buffer(view.buffer).role;
+            inputs.loss_scale.is_none() || is_of_forward_pass(role)
+        };
+        let mut views =
+            touched.filter(|(view, access)| is_touched(*access) && is_of_interest(view));
         views.find_map(|(view, _)| Some((view, not_finite(&view, memory)?)))
     }
 
@@ -99,6 +105,20 @@ impl FiniteCheck {
     }
 }
 
+/// Whether the forward pass and updates make the values, but the backward pass does not.
+fn is_of_forward_pass(role: Role) -> bool {
+    match role {
+        Role::Parameter
+        | Role::State
+        | Role::Optimizer
+        | Role::Activation
+        | Role::PackedWeights
+        | Role::Gathered
+        | Role::Staging => true,
+        Role::ActivationGradient | Role::Gradient | Role::Statistics | Role::Workspace => false,
+    }
+}
+
 /// The first value of a view that is not finite.
 fn not_finite(view: &View, memory: &Memory<'_>) -> Option<f64> {
     match memory.body().buffer(view.buffer).dtype {
@@ -109,6 +129,10 @@ fn not_finite(view: &View, memory: &Memory<'_>) -> Option<f64> {
         Dtype::F64 => memory.find::<f64>(view, |value| !value.is_finite()),
         Dtype::Bf16 => {
             let found = memory.find::<bf16>(view, |value| !value.is_finite());
+            found.map(f64::from)
+        }
+        Dtype::F16 => {
+            let found = memory.find::<f16>(view, |value| !value.is_finite());
             found.map(f64::from)
         }
         Dtype::I16 => None,

@@ -3,7 +3,7 @@
 use crate::RunError;
 use crate::aligned_memory::AlignedMemory;
 use crate::device_memory::{DeviceMemory, DeviceView, bytes_of, bytes_of_mut};
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::{Body, Buffer, Dtype, View};
 use partita_space::{Bytes, Rank};
 use std::cell::RefCell;
@@ -34,6 +34,11 @@ unsafe impl Element for f64 {
 // SAFETY: a wrapper of two bytes, of which every bit pattern is a float.
 unsafe impl Element for bf16 {
     const DTYPE: Dtype = Dtype::Bf16;
+}
+
+// SAFETY: a wrapper of two bytes, of which every bit pattern is a float.
+unsafe impl Element for f16 {
+    const DTYPE: Dtype = Dtype::F16;
 }
 
 // SAFETY: a 2-byte integer has no invalid bit pattern.
@@ -109,16 +114,17 @@ impl Arena {
             start,
             device,
             body,
-            has_bf16: check_places(body),
+            half: check_places(body),
             claims: Rc::default(),
             arena: PhantomData,
         }
     }
 }
 
-/// Whether a buffer has values in bf16. Panics where one does not lie in the arena of its body.
-fn check_places(body: &Body) -> bool {
-    let mut has_bf16 = false;
+/// The type of two bytes that a buffer has, if one does: a body has one at most. Panics where a buffer does not lie in
+/// the arena of its body.
+fn check_places(body: &Body) -> Option<Dtype> {
+    let mut half = None;
     for buffer in &body.buffers {
         let (start, size) = (buffer.offset.0, buffer.dtype.size() as u64);
         let end = checked_bytes(buffer).and_then(|bytes| start.checked_add(bytes));
@@ -129,9 +135,11 @@ fn check_places(body: &Body) -> bool {
             buffer.dims,
             body.arena.0
         );
-        has_bf16 |= buffer.dtype == Dtype::Bf16;
+        if buffer.dtype.is_half() {
+            half = Some(buffer.dtype);
+        }
     }
-    has_bf16
+    half
 }
 
 /// Size of a buffer; `None` on overflow.
@@ -155,7 +163,7 @@ pub struct Memory<'a> {
     start: *mut u8,
     device: Option<&'a dyn DeviceMemory>,
     body: &'a Body,
-    has_bf16: bool,
+    half: Option<Dtype>,
     claims: Rc<RefCell<Vec<Claim>>>,
     arena: PhantomData<&'a mut Arena>,
 }
@@ -272,9 +280,9 @@ impl<'a> Memory<'a> {
         self.body
     }
 
-    /// Whether a buffer of the body has values in bf16.
-    pub fn has_bf16(&self) -> bool {
-        self.has_bf16
+    /// The type of two bytes that the body has its activations in, if it has: bf16 or f16.
+    pub fn half(&self) -> Option<Dtype> {
+        self.half
     }
 
     /// The same memory as the buffers of another body. Blocks of both exclude each other.
@@ -289,7 +297,7 @@ impl<'a> Memory<'a> {
             start: self.start,
             device: self.device,
             body,
-            has_bf16: check_places(body),
+            half: check_places(body),
             claims: Rc::clone(&self.claims),
             arena: PhantomData,
         }

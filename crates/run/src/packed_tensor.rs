@@ -1,7 +1,7 @@
 //! Tensors packed in memory of their own.
 
 use crate::{Element, Memory};
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::{Dtype, View};
 use std::ops::AddAssign;
 
@@ -14,6 +14,8 @@ pub enum PackedTensor {
     F64(Vec<f64>),
     /// Upper halves of 32-bit floats.
     Bf16(Vec<bf16>),
+    /// 16-bit floats.
+    F16(Vec<f16>),
     /// 16-bit integers.
     I16(Vec<i16>),
 }
@@ -25,6 +27,7 @@ macro_rules! on_elements {
             PackedTensor::F32($elements) => $value,
             PackedTensor::F64($elements) => $value,
             PackedTensor::Bf16($elements) => $value,
+            PackedTensor::F16($elements) => $value,
             PackedTensor::I16($elements) => $value,
         }
     };
@@ -44,6 +47,10 @@ macro_rules! with_type {
             }
             partita_program::Dtype::Bf16 => {
                 type $type = half::bf16;
+                $value
+            }
+            partita_program::Dtype::F16 => {
+                type $type = half::f16;
                 $value
             }
             partita_program::Dtype::I16 => {
@@ -75,6 +82,7 @@ macro_rules! number {
 number!(f32, F32);
 number!(f64, F64);
 number!(bf16, Bf16);
+number!(f16, F16);
 number!(i16, I16);
 
 impl PackedTensor {
@@ -84,6 +92,7 @@ impl PackedTensor {
             Dtype::F32 => PackedTensor::F32(Vec::with_capacity(elements)),
             Dtype::F64 => PackedTensor::F64(Vec::with_capacity(elements)),
             Dtype::Bf16 => PackedTensor::Bf16(Vec::with_capacity(elements)),
+            Dtype::F16 => PackedTensor::F16(Vec::with_capacity(elements)),
             Dtype::I16 => PackedTensor::I16(Vec::with_capacity(elements)),
         }
     }
@@ -108,6 +117,7 @@ impl PackedTensor {
             PackedTensor::F32(_) => Dtype::F32,
             PackedTensor::F64(_) => Dtype::F64,
             PackedTensor::Bf16(_) => Dtype::Bf16,
+            PackedTensor::F16(_) => Dtype::F16,
             PackedTensor::I16(_) => Dtype::I16,
         }
     }

@@ -396,7 +396,8 @@ impl Step<'_, '_> {
         };
         self.started[task.0 as usize] = self.clock.now();
         let check = self.check.as_mut().filter(|check| !check.is_done());
-        let read = check.and_then(|check| check.find(kernel, &self.memory, Access::reads));
+        let read =
+            check.and_then(|check| check.find((kernel, self.inputs), &self.memory, Access::reads));
         let (transport, cancel) = (&mut self.transport, self.cancel);
         let mut progress = || {
             transport.advance();
@@ -412,7 +413,7 @@ impl Step<'_, '_> {
         )?;
         self.given.push(task);
         if let Some(check) = self.check.as_mut().filter(|check| !check.is_done()) {
-            let written = check.find(kernel, &self.memory, Access::writes);
+            let written = check.find((kernel, self.inputs), &self.memory, Access::writes);
             let (at, task) = (
                 (self.rank, self.inputs.step),
                 &self.body.tasks[task.0 as usize],

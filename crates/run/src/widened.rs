@@ -1,14 +1,14 @@
-//! Kernels on bf16, executed as kernels on f32.
+//! Kernels on floats of two bytes (bf16, f16), executed as kernels on f32.
 
 use crate::memory::{Block, BlockMut, Element, Memory};
 use crate::{KernelTally, RunError};
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::{Dtype, Kernel, KernelShape, View, WideCopy};
 use partita_space::Bytes;
 
-/// What executes kernels on f32 in place of those on bf16, and converts what they read and write.
+/// What executes kernels on f32 in place of those on floats of two bytes, and converts what they read and write in bf16.
 ///
-/// Functions from a kernel, a workspace and a memory convert element by element.
+/// Functions from a kernel, a workspace and a memory convert element by element, as all do what is in f16.
 pub trait WideExecutor {
     /// Executes a kernel with this workspace on this memory.
     ///
@@ -67,7 +67,7 @@ where
     }
 }
 
-/// Executes a kernel on bf16 by others on f32, slab by slab, with copies in its workspace (see [`KernelShape::widened`]
+/// Executes a kernel on floats of two bytes by others on f32, slab by slab, with copies in its workspace (see [`KernelShape::widened`]
 /// and [`KernelShape::slabs`]).
 ///
 /// `executor` runs the kernel that it is given, with what is left of the workspace, on the memory that it is given.
@@ -92,7 +92,7 @@ pub fn execute_widened(
         let shape = KernelShape { kernel, buffers };
         flops += execute_slab(&shape, space, memory, executor)?.flops;
     }
-    // What several slabs read counts once. The kernel moves values of bf16, wherever they are in between.
+    // What several slabs read counts once. The kernel moves values of two bytes, wherever they are in between.
     Ok(KernelTally {
         flops: if slabs.len() > 1 {
             expected.flops
@@ -123,8 +123,14 @@ fn execute_slab(
     }
     let tally = executor.execute(&widened.kernel, rest.as_ref(), &wide)?;
     for copy in widened.copies.iter().filter(|copy| copy.is_written) {
-        let mut to = memory.write::<bf16>(&copy.stored);
-        executor.narrow(&wide.read::<f32>(&copy.wide), &mut to)?;
+        let from = wide.read::<f32>(&copy.wide);
+        match memory.body().buffer(copy.stored.buffer).dtype {
+            Dtype::F16 => convert(&from, &mut memory.write(&copy.stored), f16::from_f32),
+            Dtype::Bf16 => executor.narrow(&from, &mut memory.write(&copy.stored))?,
+            other @ (Dtype::F32 | Dtype::F64 | Dtype::I16) => {
+                panic!("values of {other:?} are not widened")
+            }
+        }
     }
     Ok(tally)
 }
@@ -137,10 +143,17 @@ fn widen(
 ) -> Result<(), RunError> {
     let mut to = wide.write::<f32>(&copy.wide);
     match memory.body().buffer(copy.stored.buffer).dtype {
-        Dtype::Bf16 => executor.widen(&memory.read(&copy.stored), &mut to),
-        Dtype::F32 => executor.round(&memory.read(&copy.stored), &mut to),
+        Dtype::Bf16 => executor.widen(&memory.read(&copy.stored), &mut to)?,
+        Dtype::F16 => convert(&memory.read(&copy.stored), &mut to, |x: f16| x.into()),
+        Dtype::F32 if memory.half() == Some(Dtype::F16) => {
+            convert(&memory.read(&copy.stored), &mut to, |x| {
+                f16::from_f32(x).into()
+            });
+        }
+        Dtype::F32 => executor.round(&memory.read(&copy.stored), &mut to)?,
         other @ (Dtype::F64 | Dtype::I16) => panic!("values of {other:?} are not widened"),
     }
+    Ok(())
 }
 
 /// Element by element.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Inputs of one step; not part of the program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inputs {
-    /// Updates so far plus one (Adam's bias correction).
+    /// Steps of training so far plus one.
     pub step: u64,
     /// Epoch; part of the key of random numbers.
     pub epoch: u64,
@@ -19,12 +19,44 @@ pub struct Inputs {
     pub seed: u64,
     /// Learning rate.
     pub learning_rate: f64,
+    /// Factor of all gradients from the loss on, which updates take out again; an update whose gradients are not finite
+    /// leaves everything as it is. None: gradients are as they are, and every update happens.
+    pub loss_scale: Option<f64>,
+    /// Updates before this one that left everything as it was.
+    pub skipped: u64,
     /// Samples of this step, in batch order, over all ranks.
     pub samples: Vec<usize>,
     /// Samples of the next step; empty where nothing is to be read ahead.
     pub next_samples: Vec<usize>,
     /// Epoch of the next step.
     pub next_epoch: u64,
+}
+
+/// Added to the norm of the gradients before it divides, as `torch.nn.utils.clip_grad_norm_` does (PyTorch 2,
+/// `torch/nn/utils/clip_grad.py`).
+const CLIP_EPSILON: f64 = 1e-6;
+
+impl Inputs {
+    /// Factor of the gradients of losses.
+    pub fn gradient_factor(&self) -> f64 {
+        self.loss_scale.unwrap_or(1.0)
+    }
+
+    /// Updates that happened, with this one (Adam's bias correction).
+    pub fn update(&self) -> u64 {
+        self.step - self.skipped
+    }
+
+    /// Factor of the gradients in an update that bounds their norm by `maximum`, if the sum of their squares is `total`;
+    /// none if the update leaves everything as it is.
+    pub fn update_factor(&self, total: f64, maximum: f64) -> Option<f64> {
+        if self.loss_scale.is_some() && !total.is_finite() {
+            return None;
+        }
+        let scale = self.gradient_factor();
+        let norm = total.sqrt() / scale;
+        Some((maximum / (norm + CLIP_EPSILON)).min(1.0) / scale)
+    }
 }
 
 /// The work of a kernel, counted from the bounds of its loops, not taken from the task. At the end of a step

@@ -7,6 +7,7 @@
 
 mod durations;
 mod loads;
+mod loss_scale;
 mod origin;
 mod persistent;
 mod resume;
@@ -18,6 +19,7 @@ mod steps;
 mod validation;
 
 pub use loads::{LoadSequence, PlannedLoad, SharedOrder};
+pub use loss_scale::{GREATEST_LOSS_SCALE, LossScale, LossScaling};
 pub use origin::Repeat;
 pub use persistent::{InitialValues, OwnedShard, PersistentTensor};
 pub use resume::{Boundary, Failed, Next, Position, StepHook};

@@ -70,10 +70,12 @@ impl SessionRun<'_, '_> {
             Repeat::Nothing => None,
             Repeat::Start => {
                 set_initial(program, rank, arena, self.initial)?;
+                self.loss_scale[0] = self.loss_scale[1];
                 Some(self.from)
             }
             Repeat::From(position, values) => {
                 set_initial(program, rank, arena, &*values)?;
+                self.loss_scale[0] = self.session.loss_scale_at(position.loss_scale);
                 Some((position.epoch, position.done))
             }
         })

@@ -2,7 +2,7 @@
 
 use crate::session::{Session, persists_over_programs};
 use crate::shards::{for_shard_rows, persistent_name, put_shard};
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::{Body, Buffer, BufferId, Dtype, Program, Role, TensorRegion};
 use partita_run::{Arena, Element, Memory, PackedTensor, RunError};
 use partita_space::{AXES, AxisSet, Coord, Mesh, Rank, Region};
@@ -177,6 +177,7 @@ pub(crate) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Optio
                 Dtype::F32 => not_finite::<f32>(memory, (id, buffer), f64::from),
                 Dtype::F64 => not_finite::<f64>(memory, (id, buffer), |v| v),
                 Dtype::Bf16 => not_finite::<bf16>(memory, (id, buffer), f64::from),
+                Dtype::F16 => not_finite::<f16>(memory, (id, buffer), f64::from),
                 Dtype::I16 => (0, None),
             };
             let value = value?;
@@ -248,7 +249,7 @@ pub(crate) fn write_shard(body: &Body, arena: &mut Arena, shard: &OwnedShard, by
     match shard.dtype {
         Dtype::F32 => copy::<f32, 4>(&memory, shard.id, bytes, f32::to_le_bytes),
         Dtype::F64 => copy::<f64, 8>(&memory, shard.id, bytes, f64::to_le_bytes),
-        Dtype::Bf16 | Dtype::I16 => {
+        Dtype::Bf16 | Dtype::F16 | Dtype::I16 => {
             panic!("parameters like `{}` are kept in f32 or f64", shard.name)
         }
     }
@@ -293,7 +294,7 @@ pub(crate) fn set_initial(
         let filled = match buffer.dtype {
             Dtype::F32 => fill::<f32>(&memory, (id, buffer), initial, |v| v as f32, rows),
             Dtype::F64 => fill::<f64>(&memory, (id, buffer), initial, |v| v, rows),
-            Dtype::Bf16 | Dtype::I16 => {
+            Dtype::Bf16 | Dtype::F16 | Dtype::I16 => {
                 panic!("parameters like `{}` are kept in f32 or f64", buffer.name)
             }
         };

@@ -1,5 +1,6 @@
 //! Where a training stands between two steps, and what may happen there.
 
+use crate::loss_scale::LossScale;
 use crate::origin::Repeat;
 use crate::persistent::{OwnedShard, write_shard};
 use crate::run::EpochReport;
@@ -24,6 +25,9 @@ pub struct Position {
     pub epochs: Vec<EpochReport>,
     /// Sums over the steps of the current epoch that are done: losses are not yet divided by their samples.
     pub current: EpochReport,
+    /// The factor of gradients, where they are scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
 }
 
 /// Whether a training goes on.
@@ -86,6 +90,8 @@ pub struct Boundary<'b, 's> {
     pub epochs: &'b [EpochReport],
     /// As in [`Position`].
     pub current: &'b EpochReport,
+    /// As in [`Position`].
+    pub loss_scale: Option<LossScale>,
     /// Whether the step was one of training.
     pub is_update: bool,
     /// Whether this was the last step of the plan.
@@ -107,6 +113,7 @@ impl Boundary<'_, '_> {
             seconds: self.seconds,
             epochs: self.epochs.to_vec(),
             current: self.current.clone(),
+            loss_scale: self.loss_scale,
         }
     }
 

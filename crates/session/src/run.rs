@@ -1,13 +1,14 @@
 //! Runs a session on one rank.
 
 use crate::durations::Durations;
+use crate::loss_scale::LossScale;
 use crate::persistent::{InitialValues, first_not_finite, set_initial};
 use crate::resume::{Boundary, Next, NoHook, Position, StepHook};
 use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::steps::PlannedStep;
 use crate::validation::{Evaluated, EvaluatedBatch, Snapshot, Validators};
-use partita_program::{Body, BufferId, Kernel, ProgramKind, Task};
+use partita_program::{Body, BufferId, GRADIENT_NORM, Kernel, ProgramKind, Task};
 use partita_run::{
     CountedBody, FiniteCheck, NotFiniteOrigin, RankRunner, RunError, StepReport, Trace,
 };
@@ -158,6 +159,9 @@ pub struct Outcome {
     pub measured_steps: u64,
     /// Median time of the measured steps.
     pub step_seconds: Seconds,
+    /// Where the factor of gradients stands, where they are scaled.
+    #[serde(default)]
+    pub loss_scale: Option<LossScale>,
     /// Median time of every task of the main program's body over the measured steps.
     pub task_seconds: Vec<Seconds>,
     /// Traces of the last measured steps.
@@ -182,6 +186,8 @@ pub(crate) struct SessionRun<'p, 's> {
     pub(crate) steps: u64,
     /// What the learning-rate schedule has learned from validation losses.
     pub(crate) schedule: ScheduleState,
+    /// The factor of gradients, where they are scaled: of this moment, and where the run starts.
+    pub(crate) loss_scale: [Option<LossScale>; 2],
     /// When the run started, and the time of all steps before.
     pub(crate) start: (Seconds, Seconds),
     pub(crate) hook: &'p mut dyn StepHook,
@@ -250,6 +256,7 @@ impl Session<'_> {
         {
             self.plan.schedule.observe(&mut schedule, validation.loss);
         }
+        let loss_scale = self.loss_scale_at(position.loss_scale);
         let mut run = SessionRun {
             session: self,
             initial,
@@ -268,6 +275,7 @@ impl Session<'_> {
             pending: None,
             spare: None,
             schedule,
+            loss_scale: [loss_scale; 2],
             origin: None,
         };
         let end = run.execute(runner)?;
@@ -286,9 +294,17 @@ impl Session<'_> {
             epochs: run.epochs,
             measured_steps: medians.steps,
             step_seconds: medians.step,
+            loss_scale: run.loss_scale[0],
             task_seconds: medians.tasks,
             traces,
         })
+    }
+}
+
+impl Session<'_> {
+    /// The factor of gradients where a run starts, `known` from a checkpoint; none where they are not scaled.
+    pub(crate) fn loss_scale_at(&self, known: Option<LossScale>) -> Option<LossScale> {
+        self.plan.loss_scaling.map(|scaling| scaling.start(known))
     }
 }
 
@@ -368,6 +384,7 @@ impl SessionRun<'_, '_> {
             seconds,
             epochs: &self.epochs,
             current: &self.current,
+            loss_scale: self.loss_scale[0],
             is_update: planned.kind == ProgramKind::Train,
             is_last,
         })
@@ -417,11 +434,20 @@ impl SessionRun<'_, '_> {
             let inputs = self.session.inputs(planned, None, self.schedule);
             runner.step(fetch, &inputs)?;
         }
-        let inputs = self.session.inputs(planned, next, self.schedule);
+        let mut inputs = self.session.inputs(planned, next, self.schedule);
+        let scaling = self.session.plan.loss_scaling;
+        if let (Some(scaling), Some(state)) = (scaling, &self.loss_scale[0]) {
+            scaling.tell(state, &mut inputs);
+        }
         let report = match check {
             None => runner.step(step, &inputs)?,
             Some(check) => runner.step_checked(step, &inputs, check)?,
         };
+        let total = output(self.session, planned, runner.rank, &report, GRADIENT_NORM);
+        if let (Some(scaling), Some(state), Some(total)) = (scaling, &mut self.loss_scale[0], total)
+        {
+            scaling.observe(state, total[0]);
+        }
         self.staged = (!inputs.next_samples.is_empty()).then_some(planned.program);
         Ok(report)
     }

@@ -4,6 +4,7 @@
 //! of the next step ahead; where another program comes next, its fetch program reads its first samples.
 
 use crate::durations;
+use crate::loss_scale::LossScaling;
 use crate::schedule::LearningRateSchedule;
 use partita_program::{Body, Buffer, Program, ProgramKind, Role, Staging};
 use partita_run::Footprint;
@@ -28,6 +29,8 @@ pub struct Plan<'s> {
     pub seed: u64,
     /// Learning-rate schedule.
     pub schedule: LearningRateSchedule,
+    /// How gradients are scaled, where they are in f16.
+    pub loss_scaling: Option<LossScaling>,
     /// Order of the training samples in an epoch; their number is the same in all epochs, 0 where a network is only
     /// evaluated or makes predictions.
     pub training_order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),

@@ -92,6 +92,8 @@ impl Session<'_> {
             epoch: planned.epoch,
             seed: self.plan.seed,
             learning_rate: self.rate(planned, state),
+            loss_scale: None,
+            skipped: 0,
             samples: planned.samples.clone(),
             next_epoch: next.map_or(planned.epoch, |next| next.epoch),
             next_samples: next.map_or_else(Vec::new, |next| next.samples.clone()),

@@ -51,6 +51,7 @@ impl Snapshot {
                 PackedTensor::F32(values) => memory.unpack(&view, values, false),
                 PackedTensor::F64(values) => memory.unpack(&view, values, false),
                 PackedTensor::Bf16(values) => memory.unpack(&view, values, false),
+                PackedTensor::F16(values) => memory.unpack(&view, values, false),
                 PackedTensor::I16(values) => memory.unpack(&view, values, false),
             }
         }

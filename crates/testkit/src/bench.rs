@@ -1,7 +1,7 @@
 //! A bench that runs single kernels on buffers.
 
 use crate::{Draws, distance};
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::{
     Access, Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Role, View,
 };
@@ -41,7 +41,7 @@ impl Bench {
         assert_eq!(values.len(), dims.iter().product::<usize>());
         let id = BufferId(self.body.buffers.len() as u32);
         let role = match dtype {
-            Dtype::F32 | Dtype::Bf16 => Role::Activation,
+            Dtype::F32 | Dtype::Bf16 | Dtype::F16 => Role::Activation,
             Dtype::F64 => Role::Statistics,
             Dtype::I16 => Role::Staging,
         };
@@ -54,6 +54,7 @@ impl Bench {
             Dtype::F32 => f64::from(value as f32),
             Dtype::F64 => value,
             Dtype::Bf16 => f64::from(bf16::from_f64(value)),
+            Dtype::F16 => f64::from(f16::from_f64(value)),
             Dtype::I16 => f64::from(value as i16),
         };
         self.contents.push(values.into_iter().map(narrow).collect());
@@ -134,6 +135,7 @@ impl Bench {
                 Dtype::F32 => set(&memory, &view, values, |value| value as f32),
                 Dtype::F64 => set(&memory, &view, values, |value| value),
                 Dtype::Bf16 => set(&memory, &view, values, bf16::from_f64),
+                Dtype::F16 => set(&memory, &view, values, f16::from_f64),
                 Dtype::I16 => set(&memory, &view, values, |value| value as i16),
             }
         }
@@ -156,6 +158,7 @@ impl Bench {
                 Dtype::F32 => get::<f32>(&memory, &view),
                 Dtype::F64 => get::<f64>(&memory, &view),
                 Dtype::Bf16 => get::<bf16>(&memory, &view),
+                Dtype::F16 => get::<f16>(&memory, &view),
                 Dtype::I16 => get::<i16>(&memory, &view),
             }
         });

@@ -172,6 +172,8 @@ impl<'c> CountedCase<'c> {
             epoch: 0,
             seed: self.case.seed,
             learning_rate: 1e-3,
+            loss_scale: None,
+            skipped: 0,
             samples: all.clone(),
             next_samples: all,
             next_epoch: 0,

@@ -38,6 +38,8 @@ pub struct Setup<'a> {
     pub clip: Option<f64>,
     /// Learning rate.
     pub learning_rate: f64,
+    /// Factor of the gradients of training steps.
+    pub loss_scale: Option<f64>,
     /// Samples, as many as the mini-batch has; every step uses all of them.
     pub samples: Arc<Samples>,
     /// Initial values of each parameter, in the order of the graph.
@@ -62,7 +64,7 @@ pub struct Outcome {
 /// The reference kernels of a dtype.
 pub fn reference_kernels(dtype: Dtype) -> impl Fn(Mesh, Rank) -> Box<dyn Kernels> + Sync {
     move |mesh, rank| match dtype {
-        Dtype::F32 | Dtype::Bf16 => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
+        Dtype::F32 | Dtype::Bf16 | Dtype::F16 => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
         Dtype::F64 => Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
         Dtype::I16 => panic!("no kernels compute in 16-bit integers"),
     }
@@ -86,6 +88,7 @@ impl<'a> Setup<'a> {
             decay_norms: true,
             clip: None,
             learning_rate: 0.1,
+            loss_scale: None,
             samples,
             parameters,
             steps: 3,
@@ -352,6 +355,8 @@ fn run_rank(
         epoch: 0,
         seed: setup.seed,
         learning_rate: setup.learning_rate,
+        loss_scale: setup.loss_scale,
+        skipped: 0,
         samples: all.clone(),
         next_samples: all,
         next_epoch: 0,
@@ -431,7 +436,7 @@ fn write_parameters(setup: &Setup<'_>, program: &Program, rank: Rank, memory: &M
         };
         match setup.dtype {
             Dtype::F64 => memory.unpack(&view, &values, false),
-            Dtype::F32 | Dtype::Bf16 => {
+            Dtype::F32 | Dtype::Bf16 | Dtype::F16 => {
                 let values: Vec<f32> = values.iter().map(|&value| value as f32).collect();
                 memory.unpack(&view, &values, false);
             }
@@ -450,7 +455,7 @@ fn read_parameters(setup: &Setup<'_>, memory: &Memory<'_>) -> Vec<(String, Vec<f
         let mut values = Vec::new();
         match setup.dtype {
             Dtype::F64 => memory.pack::<f64>(&view, &mut values),
-            Dtype::F32 | Dtype::Bf16 => {
+            Dtype::F32 | Dtype::Bf16 | Dtype::F16 => {
                 let mut narrow = Vec::new();
                 memory.pack::<f32>(&view, &mut narrow);
                 values.extend(narrow.into_iter().map(f64::from));

@@ -720,6 +720,8 @@ impl Maker {
             epoch: 2,
             seed: 11,
             learning_rate: 0.05,
+            loss_scale: None,
+            skipped: 0,
             samples: vec![5, 0, 9, 2],
             next_samples: Vec::new(),
             next_epoch: 0,

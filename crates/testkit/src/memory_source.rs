@@ -1,6 +1,6 @@
 //! A dataset in memory, for tests.
 
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::{Dtype, Item, Load, TaskId, View, When};
 use partita_run::{Inputs, Memory, RunError, Source};
 use partita_space::{Mesh, Rank, Region};
@@ -176,6 +176,10 @@ fn write(memory: &Memory<'_>, target: &View, values: impl Iterator<Item = f64>) 
         Dtype::F64 => memory.unpack(target, &values.collect::<Vec<_>>(), false),
         Dtype::Bf16 => {
             let values: Vec<bf16> = values.map(bf16::from_f64).collect();
+            memory.unpack(target, &values, false);
+        }
+        Dtype::F16 => {
+            let values: Vec<f16> = values.map(f16::from_f64).collect();
             memory.unpack(target, &values, false);
         }
         Dtype::I16 => {

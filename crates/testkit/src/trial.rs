@@ -288,6 +288,7 @@ fn setup<'a>(
         decay_norms: true,
         clip: case.seed.is_multiple_of(3).then_some(0.5),
         learning_rate: 0.1,
+        loss_scale: None,
         samples: Arc::clone(samples),
         parameters: parameters.clone(),
         steps: 3,

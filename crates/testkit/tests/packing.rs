@@ -71,6 +71,7 @@ fn setup<'a>(
         decay_norms: true,
         clip: None,
         learning_rate: 0.01,
+        loss_scale: None,
         samples,
         parameters,
         steps: 3,

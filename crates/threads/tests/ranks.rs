@@ -619,6 +619,8 @@ fn each_rank_loads_its_part() {
     };
     let samples = numbered_samples();
     let inputs = Inputs {
+        loss_scale: None,
+        skipped: 0,
         samples: vec![3, 1],
         ..Inputs::default()
     };
@@ -682,6 +684,8 @@ fn samples_of_another_shape_are_refused() {
             let samples = Arc::clone(&samples);
             let mut runner = runner(mesh, rank, &body, transport, samples, &cancel);
             let inputs = Inputs {
+                loss_scale: None,
+                skipped: 0,
                 samples: ids.clone(),
                 ..Inputs::default()
             };

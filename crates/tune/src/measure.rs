@@ -363,6 +363,8 @@ impl RankBench {
             epoch: 0,
             seed: 1,
             learning_rate: 1e-4,
+            loss_scale: None,
+            skipped: 0,
             samples: (0..benchmark.batch).collect(),
             next_samples: Vec::new(),
             next_epoch: 0,

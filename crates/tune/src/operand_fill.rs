@@ -1,6 +1,6 @@
 //! Operand values of benchmarks: finite, normal, and in the domain of the kernel.
 
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::{Body, Buffer, Dtype, Kernel, Role, View};
 use partita_run::{Element, Memory};
 use std::ops::AddAssign;
@@ -22,6 +22,7 @@ pub(crate) fn fill_operands(
             Dtype::F32 => set(memory, &whole, |i| fill.value(i, channels) as f32),
             Dtype::F64 => set(memory, &whole, |i| fill.value(i, channels)),
             Dtype::Bf16 => set(memory, &whole, |i| bf16::from_f64(fill.value(i, channels))),
+            Dtype::F16 => set(memory, &whole, |i| f16::from_f64(fill.value(i, channels))),
             Dtype::I16 => set(memory, &whole, |i| fill.value(i, channels) as i16),
         }
     }
@@ -41,6 +42,9 @@ pub(crate) fn touch(memory: &Memory<'_>, body: &Body, view: &View) -> u64 {
         }),
         Dtype::F64 => folded(memory.read::<f64>(view).data(), f64::to_bits),
         Dtype::Bf16 => folded(memory.read::<bf16>(view).data(), |value| {
+            u64::from(value.to_bits())
+        }),
+        Dtype::F16 => folded(memory.read::<f16>(view).data(), |value| {
             u64::from(value.to_bits())
         }),
         Dtype::I16 => folded(memory.read::<i16>(view).data(), |value| value as u64),

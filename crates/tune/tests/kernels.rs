@@ -360,6 +360,7 @@ fn kernels_of_random_programs_can_be_measured() {
             decay_norms: true,
             clip: Some(1.0),
             learning_rate: 0.01,
+            loss_scale: None,
             samples,
             parameters,
             steps: 1,

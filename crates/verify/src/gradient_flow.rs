@@ -13,7 +13,8 @@ use crate::collectives::GroupMembers;
 use crate::{Case, Fault};
 use partita_program::descriptor::Flow;
 use partita_program::{
-    Access, Body, BufferId, Collective, Exchange, Group, Kernel, Role, View, Work,
+    Access, Body, BufferId, Collective, Exchange, GRADIENT_NORM, Group, Kernel, Output, Role, View,
+    Work,
 };
 use partita_space::{Rank, Region, Submesh};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -233,7 +234,9 @@ impl<'p> Interpreter<'_, 'p> {
                 Work::Store(_) => {}
             }
         }
-        for output in &self.body.outputs {
+        // The norm is of gradients, which are checked where they update parameters.
+        let of_samples = |output: &&Output| output.name != GRADIENT_NORM;
+        for output in self.body.outputs.iter().filter(of_samples) {
             let uses = self.read(&output.view).unwrap_or_default().uses;
             self.findings.outputs.push((output.name.clone(), uses));
         }

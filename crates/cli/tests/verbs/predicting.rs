@@ -672,14 +672,14 @@ fn a_precision_that_a_machine_lacks_is_refused() {
     let error = asked("summit", "bf16");
     assert!(error.contains("possible are f32, f16"), "{error}");
     assert!(error.contains("device.rates.bf16"), "{error}");
-    let possible = "possible are `--precision f32` and `--precision bf16`";
+    let possible = "possible are `--precision f32`, `--precision bf16` and `--precision f16`";
     let errors = [
         asked("here", "tf32"),
         refusal(
             &[
                 &["lower", "cosmoflow@64"],
                 &more[..],
-                &["--precision", "f16"],
+                &["--precision", "tf32"],
             ]
             .concat(),
         ),
@@ -687,7 +687,7 @@ fn a_precision_that_a_machine_lacks_is_refused() {
             &[
                 &["tune", "cosmoflow@64"],
                 &more[..],
-                &["--precision", "f16"],
+                &["--precision", "tf32"],
             ]
             .concat(),
         ),

@@ -349,7 +349,7 @@ fn class_loss(
         terms,
         entropy: terms.entropy_factor(totals.as_ref().map(|totals| totals.data())),
         dice: &dice,
-        weight,
+        weight: run.inputs.gradient_factor() * weight,
     };
     let sum = sum_rows(run, grid, EXPONENTIAL, |level, rows| {
         // SAFETY: boxes of one shape, of which dx is borrowed alone; each row is in one range, and the team has

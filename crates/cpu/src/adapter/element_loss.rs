@@ -30,7 +30,7 @@ pub(super) fn execute(
         x: Rows::from(x.view()),
         target: Classes::of(&target),
         dx: dx.as_mut().map(|dx| Rows::from(dx.view())),
-        factor,
+        factor: run.inputs.gradient_factor() * factor,
         weights,
     };
     let sum = sum_rows(run, x.view().grid, EXPONENTIAL, |level, rows| {

@@ -6,7 +6,7 @@ use crate::grid::{Canceled, Grid, part};
 use crate::rows::{Apply, ApplyRows, Rows, formula, three};
 use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::{Kernel, View};
 use partita_run::{Block, KernelTally, RunError};
 use partita_space::Rank;
@@ -156,7 +156,7 @@ fn mean_squared_error(
             let target = super::Input::new(block);
             let (x, target) = (x.view(), target.view());
             let to = dx.as_mut().map(|dx| Rows::from(dx.view()));
-            let factor = (weight * 2.0 / count as f64) as f32;
+            let factor = (run.inputs.gradient_factor() * weight * 2.0 / count as f64) as f32;
             let [from, want, _] = three([x, target], Rows::from(x));
             sum_rows(run, x.grid, ELEMENT, |level, rows| {
                 let mut sum = 0.0;
@@ -180,13 +180,14 @@ fn mean_squared_error(
                 sum
             })?
         }
-        AnyBlock::F64(_) | AnyBlock::Bf16(_) | AnyBlock::I16(_) => {
+        AnyBlock::F64(_) | AnyBlock::Bf16(_) | AnyBlock::F16(_) | AnyBlock::I16(_) => {
+            let factor = run.inputs.gradient_factor() * weight;
             let mut sum = 0.0;
             each_position(x.block().extent, run, |at| {
                 for (c, x) in channels(x.block(), at).iter().enumerate() {
                     let error = f64::from(*x) - wide.get([at[0], at[1], at[2], at[3], c]);
                     sum += error * error;
-                    put(&mut dx, at, c, weight * 2.0 * error / count as f64);
+                    put(&mut dx, at, c, factor * 2.0 * error / count as f64);
                 }
             })?;
             sum
@@ -283,7 +284,7 @@ fn softmax_cross_entropy(
     let entropy = Entropy {
         x: Rows::from(x.view()),
         dx: dx.as_mut().map(|dx| Rows::from(dx.view())),
-        factor: weight / count as f64,
+        factor: run.inputs.gradient_factor() * weight / count as f64,
         smoothing,
         classes,
         wrong: &wrong,
@@ -331,6 +332,7 @@ enum Numbers<'a> {
     F32(&'a [f32]),
     F64(&'a [f64]),
     Bf16(&'a [bf16]),
+    F16(&'a [f16]),
     I16(&'a [i16]),
 }
 
@@ -340,6 +342,7 @@ impl<'a> Classes<'a> {
             AnyBlock::F32(block) => (Numbers::F32(block.data()), block.pitch),
             AnyBlock::F64(block) => (Numbers::F64(block.data()), block.pitch),
             AnyBlock::Bf16(block) => (Numbers::Bf16(block.data()), block.pitch),
+            AnyBlock::F16(block) => (Numbers::F16(block.data()), block.pitch),
             AnyBlock::I16(block) => (Numbers::I16(block.data()), block.pitch),
         };
         Classes { numbers, pitch }
@@ -354,6 +357,7 @@ impl<'a> Classes<'a> {
             Numbers::F32(numbers) => f64::from(numbers[at]),
             Numbers::F64(numbers) => numbers[at],
             Numbers::Bf16(numbers) => f64::from(numbers[at]),
+            Numbers::F16(numbers) => f64::from(numbers[at]),
             Numbers::I16(numbers) => f64::from(numbers[at]),
         }
     }

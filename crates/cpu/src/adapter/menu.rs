@@ -36,8 +36,8 @@ use partita_space::Bytes;
 
 /// The catalog of [`super::CpuKernels`] on teams with these threads and level.
 ///
-/// Offers the algorithm `cpu` for every kernel of a program in f32 or bf16, and others for convolutions. Workspaces hold packed weights, copies of bf16 in f32,
-/// sums of the threads, and temporaries of copies within one buffer.
+/// Offers the algorithm `cpu` for every kernel of a program in f32, bf16 or f16, and others for convolutions. Workspaces
+/// hold packed weights, copies of bf16 and f16 in f32, sums of the threads, and temporaries of copies within one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuMenu {
     /// Threads of a rank.
@@ -48,7 +48,7 @@ pub struct CpuMenu {
 
 impl Menu for CpuMenu {
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
-        if shape.computes_in_bf16() {
+        if shape.computes_in_half() {
             if is_native(Method::Direct, shape.kernel, shape.buffers) {
                 return Ok(self.choice(shape, Method::Direct));
             }
@@ -59,10 +59,10 @@ impl Menu for CpuMenu {
         let parts = shape.kernel.parts();
         let is_apart = parts.len() > 1 && !is_usual(parts, shape.buffers);
         if is_apart
-            || !accesses.all(|(view, _)| shape.buffers[view.buffer.0 as usize].is_f32_or_bf16())
+            || !accesses.all(|(view, _)| shape.buffers[view.buffer.0 as usize].is_f32_or_half())
         {
             return Err(MenuError {
-                backend: "the CPU kernel set (f32 and bf16)".to_owned(),
+                backend: "the CPU kernel set (f32, bf16 and f16)".to_owned(),
                 kernel: shape.to_string(),
             });
         }
@@ -73,7 +73,7 @@ impl Menu for CpuMenu {
     }
 
     fn implementations(&self, shape: &KernelShape<'_>) -> Result<Vec<Choice>, MenuError> {
-        if shape.computes_in_bf16() {
+        if shape.computes_in_half() {
             let wide = shape.largest_widened();
             let all = self.implementations(&wide.shape())?.into_iter();
             let of_shape = |choice: Choice| match Method::named(&choice.algorithm.0) {
@@ -93,7 +93,7 @@ impl Menu for CpuMenu {
     }
 }
 
-/// What a kernel on f32 needs to stand for one on bf16.
+/// What a kernel on f32 needs to stand for one on floats of two bytes.
 fn with_copies(choice: Choice, wide: &Widened) -> Choice {
     Choice {
         workspace: Bytes(wide.bytes.0 + choice.workspace.0),
@@ -199,7 +199,8 @@ fn copy_scratch(kernel: &Kernel, buffers: &[Buffer]) -> usize {
     match (dtype, Route::of(source, target, buffers)) {
         (Dtype::F32, Route::Packed) => source.volume(),
         (Dtype::Bf16, Route::Packed) => source.volume().div_ceil(2),
-        (Dtype::F32 | Dtype::Bf16, Route::Boxes | Route::Flat) | (Dtype::F64 | Dtype::I16, _) => 0,
+        (Dtype::F32 | Dtype::Bf16, Route::Boxes | Route::Flat)
+        | (Dtype::F64 | Dtype::F16 | Dtype::I16, _) => 0,
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn is_native(method: Method, kernel: &Kernel, buffers: &[Buffer]) -> 
     parts[0].family() == Family::Convolution
         && method == Method::Direct
         && is_whole
-        && KernelShape { kernel, buffers }.computes_in_bf16()
+        && KernelShape { kernel, buffers }.computes_in_half()
         && parts.iter().flat_map(Kernel::accesses).all(is_bf16)
 }
 

@@ -1,7 +1,7 @@
 //! Views of programs as the boxes and rows that the kernels of this crate take.
 
 use crate::grid::{Grid, View, ViewMut};
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::Dtype;
 use partita_program::fused::has_dense_samples;
 use partita_run::{Block, BlockMut, Element, Memory};
@@ -119,6 +119,7 @@ pub(super) enum AnyBlock<'m> {
     F32(Block<'m, f32>),
     F64(Block<'m, f64>),
     Bf16(Block<'m, bf16>),
+    F16(Block<'m, f16>),
     I16(Block<'m, i16>),
 }
 
@@ -128,6 +129,7 @@ impl<'m> AnyBlock<'m> {
             Dtype::F32 => Self::F32(memory.read(view)),
             Dtype::F64 => Self::F64(memory.read(view)),
             Dtype::Bf16 => Self::Bf16(memory.read(view)),
+            Dtype::F16 => Self::F16(memory.read(view)),
             Dtype::I16 => Self::I16(memory.read(view)),
         }
     }
@@ -140,6 +142,7 @@ impl<'m> AnyBlock<'m> {
             Self::F32(block) => at(block, index),
             Self::F64(block) => at(block, index),
             Self::Bf16(block) => at(block, index),
+            Self::F16(block) => at(block, index),
             Self::I16(block) => at(block, index),
         }
     }
@@ -149,6 +152,7 @@ impl<'m> AnyBlock<'m> {
             Self::F32(block) => block.box_bytes(),
             Self::F64(block) => block.box_bytes(),
             Self::Bf16(block) => block.box_bytes(),
+            Self::F16(block) => block.box_bytes(),
             Self::I16(block) => block.box_bytes(),
         }
     }

@@ -12,7 +12,7 @@ use crate::elementwise::{
 };
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::import::{Planes, Transform, import};
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::fused::Tail;
 use partita_program::{Activation as Smooth, Buffer, Dtype, Kernel, View as ProgramView};
 use partita_run::{Element, KernelTally, RunError};
@@ -150,6 +150,7 @@ fn fill_box(
         Dtype::F32 => fill_view::<f32>(target, value, run)?,
         Dtype::F64 => fill_plainly(target, value, run),
         Dtype::Bf16 => fill_view::<bf16>(target, value, run)?,
+        Dtype::F16 => fill_plainly(target, f16::from_f64(value), run),
         Dtype::I16 => fill_plainly(target, value as i16, run),
     };
     Ok(KernelTally { flops: 0, bytes })
@@ -217,6 +218,7 @@ fn copy(
         Dtype::F32 => copy_boxes::<f32>(source, target, accumulate, run)?,
         Dtype::F64 => copy_plainly::<f64>(source, target, accumulate, run),
         Dtype::Bf16 => copy_boxes::<bf16>(source, target, accumulate, run)?,
+        Dtype::F16 => copy_plainly::<f16>(source, target, accumulate, run),
         Dtype::I16 => copy_plainly::<i16>(source, target, accumulate, run),
     };
     Ok(KernelTally {
@@ -225,7 +227,8 @@ fn copy(
     })
 }
 
-/// Statistics and staged samples, which are small or rarely copied.
+/// Statistics and staged samples, which are small or rarely copied, and f16, for which the processor has no kernels of
+/// its own.
 fn copy_plainly<T: Element + AddAssign>(
     source: &ProgramView,
     target: &ProgramView,
@@ -369,7 +372,7 @@ fn import_samples(
     let flops = match &stored {
         AnyBlock::F32(x) => from_planes(Planes::F32(x.data()), x.pitch).map(|work| work.flops),
         AnyBlock::I16(x) => from_planes(Planes::I16(x.data()), x.pitch).map(|work| work.flops),
-        AnyBlock::F64(_) | AnyBlock::Bf16(_) => {
+        AnyBlock::F64(_) | AnyBlock::Bf16(_) | AnyBlock::F16(_) => {
             Ok(import_plainly(&stored, &mut y, transform, run)?)
         }
     }

@@ -1,6 +1,7 @@
 //! Optimizer kernels: many parameters in one call.
 
 use super::{Output, Run};
+use crate::elementwise::fill;
 use crate::grid::Work;
 use crate::optimizer::{
     Adam, Parameter, Sgd, adam, along, lamb_direction, lars, sgd, sum_of_squares,
@@ -8,8 +9,6 @@ use crate::optimizer::{
 use partita_program::{Kernel, Optimizer, View};
 use partita_run::{Block, KernelTally, RunError};
 
-/// Added to the norm of the gradient before it divides.
-const CLIP_EPSILON: f64 = 1e-6;
 /// Tensors that one call goes through; their list lies on the stack.
 const BATCH: usize = 32;
 
@@ -23,7 +22,12 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTa
             moments,
             clip,
             norms,
-        } => update_norms(rule, (parameter, gradient, moments), clip, norms, run),
+        } => {
+            let Some(scale) = scale(clip, run) else {
+                return skipped_norms((rule, gradient, norms), kernel, run);
+            };
+            update_norms(rule, (parameter, gradient, moments), scale, norms, run)
+        }
         Kernel::Update { .. } => all(std::slice::from_ref(kernel), run),
         other => panic!("{} does not update parameters", other.name()),
     }
@@ -34,7 +38,14 @@ pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally
     let Some(Kernel::Update { rule, clip, .. }) = parts.first() else {
         panic!("updates by one rule");
     };
-    let (scale, bytes) = scale(clip, run);
+    let Some((scale, bytes)) = scale(clip, run) else {
+        let buffers = &run.memory.body().buffers;
+        let mut all = KernelTally::default();
+        for part in parts {
+            all += KernelTally::expected(part, buffers);
+        }
+        return Ok(all);
+    };
     let views = parts.iter().filter_map(|part| {
         let Kernel::Update {
             parameter,
@@ -53,17 +64,28 @@ pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally
     Ok(tally)
 }
 
-/// Factor on gradients that are clipped, and the bytes of the norm.
-fn scale(clip: &Option<(View, f64)>, run: &Run<'_, '_>) -> (f64, u64) {
+/// Factor on gradients that are clipped, and the bytes of the norm; none if the update leaves everything as it is.
+fn scale(clip: &Option<(View, f64)>, run: &Run<'_, '_>) -> Option<(f64, u64)> {
     let Some((total, maximum)) = clip else {
-        return (1.0, 0);
+        return Some((1.0, 0));
     };
     let total = run.sums(total);
-    let norm = total.data()[0].sqrt();
-    (
-        (maximum / (norm + CLIP_EPSILON)).min(1.0),
-        total.box_bytes(),
-    )
+    let factor = run.inputs.update_factor(total.data()[0], *maximum)?;
+    Some((factor, total.box_bytes()))
+}
+
+/// Of an update that leaves everything as it is: without a direction LAMB does not move.
+fn skipped_norms(
+    (rule, gradient, norms): (&Optimizer, &View, &View),
+    kernel: &Kernel,
+    run: &mut Run<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    if let Optimizer::Lamb { .. } = rule {
+        let mut gradient = run.output(gradient);
+        run.compute(|call| fill(call, 0.0_f32, gradient.view()))?;
+    }
+    run.memory.write::<f64>(norms).data_mut().fill(0.0);
+    Ok(KernelTally::expected(kernel, &run.memory.body().buffers))
 }
 
 /// By how much LARS and LAMB scale an update, from the sums of squares of the parameter and of the gradient or the
@@ -91,11 +113,10 @@ fn trust_ratio(rule: &Optimizer, sums: &[f64]) -> f64 {
 fn update_norms(
     rule: &Optimizer,
     (parameter, gradient, moments): (&View, &View, &[View]),
-    clip: &Option<(View, f64)>,
+    (mut factor, bytes): (f64, u64),
     norms: &View,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
-    let (mut factor, bytes) = scale(clip, run);
     let mut tally = KernelTally { flops: 0, bytes };
     if let Optimizer::Lamb {
         beta1,
@@ -112,7 +133,7 @@ fn update_norms(
             epsilon,
             weight_decay,
             scale: factor,
-            step: run.inputs.step,
+            step: run.inputs.update(),
         };
         // The direction replaces the gradient.
         let mut blocks = Operands::new((gradient, parameter, moments), run);
@@ -254,7 +275,7 @@ fn step(
     scale: f64,
     run: &mut Run<'_, '_>,
 ) -> Result<Work, RunError> {
-    let (rate, step) = (run.inputs.learning_rate, run.inputs.step);
+    let (rate, step) = (run.inputs.learning_rate, run.inputs.update());
     let is_nesterov = matches!(rule, Optimizer::Nesterov { .. });
     let is_decoupled = matches!(rule, Optimizer::AdamW { .. });
     match *rule {

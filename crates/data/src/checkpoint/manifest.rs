@@ -188,7 +188,9 @@ impl Manifest {
     fn check_tensor(&self, tensor: &TensorEntry) -> Result<(), String> {
         let size = match tensor.dtype {
             Dtype::F32 | Dtype::F64 => tensor.dtype.size() as u64,
-            Dtype::Bf16 => return Err("it holds parameters in bf16".to_owned()),
+            Dtype::Bf16 | Dtype::F16 => {
+                return Err(format!("it holds parameters in {}", tensor.dtype.name()));
+            }
             Dtype::I16 => return Err("it holds integers".to_owned()),
         };
         let product = |extents: [usize; 5]| {

@@ -188,7 +188,7 @@ fn entry(shard: &ShardSpec) -> Entry {
     let element = match shard.dtype {
         Dtype::F32 => ElementType::F32,
         Dtype::F64 => ElementType::F64,
-        Dtype::Bf16 | Dtype::I16 => panic!("`{}` is kept in f32 or f64", shard.tensor),
+        Dtype::Bf16 | Dtype::F16 | Dtype::I16 => panic!("`{}` is kept in f32 or f64", shard.tensor),
     };
     Entry {
         name: shard.tensor.clone(),

@@ -267,8 +267,8 @@ fn value(dtype: Dtype, word: [u8; 8]) -> f64 {
     match dtype {
         Dtype::F32 => f64::from(f32::from_le_bytes([a, b, c, d])),
         Dtype::F64 => f64::from_le_bytes(word),
-        Dtype::Bf16 | Dtype::I16 => {
-            panic!("a manifest with a tensor of integers or bf16 is refused")
+        Dtype::Bf16 | Dtype::F16 | Dtype::I16 => {
+            panic!("a manifest with a tensor of integers or of floats of two bytes is refused")
         }
     }
 }

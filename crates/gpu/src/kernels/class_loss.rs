@@ -183,7 +183,7 @@ fn class_loss(
         entropy,
         factors,
         rows,
-        Arg::Double(weight),
+        Arg::Double(run.inputs.gradient_factor() * weight),
         count,
         partial,
     ];

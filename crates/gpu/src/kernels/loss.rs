@@ -159,7 +159,7 @@ fn element_loss(
         Arg::Double(delta),
         Arg::Double(huber),
         weights,
-        Arg::Double(factor),
+        Arg::Double(run.inputs.gradient_factor() * factor),
         items,
         partial,
     ];
@@ -198,7 +198,7 @@ fn softmax_cross_entropy(
         Arg::dtype(&target),
         has_gradient,
         Arg::Double(smoothing),
-        Arg::Double(factor),
+        Arg::Double(run.inputs.gradient_factor() * factor),
         items,
         partial,
     ];

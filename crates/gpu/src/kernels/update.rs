@@ -3,7 +3,7 @@
 use super::contents::fill;
 use super::loss::ItemSums;
 use super::pointwise::map;
-use crate::launch::{Arg, KernelError, Run};
+use crate::launch::{Arg, KernelError, RawClip, Run};
 use crate::tensor::Tensor;
 use partita_program::{Kernel, Optimizer, View};
 
@@ -51,8 +51,7 @@ struct State {
     parameter: Tensor,
     gradient: Tensor,
     moments: Vec<Tensor>,
-    /// Whether gradients are clipped, where the sum of squares of all is, and the largest norm.
-    clip: [Arg; 3],
+    clip: Arg,
 }
 
 impl State {
@@ -70,11 +69,12 @@ impl State {
             parameter: run.tensor(parameter),
             gradient: run.tensor(gradient),
             moments: moments.iter().map(|view| run.tensor(view)).collect(),
-            clip: [
-                Arg::flag(clip.is_some()),
-                Arg::Ulong(total),
-                Arg::Double(maximum),
-            ],
+            clip: Arg::Clip(RawClip {
+                total,
+                maximum,
+                scale: run.inputs.loss_scale.unwrap_or_default(),
+                clips: i32::from(clip.is_some()),
+            }),
         }
     }
 
@@ -172,7 +172,7 @@ fn update(
             let mut rest = vec![constants.arg()];
             rest.extend(of_norms);
             rest.push(Arg::Double(trust));
-            rest.extend(state.clip);
+            rest.push(state.clip);
             map("lars", of, &rest, run)
         }
         Optimizer::Lamb { .. } => {
@@ -200,7 +200,7 @@ fn sgd(
         Arg::flag(has_velocity),
         Arg::flag(is_nesterov),
     ];
-    rest.extend(state.clip);
+    rest.push(state.clip);
     let of = [state.parameter, state.gradient, state.moment(0)];
     map("sgd", of, &rest, run)
 }
@@ -212,7 +212,7 @@ fn adam(
     (weight_decay, is_decoupled): (f64, bool),
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    let (step, rate) = (run.inputs.step as f64, run.inputs.learning_rate);
+    let (step, rate) = (run.inputs.update() as f64, run.inputs.learning_rate);
     let mut constants = Constants {
         betas,
         epsilon,
@@ -231,7 +231,7 @@ fn adam(
         state.moment(1),
     ];
     let mut rest = vec![constants.arg()];
-    rest.extend(state.clip);
+    rest.push(state.clip);
     map("adam", of, &rest, run)
 }
 
@@ -261,7 +261,7 @@ fn norms_of(
             epsilon,
             weight_decay,
         } => {
-            let step = run.inputs.step as f64;
+            let step = run.inputs.update() as f64;
             let [first, second] = [beta1, beta2].map(|beta| 1.0 - beta.powf(step));
             let constants = Constants {
                 betas: [beta1, beta2],
@@ -278,7 +278,7 @@ fn norms_of(
                 state.moment(1),
             ];
             let mut rest = vec![constants.arg()];
-            rest.extend(state.clip);
+            rest.push(state.clip);
             map("lamb_direction", of, &rest, run)?;
             false
         }
@@ -296,9 +296,7 @@ fn norms_of(
         sums.put(at, 1.0, run)?;
         if number == 1 && is_clipped {
             // Clipping scales all elements alike.
-            let mut args = vec![Arg::Ulong(at)];
-            args.extend(state.clip);
-            run.items("clip_norm", &args, 1)?;
+            run.items("clip_norm", &[Arg::Ulong(at), state.clip], 1)?;
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 // Every kernel gets the memory of its rank as one pointer, and views as offsets and pitches in elements.
 // ACT is the type of activations and their gradients; all other tensors are in f32, sums in f64.
 
-#ifdef ACTIVATIONS_IN_BF16
+#if defined(ACTIVATIONS_IN_BF16) || defined(ACTIVATIONS_IN_F16)
 typedef ushort Act;
 #else
 typedef float Act;
@@ -96,20 +96,32 @@ inline ushort bf16_bits(float value) {
     return (ushort)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+inline float f16_value(__global const uchar *arena, ulong element) {
+    return vload_half(element, (__global const half *)arena);
+}
+
+// Rounds to nearest even, beyond the largest to infinity.
+inline void put_f16(__global uchar *arena, ulong element, float value) {
+    vstore_half_rte(value, element, (__global half *)arena);
+}
+
 // Elements of activations.
 inline float act(__global const uchar *arena, ulong element) {
-    const Act stored = ((__global const Act *)arena)[element];
-#ifdef ACTIVATIONS_IN_BF16
-    return bf16_value(stored);
+#if defined(ACTIVATIONS_IN_BF16)
+    return bf16_value(((__global const Act *)arena)[element]);
+#elif defined(ACTIVATIONS_IN_F16)
+    return f16_value(arena, element);
 #else
-    return stored;
+    return ((__global const Act *)arena)[element];
 #endif
 }
 
 inline void put_act(__global uchar *arena, ulong element, float value, int accumulate) {
     if (accumulate) value += act(arena, element);
-#ifdef ACTIVATIONS_IN_BF16
+#if defined(ACTIVATIONS_IN_BF16)
     ((__global Act *)arena)[element] = bf16_bits(value);
+#elif defined(ACTIVATIONS_IN_F16)
+    put_f16(arena, element, value);
 #else
     ((__global Act *)arena)[element] = value;
 #endif
@@ -162,13 +174,14 @@ inline void put_f64(__global uchar *arena, ulong element, double value, int accu
 }
 
 // Types of elements, as the host numbers them.
-enum { F32 = 0, F64 = 1, BF16 = 2, I16 = 3 };
+enum { F32 = 0, F64 = 1, BF16 = 2, I16 = 3, F16 = 4 };
 
 inline double element(__global const uchar *arena, ulong number, int type) {
     switch (type) {
     case F32: return f32(arena, number);
     case F64: return f64(arena, number);
     case BF16: return bf16_value(((__global const ushort *)arena)[number]);
+    case F16: return f16_value(arena, number);
     default: return ((__global const short *)arena)[number];
     }
 }
@@ -183,6 +196,7 @@ inline void put_element(__global uchar *arena, ulong number, double value, int t
         *target = bf16_bits(sum);
         break;
     }
+    case F16: put_f16(arena, number, accumulate ? f16_value(arena, number) + (float)value : (float)value); break;
     default: {
         __global short *target = (__global short *)arena + number;
         *target = (short)((accumulate ? *target : 0) + value);

@@ -5,9 +5,23 @@ typedef struct {
     double rate, momentum, decay, beta1, beta2, root, epsilon, kept;
 } Rule;
 
-// By how much gradients are scaled: min(1, maximum / (sqrt(total) + 1e-6)).
-inline double clipped(__global const uchar *arena, int clips, ulong total, double maximum) {
-    return clips ? fmin(maximum / (sqrt(f64(arena, total)) + 1e-6), 1.0) : 1;
+// Gradients are clipped to a norm, and scaled as a whole unless `scale` is 0.
+typedef struct {
+    ulong total;
+    double maximum, scale;
+    int clips;
+} Clip;
+
+// By how much gradients are multiplied: min(1, maximum / (norm + 1e-6)) / scale.
+inline double clipped(__global const uchar *arena, Clip k) {
+    if (!k.clips) return 1;
+    const double scale = k.scale > 0 ? k.scale : 1;
+    return fmin(k.maximum / (sqrt(f64(arena, k.total)) / scale + 1e-6), 1.0) / scale;
+}
+
+// Whether an update leaves everything as it is: scaled gradients are not finite.
+inline int is_skipped(__global const uchar *arena, Clip k) {
+    return k.clips && k.scale > 0 && !isfinite(f64(arena, k.total));
 }
 
 // Norms of LARS and LAMB: trust over what it is compared with; 1 where a norm is 0.
@@ -18,11 +32,12 @@ inline double trust_ratio(__global const uchar *arena, int rule, ulong norms, do
 }
 
 __kernel void sgd(__global uchar *arena, View parameter, View gradient, View velocity, Extent e, Rule r, int has_velocity,
-                  int nesterov, int clips, ulong total, double maximum) {
+                  int nesterov, Clip k) {
     EACH_ELEMENT(e)
+    if (is_skipped(arena, k)) return;
     const ulong at_p = at(parameter, n, d, h, w, c), at_v = at(velocity, n, d, h, w, c);
     const double p = f32(arena, at_p);
-    double step = clipped(arena, clips, total, maximum) * f32(arena, at(gradient, n, d, h, w, c)) + r.decay * p;
+    double step = clipped(arena, k) * f32(arena, at(gradient, n, d, h, w, c)) + r.decay * p;
     if (has_velocity) {
         const double moved = step + r.momentum * f32(arena, at_v);
         put_f32(arena, at_v, (float)moved, 0);
@@ -32,12 +47,13 @@ __kernel void sgd(__global uchar *arena, View parameter, View gradient, View vel
 }
 
 __kernel void adam(__global uchar *arena, View parameter, View gradient, View first, View second, Extent e, Rule r,
-                   int clips, ulong total, double maximum) {
+                   Clip k) {
     EACH_ELEMENT(e)
+    if (is_skipped(arena, k)) return;
     const ulong at_p = at(parameter, n, d, h, w, c);
     const ulong at_m = at(first, n, d, h, w, c), at_v = at(second, n, d, h, w, c);
     const double p = f32(arena, at_p);
-    const double scale = clipped(arena, clips, total, maximum);
+    const double scale = clipped(arena, k);
     const double g = scale * f32(arena, at(gradient, n, d, h, w, c)) + r.decay * p;
     const double m = r.beta1 * f32(arena, at_m) + (1 - r.beta1) * g;
     const double v = r.beta2 * f32(arena, at_v) + (1 - r.beta2) * g * g;
@@ -48,11 +64,16 @@ __kernel void adam(__global uchar *arena, View parameter, View gradient, View fi
 
 // The gradient becomes the direction of LAMB; `root` and `kept` correct the bias of the moments.
 __kernel void lamb_direction(__global uchar *arena, View parameter, View gradient, View first, View second, Extent e,
-                             Rule r, int clips, ulong total, double maximum) {
+                             Rule r, Clip k) {
     EACH_ELEMENT(e)
     const ulong at_g = at(gradient, n, d, h, w, c);
     const ulong at_m = at(first, n, d, h, w, c), at_v = at(second, n, d, h, w, c);
-    const double g = clipped(arena, clips, total, maximum) * f32(arena, at_g);
+    if (is_skipped(arena, k)) {
+        // Without a direction it does not move.
+        put_f32(arena, at_g, 0, 0);
+        return;
+    }
+    const double g = clipped(arena, k) * f32(arena, at_g);
     const double m = r.beta1 * f32(arena, at_m) + (1 - r.beta1) * g;
     const double v = r.beta2 * f32(arena, at_v) + (1 - r.beta2) * g * g;
     put_f32(arena, at_m, (float)m, 0);
@@ -62,11 +83,12 @@ __kernel void lamb_direction(__global uchar *arena, View parameter, View gradien
 }
 
 __kernel void lars(__global uchar *arena, View parameter, View gradient, View velocity, Extent e, Rule r, int has_norms,
-                   ulong norms, double trust, int clips, ulong total, double maximum) {
+                   ulong norms, double trust, Clip k) {
     EACH_ELEMENT(e)
+    if (is_skipped(arena, k)) return;
     const ulong at_p = at(parameter, n, d, h, w, c), at_v = at(velocity, n, d, h, w, c);
     const double p = f32(arena, at_p);
-    const double g = clipped(arena, clips, total, maximum) * f32(arena, at(gradient, n, d, h, w, c)) + r.decay * p;
+    const double g = clipped(arena, k) * f32(arena, at(gradient, n, d, h, w, c)) + r.decay * p;
     const double ratio = has_norms ? trust_ratio(arena, 0, norms, trust, r.decay, r.epsilon) : 1;
     const double step = r.momentum * f32(arena, at_v) + ratio * r.rate * g;
     put_f32(arena, at_v, (float)step, 0);
@@ -84,8 +106,8 @@ __kernel void lamb(__global uchar *arena, View parameter, View direction, Extent
 }
 
 // The sum of squares of gradients that are to be clipped.
-__kernel void clip_norm(__global uchar *arena, ulong norm, int clips, ulong total, double maximum) {
+__kernel void clip_norm(__global uchar *arena, ulong norm, Clip k) {
     EACH_ITEM(item, 1)
-    const double scale = clipped(arena, clips, total, maximum);
+    const double scale = clipped(arena, k);
     put_f64(arena, norm, scale * scale * f64(arena, norm), 0);
 }

@@ -150,8 +150,8 @@ impl MachineCosts {
         let other = first.accesses().into_iter().find_map(|(view, _)| {
             match shape.buffers[view.buffer.0 as usize].dtype {
                 Dtype::F32 => None,
-                Dtype::Bf16 if self.precision.is_half() => None,
-                other @ (Dtype::F64 | Dtype::Bf16 | Dtype::I16) => Some(other),
+                Dtype::Bf16 | Dtype::F16 if self.precision.is_half() => None,
+                other @ (Dtype::F64 | Dtype::Bf16 | Dtype::F16 | Dtype::I16) => Some(other),
             }
         });
         match other {

@@ -41,7 +41,8 @@ pub fn check(machine: &Machine, asked: LayerPrecision) -> Result<(), CostError> 
 pub(crate) fn of_program(program: &Program, costs: LayerPrecision) -> LayerPrecision {
     match (program.dtype, costs) {
         (Dtype::Bf16, LayerPrecision::F32) => LayerPrecision::Bf16,
-        (Dtype::F32 | Dtype::F64 | Dtype::Bf16 | Dtype::I16, _) => costs,
+        (Dtype::F16, LayerPrecision::F32) => LayerPrecision::F16,
+        (Dtype::F32 | Dtype::F64 | Dtype::Bf16 | Dtype::F16 | Dtype::I16, _) => costs,
     }
 }
 
@@ -49,7 +50,7 @@ pub(crate) fn of_program(program: &Program, costs: LayerPrecision) -> LayerPreci
 fn is_half(buffer: &Buffer) -> bool {
     let is_f32 = match buffer.dtype {
         Dtype::F32 => true,
-        Dtype::F64 | Dtype::Bf16 | Dtype::I16 => false,
+        Dtype::F64 | Dtype::Bf16 | Dtype::F16 | Dtype::I16 => false,
     };
     is_f32
         && match buffer.role {

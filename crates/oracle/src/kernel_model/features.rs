@@ -65,6 +65,7 @@ impl Features {
             // Machine files hold these words.
             Dtype::F64 => format!("{} F64", descriptor.name),
             Dtype::Bf16 => format!("{} BF16", descriptor.name),
+            Dtype::F16 => format!("{} F16", descriptor.name),
             Dtype::I16 => format!("{} I16", descriptor.name),
         };
         if descriptor.takes_logarithms {

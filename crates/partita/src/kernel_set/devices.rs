@@ -27,7 +27,7 @@ pub enum DeviceUseError {
     )]
     Reference,
     /// No kernels for the type.
-    #[error("a device computes in f32 or bf16, not in f64: nearest is `precision = \"f32\"`")]
+    #[error("a device computes in f32, bf16 or f16, not in f64: nearest is `precision = \"f32\"`")]
     Precision,
 }
 

@@ -7,6 +7,7 @@ use super::run::Run;
 use crate::environment::Environment;
 use crate::free_folder;
 use crate::host::Host;
+use crate::kernel_set::KernelSet;
 use crate::launch::Launch;
 use crate::progress::Event;
 use partita_data::{Accepted, CheckScope, DataCheck, Dataset, Preprocessing, Sampling, Split};
@@ -379,5 +380,11 @@ pub fn memory_fits(
         origin: origin.to_owned(),
         smaller,
         depth: 2 * program.mesh.extent(Axis::Depth),
+        larger: match run.kernels {
+            KernelSet::Device(_) if run.memory.is_none_or(|memory| memory > limit) => {
+                "take devices with more memory"
+            }
+            KernelSet::Device(_) | KernelSet::Cpu | KernelSet::Reference => "raise `memory`",
+        },
     })
 }

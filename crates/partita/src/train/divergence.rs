@@ -63,6 +63,7 @@ loss = mse l
             steps: 0,
             seconds: Seconds(0.0),
             epochs: Vec::new(),
+            loss_scale: None,
             measured_steps: 0,
             step_seconds: Seconds(0.0),
             task_seconds: Vec::new(),

@@ -94,7 +94,7 @@ pub enum TrainError {
     /// A rank needs more memory than it may have.
     #[error(
         "rank {rank} needs {needed} ({} B) of memory under `{program}`, the limit is {limit} per rank \
-         ({origin}); {smaller}split a sample over more ranks, like `depth={depth}`, or raise `memory`",
+         ({origin}); {smaller}split a sample over more ranks, like `depth={depth}`, or {larger}",
         needed.0
     )]
     Memory {
@@ -112,6 +112,8 @@ pub enum TrainError {
         smaller: String,
         /// Twice the present number of parts in depth.
         depth: usize,
+        /// How the limit can be higher.
+        larger: &'static str,
     },
     /// Samples cannot stay in memory.
     #[error(transparent)]

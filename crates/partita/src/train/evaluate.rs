@@ -32,6 +32,10 @@ pub struct EvaluateResult {
     pub ranks: usize,
     /// Threads per rank.
     pub threads: usize,
+    /// Kernel set, or the device.
+    pub kernels: &'static str,
+    /// Type of activations and parameters.
+    pub precision: &'static str,
     /// Global batch size.
     pub batch: usize,
     /// Digest of the evaluation program of full batch size, or of that of the outputs of tiles.
@@ -120,6 +124,8 @@ fn result(
         strategy: prepared.strategy.to_string(),
         ranks: forward.run.ranks,
         threads: forward.run.threads,
+        kernels: forward.run.kernels.name(),
+        precision: forward.run.precision.name(),
         batch: program.batch,
         digest: program.digest(),
         volumes: forward.volumes.name(),

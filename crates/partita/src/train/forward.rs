@@ -318,6 +318,7 @@ impl Forward {
                 batch: run.batch,
                 seed: run.seed,
                 schedule: run.schedule.clone(),
+                loss_scaling: None,
                 training_order: &|_| Vec::new(),
                 validation: samples.collect(),
                 traces_kept: 0,

@@ -43,6 +43,10 @@ pub struct InferResult {
     pub ranks: usize,
     /// Threads per rank.
     pub threads: usize,
+    /// Kernel set, or the device.
+    pub kernels: &'static str,
+    /// Type of activations and parameters.
+    pub precision: &'static str,
     /// Global batch size.
     pub batch: usize,
     /// Digest of the program of full batch size.
@@ -133,6 +137,8 @@ fn infer_with(
         strategy: prepared.strategy.to_string(),
         ranks: forward.run.ranks,
         threads: forward.run.threads,
+        kernels: forward.run.kernels.name(),
+        precision: forward.run.precision.name(),
         batch: program.batch,
         digest: program.digest(),
         samples: shape.samples,

@@ -4,6 +4,7 @@ use super::error::TrainError;
 use super::run::Run;
 use crate::context::Context;
 use crate::input::InputSource;
+use crate::kernel_set::KernelSet;
 use crate::machine;
 use crate::planner::costs;
 use crate::planning::PlanningError;
@@ -11,18 +12,19 @@ use crate::software;
 use partita_cluster::Software;
 use partita_oracle::Costs;
 
-/// Costs of the machine that the run names; none where this machine is measured.
+/// Costs of a machine file, and a warning.
+type MachineCosts = (Option<Box<dyn Costs>>, Option<String>);
+
+/// Costs of the machine that the run names, with a warning if its kernels are others than those of the run; none where
+/// this machine is measured.
 ///
 /// Reading takes no time on a machine whose file system is not described, unless samples stay in memory.
 ///
 /// Errors: no such machine, too few devices.
-pub fn machine_costs(
-    context: &Context<'_>,
-    run: &Run,
-) -> Result<Option<Box<dyn Costs>>, TrainError> {
+pub fn machine_costs(context: &Context<'_>, run: &Run) -> Result<MachineCosts, TrainError> {
     let named = run.machine.as_deref();
     let Some(name) = named.filter(|name| !machine::is_local(name)) else {
-        return Ok(None);
+        return Ok((None, None));
     };
     let found = machine::resolve(name, context.environment()).map_err(PlanningError::from)?;
     machine::check_capacity(&found, run.ranks).map_err(PlanningError::from)?;
@@ -33,5 +35,15 @@ pub fn machine_costs(
         input => input,
     };
     let costs = costs((&found, &software), input, run.precision.of_layers())?;
-    Ok(Some(costs))
+    let calibration = found.calibration.as_ref();
+    let other = calibration.filter(|it| KernelSet::of_backend(&it.kernels) != run.kernels);
+    let warning = other.map(|calibration| {
+        format!(
+            "the machine file `{name}` has times of `{}`, and this run computes with `{}`: its prediction is of the \
+             former; `partita calibrate` with the same `--device` makes one for it",
+            calibration.kernels,
+            run.kernels.name()
+        )
+    });
+    Ok((Some(costs), warning))
 }

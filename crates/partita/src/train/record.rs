@@ -6,6 +6,7 @@ use crate::losses::CurvePoint;
 use partita_data::{EpochLoads, Preparation};
 use partita_oracle::Comparison;
 use partita_run::Footprint;
+use partita_session::LossScale;
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 
@@ -29,6 +30,9 @@ pub struct RunResult {
     pub kernels: &'static str,
     /// Type of activations and parameters.
     pub precision: &'static str,
+    /// Where the factor of gradients stands, where they are scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
     /// Global batch size.
     pub batch: usize,
     /// Seed of order, initial values and dropout.

@@ -263,6 +263,7 @@ impl Finished<'_> {
             threads: run.threads,
             kernels: run.kernels.name(),
             precision: run.precision.name(),
+            loss_scale: first.loss_scale,
             batch: run.batch,
             seed: run.seed,
             preparation: self.preparation.clone(),

@@ -15,7 +15,7 @@ use partita_data::CheckScope;
 use partita_graph::Loss;
 use partita_mpi::Collectives;
 use partita_program::Optimizer;
-use partita_session::LearningRateSchedule;
+use partita_session::{LearningRateSchedule, LossScaling};
 use partita_space::{Bytes, Seconds};
 use std::path::PathBuf;
 
@@ -81,6 +81,8 @@ pub struct Run {
     pub kernels: KernelSet,
     /// Type of activations and parameters.
     pub precision: Precision,
+    /// How gradients in f16 are scaled.
+    pub loss_scaling: Option<LossScaling>,
     /// Samples of an update: the batch of the run file times `accumulate`.
     pub batch: usize,
     /// Parts of `batch` whose gradients are accumulated one after the other; the strategy has as many times
@@ -175,6 +177,7 @@ impl Run {
                 .kernels
                 .on(request.device.unwrap_or(file.device), file.precision)?,
             precision: file.precision,
+            loss_scaling: file.loss_scaling,
             batch: file.batch.saturating_mul(file.accumulate),
             accumulate: file.accumulate,
             epochs: file.epochs,

@@ -17,13 +17,13 @@ use crate::weights::Selection;
 use partita_data::CheckScope;
 use partita_graph::{Loss, text};
 use partita_program::Optimizer;
-use partita_session::LearningRateSchedule;
+use partita_session::{GREATEST_LOSS_SCALE, LearningRateSchedule, LossScaling};
 use partita_space::{Bytes, Seconds};
 use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 28] = [
+const KEYS: [&str; 29] = [
     "model",
     "loss",
     "data",
@@ -36,6 +36,7 @@ const KEYS: [&str; 28] = [
     "kernels",
     "device",
     "precision",
+    "loss_scale",
     "batch",
     "accumulate",
     "epochs",
@@ -87,6 +88,8 @@ pub struct RunFile {
     pub device: DeviceChoice,
     /// Type of activations and parameters (default: f32).
     pub precision: Precision,
+    /// How gradients in f16 are scaled (default: by a factor that follows them).
+    pub loss_scaling: Option<LossScaling>,
     /// Global batch size.
     pub batch: usize,
     /// Steps of `batch` samples whose gradients are accumulated for one update (default: 1).
@@ -146,15 +149,36 @@ fn kernels_and_precision(top: &Section<'_>) -> Result<(KernelSet, Precision), Ru
         let device = top.choice("device", &DeviceChoice::CHOICES)?;
         let expected = match device.unwrap_or_default() {
             DeviceChoice::Cpu => {
-                "\"f32\" or \"bf16\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`"
+                "\"f32\", \"bf16\" or \"f16\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`"
             }
             DeviceChoice::Gpu | DeviceChoice::Software => {
-                "\"f32\" or \"bf16\" on a device, or this with `kernels = \"reference\"` and `device = \"cpu\"`"
+                "\"f32\", \"bf16\" or \"f16\" on a device, or this with `kernels = \"reference\"` and `device = \"cpu\"`"
             }
         };
         return Err(top.refuse("precision", expected));
     }
     Ok((kernels, precision))
+}
+
+/// Errors: a factor in another precision.
+fn loss_scaling(
+    top: &Section<'_>,
+    precision: Precision,
+) -> Result<Option<LossScaling>, RunFileError> {
+    let expected =
+        "a number from 1 to 1.2e18, like 1024; without it the factor of the gradients follows them";
+    let factor = top.number("loss_scale", expected, |number| {
+        (1.0..=GREATEST_LOSS_SCALE).contains(&number)
+    })?;
+    match (precision, factor) {
+        (Precision::F16, Some(factor)) => Ok(Some(LossScaling::Fixed(factor))),
+        (Precision::F16, None) => Ok(Some(LossScaling::Dynamic)),
+        (Precision::F32 | Precision::F64 | Precision::Bf16, None) => Ok(None),
+        (Precision::F32 | Precision::F64 | Precision::Bf16, Some(_)) => Err(top.refuse(
+            "loss_scale",
+            "`precision = \"f16\"`, as gradients of no other type need it",
+        )),
+    }
 }
 
 impl RunFile {
@@ -213,6 +237,7 @@ impl RunFile {
                 .choice("device", &DeviceChoice::CHOICES)?
                 .unwrap_or_default(),
             precision,
+            loss_scaling: loss_scaling(&top, precision)?,
             batch: top.need("batch", top.count("batch")?, batch)?,
             accumulate: top.count("accumulate")?.unwrap_or(1),
             epochs: epoch_count,

@@ -176,7 +176,7 @@ fn element(tensor: &PersistentTensor) -> ElementType {
     match tensor.dtype {
         Dtype::F32 => ElementType::F32,
         Dtype::F64 => ElementType::F64,
-        Dtype::Bf16 | Dtype::I16 => panic!("`{}` is kept in f32 or f64", tensor.name),
+        Dtype::Bf16 | Dtype::F16 | Dtype::I16 => panic!("`{}` is kept in f32 or f64", tensor.name),
     }
 }
 
@@ -192,7 +192,7 @@ impl TensorSink for WeightSink<'_> {
         let values = match values {
             PackedTensor::F32(values) => Values::F32(values),
             PackedTensor::F64(values) => Values::F64(values),
-            PackedTensor::Bf16(_) | PackedTensor::I16(_) => {
+            PackedTensor::Bf16(_) | PackedTensor::F16(_) | PackedTensor::I16(_) => {
                 panic!("`{}` is kept in f32 or f64", tensor.name)
             }
         };

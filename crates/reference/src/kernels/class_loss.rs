@@ -156,7 +156,7 @@ fn class_loss(
 ) -> Result<KernelTally, RunError> {
     let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
     let [totals, sums, dx] = [totals, sums, dx].map(|view| view.map(|view| call.values(view)));
-    let classes = x.extent()[4];
+    let (classes, scale) = (x.extent()[4], call.inputs.gradient_factor());
     let counts: Option<Vec<f64>> = totals
         .as_ref()
         .map(|totals| (0..classes).map(|c| totals.get(cell(0, c))).collect());
@@ -202,7 +202,7 @@ fn class_loss(
         }
         for (c, slope) in gradient.iter().enumerate() {
             if let Some(dx) = &dx {
-                dx.set([n, d, h, w, c], weight * slope);
+                dx.set([n, d, h, w, c], scale * weight * slope);
             }
         }
     })?;

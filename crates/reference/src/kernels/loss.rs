@@ -76,13 +76,16 @@ fn mean_squared_error(
 ) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
-    let dx = dx.map(|dx| call.values(dx));
+    let (dx, factor) = (
+        dx.map(|dx| call.values(dx)),
+        call.inputs.gradient_factor() * weight,
+    );
     let mut sum = 0.0;
     let visits = each_element(x.extent(), call.progress, |i| {
         let error = x.get(i) - target.get(i);
         sum += error * error;
         if let Some(dx) = &dx {
-            dx.set(i, weight * 2.0 * error / count as f64);
+            dx.set(i, factor * 2.0 * error / count as f64);
         }
     })?;
     loss.set(entry(0), weight * sum / count as f64);
@@ -107,7 +110,7 @@ fn softmax_cross_entropy(
         "positions of x and its target"
     );
     let dx = dx.map(|dx| call.values(dx));
-    let classes = x.extent()[4];
+    let (classes, factor) = (x.extent()[4], call.inputs.gradient_factor() * weight);
     let (mut sum, mut visits, mut wrong) = (0.0, 0, None);
     each_position(x.extent(), call.progress, |[n, d, h, w]| {
         let at = |c: usize| [n, d, h, w, c];
@@ -131,7 +134,7 @@ fn softmax_cross_entropy(
             if let Some(dx) = &dx {
                 dx.set(
                     at(c),
-                    weight * ((x.get(at(c)) - log_total).exp() - expected) / count as f64,
+                    factor * ((x.get(at(c)) - log_total).exp() - expected) / count as f64,
                 );
             }
         }
@@ -181,14 +184,14 @@ fn element_loss(
 ) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
-    let dx = dx.map(|dx| call.values(dx));
+    let (dx, scale) = (dx.map(|dx| call.values(dx)), call.inputs.gradient_factor());
     let mut sum = 0.0;
     let visits = each_element(x.extent(), call.progress, |i| {
         let [value, derivative] = element(function, x.get(i), target.get(i));
         let weight = weights.get(i[4]).copied().unwrap_or(1.0);
         sum += weight * value;
         if let Some(dx) = &dx {
-            dx.set(i, factor * weight * derivative);
+            dx.set(i, scale * factor * weight * derivative);
         }
     })?;
     loss.set(entry(0), factor * sum);

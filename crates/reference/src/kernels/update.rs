@@ -5,9 +5,6 @@ use crate::values::{Values, each_element, entry};
 use partita_program::{Kernel, Optimizer, View};
 use partita_run::{KernelTally, RunError};
 
-/// Added to the norm of the gradient before it divides.
-const CLIP_EPSILON: f64 = 1e-6;
-
 pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::SumOfSquares { sources, total } => sum_of_squares(sources, total, call),
@@ -19,7 +16,10 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
             clip,
             norms,
         } => {
-            let state = State::new((parameter, gradient, moments), clip.as_ref(), call);
+            let Some(state) = State::new((parameter, gradient, moments), clip.as_ref(), call)
+            else {
+                return skipped_norms((rule, gradient, norms), kernel, call);
+            };
             let norms = call.values(norms);
             let mut worked = update_norms(rule, &state, &norms, call)?;
             worked.bytes += state.total + norms.bytes();
@@ -33,7 +33,10 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
             norms,
             clip,
         } => {
-            let state = State::new((parameter, gradient, moments), clip.as_ref(), call);
+            let Some(state) = State::new((parameter, gradient, moments), clip.as_ref(), call)
+            else {
+                return Ok(call.expected(kernel));
+            };
             let norms = norms.map(|norms| call.values(&norms));
             let ratio = norms.as_ref().map_or(1.0, |norms| {
                 let [parameter, other] = [0, 1].map(|at| norms.get([0, 0, 0, 0, at]).sqrt());
@@ -137,6 +140,22 @@ fn update_norms(
     Ok(KernelTally { flops, bytes })
 }
 
+/// Of an update that leaves everything as it is: without a direction LAMB does not move.
+fn skipped_norms(
+    (rule, gradient, norms): (&Optimizer, &View, &View),
+    kernel: &Kernel,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    let (gradient, norms) = (call.values(gradient), call.values(norms));
+    if let Optimizer::Lamb { .. } = rule {
+        each_element(gradient.extent(), call.progress, |i| gradient.set(i, 0.0))?;
+    }
+    for at in 0..2 {
+        norms.set([0, 0, 0, 0, at], 0.0);
+    }
+    Ok(call.expected(kernel))
+}
+
 fn sum_of_squares(
     sources: &[View],
     total: &View,
@@ -172,22 +191,24 @@ struct State<'m> {
 }
 
 impl<'m> State<'m> {
+    /// None if the update leaves everything as it is.
     fn new(
         (parameter, gradient, moments): (&View, &View, &[View]),
         clip: Option<&(View, f64)>,
         call: &Call<'m, '_>,
-    ) -> Self {
-        let total = clip.map(|(total, maximum)| (call.values(total), maximum));
-        let scale = total.as_ref().map_or(1.0, |(total, maximum)| {
-            (*maximum / (total.get(entry(0)).sqrt() + CLIP_EPSILON)).min(1.0)
-        });
-        Self {
+    ) -> Option<Self> {
+        let total = clip.map(|(total, maximum)| (call.values(total), *maximum));
+        let scale = match &total {
+            Some((total, maximum)) => call.inputs.update_factor(total.get(entry(0)), *maximum)?,
+            None => 1.0,
+        };
+        Some(Self {
             parameter: call.values(parameter),
             gradient: call.values(gradient),
             moments: moments.iter().map(|view| call.values(view)).collect(),
             scale,
             total: total.map_or(0, |(total, _)| total.bytes()),
-        }
+        })
     }
 
     fn gradient(&self, i: [usize; 5], weight_decay: f64) -> f64 {
@@ -255,7 +276,7 @@ fn adam(
     (weight_decay, is_decoupled): (f64, bool),
     call: &mut Call<'_, '_>,
 ) -> Result<KernelTally, RunError> {
-    let (step, learning_rate) = (call.inputs.step as f64, call.inputs.learning_rate);
+    let (step, learning_rate) = (call.inputs.update() as f64, call.inputs.learning_rate);
     let rate = learning_rate / (1.0 - betas[0].powf(step));
     let root = (1.0 - betas[1].powf(step)).sqrt();
     let added = if is_decoupled { 0.0 } else { weight_decay };
@@ -304,7 +325,7 @@ fn direction(
     weight_decay: f64,
     call: &mut Call<'_, '_>,
 ) -> Result<KernelTally, RunError> {
-    let step = call.inputs.step as f64;
+    let step = call.inputs.update() as f64;
     let [first, second] = betas.map(|beta| 1.0 - beta.powf(step));
     let visits = each_element(state.parameter.extent(), call.progress, |i| {
         let [m, v] = state.step_moments(i, betas, state.scale * state.gradient.get(i));

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use half::bf16;
+use half::{bf16, f16};
 use partita_program::random::unit_draw;
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Kernel, Origin,
@@ -150,6 +150,10 @@ impl Bench {
                 memory.unpack(view, &values, false);
             }
             Dtype::F64 => memory.unpack(view, values, false),
+            Dtype::F16 => {
+                let values: Vec<_> = values.iter().map(|&value| f16::from_f64(value)).collect();
+                memory.unpack(view, &values, false);
+            }
             Dtype::Bf16 => {
                 let values: Vec<_> = values.iter().map(|&value| bf16::from_f64(value)).collect();
                 memory.unpack(view, &values, false);
@@ -174,6 +178,11 @@ impl Bench {
                 let mut values = Vec::new();
                 memory.pack(view, &mut values);
                 values
+            }
+            Dtype::F16 => {
+                let mut values = Vec::<f16>::new();
+                memory.pack(view, &mut values);
+                values.into_iter().map(f64::from).collect()
             }
             Dtype::Bf16 => {
                 let mut values = Vec::<bf16>::new();

@@ -12,10 +12,12 @@ use std::io::{self, Write};
 /// The precision of layers, and whether ranks on this machine could compute in it.
 pub(super) fn precision_text(precision: LayerPrecision) -> String {
     match precision {
-        LayerPrecision::F32 | LayerPrecision::Bf16 => precision.name().to_owned(),
-        LayerPrecision::Tf32 | LayerPrecision::F16 => {
+        LayerPrecision::F32 | LayerPrecision::Bf16 | LayerPrecision::F16 => {
+            precision.name().to_owned()
+        }
+        LayerPrecision::Tf32 => {
             format!(
-                "{}: predicted only; ranks compute in f32 or bf16",
+                "{}: predicted only; ranks compute in f32, bf16 or f16",
                 precision.name()
             )
         }

@@ -5,6 +5,7 @@ use crate::table::{Side, Table, write_pairs};
 use partita::{Classification, RunResult, TargetError, Trained};
 use partita_oracle::Comparison;
 use partita_oracle::compare::Pair;
+use partita_session::LossScale;
 use std::io::{self, Write};
 
 /// Most classes that are listed.
@@ -54,6 +55,11 @@ fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::
     pairs.extend(machine.map(|name| ("machine", format!("{name}, by its machine file"))));
     pairs.extend(utilization_text(result).map(|text| ("MFU", text)));
     pairs.extend(slowest_text(result).map(|text| ("slowest rank", text)));
+    let scale = result.loss_scale.as_ref();
+    pairs.extend(scale.map(|scale| {
+        let LossScale { scale, skipped, .. } = scale;
+        ("loss scale", format!("{scale}, {skipped} updates skipped"))
+    }));
     pairs.extend([
         (
             "step",

@@ -1,10 +1,10 @@
 //! Packets: message buffers of a pool.
 
 use crate::aligned_memory::AlignedMemory;
-use crate::packed_tensor::with_type;
+use crate::packed_tensor::{Number, with_type};
 use crate::{Element, Memory};
-use half::bf16;
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use partita_program::{Dtype, View};
 use std::ops::Range;
 use std::sync::Arc;
@@ -122,10 +122,10 @@ impl Packet {
         unsafe { std::slice::from_raw_parts_mut(self.first().cast::<T>(), self.elements) }
     }
 
-    /// Whether it holds in f32 what a view has in bf16.
+    /// Whether it holds in f32 what a view has in two bytes.
     fn is_wider(&self, memory: &Memory<'_>, view: &View) -> bool {
         let stored = memory.body().buffer(view.buffer).dtype;
-        (self.dtype, stored) == (Dtype::F32, Dtype::Bf16)
+        self.dtype == Dtype::F32 && stored.is_half()
     }
 
     /// Copies the contents of a view into the packet. Panics if the lengths differ.
@@ -133,24 +133,28 @@ impl Packet {
         with_type!(self.dtype, T => memory.pack_into(view, self.elements_mut::<T>()));
     }
 
-    /// Copies the contents of a view into a range of the packet's elements. A packet of f32 takes bf16, too.
+    /// Copies the contents of a view into a range of the packet's elements. A packet of f32 takes floats of two
+    /// bytes, too.
     pub fn pack_part(&mut self, memory: &Memory<'_>, view: &View, elements: Range<usize>) {
         if self.is_wider(memory, view) {
-            let mut narrow = Vec::new();
-            memory.pack::<bf16>(view, &mut narrow);
-            narrow.convert_to_f32_slice(&mut self.elements_mut::<f32>()[elements]);
+            let wide = &mut self.elements_mut::<f32>()[elements];
+            match memory.half() {
+                Some(Dtype::F16) => pack_wide::<f16>(memory, view, wide),
+                Some(_) | None => pack_wide::<bf16>(memory, view, wide),
+            }
             return;
         }
         with_type!(self.dtype, T => memory.pack_into(view, &mut self.elements_mut::<T>()[elements]));
     }
 
-    /// Copies a range of the packet's elements into a view, of which one of bf16 takes f32 rounded.
+    /// Copies a range of the packet's elements into a view, of which one of two bytes takes f32 rounded.
     pub fn unpack_part(&self, memory: &Memory<'_>, view: &View, elements: Range<usize>) {
         if self.is_wider(memory, view) {
             let wide = &self.elements::<f32>()[elements];
-            let mut narrow = vec![bf16::default(); wide.len()];
-            narrow.convert_from_f32_slice(wide);
-            memory.unpack(view, &narrow, false);
+            match memory.half() {
+                Some(Dtype::F16) => unpack_wide::<f16>(memory, view, wide),
+                Some(_) | None => unpack_wide::<bf16>(memory, view, wide),
+            }
             return;
         }
         with_type!(self.dtype, T => memory.unpack(view, &self.elements::<T>()[elements], false));
@@ -160,4 +164,24 @@ impl Packet {
     pub fn unpack(&self, memory: &Memory<'_>, view: &View, accumulate: bool) {
         with_type!(self.dtype, T => memory.unpack(view, self.elements::<T>(), accumulate));
     }
+}
+
+/// Copies the contents of a view of two bytes an element, widened.
+fn pack_wide<T: Element>(memory: &Memory<'_>, view: &View, wide: &mut [f32])
+where
+    [T]: HalfFloatSliceExt,
+{
+    let mut narrow: Vec<T> = Vec::new();
+    memory.pack(view, &mut narrow);
+    narrow.convert_to_f32_slice(wide);
+}
+
+/// Copies elements into a view of two bytes an element, rounded.
+fn unpack_wide<T: Number>(memory: &Memory<'_>, view: &View, wide: &[f32])
+where
+    [T]: HalfFloatSliceExt,
+{
+    let mut narrow = vec![T::default(); wide.len()];
+    narrow.convert_from_f32_slice(wide);
+    memory.unpack(view, &narrow, false);
 }

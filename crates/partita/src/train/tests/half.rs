@@ -1,17 +1,19 @@
-//! Trainings with activations in bf16.
+//! Trainings with activations in bf16 and f16.
 
 use super::command::case;
 use crate::context::Context;
 use crate::environment::Environment;
 use crate::launch::Launch;
-use crate::train::{TrainRequest, train_with};
+use crate::progress::Silent;
+use crate::train::{ResumeFrom, TrainRequest, train_with};
 use serde_json::Value;
 use std::fs;
+use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
 
-/// The result of a run on two ranks, with a kernel set and a precision.
+/// The result of a run on two ranks, with a kernel set and lines about the precision.
 fn trained(kernels: &str, precision: &str, strategy: &str) -> (TempDir, Value) {
-    let settings = format!("kernels = \"{kernels}\"\nprecision = \"{precision}\"");
+    let settings = format!("kernels = \"{kernels}\"\n{precision}");
     let folder = case(&[
         ("kernels = \"reference\"", &settings),
         ("learning_rate = 0.01", "learning_rate = 0.001"),
@@ -43,20 +45,96 @@ fn losses(result: &Value) -> Vec<f64> {
 }
 
 #[test]
-fn trainings_in_bf16_learn_what_those_in_f32_learn() {
-    let (_, exact) = trained("cpu", "f32", "data=2");
+fn trainings_in_two_bytes_learn_what_those_in_f32_learn() {
+    let (_, exact) = trained("cpu", "precision = \"f32\"", "data=2");
+    let precisions = [("bf16", "", 0.03), ("f16", "loss_scale = 128", 0.01)];
     for kernels in ["cpu", "reference"] {
         for strategy in ["data=2", "depth=2", "filter=2"] {
-            let (folder, result) = trained(kernels, "bf16", strategy);
-            assert_eq!(result["precision"], "bf16");
-            assert_ne!(losses(&result), losses(&exact), "nothing was rounded");
-            for (own, exact) in losses(&result).iter().zip(losses(&exact)) {
-                let far = (own - exact).abs() / exact;
-                assert!(far < 0.03, "{kernels} {strategy}: {own}, not {exact}");
+            for (name, scale, most) in precisions {
+                let precision = format!("precision = \"{name}\"\n{scale}");
+                let (folder, result) = trained(kernels, &precision, strategy);
+                assert_eq!(result["precision"], name);
+                assert_ne!(losses(&result), losses(&exact), "nothing was rounded");
+                for (own, exact) in losses(&result).iter().zip(losses(&exact)) {
+                    let far = (own - exact).abs() / exact;
+                    assert!(
+                        far < most,
+                        "{name} {kernels} {strategy}: {own}, not {exact}"
+                    );
+                }
+                let skipped = (name == "f16").then_some(0);
+                assert_eq!(result["loss_scale"]["skipped"].as_u64(), skipped);
+                let weights = fs::read(folder.path().join("out/weights.safetensors")).unwrap();
+                let header = String::from_utf8_lossy(&weights);
+                assert!(header.contains("\"dtype\":\"F32\"") && !header.contains("F16"));
             }
-            let weights = fs::read(folder.path().join("out/weights.safetensors")).unwrap();
-            let header = String::from_utf8_lossy(&weights);
-            assert!(header.contains("\"dtype\":\"F32\"") && !header.contains("BF16"));
         }
     }
+}
+
+#[test]
+fn a_resumed_training_goes_on_with_its_loss_scale() {
+    let checkpoint = "[checkpoint]\nevery_steps = 1\nkeep = 60\n[schedule]";
+    let settings = "kernels = \"cpu\"\nprecision = \"f16\"";
+    let folder = case(&[
+        ("kernels = \"reference\"", settings),
+        // Gradients that overflow at first.
+        ("batch = 4", "batch = 1"),
+        ("epochs = 6", "epochs = 3"),
+        ("[schedule]", checkpoint),
+    ]);
+    let request = TrainRequest {
+        run_file: folder.path().join("run.toml"),
+        no_prediction: true,
+        ..TrainRequest::default()
+    };
+    let context = Context::new(Environment {
+        measured_times: Some(folder.path().join("measured.sqlite")),
+        ..Environment::default()
+    });
+    let run = |request: &TrainRequest| {
+        let trained = train_with(&Launch::Threads(&context), request).unwrap();
+        let result = serde_json::to_value(&trained.unwrap().result).unwrap();
+        let weights = fs::read(folder.path().join("out/weights.safetensors")).unwrap();
+        (losses(&result), result["loss_scale"].clone(), weights)
+    };
+    let whole = run(&request);
+    let skipped = whole.1["skipped"].as_u64().unwrap();
+    let scale = whole.1["scale"].as_f64().unwrap();
+    assert!(skipped > 0, "{}", whole.1);
+    assert_eq!(scale, 65_536.0 / 2.0_f64.powi(skipped as i32));
+    let from = folder.path().join("first");
+    fs::rename(folder.path().join("out"), &from).unwrap();
+    for step in [1, 7] {
+        let path = from.join(format!("checkpoints/step-{step:09}"));
+        let resumed = run(&TrainRequest {
+            resume: ResumeFrom::Path(path),
+            ..request.clone()
+        });
+        assert!(
+            resumed == whole,
+            "step {step}: {}, not {}",
+            resumed.1,
+            whole.1
+        );
+        fs::remove_dir_all(folder.path().join("out")).unwrap();
+    }
+}
+
+#[test]
+fn a_loss_scale_is_for_f16_alone() {
+    let error = |settings: &str| {
+        let settings = format!("kernels = \"reference\"\n{settings}");
+        let folder = case(&[("kernels = \"reference\"", &settings)]);
+        let request = TrainRequest {
+            run_file: folder.path().join("run.toml"),
+            ..TrainRequest::default()
+        };
+        let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
+        error.to_string()
+    };
+    let other = error("loss_scale = 1024");
+    assert!(other.contains("`precision = \"f16\"`"), "{other}");
+    let small = error("precision = \"f16\"\nloss_scale = 0.5");
+    assert!(small.contains("a number from 1 to"), "{small}");
 }

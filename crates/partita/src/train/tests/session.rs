@@ -132,6 +132,7 @@ fn plan(epochs: u64, rate: f64) -> Plan<'static> {
             final_factor: 0.5,
             epochs: epochs as f64,
         },
+        loss_scaling: None,
         training_order: &order,
         validation: (TRAINING..TRAINING + VALIDATION).collect(),
         traces_kept: 3,

@@ -1,11 +1,11 @@
-//! Trainings with activations in bf16: every strategy is as far from one exact rank as one rank in bf16 is.
+//! Trainings with activations in bf16 and f16: every strategy is as far from one exact rank as one rank in that type is.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use half::bf16;
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_lower::{Strategy, WorkspaceLimit};
-use partita_program::{Dtype, Kernel, Menu, PoolKind, ProgramKind, Role, Taps, View};
+use partita_program::{Dtype, Kernel, Menu, Optimizer, PoolKind, ProgramKind, Role, Taps, View};
 use partita_reference::ReferenceMenu;
 use partita_run::{Inputs, Kernels};
 use partita_space::{Mesh, Rank};
@@ -16,12 +16,21 @@ use partita_testkit::{
     reference_kernels, run,
 };
 
-/// Half the distance of neighbors in bf16, next to 1.
-const ROUNDING: f64 = 1.0 / 512.0;
-/// Allowed ratio of the error of a strategy to that of one rank, both in bf16. Roundings are at other places.
+/// Allowed ratio of the error of a strategy to that of one rank, both of two bytes. Roundings are at other places.
 const RATIO: f64 = 4.0;
-/// Errors in units of [`ROUNDING`] that are always allowed.
+/// Errors in units of [`rounding`] that are always allowed.
 const UNITS: f64 = 8.0;
+/// Factor of gradients in f16, by which those of these cases are neither too small nor too large.
+const LOSS_SCALE: f64 = 64.0;
+
+/// Half the distance of neighbors below 1.
+fn rounding(dtype: Dtype) -> f64 {
+    if dtype == Dtype::F16 {
+        1.0 / 4096.0
+    } else {
+        1.0 / 512.0
+    }
+}
 
 const DRAWS: [fn(u64) -> Case; 8] = [
     random_case,
@@ -84,6 +93,7 @@ fn step(
         dtype,
         menu,
         steps: 1,
+        loss_scale: (dtype == Dtype::F16).then_some(LOSS_SCALE),
         ..Setup::of_case(case, kernels)
     };
     let outcome = run(&setup)
@@ -91,7 +101,7 @@ fn step(
     FirstStep::of(&outcome)
 }
 
-fn on_cpu(case: &Case, level: Level) -> FirstStep {
+fn on_cpu(case: &Case, dtype: Dtype, level: Level) -> FirstStep {
     let threads = 1 + usize::from(case.seed.is_multiple_of(3));
     let menu = CpuMenu { threads, level };
     let drawn = DrawnMenu {
@@ -102,22 +112,26 @@ fn on_cpu(case: &Case, level: Level) -> FirstStep {
     if case.seed.is_multiple_of(2) {
         strategy.workspace = WorkspaceLimit::Off;
     }
-    step(
-        case,
-        &strategy,
-        Dtype::Bf16,
-        &drawn,
-        &|mesh: Mesh, rank: Rank| {
-            let team = Team::new(threads, level).expect("the level is available");
-            Box::new(CpuKernels::new(mesh, rank, team)) as Box<dyn Kernels>
-        },
-    )
+    step(case, &strategy, dtype, &drawn, &|mesh: Mesh, rank: Rank| {
+        let team = Team::new(threads, level).expect("the level is available");
+        Box::new(CpuKernels::new(mesh, rank, team)) as Box<dyn Kernels>
+    })
 }
 
 #[test]
 fn strategies_in_bf16_are_as_exact_as_one_rank() {
+    strategies_are_as_exact_as_one_rank(Dtype::Bf16, [160, 2000]);
+}
+
+#[test]
+fn strategies_in_f16_are_as_exact_as_one_rank() {
+    strategies_are_as_exact_as_one_rank(Dtype::F16, [160, 2000]);
+}
+
+/// On so many cases, and so many of a long test.
+fn strategies_are_as_exact_as_one_rank(half: Dtype, [cases, many]: [u64; 2]) {
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
-    let cases = if long { 2000 } else { 160 };
+    let cases = if long { many } else { cases };
     let seed = std::env::var("PARTITA_SEED").ok();
     let start: u64 = seed.and_then(|text| text.parse().ok()).unwrap_or(0);
     let mut failures = Vec::new();
@@ -136,14 +150,14 @@ fn strategies_in_bf16_are_as_exact_as_one_rank() {
         let exact = of(&single, Dtype::F64);
         let mut unfused = single.clone();
         unfused.fuse = false;
-        let one_rank = [&single, &unfused].map(|strategy| of(strategy, Dtype::Bf16).error(&exact));
+        let one_rank = [&single, &unfused].map(|strategy| of(strategy, half).error(&exact));
         let least = one_rank[0].max(one_rank[1]);
-        let limit = (RATIO * least).max(UNITS * ROUNDING);
+        let limit = (RATIO * least).max(UNITS * rounding(half));
         let levels = Level::all_available().collect::<Vec<_>>();
         let level = levels[seed as usize % levels.len()];
         let errors = [
-            of(&case.strategy, Dtype::Bf16).error(&exact),
-            on_cpu(&case, level).error(&exact),
+            of(&case.strategy, half).error(&exact),
+            on_cpu(&case, half, level).error(&exact),
         ];
         if errors.iter().any(|&error| error.is_nan() || error > limit) {
             failures.push(format!(
@@ -162,6 +176,115 @@ fn strategies_in_bf16_are_as_exact_as_one_rank() {
         failures.len(),
         few.join("\n")
     );
+}
+
+/// Parameters that are trained, before and after the steps of a run with scaled gradients.
+fn trained(case: &Case, setup: &Setup<'_>) -> [Vec<Vec<f64>>; 2] {
+    let outcome = run(setup)
+        .unwrap_or_else(|error| panic!("PARTITA_SEED={} {}: {error}", case.seed, case.strategy));
+    let is_trained = |name: &str| {
+        let mut all = case.graph.parameters.iter();
+        all.any(|parameter| parameter.name == name && parameter.is_trained())
+    };
+    let of = |named: &[(String, Vec<f64>)]| {
+        let trained = named.iter().filter(|(name, _)| is_trained(name));
+        trained.map(|(_, values)| values.clone()).collect()
+    };
+    [&outcome.parameters[0], outcome.parameters.last().unwrap()].map(|named| of(named))
+}
+
+#[test]
+fn an_update_whose_gradients_overflow_changes_nothing() {
+    let rules = [
+        Optimizer::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.1,
+        },
+        Optimizer::Adam {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+        },
+        Optimizer::Lars {
+            momentum: 0.9,
+            weight_decay: 0.1,
+            trust: 0.01,
+            epsilon: 1e-9,
+        },
+        Optimizer::Lamb {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-6,
+            weight_decay: 0.1,
+        },
+    ];
+    let level = Level::all_available().last().unwrap();
+    let cpu = |mesh: Mesh, rank: Rank| {
+        let team = Team::new(1, level).expect("the level is available");
+        Box::new(CpuKernels::new(mesh, rank, team)) as Box<dyn Kernels>
+    };
+    let reference = reference_kernels(Dtype::F16);
+    for seed in 0..48 {
+        let case = DRAWS[(seed % DRAWS.len() as u64) as usize](seed);
+        let (menu, kernels): (&(dyn Menu + Sync), KernelFactory<'_>) = if seed % 3 == 0 {
+            (&ReferenceMenu, &reference)
+        } else {
+            (&CpuMenu { threads: 1, level }, &cpu)
+        };
+        let setup = Setup {
+            dtype: Dtype::F16,
+            menu,
+            optimizer: rules[(seed % 4) as usize],
+            steps: 2,
+            loss_scale: Some(1e30),
+            ..Setup::of_case(&case, kernels)
+        };
+        let [before, after] = trained(&case, &setup);
+        assert_eq!(before, after, "PARTITA_SEED={seed} {}", case.strategy);
+        // With finite gradients it does.
+        let [before, after] = trained(
+            &case,
+            &Setup {
+                loss_scale: Some(1.0),
+                ..setup
+            },
+        );
+        assert_ne!(before, after, "PARTITA_SEED={seed} {}", case.strategy);
+    }
+}
+
+#[test]
+fn updates_take_the_factor_of_gradients_out() {
+    let level = Level::all_available().last().unwrap();
+    let cpu = |mesh: Mesh, rank: Rank| {
+        let team = Team::new(1, level).expect("the level is available");
+        Box::new(CpuKernels::new(mesh, rank, team)) as Box<dyn Kernels>
+    };
+    for seed in 0..24 {
+        let case = DRAWS[(seed % DRAWS.len() as u64) as usize](seed);
+        let plain = Setup {
+            dtype: Dtype::F32,
+            menu: &CpuMenu { threads: 1, level },
+            clip: Some([0.1, 1e3][seed as usize % 2]),
+            ..Setup::of_case(&case, &cpu)
+        };
+        let scaled = Setup {
+            loss_scale: Some(1024.0),
+            parameters: plain.parameters.clone(),
+            samples: plain.samples.clone(),
+            strategy: plain.strategy.clone(),
+            ..plain
+        };
+        let [[_, plain], [_, scaled]] = [&plain, &scaled].map(|setup| trained(&case, setup));
+        for (plain, scaled) in plain.iter().flatten().zip(scaled.iter().flatten()) {
+            let far = (plain - scaled).abs();
+            assert!(
+                far <= 1e-5 * plain.abs().max(0.1),
+                "{seed}: {scaled}, not {plain}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -187,6 +310,7 @@ fn activations_and_their_messages_take_half_and_parameters_stay() {
     let halved = of_roles(Dtype::F32, &activations);
     assert!(halved > 0);
     assert_eq!(halved, 2 * of_roles(Dtype::Bf16, &activations));
+    assert_eq!(halved, 2 * of_roles(Dtype::F16, &activations));
     let kept = [
         Role::Parameter,
         Role::Gradient,
