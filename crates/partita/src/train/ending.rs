@@ -101,6 +101,7 @@ pub fn refuse_divergence(run: &Run, graph: &Graph, outcomes: &[Outcome]) -> Resu
                 step,
                 rate,
                 clip: run.clip,
+                precision: run.precision,
                 origin: divergence::origin(graph, outcomes).map(Box::new),
             })
         }

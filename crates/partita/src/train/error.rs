@@ -5,6 +5,7 @@ use super::offload::error::OffloadError;
 use super::section::RunFileError;
 use super::store::error::StoreError;
 use crate::error::{ErrorKind, Fault};
+use crate::kernel_set::Precision;
 use crate::kernel_set::devices::DeviceUseError;
 use crate::launch::{DIVERGENCE_ADVICE, LaunchError};
 use crate::model::ModelError;
@@ -130,10 +131,11 @@ pub enum TrainError {
     /// The loss is infinite or NaN.
     #[error(
         "the loss became {loss} {}; {}; no results were written; {DIVERGENCE_ADVICE}; `learning_rate` is {rate} at \
-         the start, {}",
+         the start, {}{}",
         when(*kind, *epoch, *step),
         begin(origin.as_deref()),
-        clip_text(*clip)
+        clip_text(*clip),
+        range_text(*precision)
     )]
     Diverged {
         /// The loss.
@@ -148,6 +150,8 @@ pub enum TrainError {
         rate: f64,
         /// Largest norm of all gradients together.
         clip: Option<f64>,
+        /// Type of activations.
+        precision: Precision,
         /// Where values began that are not finite, if it could be found.
         origin: Option<Box<NotFiniteOrigin>>,
     },
@@ -745,6 +749,16 @@ fn clip_text(clip: Option<f64>) -> String {
     match clip {
         Some(clip) => format!("`clip` is {clip}"),
         None => "`clip` is not set".to_owned(),
+    }
+}
+
+/// What a narrow type may have to do with it.
+fn range_text(precision: Precision) -> &'static str {
+    match precision {
+        Precision::F32 | Precision::F64 | Precision::Bf16 => "",
+        Precision::F16 => {
+            "; activations in f16 are infinite above 65,504, and `precision = \"bf16\"` has the range of f32"
+        }
     }
 }
 

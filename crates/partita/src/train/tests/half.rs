@@ -138,3 +138,22 @@ fn a_loss_scale_is_for_f16_alone() {
     let small = error("precision = \"f16\"\nloss_scale = 0.5");
     assert!(small.contains("a number from 1 to"), "{small}");
 }
+
+#[test]
+fn what_is_too_large_for_f16_is_called_so() {
+    let settings = "kernels = \"cpu\"\nprecision = \"f16\"";
+    let folder = case(&[
+        ("kernels = \"reference\"", settings),
+        ("transform = { scale = 0.5 }", "transform = { scale = 1e6 }"),
+    ]);
+    let request = TrainRequest {
+        run_file: folder.path().join("run.toml"),
+        no_prediction: true,
+        ..TrainRequest::default()
+    };
+    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
+    let error = error.to_string();
+    for part in ["output of layer `x`", "infinite above 65,504", "\"bf16\""] {
+        assert!(error.contains(part), "{error}");
+    }
+}
