@@ -1,7 +1,7 @@
 """Records training steps on a device of OpenCL beside those on the processor.
 
 CosmoFlow 32, 3D U-Net 32 and ResNet-50 at 64 pixels, on one rank and under a split of each, whose ranks share the
-device. A strategy and a device take turns: all of them once is a round. Beside the seconds of a step stand the losses: the
+device, and on one rank in f16. A strategy and a device take turns: all of them once is a round. Beside the seconds of a step stand the losses: the
 largest distance from those of one rank on the processor, relative to these. The same samples come in the same order
 everywhere, so nothing but the order of sums may differ. Programs are compared before implementations are chosen.
 
@@ -43,13 +43,16 @@ MATCHES = (
 class OnDevice(Training):
     """A training on a device."""
 
-    def __init__(self, options, folder, match, device, strategy, ranks):
+    def __init__(self, options, folder, match, device, strategy, ranks, precision):
         scene, batch, _, steps_max = match
         steps = min(options.steps, steps_max)
         super().__init__(options, folder, scene, strategy, batch, steps, ranks=ranks)
         self.words += ["--no-prediction", "--device", device]
-        self.name = f"{device}, {strategy}"
-        self.facts |= {"device": device}
+        self.name = f"{device}, {strategy}, {precision}"
+        self.facts |= {"device": device, "precision": precision}
+
+    def run_file(self):
+        return f'precision = "{self.facts["precision"]}"\n' + super().run_file()
 
     def turn(self):
         result = self.train()
@@ -60,6 +63,7 @@ class OnDevice(Training):
             "digest": result["digest"],
             "losses": losses,
             "arena_bytes": result["memory"]["predicted_bytes"],
+            "loss_scale": result.get("loss_scale"),
         }
 
 
@@ -84,9 +88,9 @@ def measure(options, folder, match):
     scene, batch, split, _ = match
     scene.make(options, folder)
     contenders = [
-        OnDevice(options, folder, match, device, strategy, ranks)
+        OnDevice(options, folder, match, device, strategy, ranks, precision)
         for device in ("cpu", options.device)
-        for strategy, ranks in (("data=1", 1), (split, 2))
+        for strategy, ranks, precision in (("data=1", 1, "f32"), (split, 2, "f32"), ("data=1", 1, "f16"))
     ]
     turns = contest.rounds(options.rounds, contenders, scene.model)
     entries = [contest.entry(racer, "Partita", turns) for racer, turns in zip(contenders, turns, strict=True)]

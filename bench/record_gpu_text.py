@@ -26,27 +26,28 @@ def head(record, raw_name):
 def table(record):
     lines = [
         "Milliseconds a step (median), and times that of the processor under the same strategy. Then the largest distance of a loss",
-        "of an epoch from that of one rank on the processor, for both: what rounding alone makes of a training is seen where the",
-        "processor's own split differs.",
+        "of an epoch from that of one rank on the processor in f32, for both: what rounding alone makes of a training is seen where",
+        "the processor's own split differs. In f16 the scale of the gradients is the default, and the processor works on copies in f32.",
         "",
-        "| network, batch | strategy | processor | device | device / processor | losses, processor | losses, device |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| network, batch | strategy | precision | processor | device | device / processor | losses, processor | losses, device |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     for network in record["networks"]:
-        of = {(one["facts"]["device"], one["facts"]["strategy"]): one for one in network["contenders"]}
-        exact = losses(of[("cpu", "data=1")])
+        keys = ("device", "strategy", "precision")
+        of = {tuple(one["facts"][key] for key in keys): one for one in network["contenders"]}
+        exact = losses(of[("cpu", "data=1", "f32")])
 
         def far(entry):
             return max(abs(x - y) / max(abs(y), 1e-3) for x, y in zip(losses(entry), exact, strict=True))
 
-        for device, strategy in of:
+        for device, strategy, precision in of:
             if device == "cpu":
                 continue
-            own, other = of[(device, strategy)], of[("cpu", strategy)]
+            own, other = of[(device, strategy, precision)], of[("cpu", strategy, precision)]
             a, b = seconds(other), seconds(own)
             times = f"{a * 1e3:.1f} | {b * 1e3:.1f} | {b / a:.1f}"
             name = f"{network['model']}, {network['batch']}"
-            lines.append(f"| {name} | {strategy} | {times} | {far(other):.1e} | {far(own):.1e} |")
+            lines.append(f"| {name} | {strategy} | {precision} | {times} | {far(other):.1e} | {far(own):.1e} |")
     return "\n".join(lines)
 
 
