@@ -6,26 +6,15 @@ mod device;
 
 use device::device;
 use partita_gpu::{GpuKernels, GpuMenu};
-use partita_program::{Dtype, Menu, Optimizer};
+use partita_program::{Dtype, Menu};
 use partita_run::Kernels;
 use partita_space::{Mesh, Rank};
 use partita_testkit::{
-    Case, KernelFactory, ReferenceMenu, Setup, Trial, Verdict, random_branched_case, random_case,
-    random_encoder_decoder, random_grouped_case, random_layer_case, random_sequence_case,
-    random_staged_case, random_tied_case, reference_kernels, run,
+    KernelFactory, OPTIMIZERS, ReferenceMenu, Setup, Trial, Verdict, any_random_case,
+    reference_kernels, run,
 };
 use std::sync::Arc;
 
-const DRAWS: [fn(u64) -> Case; 8] = [
-    random_case,
-    random_layer_case,
-    random_grouped_case,
-    random_encoder_decoder,
-    random_branched_case,
-    random_staged_case,
-    random_tied_case,
-    random_sequence_case,
-];
 const CASES: u64 = 80;
 const CASES_LONG: u64 = 1000;
 
@@ -44,7 +33,7 @@ fn every_strategy_on_a_device_equals_one_exact_rank() {
     };
     let (mut equal, mut others) = (0, 0);
     for seed in 0..cases {
-        let case = DRAWS[seed as usize % DRAWS.len()](seed);
+        let case = any_random_case(seed);
         let Some(trial) = Trial::new(&case) else {
             others += 1;
             continue;
@@ -82,7 +71,7 @@ fn losses_of_two_bytes_are_as_exact_as_those_of_the_reference_kernels() {
     for (dtype, rounding, loss_scale) in HALVES {
         let mut compared = 0;
         for seed in 0..CASES / 2 {
-            let case = DRAWS[seed as usize % DRAWS.len()](seed);
+            let case = any_random_case(seed);
             // The second loss is that after an update.
             let losses = |dtype: Dtype, kernels: KernelFactory<'_>, menu: &(dyn Menu + Sync)| {
                 let setup = Setup {
@@ -125,39 +114,13 @@ fn an_update_whose_gradients_overflow_changes_nothing() {
     let kernels = |mesh: Mesh, rank: Rank| -> Box<dyn Kernels> {
         Box::new(GpuKernels::new(Arc::clone(&device), mesh, rank).unwrap())
     };
-    let (momentum, weight_decay, epsilon) = (0.9, 0.1, 1e-8);
-    let [beta1, beta2] = [0.9, 0.999];
-    let rules = [
-        Optimizer::Sgd {
-            momentum,
-            weight_decay,
-        },
-        Optimizer::Adam {
-            beta1,
-            beta2,
-            epsilon,
-            weight_decay,
-        },
-        Optimizer::Lars {
-            momentum,
-            weight_decay,
-            trust: 0.01,
-            epsilon,
-        },
-        Optimizer::Lamb {
-            beta1,
-            beta2,
-            epsilon,
-            weight_decay,
-        },
-    ];
     let mut compared = 0;
     for seed in 0..16 {
-        let case = DRAWS[seed as usize % DRAWS.len()](seed);
+        let case = any_random_case(seed);
         let setup = Setup {
             dtype: Dtype::F16,
             menu: &menu,
-            optimizer: rules[seed as usize % 4],
+            optimizer: OPTIMIZERS[seed as usize % 4],
             steps: 1,
             loss_scale: Some(1e30),
             ..Setup::of_case(&case, &kernels)
@@ -165,17 +128,8 @@ fn an_update_whose_gradients_overflow_changes_nothing() {
         let Ok(outcome) = run(&setup) else {
             continue;
         };
-        let is_trained = |name: &str| {
-            let mut all = case.graph.parameters.iter();
-            all.any(|parameter| parameter.name == name && parameter.is_trained())
-        };
-        let [before, after] = [0, 1].map(|at: usize| outcome.parameters[at].iter());
-        for (before, after) in before
-            .zip(after)
-            .filter(|(before, _)| is_trained(&before.0))
-        {
-            assert_eq!(before, after, "seed {seed}, strategy {}", case.strategy);
-        }
+        let [before, after] = [0, 1].map(|steps| outcome.trained(&case.graph, steps));
+        assert_eq!(before, after, "seed {seed}, strategy {}", case.strategy);
         compared += 1;
     }
     assert!(compared > 8, "{compared} compared");

@@ -61,6 +61,19 @@ pub struct Outcome {
     pub evaluation: Vec<f64>,
 }
 
+impl Outcome {
+    /// Parameters of the graph that are trained, after so many steps.
+    pub fn trained(&self, graph: &Graph, steps: usize) -> Vec<&[f64]> {
+        let is_trained = |name: &str| {
+            let mut all = graph.parameters.iter();
+            all.any(|parameter| parameter.name == name && parameter.is_trained())
+        };
+        let named = self.parameters[steps].iter();
+        let trained = named.filter(|(name, _)| is_trained(name));
+        trained.map(|(_, values)| values.as_slice()).collect()
+    }
+}
+
 /// The reference kernels of a dtype.
 pub fn reference_kernels(dtype: Dtype) -> impl Fn(Mesh, Rank) -> Box<dyn Kernels> + Sync {
     move |mesh, rank| match dtype {

@@ -4,6 +4,7 @@
 //! Knows: every room that takes part in a run.
 //! Must not know: how a user calls it; no room depends on it but for its tests.
 
+mod any_case;
 mod bench;
 mod branched;
 mod cases;
@@ -27,6 +28,7 @@ mod two_stages;
 mod watch;
 mod wrap_kernels;
 
+pub use any_case::{OPTIMIZERS, any_random_case};
 pub use bench::{Bench, KernelOutput};
 pub use branched::random_branched_case;
 pub use cases::{

@@ -5,15 +5,13 @@
 use half::bf16;
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_lower::{Strategy, WorkspaceLimit};
-use partita_program::{Dtype, Kernel, Menu, Optimizer, PoolKind, ProgramKind, Role, Taps, View};
+use partita_program::{Dtype, Kernel, Menu, PoolKind, ProgramKind, Role, Taps, View};
 use partita_reference::ReferenceMenu;
 use partita_run::{Inputs, Kernels};
 use partita_space::{Mesh, Rank};
 use partita_testkit::{
-    Bench, Case, DrawnMenu, Draws, KernelFactory, KernelOutput, Outcome, ReferenceKernels, Setup,
-    random_branched_case, random_case, random_encoder_decoder, random_grouped_case,
-    random_layer_case, random_sequence_case, random_staged_case, random_tied_case,
-    reference_kernels, run,
+    Bench, Case, DrawnMenu, Draws, KernelFactory, KernelOutput, OPTIMIZERS, Outcome,
+    ReferenceKernels, Setup, any_random_case, random_layer_case, reference_kernels, run,
 };
 
 /// Allowed ratio of the error of a strategy to that of one rank, both of two bytes. Roundings are at other places.
@@ -31,17 +29,6 @@ fn rounding(dtype: Dtype) -> f64 {
         1.0 / 512.0
     }
 }
-
-const DRAWS: [fn(u64) -> Case; 8] = [
-    random_case,
-    random_layer_case,
-    random_grouped_case,
-    random_encoder_decoder,
-    random_branched_case,
-    random_staged_case,
-    random_tied_case,
-    random_sequence_case,
-];
 
 /// Losses and the update of all parameters by the first step.
 struct FirstStep {
@@ -136,7 +123,7 @@ fn strategies_are_as_exact_as_one_rank(half: Dtype, [cases, many]: [u64; 2]) {
     let start: u64 = seed.and_then(|text| text.parse().ok()).unwrap_or(0);
     let mut failures = Vec::new();
     for seed in start..start + cases {
-        let case = DRAWS[(seed % DRAWS.len() as u64) as usize](seed);
+        let case = any_random_case(seed);
         let single = alone(&case);
         let of = |strategy: &Strategy, dtype| {
             step(
@@ -182,43 +169,15 @@ fn strategies_are_as_exact_as_one_rank(half: Dtype, [cases, many]: [u64; 2]) {
 fn trained(case: &Case, setup: &Setup<'_>) -> [Vec<Vec<f64>>; 2] {
     let outcome = run(setup)
         .unwrap_or_else(|error| panic!("PARTITA_SEED={} {}: {error}", case.seed, case.strategy));
-    let is_trained = |name: &str| {
-        let mut all = case.graph.parameters.iter();
-        all.any(|parameter| parameter.name == name && parameter.is_trained())
-    };
-    let of = |named: &[(String, Vec<f64>)]| {
-        let trained = named.iter().filter(|(name, _)| is_trained(name));
-        trained.map(|(_, values)| values.clone()).collect()
-    };
-    [&outcome.parameters[0], outcome.parameters.last().unwrap()].map(|named| of(named))
+    let after = outcome.parameters.len() - 1;
+    [0, after].map(|steps| {
+        let trained = outcome.trained(&case.graph, steps).into_iter();
+        trained.map(<[f64]>::to_vec).collect()
+    })
 }
 
 #[test]
 fn an_update_whose_gradients_overflow_changes_nothing() {
-    let rules = [
-        Optimizer::Sgd {
-            momentum: 0.9,
-            weight_decay: 0.1,
-        },
-        Optimizer::Adam {
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            weight_decay: 0.1,
-        },
-        Optimizer::Lars {
-            momentum: 0.9,
-            weight_decay: 0.1,
-            trust: 0.01,
-            epsilon: 1e-9,
-        },
-        Optimizer::Lamb {
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-6,
-            weight_decay: 0.1,
-        },
-    ];
     let level = Level::all_available().last().unwrap();
     let cpu = |mesh: Mesh, rank: Rank| {
         let team = Team::new(1, level).expect("the level is available");
@@ -226,7 +185,7 @@ fn an_update_whose_gradients_overflow_changes_nothing() {
     };
     let reference = reference_kernels(Dtype::F16);
     for seed in 0..48 {
-        let case = DRAWS[(seed % DRAWS.len() as u64) as usize](seed);
+        let case = any_random_case(seed);
         let (menu, kernels): (&(dyn Menu + Sync), KernelFactory<'_>) = if seed % 3 == 0 {
             (&ReferenceMenu, &reference)
         } else {
@@ -235,7 +194,7 @@ fn an_update_whose_gradients_overflow_changes_nothing() {
         let setup = Setup {
             dtype: Dtype::F16,
             menu,
-            optimizer: rules[(seed % 4) as usize],
+            optimizer: OPTIMIZERS[(seed % 4) as usize],
             steps: 2,
             loss_scale: Some(1e30),
             ..Setup::of_case(&case, kernels)
@@ -262,7 +221,7 @@ fn updates_take_the_factor_of_gradients_out() {
         Box::new(CpuKernels::new(mesh, rank, team)) as Box<dyn Kernels>
     };
     for seed in 0..24 {
-        let case = DRAWS[(seed % DRAWS.len() as u64) as usize](seed);
+        let case = any_random_case(seed);
         let plain = Setup {
             dtype: Dtype::F32,
             menu: &CpuMenu { threads: 1, level },
