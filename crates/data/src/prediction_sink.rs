@@ -3,10 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use half::{bf16, f16};
 use partita_program::prefetch::stored_pieces;
-use partita_program::{Dtype, Store, TaskId, View};
-use partita_run::{Element, Inputs, Memory, RunError, Sink};
+use partita_program::{Store, TaskId, View};
+use partita_run::{Inputs, Memory, RunError, Sink};
 use partita_space::{AXES, Interval, Mesh, Rank, Region};
 
 use crate::augment::Tile;
@@ -67,18 +66,8 @@ impl PredictionSink {
             if !store.is_writer {
                 continue;
             }
-            match dtype {
-                Dtype::F32 => memory.pack(&piece, &mut self.packed),
-                Dtype::F64 => {
-                    let mut wide: Vec<f64> = Vec::new();
-                    memory.pack(&piece, &mut wide);
-                    self.packed.clear();
-                    self.packed.extend(wide.iter().map(|&value| value as f32));
-                }
-                Dtype::Bf16 => pack_wide::<bf16>(memory, &piece, &mut self.packed),
-                Dtype::F16 => pack_wide::<f16>(memory, &piece, &mut self.packed),
-                Dtype::I16 => panic!("outputs of a network are floats"),
-            }
+            self.packed.resize(piece.volume(), 0.0);
+            memory.pack_f32(&piece, &mut self.packed);
             self.reorder(piece.extent);
             let [n, d, h, w, c] = store.owned.0.map(range);
             let from: [usize; 3] =
@@ -143,17 +132,6 @@ impl PredictionSink {
             self.ordered.extend(positions);
         }
     }
-}
-
-/// Contents of a view of two bytes an element, widened.
-fn pack_wide<T: Element>(memory: &Memory<'_>, view: &View, packed: &mut Vec<f32>)
-where
-    f32: From<T>,
-{
-    let mut narrow: Vec<T> = Vec::new();
-    memory.pack(view, &mut narrow);
-    packed.clear();
-    packed.extend(narrow.into_iter().map(f32::from));
 }
 
 fn range(interval: Interval) -> Range<usize> {

@@ -3,6 +3,7 @@
 use crate::RunError;
 use crate::aligned_memory::AlignedMemory;
 use crate::device_memory::{DeviceMemory, DeviceView, bytes_of, bytes_of_mut};
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use partita_program::{Body, Buffer, Dtype, View};
 use partita_space::{Bytes, Rank};
@@ -453,6 +454,49 @@ impl<'a> Memory<'a> {
             rest = after;
             row.copy_from_slice(&block.data()[at..at + length]);
         });
+    }
+
+    /// Contents of a view of floats of any type, packed in memory order as f32. Panics if the lengths differ.
+    pub fn pack_f32(&self, view: &View, packed: &mut [f32]) {
+        match self.body.buffer(view.buffer).dtype {
+            Dtype::F32 => self.pack_into(view, packed),
+            Dtype::Bf16 => {
+                let mut stored: Vec<bf16> = Vec::new();
+                self.pack(view, &mut stored);
+                stored.convert_to_f32_slice(packed);
+            }
+            Dtype::F16 => {
+                let mut stored: Vec<f16> = Vec::new();
+                self.pack(view, &mut stored);
+                stored.convert_to_f32_slice(packed);
+            }
+            Dtype::F64 => {
+                let mut stored: Vec<f64> = Vec::new();
+                self.pack(view, &mut stored);
+                assert_eq!(packed.len(), stored.len(), "length of {view}");
+                let values = packed.iter_mut().zip(stored);
+                values.for_each(|(to, from)| *to = from as f32);
+            }
+            Dtype::I16 => panic!("{view} holds integers"),
+        }
+    }
+
+    /// Sets the contents of a view of floats of up to four bytes from packed f32, rounded to its type.
+    pub fn unpack_f32(&self, view: &View, packed: &[f32]) {
+        match self.body.buffer(view.buffer).dtype {
+            Dtype::F32 => self.unpack(view, packed, false),
+            Dtype::Bf16 => {
+                let mut narrow = vec![bf16::ZERO; packed.len()];
+                narrow.convert_from_f32_slice(packed);
+                self.unpack(view, &narrow, false);
+            }
+            Dtype::F16 => {
+                let mut narrow = vec![f16::ZERO; packed.len()];
+                narrow.convert_from_f32_slice(packed);
+                self.unpack(view, &narrow, false);
+            }
+            dtype @ (Dtype::F64 | Dtype::I16) => panic!("{view} holds {dtype:?}"),
+        }
     }
 
     /// The first element of a view, in memory order, that is wanted.

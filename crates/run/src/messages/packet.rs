@@ -1,10 +1,8 @@
 //! Packets: message buffers of a pool.
 
 use crate::aligned_memory::AlignedMemory;
-use crate::packed_tensor::{Number, with_type};
+use crate::packed_tensor::with_type;
 use crate::{Element, Memory};
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 use partita_program::{Dtype, View};
 use std::ops::Range;
 use std::sync::Arc;
@@ -137,12 +135,7 @@ impl Packet {
     /// bytes, too.
     pub fn pack_part(&mut self, memory: &Memory<'_>, view: &View, elements: Range<usize>) {
         if self.is_wider(memory, view) {
-            let wide = &mut self.elements_mut::<f32>()[elements];
-            match memory.half() {
-                Some(Dtype::F16) => pack_wide::<f16>(memory, view, wide),
-                Some(_) | None => pack_wide::<bf16>(memory, view, wide),
-            }
-            return;
+            return memory.pack_f32(view, &mut self.elements_mut::<f32>()[elements]);
         }
         with_type!(self.dtype, T => memory.pack_into(view, &mut self.elements_mut::<T>()[elements]));
     }
@@ -150,12 +143,7 @@ impl Packet {
     /// Copies a range of the packet's elements into a view, of which one of two bytes takes f32 rounded.
     pub fn unpack_part(&self, memory: &Memory<'_>, view: &View, elements: Range<usize>) {
         if self.is_wider(memory, view) {
-            let wide = &self.elements::<f32>()[elements];
-            match memory.half() {
-                Some(Dtype::F16) => unpack_wide::<f16>(memory, view, wide),
-                Some(_) | None => unpack_wide::<bf16>(memory, view, wide),
-            }
-            return;
+            return memory.unpack_f32(view, &self.elements::<f32>()[elements]);
         }
         with_type!(self.dtype, T => memory.unpack(view, &self.elements::<T>()[elements], false));
     }
@@ -164,24 +152,4 @@ impl Packet {
     pub fn unpack(&self, memory: &Memory<'_>, view: &View, accumulate: bool) {
         with_type!(self.dtype, T => memory.unpack(view, self.elements::<T>(), accumulate));
     }
-}
-
-/// Copies the contents of a view of two bytes an element, widened.
-fn pack_wide<T: Element>(memory: &Memory<'_>, view: &View, wide: &mut [f32])
-where
-    [T]: HalfFloatSliceExt,
-{
-    let mut narrow: Vec<T> = Vec::new();
-    memory.pack(view, &mut narrow);
-    narrow.convert_to_f32_slice(wide);
-}
-
-/// Copies elements into a view of two bytes an element, rounded.
-fn unpack_wide<T: Number>(memory: &Memory<'_>, view: &View, wide: &[f32])
-where
-    [T]: HalfFloatSliceExt,
-{
-    let mut narrow = vec![T::default(); wide.len()];
-    narrow.convert_from_f32_slice(wide);
-    memory.unpack(view, &narrow, false);
 }
