@@ -82,7 +82,6 @@ targets! {
     kept_statistics "statistics",
     manifests_of_checkpoints "checkpoint",
     caches "cache",
-    caches_of_earlier_versions "cache-json",
     traces_and_predictions "trace",
     programs "program",
     messages_of_loaders_and_validators "offload",

@@ -75,6 +75,24 @@ impl Host {
         known.into_iter().flatten().min()
     }
 
+    /// Its part of the largest caches that a rank has, where this many ranks with so many threads each are at work on
+    /// neighboring cores.
+    pub fn cache_of_rank(&self, ranks: usize, threads: usize) -> Bytes {
+        /// Where the system names none.
+        const UNKNOWN: Bytes = Bytes(32 << 20);
+        let largest = self.caches.iter().max_by_key(|cache| cache.bytes);
+        let ranks = ranks.max(1);
+        let Some(cache) = largest else {
+            return Bytes(UNKNOWN.0 / ranks as u64);
+        };
+        let logical = self.cores_logical.unwrap_or(self.cores_usable);
+        let physical = self.cores_physical.unwrap_or(logical).clamp(1, logical);
+        let cores_of_each = (listed(&cache.cores) * physical / logical).max(1);
+        let all = physical.div_ceil(cores_of_each);
+        let reached = (ranks * threads).div_ceil(cores_of_each).clamp(1, all);
+        Bytes(cache.bytes.0 * reached as u64 / ranks as u64)
+    }
+
     /// The machine whose `proc` and `sys` are under `root`.
     fn read(root: &Path, level: Level) -> Self {
         let cpus = text(root, "proc/cpuinfo").unwrap_or_default();
@@ -131,6 +149,16 @@ fn physical_cores(cpus: &str) -> Option<usize> {
     let packages = values(cpus, "physical id");
     let cores: BTreeSet<(&str, &str)> = packages.zip(values(cpus, "core id")).collect();
     (!cores.is_empty()).then_some(cores.len())
+}
+
+/// How many a list of the system names, like `0-3,8-11`; at least 1.
+fn listed(list: &str) -> usize {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<usize>().ok();
+        Some(number(last)?.checked_sub(number(first)?)? + 1)
+    };
+    list.split(',').filter_map(range).sum::<usize>().max(1)
 }
 
 fn caches(root: &Path) -> Vec<Cache> {
@@ -248,6 +276,34 @@ mod tests {
         assert_eq!(host.caches.len(), 1);
         assert_eq!(host.caches[0].bytes, Bytes(32_768));
         assert_eq!((host.memory_bytes_limit, host.cores_limit), (None, None));
+    }
+
+    #[test]
+    fn ranks_share_the_caches_that_their_cores_have() {
+        let root = machine(&[]);
+        let mut host = Host::read(root.path(), Level::Portable);
+        assert_eq!(host.cache_of_rank(4, 1), Bytes(8 << 20));
+        let cache = Cache {
+            level: 3,
+            kind: "Unified".to_owned(),
+            bytes: Bytes(32 << 20),
+            cores: "0-1".to_owned(),
+        };
+        let mut shares = |cores: &str, [logical, physical]: [usize; 2], ranks: &[usize]| {
+            host.caches = vec![Cache {
+                cores: cores.to_owned(),
+                ..cache.clone()
+            }];
+            (host.cores_logical, host.cores_physical) = (Some(logical), Some(physical));
+            let share = |&ranks: &usize| host.cache_of_rank(ranks, 1).0 >> 20;
+            ranks.iter().map(share).collect::<Vec<u64>>()
+        };
+        assert_eq!(shares("0-1", [2, 2], &[1, 2, 4]), [32, 16, 8]);
+        assert_eq!(shares("0-1", [2, 1], &[1, 2]), [32, 16]);
+        // 16 caches of 8 cores, each with two threads.
+        let of_many = shares("0-7,128-135", [256, 128], &[1, 8, 16, 128, 256]);
+        assert_eq!(of_many, [32, 4, 4, 4, 2]);
+        assert_eq!(host.cache_of_rank(2, 64), Bytes(256 << 20));
     }
 
     #[test]

@@ -144,8 +144,6 @@ impl Fault for LocalError {
                 | TuneError::NotKept { .. }
                 | TuneError::Corrupt { .. }
                 | TuneError::Newer { .. }
-                | TuneError::OldKeys { .. }
-                | TuneError::NotImported { .. }
                 | TuneError::Busy { .. }
                 | TuneError::Unlocked { .. } => ErrorKind::Request,
                 TuneError::Kernel { .. }
@@ -179,8 +177,7 @@ pub struct LocalMachine<'c> {
     threads: usize,
     cores: Vec<usize>,
     library: Option<String>,
-    /// Size of the largest cache.
-    cache: Bytes,
+    host: Host,
     input: InputSource,
     setting: Setting,
     links: Setting,
@@ -231,8 +228,6 @@ impl<'c> LocalMachine<'c> {
             ..setting.clone()
         };
         let (measurements, alone) = known(context, &setting, &links);
-        let cache = host.caches.iter().map(|cache| cache.bytes).max();
-        let cache = cache.unwrap_or(Options::default().cache);
         Ok(Self {
             context,
             kernels,
@@ -240,7 +235,7 @@ impl<'c> LocalMachine<'c> {
             threads,
             cores,
             library,
-            cache,
+            host,
             input,
             measurements,
             links,
@@ -333,7 +328,8 @@ impl<'c> LocalMachine<'c> {
             None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
         }
         self.measure_input()?;
-        let memory = measure_memory(self.ranks, Bytes((2 * self.cache.0).max(64 << 20)));
+        let cache = self.host.cache_of_rank(self.ranks, self.threads);
+        let memory = measure_memory(self.ranks, Bytes((2 * cache.0).max(64 << 20)));
         Ok(CalibrationRun {
             kernels: self.samples(&measured),
             costs: self.fits()?,
@@ -473,8 +469,8 @@ impl<'c> LocalMachine<'c> {
     fn options(&self, at_work: usize) -> Options {
         Options {
             concurrency: at_work,
-            cache_sharers: self.ranks,
-            cache: self.cache,
+            cache: self.host.cache_of_rank(self.ranks, self.threads),
+            cache_at_work: self.host.cache_of_rank(at_work, self.threads),
             repeats: REPEATS,
             ..Options::default()
         }
@@ -600,7 +596,8 @@ impl<'c> LocalMachine<'c> {
             self.context.status(&work, false);
         };
         let arenas = |rank: Rank, bytes: Bytes| self.kernels.arena(rank, rank, bytes);
-        let made = (&transports as _, &arenas as _);
+        let cache = self.host.cache_of_rank(self.ranks, self.threads);
+        let made = (&transports as _, &arenas as _, cache);
         let links = measure_links(self.ranks, groups, known, made, &progress)?;
         name_work("");
         if links != LinkTimes::default() {

@@ -109,8 +109,6 @@ fn help(warning: &TuneError) -> &'static str {
         }
         TuneError::Corrupt { .. }
         | TuneError::Newer { .. }
-        | TuneError::OldKeys { .. }
-        | TuneError::NotImported { .. }
         | TuneError::Unlocked { .. }
         | TuneError::Busy { .. }
         | TuneError::Unpinned { .. }

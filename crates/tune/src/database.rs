@@ -2,10 +2,9 @@
 
 use crate::store::{Failure, Store};
 use crate::tables::{self, Conflict};
-use crate::{KernelKey, KernelTime, TuneError, import};
+use crate::{KernelKey, KernelTime, TuneError};
 use partita_oracle::{Features, LinkTimes, TransferTime};
 use partita_space::{Bytes, Seconds};
-use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -16,7 +15,7 @@ const TIME_MAX: Seconds = Seconds(86_400.0);
 const NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
 
 /// The conditions of a measurement. Times of different settings are never mixed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Setting {
     /// Model name of the processor.
     pub processor: String,
@@ -35,22 +34,17 @@ pub struct Setting {
 }
 
 /// All measurements under a setting.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measurements {
     /// Seconds of kernels by signature, then by algorithm.
-    #[serde(default)]
     pub kernels: BTreeMap<String, BTreeMap<String, Seconds>>,
     /// Bytes of the workspaces of kernels, where they are known, by signature, then by algorithm.
-    #[serde(skip)]
     pub workspaces: BTreeMap<String, BTreeMap<String, Bytes>>,
     /// Features of kernels by signature.
-    #[serde(default)]
     pub shapes: BTreeMap<String, Features>,
     /// Messages and collectives.
-    #[serde(default)]
     pub links: Option<LinkTimes>,
     /// Reads, by what was read.
-    #[serde(default)]
     pub loads: BTreeMap<String, Vec<TransferTime>>,
 }
 
@@ -215,14 +209,12 @@ impl Measurements {
 }
 
 impl Database {
-    /// Opens and checks the file; a missing file, or one of an older format, is empty. If the file is missing, and
-    /// a JSON file of format 5 lies beside it under the same name, the new file takes over its times.
+    /// Opens and checks the file; a missing file, or one of an older format, is empty.
     ///
     /// A corrupt file is renamed, one of a newer format is left unchanged, and if a file cannot be read the
     /// database is in memory; each gives a warning ([`take_warnings`](Self::take_warnings)).
     pub fn open(path: &Path) -> Self {
         let mut store = Store::new(path);
-        let json = store.json().to_owned();
         let mut database = Self::in_memory();
         let checked = store.read(|tx| match tables::fault(tx)? {
             Some(fault) => Err(Failure::Corrupt(fault)),
@@ -231,8 +223,6 @@ impl Database {
         database.store = Some(store);
         if let Err(error) = checked {
             database.continue_in_memory(error);
-            // A folder that cannot be written may have times of earlier versions.
-            database.known = import::read(&json).unwrap_or_default().settings;
         }
         database
     }

@@ -112,32 +112,6 @@ pub enum TuneError {
         /// The file that is used instead.
         replacement: PathBuf,
     },
-    /// Kernel keys of version 0 in a JSON file that cannot be converted.
-    #[error(
-        "{kernels} kernel(s) in {} have keys of version 0 that cannot be converted to version {version}; \
-         their times are not taken over, and are measured again if needed",
-        path.display()
-    )]
-    OldKeys {
-        /// The JSON file.
-        path: PathBuf,
-        /// Number of kernels.
-        kernels: usize,
-        /// Current version of keys.
-        version: u32,
-    },
-    /// The JSON file of an earlier version cannot be read.
-    #[error(
-        "the measured times of an earlier version in {} are not taken over: {reason}; missing times are \
-         measured again",
-        path.display()
-    )]
-    NotImported {
-        /// The JSON file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
     /// The file system of the file has no locks.
     #[error(
         "{} cannot be locked: {reason}; continuing without a lock: times that other processes write at \

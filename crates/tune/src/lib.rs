@@ -15,8 +15,6 @@ mod database;
 mod division;
 mod error;
 mod frontier;
-mod import;
-mod key_version_0;
 mod links;
 mod load;
 mod measure;

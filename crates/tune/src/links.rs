@@ -28,11 +28,8 @@ const COLLECTIVE_MAX: u64 = 64 << 20;
 /// Largest collective between hosts, whose networks may be slow.
 const NETWORK_MAX: u64 = 16 << 20;
 
-/// Views of this size and more were written long ago when a step sends them, and are in no cache.
+/// What messages and collectives of this size and more send was written long ago in a step, and is in no cache.
 const COLD_MIN: Bytes = Bytes(1 << 20);
-
-/// Bytes of each rank that pass through the caches before such a view is sent.
-const OTHER: Bytes = Bytes(64 << 20);
 
 /// Seconds for all repeats of a size.
 const BUDGET: f64 = 0.03;
@@ -97,14 +94,15 @@ impl HostLayout {
 /// Times exchanges of 64 bytes to 16 MiB between neighbors, and collectives of 64 bytes to 64 MiB in groups of
 /// these sizes, unless they are `known`. As many groups as possible of `ranks` run at the same time.
 ///
-/// Views of 1 MiB and more are in no cache when they are sent, as in a step. There is nothing to measure for one rank.
+/// What has 1 MiB and more is in no cache when it is sent, as in a step; `cache` is the part of the caches that a rank has.
+/// There is nothing to measure for one rank.
 /// Errors: a transport that fails, or no memory. Panics at a group that is
 /// larger than `ranks`.
 pub fn measure_links(
     ranks: usize,
     groups: &BTreeSet<usize>,
     known: &LinkTimes,
-    (transports, arenas): (&TransportMaker<'_>, &ArenaMaker<'_>),
+    (transports, arenas, cache): (&TransportMaker<'_>, &ArenaMaker<'_>, Bytes),
     progress: &(dyn Fn(&str) + Sync),
 ) -> Result<LinkTimes, TuneError> {
     let mut times = LinkTimes::default();
@@ -117,9 +115,9 @@ pub fn measure_links(
         let all = run_ranks(what, transports(*mesh), |barrier, rank, mut transport| {
             let allocated = transport.allocate(&staging);
             allocated.map_err(|source| transport_error((*what).to_owned(), source))?;
-            let arena = sweep.arena(rank, arenas)?;
+            let memory = sweep.memory(rank, arenas, cache)?;
             let mut meet = |_: &mut dyn Transport| Ok(barrier.wait()?);
-            sweep.repeats(rank, arena, transport.as_mut(), &mut meet)
+            sweep.repeats(rank, memory, transport.as_mut(), &mut meet)
         })?;
         put(&mut times, &sweep, points(trials, &all));
     }
@@ -136,11 +134,11 @@ pub fn measure_links_of_rank(
     (rank, layout): (Rank, HostLayout),
     groups: &BTreeSet<usize>,
     known: &LinkTimes,
-    (transports, arenas): (&mut RankTransportMaker<'_>, &ArenaMaker<'_>),
+    (transports, arenas, cache): (&mut RankTransportMaker<'_>, &ArenaMaker<'_>, Bytes),
 ) -> Result<RankTimes, TuneError> {
     let sweeps = sweeps(layout, groups, known);
     let all = sweeps.iter();
-    all.map(|sweep| sweep.times_of_rank(rank, transports, arenas))
+    all.map(|sweep| sweep.times_of_rank(rank, transports, (arenas, cache)))
         .collect()
 }
 
@@ -171,11 +169,11 @@ pub type NetworkTimes = BTreeMap<usize, LinkTimes>;
 /// Errors: a transport that cannot be made or that fails.
 pub fn measure_network_of_rank(
     (rank, layout): (Rank, HostLayout),
-    (transports, arenas): (&mut RankTransportMaker<'_>, &ArenaMaker<'_>),
+    (transports, arenas, cache): (&mut RankTransportMaker<'_>, &ArenaMaker<'_>, Bytes),
 ) -> Result<RankTimes, TuneError> {
     let sweeps = network_sweeps(layout);
     let all = sweeps.iter();
-    all.map(|(_, sweep)| sweep.times_of_rank(rank, transports, arenas))
+    all.map(|(_, sweep)| sweep.times_of_rank(rank, transports, (arenas, cache)))
         .collect()
 }
 
@@ -349,7 +347,7 @@ impl Sweep {
         &self,
         rank: Rank,
         transports: &mut RankTransportMaker<'_>,
-        arenas: &ArenaMaker<'_>,
+        (arenas, cache): (&ArenaMaker<'_>, Bytes),
     ) -> Result<Vec<RepeatTimes>, TuneError> {
         if rank >= self.mesh.ranks() {
             return Ok(Vec::new());
@@ -363,8 +361,8 @@ impl Sweep {
                 Ok(_) => Ok(()),
                 Err(source) => Err(transport_error(self.what.to_owned(), source).into()),
             };
-        let arena = self.arena(rank, arenas)?;
-        match self.repeats(rank, arena, transport.as_mut(), &mut meet) {
+        let memory = self.memory(rank, arenas, cache)?;
+        match self.repeats(rank, memory, transport.as_mut(), &mut meet) {
             Ok(all) => Ok(all),
             Err(EarlyEnd::Failed(error)) => Err(error),
             Err(EarlyEnd::Aborted) => panic!("processes have no barrier to abort"),
@@ -415,14 +413,23 @@ impl Sweep {
         all.fold(Staging::of(&barrier_body(), &self.mesh), Staging::max)
     }
 
-    /// Memory of a rank for its largest trial.
-    fn arena(&self, rank: Rank, arenas: &ArenaMaker<'_>) -> Result<Arena, TuneError> {
+    /// Memory of a rank for its largest trial, and for what passes through its part of the caches before.
+    fn memory(
+        &self,
+        rank: Rank,
+        arenas: &ArenaMaker<'_>,
+        cache: Bytes,
+    ) -> Result<(Arena, OtherMemory), TuneError> {
         let bodies = self
             .trials
             .iter()
             .filter_map(|trial| trial.bodies.get(rank));
         let sizes = bodies.flatten().map(|body| body.arena);
-        self.allocated(rank, sizes.max().unwrap_or_default(), arenas)
+        let arena = self.allocated(rank, sizes.max().unwrap_or_default(), arenas)?;
+        let has_cold = self.trials.iter().any(|trial| trial.bytes >= COLD_MIN);
+        let most = Bytes(if has_cold { u64::MAX } else { 0 });
+        let others = OtherMemory::new(self.what, rank, cache, most)?;
+        Ok((arena, others))
     }
 
     fn allocated(
@@ -442,7 +449,7 @@ impl Sweep {
     fn repeats(
         &self,
         rank: Rank,
-        mut arena: Arena,
+        (mut arena, mut others): (Arena, OtherMemory),
         transport: &mut dyn Transport,
         meet: &mut dyn FnMut(&mut dyn Transport) -> Result<(), EarlyEnd>,
     ) -> Result<Vec<RepeatTimes>, EarlyEnd> {
@@ -450,16 +457,13 @@ impl Sweep {
         let body_of = |trial: &'_ Trial| trial.bodies.get(rank).cloned().flatten();
         let bodies: Vec<Option<Body>> = self.trials.iter().map(body_of).collect();
         arena.touch();
-        let has_cold = self.trials.iter().any(|trial| trial.bytes >= COLD_MIN);
-        let others = if has_cold { OTHER } else { Bytes(0) };
-        let mut others = OtherMemory::new(self.what, rank, others)?;
         let mut all = Vec::with_capacity(self.trials.len());
         for (trial, body) in self.trials.iter().zip(&bodies) {
             let mut times = Vec::new();
             // The first one warms up.
             for turn in 0..=repeats(trial.bytes) {
                 if trial.bytes >= COLD_MIN {
-                    others.pass(OTHER);
+                    others.pass(Bytes(u64::MAX));
                 }
                 meet(transport)?;
                 let time = match body {

@@ -17,14 +17,6 @@ use std::time::Instant;
 /// Longest time that a benchmark waits after an access; longer ones make no difference.
 const AGE_MAX: Seconds = Seconds(2e-3);
 
-/// Bytes that flush the caches, over their size. Large shared caches do not replace the least recently used line: after
-/// twice the size, weights were read some 20 % faster than in a step.
-const FLUSH_FACTOR: u64 = 4;
-
-/// How often they pass through the caches, of which some keep what was used again: once, steps of CosmoFlow were predicted
-/// 4 % too short.
-const FLUSHES: usize = 2;
-
 /// Makes the kernels of a rank, on the thread that will run them.
 ///
 /// The last argument is the slot: the index of the thread among those that measure at the same time. All of
@@ -36,10 +28,10 @@ pub type KernelMaker<'a> = dyn Fn(Mesh, Rank, usize) -> Box<dyn Kernels> + Sync 
 pub struct Options {
     /// Ranks that run the kernel at the same time, as in the run.
     pub concurrency: usize,
-    /// Ranks that share the caches, including idle ones; at least `concurrency`.
-    pub cache_sharers: usize,
-    /// Size of the caches of the machine, which all ranks share.
+    /// Its part of the caches that a rank has beside all others, idle ones included.
     pub cache: Bytes,
+    /// Its part of the caches that a rank has beside those that run the kernel.
+    pub cache_at_work: Bytes,
     /// Time for all repeats of a short kernel.
     pub budget: Seconds,
     /// Fewest and most repeats of a kernel.
@@ -61,24 +53,12 @@ pub struct KernelTime {
     pub workspace: Option<Bytes>,
 }
 
-impl Options {
-    fn cache_of_a_rank(&self) -> Bytes {
-        let cache_sharers = self.cache_sharers.max(self.concurrency).max(1);
-        Bytes(self.cache.0 / cache_sharers as u64)
-    }
-
-    /// Bytes by which each rank at work flushes its part of the caches. A step that moves less flushes less.
-    fn flush_of_a_rank(&self) -> Bytes {
-        Bytes(FLUSH_FACTOR * self.cache.0 / self.concurrency.max(1) as u64)
-    }
-}
-
 impl Default for Options {
     fn default() -> Self {
         Self {
             concurrency: 1,
-            cache_sharers: 1,
             cache: Bytes(32 << 20),
+            cache_at_work: Bytes(32 << 20),
             budget: Seconds(0.03),
             repeats: [5, 15],
             family_max: usize::MAX,
@@ -103,7 +83,7 @@ pub fn measure(
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<KernelTime>, TuneError> {
-    let benchmarks = benchmarks(programs, is_known, options.cache_of_a_rank())?;
+    let benchmarks = benchmarks(programs, is_known, options.cache)?;
     let benchmarks = subsampled(benchmarks, options.family_max);
     if benchmarks.is_empty() {
         return Ok(Vec::new());
@@ -252,11 +232,7 @@ impl RankBench {
         Ok(Self {
             slot,
             arena_bytes: arena.unwrap_or_default(),
-            other: OtherMemory::new(
-                "kernels",
-                slot,
-                Bytes(other_bytes.min(options.flush_of_a_rank().0)),
-            )?,
+            other: OtherMemory::new("kernels", slot, options.cache_at_work, Bytes(other_bytes))?,
             budget: options.budget.0,
             repeats: options.repeats,
             is_alone: options.concurrency <= 1,
@@ -334,9 +310,7 @@ impl RankBench {
             benchmark.kernel().0,
             benchmark.read_write.iter().copied(),
         );
-        for _ in 0..FLUSHES {
-            self.other.pass(benchmark.other_bytes);
-        }
+        self.other.pass(benchmark.other_bytes);
         // Resident operands age as in a step, since other processes and virtual machines may evict them from
         // a shared cache.
         let of_age = |age: Seconds| age.0.min(AGE_MAX.0);
@@ -397,24 +371,6 @@ fn made(kernels: &mut Option<RankKernels>) -> &mut RankKernels {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn idle_ranks_have_a_share_of_the_caches() {
-        let share = |concurrency, cache_sharers| {
-            let options = Options {
-                concurrency,
-                cache_sharers,
-                cache: Bytes(32 << 20),
-                ..Options::default()
-            };
-            options.cache_of_a_rank()
-        };
-        assert_eq!(share(1, 1), Bytes(32 << 20));
-        assert_eq!(share(1, 2), Bytes(16 << 20));
-        assert_eq!(share(2, 2), Bytes(16 << 20));
-        // At least the ranks that run the kernel share them.
-        assert_eq!(share(4, 2), Bytes(8 << 20));
-    }
 
     #[test]
     fn farthest_first_leaves_no_point_far_away() {

@@ -1,9 +1,8 @@
 //! An SQLite file that several processes read and write.
 
-use crate::tables::{self, Conflict, Contents, FORMAT};
-use crate::{TuneError, import};
+use crate::TuneError;
+use crate::tables::{self, Contents, FORMAT};
 use partita_files::{FolderLock, NewFile, parent, sync_folder};
-use partita_program::KernelShape;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior, ffi};
 use std::fmt::Display;
@@ -36,8 +35,6 @@ pub(crate) struct Store {
     folder: PathBuf,
     /// Prefix of the names of all related files.
     stem: String,
-    /// The file of a version before format 6, whose times a new database takes over.
-    json: PathBuf,
     /// The file system has no locks: the file is read and replaced as a whole.
     pub(crate) lacks_locks: bool,
     /// Files in the folder can be locked, which is tried when a lock is first waited for.
@@ -138,7 +135,6 @@ impl Store {
         Self {
             folder: parent(&path).to_owned(),
             stem: stem.into_owned(),
-            json: path.with_extension("json"),
             lacks_locks: false,
             has_locks: false,
             is_busy: false,
@@ -153,22 +149,13 @@ impl Store {
         &self.folder
     }
 
-    /// The file whose times a new database takes over.
-    pub(crate) fn json(&self) -> &Path {
-        &self.json
-    }
-
     /// Reads in one transaction; none if there are no times, or the lock is held by another process.
     ///
-    /// A file that is missing is made if there are times to take over.
     /// Errors: why the database has to continue in memory.
     pub(crate) fn read<R>(
         &mut self,
         work: impl Fn(&Transaction<'_>) -> Result<R, Failure>,
     ) -> Result<Option<R>, TuneError> {
-        if is_new(&self.path) && check_regular(&self.json).is_ok() {
-            self.write(|_| Ok(()))?;
-        }
         self.run(Access::Read, &work)
     }
 
@@ -300,7 +287,7 @@ impl Store {
             check_regular(&self.path)?;
         }
         let mut file = self.connect(access)?;
-        self.transact(&mut file, access, work)
+        Self::transact(&mut file, access, work)
     }
 
     /// One operation on a copy in memory, which replaces the file.
@@ -321,7 +308,7 @@ impl Store {
             }
         }
         configure(&copy)?;
-        let done = self.transact(&mut copy, access, work)?;
+        let done = Self::transact(&mut copy, access, work)?;
         if access == Access::Write {
             self.replace(&copy.serialize(MAIN_DB)?)?;
         }
@@ -352,7 +339,6 @@ impl Store {
     }
 
     fn transact<R>(
-        &mut self,
         file: &mut Connection,
         access: Access,
         work: &impl Fn(&Transaction<'_>) -> Result<R, Failure>,
@@ -362,14 +348,9 @@ impl Store {
             Access::Write => TransactionBehavior::Immediate,
         };
         let tx = file.transaction_with_behavior(behavior)?;
-        let mut warnings = Vec::new();
         match (tables::contents(&tx)?, access) {
             (Contents::Nothing | Contents::Older, Access::Read) => return Ok(None),
-            (Contents::Nothing, Access::Write) => {
-                tables::create(&tx)?;
-                warnings = self.import(&tx)?;
-            }
-            (Contents::Older, Access::Write) => tables::create(&tx)?,
+            (Contents::Nothing | Contents::Older, Access::Write) => tables::create(&tx)?,
             (Contents::Current, Access::Read | Access::Write) => {}
             (Contents::Newer(found), Access::Read | Access::Write) => {
                 return Err(Failure::Newer(found));
@@ -380,30 +361,7 @@ impl Store {
         }
         let done = work(&tx)?;
         tx.commit()?;
-        self.warnings.extend(warnings);
         Ok(Some(done))
-    }
-
-    /// Takes over the times of the JSON file, if there is one.
-    fn import(&self, tx: &Transaction<'_>) -> Result<Vec<TuneError>, Failure> {
-        let path = self.json.clone();
-        if is_missing(&path) {
-            return Ok(Vec::new());
-        }
-        let imported = match import::read(&path) {
-            Ok(imported) => imported,
-            Err(reason) => return Ok(vec![TuneError::NotImported { path, reason }]),
-        };
-        for (setting, measurements) in &imported.settings {
-            tables::write(tx, setting, measurements, Conflict::Keep)?;
-        }
-        let kernels = imported.unconverted;
-        let warning = (kernels > 0).then_some(TuneError::OldKeys {
-            path,
-            kernels,
-            version: KernelShape::KEY_VERSION,
-        });
-        Ok(warning.into_iter().collect())
     }
 
     /// Renames the file, and what SQLite left beside it, to a new name; none if another process has replaced the
@@ -522,12 +480,6 @@ fn configure(file: &Connection) -> rusqlite::Result<()> {
 fn is_missing(path: &Path) -> bool {
     let missing = [ErrorKind::NotFound, ErrorKind::NotADirectory];
     fs::metadata(path).is_err_and(|error| missing.contains(&error.kind()))
-}
-
-/// A process that is killed when it makes the file leaves it empty. SQLite takes one byte for none, too.
-fn is_new(path: &Path) -> bool {
-    let is_empty = fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() <= 1);
-    is_empty || is_missing(path)
 }
 
 /// Device and number of a file, which a file that replaces it does not have.

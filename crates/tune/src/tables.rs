@@ -18,11 +18,11 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// Format of the database. Times in an older format are discarded (it is also raised after faulty measurements),
-/// a newer format is not read. Formats up to 5 were JSON files.
+/// a newer format is not read.
 ///
 /// Keys of kernels have their own version (`KernelShape::KEY_VERSION`), so processes with different versions can
 /// share a database: each leaves the keys of the other unchanged.
-pub(crate) const FORMAT: u32 = 6;
+pub(crate) const FORMAT: u32 = 7;
 
 /// `part` in ASCII.
 const APPLICATION: i32 = 0x7061_7274;

@@ -367,9 +367,11 @@ fn kernels_of_random_programs_can_be_measured() {
             seed,
         };
         let train = setup.program(ProgramKind::Train).unwrap();
+        let [cache, cache_at_work] = [Bytes(1 << 19); 2];
         let options = Options {
             concurrency: 1 + seed as usize % 2,
-            cache: Bytes(1 << 19),
+            cache,
+            cache_at_work,
             budget: Seconds(0.0),
             ..Options::default()
         };
@@ -403,10 +405,8 @@ fn kernels_of_random_programs_can_be_measured() {
             "{families:?}"
         );
         for one in new.unwrap() {
-            assert!(
-                one.seconds.0 > 0.0 && one.seconds.0 < 10.0,
-                "seed {seed}: {one:?}"
-            );
+            let seconds = one.seconds.0;
+            assert!(seconds > 0.0 && seconds < 10.0, "seed {seed}: {one:?}");
             kinds.insert(one.key.signature.split(' ').nth(1).unwrap().to_owned());
             assert!(known.insert(one.key), "seed {seed}");
         }

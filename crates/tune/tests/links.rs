@@ -117,6 +117,9 @@ fn transports(mesh: Mesh, breaks: bool) -> Vec<Box<dyn Transport + Send>> {
     (0..mesh.ranks()).map(one).collect()
 }
 
+/// Part of the caches of each rank.
+const CACHE: Bytes = Bytes(1 << 20);
+
 #[test]
 fn all_sizes_and_groups_are_measured() {
     let (groups, none) = ([1, 2].into(), LinkTimes::default());
@@ -124,7 +127,7 @@ fn all_sizes_and_groups_are_measured() {
         2,
         &groups,
         &none,
-        (&|mesh| transports(mesh, false), &Arena::of_rank),
+        (&|mesh| transports(mesh, false), &Arena::of_rank, CACHE),
         &|_| {},
     )
     .unwrap();
@@ -162,10 +165,24 @@ fn all_sizes_and_groups_are_measured() {
 fn one_rank_has_no_links_and_failures_are_errors() {
     let (groups, unknown) = ([1].into(), LinkTimes::default());
     let made = |mesh| transports(mesh, false);
-    let none = measure_links(1, &groups, &unknown, (&made, &Arena::of_rank), &|_| {}).unwrap();
+    let none = measure_links(
+        1,
+        &groups,
+        &unknown,
+        (&made, &Arena::of_rank, CACHE),
+        &|_| {},
+    )
+    .unwrap();
     assert!(none.message.is_empty() && none.allreduce.is_empty());
     let made = |mesh| transports(mesh, true);
-    let error = measure_links(2, &groups, &unknown, (&made, &Arena::of_rank), &|_| {}).unwrap_err();
+    let error = measure_links(
+        2,
+        &groups,
+        &unknown,
+        (&made, &Arena::of_rank, CACHE),
+        &|_| {},
+    )
+    .unwrap_err();
     assert!(matches!(error, TuneError::Transport { .. }), "{error}");
 }
 
@@ -178,7 +195,7 @@ fn groups_need_not_divide_the_ranks_and_known_times_are_not_measured() {
         allocated.fetch_max(bytes.0, Ordering::Relaxed);
         Arena::of_rank(rank, bytes)
     };
-    let times = measure_links(3, &groups, &none, (&made, &arenas), &|_| {}).unwrap();
+    let times = measure_links(3, &groups, &none, (&made, &arenas, CACHE), &|_| {}).unwrap();
     let largest = allocated.into_inner();
     assert!(
         largest >= 64 << 20,
@@ -186,6 +203,6 @@ fn groups_need_not_divide_the_ranks_and_known_times_are_not_measured() {
     );
     assert_eq!(times.allreduce.keys().collect::<Vec<_>>(), [&2, &3]);
     let more = [2, 3].into();
-    let again = measure_links(3, &more, &times, (&made, &Arena::of_rank), &|_| {}).unwrap();
+    let again = measure_links(3, &more, &times, (&made, &Arena::of_rank, CACHE), &|_| {}).unwrap();
     assert_eq!(again, LinkTimes::default(), "everything is known");
 }

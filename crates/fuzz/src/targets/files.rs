@@ -3,7 +3,7 @@
 use super::{put, text, verb};
 use partita_data::{Dataset, INDEX_FILE, Samples, Split, VolumeShape, weights};
 use partita_oracle::fit_line;
-use partita_tune::{Database, LinkTimes, Measurements, TransferTime, TuneError};
+use partita_tune::{Database, LinkTimes, Measurements, TransferTime};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -159,13 +159,6 @@ pub(super) fn cache(bytes: &[u8], folder: &Path) -> Result<(), String> {
     read_and_keep(&path)
 }
 
-/// The file of measurements of earlier versions, whose times a new database takes over.
-pub(super) fn cache_json(bytes: &[u8], folder: &Path) -> Result<(), String> {
-    let folder = emptied_cache(folder);
-    put(&folder.join("kernels.json"), bytes);
-    read_and_keep(&folder.join("kernels.sqlite"))
-}
-
 /// A file that is no database is renamed and kept: each input has the folder for itself.
 fn emptied_cache(folder: &Path) -> PathBuf {
     let folder = folder.join("cache");
@@ -203,9 +196,7 @@ fn opened(path: &Path) -> Result<Database, String> {
 }
 
 fn first_warning(database: &mut Database) -> Result<(), String> {
-    let mut warnings = database.take_warnings().into_iter();
-    // Keys of version 0 that cannot be converted are no reason to refuse a file.
-    match warnings.find(|warning| !matches!(warning, TuneError::OldKeys { .. })) {
+    match database.take_warnings().first() {
         Some(warning) => Err(warning.to_string()),
         None => Ok(()),
     }

@@ -40,7 +40,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 21] = [
+pub const TARGETS: [Target; 20] = [
     target("model", Form::Text, nothing, models::model),
     target("zoo", Form::Text, nothing, models::zoo),
     target(
@@ -73,12 +73,6 @@ pub const TARGETS: [Target; 21] = [
         arrays::checkpoint,
     ),
     target("cache", Form::Binary, files::make_cache, files::cache),
-    target(
-        "cache-json",
-        Form::Text,
-        files::make_cache,
-        files::cache_json,
-    ),
     target("trace", Form::Text, nothing, programs::trace),
     target("program", Form::Text, nothing, programs::program),
     target("offload", Form::Mixed, wire::write_dataset, wire::wire),

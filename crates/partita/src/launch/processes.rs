@@ -7,6 +7,7 @@ use super::ranks::{self, Listener, RunSetup};
 use super::saving::{MemoryUsage, TensorSink};
 use crate::context::Context;
 use crate::error::{ErrorKind, Fault, full_text};
+use crate::host::Host;
 use crate::kernel_set::{self, CoreSlot, KernelSet, spin};
 use crate::launcher::Launcher;
 use crate::progress::Event;
@@ -282,7 +283,7 @@ impl<'c> Job<'c> {
         let layout = self.layout.unwrap_or(HostLayout::single(self.size));
         let arenas = self.arenas(kernels);
         let own = self.measured(threads, &mut |transports| {
-            let made = (transports, &arenas as _);
+            let made = (transports, &arenas as _, self.cache(threads));
             measure_links_of_rank((self.rank, layout), &groups, &known, made)
         })?;
         let all: Vec<RankTimes> = self.gather(&own)?;
@@ -304,7 +305,8 @@ impl<'c> Job<'c> {
     ) -> Result<NetworkTimes, LaunchError> {
         let arenas = self.arenas(kernels);
         let own = self.measured(threads, &mut |transports| {
-            measure_network_of_rank((self.rank, layout), (transports, &arenas as _))
+            let made = (transports, &arenas as _, self.cache(threads));
+            measure_network_of_rank((self.rank, layout), made)
         })?;
         let all: Vec<RankTimes> = self.gather(&own)?;
         Ok(match self.rank {
@@ -320,6 +322,12 @@ impl<'c> Job<'c> {
     ) -> impl Fn(Rank, Bytes) -> Result<Arena, RunError> + use<> {
         let slot = self.slot.slot;
         move |rank, bytes| kernels.arena(rank, slot, bytes)
+    }
+
+    /// Its part of the caches that a rank has.
+    fn cache(&self, threads: usize) -> Bytes {
+        let host = Host::local(self.context.level());
+        host.cache_of_rank(self.local.ranks, threads)
     }
 
     /// Measures with transports of this world.

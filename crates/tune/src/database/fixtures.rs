@@ -1,7 +1,6 @@
 //! Measurements for tests.
 
 use super::*;
-use serde_json::{Value, json as value};
 use std::fmt::Debug;
 
 pub(crate) fn setting(ranks: usize) -> Setting {
@@ -37,28 +36,6 @@ pub(crate) fn times(numbers: &[(usize, f64)]) -> Measurements {
         workspace: None,
     }));
     all
-}
-
-/// The text of a file of format 5 with the kernels of a setting.
-pub(crate) fn json(setting: &Setting, times: &Measurements) -> String {
-    let Setting {
-        processor,
-        cores,
-        simd,
-        backend,
-        ranks,
-        at_work,
-        threads,
-    } = setting;
-    let setting = value!({
-        "processor": processor, "cores": cores, "simd": simd, "backend": backend,
-        "ranks": ranks, "at_work": at_work, "threads": threads,
-    });
-    let measurements: Value = value!({
-        "kernels": times.kernels, "shapes": times.shapes, "loads": times.loads,
-    });
-    let entry = value!({"setting": setting, "measurements": measurements});
-    value!({"format": 5, "settings": [entry]}).to_string()
 }
 
 #[track_caller]

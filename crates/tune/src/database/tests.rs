@@ -1,7 +1,7 @@
 //! One file that many processes share.
 
 use super::fixtures::{
-    assert_no_warnings, assert_same, json, key, opened, setting, stored, times, warning,
+    assert_no_warnings, assert_same, key, opened, setting, stored, times, warning,
 };
 use super::*;
 use crate::tables::FORMAT;
@@ -333,7 +333,7 @@ fn a_file_of_a_newer_format_is_left_unchanged() {
 
 #[test]
 fn times_of_an_older_format_are_discarded() {
-    let (folder, path) = case();
+    let (_folder, path) = case();
     opened(&path).keep(&setting(2), &times(&[(1, 2.0)]));
     let old = "CREATE TABLE \"odd \"\"name\" (x); DROP TABLE loads;
         CREATE VIEW v AS SELECT * FROM kernels";
@@ -341,9 +341,6 @@ fn times_of_an_older_format_are_discarded() {
         &path,
         &format!("{old}; DROP VIEW v; PRAGMA user_version = {}", FORMAT - 1),
     );
-    // These are not taken over a second time.
-    let times_of_json = json(&setting(2), &times(&[(3, 3.0)]));
-    fs::write(folder.path().join("measured.json"), times_of_json).unwrap();
     let mut database = opened(&path);
     assert_eq!(database.measurements(&setting(2)), Measurements::default());
     assert!(database.settings().is_empty());
@@ -422,7 +419,7 @@ fn times_that_no_kernel_takes_are_not_written() {
 #[test]
 #[cfg(unix)]
 fn pipes_and_devices_are_not_opened() {
-    let (folder, path) = case();
+    let (_folder, path) = case();
     let made = std::process::Command::new("mkfifo").arg(&path).status();
     assert!(made.unwrap().success());
     let unreadable = warning(&mut Database::open(&path));
@@ -437,70 +434,6 @@ fn pipes_and_devices_are_not_opened() {
         matches!(unreadable, TuneError::Unreadable { .. }),
         "{unreadable}"
     );
-    fs::remove_file(&path).unwrap();
-    // Nor a pipe in place of the file of earlier versions.
-    let made = std::process::Command::new("mkfifo")
-        .arg(folder.path().join("measured.json"))
-        .status();
-    assert!(made.unwrap().success());
-    let one = times(&[(1, 1.0)]);
-    let mut database = opened(&path);
-    database.keep(&setting(1), &one);
-    let not_imported = warning(&mut database);
-    assert!(
-        matches!(not_imported, TuneError::NotImported { .. }),
-        "{not_imported}"
-    );
-    assert_eq!(stored(&path, &setting(1)), one);
-}
-
-#[test]
-fn a_new_file_takes_over_the_times_of_an_older_one_once() {
-    let (folder, path) = case();
-    let old = folder.path().join("measured.json");
-    let one = times(&[(1, 1.5), (2, 2.5)]);
-    let text = json(&setting(1), &one);
-    fs::write(&old, &text).unwrap();
-    let mut database = opened(&path);
-    assert_eq!(database.measurements(&setting(1)), one);
-    database.keep(&setting(1), &times(&[(1, 9.0)]));
-    assert_no_warnings(&mut database);
-    let newer = times(&[(1, 9.0), (2, 2.5)]);
-    assert_eq!(stored(&path, &setting(1)), newer);
-    assert_eq!(fs::read_to_string(&old).unwrap(), text, "the old file");
-    fs::write(&old, json(&setting(1), &times(&[(3, 3.0)]))).unwrap();
-    assert_eq!(stored(&path, &setting(1)), newer);
-    // A killed process may leave an empty file.
-    fs::write(&path, "").unwrap();
-    assert_eq!(stored(&path, &setting(1)), times(&[(3, 3.0)]));
-    // Times that cannot be taken over give one warning.
-    fs::remove_file(&path).unwrap();
-    fs::write(&old, &text[..text.len() / 2]).unwrap();
-    let not_imported = warning(&mut Database::open(&path));
-    assert!(
-        matches!(not_imported, TuneError::NotImported { .. }),
-        "{not_imported}"
-    );
-    fs::remove_file(&path).unwrap();
-    fs::write(&old, text.replace(&key(1).signature, "fill of some kind")).unwrap();
-    let old_keys = warning(&mut Database::open(&path));
-    assert!(
-        matches!(old_keys, TuneError::OldKeys { kernels: 1, .. }),
-        "{old_keys}"
-    );
-    assert_eq!(stored(&path, &setting(1)), times(&[(2, 2.5)]));
-}
-
-#[test]
-fn times_of_an_older_file_are_used_where_no_new_one_can_be_made() {
-    let (folder, path) = case();
-    let one = times(&[(1, 1.5)]);
-    fs::write(folder.path().join("measured.json"), json(&setting(1), &one)).unwrap();
-    fs::create_dir(folder.path().join("measured.sqlite-journal")).unwrap();
-    let mut database = Database::open(&path);
-    let not_kept = warning(&mut database);
-    assert!(matches!(not_kept, TuneError::NotKept { .. }), "{not_kept}");
-    assert_eq!(database.measurements(&setting(1)), one);
 }
 
 #[test]

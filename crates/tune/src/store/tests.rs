@@ -3,6 +3,7 @@
 use super::*;
 use crate::Measurements;
 use crate::database::fixtures::{assert_no_warnings, key, opened, setting, stored, times, warning};
+use crate::tables::Conflict;
 use std::env;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
