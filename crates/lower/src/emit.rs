@@ -12,7 +12,7 @@ use crate::step_plan::StepPlan;
 use crate::storage::Storages;
 use partita_graph::{Graph, Loss, ParameterId, TargetKind};
 use partita_program::{
-    Distribution, GRADIENT_NORM, Item, Load, Phase, ProgramKind, Role, Store, View, When, Work,
+    Distribution, GRADIENT_SQUARES, Item, Load, Phase, ProgramKind, Role, Store, View, When, Work,
 };
 use partita_space::{AxisSet, Rank, Region, Submesh};
 use std::collections::BTreeMap;
@@ -240,7 +240,7 @@ impl<'a> Emit<'a> {
         let total = if trains { self.update() } else { None };
         self.report_from_submeshes();
         if let Some(total) = total.filter(|_| self.request.scales_gradients()) {
-            self.builder.output(GRADIENT_NORM, total);
+            self.builder.output(GRADIENT_SQUARES, total);
         }
         self.first_loads(When::Next);
     }

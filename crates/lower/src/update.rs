@@ -16,7 +16,7 @@ use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::strategy::Shard;
 use partita_graph::{Op, ParameterId};
-use partita_program::{Distribution, GRADIENT_NORM, Kernel, Phase, ProgramKind, Role, View};
+use partita_program::{Distribution, GRADIENT_SQUARES, Kernel, Phase, ProgramKind, Role, View};
 use partita_space::{AxisSet, Submesh};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ impl Emit<'_> {
         }
         let gradients = self.own_gradients(&sums);
         let maximum = self.request.norm_bound();
-        let clip = maximum.map(|maximum| (self.norm(&gradients), maximum));
+        let clip = maximum.and_then(|maximum| Some((self.norm(&gradients)?, maximum)));
         let mut shares: BTreeMap<ParameterId, TensorBuffer> = BTreeMap::new();
         for &(id, _) in &gradients {
             let share = self.own_share(id);
@@ -367,9 +367,9 @@ impl Emit<'_> {
         trained.map(|(_, holders)| holders[0].submesh).collect()
     }
 
-    /// Sum of squares of all gradients, each element counted once.
-    fn norm(&mut self, gradients: &[(ParameterId, View)]) -> View {
-        let name = GRADIENT_NORM;
+    /// Sum of squares of all gradients, each element counted once; none without parameters.
+    fn norm(&mut self, gradients: &[(ParameterId, View)]) -> Option<View> {
+        let name = GRADIENT_SQUARES;
         let mut totals = Vec::new();
         for (at, submesh) in self.owners().into_iter().enumerate() {
             let own = self.norm_on((at, submesh), gradients);
@@ -381,7 +381,7 @@ impl Emit<'_> {
             totals.extend(self.moments_at(name, own, (&scalar, &to)));
         }
         self.add_up_norms(&totals);
-        totals[0]
+        totals.first().copied()
     }
 
     /// Accumulates sums into the first.
@@ -392,7 +392,7 @@ impl Emit<'_> {
                 target: totals[0],
                 accumulate: true,
             };
-            self.builder.kernel(GRADIENT_NORM, Phase::Update, copy);
+            self.builder.kernel(GRADIENT_SQUARES, Phase::Update, copy);
         }
     }
 
@@ -419,7 +419,7 @@ impl Emit<'_> {
         };
         let sets: Vec<(AxisSet, Vec<View>)> =
             sets.into_iter().map(|axes| (axes, with(axes))).collect();
-        let name = GRADIENT_NORM;
+        let name = GRADIENT_SQUARES;
         let mut totals = Vec::new();
         for (axes, sources) in sets {
             self.reserve_numbers();

@@ -13,6 +13,7 @@ mod forward;
 mod infer;
 mod joined;
 mod machine;
+mod memory;
 mod metrics;
 mod offload;
 mod output;
@@ -66,6 +67,7 @@ use crate::weights::{LoadedWeights, WeightFile};
 use checkpoint::{Checkpoints, Resume};
 use curve::LossCurve;
 use machine::machine_costs;
+use memory::MemoryLimit;
 use metrics::Metrics;
 use offload::Offload;
 use output::{Output, RunSize};
@@ -163,11 +165,11 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let stored = run.samples.dtype(dataset.dtype());
     let host = Host::local(context.level());
     let (local, cores) = launch.local(run.ranks, &host);
-    let (limit, origin) = memory_limit(&run, &host, local);
+    let limit = MemoryLimit::of_rank(&run, &host, local);
     let (costs, of_machine) = machine_costs(context, &run)?;
     let costs = costs.as_deref();
     let measures = costs.is_none() && is_open(&run.strategy);
-    let room = store::room(&run, &dataset, limit);
+    let room = store::room(&run, &dataset, limit.bytes);
     let menu = launch.menu(run.rank_config())?;
     let strategy = launch.choose_strategy(run.rank_config(), measures, |here| {
         strategy(context, &run, &graph, stored, room, (here, costs))
@@ -187,12 +189,12 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         let session = Session::new(programs, plan)?;
         let program = session.main_program();
         let buffers = |rank| buffers(&run, (&dataset, &preprocessing), program, rank);
-        check::memory_fits(&run, &session, &buffers, limit, &origin)?;
+        limit.check(&run, &session, &buffers)?;
         Ok::<_, TrainError>(session)
     })?;
     let samples = (&graph, &dataset, &preprocessing);
-    let (epoch, limit) = (first_epoch(resume.as_ref()), (limit, &*origin));
-    let loading = store::prepare(launch, &run, samples, &session, epoch, limit)?;
+    let epoch = first_epoch(resume.as_ref());
+    let loading = store::prepare(launch, &run, samples, &session, epoch, &limit)?;
     launch.check_agreement(|| identity(&run, &session, &preprocessing))?;
     let text = strategy.to_string();
     let offload = Offload::start(launch, &run, (&request.run_file, &text), samples)?;
@@ -449,25 +451,6 @@ fn strategy(
     })
 }
 
-/// Memory that a rank may have, and who says so.
-fn memory_limit(run: &Run, host: &Host, local: usize) -> (Bytes, String) {
-    match (run.memory, run.kernels.device_memory(local)) {
-        (asked, Some(limit)) if asked.is_none_or(|asked| asked > limit) => {
-            let origin = format!("{limit} of the device for each of {local} rank(s)");
-            return (limit, origin);
-        }
-        (Some(limit), _) => return (limit, "`memory` of the run file".to_owned()),
-        (None, _) => {}
-    }
-    match host.memory_free() {
-        Some(available) => {
-            let origin = format!("{available} available to {local} rank(s)");
-            (Bytes(available.0 / local as u64), origin)
-        }
-        None => (Bytes(u64::MAX), "the system names none".to_owned()),
-    }
-}
-
 /// Runs the session. The process of rank 0 gets what came of it.
 fn run_session<'r>(
     task: &Task<'r, '_>,
@@ -508,8 +491,9 @@ fn run_session<'r>(
     ending::refuse_early(task, &outcomes, (&curve, checkpoints.as_ref()))?;
     let compute = ComputeTimes::of(session.main_program(), &outcomes);
     let fault = metrics.and_then(|metrics| metrics.finish(compute.as_ref()));
-    let fault = fault.inspect(|fault| context.report(Event::Warning(fault)));
-    let warnings = warnings.into_iter().chain(lost).chain(fault).collect();
+    let late = fault.into_iter().chain(ending::no_update(&outcomes[0]));
+    let late = late.inspect(|warning| context.report(Event::Warning(warning)));
+    let warnings = warnings.into_iter().chain(lost).chain(late).collect();
     let Some(weights) = sink.saved() else {
         return Ok(None);
     };

@@ -43,7 +43,7 @@ impl ProgramKind {
 }
 
 /// Name of the sum of the squares of all gradients, which a program in f16 has among its outputs.
-pub const GRADIENT_NORM: &str = "gradient_norm";
+pub const GRADIENT_SQUARES: &str = "gradient_squares";
 
 /// A result of a step, the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -173,6 +173,23 @@ pub enum RunError {
         /// Epoch, from 1.
         epoch: u64,
     },
+    /// Updates were skipped again and again, as scaled gradients were not finite.
+    #[error(
+        "the last {updates} updates up to step {step} (epoch {epoch}) were skipped, as gradients are infinite or NaN in \
+         f16, at last with a loss scale of {scale:e}"
+    )]
+    NoUpdate {
+        /// The rank that reports it.
+        rank: Rank,
+        /// Updates skipped one after the other.
+        updates: u64,
+        /// The loss scale.
+        scale: f64,
+        /// Training step, from 1.
+        step: u64,
+        /// Epoch, from 1.
+        epoch: u64,
+    },
     /// Another rank failed, or the user asked to stop.
     #[error("stopped")]
     Cancelled,
@@ -190,7 +207,8 @@ impl RunError {
             | RunError::Kernels { .. }
             | RunError::Memory { .. }
             | RunError::Tally { .. }
-            | RunError::NotFinite { .. } => 0,
+            | RunError::NotFinite { .. }
+            | RunError::NoUpdate { .. } => 0,
             RunError::Lost { .. } | RunError::Message { .. } | RunError::Agreement { .. } => 1,
             RunError::Cancelled => 2,
         }

@@ -19,10 +19,11 @@ pub struct Inputs {
     pub seed: u64,
     /// Learning rate.
     pub learning_rate: f64,
-    /// Factor of all gradients from the loss on, which updates take out again; an update whose gradients are not finite
-    /// leaves everything as it is. None: gradients are as they are, and every update happens.
+    /// Loss scale: all gradients are multiplied by it from the loss on, and updates divide them again; an update whose
+    /// gradients are not finite is skipped, and leaves everything as it is. None: gradients are not scaled, and every
+    /// update happens.
     pub loss_scale: Option<f64>,
-    /// Updates before this one that left everything as it was.
+    /// Updates before this one that were skipped.
     pub skipped: u64,
     /// Samples of this step, in batch order, over all ranks.
     pub samples: Vec<usize>,

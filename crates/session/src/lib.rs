@@ -19,12 +19,14 @@ mod steps;
 mod validation;
 
 pub use loads::{LoadSequence, PlannedLoad, SharedOrder};
-pub use loss_scale::{GREATEST_LOSS_SCALE, LossScale, LossScaling};
+pub use loss_scale::{LOSS_SCALES, LossScale, LossScaling};
 pub use origin::Repeat;
 pub use persistent::{InitialValues, OwnedShard, PersistentTensor};
 pub use resume::{Boundary, Failed, Next, Position, StepHook};
-pub use run::{ClassCount, EpochReport, Outcome, Progress, RunEnd, Validation};
+pub use run::{EpochReport, Outcome, Progress, RunEnd};
 pub use schedule::{LearningRateSchedule, Milestones, SchedulePoint, ScheduleState, WarmupLength};
 pub use session::{Plan, Programs, Session, SessionError, batch_sizes, persists_over_programs};
 pub use shards::{persistent_name, put_shard, shard_of};
-pub use validation::{Evaluated, EvaluatedBatch, Snapshot, Validators, snapshot_bytes};
+pub use validation::{
+    ClassCount, Evaluated, EvaluatedBatch, Snapshot, Validation, Validators, snapshot_bytes,
+};

@@ -1,84 +1,104 @@
-//! The factor of gradients in f16, whose smallest numbers would be lost.
+//! The loss scale of trainings in f16, whose smallest numbers would be lost.
 //!
-//! Gradients are multiplied from the loss on, and updates take the factor out again. Where they are not finite, the
-//! update leaves everything as it is; a dynamic factor is halved then, and doubled after many updates in a row that
-//! happened. As `torch.amp.GradScaler` does (PyTorch 2, `torch/amp/grad_scaler.py`), but that a dynamic factor is never
-//! below 1, where updates happen whatever the gradients are: then no factor would make them finite.
+//! Gradients are multiplied by it from the loss on, and updates divide them again. Where they are not finite, the update
+//! leaves everything as it is; a dynamic scale is halved then, and doubled after many updates in a row that happened, as
+//! `torch.amp.GradScaler` does (PyTorch 2, `torch/amp/grad_scaler.py`). Many skipped updates in a row end the run.
 
 use partita_run::Inputs;
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
-/// The factor at the start, unless another is asked for.
+/// The dynamic scale at the start.
 const START: f64 = 65_536.0;
 
 /// Updates in a row after which it is doubled.
-const UPDATES_UNTIL_DOUBLED: u64 = 2_000;
+const GROWTH_INTERVAL: u64 = 2_000;
 
-/// The greatest factor: gradients of 1 are still finite in f32, in which they are summed, over many elements.
-pub const GREATEST_LOSS_SCALE: f64 = (1u64 << 60) as f64;
+/// The dynamic scale stays between these. The least number of f16 above zero: less would lose the gradient of the loss
+/// itself. The greatest: gradients of 1 are still finite in f32, in which they are summed, over many elements.
+const DYNAMIC: [f64; 2] = [1.0 / (1u64 << 24) as f64, (1u64 << 60) as f64];
+
+/// Fixed scales.
+pub const LOSS_SCALES: RangeInclusive<f64> = 1e-7..=1e18;
+
+/// Skipped updates in a row that end a run. The first 40 take a dynamic scale from its start to the least one.
+const SKIPPED_MAX: u64 = 50;
 
 /// How gradients are scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LossScaling {
-    /// By this factor.
+    /// By this scale.
     Fixed(f64),
-    /// By a factor that follows the gradients.
+    /// By a scale that follows the gradients.
     Dynamic,
 }
 
-/// Where the factor stands between two updates. Equal on all ranks.
+/// Where the loss scale stands between two updates. Equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
-    /// The factor.
+    /// The scale.
     pub scale: f64,
     /// Updates that happened since it changed, or since one was skipped.
-    pub clean: u64,
+    pub growth_tracker: u64,
     /// Updates that were skipped.
     pub skipped: u64,
+    /// Of these the last ones, with no other between them.
+    pub skipped_in_row: u64,
+}
+
+impl LossScale {
+    /// Whether so many updates in a row were skipped that the run must end.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.skipped_in_row >= SKIPPED_MAX
+    }
 }
 
 impl LossScaling {
     /// At the start of a training, or where another training that began `from` here went on.
     pub(crate) fn start(self, from: Option<LossScale>) -> LossScale {
-        let start = LossScale {
+        let from = from.unwrap_or(LossScale {
             scale: START,
-            clean: 0,
+            growth_tracker: 0,
             skipped: 0,
-        };
-        let from = from.unwrap_or(start);
+            skipped_in_row: 0,
+        });
         match self {
-            Self::Fixed(scale) => LossScale { scale, ..from },
-            Self::Dynamic => from,
+            Self::Fixed(scale) if scale != from.scale => LossScale {
+                scale,
+                growth_tracker: 0,
+                skipped_in_row: 0,
+                ..from
+            },
+            Self::Fixed(_) | Self::Dynamic => from,
         }
-    }
-
-    /// The factor of the next update, if it has one.
-    fn factor(self, state: &LossScale) -> Option<f64> {
-        match self {
-            Self::Fixed(scale) => Some(scale),
-            Self::Dynamic => (state.scale > 1.0).then_some(state.scale),
-        }
-    }
-
-    /// Tells a step what it needs to know.
-    pub(crate) fn tell(self, state: &LossScale, inputs: &mut Inputs) {
-        inputs.loss_scale = self.factor(state);
-        inputs.skipped = state.skipped;
     }
 
     /// Learns from an update, whose gradients had squares with this sum.
     pub(crate) fn observe(self, state: &mut LossScale, total: f64) {
-        let is_skipped = self.factor(state).is_some() && !total.is_finite();
-        state.clean = if is_skipped { 0 } else { state.clean + 1 };
-        state.skipped += u64::from(is_skipped);
-        if self == Self::Dynamic && is_skipped {
-            state.scale = (state.scale / 2.0).max(1.0);
+        if total.is_finite() {
+            state.growth_tracker += 1;
+            state.skipped_in_row = 0;
+        } else {
+            state.growth_tracker = 0;
+            state.skipped += 1;
+            state.skipped_in_row += 1;
         }
-        if self == Self::Dynamic && state.clean == UPDATES_UNTIL_DOUBLED {
-            state.scale = (state.scale * 2.0).min(GREATEST_LOSS_SCALE);
-            state.clean = 0;
+        if self == Self::Dynamic && !total.is_finite() {
+            state.scale = (state.scale / 2.0).max(DYNAMIC[0]);
+        }
+        // It may be far beyond after updates with a fixed scale.
+        if self == Self::Dynamic && state.growth_tracker >= GROWTH_INTERVAL {
+            state.scale = (state.scale * 2.0).min(DYNAMIC[1]);
+            state.growth_tracker = 0;
         }
     }
+}
+
+/// Tells a step what it needs to know: the scale where gradients are scaled, and updates skipped before, which no other
+/// precision has taken.
+pub(crate) fn tell(scaling: Option<LossScaling>, state: &LossScale, inputs: &mut Inputs) {
+    inputs.loss_scale = scaling.map(|_| state.scale);
+    inputs.skipped = state.skipped;
 }
 
 #[cfg(test)]
@@ -108,29 +128,42 @@ mod tests {
         }
         dynamic.observe(&mut state, f64::NAN);
         assert_eq!((state.scale, state.skipped), (4096.0, 4));
-        for update in 1..UPDATES_UNTIL_DOUBLED {
+        for update in 1..GROWTH_INTERVAL {
             dynamic.observe(&mut state, 1.0);
-            assert_eq!((state.scale, state.clean), (4096.0, update));
+            assert_eq!((state.scale, state.growth_tracker), (4096.0, update));
         }
         dynamic.observe(&mut state, 1.0);
-        assert_eq!((state.scale, state.clean, state.skipped), (8192.0, 0, 4));
+        assert_eq!(
+            (state.scale, state.growth_tracker, state.skipped),
+            (8192.0, 0, 4)
+        );
         let mut inputs = inputs();
-        dynamic.tell(&state, &mut inputs);
+        tell(Some(dynamic), &state, &mut inputs);
         assert_eq!((inputs.loss_scale, inputs.update()), (Some(8192.0), 6));
+        // In another precision the skipped updates stay skipped.
+        tell(None, &state, &mut inputs);
+        assert_eq!((inputs.loss_scale, inputs.update()), (None, 6));
     }
 
     #[test]
-    fn without_a_factor_every_update_happens() {
+    fn updates_are_skipped_below_a_scale_of_1_until_it_is_hopeless() {
         let dynamic = LossScaling::Dynamic;
         let mut state = dynamic.start(None);
         for _ in 0..20 {
             dynamic.observe(&mut state, f64::NAN);
         }
-        assert_eq!((state.scale, state.skipped), (1.0, 16));
+        assert_eq!((state.scale, state.skipped), (1.0 / 16.0, 20));
         let mut inputs = inputs();
-        dynamic.tell(&state, &mut inputs);
-        assert_eq!(inputs.loss_scale, None);
-        assert_eq!(inputs.update_factor(f64::INFINITY, f64::MAX), Some(0.0));
+        tell(Some(dynamic), &state, &mut inputs);
+        assert_eq!(inputs.update_factor(f64::INFINITY, f64::MAX), None);
+        assert_eq!(inputs.update_factor(1.0 / 256.0, f64::MAX), Some(16.0));
+        dynamic.observe(&mut state, 1.0);
+        for _ in 0..SKIPPED_MAX {
+            assert!(!state.is_hopeless());
+            dynamic.observe(&mut state, f64::NAN);
+        }
+        assert!(state.is_hopeless());
+        assert_eq!((state.scale, state.skipped), (DYNAMIC[0], 20 + SKIPPED_MAX));
     }
 
     #[test]
@@ -138,16 +171,35 @@ mod tests {
         let fixed = LossScaling::Fixed(128.0);
         let mut state = fixed.start(Some(LossScale {
             scale: 512.0,
-            clean: 3,
+            growth_tracker: 3,
             skipped: 2,
+            skipped_in_row: 2,
         }));
         fixed.observe(&mut state, f64::INFINITY);
-        assert_eq!((state.scale, state.clean, state.skipped), (128.0, 0, 3));
+        assert_eq!(
+            (state.scale, state.growth_tracker, state.skipped),
+            (128.0, 0, 3)
+        );
         let mut inputs = inputs();
-        fixed.tell(&state, &mut inputs);
+        assert_eq!(state.skipped_in_row, 1);
+        tell(Some(fixed), &state, &mut inputs);
         assert_eq!(inputs.update_factor(f64::INFINITY, 1.0), None);
         // The norm is 2, the bound 1.
         let factor = inputs.update_factor((2.0 * 128.0_f64).powi(2), 1.0);
         assert!((factor.unwrap() * 128.0 - 0.5).abs() < 1e-6, "{factor:?}");
+    }
+
+    #[test]
+    fn a_dynamic_scale_grows_after_long_trainings_with_a_fixed_one() {
+        let fixed = LossScaling::Fixed(128.0);
+        let mut state = fixed.start(None);
+        for _ in 0..GROWTH_INTERVAL + 10 {
+            fixed.observe(&mut state, 1.0);
+        }
+        let dynamic = LossScaling::Dynamic;
+        let mut state = dynamic.start(Some(state));
+        assert_eq!(state.scale, 128.0);
+        dynamic.observe(&mut state, 1.0);
+        assert_eq!((state.scale, state.growth_tracker), (256.0, 0));
     }
 }

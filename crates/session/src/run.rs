@@ -1,14 +1,14 @@
 //! Runs a session on one rank.
 
 use crate::durations::Durations;
-use crate::loss_scale::LossScale;
+use crate::loss_scale::{LossScale, tell};
 use crate::persistent::{InitialValues, first_not_finite, set_initial};
 use crate::resume::{Boundary, Next, NoHook, Position, StepHook};
 use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::steps::PlannedStep;
-use crate::validation::{Evaluated, EvaluatedBatch, Snapshot, Validators};
-use partita_program::{Body, BufferId, GRADIENT_NORM, Kernel, ProgramKind, Task};
+use crate::validation::{Evaluated, EvaluatedBatch, Snapshot, Validation, Validators};
+use partita_program::{Body, BufferId, GRADIENT_SQUARES, Kernel, ProgramKind, Task};
 use partita_run::{
     CountedBody, FiniteCheck, NotFiniteOrigin, RankRunner, RunError, StepReport, Trace,
 };
@@ -33,6 +33,8 @@ pub enum Progress {
         samples: usize,
         /// Time on rank 0, read-ahead included.
         seconds: Seconds,
+        /// Where the loss scale stands after the update, where gradients are scaled.
+        loss_scale: Option<LossScale>,
     },
     /// A step of an evaluation is done.
     Evaluated {
@@ -67,51 +69,6 @@ pub struct EpochReport {
     pub training_seconds: Seconds,
     /// Evaluation with the parameters at its end.
     pub validation: Option<Validation>,
-}
-
-/// Results of an evaluation.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Validation {
-    /// Mean loss over its samples.
-    pub loss: f64,
-    /// Number of samples.
-    pub samples: usize,
-    /// Sum of absolute errors over samples, for each target of a regression.
-    pub absolute: Vec<f64>,
-    /// Sum of squared errors over samples, for each target of a regression.
-    pub squared: Vec<f64>,
-    /// Counts over positions of all samples, for each class of a classifier.
-    pub classes: Vec<ClassCount>,
-    /// Time, fetches included.
-    pub seconds: Seconds,
-}
-
-/// Confusion counts of one class, in positions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ClassCount {
-    /// True positives.
-    pub hits: f64,
-    /// Positions predicted as the class: its score is the greatest, the first of equals.
-    pub predicted: f64,
-    /// Positions labeled with the class.
-    pub actual: f64,
-}
-
-impl ClassCount {
-    /// The Dice coefficient, `2 hits / (predicted + actual)`; `None` if the class is neither predicted nor
-    /// labeled.
-    ///
-    /// Source: Dice, Ecology 26(3), 1945.
-    pub fn dice(&self) -> Option<f64> {
-        let sum = self.predicted + self.actual;
-        (sum > 0.0).then(|| 2.0 * self.hits / sum)
-    }
-
-    /// Intersection over union, `hits / (predicted + actual - hits)`; `None` as for [`Self::dice`].
-    pub fn iou(&self) -> Option<f64> {
-        let union = self.predicted + self.actual - self.hits;
-        (union > 0.0).then(|| self.hits / union)
-    }
 }
 
 /// How a run ended.
@@ -159,7 +116,7 @@ pub struct Outcome {
     pub measured_steps: u64,
     /// Median time of the measured steps.
     pub step_seconds: Seconds,
-    /// Where the factor of gradients stands, where they are scaled.
+    /// Where the loss scale stands, where gradients are scaled.
     #[serde(default)]
     pub loss_scale: Option<LossScale>,
     /// Median time of every task of the main program's body over the measured steps.
@@ -186,7 +143,7 @@ pub(crate) struct SessionRun<'p, 's> {
     pub(crate) steps: u64,
     /// What the learning-rate schedule has learned from validation losses.
     pub(crate) schedule: ScheduleState,
-    /// The factor of gradients, where they are scaled: of this moment, and where the run starts.
+    /// The loss scale, where gradients are scaled or were so before a checkpoint: of this moment, and where the run starts.
     pub(crate) loss_scale: [Option<LossScale>; 2],
     /// When the run started, and the time of all steps before.
     pub(crate) start: (Seconds, Seconds),
@@ -249,11 +206,8 @@ impl Session<'_> {
         });
         // The schedule learns from losses alone, so those of the epochs before tell all.
         let mut schedule = ScheduleState::default();
-        for validation in position
-            .epochs
-            .iter()
-            .filter_map(|it| it.validation.as_ref())
-        {
+        let before = position.epochs.iter();
+        for validation in before.filter_map(|it| it.validation.as_ref()) {
             self.plan.schedule.observe(&mut schedule, validation.loss);
         }
         let loss_scale = self.loss_scale_at(position.loss_scale);
@@ -284,6 +238,7 @@ impl Session<'_> {
             let steps = run.steps;
             (run.report)(Progress::Done { steps, seconds });
         }
+        let loss_scale = run.scaled();
         let (medians, traces) = run.durations.finish();
         Ok(Outcome {
             rank: runner.rank,
@@ -294,7 +249,7 @@ impl Session<'_> {
             epochs: run.epochs,
             measured_steps: medians.steps,
             step_seconds: medians.step,
-            loss_scale: run.loss_scale[0],
+            loss_scale,
             task_seconds: medians.tasks,
             traces,
         })
@@ -302,13 +257,22 @@ impl Session<'_> {
 }
 
 impl Session<'_> {
-    /// The factor of gradients where a run starts, `known` from a checkpoint; none where they are not scaled.
+    /// The loss scale where a run starts, `known` from a checkpoint, whose skipped updates count in every precision.
     pub(crate) fn loss_scale_at(&self, known: Option<LossScale>) -> Option<LossScale> {
-        self.plan.loss_scaling.map(|scaling| scaling.start(known))
+        match self.plan.loss_scaling {
+            Some(scaling) => Some(scaling.start(known)),
+            None => known,
+        }
     }
 }
 
 impl SessionRun<'_, '_> {
+    /// Where the loss scale stands, where gradients are scaled.
+    fn scaled(&self) -> Option<LossScale> {
+        let scaling = self.session.plan.loss_scaling;
+        self.loss_scale[0].filter(|_| scaling.is_some())
+    }
+
     fn execute(&mut self, runner: &mut RankRunner<'_>) -> Result<RunEnd, RunError> {
         let session = self.session;
         let from = self.from;
@@ -343,6 +307,7 @@ impl SessionRun<'_, '_> {
                 });
             }
             self.account(runner.rank, &planned, step, loss, seconds);
+            self.check_updates(runner.rank, &planned)?;
             let is_in_training =
                 |next: &PlannedStep| next.kind == ProgramKind::Train && next.epoch == planned.epoch;
             if planned.kind == ProgramKind::Train && !next.is_some_and(is_in_training) {
@@ -396,6 +361,22 @@ impl SessionRun<'_, '_> {
         before + (runner.clock.now() - start)
     }
 
+    /// Checks that not too many updates in a row were skipped.
+    ///
+    /// Errors: `NoUpdate`, on every rank.
+    fn check_updates(&self, rank: Rank, planned: &PlannedStep) -> Result<(), RunError> {
+        match self.scaled() {
+            Some(state) if state.is_hopeless() => Err(RunError::NoUpdate {
+                rank,
+                updates: state.skipped_in_row,
+                scale: state.scale,
+                step: planned.updates + 1,
+                epoch: planned.epoch + 1,
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Checks that persistent buffers are finite after the training of an epoch. The loss may be finite although
     /// they are not: training does not read running statistics, and no loss depends on the last update.
     ///
@@ -436,14 +417,20 @@ impl SessionRun<'_, '_> {
         }
         let mut inputs = self.session.inputs(planned, next, self.schedule);
         let scaling = self.session.plan.loss_scaling;
-        if let (Some(scaling), Some(state)) = (scaling, &self.loss_scale[0]) {
-            scaling.tell(state, &mut inputs);
+        if let Some(state) = &self.loss_scale[0] {
+            tell(scaling, state, &mut inputs);
         }
         let report = match check {
             None => runner.step(step, &inputs)?,
             Some(check) => runner.step_checked(step, &inputs, check)?,
         };
-        let total = output(self.session, planned, runner.rank, &report, GRADIENT_NORM);
+        let total = output(
+            self.session,
+            planned,
+            runner.rank,
+            &report,
+            GRADIENT_SQUARES,
+        );
         if let (Some(scaling), Some(state), Some(total)) = (scaling, &mut self.loss_scale[0], total)
         {
             scaling.observe(state, total[0]);
@@ -478,6 +465,7 @@ impl SessionRun<'_, '_> {
                     learning_rate: self.session.rate(planned, self.schedule),
                     samples,
                     seconds,
+                    loss_scale: self.scaled(),
                 }
             }
             ProgramKind::Evaluate | ProgramKind::Infer => {
@@ -709,45 +697,6 @@ impl SessionRun<'_, '_> {
 
 fn is_finite(found: &Evaluated) -> bool {
     found.batches.iter().all(|batch| batch.loss().is_finite())
-}
-
-impl Validation {
-    /// Adds a step; losses are summed until the end.
-    fn add(&mut self, batch: &EvaluatedBatch) {
-        self.loss += batch.loss() * batch.samples as f64;
-        self.samples += batch.samples;
-        self.add_errors(&batch.errors());
-        self.add_counts(&batch.counts());
-    }
-
-    /// Fraction of the positions predicted correctly; `None` for a regression.
-    pub fn accuracy(&self) -> Option<f64> {
-        let sum = |count: fn(&ClassCount) -> f64| self.classes.iter().map(count).sum::<f64>();
-        let actual = sum(|class| class.actual);
-        (actual > 0.0).then(|| sum(|class| class.hits) / actual)
-    }
-
-    /// `counts` has the hits of all classes, then the predicted, then the actual positions.
-    fn add_counts(&mut self, counts: &[f64]) {
-        let number = counts.len() / 3;
-        self.classes.resize(number, ClassCount::default());
-        for (class, count) in self.classes.iter_mut().enumerate() {
-            count.hits += counts[class];
-            count.predicted += counts[number + class];
-            count.actual += counts[2 * number + class];
-        }
-    }
-
-    /// `errors` has the sums of absolute errors of all targets, then those of squared errors.
-    fn add_errors(&mut self, errors: &[f64]) {
-        let (absolute, squared) = errors.split_at(errors.len() / 2);
-        for (sums, more) in [(&mut self.absolute, absolute), (&mut self.squared, squared)] {
-            sums.resize(more.len(), 0.0);
-            sums.iter_mut()
-                .zip(more)
-                .for_each(|(sum, more)| *sum += more);
-        }
-    }
 }
 
 /// The layer of a persistent buffer: that of the first task that touches it.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A relative improvement of the validation loss that counts, as in `torch.optim.lr_scheduler.ReduceLROnPlateau`.
 const THRESHOLD: f64 = 1e-4;
 
-/// The learning rate as a function of the updates done.
+/// The learning rate as a function of the training steps done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LearningRateSchedule {
     /// `rate`

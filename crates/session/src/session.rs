@@ -6,7 +6,7 @@
 use crate::durations;
 use crate::loss_scale::LossScaling;
 use crate::schedule::LearningRateSchedule;
-use partita_program::{Body, Buffer, Program, ProgramKind, Role, Staging};
+use partita_program::{Body, Buffer, GRADIENT_SQUARES, Program, ProgramKind, Role, Staging};
 use partita_run::Footprint;
 use partita_space::{Bytes, Rank};
 
@@ -86,7 +86,7 @@ impl<'s> Session<'s> {
     /// Checks that every step of the plan has its program.
     ///
     /// Panics if programs do not belong to one run: their meshes or the layouts of their persistent buffers
-    /// differ. Errors: an empty plan, a batch size without a program.
+    /// differ; or if gradients are scaled in programs whose updates do not divide them again. Errors: an empty plan, a batch size without a program.
     pub fn new(programs: Vec<Programs>, plan: Plan<'s>) -> Result<Self, SessionError> {
         let samples = (plan.training_order)(0).len();
         if samples + plan.validation.len() == 0 || plan.epochs == 0 {
@@ -108,6 +108,7 @@ impl<'s> Session<'s> {
             }
         }
         session.check_alike();
+        session.check_scaling();
         Ok(session)
     }
 
@@ -191,6 +192,26 @@ impl<'s> Session<'s> {
     pub(crate) fn find(&self, kind: ProgramKind, batch: usize) -> Option<usize> {
         let fits = |one: &Programs| one.step.kind == kind && one.step.batch == batch;
         self.programs.iter().position(fits)
+    }
+
+    /// Gradients are scaled only where updates divide them again: programs that do have the sum of their squares.
+    fn check_scaling(&self) {
+        if self.plan.loss_scaling.is_none() {
+            return;
+        }
+        let steps = self.step_programs();
+        for program in steps.filter(|program| program.kind == ProgramKind::Train) {
+            for rank in 0..program.mesh.ranks() {
+                let body = program.body(rank);
+                let has_gradients = body.buffers.iter().any(|one| one.role == Role::Gradient);
+                let mut outputs = body.outputs.iter();
+                assert!(
+                    !has_gradients || outputs.any(|output| output.name == GRADIENT_SQUARES),
+                    "`{}` does not divide scaled gradients",
+                    program.title
+                );
+            }
+        }
     }
 
     fn check_alike(&self) {

@@ -1,4 +1,4 @@
-//! Validation of snapshots elsewhere, while the training goes on.
+//! Results of evaluations, and validation of snapshots elsewhere, while the training goes on.
 
 use crate::persistent::{OwnedShard, persistent};
 use partita_program::{Body, Buffer, BufferId};
@@ -6,6 +6,90 @@ use partita_run::{Arena, PackedTensor, RunError};
 use partita_space::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+
+/// Results of an evaluation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Validation {
+    /// Mean loss over its samples.
+    pub loss: f64,
+    /// Number of samples.
+    pub samples: usize,
+    /// Sum of absolute errors over samples, for each target of a regression.
+    pub absolute: Vec<f64>,
+    /// Sum of squared errors over samples, for each target of a regression.
+    pub squared: Vec<f64>,
+    /// Counts over positions of all samples, for each class of a classifier.
+    pub classes: Vec<ClassCount>,
+    /// Time, fetches included.
+    pub seconds: Seconds,
+}
+
+/// Confusion counts of one class, in positions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClassCount {
+    /// True positives.
+    pub hits: f64,
+    /// Positions predicted as the class: its score is the greatest, the first of equals.
+    pub predicted: f64,
+    /// Positions labeled with the class.
+    pub actual: f64,
+}
+
+impl ClassCount {
+    /// The Dice coefficient, `2 hits / (predicted + actual)`; `None` if the class is neither predicted nor
+    /// labeled.
+    ///
+    /// Source: Dice, Ecology 26(3), 1945.
+    pub fn dice(&self) -> Option<f64> {
+        let sum = self.predicted + self.actual;
+        (sum > 0.0).then(|| 2.0 * self.hits / sum)
+    }
+
+    /// Intersection over union, `hits / (predicted + actual - hits)`; `None` as for [`Self::dice`].
+    pub fn iou(&self) -> Option<f64> {
+        let union = self.predicted + self.actual - self.hits;
+        (union > 0.0).then(|| self.hits / union)
+    }
+}
+
+impl Validation {
+    /// Adds a step; losses are summed until the end.
+    pub(crate) fn add(&mut self, batch: &EvaluatedBatch) {
+        self.loss += batch.loss() * batch.samples as f64;
+        self.samples += batch.samples;
+        self.add_errors(&batch.errors());
+        self.add_counts(&batch.counts());
+    }
+
+    /// Fraction of the positions predicted correctly; `None` for a regression.
+    pub fn accuracy(&self) -> Option<f64> {
+        let sum = |count: fn(&ClassCount) -> f64| self.classes.iter().map(count).sum::<f64>();
+        let actual = sum(|class| class.actual);
+        (actual > 0.0).then(|| sum(|class| class.hits) / actual)
+    }
+
+    /// `counts` has the hits of all classes, then the predicted, then the actual positions.
+    fn add_counts(&mut self, counts: &[f64]) {
+        let number = counts.len() / 3;
+        self.classes.resize(number, ClassCount::default());
+        for (class, count) in self.classes.iter_mut().enumerate() {
+            count.hits += counts[class];
+            count.predicted += counts[number + class];
+            count.actual += counts[2 * number + class];
+        }
+    }
+
+    /// `errors` has the sums of absolute errors of all targets, then those of squared errors.
+    fn add_errors(&mut self, errors: &[f64]) {
+        let (absolute, squared) = errors.split_at(errors.len() / 2);
+        for (sums, more) in [(&mut self.absolute, absolute), (&mut self.squared, squared)] {
+            sums.resize(more.len(), 0.0);
+            sums.iter_mut()
+                .zip(more)
+                .for_each(|(sum, more)| *sum += more);
+        }
+    }
+}
 
 /// The parameters and running statistics of a rank at one moment.
 #[derive(Clone, Debug, Default)]

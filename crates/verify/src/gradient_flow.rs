@@ -13,8 +13,8 @@ use crate::collectives::GroupMembers;
 use crate::{Case, Fault};
 use partita_program::descriptor::Flow;
 use partita_program::{
-    Access, Body, BufferId, Collective, Exchange, GRADIENT_NORM, Group, Kernel, Output, Role, View,
-    Work,
+    Access, Body, BufferId, Collective, Exchange, GRADIENT_SQUARES, Group, Kernel, Output, Role,
+    View, Work,
 };
 use partita_space::{Rank, Region, Submesh};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -235,7 +235,7 @@ impl<'p> Interpreter<'_, 'p> {
             }
         }
         // The norm is of gradients, which are checked where they update parameters.
-        let of_samples = |output: &&Output| output.name != GRADIENT_NORM;
+        let of_samples = |output: &&Output| output.name != GRADIENT_SQUARES;
         for output in self.body.outputs.iter().filter(of_samples) {
             let uses = self.read(&output.view).unwrap_or_default().uses;
             self.findings.outputs.push((output.name.clone(), uses));

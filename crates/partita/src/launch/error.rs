@@ -135,6 +135,12 @@ pub enum LaunchError {
         /// Role of the buffer.
         role: Role,
     },
+    /// Updates of a training in f16 were skipped again and again.
+    #[error(
+        "{0}; no results were written; omit `loss_scale`, which then follows the gradients, where it is set, or take \
+         `precision = \"bf16\"`, which has the range of f32"
+    )]
+    NoUpdate(RunError),
     /// A thread of a rank could not be started, or panicked.
     #[error(transparent)]
     Threads(ThreadsError),
@@ -166,6 +172,7 @@ impl Fault for LaunchError {
             | Self::Links(_)
             | Self::Rank(_)
             | Self::NotFinite { .. }
+            | Self::NoUpdate(_)
             | Self::Threads(_)
             | Self::NotSaved(_) => ErrorKind::Failure,
             Self::Local(error) => error.kind(),
@@ -183,6 +190,9 @@ impl From<RunError> for LaunchError {
     fn from(error: RunError) -> Self {
         if let RunError::NotFinite { role, .. } = error {
             return Self::NotFinite { error, role };
+        }
+        if let RunError::NoUpdate { .. } = error {
+            return Self::NoUpdate(error);
         }
         Self::Rank(error)
     }

@@ -1,20 +1,17 @@
 //! Checks before any rank starts. Each error names what was requested, what is possible, and the nearest valid
 //! choice.
 
-use super::checkpoint::{BestMetric, snapshot_bytes};
+use super::checkpoint::BestMetric;
 use super::error::{Mismatch, OutputError, TrainError};
 use super::run::Run;
 use crate::environment::Environment;
 use crate::free_folder;
 use crate::host::Host;
-use crate::kernel_set::KernelSet;
 use crate::launch::Launch;
 use crate::progress::Event;
 use partita_data::{Accepted, CheckScope, DataCheck, Dataset, Preprocessing, Sampling, Split};
 use partita_graph::{Graph, Loss, Shape, TargetKind, zoo};
 use partita_lower::Strategy;
-use partita_session::Session;
-use partita_space::{Axis, Bytes, Rank};
 use std::fs;
 
 /// Checks that samples and targets of the dataset match the model.
@@ -330,61 +327,5 @@ pub fn micro_warning(strategy: &Strategy, graph: &Graph) -> Option<String> {
              rank does with the same micro-batches, not as one with whole mini-batches",
             strategy.micro
         )
-    })
-}
-
-/// Memory of a rank: arena, staging, `buffers` of its reading thread, and the snapshot for checkpoints.
-pub fn rank_bytes(
-    run: &Run,
-    session: &Session<'_>,
-    buffers: &dyn Fn(Rank) -> Bytes,
-    rank: Rank,
-) -> Bytes {
-    let snapshot = if run.checkpoint.is_on() {
-        snapshot_bytes(session, rank)
-    } else {
-        Bytes(0)
-    };
-    session.memory_bytes(rank) + buffers(rank) + snapshot
-}
-
-/// Checks that the memory of every rank fits into `limit`; `origin` describes the limit.
-pub fn memory_fits(
-    run: &Run,
-    session: &Session<'_>,
-    buffers: &dyn Fn(Rank) -> Bytes,
-    limit: Bytes,
-    origin: &str,
-) -> Result<(), TrainError> {
-    let program = session.main_program();
-    let ranks = program.mesh.ranks();
-    let all = (0..ranks).map(|rank: Rank| (rank_bytes(run, session, buffers, rank), rank));
-    let Some((bytes, rank)) = all.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
-        return Ok(());
-    };
-    if bytes <= limit {
-        return Ok(());
-    }
-    let share = limit.0 as f64 / bytes.0 as f64;
-    let batch = (run.batch as f64 * share) as usize;
-    let smaller = if batch >= 1 && batch < run.batch {
-        format!("lower the batch, nearest by proportion is batch = {batch}, or ")
-    } else {
-        String::new()
-    };
-    Err(TrainError::Memory {
-        rank,
-        needed: bytes,
-        program: program.title.clone(),
-        limit,
-        origin: origin.to_owned(),
-        smaller,
-        depth: 2 * program.mesh.extent(Axis::Depth),
-        larger: match run.kernels {
-            KernelSet::Device(_) if run.memory.is_none_or(|memory| memory > limit) => {
-                "take devices with more memory"
-            }
-            KernelSet::Device(_) | KernelSet::Cpu | KernelSet::Reference => "raise `memory`",
-        },
     })
 }

@@ -115,6 +115,7 @@ mod tests {
                 loss: step as f64,
                 learning_rate: 0.5,
                 samples: 1,
+                loss_scale: None,
                 seconds: Seconds(1.0),
             });
         }

@@ -10,7 +10,7 @@ use crate::launch::LaunchError;
 use crate::progress::Event;
 use partita_graph::Graph;
 use partita_run::RunError;
-use partita_session::{Outcome, RunEnd};
+use partita_session::{LossScale, Outcome, RunEnd};
 use std::sync::{Mutex, PoisonError};
 
 /// Tells the losses of a run that ended early.
@@ -40,6 +40,18 @@ pub fn refuse_early(
         }
         (RunEnd::Stopped { .. } | RunEnd::Finished | RunEnd::NotFinite { .. }, _) => Ok(()),
     }
+}
+
+/// A warning of a training whose updates were all skipped.
+pub fn no_update(outcome: &Outcome) -> Option<String> {
+    let LossScale { scale, skipped, .. } = outcome.loss_scale?;
+    (skipped > 0 && skipped == outcome.steps).then(|| {
+        format!(
+            "all {skipped} updates were skipped, as gradients in f16 are infinite or NaN at the loss scales so far, at \
+             last {scale:e}: the weights are those of the start; train for more steps, in which the scale is halved again \
+             and again unless `loss_scale` keeps it"
+        )
+    })
 }
 
 /// A failure of the ranks. Where they could not read the checkpoint from which they resume, another one is named.

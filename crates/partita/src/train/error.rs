@@ -130,12 +130,11 @@ pub enum TrainError {
     Weights(Box<WeightsError>),
     /// The loss is infinite or NaN.
     #[error(
-        "the loss became {loss} {}; {}; no results were written; {DIVERGENCE_ADVICE}; `learning_rate` is {rate} at \
-         the start, {}{}",
+        "the loss became {loss} {}; {}; no results were written; {}; `learning_rate` is {rate} at the start, {}",
         when(*kind, *epoch, *step),
         begin(origin.as_deref()),
-        clip_text(*clip),
-        range_text(*precision)
+        divergence_advice(*precision),
+        clip_text(*clip)
     )]
     Diverged {
         /// The loss.
@@ -752,12 +751,13 @@ fn clip_text(clip: Option<f64>) -> String {
     }
 }
 
-/// What a narrow type may have to do with it.
-fn range_text(precision: Precision) -> &'static str {
+/// What to do. In a narrow type the values need not be extreme.
+fn divergence_advice(precision: Precision) -> &'static str {
     match precision {
-        Precision::F32 | Precision::F64 | Precision::Bf16 => "",
+        Precision::F32 | Precision::F64 | Precision::Bf16 => DIVERGENCE_ADVICE,
         Precision::F16 => {
-            "; activations in f16 are infinite above 65,504, and `precision = \"bf16\"` has the range of f32"
+            "activations in f16 are infinite above 65,504, so take `precision = \"bf16\"`, which has the range of f32; \
+             where it ends there too, lower `learning_rate` under [schedule] or set `clip` under [optimizer]"
         }
     }
 }

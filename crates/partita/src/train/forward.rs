@@ -1,12 +1,12 @@
 //! A run of forward programs with trained weights: what `evaluate` and `infer` have in common.
 
 use super::error::{Mismatch, TrainError};
+use super::memory::MemoryLimit;
 use super::preparation::{self, buffer_bytes};
 use super::run::{Run, TrainRequest};
 use super::run_file::RunFile;
 use super::{
-    adapted, check, checkpoint, identity, initial_values, memory_limit, programs, sampling, source,
-    strategy,
+    adapted, check, checkpoint, identity, initial_values, programs, sampling, source, strategy,
 };
 use crate::context::Context;
 use crate::host::Host;
@@ -299,10 +299,10 @@ impl Forward {
         let context = launch.context();
         let host = Host::local(context.level());
         let (local, cores) = launch.local(run.ranks, &host);
-        let (limit, origin) = memory_limit(run, &host, local);
+        let limit = MemoryLimit::of_rank(run, &host, local);
         let menu = launch.menu(run.rank_config())?;
         let strategy = launch.choose_strategy(run.rank_config(), false, |here| {
-            strategy(context, run, graph, stored, limit, (here, None))
+            strategy(context, run, graph, stored, limit.bytes, (here, None))
         })?;
         if launch.is_first() {
             let crowded = oversubscription(local, run.threads, cores);
@@ -327,7 +327,7 @@ impl Forward {
             let program = session.main_program();
             let (preprocessing, stored) = (&self.preprocessing, self.dataset.dtype());
             let buffers = |rank| buffer_bytes(preprocessing, stored, program, rank);
-            let fits = check::memory_fits(run, &session, &buffers, limit, &origin);
+            let fits = limit.check(run, &session, &buffers);
             fits.map_err(|error| self.with_tiles(error))?;
             Ok::<_, TrainError>(session)
         })?;

@@ -10,7 +10,7 @@ use super::utilization::{ComputeTimes, UtilizationScale};
 use events::{EventFile, kept_events};
 use mlperf::MlperfLog;
 use partita_data::{EpochLoads, LoadTally};
-use partita_session::{EpochReport, Position, Progress, Validation};
+use partita_session::{EpochReport, LossScale, Position, Progress, Validation};
 use partita_space::Seconds;
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
@@ -316,6 +316,8 @@ enum Line<'p> {
         samples: usize,
         seconds: Seconds,
         samples_per_second: f64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        loss_scale: Option<LossScale>,
     },
     Epoch {
         epoch: u64,
@@ -377,6 +379,7 @@ fn line<'p>(progress: &'p Progress, Known { scale, tally }: Known<'_>) -> Option
             learning_rate,
             samples,
             seconds,
+            loss_scale,
         } => Line::Step {
             epoch: epoch + 1,
             step,
@@ -385,6 +388,7 @@ fn line<'p>(progress: &'p Progress, Known { scale, tally }: Known<'_>) -> Option
             samples,
             seconds,
             samples_per_second: samples as f64 / seconds.0,
+            loss_scale,
         },
         Progress::Evaluated { .. } => return None,
         Progress::Epoch(epoch) => Line::Epoch {
@@ -445,14 +449,19 @@ fn add_scalars(
             learning_rate,
             samples,
             seconds,
+            loss_scale,
             ..
         } => {
             let rate = *samples as f64 / seconds.0;
-            let scalars = [
+            let mut scalars = vec![
                 ("train/loss", *loss),
                 ("train/learning_rate", *learning_rate),
                 ("train/samples_per_second", rate),
             ];
+            if let Some(LossScale { scale, skipped, .. }) = loss_scale {
+                let skipped = *skipped as f64;
+                scalars.extend([("train/loss_scale", *scale), ("train/skipped", skipped)]);
+            }
             file.scalars(now(), *step, &scalars)
         }
         Progress::Epoch(epoch) => {

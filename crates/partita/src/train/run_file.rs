@@ -17,7 +17,7 @@ use crate::weights::Selection;
 use partita_data::CheckScope;
 use partita_graph::{Loss, text};
 use partita_program::Optimizer;
-use partita_session::{GREATEST_LOSS_SCALE, LearningRateSchedule, LossScaling};
+use partita_session::{LOSS_SCALES, LearningRateSchedule, LossScaling};
 use partita_space::{Bytes, Seconds};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -166,9 +166,9 @@ fn loss_scaling(
     precision: Precision,
 ) -> Result<Option<LossScaling>, RunFileError> {
     let expected =
-        "a number from 1 to 1.2e18, like 1024; without it the factor of the gradients follows them";
+        "a number from 1e-7 to 1e18, like 1024; without it the loss scale follows the gradients";
     let factor = top.number("loss_scale", expected, |number| {
-        (1.0..=GREATEST_LOSS_SCALE).contains(&number)
+        LOSS_SCALES.contains(&number)
     })?;
     match (precision, factor) {
         (Precision::F16, Some(factor)) => Ok(Some(LossScaling::Fixed(factor))),

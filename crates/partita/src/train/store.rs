@@ -6,10 +6,11 @@ pub mod error;
 pub use config::{StoreConfig, StoreKind};
 pub use error::StoreError;
 
+use super::buffers;
 use super::error::TrainError;
+use super::memory::{MemoryLimit, rank_bytes};
 use super::offload::Samples;
 use super::run::Run;
-use super::{buffers, check};
 use crate::launch::{Launch, LaunchError};
 use crate::progress::Event;
 use partita_data::{Dataset, LoadTally, Loading, Preprocessing, SampleStore, Split};
@@ -48,7 +49,7 @@ pub fn room(run: &Run, dataset: &Dataset, limit: Bytes) -> Bytes {
 
 /// The store of a run, if it has one, and the counts of what is loaded. `epoch` is the first one that is run.
 ///
-/// Errors: samples that do not fit into `limit`, which comes with its origin, beside what else a rank needs; no space
+/// Errors: samples that do not fit into `limit` beside what else a rank needs; no space
 /// for their rest.
 pub fn prepare(
     launch: &Launch<'_>,
@@ -56,7 +57,7 @@ pub fn prepare(
     samples: Samples<'_>,
     session: &Session<'_>,
     epoch: u64,
-    limit: (Bytes, &str),
+    limit: &MemoryLimit,
 ) -> Result<Loading, TrainError> {
     let local_ranks = launch.local_ranks(run.ranks);
     let of_host = launch.ranks_of_host(run.ranks);
@@ -108,19 +109,19 @@ fn fits(
     run: &Run,
     (_, dataset, preprocessing): Samples<'_>,
     session: &Session<'_>,
-    (limit, origin): (Bytes, &str),
+    limit: &MemoryLimit,
 ) -> Result<(), StoreError> {
     let program = session.main_program();
     let buffers = |rank| buffers(run, (dataset, preprocessing), program, rank);
     let others: Vec<Bytes> = (0..program.mesh.ranks())
-        .map(|rank| check::rank_bytes(run, session, &buffers, rank))
+        .map(|rank| rank_bytes(run, session, &buffers, rank))
         .collect();
     let most = run.store.memory.unwrap_or(Bytes(u64::MAX));
     if run.store.spill.is_none() {
-        return all_fit(store.bytes(), &others, (limit, origin), most);
+        return all_fit(store.bytes(), &others, limit, most);
     }
     let kept_max = |(&others, &whole): (&Bytes, &Bytes)| {
-        let room = Bytes(limit.0.saturating_sub(others.0));
+        let room = Bytes(limit.bytes.0.saturating_sub(others.0));
         let share = (room.0 as f64 * SHARE_BESIDE_SPILL) as u64;
         most.min(if whole <= room { room } else { Bytes(share) })
     };
@@ -138,7 +139,7 @@ fn fits(
             limit: limits[rank],
             origin: match run.store.memory {
                 Some(most) if most == limits[rank] => "`store_memory`".to_owned(),
-                Some(_) | None => origin.to_owned(),
+                Some(_) | None => limit.origin.clone(),
             },
             memory: match run.store.memory {
                 Some(most) if most == limits[rank] => {
@@ -156,7 +157,7 @@ fn fits(
 fn all_fit(
     whole: &[Bytes],
     others: &[Bytes],
-    (limit, origin): (Bytes, &str),
+    limit: &MemoryLimit,
     most: Bytes,
 ) -> Result<(), StoreError> {
     let all: Bytes = whole.iter().copied().sum();
@@ -169,15 +170,18 @@ fn all_fit(
     let ranks = || (0..whole.len()).zip(whole.iter().copied().zip(others.iter().copied()));
     let of_both = ranks().max_by_key(|&(_, (samples, others))| samples + others);
     if let Some((rank, (samples, others))) = of_both
-        && samples + others > limit
+        && samples + others > limit.bytes
     {
         return Err(StoreError::Memory {
             rank,
             samples,
             others,
-            limit,
-            origin: origin.to_owned(),
-            ranks: enough(Bytes(limit.0.saturating_sub(others.0)), " of this limit"),
+            limit: limit.bytes,
+            origin: limit.origin.clone(),
+            ranks: enough(
+                Bytes(limit.bytes.0.saturating_sub(others.0)),
+                " of this limit",
+            ),
         });
     }
     match ranks().max_by_key(|&(_, (samples, _))| samples) {

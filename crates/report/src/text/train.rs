@@ -58,7 +58,9 @@ fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::
     let scale = result.loss_scale.as_ref();
     pairs.extend(scale.map(|scale| {
         let LossScale { scale, skipped, .. } = scale;
-        ("loss scale", format!("{scale}, {skipped} updates skipped"))
+        let steps = result.steps;
+        let text = format!("{scale}, {skipped} of {steps} updates skipped");
+        ("loss scale", text)
     }));
     pairs.extend([
         (

@@ -8,7 +8,7 @@ use super::error::ResumeError;
 use partita_data::checkpoint::{Checkpoint, TensorEntry, TensorKind};
 use partita_data::{Dataset, Split};
 use partita_graph::{Graph, text};
-use partita_session::Position;
+use partita_session::{LossScaling, Position};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -61,6 +61,9 @@ pub struct TrainingState {
     pub schedule_words: Option<Words>,
     /// Type of activations and parameters.
     pub precision: String,
+    /// The loss scale of the run file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
     /// The strategy.
     pub strategy: String,
     /// Number of ranks.
@@ -110,6 +113,10 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
         optimizer_words: Some(words::optimizer(&run.optimizer, run.decay_norms, run.clip)),
         schedule_words: Some(words::schedule(&run.schedule)),
         precision: run.precision.name().to_owned(),
+        loss_scale: match run.loss_scaling {
+            Some(LossScaling::Fixed(scale)) => Some(scale),
+            Some(LossScaling::Dynamic) | None => None,
+        },
         strategy: strategy.to_owned(),
         ranks: run.ranks,
         epochs: run.epochs as u64,
@@ -247,7 +254,19 @@ impl TrainingState {
                     .collect()
             }
         };
-        let told = told.into_iter().chain(precision);
+        let scale = |scale: Option<f64>| match scale {
+            Some(scale) => scale.to_string(),
+            None => "not set".to_owned(),
+        };
+        let differs = self.loss_scale != now.loss_scale;
+        let scale = differs.then(|| {
+            (
+                "loss_scale".to_owned(),
+                scale(self.loss_scale),
+                scale(now.loss_scale),
+            )
+        });
+        let told = told.into_iter().chain(precision).chain(scale);
         let mut told: Vec<String> = told
             .map(|(key, stored, asked)| {
                 format!("`{key}` was {stored} in the checkpoint and is {asked} from here on")

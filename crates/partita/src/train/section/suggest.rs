@@ -5,7 +5,7 @@ use partita_space::nearest;
 use toml::de::DeValue;
 
 /// Keys as other tools call them, and what they are here.
-const KEYS: [(&str, &str); 43] = [
+const KEYS: [(&str, &str); 46] = [
     ("arch", "model"),
     ("augment", "augmentation"),
     ("augmentations", "augmentation"),
@@ -22,8 +22,11 @@ const KEYS: [(&str, &str); 43] = [
     ("gpus", "ranks"),
     ("grad_clip", "clip"),
     ("gradient_accumulation_steps", "accumulate"),
+    ("grad_scaler", "loss_scale"),
     ("gradient_clip", "clip"),
+    ("init_scale", "loss_scale"),
     ("l2", "weight_decay"),
+    ("loss_scaling", "loss_scale"),
     ("lr", "learning_rate"),
     ("lr_scheduler", "schedule"),
     ("max_epochs", "epochs"),
@@ -67,6 +70,7 @@ const HOMES: [(&str, &[&str]); 6] = [
             "threads",
             "strategy",
             "precision",
+            "loss_scale",
             "seed",
             "transform",
             "metrics",

@@ -135,8 +135,31 @@ fn a_loss_scale_is_for_f16_alone() {
     };
     let other = error("loss_scale = 1024");
     assert!(other.contains("`precision = \"f16\"`"), "{other}");
-    let small = error("precision = \"f16\"\nloss_scale = 0.5");
-    assert!(small.contains("a number from 1 to"), "{small}");
+    let small = error("precision = \"f16\"\nloss_scale = 0");
+    assert!(small.contains("a number from 1e-7 to"), "{small}");
+}
+
+#[test]
+fn updates_that_are_always_skipped_end_a_training() {
+    let settings = "kernels = \"cpu\"\nprecision = \"f16\"\nloss_scale = 1e9";
+    let folder = case(&[
+        ("kernels = \"reference\"", settings),
+        ("batch = 4", "batch = 1"),
+    ]);
+    let request = TrainRequest {
+        run_file: folder.path().join("run.toml"),
+        no_prediction: true,
+        ..TrainRequest::default()
+    };
+    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
+    let error = error.to_string();
+    for part in [
+        "the last 50 updates up to step 50",
+        "1e9",
+        "omit `loss_scale`",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 #[test]

@@ -1,0 +1,96 @@
+//! What a rank needs of memory, and what it may have.
+
+use super::checkpoint::snapshot_bytes;
+use super::error::TrainError;
+use super::run::Run;
+use crate::host::Host;
+use partita_session::Session;
+use partita_space::{Axis, Bytes, Rank};
+
+/// Memory that a rank may have.
+pub struct MemoryLimit {
+    pub bytes: Bytes,
+    /// Where it comes from.
+    pub origin: String,
+    /// How it can be higher.
+    larger: &'static str,
+}
+
+impl MemoryLimit {
+    /// The least of what the run file allows and the device has, for one of `local` ranks of this process; with
+    /// neither, its share of what this host has free.
+    pub fn of_rank(run: &Run, host: &Host, local: usize) -> Self {
+        let of_device = run.kernels.device_memory(local);
+        if let Some(limit) = of_device.filter(|&limit| run.memory.is_none_or(|asked| asked > limit))
+        {
+            return Self {
+                bytes: limit,
+                origin: format!("{limit} of the device for each of {local} rank(s)"),
+                larger: "take devices with more memory",
+            };
+        }
+        let (bytes, origin) = match (run.memory, host.memory_free()) {
+            (Some(asked), _) => (asked, "`memory` of the run file".to_owned()),
+            (None, Some(free)) => (
+                Bytes(free.0 / local as u64),
+                format!("{free} available to {local} rank(s)"),
+            ),
+            (None, None) => (Bytes(u64::MAX), "the system names none".to_owned()),
+        };
+        Self {
+            bytes,
+            origin,
+            larger: "raise `memory`",
+        }
+    }
+
+    /// Checks that the memory of every rank fits; `buffers` are those of reading threads.
+    pub fn check(
+        &self,
+        run: &Run,
+        session: &Session<'_>,
+        buffers: &dyn Fn(Rank) -> Bytes,
+    ) -> Result<(), TrainError> {
+        let program = session.main_program();
+        let ranks = program.mesh.ranks();
+        let all = (0..ranks).map(|rank: Rank| (rank_bytes(run, session, buffers, rank), rank));
+        let Some((bytes, rank)) = all.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
+            return Ok(());
+        };
+        if bytes <= self.bytes {
+            return Ok(());
+        }
+        let share = self.bytes.0 as f64 / bytes.0 as f64;
+        let batch = (run.batch as f64 * share) as usize;
+        let smaller = if batch >= 1 && batch < run.batch {
+            format!("lower the batch, nearest by proportion is batch = {batch}, or ")
+        } else {
+            String::new()
+        };
+        Err(TrainError::Memory {
+            rank,
+            needed: bytes,
+            program: program.title.clone(),
+            limit: self.bytes,
+            origin: self.origin.clone(),
+            smaller,
+            depth: 2 * program.mesh.extent(Axis::Depth),
+            larger: self.larger,
+        })
+    }
+}
+
+/// Memory of a rank: arena, staging, `buffers` of its reading thread, and the snapshot for checkpoints.
+pub fn rank_bytes(
+    run: &Run,
+    session: &Session<'_>,
+    buffers: &dyn Fn(Rank) -> Bytes,
+    rank: Rank,
+) -> Bytes {
+    let snapshot = if run.checkpoint.is_on() {
+        snapshot_bytes(session, rank)
+    } else {
+        Bytes(0)
+    };
+    session.memory_bytes(rank) + buffers(rank) + snapshot
+}
