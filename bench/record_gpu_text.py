@@ -48,7 +48,20 @@ def table(record):
             times = f"{a * 1e3:.1f} | {b * 1e3:.1f} | {b / a:.1f}"
             name = f"{network['model']}, {network['batch']}"
             lines.append(f"| {name} | {strategy} | {precision} | {times} | {far(other):.1e} | {far(own):.1e} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *lagging(record)])
+
+
+def lagging(record):
+    """Networks whose first updates in f16 were skipped."""
+    texts = []
+    for network in record["networks"]:
+        scaled = [one for one in network["contenders"] if one["turns"][-1]["loss_scale"]]
+        skipped = {one["facts"]["device"]: one["turns"][-1]["loss_scale"]["skipped"] for one in scaled}
+        if any(skipped.values()):
+            device = sum(number for name, number in skipped.items() if name != "cpu")
+            texts.append(f"{network['model']} {skipped['cpu']} on the processor and {device} on the device")
+    head = "Updates skipped in f16 until the loss scale fitted, by which losses lag: "
+    return ["", head + ", ".join(texts) + "."] if texts else []
 
 
 def programs(record):
