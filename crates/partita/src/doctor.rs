@@ -5,7 +5,7 @@ use crate::environment::Environment;
 use crate::foreign::{Found, LIBRARIES, Library, Loader, ONEDNN};
 use crate::host::Host;
 use crate::kernel_set::KernelSet;
-use partita_gpu::{Device, DeviceFacts};
+use partita_gpu::{Device, DeviceError, DeviceFacts};
 use partita_mpi::{Library as Mpi, LoadError, World, WorldOptions};
 use partita_onednn::LoadError as OneDnnError;
 use partita_space::{Bytes, Seconds};
@@ -25,6 +25,8 @@ pub struct Diagnosis {
     pub libraries: Vec<LibraryFinding>,
     /// Devices of OpenCL.
     pub devices: Vec<DeviceFinding>,
+    /// How to get one, where OpenCL is there without any.
+    pub devices_remedy: Option<String>,
     /// MPI.
     pub mpi: MpiFinding,
 }
@@ -87,6 +89,14 @@ pub fn doctor(context: &Context<'_>) -> Diagnosis {
     let environment = context.environment();
     let loader = Loader::of_this_machine(&environment.loader);
     let libraries = LIBRARIES.iter();
+    let (devices, devices_remedy) = match Device::list() {
+        Ok(devices) => (devices, None),
+        // Where the library is missing, its finding tells.
+        Err(error) => (
+            Vec::new(),
+            matches!(error, DeviceError::Driver).then(|| error.to_string()),
+        ),
+    };
     Diagnosis {
         host: Host::local(environment.level),
         libraries: libraries
@@ -95,11 +105,8 @@ pub fn doctor(context: &Context<'_>) -> Diagnosis {
                 _ => finding(library, loader.find(library)),
             })
             .collect(),
-        devices: Device::list()
-            .unwrap_or_default()
-            .into_iter()
-            .map(device_finding)
-            .collect(),
+        devices: devices.into_iter().map(device_finding).collect(),
+        devices_remedy,
         mpi: mpi_finding(environment),
     }
 }

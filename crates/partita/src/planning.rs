@@ -116,7 +116,7 @@ pub enum PlanningError {
     /// A precision that ranks here do not compute in.
     #[error(
         "ranks compute in f32, bf16 or f16 here, so `{}` cannot be measured; possible are `--precision f32`, \
-         `--precision bf16` and `--precision f16`, or `--machine` with a machine file that has a rate in {}",
+         `--precision bf16` and `--precision f16`, or to predict by a machine file (`--machine`) that has a rate in {}",
         .0.name(),
         .0.name()
     )]

@@ -346,6 +346,7 @@ fn resume(
 ) -> Result<Option<Resume>, TrainError> {
     let path = launch.choose(|| checkpoint::find(run, from).map_err(TrainError::from))?;
     let Some(path) = path else {
+        run.begins_anew = *from == ResumeFrom::Auto;
         return Ok(None);
     };
     run.is_resumed = true;
@@ -491,7 +492,9 @@ fn run_session<'r>(
     ending::refuse_early(task, &outcomes, (&curve, checkpoints.as_ref()))?;
     let compute = ComputeTimes::of(session.main_program(), &outcomes);
     let fault = metrics.and_then(|metrics| metrics.finish(compute.as_ref()));
-    let late = fault.into_iter().chain(ending::no_update(&outcomes[0]));
+    let late = fault
+        .into_iter()
+        .chain(ending::no_update(run, &outcomes[0]));
     let late = late.inspect(|warning| context.report(Event::Warning(warning)));
     let warnings = warnings.into_iter().chain(lost).chain(late).collect();
     let Some(weights) = sink.saved() else {

@@ -38,8 +38,7 @@ fn hint(error: &DeviceError) -> &'static str {
             kind: DeviceKind::Gpu,
             ..
         } => {
-            "; `--device software` computes on the processor by the same kernels, and `--device cpu`, the default, by \
-             faster ones"
+            "; the device `software` computes on the processor by the same kernels, and `cpu`, the default, by faster ones"
         }
         DeviceError::Missing { .. }
         | DeviceError::Library { .. }

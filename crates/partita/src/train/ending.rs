@@ -10,7 +10,7 @@ use crate::launch::LaunchError;
 use crate::progress::Event;
 use partita_graph::Graph;
 use partita_run::RunError;
-use partita_session::{LossScale, Outcome, RunEnd};
+use partita_session::{LossScale, LossScaling, Outcome, RunEnd};
 use std::sync::{Mutex, PoisonError};
 
 /// Tells the losses of a run that ended early.
@@ -43,13 +43,20 @@ pub fn refuse_early(
 }
 
 /// A warning of a training whose updates were all skipped.
-pub fn no_update(outcome: &Outcome) -> Option<String> {
+pub fn no_update(run: &Run, outcome: &Outcome) -> Option<String> {
     let LossScale { scale, skipped, .. } = outcome.loss_scale?;
+    let advice = match run.loss_scaling? {
+        LossScaling::Fixed(_) => {
+            "lower `loss_scale`, or omit it, and the scale follows the gradients"
+        }
+        LossScaling::Dynamic => {
+            "train for more steps, in which the scale is halved again and again"
+        }
+    };
     (skipped > 0 && skipped == outcome.steps).then(|| {
         format!(
-            "all {skipped} updates were skipped, as gradients in f16 are infinite or NaN at the loss scales so far, at \
-             last {scale:e}: the weights are those of the start; train for more steps, in which the scale is halved again \
-             and again unless `loss_scale` keeps it"
+            "all {skipped} updates were skipped, as gradients in f16 are infinite or NaN with a loss scale of {scale:e}, the \
+             last one: the weights are those of the start; {advice}"
         )
     })
 }

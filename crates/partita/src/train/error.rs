@@ -154,6 +154,20 @@ pub enum TrainError {
         /// Where values began that are not finite, if it could be found.
         origin: Option<Box<NotFiniteOrigin>>,
     },
+    /// The loss or an output of a network with trained weights is infinite or NaN.
+    #[error(
+        "the loss is {loss}; {}; no results were written; {}",
+        begin(origin.as_deref()),
+        forward_advice(*precision)
+    )]
+    NotFinite {
+        /// The loss.
+        loss: f64,
+        /// Type of activations.
+        precision: Precision,
+        /// Where values began that are not finite, if it could be found.
+        origin: Option<Box<NotFiniteOrigin>>,
+    },
     /// Loaders or validators cannot be used.
     #[error(transparent)]
     Offload(Box<OffloadError>),
@@ -618,6 +632,7 @@ impl Fault for TrainError {
             Self::Unsound { .. }
             | Self::Session(_)
             | Self::Diverged { .. }
+            | Self::NotFinite { .. }
             | Self::StoppedWithout { .. }
             | Self::Json(_)
             | Self::Elsewhere { .. } => ErrorKind::Failure,
@@ -652,6 +667,7 @@ impl Fault for TrainError {
             | Self::Weights(_)
             | Self::Output(_)
             | Self::Diverged { .. }
+            | Self::NotFinite { .. }
             | Self::Json(_)
             | Self::Elsewhere { .. } => false,
         }
@@ -756,8 +772,22 @@ fn divergence_advice(precision: Precision) -> &'static str {
     match precision {
         Precision::F32 | Precision::F64 | Precision::Bf16 => DIVERGENCE_ADVICE,
         Precision::F16 => {
-            "activations in f16 are infinite above 65,504, so take `precision = \"bf16\"`, which has the range of f32; \
-             where it ends there too, lower `learning_rate` under [schedule] or set `clip` under [optimizer]"
+            "activations in f16 are infinite above 65,504, so scale larger samples down with `transform`, or take \
+             `precision = \"bf16\"`, which has the range of f32; where it ends there too, lower `learning_rate` under \
+             [schedule] or set `clip` under [optimizer]"
+        }
+    }
+}
+
+/// What to do where nothing is trained.
+fn forward_advice(precision: Precision) -> &'static str {
+    match precision {
+        Precision::F32 | Precision::F64 | Precision::Bf16 => {
+            "the weights are not those of this network, or samples after `transform` are far from those of the training"
+        }
+        Precision::F16 => {
+            "activations in f16 are infinite above 65,504, so scale larger samples down with `transform`, or take \
+             `precision = \"bf16\"`, which has the range of f32"
         }
     }
 }

@@ -391,7 +391,8 @@ impl Forward {
         let listener = samples_listener(launch.context(), prepared.samples);
         let outcomes = self.run(launch, prepared, ends, &initial, listener)?;
         if let Some(outcomes) = &outcomes {
-            super::ending::refuse_divergence(&self.run, &self.graph, outcomes)?;
+            super::ending::refuse_divergence(&self.run, &self.graph, outcomes)
+                .map_err(of_trained)?;
         }
         Ok(outcomes.and_then(|outcomes| outcomes.into_iter().next()))
     }
@@ -535,6 +536,23 @@ fn read_volumes(
         VolumeMode::Whole | VolumeMode::Crops => sampling.for_evaluation(),
     };
     Ok((graph, sampling, mode))
+}
+
+/// A loss that is not finite, where nothing is trained.
+fn of_trained(error: TrainError) -> TrainError {
+    match error {
+        TrainError::Diverged {
+            loss,
+            precision,
+            origin,
+            ..
+        } => TrainError::NotFinite {
+            loss,
+            precision,
+            origin,
+        },
+        other => other,
+    }
 }
 
 /// Reports how many samples are done.

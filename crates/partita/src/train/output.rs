@@ -145,7 +145,9 @@ fn check_contents(run: &Run, environment: &Environment) -> Result<(), OutputErro
         return Err(refusal(path, &found, environment));
     }
     let mut found = files_of_a_run(path);
-    found.extend(METRICS_FILES.into_iter().filter(|name| at(name).is_some()));
+    // A run that ended before its first checkpoint leaves metrics.
+    let counts = |name: &&str| !run.begins_anew && at(name).is_some();
+    found.extend(METRICS_FILES.into_iter().filter(counts));
     let checkpoints = checkpoint::folder(run);
     if checkpoints.has_any() {
         found.push(checkpoint::CHECKPOINTS);

@@ -124,6 +124,8 @@ pub struct Run {
     pub offload: OffloadConfig,
     /// Whether it resumes from a checkpoint.
     pub is_resumed: bool,
+    /// Whether it would have resumed, had the run before it left a checkpoint.
+    pub begins_anew: bool,
 }
 
 impl Run {
@@ -167,6 +169,7 @@ impl Run {
             checkpoint: file.checkpoint,
             offload: file.offload,
             is_resumed: false,
+            begins_anew: false,
             model: file.model,
             loss: file.loss,
             metrics: file.metrics,

@@ -11,6 +11,9 @@ pub fn doctor(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)?;
     write_libraries(&diagnosis.libraries, out)?;
     write_devices(&diagnosis.devices, out)?;
+    if let Some(remedy) = &diagnosis.devices_remedy {
+        writeln!(out, "- devices: {remedy}")?;
+    }
     write_mpi(&diagnosis.mpi, out)
 }
 

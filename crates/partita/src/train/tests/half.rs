@@ -180,3 +180,48 @@ fn what_is_too_large_for_f16_is_called_so() {
         assert!(error.contains(part), "{error}");
     }
 }
+
+#[test]
+fn a_run_that_ended_before_its_first_checkpoint_begins_anew() {
+    let settings =
+        "kernels = \"cpu\"\nprecision = \"f16\"\nloss_scale = 1e9\nmetrics = [\"jsonl\", \"csv\"]";
+    let folder = case(&[
+        ("kernels = \"reference\"", settings),
+        ("batch = 4", "batch = 1"),
+    ]);
+    let file = folder.path().join("run.toml");
+    let request = TrainRequest {
+        run_file: file.clone(),
+        no_prediction: true,
+        resume: ResumeFrom::Auto,
+        ..TrainRequest::default()
+    };
+    let run = |request: &TrainRequest| super::train(request, &Silent, &AtomicBool::new(false));
+    assert!(run(&request).is_err());
+    assert!(folder.path().join("out/metrics.jsonl").exists());
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("loss_scale = 1e9\n", "")).unwrap();
+    let start = TrainRequest {
+        resume: ResumeFrom::Start,
+        ..request.clone()
+    };
+    let refused = run(&start).unwrap_err().to_string();
+    assert!(refused.contains("already holds a run"), "{refused}");
+    let result = run(&request).unwrap().result;
+    assert_eq!(result.steps, 60);
+    let lines = fs::read_to_string(folder.path().join("out/metrics.jsonl")).unwrap();
+    assert_eq!(
+        lines
+            .lines()
+            .filter(|line| line.contains("\"step\""))
+            .count(),
+        60
+    );
+    // Results without checkpoints are not replaced.
+    let checkpoints = folder.path().join("out/checkpoints");
+    if checkpoints.exists() {
+        fs::remove_dir_all(checkpoints).unwrap();
+    }
+    let refused = run(&request).unwrap_err().to_string();
+    assert!(refused.contains("already holds a run"), "{refused}");
+}
