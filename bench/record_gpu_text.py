@@ -58,7 +58,7 @@ def lagging(record):
         scaled = [one for one in network["contenders"] if one["turns"][-1]["loss_scale"]]
         skipped = {one["facts"]["device"]: one["turns"][-1]["loss_scale"]["skipped"] for one in scaled}
         if any(skipped.values()):
-            device = sum(number for name, number in skipped.items() if name != "cpu")
+            device = skipped[record["device"]["device"]]
             texts.append(f"{network['model']} {skipped['cpu']} on the processor and {device} on the device")
     head = "Updates skipped in f16 until the loss scale fitted, by which losses lag: "
     return ["", head + ", ".join(texts) + "."] if texts else []

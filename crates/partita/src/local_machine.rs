@@ -328,8 +328,8 @@ impl<'c> LocalMachine<'c> {
             None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
         }
         self.measure_input()?;
-        let cache = self.host.cache_of_rank(self.ranks, self.threads);
-        let memory = measure_memory(self.ranks, Bytes((2 * cache.0).max(64 << 20)));
+        let bytes = Bytes((2 * self.cache(self.ranks).0).max(64 << 20));
+        let memory = measure_memory(self.ranks, bytes);
         Ok(CalibrationRun {
             kernels: self.samples(&measured),
             costs: self.fits()?,
@@ -465,12 +465,17 @@ impl<'c> LocalMachine<'c> {
         Ok(())
     }
 
+    /// Its part of the caches that each of so many ranks at work has.
+    fn cache(&self, at_work: usize) -> Bytes {
+        self.host.cache_of_rank(at_work, self.threads)
+    }
+
     /// Options of measurements with so many ranks at work.
     fn options(&self, at_work: usize) -> Options {
         Options {
             concurrency: at_work,
-            cache: self.host.cache_of_rank(self.ranks, self.threads),
-            cache_at_work: self.host.cache_of_rank(at_work, self.threads),
+            cache: self.cache(self.ranks),
+            cache_at_work: self.cache(at_work),
             repeats: REPEATS,
             ..Options::default()
         }
@@ -596,8 +601,7 @@ impl<'c> LocalMachine<'c> {
             self.context.status(&work, false);
         };
         let arenas = |rank: Rank, bytes: Bytes| self.kernels.arena(rank, rank, bytes);
-        let cache = self.host.cache_of_rank(self.ranks, self.threads);
-        let made = (&transports as _, &arenas as _, cache);
+        let made = (&transports as _, &arenas as _, self.cache(self.ranks));
         let links = measure_links(self.ranks, groups, known, made, &progress)?;
         name_work("");
         if links != LinkTimes::default() {

@@ -75,19 +75,20 @@ impl LossScaling {
 
     /// Learns from an update, whose gradients had squares with this sum.
     pub(crate) fn observe(self, state: &mut LossScale, total: f64) {
-        if total.is_finite() {
-            state.growth_tracker += 1;
-            state.skipped_in_row = 0;
-        } else {
+        let is_dynamic = self == Self::Dynamic;
+        if !total.is_finite() {
             state.growth_tracker = 0;
             state.skipped += 1;
             state.skipped_in_row += 1;
+            if is_dynamic {
+                state.scale = (state.scale / 2.0).max(DYNAMIC[0]);
+            }
+            return;
         }
-        if self == Self::Dynamic && !total.is_finite() {
-            state.scale = (state.scale / 2.0).max(DYNAMIC[0]);
-        }
+        state.growth_tracker += 1;
+        state.skipped_in_row = 0;
         // It may be far beyond after updates with a fixed scale.
-        if self == Self::Dynamic && state.growth_tracker >= GROWTH_INTERVAL {
+        if is_dynamic && state.growth_tracker >= GROWTH_INTERVAL {
             state.scale = (state.scale * 2.0).min(DYNAMIC[1]);
             state.growth_tracker = 0;
         }

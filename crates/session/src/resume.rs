@@ -25,7 +25,7 @@ pub struct Position {
     pub epochs: Vec<EpochReport>,
     /// Sums over the steps of the current epoch that are done: losses are not yet divided by their samples.
     pub current: EpochReport,
-    /// The factor of gradients, where they are scaled.
+    /// The loss scale, where gradients are scaled or were so before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
 }

@@ -102,8 +102,20 @@ fn stopped(epoch: u64, steps: u64, checkpoints: &Checkpoints<'_>) -> TrainError 
     }
 }
 
+/// Errors: a loss or an output that is infinite or NaN, where nothing is trained.
+pub fn refuse_not_finite(run: &Run, graph: &Graph, outcomes: &[Outcome]) -> Result<(), TrainError> {
+    match outcomes[0].end {
+        RunEnd::Finished | RunEnd::Stopped { .. } => Ok(()),
+        RunEnd::NotFinite { loss, .. } => Err(TrainError::NotFinite {
+            loss,
+            precision: run.precision,
+            origin: divergence::origin(graph, outcomes).map(Box::new),
+        }),
+    }
+}
+
 /// Errors: a loss that is infinite or NaN.
-pub fn refuse_divergence(run: &Run, graph: &Graph, outcomes: &[Outcome]) -> Result<(), TrainError> {
+fn refuse_divergence(run: &Run, graph: &Graph, outcomes: &[Outcome]) -> Result<(), TrainError> {
     match outcomes[0].end {
         RunEnd::Finished | RunEnd::Stopped { .. } => Ok(()),
         RunEnd::NotFinite {

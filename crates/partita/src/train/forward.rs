@@ -6,7 +6,8 @@ use super::preparation::{self, buffer_bytes};
 use super::run::{Run, TrainRequest};
 use super::run_file::RunFile;
 use super::{
-    adapted, check, checkpoint, identity, initial_values, programs, sampling, source, strategy,
+    adapted, check, checkpoint, ending, identity, initial_values, programs, sampling, source,
+    strategy,
 };
 use crate::context::Context;
 use crate::host::Host;
@@ -391,8 +392,7 @@ impl Forward {
         let listener = samples_listener(launch.context(), prepared.samples);
         let outcomes = self.run(launch, prepared, ends, &initial, listener)?;
         if let Some(outcomes) = &outcomes {
-            super::ending::refuse_divergence(&self.run, &self.graph, outcomes)
-                .map_err(of_trained)?;
+            ending::refuse_not_finite(&self.run, &self.graph, outcomes)?;
         }
         Ok(outcomes.and_then(|outcomes| outcomes.into_iter().next()))
     }
@@ -536,23 +536,6 @@ fn read_volumes(
         VolumeMode::Whole | VolumeMode::Crops => sampling.for_evaluation(),
     };
     Ok((graph, sampling, mode))
-}
-
-/// A loss that is not finite, where nothing is trained.
-fn of_trained(error: TrainError) -> TrainError {
-    match error {
-        TrainError::Diverged {
-            loss,
-            precision,
-            origin,
-            ..
-        } => TrainError::NotFinite {
-            loss,
-            precision,
-            origin,
-        },
-        other => other,
-    }
 }
 
 /// Reports how many samples are done.

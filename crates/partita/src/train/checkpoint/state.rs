@@ -218,14 +218,18 @@ impl TrainingState {
 
     /// What may differ, and does.
     fn warnings(&self, now: &Self) -> Vec<String> {
-        let precision = (&*self.precision, &*now.precision);
-        let precision = (precision.0 != precision.1).then(|| {
-            (
-                "precision".to_owned(),
-                precision.0.to_owned(),
-                precision.1.to_owned(),
-            )
-        });
+        let scale = |state: &Self| match state.loss_scale {
+            Some(scale) => scale.to_string(),
+            None => "not set".to_owned(),
+        };
+        let of_types = [
+            ("precision", [self, now].map(|it| it.precision.clone())),
+            ("loss_scale", [self, now].map(scale)),
+        ];
+        let of_types = of_types
+            .into_iter()
+            .filter(|(_, [stored, asked])| stored != asked)
+            .map(|(key, [stored, asked])| (key.to_owned(), stored, asked));
         let told = match (
             self.optimizer_words
                 .as_ref()
@@ -254,19 +258,7 @@ impl TrainingState {
                     .collect()
             }
         };
-        let scale = |scale: Option<f64>| match scale {
-            Some(scale) => scale.to_string(),
-            None => "not set".to_owned(),
-        };
-        let differs = self.loss_scale != now.loss_scale;
-        let scale = differs.then(|| {
-            (
-                "loss_scale".to_owned(),
-                scale(self.loss_scale),
-                scale(now.loss_scale),
-            )
-        });
-        let told = told.into_iter().chain(precision).chain(scale);
+        let told = told.into_iter().chain(of_types);
         let mut told: Vec<String> = told
             .map(|(key, stored, asked)| {
                 format!("`{key}` was {stored} in the checkpoint and is {asked} from here on")

@@ -35,6 +35,17 @@ fn trained(kernels: &str, precision: &str, strategy: &str) -> (TempDir, Value) {
     (folder, result)
 }
 
+/// Why the training of a folder failed.
+fn error_of(folder: &TempDir) -> String {
+    let request = TrainRequest {
+        run_file: folder.path().join("run.toml"),
+        no_prediction: true,
+        ..TrainRequest::default()
+    };
+    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
+    error.to_string()
+}
+
 fn losses(result: &Value) -> Vec<f64> {
     let epochs = result["epochs"].as_array().unwrap();
     let loss = |epoch: &Value| {
@@ -125,13 +136,7 @@ fn a_resumed_training_goes_on_with_its_loss_scale() {
 fn a_loss_scale_is_for_f16_alone() {
     let error = |settings: &str| {
         let settings = format!("kernels = \"reference\"\n{settings}");
-        let folder = case(&[("kernels = \"reference\"", &settings)]);
-        let request = TrainRequest {
-            run_file: folder.path().join("run.toml"),
-            ..TrainRequest::default()
-        };
-        let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
-        error.to_string()
+        error_of(&case(&[("kernels = \"reference\"", &settings)]))
     };
     let other = error("loss_scale = 1024");
     assert!(other.contains("`precision = \"f16\"`"), "{other}");
@@ -146,13 +151,7 @@ fn updates_that_are_always_skipped_end_a_training() {
         ("kernels = \"reference\"", settings),
         ("batch = 4", "batch = 1"),
     ]);
-    let request = TrainRequest {
-        run_file: folder.path().join("run.toml"),
-        no_prediction: true,
-        ..TrainRequest::default()
-    };
-    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
-    let error = error.to_string();
+    let error = error_of(&folder);
     for part in [
         "the last 50 updates up to step 50",
         "1e9",
@@ -169,13 +168,7 @@ fn what_is_too_large_for_f16_is_called_so() {
         ("kernels = \"reference\"", settings),
         ("transform = { scale = 0.5 }", "transform = { scale = 1e6 }"),
     ]);
-    let request = TrainRequest {
-        run_file: folder.path().join("run.toml"),
-        no_prediction: true,
-        ..TrainRequest::default()
-    };
-    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
-    let error = error.to_string();
+    let error = error_of(&folder);
     for part in ["output of layer `x`", "infinite above 65,504", "\"bf16\""] {
         assert!(error.contains(part), "{error}");
     }
