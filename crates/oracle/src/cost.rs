@@ -123,14 +123,14 @@ impl KernelCost {
         }
     }
 
-    /// Time while `computing` of the `ranks` of its node compute, itself included: linear between `alone`
-    /// and `together`.
-    pub fn among(&self, computing: usize, ranks: usize) -> Seconds {
+    /// Time beside the kernels of other ranks of its node, of which there are `ranks`: linear between `alone` and
+    /// `together`. `others` is the number of ranks that slow it down as much as its own kind does.
+    pub fn beside(&self, others: f64, ranks: usize) -> Seconds {
         if ranks <= 1 {
             return self.alone;
         }
-        let others = computing.saturating_sub(1) as f64 / (ranks - 1) as f64;
-        self.alone + (self.together - self.alone) * others
+        let share = (others / (ranks - 1) as f64).clamp(0.0, 1.0);
+        self.alone + (self.together - self.alone) * share
     }
 }
 
@@ -158,6 +158,29 @@ pub enum Progress {
     /// The library makes progress by itself, and runs the collectives of a group one after the other, in the
     /// order in which they start. So it is with NCCL, where a group has a communicator of its own.
     Queued,
+}
+
+/// What the ranks of a node share while they compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contention {
+    /// The bandwidth of its memory: what moves little beside a kernel slows it down less than its own kind, which
+    /// is what was measured.
+    Memory,
+    /// Their cores, of which there are fewer than threads: every kernel slows others down alike.
+    Cores,
+}
+
+impl Contention {
+    /// By which share of its slowdown beside its own kind a kernel is slowed down beside another one, from 0 to 1.
+    /// Traffic is in bytes per second, of kernels that run alone.
+    ///
+    /// Source: max-min fair sharing, in which no kernel gets less than beside its own kind.
+    pub fn share(self, traffic: f64, of_other: f64) -> f64 {
+        match self {
+            Self::Memory if of_other < traffic => of_other / traffic,
+            Self::Memory | Self::Cores => 1.0,
+        }
+    }
 }
 
 /// Why a cost is unknown.
@@ -241,6 +264,9 @@ pub trait Costs: Send + Sync {
 
     /// How communication makes progress.
     fn progress(&self) -> Progress;
+
+    /// What the ranks of a node share while they compute.
+    fn contention(&self) -> Contention;
 
     /// The precision of layers, by which [`precision`] scales what is moved and held.
     fn precision(&self) -> LayerPrecision;

@@ -33,8 +33,8 @@ pub mod uncertainty;
 pub use compare::{CompareError, Comparison, PredictionFault, compare};
 pub use cost::precision;
 pub use cost::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
-    LayerFactors, LoadCost, MessageCost, PassFactors, Progress, SampleRead,
+    AlltoallBlocks, CollectiveCost, Contention, CostBasis, CostError, Costs, KernelBasis,
+    KernelCost, LayerFactors, LoadCost, MessageCost, PassFactors, Progress, SampleRead,
 };
 pub use cost::{
     KernelTimes, LinkFit, LinkTimes, MachineCosts, MeasuredCosts, ScaledCosts, SoftwareCosts,

@@ -9,8 +9,8 @@ mod fixed_costs;
 use fixed_costs::{BodyBuilder, FixedCosts, program, step};
 use partita_oracle::explain::{Area, Nature};
 use partita_oracle::{
-    Change, Costs, Finding, LimitingFactor, Mode, Progress, SampleRead, ScaledCosts, SpeedFactors,
-    crossover, explain, simulate, what_ifs,
+    Change, Contention, Costs, Finding, LimitingFactor, Mode, Progress, SampleRead, ScaledCosts,
+    SpeedFactors, crossover, explain, simulate, what_ifs,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Distribution, Dtype, Kernel, Origin, Phase, Program, Role,
@@ -19,6 +19,7 @@ use partita_program::{
 use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh, Seconds};
 
 const COSTS: FixedCosts = FixedCosts {
+    contention: Contention::Cores,
     progress: Progress::Queued,
     per_node: 64,
     host: 0.0,
@@ -147,6 +148,7 @@ fn contention_at_network_adapters_is_found() {
     };
     // Ranks 0 and 2 share a node, and both send to the other one.
     let apart = |per_node| FixedCosts {
+        contention: Contention::Cores,
         progress: Progress::Queued,
         per_node,
         host: 0.0,

@@ -8,7 +8,7 @@ mod fixed_costs;
 
 use fixed_costs::{FixedCosts, spatial, view};
 use partita_oracle::{
-    AlltoallBlocks, CompareError, CostError, Costs, KernelCost, LinkFit, MachineCosts,
+    AlltoallBlocks, CompareError, Contention, CostError, Costs, KernelCost, LinkFit, MachineCosts,
     MeasuredCosts, Mode, Prediction, PredictionFault, Progress, SampleRead, SimulateError, compare,
     predict, simulate,
 };
@@ -18,6 +18,7 @@ use partita_space::{Bytes, Seconds};
 use std::collections::BTreeMap;
 
 const COSTS: FixedCosts = FixedCosts {
+    contention: Contention::Cores,
     progress: Progress::Queued,
     per_node: 4,
     host: 0.0,

@@ -8,12 +8,13 @@ mod fixed_costs;
 
 use fixed_costs::{BodyBuilder, FixedCosts, program, spatial, step, view};
 use partita_oracle::{
-    Classes, CostError, Mode, Progress, SimulateError, Simulation, refine, simulate,
+    Classes, Contention, CostError, Mode, Progress, SimulateError, Simulation, refine, simulate,
 };
 use partita_program::{CollectiveKind, Phase, Program};
 use partita_space::{Axis, AxisSet, Mesh, Seconds};
 
 const COSTS: FixedCosts = FixedCosts {
+    contention: Contention::Cores,
     progress: Progress::Queued,
     per_node: 64,
     host: 0.0,
@@ -157,6 +158,7 @@ fn prefetching_is_hidden_unless_it_is_longer_than_the_step() {
 #[test]
 fn host_overhead_delays_kernels() {
     let fixed_costs = FixedCosts {
+        contention: Contention::Cores,
         progress: Progress::Queued,
         per_node: 64,
         host: 0.5,
@@ -209,6 +211,7 @@ fn messages_of_a_node_contend_for_its_adapters() {
         ranks(
             &across,
             &FixedCosts {
+                contention: Contention::Cores,
                 progress: Progress::Queued,
                 per_node,
                 host: 0.0,
@@ -240,6 +243,7 @@ fn simulations_of_classes_and_of_ranks_are_equal() {
         ] {
             let program = spatial(extents, 6, seed);
             let fixed_costs = FixedCosts {
+                contention: Contention::Cores,
                 progress: Progress::Queued,
                 per_node,
                 host,
@@ -378,6 +382,7 @@ fn programs_that_cannot_end_are_errors() {
 #[test]
 fn thousands_of_ranks_are_simulated_as_a_few_classes() {
     let fixed_costs = FixedCosts {
+        contention: Contention::Cores,
         progress: Progress::Queued,
         per_node: 4,
         host: 0.0,
@@ -403,6 +408,7 @@ fn a_kernel_that_ends_as_a_message_starts_is_not_delayed() {
     early.kernel(Phase::Forward, &[], 20.0);
     let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
     let fixed_costs = FixedCosts {
+        contention: Contention::Cores,
         progress: Progress::Queued,
         per_node: 64,
         host: 0.5,
@@ -437,6 +443,7 @@ fn collectives_split_classes() {
     // One pair of the four lies on two nodes: nodes of three hold 0 to 2, 3 to 5, 6 and 7.
     let even = program(mesh, vec![body(1.0)], vec![0; 8]);
     let fixed_costs = FixedCosts {
+        contention: Contention::Cores,
         progress: Progress::Queued,
         per_node: 3,
         host: 0.0,
@@ -517,6 +524,7 @@ fn the_longest_message_between_two_ranks_counts() {
     assert_eq!(ranks(&pair, &COSTS).makespan, Seconds(1.0 + 8.0));
     // Over one adapter: 3 words three times, 2 more twice, 3 more alone, 16 in all for the longest.
     let apart = FixedCosts {
+        contention: Contention::Cores,
         progress: Progress::Queued,
         per_node: 1,
         host: 0.0,
@@ -549,10 +557,31 @@ fn co_located_kernels_slow_each_other_down() {
     assert_eq!(event(&simulation, 2, 0), (0.0, 3.25 + 2.0));
     // On nodes of their own nobody disturbs them.
     let apart = FixedCosts {
+        contention: Contention::Cores,
         progress: Progress::Queued,
         per_node: 1,
         host: 0.0,
     };
     let simulation = ranks(&alone(["2/4", "2/4", "2/4"]), &apart);
     assert_eq!(simulation.makespan, Seconds(2.0));
+}
+
+/// All kernels access as many bytes, so that one of twice the time has half the traffic.
+#[test]
+fn kernels_that_share_memory_slow_each_other_down_by_their_traffic() {
+    let memory = FixedCosts {
+        contention: Contention::Memory,
+        ..COSTS
+    };
+    let simulation = ranks(&alone(["2/4", "2/4", "2/4"]), &memory);
+    assert_eq!(simulation.makespan, Seconds(4.0));
+    // One of three beside two of half and of a quarter its traffic loses 3/8 of what it would lose beside two of its
+    // own kind: it takes 1 + 3/8. The second loses all beside the first, and half beside the third.
+    let simulation = ranks(&alone(["1/2", "2/4", "4/4"]), &memory);
+    let first = 1.0 + 0.375;
+    assert_eq!(event(&simulation, 0, 0), (0.0, first));
+    let (before, after) = (2.0 * (1.0 + 0.75), 2.0 * (1.0 + 0.25));
+    let second = first + (1.0 - first / before) * after;
+    assert!((event(&simulation, 1, 0).1 - second).abs() < 1e-12);
+    assert_eq!(event(&simulation, 2, 0), (0.0, 4.0));
 }

@@ -8,12 +8,13 @@ mod fixed_costs;
 
 use fixed_costs::{FixedCosts, spatial};
 use partita_oracle::{
-    Mode, Progress, ScaledCosts, Simulation, SpeedFactors, StepUncertainty, TimeSource, add_paths,
-    simulate,
+    Contention, Mode, Progress, ScaledCosts, Simulation, SpeedFactors, StepUncertainty, TimeSource,
+    add_paths, simulate,
 };
 use partita_program::Program;
 
 const COSTS: FixedCosts = FixedCosts {
+    contention: Contention::Cores,
     per_node: 4,
     host: 0.0,
     progress: Progress::Polled,

@@ -5,8 +5,9 @@ mod requests;
 use partita_graph::{Graph, zoo};
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, LoadCost, MessageCost,
-    Mode, Prediction, Progress, SampleRead, Uncertainty, predict, rank_seconds, simulate,
+    AlltoallBlocks, CollectiveCost, Contention, CostBasis, CostError, Costs, KernelCost, LoadCost,
+    MessageCost, Mode, Prediction, Progress, SampleRead, Uncertainty, predict, rank_seconds,
+    simulate,
 };
 use partita_plan::{
     Candidate, FixedCosts, PlanError, PlanRequest, Refusal, candidates, pipelines, plan,
@@ -44,6 +45,10 @@ impl Costs for Flat {
     }
     fn progress(&self) -> Progress {
         Progress::Polled
+    }
+
+    fn contention(&self) -> Contention {
+        Contention::Cores
     }
 
     fn precision(&self) -> partita_testkit::LayerPrecision {

@@ -5,8 +5,8 @@
 use partita_graph::{Graph, text};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_oracle::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, LoadCost, MessageCost,
-    Mode, Progress, SampleRead, Uncertainty, simulate,
+    AlltoallBlocks, CollectiveCost, Contention, CostBasis, CostError, Costs, KernelCost, LoadCost,
+    MessageCost, Mode, Progress, SampleRead, Uncertainty, simulate,
 };
 use partita_program::{
     Algorithm, Body, Count, Dtype, Kernel, KernelShape, Optimizer, Origin, Program, ProgramKind,
@@ -64,6 +64,10 @@ impl Costs for OneTap {
 
     fn progress(&self) -> Progress {
         Progress::Queued
+    }
+
+    fn contention(&self) -> Contention {
+        Contention::Cores
     }
 
     fn precision(&self) -> partita_oracle::LayerPrecision {

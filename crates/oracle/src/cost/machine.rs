@@ -5,8 +5,8 @@ use super::kernel::{self, Pass, RateClass};
 use super::samples::{self, FileSystem, LoadCost, SampleRead};
 use super::saturation::{Product, Tiling};
 use super::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost, LinkFit,
-    MessageCost, Progress, SoftwareCosts, link, precision, saturation,
+    AlltoallBlocks, CollectiveCost, Contention, CostBasis, CostError, Costs, KernelBasis,
+    KernelCost, LinkFit, MessageCost, Progress, SoftwareCosts, link, precision, saturation,
 };
 use crate::kernel_model::{Features, KernelModel, KernelSample};
 use crate::uncertainty::{self, Facts, Uncertainty};
@@ -246,6 +246,13 @@ impl Costs for MachineCosts {
         match self.library {
             CollectiveLibrary::Mpi => Progress::Polled,
             CollectiveLibrary::Nccl => Progress::Queued,
+        }
+    }
+
+    fn contention(&self) -> Contention {
+        match &self.machine.calibration {
+            Some(one) if one.ranks * one.threads > one.cores => Contention::Cores,
+            Some(_) | None => Contention::Memory,
         }
     }
 

@@ -1,10 +1,9 @@
 //! Costs from measurements.
 
 use super::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, LoadCost, MessageCost,
-    Progress, SampleRead,
+    AlltoallBlocks, CollectiveCost, Contention, CostBasis, CostError, Costs, KernelCost, LoadCost,
+    MessageCost, Progress, SampleRead,
 };
-use crate::kernel_model::{Features, KernelModel};
 use crate::uncertainty::{self, Uncertainty};
 use partita_cluster::LayerPrecision;
 use partita_program::{Algorithm, Count, KernelShape, Origin};
@@ -28,8 +27,8 @@ pub struct LinkFit {
 pub struct MeasuredCosts {
     /// Kernels by signature ([`KernelShape::signature`]) and algorithm.
     pub kernels: BTreeMap<(String, String), KernelCost>,
-    /// Estimates kernels that were not measured; without it, these are errors.
-    pub estimator: Option<KernelModel>,
+    /// Threads of all ranks by cores, if there are more.
+    pub threads_per_core: f64,
     /// Messages.
     pub message: Option<LinkFit>,
     /// Allreduces by number of members; bytes of one member's view.
@@ -113,6 +112,14 @@ impl Costs for MeasuredCosts {
         Progress::Polled
     }
 
+    fn contention(&self) -> Contention {
+        if self.threads_per_core > 1.0 {
+            Contention::Cores
+        } else {
+            Contention::Memory
+        }
+    }
+
     fn precision(&self) -> LayerPrecision {
         // Ranks compute in f32.
         LayerPrecision::F32
@@ -137,11 +144,8 @@ impl Costs for MeasuredCosts {
         _count: &Count,
     ) -> Result<KernelCost, CostError> {
         let key = (shape.signature(), algorithm.0.clone());
-        if let Some(&cost) = self.kernels.get(&key) {
-            return Ok(cost);
-        }
-        match &self.estimator {
-            Some(model) => Ok(model.estimate(&Features::of(shape))),
+        match self.kernels.get(&key) {
+            Some(&cost) => Ok(cost),
             None => Err(CostError::Kernel {
                 signature: key.0,
                 algorithm: key.1,

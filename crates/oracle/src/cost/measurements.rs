@@ -25,7 +25,7 @@ pub fn rough_seconds(count: &Count) -> Seconds {
 }
 
 /// Threads per core, at least 1.
-fn oversubscription(threads: usize, cores: usize) -> f64 {
+fn threads_per_core(threads: usize, cores: usize) -> f64 {
     (threads as f64 / cores.max(1) as f64).max(1.0)
 }
 
@@ -41,7 +41,11 @@ impl MeasuredCosts {
         threads: usize,
         cores: usize,
     ) -> Self {
-        let (mut costs, oversubscription) = (Self::default(), oversubscription(threads, cores));
+        let threads_per_core = threads_per_core(threads, cores);
+        let mut costs = Self {
+            threads_per_core,
+            ..Self::default()
+        };
         for (signature, algorithms) in together {
             for (algorithm, &together) in algorithms {
                 let alone = alone.get(signature).and_then(|times| times.get(algorithm));
@@ -51,7 +55,7 @@ impl MeasuredCosts {
                 let cost = KernelCost {
                     // Noise may make a kernel slower alone.
                     alone: alone.min(together),
-                    together: together.max(alone * oversubscription),
+                    together: together.max(alone * threads_per_core),
                     basis: KernelBasis::Measured,
                 };
                 let key = (signature.clone(), algorithm.clone());

@@ -1,8 +1,8 @@
 //! Costs of a hypothetical machine: those of another one, with some parts faster or slower.
 
 use super::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, LayerFactors,
-    LoadCost, MessageCost, Progress, SampleRead,
+    AlltoallBlocks, CollectiveCost, Contention, CostBasis, CostError, Costs, KernelCost,
+    LayerFactors, LoadCost, MessageCost, Progress, SampleRead,
 };
 use crate::uncertainty::Uncertainty;
 use partita_cluster::LayerPrecision;
@@ -110,6 +110,10 @@ where
 
     fn progress(&self) -> Progress {
         self.costs.progress()
+    }
+
+    fn contention(&self) -> Contention {
+        self.costs.contention()
     }
 
     fn precision(&self) -> LayerPrecision {

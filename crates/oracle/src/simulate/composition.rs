@@ -128,7 +128,7 @@ impl Composer<'_> {
                     work: Work::Compute { .. },
                     ..
                 },
-                TaskCost::Local { cost },
+                TaskCost::Local { cost, .. },
             ) => Some((at, cost.alone.0)),
             (
                 _,
@@ -152,7 +152,7 @@ impl Composer<'_> {
     fn source_of_kernel(&self, participant: usize, at: usize) -> TimeSource {
         let program = &self.costed.participants[participant];
         let basis = match &program.costs[at] {
-            TaskCost::Local { cost } => cost.basis,
+            TaskCost::Local { cost, .. } => cost.basis,
             TaskCost::Fetch { .. } | TaskCost::Exchange { .. } | TaskCost::Collective { .. } => {
                 KernelBasis::Modeled
             }

@@ -6,7 +6,8 @@ use super::usage::Usage;
 use super::{Classes, Participant, SimulateError};
 use crate::cost::precision::transferred;
 use crate::cost::{
-    AlltoallBlocks, CollectiveCost, Costs, KernelBasis, KernelCost, Progress, SampleRead, link,
+    AlltoallBlocks, CollectiveCost, Contention, Costs, KernelBasis, KernelCost, Progress,
+    SampleRead, link,
 };
 use partita_program::{
     Body, BufferId, CollectiveKind, Count, Kernel, KernelShape, Program, View, Work,
@@ -22,6 +23,8 @@ pub(super) struct CostedProgram<'p> {
     pub rendezvous: Vec<Rendezvous>,
     /// See [`Costs::progress`].
     pub progress: Progress,
+    /// See [`Costs::contention`].
+    pub contention: Contention,
     /// Participants by node, whose kernels slow each other down. Empty where they do not, and where a
     /// participant stands for several ranks: a kernel then takes as long as while all ranks of its node
     /// compute.
@@ -40,8 +43,9 @@ pub(super) struct RankProgram<'p> {
 
 /// The cost of a task.
 pub(super) enum TaskCost {
-    /// A kernel, or a read or write of files, which needs no other rank.
-    Local { cost: KernelCost },
+    /// A kernel, or a read or write of files, which needs no other rank. A kernel has `traffic` with the memory, in
+    /// bytes per second while no other rank computes.
+    Local { cost: KernelCost, traffic: f64 },
     /// Samples from the memory of other ranks, which do nothing for it, and what they use of the network.
     Fetch { seconds: f64, loads: Vec<Load> },
     /// Messages with peers; `host` seconds of overhead, and what the messages to this participant use of the
@@ -58,6 +62,16 @@ pub(super) enum TaskCost {
         seconds: f64,
         host: f64,
     },
+}
+
+impl TaskCost {
+    /// A read or write of files.
+    fn file(seconds: Seconds) -> Self {
+        Self::Local {
+            cost: KernelCost::uncontended(seconds),
+            traffic: 0.0,
+        }
+    }
 }
 
 /// A collective of one group.
@@ -97,6 +111,8 @@ struct Messages {
 /// Costs of a body that do not depend on the rank, and its communication tasks by sequence number.
 struct BodyCosts {
     kernels: Vec<KernelCost>,
+    /// Of kernels, as in [`TaskCost::Local`].
+    traffic: Vec<f64>,
     exchanges: HashMap<u32, Messages>,
     collectives: HashMap<u32, usize>,
 }
@@ -173,13 +189,14 @@ impl<'p> CostedProgram<'p> {
             participants,
             rendezvous: builder.rendezvous,
             progress: costs.progress(),
+            contention: costs.contention(),
         })
     }
 }
 
 fn co_located(participants: &[RankProgram<'_>]) -> Vec<Vec<usize>> {
     let is_contended = |cost: &TaskCost| match cost {
-        TaskCost::Local { cost } => cost.alone != cost.together,
+        TaskCost::Local { cost, .. } => cost.alone != cost.together,
         TaskCost::Fetch { .. } | TaskCost::Exchange { .. } | TaskCost::Collective { .. } => false,
     };
     let mut kernels = participants.iter().flat_map(|program| &program.costs);
@@ -204,7 +221,7 @@ impl CostedProgram<'_> {
         let mut kernel_bases = BTreeMap::new();
         for program in &self.participants {
             for (task, cost) in program.body.tasks.iter().zip(&program.costs) {
-                if let (Work::Compute { .. }, TaskCost::Local { cost }) = (&task.work, cost) {
+                if let (Work::Compute { .. }, TaskCost::Local { cost, .. }) = (&task.work, cost) {
                     let seconds = kernel_bases.entry(cost.basis).or_insert(Seconds(0.0));
                     *seconds += cost.together * program.participant.ranks as f64;
                 }
@@ -226,7 +243,7 @@ impl CostedProgram<'_> {
         if self.co_located.is_empty() {
             for (task, cost) in program.costs.iter().enumerate() {
                 match cost {
-                    TaskCost::Local { cost } => add(task, cost.together),
+                    TaskCost::Local { cost, .. } => add(task, cost.together),
                     TaskCost::Fetch { .. }
                     | TaskCost::Exchange { .. }
                     | TaskCost::Collective { .. } => {}
@@ -249,7 +266,7 @@ impl CostedProgram<'_> {
 /// the node compute.
 pub(super) fn durations(program: &RankProgram<'_>) -> Vec<Seconds> {
     let seconds = |cost: &TaskCost| match cost {
-        TaskCost::Local { cost } => cost.together.0,
+        TaskCost::Local { cost, .. } => cost.together.0,
         TaskCost::Fetch { seconds, .. } | TaskCost::Collective { seconds, .. } => *seconds,
         TaskCost::Exchange { peers, .. } => peers.iter().map(|peer| peer.delay).fold(0.0, f64::max),
     };
@@ -268,6 +285,7 @@ impl BodyCosts {
     ) -> Result<Self, SimulateError> {
         let mut body_costs = Self {
             kernels: vec![KernelCost::default(); body.tasks.len()],
+            traffic: vec![0.0; body.tasks.len()],
             exchanges: HashMap::new(),
             collectives: HashMap::new(),
         };
@@ -288,7 +306,10 @@ impl BodyCosts {
                     };
                     let count = Count::of(task, &body.buffers);
                     let cost = costs.kernel(&shape, algorithm, &count)?;
-                    body_costs.kernels[id] = cost.scaled(costs.layer_factor(&task.origin));
+                    let cost = cost.scaled(costs.layer_factor(&task.origin));
+                    let bytes = (count.read + count.written).0 as f64;
+                    body_costs.traffic[id] = bytes / cost.alone.0.max(f64::MIN_POSITIVE);
+                    body_costs.kernels[id] = cost;
                 }
                 Work::Exchange(exchange) => {
                     let sends = exchange.sends.iter();
@@ -341,15 +362,13 @@ impl Builder<'_> {
             costs.push(match &task.work {
                 Work::Compute { kernel, .. } => TaskCost::Local {
                     cost: later(self.body_costs[body_index].kernels[id], kernel, &delayed),
+                    traffic: self.body_costs[body_index].traffic[id],
                 },
                 Work::Load(load) => self.load(rank, load, body)?,
-                Work::Store(store) => TaskCost::Local {
-                    cost: KernelCost::uncontended(self.costs.write(
-                        rank,
-                        store.source.bytes(&body.buffers),
-                        ranks,
-                    )?),
-                },
+                Work::Store(store) => {
+                    let bytes = store.source.bytes(&body.buffers);
+                    TaskCost::file(self.costs.write(rank, bytes, ranks)?)
+                }
                 Work::Exchange(exchange) => self.exchange(rank, body_index, exchange.sequence)?,
                 Work::Collective(collective) => {
                     let axes = self.topology.index_of(collective.group());
@@ -384,9 +403,7 @@ impl Builder<'_> {
         let read = SampleRead::of(load, body, self.program.mesh.ranks());
         let cost = self.costs.load(rank, read)?;
         if cost.link == Seconds(0.0) {
-            return Ok(TaskCost::Local {
-                cost: KernelCost::uncontended(cost.seconds),
-            });
+            return Ok(TaskCost::file(cost.seconds));
         }
         let mut loads = Vec::new();
         let seconds = cost.seconds.0;

@@ -103,6 +103,10 @@ struct Running {
     task: usize,
     end: f64,
     cost: KernelCost,
+    /// As in [`TaskCost::Local`].
+    traffic: f64,
+    /// As how many kernels of its own kind those of other ranks slow it down.
+    others: f64,
 }
 
 /// Host overhead of a communication that started while no kernel ran. Kernels that start before `end`
@@ -143,8 +147,6 @@ pub(super) struct Engine<'s, 'p> {
     waiters: HashMap<Instance, Vec<(Instance, f64, f64)>>,
     /// Instances that have arrived at a rendezvous, by step and rendezvous.
     arrived: HashMap<(usize, usize), Vec<Instance>>,
-    /// Running kernels by node.
-    computing: Vec<usize>,
     network: Network<'s>,
     /// By group, the collective that runs and those that wait for it.
     queues: HashMap<usize, VecDeque<Gathering>>,
@@ -187,7 +189,6 @@ impl<'s, 'p> Engine<'s, 'p> {
             heap: BinaryHeap::new(),
             waiters: HashMap::new(),
             arrived: HashMap::new(),
-            computing: vec![0; program.co_located.len()],
             network: Network::default(),
             queues: HashMap::new(),
             now: 0.0,
@@ -279,7 +280,7 @@ impl<'s, 'p> Engine<'s, 'p> {
     }
 
     /// Ends the running kernel of a participant, and delivers what was deferred to its end.
-    fn end_kernel(&mut self, participant: usize, now: f64) {
+    fn end_kernel(&mut self, participant: usize, running: Running, now: f64) {
         self.states[participant].running = None;
         for completion in std::mem::take(&mut self.states[participant].deferred) {
             self.timeline.records[completion.instance].end = now;
@@ -288,30 +289,50 @@ impl<'s, 'p> Engine<'s, 'p> {
                 ..completion
             }));
         }
-        self.rescale_co_located(participant, false, now);
+        self.rescale_co_located(participant, (running.traffic, -1.0), now);
     }
 
-    /// Rescales the remaining time of the other kernels of a node after one has started or ended.
-    fn rescale_co_located(&mut self, participant: usize, is_start: bool, now: f64) {
+    /// The participants on the node of one, if their kernels slow each other down.
+    fn co_located(&self, participant: usize) -> &'s [usize] {
         let program = self.program;
-        if program.co_located.is_empty() {
-            return;
-        }
         let node = program.participants[participant].node;
-        let co_located = &program.co_located[node];
-        let before = self.computing[node];
-        let after = if is_start { before + 1 } else { before - 1 };
-        self.computing[node] = after;
+        program.co_located.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// As how many of its own kind the other kernels of its node slow one with this traffic down.
+    fn others(&self, participant: usize, traffic: f64) -> f64 {
+        let others = self.co_located(participant).iter();
+        let others = others.filter(|&&other| other != participant);
+        let running = others.filter_map(|&other| self.states[other].running);
+        let contention = self.program.contention;
+        running
+            .map(|other| contention.share(traffic, other.traffic))
+            .sum()
+    }
+
+    /// Rescales the remaining time of the other kernels of a node after one with this traffic has started, with a sign
+    /// of 1, or ended, with -1.
+    fn rescale_co_located(&mut self, participant: usize, (traffic, sign): (f64, f64), now: f64) {
+        let co_located = self.co_located(participant);
         for &other in co_located {
-            let Some(running) = self.states[other].running else {
+            let Some(before) = self.states[other].running else {
                 continue;
             };
-            let seconds = |computing| running.cost.among(computing, co_located.len()).0;
-            if other == participant || running.end <= now || seconds(before) == 0.0 {
+            if other == participant {
                 continue;
             }
-            let end = now + (running.end - now) * seconds(after) / seconds(before);
-            self.reschedule(other, running, end);
+            let share = self.program.contention.share(before.traffic, traffic);
+            let after = Running {
+                others: before.others + sign * share,
+                ..before
+            };
+            self.states[other].running = Some(after);
+            let seconds = |running: Running| running.cost.beside(running.others, co_located.len());
+            let (before, longer) = (seconds(before).0, seconds(after).0);
+            if after.end > now && before > 0.0 && longer != before {
+                let end = now + (after.end - now) * longer / before;
+                self.reschedule(other, after, end);
+            }
         }
     }
 
@@ -350,8 +371,8 @@ impl<'s, 'p> Engine<'s, 'p> {
         let start = record.start;
         let steps = self.steps;
         let running = self.states[participant].running;
-        if running.is_some_and(|running| running.instance == instance) {
-            self.end_kernel(participant, time);
+        if let Some(running) = running.filter(|running| running.instance == instance) {
+            self.end_kernel(participant, running, time);
         }
         let state = &mut self.states[participant];
         let id = TaskId(task as u32);
@@ -385,7 +406,9 @@ impl<'s, 'p> Engine<'s, 'p> {
     fn start(&mut self, participant: usize, task: usize, instance: Instance, now: f64) {
         let program = self.program;
         match &program.participants[participant].costs[task] {
-            TaskCost::Local { cost } => self.start_local(participant, task, instance, *cost),
+            TaskCost::Local { cost, traffic } => {
+                self.start_local((participant, task), instance, *cost, *traffic);
+            }
             TaskCost::Fetch { seconds, .. } => {
                 self.arrive(instance, now + seconds, instance, 0.0);
                 self.schedule_completion(instance, now);
@@ -564,10 +587,10 @@ impl<'s, 'p> Engine<'s, 'p> {
 
     fn start_local(
         &mut self,
-        participant: usize,
-        task: usize,
+        (participant, task): (usize, usize),
         instance: Instance,
         cost: KernelCost,
+        traffic: f64,
     ) {
         let now = self.timeline.records[instance].start;
         let program = &self.program.participants[participant];
@@ -577,9 +600,10 @@ impl<'s, 'p> Engine<'s, 'p> {
         };
         let mut end = now + cost.together.0;
         if is_kernel {
-            if let Some(co_located) = self.program.co_located.get(program.node) {
-                let computing = self.computing[program.node] + 1;
-                end = now + cost.among(computing, co_located.len()).0;
+            let others = self.others(participant, traffic);
+            let co_located = self.co_located(participant);
+            if !co_located.is_empty() {
+                end = now + cost.beside(others, co_located.len()).0;
             }
             for overhead in std::mem::take(&mut self.states[participant].pending_overheads) {
                 if overhead.end <= now {
@@ -594,8 +618,10 @@ impl<'s, 'p> Engine<'s, 'p> {
                 task,
                 end,
                 cost,
+                traffic,
+                others,
             });
-            self.rescale_co_located(participant, true, now);
+            self.rescale_co_located(participant, (traffic, 1.0), now);
         }
         self.timeline.records[instance].end = end;
         self.heap.push(Reverse(Completion {

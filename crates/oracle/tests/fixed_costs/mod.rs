@@ -3,8 +3,8 @@
 
 use partita_cluster::LayerPrecision;
 use partita_oracle::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost, LoadCost,
-    MessageCost, Progress, SampleRead, Uncertainty,
+    AlltoallBlocks, CollectiveCost, Contention, CostBasis, CostError, Costs, KernelBasis,
+    KernelCost, LoadCost, MessageCost, Progress, SampleRead, Uncertainty,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Count, Distribution, Dtype,
@@ -20,6 +20,7 @@ pub struct FixedCosts {
     pub per_node: usize,
     pub host: f64,
     pub progress: Progress,
+    pub contention: Contention,
 }
 
 impl Costs for FixedCosts {
@@ -33,6 +34,10 @@ impl Costs for FixedCosts {
 
     fn progress(&self) -> Progress {
         self.progress
+    }
+
+    fn contention(&self) -> Contention {
+        self.contention
     }
 
     fn precision(&self) -> LayerPrecision {
