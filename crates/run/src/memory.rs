@@ -93,6 +93,14 @@ impl Arena {
         }
     }
 
+    /// Whether it lies in the memory of a device.
+    pub fn is_on_device(&self) -> bool {
+        match &self.0 {
+            Backing::Host(_) => false,
+            Backing::Device(_) => true,
+        }
+    }
+
     /// Touches every page, so that all are resident before the first step.
     pub fn touch(&mut self) {
         match &mut self.0 {

@@ -17,6 +17,12 @@ use std::time::Instant;
 /// Longest time that a benchmark waits after an access; longer ones make no difference.
 const AGE_MAX: Seconds = Seconds(2e-3);
 
+/// Kernels that take longer hardly gain by code that is in the caches.
+const SHORT: Seconds = Seconds(2e-3);
+
+/// Most bytes of the operands of a short kernel.
+const OPERANDS_OF_SHORT: Bytes = Bytes(32 << 20);
+
 /// Makes the kernels of a rank, on the thread that will run them.
 ///
 /// The last argument is the slot: the index of the thread among those that measure at the same time. All of
@@ -71,7 +77,8 @@ impl Default for Options {
 /// Ranks share memory bandwidth and cores, so `concurrency` ranks run the kernel at the same time, each on its
 /// own memory. The result is the median over the repeats of the slowest rank's time, after a warm-up. Before
 /// every repeat the caches are brought to the state in which a step leaves them: as many bytes as the other
-/// buffers of the step have (at most four times the caches) pass through them twice, then the operands that an LRU cache
+/// buffers of the step have (at most four times the caches) pass through them twice; a short kernel runs on
+/// other operands, since its code has run for other layers; then come the operands that an LRU cache
 /// of a rank would still hold, each as long before the kernel as in the step, but at most two milliseconds. If a
 /// kernel occurs more than once, the occurrence with the median of resident bytes is measured. `progress` gets
 /// the number of kernels that are done, and of all.
@@ -212,6 +219,15 @@ struct RankKernels {
     rank: Rank,
     kernels: Box<dyn Kernels>,
     arena: Arena,
+    /// Other operands of short kernels; none on a device, whose caches are left alone.
+    other_operands: Option<Arena>,
+}
+
+/// On which operands a kernel runs.
+#[derive(Clone, Copy)]
+enum Operands {
+    Own,
+    Other,
 }
 
 impl RankBench {
@@ -252,26 +268,37 @@ impl RankBench {
             self.kernels = None;
             let (mesh, rank, slot) = (benchmark.mesh, benchmark.rank, self.slot);
             let (kernels, bytes) = (maker(mesh, rank, slot), self.arena_bytes);
-            let arena = kernels.arena(rank, bytes);
-            let arena = arena.map_err(|_| TuneError::Memory {
-                rank: slot,
-                what: "kernels",
-                bytes,
-            })?;
+            let arena = |bytes: Bytes| {
+                kernels.arena(rank, bytes).map_err(|_| TuneError::Memory {
+                    rank: slot,
+                    what: "kernels",
+                    bytes,
+                })
+            };
+            let own = arena(bytes)?;
+            let other_operands = if own.is_on_device() {
+                None
+            } else {
+                Some(arena(bytes.min(OPERANDS_OF_SHORT))?)
+            };
             self.kernels = Some(RankKernels {
                 mesh,
                 rank,
                 kernels,
-                arena,
+                arena: own,
+                other_operands,
             });
         }
-        let views = benchmark.body.tasks[0].accesses();
         let made = made(&mut self.kernels);
-        fill_operands(
-            &made.arena.memory(&benchmark.body),
-            benchmark.kernel().0,
-            views.into_iter().map(|(view, _)| view),
-        );
+        let arenas = made.other_operands.iter_mut().chain([&mut made.arena]);
+        for arena in arenas.filter(|arena| arena.bytes() >= benchmark.body.arena) {
+            let views = benchmark.body.tasks[0].accesses();
+            fill_operands(
+                &arena.memory(&benchmark.body),
+                benchmark.kernel().0,
+                views.into_iter().map(|(view, _)| view),
+            );
+        }
         Ok(())
     }
 
@@ -283,7 +310,7 @@ impl RankBench {
         repeats: &AtomicUsize,
     ) -> Result<Vec<f64>, EarlyEnd> {
         barrier.wait()?;
-        let first = self.execute(benchmark)?;
+        let first = self.execute(benchmark, Operands::Own)?;
         if self.slot == 0 {
             let fit = (self.budget / first.max(1e-9)) as usize;
             let [fewest, most] = self.repeats;
@@ -294,16 +321,20 @@ impl RankBench {
         let repeats = repeats.load(Ordering::Relaxed);
         let mut times = Vec::with_capacity(repeats);
         for _ in 0..repeats {
-            self.prepare_caches(benchmark);
+            self.prepare_caches(benchmark, first < SHORT.0)?;
             // In a step the previous kernel has just ended; here the worker threads may be asleep.
             made(&mut self.kernels).kernels.wake();
             barrier.wait()?;
-            times.push(self.execute(benchmark)?);
+            times.push(self.execute(benchmark, Operands::Own)?);
         }
         Ok(times)
     }
 
-    fn prepare_caches(&mut self, benchmark: &KernelBenchmark) {
+    fn prepare_caches(
+        &mut self,
+        benchmark: &KernelBenchmark,
+        is_short: bool,
+    ) -> Result<(), TuneError> {
         let memory = made(&mut self.kernels).arena.memory(&benchmark.body);
         fill_operands(
             &memory,
@@ -311,6 +342,11 @@ impl RankBench {
             benchmark.read_write.iter().copied(),
         );
         self.other.pass(benchmark.other_bytes);
+        let has_others = made(&mut self.kernels).other_operands.is_some();
+        if is_short && has_others && benchmark.body.arena <= OPERANDS_OF_SHORT {
+            self.execute(benchmark, Operands::Other)?;
+        }
+        let memory = made(&mut self.kernels).arena.memory(&benchmark.body);
         // Resident operands age as in a step, since other processes and virtual machines may evict them from
         // a shared cache.
         let of_age = |age: Seconds| age.0.min(AGE_MAX.0);
@@ -326,12 +362,24 @@ impl RankBench {
             black_box(touch(&memory, &benchmark.body, view));
         }
         wait_for_age(0.0);
+        Ok(())
     }
 
-    fn execute(&mut self, benchmark: &KernelBenchmark) -> Result<f64, TuneError> {
+    fn execute(
+        &mut self,
+        benchmark: &KernelBenchmark,
+        operands: Operands,
+    ) -> Result<f64, TuneError> {
         let (kernel, algorithm, workspace) = benchmark.kernel();
         let made = made(&mut self.kernels);
-        let memory = made.arena.memory(&benchmark.body);
+        let arena = match operands {
+            Operands::Own => &mut made.arena,
+            Operands::Other => made
+                .other_operands
+                .as_mut()
+                .expect("short kernels have others"),
+        };
+        let memory = arena.memory(&benchmark.body);
         let inputs = Inputs {
             step: 1,
             epoch: 0,
