@@ -152,6 +152,22 @@ fn an_evaluation_equals_the_last_validation() {
     }
 }
 
+/// Of samples that f16 cannot hold.
+#[test]
+fn an_evaluation_that_is_not_finite_says_what_to_change() {
+    let case = case();
+    let text = "model = \"small.model\"\ndata = \"set\"\noutput = \"large\"\nstrategy = \"data=1\"\nbatch = 2\n\
+                epochs = 1\ntransform = { scale = 1e6 }\nprecision = \"f16\"\n[schedule]\nlearning_rate = 0.01\n";
+    fs::write(case.path("large.toml"), text).unwrap();
+    let output = case.output(&["evaluate", "large.toml", "--weights", "out"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for part in ["65,504", "`transform`", "bf16", "no results"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("learning_rate"), "{text}");
+}
+
 #[test]
 fn any_split_and_batch_can_be_evaluated() {
     let case = case();
