@@ -161,13 +161,14 @@ pub enum Progress {
 }
 
 /// What the ranks of a node share while they compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contention {
     /// The bandwidth of its memory: what moves little beside a kernel slows it down less than its own kind, which
     /// is what was measured.
+    #[default]
     Memory,
-    /// Their cores, of which there are fewer than threads: every kernel slows others down alike.
-    Cores,
+    /// What computes, a device or fewer cores than they have threads: every kernel slows others down alike.
+    Units,
 }
 
 impl Contention {
@@ -178,7 +179,7 @@ impl Contention {
     pub fn share(self, traffic: f64, of_other: f64) -> f64 {
         match self {
             Self::Memory if of_other < traffic => of_other / traffic,
-            Self::Memory | Self::Cores => 1.0,
+            Self::Memory | Self::Units => 1.0,
         }
     }
 }

@@ -19,7 +19,7 @@ use partita_program::{
 use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh, Seconds};
 
 const COSTS: FixedCosts = FixedCosts {
-    contention: Contention::Cores,
+    contention: Contention::Units,
     progress: Progress::Queued,
     per_node: 64,
     host: 0.0,
@@ -148,7 +148,7 @@ fn contention_at_network_adapters_is_found() {
     };
     // Ranks 0 and 2 share a node, and both send to the other one.
     let apart = |per_node| FixedCosts {
-        contention: Contention::Cores,
+        contention: Contention::Units,
         progress: Progress::Queued,
         per_node,
         host: 0.0,

@@ -11,7 +11,7 @@ use partita_space::{Axis, AxisSet, Mesh, Seconds};
 
 fn played_with(program: &Program, per_node: usize, progress: Progress) -> Simulation {
     let table = FixedCosts {
-        contention: Contention::Cores,
+        contention: Contention::Units,
         progress,
         per_node,
         host: 0.0,
@@ -152,7 +152,7 @@ fn a_lower_bound_counts_the_groups_that_share_the_adapters_of_a_node() {
     // Ranks 0 and 1 are on one node, and sum with 2 and 3.
     let shared = played(&program, 2).makespan.0;
     let table = |per_node| FixedCosts {
-        contention: Contention::Cores,
+        contention: Contention::Units,
         progress: Progress::Polled,
         per_node,
         host: 0.0,

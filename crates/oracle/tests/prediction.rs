@@ -18,7 +18,7 @@ use partita_space::{Bytes, Seconds};
 use std::collections::BTreeMap;
 
 const COSTS: FixedCosts = FixedCosts {
-    contention: Contention::Cores,
+    contention: Contention::Units,
     progress: Progress::Queued,
     per_node: 4,
     host: 0.0,

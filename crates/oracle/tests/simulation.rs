@@ -14,7 +14,7 @@ use partita_program::{CollectiveKind, Phase, Program};
 use partita_space::{Axis, AxisSet, Mesh, Seconds};
 
 const COSTS: FixedCosts = FixedCosts {
-    contention: Contention::Cores,
+    contention: Contention::Units,
     progress: Progress::Queued,
     per_node: 64,
     host: 0.0,
@@ -158,7 +158,7 @@ fn prefetching_is_hidden_unless_it_is_longer_than_the_step() {
 #[test]
 fn host_overhead_delays_kernels() {
     let fixed_costs = FixedCosts {
-        contention: Contention::Cores,
+        contention: Contention::Units,
         progress: Progress::Queued,
         per_node: 64,
         host: 0.5,
@@ -211,7 +211,7 @@ fn messages_of_a_node_contend_for_its_adapters() {
         ranks(
             &across,
             &FixedCosts {
-                contention: Contention::Cores,
+                contention: Contention::Units,
                 progress: Progress::Queued,
                 per_node,
                 host: 0.0,
@@ -243,7 +243,7 @@ fn simulations_of_classes_and_of_ranks_are_equal() {
         ] {
             let program = spatial(extents, 6, seed);
             let fixed_costs = FixedCosts {
-                contention: Contention::Cores,
+                contention: Contention::Units,
                 progress: Progress::Queued,
                 per_node,
                 host,
@@ -382,7 +382,7 @@ fn programs_that_cannot_end_are_errors() {
 #[test]
 fn thousands_of_ranks_are_simulated_as_a_few_classes() {
     let fixed_costs = FixedCosts {
-        contention: Contention::Cores,
+        contention: Contention::Units,
         progress: Progress::Queued,
         per_node: 4,
         host: 0.0,
@@ -408,7 +408,7 @@ fn a_kernel_that_ends_as_a_message_starts_is_not_delayed() {
     early.kernel(Phase::Forward, &[], 20.0);
     let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
     let fixed_costs = FixedCosts {
-        contention: Contention::Cores,
+        contention: Contention::Units,
         progress: Progress::Queued,
         per_node: 64,
         host: 0.5,
@@ -443,7 +443,7 @@ fn collectives_split_classes() {
     // One pair of the four lies on two nodes: nodes of three hold 0 to 2, 3 to 5, 6 and 7.
     let even = program(mesh, vec![body(1.0)], vec![0; 8]);
     let fixed_costs = FixedCosts {
-        contention: Contention::Cores,
+        contention: Contention::Units,
         progress: Progress::Queued,
         per_node: 3,
         host: 0.0,
@@ -524,7 +524,7 @@ fn the_longest_message_between_two_ranks_counts() {
     assert_eq!(ranks(&pair, &COSTS).makespan, Seconds(1.0 + 8.0));
     // Over one adapter: 3 words three times, 2 more twice, 3 more alone, 16 in all for the longest.
     let apart = FixedCosts {
-        contention: Contention::Cores,
+        contention: Contention::Units,
         progress: Progress::Queued,
         per_node: 1,
         host: 0.0,
@@ -557,7 +557,7 @@ fn co_located_kernels_slow_each_other_down() {
     assert_eq!(event(&simulation, 2, 0), (0.0, 3.25 + 2.0));
     // On nodes of their own nobody disturbs them.
     let apart = FixedCosts {
-        contention: Contention::Cores,
+        contention: Contention::Units,
         progress: Progress::Queued,
         per_node: 1,
         host: 0.0,

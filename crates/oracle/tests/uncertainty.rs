@@ -14,7 +14,7 @@ use partita_oracle::{
 use partita_program::Program;
 
 const COSTS: FixedCosts = FixedCosts {
-    contention: Contention::Cores,
+    contention: Contention::Units,
     per_node: 4,
     host: 0.0,
     progress: Progress::Polled,

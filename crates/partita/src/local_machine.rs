@@ -7,7 +7,7 @@ use crate::input::InputSource;
 use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, oversubscription, spin};
 use crate::times::NoScratch;
 use partita_oracle::{
-    FitError, KernelSample, MeasuredCosts, Mode, Prediction, SimulateError, predict,
+    Contention, FitError, KernelSample, MeasuredCosts, Mode, Prediction, SimulateError, predict,
 };
 use partita_program::{Dtype, Menu, Program};
 use partita_run::allocation::name_work;
@@ -260,12 +260,20 @@ impl<'c> LocalMachine<'c> {
 
     /// The kernels measured so far, for lower bounds.
     pub fn known(&self) -> MeasuredCosts {
-        MeasuredCosts::of_kernels(
+        let mut costs = MeasuredCosts::of_kernels(
             &self.measurements.kernels,
             &self.alone.kernels,
             self.ranks * self.threads,
             self.cores.len(),
-        )
+        );
+        if self
+            .kernels
+            .devices()
+            .is_some_and(|devices| devices < self.ranks)
+        {
+            costs.contention = Contention::Units;
+        }
+        costs
     }
 
     /// The rate of the fastest kernel measured so far with all ranks at work, but for small ones.

@@ -48,7 +48,7 @@ impl Costs for Flat {
     }
 
     fn contention(&self) -> Contention {
-        Contention::Cores
+        Contention::Units
     }
 
     fn precision(&self) -> partita_testkit::LayerPrecision {

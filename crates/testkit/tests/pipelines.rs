@@ -67,7 +67,7 @@ impl Costs for OneTap {
     }
 
     fn contention(&self) -> Contention {
-        Contention::Cores
+        Contention::Units
     }
 
     fn precision(&self) -> partita_oracle::LayerPrecision {

@@ -11,8 +11,8 @@ use super::{
 use crate::kernel_model::{Features, KernelModel, KernelSample};
 use crate::uncertainty::{self, Facts, Uncertainty};
 use partita_cluster::{
-    CollectiveLibrary, ConvEfficiency, ConvPass, DeviceKind, LayerPrecision, LinearFit, LinkKind,
-    Machine, MeasuredKernel, Software,
+    Calibration, CollectiveLibrary, ConvEfficiency, ConvPass, DeviceKind, LayerPrecision,
+    LinearFit, LinkKind, Machine, MeasuredKernel, Software,
 };
 use partita_program::{Algorithm, Count, Dtype, KernelShape, Origin};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Rank, Seconds};
@@ -250,9 +250,12 @@ impl Costs for MachineCosts {
     }
 
     fn contention(&self) -> Contention {
-        match &self.machine.calibration {
-            Some(one) if one.ranks * one.threads > one.cores => Contention::Cores,
-            Some(_) | None => Contention::Memory,
+        let crowded = |one: &Calibration| one.ranks * one.threads > one.cores;
+        match (self.machine.device.kind, &self.machine.calibration) {
+            // Ranks may have shared a device when it was measured.
+            (DeviceKind::Gpu, _) => Contention::Units,
+            (DeviceKind::Cpu, Some(one)) if crowded(one) => Contention::Units,
+            (DeviceKind::Cpu, Some(_) | None) => Contention::Memory,
         }
     }
 

@@ -27,8 +27,8 @@ pub struct LinkFit {
 pub struct MeasuredCosts {
     /// Kernels by signature ([`KernelShape::signature`]) and algorithm.
     pub kernels: BTreeMap<(String, String), KernelCost>,
-    /// Threads of all ranks by cores, if there are more.
-    pub threads_per_core: f64,
+    /// What ranks share while they compute.
+    pub contention: Contention,
     /// Messages.
     pub message: Option<LinkFit>,
     /// Allreduces by number of members; bytes of one member's view.
@@ -113,11 +113,7 @@ impl Costs for MeasuredCosts {
     }
 
     fn contention(&self) -> Contention {
-        if self.threads_per_core > 1.0 {
-            Contention::Cores
-        } else {
-            Contention::Memory
-        }
+        self.contention
     }
 
     fn precision(&self) -> LayerPrecision {

@@ -1,7 +1,7 @@
 //! Makes costs from measured times.
 
 use super::{
-    KernelBasis, KernelCost, LinkFit, LinkTimes, MeasuredCosts, StoreFit, TransferTime,
+    Contention, KernelBasis, KernelCost, LinkFit, LinkTimes, MeasuredCosts, StoreFit, TransferTime,
     host_seconds_per_byte,
 };
 use crate::fit::{FitError, fit_line};
@@ -42,10 +42,10 @@ impl MeasuredCosts {
         cores: usize,
     ) -> Self {
         let threads_per_core = threads_per_core(threads, cores);
-        let mut costs = Self {
-            threads_per_core,
-            ..Self::default()
-        };
+        let mut costs = Self::default();
+        if threads_per_core > 1.0 {
+            costs.contention = Contention::Units;
+        }
         for (signature, algorithms) in together {
             for (algorithm, &together) in algorithms {
                 let alone = alone.get(signature).and_then(|times| times.get(algorithm));
