@@ -223,13 +223,6 @@ struct RankKernels {
     other_operands: Option<Arena>,
 }
 
-/// On which operands a kernel runs.
-#[derive(Clone, Copy)]
-enum Operands {
-    Own,
-    Other,
-}
-
 impl RankBench {
     fn new(
         benchmarks: &[KernelBenchmark],
@@ -310,7 +303,7 @@ impl RankBench {
         repeats: &AtomicUsize,
     ) -> Result<Vec<f64>, EarlyEnd> {
         barrier.wait()?;
-        let first = self.execute(benchmark, Operands::Own)?;
+        let first = self.execute(benchmark)?;
         if self.slot == 0 {
             let fit = (self.budget / first.max(1e-9)) as usize;
             let [fewest, most] = self.repeats;
@@ -325,7 +318,7 @@ impl RankBench {
             // In a step the previous kernel has just ended; here the worker threads may be asleep.
             made(&mut self.kernels).kernels.wake();
             barrier.wait()?;
-            times.push(self.execute(benchmark, Operands::Own)?);
+            times.push(self.execute(benchmark)?);
         }
         Ok(times)
     }
@@ -342,11 +335,13 @@ impl RankBench {
             benchmark.read_write.iter().copied(),
         );
         self.other.pass(benchmark.other_bytes);
-        let has_others = made(&mut self.kernels).other_operands.is_some();
-        if is_short && has_others && benchmark.body.arena <= OPERANDS_OF_SHORT {
-            self.execute(benchmark, Operands::Other)?;
+        let made = made(&mut self.kernels);
+        let others = made.other_operands.as_mut();
+        let others = others.filter(|arena| is_short && arena.bytes() >= benchmark.body.arena);
+        if let Some(arena) = others {
+            execute(&mut *made.kernels, arena, benchmark, self.is_alone)?;
         }
-        let memory = made(&mut self.kernels).arena.memory(&benchmark.body);
+        let memory = made.arena.memory(&benchmark.body);
         // Resident operands age as in a step, since other processes and virtual machines may evict them from
         // a shared cache.
         let of_age = |age: Seconds| age.0.min(AGE_MAX.0);
@@ -365,50 +360,53 @@ impl RankBench {
         Ok(())
     }
 
-    fn execute(
-        &mut self,
-        benchmark: &KernelBenchmark,
-        operands: Operands,
-    ) -> Result<f64, TuneError> {
-        let (kernel, algorithm, workspace) = benchmark.kernel();
+    fn execute(&mut self, benchmark: &KernelBenchmark) -> Result<f64, TuneError> {
         let made = made(&mut self.kernels);
-        let arena = match operands {
-            Operands::Own => &mut made.arena,
-            Operands::Other => made
-                .other_operands
-                .as_mut()
-                .expect("short kernels have others"),
-        };
-        let memory = arena.memory(&benchmark.body);
-        let inputs = Inputs {
-            step: 1,
-            epoch: 0,
-            seed: 1,
-            learning_rate: 1e-4,
-            loss_scale: None,
-            skipped: 0,
-            samples: (0..benchmark.batch).collect(),
-            next_samples: Vec::new(),
-            next_epoch: 0,
-        };
-        let kernels = &mut made.kernels;
-        let start = Instant::now();
-        let end = kernels.execute(kernel, algorithm, workspace, &memory, &inputs, &mut || true);
-        let end = end.and_then(|_| kernels.finish());
-        let seconds = start.elapsed().as_secs_f64();
-        match end {
-            // In a step a device is given kernels ahead, so that it does not wait between them; but ranks that share it
-            // wait for each other.
-            Ok(spans) => Ok(match spans.last() {
-                Some(span) if self.is_alone => span.ran.0,
-                Some(_) | None => seconds,
-            }),
-            Err(source) => Err(TuneError::Kernel {
-                signature: benchmark.key.signature.clone(),
-                algorithm: benchmark.key.algorithm.clone(),
-                source: Box::new(source),
-            }),
-        }
+        execute(
+            &mut *made.kernels,
+            &mut made.arena,
+            benchmark,
+            self.is_alone,
+        )
+    }
+}
+
+/// Seconds of a kernel on the operands in an arena; `is_alone` if no other rank runs kernels.
+fn execute(
+    kernels: &mut dyn Kernels,
+    arena: &mut Arena,
+    benchmark: &KernelBenchmark,
+    is_alone: bool,
+) -> Result<f64, TuneError> {
+    let (kernel, algorithm, workspace) = benchmark.kernel();
+    let memory = arena.memory(&benchmark.body);
+    let inputs = Inputs {
+        step: 1,
+        epoch: 0,
+        seed: 1,
+        learning_rate: 1e-4,
+        loss_scale: None,
+        skipped: 0,
+        samples: (0..benchmark.batch).collect(),
+        next_samples: Vec::new(),
+        next_epoch: 0,
+    };
+    let start = Instant::now();
+    let end = kernels.execute(kernel, algorithm, workspace, &memory, &inputs, &mut || true);
+    let end = end.and_then(|_| kernels.finish());
+    let seconds = start.elapsed().as_secs_f64();
+    match end {
+        // In a step a device is given kernels ahead, so that it does not wait between them; but ranks that share it
+        // wait for each other.
+        Ok(spans) => Ok(match spans.last() {
+            Some(span) if is_alone => span.ran.0,
+            Some(_) | None => seconds,
+        }),
+        Err(source) => Err(TuneError::Kernel {
+            signature: benchmark.key.signature.clone(),
+            algorithm: benchmark.key.algorithm.clone(),
+            source: Box::new(source),
+        }),
     }
 }
 
