@@ -1,6 +1,6 @@
 //! Calibration of a machine.
 
-use partita_space::Seconds;
+use partita_space::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,9 +30,9 @@ pub struct Calibration {
     /// Errors of the estimates by cross-validation.
     pub validation: CalibrationError,
     /// Messages; absent for one rank.
-    pub message: Option<LinearFit>,
+    pub message: Option<LinkFit>,
     /// Collectives by name, then by number of members.
-    pub collectives: BTreeMap<String, BTreeMap<String, LinearFit>>,
+    pub collectives: BTreeMap<String, BTreeMap<String, LinkFit>>,
     /// Messages and collectives between hosts; absent where one host was measured.
     pub network: Option<NetworkCalibration>,
     /// Names of the features in [`MeasuredKernel`]; empty in older files.
@@ -45,11 +45,11 @@ pub struct Calibration {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkCalibration {
     /// A message between two ranks on two hosts, with nothing else on the network.
-    pub message: LinearFit,
+    pub message: LinkFit,
     /// The same while each rank of both hosts has one with its counterpart on the other.
-    pub messages_together: LinearFit,
+    pub messages_together: LinkFit,
     /// Collectives by name, then by [`HostGroup`].
-    pub collectives: BTreeMap<String, BTreeMap<HostGroup, LinearFit>>,
+    pub collectives: BTreeMap<String, BTreeMap<HostGroup, LinkFit>>,
 }
 
 /// A group with equally many ranks on each of several hosts, written as `2x4`: 4 ranks on each of 2 hosts.
@@ -95,16 +95,71 @@ pub struct CalibrationError {
     pub total: f64,
 }
 
-/// A linear fit of seconds over bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+/// Seconds of a message, collective or read over its bytes: below the first measured size as there, then linear between
+/// each two, beyond the last as between the last two.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LinearFit {
-    /// Seconds of 0 bytes.
-    pub latency: f64,
-    /// Seconds per byte.
+pub struct LinkFit {
+    /// Seconds of 0 bytes by a line through all sizes.
+    pub latency: Seconds,
+    /// Seconds per byte by that line.
     pub seconds_per_byte: f64,
-    /// Host overhead per byte, in seconds.
+    /// Host overhead per byte, in seconds, over all sizes.
     pub host_seconds_per_byte: f64,
+    /// What was measured, by ascending size; with fewer than two points, as in older files, the line holds.
+    #[serde(default)]
+    pub points: Vec<TransferPoint>,
+}
+
+/// A measured size: bytes, seconds, and the host overhead in them.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub struct TransferPoint(pub Bytes, pub Seconds, pub Seconds);
+
+impl LinkFit {
+    /// The line alone.
+    pub fn line(latency: Seconds, seconds_per_byte: f64, host_seconds_per_byte: f64) -> Self {
+        Self {
+            latency,
+            seconds_per_byte,
+            host_seconds_per_byte,
+            points: Vec::new(),
+        }
+    }
+
+    /// The time of the least size, which all others take, too.
+    pub fn start(&self) -> Seconds {
+        match self.points[..] {
+            [TransferPoint(_, seconds, _), _, ..] => seconds,
+            _ => self.latency,
+        }
+    }
+
+    /// The time of so many bytes.
+    pub fn seconds(&self, bytes: Bytes) -> Seconds {
+        let line = || self.latency.0 + self.seconds_per_byte * bytes.0 as f64;
+        Seconds(self.between(bytes, |point| point.1).unwrap_or_else(line))
+    }
+
+    /// The host overhead in it.
+    pub fn host(&self, bytes: Bytes) -> Seconds {
+        let line = || self.host_seconds_per_byte * bytes.0 as f64;
+        Seconds(self.between(bytes, |point| point.2).unwrap_or_else(line))
+    }
+
+    fn between(&self, bytes: Bytes, value: impl Fn(&TransferPoint) -> Seconds) -> Option<f64> {
+        let above = self.points.partition_point(|point| point.0 <= bytes);
+        let high = above.clamp(
+            1,
+            self.points.len().checked_sub(1).filter(|&last| last > 0)?,
+        );
+        let [low, high] = [high - 1, high].map(|at| {
+            let point = &self.points[at];
+            (point.0.0 as f64, value(point).0)
+        });
+        let slope = ((high.1 - low.1) / (high.0 - low.0)).max(0.0);
+        let over = (bytes.0 as f64 - low.0).max(0.0);
+        Some(low.1 + slope * over)
+    }
 }
 
 /// A measured kernel: family, flops, bytes, features of its shape, seconds alone, seconds while all ranks of

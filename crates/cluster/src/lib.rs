@@ -25,7 +25,8 @@ mod software;
 mod write;
 
 pub use calibration::{
-    Calibration, CalibrationError, HostGroup, LinearFit, MeasuredKernel, NetworkCalibration,
+    Calibration, CalibrationError, HostGroup, LinkFit, MeasuredKernel, NetworkCalibration,
+    TransferPoint,
 };
 pub use error::{MachineError, SoftwareError};
 pub use machine::{

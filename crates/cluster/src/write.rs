@@ -1,9 +1,10 @@
 //! Writes a machine as a file that reads back equal.
 
-use crate::calibration::{Calibration, CalibrationError, LinearFit, MeasuredKernel};
+use crate::calibration::{Calibration, CalibrationError, LinkFit, MeasuredKernel, TransferPoint};
 use crate::machine::{Basis, ConvEfficiency, Fact, Machine, Rates};
 use crate::network::Network;
 use crate::quantity::Quantity;
+use partita_space::Seconds;
 use toml::Value;
 
 mod software;
@@ -231,15 +232,21 @@ fn write_calibration(text: &mut String, calibration: &Calibration) {
     }
 }
 
-fn fit(fit: &LinearFit) -> String {
-    let LinearFit {
-        latency,
+fn fit(fit: &LinkFit) -> String {
+    let LinkFit {
+        latency: Seconds(latency),
         seconds_per_byte,
         host_seconds_per_byte,
+        points,
     } = fit;
+    let point = |TransferPoint(bytes, seconds, host): &TransferPoint| {
+        format!("[{}, {:?}, {:?}]", bytes.0, seconds.0, host.0)
+    };
+    let points: Vec<String> = points.iter().map(point).collect();
     format!(
         "{{ latency = {latency:?}, seconds_per_byte = {seconds_per_byte:?}, host_seconds_per_byte = \
-         {host_seconds_per_byte:?} }}"
+         {host_seconds_per_byte:?}, points = [{}] }}",
+        points.join(", ")
     )
 }
 

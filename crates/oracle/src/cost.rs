@@ -18,7 +18,7 @@ mod times;
 
 pub use layers::{LayerFactors, PassFactors};
 pub use machine::MachineCosts;
-pub use measured::{LinkFit, MeasuredCosts, StoreFit};
+pub use measured::{MeasuredCosts, StoreFit};
 pub use measurements::{KernelTimes, rough_seconds};
 pub use samples::{LoadCost, SampleRead};
 pub use scaled::{ScaledCosts, SpeedFactors};

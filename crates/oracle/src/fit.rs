@@ -1,6 +1,5 @@
 //! Robust linear fits to measured times.
 
-use crate::cost::LinkFit;
 use partita_space::{Bytes, Seconds, upper_median};
 use serde::{Deserialize, Serialize};
 
@@ -43,15 +42,6 @@ const ROUNDS: usize = 20;
 const OUTLIER: f64 = 2.0;
 
 impl LineFit {
-    /// The fit with host overhead.
-    pub fn link(&self, host_seconds_per_byte: f64) -> LinkFit {
-        LinkFit {
-            latency: self.latency,
-            seconds_per_byte: self.seconds_per_byte,
-            host_seconds_per_byte,
-        }
-    }
-
     /// The fitted time of a size.
     pub fn seconds(&self, bytes: Bytes) -> Seconds {
         Seconds(self.latency.0 + self.seconds_per_byte * bytes.0 as f64)

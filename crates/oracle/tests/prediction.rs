@@ -7,8 +7,9 @@
 mod fixed_costs;
 
 use fixed_costs::{FixedCosts, spatial, view};
+use partita_cluster::LinkFit;
 use partita_oracle::{
-    AlltoallBlocks, CompareError, Contention, CostError, Costs, KernelCost, LinkFit, MachineCosts,
+    AlltoallBlocks, CompareError, Contention, CostError, Costs, KernelCost, MachineCosts,
     MeasuredCosts, Mode, Prediction, PredictionFault, Progress, SampleRead, SimulateError, compare,
     predict, simulate,
 };
@@ -148,13 +149,9 @@ fn measured_costs_refuse_what_was_not_measured() {
         matches!(error, SimulateError::Cost(CostError::Fit { .. })),
         "{error}"
     );
-    let fit = LinkFit {
-        latency: Seconds(1e-4),
-        seconds_per_byte: 1e-6,
-        host_seconds_per_byte: 1e-7,
-    };
-    costs.message = Some(fit);
-    costs.load = Some(fit);
+    let fit = LinkFit::line(Seconds(1e-4), 1e-6, 1e-7);
+    costs.message = Some(fit.clone());
+    costs.load = Some(fit.clone());
     let fits = BTreeMap::from([(2, fit)]);
     (costs.allreduce, costs.allgather) = (fits.clone(), fits.clone());
     let simulation = simulate(&program, &costs, Mode::Classes, 1).unwrap();

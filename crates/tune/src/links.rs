@@ -28,7 +28,8 @@ const COLLECTIVE_MAX: u64 = 64 << 20;
 /// Largest collective between hosts, whose networks may be slow.
 const NETWORK_MAX: u64 = 16 << 20;
 
-/// What messages and collectives of this size and more send was written long ago in a step, and is in no cache.
+/// Before messages and collectives of this size and more, all else that a step does passes through the caches. What they
+/// send is then written, since a step sends what it has just computed; where they put it is in no cache.
 const COLD_MIN: Bytes = Bytes(1 << 20);
 
 /// Seconds for all repeats of a size.
@@ -94,7 +95,8 @@ impl HostLayout {
 /// Times exchanges of 64 bytes to 16 MiB between neighbors, and collectives of 64 bytes to 64 MiB in groups of
 /// these sizes, unless they are `known`. As many groups as possible of `ranks` run at the same time.
 ///
-/// What has 1 MiB and more is in no cache when it is sent, as in a step; `cache` is the part of the caches that a rank has.
+/// What is sent was just written, as in a step; what has 1 MiB and more is received into memory that is in no cache, of
+/// which `cache` is the part that a rank has.
 /// There is nothing to measure for one rank.
 /// Errors: a transport that fails, or no memory. Panics at a group that is
 /// larger than `ranks`.
@@ -464,6 +466,7 @@ impl Sweep {
             for turn in 0..=repeats(trial.bytes) {
                 if trial.bytes >= COLD_MIN {
                     others.pass(Bytes(u64::MAX));
+                    body.iter().for_each(|body| write_sent(body, &mut arena));
                 }
                 meet(transport)?;
                 let time = match body {
@@ -480,6 +483,26 @@ impl Sweep {
             all.push(times);
         }
         Ok(all)
+    }
+}
+
+/// Writes what the task of a body sends, as the kernels before it would have.
+fn write_sent(body: &Body, arena: &mut Arena) {
+    let memory = arena.memory(body);
+    let views: Vec<&View> = match &body.tasks[0].work {
+        Work::Exchange(exchange) => exchange.sends.iter().map(|send| &send.view).collect(),
+        Work::Collective(collective) => match &collective.kind {
+            CollectiveKind::AllReduce { views } => views.iter().collect(),
+            CollectiveKind::AllGather { source, .. } => vec![source],
+            CollectiveKind::ReduceScatter { sources, .. }
+            | CollectiveKind::AllToAll { sources, .. } => sources.iter().collect(),
+        },
+        Work::Compute { .. } | Work::Load(_) | Work::Store(_) => panic!("a trial communicates"),
+    };
+    for view in views {
+        if memory.device().is_none() {
+            memory.write::<f32>(view).data_mut().fill(0.0);
+        }
     }
 }
 

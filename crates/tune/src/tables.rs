@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 ///
 /// Keys of kernels have their own version (`KernelShape::KEY_VERSION`), so processes with different versions can
 /// share a database: each leaves the keys of the other unchanged.
-pub(crate) const FORMAT: u32 = 8;
+pub(crate) const FORMAT: u32 = 9;
 
 /// `part` in ASCII.
 const APPLICATION: i32 = 0x7061_7274;

@@ -1,7 +1,7 @@
 //! Messages and collectives are timed for every size and group, by all ranks at the same time.
 
 use partita_oracle::host_seconds_per_byte;
-use partita_program::{Collective, CollectiveKind, Exchange, Staging, TaskId};
+use partita_program::{Collective, CollectiveKind, Exchange, Staging, TaskId, View};
 use partita_run::{Arena, Memory, RunError, Transport};
 use partita_space::{Bytes, Mesh, Rank};
 use partita_tune::{LinkTimes, TuneError, measure_links};
@@ -16,6 +16,15 @@ struct Slow {
     rank: Rank,
     pending: Option<(TaskId, Instant)>,
     breaks: bool,
+}
+
+/// Large messages are sent after they were written, in place of what the last repeat left.
+fn check_sent(memory: &Memory<'_>, view: &View, bytes: Bytes) {
+    let mut sent = memory.write::<f32>(view);
+    if bytes >= Bytes(1 << 20) {
+        assert_eq!(sent.data()[0], 0.0, "{bytes} of a repeat before");
+    }
+    sent.data_mut()[0] = 1.0;
 }
 
 impl Slow {
@@ -48,6 +57,7 @@ impl Transport for Slow {
         assert_eq!(peer, Some(self.rank ^ 1));
         assert_eq!(exchange.sends[0].to, exchange.receives[0].from);
         let bytes = exchange.sends[0].view.bytes(&memory.body().buffers);
+        check_sent(memory, &exchange.sends[0].view, bytes);
         self.begin(task, bytes.0);
         Ok(true)
     }
@@ -60,25 +70,29 @@ impl Transport for Slow {
     ) -> Result<bool, RunError> {
         let members = self.mesh.group_size(collective.group);
         let buffers = &memory.body().buffers;
-        let bytes = match &collective.kind {
-            CollectiveKind::AllReduce { views } => views[0].bytes(buffers),
+        let (bytes, sent): (Bytes, _) = match &collective.kind {
+            CollectiveKind::AllReduce { views } => (views[0].bytes(buffers), &views[0]),
             CollectiveKind::AllGather { source, targets } => {
                 assert_eq!(targets.len(), members);
                 assert!(targets.iter().all(|target| target.extent == source.extent));
-                targets.iter().map(|target| target.bytes(buffers)).sum()
+                let bytes = targets.iter().map(|target| target.bytes(buffers)).sum();
+                (bytes, source)
             }
             CollectiveKind::ReduceScatter { sources, target } => {
                 assert_eq!(sources.len(), members);
                 assert!(sources.iter().all(|source| source.extent == target.extent));
-                sources.iter().map(|source| source.bytes(buffers)).sum()
+                let bytes = sources.iter().map(|source| source.bytes(buffers)).sum();
+                (bytes, &sources[0])
             }
             CollectiveKind::AllToAll { sources, targets } => {
                 assert_eq!((sources.len(), targets.len()), (members, members));
                 let mut both = sources.iter().chain(targets);
                 assert!(both.all(|view| view.extent == sources[0].extent));
-                sources.iter().map(|source| source.bytes(buffers)).sum()
+                let bytes = sources.iter().map(|source| source.bytes(buffers)).sum();
+                (bytes, &sources[0])
             }
         };
+        check_sent(memory, sent, bytes);
         self.begin(task, bytes.0);
         Ok(true)
     }

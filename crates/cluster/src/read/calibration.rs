@@ -2,9 +2,11 @@
 
 use super::{Reader, near};
 use crate::calibration::{
-    Calibration, CalibrationError, HostGroup, LinearFit, MeasuredKernel, NetworkCalibration,
+    Calibration, CalibrationError, HostGroup, LinkFit, MeasuredKernel, NetworkCalibration,
+    TransferPoint,
 };
 use crate::error::MachineError;
+use partita_space::Seconds;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::{Spanned, Value};
@@ -30,7 +32,7 @@ pub(super) struct RawCalibration {
     ranks: Spanned<Value>,
     threads: Spanned<Value>,
     validation: Spanned<CalibrationError>,
-    message: Option<Spanned<LinearFit>>,
+    message: Option<Spanned<LinkFit>>,
     #[serde(default)]
     collectives: RawCollectives,
     network: Option<RawNetwork>,
@@ -42,17 +44,17 @@ pub(super) struct RawCalibration {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawNetwork {
-    message: Spanned<LinearFit>,
-    messages_together: Spanned<LinearFit>,
+    message: Spanned<LinkFit>,
+    messages_together: Spanned<LinkFit>,
     #[serde(default)]
     collectives: RawCollectives,
 }
 
 /// Fits by the name of a collective, then by the group.
-type RawCollectives = BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<LinearFit>>>;
+type RawCollectives = BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<LinkFit>>>;
 
 /// Fits by the name of a collective, then by the group.
-type Fits<Group> = BTreeMap<String, BTreeMap<Group, LinearFit>>;
+type Fits<Group> = BTreeMap<String, BTreeMap<Group, LinkFit>>;
 
 /// The text of a number of members, if it is one.
 fn members(text: &str) -> Option<String> {
@@ -131,24 +133,34 @@ impl Reader<'_> {
         Err(self.bad(key, raw.span().start, &given, expected.to_owned()))
     }
 
-    fn fit(&self, key: &str, raw: &Spanned<LinearFit>) -> Result<LinearFit, MachineError> {
-        let fit = *raw.get_ref();
+    fn fit(&self, key: &str, raw: &Spanned<LinkFit>) -> Result<LinkFit, MachineError> {
+        let fit = raw.get_ref();
         let numbers = [
-            ("latency", fit.latency),
+            ("latency", fit.latency.0),
             ("seconds_per_byte", fit.seconds_per_byte),
             ("host_seconds_per_byte", fit.host_seconds_per_byte),
         ];
         let mut wrong = numbers
             .into_iter()
             .filter(|(_, number)| !(0.0..=SECONDS_MAX).contains(number));
-        match wrong.next() {
-            None => Ok(fit),
-            Some((name, number)) => {
-                let key = format!("{key}.{name}");
-                let expected = format!("seconds from 0 to {SECONDS_MAX}");
-                Err(self.bad(&key, raw.span().start, &number.to_string(), expected))
-            }
+        let bad = |name: &str, given: &str, expected: String| {
+            Err(self.bad(&format!("{key}.{name}"), raw.span().start, given, expected))
+        };
+        if let Some((name, number)) = wrong.next() {
+            let expected = format!("seconds from 0 to {SECONDS_MAX}");
+            return bad(name, &number.to_string(), expected);
         }
+        let is_time = |seconds: &Seconds| (0.0..=SECONDS_MAX).contains(&seconds.0);
+        let is_point = |point: &&TransferPoint| is_time(&point.1) && is_time(&point.2);
+        if let Some(point) = fit.points.iter().find(|point| !is_point(point)) {
+            let expected = format!("bytes, then two times from 0 to {SECONDS_MAX}");
+            return bad("points", &format!("{point:?}"), expected);
+        }
+        if let Some(pair) = fit.points.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
+            let expected = format!("more than {} bytes, by ascending size", pair[0].0.0);
+            return bad("points", &pair[1].0.0.to_string(), expected);
+        }
+        Ok(fit.clone())
     }
 
     fn measured_network(&self, raw: RawNetwork) -> Result<NetworkCalibration, MachineError> {

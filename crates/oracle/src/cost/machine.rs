@@ -2,17 +2,18 @@
 
 use super::crossing::Crossings;
 use super::kernel::{self, Pass, RateClass};
+use super::measured::message_by;
 use super::samples::{self, FileSystem, LoadCost, SampleRead};
 use super::saturation::{Product, Tiling};
 use super::{
     AlltoallBlocks, CollectiveCost, Contention, CostBasis, CostError, Costs, KernelBasis,
-    KernelCost, LinkFit, MessageCost, Progress, SoftwareCosts, link, precision, saturation,
+    KernelCost, MessageCost, Progress, SoftwareCosts, link, precision, saturation,
 };
 use crate::kernel_model::{Features, KernelModel, KernelSample};
 use crate::uncertainty::{self, Facts, Uncertainty};
 use partita_cluster::{
-    Calibration, CollectiveLibrary, ConvEfficiency, ConvPass, DeviceKind, LayerPrecision,
-    LinearFit, LinkKind, Machine, MeasuredKernel, Software,
+    Calibration, CollectiveLibrary, ConvEfficiency, ConvPass, DeviceKind, LayerPrecision, LinkKind,
+    Machine, MeasuredKernel, Software,
 };
 use partita_program::{Algorithm, Count, Dtype, KernelShape, Origin};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Rank, Seconds};
@@ -187,14 +188,6 @@ impl MachineCosts {
     }
 }
 
-fn link_fit(fit: &LinearFit) -> LinkFit {
-    LinkFit {
-        latency: Seconds(fit.latency),
-        seconds_per_byte: fit.seconds_per_byte,
-        host_seconds_per_byte: fit.host_seconds_per_byte,
-    }
-}
-
 /// Kernels of a calibration whose shapes have as many coordinates as [`Features`].
 fn samples(measured: &[MeasuredKernel]) -> Vec<KernelSample> {
     let sample = |row: &MeasuredKernel| {
@@ -334,8 +327,9 @@ impl Costs for MachineCosts {
     ) -> Result<MessageCost, CostError> {
         let kind = self.machine.link(from, to);
         let calibration = self.machine.calibration.as_ref();
-        if let (LinkKind::Intra, Some(fit)) = (kind, calibration.and_then(|one| one.message)) {
-            return Ok(link_fit(&fit).message(bytes));
+        let within = calibration.and_then(|one| one.message.as_ref());
+        if let (LinkKind::Intra, Some(fit)) = (kind, within) {
+            return Ok(message_by(fit, bytes));
         }
         let (node, path) = match kind {
             LinkKind::Same | LinkKind::Intra => (None, None),
@@ -353,7 +347,7 @@ impl Costs for MachineCosts {
         };
         let network = calibration.and_then(|one| one.network.as_ref());
         let host = match (kind, network) {
-            (LinkKind::Inter, Some(network)) => link_fit(&network.message).message(bytes).host,
+            (LinkKind::Inter, Some(network)) => network.message.host(bytes),
             (LinkKind::Same | LinkKind::Intra | LinkKind::Inter, _) => {
                 self.host(2.0 * bytes.0 as f64)
             }

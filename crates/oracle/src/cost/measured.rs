@@ -5,22 +5,10 @@ use super::{
     MessageCost, Progress, SampleRead,
 };
 use crate::uncertainty::{self, Uncertainty};
-use partita_cluster::LayerPrecision;
+use partita_cluster::{LayerPrecision, LinkFit};
 use partita_program::{Algorithm, Count, KernelShape, Origin};
 use partita_space::{Bytes, Rank, Seconds};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// A linear fit of seconds over bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LinkFit {
-    /// Time without bytes.
-    pub latency: Seconds,
-    /// Seconds per byte.
-    pub seconds_per_byte: f64,
-    /// Host overhead per byte at each rank.
-    pub host_seconds_per_byte: f64,
-}
 
 /// Costs measured on the machine that will run the program. Ranks share one node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,7 +34,7 @@ pub struct MeasuredCosts {
 }
 
 /// Samples that ranks take from memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoreFit {
     /// Copies, with as many ranks at work as in the run.
     pub copy: LinkFit,
@@ -54,29 +42,26 @@ pub struct StoreFit {
     pub has_messages: bool,
 }
 
-impl LinkFit {
-    fn transfer(&self, bytes: Bytes) -> Seconds {
-        Seconds(bytes.0 as f64 * self.seconds_per_byte)
-    }
+/// Seconds of so many bytes beyond those of the least size.
+fn transfer(fit: &LinkFit, bytes: Bytes) -> Seconds {
+    Seconds((fit.seconds(bytes) - fit.start()).0.max(0.0))
+}
 
-    fn host(&self, bytes: Bytes) -> Seconds {
-        Seconds(bytes.0 as f64 * self.host_seconds_per_byte)
+/// A collective of so many bytes by a fit.
+pub(super) fn collective_by(fit: &LinkFit, bytes: Bytes) -> CollectiveCost {
+    CollectiveCost {
+        latency: fit.start(),
+        transfer: transfer(fit, bytes),
+        host: fit.host(bytes),
     }
+}
 
-    pub(super) fn collective(&self, bytes: Bytes) -> CollectiveCost {
-        CollectiveCost {
-            latency: self.latency,
-            transfer: self.transfer(bytes),
-            host: self.host(bytes),
-        }
-    }
-
-    pub(super) fn message(&self, bytes: Bytes) -> MessageCost {
-        MessageCost {
-            latency: self.latency,
-            transfer: self.transfer(bytes),
-            host: self.host(bytes),
-        }
+/// A message of so many bytes by a fit.
+pub(super) fn message_by(fit: &LinkFit, bytes: Bytes) -> MessageCost {
+    MessageCost {
+        latency: fit.start(),
+        transfer: transfer(fit, bytes),
+        host: fit.host(bytes),
     }
 }
 
@@ -90,7 +75,7 @@ fn collective(
         return Ok(CollectiveCost::default());
     }
     match fits.get(&members) {
-        Some(fit) => Ok(fit.collective(bytes)),
+        Some(fit) => Ok(collective_by(fit, bytes)),
         None => Err(CostError::Collective {
             kind,
             members,
@@ -160,8 +145,9 @@ impl Costs for MeasuredCosts {
         bytes: Bytes,
         _contention: f64,
     ) -> Result<MessageCost, CostError> {
-        let fit = self.message.ok_or(CostError::Fit { what: "messages" })?;
-        Ok(fit.message(bytes))
+        let fit = self.message.as_ref();
+        let fit = fit.ok_or(CostError::Fit { what: "messages" })?;
+        Ok(message_by(fit, bytes))
     }
 
     fn allreduce(
@@ -205,16 +191,16 @@ impl Costs for MeasuredCosts {
 
     /// From memory, groups - 1 of groups parts come from another rank, as on a machine file: a request, and the part.
     fn load(&self, rank: Rank, read: SampleRead) -> Result<LoadCost, CostError> {
-        let Some(store) = self.store else {
+        let Some(store) = &self.store else {
             let seconds = self.write(rank, read.bytes, read.readers)?;
             return Ok(LoadCost::alone(seconds));
         };
-        let copy = store.copy.latency + store.copy.transfer(read.bytes);
+        let copy = store.copy.seconds(read.bytes);
         let groups = read.readers.div_ceil(read.parts.max(1)).max(1) as f64;
-        let remote = match (store.has_messages, self.message) {
+        let remote = match (store.has_messages, &self.message) {
             (false, _) => Seconds(0.0),
             (true, Some(fit)) => {
-                let one = fit.latency * 2.0 + fit.transfer(read.bytes);
+                let one = fit.start() + fit.seconds(read.bytes);
                 one * ((groups - 1.0) / groups)
             }
             (true, None) if groups > 1.0 => return Err(CostError::Fit { what: "messages" }),
@@ -225,8 +211,8 @@ impl Costs for MeasuredCosts {
 
     /// Writing is taken to be as fast as reading.
     fn write(&self, _rank: Rank, bytes: Bytes, _writers: usize) -> Result<Seconds, CostError> {
-        let fit = self.load.ok_or(CostError::Fit { what: "reads" })?;
-        Ok(fit.latency + fit.transfer(bytes))
+        let fit = self.load.as_ref();
+        Ok(fit.ok_or(CostError::Fit { what: "reads" })?.seconds(bytes))
     }
 }
 
@@ -236,10 +222,8 @@ mod tests {
 
     #[test]
     fn samples_in_memory_are_copied_and_those_of_other_processes_sent() {
-        let fit = |latency: f64, seconds_per_byte: f64| LinkFit {
-            latency: Seconds(latency),
-            seconds_per_byte,
-            host_seconds_per_byte: 0.0,
+        let fit = |latency: f64, seconds_per_byte: f64| {
+            LinkFit::line(Seconds(latency), seconds_per_byte, 0.0)
         };
         // 8 ranks that read 4 samples in halves.
         let read = SampleRead {
@@ -256,7 +240,12 @@ mod tests {
         let seconds = |costs: &MeasuredCosts, read| costs.load(0, read).map(|cost| cost.seconds.0);
         assert_eq!(seconds(&costs, read), Ok(2.0));
         let copy = fit(0.5, 1e-5);
-        let store = |has_messages| Some(StoreFit { copy, has_messages });
+        let store = |has_messages| {
+            Some(StoreFit {
+                copy: copy.clone(),
+                has_messages,
+            })
+        };
         costs.store = store(false);
         assert_eq!(seconds(&costs, read), Ok(0.51));
         // Three of four parts are another rank's: a request, and the part.

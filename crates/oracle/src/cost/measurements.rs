@@ -1,11 +1,12 @@
 //! Makes costs from measured times.
 
 use super::{
-    Contention, KernelBasis, KernelCost, LinkFit, LinkTimes, MeasuredCosts, StoreFit, TransferTime,
+    Contention, KernelBasis, KernelCost, LinkTimes, MeasuredCosts, StoreFit, TransferTime,
     host_seconds_per_byte,
 };
 use crate::fit::{FitError, fit_line};
 use crate::kernel_model::{Features, KernelSample};
+use partita_cluster::{LinkFit, TransferPoint};
 use partita_program::Count;
 use partita_space::{Bytes, Seconds};
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,5 +137,22 @@ fn link_fit(points: &[TransferTime], bytes_per_byte: f64) -> Result<LinkFit, Fit
         .iter()
         .map(|point| (point.bytes, point.seconds))
         .collect();
-    Ok(fit_line(&pairs)?.link(host_seconds_per_byte(points, bytes_per_byte)))
+    let line = fit_line(&pairs)?;
+    let host = host_seconds_per_byte(points, bytes_per_byte);
+    let mut sorted = points.to_vec();
+    sorted.sort_by_key(|point| point.bytes);
+    sorted.dedup_by_key(|point| point.bytes);
+    // Noise may make more bytes faster.
+    let mut most = [Seconds(0.0); 2];
+    let points = sorted.iter().map(|point| {
+        most = [
+            most[0].max(point.seconds),
+            most[1].max(point.host * (1.0 / bytes_per_byte)),
+        ];
+        TransferPoint(point.bytes, most[0], most[1])
+    });
+    Ok(LinkFit {
+        points: points.collect(),
+        ..LinkFit::line(line.latency, line.seconds_per_byte, host)
+    })
 }

@@ -120,7 +120,7 @@ fn of_source(facts: Facts<'_>, nodes: usize, source: TimeSource) -> Spread {
         convolutions(machine, efficiency.by_precision(precision, spatial_dims))
     };
     let calibration = machine.calibration.as_ref();
-    let message = calibration.and_then(|one| one.message);
+    let message = calibration.and_then(|one| one.message.as_ref());
     let collectives = calibration.filter(|one| !one.collectives.is_empty());
     let fitted = shared(table::FITTED_LINE);
     match source {

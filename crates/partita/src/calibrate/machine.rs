@@ -5,11 +5,11 @@ use crate::kernel_set::KernelSet;
 use crate::local_machine::{CalibrationRun, Ranks};
 use partita_cluster::{
     Basis, Calibration, CalibrationError, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
-    HostGroup, InterLink, IntraLink, Io, LinearFit, Links, Machine, MeasuredKernel,
-    NetworkCalibration, Rates, Share,
+    HostGroup, InterLink, IntraLink, Io, LinkFit, Links, Machine, MeasuredKernel,
+    NetworkCalibration, Rates, Share, TransferPoint,
 };
 use partita_oracle::Features;
-use partita_oracle::{CrossValidation, ErrorStatistics, KernelSample, LinkFit, MeasuredCosts};
+use partita_oracle::{CrossValidation, ErrorStatistics, KernelSample, MeasuredCosts};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, upper_median};
 use partita_tune::HostLayout;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub fn machine(
         .clone()
         .unwrap_or_else(|| "threads".to_owned());
     let links = links(found, layout, &world);
-    let reads = found.costs.load.unwrap_or_default();
+    let reads = found.costs.load.clone().unwrap_or_default();
     let file_rate = ranks.count as f64 / reads.seconds_per_byte.max(1e-12);
     let file = "reads of a file that the system holds in memory, all ranks at once";
     let file_bandwidth = fact(BytesPerSecond(file_rate), Basis::Fitted, file);
@@ -74,7 +74,7 @@ pub fn machine(
 }
 
 /// Latency and bandwidth of messages by a fit.
-fn link(fit: LinkFit, basis: Basis, source: &str) -> (Fact<Seconds>, Fact<BytesPerSecond>) {
+fn link(fit: &LinkFit, basis: Basis, source: &str) -> (Fact<Seconds>, Fact<BytesPerSecond>) {
     let bandwidth = 1.0 / fit.seconds_per_byte.max(1e-12);
     let latency = fact(fit.latency.max(Seconds(1e-9)), basis, source);
     (latency, fact(BytesPerSecond(bandwidth), basis, source))
@@ -82,14 +82,14 @@ fn link(fit: LinkFit, basis: Basis, source: &str) -> (Fact<Seconds>, Fact<BytesP
 
 /// Links within a host and between hosts. Where only one kind was measured, the other is assumed to equal it.
 fn links(found: &CalibrationRun, layout: HostLayout, world: &str) -> Links {
-    let within = found.costs.message;
-    let between = found.network.get(&1).and_then(|fits| fits.message);
+    let within = found.costs.message.as_ref();
+    let between = found.network.get(&1).and_then(|fits| fits.message.as_ref());
     let neighbors = format!("messages between neighbors, {world}");
     let (latency, bandwidth) = match (within, between) {
         (Some(fit), _) => link(fit, Basis::Fitted, &neighbors),
         (None, other) => {
             let lone = "each host has one rank; assumed equal to the network, if there is one";
-            link(other.unwrap_or_default(), Basis::Assumed, lone)
+            link(other.unwrap_or(&LinkFit::default()), Basis::Assumed, lone)
         }
     };
     let intra = IntraLink {
@@ -114,7 +114,9 @@ fn links(found: &CalibrationRun, layout: HostLayout, world: &str) -> Links {
     let pair = format!("messages between two ranks on two hosts, {world}");
     let (latency, bandwidth) = link(between, Basis::Fitted, &pair);
     let together = found.network.get(&layout.ranks_per_host);
-    let together = together.and_then(|fits| fits.message).unwrap_or(between);
+    let together = together
+        .and_then(|fits| fits.message.as_ref())
+        .unwrap_or(between);
     // Never slower than one pair alone.
     let of_all = layout.ranks_per_host as f64 / together.seconds_per_byte.max(1e-12);
     let node_bandwidth = BytesPerSecond(of_all.max(bandwidth.value.0));
@@ -138,9 +140,13 @@ fn links(found: &CalibrationRun, layout: HostLayout, world: &str) -> Links {
 
 /// What was measured between hosts.
 fn network(found: &CalibrationRun, layout: HostLayout) -> Option<NetworkCalibration> {
-    let message = found.network.get(&1)?.message?;
-    let together = found.network.get(&layout.ranks_per_host)?.message?;
-    let mut collectives: BTreeMap<String, BTreeMap<HostGroup, LinearFit>> = BTreeMap::new();
+    let message = found.network.get(&1)?.message.as_ref()?;
+    let together = found
+        .network
+        .get(&layout.ranks_per_host)?
+        .message
+        .as_ref()?;
+    let mut collectives: BTreeMap<String, BTreeMap<HostGroup, LinkFit>> = BTreeMap::new();
     for (&ranks_per_host, costs) in &found.network {
         for (name, fits) in by_name(costs) {
             let group = |members: usize| HostGroup {
@@ -148,13 +154,13 @@ fn network(found: &CalibrationRun, layout: HostLayout) -> Option<NetworkCalibrat
                 ranks_per_host,
             };
             let all = fits.iter();
-            let all = all.map(|(&members, fit)| (group(members), linear_fit(fit)));
+            let all = all.map(|(&members, fit)| (group(members), with_rounded_points(fit)));
             collectives.entry(name.to_owned()).or_default().extend(all);
         }
     }
     Some(NetworkCalibration {
-        message: linear_fit(&message),
-        messages_together: linear_fit(&together),
+        message: with_rounded_points(message),
+        messages_together: with_rounded_points(together),
         collectives,
     })
 }
@@ -311,8 +317,9 @@ fn calibration(
             Seconds(rounded(cost.together.0)),
         )
     };
-    let fits = |fits: &BTreeMap<usize, LinkFit>| -> BTreeMap<String, LinearFit> {
-        let one = |(members, fit): (&usize, &LinkFit)| (members.to_string(), linear_fit(fit));
+    let fits = |fits: &BTreeMap<usize, LinkFit>| -> BTreeMap<String, LinkFit> {
+        let one =
+            |(members, fit): (&usize, &LinkFit)| (members.to_string(), with_rounded_points(fit));
         fits.iter().map(one).collect()
     };
     let costs = &found.costs;
@@ -329,7 +336,7 @@ fn calibration(
         ranks: ranks.count,
         threads: ranks.threads,
         validation: error_of(&validation.all),
-        message: costs.message.as_ref().map(linear_fit),
+        message: costs.message.as_ref().map(with_rounded_points),
         collectives: known.map(|(name, fits)| (name.to_owned(), fits)).collect(),
         network: network(found, layout),
         coordinates: Features::NAMES.map(str::to_owned).to_vec(),
@@ -337,11 +344,14 @@ fn calibration(
     }
 }
 
-fn linear_fit(fit: &LinkFit) -> LinearFit {
-    LinearFit {
-        latency: fit.latency.0,
-        seconds_per_byte: fit.seconds_per_byte,
-        host_seconds_per_byte: fit.host_seconds_per_byte,
+fn with_rounded_points(fit: &LinkFit) -> LinkFit {
+    let point = |&TransferPoint(bytes, seconds, host): &TransferPoint| {
+        let [seconds, host] = [seconds, host].map(|time| Seconds(rounded(time.0)));
+        TransferPoint(bytes, seconds, host)
+    };
+    LinkFit {
+        points: fit.points.iter().map(point).collect(),
+        ..fit.clone()
     }
 }
 

@@ -3,8 +3,9 @@
 
 use super::super::collective::{AlphaBeta, CommTime, fitted, log2_ceil, mpi, nccl};
 use super::super::{AlltoallBlocks, CollectiveCost, CostError};
-use super::{MachineCosts, link_fit};
+use super::MachineCosts;
 use crate::cost::crossing::Crossing;
+use crate::cost::measured::collective_by;
 use partita_cluster::{CollectiveLibrary, HostGroup, IntraKind, LinkKind, Reduction};
 use partita_space::{Bytes, Rank, Seconds};
 
@@ -186,7 +187,7 @@ impl MachineCosts {
                 fits.get(&group)?
             }
         };
-        Some(link_fit(fit).collective(bytes))
+        Some(collective_by(fit, bytes))
     }
 
     /// Host overhead of a reduction of so many bytes: each byte is added once (two reads, a write) and
