@@ -17,6 +17,7 @@ import json
 import math
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import contest
@@ -133,17 +134,23 @@ class Case(Training):
             return "fitted-mpi.toml" if in_mpi else "fitted.toml"
         return "menu-mpi.toml" if in_mpi else "here"
 
+    @property
+    def measured_at(self):
+        """By which calibration it is predicted; none for kernels that are measured themselves."""
+        return None if self.machine == "here" else self.machine.removesuffix(".toml")
+
     def turn(self):
         """As many steps as are asked for, or as the prediction says that take long enough."""
         prediction = self.predictions[-1]
         self.steps = max(self.options.steps, math.ceil(TURN_SECONDS / prediction["iteration_seconds"]))
-        result = self.train()
+        result, speed = with_memory_speed(self.options, self.train)
         if result["digest"] != prediction["digest"]:
             raise Failure(f"{self.scene.model} {self.name}: what was predicted is not what ran")
         return {
             "step_seconds": result["step_seconds_median"],
             "steps": result["steps_measured"],
             "memory": result["memory"],
+            "triad_gbytes": speed,
         }
 
     def entry(self):
@@ -160,12 +167,26 @@ class Case(Training):
         }
 
 
+def with_memory_speed(options, work):
+    """What `work` returns, and the mean of the GB/s of a triad on both cores before and after it: they change with what
+    other machines of the host do."""
+
+    def speed():
+        done = subprocess.run([options.kernels, "2"], input="machine\n", capture_output=True, text=True, check=True)
+        return json.loads(done.stdout.splitlines()[-1])["triad_gbytes"]
+
+    before = speed()
+    return work(), (before + speed()) / 2
+
+
 def calibrated(options, folder, name, models, launcher=()):
     """The answer of a calibration of one pass; its machine file is NAME.toml."""
     say(f"Calibration {name}: {', '.join(models)}")
     forget(folder)
     words = ["calibrate", "--name", name, "--output", f"{name}.toml", "--replace", "--ranks", "2", "--passes", "1"]
-    return json.loads(run_partita(options, folder, [*words, "--models", ",".join(models), "--json"], launcher))
+    words += ["--models", ",".join(models), "--json"]
+    answer, speed = with_memory_speed(options, lambda: run_partita(options, folder, words, launcher))
+    return json.loads(answer) | {"triad_gbytes": speed}
 
 
 def forget(folder):
@@ -218,22 +239,29 @@ def predicted_of_many(options, folder, model, batch, ranks, strategy):
     return json.loads(run_partita(options, folder, map(str, words)))
 
 
-def calibrations_of(options, folder):
-    """The answers of those by which kernels held out and kernels under MPI are predicted."""
-    calibrations = {"fitted": calibrated(options, folder, "fitted", HELD_OUT_FROM)}
+def calibrations_of(options, folder, held_out):
+    """The answers of those by which kernels held out, or those of the menu under MPI, are predicted."""
+    kind, models = ("fitted", HELD_OUT_FROM) if held_out else ("menu", OWN)
+    calibrations = {"fitted": calibrated(options, folder, "fitted", HELD_OUT_FROM)} if held_out else {}
     if options.mpirun:
-        launcher = [*options.mpirun, "2"]
-        calibrations["fitted-mpi"] = calibrated(options, folder, "fitted-mpi", HELD_OUT_FROM, launcher)
-        calibrations["menu-mpi"] = calibrated(options, folder, "menu-mpi", OWN, launcher)
+        name, launcher = f"{kind}-mpi", [*options.mpirun, "2"]
+        calibrations[name] = calibrated(options, folder, name, models, launcher)
     return calibrations
 
 
-def predictions_and_runs(folder, cases, round_name):
+def predictions_and_runs(options, folder, cases, calibrations, round_name):
     """Of one network: what is measured for the predictions is measured for them, and runs come after all of them."""
+
+    def predict():
+        for case in cases:
+            say(f"{round_name}: predicted: {case.scene.model}, {case.name}")
+            case.predict()
+
     forget(folder)
+    _, speed = with_memory_speed(options, predict)
     for case in cases:
-        say(f"{round_name}: predicted: {case.scene.model}, {case.name}")
-        case.predict()
+        by = calibrations.get(case.measured_at)
+        case.predictions[-1]["triad_gbytes"] = by["triad_gbytes"] if by else speed
     for case in cases:
         case.turns.append(contest.turn(case, f"{round_name}: {case.scene.model}"))
 
@@ -254,10 +282,13 @@ def record(options, folder):
     # By which cases of more ranks than cores are predicted.
     calibrations = {"menu": calibrated(options, folder, "menu", OWN)}
     for number in range(1, options.rounds + 1):
-        found = calibrations_of(options, folder)
-        calibrations |= {f"{name}, {number}": answer for name, answer in found.items()}
-        for cases in networks:
-            predictions_and_runs(folder, cases, f"round {number}")
+        # The memory of the machine changes its speed within minutes, so calibrations come right before their networks.
+        for held_out in (False, True):
+            found = calibrations_of(options, folder, held_out)
+            calibrations |= {f"{name}, {number}": answer for name, answer in found.items()}
+            for cases in networks:
+                if cases[0].held_out == held_out:
+                    predictions_and_runs(options, folder, cases, found, f"round {number}")
     return head | {
         "finished": contest.now(),
         "steps": options.steps,

@@ -42,8 +42,8 @@ def head(record, raw_name):
         f"# How right predictions of a training step are, {record['started'][:10]}",
         "",
         "Accuracy is `1 - |predicted - measured| / measured`. Calibrations, predictions and runs are processes of",
-        f"their own. In each of {record['rounds']} rounds all calibrations were made from nothing; then, network by network,",
-        "all predictions were stored before the first run. A run counts with the median of its steps",
+        f"their own. In each of {record['rounds']} rounds calibrations were made from nothing, right before the networks that",
+        "are predicted by them; then, network by network, all predictions were stored before the first run. A run counts with the median of its steps",
         f"(at least {record['steps']}, and {record['turn_seconds']:g} s of them; two more not counted), held against the",
         "prediction of its round; a case counts with the middle error of its rounds. Times and memory shown are the",
         "middle ones; noise is their standard deviation. Ranks have one thread and one core each. `menu`: the very",
@@ -80,7 +80,7 @@ def summary(cases):
             f"| {len(low)} |"
         )
     share = len(groups["held out"]) / len(cases)
-    lines += ["", f"Held out are {percent(share)} of the cases.", *sureness(cases)]
+    lines += ["", f"Held out are {percent(share)} of the cases.", *sureness(cases), *speeds(cases)]
     return "\n".join(lines)
 
 
@@ -93,6 +93,35 @@ def sureness(cases):
     inside = sum(one["low_seconds"] <= step <= one["high_seconds"] for one, step in runs)
     width = median(math.sqrt(one["high_seconds"] / one["low_seconds"]) for one, _ in runs) - 1
     return [f"Of {len(runs)} runs {percent(inside / len(runs))} lie in their interval of 90 %, of ±{percent(width)} (median)."]
+
+
+# Memory whose speed differs by no more than this is as fast as before.
+SAME_SPEED = 0.1
+
+
+def speeds(cases):
+    """How right predictions are where the memory was as fast in the run as when its kernels were measured; nothing in
+    records that do not know it."""
+    runs = [pair for case in cases for pair in zip(case["predictions"], case["turns"], strict=True)]
+    runs = [(one, turn) for one, turn in runs if "triad_gbytes" in one and "triad_gbytes" in turn]
+    if not runs:
+        return []
+    same = [abs(turn["triad_gbytes"] / one["triad_gbytes"] - 1) <= SAME_SPEED for one, turn in runs]
+    accuracies = [1 - abs(one["iteration_seconds"] / turn["step_seconds"] - 1) for one, turn in runs]
+    every = [one["triad_gbytes"] for pair in runs for one in pair]
+    lines = [
+        "",
+        f"The memory's speed, a triad on both cores, was between {min(every):.0f} and {max(every):.0f} GB/s: other machines",
+        "of the host share it.",
+    ]
+    for wanted, words in ((True, "at most"), (False, "more than")):
+        some = [accuracy for accuracy, is_same in zip(accuracies, same) if is_same == wanted]
+        if some:
+            lines.append(
+                f"Of runs in which it differed {words} {percent(SAME_SPEED)} from that when their kernels were measured,"
+                f" {len(some)} of {len(runs)}, the mean accuracy is {percent(mean(some))}."
+            )
+    return lines
 
 
 def best(cases):
@@ -121,18 +150,26 @@ def table(cases):
     lines = [
         f"## {first['model']}, batch {first['batch']}, {first['world']}, {kind}",
         "",
-        "| strategy | predicted ms | noise | measured ms | noise | accuracy | other cores busy "
-        "| memory predicted / measured MiB |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| strategy | predicted ms | noise | measured ms | noise | accuracy | triad GB/s, kernels / run "
+        "| other cores busy | memory predicted / measured MiB |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for case in cases:
         shown = memory_words([turn["memory"] for turn in case["turns"]])
         lines.append(
             f"| {case['strategy']} | {1e3 * case['predicted']:.1f} | {percent(case['predictions_noise'])} "
             f"| {1e3 * case['measured']:.1f} | {percent(case['noise'])} | {percent(case['accuracy'])} "
-            f"| {case['others']:.2f} | {shown} |"
+            f"| {speed_words(case)} | {case['others']:.2f} | {shown} |"
         )
     return "\n".join(lines)
+
+
+def speed_words(case):
+    """The middle of the rounds."""
+    both = [[one.get("triad_gbytes") for one in case[key]] for key in ("predictions", "turns")]
+    if any(speed is None for speeds_of in both for speed in speeds_of):
+        return ""
+    return " / ".join(f"{median(speeds_of):.0f}" for speeds_of in both)
 
 
 def memory_words(turns):

@@ -108,12 +108,20 @@ pub struct LinkFit {
     pub host_seconds_per_byte: f64,
     /// What was measured, by ascending size; with fewer than two points, as in older files, the line holds.
     #[serde(default)]
-    pub points: Vec<TransferPoint>,
+    pub points: Vec<TransferTime>,
 }
 
-/// A measured size: bytes, seconds, and the host overhead in them.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-pub struct TransferPoint(pub Bytes, pub Seconds, pub Seconds);
+/// The time of a message, collective or read of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TransferTime {
+    /// The size.
+    pub bytes: Bytes,
+    /// Median over repeats of the slowest rank's time, from a common start to completion.
+    pub seconds: Seconds,
+    /// Host overhead in it: time in which the thread of the rank could not run a kernel.
+    pub host: Seconds,
+}
 
 impl LinkFit {
     /// The line alone.
@@ -129,7 +137,7 @@ impl LinkFit {
     /// The time of the least size, which all others take, too.
     pub fn start(&self) -> Seconds {
         match self.points[..] {
-            [TransferPoint(_, seconds, _), _, ..] => seconds,
+            [TransferTime { seconds, .. }, _, ..] => seconds,
             _ => self.latency,
         }
     }
@@ -137,24 +145,25 @@ impl LinkFit {
     /// The time of so many bytes.
     pub fn seconds(&self, bytes: Bytes) -> Seconds {
         let line = || self.latency.0 + self.seconds_per_byte * bytes.0 as f64;
-        Seconds(self.between(bytes, |point| point.1).unwrap_or_else(line))
+        Seconds(
+            self.between(bytes, |point| point.seconds)
+                .unwrap_or_else(line),
+        )
     }
 
     /// The host overhead in it.
     pub fn host(&self, bytes: Bytes) -> Seconds {
         let line = || self.host_seconds_per_byte * bytes.0 as f64;
-        Seconds(self.between(bytes, |point| point.2).unwrap_or_else(line))
+        Seconds(self.between(bytes, |point| point.host).unwrap_or_else(line))
     }
 
-    fn between(&self, bytes: Bytes, value: impl Fn(&TransferPoint) -> Seconds) -> Option<f64> {
-        let above = self.points.partition_point(|point| point.0 <= bytes);
-        let high = above.clamp(
-            1,
-            self.points.len().checked_sub(1).filter(|&last| last > 0)?,
-        );
+    fn between(&self, bytes: Bytes, value: impl Fn(&TransferTime) -> Seconds) -> Option<f64> {
+        let above = self.points.partition_point(|point| point.bytes <= bytes);
+        let last = self.points.len().checked_sub(1).filter(|&last| last > 0)?;
+        let high = above.clamp(1, last);
         let [low, high] = [high - 1, high].map(|at| {
             let point = &self.points[at];
-            (point.0.0 as f64, value(point).0)
+            (point.bytes.0 as f64, value(point).0)
         });
         let slope = ((high.1 - low.1) / (high.0 - low.0)).max(0.0);
         let over = (bytes.0 as f64 - low.0).max(0.0);

@@ -26,7 +26,7 @@ mod write;
 
 pub use calibration::{
     Calibration, CalibrationError, HostGroup, LinkFit, MeasuredKernel, NetworkCalibration,
-    TransferPoint,
+    TransferTime,
 };
 pub use error::{MachineError, SoftwareError};
 pub use machine::{

@@ -1,6 +1,6 @@
 //! Writes a machine as a file that reads back equal.
 
-use crate::calibration::{Calibration, CalibrationError, LinkFit, MeasuredKernel, TransferPoint};
+use crate::calibration::{Calibration, CalibrationError, LinkFit, MeasuredKernel, TransferTime};
 use crate::machine::{Basis, ConvEfficiency, Fact, Machine, Rates};
 use crate::network::Network;
 use crate::quantity::Quantity;
@@ -239,8 +239,13 @@ fn fit(fit: &LinkFit) -> String {
         host_seconds_per_byte,
         points,
     } = fit;
-    let point = |TransferPoint(bytes, seconds, host): &TransferPoint| {
-        format!("[{}, {:?}, {:?}]", bytes.0, seconds.0, host.0)
+    let point = |point: &TransferTime| {
+        let [bytes, seconds, host] = [
+            point.bytes.0.to_string(),
+            format!("{:?}", point.seconds.0),
+            format!("{:?}", point.host.0),
+        ];
+        format!("{{ bytes = {bytes}, seconds = {seconds}, host = {host} }}")
     };
     let points: Vec<String> = points.iter().map(point).collect();
     format!(

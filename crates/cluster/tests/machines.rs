@@ -3,7 +3,7 @@
 use partita_cluster::{
     Basis, Calibration, CalibrationError, ConvPass, DeviceKind, Dragonfly, Fact, HostGroup,
     IntraKind, LinkFit, LinkKind, Machine, MachineError, MeasuredKernel, Network,
-    NetworkCalibration, Reduction, Torus, TransferPoint,
+    NetworkCalibration, Reduction, Torus, TransferTime,
 };
 use partita_space::{Bytes, BytesPerSecond, Seconds};
 use std::path::PathBuf;
@@ -154,12 +154,20 @@ fn no_share_is_stated() {
     }
 }
 
+/// A transfer, half of whose time is host overhead.
+fn transfer(bytes: u64, seconds: f64) -> TransferTime {
+    TransferTime {
+        bytes: Bytes(bytes),
+        seconds: Seconds(seconds),
+        host: Seconds(0.5 * seconds),
+    }
+}
+
 /// A machine that was calibrated.
 fn calibrated() -> Machine {
     let fit = LinkFit::line(Seconds(2.5e-6), 1.5e-10, 1e-10);
-    let point = |bytes: u64| TransferPoint(Bytes(bytes), Seconds(3e-6), Seconds(1e-6));
     let of_sizes = LinkFit {
-        points: vec![point(64), point(256)],
+        points: [64, 256].map(|bytes| transfer(bytes, 3e-6)).to_vec(),
         ..fit.clone()
     };
     let row = |family: &str, alone: f64| {
@@ -227,17 +235,14 @@ fn a_calibration_reads_back() {
 
 #[test]
 fn transfers_between_measured_sizes_take_a_time_between_theirs() {
-    let point = |bytes: u64, seconds: f64| {
-        TransferPoint(Bytes(bytes), Seconds(seconds), Seconds(0.5 * seconds))
-    };
     let mut fit = LinkFit::line(Seconds(1.0), 0.25, 0.125);
     let seconds = |fit: &LinkFit, bytes| fit.seconds(Bytes(bytes)).0;
     assert_eq!((seconds(&fit, 0), seconds(&fit, 8)), (1.0, 3.0));
     assert_eq!((fit.start().0, fit.host(Bytes(8)).0), (1.0, 1.0));
     // A point is no line.
-    fit.points = vec![point(10, 2.0)];
+    fit.points = vec![transfer(10, 2.0)];
     assert_eq!((seconds(&fit, 8), fit.start().0), (3.0, 1.0));
-    fit.points.extend([point(20, 4.0), point(40, 5.0)]);
+    fit.points.extend([transfer(20, 4.0), transfer(40, 5.0)]);
     let times = [0, 10, 15, 20, 30, 40, 80].map(|bytes| seconds(&fit, bytes));
     assert_eq!(times, [2.0, 2.0, 3.0, 4.0, 4.5, 5.0, 7.0]);
     assert_eq!((fit.start().0, fit.host(Bytes(30)).0), (2.0, 2.25));
@@ -275,8 +280,16 @@ fn invalid_values_of_a_calibration_are_refused() {
         ("\"2026-11-22\"", "\"2026-22-11\"", key("date")),
         ("\"threads\"", "\" \"", key("world")),
         ("median = 0.05", "median = -0.05", key("validation")),
-        ("[256, 3e-6", "[256, -3e-6", key("message.points")),
-        ("[256, 3e-6", "[64, 3e-6", key("message.points")),
+        (
+            "256, seconds = 3e-6",
+            "256, seconds = -3e-6",
+            key("message.points"),
+        ),
+        (
+            "256, seconds = 3e-6",
+            "64, seconds = 3e-6",
+            key("message.points"),
+        ),
     ] {
         let at = text.find(from).unwrap_or_else(|| panic!("no `{from}`"));
         let at = at + usize::from(from.starts_with('\n'));

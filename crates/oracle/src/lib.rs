@@ -38,7 +38,7 @@ pub use cost::{
 };
 pub use cost::{
     KernelTimes, LinkTimes, MachineCosts, MeasuredCosts, ScaledCosts, SoftwareCosts, SpeedFactors,
-    TransferTime, host_seconds_per_byte, rough_seconds,
+    host_seconds_per_byte, rough_seconds,
 };
 pub use explain::{
     Change, Crossover, Finding, LimitingFactor, WhatIf, crossover, explain, what_ifs,
@@ -47,7 +47,7 @@ pub use fit::{FitError, LineFit, fit_line};
 pub use kernel_model::{CrossValidation, ErrorStatistics, Features, KernelModel, KernelSample};
 pub use lower_bound::{durations, rank_seconds, task_seconds};
 pub use offload::{OffloadedEpoch, OffloadedWork, ProcessWork};
-pub use partita_cluster::LayerPrecision;
+pub use partita_cluster::{LayerPrecision, TransferTime};
 pub use prediction::{Prediction, TaskPrediction, predict};
 pub use simulate::{
     Breakdown, Classes, Mode, SimulateError, Simulation, add_paths, refine, simulate,

@@ -3,7 +3,7 @@
 use super::{Reader, near};
 use crate::calibration::{
     Calibration, CalibrationError, HostGroup, LinkFit, MeasuredKernel, NetworkCalibration,
-    TransferPoint,
+    TransferTime,
 };
 use crate::error::MachineError;
 use partita_space::Seconds;
@@ -151,14 +151,18 @@ impl Reader<'_> {
             return bad(name, &number.to_string(), expected);
         }
         let is_time = |seconds: &Seconds| (0.0..=SECONDS_MAX).contains(&seconds.0);
-        let is_point = |point: &&TransferPoint| is_time(&point.1) && is_time(&point.2);
+        let is_point = |point: &&TransferTime| is_time(&point.seconds) && is_time(&point.host);
         if let Some(point) = fit.points.iter().find(|point| !is_point(point)) {
-            let expected = format!("bytes, then two times from 0 to {SECONDS_MAX}");
+            let expected = format!("seconds from 0 to {SECONDS_MAX}");
             return bad("points", &format!("{point:?}"), expected);
         }
-        if let Some(pair) = fit.points.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
-            let expected = format!("more than {} bytes, by ascending size", pair[0].0.0);
-            return bad("points", &pair[1].0.0.to_string(), expected);
+        if let Some(pair) = fit
+            .points
+            .windows(2)
+            .find(|pair| pair[0].bytes >= pair[1].bytes)
+        {
+            let expected = format!("more than {} bytes, by ascending size", pair[0].bytes.0);
+            return bad("points", &pair[1].bytes.0.to_string(), expected);
         }
         Ok(fit.clone())
     }

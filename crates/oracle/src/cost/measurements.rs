@@ -1,12 +1,11 @@
 //! Makes costs from measured times.
 
 use super::{
-    Contention, KernelBasis, KernelCost, LinkTimes, MeasuredCosts, StoreFit, TransferTime,
-    host_seconds_per_byte,
+    Contention, KernelBasis, KernelCost, LinkTimes, MeasuredCosts, StoreFit, host_seconds_per_byte,
 };
 use crate::fit::{FitError, fit_line};
 use crate::kernel_model::{Features, KernelSample};
-use partita_cluster::{LinkFit, TransferPoint};
+use partita_cluster::{LinkFit, TransferTime};
 use partita_program::Count;
 use partita_space::{Bytes, Seconds};
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,7 +148,11 @@ fn link_fit(points: &[TransferTime], bytes_per_byte: f64) -> Result<LinkFit, Fit
             most[0].max(point.seconds),
             most[1].max(point.host * (1.0 / bytes_per_byte)),
         ];
-        TransferPoint(point.bytes, most[0], most[1])
+        TransferTime {
+            bytes: point.bytes,
+            seconds: most[0],
+            host: most[1],
+        }
     });
     Ok(LinkFit {
         points: points.collect(),

@@ -1,22 +1,11 @@
 //! Measured times of messages, collectives and reads by size.
 
-use partita_space::{Bytes, Seconds};
+use partita_cluster::TransferTime;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Times of a collective by number of members.
 type TimesByMembers = BTreeMap<usize, Vec<TransferTime>>;
-
-/// The time of a message, collective or read of one size.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TransferTime {
-    /// The size.
-    pub bytes: Bytes,
-    /// Median over repeats of the slowest rank's time, from a common start to completion.
-    pub seconds: Seconds,
-    /// Host overhead in it: time in which the thread of the rank could not run a kernel.
-    pub host: Seconds,
-}
 
 /// Times of messages and collectives by size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

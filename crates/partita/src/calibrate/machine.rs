@@ -6,7 +6,7 @@ use crate::local_machine::{CalibrationRun, Ranks};
 use partita_cluster::{
     Basis, Calibration, CalibrationError, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
     HostGroup, InterLink, IntraLink, Io, LinkFit, Links, Machine, MeasuredKernel,
-    NetworkCalibration, Rates, Share, TransferPoint,
+    NetworkCalibration, Rates, Share, TransferTime,
 };
 use partita_oracle::Features;
 use partita_oracle::{CrossValidation, ErrorStatistics, KernelSample, MeasuredCosts};
@@ -345,9 +345,10 @@ fn calibration(
 }
 
 fn with_rounded_points(fit: &LinkFit) -> LinkFit {
-    let point = |&TransferPoint(bytes, seconds, host): &TransferPoint| {
-        let [seconds, host] = [seconds, host].map(|time| Seconds(rounded(time.0)));
-        TransferPoint(bytes, seconds, host)
+    let point = |point: &TransferTime| TransferTime {
+        bytes: point.bytes,
+        seconds: Seconds(rounded(point.seconds.0)),
+        host: Seconds(rounded(point.host.0)),
     };
     LinkFit {
         points: fit.points.iter().map(point).collect(),
