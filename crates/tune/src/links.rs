@@ -30,7 +30,7 @@ const NETWORK_MAX: u64 = 16 << 20;
 
 /// Before messages and collectives of this size and more, all else that a step does passes through the caches. What they
 /// send is then written, since a step sends what it has just computed; where they put it is in no cache.
-const COLD_MIN: Bytes = Bytes(1 << 20);
+const COLD_MIN: Bytes = Bytes(1 << 14);
 
 /// Seconds for all repeats of a size.
 const BUDGET: f64 = 0.03;
@@ -95,7 +95,7 @@ impl HostLayout {
 /// Times exchanges of 64 bytes to 16 MiB between neighbors, and collectives of 64 bytes to 64 MiB in groups of
 /// these sizes, unless they are `known`. As many groups as possible of `ranks` run at the same time.
 ///
-/// What is sent was just written, as in a step; what has 1 MiB and more is received into memory that is in no cache, of
+/// What is sent was just written, as in a step; what has 16 KiB and more is received into memory that is in no cache, of
 /// which `cache` is the part that a rank has.
 /// There is nothing to measure for one rank.
 /// Errors: a transport that fails, or no memory. Panics at a group that is
