@@ -177,16 +177,24 @@ pub fn balanced(
                 0 => 0..1,
                 _ => stage + 1..end,
             };
+            let before = |start: usize| match best.last() {
+                None => (0.0, 0.0),
+                Some(row) => (row[start].0, row[start].1),
+            };
+            let limit = reached(
+                starts.clone(),
+                &|start| before(start).0,
+                &|start| least(stage, start..end),
+                &|start| cost(stage, start..end),
+            );
             for start in starts.rev() {
-                let before = match best.last() {
-                    None => (0.0, 0.0),
-                    Some(row) => (row[start].0, row[start].1),
-                };
-                if before.0.is_infinite() || before.0 > row[end].0 {
+                let before = before(start);
+                let most = row[end].0.min(limit);
+                if before.0.is_infinite() || before.0 > most {
                     continue;
                 }
                 // No earlier start costs less.
-                if least(stage, start..end) > row[end].0 {
+                if least(stage, start..end) > most {
                     break;
                 }
                 let own = cost(stage, start..end);
@@ -216,6 +224,30 @@ pub fn balanced(
         .iter()
         .all(|range| !range.is_empty())
         .then_some(ranges)
+}
+
+/// A largest cost that some start of the last stage reaches: where the stages before it, which cost more and more, and
+/// the last one, which costs less and less, meet. Starts with more need not be looked at.
+///
+/// By start: `before` is the largest cost of the stages before it, `least` and `cost` are those of the last stage.
+fn reached(
+    starts: Range<usize>,
+    before: &dyn Fn(usize) -> f64,
+    least: &dyn Fn(usize) -> f64,
+    cost: &dyn Fn(usize) -> f64,
+) -> f64 {
+    let (mut low, mut high) = (starts.start, starts.end - 1);
+    while low < high {
+        let middle = low.midpoint(high);
+        if before(middle) < least(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    let around = [low.max(starts.start + 1) - 1, low];
+    let largest = around.map(|start| before(start).max(cost(start)));
+    largest[0].min(largest[1])
 }
 
 impl Strategy {
