@@ -5,8 +5,8 @@ use crate::barrier::{EarlyEnd, median_of_slowest, run_ranks};
 use crate::other_memory::OtherMemory;
 use partita_oracle::{LinkTimes, TransferTime};
 use partita_program::{
-    Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase, Program,
-    ProgramKind, Receive, Role, Send, Staging, Task, TaskId, View, Work,
+    Access, Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase,
+    Program, ProgramKind, Receive, Role, Send, Staging, Task, TaskId, View, Work,
 };
 use partita_run::{Arena, RunError, Transport};
 use partita_space::{Axis, AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
@@ -489,19 +489,9 @@ impl Sweep {
 /// Writes what the task of a body sends, as the kernels before it would have.
 fn write_sent(body: &Body, arena: &mut Arena) {
     let memory = arena.memory(body);
-    let views: Vec<&View> = match &body.tasks[0].work {
-        Work::Exchange(exchange) => exchange.sends.iter().map(|send| &send.view).collect(),
-        Work::Collective(collective) => match &collective.kind {
-            CollectiveKind::AllReduce { views } => views.iter().collect(),
-            CollectiveKind::AllGather { source, .. } => vec![source],
-            CollectiveKind::ReduceScatter { sources, .. }
-            | CollectiveKind::AllToAll { sources, .. } => sources.iter().collect(),
-        },
-        Work::Compute { .. } | Work::Load(_) | Work::Store(_) => panic!("a trial communicates"),
-    };
-    for view in views {
-        if memory.device().is_none() {
-            memory.write::<f32>(view).data_mut().fill(0.0);
+    for (view, access) in body.tasks[0].accesses() {
+        if access != Access::Write && memory.device().is_none() {
+            memory.write::<f32>(&view).data_mut().fill(0.0);
         }
     }
 }
