@@ -24,8 +24,10 @@ use partita_space::{Axis, Bytes, Seconds};
 use serde::{Serialize, Serializer};
 use std::time::Instant;
 
-/// Most ranks for which the best strategy is explained by default, which takes up to a second.
+/// Most ranks, and tasks of all programs, for which the best strategy is explained by default, which takes up to a
+/// second.
 const RANKS_EXPLAINED: usize = 1024;
+const TASKS_EXPLAINED: usize = 20_000;
 
 /// A training to plan on a machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -333,8 +335,10 @@ fn explained(
     };
     let simulation = simulated(program, own.as_ref())?;
     let mut explanation = Explanation::new(explain::findings(&subject, &simulation)?);
+    let tasks: usize = program.bodies.iter().map(|body| body.tasks.len()).sum();
+    let is_small = ranks <= RANKS_EXPLAINED && tasks <= TASKS_EXPLAINED;
     let is_cheap = match planner.source {
-        CostSource::Modeled { .. } => ranks <= RANKS_EXPLAINED,
+        CostSource::Modeled { .. } => is_small,
         CostSource::Measured { .. } => false,
     };
     if !is_cheap && !request.explain || is_late {

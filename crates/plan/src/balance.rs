@@ -1,6 +1,7 @@
 //! Balancing: assigns layers to the stages of a pipeline, where the strategy does not specify them.
 
-use crate::layers::{LayerCost, Layers, LayersError, StageCosts, middle_rank};
+use crate::layers::{LayerCost, Layers, LayersError, StageCosts, middle_rank, single_crossings};
+use crate::repeats::Shortened;
 use partita_graph::Graph;
 use partita_lower::{LowerError, Pass, Request, Slot, Strategy, balanced, lower_ranks, slots};
 use partita_oracle::LayerPrecision;
@@ -19,6 +20,12 @@ const REFINEMENTS: usize = 3;
 /// How far a boundary is moved layer by layer, and to how many positions farther away.
 const NEAR_STEPS: usize = 3;
 const POSITIONS: usize = 16;
+
+/// In a model with more layers, stages begin where a single tensor connects the layers before and after, and near
+/// there.
+const LAYERS_MANY: usize = 1024;
+/// The part of the memory up to which the estimate of the largest stage shows that all stages fit.
+const SURE_PART: f64 = 0.5;
 
 /// Why layers cannot be assigned to stages.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -64,15 +71,45 @@ pub struct Balanced {
     pub strategy: Strategy,
     /// Estimated time of a step, without contention of links.
     pub seconds: Seconds,
+    /// A rank that works longest.
+    pub busiest: Rank,
+    /// Estimated time in which it works.
+    pub busy: Seconds,
 }
 
-/// What several strategies share.
+/// What several strategies for a model share.
 #[derive(Default)]
-pub(crate) struct Tables {
+pub(crate) struct Tables<'s> {
+    /// The model with fewer layers, if it has many that are alike.
+    shortened: Option<&'s Shortened>,
     /// Costs of layers, by the stages that have them.
     layers: HashMap<(Strategy, [usize; 7], usize), Layers>,
     /// Strategies that fit the model and the mini-batch.
     valid: HashSet<Strategy>,
+    /// Elements that a range of layers reads of earlier layers, as by [`elements_crossing`].
+    crossing: Option<Vec<Vec<f64>>>,
+}
+
+impl<'s> Tables<'s> {
+    /// Empty ones.
+    pub fn new(shortened: Option<&'s Shortened>) -> Self {
+        Self {
+            shortened,
+            ..Self::default()
+        }
+    }
+}
+
+/// What partitions are looked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Memory of a rank.
+    pub memory: Bytes,
+    /// A step that would take longer even with unlimited memory gets the layers that it would have then.
+    pub most: Seconds,
+    /// Whether the program is lowered later, and its memory checked: then a partition is taken whose estimate is far
+    /// below the limit.
+    pub is_checked_later: bool,
 }
 
 /// Assigns layers to stages, minimizing the time of the slowest stage for a micro-batch with its communication,
@@ -87,22 +124,26 @@ pub fn balance(
     memory: Bytes,
     costs: &dyn StageCosts,
 ) -> Result<Balanced, BalanceError> {
-    let most = Seconds(f64::INFINITY);
-    balance_with(training, memory, most, costs, &mut Tables::default())
+    let wanted = Wanted {
+        memory,
+        most: Seconds(f64::INFINITY),
+        is_checked_later: false,
+    };
+    balance_with(training, wanted, costs, &mut Tables::default())
 }
 
-/// As [`balance`], with cached tables. A step that would take longer than `most` even with unlimited memory gets
-/// the layers that it would have then.
+/// As [`balance`], with cached tables.
 pub(crate) fn balance_with(
     training: &Request<'_>,
-    memory: Bytes,
-    most: Seconds,
+    wanted: Wanted,
     costs: &dyn StageCosts,
-    tables: &mut Tables,
+    tables: &mut Tables<'_>,
 ) -> Result<Balanced, BalanceError> {
     let strategy = training.strategy;
     if !tables.valid.contains(strategy) {
-        let checked = strategy.check(training.graph, training.batch);
+        let short = tables.shortened.filter(|_| strategy.layers.is_empty());
+        let graph = short.map_or(training.graph, |short| &short.graph);
+        let checked = strategy.check(graph, training.batch);
         checked.map_err(LowerError::Strategy)?;
         tables.valid.insert(strategy.clone());
     }
@@ -110,14 +151,19 @@ pub(crate) fn balance_with(
         return Ok(Balanced {
             strategy: strategy.clone(),
             seconds: Seconds(0.0),
+            busiest: 0,
+            busy: Seconds(0.0),
         });
     }
     for stage in &strategy.stages {
         let key = key(strategy, stage.extents);
         if let Entry::Vacant(vacant) = tables.layers.entry(key) {
-            vacant.insert(Layers::new(training, stage.extents, costs)?);
+            let layers = Layers::new(training, stage.extents, tables.shortened, costs)?;
+            vacant.insert(layers);
         }
     }
+    let crossing = &mut tables.crossing;
+    let crossing = &*crossing.get_or_insert_with(|| elements_crossing(training.graph));
     let layers = strategy
         .stages
         .iter()
@@ -125,14 +171,15 @@ pub(crate) fn balance_with(
     let slots = slots(strategy.schedule, strategy.stages.len(), strategy.micro);
     let balancer = Balancer {
         training,
-        memory,
+        wanted,
         precision: costs.precision(),
         layers: layers.collect(),
-        stage_inputs: stage_inputs(training, costs),
+        positions: positions(training.graph, strategy.stage_count()),
+        stage_inputs: stage_inputs(training, crossing, costs),
         in_flight: in_flight(strategy, &slots),
         slots,
     };
-    balancer.cut(most)
+    balancer.cut()
 }
 
 /// Key of the table of a stage.
@@ -144,27 +191,27 @@ fn key(strategy: &Strategy, extents: [usize; 7]) -> (Strategy, [usize; 7], usize
 
 struct Balancer<'a> {
     training: &'a Request<'a>,
-    memory: Bytes,
+    wanted: Wanted,
     precision: LayerPrecision,
     /// Of each place.
     layers: Vec<&'a Layers>,
-    stage_inputs: StageInputs,
+    /// Where stages may begin and end.
+    positions: Vec<usize>,
+    stage_inputs: StageInputs<'a>,
     slots: Vec<Slot>,
     /// Largest number of micro-batches in flight, by stage.
     in_flight: Vec<f64>,
 }
 
 impl Balancer<'_> {
-    fn cut(&self, most: Seconds) -> Result<Balanced, BalanceError> {
-        let stages = self.training.strategy.stage_count();
-        let nodes = self.training.graph.nodes.len();
-        let time = |stage: usize, range: Range<usize>| self.seconds(stage, &range);
-        let least = |stage: usize, range: Range<usize>| self.computation(stage, &range);
-        let Some(ranges) = balanced(nodes, stages, &least, &time) else {
+    fn cut(&self) -> Result<Balanced, BalanceError> {
+        let time = |stage: usize, range: &Range<usize>| self.seconds(stage, range);
+        let least = |stage: usize, range: &Range<usize>| self.computation(stage, range);
+        let Some(ranges) = self.balanced(&least, &time) else {
             return Err(BalanceError::Cost("the stages take forever".to_owned()));
         };
         let seconds = self.step_seconds(&ranges);
-        if seconds > most {
+        if seconds > self.wanted.most {
             return Ok(self.balanced_by(&ranges));
         }
         // If stages take turns, one stage with all layers communicates least; but stages are meant to distribute
@@ -177,6 +224,10 @@ impl Balancer<'_> {
             self.memory_estimate(stage, range) <= 1.1 * largest
         };
         let fastest = self.refined(ranges, &shared);
+        if self.wanted.is_checked_later && self.fits_surely(&fastest)? {
+            return Ok(self.balanced_by(&fastest));
+        }
+        let memory = self.wanted.memory;
         let mut tried = Tried::default();
         if let Some(fitting) = tried.fits(self, fastest)? {
             return Ok(self.balanced_by(&fitting));
@@ -187,26 +238,25 @@ impl Balancer<'_> {
                 let needs = |stage: usize, range: &Range<usize>| {
                     self.memory_estimate(stage, range) + offsets[stage]
                 };
-                let fits = |stage: usize, range: &Range<usize>| {
-                    needs(stage, range) <= self.memory.0 as f64
-                };
-                let cost = |stage: usize, range: Range<usize>| {
+                let fits =
+                    |stage: usize, range: &Range<usize>| needs(stage, range) <= memory.0 as f64;
+                let cost = |stage: usize, range: &Range<usize>| {
                     if minimizes_memory {
-                        needs(stage, &range)
-                    } else if fits(stage, &range) {
+                        needs(stage, range)
+                    } else if fits(stage, range) {
                         time(stage, range)
                     } else {
                         f64::INFINITY
                     }
                 };
-                let least = |stage: usize, range: Range<usize>| {
+                let least = |stage: usize, range: &Range<usize>| {
                     if minimizes_memory {
-                        needs(stage, &range)
+                        needs(stage, range)
                     } else {
                         least(stage, range)
                     }
                 };
-                let Some(mut ranges) = balanced(nodes, stages, &least, &cost) else {
+                let Some(mut ranges) = self.balanced(&least, &cost) else {
                     break;
                 };
                 if !minimizes_memory {
@@ -221,8 +271,24 @@ impl Balancer<'_> {
             strategy: Box::new(self.training.strategy.clone()),
             model: self.training.graph.name.clone(),
             needed: tried.needed.unwrap_or_default(),
-            memory: self.memory,
+            memory,
         })
+    }
+
+    /// As [`balanced`], with stages between the positions.
+    fn balanced(
+        &self,
+        least: &dyn Fn(usize, &Range<usize>) -> f64,
+        cost: &dyn Fn(usize, &Range<usize>) -> f64,
+    ) -> Option<Vec<Range<usize>>> {
+        let layers = |range: Range<usize>| self.positions[range.start]..self.positions[range.end];
+        let ranges = balanced(
+            self.positions.len() - 1,
+            self.training.strategy.stage_count(),
+            &|stage, range| least(stage, &layers(range)),
+            &|stage, range| cost(stage, &layers(range)),
+        )?;
+        Some(ranges.into_iter().map(layers).collect())
     }
 
     /// Local search from a partition for the fastest step, moving one boundary at a time.
@@ -308,8 +374,23 @@ impl Balancer<'_> {
         ranges.iter().enumerate().map(offset).collect()
     }
 
-    /// The memory of the ranks of each device.
-    fn peaks(&self, ranges: &[Range<usize>]) -> Result<Vec<Bytes>, BalanceError> {
+    /// Whether the rank that needs most by the estimate needs far less than it may fill.
+    fn fits_surely(&self, ranges: &[Range<usize>]) -> Result<bool, BalanceError> {
+        let estimates = ranges.iter().enumerate();
+        let estimates = estimates.map(|(at, range)| (at, self.memory_estimate(at, range)));
+        let largest = estimates.max_by(|a, b| a.1.total_cmp(&b.1));
+        let device = self.device(largest.map_or(0, |(stage, _)| stage));
+        let peaks = self.peaks(ranges, device..device + 1)?;
+        let is_small = |peak: &Bytes| peak.0 as f64 <= SURE_PART * self.wanted.memory.0 as f64;
+        Ok(peaks.iter().all(is_small))
+    }
+
+    /// The memory of the ranks of these devices.
+    fn peaks(
+        &self,
+        ranges: &[Range<usize>],
+        devices: Range<usize>,
+    ) -> Result<Vec<Bytes>, BalanceError> {
         let strategy = self
             .training
             .strategy
@@ -320,12 +401,14 @@ impl Balancer<'_> {
             ..*self.training
         };
         let (mut asked, mut counts, mut first) = (Vec::<Rank>::new(), Vec::new(), 0);
-        for stage in &strategy.stages {
+        for (device, stage) in strategy.stages.iter().enumerate() {
             let mesh = Mesh::new(stage.extents);
-            let mut ranks = vec![first + middle_rank(&mesh), first + mesh.ranks() - 1];
-            ranks.dedup();
-            counts.push(ranks.len());
-            asked.extend(ranks);
+            if devices.contains(&device) {
+                let mut ranks = vec![first + middle_rank(&mesh), first + mesh.ranks() - 1];
+                ranks.dedup();
+                counts.push(ranks.len());
+                asked.extend(ranks);
+            }
             first += mesh.ranks();
         }
         let arenas: Vec<Bytes> = lower_ranks(&request, &asked)?
@@ -340,10 +423,33 @@ impl Balancer<'_> {
 
     fn balanced_by(&self, ranges: &[Range<usize>]) -> Balanced {
         let strategy = self.training.strategy;
+        let (device, busy) = self.busiest(ranges);
+        let before = &strategy.stages[..device];
+        let before = before.iter().map(|stage| Mesh::new(stage.extents).ranks());
+        let mesh = Mesh::new(strategy.stages[device].extents);
         Balanced {
             strategy: strategy.with_layers(self.training.graph, ranges),
             seconds: self.step_seconds(ranges),
+            busiest: before.sum::<usize>() + middle_rank(&mesh),
+            busy,
         }
+    }
+
+    /// The device that works longest, and how long.
+    fn busiest(&self, ranges: &[Range<usize>]) -> (usize, Seconds) {
+        let strategy = self.training.strategy;
+        let micro = strategy.micro as f64 / strategy.schedule.replicas() as f64;
+        let mut seconds = vec![0.0; strategy.stages.len()];
+        for (stage, range) in ranges.iter().enumerate() {
+            // A device has the stages of its replicas.
+            for replica in 0..strategy.schedule.replicas() {
+                let device = strategy.schedule.device(seconds.len(), replica, stage);
+                seconds[device] += micro * self.computation(stage, range);
+            }
+        }
+        let all = seconds.into_iter().enumerate();
+        let (device, busy) = all.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default();
+        (device, Seconds(busy))
     }
 
     /// Simulated time of a step, without contention of links.
@@ -410,9 +516,9 @@ impl Tried {
         balancer: &Balancer<'_>,
         ranges: Vec<Range<usize>>,
     ) -> Result<Option<Vec<Range<usize>>>, BalanceError> {
-        let peaks = balancer.peaks(&ranges)?;
+        let peaks = balancer.peaks(&ranges, 0..balancer.layers.len())?;
         let largest = peaks.iter().copied().max().unwrap_or_default();
-        if largest <= balancer.memory {
+        if largest <= balancer.wanted.memory {
             return Ok(Some(ranges));
         }
         self.needed = Some(self.needed.map_or(largest, |needed| needed.min(largest)));
@@ -443,17 +549,22 @@ fn in_flight(strategy: &Strategy, slots: &[Slot]) -> Vec<f64> {
 }
 
 /// Activations that a range of layers receives from those before.
-struct StageInputs {
-    /// Bytes by the first layer and the last, over all samples of a micro-batch.
-    bytes: Vec<Vec<f64>>,
+struct StageInputs<'a> {
+    /// Elements by the first layer and the last, of a sample.
+    crossing: &'a [Vec<f64>],
+    /// Bytes of an element, over all samples of a micro-batch.
+    element: f64,
     /// Latency of a message, and seconds per byte, to each device.
     links: Vec<(f64, f64)>,
 }
 
-fn stage_inputs(training: &Request<'_>, costs: &dyn StageCosts) -> StageInputs {
+fn stage_inputs<'a>(
+    training: &Request<'_>,
+    crossing: &'a [Vec<f64>],
+    costs: &dyn StageCosts,
+) -> StageInputs<'a> {
     let strategy = training.strategy;
     let samples = training.batch / strategy.micro / strategy.extent(Axis::Data);
-    let bytes = (samples.max(1) * training.dtype.size()) as f64;
     let (mut links, mut first, mut before) = (Vec::new(), 0, None);
     for stage in &strategy.stages {
         let from = before.unwrap_or(first);
@@ -463,13 +574,14 @@ fn stage_inputs(training: &Request<'_>, costs: &dyn StageCosts) -> StageInputs {
         first += Mesh::new(stage.extents).ranks();
     }
     StageInputs {
-        bytes: bytes_crossing(training.graph, bytes),
+        crossing,
+        element: (samples.max(1) * training.dtype.size()) as f64,
         links,
     }
 }
 
-/// For each first and last layer of a range, bytes that the range reads of earlier layers.
-fn bytes_crossing(graph: &Graph, bytes_per_element: f64) -> Vec<Vec<f64>> {
+/// For each first and last layer of a range, elements of a sample that the range reads of earlier layers.
+fn elements_crossing(graph: &Graph) -> Vec<Vec<f64>> {
     let nodes = graph.nodes.len();
     let mut seen = vec![usize::MAX; nodes];
     let from = |start: usize| {
@@ -479,7 +591,7 @@ fn bytes_crossing(graph: &Graph, bytes_per_element: f64) -> Vec<Vec<f64>> {
                 // Each tensor is received once.
                 if id.0 < start && seen[id.0] != start {
                     seen[id.0] = start;
-                    sum += graph.nodes[id.0].shape.volume() as f64 * bytes_per_element;
+                    sum += graph.nodes[id.0].shape.volume() as f64;
                 }
             }
             sum
@@ -489,13 +601,36 @@ fn bytes_crossing(graph: &Graph, bytes_per_element: f64) -> Vec<Vec<f64>> {
     (0..nodes).map(from).collect()
 }
 
-impl StageInputs {
+impl StageInputs<'_> {
     fn seconds(&self, device: usize, ranks: usize, range: &Range<usize>) -> f64 {
         if range.start == 0 {
             return 0.0;
         }
-        let bytes = self.bytes[range.start][range.end - 1 - range.start];
+        let elements = self.crossing[range.start][range.end - 1 - range.start];
         let (empty, each) = self.links[device];
-        empty + each * bytes / ranks as f64
+        empty + each * elements * self.element / ranks as f64
     }
+}
+
+/// Where stages may begin and end: at each layer, or in a model with many layers where a single tensor connects those
+/// before and after, if these positions are many times the stages.
+fn positions(graph: &Graph, stages: usize) -> Vec<usize> {
+    let layers = graph.nodes.len();
+    if layers > LAYERS_MANY {
+        let is_single = single_crossings(graph).into_iter().map(|one| one.is_some());
+        let single = is_single
+            .enumerate()
+            .skip(2)
+            .filter(|(_, is_single)| *is_single);
+        // The input belongs to the first stage.
+        let all = [0, 1]
+            .into_iter()
+            .chain(single.map(|(at, _)| at))
+            .chain([layers]);
+        let all: Vec<usize> = all.collect();
+        if all.len() > POSITIONS * stages {
+            return all;
+        }
+    }
+    (0..=layers).collect()
 }

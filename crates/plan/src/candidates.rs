@@ -1,5 +1,6 @@
 //! The candidate strategies.
 
+use crate::repeats::Shortened;
 use partita_graph::{Graph, NodeId, Op};
 use partita_lower::{LayerChoice, LayerDim, Strategy};
 use partita_space::{AXES, Axis, AxisList};
@@ -28,6 +29,15 @@ const LATE_POOLINGS: usize = 2;
 /// Candidates other than hybrids are left out where they do not fit the model or the mini-batch. Order:
 /// [`hybrids`] first.
 pub fn candidates(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
+    candidates_of(graph, None, (ranks, batch))
+}
+
+/// As [`candidates`]; whether they fit is seen from the shortened model where it tells.
+pub(crate) fn candidates_of(
+    graph: &Graph,
+    shortened: Option<&Shortened>,
+    (ranks, batch): (usize, usize),
+) -> Vec<Strategy> {
     let rank = graph.spatial_rank;
     let mut all = hybrids(ranks, rank);
     let mut more = Vec::new();
@@ -61,10 +71,15 @@ pub fn candidates(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
         let transitions = transitions(graph).into_iter();
         more.extend(transitions.map(|transition| with_late_filters(graph, &one, transition)));
     }
-    all.extend(
-        more.into_iter()
-            .filter(|one| one.check(graph, batch).is_ok()),
-    );
+    let fits = |one: &Strategy| {
+        let short = shortened.and_then(|short| Some((&short.graph, short.strategy(one)?)));
+        let checked = match short {
+            Some((graph, short)) => short.check(graph, batch),
+            None => one.check(graph, batch),
+        };
+        checked.is_ok()
+    };
+    all.extend(more.into_iter().filter(fits));
     all
 }
 

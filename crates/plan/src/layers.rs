@@ -1,7 +1,8 @@
 //! Costs of the layers of a model on a stage: seconds and bytes of a micro-batch.
 
 use crate::closed::of_one_rank;
-use partita_graph::Graph;
+use crate::repeats::Shortened;
+use partita_graph::{Graph, NodeId, readers};
 use partita_lower::{LowerError, Request, Strategy};
 use partita_oracle::LayerPrecision;
 use partita_oracle::closed::Link;
@@ -120,18 +121,21 @@ pub(crate) struct LayerCost {
 
 impl Layers {
     /// Costs of all layers on a stage with these extents; where not all layers can be split so, those of one rank,
-    /// divided evenly.
+    /// divided evenly. Layers with the like in a shortened model have the costs of those.
     ///
     /// Errors: an unknown cost, a kernel that the menu lacks.
     pub fn new(
         training: &Request<'_>,
         extents: [usize; 7],
+        shortened: Option<&Shortened>,
         costs: &dyn StageCosts,
     ) -> Result<Self, LayersError> {
         let pipeline = training.strategy;
-        let batch = training.batch / pipeline.micro;
+        // Gradients are summed over replicas as over the data axis.
+        let replicas = pipeline.schedule.replicas();
+        let batch = replicas * training.batch / pipeline.micro;
         let whole = |mut extents: [usize; 7]| {
-            extents[Axis::Data.index()] *= pipeline.extent(Axis::Data);
+            extents[Axis::Data.index()] *= replicas * pipeline.extent(Axis::Data);
             let mut strategy = Strategy::of(extents);
             strategy.overlap = pipeline.overlap;
             strategy.fuse = pipeline.fuse;
@@ -142,13 +146,22 @@ impl Layers {
             strategy
         };
         let mut strategy = whole(extents);
+        let short = shortened.and_then(|one| Some((one, one.strategy(&strategy)?)));
+        let (graph, like) = match short {
+            None => (training.graph, None),
+            Some((one, short)) => {
+                strategy = short;
+                (&one.graph, Some(&one.like))
+            }
+        };
         let mut parts = 1.0;
-        if strategy.check(training.graph, batch).is_err() {
+        if strategy.check(graph, batch).is_err() {
             parts = extents.iter().product::<usize>() as f64;
             strategy = whole([1; 7]);
             strategy.layers.clear();
         }
         let request = Request {
+            graph,
             strategy: &strategy,
             batch,
             kind: ProgramKind::Train,
@@ -157,10 +170,16 @@ impl Layers {
         let rank = middle_rank(&strategy.mesh());
         let program = of_one_rank(&request, rank)?;
         let delays = costs.delays(&program, rank).map_err(LayersError::Cost)?;
-        Ok(Self::of(training.graph, &program.bodies[0], &delays, parts))
+        let each = Self::each(graph, &program.bodies[0], &delays);
+        let each = match like {
+            None => each,
+            Some(like) => like.iter().map(|&at| each[at]).collect(),
+        };
+        Ok(Self::of(&each, parts))
     }
 
-    fn of(graph: &Graph, body: &Body, delays: &[Seconds], parts: f64) -> Self {
+    /// Costs of each layer, from the body of a rank.
+    fn each(graph: &Graph, body: &Body, delays: &[Seconds]) -> Vec<LayerCost> {
         let nodes_of_tasks = nodes_of_tasks(graph, body);
         let nodes = graph.nodes.len();
         let mut each = vec![LayerCost::default(); nodes];
@@ -187,9 +206,13 @@ impl Layers {
             each[node].persistent += fraction * persistent.0 as f64;
             each[node].state += fraction * state.0 as f64;
         }
+        each
+    }
+
+    fn of(each: &[LayerCost], parts: f64) -> Self {
         let sums = |of: &dyn Fn(&LayerCost) -> f64| {
             let mut sums = vec![0.0];
-            for cost in &each {
+            for cost in each {
                 sums.push(sums[sums.len() - 1] + of(cost) / parts);
             }
             sums
@@ -234,6 +257,29 @@ impl From<LowerError> for LayersError {
 /// The rank in the middle of the mesh, with most neighbors.
 pub(crate) fn middle_rank(mesh: &Mesh) -> Rank {
     mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2))
+}
+
+/// For each layer the one tensor of those before that it or a later layer reads; none where there are several.
+pub(crate) fn single_crossings(graph: &Graph) -> Vec<Option<NodeId>> {
+    let readers = readers(graph.nodes.iter().map(|node| &node.inputs[..]));
+    let last = |id: usize| readers[id].last().map_or(0, |reader: &NodeId| reader.0);
+    let mut ended: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes.len()];
+    for id in 0..graph.nodes.len() {
+        ended[last(id)].push(id);
+    }
+    // Number of tensors that are read from here on, and the sum of their ids.
+    let (mut open, mut sum) = (0, 0);
+    let mut crossings = vec![None; graph.nodes.len()];
+    for at in 1..graph.nodes.len() {
+        if last(at - 1) >= at {
+            (open, sum) = (open + 1, sum + at - 1);
+        }
+        for id in ended[at - 1].iter().filter(|&&id| id < at - 1) {
+            (open, sum) = (open - 1, sum - id);
+        }
+        crossings[at] = (open == 1).then_some(NodeId(sum));
+    }
+    crossings
 }
 
 /// The node of each task; tasks without node have that of the task before.

@@ -24,6 +24,11 @@ mod per_layer;
 mod pipelines;
 mod plan;
 mod prefilter;
+mod ranking;
+mod repeats;
+#[cfg(test)]
+#[path = "../tests/requests/mod.rs"]
+mod requests;
 
 pub use balance::{BalanceError, Balanced, balance};
 pub use candidates::{candidates, hybrids};

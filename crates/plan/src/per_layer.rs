@@ -7,8 +7,9 @@
 
 use crate::candidates::SPATIAL;
 use crate::closed::of_one_rank;
-use crate::layers::{LayersError, StageCosts, middle_rank, nodes_of_tasks};
-use partita_graph::{Graph, NodeId, Op, readers};
+use crate::layers::{LayersError, StageCosts, middle_rank, nodes_of_tasks, single_crossings};
+use crate::repeats::Shortened;
+use partita_graph::{Graph, NodeId, Op};
 use partita_lower::{LayerChoice, LayerDim, Request, Strategy};
 use partita_oracle::closed::Link;
 use partita_program::{Lane, Phase, ProgramKind, Task};
@@ -53,7 +54,7 @@ impl<'a> PerLayer<'a> {
         costs: &dyn StageCosts,
         exposed_fraction: f64,
     ) -> Result<Option<Self>, String> {
-        let found = DistributionCosts::new(training, costs).map_err(|error| match error {
+        let found = DistributionCosts::new(training, None, costs).map_err(|error| match error {
             LayersError::Lower(error) => error.to_string(),
             LayersError::Cost(unknown) => unknown,
         })?;
@@ -131,10 +132,43 @@ pub(crate) struct DistributionCosts<'a> {
 }
 
 impl<'a> DistributionCosts<'a> {
+    /// None where the mesh does not fit the model. Segments with the like in a shortened model have the costs of
+    /// those.
     pub fn new(
         training: &Request<'a>,
+        shortened: Option<&Shortened>,
         costs: &dyn StageCosts,
     ) -> Result<Option<Self>, LayersError> {
+        let Some(shortened) = shortened else {
+            return Self::of(training, costs);
+        };
+        let request = Request {
+            graph: &shortened.graph,
+            ..*training
+        };
+        let Some(short) = DistributionCosts::of(&request, costs)? else {
+            return Ok(None);
+        };
+        let (segments, crossing) = segments(training.graph);
+        let like = |segment: &Range<usize>| {
+            let at = shortened.like[segment.start];
+            let is_here = |one: &Range<usize>| one.contains(&at);
+            short.segments.iter().position(is_here).unwrap_or_default()
+        };
+        let seconds = segments
+            .iter()
+            .map(|segment| short.seconds[like(segment)].clone());
+        Ok(Some(Self {
+            graph: training.graph,
+            seconds: seconds.collect(),
+            borders: borders(training, &crossing, &short.mesh, &short.assignments, costs),
+            mesh: short.mesh,
+            assignments: short.assignments,
+            segments,
+        }))
+    }
+
+    fn of(training: &Request<'a>, costs: &dyn StageCosts) -> Result<Option<Self>, LayersError> {
         let (graph, strategy) = (training.graph, training.strategy);
         let mut mesh = Strategy::of(AXES.map(|axis| strategy.extent(axis)));
         mesh.overlap = strategy.overlap;
@@ -171,23 +205,10 @@ impl<'a> DistributionCosts<'a> {
             }
             assignments.push(assignment);
         }
-        let moves = MoveCosts::new(&mesh, costs);
-        let size = (training.batch * training.dtype.size()) as f64;
-        let borders = crossing.iter().map(|id| {
-            let shape = graph.node(*id).shape;
-            let bytes = shape.volume() as f64 * size;
-            let to = |from: &AxisAssignment| {
-                let all = assignments
-                    .iter()
-                    .map(|to| moves.seconds(*from, *to, bytes));
-                all.collect()
-            };
-            assignments.iter().map(to).collect()
-        });
         Ok(Some(Self {
             graph,
+            borders: borders(training, &crossing, &mesh, &assignments, costs),
             mesh,
-            borders: borders.collect(),
             assignments,
             segments,
             seconds,
@@ -312,18 +333,12 @@ fn is_wide_enough(
 
 /// The segments of a model, and the tensors between them.
 fn segments(graph: &Graph) -> (Vec<Range<usize>>, Vec<NodeId>) {
-    let readers = readers(graph.nodes.iter().map(|node| &node.inputs[..]));
-    let last: Vec<usize> = readers
-        .iter()
-        .map(|all| all.iter().map(|id| id.0).max().unwrap_or(0))
-        .collect();
     let (mut starts, mut crossing) = (vec![0], Vec::new());
-    for at in 2..graph.nodes.len() {
-        let mut open = (0..at).filter(|&id| last[id] >= at);
-        let single = open.next().filter(|_| open.next().is_none());
-        if let Some(id) = single.filter(|&id| id > 0 && graph.nodes[at].op.has_weights()) {
+    for (at, single) in single_crossings(graph).into_iter().enumerate().skip(2) {
+        let single = single.filter(|id| id.0 > 0 && graph.nodes[at].op.has_weights());
+        if let Some(id) = single {
             starts.push(at);
-            crossing.push(NodeId(id));
+            crossing.push(id);
         }
     }
     let ends = starts.iter().skip(1).copied().chain([graph.nodes.len()]);
@@ -420,6 +435,27 @@ fn segment_seconds(
         all[segment_of[node]][usize::from(overlappable)] += seconds.0;
     }
     Ok(all)
+}
+
+/// Seconds of the redistribution of each tensor between segments, by both assignments.
+fn borders(
+    training: &Request<'_>,
+    crossing: &[NodeId],
+    mesh: &Strategy,
+    assignments: &[AxisAssignment],
+    costs: &dyn StageCosts,
+) -> Vec<Vec<Vec<f64>>> {
+    let moves = MoveCosts::new(mesh, costs);
+    let size = (training.batch * training.dtype.size()) as f64;
+    let border = |id: &NodeId| {
+        let bytes = training.graph.node(*id).shape.volume() as f64 * size;
+        let to = |from: &AxisAssignment| {
+            let all = assignments.iter();
+            all.map(|to| moves.seconds(*from, *to, bytes)).collect()
+        };
+        assignments.iter().map(to).collect()
+    };
+    crossing.iter().map(border).collect()
 }
 
 /// Costs of redistributions between segments, forward and backward.

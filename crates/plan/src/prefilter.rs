@@ -1,7 +1,8 @@
 //! Prefilter: rejects candidates by lowering a few ranks, before all are lowered.
 
 use crate::plan::{PlanError, PlanRequest, Refusal};
-use partita_lower::{LowerError, Request, Strategy, lower_ranks};
+use crate::repeats::Shortened;
+use partita_lower::{LowerError, Request, Strategy, lower_rank, lower_ranks};
 use partita_oracle::precision;
 use partita_program::{Body, Role};
 use partita_space::{AXES, Axis, Bytes, Rank, Seconds};
@@ -9,9 +10,14 @@ use partita_space::{AXES, Axis, Bytes, Rank, Seconds};
 /// Kind and reason of a rejection.
 pub(crate) type Rejection = (Refusal, String);
 
+/// The part of the memory up to which an estimate by shortened models shows that a rank fits.
+const PLENTY: f64 = 0.8;
+
 /// Lowers a few ranks of a candidate.
 pub(crate) struct Prefilter<'r, 'a> {
     pub request: &'r PlanRequest<'a>,
+    /// The model with fewer layers, if it has many that are alike.
+    pub shortened: Option<&'r Shortened>,
     /// The best candidate so far, and its step.
     pub best: Option<&'r (Seconds, Strategy)>,
 }
@@ -27,7 +33,38 @@ impl Prefilter<'_, '_> {
         if let Err(error) = strategy.check_splits(training.graph, training.batch) {
             return Ok(Err((Refusal::Unsuited, error.to_string())));
         }
-        self.lower_ranks_at(strategy, &[strategy.mesh().ranks() - 1])
+        self.at_rank(strategy, strategy.mesh().ranks() - 1)
+    }
+
+    /// Lower bound from the bodies of a rank in the shortened models. None where there are none, where the strategy does
+    /// not fit them, or where memory may be scarce.
+    fn extrapolated(&self, strategy: &Strategy, rank: Rank) -> Result<Option<Seconds>, PlanError> {
+        let request = self.request;
+        let short = self
+            .shortened
+            .and_then(|one| Some((one, one.strategy(strategy)?)));
+        let Some((shortened, short)) = short else {
+            return Ok(None);
+        };
+        let found = shortened.extrapolated(|graph| -> Result<[f64; 2], LowerError> {
+            let training = Request {
+                graph,
+                strategy: &short,
+                ..request.training
+            };
+            let body = lower_rank(&training, rank)?;
+            let needed = precision::memory(&body, request.stages.precision());
+            let seconds = (request.lower_bound)(&body, rank, &short.mesh());
+            Ok([seconds.0, needed.0 as f64])
+        });
+        match found {
+            Ok([seconds, needed]) => {
+                let is_plenty = needed <= PLENTY * request.memory.0 as f64;
+                Ok(is_plenty.then_some(Seconds(seconds)))
+            }
+            Err(error) if error.is_of_strategy() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// As [`Self::at_last_rank`], from the middle rank, which has most neighbors.
@@ -40,7 +77,22 @@ impl Prefilter<'_, '_> {
         if middle == mesh.ranks() - 1 {
             return Ok(Ok(Seconds(0.0)));
         }
-        self.lower_ranks_at(strategy, &[middle])
+        self.at_rank(strategy, middle)
+    }
+
+    /// As [`Self::at_last_rank`], from one rank; where the model has shortened ones, from those.
+    fn at_rank(
+        &self,
+        strategy: &Strategy,
+        rank: Rank,
+    ) -> Result<Result<Seconds, Rejection>, PlanError> {
+        let Some(lower_bound) = self.extrapolated(strategy, rank)? else {
+            return self.at_ranks(strategy, &[rank]);
+        };
+        let slower = self
+            .best
+            .and_then(|best| slower_than_best(lower_bound, best));
+        Ok(slower.map_or(Ok(lower_bound), |reason| Err((Refusal::Slower, reason))))
     }
 
     /// Lower bound from one rank of every group of branches, as any of them may be the slowest.
@@ -51,11 +103,11 @@ impl Prefilter<'_, '_> {
             coord[Axis::Branch.index()] = group;
             mesh.rank(coord)
         });
-        self.lower_ranks_at(strategy, &others.collect::<Vec<Rank>>())
+        self.at_ranks(strategy, &others.collect::<Vec<Rank>>())
     }
 
     /// As [`Self::at_last_rank`], from these ranks.
-    fn lower_ranks_at(
+    pub fn at_ranks(
         &self,
         strategy: &Strategy,
         ranks: &[Rank],

@@ -1,0 +1,689 @@
+//! The state of a search, and its steps.
+
+use crate::balance::{BalanceError, Balanced, Tables, Wanted, balance_with};
+use crate::candidates::candidates_of;
+use crate::closed::ClosedForms;
+use crate::expectation::{Expectations, first_of_each_kind};
+use crate::layers::LayersError;
+use crate::per_layer::DistributionCosts;
+use crate::pipelines::pipelines;
+use crate::plan::{Candidate, PlanError, PlanRequest, Refusal};
+use crate::prefilter::{Prefilter, Rejection, memory_reason, slower_than_best};
+use crate::repeats::Shortened;
+use partita_lower::{Request, StageChoice, Strategy, lower};
+use partita_oracle::{Prediction, precision};
+use partita_space::{AXES, Axis, Bytes, Seconds};
+
+/// Meshes, besides that of data parallelism alone, on which a distribution is chosen for each layer.
+const MESHES: usize = 3;
+/// Sizes of buckets that are tried.
+const BUCKETS: [Bytes; 2] = [Bytes(4 << 20), Bytes(25 << 20)];
+/// Number of the best candidates for which they are.
+const BUCKETED: usize = 2;
+/// Part of a limited time that is left for them.
+pub(crate) const BUCKETS_SHARE: f64 = 0.2;
+
+/// No more pipelines, or candidates that were estimated, are evaluated after at least so many programs with more than so
+/// many tasks together, of which none was the fastest. A few seconds of a core.
+const PROGRAMS_IN_VAIN: usize = 2;
+const TASKS_IN_VAIN: usize = 250_000;
+/// Estimates by shortened models of candidates that may be the fastest are at most this many times the best step.
+const ESTIMATE_FACTOR: f64 = 1.02;
+
+/// A candidate that passed the prefilter, with the lower bound of its step.
+pub(crate) struct Pending {
+    lower_bound: Seconds,
+    strategy: Strategy,
+}
+
+/// Programs that were evaluated, and their tasks.
+#[derive(Clone, Copy, Default)]
+struct InVain {
+    programs: usize,
+    tasks: usize,
+}
+
+/// State of the search.
+pub(crate) struct Ranking<'r, 'a> {
+    request: &'r PlanRequest<'a>,
+    /// The model with fewer layers, if it has many that are alike.
+    shortened: Option<&'r Shortened>,
+    pub evaluated: Vec<Candidate>,
+    /// The least time, and its candidate; while candidates are estimated, the least estimate.
+    best: Option<(Seconds, Strategy)>,
+    pub refused: Vec<Candidate>,
+    /// Candidates with their steps by shortened models.
+    estimated: Vec<(Seconds, Strategy)>,
+    /// What was evaluated since a candidate was the fastest.
+    in_vain: InVain,
+    /// Candidates rejected only by their groups of branches.
+    near_misses: Vec<Strategy>,
+    /// From the candidates that were evaluated.
+    expectations: Expectations,
+    /// Candidates rejected by their expected times.
+    passed_over: Vec<(Seconds, Strategy)>,
+    /// Share of a limited time after which the current step of the search ends.
+    pub share: f64,
+}
+
+impl<'r, 'a> Ranking<'r, 'a> {
+    /// Before the first step.
+    pub fn new(request: &'r PlanRequest<'a>, shortened: Option<&'r Shortened>) -> Self {
+        Self {
+            request,
+            shortened,
+            evaluated: Vec::new(),
+            best: None,
+            refused: Vec::new(),
+            estimated: Vec::new(),
+            in_vain: InVain::default(),
+            near_misses: Vec::new(),
+            expectations: Expectations::default(),
+            passed_over: Vec::new(),
+            share: 1.0 - BUCKETS_SHARE,
+        }
+    }
+}
+
+impl Ranking<'_, '_> {
+    fn refuse(&mut self, strategy: Strategy, no: Rejection) {
+        self.refused.push(Candidate::refused(strategy, no));
+    }
+
+    /// A candidate with the settings that are asked for.
+    fn asked(&self, strategy: Strategy) -> Strategy {
+        strategy.with_settings_of(self.request.training.strategy, &[])
+    }
+
+    fn is_over(&self) -> bool {
+        let is_memory = |one: &Candidate| matches!(one.refusal, Some(Refusal::Memory(_)));
+        let has_looked = !self.evaluated.is_empty() || self.refused.iter().any(is_memory);
+        (self.request.is_over)(has_looked, self.share)
+    }
+
+    /// Refuses a candidate for which there is no time.
+    fn leave(&mut self, strategy: Strategy) {
+        let reason = "the search ended before".to_owned();
+        self.refuse(strategy, (Refusal::Untried, reason));
+    }
+
+    fn prefilter(&self) -> Prefilter<'_, '_> {
+        Prefilter {
+            request: self.request,
+            shortened: self.shortened,
+            best: self.best.as_ref(),
+        }
+    }
+
+    /// The candidates that pass closed forms and prefilter.
+    pub fn prune(&mut self) -> Result<Vec<Pending>, PlanError> {
+        let training = &self.request.training;
+        let size = (self.request.ranks, training.batch);
+        let all = candidates_of(training.graph, self.shortened, size);
+        let all = all.into_iter().map(|one| self.asked(one));
+        let mut all: Vec<(Option<Seconds>, Strategy)> = match self.closed_forms()? {
+            Some(closed_forms) => all
+                .map(|one| (closed_forms.approximate_seconds(&one), one))
+                .collect(),
+            None => all.map(|one| (None, one)).collect(),
+        };
+        // Candidates without closed form come last; the sort is stable.
+        let key = |seconds: &Option<Seconds>| seconds.map_or(f64::INFINITY, |one| one.0);
+        all.sort_by(|a, b| key(&a.0).total_cmp(&key(&b.0)));
+        let mut nearest: Option<(Seconds, Strategy)> = None;
+        let mut pending = Vec::new();
+        for (form, strategy) in all {
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
+            let pruned = form.zip(nearest.as_ref());
+            let pruned =
+                pruned.filter(|(form, (least, _))| form.0 > self.request.prune_factor * least.0);
+            if let Some((form, (least, near))) = pruned {
+                let reason = format!(
+                    "by the closed forms a step takes about {form}, of `{near}` {least}; not \
+                     evaluated"
+                );
+                self.refuse(strategy, (Refusal::Slower, reason));
+                continue;
+            }
+            match self.prefilter().at_last_rank(&strategy)? {
+                Ok(lower_bound) if form.is_some() && nearest.is_none() && is_plain(&strategy) => {
+                    nearest = form.map(|form| (form, strategy.clone()));
+                    self.evaluate(strategy, Some(lower_bound))?;
+                }
+                Ok(lower_bound) => pending.push(Pending {
+                    lower_bound,
+                    strategy,
+                }),
+                Err(no) => self.refuse(strategy, no),
+            }
+        }
+        Ok(pending)
+    }
+
+    /// The closed forms, unless pruning is off.
+    fn closed_forms(&self) -> Result<Option<ClosedForms<'_>>, PlanError> {
+        if self.request.prune_factor.is_infinite() {
+            return Ok(None);
+        }
+        let training = &self.request.training;
+        match ClosedForms::new(training, self.request.ranks, self.request.stages) {
+            Ok(closed_forms) => Ok(Some(closed_forms)),
+            Err(LayersError::Lower(error)) => Err(error.into()),
+            // Reported for each candidate.
+            Err(LayersError::Cost(_)) => Ok(None),
+        }
+    }
+
+    /// Evaluates candidates that can be the fastest; where the model has shortened ones, estimates them.
+    pub fn evaluate_all(&mut self, mut pending: Vec<Pending>) -> Result<(), PlanError> {
+        // Fast candidates first, so that more of the rest is pruned.
+        pending.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
+        first_of_each_kind(&mut pending, |one| &one.strategy);
+        let total = pending.len();
+        for (index, one) in pending.into_iter().enumerate() {
+            let Pending {
+                lower_bound,
+                strategy,
+            } = one;
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
+            if let Some(reason) = self.cannot_be_best(&strategy, lower_bound) {
+                self.refuse(strategy, (Refusal::Slower, reason));
+                continue;
+            }
+            (self.request.progress)(&strategy, total - index);
+            let lower_bound = match self.prefilter().at_middle_rank(&strategy)? {
+                Ok(middle) => lower_bound.max(middle),
+                Err(no) => {
+                    self.refuse(strategy, no);
+                    continue;
+                }
+            };
+            if let Some(reason) = self.not_expected_to_be_best(&strategy, lower_bound) {
+                self.refuse(strategy, (Refusal::Slower, reason));
+                continue;
+            }
+            match self.prefilter().at_groups(&strategy)? {
+                Ok(groups) => self.estimate(strategy, lower_bound.max(groups))?,
+                Err(no) => {
+                    self.near_misses.push(strategy.clone());
+                    self.refuse(strategy, no);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Estimates a candidate by shortened models; evaluates it where they do not tell.
+    fn estimate(&mut self, strategy: Strategy, lower_bound: Seconds) -> Result<(), PlanError> {
+        let Some(seconds) = self.estimated_seconds(&strategy)? else {
+            return self.evaluate(strategy, Some(lower_bound));
+        };
+        let seconds = seconds.max(lower_bound);
+        self.expectations.add(&strategy, lower_bound, seconds);
+        self.note_best(seconds, &strategy);
+        self.estimated.push((seconds, strategy));
+        Ok(())
+    }
+
+    /// A step by the steps of the shortened models. None where there are none, or they have no prediction.
+    fn estimated_seconds(&self, strategy: &Strategy) -> Result<Option<Seconds>, PlanError> {
+        let short = self
+            .shortened
+            .and_then(|one| Some((one, one.strategy(strategy)?)));
+        let Some((shortened, short)) = short else {
+            return Ok(None);
+        };
+        let found = shortened.extrapolated(|graph| -> Result<[f64; 1], LayersError> {
+            let program = lower(&Request {
+                graph,
+                strategy: &short,
+                ..self.request.training
+            })?;
+            let prediction = (self.request.cost)(&program).map_err(LayersError::Cost)?;
+            Ok([prediction.iteration_seconds.0])
+        });
+        match found {
+            Ok([seconds]) => Ok(Some(Seconds(seconds))),
+            Err(LayersError::Cost(_)) => Ok(None),
+            Err(LayersError::Lower(error)) if error.is_of_strategy() => Ok(None),
+            Err(LayersError::Lower(error)) => Err(error.into()),
+        }
+    }
+
+    /// Evaluates the candidates that are the fastest by their estimates.
+    pub fn evaluate_estimated(&mut self) -> Result<(), PlanError> {
+        if self.estimated.is_empty() {
+            return Ok(());
+        }
+        self.best = None;
+        let evaluated = self.evaluated.iter();
+        let known = evaluated.filter_map(|one| Some((one.seconds()?, one.strategy.clone())));
+        for (seconds, strategy) in known.collect::<Vec<_>>() {
+            self.note_best(seconds, &strategy);
+        }
+        self.in_vain = InVain::default();
+        let mut estimated = std::mem::take(&mut self.estimated);
+        estimated.sort_by(|a, b| a.0.0.total_cmp(&b.0.0));
+        let total = estimated.len();
+        for (index, (seconds, strategy)) in estimated.into_iter().enumerate() {
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
+            let is_slower = |best: &&(Seconds, Strategy)| seconds.0 > ESTIMATE_FACTOR * best.0.0;
+            if let Some((least, best)) = self.best.as_ref().filter(is_slower) {
+                let reason = format!(
+                    "by models with fewer of its equal blocks a step takes about {seconds}, longer than that of \
+                     `{best}` ({least}); not evaluated"
+                );
+                self.passed_over.push((seconds, strategy.clone()));
+                self.refuse(strategy, (Refusal::Slower, reason));
+                continue;
+            }
+            if let Some(reason) = self.is_in_vain() {
+                self.passed_over.push((seconds, strategy.clone()));
+                self.refuse(strategy, (Refusal::Slower, reason));
+                continue;
+            }
+            (self.request.progress)(&strategy, total - index);
+            self.evaluate(strategy, None)?;
+        }
+        Ok(())
+    }
+
+    /// Why no more candidates are evaluated that promise less than those before.
+    fn is_in_vain(&self) -> Option<String> {
+        let (least, best) = self.best.as_ref()?;
+        let is_limited = self.request.prune_factor.is_finite();
+        let InVain { programs, tasks } = self.in_vain;
+        let is_enough = programs >= PROGRAMS_IN_VAIN && tasks > TASKS_IN_VAIN;
+        (is_limited && is_enough).then(|| {
+            format!(
+                "{programs} that promised more were not faster than `{best}` ({least}); not evaluated"
+            )
+        })
+    }
+
+    /// Keeps the best time.
+    fn note_best(&mut self, seconds: Seconds, strategy: &Strategy) {
+        if self.best.as_ref().is_none_or(|(least, _)| seconds < *least) {
+            self.best = Some((seconds, strategy.clone()));
+            self.in_vain = InVain::default();
+        }
+    }
+
+    /// Why a candidate cannot be the fastest, or is not expected to be.
+    fn cannot_be_best(&mut self, strategy: &Strategy, lower_bound: Seconds) -> Option<String> {
+        let best = self.best.as_ref()?;
+        slower_than_best(lower_bound, best)
+            .or_else(|| self.not_expected_to_be_best(strategy, lower_bound))
+    }
+
+    /// Why a candidate is not expected to be the fastest, by those like it that were evaluated.
+    fn not_expected_to_be_best(
+        &mut self,
+        strategy: &Strategy,
+        lower_bound: Seconds,
+    ) -> Option<String> {
+        if self.request.prune_factor.is_infinite() || !self.request.knows_costs {
+            return None;
+        }
+        let (least, best) = self.best.as_ref()?;
+        let expected = self.expectations.expected(strategy, lower_bound)?;
+        if expected <= *least {
+            return None;
+        }
+        self.passed_over.push((expected, strategy.clone()));
+        Some(format!(
+            "by candidates like it a step takes at least about {expected}, longer than that of `{best}` \
+                 ({least}); not evaluated"
+        ))
+    }
+
+    /// Evaluates a candidate, with its lower bound if others are like it.
+    fn evaluate(
+        &mut self,
+        strategy: Strategy,
+        lower_bound: Option<Seconds>,
+    ) -> Result<(), PlanError> {
+        match evaluate(self.request, &strategy)? {
+            Ok((prediction, tasks)) => {
+                let seconds = prediction.iteration_seconds;
+                if let Some(lower_bound) = lower_bound {
+                    self.expectations.add(&strategy, lower_bound, seconds);
+                }
+                self.in_vain.programs += 1;
+                self.in_vain.tasks += tasks;
+                self.note_best(seconds, &strategy);
+                self.evaluated.push(Candidate {
+                    strategy,
+                    prediction: Some(prediction),
+                    reason: None,
+                    refusal: None,
+                });
+            }
+            Err(no) => self.refuse(strategy, no),
+        }
+        Ok(())
+    }
+
+    /// Chooses a distribution for each layer on the meshes of the best candidates, and evaluates the results.
+    pub fn evaluate_per_layer(&mut self) -> Result<(), PlanError> {
+        let training = &self.request.training;
+        let mut found: Vec<Strategy> = Vec::new();
+        for mesh in self.meshes() {
+            if self.is_over() {
+                break;
+            }
+            let request = Request {
+                strategy: &mesh,
+                ..*training
+            };
+            let stages = self.request.stages;
+            let found_costs = match DistributionCosts::new(&request, self.shortened, stages) {
+                Ok(found_costs) => found_costs,
+                Err(LayersError::Cost(_)) => None,
+                Err(LayersError::Lower(error)) if error.is_of_strategy() => None,
+                Err(LayersError::Lower(error)) => return Err(error.into()),
+            };
+            let best = found_costs.iter().flat_map(DistributionCosts::best);
+            for strategy in best.map(|one| self.asked(one)) {
+                let is_known = |one: &Candidate| one.strategy == strategy;
+                let is_costed = self.evaluated.iter().any(is_known);
+                let is_refused = self.refused.iter().any(is_known);
+                let is_costed = is_costed || self.estimated.iter().any(|one| one.1 == strategy);
+                if !is_costed && !is_refused && !found.contains(&strategy) {
+                    found.push(strategy);
+                }
+            }
+        }
+        let mut pending = Vec::new();
+        for strategy in found {
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
+            match self.prefilter().at_last_rank(&strategy)? {
+                Ok(lower_bound) => pending.push(Pending {
+                    lower_bound,
+                    strategy,
+                }),
+                Err(no) => self.refuse(strategy, no),
+            }
+        }
+        self.evaluate_all(pending)
+    }
+
+    /// Meshes of data and spatial axes: data alone, and those of the best candidates, by their expected times where they
+    /// were passed over, and near misses.
+    fn meshes(&self) -> Vec<Strategy> {
+        let evaluated = self.evaluated.iter();
+        let evaluated = evaluated.filter_map(|one| Some((one.seconds()?, &one.strategy)));
+        let passed_over = self.passed_over.iter().chain(&self.estimated);
+        let passed_over = passed_over.map(|(seconds, one)| (*seconds, one));
+        let mut best: Vec<(Seconds, &Strategy)> = evaluated.chain(passed_over).collect();
+        best.sort_by(|a, b| a.0.0.total_cmp(&b.0.0));
+        let mut meshes = vec![self.asked(Strategy::hybrid(self.request.ranks, [1; 3]))];
+        let best = best.into_iter().map(|(_, strategy)| strategy);
+        for one in best.chain(&self.near_misses) {
+            let [data, depth, height, width, filter, channel, branch] =
+                AXES.map(|axis| one.extent(axis));
+            // Other axes become data axes, which may split samples or filters.
+            let samples = data * filter * channel * branch;
+            let mesh = self.asked(Strategy::hybrid(samples, [depth, height, width]));
+            if !meshes.contains(&mesh) && meshes.len() <= MESHES {
+                meshes.push(mesh);
+            }
+        }
+        meshes
+    }
+
+    /// Balances pipelines, and evaluates those that can be the fastest.
+    pub fn evaluate_pipelines(&mut self) -> Result<(), PlanError> {
+        let training = &self.request.training;
+        let mut tables = Tables::new(self.shortened);
+        let mut pending = Vec::new();
+        let keeps = self.request.micro_batch_norm || !training.graph.has_batch_norm();
+        // What fits the shortened model fits the whole one.
+        let graph = self.shortened.map_or(training.graph, |short| &short.graph);
+        let all = pipelines(graph, self.request.ranks, training.batch);
+        for strategy in all.into_iter().filter(|one| keeps || one.micro == 1) {
+            let strategy = self.asked(strategy);
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
+            // With a limit of 0 seconds nothing is lowered for its memory.
+            match self.balanced(&strategy, Seconds(0.0), &mut tables)? {
+                Ok(found) => pending.push(Pending {
+                    lower_bound: found.seconds,
+                    strategy,
+                }),
+                Err(no) => self.refuse(strategy, no),
+            }
+        }
+        pending.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
+        self.in_vain = InVain::default();
+        let mut pending = pending.into_iter().peekable();
+        let mut expected: Vec<Pending> = Vec::new();
+        loop {
+            let by_time = |a: &&Pending, b: &&Pending| a.lower_bound.0.total_cmp(&b.lower_bound.0);
+            let next = expected.iter().min_by(by_time).map(|one| one.lower_bound);
+            let left = pending.len() + expected.len();
+            // Those that are estimated to be no slower than the first of the expected ones may come before it.
+            let may_be_before = |one: &Pending| next.is_none_or(|next| one.lower_bound <= next);
+            if let Some(one) = pending.next_if(may_be_before) {
+                expected.extend(self.expected_pipeline(one, left, &mut tables)?);
+            } else if let Some(next) = next {
+                let is_next = |one: &Pending| one.lower_bound == next;
+                let at = expected.iter().position(is_next).unwrap_or_default();
+                self.evaluate_pipeline(expected.swap_remove(at))?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A pipeline with balanced stages and the time that it is expected to take at least: the estimated one, and what the
+    /// rank that works longest takes beyond the estimate of its work, such as sums of gradients and messages between
+    /// nodes. None if it cannot be the fastest.
+    fn expected_pipeline(
+        &mut self,
+        one: Pending,
+        left: usize,
+        tables: &mut Tables<'_>,
+    ) -> Result<Option<Pending>, PlanError> {
+        let Pending {
+            lower_bound,
+            strategy,
+        } = one;
+        if self.is_over() {
+            self.leave(strategy);
+            return Ok(None);
+        }
+        let reason = self.stages_are_slower(lower_bound);
+        let reason = reason.or_else(|| self.not_expected_to_be_best(&strategy, lower_bound));
+        if let Some(reason) = reason.or_else(|| self.is_in_vain()) {
+            self.refuse(strategy, (Refusal::Slower, reason));
+            return Ok(None);
+        }
+        (self.request.progress)(&strategy, left);
+        let balanced = match self.balanced(&strategy, Seconds(f64::INFINITY), tables)? {
+            Ok(balanced) => balanced,
+            Err(no) => {
+                self.refuse(strategy, no);
+                return Ok(None);
+            }
+        };
+        let busiest = [balanced.busiest];
+        match self.prefilter().at_ranks(&balanced.strategy, &busiest)? {
+            Ok(bound) => Ok(Some(Pending {
+                lower_bound: balanced.seconds + (bound - balanced.busy).max(Seconds(0.0)),
+                strategy: balanced.strategy,
+            })),
+            Err(no) => {
+                self.refuse(strategy, no);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Evaluates a pipeline with balanced stages, if it can be the fastest.
+    fn evaluate_pipeline(&mut self, one: Pending) -> Result<(), PlanError> {
+        let Pending {
+            lower_bound,
+            strategy,
+        } = one;
+        if self.is_over() {
+            self.leave(strategy);
+            return Ok(());
+        }
+        let reason = self.stages_are_slower(lower_bound);
+        let reason = reason.or_else(|| self.not_expected_to_be_best(&strategy, lower_bound));
+        if let Some(reason) = reason.or_else(|| self.is_in_vain()) {
+            self.refuse(strategy, (Refusal::Slower, reason));
+            return Ok(());
+        }
+        self.evaluate(strategy, Some(lower_bound))
+    }
+
+    /// Why a pipeline that takes about so long is not the fastest.
+    fn stages_are_slower(&self, about: Seconds) -> Option<String> {
+        let (least, best) = self.best.as_ref()?;
+        (about > *least).then(|| {
+            format!(
+                "its stages take about {about}, longer than a whole step of `{best}` ({least}); not evaluated"
+            )
+        })
+    }
+
+    /// Evaluates the best candidates and data parallelism alone with gradients in buckets, where gradients are summed.
+    pub fn evaluate_buckets(&mut self) -> Result<(), PlanError> {
+        if self.request.training.strategy.bucket > Bytes(0) {
+            // All candidates have the buckets that are asked for.
+            return Ok(());
+        }
+        let mut best: Vec<&Candidate> = self.evaluated.iter().collect();
+        let seconds = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
+        let hidden = |one: &Candidate| {
+            let exposed = |one: &Prediction| one.breakdown.gradient_allreduce_exposed.0;
+            seconds(one) - one.prediction.as_ref().map_or(0.0, exposed)
+        };
+        best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+        let data = self.asked(Strategy::hybrid(self.request.ranks, [1; 3]));
+        let is_tried = |(at, one): &(usize, &Candidate)| *at < BUCKETED || one.strategy == data;
+        // Buckets shorten sums of gradients.
+        let least = best.first().map_or(f64::INFINITY, |one| seconds(one));
+        let may_gain = |one: &Candidate| {
+            hidden(one) < least && one.strategy.ranks() > 1 && sums_gradients(&one.strategy)
+        };
+        let tried = best.into_iter().enumerate().filter(is_tried);
+        let tried: Vec<(f64, Strategy)> = tried
+            .filter(|(_, one)| may_gain(one))
+            .map(|(_, one)| (seconds(one), one.strategy.clone()))
+            .collect();
+        let total = tried.len() * BUCKETS.len();
+        let all = tried
+            .iter()
+            .flat_map(|one| BUCKETS.map(|bucket| (one, bucket)));
+        for (at, ((least, apart), bucket)) in all.enumerate() {
+            let mut strategy = apart.clone();
+            strategy.bucket = bucket;
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
+            (self.request.progress)(&strategy, total - at);
+            self.evaluate(strategy.clone(), None)?;
+            let is_slower =
+                |one: &mut Candidate| one.strategy == strategy && seconds(one) >= *least;
+            if let Some(slower) = self.evaluated.pop_if(is_slower) {
+                let reason = format!(
+                    "not faster: a step takes {}, of `{apart}` {}",
+                    Seconds(seconds(&slower)),
+                    Seconds(*least)
+                );
+                self.refuse(slower.strategy, (Refusal::Slower, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Estimated time of a pipeline, and the strategy with balanced stages.
+    fn balanced(
+        &self,
+        strategy: &Strategy,
+        most: Seconds,
+        tables: &mut Tables<'_>,
+    ) -> Result<Result<Balanced, Rejection>, PlanError> {
+        let training = Request {
+            strategy,
+            ..self.request.training
+        };
+        let wanted = Wanted {
+            memory: self.request.memory,
+            most,
+            is_checked_later: true,
+        };
+        let costs = self.request.stages;
+        Ok(match balance_with(&training, wanted, costs, tables) {
+            Ok(balanced) => Ok(balanced),
+            Err(BalanceError::Lower(error)) if error.is_of_strategy() => {
+                Err((Refusal::Unsuited, error.to_string()))
+            }
+            Err(BalanceError::Lower(error)) => return Err(error.into()),
+            Err(BalanceError::Cost(unknown)) => Err((Refusal::Unknown, unknown)),
+            Err(error @ BalanceError::Memory { needed, .. }) => {
+                Err((Refusal::Memory(needed), error.to_string()))
+            }
+        })
+    }
+}
+
+/// Whether only data and spatial axes are used; such programs have few classes and are simulated fast.
+fn is_plain(strategy: &Strategy) -> bool {
+    let others = [Axis::Filter, Axis::Channel, Axis::Branch];
+    others.iter().all(|&axis| strategy.extent(axis) == 1) && strategy.layers.is_empty()
+}
+
+/// Whether several ranks have parts of the gradient of a weight. Without stages it is assumed.
+fn sums_gradients(strategy: &Strategy) -> bool {
+    let has_ranks = |stage: &StageChoice| stage.extents.iter().any(|&extent| extent > 1);
+    strategy.stages.is_empty()
+        || strategy.extent(Axis::Data) > 1
+        || strategy.schedule.replicas() > 1
+        || strategy.stages.iter().any(has_ranks)
+}
+
+/// The prediction of a strategy and the number of tasks of its program, or why it is rejected.
+fn evaluate(
+    request: &PlanRequest<'_>,
+    strategy: &Strategy,
+) -> Result<Result<(Prediction, usize), Rejection>, PlanError> {
+    let program = match lower(&Request {
+        strategy,
+        ..request.training
+    }) {
+        Ok(program) => program,
+        Err(error) if error.is_of_strategy() => {
+            return Ok(Err((Refusal::Unsuited, error.to_string())));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let precision = request.stages.precision();
+    if let Some((needed, rank)) = precision::largest(&program, precision)
+        && needed > request.memory
+    {
+        let reason = memory_reason(program.body(rank), needed, request.memory);
+        return Ok(Err((Refusal::Memory(needed), reason)));
+    }
+    let tasks = program.bodies.iter().map(|body| body.tasks.len()).sum();
+    let prediction = (request.cost)(&program).map_err(|unknown| (Refusal::Unknown, unknown));
+    Ok(prediction.map(|prediction| (prediction, tasks)))
+}
