@@ -8,7 +8,8 @@
 //! Source: Bertsekas and Gallager, Data Networks (1992), section 6.5.2, progressive filling.
 
 use super::engine::Instance;
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 /// A part of the network, as an index.
 pub(super) type Resource = u32;
@@ -22,6 +23,8 @@ pub(super) struct Load {
 
 /// Demand above this is shared out; below, it is rounding.
 const FULL: f64 = 1.0 + 1e-9;
+/// Parts of a resource below this are rounding.
+const ROUNDING: f64 = 1e-12;
 
 struct Flow<'s> {
     loads: &'s [Load],
@@ -127,45 +130,86 @@ impl<'s> Network<'s> {
 /// The rate of each flow, at most 1: all go at one rate until a resource is full, whose flows stay at it, while
 /// the others go on faster.
 fn rates(flows: &[&[Load]]) -> Vec<f64> {
-    let mut users: BTreeMap<Resource, Vec<(usize, f64)>> = BTreeMap::new();
+    let mut demand: BTreeMap<Resource, f64> = BTreeMap::new();
+    for load in flows.iter().copied().flatten() {
+        *demand.entry(load.resource).or_insert(0.0) += load.part;
+    }
+    let full = demand.into_iter().filter(|&(_, demand)| demand > FULL);
+    let (index_of, mut shared): (HashMap<Resource, usize>, Vec<Shared>) = full
+        .enumerate()
+        .map(|(index, (resource, open))| ((resource, index), Shared::new(open)))
+        .unzip();
     for (at, loads) in flows.iter().enumerate() {
         for load in *loads {
-            let of_resource = users.entry(load.resource).or_default();
-            of_resource.push((at, load.part));
+            if let Some(&index) = index_of.get(&load.resource) {
+                shared[index].users.push(at);
+            }
         }
     }
-    let demand = |users: &[(usize, f64)]| users.iter().map(|user| user.1).sum::<f64>();
-    users.retain(|_, users| demand(users) > FULL);
     let mut rates: Vec<Option<f64>> = vec![None; flows.len()];
-    loop {
-        let levels = users
-            .iter()
-            .filter_map(|(&resource, users)| Some((level(users, &rates)?, resource)));
-        let Some((level, resource)) = levels.min_by(|a, b| a.0.total_cmp(&b.0)) else {
-            return rates.into_iter().map(|rate| rate.unwrap_or(1.0)).collect();
+    // The bits of positive numbers are in their order. Levels rise as flows get rates.
+    let levels = shared.iter().enumerate();
+    let levels = levels.filter_map(|(index, one)| Some(Reverse((one.level()?.to_bits(), index))));
+    let mut levels: BinaryHeap<Reverse<(u64, usize)>> = levels.collect();
+    while let Some(Reverse((bits, index))) = levels.pop() {
+        let Some(level) = shared[index].level() else {
+            continue;
         };
-        for &(at, _) in &users[&resource] {
-            rates[at].get_or_insert(level);
+        if level.to_bits() != bits {
+            levels.push(Reverse((level.to_bits(), index)));
+            continue;
+        }
+        for at in std::mem::take(&mut shared[index].users) {
+            if rates[at].is_some() {
+                continue;
+            }
+            rates[at] = Some(level);
+            for load in flows[at] {
+                if let Some(&index) = index_of.get(&load.resource) {
+                    shared[index].give(level, load.part);
+                }
+            }
         }
     }
+    rates.into_iter().map(|rate| rate.unwrap_or(1.0)).collect()
 }
 
-/// The rate at which the flows without one use up what those with one leave of a resource; none where all have
-/// one, or can go at full speed.
-fn level(users: &[(usize, f64)], rates: &[Option<f64>]) -> Option<f64> {
-    let (mut free, mut open) = (1.0, 0.0);
-    for &(at, part) in users {
-        match rates[at] {
-            Some(rate) => free -= rate * part,
-            None => open += part,
+/// A resource of which flows ask for more than there is.
+struct Shared {
+    /// The flows that use it, until one rate is given to all of them.
+    users: Vec<usize>,
+    /// What flows with a rate leave of it.
+    free: f64,
+    /// What the flows without a rate ask for.
+    open: f64,
+}
+
+impl Shared {
+    fn new(open: f64) -> Self {
+        Self {
+            users: Vec::new(),
+            free: 1.0,
+            open,
         }
     }
-    (open > 0.0 && free < open).then(|| f64::max(free, 1e-9) / open)
+
+    /// A flow that uses a part of it gets a rate.
+    fn give(&mut self, rate: f64, part: f64) {
+        self.free -= rate * part;
+        self.open -= part;
+    }
+
+    /// The rate at which the flows without one use up what is free; none where all have one, or can go at full speed.
+    fn level(&self) -> Option<f64> {
+        let is_open = self.open > ROUNDING && !self.users.is_empty();
+        (is_open && self.free < self.open).then(|| f64::max(self.free, 1e-9) / self.open)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_space::random::SplitMix;
 
     fn load(resource: Resource, part: f64) -> Load {
         Load { resource, part }
@@ -200,6 +244,59 @@ mod tests {
         ];
         let third = 1.0 / 3.0;
         close(&flows, &[third, third, third, 2.0 * third]);
+    }
+
+    /// Whether rates are max-min fair: each flow below full speed uses a full resource, on which no other is faster.
+    fn is_fair(flows: &[&[Load]], rates: &[f64]) -> bool {
+        let used = |resource: Resource| -> f64 {
+            let all = flows.iter().zip(rates);
+            let of = |(loads, rate): (&&[Load], &f64)| {
+                let own = loads.iter().filter(|load| load.resource == resource);
+                own.map(|load| rate * load.part).sum::<f64>()
+            };
+            all.map(of).sum()
+        };
+        let uses = |flow: &[Load], resource| flow.iter().any(|load| load.resource == resource);
+        let is_bottleneck = |resource: Resource, rate: f64| {
+            let users = flows
+                .iter()
+                .zip(rates)
+                .filter(|(flow, _)| uses(flow, resource));
+            used(resource) > 1.0 - 1e-6
+                && users
+                    .map(|(_, other)| other)
+                    .all(|&other| other <= rate + 1e-9)
+        };
+        let is_bounded = |(flow, &rate): (&&[Load], &f64)| {
+            let within = flow.iter().all(|load| used(load.resource) <= 1.0 + 1e-6);
+            within && (rate >= 1.0 || flow.iter().any(|load| is_bottleneck(load.resource, rate)))
+        };
+        flows.iter().zip(rates).all(is_bounded)
+    }
+
+    #[test]
+    fn random_flows_share_fairly() {
+        let mut draw = SplitMix(11);
+        for case in 0..300 {
+            let resources = draw.between(1, 12);
+            let flow = |draw: &mut SplitMix| -> Vec<Load> {
+                let count = draw.between(1, 5);
+                let one = |_| {
+                    load(
+                        draw.between(0, resources - 1) as Resource,
+                        draw.between(1, 8) as f64 / 8.0,
+                    )
+                };
+                let mut loads: Vec<Load> = (0..count).map(one).collect();
+                loads.sort_by_key(|load| load.resource);
+                loads.dedup_by_key(|load| load.resource);
+                loads
+            };
+            let flows: Vec<Vec<Load>> = (0..draw.between(1, 20)).map(|_| flow(&mut draw)).collect();
+            let flows: Vec<&[Load]> = flows.iter().map(Vec::as_slice).collect();
+            let found = rates(&flows);
+            assert!(is_fair(&flows, &found), "case {case}: {flows:?} {found:?}");
+        }
     }
 
     #[test]
