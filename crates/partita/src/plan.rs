@@ -345,7 +345,14 @@ fn explained(
         return Ok(explanation);
     }
     explanation.what_ifs = explain::changes(&subject)?;
-    if let Some(rival) = rival_of(training.strategy, found) {
+    // How large its program is, is known of a strategy that was simulated.
+    let tasks_of_class = tasks / program.bodies.len().max(1);
+    let is_cheap = |one: &Found| {
+        let prediction = one.prediction.as_ref();
+        let tasks = prediction.map(|prediction| prediction.classes * tasks_of_class);
+        request.explain || tasks.is_some_and(|tasks| tasks <= TASKS_EXPLAINED)
+    };
+    if let Some(rival) = rival_of(training.strategy, found, &is_cheap) {
         explanation.rival = explain::rival(&subject, rival)?;
     }
     if request.explain {
@@ -357,14 +364,18 @@ fn explained(
     Ok(explanation)
 }
 
-/// The first strategy of another kind among those that may have been the fastest.
-fn rival_of<'f>(best: &Strategy, found: &'f [Found]) -> Option<&'f Strategy> {
+/// The first strategy of another kind among those that may have been the fastest and are cheap to look at.
+fn rival_of<'f>(
+    best: &Strategy,
+    found: &'f [Found],
+    is_cheap: &dyn Fn(&Found) -> bool,
+) -> Option<&'f Strategy> {
     let is_possible = |one: &Found| match one.refusal {
         None => true,
         Some(Refusal::Slower) => one.strategy.stages.is_empty() || one.strategy.has_layers(),
         Some(Refusal::Memory(_) | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) => false,
     };
-    let possible = found.iter().filter(|one| is_possible(one));
+    let possible = found.iter().filter(|one| is_possible(one) && is_cheap(one));
     let mut strategies = possible.map(|one| &one.strategy);
     strategies.find(|strategy| kind(strategy) != kind(best))
 }
