@@ -277,17 +277,13 @@ impl Ranking<'_, '_> {
                 continue;
             }
             let is_slower = |best: &&(Seconds, Strategy)| seconds.0 > ESTIMATE_FACTOR * best.0.0;
-            if let Some((least, best)) = self.best.as_ref().filter(is_slower) {
-                let reason = format!(
+            let slower = self.best.as_ref().filter(is_slower).map(|(least, best)| {
+                format!(
                     "by models with fewer of its equal blocks a step takes about {seconds}, longer than that of \
                      `{best}` ({least}); not evaluated"
-                );
-                self.passed_over.push((seconds, strategy.clone()));
-                self.refuse(strategy, (Refusal::Slower, reason));
-                continue;
-            }
-            if let Some(reason) = self.is_in_vain() {
-                self.passed_over.push((seconds, strategy.clone()));
+                )
+            });
+            if let Some(reason) = slower.or_else(|| self.is_in_vain()) {
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
@@ -499,20 +495,9 @@ impl Ranking<'_, '_> {
         left: usize,
         tables: &mut Tables<'_>,
     ) -> Result<Option<Pending>, PlanError> {
-        let Pending {
-            lower_bound,
-            strategy,
-        } = one;
-        if self.is_over() {
-            self.leave(strategy);
+        let Some(Pending { strategy, .. }) = self.possible_pipeline(one) else {
             return Ok(None);
-        }
-        let reason = self.stages_are_slower(lower_bound);
-        let reason = reason.or_else(|| self.not_expected_to_be_best(&strategy, lower_bound));
-        if let Some(reason) = reason.or_else(|| self.is_in_vain()) {
-            self.refuse(strategy, (Refusal::Slower, reason));
-            return Ok(None);
-        }
+        };
         (self.request.progress)(&strategy, left);
         let balanced = match self.balanced(&strategy, Seconds(f64::INFINITY), tables)? {
             Ok(balanced) => balanced,
@@ -536,21 +521,26 @@ impl Ranking<'_, '_> {
 
     /// Evaluates a pipeline with balanced stages, if it can be the fastest.
     fn evaluate_pipeline(&mut self, one: Pending) -> Result<(), PlanError> {
-        let Pending {
-            lower_bound,
-            strategy,
-        } = one;
+        match self.possible_pipeline(one) {
+            None => Ok(()),
+            Some(one) => self.evaluate(one.strategy, Some(one.lower_bound)),
+        }
+    }
+
+    /// A pipeline, if it can be the fastest and there is time for it.
+    fn possible_pipeline(&mut self, one: Pending) -> Option<Pending> {
         if self.is_over() {
-            self.leave(strategy);
-            return Ok(());
+            self.leave(one.strategy);
+            return None;
         }
-        let reason = self.stages_are_slower(lower_bound);
-        let reason = reason.or_else(|| self.not_expected_to_be_best(&strategy, lower_bound));
+        let reason = self.stages_are_slower(one.lower_bound);
+        let reason =
+            reason.or_else(|| self.not_expected_to_be_best(&one.strategy, one.lower_bound));
         if let Some(reason) = reason.or_else(|| self.is_in_vain()) {
-            self.refuse(strategy, (Refusal::Slower, reason));
-            return Ok(());
+            self.refuse(one.strategy, (Refusal::Slower, reason));
+            return None;
         }
-        self.evaluate(strategy, Some(lower_bound))
+        Some(one)
     }
 
     /// Why a pipeline that takes about so long is not the fastest.
