@@ -38,8 +38,10 @@ const BUDGET: f64 = 0.03;
 /// Fewest repeats of a size.
 const REPEATS_MIN: usize = 5;
 
-/// Most repeats of a size.
+/// Most repeats of a size, and of one before which memory passes through the caches, which takes far longer than the
+/// message itself.
 const REPEATS_MAX: usize = 40;
+const REPEATS_COLD_MAX: usize = 8;
 
 /// Longest sleep of a rank between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -540,7 +542,12 @@ fn points(trials: &[Trial], all: &[Vec<RepeatTimes>]) -> Vec<TransferTime> {
 /// All ranks must repeat equally often, so the number follows from the size and an assumed 1 GB/s.
 fn repeats(bytes: Bytes) -> usize {
     let once = 2e-5 + bytes.0 as f64 * 1e-9;
-    ((BUDGET / once) as usize).clamp(REPEATS_MIN, REPEATS_MAX)
+    let most = if bytes >= COLD_MIN {
+        REPEATS_COLD_MAX
+    } else {
+        REPEATS_MAX
+    };
+    ((BUDGET / once) as usize).clamp(REPEATS_MIN, most)
 }
 
 fn once(
