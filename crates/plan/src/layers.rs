@@ -131,11 +131,9 @@ impl Layers {
         costs: &dyn StageCosts,
     ) -> Result<Self, LayersError> {
         let pipeline = training.strategy;
-        // Gradients are summed over replicas as over the data axis.
-        let replicas = pipeline.schedule.replicas();
-        let batch = replicas * training.batch / pipeline.micro;
+        let batch = training.batch / pipeline.micro;
         let whole = |mut extents: [usize; 7]| {
-            extents[Axis::Data.index()] *= replicas * pipeline.extent(Axis::Data);
+            extents[Axis::Data.index()] *= pipeline.extent(Axis::Data);
             let mut strategy = Strategy::of(extents);
             strategy.overlap = pipeline.overlap;
             strategy.fuse = pipeline.fuse;
