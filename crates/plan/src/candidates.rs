@@ -72,9 +72,8 @@ pub(crate) fn candidates_of(
         more.extend(transitions.map(|transition| with_late_filters(graph, &one, transition)));
     }
     let fits = |one: &Strategy| {
-        let short = shortened.and_then(|short| Some((&short.graph, short.strategy(one)?)));
-        let checked = match short {
-            Some((graph, short)) => short.check(graph, batch),
+        let checked = match Shortened::of_strategy(shortened, one) {
+            Some((model, short)) => short.check(&model.graph, batch),
             None => one.check(graph, batch),
         };
         checked.is_ok()

@@ -144,7 +144,7 @@ impl Layers {
             strategy
         };
         let mut strategy = whole(extents);
-        let short = shortened.and_then(|one| Some((one, one.strategy(&strategy)?)));
+        let short = Shortened::of_strategy(shortened, &strategy);
         let (graph, like) = match short {
             None => (training.graph, None),
             Some((one, short)) => {

@@ -40,9 +40,7 @@ impl Prefilter<'_, '_> {
     /// not fit them, or where memory may be scarce.
     fn extrapolated(&self, strategy: &Strategy, rank: Rank) -> Result<Option<Seconds>, PlanError> {
         let request = self.request;
-        let short = self
-            .shortened
-            .and_then(|one| Some((one, one.strategy(strategy)?)));
+        let short = Shortened::of_strategy(self.shortened, strategy);
         let Some((shortened, short)) = short else {
             return Ok(None);
         };

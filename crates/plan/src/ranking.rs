@@ -233,9 +233,7 @@ impl Ranking<'_, '_> {
 
     /// A step by the steps of the shortened models. None where there are none, or they have no prediction.
     fn estimated_seconds(&self, strategy: &Strategy) -> Result<Option<Seconds>, PlanError> {
-        let short = self
-            .shortened
-            .and_then(|one| Some((one, one.strategy(strategy)?)));
+        let short = Shortened::of_strategy(self.shortened, strategy);
         let Some((shortened, short)) = short else {
             return Ok(None);
         };

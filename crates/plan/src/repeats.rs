@@ -89,9 +89,17 @@ impl Shortened {
         Ok(whole)
     }
 
+    /// The shortened models and the strategy for them, if there are such models and it has one.
+    pub fn of_strategy<'s>(
+        models: Option<&'s Self>,
+        strategy: &Strategy,
+    ) -> Option<(&'s Self, Strategy)> {
+        models.and_then(|models| Some((models, models.strategy(strategy)?)))
+    }
+
     /// The strategy for shortened models. None where it names a range of layers that begins or ends with one which they
     /// lack; settings of single layers that they lack are left out, since those of the layers that stay are alike.
-    pub fn strategy(&self, strategy: &Strategy) -> Option<Strategy> {
+    fn strategy(&self, strategy: &Strategy) -> Option<Strategy> {
         let has =
             |name: &str| name.is_empty() || name.contains('*') || self.graph.find(name).is_some();
         let is_single = |choice: &LayerChoice| choice.from == choice.to;
