@@ -76,8 +76,11 @@ impl Host {
     }
 
     /// Its part of the largest caches that a rank has, where this many ranks with so many threads each are at work on
-    /// neighboring cores.
+    /// neighboring cores; at most 32 MiB for each of the cores that share a cache.
     pub fn cache_of_rank(&self, ranks: usize, threads: usize) -> Bytes {
+        /// Virtual machines of few cores show all of a cache of hundreds of MiB, which they share with others. What was read
+        /// on two such cores was evicted after 64 to 128 MiB of other reads.
+        const OF_CORE_MAX: u64 = 32 << 20;
         /// Where the system names none.
         const UNKNOWN: Bytes = Bytes(32 << 20);
         let largest = self.caches.iter().max_by_key(|cache| cache.bytes);
@@ -90,7 +93,8 @@ impl Host {
         let cores_of_each = (listed(&cache.cores) * physical / logical).max(1);
         let all = physical.div_ceil(cores_of_each);
         let reached = (ranks * threads).div_ceil(cores_of_each).clamp(1, all);
-        Bytes(cache.bytes.0 * reached as u64 / ranks as u64)
+        let each = cache.bytes.0.min(OF_CORE_MAX * cores_of_each as u64);
+        Bytes(each * reached as u64 / ranks as u64)
     }
 
     /// The machine whose `proc` and `sys` are under `root`.
@@ -304,6 +308,11 @@ mod tests {
         let of_many = shares("0-7,128-135", [256, 128], &[1, 8, 16, 128, 256]);
         assert_eq!(of_many, [32, 4, 4, 4, 2]);
         assert_eq!(host.cache_of_rank(2, 64), Bytes(256 << 20));
+        // Two of the cores that share a cache of a server.
+        (host.caches[0].bytes, host.caches[0].cores) = (Bytes(300 << 20), "0-1".to_owned());
+        (host.cores_logical, host.cores_physical) = (Some(2), Some(2));
+        assert_eq!(host.cache_of_rank(1, 1), Bytes(64 << 20));
+        assert_eq!(host.cache_of_rank(8, 1), Bytes(8 << 20));
     }
 
     #[test]

@@ -9,10 +9,6 @@ use std::hint::black_box;
 /// the size, weights were read some 20 % faster than in a step.
 const FLUSH_FACTOR: u64 = 4;
 
-/// Largest part of a cache that is flushed for a rank. Virtual machines show all of a cache of hundreds of MiB that they share
-/// with others, and to flush it before each repeat would take minutes.
-const CACHE_MAX: Bytes = Bytes(32 << 20);
-
 /// How often they pass through the caches, of which some keep what was used again: once, steps of CosmoFlow were predicted
 /// 4 % too short.
 const PASSES: usize = 2;
@@ -31,7 +27,7 @@ impl OtherMemory {
         cache: Bytes,
         most: Bytes,
     ) -> Result<Self, TuneError> {
-        let bytes = most.0.min(FLUSH_FACTOR * cache.min(CACHE_MAX).0);
+        let bytes = most.0.min(FLUSH_FACTOR * cache.0);
         Ok(Self(zeros(what, rank, (bytes / 8) as usize)?))
     }
 
