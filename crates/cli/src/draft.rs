@@ -2,10 +2,9 @@
 
 use crate::error::CliError;
 use partita::ErrorKind;
-use partita_files::NewFile;
+use partita_files::{NewFile, is_replaceable};
 use partita_report::DOCTYPE;
 use std::fmt::Display;
-use std::fs;
 use std::io::Write;
 use std::path::Path;
 
@@ -20,8 +19,7 @@ impl Draft {
         if path.is_dir() {
             return Err(unwritable(&"it is a folder"));
         }
-        let is_other = |text: Vec<u8>| !text.is_empty() && !text.starts_with(DOCTYPE.as_bytes());
-        if fs::read(path).is_ok_and(is_other) {
+        if !is_replaceable(path, DOCTYPE.as_bytes()) {
             return Err(unwritable(
                 &"it exists and is not a report; choose another file, or one that is a report",
             ));

@@ -36,8 +36,7 @@ pub fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), Cli
 pub fn write_picture(path: &Path, png: &[u8]) -> Result<(), CliError> {
     let unwritable = |error: &dyn Display| CliError::unwritable(path, error, ErrorKind::Request);
     let signature = &png[..8.min(png.len())];
-    let is_other = |bytes: Vec<u8>| !bytes.is_empty() && !bytes.starts_with(signature);
-    if path.is_dir() || fs::read(path).is_ok_and(is_other) {
+    if !partita_files::is_replaceable(path, signature) {
         return Err(unwritable(
             &"it exists and is not a PNG image; choose another file",
         ));

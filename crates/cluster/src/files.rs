@@ -2,8 +2,8 @@
 
 use partita_space::near;
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 /// Names and texts of the files that are compiled in.
 pub(crate) type BuiltIn = [(&'static str, &'static str)];
@@ -69,14 +69,4 @@ fn name(path: &Path) -> Option<String> {
         .is_some_and(|extension| extension == "toml");
     let stem = path.file_stem()?.to_str()?;
     is_toml.then(|| stem.to_owned())
-}
-
-/// The text of a regular file. Reads from devices and pipes may never end.
-pub(crate) fn read_regular(path: &Path) -> io::Result<String> {
-    if fs::metadata(path)?.is_file() {
-        return fs::read_to_string(path);
-    }
-    Err(io::Error::other(
-        "it is a folder, a device or a pipe, not a regular file",
-    ))
 }

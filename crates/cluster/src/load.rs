@@ -1,8 +1,9 @@
 //! Finds machine files: those of this repository, and those of the user.
 
 use crate::error::MachineError;
-use crate::files::{self, FileSource, read_regular};
+use crate::files::{self, FileSource};
 use crate::machine::Machine;
+use partita_files::read_regular;
 use std::path::{Path, PathBuf};
 
 /// The machine files of this repository, so that the binary works from any folder.

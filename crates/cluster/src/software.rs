@@ -2,9 +2,10 @@
 //! number with its source.
 
 use crate::error::SoftwareError;
-use crate::files::{self, FileSource, read_regular};
+use crate::files::{self, FileSource};
 use crate::machine::{Allreduce, AllreduceLink, Basis, DeviceKind, Exchange, Fact, Machine, Share};
 use crate::network::CollectiveLibrary;
+use partita_files::read_regular;
 use partita_space::{Bytes, BytesPerSecond, Seconds};
 use std::path::{Path, PathBuf};
 

@@ -31,7 +31,14 @@ pub struct NewFile {
 
 impl NewFile {
     /// Starts a file that will stand at `path`. What killed processes left of such a file goes.
+    ///
+    /// Errors: the folder cannot be written, or a device, a pipe or a socket stands there, which stays.
     pub fn create(path: &Path) -> io::Result<Self> {
+        if let Ok(there) = fs::symlink_metadata(path)
+            && !(there.is_file() || there.is_dir() || there.is_symlink())
+        {
+            return Err(irregular());
+        }
         if let Some(name) = path.file_name() {
             let name = name.to_string_lossy();
             remove(parent(path), |entry| is_abandoned(entry, &name));
@@ -91,6 +98,32 @@ impl NewFile {
         self.is_placed = true;
         Ok(())
     }
+}
+
+/// The text of a regular file. Reads from devices and pipes may never end.
+///
+/// Errors: it cannot be read, or is a folder, a device or a pipe.
+pub fn read_regular(path: &Path) -> io::Result<String> {
+    if fs::metadata(path)?.is_file() {
+        return fs::read_to_string(path);
+    }
+    Err(irregular())
+}
+
+/// Whether a file may be replaced by one that begins like this: there is none, it is empty, or it begins so too.
+pub fn is_replaceable(path: &Path, beginning: &[u8]) -> bool {
+    if !fs::metadata(path).is_ok_and(|there| there.is_file()) {
+        return !path.exists();
+    }
+    let mut read = Vec::new();
+    let most = beginning.len() as u64;
+    let all = File::open(path).and_then(|file| file.take(most).read_to_end(&mut read));
+    // What cannot be read may be replaced where its folder allows it.
+    all.is_err() || read.is_empty() || read == beginning
+}
+
+fn irregular() -> io::Error {
+    io::Error::other("it is a folder, a device or a pipe, not a regular file")
 }
 
 impl Write for NewFile {

@@ -162,3 +162,21 @@ fn room_is_told_of_what_exists() {
     assert!(free_bytes(&std::env::temp_dir()).unwrap().unwrap() > 0);
     assert!(free_bytes(std::path::Path::new("/no/such/folder")).is_err());
 }
+
+#[test]
+fn what_is_no_regular_file_is_neither_replaced_nor_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("socket");
+    let socket = std::os::unix::net::UnixListener::bind(&place).unwrap();
+    assert!(NewFile::create(&place).is_err());
+    assert!(!partita_files::is_replaceable(&place, b"a"));
+    assert!(partita_files::read_regular(&place).is_err());
+    assert!(partita_files::read_regular(folder.path()).is_err());
+    drop(socket);
+    let file = folder.path().join("file");
+    assert!(partita_files::is_replaceable(&file, b"a"));
+    fs::write(&file, "ab").unwrap();
+    assert!(partita_files::is_replaceable(&file, b"a"));
+    assert!(!partita_files::is_replaceable(&file, b"b"));
+    assert_eq!(partita_files::read_regular(&file).unwrap(), "ab");
+}

@@ -257,7 +257,7 @@ fn none_fits(
             reserve.total()
         )
     } else if untried > 0 {
-        format!("the search ended before it looked at {untried} more")
+        format!("the search ended before it looked at {untried} more; possible is a longer search")
     } else if found.iter().any(is_memory) {
         let smaller = if batch > 1 { ", a smaller batch" } else { "" };
         format!("possible are more ranks{smaller} or more memory")
@@ -335,7 +335,7 @@ fn explained(
     };
     let simulation = simulated(program, own.as_ref())?;
     let mut explanation = Explanation::new(explain::findings(&subject, &simulation)?);
-    let tasks: usize = program.bodies.iter().map(|body| body.tasks.len()).sum();
+    let tasks = program.tasks();
     let is_small = ranks <= RANKS_EXPLAINED && tasks <= TASKS_EXPLAINED;
     let is_cheap = match planner.source {
         CostSource::Modeled { .. } => is_small,

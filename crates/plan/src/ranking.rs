@@ -671,7 +671,6 @@ fn evaluate(
         let reason = memory_reason(program.body(rank), needed, request.memory);
         return Ok(Err((Refusal::Memory(needed), reason)));
     }
-    let tasks = program.bodies.iter().map(|body| body.tasks.len()).sum();
     let prediction = (request.cost)(&program).map_err(|unknown| (Refusal::Unknown, unknown));
-    Ok(prediction.map(|prediction| (prediction, tasks)))
+    Ok(prediction.map(|prediction| (prediction, program.tasks())))
 }

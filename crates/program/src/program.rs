@@ -193,6 +193,11 @@ impl Program {
         bodies.max_by_key(|(body, _)| body.memory())
     }
 
+    /// Number of tasks of all classes.
+    pub fn tasks(&self) -> usize {
+        self.bodies.iter().map(|body| body.tasks.len()).sum()
+    }
+
     /// Number of ranks in each class.
     pub fn class_sizes(&self) -> Vec<usize> {
         let mut sizes = vec![0; self.bodies.len()];

@@ -181,29 +181,31 @@ impl Uses {
             let group = collective.group;
             self.groups.insert(collective.group());
             let kind = &collective.kind;
-            let (mine, theirs) = match kind {
-                CollectiveKind::AllReduce { .. } | CollectiveKind::AllGather { .. } => {
-                    (kind.targets(), kind.sources())
-                }
-                CollectiveKind::ReduceScatter { .. } | CollectiveKind::AllToAll { .. } => {
-                    (kind.sources(), kind.targets())
-                }
-            };
-            let held: Vec<View> = mine.iter().copied().filter(|v| !v.is_empty()).collect();
-            for mut mine in distributions(case, class, &held) {
-                match kind {
-                    CollectiveKind::AllReduce { .. }
-                    | CollectiveKind::AllGather { .. }
-                    | CollectiveKind::ReduceScatter { .. } => {}
-                    // What is sent also depends on the sender's position in the group, which is checked for
-                    // every member of the class; only the outer axes are left.
-                    CollectiveKind::AllToAll { .. } => mine
-                        .axes
-                        .iter_mut()
-                        .for_each(|axes| *axes = axes.before(group)),
-                }
-                for theirs in distributions(case, class, theirs) {
-                    self.distance(&mine, &theirs, group, Offset::default());
+            for (sources, targets) in kind.parts() {
+                let (mine, theirs) = match kind {
+                    CollectiveKind::AllReduce { .. } | CollectiveKind::AllGather { .. } => {
+                        (targets, sources)
+                    }
+                    CollectiveKind::ReduceScatter { .. } | CollectiveKind::AllToAll { .. } => {
+                        (sources, targets)
+                    }
+                };
+                let held: Vec<View> = mine.iter().copied().filter(|v| !v.is_empty()).collect();
+                for mut mine in distributions(case, class, &held) {
+                    match kind {
+                        CollectiveKind::AllReduce { .. }
+                        | CollectiveKind::AllGather { .. }
+                        | CollectiveKind::ReduceScatter { .. } => {}
+                        // What is sent also depends on the sender's position in the group, which is checked for
+                        // every member of the class; only the outer axes are left.
+                        CollectiveKind::AllToAll { .. } => mine
+                            .axes
+                            .iter_mut()
+                            .for_each(|axes| *axes = axes.before(group)),
+                    }
+                    for theirs in distributions(case, class, theirs) {
+                        self.distance(&mine, &theirs, group, Offset::default());
+                    }
                 }
             }
         }

@@ -323,3 +323,21 @@ fn more_memory_and_more_ranks_are_told_of_on_request() {
     assert!(before.iter().all(|&one| one >= 0.5), "{efficiency:?}");
     assert!(*last < 1.0 && !scaling["end"].as_str().unwrap().is_empty());
 }
+
+#[test]
+fn buckets_hold_gradients_of_split_and_whole_weights() {
+    for (ranks, strategy) in [("4", "data=2,channel=2"), ("8", "data=2,depth=2,channel=2")] {
+        let strategy = format!("{strategy},bucket=4MiB");
+        let words = [
+            "lower",
+            "cosmoflow@32",
+            "--ranks",
+            ranks,
+            "--batch",
+            "4",
+            "--strategy",
+        ];
+        let text = answer(&[&words[..], &[&strategy]].concat());
+        assert!(text.contains("reduce conv7.weight.."), "{strategy}");
+    }
+}
