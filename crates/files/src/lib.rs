@@ -104,10 +104,19 @@ impl NewFile {
 ///
 /// Errors: it cannot be read, or is a folder, a device or a pipe.
 pub fn read_regular(path: &Path) -> io::Result<String> {
+    check_regular(path)?;
+    fs::read_to_string(path)
+}
+
+/// Opening a pipe or a device may block forever.
+///
+/// Errors: no file, or no regular one.
+pub fn check_regular(path: &Path) -> io::Result<()> {
     if fs::metadata(path)?.is_file() {
-        return fs::read_to_string(path);
+        Ok(())
+    } else {
+        Err(irregular())
     }
-    Err(irregular())
 }
 
 /// Whether a file may be replaced by one that begins like this: there is none, it is empty, or it begins so too.

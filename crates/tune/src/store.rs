@@ -2,7 +2,7 @@
 
 use crate::TuneError;
 use crate::tables::{self, Contents, FORMAT};
-use partita_files::{FolderLock, NewFile, parent, sync_folder};
+use partita_files::{FolderLock, NewFile, check_regular, parent, sync_folder};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior, ffi};
 use std::fmt::Display;
@@ -113,17 +113,6 @@ impl From<rusqlite::Error> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::System(error.to_string())
-    }
-}
-
-/// Opening a pipe or a device may block forever.
-///
-/// Errors: no file, or no regular one.
-pub(crate) fn check_regular(path: &Path) -> io::Result<()> {
-    if fs::metadata(path)?.is_file() {
-        Ok(())
-    } else {
-        Err(io::Error::other("it is not a regular file"))
     }
 }
 
