@@ -3,7 +3,7 @@
 use crate::error::MachineError;
 use crate::files::{self, FileSource};
 use crate::machine::Machine;
-use partita_files::read_regular;
+use partita_files::read_text;
 use std::path::{Path, PathBuf};
 
 /// The machine files of this repository, so that the binary works from any folder.
@@ -57,7 +57,7 @@ impl Machine {
 }
 
 fn read_file(path: &Path) -> Result<Machine, MachineError> {
-    let text = read_regular(path).map_err(|source| MachineError::Unreadable {
+    let text = read_text(path).map_err(|source| MachineError::Unreadable {
         path: path.to_owned(),
         source,
     })?;

@@ -5,7 +5,7 @@ use crate::error::SoftwareError;
 use crate::files::{self, FileSource};
 use crate::machine::{Allreduce, AllreduceLink, Basis, DeviceKind, Exchange, Fact, Machine, Share};
 use crate::network::CollectiveLibrary;
-use partita_files::read_regular;
+use partita_files::read_text;
 use partita_space::{Bytes, BytesPerSecond, Seconds};
 use std::path::{Path, PathBuf};
 
@@ -198,7 +198,7 @@ impl Software {
 }
 
 fn read_file(path: &Path) -> Result<Software, SoftwareError> {
-    let text = read_regular(path).map_err(|source| SoftwareError::Unreadable {
+    let text = read_text(path).map_err(|source| SoftwareError::Unreadable {
         path: path.to_owned(),
         source,
     })?;

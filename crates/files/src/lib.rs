@@ -1,7 +1,7 @@
 //! Files that appear whole or not at all, and folders to which one process writes at a time.
 //!
 //! Does: writes files beside their place and renames them, removes what killed processes left of them,
-//! locks folders, and tells how much may be written.
+//! locks folders, reads texts, and tells how much may be written.
 //! Knows: file systems, and processes of this host.
 //! Must not know: what the files hold, or any other crate of the workspace.
 
@@ -14,6 +14,8 @@ use std::time::Duration;
 /// Temporary names that are tried, and how often a lock is asked for whose file just went away.
 const ATTEMPTS_MAX: u32 = 1000;
 const SUFFIX: &str = ".partial";
+/// Texts are read into memory. Those of the largest models have a few MiB.
+const TEXT_BYTES_MAX: u64 = 64 << 20;
 /// Nobody takes so long to write a file.
 const LEFTOVER_AGE: Duration = Duration::from_secs(24 * 3600);
 
@@ -100,12 +102,23 @@ impl NewFile {
     }
 }
 
-/// The text of a regular file. Reads from devices and pipes may never end.
+/// The text of a file, or of a pipe until its writer closes it.
 ///
-/// Errors: it cannot be read, or is a folder, a device or a pipe.
-pub fn read_regular(path: &Path) -> io::Result<String> {
-    check_regular(path)?;
-    fs::read_to_string(path)
+/// Errors: it cannot be read, is no UTF-8, or has more than `TEXT_BYTES_MAX` bytes, as devices may have.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(TEXT_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        let mebibytes = TEXT_BYTES_MAX >> 20;
+        let told = format!("it has more than {mebibytes} MiB, the most that is read of a text");
+        return Err(io::Error::other(told));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        io::Error::other(format!("it is not a text: byte {at} is not UTF-8"))
+    })
 }
 
 /// Opening a pipe or a device may block forever.

@@ -7,7 +7,8 @@ use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use partita_files::{
-    FolderLock, NewFile, free_bytes, is_temporary, remove_temporaries, scratch, write_whole,
+    FolderLock, NewFile, free_bytes, is_temporary, read_text, remove_temporaries, scratch,
+    write_whole,
 };
 
 fn names(folder: &std::path::Path) -> Vec<String> {
@@ -164,19 +165,40 @@ fn room_is_told_of_what_exists() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_neither_replaced_nor_read() {
+fn what_is_no_regular_file_is_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("socket");
     let socket = std::os::unix::net::UnixListener::bind(&place).unwrap();
     assert!(NewFile::create(&place).is_err());
     assert!(!partita_files::is_replaceable(&place, b"a"));
-    assert!(partita_files::read_regular(&place).is_err());
-    assert!(partita_files::read_regular(folder.path()).is_err());
     drop(socket);
     let file = folder.path().join("file");
     assert!(partita_files::is_replaceable(&file, b"a"));
     fs::write(&file, "ab").unwrap();
     assert!(partita_files::is_replaceable(&file, b"a"));
     assert!(!partita_files::is_replaceable(&file, b"b"));
-    assert_eq!(partita_files::read_regular(&file).unwrap(), "ab");
+}
+
+#[test]
+fn texts_come_from_files_and_pipes_but_not_without_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "ab").unwrap();
+    assert_eq!(read_text(&file).unwrap(), "ab");
+    fs::write(&file, b"ab\xff").unwrap();
+    let told = read_text(&file).unwrap_err().to_string();
+    assert!(told.contains("byte 2 is not UTF-8"), "{told}");
+    assert!(read_text(folder.path()).is_err());
+    let told = read_text(std::path::Path::new("/dev/zero")).unwrap_err();
+    assert!(told.to_string().contains("more than 64 MiB"), "{told}");
+
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let writer = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::write(pipe, "from a pipe").unwrap()
+    });
+    assert_eq!(read_text(&pipe).unwrap(), "from a pipe");
+    writer.join().unwrap();
 }

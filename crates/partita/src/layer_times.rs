@@ -8,7 +8,7 @@ use crate::error::{ErrorKind, Fault};
 use crate::planning::PlanningError;
 use crate::size::parse_seconds;
 use crate::training::Training;
-use partita_files::read_regular;
+use partita_files::read_text;
 use partita_graph::Graph;
 use partita_oracle::{Costs, LayerFactors, PassFactors, ScaledCosts, SpeedFactors, TaskPrediction};
 use partita_program::{Menu, Phase};
@@ -164,7 +164,7 @@ impl LayerTimes {
     /// Errors: a file that cannot be read or is no such table, a value out of range.
     pub fn read(file: &Path) -> Result<Self, LayerTimesError> {
         let path = || file.to_owned();
-        let text = read_regular(file).map_err(|source| LayerTimesError::Unreadable {
+        let text = read_text(file).map_err(|source| LayerTimesError::Unreadable {
             file: path(),
             source,
         })?;

@@ -2,7 +2,7 @@
 
 use crate::error::{ErrorKind, Fault};
 use crate::near_file::{files_in, near_file};
-use partita_files::read_regular;
+use partita_files::read_text;
 use partita_graph::{Graph, text, zoo};
 use partita_space::near;
 use std::io;
@@ -87,7 +87,7 @@ pub fn resolve(asked: &str) -> Result<Graph, ModelError> {
             Some(_) | None => error.into(),
         });
     }
-    let text = read_regular(path).map_err(|error| unreadable(asked, error))?;
+    let text = read_text(path).map_err(|error| unreadable(asked, error))?;
     let not_a_model = |source| ModelError::Text {
         path: asked.to_owned(),
         source: Box::new(source),

@@ -195,8 +195,8 @@ fn a_calibration_that_cannot_be_says_what_can() {
         );
     }
     for (machine, word) in [
-        (".", "a regular file"),
-        ("/dev/zero", "a regular file"),
+        (".", "directory"),
+        ("/dev/zero", "more than 64 MiB"),
         ("here.toml", "here.toml"),
     ] {
         let line = "predict small.model --ranks 1 --batch 2 --strategy data=1 --machine";

@@ -19,7 +19,6 @@ use partita_graph::{Loss, text};
 use partita_program::Optimizer;
 use partita_session::{LOSS_SCALES, LearningRateSchedule, LossScaling};
 use partita_space::{Bytes, Seconds};
-use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
@@ -187,7 +186,7 @@ impl RunFile {
     /// Errors: an unreadable file; else the first error with its line, key, valid values and the nearest one.
     pub fn read(path: &Path) -> Result<Self, RunFileError> {
         let file = path.display().to_string();
-        match fs::read_to_string(path) {
+        match partita_files::read_text(path) {
             Ok(text) => Self::parse(&text, &file),
             Err(source) => Err(RunFileError::Unreadable {
                 file,
