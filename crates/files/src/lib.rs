@@ -106,6 +106,9 @@ impl NewFile {
 ///
 /// Errors: it cannot be read, is no UTF-8, or has more than `TEXT_BYTES_MAX` bytes, as devices may have.
 pub fn read_text(path: &Path) -> io::Result<String> {
+    if path.is_dir() {
+        return Err(io::Error::other("it is a folder, not a file"));
+    }
     let mut bytes = Vec::new();
     File::open(path)?
         .take(TEXT_BYTES_MAX + 1)

@@ -257,7 +257,13 @@ fn none_fits(
             reserve.total()
         )
     } else if untried > 0 {
-        format!("the search ended before it looked at {untried} more; possible is a longer search")
+        return PlanningError::NoneFound {
+            ranks,
+            memory,
+            batch,
+            looked: found.len() - untried,
+            untried,
+        };
     } else if found.iter().any(is_memory) {
         let smaller = if batch > 1 { ", a smaller batch" } else { "" };
         format!("possible are more ranks{smaller} or more memory")

@@ -154,6 +154,24 @@ pub enum PlanningError {
         /// Advice.
         remedy: String,
     },
+    /// The search ended before it found a strategy that fits.
+    #[error(
+        "the search ended before it found a strategy that fits {ranks} ranks with {memory} each for batch {batch}: \
+         {looked} do not fit or are invalid, and {untried} were not looked at; possible is a longer search; the result \
+         of each strategy is listed"
+    )]
+    NoneFound {
+        /// Requested ranks.
+        ranks: usize,
+        /// Memory limit of each rank.
+        memory: Bytes,
+        /// Samples of a step.
+        batch: usize,
+        /// Strategies that were looked at.
+        looked: usize,
+        /// Strategies that were not.
+        untried: usize,
+    },
 }
 
 impl Fault for PlanningError {
@@ -180,7 +198,8 @@ impl Fault for PlanningError {
             | Self::LayerTimes(_)
             | Self::PrecisionHere(_)
             | Self::TooLarge { .. }
-            | Self::NoneFits { .. } => ErrorKind::Request,
+            | Self::NoneFits { .. }
+            | Self::NoneFound { .. } => ErrorKind::Request,
             Self::Unsound { .. } | Self::Simulate(_) | Self::ClosedForm(_) => ErrorKind::Failure,
         }
     }

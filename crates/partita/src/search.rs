@@ -11,7 +11,7 @@ use partita_lower::{Request, Strategy};
 use partita_oracle::closed::Link;
 use partita_oracle::{Costs, MeasuredCosts, Prediction, predict, rank_seconds};
 use partita_plan::{
-    Candidate, FixedCosts, LowerBound, PlanError, PlanRequest, StageCosts, balance, plan,
+    Candidate, FixedCosts, LowerBound, PlanError, PlanRequest, StageCosts, Steps, balance, plan,
 };
 use partita_program::{Body, Program};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
@@ -21,6 +21,9 @@ use std::time::Instant;
 /// A strategy is pruned if its closed form is this many times slower than the best one: twice the largest ratio
 /// of any strategy that was best in trials of models, machines, ranks and mini-batches.
 const PRUNE_FACTOR: f64 = 3.0;
+
+/// Tasks of all programs that are simulated to choose the layers of stages. A few seconds of a core.
+const TASKS_SIMULATED: usize = 250_000;
 
 /// Limits of a search.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +102,17 @@ pub fn staged(
     memory: Bytes,
     costs: &dyn Costs,
 ) -> Result<Strategy, PlanningError> {
-    balanced(context, training, memory, &FixedCosts(costs))
+    let cost = |program: &Program| {
+        let mode = machine::mode(costs, program.mesh.ranks());
+        let prediction = predict(program, costs, mode, 1, false);
+        prediction.map_err(|error| error.to_string())
+    };
+    let steps = Steps {
+        cost: &cost,
+        tasks_max: TASKS_SIMULATED,
+        is_over: &|| context.is_cancelled(),
+    };
+    balanced(context, training, memory, &FixedCosts(costs), Some(steps))
 }
 
 /// As [`staged`], on this machine, measuring what is missing. More ranks than can be measured are treated as
@@ -125,7 +138,7 @@ pub fn staged_local(
         ranks,
         InputSource::Ignored,
     )?);
-    balanced(context, training, memory, &MeasuredStages::new(&here))
+    balanced(context, training, memory, &MeasuredStages::new(&here), None)
 }
 
 fn balanced(
@@ -133,8 +146,9 @@ fn balanced(
     training: &Request<'_>,
     memory: Bytes,
     costs: &dyn StageCosts,
+    steps: Option<Steps<'_>>,
 ) -> Result<Strategy, PlanningError> {
-    let balanced = balance(training, memory, costs);
+    let balanced = balance(training, memory, costs, steps);
     context.status("", false);
     Ok(balanced?.strategy)
 }

@@ -2,6 +2,7 @@
 
 use crate::layers::{LayerCost, Layers, LayersError, StageCosts, middle_rank, single_crossings};
 use crate::repeats::Shortened;
+use crate::simulated_cuts::{SimulatedCuts, Steps};
 use partita_graph::Graph;
 use partita_lower::{LowerError, Pass, Request, Slot, Strategy, balanced, lower_ranks, slots};
 use partita_oracle::LayerPrecision;
@@ -98,6 +99,19 @@ impl<'s> Tables<'s> {
             ..Self::default()
         }
     }
+
+    /// Checks a strategy unless it was.
+    fn check(&mut self, training: &Request<'_>) -> Result<(), BalanceError> {
+        let strategy = training.strategy;
+        if !self.valid.contains(strategy) {
+            let short = self.shortened.filter(|_| strategy.layers.is_empty());
+            let graph = short.map_or(training.graph, |short| &short.graph);
+            let checked = strategy.check(graph, training.batch);
+            checked.map_err(LowerError::Strategy)?;
+            self.valid.insert(strategy.clone());
+        }
+        Ok(())
+    }
 }
 
 /// What partitions are looked for.
@@ -112,24 +126,27 @@ pub(crate) struct Wanted {
     pub is_checked_later: bool,
 }
 
-/// Assigns layers to stages, minimizing the time of the slowest stage for a micro-batch with its communication,
-/// among the partitions that fit `memory`. A strategy without stages, or with specified layers, is unchanged.
+/// Assigns layers to stages, minimizing the time of a step, among the partitions that fit `memory`. A strategy without
+/// stages, or with specified layers, is unchanged.
 ///
-/// Costs of layers are those of a program of the whole model on the ranks of a stage, lowered once for each mesh.
+/// Costs of layers are those of a program of the whole model on the ranks of a stage, lowered once for each mesh, and
+/// the time of a step is estimated from them; with `steps` those of the most promising partitions are simulated, unless they have very many tasks.
 /// The memory of a partition is that of its program; where it is too much, other partitions are tried by an
-/// estimate that each attempt corrects.
+/// estimate that each attempt corrects. So that stages which take turns distribute the memory, none has much more than
+/// the largest of stages with equal work.
 /// Errors: a strategy that does not fit, an unknown cost, no partition that fits in `memory`.
 pub fn balance(
     training: &Request<'_>,
     memory: Bytes,
     costs: &dyn StageCosts,
+    steps: Option<Steps<'_>>,
 ) -> Result<Balanced, BalanceError> {
     let wanted = Wanted {
         memory,
         most: Seconds(f64::INFINITY),
         is_checked_later: false,
     };
-    balance_with(training, wanted, costs, &mut Tables::default())
+    balance_with(training, wanted, costs, steps, &mut Tables::default())
 }
 
 /// As [`balance`], with cached tables.
@@ -137,16 +154,11 @@ pub(crate) fn balance_with(
     training: &Request<'_>,
     wanted: Wanted,
     costs: &dyn StageCosts,
+    steps: Option<Steps<'_>>,
     tables: &mut Tables<'_>,
 ) -> Result<Balanced, BalanceError> {
+    tables.check(training)?;
     let strategy = training.strategy;
-    if !tables.valid.contains(strategy) {
-        let short = tables.shortened.filter(|_| strategy.layers.is_empty());
-        let graph = short.map_or(training.graph, |short| &short.graph);
-        let checked = strategy.check(graph, training.batch);
-        checked.map_err(LowerError::Strategy)?;
-        tables.valid.insert(strategy.clone());
-    }
     if strategy.stages.is_empty() || strategy.has_layers() {
         return Ok(Balanced {
             strategy: strategy.clone(),
@@ -155,31 +167,13 @@ pub(crate) fn balance_with(
             busy: Seconds(0.0),
         });
     }
-    for stage in &strategy.stages {
-        let key = key(strategy, stage.extents);
-        if let Entry::Vacant(vacant) = tables.layers.entry(key) {
-            let layers = Layers::new(training, stage.extents, tables.shortened, costs)?;
-            vacant.insert(layers);
-        }
-    }
-    let crossing = &mut tables.crossing;
-    let crossing = &*crossing.get_or_insert_with(|| elements_crossing(training.graph));
-    let layers = strategy
-        .stages
-        .iter()
-        .map(|stage| &tables.layers[&key(strategy, stage.extents)]);
-    let slots = slots(strategy.schedule, strategy.stages.len(), strategy.micro);
-    let balancer = Balancer {
-        training,
-        wanted,
-        precision: costs.precision(),
-        layers: layers.collect(),
-        positions: positions(training.graph, strategy.stage_count()),
-        stage_inputs: stage_inputs(training, crossing, costs),
-        in_flight: in_flight(strategy, &slots),
-        slots,
+    let balancer = Balancer::new(training, wanted, costs, tables)?;
+    let ranges = balancer.cut()?;
+    let ranges = match steps {
+        None => ranges,
+        Some(steps) => balancer.simulated(ranges, steps)?,
     };
-    balancer.cut()
+    Ok(balancer.balanced_by(&ranges))
 }
 
 /// Key of the table of a stage.
@@ -189,10 +183,10 @@ fn key(strategy: &Strategy, extents: [usize; 7]) -> (Strategy, [usize; 7], usize
     (alike, extents, strategy.micro)
 }
 
-struct Balancer<'a> {
-    training: &'a Request<'a>,
-    wanted: Wanted,
-    precision: LayerPrecision,
+pub(crate) struct Balancer<'a> {
+    pub training: &'a Request<'a>,
+    pub wanted: Wanted,
+    pub precision: LayerPrecision,
     /// Of each place.
     layers: Vec<&'a Layers>,
     /// Where stages may begin and end.
@@ -203,8 +197,44 @@ struct Balancer<'a> {
     in_flight: Vec<f64>,
 }
 
+impl<'a> Balancer<'a> {
+    fn new(
+        training: &'a Request<'a>,
+        wanted: Wanted,
+        costs: &dyn StageCosts,
+        tables: &'a mut Tables<'_>,
+    ) -> Result<Self, BalanceError> {
+        let strategy = training.strategy;
+        for stage in &strategy.stages {
+            let key = key(strategy, stage.extents);
+            if let Entry::Vacant(vacant) = tables.layers.entry(key) {
+                let layers = Layers::new(training, stage.extents, tables.shortened, costs)?;
+                vacant.insert(layers);
+            }
+        }
+        let crossing = &mut tables.crossing;
+        let crossing = &*crossing.get_or_insert_with(|| elements_crossing(training.graph));
+        let layers = strategy
+            .stages
+            .iter()
+            .map(|stage| &tables.layers[&key(strategy, stage.extents)]);
+        let slots = slots(strategy.schedule, strategy.stages.len(), strategy.micro);
+        Ok(Self {
+            training,
+            wanted,
+            precision: costs.precision(),
+            layers: layers.collect(),
+            positions: positions(training.graph, strategy.stage_count()),
+            stage_inputs: stage_inputs(training, crossing, costs),
+            in_flight: in_flight(strategy, &slots),
+            slots,
+        })
+    }
+}
+
 impl Balancer<'_> {
-    fn cut(&self) -> Result<Balanced, BalanceError> {
+    /// The partition with the shortest estimated step that fits.
+    fn cut(&self) -> Result<Vec<Range<usize>>, BalanceError> {
         let time = |stage: usize, range: &Range<usize>| self.seconds(stage, range);
         let least = |stage: usize, range: &Range<usize>| self.computation(stage, range);
         let Some(ranges) = self.balanced(&least, &time) else {
@@ -212,25 +242,19 @@ impl Balancer<'_> {
         };
         let seconds = self.step_seconds(&ranges);
         if seconds > self.wanted.most {
-            return Ok(self.balanced_by(&ranges));
+            return Ok(ranges);
         }
-        // If stages take turns, one stage with all layers communicates least; but stages are meant to distribute
-        // the memory.
-        let estimates = ranges.iter().enumerate();
-        let largest = estimates
-            .map(|(stage, range)| self.memory_estimate(stage, range))
-            .fold(0.0, f64::max);
-        let shared = |stage: usize, range: &Range<usize>| {
-            self.memory_estimate(stage, range) <= 1.1 * largest
-        };
+        let most = self.memory_of_equal_work();
+        let shared =
+            |stage: usize, range: &Range<usize>| self.memory_estimate(stage, range) <= most;
         let fastest = self.refined(ranges, &shared);
         if self.wanted.is_checked_later && self.fits_surely(&fastest)? {
-            return Ok(self.balanced_by(&fastest));
+            return Ok(fastest);
         }
         let memory = self.wanted.memory;
         let mut tried = Tried::default();
         if let Some(fitting) = tried.fits(self, fastest)? {
-            return Ok(self.balanced_by(&fitting));
+            return Ok(fitting);
         }
         for minimizes_memory in [false, true] {
             for _ in 0..ATTEMPTS_MAX {
@@ -263,7 +287,7 @@ impl Balancer<'_> {
                     ranges = self.refined(ranges, &fits);
                 }
                 if let Some(fitting) = tried.fits(self, ranges)? {
-                    return Ok(self.balanced_by(&fitting));
+                    return Ok(fitting);
                 }
             }
         }
@@ -273,6 +297,46 @@ impl Balancer<'_> {
             needed: tried.needed.unwrap_or_default(),
             memory,
         })
+    }
+
+    /// Somewhat more than the estimated memory of the largest of stages with equal work. If stages take turns, one stage
+    /// with all layers communicates least; but stages are meant to distribute the memory. The same on all machines.
+    fn memory_of_equal_work(&self) -> f64 {
+        let stages = self.equal_work().unwrap_or_default();
+        1.1 * self.largest(&stages)
+    }
+
+    /// The partition whose largest stage computes least on any machine.
+    fn equal_work(&self) -> Option<Vec<Range<usize>>> {
+        let flops = |stage: usize, range: &Range<usize>| self.cost(stage, range).flops;
+        self.balanced(&flops, &flops)
+    }
+
+    /// The partition with the shortest simulated step near this one, or near others with equal times and equal work.
+    fn simulated(
+        &self,
+        ranges: Vec<Range<usize>>,
+        steps: Steps<'_>,
+    ) -> Result<Vec<Range<usize>>, BalanceError> {
+        let most = self.memory_of_equal_work().max(self.largest(&ranges));
+        let fits = |stage: usize, range: &Range<usize>| self.memory_estimate(stage, range) <= most;
+        let computation = |stage: usize, range: &Range<usize>| self.computation(stage, range);
+        let memory = |stage: usize, range: &Range<usize>| self.memory_estimate(stage, range);
+        let starts = [
+            Some(ranges),
+            self.equal_work(),
+            self.balanced(&computation, &computation),
+            self.balanced(&memory, &memory),
+        ];
+        let starts = starts.into_iter().flatten();
+        SimulatedCuts::new(self, steps).fastest(starts.collect(), &fits)
+    }
+
+    /// Estimated memory of the largest stage.
+    fn largest(&self, ranges: &[Range<usize>]) -> f64 {
+        let stages = ranges.iter().enumerate();
+        let memory = stages.map(|(stage, range)| self.memory_estimate(stage, range));
+        memory.fold(0.0, f64::max)
     }
 
     /// As [`balanced`], with stages between the positions.
@@ -301,15 +365,7 @@ impl Balancer<'_> {
         for _ in 0..REFINEMENTS {
             let before = least;
             for stage in 1..ranges.len() {
-                let (first, last) = (ranges[stage - 1].start.max(1) + 1, ranges[stage].end - 1);
-                let step = (last.saturating_sub(first) / POSITIONS).max(1);
-                let here = ranges[stage].start;
-                let near =
-                    here.saturating_sub(NEAR_STEPS).max(first)..=(here + NEAR_STEPS).min(last);
-                for at in near.chain((first..=last).step_by(step)) {
-                    let mut moved = ranges.clone();
-                    moved[stage - 1].end = at;
-                    moved[stage].start = at;
+                for moved in self.moves(&ranges, stage) {
                     let seconds = self.step_seconds(&moved);
                     let is_fit =
                         || fits(stage - 1, &moved[stage - 1]) && fits(stage, &moved[stage]);
@@ -323,6 +379,49 @@ impl Balancer<'_> {
             }
         }
         ranges
+    }
+
+    /// About as many tasks as a program has: those of a rank with all layers, for each micro-batch.
+    pub fn tasks(&self) -> usize {
+        let layers = self.layers.iter().map(|layers| layers.tasks);
+        layers.max().unwrap_or_default() * self.training.strategy.micro
+    }
+
+    /// Partitions with the first layer of this stage elsewhere, the nearest ones first.
+    pub fn moves(&self, ranges: &[Range<usize>], stage: usize) -> Vec<Vec<Range<usize>>> {
+        let (first, last) = (ranges[stage - 1].start.max(1) + 1, ranges[stage].end - 1);
+        let step = (last.saturating_sub(first) / POSITIONS).max(1);
+        let here = ranges[stage].start;
+        let near = here.saturating_sub(NEAR_STEPS).max(first)..=(here + NEAR_STEPS).min(last);
+        let all = near.chain((first..=last).step_by(step));
+        let moved = all.map(|at| {
+            let mut moved = ranges.to_vec();
+            moved[stage - 1].end = at;
+            moved[stage].start = at;
+            moved
+        });
+        moved.collect()
+    }
+
+    /// Partitions with the stage before this one moved by a few layers.
+    pub fn shifts(&self, ranges: &[Range<usize>], stage: usize) -> Vec<Vec<Range<usize>>> {
+        let first = &ranges[stage - 2];
+        let steps = 1..=NEAR_STEPS;
+        let earlier = steps.clone().map(|by| {
+            (
+                ranges[stage - 1].start.saturating_sub(by),
+                ranges[stage].start.saturating_sub(by),
+            )
+        });
+        let later = steps.map(|by| (ranges[stage - 1].start + by, ranges[stage].start + by));
+        let valid = |(a, b): &(usize, usize)| *a > first.start.max(1) && b < &ranges[stage].end;
+        let moved = earlier.chain(later).filter(valid).map(|(a, b)| {
+            let mut moved = ranges.to_vec();
+            (moved[stage - 2].end, moved[stage - 1].start) = (a, a);
+            (moved[stage - 1].end, moved[stage].start) = (b, b);
+            moved
+        });
+        moved.collect()
     }
 
     fn device(&self, stage: usize) -> usize {
@@ -453,7 +552,7 @@ impl Balancer<'_> {
     }
 
     /// Simulated time of a step, without contention of links.
-    fn step_seconds(&self, ranges: &[Range<usize>]) -> Seconds {
+    pub fn step_seconds(&self, ranges: &[Range<usize>]) -> Seconds {
         let strategy = self.training.strategy;
         let (schedule, devices) = (strategy.schedule, strategy.stages.len());
         let stages = ranges.iter().enumerate();

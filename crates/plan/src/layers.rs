@@ -7,7 +7,7 @@ use partita_lower::{LowerError, Request, Strategy};
 use partita_oracle::LayerPrecision;
 use partita_oracle::closed::Link;
 use partita_oracle::{Costs, durations, task_seconds};
-use partita_program::{Body, Phase, Program, ProgramKind, Role};
+use partita_program::{Body, Count, Phase, Program, ProgramKind, Role};
 use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -94,6 +94,9 @@ const LONG_SUM: Bytes = Bytes(1 << 26);
 
 /// Prefix sums of the costs of layers, for one rank of a stage.
 pub(crate) struct Layers {
+    /// Number of tasks.
+    pub tasks: usize,
+    flops: Vec<f64>,
     forward: Vec<f64>,
     backward: Vec<f64>,
     per_step: Vec<f64>,
@@ -105,6 +108,8 @@ pub(crate) struct Layers {
 /// Cost of some layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LayerCost {
+    /// Floating-point operations of a micro-batch, the same on all machines.
+    pub flops: f64,
     /// Seconds of the forward pass of a micro-batch.
     pub forward: f64,
     /// Seconds of its backward pass.
@@ -169,11 +174,12 @@ impl Layers {
         let program = of_one_rank(&request, rank)?;
         let delays = costs.delays(&program, rank).map_err(LayersError::Cost)?;
         let each = Self::each(graph, &program.bodies[0], &delays);
-        let each = match like {
+        let each: Vec<LayerCost> = match like {
             None => each,
             Some(like) => like.iter().map(|&at| each[at]).collect(),
         };
-        Ok(Self::of(&each, parts))
+        let tasks = program.tasks() * each.len() / graph.nodes.len().max(1);
+        Ok(Self::of(&each, parts, tasks))
     }
 
     /// Costs of each layer, from the body of a rank.
@@ -183,6 +189,7 @@ impl Layers {
         let mut each = vec![LayerCost::default(); nodes];
         for ((task, delay), &node) in body.tasks.iter().zip(delays).zip(&nodes_of_tasks) {
             let cost = &mut each[node];
+            cost.flops += Count::of(task, &body.buffers).flops.0 as f64;
             match task.origin.phase {
                 Phase::Load | Phase::Forward | Phase::Report => cost.forward += delay.0,
                 Phase::Backward => cost.backward += delay.0,
@@ -207,7 +214,7 @@ impl Layers {
         each
     }
 
-    fn of(each: &[LayerCost], parts: f64) -> Self {
+    fn of(each: &[LayerCost], parts: f64, tasks: usize) -> Self {
         let sums = |of: &dyn Fn(&LayerCost) -> f64| {
             let mut sums = vec![0.0];
             for cost in each {
@@ -216,6 +223,8 @@ impl Layers {
             sums
         };
         Self {
+            tasks,
+            flops: sums(&|cost| cost.flops),
             forward: sums(&|cost| cost.forward),
             backward: sums(&|cost| cost.backward),
             per_step: sums(&|cost| cost.per_step),
@@ -229,6 +238,7 @@ impl Layers {
     pub fn cost(&self, range: &Range<usize>) -> LayerCost {
         let of = |sums: &[f64]| sums[range.end] - sums[range.start];
         LayerCost {
+            flops: of(&self.flops),
             forward: of(&self.forward),
             backward: of(&self.backward),
             per_step: of(&self.per_step),

@@ -29,6 +29,7 @@ mod repeats;
 #[cfg(test)]
 #[path = "../tests/requests/mod.rs"]
 mod requests;
+mod simulated_cuts;
 
 pub use balance::{BalanceError, Balanced, balance};
 pub use candidates::{candidates, hybrids};
@@ -38,3 +39,4 @@ pub use layers::{FixedCosts, StageCosts};
 pub use per_layer::PerLayer;
 pub use pipelines::pipelines;
 pub use plan::{Candidate, Cost, LowerBound, PlanError, PlanRequest, Refusal, plan};
+pub use simulated_cuts::Steps;

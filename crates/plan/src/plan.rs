@@ -148,7 +148,8 @@ impl Candidate {
 ///    pruned (`expectation`).
 /// 3. Choose a distribution for each layer on the meshes of the best candidates.
 /// 4. Pipelines, in the order of their estimated time with balanced stages ([`crate::balance`]), pruned as in 2, until
-///    many programs of them are evaluated without one being the fastest.
+///    many programs of them are evaluated without one being the fastest. The layers of the best one's stages are
+///    chosen again by simulated steps, if it is nearly the best candidate.
 /// 5. Sum gradients in buckets in the best candidates and under data parallelism alone; what is no faster is rejected.
 ///    Where the time is limited, a part of it is left for this.
 ///
@@ -167,6 +168,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     ranking.evaluate_per_layer()?;
     ranking.evaluate_pipelines()?;
     ranking.evaluate_estimated()?;
+    ranking.evaluate_simulated_cuts()?;
     ranking.share = 1.0;
     ranking.evaluate_buckets()?;
     let (mut evaluated, mut refused) = (ranking.evaluated, ranking.refused);

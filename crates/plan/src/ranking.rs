@@ -10,6 +10,7 @@ use crate::pipelines::pipelines;
 use crate::plan::{Candidate, PlanError, PlanRequest, Refusal};
 use crate::prefilter::{Prefilter, Rejection, memory_reason, slower_than_best};
 use crate::repeats::Shortened;
+use crate::simulated_cuts::Steps;
 use partita_lower::{Request, StageChoice, Strategy, lower};
 use partita_oracle::{Prediction, precision};
 use partita_space::{AXES, Axis, Bytes, Seconds};
@@ -20,7 +21,11 @@ const MESHES: usize = 3;
 const BUCKETS: [Bytes; 2] = [Bytes(4 << 20), Bytes(25 << 20)];
 /// Number of the best candidates for which they are.
 const BUCKETED: usize = 2;
-/// Part of a limited time that is left for them.
+/// Pipelines whose layers are chosen by simulated steps are at most this many times slower than the best candidate.
+const CUT_FACTOR: f64 = 1.15;
+/// Tasks of the programs that are simulated for it. A few seconds of a core.
+const CUT_TASKS: usize = 150_000;
+/// Part of a limited time that is left for buckets.
 pub(crate) const BUCKETS_SHARE: f64 = 0.2;
 
 /// No more pipelines, or candidates that were estimated, are evaluated after at least so many programs with more than so
@@ -132,9 +137,16 @@ impl Ranking<'_, '_> {
         all.sort_by(|a, b| key(&a.0).total_cmp(&key(&b.0)));
         let mut nearest: Option<(Seconds, Strategy)> = None;
         let mut pending = Vec::new();
+        let data = self.asked(Strategy::hybrid(self.request.ranks, [1; 3]));
         for (form, strategy) in all {
             if self.is_over() {
-                self.leave(strategy);
+                // Unless the search was cancelled, one candidate that may fit is evaluated.
+                let is_cancelled = (self.request.is_over)(false, self.share);
+                if strategy == data && self.evaluated.is_empty() && !is_cancelled {
+                    self.evaluate(strategy, None)?;
+                } else {
+                    self.leave(strategy);
+                }
                 continue;
             }
             let pruned = form.zip(nearest.as_ref());
@@ -454,7 +466,7 @@ impl Ranking<'_, '_> {
                 continue;
             }
             // With a limit of 0 seconds nothing is lowered for its memory.
-            match self.balanced(&strategy, Seconds(0.0), &mut tables)? {
+            match self.balanced(&strategy, Seconds(0.0), None, &mut tables)? {
                 Ok(found) => pending.push(Pending {
                     lower_bound: found.seconds,
                     strategy,
@@ -497,7 +509,7 @@ impl Ranking<'_, '_> {
             return Ok(None);
         };
         (self.request.progress)(&strategy, left);
-        let balanced = match self.balanced(&strategy, Seconds(f64::INFINITY), tables)? {
+        let balanced = match self.balanced(&strategy, Seconds(f64::INFINITY), None, tables)? {
             Ok(balanced) => balanced,
             Err(no) => {
                 self.refuse(strategy, no);
@@ -551,6 +563,44 @@ impl Ranking<'_, '_> {
         })
     }
 
+    /// Evaluates the best pipeline, if it is nearly the best candidate, with the layers of its stages by simulated steps.
+    pub fn evaluate_simulated_cuts(&mut self) -> Result<(), PlanError> {
+        let is_pipeline = |one: &&Candidate| !one.strategy.stages.is_empty();
+        let key = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
+        let pipelines = self.evaluated.iter().filter(is_pipeline);
+        let best = pipelines.min_by(|a, b| key(a).total_cmp(&key(b)));
+        let least = self.best.as_ref().map_or(f64::INFINITY, |best| best.0.0);
+        let Some(best) = best.filter(|one| key(one) <= CUT_FACTOR * least) else {
+            return Ok(());
+        };
+        if !self.request.knows_costs || self.is_over() {
+            return Ok(());
+        }
+        let mut open = best.strategy.clone();
+        open.stages
+            .iter_mut()
+            .for_each(|stage| stage.layers.clear());
+        (self.request.progress)(&open, 1);
+        let steps = Steps {
+            cost: self.request.cost,
+            tasks_max: CUT_TASKS,
+            is_over: &|| self.is_over(),
+        };
+        let mut tables = Tables::new(self.shortened);
+        let all = Seconds(f64::INFINITY);
+        let found = match self.balanced(&open, all, Some(steps), &mut tables)? {
+            Ok(found) => found.strategy,
+            Err(no) => {
+                self.refuse(open, no);
+                return Ok(());
+            }
+        };
+        if self.evaluated.iter().any(|one| one.strategy == found) {
+            return Ok(());
+        }
+        self.evaluate(found, None)
+    }
+
     /// Evaluates the best candidates and data parallelism alone with gradients in buckets, where gradients are summed.
     pub fn evaluate_buckets(&mut self) -> Result<(), PlanError> {
         if self.request.training.strategy.bucket > Bytes(0) {
@@ -566,10 +616,12 @@ impl Ranking<'_, '_> {
         best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
         let data = self.asked(Strategy::hybrid(self.request.ranks, [1; 3]));
         let is_tried = |(at, one): &(usize, &Candidate)| *at < BUCKETED || one.strategy == data;
-        // Buckets shorten sums of gradients.
+        // Buckets shorten sums of gradients. Those of data parallelism alone are told in any case.
         let least = best.first().map_or(f64::INFINITY, |one| seconds(one));
         let may_gain = |one: &Candidate| {
-            hidden(one) < least && one.strategy.ranks() > 1 && sums_gradients(&one.strategy)
+            (hidden(one) < least || one.strategy == data)
+                && one.strategy.ranks() > 1
+                && sums_gradients(&one.strategy)
         };
         let tried = best.into_iter().enumerate().filter(is_tried);
         let tried: Vec<(f64, Strategy)> = tried
@@ -608,6 +660,7 @@ impl Ranking<'_, '_> {
         &self,
         strategy: &Strategy,
         most: Seconds,
+        steps: Option<Steps<'_>>,
         tables: &mut Tables<'_>,
     ) -> Result<Result<Balanced, Rejection>, PlanError> {
         let training = Request {
@@ -620,17 +673,19 @@ impl Ranking<'_, '_> {
             is_checked_later: true,
         };
         let costs = self.request.stages;
-        Ok(match balance_with(&training, wanted, costs, tables) {
-            Ok(balanced) => Ok(balanced),
-            Err(BalanceError::Lower(error)) if error.is_of_strategy() => {
-                Err((Refusal::Unsuited, error.to_string()))
-            }
-            Err(BalanceError::Lower(error)) => return Err(error.into()),
-            Err(BalanceError::Cost(unknown)) => Err((Refusal::Unknown, unknown)),
-            Err(error @ BalanceError::Memory { needed, .. }) => {
-                Err((Refusal::Memory(needed), error.to_string()))
-            }
-        })
+        Ok(
+            match balance_with(&training, wanted, costs, steps, tables) {
+                Ok(balanced) => Ok(balanced),
+                Err(BalanceError::Lower(error)) if error.is_of_strategy() => {
+                    Err((Refusal::Unsuited, error.to_string()))
+                }
+                Err(BalanceError::Lower(error)) => return Err(error.into()),
+                Err(BalanceError::Cost(unknown)) => Err((Refusal::Unknown, unknown)),
+                Err(error @ BalanceError::Memory { needed, .. }) => {
+                    Err((Refusal::Memory(needed), error.to_string()))
+                }
+            },
+        )
     }
 }
 

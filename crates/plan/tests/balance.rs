@@ -7,7 +7,8 @@ mod requests;
 use partita_graph::zoo;
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{MachineCosts, Mode, predict};
-use partita_plan::{BalanceError, FixedCosts, balance};
+use partita_plan::{BalanceError, FixedCosts, Steps, balance};
+use partita_program::Program;
 use partita_space::{Bytes, Seconds};
 use partita_testkit::{Machine, Software};
 use requests::training;
@@ -63,7 +64,7 @@ fn no_cut_in_two_is_much_faster() {
         let strategy: Strategy = text.parse().unwrap();
         let request = training(&graph, &strategy, batch);
         let costs = lassen();
-        let found = balance(&request, PLENTY, &FixedCosts(&costs)).unwrap();
+        let found = balance(&request, PLENTY, &FixedCosts(&costs), None).unwrap();
         let (seconds, _) = step(&request, &found.strategy);
         let all = cuts(&request);
         let best = all.iter().map(|one| one.0.0).fold(f64::INFINITY, f64::min);
@@ -80,10 +81,24 @@ fn no_cut_in_two_is_much_faster() {
             least <= 1.1 * seconds.0,
             "{model} {text}: {least} {seconds}"
         );
+        let cost =
+            |program: &Program| Ok(predict(program, &costs, Mode::Classes, 1, false).unwrap());
+        let is_over = || false;
+        let steps = Steps {
+            cost: &cost,
+            tasks_max: 250_000,
+            is_over: &is_over,
+        };
+        let simulated = balance(&request, PLENTY, &FixedCosts(&costs), Some(steps)).unwrap();
+        let (after, _) = step(&request, &simulated.strategy);
+        println!("{}: {after}", simulated.strategy);
+        assert!(after <= seconds, "{after} {seconds}");
+        // The fastest stages in turns do not distribute the memory.
+        assert!(after.0 <= 1.03 * best, "{after} {best}");
         // What is said by hand stays.
         let said = training(&graph, &found.strategy, batch);
         assert_eq!(
-            balance(&said, Bytes(1), &FixedCosts(&costs))
+            balance(&said, Bytes(1), &FixedCosts(&costs), None)
                 .unwrap()
                 .strategy,
             found.strategy
@@ -108,12 +123,12 @@ fn the_limit_of_memory_holds_and_the_least_need_is_told() {
         let mut needs: Vec<Bytes> = all.iter().map(|one| one.1).collect();
         needs.sort_unstable();
         // What the fastest cut needs, less and less, down to what the leanest one does.
-        let fastest = balance(&request, PLENTY, &FixedCosts(&costs)).unwrap();
+        let fastest = balance(&request, PLENTY, &FixedCosts(&costs), None).unwrap();
         let (_, most) = step(&request, &fastest.strategy);
         let least = needs[0];
         for share in [1.0, 0.7, 0.4, 0.1] {
             let limit = Bytes(least.0 + ((most.0 - least.0) as f64 * share) as u64);
-            let found = balance(&request, limit, &FixedCosts(&costs)).unwrap();
+            let found = balance(&request, limit, &FixedCosts(&costs), None).unwrap();
             let (seconds, needed) = step(&request, &found.strategy);
             assert!(
                 needed <= limit,
@@ -130,7 +145,7 @@ fn the_limit_of_memory_holds_and_the_least_need_is_told() {
             );
         }
         let limit = Bytes(least.0 / 2);
-        let error = balance(&request, limit, &FixedCosts(&costs)).unwrap_err();
+        let error = balance(&request, limit, &FixedCosts(&costs), None).unwrap_err();
         let BalanceError::Memory { needed, .. } = &error else {
             panic!("{error}");
         };
@@ -148,7 +163,7 @@ fn stages_that_share_a_place_are_told_apart() {
     let strategy: Strategy = "stages=2,micro=4,schedule=interleaved*2".parse().unwrap();
     let request = training(&graph, &strategy, 8);
     let costs = lassen();
-    let found = balance(&request, PLENTY, &FixedCosts(&costs)).unwrap();
+    let found = balance(&request, PLENTY, &FixedCosts(&costs), None).unwrap();
     let text = found.strategy.to_string();
     assert_eq!(text.parse::<Strategy>().unwrap(), found.strategy);
     assert!(
@@ -163,4 +178,60 @@ fn stages_that_share_a_place_are_told_apart() {
     let (equal, _) = step(&request, &strategy.resolved(&graph).unwrap());
     println!("{text}: {balanced}, equal in arithmetic {equal}");
     assert!(balanced <= equal * 1.05, "{balanced} {equal}");
+}
+
+/// Layers are chosen by simulated steps, so that those for a better network are no worse.
+#[test]
+fn stages_get_no_slower_by_a_better_network() {
+    for (name, model, text, batch) in [
+        (
+            "lassen",
+            "cosmoflow@128",
+            "data=2,micro=4,stages=[depth=2,height=2|depth=2|1|1],schedule=gems",
+            8,
+        ),
+        (
+            "pascal-roce",
+            "cosmoflow@128",
+            "data=8,micro=2,stages=[depth=2|1|1]",
+            32,
+        ),
+        ("abci", "vgg16@224", "data=4,micro=4,stages=4", 64),
+    ] {
+        let graph = zoo::build(model).unwrap();
+        let strategy: Strategy = text.parse().unwrap();
+        let request = training(&graph, &strategy, batch);
+        let mut least = f64::INFINITY;
+        for times in [1.0, 1.5, 2.0] {
+            let mut machine = Machine::load(name, &[]).unwrap();
+            for link in [
+                &mut machine.links.intra.bandwidth,
+                &mut machine.links.inter.bandwidth,
+            ] {
+                link.value.0 *= times;
+            }
+            machine.links.inter.node_bandwidth.value.0 *= times;
+            let costs = MachineCosts::new(machine, Software::load("partita", &[]).unwrap());
+            let cost =
+                |program: &Program| Ok(predict(program, &costs, Mode::Classes, 1, false).unwrap());
+            let is_over = || false;
+            let steps = Steps {
+                cost: &cost,
+                tasks_max: 250_000,
+                is_over: &is_over,
+            };
+            let found = balance(&request, PLENTY, &FixedCosts(&costs), Some(steps)).unwrap();
+            let program = lower(&Request {
+                strategy: &found.strategy,
+                ..request
+            });
+            let seconds = cost(&program.unwrap()).unwrap().iteration_seconds.0;
+            println!("{name} {times}: {seconds} s, {}", found.strategy);
+            assert!(
+                seconds <= 1.002 * least,
+                "{name} {times}: {least} s, then {seconds} s"
+            );
+            least = least.min(seconds);
+        }
+    }
 }

@@ -195,7 +195,7 @@ fn a_calibration_that_cannot_be_says_what_can() {
         );
     }
     for (machine, word) in [
-        (".", "directory"),
+        (".", "it is a folder"),
         ("/dev/zero", "more than 64 MiB"),
         ("here.toml", "here.toml"),
     ] {

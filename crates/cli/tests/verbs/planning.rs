@@ -283,7 +283,7 @@ fn a_search_may_be_limited_in_time() {
     assert_eq!(output.status.code(), Some(2));
     let error = error_text(&output);
     assert!(
-        error.contains("the search ended before it looked at "),
+        error.contains("the search ended before it found a strategy that fits 4 ranks"),
         "{error}"
     );
     let text = String::from_utf8(output.stdout).unwrap();
