@@ -23,7 +23,7 @@ pub use measurements::{KernelTimes, rough_seconds};
 pub use samples::{LoadCost, SampleRead};
 pub use scaled::{ScaledCosts, SpeedFactors};
 pub use software::SoftwareCosts;
-pub use times::{LinkTimes, host_seconds_per_byte};
+pub use times::{LinkSizes, LinkTimes, host_seconds_per_byte};
 
 use crate::uncertainty::Uncertainty;
 use partita_cluster::LayerPrecision;

@@ -37,8 +37,8 @@ pub use cost::{
     KernelCost, LayerFactors, LoadCost, MessageCost, PassFactors, Progress, SampleRead,
 };
 pub use cost::{
-    KernelTimes, LinkTimes, MachineCosts, MeasuredCosts, ScaledCosts, SoftwareCosts, SpeedFactors,
-    host_seconds_per_byte, rough_seconds,
+    KernelTimes, LinkSizes, LinkTimes, MachineCosts, MeasuredCosts, ScaledCosts, SoftwareCosts,
+    SpeedFactors, host_seconds_per_byte, rough_seconds,
 };
 pub use explain::{
     Change, Crossover, Finding, LimitingFactor, WhatIf, crossover, explain, what_ifs,

@@ -33,7 +33,7 @@ use partita_program::{Menu, Program};
 use partita_run::Arena;
 use partita_session::{Outcome, RunEnd, Session};
 use partita_space::{Rank, Seconds};
-use partita_tune::{HostLayout, LinkTimes};
+use partita_tune::{HostLayout, LinkSizes, LinkTimes};
 use processes::Job;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -145,12 +145,9 @@ impl<'c> Launch<'c> {
             Self::Processes(job) => job,
         };
         if is_open && ranks.library.is_some() {
-            measure_links(
-                job,
-                rank_config.kernels,
-                &ranks,
-                &(2..=ranks.count).collect(),
-            )?;
+            let groups = (2..=ranks.count).collect();
+            let wanted = (&groups, LinkSizes::ALL);
+            measure_links(job, rank_config.kernels, &ranks, wanted)?;
         }
         let own = match job.rank() {
             0 => job.with_heartbeats(|| choose(ranks))?.to_string(),
@@ -300,7 +297,8 @@ impl<'c> Launch<'c> {
         if ranks.library.is_none() {
             return Ok(None);
         }
-        measure_links(job, rank_config.kernels, &ranks, &program.group_sizes())?;
+        let wanted = (&program.group_sizes(), LinkSizes::of(program));
+        measure_links(job, rank_config.kernels, &ranks, wanted)?;
         let context = self.context();
         let predict = || predict_locally(context, program, rank_config.kernels, (ranks, input));
         on_first(job, predict)
@@ -350,7 +348,7 @@ impl<'c> Launch<'c> {
         }
         let groups = layout.groups_on_a_host();
         let by = (kernels, ranks.threads);
-        let links = job.measure_links(&groups, &LinkTimes::default(), by)?;
+        let links = job.measure_links((&groups, LinkSizes::ALL), &LinkTimes::default(), by)?;
         let network = job.measure_network(layout, by)?;
         let found = match job.rank() {
             0 => job.with_heartbeats(|| {
@@ -509,19 +507,20 @@ fn on_first<T: Send>(
     Ok(done)
 }
 
-/// Measures messages and collectives of all processes, for groups of these sizes that are not measured yet.
+/// Measures messages and collectives of all processes, for groups of these sizes that are not measured yet up to so
+/// many bytes.
 /// Rank 0 keeps the times.
 fn measure_links(
     job: &Job<'_>,
     kernels: KernelSet,
     ranks: &Ranks,
-    groups: &BTreeSet<usize>,
+    (groups, sizes): (&BTreeSet<usize>, LinkSizes),
 ) -> Result<(), LaunchError> {
     let context = job.context();
     // Another process may hold the lock of the cache for longer than the others wait.
     let open = || {
         let here = LocalMachine::of(context, kernels, ranks.clone(), InputSource::FileSystem)?;
-        if !here.links().has_all(ranks.count, groups) {
+        if !here.links().has_all(ranks.count, groups, sizes) {
             context.before_measuring();
         }
         Ok::<_, LaunchError>(here)
@@ -529,7 +528,7 @@ fn measure_links(
     let here = (job.rank() == 0).then(|| job.with_heartbeats(open));
     let here = here.transpose()?;
     let known = here.as_ref().map(LocalMachine::links).unwrap_or_default();
-    let found = job.measure_links(groups, &known, (kernels, ranks.threads))?;
+    let found = job.measure_links((groups, sizes), &known, (kernels, ranks.threads))?;
     let Some(mut here) = here else {
         return Ok(());
     };

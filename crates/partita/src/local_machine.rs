@@ -15,9 +15,9 @@ use partita_run::{Kernels, RunError, Transport};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Mesh, Rank};
 use partita_threads::connect;
 use partita_tune::{
-    DivisionPolicy, KernelMaker, KernelTime, LinkTimes, Measurements, NetworkTimes, Options,
-    Setting, TransferTime, TuneError, Variant, Variants, measure, measure_links, measure_load,
-    measure_memory, median_of_passes,
+    DivisionPolicy, KernelMaker, KernelTime, LinkSizes, LinkTimes, Measurements, NetworkTimes,
+    Options, Setting, TransferTime, TuneError, Variant, Variants, measure, measure_links,
+    measure_load, measure_memory, median_of_passes,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -333,7 +333,10 @@ impl<'c> LocalMachine<'c> {
         let measured = self.measure_kernels(&programs, first.dtype, Some(passes))?;
         match links {
             Some(links) => self.keep_links(links),
-            None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
+            None => {
+                let groups = (2..=self.ranks).collect();
+                self.measure_groups((&groups, LinkSizes::ALL), &LinkTimes::default())?;
+            }
         }
         self.measure_input()?;
         let bytes = Bytes((2 * self.cache(self.ranks).0).max(64 << 20));
@@ -589,12 +592,12 @@ impl<'c> LocalMachine<'c> {
         }
         let mut groups = program.group_sizes();
         groups.retain(|&members| members <= self.ranks);
-        self.measure_groups(&groups, &self.links())
+        self.measure_groups((&groups, LinkSizes::of(program)), &self.links())
     }
 
     fn measure_groups(
         &mut self,
-        groups: &BTreeSet<usize>,
+        wanted: (&BTreeSet<usize>, LinkSizes),
         known: &LinkTimes,
     ) -> Result<(), LocalError> {
         let patience = spin(self.ranks, self.threads, self.cores.len());
@@ -610,7 +613,7 @@ impl<'c> LocalMachine<'c> {
         };
         let arenas = |rank: Rank, bytes: Bytes| self.kernels.arena(rank, rank, bytes);
         let made = (&transports as _, &arenas as _, self.cache(self.ranks));
-        let links = measure_links(self.ranks, groups, known, made, &progress)?;
+        let links = measure_links(self.ranks, wanted, known, made, &progress)?;
         name_work("");
         if links != LinkTimes::default() {
             let done = "measured messages and collectives";

@@ -33,12 +33,12 @@ pub use error::TuneError;
 pub use frontier::{DivisionPolicy, Frontier, FrontierPoint, MicroTime, frontier};
 pub use links::{
     ArenaMaker, HostLayout, NetworkTimes, RankTimes, RankTransportMaker, RepeatTimes,
-    TransportMaker, link_times_of_ranks, measure_links, measure_links_of_rank,
+    TransportMaker, WantedLinks, link_times_of_ranks, measure_links, measure_links_of_rank,
     measure_network_of_rank, network_times_of_ranks,
 };
 pub use load::measure_load;
 pub use measure::{KernelMaker, KernelTime, Options, measure, median_of_passes};
-pub use partita_oracle::{LinkTimes, TransferTime};
+pub use partita_oracle::{LinkSizes, LinkTimes, TransferTime};
 pub use store::scratch;
 pub use stream::measure_memory;
 pub use variants::{Variant, Variants};

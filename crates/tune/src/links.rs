@@ -3,7 +3,7 @@
 use crate::TuneError;
 use crate::barrier::{EarlyEnd, median_of_slowest, run_ranks};
 use crate::other_memory::OtherMemory;
-use partita_oracle::{LinkTimes, TransferTime};
+use partita_oracle::{LinkSizes, LinkTimes, TransferTime};
 use partita_program::{
     Access, Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase,
     Program, ProgramKind, Receive, Role, Send, Staging, Task, TaskId, View, Work,
@@ -19,14 +19,8 @@ pub type TransportMaker<'a> = dyn Fn(Mesh) -> Vec<Box<dyn Transport + std::marke
 /// Allocates the memory of a rank from which messages are sent.
 pub type ArenaMaker<'a> = dyn Fn(Rank, Bytes) -> Result<Arena, RunError> + Sync + 'a;
 
-/// Largest message; sizes grow by a factor of 4 from 64 bytes.
-const MESSAGE_MAX: u64 = 16 << 20;
-
-/// Largest collective.
-const COLLECTIVE_MAX: u64 = 64 << 20;
-
 /// Largest collective between hosts, whose networks may be slow.
-const NETWORK_MAX: u64 = 16 << 20;
+const NETWORK_MAX: Bytes = Bytes(16 << 20);
 
 /// Before messages and collectives of this size and more, all else that a step does passes through the caches. What they
 /// send is then written, since a step sends what it has just computed; where they put it is in no cache.
@@ -45,6 +39,9 @@ const REPEATS_COLD_MAX: usize = 8;
 
 /// Longest sleep of a rank between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Sizes of groups, and up to which sizes their collectives and messages are measured.
+pub type WantedLinks<'a> = (&'a BTreeSet<usize>, LinkSizes);
 
 /// Ranks on hosts with equally many each, which fill one host after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +91,8 @@ impl HostLayout {
     }
 }
 
-/// Times exchanges of 64 bytes to 16 MiB between neighbors, and collectives of 64 bytes to 64 MiB in groups of
-/// these sizes, unless they are `known`. As many groups as possible of `ranks` run at the same time.
+/// Times exchanges between neighbors and collectives in groups of these sizes, unless they are `known`: of 64 bytes and
+/// four times as much each time, up to `sizes`. As many groups as possible of `ranks` run at the same time.
 ///
 /// What is sent was just written, as in a step; what has 16 KiB and more is received into memory that is in no cache, of
 /// which `cache` is the part that a rank has.
@@ -104,13 +101,13 @@ impl HostLayout {
 /// larger than `ranks`.
 pub fn measure_links(
     ranks: usize,
-    groups: &BTreeSet<usize>,
+    (groups, sizes): WantedLinks<'_>,
     known: &LinkTimes,
     (transports, arenas, cache): (&TransportMaker<'_>, &ArenaMaker<'_>, Bytes),
     progress: &(dyn Fn(&str) + Sync),
 ) -> Result<LinkTimes, TuneError> {
     let mut times = LinkTimes::default();
-    for sweep in sweeps(HostLayout::single(ranks), groups, known) {
+    for sweep in sweeps(HostLayout::single(ranks), (groups, sizes), known) {
         progress(&sweep.name());
         let Sweep {
             what, mesh, trials, ..
@@ -136,11 +133,11 @@ pub fn measure_links(
 /// Errors: a transport that cannot be made or that fails.
 pub fn measure_links_of_rank(
     (rank, layout): (Rank, HostLayout),
-    groups: &BTreeSet<usize>,
+    (groups, sizes): WantedLinks<'_>,
     known: &LinkTimes,
     (transports, arenas, cache): (&mut RankTransportMaker<'_>, &ArenaMaker<'_>, Bytes),
 ) -> Result<RankTimes, TuneError> {
-    let sweeps = sweeps(layout, groups, known);
+    let sweeps = sweeps(layout, (groups, sizes), known);
     let all = sweeps.iter();
     all.map(|sweep| sweep.times_of_rank(rank, transports, (arenas, cache)))
         .collect()
@@ -149,12 +146,12 @@ pub fn measure_links_of_rank(
 /// Combines what each rank measured, in rank order.
 pub fn link_times_of_ranks(
     layout: HostLayout,
-    groups: &BTreeSet<usize>,
+    (groups, sizes): WantedLinks<'_>,
     known: &LinkTimes,
     rank_times: &[RankTimes],
 ) -> LinkTimes {
     let mut times = LinkTimes::default();
-    for (index, sweep) in sweeps(layout, groups, known).iter().enumerate() {
+    for (index, sweep) in sweeps(layout, (groups, sizes), known).iter().enumerate() {
         put(&mut times, sweep, sweep.points_of_ranks(index, rank_times));
     }
     times
@@ -232,18 +229,21 @@ struct Sweep {
 }
 
 /// What is left to measure within hosts.
-fn sweeps(layout: HostLayout, groups: &BTreeSet<usize>, known: &LinkTimes) -> Vec<Sweep> {
+fn sweeps(layout: HostLayout, (groups, sizes): WantedLinks<'_>, known: &LinkTimes) -> Vec<Sweep> {
     let ranks = layout.ranks();
     let mut sweeps = Vec::new();
     if layout.ranks_per_host < 2 {
         return sweeps;
     }
-    if known.message.is_empty() {
-        sweeps.push(Sweep::of_messages(ranks, "messages", |rank| {
-            layout.neighbor(rank)
-        }));
+    if !known.has_messages(sizes) {
+        sweeps.push(Sweep::of_messages(
+            ranks,
+            sizes.message,
+            "messages",
+            |rank| layout.neighbor(rank),
+        ));
     }
-    let missing = |members: &usize| *members > 1 && !known.has_group(*members);
+    let missing = |members: &usize| *members > 1 && !known.has_group(*members, sizes);
     for members in groups.iter().copied().filter(missing) {
         assert!(
             members <= ranks
@@ -252,7 +252,12 @@ fn sweeps(layout: HostLayout, groups: &BTreeSet<usize>, known: &LinkTimes) -> Ve
             layout.ranks_per_host
         );
         let mesh = Mesh::new([ranks / members, members, 1, 1, 1, 1, 1]);
-        sweeps.extend(Sweep::of_collectives(mesh, ranks, members, COLLECTIVE_MAX));
+        sweeps.extend(Sweep::of_collectives(
+            mesh,
+            ranks,
+            members,
+            sizes.collective,
+        ));
     }
     sweeps
 }
@@ -273,12 +278,20 @@ fn network_sweeps(layout: HostLayout) -> Vec<(usize, Sweep)> {
             .counterpart(rank)
             .filter(|_| rank.is_multiple_of(ranks_per_host))
     };
-    let alone = Sweep::of_messages(ranks, "messages between two hosts", first);
+    let alone = Sweep::of_messages(
+        ranks,
+        LinkSizes::ALL.message,
+        "messages between two hosts",
+        first,
+    );
     sweeps.push((1, alone));
     if ranks_per_host > 1 {
         let all = |rank: Rank| layout.counterpart(rank);
         let what = "messages between hosts, all ranks at once";
-        sweeps.push((ranks_per_host, Sweep::of_messages(ranks, what, all)));
+        sweeps.push((
+            ranks_per_host,
+            Sweep::of_messages(ranks, LinkSizes::ALL.message, what, all),
+        ));
     }
     for of_group in (2..=hosts).filter(|some| hosts.is_multiple_of(*some)) {
         let apart = hosts / of_group;
@@ -295,10 +308,10 @@ fn network_sweeps(layout: HostLayout) -> Vec<(usize, Sweep)> {
     sweeps
 }
 
-fn sizes(max: u64) -> impl Iterator<Item = Bytes> {
+fn sizes(max: Bytes) -> impl Iterator<Item = Bytes> {
     (3..)
         .map(|power| Bytes(1 << (2 * power)))
-        .take_while(move |bytes| bytes.0 <= max)
+        .take_while(move |bytes| *bytes <= max)
 }
 
 /// One size: a body with one task for each rank, none for a rank without a peer.
@@ -315,8 +328,13 @@ pub type RepeatTimes = Vec<[f64; 2]>;
 
 impl Sweep {
     /// Messages between the pairs of `peer`.
-    fn of_messages(ranks: usize, what: &'static str, peer: impl Fn(Rank) -> Option<Rank>) -> Self {
-        let works = sizes(MESSAGE_MAX).map(|bytes| message(ranks, bytes, &peer));
+    fn of_messages(
+        ranks: usize,
+        most: Bytes,
+        what: &'static str,
+        peer: impl Fn(Rank) -> Option<Rank>,
+    ) -> Self {
+        let works = sizes(most).map(|bytes| message(ranks, bytes, &peer));
         Self {
             kind: Kind::Message,
             what,
@@ -327,7 +345,7 @@ impl Sweep {
     }
 
     /// All collectives up to a size, of the groups along the second axis of a mesh.
-    fn of_collectives(mesh: Mesh, ranks: usize, members: usize, most: u64) -> Vec<Self> {
+    fn of_collectives(mesh: Mesh, ranks: usize, members: usize, most: Bytes) -> Vec<Self> {
         let kinds: [(Kind, &'static str, TrialMaker); 4] = [
             (Kind::AllReduce, "allreduces", allreduce),
             (Kind::AllGather, "allgathers", allgather),

@@ -4,7 +4,7 @@ use partita_oracle::host_seconds_per_byte;
 use partita_program::{Collective, CollectiveKind, Exchange, Staging, TaskId, View};
 use partita_run::{Arena, Memory, RunError, Transport};
 use partita_space::{Bytes, Mesh, Rank};
-use partita_tune::{LinkTimes, TuneError, measure_links};
+use partita_tune::{LinkSizes, LinkTimes, TuneError, measure_links};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -139,7 +139,7 @@ fn all_sizes_and_groups_are_measured() {
     let (groups, none) = ([1, 2].into(), LinkTimes::default());
     let times = measure_links(
         2,
-        &groups,
+        (&groups, LinkSizes::ALL),
         &none,
         (&|mesh| transports(mesh, false), &Arena::of_rank, CACHE),
         &|_| {},
@@ -150,7 +150,7 @@ fn all_sizes_and_groups_are_measured() {
     assert_eq!(sizes.last(), Some(&(16 << 20)));
     assert_eq!(times.allreduce.keys().collect::<Vec<_>>(), [&2]);
     assert_eq!(times.allgather[&2].last().unwrap().bytes.0, 64 << 20);
-    assert!(times.has_group(2) && !times.has_group(1));
+    assert!(times.has_group(2, LinkSizes::ALL) && !times.has_group(1, LinkSizes::ALL));
     let all = [
         &times.message,
         &times.allreduce[&2],
@@ -181,7 +181,7 @@ fn one_rank_has_no_links_and_failures_are_errors() {
     let made = |mesh| transports(mesh, false);
     let none = measure_links(
         1,
-        &groups,
+        (&groups, LinkSizes::ALL),
         &unknown,
         (&made, &Arena::of_rank, CACHE),
         &|_| {},
@@ -191,7 +191,7 @@ fn one_rank_has_no_links_and_failures_are_errors() {
     let made = |mesh| transports(mesh, true);
     let error = measure_links(
         2,
-        &groups,
+        (&groups, LinkSizes::ALL),
         &unknown,
         (&made, &Arena::of_rank, CACHE),
         &|_| {},
@@ -209,7 +209,14 @@ fn groups_need_not_divide_the_ranks_and_known_times_are_not_measured() {
         allocated.fetch_max(bytes.0, Ordering::Relaxed);
         Arena::of_rank(rank, bytes)
     };
-    let times = measure_links(3, &groups, &none, (&made, &arenas, CACHE), &|_| {}).unwrap();
+    let times = measure_links(
+        3,
+        (&groups, LinkSizes::ALL),
+        &none,
+        (&made, &arenas, CACHE),
+        &|_| {},
+    )
+    .unwrap();
     let largest = allocated.into_inner();
     assert!(
         largest >= 64 << 20,
@@ -217,6 +224,23 @@ fn groups_need_not_divide_the_ranks_and_known_times_are_not_measured() {
     );
     assert_eq!(times.allreduce.keys().collect::<Vec<_>>(), [&2, &3]);
     let more = [2, 3].into();
-    let again = measure_links(3, &more, &times, (&made, &Arena::of_rank, CACHE), &|_| {}).unwrap();
+    let measured = |sizes: LinkSizes, known: &LinkTimes| {
+        let with = (&made as _, &Arena::of_rank as _, CACHE);
+        measure_links(3, (&more, sizes), known, with, &|_| {}).unwrap()
+    };
+    let again = measured(LinkSizes::ALL, &times);
     assert_eq!(again, LinkTimes::default(), "everything is known");
+    // Times up to smaller sizes are known, too, but not those up to larger ones.
+    let few = LinkSizes {
+        message: Bytes(64 << 10),
+        collective: Bytes(1 << 20),
+    };
+    let short = measured(few, &none);
+    assert_eq!(short.message.last().unwrap().bytes, few.message);
+    assert_eq!(short.allreduce[&3].last().unwrap().bytes, few.collective);
+    assert_eq!(measured(few, &short), LinkTimes::default());
+    let message = Bytes(1 << 20);
+    let longer = measured(LinkSizes { message, ..few }, &short);
+    assert_eq!(longer.message.last().unwrap().bytes, message);
+    assert!(longer.allreduce.is_empty(), "{longer:?}");
 }

@@ -19,7 +19,7 @@ use partita_run::{Arena, PackedTensor, RunError, Transport};
 use partita_session::{Outcome, PersistentTensor, RunEnd, Session};
 use partita_space::{Bytes, Rank, Seconds};
 use partita_tune::{
-    HostLayout, LinkTimes, NetworkTimes, RankTimes, RankTransportMaker, TuneError,
+    HostLayout, LinkSizes, LinkTimes, NetworkTimes, RankTimes, RankTransportMaker, TuneError,
     link_times_of_ranks, measure_links_of_rank, measure_network_of_rank, network_times_of_ranks,
 };
 use serde::{Deserialize, Serialize};
@@ -269,26 +269,27 @@ impl<'c> Job<'c> {
         self.with(|world| Ok(world.library().version.clone()))
     }
 
-    /// Measures messages and collectives of groups of these sizes, except `known` of rank 0; all ranks call it.
+    /// Measures messages and collectives of groups of these sizes, up to so many bytes, except `known` of rank 0; all ranks call it.
     /// Returns the new times.
     ///
     /// Errors: a transport that fails.
     pub fn measure_links(
         &self,
-        groups: &BTreeSet<usize>,
+        (groups, sizes): (&BTreeSet<usize>, LinkSizes),
         known: &LinkTimes,
         (kernels, threads): (KernelSet, usize),
     ) -> Result<LinkTimes, LaunchError> {
-        let (groups, known) = self.broadcast(&(groups.clone(), known.clone()))?;
+        let asked = (groups.clone(), sizes, known.clone());
+        let (groups, sizes, known) = self.broadcast(&asked)?;
         let layout = self.layout.unwrap_or(HostLayout::single(self.size));
         let arenas = self.arenas(kernels);
         let own = self.measured(threads, &mut |transports| {
             let made = (transports, &arenas as _, self.cache(threads));
-            measure_links_of_rank((self.rank, layout), &groups, &known, made)
+            measure_links_of_rank((self.rank, layout), (&groups, sizes), &known, made)
         })?;
         let all: Vec<RankTimes> = self.gather(&own)?;
         let found = match self.rank {
-            0 => link_times_of_ranks(layout, &groups, &known, &all),
+            0 => link_times_of_ranks(layout, (&groups, sizes), &known, &all),
             _ => LinkTimes::default(),
         };
         self.broadcast(&found)
