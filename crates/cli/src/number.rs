@@ -10,6 +10,11 @@ pub fn count(text: &str) -> Result<usize, String> {
     up_to(SAMPLES_MAX, text)
 }
 
+/// A number of samples of a dataset, from 1 to 2^40: small parts of large volumes are many.
+pub fn dataset_samples(text: &str) -> Result<usize, String> {
+    up_to(1 << 40, text)
+}
+
 /// A number of ranks, from 1 to 2^20.
 pub fn ranks(text: &str) -> Result<usize, String> {
     up_to(Mesh::RANKS_MAX, text)

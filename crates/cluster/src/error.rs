@@ -21,12 +21,14 @@ pub enum SoftwareError {
         nearest: Option<String>,
     },
     /// The file cannot be read.
-    #[error("software profile {} cannot be read: {source}", .path.display())]
+    #[error("software profile {} cannot be read: {source}{nearest}", .path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// The error of the system.
         source: std::io::Error,
+        /// The one of that name that comes along, if there is one.
+        nearest: String,
     },
     /// Its text has a fault.
     #[error(transparent)]
@@ -51,12 +53,14 @@ pub enum MachineError {
         nearest: Option<String>,
     },
     /// The file cannot be read.
-    #[error("machine file {} cannot be read: {source}", .path.display())]
+    #[error("machine file {} cannot be read: {source}{nearest}", .path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// The error of the system.
         source: std::io::Error,
+        /// The one of that name that comes along, if there is one.
+        nearest: String,
     },
     /// The text is not TOML, or a part of it has the wrong form.
     #[error("{file}, line {line} (`{text}`): {message}")]

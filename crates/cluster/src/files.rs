@@ -57,6 +57,15 @@ pub(crate) fn nearest(asked: &str, available: &[String]) -> Option<String> {
     near(asked, available.iter().map(String::as_str)).map(str::to_owned)
 }
 
+/// The nearest to a file that cannot be read: what is compiled in under its name.
+pub(crate) fn nearest_of_path(path: &Path, built_in: &BuiltIn) -> String {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    let own = built_in.iter().find(|(name, _)| stem == Some(name));
+    own.map_or(String::new(), |(name, _)| {
+        format!("; nearest is `{name}`, which comes along")
+    })
+}
+
 /// The names of the `.toml` files of a folder; none if it cannot be listed.
 fn names_in(dir: &Path) -> Vec<String> {
     let paths = fs::read_dir(dir).into_iter().flatten().flatten();

@@ -60,6 +60,7 @@ fn read_file(path: &Path) -> Result<Machine, MachineError> {
     let text = read_text(path).map_err(|source| MachineError::Unreadable {
         path: path.to_owned(),
         source,
+        nearest: files::nearest_of_path(path, &BUILT_IN),
     })?;
     Machine::parse(&text, &path.display().to_string())
 }

@@ -201,6 +201,7 @@ fn read_file(path: &Path) -> Result<Software, SoftwareError> {
     let text = read_text(path).map_err(|source| SoftwareError::Unreadable {
         path: path.to_owned(),
         source,
+        nearest: files::nearest_of_path(path, &BUILT_IN),
     })?;
     Ok(Software::parse(&text, &path.display().to_string())?)
 }

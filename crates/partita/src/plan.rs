@@ -243,12 +243,13 @@ fn none_fits(
     (memory, reserve): (Bytes, Reserve),
 ) -> PlanningError {
     let (ranks, batch) = (asked.ranks, asked.batch);
-    let is_memory = |one: &Found| match one.refusal {
-        Some(Refusal::Memory(_)) => true,
+    let needed = |one: &Found| match one.refusal {
+        Some(Refusal::Memory(needed)) => Some(needed + reserve.total()),
         Some(Refusal::Slower | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) | None => {
-            false
+            None
         }
     };
+    let least = found.iter().filter_map(needed).min();
     let is_untried = |one: &&Found| one.refusal == Some(Refusal::Untried);
     let untried = found.iter().filter(is_untried).count();
     let remedy = if reserve.room(memory) == Bytes(0) {
@@ -264,9 +265,9 @@ fn none_fits(
             looked: found.len() - untried,
             untried,
         };
-    } else if found.iter().any(is_memory) {
+    } else if let Some(least) = least {
         let smaller = if batch > 1 { ", a smaller batch" } else { "" };
-        format!("possible are more ranks{smaller} or more memory")
+        format!("possible are more ranks{smaller} or at least {least} of memory")
     } else {
         // Samples can always be split if there are enough.
         let nearest = ranks * (batch as f64 / ranks as f64).round().max(1.0) as usize;

@@ -42,7 +42,7 @@ pub enum BalanceError {
         "strategy `{strategy}`: no partition of the layers of {model} into these stages fits: the largest rank \
          needs at least {needed}, and it may fill {memory}; the nearest choices are more \
          stages, more ranks for the first of them, as in `stages=[height=2|1]`, a larger `micro`, or \
-         {needed} of memory"
+         {needed} of memory for the program alone, without what the software takes"
     )]
     Memory {
         /// The strategy.

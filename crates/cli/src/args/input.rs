@@ -17,7 +17,7 @@ pub struct InputArgs {
     #[arg(long, value_enum)]
     pub io: Option<IoName>,
     /// Samples of the dataset (default: those of the dataset that the model was published with)
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::dataset_samples)]
     pub dataset_samples: Option<usize>,
 }
 
@@ -37,6 +37,6 @@ pub struct OffloadArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true, requires = "validators")]
     pub seconds_per_validation: Option<Seconds>,
     /// Samples of the dataset that are validated, not trained on; an epoch is predicted, too
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::dataset_samples)]
     pub validation_samples: Option<usize>,
 }

@@ -156,3 +156,15 @@ fn what_an_epoch_needs_is_named() {
         assert!(text.contains(expected), "{expected:?} is not in {text}");
     }
 }
+
+/// As many as the small parts of published volumes, which is the default.
+#[test]
+fn a_dataset_may_have_as_many_samples_as_the_published_one() {
+    let asked = "predict cosmoflow@32 --machine lassen --ranks 4 --batch 4 --strategy data=4 --json \
+                 --dataset-samples 41029632";
+    let asked: Vec<&str> = asked.split_whitespace().collect();
+    let given = json(&asked);
+    let published = json(&asked[..asked.len() - 2]);
+    assert_eq!(given["dataset"]["samples"], 41_029_632);
+    assert_eq!(published["dataset"]["samples"], 41_029_632);
+}

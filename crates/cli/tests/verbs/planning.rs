@@ -94,9 +94,16 @@ fn what_would_help_where_nothing_suits_does_help() {
     asked.extend(["--memory", "745MiB"]);
     let text = told(&asked);
     assert!(
-        text.contains("more ranks or more memory") && !text.contains("smaller batch"),
+        text.contains("more ranks or at least ") && !text.contains("smaller batch"),
         "{text}"
     );
+    // Rounded to two digits after the point.
+    let (_, needed) = text.split_once("or at least ").unwrap();
+    let (needed, _) = needed.split_once(" of memory").unwrap();
+    let (number, unit) = needed.split_once(' ').unwrap();
+    let enough = format!("{}{unit}", number.parse::<f64>().unwrap() + 0.01);
+    *asked.last_mut().unwrap() = &enough;
+    assert!(answer(&asked).contains("data=1"), "{enough}");
 }
 
 #[test]

@@ -264,4 +264,7 @@ fn folders_do_not_hide_machines_and_profiles() {
     let errors = with("mine").stderr;
     let errors = String::from_utf8_lossy(&errors);
     assert!(errors.contains("it is a folder"), "{errors}");
+    let errors = with("lassen.toml").stderr;
+    let errors = String::from_utf8_lossy(&errors);
+    assert!(errors.contains("nearest is `lassen`"), "{errors}");
 }

@@ -3,7 +3,7 @@
 use super::{Strategy, StrategyError};
 use partita_graph::Graph;
 use partita_space::limits::{ELEMENTS_MAX, FLOPS_MAX, MICRO_BATCHES_MAX, SAMPLES_MAX};
-use partita_space::{Mesh, MeshError};
+use partita_space::{AXES, Mesh, MeshError};
 
 /// Largest number of forward passes of all stages over all micro-batches of a step.
 pub(super) const PASSES_MAX: usize = 1 << 20;
@@ -62,7 +62,12 @@ impl Strategy {
     /// Checks the extents of meshes, which may be invalid in strategies that were not parsed.
     fn check_mesh(&self) -> Result<(), StrategyError> {
         // Its own text is that of a strategy with a mesh.
-        let text = || format!("{:?}", self.extents);
+        let text = || {
+            let axes = AXES.into_iter().zip(self.extents);
+            let split = axes.filter(|(_, extent)| *extent != 1);
+            let words = split.map(|(axis, extent)| format!("{}={extent}", axis.name()));
+            words.collect::<Vec<_>>().join(",")
+        };
         let ranks = |extents: &[usize; 7]| match Mesh::try_from(*extents) {
             Ok(mesh) => Ok(mesh.ranks()),
             Err(MeshError::Empty(axis)) => Err(StrategyError::Value {
@@ -147,7 +152,9 @@ mod tests {
         assert!(is_value(check(&Strategy::hybrid(0, [2, 1, 1])), "data=1"));
         for data in [1572864, usize::MAX] {
             let error = check(&Strategy::hybrid(data, [2, 1, 1]));
-            assert!(matches!(error, StrategyError::TooMany { .. }), "{error}");
+            let mesh = format!("data={data},depth=2");
+            let is_named = matches!(&error, StrategyError::TooMany { text, .. } if *text == mesh);
+            assert!(is_named, "{error}");
         }
         let mut strategy = Strategy::single();
         strategy.micro = usize::MAX;
