@@ -92,7 +92,7 @@ impl HostLayout {
 }
 
 /// Times exchanges between neighbors and collectives in groups of these sizes, unless they are `known`: of 64 bytes and
-/// four times as much each time, up to `sizes`. As many groups as possible of `ranks` run at the same time.
+/// four times as much each time, up to the sizes that are wanted. As many groups as possible of `ranks` run at the same time.
 ///
 /// What is sent was just written, as in a step; what has 16 KiB and more is received into memory that is in no cache, of
 /// which `cache` is the part that a rank has.
@@ -101,13 +101,13 @@ impl HostLayout {
 /// larger than `ranks`.
 pub fn measure_links(
     ranks: usize,
-    (groups, sizes): WantedLinks<'_>,
+    wanted: WantedLinks<'_>,
     known: &LinkTimes,
     (transports, arenas, cache): (&TransportMaker<'_>, &ArenaMaker<'_>, Bytes),
     progress: &(dyn Fn(&str) + Sync),
 ) -> Result<LinkTimes, TuneError> {
     let mut times = LinkTimes::default();
-    for sweep in sweeps(HostLayout::single(ranks), (groups, sizes), known) {
+    for sweep in sweeps(HostLayout::single(ranks), wanted, known) {
         progress(&sweep.name());
         let Sweep {
             what, mesh, trials, ..
@@ -133,11 +133,11 @@ pub fn measure_links(
 /// Errors: a transport that cannot be made or that fails.
 pub fn measure_links_of_rank(
     (rank, layout): (Rank, HostLayout),
-    (groups, sizes): WantedLinks<'_>,
+    wanted: WantedLinks<'_>,
     known: &LinkTimes,
     (transports, arenas, cache): (&mut RankTransportMaker<'_>, &ArenaMaker<'_>, Bytes),
 ) -> Result<RankTimes, TuneError> {
-    let sweeps = sweeps(layout, (groups, sizes), known);
+    let sweeps = sweeps(layout, wanted, known);
     let all = sweeps.iter();
     all.map(|sweep| sweep.times_of_rank(rank, transports, (arenas, cache)))
         .collect()
@@ -146,12 +146,12 @@ pub fn measure_links_of_rank(
 /// Combines what each rank measured, in rank order.
 pub fn link_times_of_ranks(
     layout: HostLayout,
-    (groups, sizes): WantedLinks<'_>,
+    wanted: WantedLinks<'_>,
     known: &LinkTimes,
     rank_times: &[RankTimes],
 ) -> LinkTimes {
     let mut times = LinkTimes::default();
-    for (index, sweep) in sweeps(layout, (groups, sizes), known).iter().enumerate() {
+    for (index, sweep) in sweeps(layout, wanted, known).iter().enumerate() {
         put(&mut times, sweep, sweep.points_of_ranks(index, rank_times));
     }
     times
