@@ -7,8 +7,7 @@ mod requests;
 use partita_graph::zoo;
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{MachineCosts, Mode, predict};
-use partita_plan::{BalanceError, FixedCosts, Steps, balance};
-use partita_program::Program;
+use partita_plan::{BalanceError, Balanced, FixedCosts, Steps, balance};
 use partita_space::{Bytes, Seconds};
 use partita_testkit::{Machine, Software};
 use requests::training;
@@ -30,6 +29,16 @@ fn step(request: &Request<'_>, strategy: &Strategy) -> (Seconds, Bytes) {
     .unwrap();
     let prediction = predict(&program, &lassen(), Mode::Classes, 1, false).unwrap();
     (prediction.iteration_seconds, program.memory_max())
+}
+
+/// Layers by simulated steps.
+fn simulated(request: &Request<'_>, costs: &MachineCosts) -> Balanced {
+    let steps = Steps {
+        cost: &|program| Ok(predict(program, costs, Mode::Classes, 1, false).unwrap()),
+        tasks_max: 250_000,
+        is_over: &|| false,
+    };
+    balance(request, PLENTY, &FixedCosts(costs), Some(steps)).unwrap()
 }
 
 /// Every cut in two stages, with its step and what it needs.
@@ -81,15 +90,7 @@ fn no_cut_in_two_is_much_faster() {
             least <= 1.1 * seconds.0,
             "{model} {text}: {least} {seconds}"
         );
-        let cost =
-            |program: &Program| Ok(predict(program, &costs, Mode::Classes, 1, false).unwrap());
-        let is_over = || false;
-        let steps = Steps {
-            cost: &cost,
-            tasks_max: 250_000,
-            is_over: &is_over,
-        };
-        let simulated = balance(&request, PLENTY, &FixedCosts(&costs), Some(steps)).unwrap();
+        let simulated = simulated(&request, &costs);
         let (after, _) = step(&request, &simulated.strategy);
         println!("{}: {after}", simulated.strategy);
         assert!(after <= seconds, "{after} {seconds}");
@@ -212,20 +213,13 @@ fn stages_get_no_slower_by_a_better_network() {
             }
             machine.links.inter.node_bandwidth.value.0 *= times;
             let costs = MachineCosts::new(machine, Software::load("partita", &[]).unwrap());
-            let cost =
-                |program: &Program| Ok(predict(program, &costs, Mode::Classes, 1, false).unwrap());
-            let is_over = || false;
-            let steps = Steps {
-                cost: &cost,
-                tasks_max: 250_000,
-                is_over: &is_over,
-            };
-            let found = balance(&request, PLENTY, &FixedCosts(&costs), Some(steps)).unwrap();
+            let found = simulated(&request, &costs);
             let program = lower(&Request {
                 strategy: &found.strategy,
                 ..request
             });
-            let seconds = cost(&program.unwrap()).unwrap().iteration_seconds.0;
+            let prediction = predict(&program.unwrap(), &costs, Mode::Classes, 1, false);
+            let seconds = prediction.unwrap().iteration_seconds.0;
             println!("{name} {times}: {seconds} s, {}", found.strategy);
             assert!(
                 seconds <= 1.002 * least,
