@@ -74,6 +74,34 @@ pub enum MachineError {
         /// What is wrong with it.
         message: String,
     },
+    /// A key that must be there.
+    #[error("{file}{}: `{key}` is missing{}", at_line(.table), in_table(.table))]
+    MissingKey {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// Line, from 1, and text of its table; none before the first table.
+        table: Option<(usize, String)>,
+    },
+    /// A software profile where a machine is needed.
+    #[error(
+        "{file} is a software profile, not a machine file; possible are `--software {file}` and a machine with \
+         `--machine`"
+    )]
+    IsSoftware {
+        /// The file.
+        file: String,
+    },
+    /// A machine file where a software profile is needed.
+    #[error(
+        "{file} is a machine file, not a software profile; possible are `--machine {file}` and a profile with \
+         `--software`"
+    )]
+    IsMachine {
+        /// The file.
+        file: String,
+    },
     /// An unknown key.
     #[error(
         "{file}, line {line}: unknown key `{key}`{}; possible here: {}",
@@ -106,6 +134,16 @@ pub enum MachineError {
         /// Valid values, and the nearest one if there is one.
         expected: String,
     },
+}
+
+fn at_line(table: &Option<(usize, String)>) -> String {
+    let line = table.as_ref().map(|(line, _)| format!(", line {line}"));
+    line.unwrap_or_default()
+}
+
+fn in_table(table: &Option<(usize, String)>) -> String {
+    let text = table.as_ref().map(|(_, text)| format!(" in `{text}`"));
+    text.unwrap_or_else(|| " before the first table".to_owned())
 }
 
 fn did_you_mean(nearest: &Option<String>) -> String {

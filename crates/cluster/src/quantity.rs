@@ -18,6 +18,12 @@ pub(crate) trait Quantity: Sized {
 const SECONDS_MAX: f64 = 1e6;
 /// Larger than any ratio of two times.
 const FACTOR_MAX: f64 = 1e6;
+/// More than any rate, in bytes or operations per second.
+const RATE_MAX: f64 = 1e30;
+/// Most of anything that is counted: the most ranks of a request.
+const COUNT_MAX: usize = 1 << 24;
+/// Above 2^53 an `f64` no longer tells one byte from the next.
+const MEMORY_MAX: f64 = 9_007_199_254_740_992.0;
 
 impl Quantity for Seconds {
     fn read(value: &Value) -> Result<Self, String> {
@@ -32,9 +38,7 @@ impl Quantity for Seconds {
 
 impl Quantity for BytesPerSecond {
     fn read(value: &Value) -> Result<Self, String> {
-        DATA_RATE
-            .read(value, |number| number > 0.0)
-            .map(BytesPerSecond)
+        DATA_RATE.read(value, is_rate).map(BytesPerSecond)
     }
 
     fn write(&self) -> Value {
@@ -42,11 +46,13 @@ impl Quantity for BytesPerSecond {
     }
 }
 
+fn is_rate(number: f64) -> bool {
+    number > 0.0 && number <= RATE_MAX
+}
+
 impl Quantity for FlopsPerSecond {
     fn read(value: &Value) -> Result<Self, String> {
-        ARITHMETIC_RATE
-            .read(value, |number| number > 0.0)
-            .map(FlopsPerSecond)
+        ARITHMETIC_RATE.read(value, is_rate).map(FlopsPerSecond)
     }
 
     fn write(&self) -> Value {
@@ -56,8 +62,7 @@ impl Quantity for FlopsPerSecond {
 
 impl Quantity for Bytes {
     fn read(value: &Value) -> Result<Self, String> {
-        // Above 2^53 an f64 no longer tells one byte from the next.
-        let whole = |number: f64| number >= 1.0 && number.fract() == 0.0 && number <= 2f64.powi(53);
+        let whole = |number: f64| (1.0..=MEMORY_MAX).contains(&number) && number.fract() == 0.0;
         MEMORY.read(value, whole).map(|number| Bytes(number as u64))
     }
 
@@ -88,10 +93,12 @@ pub(crate) fn bare(value: &Value) -> f64 {
 impl Quantity for HalfSaturation {
     fn read(value: &Value) -> Result<Self, String> {
         let number = bare(value);
-        if number > 0.0 && number.is_finite() {
+        if number > 0.0 && number <= FACTOR_MAX {
             Ok(HalfSaturation(number))
         } else {
-            Err("the extent at which half is reached, such as 24.0, above 0".to_owned())
+            Err(format!(
+                "the extent at which half is reached, such as 24.0, above 0 and at most {FACTOR_MAX}"
+            ))
         }
     }
 
@@ -121,7 +128,7 @@ impl Quantity for Factor {
         if (0.0..=FACTOR_MAX).contains(&number) {
             Ok(Factor(number))
         } else {
-            Err("a factor such as 0.9, from 0 to 1000000".to_owned())
+            Err(format!("a factor such as 0.9, from 0 to {FACTOR_MAX}"))
         }
     }
 
@@ -171,10 +178,10 @@ impl Quantity for String {
 impl Quantity for Ratio {
     fn read(value: &Value) -> Result<Self, String> {
         let number = bare(value);
-        if number >= 1.0 && number.is_finite() {
+        if (1.0..=FACTOR_MAX).contains(&number) {
             Ok(Ratio(number))
         } else {
-            Err("a ratio such as 3.0, at least 1".to_owned())
+            Err(format!("a ratio such as 3.0, from 1 to {FACTOR_MAX}"))
         }
     }
 
@@ -196,7 +203,9 @@ impl Quantity for Vec<usize> {
         };
         match numbers {
             Ok(numbers) if !numbers.is_empty() => Ok(numbers),
-            Ok(_) | Err(_) => Err("a list of numbers such as [4, 4, 2]".to_owned()),
+            Ok(_) | Err(_) => Err(format!(
+                "a list such as [4, 4, 2] of numbers from 1 to {COUNT_MAX}"
+            )),
         }
     }
 
@@ -207,19 +216,20 @@ impl Quantity for Vec<usize> {
 
 impl Quantity for usize {
     fn read(value: &Value) -> Result<Self, String> {
-        let number = match value {
-            Value::Integer(number) => *number,
-            Value::String(_)
-            | Value::Float(_)
-            | Value::Boolean(_)
-            | Value::Datetime(_)
-            | Value::Array(_)
-            | Value::Table(_) => 0,
-        };
-        // u32 keeps the product of two counts inside a usize.
-        match u32::try_from(number) {
-            Ok(count) if count > 0 => Ok(count as usize),
-            Ok(_) | Err(_) => Err("a whole number, at least 1".to_owned()),
+        let whole = value.as_integer().map(usize::try_from);
+        match whole {
+            Some(Ok(count)) if (1..=COUNT_MAX).contains(&count) => Ok(count),
+            Some(_) | None => {
+                let number = bare(value);
+                // The cast of a number in range rounds it down.
+                let near = number.clamp(1.0, COUNT_MAX as f64) as usize;
+                let nearest = if number.is_nan() {
+                    String::new()
+                } else {
+                    format!("; nearest is {near}")
+                };
+                Err(format!("a whole number from 1 to {COUNT_MAX}{nearest}"))
+            }
         }
     }
 
@@ -236,25 +246,25 @@ struct Measure {
 }
 
 const TIME: Measure = Measure {
-    noun: "a time from 0 to 1e6 s",
+    noun: "a time from 0 s to 1e6 s",
     example: "1.2 us",
     units: UnitTable::TIME,
 };
 
 const MEMORY: Measure = Measure {
-    noun: "a size above 0 in whole bytes",
+    noun: "a size from 1 B to 8192 TiB in whole bytes",
     example: "16 GiB",
     units: UnitTable::BYTES,
 };
 
 const DATA_RATE: Measure = Measure {
-    noun: "a rate above 0",
+    noun: "a rate above 0, at most 1e30 B/s,",
     example: "25 GB/s",
     units: UnitTable::BYTES_PER_SECOND,
 };
 
 const ARITHMETIC_RATE: Measure = Measure {
-    noun: "a rate above 0",
+    noun: "a rate above 0, at most 1e30 flop/s,",
     example: "15.7 Tflop/s",
     units: UnitTable::FLOPS_PER_SECOND,
 };
@@ -320,7 +330,15 @@ mod tests {
         ] {
             assert!(Seconds::read(&text(wrong)).is_err(), "{wrong}");
         }
-        for wrong in ["0 GB/s", "-25 GB/s", "25 GB", "25 Gbit/s", "NaN GB/s"] {
+        for wrong in [
+            "0 GB/s",
+            "-25 GB/s",
+            "25 GB",
+            "25 Gbit/s",
+            "NaN GB/s",
+            "1e300 GB/s",
+            "1e31 B/s",
+        ] {
             assert!(BytesPerSecond::read(&text(wrong)).is_err(), "{wrong}");
         }
         for wrong in ["0 B", "0.5 B", "-16 GB", "16 gigabytes", "1e30 B"] {
@@ -336,6 +354,21 @@ mod tests {
             assert!(usize::read(&Value::Integer(wrong)).is_err(), "{wrong}");
         }
         assert!(Seconds::read(&Value::Float(1e-6)).is_err());
+    }
+
+    #[test]
+    fn names_the_nearest_count() {
+        let nearest = |value: Value| usize::read(&value).expect_err("no count");
+        for (value, near) in [
+            (Value::Integer(0), "nearest is 1"),
+            (Value::Integer(-3), "nearest is 1"),
+            (Value::Float(3.5), "nearest is 3"),
+            (Value::Integer(i64::MAX), "nearest is 16777216"),
+        ] {
+            let expected = nearest(value);
+            assert!(expected.ends_with(near), "{expected}");
+        }
+        assert_eq!(nearest(text("many")), "a whole number from 1 to 16777216");
     }
 
     #[test]

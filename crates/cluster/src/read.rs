@@ -9,6 +9,7 @@ use crate::quantity::{Quantity, bare};
 use partita_space::BytesPerSecond;
 use partita_space::near;
 use serde::Deserialize;
+use std::ops::Range;
 use toml::{Spanned, Value};
 
 mod calibration;
@@ -155,10 +156,16 @@ impl Machine {
     /// Errors: the first fault, with its line, its key and what is possible there.
     pub fn parse(text: &str, file: &str) -> Result<Machine, MachineError> {
         let reader = Reader { text, file };
+        reader.check_kind(&software::KEYS, &KEYS, |file| MachineError::IsSoftware {
+            file,
+        })?;
         let raw = toml::from_str(text).map_err(|error| reader.refuse(&error))?;
         reader.machine(raw)
     }
 }
+
+/// Keys that every machine file has, and no software profile.
+const KEYS: [&str; 3] = ["nodes", "device", "links"];
 
 /// The text being read, for the lines of faults.
 struct Reader<'a> {
@@ -309,12 +316,12 @@ impl Reader<'_> {
     }
 
     fn at_most_all(&self, key: &str, raw: RawFact, why: &str) -> Result<Fact<Share>, MachineError> {
-        if bare(raw.value.get_ref()) > 1.0 {
-            let given = raw.value.get_ref().to_string();
-            let expected = format!("at most 1, since {why}");
-            return Err(self.bad(key, raw.value.span().start, &given, expected));
+        let number = bare(raw.value.get_ref());
+        if number > 0.0 && number <= 1.0 {
+            return self.fitted(key, raw);
         }
-        self.fitted(key, raw)
+        let expected = format!("a number such as 0.5, above 0 and at most 1, since {why}");
+        Err(self.bad(key, raw.value.span().start, &shown(&raw.value), expected))
     }
 
     fn allreduce(&self, raw: RawAllreduce) -> Result<Allreduce, MachineError> {
@@ -378,10 +385,8 @@ impl Reader<'_> {
     }
 
     fn quantity<T: Quantity>(&self, key: &str, raw: &Spanned<Value>) -> Result<T, MachineError> {
-        T::read(raw.get_ref()).map_err(|expected| {
-            let given = raw.get_ref().to_string();
-            self.bad(key, raw.span().start, &given, expected)
-        })
+        T::read(raw.get_ref())
+            .map_err(|expected| self.bad(key, raw.span().start, &shown(raw), expected))
     }
 
     fn maybe<T: Quantity>(
@@ -447,7 +452,24 @@ impl Reader<'_> {
         }
     }
 
-    /// The error of the TOML reader, as [`MachineError::UnknownKey`] if it is one.
+    /// Refuses a text with a key of another kind of file and none of this one's.
+    fn check_kind(
+        &self,
+        others: &[&str],
+        own: &[&str],
+        error: fn(String) -> MachineError,
+    ) -> Result<(), MachineError> {
+        let Ok(table) = self.text.parse::<toml::Table>() else {
+            return Ok(());
+        };
+        let has_any = |keys: &[&str]| keys.iter().any(|key| table.contains_key(*key));
+        if has_any(others) && !has_any(own) {
+            return Err(error(self.file.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The error of the TOML reader, as [`MachineError::UnknownKey`] or [`MachineError::MissingKey`] if it is one.
     fn refuse(&self, error: &toml::de::Error) -> MachineError {
         let (line, text) = self.line(error.span().map_or(0, |span| span.start));
         let file = self.file.to_owned();
@@ -465,6 +487,17 @@ impl Reader<'_> {
                 nearest,
             };
         }
+        let missing = error.message().strip_prefix("missing field `");
+        if let Some(key) = missing.and_then(|rest| rest.strip_suffix('`')) {
+            // All of the file begins where a table in its first line does.
+            let is_part = |span: &Range<usize>| {
+                span.start > 0 || text.starts_with('[') && span.end <= text.len()
+            };
+            let table = error.span().filter(is_part);
+            let table = table.map(|_| (line, text.to_owned()));
+            let key = key.to_owned();
+            return MachineError::MissingKey { file, key, table };
+        }
         MachineError::Malformed {
             file,
             line,
@@ -481,6 +514,24 @@ impl Reader<'_> {
         (index + 1, text.trim())
     }
 }
+
+/// A value as it is given; a long one is cut.
+fn shown(value: &Spanned<Value>) -> String {
+    let text = value.get_ref().to_string();
+    match value.get_ref() {
+        _ if text.chars().count() <= SHOWN_MAX => text,
+        Value::Float(number) => format!("{number:e}"),
+        Value::String(_)
+        | Value::Integer(_)
+        | Value::Boolean(_)
+        | Value::Datetime(_)
+        | Value::Array(_)
+        | Value::Table(_) => text.chars().take(SHOWN_MAX).collect::<String>() + "...",
+    }
+}
+
+/// Characters of a value that a message shows.
+const SHOWN_MAX: usize = 60;
 
 fn bases() -> [(&'static str, Basis); 5] {
     Basis::ALL.map(|basis| (basis.name(), basis))

@@ -153,7 +153,12 @@ fn numbers_need_a_source_and_shares_a_basis() {
         &format!("devices_per_node = {{ {source} }}"),
         "devices_per_node = 4",
     );
-    assert_malformed(source, "value = 4");
+    let (line, error) = refused(source, "value = 4");
+    let MachineError::MissingKey { key, table, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(key, "source");
+    assert_eq!(table.as_ref().map(|(at, _)| *at), Some(line));
     assert_bad_value(
         source,
         "value = 4, source = \" \"",
@@ -282,6 +287,63 @@ fn saturation_and_allreduce_fits_are_checked_too() {
         let value = |text: &str| format!("occupancy = {{ value = {text}");
         assert_bad_value(&value(from), &value(to), key);
     }
+}
+
+#[test]
+fn messages_name_the_range_and_what_is_nearest() {
+    let occupancy = |text: &str| format!("occupancy = {{ value = {text}");
+    for (from, to, expected) in [
+        (
+            occupancy("1.0"),
+            occupancy("0.0"),
+            "is 0.0, expected a number such as 0.5, above 0 and at most 1",
+        ),
+        (
+            occupancy("1.0"),
+            occupancy("1e300"),
+            "is 1e300, expected a number such as 0.5, above 0 and at most 1",
+        ),
+        (
+            "nodes = { value = 512".to_owned(),
+            "nodes = { value = 99999999999999999".to_owned(),
+            "expected a whole number from 1 to 16777216; nearest is 16777216",
+        ),
+        (
+            "value = \"256 GB\"".to_owned(),
+            "value = \"1e30 GB\"".to_owned(),
+            "expected a size from 1 B to 8192 TiB",
+        ),
+        (
+            "value = \"900 GB/s\"".to_owned(),
+            "value = \"1e300 GB/s\"".to_owned(),
+            "expected a rate above 0, at most 1e30 B/s",
+        ),
+    ] {
+        let error = refused(&from, &to).1.to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn missing_keys_are_said_with_their_table() {
+    let message = |from: &str| refused(from, "#").1.to_string();
+    let text = message("nodes = {");
+    assert_eq!(text, "bad.toml: `nodes` is missing before the first table");
+    let text = message("memory_bandwidth = {");
+    assert!(
+        text.contains("`memory_bandwidth` is missing in `[device]`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_software_profile_is_no_machine() {
+    let text = include_str!("../../../software/lbann.toml");
+    let error = Machine::parse(text, "lbann.toml").expect_err("a profile");
+    assert!(
+        error.to_string().contains("`--software lbann.toml`"),
+        "{error}"
+    );
 }
 
 /// A machine with every optional key of a device.

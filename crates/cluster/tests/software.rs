@@ -52,6 +52,16 @@ fn built_in_profiles_survive_writing() {
 }
 
 #[test]
+fn a_machine_file_is_no_profile() {
+    let text = include_str!("../../../machines/lassen.toml");
+    let error = Software::parse(text, "lassen.toml").expect_err("a machine");
+    assert!(
+        error.to_string().contains("`--machine lassen.toml`"),
+        "{error}"
+    );
+}
+
+#[test]
 fn faults_name_line_key_and_nearest() {
     let unknown = [
         ("data_store =", "datastore =", "data_store"),

@@ -77,12 +77,16 @@ struct RawMemory {
     workspace: RawFact,
 }
 
+/// Keys that every software profile has, and no machine file.
+pub(super) const KEYS: [&str; 2] = ["collectives", "data_store"];
+
 impl Software {
     /// Reads the text of a software profile; `file` is the name that errors give it.
     ///
     /// Errors: the first fault, with its line, its key and what is possible there.
     pub fn parse(text: &str, file: &str) -> Result<Software, MachineError> {
         let reader = Reader { text, file };
+        reader.check_kind(&super::KEYS, &KEYS, |file| MachineError::IsMachine { file })?;
         let raw = toml::from_str(text).map_err(|error| reader.refuse(&error))?;
         reader.software(raw)
     }
