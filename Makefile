@@ -9,13 +9,14 @@ XTASK = $(CARGO) run --quiet --release --locked --package xtask --
 all:
 	$(CARGO) build --release --locked --workspace
 
-# The checks from the quickest to the longest; the last line is the sum of all tests.
+# The checks from the quickest to the longest; the last line is the sum of all tests. One package alone would be
+# built with other features, and all of it again for the tests.
 test:
 	$(CARGO) fmt --all --check
 	$(XTASK) tidy
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
-	$(CARGO) build --release --locked --package partita-cli
+	$(CARGO) test --no-run --release --locked --workspace
 	$(XTASK) walls
 	$(XTASK) test
 
