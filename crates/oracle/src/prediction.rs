@@ -186,12 +186,12 @@ fn bottleneck(program: &Program, simulation: &Simulation) -> String {
     let heaviest = by_work.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
     let share = percent(simulation.breakdown.of(most).0, whole);
     let head = format!("{share:.0} % of the critical path is {most}");
+    let heaviest = heaviest.map(|(origin, seconds)| (origin, percent(seconds, whole)));
     match heaviest {
-        Some(((layer, work), seconds)) => {
-            let part = percent(seconds, whole);
+        Some(((layer, work), part)) if part >= 0.5 => {
             format!("{head}, {part:.0} % is {work} of `{layer}` alone.")
         }
-        None => format!("{head}."),
+        Some(_) | None => format!("{head}."),
     }
 }
 

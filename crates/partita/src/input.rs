@@ -1,6 +1,6 @@
 //! Where the samples of a step come from, and whether the host memory holds a dataset.
 
-use crate::planning::PlanningError;
+use crate::planning::{EpochError, PlanningError};
 use crate::training::Training;
 use partita_cluster::{DeviceKind, Machine, Software};
 use partita_graph::{Graph, TargetKind};
@@ -31,6 +31,19 @@ impl InputRequest {
         choice: Some(IoChoice::None),
         dataset_samples: None,
     };
+
+    /// Refuses a dataset with fewer samples than a step computes.
+    fn check(self, batch: usize) -> Result<(), PlanningError> {
+        let short = self.dataset_samples.filter(|samples| *samples < batch);
+        short.map_or(Ok(()), |samples| {
+            let validation = 0;
+            Err(PlanningError::Epoch(EpochError::ShortDataset {
+                samples,
+                validation,
+                batch,
+            }))
+        })
+    }
 }
 
 /// A choice of [`InputSource`].
@@ -120,6 +133,8 @@ pub enum DatasetBasis {
     Given,
     /// The publication of the model.
     Published,
+    /// The publication of the model, its samples cut to the size of those of the model.
+    Cut,
     /// It is not known, and taken to fit.
     Unknown,
 }
@@ -133,12 +148,12 @@ impl Dataset {
         samples: Option<usize>,
     ) -> Self {
         let published = || published_samples(&graph.name);
-        let basis = match (samples, published()) {
-            (Some(_), _) => DatasetBasis::Given,
-            (None, Some(_)) => DatasetBasis::Published,
-            (None, None) => DatasetBasis::Unknown,
+        let (basis, samples) = match (samples, published()) {
+            (Some(given), _) => (DatasetBasis::Given, Some(given)),
+            (None, Some(whole)) if whole.parts > 1 => (DatasetBasis::Cut, Some(whole.count())),
+            (None, Some(whole)) => (DatasetBasis::Published, Some(whole.count())),
+            (None, None) => (DatasetBasis::Unknown, None),
         };
-        let samples = samples.or_else(published);
         let bytes_per_sample = sample_bytes(graph, training);
         let bytes = samples.map(|count| bytes_per_sample * count as u64);
         let per_node = held_by_node(machine);
@@ -179,6 +194,7 @@ impl fmt::Display for Dataset {
         let basis = match self.basis {
             DatasetBasis::Given | DatasetBasis::Unknown => "",
             DatasetBasis::Published => " (as published)",
+            DatasetBasis::Cut => " (as published, cut to the size of the model's)",
         };
         write!(f, "{samples} samples{basis}, {bytes}; ")?;
         match (self.bytes_held_max, self.ranks_min) {
@@ -197,13 +213,14 @@ impl fmt::Display for Dataset {
 impl Input {
     /// The input of a training with this software on a machine.
     ///
-    /// Errors: the host memory is requested and does not hold the dataset.
+    /// Errors: fewer samples than a step computes, a requested host memory that does not hold the dataset.
     pub fn new(
         graph: &Graph,
         training: &Training,
         (machine, software): (&Machine, &Software),
         request: InputRequest,
     ) -> Result<Self, PlanningError> {
+        request.check(training.batch)?;
         let dataset = Dataset::new(graph, training, machine, request.dataset_samples);
         let source = match request.choice {
             Some(IoChoice::None) => InputSource::Ignored,
@@ -272,23 +289,40 @@ fn sample_bytes(graph: &Graph, training: &Training) -> Bytes {
     Bytes(sample * training.samples.dtype.size() as u64 + 4 * target as u64)
 }
 
-/// Samples of the dataset of a model of the zoo, training and validation together.
+/// Samples of the dataset that a model was published with, training and validation together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublishedSamples {
+    /// As published.
+    whole: usize,
+    /// Samples of the model's size that each of them is cut into.
+    parts: usize,
+}
+
+impl PublishedSamples {
+    /// Samples of the model's size.
+    pub fn count(self) -> usize {
+        self.whole * self.parts
+    }
+}
+
+/// Samples of the dataset of a model of the zoo.
 ///
 /// Sources: Oyama et al. for `cosmoflow` (10,017 universes of 512^3, cut into smaller volumes for smaller models) and
 /// `unet3d` (LiTS, 131 scans); ILSVRC 2012 for models of images, with 1,281,167 and 50,000; CIFAR-10 for `resnet110v2`
 /// and its like, with 50,000 and 10,000.
-pub fn published_samples(model: &str) -> Option<usize> {
+pub fn published_samples(model: &str) -> Option<PublishedSamples> {
     let (family, rest) = model.split_once('@')?;
     let size: usize = rest.split('+').next()?.parse().ok()?;
-    match family {
-        "cosmoflow" => Some(10_017 * (512 / size.clamp(1, 512)).pow(3)),
-        "unet3d" => Some(131),
-        "resnet110v2" | "resnet164v2" | "resnet1001v2" => Some(60_000),
+    let (whole, parts) = match family {
+        "cosmoflow" => (10_017, (512 / size.clamp(1, 512)).pow(3)),
+        "unet3d" => (131, 1),
+        "resnet110v2" | "resnet164v2" | "resnet1001v2" => (60_000, 1),
         "alexnet" | "vgg16" | "resnet18" | "resnet50" | "resnet101" | "resnet152"
-        | "densenet121" | "inceptionv3" => Some(1_331_167),
-        _ if family.starts_with("amoebanetd") => Some(1_331_167),
-        _ => None,
-    }
+        | "densenet121" | "inceptionv3" => (1_331_167, 1),
+        _ if family.starts_with("amoebanetd") => (1_331_167, 1),
+        _ => return None,
+    };
+    Some(PublishedSamples { whole, parts })
 }
 
 #[cfg(test)]
@@ -350,8 +384,9 @@ mod tests {
 
     #[test]
     fn smaller_volumes_are_more_samples() {
-        assert_eq!(published_samples("cosmoflow@128"), Some(64 * 10_017));
-        assert_eq!(published_samples("cosmoflow@256+bn"), Some(8 * 10_017));
+        let count = |model: &str| published_samples(model).map(PublishedSamples::count);
+        assert_eq!(count("cosmoflow@128"), Some(64 * 10_017));
+        assert_eq!(count("cosmoflow@256+bn"), Some(8 * 10_017));
         assert_eq!(published_samples("t5-2-64-2@64"), None);
         assert_eq!(published_samples("mine"), None);
     }

@@ -17,9 +17,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use toml::{Spanned, Value};
 
 /// Most samples of a measurement.
-const SAMPLES_MAX: u32 = 1 << 24;
+const SAMPLES_MAX: usize = 1 << 24;
 
 /// Measured times of layers on one device.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,10 +74,12 @@ pub enum LayerTimesError {
         fault: String,
     },
     /// A value is invalid.
-    #[error("{}: `{key}` is {given}; {expected}", file.display())]
+    #[error("{}, line {line}: `{key}` is {given}; {expected}", file.display())]
     Value {
         /// The table.
         file: PathBuf,
+        /// The line.
+        line: usize,
         /// Its key.
         key: String,
         /// What was given.
@@ -131,20 +134,15 @@ impl Fault for LayerTimesError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawTable {
-    #[serde(default = "one")]
-    samples: u32,
-    layers: BTreeMap<String, RawTimes>,
+    samples: Option<Spanned<Value>>,
+    #[serde(default)]
+    layers: BTreeMap<String, Spanned<Value>>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawTimes {
-    forward: Option<String>,
-    backward: Option<String>,
-}
-
-fn one() -> u32 {
-    1
+/// The text of a table, for the lines of its faults.
+struct TableReader<'a> {
+    file: &'a Path,
+    text: &'a str,
 }
 
 const PASSES: [(&str, Phase); 2] = [("forward", Phase::Forward), ("backward", Phase::Backward)];
@@ -163,62 +161,28 @@ impl LayerTimes {
     ///
     /// Errors: a file that cannot be read or is no such table, a value out of range.
     pub fn read(file: &Path) -> Result<Self, LayerTimesError> {
-        let path = || file.to_owned();
         let text = read_text(file).map_err(|source| LayerTimesError::Unreadable {
-            file: path(),
+            file: file.to_owned(),
             source,
         })?;
-        let raw: RawTable = toml::from_str(&text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start);
-            let before = text.get(..start).unwrap_or_default();
-            LayerTimesError::Form {
-                file: path(),
-                line: before.matches('\n').count() + 1,
-                fault: error.message().trim().replace('\n', "; "),
-            }
+        let reader = TableReader { file, text: &text };
+        let raw: RawTable = toml::from_str(&text).map_err(|error| LayerTimesError::Form {
+            file: file.to_owned(),
+            line: reader.line(error.span().map_or(0, |span| span.start)),
+            fault: error.message().trim().replace('\n', "; "),
         })?;
-        let bad = |key: String, given: String, expected: String| LayerTimesError::Value {
-            file: path(),
-            key,
-            given,
-            expected,
-        };
-        if raw.samples == 0 || raw.samples > SAMPLES_MAX {
-            let expected = format!("possible are 1 to {SAMPLES_MAX} samples; nearest is {}", {
-                raw.samples.clamp(1, SAMPLES_MAX)
-            });
-            return Err(bad("samples".to_owned(), raw.samples.to_string(), expected));
-        }
-        let some = |key: String| {
-            let expected =
-                "possible is a time of at least one pass, like `conv1 = { forward = \"1.2 ms\" }`";
-            bad(key, "empty".to_owned(), expected.to_owned())
-        };
+        let samples = raw.samples.map_or(Ok(1), |value| reader.samples(&value))?;
         if raw.layers.is_empty() {
-            return Err(some("layers".to_owned()));
+            return Err(reader.no_time(0, "layers".to_owned(), "empty".to_owned()));
         }
-        let mut layers = BTreeMap::new();
-        for (name, times) in raw.layers {
-            if times.forward.is_none() && times.backward.is_none() {
-                return Err(some(format!("layers.{name}")));
-            }
-            let time = |pass: &str, text: Option<String>| {
-                let parsed = |text: String| {
-                    let key = format!("layers.{name}.{pass}");
-                    parse_seconds(&text).map_err(|expected| bad(key, format!("{text:?}"), expected))
-                };
-                text.map(parsed).transpose()
-            };
-            let both = [
-                time(PASSES[0].0, times.forward)?,
-                time(PASSES[1].0, times.backward)?,
-            ];
-            layers.insert(name, both);
-        }
+        let layers = raw.layers.into_iter().map(|(name, times)| {
+            let both = reader.times(&name, &times)?;
+            Ok((name, both))
+        });
         Ok(Self {
-            file: path(),
-            samples: raw.samples as usize,
-            layers,
+            file: file.to_owned(),
+            samples,
+            layers: layers.collect::<Result<_, LayerTimesError>>()?,
         })
     }
 
@@ -292,6 +256,84 @@ impl LayerTimes {
                 nearest: near(layer, names.iter().copied()).map(str::to_owned),
             })
         })
+    }
+}
+
+impl TableReader<'_> {
+    fn samples(&self, value: &Spanned<Value>) -> Result<usize, LayerTimesError> {
+        let count = value.get_ref().as_integer();
+        if let Some(samples) = count.and_then(|count| usize::try_from(count).ok())
+            && (1..=SAMPLES_MAX).contains(&samples)
+        {
+            return Ok(samples);
+        }
+        let nearest = count.map_or(1, |count| count.clamp(1, SAMPLES_MAX as i64));
+        let expected =
+            format!("possible is a whole number from 1 to {SAMPLES_MAX}; nearest is {nearest}");
+        let given = value.get_ref().to_string();
+        Err(self.bad(value.span().start, "samples".to_owned(), given, expected))
+    }
+
+    /// The times of a layer in both passes.
+    fn times(
+        &self,
+        name: &str,
+        value: &Spanned<Value>,
+    ) -> Result<[Option<Seconds>; 2], LayerTimesError> {
+        let (offset, key) = (value.span().start, format!("layers.{name}"));
+        let Some(table) = value.get_ref().as_table() else {
+            return Err(self.no_time(offset, key, value.get_ref().to_string()));
+        };
+        if table.is_empty() {
+            return Err(self.no_time(offset, key, "empty".to_owned()));
+        }
+        let names = PASSES.map(|(pass, _)| pass);
+        if let Some(other) = table.keys().find(|key| !names.contains(&key.as_str())) {
+            let near =
+                near(other, names).map_or(String::new(), |name| format!("; nearest is `{name}`"));
+            let expected = format!("possible are `forward` and `backward`{near}");
+            return Err(self.bad(
+                offset,
+                format!("{key}.{other}"),
+                "an unknown key".to_owned(),
+                expected,
+            ));
+        }
+        let time = |pass: &str| {
+            let read = |given: &Value| {
+                let text = given
+                    .as_str()
+                    .map_or_else(|| given.to_string(), str::to_owned);
+                parse_seconds(&text).map_err(|expected| {
+                    self.bad(offset, format!("{key}.{pass}"), given.to_string(), expected)
+                })
+            };
+            table.get(pass).map(read).transpose()
+        };
+        Ok([time(names[0])?, time(names[1])?])
+    }
+
+    /// No time is given where one must be.
+    fn no_time(&self, offset: usize, key: String, given: String) -> LayerTimesError {
+        let expected =
+            "possible is a time of at least one pass, like `conv1 = { forward = \"1.2 ms\" }`";
+        self.bad(offset, key, given, expected.to_owned())
+    }
+
+    fn bad(&self, offset: usize, key: String, given: String, expected: String) -> LayerTimesError {
+        LayerTimesError::Value {
+            file: self.file.to_owned(),
+            line: self.line(offset),
+            key,
+            given,
+            expected,
+        }
+    }
+
+    /// The line, from 1, of an offset in bytes.
+    fn line(&self, offset: usize) -> usize {
+        let before = self.text.get(..offset).unwrap_or_default();
+        before.matches('\n').count() + 1
     }
 }
 

@@ -209,10 +209,11 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
             // The recommended program is verified.
             let program = lower_verified(&training)?;
             let own = (training, &program);
-            let is_late = |budget: Seconds| begin.elapsed().as_secs_f64() > budget.0;
+            let is_over = |budget: Seconds| begin.elapsed().as_secs_f64() > budget.0;
+            let is_late = || context.is_cancelled() || request.budget.is_some_and(is_over);
             Some(explained(
                 (request, &planner),
-                context.is_cancelled() || request.budget.is_some_and(is_late),
+                &is_late,
                 own,
                 prediction,
                 &found,
@@ -270,9 +271,11 @@ fn none_fits(
         format!("possible are more ranks{smaller} or at least {least} of memory")
     } else {
         // Samples can always be split if there are enough.
-        let nearest = ranks * (batch as f64 / ranks as f64).round().max(1.0) as usize;
         format!(
-            "none splits the model and {batch} samples so; the nearest batch that suits is {nearest}"
+            "none splits the model and {batch} sample(s) so; the nearest batch that suits is {}, the nearest number \
+             of ranks {}",
+            batch.max(ranks),
+            batch.min(ranks)
         )
     };
     PlanningError::NoneFits {
@@ -321,10 +324,10 @@ fn candidates(
     found.iter().map(candidate).collect()
 }
 
-/// What bounds the best strategy, and its rival; not what changes would bring where the search ended early.
+/// What bounds the best strategy, and its rival; of what changes would bring, what is found before it is late.
 fn explained(
     (request, planner): (&PlanRequest, &Planner<'_>),
-    is_late: bool,
+    is_late: &dyn Fn() -> bool,
     (training, program): (Request<'_>, &Program),
     prediction: &Prediction,
     found: &[Found],
@@ -348,7 +351,7 @@ fn explained(
         CostSource::Modeled { .. } => is_small,
         CostSource::Measured { .. } => false,
     };
-    if !is_cheap && !request.explain || is_late {
+    if !is_cheap && !request.explain || is_late() {
         return Ok(explanation);
     }
     explanation.what_ifs = explain::changes(&subject)?;
@@ -359,32 +362,41 @@ fn explained(
         let tasks = prediction.map(|prediction| prediction.classes * tasks_of_class);
         request.explain || tasks.is_some_and(|tasks| tasks <= TASKS_EXPLAINED)
     };
-    if let Some(rival) = rival_of(training.strategy, found, &is_cheap) {
-        explanation.rival = explain::rival(&subject, rival)?;
+    let rival = rival_of(training.strategy, found, &is_cheap);
+    if let Some(rival) = rival.filter(|_| !is_late()) {
+        explanation.rival = explain::rival(&subject, &rival)?;
     }
-    if request.explain {
-        explanation
-            .what_ifs
-            .extend(with_memory(planner, &subject, found)?);
+    if request.explain && !is_late() {
+        let more_memory = with_memory(planner, &subject, found)?;
+        explanation.what_ifs.extend(more_memory);
+    }
+    if request.explain && !is_late() {
         explanation.scaling = Some(explain::scaling(&subject)?);
     }
     Ok(explanation)
 }
 
-/// The first strategy of another kind among those that may have been the fastest and are cheap to look at.
-fn rival_of<'f>(
+/// The first strategy of another kind among those that may have been the fastest and are cheap to look at. One for
+/// which no bucket was looked for has that of the best.
+fn rival_of(
     best: &Strategy,
-    found: &'f [Found],
+    found: &[Found],
     is_cheap: &dyn Fn(&Found) -> bool,
-) -> Option<&'f Strategy> {
+) -> Option<Strategy> {
     let is_possible = |one: &Found| match one.refusal {
         None => true,
         Some(Refusal::Slower) => one.strategy.stages.is_empty() || one.strategy.has_layers(),
         Some(Refusal::Memory(_) | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) => false,
     };
     let possible = found.iter().filter(|one| is_possible(one) && is_cheap(one));
-    let mut strategies = possible.map(|one| &one.strategy);
-    strategies.find(|strategy| kind(strategy) != kind(best))
+    let mut others = possible.filter(|one| kind(&one.strategy) != kind(best));
+    others.next().map(|one| {
+        let mut strategy = one.strategy.clone();
+        if one.refusal.is_some() {
+            strategy.bucket = best.bucket;
+        }
+        strategy
+    })
 }
 
 /// What a strategy splits: samples, space, filters, channels, branches, layers.

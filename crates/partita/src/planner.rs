@@ -91,6 +91,7 @@ impl<'c> Planner<'c> {
             software::check_local(target.software)?;
         }
         let (software, settings) = software::resolve(target.software, context.environment())?;
+        let settings = software::settings_for(settings, target.graph);
         if is_local {
             let input = Input::local(target.input);
             let source = CostSource::Measured {

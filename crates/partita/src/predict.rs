@@ -194,10 +194,11 @@ fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, Pl
     }
     let machine = machine::resolve(&request.machine, context.environment())?;
     machine::check_capacity(&machine, request.training.ranks)?;
+    let graph = model::resolve(&request.training.model)?;
     let (software, settings) = software::resolve(&request.software, context.environment())?;
+    let settings = software::settings_for(settings, &graph);
     let request = &with_settings(request, &settings);
     let on = (&machine, &software);
-    let graph = model::resolve(&request.training.model)?;
     let input = Input::new(&graph, &request.training, on, request.input)?;
     let costs = costs(on, input.source, request.training.precision)?;
     let memory = request.memory.unwrap_or(machine.device.memory.value);
@@ -413,9 +414,21 @@ fn explained(
 }
 
 fn misfit(prediction: &Prediction, device_memory: Bytes) -> String {
+    let memory = &prediction.memory;
+    let software = memory.context + memory.library_workspace;
+    let of_weights = memory.weights + memory.optimizer + memory.gradients;
+    let remedy = if software > device_memory {
+        format!("context and workspace of the software alone take {software}, so no strategy fits.")
+    } else if software + of_weights > device_memory {
+        format!(
+            "weights, their gradients and the optimizer take {of_weights} of it: split them by `shard=parameters`, \
+             filters, channels or stages."
+        )
+    } else {
+        "split a sample over more ranks or lower the batch.".to_owned()
+    };
     format!(
-        "It does not fit: the largest rank needs {}, its device has {device_memory}; split a \
-         sample over more ranks or lower the batch.",
+        "It does not fit: the largest rank needs {}, its device has {device_memory}; {remedy}",
         prediction.memory_bytes_max
     )
 }

@@ -43,10 +43,14 @@ pub fn parse_seconds(text: &str) -> Result<Seconds, String> {
     }
 }
 
+/// A text split before its unit; an exponent, as in `1e9s`, belongs to the number.
+fn number_and_unit(text: &str) -> (&str, &str) {
+    text.split_at(text.trim_end_matches(char::is_alphabetic).len())
+}
+
 /// The time that was probably meant, or the nearest bound; `None` if the text is not a number with a unit of time.
 fn nearest_seconds(text: &str) -> Option<String> {
-    let split = text.find(|letter: char| letter.is_alphabetic());
-    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
+    let (number, unit) = number_and_unit(text);
     let number: f64 = number.trim().trim_start_matches(['-', '+']).parse().ok()?;
     let (factor, scale, unit) = match unit.to_lowercase().as_str() {
         // Without a unit, seconds are assumed.
@@ -71,8 +75,7 @@ fn nearest_seconds(text: &str) -> Option<String> {
 
 /// The size that was probably meant, or the nearest bound; `None` if the text is not a number.
 fn nearest_bytes(text: &str) -> Option<String> {
-    let split = text.find(|letter: char| letter.is_alphabetic());
-    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
+    let (number, unit) = number_and_unit(text);
     let digits = number.trim().trim_start_matches(['-', '+']);
     let number = digits.parse().ok();
     let magnitude = number.filter(|number: &f64| !number.is_nan())?;

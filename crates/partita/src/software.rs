@@ -3,6 +3,7 @@
 use crate::environment::Environment;
 use crate::error::{ErrorKind, Fault};
 use partita_cluster::{Machine, Software};
+use partita_graph::Graph;
 use partita_lower::{Setting, Strategy};
 use partita_oracle::Prediction;
 use partita_run::Footprint;
@@ -21,7 +22,7 @@ pub enum SoftwareError {
         Setting::ALL.map(Setting::name).join(", ")
     )]
     Settings {
-        /// Its name.
+        /// Its name or path.
         software: String,
         /// The text.
         text: String,
@@ -55,7 +56,7 @@ pub fn resolve(
     };
     let text = &settings.value;
     let faulty = |reason: Option<String>| SoftwareError::Settings {
-        software: software.name.clone(),
+        software: asked.to_owned(),
         text: text.clone(),
         reason,
     };
@@ -66,6 +67,14 @@ pub fn resolve(
         return Err(faulty(None));
     }
     Ok((software, strategy))
+}
+
+/// Those settings that concern a model.
+pub fn settings_for(mut settings: Strategy, graph: &Graph) -> Strategy {
+    if !graph.has_batch_norm() {
+        settings.batch_norm = Strategy::single().batch_norm;
+    }
+    settings
 }
 
 /// Refuses other software than this runtime on the local machine.

@@ -35,6 +35,11 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// A count with its noun, `1 layer` or `3 layers`.
+pub fn counted(count: usize, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

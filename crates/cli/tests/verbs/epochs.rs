@@ -92,8 +92,8 @@ fn the_text_says_what_is_waited_for() {
     let text = answer(&asked(&[&more[..], &SAMPLES].concat()));
     for part in [
         "epoch        896.00 s",
-        "by 1 loader(s), 1.00 s a sample; waited for",
-        "by 1 validator(s)",
+        "by 1 loader, 1.00 s a sample; waited for",
+        "by 1 validator,",
         "; hidden, up to",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");

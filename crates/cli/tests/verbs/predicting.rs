@@ -103,6 +103,19 @@ fn what_does_not_fit_is_said_first() {
     assert!(number(&record, "memory_bytes_max") > number(&record, "memory_bytes_device"));
     let first = record["limits"][0].as_str().unwrap();
     assert!(first.starts_with("It does not fit"), "{first}");
+    // Advice that can help: smaller samples do not where the weights or the software alone are too large.
+    let advice = |memory: &str| {
+        let small = asked("data=4,depth=2", "8", &["--memory", memory]);
+        answer(&small)
+    };
+    for (memory, expected) in [
+        ("1MiB", "alone take 685.15 MiB, so no strategy fits"),
+        ("700MiB", "split them by `shard=parameters`"),
+    ] {
+        let text = advice(memory);
+        assert!(text.contains("; it does not fit"), "{text}");
+        assert!(text.contains(expected), "{memory}: {text}");
+    }
 }
 
 #[test]
@@ -552,12 +565,26 @@ fn faulty_tables_of_layers_are_refused() {
         ("[layers]\nx = { forward = \"1 m\" }", "layers.x.forward"),
         ("[layers]\nx = { forwards = \"1 ms\" }", "forwards"),
         ("samples = 0\n[layers]\n", "nearest is 1"),
+        (
+            "samples = -3\n[layers]\n",
+            "line 1: `samples` is -3; possible is a whole number",
+        ),
+        ("samples = 1.5\n[layers]\n", "`samples` is 1.5"),
         ("samples = 4", "layers"),
+        (
+            "[layers]\nx = \"1 ms\"",
+            "line 2: `layers.x` is \"1 ms\"; possible is a time of at least one pass",
+        ),
+        (
+            "[layers]\nx = { forward = 1.2 }",
+            "`layers.x.forward` is 1.2; possible is a number with a unit",
+        ),
         ("[layers]\n", "`layers` is empty; possible is a time"),
         ("[layers]\nx = {}", "`layers.x` is empty"),
         (
             "samples = 4\n[layers]\nx = { forwards = \"1 ms\" }",
-            "layers.toml, line 3: unknown field `forwards`, expected `forward` or `backward`",
+            "layers.toml, line 3: `layers.x.forwards` is an unknown key; possible are `forward` and `backward`; nearest is \
+             `forward`",
         ),
         (
             "[layers]\nx = { forward = \"1 m\" }",

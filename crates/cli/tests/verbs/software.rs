@@ -52,10 +52,10 @@ fn a_data_store_is_not_read_again_in_every_epoch() {
 
 #[test]
 fn a_strategy_overrides_the_settings_of_software() {
-    let strategy = |given: &str| {
+    let strategy_of = |model: &str, given: &str| {
         let call = [
             "predict",
-            "resnet50@224",
+            model,
             "--machine",
             "abci",
             "--software",
@@ -71,6 +71,7 @@ fn a_strategy_overrides_the_settings_of_software() {
         ];
         json(&call)["strategy"].as_str().unwrap().to_owned()
     };
+    let strategy = |given: &str| strategy_of("resnet50@224", given);
     let all = "data=4,fuse=off,batch_norm=local,bucket=1024GiB";
     assert_eq!(strategy("data=4"), all);
     let some = "data=4,bucket=4MiB";
@@ -78,6 +79,8 @@ fn a_strategy_overrides_the_settings_of_software() {
         strategy("data=4,bucket=4MiB,batch_norm=synchronized,fuse=on"),
         some
     );
+    let without_batch_norms = "data=4,fuse=off,bucket=1024GiB";
+    assert_eq!(strategy_of("alexnet@224", "data=4"), without_batch_norms);
 }
 
 #[test]
@@ -153,7 +156,7 @@ fn plans_know_where_samples_come_from() {
     let (reading, storing) = (best(&["--io", "files"]), best(&[]));
     assert_eq!(reading["input"], "file_system");
     assert_eq!(storing["input"], "data_store");
-    assert_eq!(storing["dataset"]["basis"], "published");
+    assert_eq!(storing["dataset"]["basis"], "cut");
     // 8192 samples of 16 MiB at 240 GB/s.
     assert!(seconds(&reading) > 0.57, "{reading}");
     assert!(seconds(&storing) < 0.7 * seconds(&reading), "{storing}");
@@ -187,6 +190,24 @@ fn a_dataset_stays_in_memory_where_it_fits() {
     assert!(text.contains(expected), "{text}");
     let text = answer(&call);
     assert!(text.contains("10017 samples (as published)"), "{text}");
+    let few = [
+        &[
+            "predict",
+            "cosmoflow@32",
+            "--machine",
+            "lassen",
+            "--ranks",
+            "2",
+            "--batch",
+            "8",
+        ][..],
+        &["--strategy", "data=2"],
+    ];
+    let text = answer(&few.concat());
+    let expected_cut = "41029632 samples (as published, cut to the size of the model's)";
+    assert!(text.contains(expected_cut), "{text}");
+    let text = refusal(&[&few.concat()[..], &["--dataset-samples", "7"]].concat());
+    assert!(text.contains("nearest is `--dataset-samples 8`"), "{text}");
     let text = refusal(&with(&["--dataset-samples", "382", "--io", "store"]));
     assert!(
         text.contains(expected) && text.contains("--io files"),

@@ -44,11 +44,12 @@ fn local_text(parts: usize) -> String {
 pub enum StrategyError {
     /// A syntax error.
     #[error(
-        "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1{nearest}, or \
+        "strategy `{text}`: {} is not of the form axis=number, the number at least 1{nearest}, or \
          overlap=on|off, fuse=on|off, batch_norm=synchronized|local, bucket=size, \
          workspace=live|off|size, workspace_total=size, micro=number, shard=off|optimizer|gradients|parameters, \
          stages=[...] or schedule=1f1b; a strategy reads like `data=2,depth=2`, and what differs for \
-         some layers follows like `; conv3..fc2: D=-,F=depth`"
+         some layers follows like `; conv3..fc2: D=-,F=depth`",
+        if word.is_empty() { "an empty part".to_owned() } else { format!("`{word}`") }
     )]
     Form {
         /// The strategy.

@@ -2,7 +2,7 @@
 
 use super::{PredictRequest, Predicted, step};
 use crate::context::Context;
-use crate::input::{InputRequest, published_samples};
+use crate::input::{InputRequest, PublishedSamples, published_samples};
 use crate::machine;
 use crate::model;
 use crate::planning::{EpochError, PlanningError};
@@ -123,7 +123,7 @@ fn checked(
         });
     }
     let samples = request.input.dataset_samples;
-    let samples = samples.or_else(|| published_samples(&graph.name));
+    let samples = samples.or_else(|| published_samples(&graph.name).map(PublishedSamples::count));
     let samples = samples.ok_or(EpochError::NoDataset)?;
     match samples.checked_sub(validation) {
         Some(training) if training >= batch => Ok(training),

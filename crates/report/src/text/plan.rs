@@ -2,6 +2,7 @@
 
 use super::explain::{write_changes, write_findings};
 use super::predict::precision_text;
+use crate::number::counted;
 use crate::table::{Side, Table};
 use partita::{LayerPrecision, Planned};
 use partita_plan::Refusal;
@@ -142,8 +143,9 @@ fn write_refusals(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Resu
     for heading in Heading::ALL {
         let of_kind = || refused().filter(|(_, refusal, _)| Heading::of(*refusal) == heading);
         if let Some((one, _, reason)) = of_kind().next() {
-            let (count, text) = (of_kind().count(), heading.text());
-            writeln!(out, "- {count} {text}, first `{}`: {reason}", one.strategy)?;
+            let (single, several) = heading.texts();
+            let text = counted(of_kind().count(), single, several);
+            writeln!(out, "- {text}, first `{}`: {reason}", one.strategy)?;
         }
     }
     Ok(())
@@ -178,13 +180,17 @@ impl Heading {
         }
     }
 
-    fn text(self) -> &'static str {
+    /// What is said of one, and of several.
+    fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Self::Memory => "do not fit in memory",
-            Self::Slower => "cannot be the fastest",
-            Self::Untried => "were not looked at",
-            Self::Unsuited => "do not suit model, batch or ranks",
-            Self::Unknown => "cannot be costed",
+            Self::Memory => ("does not fit in memory", "do not fit in memory"),
+            Self::Slower => ("cannot be the fastest", "cannot be the fastest"),
+            Self::Untried => ("was not looked at", "were not looked at"),
+            Self::Unsuited => (
+                "does not suit model, batch or ranks",
+                "do not suit model, batch or ranks",
+            ),
+            Self::Unknown => ("cannot be costed", "cannot be costed"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Text of a prediction.
 
 use super::explain::{write_changes, write_findings};
+use crate::number::counted;
 use crate::table::{Side, Table, write_pairs};
 use partita::{EpochPrediction, LayerPrecision, Predicted};
 use partita_oracle::simulate::Category;
@@ -83,12 +84,18 @@ fn interval_text(interval: &Interval) -> String {
 fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     let prediction = &predicted.prediction;
     let memory = format!(
-        "{} of {} on the largest rank, {} of it outside the arena",
+        "{} of {} on the largest rank, {} of it outside the arena{}",
         prediction.memory_bytes_max,
         predicted.memory_bytes_device,
-        prediction.memory.beside_arena()
+        prediction.memory.beside_arena(),
+        if prediction.memory_bytes_max > predicted.memory_bytes_device {
+            "; it does not fit"
+        } else {
+            ""
+        }
     );
-    let ranks = format!("{} in {} classes", prediction.ranks, prediction.classes);
+    let classes = counted(prediction.classes, "class", "classes");
+    let ranks = format!("{} in {classes}", prediction.ranks);
     let mut pairs = vec![
         ("model", predicted.model.clone()),
         ("strategy", predicted.strategy.clone()),
@@ -150,8 +157,10 @@ fn epoch_pairs(epoch: &EpochPrediction) -> Vec<(&'static str, String)> {
         (
             "training",
             format!(
-                "{} for {samples} samples in {} steps",
-                times.training_seconds, epoch.steps
+                "{} for {} in {}",
+                times.training_seconds,
+                counted(samples, "sample", "samples"),
+                counted(epoch.steps, "step", "steps")
             ),
         ),
     ];
@@ -163,8 +172,10 @@ fn epoch_pairs(epoch: &EpochPrediction) -> Vec<(&'static str, String)> {
             "waited for"
         };
         format!(
-            "{} by {} {who}(s), {} a sample; {waits}, up to {most} would be hidden",
-            work.seconds, work.processes, work.seconds_per_sample
+            "{} by {}, {} a sample; {waits}, up to {most} would be hidden",
+            work.seconds,
+            counted(work.processes, who, &format!("{who}s")),
+            work.seconds_per_sample
         )
     };
     if let Some(work) = &times.loading {
@@ -175,8 +186,9 @@ fn epoch_pairs(epoch: &EpochPrediction) -> Vec<(&'static str, String)> {
         pairs.push(("validation", text));
     } else if epoch.validation_samples > 0 {
         let text = format!(
-            "{} by the ranks for {} samples, after the training",
-            times.own_validation_seconds, epoch.validation_samples
+            "{} by the ranks for {}, after the training",
+            times.own_validation_seconds,
+            counted(epoch.validation_samples, "sample", "samples")
         );
         pairs.push(("validation", text));
     }
@@ -193,18 +205,18 @@ fn before(pairs: &[(&str, String)], name: &str) -> usize {
 fn add_scales(predicted: &Predicted, pairs: &mut Vec<(&str, String)>) {
     if let Some(scale) = &predicted.compute_scale {
         let text = format!(
-            "scaled by {}: {} per sample given, {} modeled, at {} samples",
+            "scaled by {}: {} per sample given, {} modeled, at {}",
             significant(scale.factor),
             scale.seconds_per_sample,
             scale.modeled_seconds_per_sample,
-            scale.samples
+            counted(scale.samples, "sample", "samples")
         );
         pairs.insert(before(pairs, "seconds"), ("computation", text));
     }
     if let Some(scale) = &predicted.layer_scale {
         let text = format!(
-            "times of {} layers given, {:.0} % of the modeled computation: {} per sample, {} modeled",
-            scale.layers,
+            "times of {} given, {:.0} % of the modeled computation: {} per sample, {} modeled",
+            counted(scale.layers, "layer", "layers"),
             100.0 * scale.share,
             scale.measured_seconds_per_sample,
             scale.modeled_seconds_per_sample
