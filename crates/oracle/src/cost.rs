@@ -62,6 +62,8 @@ pub struct CollectiveCost {
     pub latency: Seconds,
     /// The part that depends on them.
     pub transfer: Seconds,
+    /// The least such part of the algorithms of which the fastest is taken: what keeps links busy in any case.
+    pub transfer_min: Seconds,
     /// Host overhead at each member, which the compute lane loses.
     pub host: Seconds,
 }

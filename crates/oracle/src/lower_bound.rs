@@ -239,7 +239,7 @@ fn collective_used(body: &Body, collective: &Collective, around: &Groups<'_>) ->
         collective_cost(body, collective, (rank, &members.ranks), costs, contention)
     };
     let mut links = [0.0; 2];
-    links[usize::from(members.is_between_nodes)] = with(1.0).transfer.0;
+    links[usize::from(members.is_between_nodes)] = with(1.0).transfer_min.0;
     Used {
         seconds: with(members.contention).seconds().0,
         links,

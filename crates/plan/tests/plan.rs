@@ -107,6 +107,7 @@ impl Costs for Flat {
         Ok(CollectiveCost {
             latency,
             transfer,
+            transfer_min: transfer,
             host,
         })
     }
@@ -122,6 +123,7 @@ impl Costs for Flat {
         Ok(CollectiveCost {
             latency,
             transfer,
+            transfer_min: transfer,
             host,
         })
     }

@@ -50,6 +50,7 @@ struct OneTap {
 const FREE: CollectiveCost = CollectiveCost {
     latency: Seconds(0.0),
     transfer: Seconds(0.0),
+    transfer_min: Seconds(0.0),
     host: Seconds(0.0),
 };
 

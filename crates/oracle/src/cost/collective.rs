@@ -13,9 +13,20 @@ pub struct CommTime {
     pub latency: f64,
     /// The time of the bytes that are sent and reduced.
     pub transfer: f64,
+    /// The least `transfer` of the algorithms of which this is the fastest: what keeps links busy in any case.
+    pub transfer_min: f64,
 }
 
 impl CommTime {
+    /// Of one algorithm.
+    pub fn new(latency: f64, transfer: f64) -> Self {
+        Self {
+            latency,
+            transfer,
+            transfer_min: transfer,
+        }
+    }
+
     /// The sum of both.
     pub fn total(self) -> f64 {
         self.latency + self.transfer
@@ -23,10 +34,14 @@ impl CommTime {
 
     /// The shorter of the two.
     pub fn min(self, other: Self) -> Self {
-        if other.total() < self.total() {
+        let faster = if other.total() < self.total() {
             other
         } else {
             self
+        };
+        Self {
+            transfer_min: self.transfer_min.min(other.transfer_min),
+            ..faster
         }
     }
 }
@@ -37,6 +52,7 @@ impl Add for CommTime {
         Self {
             latency: self.latency + other.latency,
             transfer: self.transfer + other.transfer,
+            transfer_min: self.transfer_min + other.transfer_min,
         }
     }
 }

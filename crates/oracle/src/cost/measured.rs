@@ -52,6 +52,7 @@ pub(super) fn collective_by(fit: &LinkFit, bytes: Bytes) -> CollectiveCost {
     CollectiveCost {
         latency: fit.start(),
         transfer: transfer(fit, bytes),
+        transfer_min: transfer(fit, bytes),
         host: fit.host(bytes),
     }
 }

@@ -81,6 +81,7 @@ impl<C> ScaledCosts<C> {
         CollectiveCost {
             latency: cost.latency * (1.0 / self.speeds.latency),
             transfer: cost.transfer * (1.0 / self.speeds.links),
+            transfer_min: cost.transfer_min * (1.0 / self.speeds.links),
             host: cost.host,
         }
     }

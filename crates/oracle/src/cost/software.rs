@@ -101,6 +101,7 @@ impl SoftwareCosts {
         CommTime {
             latency: times * time.latency,
             transfer: times * time.transfer,
+            transfer_min: times * time.transfer_min,
         }
     }
 }

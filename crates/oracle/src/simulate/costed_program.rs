@@ -528,7 +528,7 @@ impl Builder<'_> {
                 let contention = f64::from(self.topology.groups[axes].contention[group as usize]);
                 let with =
                     |contention| self.collective_cost(rank, sequence, axes, kind, body, contention);
-                let seconds = [with(1.0)?.transfer.0, with(MANY)?.transfer.0 / MANY];
+                let seconds = [with(1.0)?.transfer_min.0, with(MANY)?.transfer_min.0 / MANY];
                 let known = (with(contention)?, seconds);
                 self.collective_costs.insert((sequence, axes, group), known);
                 known

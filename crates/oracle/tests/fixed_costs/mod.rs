@@ -113,6 +113,7 @@ impl Costs for FixedCosts {
         Ok(CollectiveCost {
             latency: Seconds((members.len() + nodes - 1) as f64),
             transfer: Seconds(bytes.0 as f64 / 4.0 * contention),
+            transfer_min: Seconds(bytes.0 as f64 / 4.0 * contention),
             host: Seconds(self.host),
         })
     }
@@ -127,6 +128,7 @@ impl Costs for FixedCosts {
         Ok(CollectiveCost {
             latency: Seconds(0.0),
             transfer: Seconds(bytes.0 as f64 / 4.0 * contention),
+            transfer_min: Seconds(bytes.0 as f64 / 4.0 * contention),
             host: Seconds(self.host),
         })
     }

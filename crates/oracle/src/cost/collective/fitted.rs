@@ -7,10 +7,7 @@ use super::{CommTime, log2_ceil};
 /// Source: ParaDL technical report (October 2020), section on communication primitives.
 pub fn allreduce_ring(p: usize, n: f64, alpha: f64, beta: f64) -> CommTime {
     let steps = 2.0 * p.saturating_sub(1) as f64;
-    CommTime {
-        latency: steps * alpha,
-        transfer: steps * n / p.max(1) as f64 * beta,
-    }
+    CommTime::new(steps * alpha, steps * n / p.max(1) as f64 * beta)
 }
 
 /// Tree allreduce with fitted parameters: the latency of a tree up and down, the bytes of a ring,
@@ -20,28 +17,22 @@ pub fn allreduce_ring(p: usize, n: f64, alpha: f64, beta: f64) -> CommTime {
 /// latency (Jeaugey, Massively Scale Your Deep Learning Training with NCCL 2.4, 2019).
 pub fn allreduce_tree(p: usize, n: f64, alpha: f64, beta: f64) -> CommTime {
     let p = p.max(1);
-    CommTime {
-        latency: 2.0 * log2_ceil(p) * alpha,
-        transfer: 2.0 * (p - 1) as f64 / p as f64 * n * beta,
-    }
+    CommTime::new(
+        2.0 * log2_ceil(p) * alpha,
+        2.0 * (p - 1) as f64 / p as f64 * n * beta,
+    )
 }
 
 /// The first half of [`allreduce_tree`].
 pub fn reduce_scatter_tree(p: usize, n: f64, alpha: f64, beta: f64) -> CommTime {
-    let CommTime { latency, transfer } = allreduce_tree(p, n, alpha, beta);
-    CommTime {
-        latency: latency / 2.0,
-        transfer: transfer / 2.0,
-    }
+    let both = allreduce_tree(p, n, alpha, beta);
+    CommTime::new(both.latency / 2.0, both.transfer / 2.0)
 }
 
 /// The first half of [`allreduce_ring`]: `(p-1) (alpha + n beta / p)`.
 pub fn reduce_scatter_ring(p: usize, n: f64, alpha: f64, beta: f64) -> CommTime {
-    let CommTime { latency, transfer } = allreduce_ring(p, n, alpha, beta);
-    CommTime {
-        latency: latency / 2.0,
-        transfer: transfer / 2.0,
-    }
+    let both = allreduce_ring(p, n, alpha, beta);
+    CommTime::new(both.latency / 2.0, both.transfer / 2.0)
 }
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use super::{AlphaBeta, CommTime, log2_ceil};
 /// share bounds each step, so n is p times the largest.
 pub fn reduce_scatter_ring(p: usize, n: f64, link: AlphaBeta) -> CommTime {
     let steps = (p - 1) as f64;
-    CommTime {
-        latency: steps * link.alpha,
-        transfer: steps / p as f64 * n * (link.beta + link.gamma),
-    }
+    CommTime::new(
+        steps * link.alpha,
+        steps / p as f64 * n * (link.beta + link.gamma),
+    )
 }
 
 /// Reduce-scatter by recursive halving: `lg p alpha + (p-1)/p n (beta + gamma)`. If p is no power
@@ -21,17 +21,17 @@ pub fn reduce_scatter_ring(p: usize, n: f64, link: AlphaBeta) -> CommTime {
 pub fn reduce_scatter_halving(p: usize, n: f64, link: AlphaBeta) -> CommTime {
     let power = 1usize << p.ilog2();
     let share = (power - 1) as f64 / power as f64;
-    let halving = CommTime {
-        latency: f64::from(p.ilog2()) * link.alpha,
-        transfer: share * n * (link.beta + link.gamma),
-    };
+    let halving = CommTime::new(
+        f64::from(p.ilog2()) * link.alpha,
+        share * n * (link.beta + link.gamma),
+    );
     if p.is_power_of_two() {
         return halving;
     }
-    let partners = CommTime {
-        latency: 2.0 * link.alpha,
-        transfer: n * (link.beta + link.gamma) + n / p as f64 * link.beta,
-    };
+    let partners = CommTime::new(
+        2.0 * link.alpha,
+        n * (link.beta + link.gamma) + n / p as f64 * link.beta,
+    );
     halving + partners
 }
 
@@ -60,10 +60,7 @@ pub fn reduce_scatter_hierarchical(
 /// the largest block bounds the step: `(p-1) (alpha + largest beta)`.
 pub fn alltoall_pairwise(p: usize, largest: f64, link: AlphaBeta) -> CommTime {
     let steps = p.saturating_sub(1) as f64;
-    CommTime {
-        latency: steps * link.alpha,
-        transfer: steps * largest * link.beta,
-    }
+    CommTime::new(steps * link.alpha, steps * largest * link.beta)
 }
 
 /// All-to-all by Bruck's algorithm: step k passes on the blocks whose distance has bit k, so that a
@@ -71,10 +68,10 @@ pub fn alltoall_pairwise(p: usize, largest: f64, link: AlphaBeta) -> CommTime {
 /// equal blocks. Unequal blocks count as the largest.
 pub fn alltoall_bruck(p: usize, largest: f64, link: AlphaBeta) -> CommTime {
     let passed: u32 = (0..p).map(usize::count_ones).sum();
-    CommTime {
-        latency: log2_ceil(p) * link.alpha,
-        transfer: f64::from(passed) * largest * link.beta,
-    }
+    CommTime::new(
+        log2_ceil(p) * link.alpha,
+        f64::from(passed) * largest * link.beta,
+    )
 }
 
 /// Ring allgather: every step forwards a block, and the largest block bounds each step:
@@ -82,10 +79,7 @@ pub fn alltoall_bruck(p: usize, largest: f64, link: AlphaBeta) -> CommTime {
 pub fn allgather_ring(blocks: &[f64], link: AlphaBeta) -> CommTime {
     let steps = blocks.len().saturating_sub(1) as f64;
     let largest = blocks.iter().copied().fold(0.0, f64::max);
-    CommTime {
-        latency: steps * link.alpha,
-        transfer: steps * largest * link.beta,
-    }
+    CommTime::new(steps * link.alpha, steps * largest * link.beta)
 }
 
 /// Allgather by recursive doubling, or by Bruck's algorithm if p is no power of two:
@@ -93,10 +87,10 @@ pub fn allgather_ring(blocks: &[f64], link: AlphaBeta) -> CommTime {
 pub fn allgather_doubling(blocks: &[f64], link: AlphaBeta) -> CommTime {
     let total: f64 = blocks.iter().sum();
     let smallest = blocks.iter().copied().fold(f64::INFINITY, f64::min);
-    CommTime {
-        latency: log2_ceil(blocks.len()) * link.alpha,
-        transfer: (total - smallest.min(total)) * link.beta,
-    }
+    CommTime::new(
+        log2_ceil(blocks.len()) * link.alpha,
+        (total - smallest.min(total)) * link.beta,
+    )
 }
 
 /// Allgather in two stages: between the nodes, `q` at once, each the blocks of one member per node; then
@@ -123,10 +117,7 @@ pub fn allreduce_ring(p: usize, n: f64, link: AlphaBeta) -> CommTime {
 /// if p is no power of two.
 pub fn allreduce_doubling(p: usize, n: f64, link: AlphaBeta) -> CommTime {
     let steps = f64::from(p.ilog2());
-    CommTime {
-        latency: steps * link.alpha,
-        transfer: steps * n * (link.beta + link.gamma),
-    } + fold(p, n, link)
+    CommTime::new(steps * link.alpha, steps * n * (link.beta + link.gamma)) + fold(p, n, link)
 }
 
 /// Allreduce by recursive halving and doubling (Rabenseifner):
@@ -135,10 +126,10 @@ pub fn allreduce_doubling(p: usize, n: f64, link: AlphaBeta) -> CommTime {
 pub fn allreduce_halving(p: usize, n: f64, link: AlphaBeta) -> CommTime {
     let power = 1usize << p.ilog2();
     let share = (power - 1) as f64 / power as f64;
-    CommTime {
-        latency: 2.0 * f64::from(p.ilog2()) * link.alpha,
-        transfer: share * n * (2.0 * link.beta + link.gamma),
-    } + fold(p, n, link)
+    CommTime::new(
+        2.0 * f64::from(p.ilog2()) * link.alpha,
+        share * n * (2.0 * link.beta + link.gamma),
+    ) + fold(p, n, link)
 }
 
 /// The steps before and after an allreduce if p is no power of two: the members beyond it send their vector
@@ -147,10 +138,7 @@ fn fold(p: usize, n: f64, link: AlphaBeta) -> CommTime {
     if p.is_power_of_two() {
         return CommTime::default();
     }
-    CommTime {
-        latency: 2.0 * link.alpha,
-        transfer: n * (2.0 * link.beta + link.gamma),
-    }
+    CommTime::new(2.0 * link.alpha, n * (2.0 * link.beta + link.gamma))
 }
 
 /// The fastest flat allreduce. `ring` and `tree` differ if a node has several members: a ring in rank
@@ -236,7 +224,11 @@ mod tests {
     #[test]
     fn short_vectors_double_and_long_ones_halve() {
         let best = |n| allreduce_flat(8, n, LINK, LINK);
-        assert_eq!(best(1.0), allreduce_doubling(8, 1.0, LINK));
+        let (short, doubled) = (best(1.0), allreduce_doubling(8, 1.0, LINK));
+        close(short, doubled.latency, doubled.transfer);
+        // Links are not kept busy for what another algorithm would not send.
+        let halved = allreduce_halving(8, 1.0, LINK);
+        assert_eq!(short.transfer_min, halved.transfer);
         assert_eq!(best(4096.0), allreduce_halving(8, 4096.0, LINK));
         let slow_tree = AlphaBeta { beta: 2.0, ..LINK };
         let ring = allreduce_flat(8, 4096.0, LINK, slow_tree);

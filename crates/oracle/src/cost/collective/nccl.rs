@@ -159,16 +159,13 @@ pub fn alltoall(fabric: &Fabric, largest: f64) -> CommTime {
     let step = fabric.intra_step(RING_NVLINK, RING_PCIE, Protocol::Simple);
     let start = RING_START[2] * MICROSECOND;
     if fabric.nodes == 1 {
-        return CommTime {
-            latency: start + step,
-            transfer: within,
-        };
+        return CommTime::new(start + step, within);
     }
     let between = here * (ranks - here) * largest / (fabric.inter * ADAPTER_SHARE);
-    CommTime {
-        latency: start + fabric.inter_step(RING_NETWORK[2]) + (ranks - here) * POST,
-        transfer: within.max(between),
-    }
+    CommTime::new(
+        start + fabric.inter_step(RING_NETWORK[2]) + (ranks - here) * POST,
+        within.max(between),
+    )
 }
 
 /// How often a ring passes the vector round.
@@ -180,10 +177,7 @@ enum Passes {
 }
 
 fn fastest(times: impl Iterator<Item = CommTime>) -> CommTime {
-    let nothing = CommTime {
-        latency: f64::INFINITY,
-        transfer: 0.0,
-    };
+    let nothing = CommTime::new(f64::INFINITY, f64::INFINITY);
     times.fold(nothing, CommTime::min)
 }
 
@@ -276,10 +270,7 @@ impl Fabric {
             // The steps of several nodes do not overlap wholly.
             latency *= 1.4;
         }
-        CommTime {
-            latency,
-            transfer: steps / ranks * bytes / rate,
-        }
+        CommTime::new(latency, steps / ranks * bytes / rate)
     }
 
     /// Bytes per second of a tree: within a node every member sends all bytes up and down; between more than two
@@ -308,10 +299,10 @@ impl Fabric {
             Protocol::Ll128 => 120.0 / 128.0 * self.tree_rate(),
             Protocol::Simple => self.tree_rate(),
         };
-        CommTime {
-            latency: protocol.of(TREE_START) * MICROSECOND + 2.0 * steps,
-            transfer: ramped(protocol, bytes) / rate,
-        }
+        CommTime::new(
+            protocol.of(TREE_START) * MICROSECOND + 2.0 * steps,
+            ramped(protocol, bytes) / rate,
+        )
     }
 
     /// Bytes per second through switches that add: each member sends its vector and receives that of all, and
@@ -342,14 +333,13 @@ impl Fabric {
             return None;
         }
         if self.nodes == 1 {
-            return Some(CommTime {
-                latency: within,
-                transfer: bytes / self.nvls_rate(),
-            });
+            return Some(CommTime::new(within, bytes / self.nvls_rate()));
         }
-        self.has_switches().then(|| CommTime {
-            latency: within + self.inter_step(NVLS_NETWORK),
-            transfer: bytes / self.nvls_rate().min(self.network()),
+        self.has_switches().then(|| {
+            CommTime::new(
+                within + self.inter_step(NVLS_NETWORK),
+                bytes / self.nvls_rate().min(self.network()),
+            )
         })
     }
 
@@ -362,10 +352,10 @@ impl Fabric {
             _ => self.network() / 2.0,
         };
         let steps = 2.0 * log2_ceil(self.nodes);
-        Some(CommTime {
-            latency: NVLS * MICROSECOND + steps * self.inter_step(NVLS_TREE_NETWORK),
-            transfer: bytes / self.nvls_rate().min(between),
-        })
+        Some(CommTime::new(
+            NVLS * MICROSECOND + steps * self.inter_step(NVLS_TREE_NETWORK),
+            bytes / self.nvls_rate().min(between),
+        ))
     }
 
     fn collnet(&self, bytes: f64) -> Option<CommTime> {
@@ -379,10 +369,10 @@ impl Fabric {
         } else {
             f64::INFINITY
         };
-        Some(CommTime {
-            latency: 2.0 * within * MICROSECOND + self.inter_step(COLLNET_NETWORK),
-            transfer: bytes / (COLLNET_SHARE * shared.min(self.network())),
-        })
+        Some(CommTime::new(
+            2.0 * within * MICROSECOND + self.inter_step(COLLNET_NETWORK),
+            bytes / (COLLNET_SHARE * shared.min(self.network())),
+        ))
     }
 }
 

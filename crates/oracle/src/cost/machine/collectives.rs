@@ -384,6 +384,7 @@ fn collective_cost(time: CommTime, host: Seconds) -> CollectiveCost {
     CollectiveCost {
         latency: Seconds(time.latency),
         transfer: Seconds(time.transfer),
+        transfer_min: Seconds(time.transfer_min),
         host,
     }
 }
