@@ -156,10 +156,12 @@ impl Machine {
     /// Errors: the first fault, with its line, its key and what is possible there.
     pub fn parse(text: &str, file: &str) -> Result<Machine, MachineError> {
         let reader = Reader { text, file };
-        reader.check_kind(&software::KEYS, &KEYS, |file| MachineError::IsSoftware {
-            file,
+        let raw = toml::from_str(text).map_err(|error| {
+            let is_software = reader.is_of_kind(&software::KEYS, &KEYS);
+            let file = file.to_owned();
+            let is_other = is_software.then_some(MachineError::IsSoftware { file });
+            is_other.unwrap_or_else(|| reader.refuse(&error))
         })?;
-        let raw = toml::from_str(text).map_err(|error| reader.refuse(&error))?;
         reader.machine(raw)
     }
 }
@@ -452,21 +454,11 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses a text with a key of another kind of file and none of this one's.
-    fn check_kind(
-        &self,
-        others: &[&str],
-        own: &[&str],
-        error: fn(String) -> MachineError,
-    ) -> Result<(), MachineError> {
-        let Ok(table) = self.text.parse::<toml::Table>() else {
-            return Ok(());
-        };
+    /// Whether a text has some of these keys, and none of the others.
+    fn is_of_kind(&self, keys: &[&str], others: &[&str]) -> bool {
+        let table = self.text.parse::<toml::Table>().unwrap_or_default();
         let has_any = |keys: &[&str]| keys.iter().any(|key| table.contains_key(*key));
-        if has_any(others) && !has_any(own) {
-            return Err(error(self.file.to_owned()));
-        }
-        Ok(())
+        has_any(keys) && !has_any(others)
     }
 
     /// The error of the TOML reader, as [`MachineError::UnknownKey`] or [`MachineError::MissingKey`] if it is one.

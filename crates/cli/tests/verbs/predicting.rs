@@ -104,15 +104,11 @@ fn what_does_not_fit_is_said_first() {
     let first = record["limits"][0].as_str().unwrap();
     assert!(first.starts_with("It does not fit"), "{first}");
     // Advice that can help: smaller samples do not where the weights or the software alone are too large.
-    let advice = |memory: &str| {
-        let small = asked("data=4,depth=2", "8", &["--memory", memory]);
-        answer(&small)
-    };
     for (memory, expected) in [
         ("1MiB", "alone take 685.15 MiB, so no strategy fits"),
         ("700MiB", "split them by `shard=parameters`"),
     ] {
-        let text = advice(memory);
+        let text = answer(&asked("data=4,depth=2", "8", &["--memory", memory]));
         assert!(text.contains("; it does not fit"), "{text}");
         assert!(text.contains(expected), "{memory}: {text}");
     }

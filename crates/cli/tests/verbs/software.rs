@@ -190,23 +190,12 @@ fn a_dataset_stays_in_memory_where_it_fits() {
     assert!(text.contains(expected), "{text}");
     let text = answer(&call);
     assert!(text.contains("10017 samples (as published)"), "{text}");
-    let few = [
-        &[
-            "predict",
-            "cosmoflow@32",
-            "--machine",
-            "lassen",
-            "--ranks",
-            "2",
-            "--batch",
-            "8",
-        ][..],
-        &["--strategy", "data=2"],
-    ];
-    let text = answer(&few.concat());
+    let few = "predict cosmoflow@32 --machine lassen --ranks 2 --batch 8 --strategy data=2";
+    let few: Vec<&str> = few.split(' ').collect();
+    let text = answer(&few);
     let expected_cut = "41029632 samples (as published, cut to the size of the model's)";
     assert!(text.contains(expected_cut), "{text}");
-    let text = refusal(&[&few.concat()[..], &["--dataset-samples", "7"]].concat());
+    let text = refusal(&[&few[..], &["--dataset-samples", "7"]].concat());
     assert!(text.contains("nearest is `--dataset-samples 8`"), "{text}");
     let text = refusal(&with(&["--dataset-samples", "382", "--io", "store"]));
     assert!(

@@ -86,8 +86,12 @@ impl Software {
     /// Errors: the first fault, with its line, its key and what is possible there.
     pub fn parse(text: &str, file: &str) -> Result<Software, MachineError> {
         let reader = Reader { text, file };
-        reader.check_kind(&super::KEYS, &KEYS, |file| MachineError::IsMachine { file })?;
-        let raw = toml::from_str(text).map_err(|error| reader.refuse(&error))?;
+        let raw = toml::from_str(text).map_err(|error| {
+            let is_machine = reader.is_of_kind(&super::KEYS, &KEYS);
+            let file = file.to_owned();
+            let is_other = is_machine.then_some(MachineError::IsMachine { file });
+            is_other.unwrap_or_else(|| reader.refuse(&error))
+        })?;
         reader.software(raw)
     }
 }
