@@ -9,7 +9,7 @@ pub enum SoftwareError {
     /// No profile has this name.
     #[error(
         "unknown software `{asked}`{}; profiles are {}; a path to a profile works too",
-        did_you_mean(.nearest),
+        if *.is_machine { " (it is a machine: `--machine`)".to_owned() } else { did_you_mean(.nearest) },
         .available.join(", ")
     )]
     Unknown {
@@ -19,6 +19,8 @@ pub enum SoftwareError {
         available: Vec<String>,
         /// The most similar name.
         nearest: Option<String>,
+        /// Whether a machine has this name.
+        is_machine: bool,
     },
     /// The file cannot be read.
     #[error("software profile {} cannot be read: {source}{nearest}", .path.display())]
@@ -41,7 +43,7 @@ pub enum MachineError {
     /// No machine has this name.
     #[error(
         "unknown machine `{asked}`{}; machines are {}; a path to a machine file works too",
-        did_you_mean(.nearest),
+        if *.is_software { " (it is a software profile: `--software`)".to_owned() } else { did_you_mean(.nearest) },
         .available.join(", ")
     )]
     Unknown {
@@ -51,6 +53,8 @@ pub enum MachineError {
         available: Vec<String>,
         /// The most similar name.
         nearest: Option<String>,
+        /// Whether a software profile has this name.
+        is_software: bool,
     },
     /// The file cannot be read.
     #[error("machine file {} cannot be read: {source}{nearest}", .path.display())]

@@ -39,6 +39,6 @@ pub use network::{
     Torus,
 };
 pub use software::{
-    Exponent, Factor, GpuMemory, KernelSplit, NeighborExchange, Redistribution, Software,
-    SoftwareSums, SumFit,
+    AdaptersUsed, Exponent, Factor, GpuMemory, KernelSplit, NeighborExchange, Redistribution,
+    Software, SoftwareSums, SumFit,
 };

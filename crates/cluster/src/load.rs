@@ -3,6 +3,7 @@
 use crate::error::MachineError;
 use crate::files::{self, FileSource};
 use crate::machine::Machine;
+use crate::software::Software;
 use partita_files::read_text;
 use std::path::{Path, PathBuf};
 
@@ -48,6 +49,11 @@ impl Machine {
         }
     }
 
+    /// Whether a machine of this name is compiled in.
+    pub(crate) fn is_built_in(name: &str) -> bool {
+        BUILT_IN.iter().any(|(own, _)| *own == name)
+    }
+
     /// The names that [`Machine::load`] knows, sorted: those in `search_dirs` and those compiled in.
     ///
     /// A folder that cannot be listed has none.
@@ -70,6 +76,7 @@ fn unknown(asked: &str, search_dirs: &[PathBuf]) -> MachineError {
     MachineError::Unknown {
         asked: asked.to_owned(),
         nearest: files::nearest(asked, &available),
+        is_software: Software::is_built_in(asked),
         available,
     }
 }

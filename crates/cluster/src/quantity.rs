@@ -2,7 +2,7 @@
 
 use crate::machine::{HalfSaturation, Share};
 use crate::network::Ratio;
-use crate::software::{Exponent, Factor};
+use crate::software::{AdaptersUsed, Exponent, Factor};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, UnitTable, near};
 use toml::Value;
 
@@ -238,6 +238,25 @@ impl Quantity for usize {
     }
 }
 
+impl Quantity for AdaptersUsed {
+    fn read(value: &Value) -> Result<Self, String> {
+        match value.as_str() {
+            Some("all") => Ok(Self::All),
+            Some(_) => Err(format!("\"all\" or a whole number from 1 to {COUNT_MAX}")),
+            None => usize::read(value)
+                .map(Self::AtMost)
+                .map_err(|expected| format!("\"all\" or {expected}")),
+        }
+    }
+
+    fn write(&self) -> Value {
+        match self {
+            Self::All => Value::String("all".to_owned()),
+            Self::AtMost(most) => most.write(),
+        }
+    }
+}
+
 /// What is measured, for messages.
 struct Measure {
     noun: &'static str,
@@ -280,7 +299,9 @@ impl Measure {
 
     fn expected(&self, text: &str) -> String {
         let given = text.trim_start_matches(|letter: char| !letter.is_alphabetic());
-        let of_bits = given.strip_suffix("bit/s");
+        let of_bits = given
+            .strip_suffix("bit/s")
+            .or_else(|| given.strip_suffix("b/s"));
         let hint = match (
             of_bits,
             near(given, self.units.units().map(|unit| unit.name)),
@@ -374,6 +395,8 @@ mod tests {
     #[test]
     fn names_the_unit_that_was_meant() {
         let expected = BytesPerSecond::read(&text("25 Gb/s")).expect_err("bits");
+        assert!(expected.contains("8 Gb/s are 1 GB/s"), "{expected}");
+        let expected = BytesPerSecond::read(&text("25 GBs")).expect_err("no rate");
         assert!(expected.contains("did you mean `GB/s`?"), "{expected}");
         let expected = BytesPerSecond::read(&text("100 Gbit/s")).expect_err("bits");
         assert!(expected.contains("8 Gbit/s are 1 GB/s"), "{expected}");

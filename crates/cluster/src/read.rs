@@ -6,6 +6,7 @@ use crate::machine::{
     Efficiency, Exchange, Fact, Io, Machine, PrecisionEfficiency, Rates, Share, Tiles,
 };
 use crate::quantity::{Quantity, bare};
+use partita_files::line_at;
 use partita_space::BytesPerSecond;
 use partita_space::near;
 use serde::Deserialize;
@@ -490,20 +491,25 @@ impl Reader<'_> {
             let key = key.to_owned();
             return MachineError::MissingKey { file, key, table };
         }
+        // Whole numbers of TOML have 64 bits; the reader names types of its own beyond them.
+        let message = if error.message().contains("` as i128") {
+            "a whole number of more than 64 bits".to_owned()
+        } else {
+            error.message().to_owned()
+        };
         MachineError::Malformed {
             file,
             line,
             text: text.to_owned(),
-            message: error.message().to_owned(),
+            message,
         }
     }
 
     /// The line (from 1) of a byte offset, and its text.
     fn line(&self, offset: usize) -> (usize, &str) {
-        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
-        let index = before.iter().filter(|&&byte| byte == b'\n').count();
-        let text = self.text.lines().nth(index).unwrap_or_default();
-        (index + 1, text.trim())
+        let line = line_at(self.text, offset);
+        let text = self.text.lines().nth(line - 1).unwrap_or_default();
+        (line, text.trim())
     }
 }
 

@@ -85,9 +85,28 @@ pub struct SumFit {
     /// Latency of a step between nodes.
     pub latency_inter: Fact<Seconds>,
     /// Network adapters of a node that a sum uses at once.
-    pub adapters: Fact<usize>,
+    pub adapters: Fact<AdaptersUsed>,
     /// Exponent of the number of nodes in the transfer time; absent for a ring.
     pub growth: Option<Fact<Share>>,
+}
+
+/// How many of a node's network adapters a sum uses at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdaptersUsed {
+    /// All that a node has.
+    All,
+    /// So many, or all of a node that has fewer.
+    AtMost(usize),
+}
+
+impl AdaptersUsed {
+    /// Adapters in use on a node that has so many.
+    pub fn of(self, in_node: usize) -> usize {
+        match self {
+            Self::All => in_node,
+            Self::AtMost(most) => most.min(in_node),
+        }
+    }
 }
 
 /// What a redistribution of activations costs beyond its messages.
@@ -146,6 +165,11 @@ impl Software {
         }
     }
 
+    /// Whether a profile of this name is compiled in.
+    pub(crate) fn is_built_in(name: &str) -> bool {
+        BUILT_IN.iter().any(|(own, _)| *own == name)
+    }
+
     /// The names that [`Software::load`] knows, sorted: those in `search_dirs` and those compiled in.
     ///
     /// A folder that cannot be listed has none.
@@ -175,7 +199,7 @@ impl Software {
         let sums = self.allreduce.as_ref()?;
         let fit = sums.fit.as_ref()?;
         let (intra, inter) = (&machine.links.intra, &machine.links.inter);
-        let adapters = fit.adapters.value.min(inter.nics_per_node.value);
+        let adapters = fit.adapters.value.of(inter.nics_per_node.value);
         let share = adapters as f64 / inter.nics_per_node.value as f64;
         Some(Allreduce {
             occupancy: sums.occupancy.clone(),
@@ -211,6 +235,7 @@ fn unknown(asked: &str, search_dirs: &[PathBuf]) -> SoftwareError {
     SoftwareError::Unknown {
         asked: asked.to_owned(),
         nearest: files::nearest(asked, &available),
+        is_machine: Machine::is_built_in(asked),
         available,
     }
 }

@@ -496,3 +496,53 @@ fn a_network_has_the_keys_of_its_kind() {
     }
     assert_bad_value("kind = \"nvlink\"", "kind = \"nvlnk\"", "links.intra.kind");
 }
+
+/// The line of a network's fault is that of its key, not of the table or of `kind`.
+#[test]
+fn a_network_names_the_line_of_the_key() {
+    let fact = |key: &str, value: &str| format!("{key} = {{ value = {value}, source = \"s\" }}\n");
+    let torus = [
+        fact("link_bandwidth", "\"1 GB/s\""),
+        fact("hop_latency", "\"1 us\""),
+    ]
+    .concat();
+    let dragonfly = [
+        fact("nodes_per_group", "4"),
+        fact("group_bandwidth", "\"1 GB/s\""),
+        fact("latency", "\"1 us\""),
+    ]
+    .concat();
+    let level = "[[network.levels]]\nnodes = { value = 4, source = \"s\" }\noversubscription = { value = 1.0, \
+                 source = \"s\" }\nlatency = { value = \"1 us\", source = \"s\" }\n";
+    let few = fact("extents", "[2, 2]");
+    for (kind, keys, key, lines) in [
+        ("torus", [&torus, &few[..]], "network.extents", 5),
+        ("dragonfly", [&dragonfly, &few[..]], "network.extents", 6),
+        ("dragonfly", [&dragonfly, level], "network.levels", 7),
+    ] {
+        let text = format!(
+            "{TEXT}\n[network]\nkind = \"{kind}\"\n{}{}",
+            keys[0], keys[1]
+        );
+        let error = Machine::parse(&text, "bad.toml").expect_err(kind);
+        let before = TEXT.lines().count() + 1;
+        assert_eq!(fault(&error), (before + lines, key), "{error}");
+    }
+}
+
+#[test]
+fn whole_numbers_beyond_64_bits_are_called_so() {
+    let error = Machine::parse(
+        &TEXT.replacen(
+            "nodes = { value = 512",
+            "nodes = { value = 99999999999999999999",
+            1,
+        ),
+        "bad.toml",
+    );
+    let text = error.expect_err("too large").to_string();
+    assert!(
+        text.contains("a whole number of more than 64 bits"),
+        "{text}"
+    );
+}

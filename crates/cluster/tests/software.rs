@@ -99,6 +99,11 @@ fn invalid_values_name_their_key() {
             "allreduce.fit.adapters",
         ),
         (
+            "adapters = { value = 1",
+            "adapters = { value = \"al\"",
+            "allreduce.fit.adapters",
+        ),
+        (
             "workspace = { value = \"8 MiB\"",
             "workspace = { value = \"8\"",
             "memory.workspace",
@@ -157,6 +162,10 @@ fn profiles_are_found_by_name_and_by_path() {
         error.to_string().contains("did you mean `lbann`?"),
         "{error}"
     );
+    let machine = Software::load("lassen", &dirs).expect_err("a machine");
+    assert!(machine.to_string().contains("`--machine`"), "{machine}");
+    let profile = Machine::load("lbann", &dirs).expect_err("a profile");
+    assert!(profile.to_string().contains("`--software`"), "{profile}");
     let absent = Software::load("absent/none.toml", &[]).expect_err("no such file");
     assert!(matches!(absent, SoftwareError::Unreadable { .. }));
 }
@@ -171,6 +180,16 @@ fn fits_take_the_bandwidth_of_the_machine() {
     let fit = load("chainermn").allreduce_on(&abci).expect("a fit");
     assert_eq!(fit.inter.bandwidth.value, BytesPerSecond(12.5e9));
     assert!(load("partita").allreduce_on(&abci).is_none());
+    // As many adapters as there are, if the profile says so, and no more than there are.
+    let mut more = lassen.clone();
+    more.links.inter.nics_per_node.value = 16;
+    let of = |name| load(name).allreduce_on(&more).expect("a fit").inter;
+    assert_eq!(of("lbann").bandwidth.value, BytesPerSecond(25e9));
+    assert_eq!(of("chainermn").bandwidth.value, BytesPerSecond(25e9 / 16.0));
+    let mut least = lassen.clone();
+    least.links.inter.nics_per_node.value = 1;
+    let fit = load("chainermn").allreduce_on(&least).expect("a fit");
+    assert_eq!(fit.inter.bandwidth.value, BytesPerSecond(25e9));
     // What was measured on the machine comes first.
     let mut measured = abci.clone();
     measured.allreduce = load("lbann").allreduce_on(&lassen);

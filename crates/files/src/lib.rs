@@ -1,7 +1,7 @@
 //! Files that appear whole or not at all, and folders to which one process writes at a time.
 //!
 //! Does: writes files beside their place and renames them, removes what killed processes left of them,
-//! locks folders, reads texts, and tells how much may be written.
+//! locks folders, reads texts, counts their lines, and tells how much may be written.
 //! Knows: file systems, and processes of this host.
 //! Must not know: what the files hold, or any other crate of the workspace.
 
@@ -122,6 +122,12 @@ pub fn read_text(path: &Path) -> io::Result<String> {
         let at = error.utf8_error().valid_up_to();
         io::Error::other(format!("it is not a text: byte {at} is not UTF-8"))
     })
+}
+
+/// The line, from 1, of an offset in bytes into a text.
+pub fn line_at(text: &str, offset: usize) -> usize {
+    let before = text.bytes().take(offset);
+    before.filter(|&byte| byte == b'\n').count() + 1
 }
 
 /// Opening a pipe or a device may block forever.

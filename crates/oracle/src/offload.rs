@@ -61,6 +61,12 @@ pub struct OffloadedEpoch {
 }
 
 impl OffloadedEpoch {
+    /// Time of the training steps, with waiting for loaders.
+    pub fn training_or_loading(&self) -> Seconds {
+        let loading = self.loading.as_ref().map_or(Seconds(0.0), |it| it.seconds);
+        self.training_seconds.max(loading)
+    }
+
     /// Of an epoch whose ranks train and validate so long, beside the work of others.
     ///
     /// All but the last epoch take this long: validators work while the next epoch trains.

@@ -244,7 +244,9 @@ fn communication_limits(
     let exposed: f64 = simulation
         .path
         .iter()
-        .filter(|segment| is_communication(task_of(program, segment).work.lane()))
+        .filter(|segment| {
+            segment.is_overhead || is_communication(task_of(program, segment).work.lane())
+        })
         .map(|segment| segment.seconds.0)
         .sum();
     let body = &program.bodies[simulation.participants[slowest].body as usize];

@@ -5,7 +5,7 @@
 )]
 
 use partita_cluster::{
-    Basis, Exchange, Exponent, Fact, Factor, KernelSplit, Machine, NeighborExchange,
+    AdaptersUsed, Basis, Exchange, Exponent, Fact, Factor, KernelSplit, Machine, NeighborExchange,
     Redistribution, Share, Software, SoftwareSums, SumFit,
 };
 use partita_oracle::{Costs, MachineCosts, SampleRead};
@@ -99,7 +99,7 @@ fn each_number_moves_its_part_alone() {
     sums.fit = Some(SumFit {
         latency_intra: fact(Seconds(1e-5)),
         latency_inter: fact(Seconds(1e-5)),
-        adapters: fact(1),
+        adapters: fact(AdaptersUsed::AtMost(1)),
         growth: Some(fact(Share(0.5))),
     });
     software.allreduce = Some(sums);

@@ -67,6 +67,8 @@ pub enum InputSource {
     FileSystem,
     /// The host memory of the ranks, after the first epoch.
     DataStore,
+    /// Loaders, in processes of their own. The time of a step leaves them out, and that of an epoch does not.
+    Loaders,
 }
 
 impl InputSource {
@@ -78,6 +80,9 @@ impl InputSource {
             Self::DataStore => {
                 "sent from the host memory of the ranks, into which the first epoch reads it"
             }
+            Self::Loaders => {
+                "sent by loaders; the iteration does not wait for them, the epoch does"
+            }
         }
     }
 
@@ -85,7 +90,7 @@ impl InputSource {
     pub fn applied(self, software: &Software) -> Software {
         let mut software = software.clone();
         match self {
-            Self::Ignored => {}
+            Self::Ignored | Self::Loaders => {}
             Self::FileSystem => software.data_store.value = false,
             Self::DataStore => software.data_store.value = true,
         }
@@ -213,7 +218,8 @@ impl fmt::Display for Dataset {
 impl Input {
     /// The input of a training with this software on a machine.
     ///
-    /// Errors: fewer samples than a step computes, a requested host memory that does not hold the dataset.
+    /// Errors: fewer samples than a step computes, a requested host memory that does not hold the dataset, files where
+    /// the machine file does not say how fast they are read.
     pub fn new(
         graph: &Graph,
         training: &Training,
@@ -227,21 +233,25 @@ impl Input {
             Some(IoChoice::Files) => InputSource::FileSystem,
             Some(IoChoice::Store) if dataset.fits() => InputSource::DataStore,
             Some(IoChoice::Store) => {
-                return Err(PlanningError::StoreFull {
-                    ranks: training.ranks,
-                    dataset: Box::new(dataset),
-                });
+                let full = InputError::new(training, machine, dataset);
+                return Err(PlanningError::Input(full));
             }
             None if software.data_store.value && dataset.fits() => InputSource::DataStore,
             None => InputSource::FileSystem,
         };
+        if source == InputSource::FileSystem && machine.io.is_none() {
+            let unknown = InputError::new(training, machine, dataset);
+            return Err(PlanningError::Input(unknown));
+        }
         let kept = match (source, machine.device.kind) {
             (InputSource::DataStore, DeviceKind::Cpu) => {
                 let bytes = dataset.bytes.unwrap_or(Bytes(0));
                 Bytes(bytes.0.div_ceil(training.ranks as u64))
             }
             (InputSource::DataStore, DeviceKind::Gpu)
-            | (InputSource::FileSystem | InputSource::Ignored, _) => Bytes(0),
+            | (InputSource::FileSystem | InputSource::Loaders | InputSource::Ignored, _) => {
+                Bytes(0)
+            }
         };
         let is_ignored = source == InputSource::Ignored;
         Ok(Self {
@@ -264,6 +274,70 @@ impl Input {
             dataset: None,
             kept: Bytes(0),
         }
+    }
+}
+
+/// Samples cannot come from where they are to come from: the host memory does not hold the dataset, or the machine file
+/// does not say how fast files are read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputError {
+    machine: String,
+    /// Whether the machine file says how fast files are read.
+    reads_files: bool,
+    batch: usize,
+    dataset: Box<Dataset>,
+}
+
+impl InputError {
+    fn new(training: &Training, machine: &Machine, dataset: Dataset) -> Self {
+        Self {
+            machine: machine.name.clone(),
+            reads_files: machine.io.is_some(),
+            batch: training.batch,
+            dataset: Box::new(dataset),
+        }
+    }
+
+    /// Ways out, those that can be taken alone.
+    fn possible(&self) -> Vec<String> {
+        let mut possible = Vec::new();
+        if self.reads_files {
+            possible.push("`--io files`".to_owned());
+        }
+        if self.dataset.fits() {
+            possible.push("`--io store`, for which samples stay in host memory".to_owned());
+        } else {
+            possible.extend(self.dataset.ranks_min.map(|ranks| format!("{ranks} ranks")));
+            let held = self.dataset.bytes_held_max.unwrap_or(Bytes(0));
+            let samples = held.0 / self.dataset.bytes_per_sample.0.max(1);
+            if samples >= self.batch as u64 {
+                possible.push(format!("`--dataset-samples {samples}` or fewer"));
+            }
+        }
+        possible.push("`--no-io`, which ignores the time of input".to_owned());
+        possible
+    }
+}
+
+impl std::error::Error for InputError {}
+
+impl fmt::Display for InputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut reasons = Vec::new();
+        if !self.reads_files {
+            reasons.push(format!(
+                "machine `{}` does not say `io`, which is needed to read samples from files",
+                self.machine
+            ));
+        }
+        if !self.dataset.fits() {
+            reasons.push(format!(
+                "host memory does not hold the dataset ({})",
+                self.dataset
+            ));
+        }
+        let (reasons, possible) = (reasons.join("; "), self.possible().join("; "));
+        write!(f, "{reasons}; possible are {possible}")
     }
 }
 
@@ -361,25 +435,50 @@ mod tests {
         let needed = input(208, "lassen", published).unwrap().dataset.unwrap();
         assert_eq!(needed.ranks_min, Some(212));
         assert_eq!(source(212, published), InputSource::DataStore);
-        let error = input(4, "lassen", with(Some(IoChoice::Store), 191)).unwrap_err();
-        let text = error.to_string();
-        assert!(
-            text.contains("that of 8 ranks") && text.contains("--io files"),
-            "{text}"
+    }
+
+    /// What an error offers, each of which can be taken.
+    #[test]
+    fn samples_that_cannot_come_offer_what_can_be_done() {
+        let refused = |machine, choice, samples| {
+            let error = input(4, machine, with(choice, samples)).unwrap_err();
+            error.to_string()
+        };
+        let (store, files) = (Some(IoChoice::Store), Some(IoChoice::Files));
+        let offers = |text: String, offered: &[&str], not: &[&str]| {
+            let (_, possible) = text.split_once("; possible are ").unwrap();
+            assert!(offered.iter().all(|it| possible.contains(it)), "{text}");
+            assert!(!not.iter().any(|it| possible.contains(it)), "{text}");
+        };
+        let smaller = "`--dataset-samples 190` or fewer";
+        offers(
+            refused("lassen", store, 191),
+            &["`--io files`", "8 ranks", smaller, "`--no-io`"],
+            &["`--io store`"],
+        );
+        let smaller = "`--dataset-samples 178` or fewer";
+        let both = [None, store, files].map(|choice| refused("frontera", choice, 179));
+        for text in both {
+            offers(text, &["6 ranks", smaller, "`--no-io`"], &["`--io"]);
+        }
+        offers(
+            refused("frontera", files, 178),
+            &["`--io store`", "`--no-io`"],
+            &["`--io files`", "ranks", "fewer"],
         );
     }
 
     #[test]
     fn ranks_on_processors_keep_samples_beside_their_programs() {
         let kept = |samples| {
-            let input = input(4, "frontera", with(None, samples)).unwrap();
+            let input = input(4, "frontera", with(Some(IoChoice::Store), samples)).unwrap();
             (input.source, input.kept)
         };
         let sample = (1_u64 << 30) + 16;
         assert_eq!(kept(100), (InputSource::DataStore, Bytes(25 * sample)));
         // Half of 192 GB on each of two nodes.
-        assert_eq!(kept(178).0, InputSource::DataStore);
-        assert_eq!(kept(179), (InputSource::FileSystem, Bytes(0)));
+        let most = (178 * sample).div_ceil(4);
+        assert_eq!(kept(178), (InputSource::DataStore, Bytes(most)));
     }
 
     #[test]

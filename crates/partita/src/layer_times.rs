@@ -8,7 +8,7 @@ use crate::error::{ErrorKind, Fault};
 use crate::planning::PlanningError;
 use crate::size::parse_seconds;
 use crate::training::Training;
-use partita_files::read_text;
+use partita_files::{line_at, read_text};
 use partita_graph::Graph;
 use partita_oracle::{Costs, LayerFactors, PassFactors, ScaledCosts, SpeedFactors, TaskPrediction};
 use partita_program::{Menu, Phase};
@@ -28,8 +28,16 @@ pub struct LayerTimes {
     file: PathBuf,
     /// Samples that were computed at once.
     samples: usize,
-    /// By layer, seconds of the forward and of the backward pass over all samples.
-    layers: BTreeMap<String, [Option<Seconds>; 2]>,
+    layers: BTreeMap<String, LayerTime>,
+}
+
+/// Measured times of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct LayerTime {
+    /// Its line in the table.
+    line: usize,
+    /// Seconds of the forward and of the backward pass over all samples.
+    passes: [Option<Seconds>; 2],
 }
 
 /// How modeled layers are scaled.
@@ -89,13 +97,15 @@ pub enum LayerTimesError {
     },
     /// The model has no such layer.
     #[error(
-        "{}: `{model}` has no layer `{layer}`{}; `partita inspect {model}` lists its layers",
+        "{}, line {line}: `{model}` has no layer `{layer}`{}; `partita inspect {model}` lists its layers",
         file.display(),
         nearest.as_ref().map_or(String::new(), |name| format!("; nearest is `{name}`"))
     )]
     NoLayer {
         /// The table.
         file: PathBuf,
+        /// The line.
+        line: usize,
         /// The model.
         model: String,
         /// The unknown layer.
@@ -105,13 +115,15 @@ pub enum LayerTimesError {
     },
     /// No kernel belongs to the layer or to one before it.
     #[error(
-        "{}: `{layer}` computes nothing in its {pass} pass, nor does a layer before it that its time could be \
+        "{}, line {line}: `{layer}` computes nothing in its {pass} pass, nor does a layer before it that its time could be \
          added to",
         file.display()
     )]
     NoKernel {
         /// The table.
         file: PathBuf,
+        /// The line.
+        line: usize,
         /// The layer.
         layer: String,
         /// `forward` or `backward`.
@@ -168,7 +180,7 @@ impl LayerTimes {
         let reader = TableReader { file, text: &text };
         let raw: RawTable = toml::from_str(&text).map_err(|error| LayerTimesError::Form {
             file: file.to_owned(),
-            line: reader.line(error.span().map_or(0, |span| span.start)),
+            line: line_at(&text, error.span().map_or(0, |span| span.start)),
             fault: error.message().trim().replace('\n', "; "),
         })?;
         let samples = raw.samples.map_or(Ok(1), |value| reader.samples(&value))?;
@@ -176,8 +188,11 @@ impl LayerTimes {
             return Err(reader.no_time(0, "layers".to_owned(), "empty".to_owned()));
         }
         let layers = raw.layers.into_iter().map(|(name, times)| {
-            let both = reader.times(&name, &times)?;
-            Ok((name, both))
+            let time = LayerTime {
+                line: line_at(&text, times.span().start),
+                passes: reader.times(&name, &times)?,
+            };
+            Ok((name, time))
         });
         Ok(Self {
             file: file.to_owned(),
@@ -213,10 +228,12 @@ impl LayerTimes {
                 if of_layer.contains_key(name) {
                     host = Some(*name);
                 }
-                let time = self.layers.get(*name).and_then(|times| times[at]);
-                let Some(time) = time else { continue };
+                let times = self.layers.get(*name);
+                let time = times.and_then(|times| Some((times.line, times.passes[at]?)));
+                let Some((line, time)) = time else { continue };
                 let no_kernel = || LayerTimesError::NoKernel {
                     file: self.file.clone(),
+                    line,
                     layer: (*name).to_owned(),
                     pass,
                 };
@@ -246,11 +263,13 @@ impl LayerTimes {
     fn check_names(&self, graph: &Graph, names: &[&str]) -> Result<(), LayerTimesError> {
         let unknown = self
             .layers
-            .keys()
-            .find(|name| !names.contains(&name.as_str()));
-        unknown.map_or(Ok(()), |layer| {
+            .iter()
+            .filter(|(name, _)| !names.contains(&name.as_str()))
+            .min_by_key(|(_, times)| times.line);
+        unknown.map_or(Ok(()), |(layer, times)| {
             Err(LayerTimesError::NoLayer {
                 file: self.file.clone(),
+                line: times.line,
                 model: graph.name.clone(),
                 layer: layer.clone(),
                 nearest: near(layer, names.iter().copied()).map(str::to_owned),
@@ -323,17 +342,11 @@ impl TableReader<'_> {
     fn bad(&self, offset: usize, key: String, given: String, expected: String) -> LayerTimesError {
         LayerTimesError::Value {
             file: self.file.to_owned(),
-            line: self.line(offset),
+            line: line_at(self.text, offset),
             key,
             given,
             expected,
         }
-    }
-
-    /// The line, from 1, of an offset in bytes.
-    fn line(&self, offset: usize) -> usize {
-        let before = self.text.get(..offset).unwrap_or_default();
-        before.matches('\n').count() + 1
     }
 }
 

@@ -303,7 +303,7 @@ impl<'c> LocalMachine<'c> {
         }
         let times = |what: &str| self.measurements.loads.get(what).map(Vec::as_slice);
         let has_input = match self.input {
-            InputSource::Ignored => false,
+            InputSource::Ignored | InputSource::Loaders => false,
             InputSource::FileSystem | InputSource::DataStore => true,
         };
         costs.add_reads(times(READS).filter(|_| has_input))?;
@@ -626,7 +626,7 @@ impl<'c> LocalMachine<'c> {
     /// Measures what the input takes: reads, and copies where samples stay in memory.
     fn measure_input(&mut self) -> Result<(), LocalError> {
         let needed: &[&str] = match self.input {
-            InputSource::Ignored => &[],
+            InputSource::Ignored | InputSource::Loaders => &[],
             InputSource::FileSystem => &[READS],
             InputSource::DataStore => &[READS, COPIES],
         };

@@ -209,11 +209,13 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
             // The recommended program is verified.
             let program = lower_verified(&training)?;
             let own = (training, &program);
-            let is_over = |budget: Seconds| begin.elapsed().as_secs_f64() > budget.0;
-            let is_late = || context.is_cancelled() || request.budget.is_some_and(is_over);
+            let left = || {
+                let left = |budget: Seconds| Seconds(budget.0 - begin.elapsed().as_secs_f64());
+                request.budget.map(left)
+            };
             Some(explained(
                 (request, &planner),
-                &is_late,
+                &left,
                 own,
                 prediction,
                 &found,
@@ -254,8 +256,9 @@ fn none_fits(
     let is_untried = |one: &&Found| one.refusal == Some(Refusal::Untried);
     let untried = found.iter().filter(is_untried).count();
     let remedy = if reserve.room(memory) == Bytes(0) {
+        let more = least.map_or("more".to_owned(), |least| format!("at least {least} of"));
         format!(
-            "context and workspace of the software alone take {}; possible is more memory",
+            "context and workspace of the software alone take {}; possible is {more} memory",
             reserve.total()
         )
     } else if untried > 0 {
@@ -324,10 +327,10 @@ fn candidates(
     found.iter().map(candidate).collect()
 }
 
-/// What bounds the best strategy, and its rival; of what changes would bring, what is found before it is late.
+/// What bounds the best strategy, and its rival; of what changes would bring, what begins before a budget is used up.
 fn explained(
     (request, planner): (&PlanRequest, &Planner<'_>),
-    is_late: &dyn Fn() -> bool,
+    left: &dyn Fn() -> Option<Seconds>,
     (training, program): (Request<'_>, &Program),
     prediction: &Prediction,
     found: &[Found],
@@ -343,6 +346,8 @@ fn explained(
         own: own.as_ref(),
         costs: &costs,
     };
+    let is_late =
+        || planner.context.is_cancelled() || left().is_some_and(|left| left <= Seconds(0.0));
     let simulation = simulated(program, own.as_ref())?;
     let mut explanation = Explanation::new(explain::findings(&subject, &simulation)?);
     let tasks = program.tasks();
@@ -367,7 +372,7 @@ fn explained(
         explanation.rival = explain::rival(&subject, &rival)?;
     }
     if request.explain && !is_late() {
-        let more_memory = with_memory(planner, &subject, found)?;
+        let more_memory = with_memory(planner, &subject, found, left())?;
         explanation.what_ifs.extend(more_memory);
     }
     if request.explain && !is_late() {
@@ -417,6 +422,7 @@ fn with_memory(
     planner: &Planner<'_>,
     subject: &Subject<'_, '_>,
     found: &[Found],
+    budget: Option<Seconds>,
 ) -> Result<Option<Change>, PlanningError> {
     let memory = planner.memory(subject.prediction.ranks) * 2;
     let room = planner.reserve.room(memory);
@@ -429,13 +435,15 @@ fn with_memory(
     let strategy = subject.training.strategy;
     let now = subject.prediction;
     let then = if found.iter().any(would_fit) {
-        planner.plan_with(subject.training, now.ranks, memory)?
+        planner.plan_with(subject.training, now.ranks, (memory, budget))?
     } else {
         Vec::new()
     };
     let best = then.into_iter().find(|one| one.reason.is_none());
     let best = best.filter(|best| best.strategy != *strategy);
     let best = best.and_then(|best| Some((best.strategy, best.prediction?)));
+    // A search with a budget may not have come to the present strategy.
+    let best = best.filter(|(_, then)| then.iteration_seconds < now.iteration_seconds);
     Ok(Some(match best {
         Some((other, prediction)) => {
             let says = format!("{memory} a rank, with `{other}`");

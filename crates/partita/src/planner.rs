@@ -24,7 +24,8 @@ const KERNELS: KernelSet = KernelSet::Cpu;
 
 /// A machine on which strategies are compared.
 pub struct Planner<'c> {
-    context: &'c Context<'c>,
+    /// Where progress goes, and whether to end early.
+    pub context: &'c Context<'c>,
     /// Source of costs.
     pub source: CostSource,
     /// Name of the software.
@@ -199,21 +200,21 @@ impl<'c> Planner<'c> {
         training: Request<'_>,
         ranks: usize,
     ) -> Result<Vec<Candidate>, PlanningError> {
-        self.plan_with(training, ranks, self.memory(ranks))
+        self.plan_with(training, ranks, (self.memory(ranks), self.budget))
     }
 
-    /// As [`Self::plan`], with another memory limit.
+    /// As [`Self::plan`], with another memory limit and budget.
     ///
     /// Errors: as [`search`].
     pub fn plan_with(
         &self,
         training: Request<'_>,
         ranks: usize,
-        memory: Bytes,
+        (memory, budget): (Bytes, Option<Seconds>),
     ) -> Result<Vec<Candidate>, PlanningError> {
         let limits = Limits {
             memory: self.reserve.room(memory),
-            budget: self.budget,
+            budget,
             micro_batch_norm: true,
         };
         let mut found = match &self.source {
@@ -287,7 +288,7 @@ pub fn costs(
     let software = input.applied(software);
     let costs = MachineCosts::new(machine.clone(), software).with_precision(precision);
     let costs = costs.map_err(SimulateError::Cost)?;
-    if input == InputSource::Ignored {
+    if matches!(input, InputSource::Ignored | InputSource::Loaders) {
         let in_memory = SpeedFactors {
             reading: f64::INFINITY,
             ..SpeedFactors::default()

@@ -5,7 +5,7 @@ mod epoch;
 pub use epoch::EpochError;
 
 use crate::error::{ErrorKind, Fault};
-use crate::input::Dataset;
+use crate::input::InputError;
 use crate::kernel_set::devices::DeviceUseError;
 use crate::layer_times::LayerTimesError;
 use crate::local_machine::LocalError;
@@ -14,7 +14,7 @@ use crate::model::ModelError;
 use crate::software::SoftwareError;
 use partita_cluster::LayerPrecision;
 use partita_lower::{LowerError, Strategy, StrategyError};
-use partita_oracle::{CostError, SimulateError};
+use partita_oracle::SimulateError;
 use partita_plan::{BalanceError, PlanError};
 use partita_space::{Bytes, Seconds};
 use partita_verify::Faults;
@@ -78,20 +78,9 @@ pub enum PlanningError {
     /// An epoch with loaders and validators.
     #[error(transparent)]
     Epoch(#[from] EpochError),
-    /// The machine file has no input rate.
-    #[error("{0}; `--no-io` ignores input time, and with `--io store` samples stay in memory")]
-    NoReading(SimulateError),
-    /// The host memory is to keep a dataset that it does not hold.
-    #[error(
-        "the host memory of the nodes of {ranks} rank(s) does not hold the dataset: {dataset}; possible are more \
-         ranks, `--io files` or fewer `--dataset-samples`"
-    )]
-    StoreFull {
-        /// Requested ranks.
-        ranks: usize,
-        /// The dataset.
-        dataset: Box<Dataset>,
-    },
+    /// Samples are to come from files or from the host memory, and cannot.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// A missing cost.
     #[error(transparent)]
     Cost(SimulateError),
@@ -190,8 +179,7 @@ impl Fault for PlanningError {
             | Self::Balance(_)
             | Self::Plan(_)
             | Self::Epoch(_)
-            | Self::NoReading(_)
-            | Self::StoreFull { .. }
+            | Self::Input(_)
             | Self::Cost(_)
             | Self::MeasuredHere(_)
             | Self::LayersMeasuredHere
@@ -209,7 +197,6 @@ impl From<SimulateError> for PlanningError {
     /// A missing entry of the machine file is an error of the request; all else is a bug.
     fn from(error: SimulateError) -> Self {
         match error {
-            SimulateError::Cost(CostError::Missing { key: "io", .. }) => Self::NoReading(error),
             SimulateError::Cost(_) => Self::Cost(error),
             SimulateError::Peer { .. }
             | SimulateError::Unmatched { .. }

@@ -243,10 +243,13 @@ fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, Pl
         kernels: &*menu,
     };
     let closed = closed(&on, request, &lowered, costs.as_ref())?;
+    let mut predicted = answer(request, &lowered, &on, closed)?;
+    let idle = software::idle_adapters(&software, &machine, request.training.ranks);
+    predicted.prediction.limits.extend(idle);
     Ok(Predicted {
         compute_scale,
         layer_scale,
-        ..answer(request, &lowered, &on, closed)?
+        ..predicted
     })
 }
 

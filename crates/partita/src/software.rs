@@ -77,6 +77,22 @@ pub fn settings_for(mut settings: Strategy, graph: &Graph) -> Strategy {
     settings
 }
 
+/// Says so if ranks are on several nodes, and the sums of a software leave network adapters of these idle.
+pub fn idle_adapters(software: &Software, machine: &Machine, ranks: usize) -> Option<String> {
+    if machine.allreduce.is_some() || ranks <= machine.devices_per_node.value {
+        return None;
+    }
+    let fit = software.allreduce.as_ref()?.fit.as_ref()?;
+    let in_node = machine.links.inter.nics_per_node.value;
+    let used = fit.adapters.value.of(in_node);
+    (used < in_node).then(|| {
+        format!(
+            "Allreduces use {used} of the {in_node} network adapters of a node: `allreduce.fit.adapters` of software `{}`.",
+            software.name
+        )
+    })
+}
+
 /// Refuses other software than this runtime on the local machine.
 pub fn check_local(asked: &str) -> Result<(), SoftwareError> {
     if asked == Software::OWN {

@@ -44,6 +44,18 @@ fn an_epoch_takes_the_longest_of_its_parts() {
     assert_eq!(seconds(&slow["seconds"]), 224.0);
     assert_eq!(seconds(&slow["training_seconds"]), training);
     assert_eq!(seconds(&loaders("1s", "2")["seconds"]), 448.0);
+    // Loaders alone count, however sure the steps are; their rate is that of the training.
+    assert_eq!(slow["samples_per_second"], 4.0);
+    let ends = |epoch: &Value| {
+        let interval = &epoch["interval"];
+        assert_eq!(interval["confidence"], 0.9);
+        [&interval["low_seconds"], &interval["high_seconds"]].map(seconds)
+    };
+    assert_eq!(ends(&slow), [224.0; 2]);
+    let [low, high] = ends(&quick);
+    assert!(low < training && training < high && high < 224.0);
+    let rate = seconds(&quick["samples_per_second"]);
+    assert!((rate * training / 896.0 - 1.0).abs() < 1e-9);
     // With what a sample may take, both take equally long.
     let most = seconds(&slow["loading"]["seconds_per_sample_max"]);
     let even = loaders(&format!("{}ns", most * 1e9), "4");
@@ -91,7 +103,9 @@ fn the_text_says_what_is_waited_for() {
     ];
     let text = answer(&asked(&[&more[..], &SAMPLES].concat()));
     for part in [
-        "epoch        896.00 s",
+        "epoch        896.00 s, whatever the ranks take",
+        "input        sent by loaders",
+        "samples/s    1.00, as ranks wait for loaders; ",
         "by 1 loader, 1.00 s a sample; waited for",
         "by 1 validator,",
         "; hidden, up to",

@@ -161,13 +161,13 @@ fn a_plan_says_how_sure_its_first_place_is() {
     let text = answer(&asked);
     let printed = text.lines().find(|one| one.starts_with(&line));
     let printed = printed.unwrap_or_else(|| panic!("{line}\n{text}"));
-    // One behind the first may be surer, and then is named.
+    // One behind the first may be likelier to be the fastest, and then is named.
     let most = fitting
         .iter()
         .map(|one| probability(one))
         .fold(0.0, f64::max);
     assert_eq!(
-        printed.contains("as it is surer"),
+        printed.contains("though it is predicted to take longer"),
         most > probability(fitting[0])
     );
 }

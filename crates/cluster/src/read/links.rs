@@ -123,6 +123,7 @@ impl Reader<'_> {
                 latency: self.needed("latency", raw.latency.take(), offset)?,
             })
         } else {
+            let extents = raw.extents.as_ref().map(|fact| fact.value.span().start);
             let torus = Torus {
                 extents: self.needed("extents", raw.extents.take(), offset)?,
                 link_bandwidth: self.needed("link_bandwidth", raw.link_bandwidth.take(), offset)?,
@@ -132,25 +133,26 @@ impl Reader<'_> {
             if all < nodes as u128 {
                 let given = format!("{:?}", torus.extents.value);
                 let expected = format!("extents whose product is at least the {nodes} `nodes`");
-                return Err(self.bad("network.extents", offset, &given, expected));
+                let at = extents.unwrap_or(offset);
+                return Err(self.bad("network.extents", at, &given, expected));
             }
             Network::Torus(torus)
         };
-        let facts = [
-            ("nodes_per_group", &raw.nodes_per_group),
-            ("group_bandwidth", &raw.group_bandwidth),
-            ("latency", &raw.latency),
-            ("extents", &raw.extents),
-            ("link_bandwidth", &raw.link_bandwidth),
-            ("hop_latency", &raw.hop_latency),
+        let level = raw.levels.iter().flatten().next();
+        let others = [
+            ("nodes_per_group", raw.nodes_per_group.as_ref()),
+            ("group_bandwidth", raw.group_bandwidth.as_ref()),
+            ("latency", raw.latency.as_ref()),
+            ("extents", raw.extents.as_ref()),
+            ("link_bandwidth", raw.link_bandwidth.as_ref()),
+            ("hop_latency", raw.hop_latency.as_ref()),
+            ("levels", level.map(|level| &level.nodes)),
         ];
-        let left = facts
-            .iter()
-            .find(|fact| fact.1.is_some())
-            .map(|fact| fact.0);
-        if let Some(key) = left.or(raw.levels.is_some().then_some("levels")) {
+        let mut others = others.into_iter();
+        let other = others.find_map(|(key, fact)| Some((key, fact?.value.span().start)));
+        if let Some((key, at)) = other {
             let expected = format!("no such key in a network of kind \"{kind}\"");
-            return Err(self.bad(&format!("network.{key}"), offset, "given", expected));
+            return Err(self.bad(&format!("network.{key}"), at, "given", expected));
         }
         Ok(network)
     }

@@ -2,14 +2,14 @@
 
 use super::{PredictRequest, Predicted, step};
 use crate::context::Context;
-use crate::input::{InputRequest, PublishedSamples, published_samples};
+use crate::input::{InputRequest, InputSource, PublishedSamples, published_samples};
 use crate::machine;
 use crate::model;
 use crate::planning::{EpochError, PlanningError};
 use partita_cluster::LinkKind;
 use partita_graph::Graph;
 use partita_offload::loaders_of;
-use partita_oracle::{OffloadedEpoch, ProcessWork};
+use partita_oracle::{Interval, OffloadedEpoch, Prediction, ProcessWork};
 use partita_program::ProgramKind;
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
@@ -38,9 +38,25 @@ pub struct EpochPrediction {
     pub training_samples: usize,
     /// Samples that are validated.
     pub validation_samples: usize,
+    /// Samples that are trained on per second, waiting for loaders included; 0 if a step takes no time.
+    pub samples_per_second: f64,
+    /// How sure its time is. What processes take for a sample, where it is given, counts as sure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<EpochInterval>,
     /// Its time.
     #[serde(flatten)]
     pub times: OffloadedEpoch,
+}
+
+/// An interval that holds the time of an epoch with the probability `confidence`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct EpochInterval {
+    /// Lower end.
+    pub low_seconds: Seconds,
+    /// Upper end.
+    pub high_seconds: Seconds,
+    /// Probability.
+    pub confidence: f64,
 }
 
 /// Predicts a training with loaders and validators.
@@ -59,43 +75,124 @@ pub fn predict_epoch(
         training.input.choice = InputRequest::IGNORED.choice;
     }
     let mut predicted = step(context, &training)?;
-    let steps = samples.div_ceil(batch);
+    if offload.loaders > 0 {
+        predicted.input = InputSource::Loaders;
+    }
     let batches = offload.validation_samples.div_ceil(batch);
-    let of_step = predicted.prediction.iteration_seconds;
-    let loading = offload.seconds_per_load.filter(|_| offload.loaders > 0);
-    let loading = loading.map(|seconds_per_sample| ProcessWork {
-        processes: offload.loaders,
-        seconds_per_sample,
-        samples: samples as f64 * busiest(request.training.ranks, offload.loaders),
-        before: Seconds(0.0),
-    });
     let is_evaluated =
         batches > 0 && (offload.validators == 0 || offload.seconds_per_validation.is_none());
     let evaluation = if is_evaluated {
-        evaluation(context, request)?
+        Times::of(&evaluation(context, request)?)
     } else {
+        Times::default()
+    };
+    let before = if offload.validators == 0 {
         Seconds(0.0)
-    };
-    let as_ranks = evaluation * (1.0 / batch as f64);
-    let (validation, own_validation) = if offload.validators == 0 {
-        (None, evaluation * batches as f64)
     } else {
-        let work = ProcessWork {
-            processes: offload.validators,
-            seconds_per_sample: offload.seconds_per_validation.unwrap_or(as_ranks),
-            samples: (batches.div_ceil(offload.validators) * batch) as f64,
-            before: sending(context, request, &graph)?,
-        };
-        (Some(work), Seconds(0.0))
+        sending(context, request, &graph)?
     };
-    let times = OffloadedEpoch::new(of_step * steps as f64, own_validation, loading, validation);
-    predicted.epoch = Some(EpochPrediction {
-        steps,
-        training_samples: samples,
-        validation_samples: offload.validation_samples,
-        times,
-    });
+    let epoch = Epoch {
+        batch,
+        ranks: request.training.ranks,
+        samples,
+        before,
+        offload,
+    };
+    predicted.epoch = Some(epoch.predicted(&Times::of(&predicted.prediction), &evaluation));
     Ok(predicted)
+}
+
+/// The time of a step, and the ends of its interval, if it has one.
+#[derive(Default)]
+struct Times {
+    seconds: Seconds,
+    interval: Option<Interval>,
+}
+
+impl Times {
+    fn of(prediction: &Prediction) -> Self {
+        Self {
+            seconds: prediction.iteration_seconds,
+            interval: prediction.interval.clone(),
+        }
+    }
+
+    fn low(&self) -> Seconds {
+        let interval = self.interval.as_ref();
+        interval.map_or(self.seconds, |it| it.low_seconds)
+    }
+
+    fn high(&self) -> Seconds {
+        let interval = self.interval.as_ref();
+        interval.map_or(self.seconds, |it| it.high_seconds)
+    }
+}
+
+/// An epoch whose steps are predicted.
+struct Epoch {
+    batch: usize,
+    ranks: usize,
+    /// Samples to train on.
+    samples: usize,
+    /// Time until a validator has the parameters.
+    before: Seconds,
+    offload: OffloadRequest,
+}
+
+impl Epoch {
+    fn predicted(&self, step: &Times, evaluation: &Times) -> EpochPrediction {
+        let times = self.times(step.seconds, evaluation.seconds);
+        // Steps and evaluations are slow for the same reasons, so both are at the same end.
+        let interval = step.interval.as_ref().map(|interval| EpochInterval {
+            low_seconds: self.times(step.low(), evaluation.low()).seconds,
+            high_seconds: self.times(step.high(), evaluation.high()).seconds,
+            confidence: interval.confidence,
+        });
+        let training = times.training_or_loading();
+        EpochPrediction {
+            steps: self.steps(),
+            training_samples: self.samples,
+            validation_samples: self.offload.validation_samples,
+            samples_per_second: if training.0 > 0.0 {
+                self.samples as f64 / training.0
+            } else {
+                0.0
+            },
+            interval,
+            times,
+        }
+    }
+
+    fn steps(&self) -> usize {
+        self.samples.div_ceil(self.batch)
+    }
+
+    /// With steps of the training and of the evaluation that take so long.
+    fn times(&self, step: Seconds, evaluation: Seconds) -> OffloadedEpoch {
+        let (offload, batch) = (self.offload, self.batch);
+        let loading = offload.seconds_per_load.filter(|_| offload.loaders > 0);
+        let loading = loading.map(|seconds_per_sample| ProcessWork {
+            processes: offload.loaders,
+            seconds_per_sample,
+            samples: self.samples as f64 * busiest(self.ranks, offload.loaders),
+            before: Seconds(0.0),
+        });
+        let batches = offload.validation_samples.div_ceil(batch);
+        let as_ranks = evaluation * (1.0 / batch as f64);
+        let (validation, own_validation) = if offload.validators == 0 {
+            (None, evaluation * batches as f64)
+        } else {
+            let work = ProcessWork {
+                processes: offload.validators,
+                seconds_per_sample: offload.seconds_per_validation.unwrap_or(as_ranks),
+                samples: (batches.div_ceil(offload.validators) * batch) as f64,
+                before: self.before,
+            };
+            (Some(work), Seconds(0.0))
+        };
+        let training = step * self.steps() as f64;
+        OffloadedEpoch::new(training, own_validation, loading, validation)
+    }
 }
 
 /// Samples to train on.
@@ -154,7 +251,10 @@ fn busiest(ranks: usize, loaders: usize) -> f64 {
 }
 
 /// A step of the evaluation, as fast as the ranks do it.
-fn evaluation(context: &Context<'_>, request: &PredictRequest) -> Result<Seconds, PlanningError> {
+fn evaluation(
+    context: &Context<'_>,
+    request: &PredictRequest,
+) -> Result<Prediction, PlanningError> {
     let evaluated = PredictRequest {
         kind: ProgramKind::Evaluate,
         input: InputRequest::IGNORED,
@@ -162,7 +262,7 @@ fn evaluation(context: &Context<'_>, request: &PredictRequest) -> Result<Seconds
         explain: false,
         ..request.clone()
     };
-    Ok(step(context, &evaluated)?.prediction.iteration_seconds)
+    Ok(step(context, &evaluated)?.prediction)
 }
 
 /// Time that a snapshot of the parameters travels to a validator, on a machine whose links are known.

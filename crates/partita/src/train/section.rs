@@ -7,6 +7,7 @@ pub use syntax::syntax;
 
 use crate::error::{ErrorKind, Fault};
 use crate::size::parse_bytes;
+use partita_files::line_at;
 use partita_space::{Bytes, Seconds};
 use std::io;
 use toml::Spanned;
@@ -410,15 +411,6 @@ pub fn duration(text: &str) -> Option<Seconds> {
         _ => return None,
     };
     (number > 0.0 && number.is_finite()).then_some(Seconds(number * unit))
-}
-
-/// Line of a position, from 1.
-pub fn line_at(text: &str, offset: usize) -> usize {
-    text.bytes()
-        .take(offset)
-        .filter(|&byte| byte == b'\n')
-        .count()
-        + 1
 }
 
 /// A whole number.

@@ -88,7 +88,7 @@ fn write_ties(planned: &Planned, total: usize, out: &mut dyn Write) -> io::Resul
     let Some(text) = ties_text(planned.ties(), total, probability) else {
         return Ok(());
     };
-    // A wide interval may reach less far down than that of a strategy behind it.
+    // A wide interval may reach further down than that of a strategy before it.
     let likelier = planned
         .fitting()
         .filter_map(|(one, _)| Some((one.probability_fastest?, &one.strategy)))
@@ -97,7 +97,7 @@ fn write_ties(planned: &Planned, total: usize, out: &mut dyn Write) -> io::Resul
     match likelier {
         Some((other, strategy)) => writeln!(
             out,
-            "{text}, `{strategy}` with {:.0} %, as it is surer",
+            "{text}, `{strategy}` with {:.0} %, though it is predicted to take longer",
             100.0 * other
         ),
         None => writeln!(out, "{text}"),

@@ -107,7 +107,7 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         ("program", prediction.digest.clone()),
         ("seconds", basis(prediction.basis).to_owned()),
         ("iteration", prediction.iteration_seconds.to_string()),
-        ("samples/s", format!("{:.2}", prediction.samples_per_second)),
+        ("samples/s", rate_text(predicted)),
         ("memory", memory),
     ];
     if let Some(dataset) = &predicted.dataset {
@@ -149,11 +149,36 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     write_pairs(out, &pairs)
 }
 
+/// Samples per second of steps, and of an epoch whose steps wait for loaders.
+fn rate_text(predicted: &Predicted) -> String {
+    let of_steps = format!("{:.2}", predicted.prediction.samples_per_second);
+    let epoch = predicted.epoch.as_ref();
+    match epoch.filter(|epoch| epoch.times.training_or_loading() > epoch.times.training_seconds) {
+        Some(epoch) => format!(
+            "{:.2}, as ranks wait for loaders; {of_steps} if they did not",
+            epoch.samples_per_second
+        ),
+        None => of_steps,
+    }
+}
+
+/// Where the time of an epoch lies.
+fn between(epoch: &EpochPrediction) -> String {
+    epoch.interval.map_or(String::new(), |interval| {
+        let (low, high) = (interval.low_seconds, interval.high_seconds);
+        if low == high {
+            return ", whatever the ranks take within their interval".to_owned();
+        }
+        let percent = 100.0 * interval.confidence;
+        format!(", {percent:.0} % between {low} and {high}")
+    })
+}
+
 /// An epoch, and what its parts take, which run at the same time.
 fn epoch_pairs(epoch: &EpochPrediction) -> Vec<(&'static str, String)> {
     let (times, samples) = (&epoch.times, epoch.training_samples);
     let mut pairs = vec![
-        ("epoch", times.seconds.to_string()),
+        ("epoch", format!("{}{}", times.seconds, between(epoch))),
         (
             "training",
             format!(

@@ -1,6 +1,7 @@
 //! Faults of the TOML text itself.
 
-use super::{RunFileError, line_at};
+use super::RunFileError;
+use partita_files::line_at;
 use toml::de::{DeTable, Error};
 
 /// The error of a text that is not TOML; of a key that is there twice it names both lines.
