@@ -51,7 +51,7 @@ struct RawFact {
 #[serde(deny_unknown_fields)]
 struct RawDevice {
     name: Spanned<String>,
-    kind: Spanned<String>,
+    kind: Spanned<Value>,
     memory: RawFact,
     peak_flops_f32: RawFact,
     memory_bandwidth: RawFact,
@@ -205,7 +205,7 @@ impl Reader<'_> {
         let kinds = DeviceKind::ALL.map(|kind| (kind.name(), kind));
         Ok(Device {
             name: self.word("device.name", raw.name)?,
-            kind: self.choice("device.kind", &raw.kind, &kinds)?,
+            kind: self.plain_choice("device.kind", &raw.kind, &kinds)?,
             memory: self.fact("device.memory", raw.memory)?,
             peak_flops_f32: self.fact("device.peak_flops_f32", raw.peak_flops_f32)?,
             memory_bandwidth: self.fact("device.memory_bandwidth", raw.memory_bandwidth)?,
@@ -437,6 +437,22 @@ impl Reader<'_> {
             expected.push_str(&format!(" (did you mean \"{name}\"?)"));
         }
         Err(self.bad(key, raw.span().start, &format!("\"{given}\""), expected))
+    }
+
+    /// As [`Self::choice`], of a value that must be a text alone, without a source.
+    fn plain_choice<T: Copy>(
+        &self,
+        key: &str,
+        raw: &Spanned<Value>,
+        choices: &[(&str, T)],
+    ) -> Result<T, MachineError> {
+        match raw.get_ref().as_str() {
+            Some(text) => self.choice(key, &Spanned::new(raw.span(), text.to_owned()), choices),
+            None => {
+                let expected = format!("a text alone, one of {}", listed(choices));
+                Err(self.bad(key, raw.span().start, &shown(raw), expected))
+            }
+        }
     }
 
     pub(super) fn bad(

@@ -495,6 +495,10 @@ fn a_network_has_the_keys_of_its_kind() {
         assert_bad_value(nodes, &format!("network = {{ {network} }}\n{nodes}"), key);
     }
     assert_bad_value("kind = \"nvlink\"", "kind = \"nvlnk\"", "links.intra.kind");
+    // A choice is a text alone, though all numbers near it have sources.
+    let fact = "kind = { value = \"nvlink\", source = \"s\" }";
+    assert_bad_value("kind = \"nvlink\"", fact, "links.intra.kind");
+    assert_bad_value("kind = \"gpu\"", "kind = 1", "device.kind");
 }
 
 /// The line of a network's fault is that of its key, not of the table or of `kind`.

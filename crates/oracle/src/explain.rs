@@ -10,7 +10,7 @@ mod redundancy;
 mod replication;
 mod time;
 
-pub use changes::{Change, Crossover, WhatIf, crossover, what_ifs};
+pub use changes::{Change, Crossover, CrossoverSearch, WhatIf, crossover, what_ifs};
 
 use crate::cost::Costs;
 use crate::simulate::{SimulateError, Simulation};

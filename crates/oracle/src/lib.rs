@@ -41,7 +41,8 @@ pub use cost::{
     SpeedFactors, host_seconds_per_byte, rough_seconds,
 };
 pub use explain::{
-    Change, Crossover, Finding, LimitingFactor, WhatIf, crossover, explain, what_ifs,
+    Change, Crossover, CrossoverSearch, Finding, LimitingFactor, WhatIf, crossover, explain,
+    what_ifs,
 };
 pub use fit::{FitError, LineFit, fit_line};
 pub use kernel_model::{CrossValidation, ErrorStatistics, Features, KernelModel, KernelSample};

@@ -9,8 +9,8 @@ mod fixed_costs;
 use fixed_costs::{BodyBuilder, FixedCosts, program, step};
 use partita_oracle::explain::{Area, Nature};
 use partita_oracle::{
-    Change, Contention, Costs, Finding, LimitingFactor, Mode, Progress, SampleRead, ScaledCosts,
-    SpeedFactors, crossover, explain, simulate, what_ifs,
+    Change, Contention, Costs, CrossoverSearch, Finding, LimitingFactor, Mode, Progress,
+    SampleRead, ScaledCosts, SpeedFactors, crossover, explain, simulate, what_ifs,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Distribution, Dtype, Kernel, Origin, Phase, Program, Role,
@@ -293,7 +293,7 @@ fn factors_below_a_thousandth_are_left_out() {
 fn more_bandwidth_speeds_up_bandwidth_bound_programs_alone() {
     let speedup = |program: &Program, change: Change| {
         let now = simulate(program, &COSTS, Mode::Ranks, 1).unwrap().makespan;
-        let all = what_ifs(program, &COSTS, Mode::Ranks, now).unwrap();
+        let all = what_ifs((program, &COSTS), Mode::Ranks, now, &|| false).unwrap();
         all.iter().find(|one| one.change == change).unwrap().speedup
     };
     let links = summing(1.0, 60);
@@ -318,16 +318,21 @@ fn the_crossover_is_where_two_programs_take_equally_long() {
         // 6 + 2 + 8 + 1 seconds: 11 where 8 take 2.
         summing(6.0, 8),
     );
-    let found = crossover((&alone, costs), (&summed, costs), Mode::Classes)
-        .unwrap()
-        .unwrap();
+    let search = |second: &Program, is_late: &dyn Fn() -> bool| {
+        crossover((&alone, costs), (second, costs), Mode::Classes, is_late).unwrap()
+    };
+    let CrossoverSearch::Found(found) = search(&summed, &|| false) else {
+        panic!("no crossover");
+    };
     assert!((found.bandwidth - 4.0).abs() < 0.12, "{found:?}");
     assert_eq!(found.iteration_seconds, Seconds(11.0));
     let never = summing(9.0, 8);
-    assert_eq!(
-        crossover((&alone, costs), (&never, costs), Mode::Classes),
-        Ok(None)
-    );
+    assert_eq!(search(&never, &|| false), CrossoverSearch::Never);
+    // After two looks at the time.
+    let looks = std::cell::Cell::new(0);
+    let is_late = || looks.replace(looks.get() + 1) == 2;
+    assert_eq!(search(&summed, &is_late), CrossoverSearch::Ended);
+    assert_eq!(looks.get(), 3);
 }
 
 #[test]

@@ -3,8 +3,8 @@ use crate::machine;
 use crate::planning::PlanningError;
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{
-    Costs, Crossover, Finding, Prediction, Simulation, crossover, explain, precision, simulate,
-    what_ifs,
+    Costs, Crossover, CrossoverSearch, Finding, Prediction, Simulation, crossover, explain,
+    precision, simulate, what_ifs,
 };
 use partita_plan::{doubled, ranks_max};
 use partita_program::Program;
@@ -34,6 +34,8 @@ pub struct Subject<'a, 'c> {
     pub own: &'a dyn Costs,
     /// Costs of other programs.
     pub costs: &'a CostsOf<'c>,
+    /// Whether no more predictions are to be made.
+    pub is_late: &'a dyn Fn() -> bool,
 }
 
 /// What bounds a strategy, and what would change that.
@@ -153,13 +155,14 @@ pub fn findings(
     Ok(findings)
 }
 
-/// Predicts this strategy under changes of the machine, and with twice the mini-batch.
+/// Predicts this strategy under changes of the machine, and with twice the mini-batch, until it is late.
 ///
 /// Errors: a missing cost.
 pub fn changes(subject: &Subject<'_, '_>) -> Result<Vec<Change>, PlanningError> {
     let now = subject.prediction.iteration_seconds;
     let mode = machine::mode(subject.own, subject.program.mesh.ranks());
-    let found = what_ifs(subject.program, subject.own, mode, now)?;
+    let own = (subject.program, subject.own);
+    let found = what_ifs(own, mode, now, subject.is_late)?;
     let (strategy, batch) = (subject.training.strategy, subject.training.batch);
     let mut changes: Vec<Change> = Vec::new();
     for one in found {
@@ -179,6 +182,9 @@ pub fn changes(subject: &Subject<'_, '_>) -> Result<Vec<Change>, PlanningError> 
         batch: 2 * batch,
         ..subject.training
     };
+    if (subject.is_late)() {
+        return Ok(changes);
+    }
     if let Ok(then) = predicted(subject, &twice)? {
         let too_large = if then.memory_bytes_max > subject.memory {
             format!(", which needs {}, too much", then.memory_bytes_max)
@@ -215,7 +221,7 @@ pub fn change(
     }
 }
 
-/// Doubles the ranks until the parallel efficiency is below one half, or they cannot be doubled.
+/// Doubles the ranks until the parallel efficiency is below one half, they cannot be doubled, or it is late.
 ///
 /// Errors: a kernel that the catalog lacks.
 pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, PlanningError> {
@@ -226,6 +232,10 @@ pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, PlanningError> {
     let mut strategy = training.strategy.clone();
     let mut points: Vec<Point> = Vec::new();
     loop {
+        if (subject.is_late)() {
+            let end = "more ranks were not looked at: the time is used up".to_owned();
+            return Ok(Scaling { points, end });
+        }
         strategy = match doubled(&strategy, training.graph, training.batch) {
             Ok(strategy) => strategy,
             Err(end) => return Ok(Scaling { points, end }),
@@ -261,7 +271,7 @@ pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, PlanningError> {
     }
 }
 
-/// Finds the link bandwidth from which another strategy is faster.
+/// Finds the link bandwidth from which another strategy is faster; nothing where it is late before.
 ///
 /// Errors: a missing cost.
 pub fn rival(
@@ -279,11 +289,19 @@ pub fn rival(
     if largest.is_some_and(|(bytes, _)| bytes > subject.memory) {
         return Ok(None);
     }
+    if (subject.is_late)() {
+        return Ok(None);
+    }
     let costs = (subject.costs)(&program)?;
     let now = simulated(&program, costs.as_ref())?.makespan;
     let mode = machine::mode(subject.own, program.mesh.ranks());
     let own = (subject.program, subject.own);
-    let turn = crossover(own, (&program, costs.as_ref()), mode)?;
+    let other = (&program, costs.as_ref());
+    let turn = match crossover(own, other, mode, subject.is_late)? {
+        CrossoverSearch::Found(turn) => Some(turn),
+        CrossoverSearch::Never => None,
+        CrossoverSearch::Ended => return Ok(None),
+    };
     Ok(Some(Rival {
         strategy: strategy.to_string(),
         iteration_seconds: now,

@@ -285,6 +285,8 @@ pub struct InputError {
     /// Whether the machine file says how fast files are read.
     reads_files: bool,
     batch: usize,
+    /// Devices of the machine.
+    devices: usize,
     dataset: Box<Dataset>,
 }
 
@@ -294,24 +296,30 @@ impl InputError {
             machine: machine.name.clone(),
             reads_files: machine.io.is_some(),
             batch: training.batch,
+            devices: machine.devices(),
             dataset: Box::new(dataset),
         }
     }
 
-    /// Ways out, those that can be taken alone.
+    /// Ways out, each of which can be taken alone.
     fn possible(&self) -> Vec<String> {
         let mut possible = Vec::new();
         if self.reads_files {
             possible.push("`--io files`".to_owned());
         }
+        let store = "`--io store`, for which samples stay in host memory";
         if self.dataset.fits() {
-            possible.push("`--io store`, for which samples stay in host memory".to_owned());
+            possible.push(store.to_owned());
         } else {
-            possible.extend(self.dataset.ranks_min.map(|ranks| format!("{ranks} ranks")));
+            let ranks = self.dataset.ranks_min;
+            let ranks = ranks.filter(|ranks| *ranks <= self.devices);
+            possible.extend(ranks.map(|ranks| format!("{store}, on {ranks} ranks or more")));
             let held = self.dataset.bytes_held_max.unwrap_or(Bytes(0));
             let samples = held.0 / self.dataset.bytes_per_sample.0.max(1);
             if samples >= self.batch as u64 {
-                possible.push(format!("`--dataset-samples {samples}` or fewer"));
+                possible.push(format!(
+                    "`--io store --dataset-samples {samples}` or fewer samples"
+                ));
             }
         }
         possible.push("`--no-io`, which ignores the time of input".to_owned());
@@ -450,17 +458,27 @@ mod tests {
             assert!(offered.iter().all(|it| possible.contains(it)), "{text}");
             assert!(!not.iter().any(|it| possible.contains(it)), "{text}");
         };
-        let smaller = "`--dataset-samples 190` or fewer";
+        let smaller = "`--io store --dataset-samples 190` or fewer";
         offers(
             refused("lassen", store, 191),
-            &["`--io files`", "8 ranks", smaller, "`--no-io`"],
-            &["`--io store`"],
+            &["`--io files`", "on 8 ranks or more", smaller, "`--no-io`"],
+            &[],
         );
-        let smaller = "`--dataset-samples 178` or fewer";
-        let both = [None, store, files].map(|choice| refused("frontera", choice, 179));
-        for text in both {
-            offers(text, &["6 ranks", smaller, "`--no-io`"], &["`--io"]);
+        let smaller = "`--io store --dataset-samples 178` or fewer";
+        let all = [None, store, files].map(|choice| refused("frontera", choice, 179));
+        for text in all {
+            offers(
+                text,
+                &["on 6 ranks", smaller, "`--no-io`"],
+                &["`--io files`"],
+            );
         }
+        // All nodes of the machine together do not hold it.
+        offers(
+            refused("frontera", store, 10_000_000),
+            &[smaller, "`--no-io`"],
+            &["ranks"],
+        );
         offers(
             refused("frontera", files, 178),
             &["`--io store`", "`--no-io`"],

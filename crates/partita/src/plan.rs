@@ -335,6 +335,8 @@ fn explained(
     prediction: &Prediction,
     found: &[Found],
 ) -> Result<Explanation, PlanningError> {
+    let is_late =
+        || planner.context.is_cancelled() || left().is_some_and(|left| left <= Seconds(0.0));
     let costs = |program: &Program| planner.costs(program);
     let own = planner.costs(program)?;
     let ranks = request.training.ranks;
@@ -345,9 +347,8 @@ fn explained(
         memory: planner.room(ranks),
         own: own.as_ref(),
         costs: &costs,
+        is_late: &is_late,
     };
-    let is_late =
-        || planner.context.is_cancelled() || left().is_some_and(|left| left <= Seconds(0.0));
     let simulation = simulated(program, own.as_ref())?;
     let mut explanation = Explanation::new(explain::findings(&subject, &simulation)?);
     let tasks = program.tasks();

@@ -407,6 +407,7 @@ fn explained(
         memory: on.reserve.room(on.memory),
         own,
         costs: on.costs,
+        is_late: &|| false,
     };
     let mut explanation = Explanation::new(explain::findings(&subject, simulation)?);
     if request.explain {

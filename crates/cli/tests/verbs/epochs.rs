@@ -144,7 +144,7 @@ fn what_an_epoch_needs_is_named() {
                 "--dataset-samples",
                 "3",
             ],
-            "`--dataset-samples 8` or more, or `--batch 3` or less; nearest is `--dataset-samples 8`",
+            "`--dataset-samples 8` or more, or `--batch 3` or less under a strategy that fits it; nearest is `--dataset-samples 8`",
         ),
         (
             &["--validation-samples", "3", "--dataset-samples", "3"],

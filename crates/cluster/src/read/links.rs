@@ -6,7 +6,7 @@ use crate::machine::{Fact, InterLink, IntraLink, Links};
 use crate::network::{Dragonfly, IntraKind, Network, Reduction, SwitchLevel, Torus};
 use crate::quantity::Quantity;
 use serde::Deserialize;
-use toml::Spanned;
+use toml::{Spanned, Value};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,7 +21,7 @@ struct RawIntraLink {
     latency: RawFact,
     bandwidth: RawFact,
     bus_bandwidth: Option<RawFact>,
-    kind: Option<Spanned<String>>,
+    kind: Option<Spanned<Value>>,
 }
 
 #[derive(Deserialize)]
@@ -31,13 +31,13 @@ struct RawInterLink {
     bandwidth: RawFact,
     node_bandwidth: RawFact,
     nics_per_node: RawFact,
-    reduction: Option<Spanned<String>>,
+    reduction: Option<Spanned<Value>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawNetwork {
-    kind: Spanned<String>,
+    kind: Spanned<Value>,
     levels: Option<Vec<RawSwitchLevel>>,
     nodes_per_group: Option<RawFact>,
     group_bandwidth: Option<RawFact>,
@@ -66,7 +66,7 @@ impl Reader<'_> {
             node_bandwidth: self.fact("links.inter.node_bandwidth", raw.inter.node_bandwidth)?,
             nics_per_node: self.fact("links.inter.nics_per_node", raw.inter.nics_per_node)?,
             reduction: reduction
-                .map(|raw| self.choice("links.inter.reduction", &raw, &places))
+                .map(|raw| self.plain_choice("links.inter.reduction", &raw, &places))
                 .transpose()?,
         };
         self.at_most(
@@ -91,7 +91,7 @@ impl Reader<'_> {
                 .transpose()?,
             kind: raw
                 .kind
-                .map(|raw| self.choice("links.intra.kind", &raw, &kinds))
+                .map(|raw| self.plain_choice("links.intra.kind", &raw, &kinds))
                 .transpose()?,
         })
     }
@@ -104,7 +104,7 @@ impl Reader<'_> {
     ) -> Result<Network, MachineError> {
         let offset = raw.kind.span().start;
         let names = Network::KINDS.map(|name| (name, name));
-        let kind = self.choice("network.kind", &raw.kind, &names)?;
+        let kind = self.plain_choice("network.kind", &raw.kind, &names)?;
         let [fat_tree, dragonfly, _] = Network::KINDS;
         let network = if kind == fat_tree {
             Network::FatTree(self.switch_levels(raw.levels.take().unwrap_or_default(), offset)?)

@@ -50,6 +50,17 @@ pub struct Crossover {
     pub iteration_seconds: Seconds,
 }
 
+/// What a search for a [`Crossover`] found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CrossoverSearch {
+    /// The second program is faster beyond this.
+    Found(Crossover),
+    /// The second program is slower at all bandwidths that were looked at.
+    Never,
+    /// It was ended before.
+    Ended,
+}
+
 impl Change {
     /// All, in the order of reports.
     pub const ALL: [Change; 6] = [
@@ -97,16 +108,16 @@ impl fmt::Display for Change {
     }
 }
 
-/// The effect of each change alone on a program whose step takes `now`.
+/// The effect of each change alone on a program whose step takes `now`; of those that are looked at before it is late.
 ///
 /// Errors: those of [`simulate`].
 pub fn what_ifs(
-    program: &Program,
-    costs: &dyn Costs,
+    (program, costs): (&Program, &dyn Costs),
     mode: Mode,
     now: Seconds,
+    is_late: &dyn Fn() -> bool,
 ) -> Result<Vec<WhatIf>, SimulateError> {
-    let changes = Change::ALL.into_iter();
+    let changes = Change::ALL.into_iter().take_while(|_| !is_late());
     let known = changes.filter(|change| change.is_separable(costs.basis()));
     let what_if = |change: Change| {
         let then = seconds((program, costs), mode, change.speeds())?;
@@ -121,13 +132,15 @@ pub fn what_ifs(
 
 /// The link bandwidth, from 1/16 to 16 times that of the machine, beyond which `second` is faster than
 /// `first`, which is faster now; the nearer one, if there is one below and one above. Each program comes
-/// with its costs.
+/// with its costs. The search ends when it is late.
+///
 /// Errors: those of [`simulate`].
 pub fn crossover(
     first: (&Program, &dyn Costs),
     second: (&Program, &dyn Costs),
     mode: Mode,
-) -> Result<Option<Crossover>, SimulateError> {
+    is_late: &dyn Fn() -> bool,
+) -> Result<CrossoverSearch, SimulateError> {
     let speeds = |exponent: f64| SpeedFactors {
         links: exponent.exp2(),
         ..SpeedFactors::default()
@@ -140,11 +153,17 @@ pub fn crossover(
     let end = LINKS_MAX.log2();
     let mut nearest: Option<f64> = None;
     for side in [-end, end] {
+        if is_late() {
+            return Ok(CrossoverSearch::Ended);
+        }
         if !is_second_faster(side)? {
             continue;
         }
         let (mut near, mut far) = (0.0, side);
         for _ in 0..HALVINGS {
+            if is_late() {
+                return Ok(CrossoverSearch::Ended);
+            }
             let middle = f64::midpoint(near, far);
             if is_second_faster(middle)? {
                 far = middle;
@@ -156,13 +175,13 @@ pub fn crossover(
             nearest = Some(far);
         }
     }
-    let crossover = |exponent: f64| {
-        Ok(Crossover {
+    match nearest {
+        None => Ok(CrossoverSearch::Never),
+        Some(exponent) => Ok(CrossoverSearch::Found(Crossover {
             bandwidth: exponent.exp2(),
             iteration_seconds: seconds(first, mode, speeds(exponent))?,
-        })
-    };
-    nearest.map(crossover).transpose()
+        })),
+    }
 }
 
 fn seconds(

@@ -79,6 +79,6 @@ fn validated(samples: usize) -> String {
 fn smaller_batch(samples: usize, validation: usize) -> String {
     match samples.saturating_sub(validation) {
         0 => String::new(),
-        left => format!(", or `--batch {left}` or less"),
+        left => format!(", or `--batch {left}` or less under a strategy that fits it"),
     }
 }

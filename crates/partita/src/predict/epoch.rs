@@ -77,6 +77,7 @@ pub fn predict_epoch(
     let mut predicted = step(context, &training)?;
     if offload.loaders > 0 {
         predicted.input = InputSource::Loaders;
+        predicted.no_io = false;
     }
     let batches = offload.validation_samples.div_ceil(batch);
     let is_evaluated =
