@@ -51,6 +51,8 @@ impl Job {
         // Where UCX reads the memory of a process that is gone, it aborts its own (`uct_cma_ep_tx`),
         // and no error handler of MPI is asked.
         command.env("UCX_TLS", "^cma");
+        // So does an assertion of its TCP transport, where a peer goes amid a put (`UCT_TCP_EP_FLAG_PUT_TX_WAITING_ACK`).
+        command.env("UCX_TCP_PUT_ENABLE", "n");
         Self::run(command, launcher.name, SHIELDED_RANK, strategy)
     }
 
