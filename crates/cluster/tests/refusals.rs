@@ -491,6 +491,14 @@ fn a_network_has_the_keys_of_its_kind() {
             "kind = \"torus\", extents = { value = [], source = \"s\" }".to_owned(),
             "network.extents",
         ),
+        (
+            format!(
+                "{extents}, levels = [], link_bandwidth = {{ value = \"1 GB/s\", source = \"s\" }}, hop_latency = \
+                 {{ value = \"1 us\", source = \"s\" }}"
+            )
+            .replace("[4, 2]", "[512, 2]"),
+            "network.levels",
+        ),
     ] {
         assert_bad_value(nodes, &format!("network = {{ {network} }}\n{nodes}"), key);
     }

@@ -138,18 +138,21 @@ impl Reader<'_> {
             }
             Network::Torus(torus)
         };
-        let level = raw.levels.iter().flatten().next();
+        let start = |fact: &RawFact| fact.value.span().start;
+        let first = |levels: &Vec<RawSwitchLevel>| {
+            levels.first().map_or(offset, |level| start(&level.nodes))
+        };
         let others = [
-            ("nodes_per_group", raw.nodes_per_group.as_ref()),
-            ("group_bandwidth", raw.group_bandwidth.as_ref()),
-            ("latency", raw.latency.as_ref()),
-            ("extents", raw.extents.as_ref()),
-            ("link_bandwidth", raw.link_bandwidth.as_ref()),
-            ("hop_latency", raw.hop_latency.as_ref()),
-            ("levels", level.map(|level| &level.nodes)),
+            ("nodes_per_group", raw.nodes_per_group.as_ref().map(start)),
+            ("group_bandwidth", raw.group_bandwidth.as_ref().map(start)),
+            ("latency", raw.latency.as_ref().map(start)),
+            ("extents", raw.extents.as_ref().map(start)),
+            ("link_bandwidth", raw.link_bandwidth.as_ref().map(start)),
+            ("hop_latency", raw.hop_latency.as_ref().map(start)),
+            ("levels", raw.levels.as_ref().map(first)),
         ];
         let mut others = others.into_iter();
-        let other = others.find_map(|(key, fact)| Some((key, fact?.value.span().start)));
+        let other = others.find_map(|(key, at)| Some((key, at?)));
         if let Some((key, at)) = other {
             let expected = format!("no such key in a network of kind \"{kind}\"");
             return Err(self.bad(&format!("network.{key}"), at, "given", expected));
