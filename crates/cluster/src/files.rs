@@ -8,6 +8,13 @@ use std::path::{Path, PathBuf};
 /// Names and texts of the files that are compiled in.
 pub(crate) type BuiltIn = [(&'static str, &'static str)];
 
+/// The text of a name that is compiled in.
+pub(crate) fn built_in(name: &str, all: &BuiltIn) -> Option<&'static str> {
+    all.iter()
+        .find(|(own, _)| *own == name)
+        .map(|(_, text)| *text)
+}
+
 /// Where the file of a name is.
 pub(crate) enum FileSource {
     /// A file to read.
@@ -33,11 +40,10 @@ pub(crate) fn find(
     if let Some(file) = files.find(|file| file.is_file()) {
         return Some(FileSource::File(file));
     }
-    let own = built_in.iter().find(|&&(name, _)| name == name_or_path);
+    let own = self::built_in(name_or_path, built_in);
     // A folder of that name is no file, which the error of reading it says.
     let folder = || path.is_dir().then(|| FileSource::File(path.to_owned()));
-    own.map(|&(_, text)| FileSource::BuiltIn(text))
-        .or_else(folder)
+    own.map(FileSource::BuiltIn).or_else(folder)
 }
 
 /// All names, sorted: those of the folders and those that are compiled in. A folder that cannot be listed has none.

@@ -51,7 +51,7 @@ impl Machine {
 
     /// Whether a machine of this name is compiled in.
     pub(crate) fn is_built_in(name: &str) -> bool {
-        BUILT_IN.iter().any(|(own, _)| *own == name)
+        files::built_in(name, &BUILT_IN).is_some()
     }
 
     /// The names that [`Machine::load`] knows, sorted: those in `search_dirs` and those compiled in.

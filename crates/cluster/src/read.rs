@@ -10,6 +10,7 @@ use partita_files::line_at;
 use partita_space::BytesPerSecond;
 use partita_space::near;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::ops::Range;
 use toml::{Spanned, Value};
 
@@ -157,13 +158,8 @@ impl Machine {
     /// Errors: the first fault, with its line, its key and what is possible there.
     pub fn parse(text: &str, file: &str) -> Result<Machine, MachineError> {
         let reader = Reader { text, file };
-        let raw = toml::from_str(text).map_err(|error| {
-            let is_software = reader.is_of_kind(&software::KEYS, &KEYS);
-            let file = file.to_owned();
-            let is_other = is_software.then_some(MachineError::IsSoftware { file });
-            is_other.unwrap_or_else(|| reader.refuse(&error))
-        })?;
-        reader.machine(raw)
+        let other = |file| MachineError::IsSoftware { file };
+        reader.machine(reader.raw((&KEYS, &software::KEYS), other)?)
     }
 }
 
@@ -177,6 +173,23 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// The text as it is written. One that has keys of another kind of file and none of this one's is called so.
+    fn raw<T: DeserializeOwned>(
+        &self,
+        (own, others): (&[&str], &[&str]),
+        other: fn(String) -> MachineError,
+    ) -> Result<T, MachineError> {
+        toml::from_str(self.text).map_err(|error| {
+            let table = self.text.parse::<toml::Table>().unwrap_or_default();
+            let has_any = |keys: &[&str]| keys.iter().any(|key| table.contains_key(*key));
+            if has_any(others) && !has_any(own) {
+                other(self.file.to_owned())
+            } else {
+                self.refuse(&error)
+            }
+        })
+    }
+
     fn machine(&self, raw: RawMachine) -> Result<Machine, MachineError> {
         let nodes = self.fact("nodes", raw.nodes)?;
         let network = raw.network.map(|raw| self.network(raw, nodes.value));
@@ -469,13 +482,6 @@ impl Reader<'_> {
             given: given.to_owned(),
             expected,
         }
-    }
-
-    /// Whether a text has some of these keys, and none of the others.
-    fn is_of_kind(&self, keys: &[&str], others: &[&str]) -> bool {
-        let table = self.text.parse::<toml::Table>().unwrap_or_default();
-        let has_any = |keys: &[&str]| keys.iter().any(|key| table.contains_key(*key));
-        has_any(keys) && !has_any(others)
     }
 
     /// The error of the TOML reader, as [`MachineError::UnknownKey`] or [`MachineError::MissingKey`] if it is one.

@@ -167,7 +167,7 @@ impl Software {
 
     /// Whether a profile of this name is compiled in.
     pub(crate) fn is_built_in(name: &str) -> bool {
-        BUILT_IN.iter().any(|(own, _)| *own == name)
+        files::built_in(name, &BUILT_IN).is_some()
     }
 
     /// The names that [`Software::load`] knows, sorted: those in `search_dirs` and those compiled in.
@@ -190,6 +190,12 @@ impl Software {
         }
     }
 
+    /// Its own fit of the allreduce, where the machine's file has none.
+    pub fn sum_fit_on(&self, machine: &Machine) -> Option<&SumFit> {
+        let own = self.allreduce.as_ref()?.fit.as_ref();
+        own.filter(|_| machine.allreduce.is_none())
+    }
+
     /// The fit of the allreduce on a machine: that of the machine's file, else that of the software with the
     /// bandwidth of the machine's links; none if neither has one.
     pub fn allreduce_on(&self, machine: &Machine) -> Option<Allreduce> {
@@ -197,7 +203,7 @@ impl Software {
             return machine.allreduce.clone();
         }
         let sums = self.allreduce.as_ref()?;
-        let fit = sums.fit.as_ref()?;
+        let fit = self.sum_fit_on(machine)?;
         let (intra, inter) = (&machine.links.intra, &machine.links.inter);
         let adapters = fit.adapters.value.of(inter.nics_per_node.value);
         let share = adapters as f64 / inter.nics_per_node.value as f64;

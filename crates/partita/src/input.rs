@@ -53,6 +53,8 @@ pub enum IoChoice {
     Store,
     /// Files.
     Files,
+    /// Loaders, in processes of their own.
+    Loaders,
     /// Input takes no time.
     None,
 }
@@ -83,6 +85,14 @@ impl InputSource {
             Self::Loaders => {
                 "sent by loaders; the iteration does not wait for them, the epoch does"
             }
+        }
+    }
+
+    /// Whether it is left out of the time of a step.
+    pub fn is_left_out(self) -> bool {
+        match self {
+            Self::Ignored | Self::Loaders => true,
+            Self::FileSystem | Self::DataStore => false,
         }
     }
 
@@ -230,18 +240,19 @@ impl Input {
         let dataset = Dataset::new(graph, training, machine, request.dataset_samples);
         let source = match request.choice {
             Some(IoChoice::None) => InputSource::Ignored,
+            Some(IoChoice::Loaders) => InputSource::Loaders,
             Some(IoChoice::Files) => InputSource::FileSystem,
-            Some(IoChoice::Store) if dataset.fits() => InputSource::DataStore,
-            Some(IoChoice::Store) => {
-                let full = InputError::new(training, machine, dataset);
-                return Err(PlanningError::Input(full));
-            }
+            Some(IoChoice::Store) => InputSource::DataStore,
             None if software.data_store.value && dataset.fits() => InputSource::DataStore,
             None => InputSource::FileSystem,
         };
-        if source == InputSource::FileSystem && machine.io.is_none() {
-            let unknown = InputError::new(training, machine, dataset);
-            return Err(PlanningError::Input(unknown));
+        let can_come = match source {
+            InputSource::FileSystem => machine.io.is_some(),
+            InputSource::DataStore => dataset.fits(),
+            InputSource::Loaders | InputSource::Ignored => true,
+        };
+        if !can_come {
+            return Err(InputError::new(training, machine, dataset).into());
         }
         let kept = match (source, machine.device.kind) {
             (InputSource::DataStore, DeviceKind::Cpu) => {
@@ -253,10 +264,9 @@ impl Input {
                 Bytes(0)
             }
         };
-        let is_ignored = source == InputSource::Ignored;
         Ok(Self {
             source,
-            dataset: (!is_ignored).then_some(dataset),
+            dataset: (!source.is_left_out()).then_some(dataset),
             kept,
         })
     }
@@ -266,6 +276,7 @@ impl Input {
     pub fn local(request: InputRequest) -> Self {
         let source = match request.choice {
             Some(IoChoice::None) => InputSource::Ignored,
+            Some(IoChoice::Loaders) => InputSource::Loaders,
             Some(IoChoice::Files) | None => InputSource::FileSystem,
             Some(IoChoice::Store) => InputSource::DataStore,
         };

@@ -302,10 +302,7 @@ impl<'c> LocalMachine<'c> {
             costs.add_links(links)?;
         }
         let times = |what: &str| self.measurements.loads.get(what).map(Vec::as_slice);
-        let has_input = match self.input {
-            InputSource::Ignored | InputSource::Loaders => false,
-            InputSource::FileSystem | InputSource::DataStore => true,
-        };
+        let has_input = !self.input.is_left_out();
         costs.add_reads(times(READS).filter(|_| has_input))?;
         if let (InputSource::DataStore, Some(copies)) = (self.input, times(COPIES)) {
             costs.add_store(copies, self.library.is_some())?;

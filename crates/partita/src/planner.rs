@@ -288,7 +288,7 @@ pub fn costs(
     let software = input.applied(software);
     let costs = MachineCosts::new(machine.clone(), software).with_precision(precision);
     let costs = costs.map_err(SimulateError::Cost)?;
-    if matches!(input, InputSource::Ignored | InputSource::Loaders) {
+    if input.is_left_out() {
         let in_memory = SpeedFactors {
             reading: f64::INFINITY,
             ..SpeedFactors::default()

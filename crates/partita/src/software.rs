@@ -79,10 +79,10 @@ pub fn settings_for(mut settings: Strategy, graph: &Graph) -> Strategy {
 
 /// Says so if ranks are on several nodes, and the sums of a software leave network adapters of these idle.
 pub fn idle_adapters(software: &Software, machine: &Machine, ranks: usize) -> Option<String> {
-    if machine.allreduce.is_some() || ranks <= machine.devices_per_node.value {
+    if ranks <= machine.devices_per_node.value {
         return None;
     }
-    let fit = software.allreduce.as_ref()?.fit.as_ref()?;
+    let fit = software.sum_fit_on(machine)?;
     let in_node = machine.links.inter.nics_per_node.value;
     let used = fit.adapters.value.of(in_node);
     (used < in_node).then(|| {

@@ -86,13 +86,8 @@ impl Software {
     /// Errors: the first fault, with its line, its key and what is possible there.
     pub fn parse(text: &str, file: &str) -> Result<Software, MachineError> {
         let reader = Reader { text, file };
-        let raw = toml::from_str(text).map_err(|error| {
-            let is_machine = reader.is_of_kind(&super::KEYS, &KEYS);
-            let file = file.to_owned();
-            let is_other = is_machine.then_some(MachineError::IsMachine { file });
-            is_other.unwrap_or_else(|| reader.refuse(&error))
-        })?;
-        reader.software(raw)
+        let other = |file| MachineError::IsMachine { file };
+        reader.software(reader.raw((&KEYS, &super::KEYS), other)?)
     }
 }
 
@@ -132,9 +127,7 @@ impl Reader<'_> {
     /// The word of a library, with the nearest one if it is unknown.
     fn library(&self, raw: RawFact) -> Result<Fact<CollectiveLibrary>, MachineError> {
         let words = CollectiveLibrary::ALL.map(|library| (library.name(), library));
-        let value = raw.value.get_ref().as_str().unwrap_or_default();
-        let given = Spanned::new(raw.value.span(), value.to_owned());
-        let library = self.choice("collectives", &given, &words)?;
+        let library = self.plain_choice("collectives", &raw.value, &words)?;
         let fact: Fact<String> = self.fact("collectives", raw)?;
         Ok(Fact {
             value: library,

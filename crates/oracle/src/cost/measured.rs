@@ -49,10 +49,11 @@ fn transfer(fit: &LinkFit, bytes: Bytes) -> Seconds {
 
 /// A collective of so many bytes by a fit.
 pub(super) fn collective_by(fit: &LinkFit, bytes: Bytes) -> CollectiveCost {
+    let transfer = transfer(fit, bytes);
     CollectiveCost {
         latency: fit.start(),
-        transfer: transfer(fit, bytes),
-        transfer_min: transfer(fit, bytes),
+        transfer,
+        transfer_min: transfer,
         host: fit.host(bytes),
     }
 }

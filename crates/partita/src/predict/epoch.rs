@@ -2,7 +2,7 @@
 
 use super::{PredictRequest, Predicted, step};
 use crate::context::Context;
-use crate::input::{InputRequest, InputSource, PublishedSamples, published_samples};
+use crate::input::{InputRequest, IoChoice, PublishedSamples, published_samples};
 use crate::machine;
 use crate::model;
 use crate::planning::{EpochError, PlanningError};
@@ -72,13 +72,9 @@ pub fn predict_epoch(
     let samples = checked(request, &graph, offload)?;
     let mut training = request.clone();
     if offload.loaders > 0 {
-        training.input.choice = InputRequest::IGNORED.choice;
+        training.input.choice = Some(IoChoice::Loaders);
     }
     let mut predicted = step(context, &training)?;
-    if offload.loaders > 0 {
-        predicted.input = InputSource::Loaders;
-        predicted.no_io = false;
-    }
     let batches = offload.validation_samples.div_ceil(batch);
     let is_evaluated =
         batches > 0 && (offload.validators == 0 || offload.seconds_per_validation.is_none());
