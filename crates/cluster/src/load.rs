@@ -8,11 +8,12 @@ use partita_files::read_text;
 use std::path::{Path, PathBuf};
 
 /// The machine files of this repository, so that the binary works from any folder.
-const BUILT_IN: [(&str, &str); 12] = [
+const BUILT_IN: [(&str, &str); 13] = [
     ("abci", include_str!("../../../machines/abci.toml")),
     ("dgx-a100", include_str!("../../../machines/dgx-a100.toml")),
     ("dgx-b200", include_str!("../../../machines/dgx-b200.toml")),
     ("dgx-h100", include_str!("../../../machines/dgx-h100.toml")),
+    ("dgx-h200", include_str!("../../../machines/dgx-h200.toml")),
     ("frontera", include_str!("../../../machines/frontera.toml")),
     ("frontier", include_str!("../../../machines/frontier.toml")),
     ("fugaku", include_str!("../../../machines/fugaku.toml")),

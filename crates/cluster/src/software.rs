@@ -9,8 +9,10 @@ use partita_files::read_text;
 use partita_space::{Bytes, BytesPerSecond, Seconds};
 use std::path::{Path, PathBuf};
 
+mod on_machine;
+
 /// The profiles of this repository, so that the binary works from any folder.
-const BUILT_IN: [(&str, &str); 6] = [
+const BUILT_IN: [(&str, &str); 8] = [
     (
         "chainermn",
         include_str!("../../../software/chainermn.toml"),
@@ -19,6 +21,14 @@ const BUILT_IN: [(&str, &str); 6] = [
     ("lbann", include_str!("../../../software/lbann.toml")),
     ("mxnet", include_str!("../../../software/mxnet.toml")),
     ("partita", include_str!("../../../software/partita.toml")),
+    (
+        "partita-cudnn",
+        include_str!("../../../software/partita-cudnn.toml"),
+    ),
+    (
+        "partita-opencl",
+        include_str!("../../../software/partita-opencl.toml"),
+    ),
     (
         "pytorch-ddp",
         include_str!("../../../software/pytorch-ddp.toml"),
@@ -56,6 +66,13 @@ pub struct Software {
     pub split: KernelSplit,
     /// Memory of a rank on a GPU beside the program, if any.
     pub memory: Option<GpuMemory>,
+    /// Whether it exists; absent if it does.
+    pub built: Option<Fact<bool>>,
+    /// Kernels of its own on GPUs; absent if it uses the vendor's libraries, whose rates machine files hold.
+    pub gpu_kernels: Option<GpuKernels>,
+    /// Copies between the memory of a GPU and that of the host, through which all messages pass; absent if devices
+    /// send to each other.
+    pub staging: Option<Exchange>,
 }
 
 /// Messages between neighbors with packing, stream synchronization and staging through the host:
@@ -138,6 +155,19 @@ pub struct GpuMemory {
     pub workspace: Fact<Bytes>,
 }
 
+/// Rates of kernels on GPUs that compute in f32 without tensor cores, whatever the type of the activations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GpuKernels {
+    /// Convolutions with one or two spatial dims, and matrix products, of the peak in f32.
+    pub conv2d: Fact<Share>,
+    /// Convolutions with three spatial dims, of the peak in f32.
+    pub conv3d: Fact<Share>,
+    /// Memory-bound kernels, of the peak memory bandwidth.
+    pub memory_bound: Fact<Share>,
+    /// Launch of a kernel.
+    pub start: Fact<Seconds>,
+}
+
 /// A factor of a time, 0 or more.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Factor(pub f64);
@@ -147,8 +177,10 @@ pub struct Factor(pub f64);
 pub struct Exponent(pub f64);
 
 impl Software {
-    /// The profile of this runtime, and of a request that names none.
+    /// This runtime, and a request that names none: on processors the profile of this name, on GPUs [`Self::OWN_ON_GPUS`].
     pub const OWN: &'static str = "partita";
+    /// The profile of this runtime on GPUs.
+    pub const OWN_ON_GPUS: &'static str = "partita-opencl";
 
     /// A profile by its name or by the path of its file, as [`Machine::load`].
     ///

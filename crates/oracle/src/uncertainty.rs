@@ -141,6 +141,8 @@ pub struct Uncertainty {
     pub split: Skew,
     /// As `model`, but of a strategy of its own.
     pub own: f64,
+    /// Whether a source rests on a fact that its file calls assumed.
+    pub assumed: BySource<bool>,
 }
 
 impl Skew {
@@ -173,6 +175,7 @@ impl Uncertainty {
         model: Skew::even(0.0),
         split: Skew::even(0.0),
         own: 0.0,
+        assumed: [false; TimeSource::ALL.len()],
     };
 
     /// With rates of kernels that were scaled to the measured time of a sample on one device.
@@ -184,6 +187,7 @@ impl Uncertainty {
         ] {
             let shared = &mut self.sources[source as usize].shared;
             *shared = shared.min(table::MEASURED_SAMPLE);
+            self.assumed[source as usize] = false;
         }
         self
     }

@@ -138,7 +138,7 @@ fn stages(
     }
     let machine = machine::resolve(name, context.environment())?;
     machine::check_capacity(&machine, ranks)?;
-    let (software, _) = software::resolve(Software::OWN, context.environment())?;
+    let (software, _) = software::resolve(Software::OWN, Some(&machine), context.environment())?;
     let memory = asked.memory.unwrap_or(machine.device.memory.value);
     let memory = Reserve::new(&software, &machine).room(memory);
     let costs = costs(

@@ -75,6 +75,8 @@ pub struct Planned {
     pub candidates: Vec<Candidate>,
     /// Name of the software.
     pub software: String,
+    /// Says so if the software does not exist yet.
+    pub not_built: Option<String>,
     /// Where samples come from.
     pub input: InputSource,
     /// The dataset, unless input is ignored or reads are measured.
@@ -228,6 +230,7 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
     Ok(Planned {
         candidates: candidates(&found, &planner, explanation),
         software: planner.software.clone(),
+        not_built: planner.not_built.clone(),
         input: planner.input.source,
         dataset: planner.input.dataset.clone(),
         memory,

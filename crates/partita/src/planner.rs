@@ -30,6 +30,8 @@ pub struct Planner<'c> {
     pub source: CostSource,
     /// Name of the software.
     pub software: String,
+    /// Says so if the software does not exist yet.
+    pub not_built: Option<String>,
     /// Where samples come from.
     pub input: Input,
     /// The settings of the software.
@@ -91,9 +93,15 @@ impl<'c> Planner<'c> {
             check_measured(target.training.precision)?;
             software::check_local(target.software)?;
         }
-        let (software, settings) = software::resolve(target.software, context.environment())?;
+        let machine = if is_local {
+            None
+        } else {
+            Some(machine::resolve(target.machine, context.environment())?)
+        };
+        let (software, settings) =
+            software::resolve(target.software, machine.as_ref(), context.environment())?;
         let settings = software::settings_for(settings, target.graph);
-        if is_local {
+        let Some(machine) = machine else {
             let input = Input::local(target.input);
             let source = CostSource::Measured {
                 memory,
@@ -103,14 +111,14 @@ impl<'c> Planner<'c> {
             return Ok(Self {
                 context,
                 source,
+                not_built: software::not_built(&software),
                 software: software.name,
                 input,
                 settings,
                 reserve: Reserve::default(),
                 budget,
             });
-        }
-        let machine = machine::resolve(target.machine, context.environment())?;
+        };
         machine::check_capacity(&machine, target.training.ranks)?;
         let on = (&machine, &software);
         let input = Input::new(target.graph, target.training, on, target.input)?;
@@ -123,6 +131,7 @@ impl<'c> Planner<'c> {
         Ok(Self {
             context,
             source,
+            not_built: software::not_built(&software),
             software: software.name,
             input,
             settings,

@@ -98,6 +98,9 @@ pub struct Predicted {
     pub machine: String,
     /// Name of the software.
     pub software: String,
+    /// Says so if the software does not exist yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_built: Option<String>,
     /// Where samples come from.
     pub input: InputSource,
     /// The dataset, unless input is ignored or reads are measured.
@@ -195,7 +198,7 @@ fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, Pl
     let machine = machine::resolve(&request.machine, context.environment())?;
     machine::check_capacity(&machine, request.training.ranks)?;
     let graph = model::resolve(&request.training.model)?;
-    let (software, settings) = software::resolve(&request.software, context.environment())?;
+    let (software, settings) = software::resolve(&request.software, Some(&machine), context.environment())?;
     let settings = software::settings_for(settings, &graph);
     let request = &with_settings(request, &settings);
     let on = (&machine, &software);
@@ -247,6 +250,7 @@ fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, Pl
     let idle = software::idle_adapters(&software, &machine, request.training.ranks);
     predicted.prediction.limits.extend(idle);
     Ok(Predicted {
+        not_built: software::not_built(&software),
         compute_scale,
         layer_scale,
         ..predicted
@@ -379,6 +383,7 @@ fn answer(
         strategy: lowered.strategy.to_string(),
         machine: on.name.to_owned(),
         software: on.software.to_owned(),
+        not_built: None,
         input: on.input.source,
         dataset: on.input.dataset.clone(),
         batch: program.batch,

@@ -2,7 +2,7 @@
 
 use crate::environment::Environment;
 use crate::error::{ErrorKind, Fault};
-use partita_cluster::{Machine, Software};
+use partita_cluster::{DeviceKind, Machine, Software};
 use partita_graph::Graph;
 use partita_lower::{Setting, Strategy};
 use partita_oracle::Prediction;
@@ -43,13 +43,22 @@ impl Fault for SoftwareError {
     }
 }
 
-/// The profile of a name or of a file, and the strategy with its settings.
+/// The profile of a name or of a file on a machine, and the strategy with its settings. This runtime has another profile on GPUs
+/// whose kernels were not measured than on processors.
 ///
 /// Errors: no such profile, a faulty file, a strategy beyond settings.
 pub fn resolve(
     asked: &str,
+    machine: Option<&Machine>,
     environment: &Environment,
 ) -> Result<(Software, Strategy), SoftwareError> {
+    let of_file = |machine: &Machine| {
+        machine.device.kind == DeviceKind::Gpu && machine.calibration.is_none()
+    };
+    let asked = match asked {
+        Software::OWN if machine.is_some_and(of_file) => Software::OWN_ON_GPUS,
+        other => other,
+    };
     let software = Software::load(asked, &environment.software_folders)?;
     let Some(settings) = &software.strategy else {
         return Ok((software, Strategy::single()));
@@ -75,6 +84,15 @@ pub fn settings_for(mut settings: Strategy, graph: &Graph) -> Strategy {
         settings.batch_norm = Strategy::single().batch_norm;
     }
     settings
+}
+
+/// Says so if software does not exist yet.
+pub fn not_built(software: &Software) -> Option<String> {
+    let built = software.built.as_ref().filter(|built| !built.value)?;
+    Some(format!(
+        "{} is not built yet: the answer is what it would reach. {}",
+        software.name, built.source
+    ))
 }
 
 /// Says so if ranks are on several nodes, and the sums of a software leave network adapters of these idle.
@@ -115,7 +133,9 @@ impl Reserve {
     pub fn new(software: &Software, machine: &Machine) -> Self {
         let (context, workspace) = match &machine.calibration {
             // Of a device whose kernels are our own: their workspaces lie in the arena, and what its driver takes is not known.
-            Some(_) if software.name == Software::OWN => (Bytes(0), Bytes(0)),
+            Some(_) if [Software::OWN, Software::OWN_ON_GPUS].contains(&software.name.as_str()) => {
+                (Bytes(0), Bytes(0))
+            }
             Some(_) | None => software.memory_on(machine.device.kind),
         };
         Self {

@@ -5,7 +5,7 @@ use crate::error::MachineError;
 use crate::machine::Fact;
 use crate::network::CollectiveLibrary;
 use crate::software::{
-    GpuMemory, KernelSplit, NeighborExchange, Redistribution, Software, SoftwareSums, SumFit,
+    GpuKernels, GpuMemory, KernelSplit, NeighborExchange, Redistribution, Software, SoftwareSums, SumFit,
 };
 use serde::Deserialize;
 use toml::Spanned;
@@ -23,6 +23,8 @@ struct RawSoftware {
     redistribution: Option<RawRedistribution>,
     kernels: Option<RawKernels>,
     memory: Option<RawMemory>,
+    built: Option<RawFact>,
+    staging: Option<RawLink>,
 }
 
 #[derive(Deserialize)]
@@ -60,6 +62,16 @@ struct RawKernels {
     batch_norm: Option<RawFact>,
     pointwise: Option<RawFact>,
     split: Option<RawSplit>,
+    gpu: Option<RawGpuKernels>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawGpuKernels {
+    conv2d: RawFact,
+    conv3d: RawFact,
+    memory_bound: RawFact,
+    start: RawFact,
 }
 
 #[derive(Deserialize)]
@@ -97,9 +109,9 @@ impl Reader<'_> {
         let allreduce = raw.allreduce.map(|raw| self.sums(raw));
         let redistribution = raw.redistribution.map(|raw| self.redistribution(raw));
         let memory = raw.memory.map(|raw| self.gpu_memory(raw));
-        let (batch_norm, pointwise, split) = match raw.kernels {
-            None => (None, None, None),
-            Some(raw) => (raw.batch_norm, raw.pointwise, raw.split),
+        let (batch_norm, pointwise, split, gpu) = match raw.kernels {
+            None => (None, None, None, None),
+            Some(raw) => (raw.batch_norm, raw.pointwise, raw.split, raw.gpu),
         };
         Ok(Software {
             name: self.word("name", raw.name)?,
@@ -121,6 +133,12 @@ impl Reader<'_> {
                 Some(raw) => self.split(raw)?,
             },
             memory: memory.transpose()?,
+            built: self.maybe("built", raw.built)?,
+            gpu_kernels: gpu.map(|raw| self.gpu_kernels(raw)).transpose()?,
+            staging: raw
+                .staging
+                .map(|raw| self.exchange_at("staging", raw))
+                .transpose()?,
         })
     }
 
@@ -183,6 +201,18 @@ impl Reader<'_> {
             filter: exponent("filter", raw.filter)?,
             channel: exponent("channel", raw.channel)?,
             space: exponent("space", raw.space)?,
+        })
+    }
+
+    fn gpu_kernels(&self, raw: RawGpuKernels) -> Result<GpuKernels, MachineError> {
+        let why = "kernels are no faster than the peak";
+        let share =
+            |key: &str, raw| self.at_most_all(&format!("kernels.gpu.{key}"), raw, why);
+        Ok(GpuKernels {
+            conv2d: share("conv2d", raw.conv2d)?,
+            conv3d: share("conv3d", raw.conv3d)?,
+            memory_bound: share("memory_bound", raw.memory_bound)?,
+            start: self.fact("kernels.gpu.start", raw.start)?,
         })
     }
 

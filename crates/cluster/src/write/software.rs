@@ -1,7 +1,7 @@
 //! Writes a software profile as a file that reads back equal.
 
 use super::{fact, table, word};
-use crate::machine::Fact;
+use crate::machine::{Exchange, Fact};
 use crate::software::{KernelSplit, Software, SoftwareSums};
 
 impl Software {
@@ -19,18 +19,18 @@ impl Software {
         };
         fact(&mut text, "collectives", &collectives);
         fact(&mut text, "data_store", &self.data_store);
+        if let Some(built) = &self.built {
+            fact(&mut text, "built", built);
+        }
         if let Some(spatial) = &self.spatial_io {
             fact(&mut text, "spatial_io", spatial);
         }
         if let Some(exchange) = &self.exchange {
-            for (name, link) in [
-                ("exchange.intra", &exchange.intra),
-                ("exchange.inter", &exchange.inter),
-            ] {
-                table(&mut text, name);
-                fact(&mut text, "latency", &link.latency);
-                fact(&mut text, "bandwidth", &link.bandwidth);
-            }
+            write_link(&mut text, "exchange.intra", &exchange.intra);
+            write_link(&mut text, "exchange.inter", &exchange.inter);
+        }
+        if let Some(staging) = &self.staging {
+            write_link(&mut text, "staging", staging);
         }
         if let Some(sums) = &self.allreduce {
             write_sums(&mut text, sums);
@@ -52,6 +52,13 @@ impl Software {
             }
         }
         write_split(&mut text, &self.split);
+        if let Some(kernels) = &self.gpu_kernels {
+            table(&mut text, "kernels.gpu");
+            fact(&mut text, "conv2d", &kernels.conv2d);
+            fact(&mut text, "conv3d", &kernels.conv3d);
+            fact(&mut text, "memory_bound", &kernels.memory_bound);
+            fact(&mut text, "start", &kernels.start);
+        }
         if let Some(memory) = &self.memory {
             table(&mut text, "memory");
             fact(&mut text, "context", &memory.context);
@@ -59,6 +66,12 @@ impl Software {
         }
         text
     }
+}
+
+fn write_link(text: &mut String, name: &str, link: &Exchange) {
+    table(text, name);
+    fact(text, "latency", &link.latency);
+    fact(text, "bandwidth", &link.bandwidth);
 }
 
 fn write_sums(text: &mut String, sums: &SoftwareSums) {

@@ -33,8 +33,9 @@ pub struct MachineCosts {
 }
 
 impl MachineCosts {
-    /// Fits the kernel model if the machine has a calibration.
+    /// Of the machine as the software uses it. Fits the kernel model if the machine has a calibration.
     pub fn new(machine: Machine, software: Software) -> Self {
+        let machine = software.on(machine);
         let calibration = machine.calibration.as_ref();
         Self {
             kernels: calibration.and_then(|one| KernelModel::fit(&samples(&one.measured))),

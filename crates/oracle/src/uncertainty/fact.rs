@@ -14,6 +14,7 @@ pub fn of_measurements() -> Uncertainty {
         model: table::MODEL_HERE,
         split: Skew::even(0.0),
         own: table::OWN_HERE,
+        assumed: Uncertainty::NONE.assumed,
     }
 }
 
@@ -34,9 +35,11 @@ pub fn of_machine(facts: Facts<'_>, nodes: usize) -> Uncertainty {
         machine, software, ..
     } = facts;
     let sources = TimeSource::ALL.map(|source| of_source(facts, nodes, source));
+    let assumed = TimeSource::ALL.map(|source| basis(facts, source) == Some(Basis::Assumed));
     if machine.calibration.is_some() && nodes <= 1 {
         return Uncertainty {
             sources,
+            assumed,
             ..of_measurements()
         };
     }
@@ -56,6 +59,7 @@ pub fn of_machine(facts: Facts<'_>, nodes: usize) -> Uncertainty {
             table::UNFITTED_SPLIT
         },
         own: table::OWN_BY_FILE,
+        assumed,
     }
 }
 
@@ -162,31 +166,83 @@ fn of_source(facts: Facts<'_>, nodes: usize, source: TimeSource) -> Spread {
             table::bandwidth(basis_of_link(machine, software, source)),
             nodes,
         ),
-        TimeSource::Reads if software.software().data_store.value => {
-            let inter = &machine.links.inter;
-            let least = inter.bandwidth.basis.max(inter.node_bandwidth.basis);
-            between(table::bandwidth(least), nodes)
-        }
         TimeSource::Reads => {
-            let least = machine.io.as_ref().map(|io| {
-                let of = [&io.bandwidth_total, &io.bandwidth_per_node];
-                of.map(|fact| fact.basis)
-            });
-            let least = least.map_or(Basis::Assumed, |[total, node]| total.max(node));
-            shared(table::reads(least))
+            let least = basis(facts, source).unwrap_or(Basis::Assumed);
+            if software.software().data_store.value {
+                between(table::bandwidth(least), nodes)
+            } else {
+                shared(table::reads(least))
+            }
         }
     }
 }
 
-/// Rates of convolutions: their shares, of which the least sure counts, and the peak.
-fn convolutions(machine: &Machine, shares: &ConvEfficiency) -> Spread {
-    let all = [
+/// The least sure of the facts that a source rests on; none for what was measured or follows from no fact.
+fn basis(facts: Facts<'_>, source: TimeSource) -> Option<Basis> {
+    let Facts {
+        machine,
+        software,
+        precision,
+    } = facts;
+    let device = &machine.device;
+    let calibration = machine.calibration.as_ref();
+    let shares = |spatial_dims| device.efficiency.by_precision(precision, spatial_dims);
+    match source {
+        TimeSource::MeasuredKernels
+        | TimeSource::EstimatedKernels
+        | TimeSource::ExtrapolatedKernels
+        | TimeSource::HostOverhead => None,
+        TimeSource::Convolutions2d => Some(least_sure(shares(2))),
+        TimeSource::Convolutions3d => Some(least_sure(shares(3))),
+        TimeSource::MemoryBoundKernels => {
+            let reached = device.efficiency.memory_bound.basis;
+            Some(reached.max(device.memory_bandwidth.basis))
+        }
+        TimeSource::MessageLatencyWithin | TimeSource::MessageTransferWithin
+            if calibration.is_some_and(|one| one.message.is_some()) =>
+        {
+            None
+        }
+        TimeSource::CollectiveLatencyWithin | TimeSource::CollectiveTransferWithin
+            if calibration.is_some_and(|one| !one.collectives.is_empty()) =>
+        {
+            None
+        }
+        TimeSource::MessageLatencyWithin
+        | TimeSource::MessageTransferWithin
+        | TimeSource::MessageLatencyBetween
+        | TimeSource::MessageTransferBetween
+        | TimeSource::CollectiveLatencyWithin
+        | TimeSource::CollectiveTransferWithin
+        | TimeSource::CollectiveLatencyBetween
+        | TimeSource::CollectiveTransferBetween => {
+            Some(basis_of_link(machine, software, source))
+        }
+        TimeSource::Reads if software.software().data_store.value => {
+            let inter = &machine.links.inter;
+            Some(inter.bandwidth.basis.max(inter.node_bandwidth.basis))
+        }
+        TimeSource::Reads => {
+            let io = machine.io.as_ref();
+            io.map(|io| io.bandwidth_total.basis.max(io.bandwidth_per_node.basis))
+        }
+    }
+}
+
+/// The least sure share of the three passes of convolutions.
+fn least_sure(shares: &ConvEfficiency) -> Basis {
+    let [forward, data, weight] = [
         &shares.forward,
         &shares.backward_data,
         &shares.backward_weight,
-    ];
-    let least = all.map(|fact| fact.basis).into_iter().max();
-    let reached = table::rate(least.unwrap_or(Basis::Assumed));
+    ]
+    .map(|fact| fact.basis);
+    forward.max(data).max(weight)
+}
+
+/// Rates of convolutions: their shares, of which the least sure counts, and the peak.
+fn convolutions(machine: &Machine, shares: &ConvEfficiency) -> Spread {
+    let reached = table::rate(least_sure(shares));
     shared(reached.hypot(table::peak(machine.device.peak_flops_f32.basis)))
 }
 

@@ -32,6 +32,9 @@ pub struct Interval {
     pub due_to: BTreeMap<TimeSource, f64>,
     /// The share of what the simulation leaves out.
     pub due_to_model: f64,
+    /// Sources that rest on assumed facts: their shares of the critical path, above a twentieth.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub assumed: BTreeMap<TimeSource, f64>,
 }
 
 /// Seconds of a path by source.
@@ -130,7 +133,23 @@ impl StepUncertainty {
             due_to: (TimeSource::ALL.into_iter().zip(self.shares()))
                 .filter(|(_, share)| *share > 0.001)
                 .collect(),
+            assumed: self.assumed(),
         }
+    }
+
+    /// Sources on assumed facts, with their shares of the critical path where these are above a twentieth.
+    fn assumed(&self) -> BTreeMap<TimeSource, f64> {
+        let Some(path) = self.paths.first().filter(|path| path.total() > 0.0) else {
+            return BTreeMap::new();
+        };
+        let shares = TimeSource::ALL.map(|source| {
+            let share = path.seconds[source as usize] / path.total();
+            (source, share)
+        });
+        let assumed = shares.into_iter().filter(|(source, share)| {
+            self.costs.assumed[*source as usize] && *share > 0.05
+        });
+        assumed.collect()
     }
 
     /// The time by the predicted one, if sources take these factors as long.

@@ -28,8 +28,8 @@ pub fn machine_costs(context: &Context<'_>, run: &Run) -> Result<MachineCosts, T
     };
     let found = machine::resolve(name, context.environment()).map_err(PlanningError::from)?;
     machine::check_capacity(&found, run.ranks).map_err(PlanningError::from)?;
-    let (software, _) =
-        software::resolve(Software::OWN, context.environment()).map_err(PlanningError::from)?;
+    let (software, _) = software::resolve(Software::OWN, Some(&found), context.environment())
+        .map_err(PlanningError::from)?;
     let input = match run.store.input() {
         InputSource::FileSystem if found.io.is_none() => InputSource::Ignored,
         input => input,

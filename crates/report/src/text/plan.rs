@@ -1,7 +1,7 @@
 //! Text of a plan: the table of strategies.
 
 use super::explain::{write_changes, write_findings};
-use super::predict::precision_text;
+use super::predict::{assumed_text, interval_text, precision_text};
 use crate::number::counted;
 use crate::table::{Side, Table};
 use partita::{LayerPrecision, Planned};
@@ -17,9 +17,18 @@ const FINDINGS_MAX: usize = 8;
 
 /// Writes a plan: a screenful, or `all` of it.
 pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()> {
+    if let Some(text) = &planned.not_built {
+        writeln!(out, "{text}")?;
+    }
     write_ranking(planned, if all { usize::MAX } else { ROWS_MAX }, out)?;
     if let Some((best, prediction)) = planned.fitting().next() {
         writeln!(out, "\nBest strategy: {}", prediction.bottleneck)?;
+        if let Some(interval) = &prediction.interval {
+            writeln!(out, "Iteration: {}", interval_text(interval))?;
+            if let Some(text) = assumed_text(interval) {
+                writeln!(out, "Assumed, with its share of the iteration: {text}")?;
+            }
+        }
         if prediction.precision != LayerPrecision::F32 {
             writeln!(out, "precision {}", precision_text(prediction.precision))?;
         }

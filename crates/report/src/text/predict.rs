@@ -27,6 +27,9 @@ pub(super) fn precision_text(precision: LayerPrecision) -> String {
 
 /// Writes a prediction with its limiting factors, and its tasks if it has them.
 pub fn predict(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
+    if let Some(text) = &predicted.not_built {
+        writeln!(out, "{text}")?;
+    }
     write_summary(predicted, out)?;
     writeln!(out)?;
     write_breakdown(&predicted.prediction, out)?;
@@ -65,7 +68,7 @@ fn significant(factor: f64) -> String {
 }
 
 /// Where the time of a step lies, and what that is due to most.
-fn interval_text(interval: &Interval) -> String {
+pub(super) fn interval_text(interval: &Interval) -> String {
     let (low, high) = (interval.low_seconds, interval.high_seconds);
     let percent = 100.0 * interval.confidence;
     let sources = interval.due_to.iter();
@@ -79,6 +82,16 @@ fn interval_text(interval: &Interval) -> String {
         format!("; {:.0} % of the variance is {source}", 100.0 * share)
     });
     format!("{percent:.0} % between {low} and {high}{most}")
+}
+
+/// Assumed facts that decide, with their shares of the step, the largest first.
+pub(super) fn assumed_text(interval: &Interval) -> Option<String> {
+    let mut assumed: Vec<_> = interval.assumed.iter().collect();
+    assumed.sort_by(|a, b| b.1.total_cmp(a.1));
+    let texts = assumed.iter();
+    let texts = texts.map(|(source, share)| format!("{source} ({:.0} %)", 100.0 * *share));
+    let texts: Vec<String> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
@@ -116,6 +129,9 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     if let Some(interval) = &prediction.interval {
         let at = before(&pairs, "seconds");
         pairs.insert(at, ("interval", interval_text(interval)));
+        if let Some(text) = assumed_text(interval) {
+            pairs.insert(at + 1, ("assumed", format!("{text} of the iteration")));
+        }
     }
     add_scales(predicted, &mut pairs);
     let precision = prediction.precision;
