@@ -217,6 +217,9 @@ pub struct PlanArgs {
     pub batch_norm: Option<BatchNormName>,
     #[command(flatten)]
     pub input: InputArgs,
+    /// Samples of the dataset that are validated, not trained on, in the epoch that is printed with `--dataset-samples`
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::dataset_samples, requires = "dataset_samples")]
+    pub validation_samples: Option<usize>,
     /// Memory limit of a rank, such as `16GiB` (default: that of the machine's device)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub memory: Option<Bytes>,

@@ -172,6 +172,7 @@ impl PlanArgs {
             }),
             input: self.input.request(),
             memory: self.memory,
+            validation_samples: self.validation_samples.unwrap_or(0),
             budget: self.budget,
             explain: self.explain,
             figures: self.report.is_some(),

@@ -39,6 +39,6 @@ pub use network::{
     Torus,
 };
 pub use software::{
-    AdaptersUsed, Exponent, Factor, GpuKernels, GpuMemory, KernelSplit, NeighborExchange, Redistribution,
-    Software, SoftwareSums, SumFit,
+    AdaptersUsed, Exponent, Factor, GpuKernels, GpuMemory, KernelSplit, NeighborExchange,
+    Redistribution, Software, SoftwareSums, SumFit,
 };

@@ -219,6 +219,7 @@ fn unknown_names_list_those_that_exist() {
                     "dgx-a100",
                     "dgx-b200",
                     "dgx-h100",
+                    "dgx-h200",
                     "frontera",
                     "frontier",
                     "fugaku",

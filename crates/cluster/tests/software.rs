@@ -36,6 +36,8 @@ fn built_in_profiles_survive_writing() {
         "lbann",
         "mxnet",
         "partita",
+        "partita-cudnn",
+        "partita-opencl",
         "pytorch-ddp",
     ];
     assert_eq!(names, all);
@@ -211,4 +213,28 @@ fn contexts_are_of_gpus() {
     for library in CollectiveLibrary::ALL {
         assert!(!library.name().is_empty());
     }
+}
+
+/// Its kernels compute in f32 at rates of their own, and its messages are copied twice.
+#[test]
+fn partita_on_gpus_has_rates_and_links_of_its_own() {
+    let software = load("partita-opencl");
+    let lassen = Machine::load("lassen", &[]).expect("built in");
+    let used = software.on(lassen.clone());
+    let kernels = software.gpu_kernels.as_ref().expect("own kernels");
+    let (device, own) = (&used.device, &lassen.device);
+    assert_eq!(device.efficiency.conv3d.forward.value, kernels.conv3d.value);
+    assert_eq!(device.kernel_start, Some(kernels.start.clone()));
+    assert!(device.rates.tf32.is_none() && own.rates.f16.is_none());
+    let f16 = device.rates.f16.as_ref().expect("stored in f16");
+    assert_eq!(f16.value, own.peak_flops_f32.value);
+    let staging = software.staging.as_ref().expect("staged");
+    assert_eq!(used.links.intra.bandwidth, staging.bandwidth);
+    let latency = lassen.links.inter.latency.value + staging.latency.value;
+    assert_eq!(used.links.inter.latency.value, latency);
+    assert!(used.links.inter.node_bandwidth.value <= lassen.links.inter.node_bandwidth.value);
+    // With the vendor's libraries, and on processors, a machine stays as its file says.
+    assert_eq!(load("partita-cudnn").on(lassen.clone()), lassen);
+    let fugaku = Machine::load("fugaku", &[]).expect("built in");
+    assert_eq!(software.on(fugaku.clone()), fugaku);
 }

@@ -179,6 +179,11 @@ pub struct Comparison {
     pub iteration: Pair,
     /// All kernels together.
     pub compute: Pair,
+    /// The rest of the step: ranks wait for messages, sums, input, or each other.
+    pub waiting: Pair,
+    /// Kinds of work that are kernels; of the others seconds include waits, and overlap.
+    #[serde(skip)]
+    pub kernel_kinds: BTreeSet<String>,
     /// By kind of work.
     pub by_kind: BTreeMap<String, Pair>,
     /// By part of the step.
@@ -242,13 +247,20 @@ pub fn compare(
         let work = &program.bodies[task.class as usize].tasks[task.task as usize].work;
         sums.add(task, weight, seconds, work.lane());
     }
-    let (steps, iteration) = iteration(traces);
+    let (steps, measured) = iteration(traces);
+    let iteration = Pair::new(prediction.iteration_seconds, Seconds(measured));
+    let compute = sums.compute.pair();
     Ok(Comparison {
         digest,
         steps,
         tasks_unmeasured,
-        iteration: Pair::new(prediction.iteration_seconds, Seconds(iteration)),
-        compute: sums.compute.pair(),
+        waiting: Pair::new(
+            iteration.predicted - compute.predicted,
+            iteration.measured - compute.measured,
+        ),
+        iteration,
+        compute,
+        kernel_kinds: sums.kernel_kinds,
         by_kind: sums
             .by_kind
             .into_iter()
@@ -471,6 +483,7 @@ impl Sum {
 #[derive(Default)]
 struct Sums {
     compute: Sum,
+    kernel_kinds: BTreeSet<String>,
     by_kind: BTreeMap<String, Sum>,
     by_phase: BTreeMap<String, Sum>,
 }
@@ -479,7 +492,10 @@ impl Sums {
     fn add(&mut self, task: &TaskPrediction, weight: f64, measured: f64, lane: Lane) {
         let (predicted, measured) = (task.seconds.0 * weight, measured * weight);
         match lane {
-            Lane::Compute => self.compute.add(predicted, measured),
+            Lane::Compute => {
+                self.kernel_kinds.insert(task.kind.clone());
+                self.compute.add(predicted, measured);
+            }
             Lane::Exchange | Lane::Collective | Lane::Io => {}
         }
         self.by_kind

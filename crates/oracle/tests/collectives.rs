@@ -167,7 +167,7 @@ fn errors(rows: &[Row], size: Size) -> [f64; 2] {
 
 /// Of the machine alone.
 fn costs_of(machine: Machine) -> MachineCosts {
-    MachineCosts::new(machine, Software::load("partita", &[]).unwrap())
+    MachineCosts::new(machine, Software::load("partita-cudnn", &[]).unwrap())
 }
 
 #[test]

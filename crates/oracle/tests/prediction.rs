@@ -330,7 +330,7 @@ fn read(bytes: u64, readers: usize) -> SampleRead {
 }
 
 fn own_software() -> partita_cluster::Software {
-    let mut software = partita_cluster::Software::load("partita", &[]).unwrap();
+    let mut software = partita_cluster::Software::load("partita-cudnn", &[]).unwrap();
     software.data_store.value = false;
     software
 }

@@ -29,7 +29,7 @@ fn machine() -> Machine {
 
 /// This runtime, without its store.
 fn own() -> Software {
-    let mut software = Software::load("partita", &[]).unwrap();
+    let mut software = Software::load("partita-cudnn", &[]).unwrap();
     software.data_store.value = false;
     software
 }

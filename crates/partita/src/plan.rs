@@ -11,12 +11,13 @@ use crate::model;
 use crate::pareto::pareto;
 use crate::planner::{CostSource, Planner, Target};
 use crate::planning::PlanningError;
+use crate::predict::{EpochPrediction, OffloadRequest, PredictRequest, predict};
 use crate::progress::Event;
 use crate::software::Reserve;
-use crate::training::{Training, lower_verified, request as lowering};
+use crate::training::{StrategyChoice, Training, lower_verified, request as lowering};
 use figures::Figures;
 use partita_cluster::Software;
-use partita_lower::{BatchNormStatistics, Request, Strategy};
+use partita_lower::{BatchNormStatistics, Request, Setting, Strategy};
 use partita_oracle::Prediction;
 use partita_plan::{Candidate as Found, Refusal};
 use partita_program::{Program, ProgramKind};
@@ -44,6 +45,8 @@ pub struct PlanRequest {
     pub input: InputRequest,
     /// Memory limit of a rank (default: that of the machine's device).
     pub memory: Option<Bytes>,
+    /// Samples of the dataset that are validated, not trained on; they say the length of an epoch with those of `input`.
+    pub validation_samples: usize,
     /// Time of the search, after which the best so far are returned (default: no limit).
     pub budget: Option<Seconds>,
     /// Predict more memory and more ranks for the best strategy, too.
@@ -62,6 +65,7 @@ impl PlanRequest {
             batch_norm: None,
             input: InputRequest::default(),
             memory: None,
+            validation_samples: 0,
             budget: None,
             explain: false,
             figures: false,
@@ -124,6 +128,9 @@ pub struct Candidate {
     /// What bounds it; only for the best one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explanation: Option<Explanation>,
+    /// An epoch; only for the best one, if the samples of the dataset were said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<EpochPrediction>,
 }
 
 #[allow(clippy::ref_option, reason = "serde passes references")]
@@ -224,11 +231,12 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
             )?)
         }
     };
+    let epoch = epoch(context, request, costed.map(|(strategy, _)| strategy))?;
     let no_io = planner.input.source == InputSource::Ignored;
-    let with_figures = request.figures.then_some((ranks, no_io));
-    let figures = with_figures.map(|of| figures::gather(context, &planner, lowering, of, &found));
+    let of = request.figures.then_some((ranks, no_io));
+    let figures = of.map(|of| figures::gather(context, &planner, lowering, of, &found));
     Ok(Planned {
-        candidates: candidates(&found, &planner, explanation),
+        candidates: candidates(&found, &planner, (explanation, epoch)),
         software: planner.software.clone(),
         not_built: planner.not_built.clone(),
         input: planner.input.source,
@@ -240,6 +248,36 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
             .is_none()
             .then(|| none_fits(&found, training, (memory, planner.reserve))),
     })
+}
+
+/// An epoch under the best strategy, if there is one; none where the samples of the dataset were not said.
+fn epoch(
+    context: &Context<'_>,
+    asked: &PlanRequest,
+    best: Option<&Strategy>,
+) -> Result<Option<EpochPrediction>, PlanningError> {
+    let (Some(strategy), Some(_)) = (best, asked.input.dataset_samples) else {
+        return Ok(None);
+    };
+    let request = PredictRequest {
+        settings: Setting::ALL.to_vec(),
+        software: asked.software.clone(),
+        input: asked.input,
+        memory: asked.memory,
+        offload: Some(OffloadRequest {
+            loaders: 0,
+            seconds_per_load: None,
+            validators: 0,
+            seconds_per_validation: None,
+            validation_samples: asked.validation_samples,
+        }),
+        ..PredictRequest::new(
+            asked.training.clone(),
+            StrategyChoice::Given(strategy.clone()),
+            &asked.machine,
+        )
+    };
+    Ok(predict(context, &request)?.epoch)
 }
 
 /// The error if no strategy fits, with advice.
@@ -296,7 +334,7 @@ fn none_fits(
 fn candidates(
     found: &[Found],
     planner: &Planner<'_>,
-    mut explanation: Option<Explanation>,
+    (mut explanation, mut epoch): (Option<Explanation>, Option<EpochPrediction>),
 ) -> Vec<Candidate> {
     let fitting = found.iter().filter(|one| one.reason.is_none());
     let costed = fitting.filter_map(|one| Some((&one.strategy, one.prediction.as_ref()?)));
@@ -321,10 +359,8 @@ fn candidates(
             tie: sure.map(|sure| sure.is_tie),
             reason: one.reason.clone(),
             refusal: one.refusal,
-            explanation: match one.reason {
-                None => explanation.take(),
-                Some(_) => None,
-            },
+            explanation: one.reason.is_none().then(|| explanation.take()).flatten(),
+            epoch: one.reason.is_none().then(|| epoch.take()).flatten(),
         }
     };
     found.iter().map(candidate).collect()

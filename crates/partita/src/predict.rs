@@ -198,7 +198,8 @@ fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, Pl
     let machine = machine::resolve(&request.machine, context.environment())?;
     machine::check_capacity(&machine, request.training.ranks)?;
     let graph = model::resolve(&request.training.model)?;
-    let (software, settings) = software::resolve(&request.software, Some(&machine), context.environment())?;
+    let (software, settings) =
+        software::resolve(&request.software, Some(&machine), context.environment())?;
     let settings = software::settings_for(settings, &graph);
     let request = &with_settings(request, &settings);
     let on = (&machine, &software);
@@ -206,7 +207,6 @@ fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, Pl
     let costs = costs(on, input.source, request.training.precision)?;
     let memory = request.memory.unwrap_or(machine.device.memory.value);
     let reserve = Reserve::new(&software, &machine).keeping(input.kept);
-    let room = reserve.room(memory);
     let kernels = machine::kernels(&machine, request.kernels);
     let menu = menu_of(kernels, local_machine::THREADS, context.level());
     let subject = (&request.training, &request.strategy);
@@ -216,10 +216,9 @@ fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, Pl
         Some(scale) => scale.scaled(costs),
         None => costs,
     };
-    let table = request.layer_times.as_deref();
-    let table = table.map(LayerTimes::read).transpose()?;
+    let table = request.layer_times.as_deref().map(LayerTimes::read);
     let scale = |table: LayerTimes| table.scale(subject, &*menu, costs.as_ref());
-    let layer_scale = table.map(scale).transpose()?;
+    let layer_scale = table.transpose()?.map(scale).transpose()?;
     let costs = match &layer_scale {
         Some(scale) => scale.scaled(costs),
         None => costs,
@@ -229,7 +228,7 @@ fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, Pl
         &request.strategy,
         &*menu,
         request.kind,
-        &|lowering| staged(context, lowering, room, costs.as_ref()),
+        &|lowering| staged(context, lowering, reserve.room(memory), costs.as_ref()),
     )?;
     let on = OnMachine {
         name: &machine.name,

@@ -52,9 +52,8 @@ pub fn resolve(
     machine: Option<&Machine>,
     environment: &Environment,
 ) -> Result<(Software, Strategy), SoftwareError> {
-    let of_file = |machine: &Machine| {
-        machine.device.kind == DeviceKind::Gpu && machine.calibration.is_none()
-    };
+    let of_file =
+        |machine: &Machine| machine.device.kind == DeviceKind::Gpu && machine.calibration.is_none();
     let asked = match asked {
         Software::OWN if machine.is_some_and(of_file) => Software::OWN_ON_GPUS,
         other => other,

@@ -290,7 +290,7 @@ mod tests {
         let short = Shortened::of(&graph).unwrap();
         let costs = MachineCosts::new(
             Machine::load("summit", &[]).unwrap(),
-            Software::load("partita", &[]).unwrap(),
+            Software::load("partita-cudnn", &[]).unwrap(),
         );
         for text in [
             "data=4",

@@ -15,7 +15,7 @@ use requests::training;
 fn lassen() -> MachineCosts {
     MachineCosts::new(
         Machine::load("lassen", &[]).unwrap(),
-        Software::load("partita", &[]).unwrap(),
+        Software::load("partita-cudnn", &[]).unwrap(),
     )
 }
 
@@ -212,7 +212,7 @@ fn stages_get_no_slower_by_a_better_network() {
                 link.value.0 *= times;
             }
             machine.links.inter.node_bandwidth.value.0 *= times;
-            let costs = MachineCosts::new(machine, Software::load("partita", &[]).unwrap());
+            let costs = MachineCosts::new(machine, Software::load("partita-cudnn", &[]).unwrap());
             let found = simulated(&request, &costs);
             let program = lower(&Request {
                 strategy: &found.strategy,

@@ -46,7 +46,7 @@ fn no_step_beats_the_adapters() {
                 let least = 2.0 * (nodes - 1.0) / nodes * bytes / adapters;
                 let costs = MachineCosts::new(
                     machine,
-                    partita_testkit::Software::load("partita", &[]).unwrap(),
+                    partita_testkit::Software::load("partita-cudnn", &[]).unwrap(),
                 );
                 let seconds = played(&program, &costs).makespan.0;
                 let case = format!("{name} on {ranks} of {}", costs.machine().name);
@@ -97,7 +97,7 @@ fn no_step_gets_slower_by_a_better_network() {
             // kernels only, what arrives a little earlier can be noticed a kernel later.
             let most = match MachineCosts::new(
                 machine.clone(),
-                partita_testkit::Software::load("partita", &[]).unwrap(),
+                partita_testkit::Software::load("partita-cudnn", &[]).unwrap(),
             )
             .progress()
             {
@@ -108,7 +108,7 @@ fn no_step_gets_slower_by_a_better_network() {
                 &program,
                 &MachineCosts::new(
                     machine.clone(),
-                    partita_testkit::Software::load("partita", &[]).unwrap(),
+                    partita_testkit::Software::load("partita-cudnn", &[]).unwrap(),
                 ),
             )
             .makespan
@@ -121,7 +121,7 @@ fn no_step_gets_slower_by_a_better_network() {
                     &program,
                     &MachineCosts::new(
                         machine,
-                        partita_testkit::Software::load("partita", &[]).unwrap(),
+                        partita_testkit::Software::load("partita-cudnn", &[]).unwrap(),
                     ),
                 )
                 .makespan
@@ -143,7 +143,7 @@ fn no_step_gets_slower_by_another_algorithm() {
         for factor in [1.0, 1.03, 1.05, 1.1, 1.3] {
             let mut machine = machine("frontera");
             machine.links.inter.node_bandwidth.value.0 *= factor;
-            let software = partita_testkit::Software::load("partita", &[]).unwrap();
+            let software = partita_testkit::Software::load("partita-cudnn", &[]).unwrap();
             let costs = MachineCosts::new(machine, software);
             let seconds = played(&program, &costs).makespan.0;
             assert!(

@@ -20,7 +20,7 @@ fn lassen() -> MachineCosts {
     machine.io.as_mut().unwrap().latency.value = Seconds(1e-9);
     MachineCosts::new(
         machine,
-        partita_testkit::Software::load("partita", &[]).unwrap(),
+        partita_testkit::Software::load("partita-cudnn", &[]).unwrap(),
     )
 }
 

@@ -62,7 +62,7 @@ fn the_best_strategy_of_equal_blocks_is_that_of_a_whole_search() {
     for machine in ["summit", "abci"] {
         let costs = MachineCosts::new(
             Machine::load(machine, &[]).unwrap(),
-            Software::load("partita", &[]).unwrap(),
+            Software::load("partita-cudnn", &[]).unwrap(),
         );
         let graph = blocks(32);
         let pruned = planned(&graph, &costs, 3.0);

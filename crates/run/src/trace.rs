@@ -1,6 +1,6 @@
 //! Start and end times of tasks.
 
-use partita_program::{Body, TaskId};
+use partita_program::{Body, Phase, Task, TaskId};
 use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ impl Trace {
                 let task = &body.tasks[event.task.0 as usize];
                 let lane = task.work.lane();
                 json!({
-                    "name": format!("{} {}", task.origin.layer, task.work.name()),
+                    "name": format!("{} {}", task.origin.layer, name(task)),
                     "cat": task.origin.phase.name(),
                     "ph": "X",
                     "pid": self.rank,
@@ -48,5 +48,15 @@ impl Trace {
                 })
             })
             .collect()
+    }
+}
+
+/// Name of a task. A transposed convolution runs the kernels of a convolution in the opposite direction; in a trace they have the
+/// names of what they compute.
+fn name(task: &Task) -> &'static str {
+    match (task.origin.phase, task.work.name()) {
+        (Phase::Forward, "convolution_backward_data") => "transposed_convolution_forward",
+        (Phase::Backward, "convolution_forward") => "transposed_convolution_backward_data",
+        (_, name) => name,
     }
 }

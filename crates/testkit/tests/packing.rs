@@ -156,7 +156,7 @@ fn a_program_with_packed_weights_is_simulated_and_needs_its_packing() {
     let program = setup.program(ProgramKind::Train).unwrap();
     let costs = MachineCosts::new(
         Machine::load("lassen", &[]).unwrap(),
-        partita_cluster::Software::load("partita", &[]).unwrap(),
+        partita_cluster::Software::load("partita-cudnn", &[]).unwrap(),
     );
     let report = simulate(&program, &costs, Mode::Ranks, 2).unwrap();
     assert!(report.makespan.0 > 0.0);

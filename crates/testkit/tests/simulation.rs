@@ -39,7 +39,7 @@ fn program(graph: &partita_graph::Graph, strategy: Strategy, batch: usize) -> Pr
 fn costs() -> MachineCosts {
     MachineCosts::new(
         Machine::load("lassen", &[]).unwrap(),
-        partita_cluster::Software::load("partita", &[]).unwrap(),
+        partita_cluster::Software::load("partita-cudnn", &[]).unwrap(),
     )
 }
 

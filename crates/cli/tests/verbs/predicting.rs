@@ -166,7 +166,7 @@ fn machines_are_found_by_path_and_refused_by_name() {
         ("lasen", "did you mean `lassen`?"),
         (
             "leonardo",
-            "abci, dgx-a100, dgx-b200, dgx-h100, frontera, frontier, fugaku, juwels-booster, lassen, pascal-roce, perlmutter, summit",
+            "abci, dgx-a100, dgx-b200, dgx-h100, dgx-h200, frontera, frontier, fugaku, juwels-booster, lassen, pascal-roce, perlmutter, summit",
         ),
         ("no/such.toml", "cannot be read"),
     ] {

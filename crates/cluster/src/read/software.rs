@@ -5,7 +5,8 @@ use crate::error::MachineError;
 use crate::machine::Fact;
 use crate::network::CollectiveLibrary;
 use crate::software::{
-    GpuKernels, GpuMemory, KernelSplit, NeighborExchange, Redistribution, Software, SoftwareSums, SumFit,
+    GpuKernels, GpuMemory, KernelSplit, NeighborExchange, Redistribution, Software, SoftwareSums,
+    SumFit,
 };
 use serde::Deserialize;
 use toml::Spanned;
@@ -206,8 +207,7 @@ impl Reader<'_> {
 
     fn gpu_kernels(&self, raw: RawGpuKernels) -> Result<GpuKernels, MachineError> {
         let why = "kernels are no faster than the peak";
-        let share =
-            |key: &str, raw| self.at_most_all(&format!("kernels.gpu.{key}"), raw, why);
+        let share = |key: &str, raw| self.at_most_all(&format!("kernels.gpu.{key}"), raw, why);
         Ok(GpuKernels {
             conv2d: share("conv2d", raw.conv2d)?,
             conv3d: share("conv3d", raw.conv3d)?,

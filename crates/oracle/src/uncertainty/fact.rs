@@ -215,9 +215,7 @@ fn basis(facts: Facts<'_>, source: TimeSource) -> Option<Basis> {
         | TimeSource::CollectiveLatencyWithin
         | TimeSource::CollectiveTransferWithin
         | TimeSource::CollectiveLatencyBetween
-        | TimeSource::CollectiveTransferBetween => {
-            Some(basis_of_link(machine, software, source))
-        }
+        | TimeSource::CollectiveTransferBetween => Some(basis_of_link(machine, software, source)),
         TimeSource::Reads if software.software().data_store.value => {
             let inter = &machine.links.inter;
             Some(inter.bandwidth.basis.max(inter.node_bandwidth.basis))

@@ -146,9 +146,9 @@ impl StepUncertainty {
             let share = path.seconds[source as usize] / path.total();
             (source, share)
         });
-        let assumed = shares.into_iter().filter(|(source, share)| {
-            self.costs.assumed[*source as usize] && *share > 0.05
-        });
+        let assumed = shares
+            .into_iter()
+            .filter(|(source, share)| self.costs.assumed[*source as usize] && *share > 0.05);
         assumed.collect()
     }
 

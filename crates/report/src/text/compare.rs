@@ -40,10 +40,12 @@ pub fn compare(comparison: &Comparison, out: &mut dyn Write) -> io::Result<()> {
     };
     row("iteration", &comparison.iteration);
     row("all kernels", &comparison.compute);
+    row("waiting", &comparison.waiting);
     for (phase, pair) in &comparison.by_phase {
         row(&format!("phase {phase}"), pair);
     }
-    for (kind, pair) in &comparison.by_kind {
+    let of_kernels = |(kind, _): &(&String, &Pair)| comparison.kernel_kinds.contains(*kind);
+    for (kind, pair) in comparison.by_kind.iter().filter(of_kernels) {
         row(kind, pair);
     }
     table.write(out)

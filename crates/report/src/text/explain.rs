@@ -3,6 +3,7 @@
 use crate::table::{Side, Table};
 use partita::Explanation;
 use partita_oracle::Finding;
+use partita_space::Mesh;
 use std::io::{self, Write};
 
 /// Smallest speedup that is shown.
@@ -59,8 +60,14 @@ pub fn write_findings(findings: &[Finding], most: usize, out: &mut dyn Write) ->
         ]);
     }
     table.write(out)?;
-    for finding in findings.iter().filter(|one| one.ranks.is_some()) {
-        writeln!(out, "{}: {}", finding.factor, finding.message)?;
+    // The most that any mesh may have bounds nothing.
+    let bounds = findings.iter().filter_map(|one| Some((one, one.ranks?)));
+    for (finding, ranks) in bounds.filter(|(_, ranks)| *ranks < Mesh::RANKS_MAX) {
+        let factor = finding.factor;
+        writeln!(
+            out,
+            "{factor}: {ranks} at most by doubling the axes of the strategy"
+        )?;
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! Text of a plan: the table of strategies.
 
 use super::explain::{write_changes, write_findings};
-use super::predict::{assumed_text, interval_text, precision_text};
+use super::predict::{assumed_text, epoch_pairs, interval_text, precision_text};
 use crate::number::counted;
 use crate::table::{Side, Table};
-use partita::{LayerPrecision, Planned};
+use partita::{Candidate, LayerPrecision, Planned};
+use partita_oracle::Prediction;
 use partita_plan::Refusal;
 use std::io::{self, Write};
 
@@ -20,7 +21,7 @@ pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()>
     if let Some(text) = &planned.not_built {
         writeln!(out, "{text}")?;
     }
-    write_ranking(planned, if all { usize::MAX } else { ROWS_MAX }, out)?;
+    write_ranking(planned, all, out)?;
     if let Some((best, prediction)) = planned.fitting().next() {
         writeln!(out, "\nBest strategy: {}", prediction.bottleneck)?;
         if let Some(interval) = &prediction.interval {
@@ -37,6 +38,11 @@ pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()>
         if let Some(dataset) = &planned.dataset {
             writeln!(out, "Dataset: {dataset}")?;
         }
+        if let Some(epoch) = &best.epoch {
+            for (name, text) in epoch_pairs(epoch) {
+                writeln!(out, "{}: {text}", capitalized(name))?;
+            }
+        }
         if !planned.kernels_pinned {
             writeln!(
                 out,
@@ -52,8 +58,19 @@ pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()>
     write_refusals(planned, all, out)
 }
 
-/// The first rows, then those of the Pareto front.
-fn write_ranking(planned: &Planned, most: usize, out: &mut dyn Write) -> io::Result<()> {
+fn capitalized(word: &str) -> String {
+    let mut letters = word.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
+}
+
+/// Times within this factor of the first of a line are on that line, unless they need less memory.
+const ALIKE: f64 = 1.003;
+/// Memory below this factor of the first of a line is on a line of its own.
+const SMALLER: f64 = 0.99;
+
+/// The first lines, then those of the Pareto front; `all` has a line for each strategy.
+fn write_ranking(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()> {
     let mut table = Table::new(&[
         ("iteration", Side::Right),
         ("samples/s", Side::Right),
@@ -61,21 +78,30 @@ fn write_ranking(planned: &Planned, most: usize, out: &mut dyn Write) -> io::Res
         ("front", Side::Left),
         ("strategy", Side::Left),
     ]);
-    let behind = planned.fitting().skip(most).filter(|(one, _)| one.front);
-    let behind: Vec<_> = behind.take(FRONT_MAX).collect();
+    let lines = lines(planned, all);
     let total = planned.fitting().count();
-    let left = total - total.min(most) - behind.len();
-    for (candidate, prediction) in planned.fitting().take(most).chain(behind) {
+    let most = if all { usize::MAX } else { ROWS_MAX };
+    let behind = lines.iter().skip(most).filter(|line| line.first.front);
+    let mut shown = 0;
+    for line in lines.iter().take(most).chain(behind.take(FRONT_MAX)) {
+        let prediction = line.prediction;
+        let alike = match line.alike {
+            0 => String::new(),
+            alike => format!("  (and {alike} within 0.3 %)"),
+        };
+        shown += 1 + line.alike;
         table.row(vec![
             prediction.iteration_seconds.to_string(),
             format!("{:.2}", prediction.samples_per_second),
             prediction.memory_bytes_max.to_string(),
-            if candidate.front { "*" } else { "" }.to_owned(),
-            candidate.strategy.clone(),
+            if line.first.front { "*" } else { "" }.to_owned(),
+            format!("{}{alike}", line.first.strategy),
         ]);
     }
     table.write(out)?;
-    let rest = match left {
+    let hidden = lines.iter().any(|line| line.alike > 0);
+    let rest = match total - shown {
+        0 if hidden => "Each is listed by --all. ".to_owned(),
         0 => String::new(),
         left => format!("... and {left} more, listed by --all. "),
     };
@@ -86,6 +112,33 @@ fn write_ranking(planned: &Planned, most: usize, out: &mut dyn Write) -> io::Res
         )?;
     }
     write_ties(planned, total, out)
+}
+
+/// A strategy, and how many others take as long and need no less memory.
+struct RankingLine<'a> {
+    first: &'a Candidate,
+    prediction: &'a Prediction,
+    alike: usize,
+}
+
+fn lines(planned: &Planned, all: bool) -> Vec<RankingLine<'_>> {
+    let mut lines: Vec<RankingLine<'_>> = Vec::new();
+    for (candidate, prediction) in planned.fitting() {
+        let is_alike = |line: &&mut RankingLine<'_>| {
+            let first = line.prediction;
+            prediction.iteration_seconds.0 <= ALIKE * first.iteration_seconds.0
+                && prediction.memory_bytes_max.0 as f64 >= SMALLER * first.memory_bytes_max.0 as f64
+        };
+        match lines.iter_mut().find(is_alike).filter(|_| !all) {
+            Some(line) => line.alike += 1,
+            None => lines.push(RankingLine {
+                first: candidate,
+                prediction,
+                alike: 0,
+            }),
+        }
+    }
+    lines
 }
 
 /// How sure the first place is.

@@ -191,7 +191,7 @@ fn between(epoch: &EpochPrediction) -> String {
 }
 
 /// An epoch, and what its parts take, which run at the same time.
-fn epoch_pairs(epoch: &EpochPrediction) -> Vec<(&'static str, String)> {
+pub(super) fn epoch_pairs(epoch: &EpochPrediction) -> Vec<(&'static str, String)> {
     let (times, samples) = (&epoch.times, epoch.training_samples);
     let mut pairs = vec![
         ("epoch", format!("{}{}", times.seconds, between(epoch))),

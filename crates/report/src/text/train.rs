@@ -197,7 +197,9 @@ fn write_seconds(comparison: Option<&Comparison>, out: &mut dyn Write) -> io::Re
     };
     row("iteration", &comparison.iteration);
     row("all kernels", &comparison.compute);
-    for (kind, pair) in &comparison.by_kind {
+    row("waiting", &comparison.waiting);
+    let of_kernels = |(kind, _): &(&String, &Pair)| comparison.kernel_kinds.contains(*kind);
+    for (kind, pair) in comparison.by_kind.iter().filter(of_kernels) {
         row(kind, pair);
     }
     table.write(out)
