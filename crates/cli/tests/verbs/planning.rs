@@ -3,7 +3,8 @@
 use crate::command::{answer, assert_keys, error_text, json, partita, refusal};
 use serde_json::Value;
 
-const ASKED: [&str; 8] = [
+/// With the memory and the rates of the vendor's libraries.
+const ASKED: [&str; 10] = [
     "plan",
     "cosmoflow@32",
     "--machine",
@@ -12,6 +13,8 @@ const ASKED: [&str; 8] = [
     "4",
     "--batch",
     "2",
+    "--software",
+    "partita-cudnn",
 ];
 
 fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -305,8 +308,7 @@ fn a_search_may_be_limited_in_time() {
 #[test]
 fn more_memory_and_more_ranks_are_told_of_on_request() {
     // A sample takes more than this.
-    let asked =
-        "plan cosmoflow@128 --machine lassen --ranks 4 --batch 4 --json --explain --memory 1025MiB";
+    let asked = "plan cosmoflow@128 --machine lassen --software partita-cudnn --ranks 4 --batch 4 --json --explain --memory 1025MiB";
     let list = json(&asked.split(' ').collect::<Vec<_>>());
     let first = &list[0];
     let changes = first["explanation"]["what_ifs"].as_array().unwrap();
@@ -317,8 +319,7 @@ fn more_memory_and_more_ranks_are_told_of_on_request() {
     let is_whole = |one: &Value| one["strategy"].as_str().unwrap().starts_with("data=4");
     assert!(is_whole(memory) && !is_whole(first), "{memory}");
     assert!(memory["speedup"].as_f64().unwrap() > 1.0);
-    let asked =
-        "predict cosmoflow@128 --machine lassen --ranks 4 --batch 4 --json --explain --strategy";
+    let asked = "predict cosmoflow@128 --machine lassen --software partita-cudnn --ranks 4 --batch 4 --json --explain --strategy";
     let asked: Vec<&str> = asked.split(' ').chain(["data=2,depth=2"]).collect();
     let scaling = &json(&asked)["explanation"]["scaling"];
     let points = scaling["points"].as_array().unwrap();

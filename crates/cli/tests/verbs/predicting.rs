@@ -35,6 +35,8 @@ fn asked<'a>(strategy: &'a str, ranks: &'a str, more: &[&'a str]) -> Vec<&'a str
         "lassen",
         "--batch",
         "8",
+        "--software",
+        "partita-cudnn",
     ];
     let tail = ["--ranks", ranks, "--strategy", strategy];
     [&head[..], &tail, more].concat()
@@ -239,8 +241,9 @@ fn reading_is_left_out_on_request_and_only_then() {
             "iteration_seconds"
         ) > 0.0
     );
-    let with = json(&[&call[..], &["summit"]].concat());
-    let without = json(&[&call[..], &["summit", "--no-io"]].concat());
+    let summit = ["summit", "--software", "partita-cudnn"];
+    let with = json(&[&call[..], &summit].concat());
+    let without = json(&[&call[..], &summit, &["--no-io"]].concat());
     assert_eq!(with["digest"], without["digest"]);
     assert!(number(&without, "iteration_seconds") < number(&with, "iteration_seconds"));
 }
@@ -314,6 +317,7 @@ fn asked_on(machine: &str) -> [&str; 12] {
 /// What is found of a training on Lassen, by item.
 fn found(model: &str, batch: &str, ranks: &str, strategy: &str) -> Vec<Value> {
     let head = ["predict", model, "--machine", "lassen", "--no-io", "--json"];
+    let head = [&head[..], &["--software", "partita-cudnn"]].concat();
     let tail = ["--batch", batch, "--ranks", ranks, "--strategy", strategy];
     let record = json(&[&head[..], &tail].concat());
     record["explanation"]["findings"]
@@ -402,6 +406,8 @@ fn faster_links_help_what_they_bound() {
             "--no-io",
             "--json",
             "--explain",
+            "--software",
+            "partita-cudnn",
         ];
         let tail = ["--batch", "8", "--ranks", "8", "--strategy", strategy];
         let record = json(&[&head[..], &tail].concat());
@@ -446,7 +452,7 @@ fn a_measured_time_of_a_sample_scales_the_computation() {
     let predicted = |strategy: &str, ranks: &str, more: &[&str]| {
         let mut arguments = vec!["predict", "vgg16@224", "--machine", "abci", "--no-io"];
         arguments.extend(["--batch", "32", "--json", "--strategy", strategy]);
-        arguments.extend(["--ranks", ranks]);
+        arguments.extend(["--ranks", ranks, "--software", "partita-cudnn"]);
         json(&[&arguments[..], more].concat())
     };
     let computation = |value: &Value| {
@@ -606,7 +612,7 @@ fn faulty_tables_of_layers_are_refused() {
 fn rate(machine: &str, precision: &str, model: &str) -> f64 {
     let arguments = ["predict", model, "--machine", machine, "--no-io", "--json"];
     let more = ["--ranks", "1", "--batch", "4", "--strategy", "data=1"];
-    let given = ["--precision", precision];
+    let given = ["--precision", precision, "--software", "partita-cudnn"];
     let value = json(&[&arguments[..], &more, &given].concat());
     assert_eq!(value["precision"], precision);
     value["samples_per_second"].as_f64().unwrap()
@@ -620,6 +626,7 @@ fn each_machine_predicts_in_the_precisions_that_it_has() {
         ("dgx-a100", &["f32", "tf32", "bf16", "f16"]),
         ("dgx-b200", &["f32", "tf32", "bf16", "f16"]),
         ("dgx-h100", &["f32", "tf32", "bf16", "f16"]),
+        ("dgx-h200", &["f32", "tf32", "bf16", "f16"]),
         ("frontera", &["f32"]),
         ("frontier", &["f32", "bf16", "f16"]),
         ("fugaku", half),
@@ -673,7 +680,7 @@ fn half_precision_halves_activations_and_keeps_master_weights() {
             "data=1",
             "--json",
         ];
-        let given = ["--precision", precision];
+        let given = ["--precision", precision, "--software", "partita-cudnn"];
         let value = json(&[&arguments[..], &more, &given].concat());
         let of = |key: &str| value["memory"][key].as_u64().unwrap();
         let keys = [
@@ -706,9 +713,21 @@ fn a_precision_that_a_machine_lacks_is_refused() {
         let arguments = ["predict", "cosmoflow@64", "--machine", machine, "--no-io"];
         refusal(&[&arguments[..], &more, &["--precision", precision]].concat())
     };
-    let error = asked("summit", "bf16");
+    let error = refusal(
+        &[
+            &["predict", "cosmoflow@64", "--machine", "summit", "--no-io"],
+            &more[..],
+            &["--precision", "bf16", "--software", "partita-cudnn"],
+        ]
+        .concat(),
+    );
     assert!(error.contains("possible are f32, f16"), "{error}");
     assert!(error.contains("device.rates.bf16"), "{error}");
+    let error = asked("dgx-h100", "tf32");
+    assert!(
+        error.contains("`partita-opencl` computes in f32"),
+        "{error}"
+    );
     let possible = "possible are `--precision f32`, `--precision bf16` and `--precision f16`";
     let errors = [
         asked("here", "tf32"),

@@ -54,7 +54,7 @@ impl MachineCosts {
     ///
     /// Errors: the machine does not have it.
     pub fn with_precision(self, precision: LayerPrecision) -> Result<Self, CostError> {
-        precision::check(&self.machine, precision)?;
+        precision::check(&self.machine, self.software.software(), precision)?;
         Ok(Self { precision, ..self })
     }
 

@@ -9,17 +9,21 @@
 //! Source: Micikevicius et al., Mixed Precision Training (2018), section 3.1, master copies of weights.
 
 use super::CostError;
-use partita_cluster::{LayerPrecision, Machine};
+use partita_cluster::{LayerPrecision, Machine, Software};
 use partita_program::{
     Body, Buffer, Dtype, Family, KernelShape, Program, Role, View, live_at_peak,
 };
 use partita_run::Footprint;
 use partita_space::{Bytes, Rank};
 
-/// Refuses a precision that a machine lacks, naming those that it has.
+/// Refuses a precision that a machine, as software uses it, lacks, naming those that it has.
 ///
 /// Errors: [`CostError::Precision`].
-pub fn check(machine: &Machine, asked: LayerPrecision) -> Result<(), CostError> {
+pub fn check(
+    machine: &Machine,
+    software: &Software,
+    asked: LayerPrecision,
+) -> Result<(), CostError> {
     let possible = machine.precisions();
     if possible.contains(&asked) {
         return Ok(());
@@ -27,6 +31,9 @@ pub fn check(machine: &Machine, asked: LayerPrecision) -> Result<(), CostError> 
     let names: Vec<&str> = possible.into_iter().map(LayerPrecision::name).collect();
     let help = match &machine.calibration {
         Some(_) => "; its kernels were measured in f32".to_owned(),
+        None if software.gpu_kernels.is_some() => {
+            format!("; software `{}` computes in f32", software.name)
+        }
         None => format!("; `device.rates.{}` in its file adds it", asked.name()),
     };
     Err(CostError::Precision {
