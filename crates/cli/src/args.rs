@@ -596,9 +596,20 @@ pub struct ConvertArgs {
     /// Names of the classes, from class 0 on
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub classes: Vec<String>,
-    /// Class index of positions that do not count, such as 255 or -1
+    /// Class index of positions that do not count, such as 255 or -1 (default: the label `ignore` of `dataset.json`)
     #[arg(long, value_name = "CLASS", allow_negative_numbers = true)]
     pub ignore: Option<i64>,
+    /// Rename class numbers, such as 255=1, or 255=ignore for positions that do not count
+    #[arg(
+        long,
+        value_name = "FROM=TO",
+        value_delimiter = ',',
+        allow_hyphen_values = true
+    )]
+    pub map: Vec<partita_data::LabelPair>,
+    /// Convert samples without targets or labels, for `partita infer`
+    #[arg(long)]
+    pub no_targets: bool,
 }
 
 /// Fractions of training, validation and test.

@@ -273,6 +273,8 @@ impl ConvertArgs {
             targets: self.targets.clone(),
             classes: self.classes.clone(),
             ignore: self.ignore,
+            map: self.map.clone(),
+            no_targets: self.no_targets,
         }
     }
 }

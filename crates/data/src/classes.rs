@@ -1,11 +1,18 @@
 //! Validation of class indices.
 
+mod plausible;
+
 use std::path::Path;
+
+pub(crate) use plausible::{ClassSet, Occurrence, SplitLabels, made_up};
 
 use crate::error::{DataError, NoClass};
 use crate::samples::Samples;
 use crate::slab::{self, Region4};
 use crate::split::Split;
+
+/// Classes that names are made up for, or that are counted one by one without names, at most.
+pub(crate) const CLASSES_MAX: usize = 4096;
 
 /// The classes, from 0 on, of a dataset or of a model.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +113,10 @@ impl Classes {
             // Negative numbers and NaN cast to 0.
             nearest: (class.round() as usize).min(last),
             owner: self.owner,
-            remedy: self.remedy,
+            remedy: format!(
+                "{}, or convert the data with `--map {class}=N` or `--ignore {class}`",
+                self.remedy
+            ),
         }))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use crate::classes::Classes;
+use crate::classes::{ClassSet, Classes, Occurrence, SplitLabels};
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::moments::ValueCount;
@@ -28,8 +28,6 @@ const QUICK_BYTES: u64 = 64 << 20;
 const WHOLE_ELEMENTS_MAX: usize = 1 << 22;
 /// Slabs of a large sample in a quick look: the first, the middle and the last.
 const QUICK_SLABS: usize = 3;
-/// Samples that are of one class before that is worth a warning.
-const ONE_CLASS_SAMPLES: usize = 8;
 
 /// How much of a dataset is looked at before a training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,12 +89,86 @@ impl DataCheck<'_> {
             return Ok(checked);
         }
         let mut seen = Seen::new(self.dataset.shape()[0]);
+        let mut labels = Vec::new();
         for split in [Split::Train, Split::Validation] {
-            seen.join(self.look_at(split)?);
+            let mut of_split = self.look_at(split)?;
+            labels.extend(self.labels_of(split, &mut of_split)?);
+            seen.join(of_split);
         }
         checked.samples = seen.samples;
         checked.warnings = seen.warnings(self.dataset);
+        checked.warnings.extend(self.doubts(&labels));
         Ok(checked)
+    }
+
+    /// The class index of positions that do not count.
+    fn ignored(&self) -> Option<i64> {
+        self.accepted.ignored.or(self.dataset.ignored())
+    }
+
+    /// Labels of a split. Where those that were looked at teach nothing, others are read until one does.
+    ///
+    /// Errors: no label of the training split counts; those of the files.
+    fn labels_of(&self, split: Split, seen: &mut Seen) -> Result<Option<SplitLabels>, DataError> {
+        let Some([d, h, w]) = self.dataset.labels() else {
+            return Ok(None);
+        };
+        let samples = self.dataset.samples(split);
+        let ignored = self.ignored();
+        let counted = |classes: &ClassSet| {
+            let is_counted = |class: &i16| ignored != Some((*class).into());
+            classes.iter().filter(is_counted).count()
+        };
+        let mut labels = SplitLabels {
+            split,
+            is_whole: self.scope == CheckScope::All && self.share.1 == 1,
+            samples: seen.samples,
+            classes: std::mem::take(&mut seen.classes),
+        };
+        let teaches = |classes: &ClassSet| counted(classes) > usize::from([d, h, w] != [1; 3]);
+        if seen.samples > 0 && !labels.is_whole && !teaches(&labels.classes) {
+            let mut reader = self.dataset.reader(split);
+            let mut values = Samples::new(DType::Int16);
+            let all = (0..samples).flat_map(|sample| {
+                let regions = regions([1, d, h, w], CheckScope::All);
+                regions.into_iter().map(move |region| (sample, region))
+            });
+            labels.is_whole = true;
+            for (sample, region) in all {
+                reader.read_labels_as_stored(sample, region, &mut values)?;
+                labels.classes.join(&ClassSet::of(&values));
+                if teaches(&labels.classes) || self.cancel.load(Ordering::Relaxed) {
+                    labels.is_whole = false;
+                    break;
+                }
+            }
+            if labels.is_whole {
+                labels.samples = samples;
+            }
+        }
+        match ignored.filter(|_| labels.is_whole && split == Split::Train) {
+            Some(ignored) if samples > 0 && counted(&labels.classes) == 0 => {
+                Err(DataError::AllIgnored {
+                    path: self.dataset.path().to_path_buf(),
+                    split: split.name(),
+                    ignored,
+                })
+            }
+            Some(_) | None => Ok((seen.samples > 0).then_some(labels)),
+        }
+    }
+
+    /// What is doubtful about labels.
+    fn doubts(&self, labels: &[SplitLabels]) -> Vec<String> {
+        let occurrence = Occurrence {
+            names: self.dataset.targets(),
+            ignored: self.ignored(),
+            is_per_position: self.dataset.labels().is_some_and(|extent| extent != [1; 3]),
+            splits: labels,
+        };
+        let path = self.dataset.path().display();
+        let doubts = occurrence.doubts().into_iter();
+        doubts.map(|doubt| format!("{path}: {doubt}")).collect()
     }
 
     fn look_at(&self, split: Split) -> Result<Seen, DataError> {
@@ -198,10 +270,8 @@ struct Seen {
     samples: usize,
     /// Stored values of each channel.
     channels: Vec<ValueCount>,
-    /// Samples with one class, and that class if it is the same of all.
-    labeled: usize,
-    class: Option<f32>,
-    is_one_class: bool,
+    /// Class indices, as they are stored.
+    classes: ClassSet,
 }
 
 impl Seen {
@@ -209,16 +279,8 @@ impl Seen {
         Self {
             samples: 0,
             channels: vec![ValueCount::default(); channels],
-            labeled: 0,
-            class: None,
-            is_one_class: true,
+            classes: ClassSet::default(),
         }
-    }
-
-    fn add_class(&mut self, class: f32) {
-        self.labeled += 1;
-        self.is_one_class &= self.class.is_none_or(|first| first == class);
-        self.class = self.class.or(Some(class));
     }
 
     fn join(&mut self, other: Self) {
@@ -226,13 +288,7 @@ impl Seen {
         for (channel, more) in self.channels.iter_mut().zip(&other.channels) {
             channel.join(more);
         }
-        let agree = match (self.class, other.class) {
-            (Some(one), Some(another)) => one == another,
-            (_, _) => true,
-        };
-        self.is_one_class &= other.is_one_class && agree;
-        self.labeled += other.labeled;
-        self.class = self.class.or(other.class);
+        self.classes.join(&other.classes);
     }
 
     fn warnings(&self, dataset: &Dataset) -> Vec<String> {
@@ -245,16 +301,6 @@ impl Seen {
                      a network learns nothing from it"
                 ));
             }
-        }
-        if let (true, true, Some(class)) = (
-            self.is_one_class,
-            self.labeled >= ONE_CLASS_SAMPLES,
-            self.class,
-        ) {
-            warnings.push(format!(
-                "{path}: all {} samples that were looked at have class {class}; a classifier needs others, too",
-                self.labeled
-            ));
         }
         warnings
     }
@@ -306,13 +352,7 @@ impl<'c> Worker<'c> {
             return regions.try_for_each(|region| self.look_at_labels(sample, region));
         }
         let [d, h, w] = labels;
-        self.look_at_labels(sample, [0..1, 0..d, 0..h, 0..w])?;
-        if let ([1, 1, 1], Samples::I16(values)) = (labels, &self.labels)
-            && let Some(&class) = values.first()
-        {
-            self.seen.add_class(class.into());
-        }
-        Ok(())
+        self.look_at_labels(sample, [0..1, 0..d, 0..h, 0..w])
     }
 
     fn look_at_values(&mut self, sample: usize, region: &Region4) -> Result<(), DataError> {
@@ -343,6 +383,7 @@ impl<'c> Worker<'c> {
     fn look_at_labels(&mut self, sample: usize, region: Region4) -> Result<(), DataError> {
         self.reader
             .read_labels(sample, region.clone(), &mut self.labels)?;
+        self.seen.classes.join(&ClassSet::of(&self.labels));
         let Some(classes) = self.classes else {
             return Ok(());
         };

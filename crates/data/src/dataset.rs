@@ -40,14 +40,15 @@ impl Dataset {
         Self::open_as(path.as_ref(), keys, true)
     }
 
-    /// As [`open`](Self::open), for samples alone: a single file needs neither targets nor labels.
+    /// As [`open`](Self::open), for samples alone: a single file needs neither targets nor labels, nor does an index
+    /// that names no targets.
     pub fn open_samples(path: impl AsRef<Path>) -> Result<Self, DataError> {
         Self::open_as(path.as_ref(), &Keys::default(), false)
     }
 
     fn open_as(path: &Path, keys: &Keys, has_targets: bool) -> Result<Self, DataError> {
         let inner = if path.is_dir() && !formats::is_store(path) {
-            open_folder(path)?
+            open_folder(path, has_targets)?
         } else {
             open_file(path, keys, has_targets)?
         };
@@ -98,6 +99,11 @@ impl Dataset {
         self.inner.ignored
     }
 
+    /// The same as the index file says it, whatever [`ignoring`](Self::ignoring) says.
+    pub fn ignored_by_index(&self) -> Option<i64> {
+        self.inner.ignored_by_index
+    }
+
     /// The same dataset with a class index of positions of no class; none leaves that of the index file.
     #[must_use]
     pub fn ignoring(mut self, class: Option<i64>) -> Self {
@@ -146,7 +152,7 @@ impl Dataset {
     }
 }
 
-fn open_folder(path: &Path) -> Result<Inner, DataError> {
+fn open_folder(path: &Path, has_targets: bool) -> Result<Inner, DataError> {
     let index_path = path.join(INDEX_FILE);
     if !index_path.is_file() {
         return Err(DataError::Incomplete {
@@ -155,6 +161,11 @@ fn open_folder(path: &Path) -> Result<Inner, DataError> {
         });
     }
     let index = Index::read(&index_path)?;
+    if has_targets && index.targets.is_empty() {
+        return Err(DataError::SamplesAlone {
+            path: path.to_path_buf(),
+        });
+    }
     let inner = Inner {
         path: path.to_path_buf(),
         kind: Some(index.kind),
@@ -163,7 +174,8 @@ fn open_folder(path: &Path) -> Result<Inner, DataError> {
         targets: index.targets.clone(),
         labels: index.labels,
         ignored: index.ignore,
-        has_targets: true,
+        ignored_by_index: index.ignore,
+        has_targets: !index.targets.is_empty(),
         keys: index.keys(),
         splits: Split::ALL.map(|split| index.split(split).files(path)),
         universes: Split::ALL.map(|split| index.split(split).universes.clone()),
@@ -212,6 +224,7 @@ fn check_files(inner: &Inner, files: &Files) -> Result<(), DataError> {
     }
     inner.volumes(&file, first.stacked)?;
     match &first.targets {
+        _ if !inner.has_targets => Ok(()),
         Some(path) => inner.check_targets(&SourceFile::open(path)?, first.stacked),
         None => inner.check_targets(&file, first.stacked),
     }
@@ -257,6 +270,7 @@ fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataE
         targets,
         labels,
         ignored: None,
+        ignored_by_index: None,
         has_targets: true,
         keys: keys.clone(),
         splits: [train, Files::default(), Files::default()],

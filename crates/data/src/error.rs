@@ -239,7 +239,8 @@ pub enum DataError {
     /// Samples without targets or classes.
     #[error(
         "{path}: no answers were found (its keys are {}); name the key of numbers (`--target-key`) or of classes \
-         (`--label-key`), a table or file of them (`--targets`), or sort the files in folders, one per class",
+         (`--label-key`), a table or file of them (`--targets`), or sort the files in folders, one per class; \
+         `--no-targets` converts samples alone, for `partita infer`",
         list(.found)
     )]
     NoAnswers {
@@ -247,6 +248,50 @@ pub enum DataError {
         path: PathBuf,
         /// Its keys.
         found: Vec<String>,
+    },
+    /// A source without samples.
+    #[error(
+        "{path} holds no samples: {found}; files that end in {valid}, or Zarr stores, are needed"
+    )]
+    NoSamples {
+        /// The source.
+        path: PathBuf,
+        /// What it holds.
+        found: String,
+        /// Ends of the names of files that are read.
+        valid: String,
+    },
+    /// A description of a task that cannot be followed.
+    #[error("{path}: {found}; {valid}")]
+    BadTask {
+        /// The `dataset.json`, or a file of a case.
+        path: PathBuf,
+        /// What was found.
+        found: String,
+        /// What would be valid.
+        valid: String,
+    },
+    /// A dataset that holds samples alone.
+    #[error(
+        "the dataset {path} has no answers, and holds samples alone; `partita infer` predicts on them, and a training or \
+         evaluation needs a dataset that was converted with its targets or labels"
+    )]
+    SamplesAlone {
+        /// The dataset.
+        path: PathBuf,
+    },
+    /// A split none of whose labels counts.
+    #[error(
+        "{path}: no label of split {split} counts: all are {ignored}, which the loss ignores, so that nothing can be \
+         learned; convert the data without `--ignore`, or with `--map {ignored}=N` where {ignored} is a class"
+    )]
+    AllIgnored {
+        /// The dataset.
+        path: PathBuf,
+        /// The split.
+        split: &'static str,
+        /// The class index of positions that do not count.
+        ignored: i64,
     },
     /// An invalid table of targets.
     #[error(
@@ -403,7 +448,7 @@ pub struct NoClass {
     /// `dataset` or `model`.
     pub owner: &'static str,
     /// What would make it a class.
-    pub remedy: &'static str,
+    pub remedy: String,
 }
 
 fn list(names: &[String]) -> String {

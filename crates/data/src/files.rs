@@ -82,6 +82,8 @@ pub(crate) struct Inner {
     pub(crate) labels: Option<[usize; 3]>,
     /// A class index of positions of no class.
     pub(crate) ignored: Option<i64>,
+    /// The same as the index file says it, whatever a model ignores.
+    pub(crate) ignored_by_index: Option<i64>,
     /// Whether the files hold targets or labels.
     pub(crate) has_targets: bool,
     pub(crate) keys: Keys,
@@ -182,9 +184,8 @@ impl Inner {
             return Ok(None);
         };
         let array = file.array(&self.keys.label)?;
-        if !array.element.can_be(DType::Int16) {
-            return Err(array.wrong_dtype("int16, or integers of another size in its range"));
-        }
+        // Whether floats are whole numbers is seen when they are read.
+        array.check_element()?;
         let order = self.keys.order.clone().unwrap_or_default();
         SampleArray::check(array, &order, samples, [1, d, h, w]).map(Some)
     }

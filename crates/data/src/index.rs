@@ -45,7 +45,7 @@ pub(crate) struct Index {
     /// D, H, W.
     pub(crate) extent: [usize; 3],
     pub(crate) dtype: DType,
-    /// Names of the numbers of a target, or of the classes.
+    /// Names of the numbers of a target, or of the classes; none where samples have no answers.
     pub(crate) targets: Vec<String>,
     /// D, H, W of the class indices of a sample: its own, or one position; absent where a target is
     /// a vector of numbers.
@@ -159,10 +159,10 @@ impl Index {
                 "extents of at least 1".to_string(),
             ));
         }
-        if self.targets.is_empty() {
+        if self.targets.is_empty() && self.labels.is_some() {
             return Some((
-                "targets = []".to_string(),
-                "the name of every target".to_string(),
+                "targets = [] beside `labels`".to_string(),
+                "the name of every class".to_string(),
             ));
         }
         if let Some(labels) = self.labels

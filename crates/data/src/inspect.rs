@@ -8,6 +8,7 @@ use partita_space::Bytes;
 use serde::Serialize;
 
 use crate::array::{SourceArray, SourceFile, Stored};
+use crate::classes::{CLASSES_MAX, ClassSet, Occurrence, SplitLabels};
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::formats;
@@ -20,8 +21,6 @@ use crate::split::Split;
 const ELEMENTS_MAX: usize = 1 << 24;
 /// Most elements that are read at once.
 const BLOCK_ELEMENTS: usize = 1 << 22;
-/// Classes without names that are counted one by one.
-const CLASSES_MAX: usize = 4096;
 
 /// How many values are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +100,9 @@ pub struct DatasetSummary {
     pub splits: Vec<SplitSummary>,
     /// Options with which it was made.
     pub spec: toml::Table,
+    /// What is doubtful about the labels, with the remedy.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Summary of a split.
@@ -189,13 +191,16 @@ pub struct ClassSummary {
     pub ignored: u64,
     /// Other indices that are none of the dataset's classes.
     pub invalid: u64,
+    /// Whether these are all of the split.
+    #[serde(skip)]
+    pub is_whole: bool,
 }
 
 /// Summarizes the dataset at `path`; reads headers and at most 2^24 values per split.
 ///
 /// Errors: as [`Dataset::open`] and [`crate::Reader::read_volume`].
 pub fn inspect(path: impl AsRef<Path>) -> Result<DatasetSummary, DataError> {
-    summarize_dataset(&Dataset::open(path)?, ValueScope::First)
+    summarize_dataset(&open(path.as_ref())?, ValueScope::First)
 }
 
 /// Summarizes what is at `path`: a dataset, or else the arrays of a file.
@@ -203,7 +208,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<DatasetSummary, DataError> {
 /// Errors: neither of them; as [`inspect`].
 pub fn inspect_path(path: impl AsRef<Path>, scope: ValueScope) -> Result<Inspected, DataError> {
     let path = path.as_ref();
-    let refused = match Dataset::open(path) {
+    let refused = match open(path) {
         Ok(dataset) => {
             let summary = summarize_dataset(&dataset, scope)?;
             return Ok(Inspected::Dataset(Box::new(summary)));
@@ -219,12 +224,21 @@ pub fn inspect_path(path: impl AsRef<Path>, scope: ValueScope) -> Result<Inspect
     }
 }
 
+/// A dataset; an index may say that it has samples alone.
+pub(crate) fn open(path: &Path) -> Result<Dataset, DataError> {
+    match Dataset::open(path) {
+        Err(DataError::SamplesAlone { .. }) => Dataset::open_samples(path),
+        opened => opened,
+    }
+}
+
 fn summarize_dataset(dataset: &Dataset, scope: ValueScope) -> Result<DatasetSummary, DataError> {
     let [channels, depth, height, width] = dataset.shape();
     let elements = channels * depth * height * width;
     let splits = Split::ALL
         .iter()
         .map(|&split| summarize(dataset, split, scope));
+    let splits: Vec<SplitSummary> = splits.collect::<Result<_, _>>()?;
     Ok(DatasetSummary {
         path: dataset.path().to_path_buf(),
         kind: dataset.kind(),
@@ -234,9 +248,39 @@ fn summarize_dataset(dataset: &Dataset, scope: ValueScope) -> Result<DatasetSumm
         targets: dataset.targets().to_vec(),
         labels: dataset.labels(),
         sample_bytes: Bytes((elements * dataset.dtype().size_bytes()) as u64),
-        splits: splits.collect::<Result<_, _>>()?,
+        warnings: doubts(dataset, &splits),
+        splits,
         spec: dataset.spec().clone(),
     })
+}
+
+/// What is doubtful about the labels that were counted.
+fn doubts(dataset: &Dataset, splits: &[SplitSummary]) -> Vec<String> {
+    let of_split = |summary: &SplitSummary| {
+        let counted = summary.classes.as_ref()?;
+        let mut classes = ClassSet::default();
+        let occurring = (0i16..)
+            .zip(&counted.counts)
+            .filter(|(_, count)| **count > 0);
+        occurring.for_each(|(class, _)| classes.add(class));
+        if let Some(ignored) = dataset.ignored().filter(|_| counted.ignored > 0) {
+            classes.add(i16::try_from(ignored).unwrap_or(i16::MIN));
+        }
+        Some(SplitLabels {
+            split: summary.split,
+            classes,
+            samples: counted.samples,
+            is_whole: counted.is_whole,
+        })
+    };
+    let splits: Vec<SplitLabels> = splits.iter().filter_map(of_split).collect();
+    let occurrence = Occurrence {
+        names: dataset.targets(),
+        ignored: dataset.ignored(),
+        is_per_position: dataset.labels().is_some_and(|extent| extent != [1; 3]),
+        splits: &splits,
+    };
+    occurrence.doubts()
 }
 
 fn summarize(
@@ -384,6 +428,7 @@ fn classes(
         counts: vec![0; known],
         ignored: 0,
         invalid: 0,
+        is_whole: samples == dataset.samples(split) && taken_depth == depth,
     };
     let ignored = dataset.ignored();
     let mut reader = dataset.reader(split);

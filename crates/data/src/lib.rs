@@ -42,7 +42,7 @@ mod writer;
 
 pub use augment::{Augmentation, Crops, Elastic, EvaluationCrops, Sampling, Tile, TrainingCrops};
 pub use axes::DimOrder;
-pub use convert::{Conversion, ConvertSpec};
+pub use convert::{Conversion, ConvertSpec, LabelPair};
 pub use data_check::{CheckScope, DataCheck, DataChecked};
 pub use dataset::Dataset;
 pub use error::{DataError, NoClass};

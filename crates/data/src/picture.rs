@@ -38,7 +38,7 @@ const FAULT: [u8; 3] = [255, 0, 255];
 /// Errors: nothing at `path` that can be drawn; those of reading.
 pub fn picture(path: impl AsRef<Path>) -> Result<Vec<u8>, DataError> {
     let path = path.as_ref();
-    let rows = match Dataset::open(path) {
+    let rows = match crate::inspect::open(path) {
         Ok(dataset) => rows_of(&dataset)?,
         Err(refused) => {
             if !path.is_file() && !formats::is_store(path) {

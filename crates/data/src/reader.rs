@@ -175,7 +175,8 @@ impl Reader {
         self.check_region(&region, [1, d, h, w])?;
         let (file, place) = self.locate(sample)?;
         let labels = file.labels.as_ref().expect("a dataset with labels");
-        read_region(labels, place, &region, DType::Int16, &mut None, out)?;
+        let read = read_region(labels, place, &region, DType::Int16, &mut None, out);
+        read.map_err(no_whole_number)?;
         self.tally.targets += 1;
         self.tally.target_bytes += Bytes(2 * slab::elements(&region) as u64);
         Ok(())
@@ -320,6 +321,23 @@ pub(crate) fn read_region(
         }
     })?;
     Ok(asked)
+}
+
+/// A label that has no int16 is no class.
+fn no_whole_number(error: DataError) -> DataError {
+    match error {
+        DataError::OutOfRange {
+            path, key, found, ..
+        } => DataError::Unfit {
+            path,
+            key,
+            found: format!(
+                "{found}, and classes are whole numbers in the range of int16; `partita data convert` with \
+                 `--label-key` takes another array, with `--target-key` numbers"
+            ),
+        },
+        other => other,
+    }
 }
 
 /// The numbers of one sample.

@@ -89,6 +89,7 @@ enum SampleTargetArrays {
         physical: TargetArray,
     },
     Labels(TargetArray),
+    None,
 }
 
 /// What a sample is answered with.
@@ -99,6 +100,7 @@ enum SampleTarget<'a> {
         physical: &'a [f32],
     },
     Labels(&'a Samples),
+    None,
 }
 
 impl DatasetWriter {
@@ -171,6 +173,13 @@ impl DatasetWriter {
         self.append_sample(split, volume, SampleTarget::Labels(labels))
     }
 
+    /// Writes the next sample of a split of a dataset without answers: one without names of targets.
+    ///
+    /// Errors: as [`append`](Self::append).
+    pub fn append_alone(&mut self, split: Split, volume: &Samples) -> Result<(), DataError> {
+        self.append_sample(split, volume, SampleTarget::None)
+    }
+
     fn append_sample(
         &mut self,
         split: Split,
@@ -222,7 +231,7 @@ impl DatasetWriter {
         fs::rename(&self.partial, &self.path).map_err(|error| unwritable(&self.path, &error))?;
         self.finished = true;
         sync_folder(parent(&self.path)).map_err(|error| unwritable(&self.path, &error))?;
-        Dataset::open(&self.path)
+        Dataset::open_samples(&self.path)
     }
 
     fn check_complete(&self) -> Result<(), DataError> {
@@ -281,6 +290,7 @@ impl SplitWriter {
                     &layout,
                 )?)
             }
+            None if spec.targets.is_empty() => SampleTargetArrays::None,
             None => SampleTargetArrays::Vectors {
                 targets: file.floats(TARGET_KEY, &parameters)?,
                 physical: file.floats(PHYSICAL_KEY, &parameters)?,
@@ -315,8 +325,10 @@ impl SplitWriter {
                 let [d, h, w] = index.labels.unwrap_or([1; 3]);
                 array.write_box(&start, &[1, 1, d, h, w], labels)?;
             }
-            (SampleTargetArrays::Vectors { .. }, SampleTarget::Labels(_))
-            | (SampleTargetArrays::Labels(_), SampleTarget::Vectors { .. }) => {
+            (SampleTargetArrays::None, SampleTarget::None) => {}
+            (SampleTargetArrays::Vectors { .. }, SampleTarget::Labels(_) | SampleTarget::None)
+            | (SampleTargetArrays::Labels(_), SampleTarget::Vectors { .. } | SampleTarget::None)
+            | (SampleTargetArrays::None, SampleTarget::Vectors { .. } | SampleTarget::Labels(_)) => {
                 panic!("an answer of the other kind passed its check")
             }
         }
@@ -346,6 +358,12 @@ fn check_target(index: &Index, target: SampleTarget<'_>) -> Result<(), DataError
         })
     };
     match (target, index.labels) {
+        (SampleTarget::None, None) if index.targets.is_empty() => Ok(()),
+        (SampleTarget::None, _) => refuse(
+            "answer",
+            "none".to_owned(),
+            "one for each sample".to_owned(),
+        ),
         (SampleTarget::Vectors { unit, physical }, None) => {
             for (what, values) in [("unitPar", unit), ("physPar", physical)] {
                 if values.len() != index.targets.len() {

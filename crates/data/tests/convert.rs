@@ -28,18 +28,21 @@ fn asked(sources: &[&str], out: PathBuf) -> ConvertSpec {
         targets: None,
         classes: Vec::new(),
         ignore: None,
+        map: Vec::new(),
+        no_targets: false,
     }
 }
 
 fn convert(asked: &ConvertSpec) -> Result<Dataset, DataError> {
     let conversion = Conversion::find(asked)?;
     let mut last = 0;
-    let dataset = conversion.write(|written| {
+    let written = conversion.write(|written| {
         last = written;
         true
     })?;
     assert_eq!(last, conversion.samples());
-    Ok(dataset.expect("nobody stopped it"))
+    let (dataset, _) = written.expect("nobody stopped it");
+    Ok(dataset)
 }
 
 fn read(dataset: &Dataset, split: Split, sample: usize) -> Samples {
@@ -417,11 +420,11 @@ fn answers_that_do_not_fit_are_told_with_what_would() {
         convert(&asked).unwrap_err().to_string()
     };
     let positions = "for each of 6 samples one at each of 4x5x3 positions or one in all";
-    // Too few, of another extent, and no whole numbers.
+    // Too few, and of another extent.
     for (descr, answers) in [
         ("|u1", [5, 4, 5, 3]),
         ("|u1", [6, 4, 5, 2]),
-        ("<f4", [6, 4, 5, 3]),
+        ("<f4", [6, 4, 5, 2]),
     ] {
         let text = refusal(&[6, 1, 4, 5, 3], descr, &answers);
         assert!(
@@ -430,6 +433,13 @@ fn answers_that_do_not_fit_are_told_with_what_would() {
         );
         assert_eq!(text.contains("not float32"), descr == "<f4", "{text}");
     }
+    // No whole numbers.
+    let text = refusal(&[6, 1, 4, 5, 3], "<f4", &[6, 4, 5, 3]);
+    let place = "sample 0 of the file at (C, D, H, W) = (0, 0, 0, 0) is 0.0000";
+    assert!(
+        text.contains(place) && text.contains("classes are whole numbers"),
+        "{text}"
+    );
     let text = refusal(&[0, 1, 4, 5, 3], "|u1", &[0, 4, 5, 3]);
     assert!(text.contains("at least one sample"), "{text}");
     assert!(!at("set").exists());

@@ -35,6 +35,8 @@ fn convert(source: &Path, targets: Option<PathBuf>, out: &Path) -> Result<(), St
         targets,
         classes: vec!["a".to_owned(), "b".to_owned(), "c".to_owned()],
         ignore: None,
+        map: Vec::new(),
+        no_targets: false,
     };
     let conversion = Conversion::find(&asked).map_err(|error| error.to_string())?;
     let elements: usize = conversion.spec().shape.iter().product();

@@ -307,6 +307,7 @@ fn a_spec_that_contradicts_itself_is_refused() {
     };
     let mut nameless = good.clone();
     nameless.targets.clear();
+    nameless.labels = Some([1; 3]);
     for (bad, word) in [
         (leak, "universe 1 in train and in test"),
         (chunk, "chunk"),

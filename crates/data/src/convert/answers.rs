@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use crate::array::{SourceArray, SourceFile};
-use crate::classes::Classes;
+use crate::classes::{CLASSES_MAX, ClassSet, Classes, made_up};
 use crate::convert::ConvertSpec;
 use crate::convert::find::{Found, Sample};
+use crate::convert::relabel::Relabel;
 use crate::error::DataError;
 use crate::files::Inner;
 use crate::reader::Reader;
@@ -13,8 +14,6 @@ use crate::samples::{DType, Samples};
 use crate::slab;
 use crate::split::Split;
 
-/// Classes that names are made up for, at most.
-const CLASSES_MAX: usize = 4096;
 /// Columns of a table that name the subject of a sample.
 const SUBJECT_COLUMNS: [&str; 4] = ["subject", "patient", "universe", "group"];
 /// Columns of a table that hold classes even where these are numbers.
@@ -43,6 +42,13 @@ impl Answers {
             classes,
             numbers: Vec::new(),
             ranges: Vec::new(),
+        }
+    }
+
+    fn none() -> Self {
+        Self {
+            labels: None,
+            ..Self::of_classes(Vec::new(), Vec::new())
         }
     }
 
@@ -77,24 +83,39 @@ impl Answers {
     }
 }
 
-pub(super) fn find(asked: &ConvertSpec, found: &mut Found) -> Result<Answers, DataError> {
-    match &asked.targets {
+pub(super) fn find(
+    asked: &ConvertSpec,
+    found: &mut Found,
+    map: &Relabel,
+) -> Result<Answers, DataError> {
+    let answers = match &asked.targets {
+        _ if found.are_alone => Ok(Answers::none()),
         Some(path) if path.extension().is_some_and(|end| end == "csv") => of_table(path, found),
         Some(path) => {
             for sample in &mut found.samples {
                 sample.entry.targets = Some(path.clone());
             }
-            of_files(asked, found)
+            of_files(asked, found, map)
         }
         None if found.are_images && found.samples[0].entry.targets.is_none() => {
             of_folders(asked, found)
         }
-        None => of_files(asked, found),
+        None => of_files(asked, found, map),
+    }?;
+    if !asked.map.is_empty() && !(answers.are_in_files && answers.labels.is_some()) {
+        return Err(DataError::BadValue {
+            what: "`--map`",
+            got: "answers that are no class numbers of files".to_owned(),
+            expected: "`--map` renames class numbers in files; leave it out where folders or a table name the classes, \
+                       or answers are numbers or none"
+                .to_owned(),
+        });
     }
+    Ok(answers)
 }
 
 /// Arrays in the files, or in files beside them.
-fn of_files(asked: &ConvertSpec, found: &Found) -> Result<Answers, DataError> {
+fn of_files(asked: &ConvertSpec, found: &mut Found, map: &Relabel) -> Result<Answers, DataError> {
     let sample = &found.samples[0];
     let path = sample.entry.target_path();
     let file = SourceFile::open(path)?;
@@ -113,12 +134,12 @@ fn of_files(asked: &ConvertSpec, found: &Found) -> Result<Answers, DataError> {
             let fits = order
                 .fit(&array.shape, stacked.unwrap_or(1), [1, d, h, w])
                 .is_some();
-            if fits && array.element.is_whole() {
-                let names = if asked.classes.is_empty() {
-                    task_classes(path)
-                } else {
-                    asked.classes.clone()
-                };
+            // Floats may be whole numbers; a row of them without a name is numbers.
+            let may_be_classes = array.element.is_whole()
+                || array.element.delivered().is_some()
+                    && (!file.is_nameless() || [d, h, w] != [1; 3]);
+            if fits && may_be_classes {
+                let names = class_names_of(asked, found, map)?;
                 return Ok(Answers::in_files(names, Some([d, h, w])));
             }
         }
@@ -163,56 +184,77 @@ fn no_classes(array: &SourceArray, stacked: Option<usize>, [d, h, w]: [usize; 3]
     ))
 }
 
-/// Class names of a task in the form of the Medical Segmentation Decathlon or of nnU-Net, in `dataset.json`.
-fn task_classes(labels: &Path) -> Vec<String> {
-    let read = || {
-        let path = labels.parent()?.parent()?.join("dataset.json");
-        let value: serde_json::Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
-        let mut names = std::collections::BTreeMap::new();
-        for (key, value) in value.get("labels")?.as_object()? {
-            // One has names by numbers, the other numbers by names.
-            let (number, name) = match (key.parse::<usize>(), value.as_str()) {
-                (Ok(number), Some(name)) => (number, name.to_owned()),
-                _ => (usize::try_from(value.as_u64()?).ok()?, key.clone()),
-            };
-            names.insert(number, name);
-        }
-        let is_whole = names.keys().copied().eq(0..names.len());
-        is_whole.then(|| names.into_values().collect())
+/// Class names that are asked for, or those of the task.
+fn class_names_of(
+    asked: &ConvertSpec,
+    found: &mut Found,
+    map: &Relabel,
+) -> Result<Vec<String>, DataError> {
+    let Some(task) = &found.task else {
+        return Ok(asked.classes.clone());
     };
-    read().unwrap_or_default()
+    let names = match asked.classes.as_slice() {
+        [] => task.classes(map)?,
+        classes => classes.to_vec(),
+    };
+    found.notes.extend(task.about_regions(map, &names));
+    Ok(names)
 }
 
 /// Names for the classes that occur in files.
-pub(super) fn count_classes(inner: &Inner) -> Result<Vec<String>, DataError> {
-    let [d, h, w] = inner.labels.unwrap_or([1; 3]);
+pub(super) fn count_classes(inner: &Inner, map: &Relabel) -> Result<Vec<String>, DataError> {
     let mut reader = Reader::new(std::sync::Arc::new(inner.clone()), Split::Train);
     let mut labels = Samples::new(DType::Int16);
-    let whole = [0..1, 0..d, 0..h, 0..w];
-    let possible = Classes::of_dataset(CLASSES_MAX, inner.ignored);
     let mut most = 1;
     for sample in 0..reader.samples() {
-        reader.read_labels(sample, whole.clone(), &mut labels)?;
+        read_labels(&mut reader, inner, map, sample, &mut labels)?;
         if let Samples::I16(values) = &labels {
-            let mut all = values.iter().copied().enumerate();
-            if let Some((at, class)) = all.find(|&(_, class)| !possible.has(class.into())) {
-                let [_, d, h, w] = slab::position(&whole, at);
-                return Err(DataError::Unfit {
-                    path: reader.target_file(sample).to_path_buf(),
-                    key: inner.keys.label.clone(),
-                    found: format!(
-                        "sample {sample}, at (C, D, H, W) = (0, {d}, {h}, {w}): {class} is no class: they are numbered from 0 to {}; \
-                         `--ignore {class}` if these positions do not count",
-                        CLASSES_MAX - 1
-                    ),
-                });
-            }
             let is_ignored = |class: i16| inner.ignored == Some(class.into());
             let classes = values.iter().copied().filter(|&class| !is_ignored(class));
             most = classes.fold(most, i16::max);
         }
     }
-    Ok((0..=most).map(|class| format!("class{class}")).collect())
+    Ok((0..=most).map(|class| made_up(class as usize)).collect())
+}
+
+/// Reads the labels of a sample, and renames them.
+///
+/// Errors: labels that are none of the classes of the dataset, or of as many as are counted where it has no names;
+/// those of the file.
+pub(super) fn read_labels(
+    reader: &mut Reader,
+    inner: &Inner,
+    map: &Relabel,
+    sample: usize,
+    labels: &mut Samples,
+) -> Result<ClassSet, DataError> {
+    let [d, h, w] = inner.labels.unwrap_or([1; 3]);
+    let whole = [0..1, 0..d, 0..h, 0..w];
+    reader.read_labels_as_stored(sample, whole.clone(), labels)?;
+    let stored = ClassSet::of(labels);
+    map.apply(labels);
+    let count = match inner.targets.len() {
+        0 => CLASSES_MAX,
+        count => count,
+    };
+    let possible = Classes::of_dataset(count, inner.ignored);
+    let Samples::I16(values) = &*labels else {
+        return Ok(stored);
+    };
+    let mut all = values.iter().copied().enumerate();
+    let Some((at, class)) = all.find(|&(_, class)| !possible.has(class.into())) else {
+        return Ok(stored);
+    };
+    let [_, d, h, w] = slab::position(&whole, at);
+    Err(DataError::Unfit {
+        path: reader.target_file(sample).to_path_buf(),
+        key: inner.keys.label.clone(),
+        found: format!(
+            "sample {sample}, at (C, D, H, W) = (0, {d}, {h}, {w}): {class} is no class: they are numbered from 0 to {}; \
+             `--ignore {class}` if these positions do not count, `--map {class}=N` if they are class N",
+            count - 1
+        ),
+    })
 }
 
 fn parent(sample: &Sample) -> String {

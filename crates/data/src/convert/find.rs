@@ -5,6 +5,8 @@ use std::path::{Component, Path, PathBuf};
 use crate::array::{SourceArray, SourceFile};
 use crate::axes::DimOrder;
 use crate::convert::ConvertSpec;
+use crate::convert::cases::{Case, Cases};
+use crate::convert::task::Task;
 use crate::error::DataError;
 use crate::files::FileEntry;
 use crate::formats;
@@ -13,7 +15,7 @@ use crate::samples::{DType, VolumeShape};
 use crate::split::Split;
 
 /// Ends of file names that are looked at in folders.
-const ENDS: [&str; 14] = [
+pub(super) const ENDS: [&str; 14] = [
     ".h5",
     ".hdf5",
     ".he5",
@@ -29,6 +31,11 @@ const ENDS: [&str; 14] = [
     ".tfrecords",
     ".tfrecord.gz",
 ];
+/// Ends of names of images that are not read.
+const ENDS_UNREAD: [&str; 18] = [
+    ".nrrd", ".nhdr", ".mha", ".mhd", ".mgz", ".mgh", ".img", ".img.gz", ".dcm", ".tif", ".tiff",
+    ".bmp", ".gif", ".webp", ".jp2", ".pt", ".mat", ".npy.gz",
+];
 /// Folders inside of folders that are looked into.
 const DEPTH_MAX: usize = 16;
 
@@ -39,11 +46,19 @@ pub(super) struct Found {
     pub(super) dtype: DType,
     pub(super) keys: Keys,
     pub(super) are_images: bool,
+    /// Whether samples are converted without answers.
+    pub(super) are_alone: bool,
+    /// What the folder of the images says of them.
+    pub(super) task: Option<Task>,
+    /// Lines for the user.
+    pub(super) notes: Vec<String>,
 }
 
 /// A sample of a file.
 pub(super) struct Sample {
     pub(super) entry: FileEntry,
+    /// Files of further channels, in order.
+    pub(super) more: Vec<PathBuf>,
     /// Its number in a file of several.
     pub(super) place: Option<usize>,
     /// The split that a folder is named after.
@@ -55,13 +70,26 @@ pub(super) struct Sample {
 }
 
 impl Found {
-    /// The files, each once, in order.
-    pub(super) fn entries(&self) -> Vec<FileEntry> {
+    /// The files, each once, in order; of samples of several files those of one number.
+    pub(super) fn entries(&self, file: usize) -> Vec<FileEntry> {
         let firsts = self
             .samples
             .iter()
             .filter(|sample| sample.place.is_none_or(|place| place == 0));
-        firsts.map(|sample| sample.entry.clone()).collect()
+        let entry = |sample: &Sample| match file.checked_sub(1).and_then(|at| sample.more.get(at)) {
+            Some(more) => FileEntry {
+                volumes: more.clone(),
+                targets: None,
+                stacked: None,
+            },
+            None => sample.entry.clone(),
+        };
+        firsts.map(entry).collect()
+    }
+
+    /// Files of each sample.
+    pub(super) fn files_per_sample(&self) -> usize {
+        1 + self.samples[0].more.len()
     }
 }
 
@@ -72,20 +100,18 @@ pub(super) struct Candidate {
 }
 
 pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
-    let pairs = pair(files_of(asked)?)?;
-    let Some((first, _)) = pairs.first() else {
-        return Err(DataError::Missing {
-            path: asked.sources[0].clone(),
-            valid: format!(
-                "no samples were found there: files that end in {}, or Zarr stores, are needed",
-                ENDS.join(", ")
-            ),
-        });
+    let (files, unread) = files_of(asked)?;
+    let mut cases = Cases::of(files, asked)?;
+    let Some(first) = cases.all.first() else {
+        return Err(no_samples(asked, &unread));
     };
-    let sample = SampleKind::of(&first.path, asked)?;
+    let mut sample = SampleKind::of(&first.image.path, asked)?;
+    sample.join(first, cases.task.as_ref(), asked)?;
+    cases.notes.extend(left_out(&unread));
     let mut samples = Vec::new();
     let mut subjects = std::collections::BTreeMap::new();
-    for (file, labels) in &pairs {
+    for case in &cases.all {
+        let file = &case.image;
         let count = if sample.is_stacked {
             Some(sample.count(&file.path)?)
         } else {
@@ -103,11 +129,12 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
             samples.push(Sample {
                 entry: FileEntry {
                     volumes: file.path.clone(),
-                    targets: labels.clone(),
+                    targets: case.labels.clone(),
                     stacked: count,
                 },
+                more: case.more.clone(),
                 place: count.map(|_| place),
-                split: split_of(&file.below),
+                split: case.split.or(split_of(&file.below)),
                 subject: *subjects.entry(name).or_insert(next),
                 below: file.below.clone(),
             });
@@ -118,7 +145,7 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
         Some([height, width]) => {
             let [_, d, h, w] = sample.shape;
             return Err(DataError::NoImages {
-                path: first.path.clone(),
+                path: first.image.path.clone(),
                 height,
                 width,
                 extents: format!("{d}x{h}x{w}"),
@@ -132,12 +159,47 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
         dtype: asked.dtype.unwrap_or(sample.dtype),
         keys: sample.keys,
         are_images: sample.are_images,
+        are_alone: cases.are_alone,
+        task: cases.task,
+        notes: cases.notes,
     })
 }
 
-/// All files of the sources.
-fn files_of(asked: &ConvertSpec) -> Result<Vec<Candidate>, DataError> {
+/// Number of files by the end of their names.
+type Unread = std::collections::BTreeMap<&'static str, usize>;
+
+fn no_samples(asked: &ConvertSpec, unread: &Unread) -> DataError {
+    let found = match counted(unread) {
+        found if found.is_empty() => "no file of a known format is there".to_owned(),
+        found => format!(
+            "files of formats that are not read are there ({found}); SimpleITK and nibabel write volumes as `.nii.gz`, \
+             Pillow images as `.png`"
+        ),
+    };
+    DataError::NoSamples {
+        path: asked.sources[0].clone(),
+        found,
+        valid: ENDS.join(", "),
+    }
+}
+
+/// What is said of files that are not read.
+fn left_out(unread: &Unread) -> Option<String> {
+    let found = counted(unread);
+    (!found.is_empty()).then(|| format!("files of formats that are not read are left out: {found}"))
+}
+
+fn counted(unread: &Unread) -> String {
+    let each = unread
+        .iter()
+        .map(|(end, count)| format!("{count} of {end}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// All files of the sources, and those that are not read.
+fn files_of(asked: &ConvertSpec) -> Result<(Vec<Candidate>, Unread), DataError> {
     let mut files = Vec::new();
+    let mut unread = Unread::new();
     for source in &asked.sources {
         if !source.exists() {
             return Err(DataError::Missing {
@@ -146,7 +208,7 @@ fn files_of(asked: &ConvertSpec) -> Result<Vec<Candidate>, DataError> {
             });
         }
         if source.is_dir() && !formats::is_store(source) {
-            walk(source, Path::new(""), 0, &mut files)?;
+            walk(source, Path::new(""), 0, (&mut files, &mut unread))?;
         } else {
             let below = source.file_name().map(PathBuf::from).unwrap_or_default();
             files.push(Candidate {
@@ -155,7 +217,7 @@ fn files_of(asked: &ConvertSpec) -> Result<Vec<Candidate>, DataError> {
             });
         }
     }
-    Ok(files)
+    Ok((files, unread))
 }
 
 /// Files of known names, in the order of their names.
@@ -163,7 +225,7 @@ fn walk(
     folder: &Path,
     below: &Path,
     depth: usize,
-    files: &mut Vec<Candidate>,
+    (files, unread): (&mut Vec<Candidate>, &mut Unread),
 ) -> Result<(), DataError> {
     let unopenable = |error: std::io::Error| DataError::Unopenable {
         path: folder.to_path_buf(),
@@ -187,99 +249,18 @@ fn walk(
         let under = below.join(&name);
         if path.is_dir() && !formats::is_store(&path) {
             if depth < DEPTH_MAX {
-                walk(&path, &under, depth + 1, files)?;
+                walk(&path, &under, depth + 1, (files, unread))?;
             }
-        } else if path.is_dir() || ENDS.iter().any(|end| name.to_lowercase().ends_with(end)) {
+            continue;
+        }
+        let name = name.to_lowercase();
+        if path.is_dir() || ENDS.iter().any(|end| name.ends_with(end)) {
             files.push(Candidate { path, below: under });
+        } else if let Some(&end) = ENDS_UNREAD.iter().find(|end| name.ends_with(**end)) {
+            *unread.entry(end).or_default() += 1;
         }
     }
     Ok(())
-}
-
-/// The folder of labels that stands beside a folder of images.
-fn labels_of(folder: &str) -> Option<&'static [&'static str]> {
-    Some(match folder {
-        "imagesTr" => &["labelsTr"],
-        "imagesTs" => &["labelsTs"],
-        "images" => &["labels", "masks"],
-        _ => return None,
-    })
-}
-
-/// Where the class indices of an image would lie.
-fn expected_labels(image: &Path) -> PathBuf {
-    let parent = image.parent().unwrap_or(image);
-    let name = parent.file_name().and_then(|name| name.to_str());
-    let beside = name.and_then(labels_of).and_then(|names| names.first());
-    let folder = parent.with_file_name(beside.copied().unwrap_or("labels"));
-    let names = label_names(image);
-    names
-        .last()
-        .map_or(folder.clone(), |name| folder.join(name))
-}
-
-/// Finds for each file of a folder of images its file of class indices. Images for a test without labels are
-/// left out.
-fn pair(files: Vec<Candidate>) -> Result<Vec<(Candidate, Option<PathBuf>)>, DataError> {
-    let folder = |file: &Candidate| {
-        let parent = file.path.parent()?;
-        Some((
-            parent.to_path_buf(),
-            parent.file_name()?.to_str()?.to_owned(),
-        ))
-    };
-    let all: std::collections::BTreeSet<PathBuf> =
-        files.iter().map(|file| file.path.clone()).collect();
-    let is_labels = |name: &str| ["labelsTr", "labelsTs", "labels", "masks"].contains(&name);
-    let mut pairs = Vec::new();
-    let mut has_pairs = false;
-    for file in files {
-        let Some((parent, name)) = folder(&file) else {
-            pairs.push((file, None));
-            continue;
-        };
-        let Some(beside) = labels_of(&name) else {
-            pairs.push((file, None));
-            continue;
-        };
-        let labels = beside.iter().find_map(|labels| {
-            let names = label_names(&file.path);
-            let folder = parent.with_file_name(labels);
-            names
-                .into_iter()
-                .map(|name| folder.join(name))
-                .find(|path| all.contains(path))
-        });
-        if labels.is_none() && name == "imagesTs" {
-            continue;
-        }
-        has_pairs |= labels.is_some();
-        pairs.push((file, labels));
-    }
-    if !has_pairs {
-        return Ok(pairs);
-    }
-    pairs.retain(|(file, _)| folder(file).is_none_or(|(_, name)| !is_labels(&name)));
-    match pairs.iter().find(|(_, labels)| labels.is_none()) {
-        None => Ok(pairs),
-        Some((file, _)) => Err(DataError::Missing {
-            path: expected_labels(&file.path),
-            valid: format!(
-                "a file with the class indices of {} is needed there",
-                file.path.display()
-            ),
-        }),
-    }
-}
-
-/// Names that the labels of a volume may have: its own, or that without the number of the modality.
-fn label_names(path: &Path) -> Vec<String> {
-    let name = path
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let without = name.replacen("_0000.", ".", 1);
-    vec![name, without]
 }
 
 /// Who or what a file shows. Crops of one universe of CosmoFlow end in `_NNN.tfrecord`.
@@ -360,6 +341,57 @@ impl SampleKind {
             are_images,
             is_stacked: samples.is_some(),
         })
+    }
+
+    /// Adds the channels of the other files of the first case.
+    ///
+    /// Errors: a case of several files of several samples; fewer channels than the task has.
+    fn join(
+        &mut self,
+        first: &Case,
+        task: Option<&Task>,
+        asked: &ConvertSpec,
+    ) -> Result<(), DataError> {
+        let each = self.shape[0];
+        if self.is_stacked && !first.more.is_empty() {
+            return Err(DataError::BadTask {
+                path: first.image.path.clone(),
+                found: "a channel of a case holds several samples".to_owned(),
+                valid: "one volume or image is needed in each file".to_owned(),
+            });
+        }
+        for path in &first.more {
+            let other = Self::of(path, asked)?;
+            if other.shape != self.shape {
+                let text = |shape: VolumeShape| shape.map(|extent| extent.to_string()).join("x");
+                return Err(DataError::MixedShapes {
+                    path: path.clone(),
+                    got: text(other.shape),
+                    expected: text(self.shape),
+                    remedy: "all channels of a case need one shape (C, D, H, W)",
+                });
+            }
+            if other.dtype == DType::Float32 {
+                self.dtype = DType::Float32;
+            }
+        }
+        self.shape[0] = each * (1 + first.more.len());
+        let names = task.map_or(&[][..], |task| &task.channels);
+        match task.filter(|_| !names.is_empty() && names.len() != self.shape[0]) {
+            None => Ok(()),
+            Some(task) => Err(task.bad(
+                format!(
+                    "it names {} channels ({}), and {} has {}",
+                    names.len(),
+                    names.join(", "),
+                    first.image.path.display(),
+                    self.shape[0]
+                ),
+                "as many are needed: files `CASE_0000`, `CASE_0001` and so on beside one another, a file with all of \
+                 them, or fewer names"
+                    .to_owned(),
+            )),
+        }
     }
 
     /// Samples of a file.

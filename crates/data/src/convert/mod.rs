@@ -1,17 +1,24 @@
 //! Conversion of users' files to a dataset: finds samples and their answers, splits them, writes them one by one.
 
 mod answers;
+mod cases;
 mod find;
+mod relabel;
 mod resize;
 mod split;
+mod task;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use partita_program::Transform;
 
+use crate::classes::{ClassSet, Occurrence, SplitLabels};
 use crate::convert::answers::Answers;
 use crate::convert::find::Found;
+pub use crate::convert::relabel::LabelPair;
+use crate::convert::relabel::Relabel;
+use crate::convert::task::Task;
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::files::{Files, Inner};
@@ -50,8 +57,12 @@ pub struct ConvertSpec {
     pub targets: Option<PathBuf>,
     /// Names of the classes, where the files do not say them.
     pub classes: Vec<String>,
-    /// A class index of positions of no class.
+    /// A class index of positions of no class (default: the label `ignore` of a task).
     pub ignore: Option<i64>,
+    /// Stored class numbers that are renamed.
+    pub map: Vec<LabelPair>,
+    /// Convert samples without answers.
+    pub no_targets: bool,
 }
 
 /// Samples that were found, before anything is written.
@@ -63,7 +74,11 @@ pub struct Conversion {
     found: Found,
     answers: Answers,
     size: Option<[usize; 2]>,
-    inner: Arc<Inner>,
+    /// What the files of samples hold: of samples of several files, those of each number.
+    inners: Vec<Arc<Inner>>,
+    map: Relabel,
+    pairs: Vec<LabelPair>,
+    notes: Vec<String>,
 }
 
 impl Conversion {
@@ -72,28 +87,32 @@ impl Conversion {
     /// Errors: no samples, no answers, another shape, and those of the files.
     pub fn find(asked: &ConvertSpec) -> Result<Self, DataError> {
         let mut found = find::find(asked)?;
-        let answers = answers::find(asked, &mut found)?;
+        let of_task = found.task.as_ref().and_then(Task::ignored);
+        let map = Relabel::new(&asked.map, asked.ignore, of_task)?;
+        let mut answers = answers::find(asked, &mut found, &map)?;
+        let files = found.files_per_sample();
+        let [channels, d, h, w] = found.shape;
         let mut inner = Inner {
             path: asked.sources[0].clone(),
             kind: Some(Kind::Other),
-            shape: found.shape,
+            shape: [channels / files, d, h, w],
             dtype: found.dtype,
             targets: answers.names.clone(),
             labels: answers.labels,
-            ignored: asked.ignore,
+            ignored: map.ignored().filter(|_| answers.labels.is_some()),
+            ignored_by_index: None,
             has_targets: answers.are_in_files,
             keys: found.keys.clone(),
             splits: [
-                Files::new(found.entries()),
+                Files::new(found.entries(0)),
                 Files::default(),
                 Files::default(),
             ],
             universes: [Vec::new(), Vec::new(), Vec::new()],
             spec: toml::Table::new(),
         };
-        let mut answers = answers;
         if inner.has_targets && inner.labels.is_some() && answers.names.is_empty() {
-            answers.names = answers::count_classes(&inner)?;
+            answers.names = answers::count_classes(&inner, &map)?;
             inner.targets.clone_from(&answers.names);
         }
         let splits = split::split(asked, &found)?;
@@ -104,6 +123,10 @@ impl Conversion {
                 .collect()
         };
         let mut made = made_of(asked);
+        if let Some(task) = found.task.as_ref().filter(|task| !task.channels.is_empty()) {
+            let names = task.channels.iter().map(|name| name.clone().into());
+            made.insert("channels".to_owned(), toml::Value::Array(names.collect()));
+        }
         if let Some(affines) = affines(asked, &found, &splits) {
             made.insert(AFFINES.to_owned(), affines.into());
         }
@@ -119,15 +142,24 @@ impl Conversion {
             test: subjects(Split::Test),
             spec: made,
         };
+        let inners = (0..files).map(|file| inner.of_file(&found, file));
         Ok(Self {
             path: asked.out.clone(),
             spec,
             splits,
+            inners: inners.map(Arc::new).collect(),
+            notes: std::mem::take(&mut found.notes),
             found,
             answers,
             size: asked.size,
-            inner: Arc::new(inner),
+            map,
+            pairs: asked.map.clone(),
         })
+    }
+
+    /// What the user is told before anything is written: what is left out, and how regions are understood.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// What the dataset will hold.
@@ -141,41 +173,84 @@ impl Conversion {
     }
 
     /// Writes the dataset, one sample in memory at a time. Stops, and leaves nothing, when `go_on` answers the
-    /// number of samples written with false; the answer is `None` then.
+    /// number of samples written with false; the answer is `None` then. Gives what is doubtful about the labels,
+    /// too.
     ///
     /// Errors: those of the files, of another shape, of values that cannot be trained on, and of the output.
     pub fn write(
         &self,
         mut go_on: impl FnMut(usize) -> bool,
-    ) -> Result<Option<Dataset>, DataError> {
+    ) -> Result<Option<(Dataset, Vec<String>)>, DataError> {
         let writer = DatasetWriter::create(&self.path, &self.spec)?;
-        let mut writer = writer.ignoring(self.inner.ignored);
-        let mut reader = Reader::new(Arc::clone(&self.inner), Split::Train);
+        let mut writer = writer.ignoring(self.inners[0].ignored);
+        let readers = self.inners.iter();
+        let mut readers: Vec<Reader> = readers
+            .map(|inner| Reader::new(Arc::clone(inner), Split::Train))
+            .collect();
         let mut volume = Samples::new(self.found.dtype);
+        let mut stored = ClassSet::default();
+        let mut splits = Vec::new();
         let mut written = 0;
         for split in Split::ALL {
+            let mut classes = ClassSet::default();
             for &sample in &self.splits[split as usize] {
                 if !go_on(written) {
                     return Ok(None);
                 }
-                self.read_volume(&mut reader, sample, &mut volume)?;
-                self.append(&mut writer, split, &mut reader, sample, &volume)?;
+                self.read_sample(&mut readers, sample, &mut volume)?;
+                let seen = (&mut stored, &mut classes);
+                self.append(&mut writer, split, &mut readers[0], sample, &volume, seen)?;
                 written += 1;
             }
+            let samples = self.splits[split as usize].len();
+            splits.push(SplitLabels {
+                split,
+                classes,
+                samples,
+                is_whole: true,
+            });
         }
         go_on(written);
-        writer.finish().map(Some)
+        let dataset = writer.finish()?;
+        let occurrence = Occurrence {
+            names: dataset.targets(),
+            ignored: dataset.ignored(),
+            is_per_position: self.answers.labels.is_some_and(|extent| extent != [1; 3]),
+            splits: &splits,
+        };
+        let mut doubts = occurrence.doubts();
+        doubts.extend(Relabel::unused(&self.pairs, &stored));
+        Ok(Some((dataset, doubts)))
     }
 
-    fn read_volume(
+    /// Reads all channels of a sample.
+    fn read_sample(
         &self,
-        reader: &mut Reader,
+        readers: &mut [Reader],
         sample: usize,
         out: &mut Samples,
     ) -> Result<(), DataError> {
-        let shape = self.found.shape;
+        self.read_volume(&mut readers[0], 0, sample, out)?;
+        let mut more = Samples::new(self.found.dtype);
+        for (file, reader) in readers.iter_mut().enumerate().skip(1) {
+            self.read_volume(reader, file, sample, &mut more)?;
+            out.append(&more);
+        }
+        Ok(())
+    }
+
+    /// Reads the channels of a sample that one of its files holds.
+    fn read_volume(
+        &self,
+        reader: &mut Reader,
+        file: usize,
+        sample: usize,
+        out: &mut Samples,
+    ) -> Result<(), DataError> {
+        let shape = self.inners[file].shape;
+        let path = reader.file(sample).to_path_buf();
         if self.found.are_images {
-            *out = self.read_image(&self.found.samples[sample].entry.volumes)?;
+            *out = self.read_image(&path, shape)?;
         } else {
             reader.read_volume(sample, shape.map(|extent| 0..extent), out)?;
         }
@@ -189,8 +264,8 @@ impl Conversion {
             .place
             .map_or_else(String::new, |place| format!("sample {place} of the file, "));
         Err(DataError::Unfit {
-            path: found.entry.volumes.clone(),
-            key: self.inner.keys.volume.clone(),
+            path,
+            key: self.inners[file].keys.volume.clone(),
             found: format!(
                 "{place}at (C, D, H, W) = ({c}, {d}, {h}, {w}): {}",
                 valid.fault(value)
@@ -198,7 +273,11 @@ impl Conversion {
         })
     }
 
-    fn read_image(&self, path: &std::path::Path) -> Result<Samples, DataError> {
+    fn read_image(
+        &self,
+        path: &std::path::Path,
+        [channels, _, height, width]: VolumeShape,
+    ) -> Result<Samples, DataError> {
         let unreadable = |reason: String| DataError::Unreadable {
             path: path.to_path_buf(),
             key: None,
@@ -206,7 +285,6 @@ impl Conversion {
             reason,
         };
         let image = image::read(path).map_err(unreadable)?;
-        let [channels, _, height, width]: VolumeShape = self.found.shape;
         let got = image.shape;
         if self.size.is_none() && got[..2] != [height, width] {
             return Err(DataError::MixedShapes {
@@ -226,16 +304,29 @@ impl Conversion {
         reader: &mut Reader,
         sample: usize,
         volume: &Samples,
+        (stored, classes): (&mut ClassSet, &mut ClassSet),
     ) -> Result<(), DataError> {
+        if self.found.are_alone {
+            return writer.append_alone(split, volume);
+        }
         if let Some(class) = self.answers.class(sample) {
+            classes.add(class);
             return writer.append_labeled(split, volume, &Samples::I16(vec![class]));
         }
         if let Some(numbers) = self.answers.numbers(sample) {
             return writer.append(split, volume, &self.answers.normalized(numbers), numbers);
         }
-        if let Some([d, h, w]) = self.answers.labels {
+        if self.answers.labels.is_some() {
             let mut labels = Samples::new(DType::Int16);
-            reader.read_labels(sample, [0..1, 0..d, 0..h, 0..w], &mut labels)?;
+            let inner = &self.inners[0];
+            stored.join(&answers::read_labels(
+                reader,
+                inner,
+                &self.map,
+                sample,
+                &mut labels,
+            )?);
+            classes.join(&ClassSet::of(&labels));
             return writer.append_labeled(split, volume, &labels);
         }
         let numbers = reader.read_target(sample)?;
@@ -245,7 +336,7 @@ impl Conversion {
                 place.map_or_else(String::new, |place| format!("sample {place} of the file, "));
             return Err(DataError::Unfit {
                 path: reader.target_file(sample).to_path_buf(),
-                key: self.inner.keys.target.clone(),
+                key: self.inners[0].keys.target.clone(),
                 found: format!("{place}target {at}: {} is not finite", numbers[at]),
             });
         }
@@ -256,6 +347,26 @@ impl Conversion {
             &numbers,
             physical.as_ref().unwrap_or(&numbers),
         )
+    }
+}
+
+impl Inner {
+    /// What one of the files of each sample holds; answers are those of the first.
+    fn of_file(&self, found: &Found, file: usize) -> Self {
+        if file == 0 {
+            return self.clone();
+        }
+        Self {
+            targets: Vec::new(),
+            labels: None,
+            has_targets: false,
+            splits: [
+                Files::new(found.entries(file)),
+                Files::default(),
+                Files::default(),
+            ],
+            ..self.clone()
+        }
     }
 }
 

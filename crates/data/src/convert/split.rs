@@ -1,6 +1,7 @@
 //! Splits of subjects, so that no subject is in two of them.
 
 use crate::convert::ConvertSpec;
+use crate::convert::cases;
 use crate::convert::find::Found;
 use crate::error::DataError;
 use crate::order::epoch_order;
@@ -15,37 +16,34 @@ pub(super) fn split(asked: &ConvertSpec, found: &Found) -> Result<[Vec<usize>; 3
         got,
         expected: expected.to_owned(),
     };
-    if found.samples.iter().any(|sample| sample.split.is_some()) {
-        for (number, sample) in found.samples.iter().enumerate() {
-            let split = sample.split.ok_or_else(|| {
-                bad(
-                    format!("{} in no folder of a split", sample.entry.volumes.display()),
-                    "every file below a folder train, validation or test, as others are, or none",
-                )
-            })?;
-            splits[split as usize].push(number);
-        }
+    let all = 0..found.samples.len();
+    if found.are_alone {
+        splits[Split::Test as usize].extend(all);
+        return Ok(splits);
+    }
+    let is_named = found.samples.iter().any(|sample| sample.split.is_some());
+    if !is_named {
+        draw(asked, found, all, asked.fractions, &mut splits);
     } else {
-        let subjects = 1 + found
-            .samples
-            .iter()
-            .map(|sample| sample.subject)
-            .max()
-            .unwrap_or(0);
-        let of = |fraction: f64| (fraction * subjects as f64).round() as usize;
-        let (validation, test) = (of(asked.fractions[1]), of(asked.fractions[2]));
-        let train = subjects.saturating_sub(validation + test);
-        let mut splits_of = vec![Split::Train; subjects];
-        for (at, subject) in epoch_order(asked.seed, 0, subjects).into_iter().enumerate() {
-            splits_of[subject] = match at {
-                at if at < train => Split::Train,
-                at if at < train + validation => Split::Validation,
-                _ => Split::Test,
-            };
+        let mut drawn = Vec::new();
+        for number in all {
+            let sample = &found.samples[number];
+            match sample.split {
+                Some(split) => splits[split as usize].push(number),
+                // The images of a test lie beside them.
+                None if cases::is_for_training(&sample.entry.volumes) => drawn.push(number),
+                None => {
+                    return Err(bad(
+                        format!("{} in no folder of a split", sample.entry.volumes.display()),
+                        "every file below a folder train, validation or test, as others are, or none",
+                    ));
+                }
+            }
         }
-        for (number, sample) in found.samples.iter().enumerate() {
-            splits[splits_of[sample.subject] as usize].push(number);
-        }
+        let [train, validation, _] = asked.fractions;
+        let shares = (train + validation).max(f64::MIN_POSITIVE);
+        let fractions = [train / shares, validation / shares, 0.0];
+        draw(asked, found, drawn, fractions, &mut splits);
     }
     if splits[0].is_empty() {
         return Err(bad(
@@ -54,4 +52,36 @@ pub(super) fn split(asked: &ConvertSpec, found: &Found) -> Result<[Vec<usize>; 3
         ));
     }
     Ok(splits)
+}
+
+/// Draws the splits of subjects.
+fn draw(
+    asked: &ConvertSpec,
+    found: &Found,
+    samples: impl IntoIterator<Item = usize>,
+    fractions: [f64; 3],
+    splits: &mut [Vec<usize>; 3],
+) {
+    let samples: Vec<usize> = samples.into_iter().collect();
+    let of_sample = |&sample: &usize| found.samples[sample].subject;
+    let mut subjects: Vec<usize> = samples.iter().map(of_sample).collect();
+    subjects.sort_unstable();
+    subjects.dedup();
+    let of = |fraction: f64| (fraction * subjects.len() as f64).round() as usize;
+    let (validation, test) = (of(fractions[1]), of(fractions[2]));
+    let train = subjects.len().saturating_sub(validation + test);
+    let mut splits_of = std::collections::BTreeMap::new();
+    let order = epoch_order(asked.seed, 0, subjects.len());
+    for (at, subject) in order.into_iter().enumerate() {
+        let split = match at {
+            at if at < train => Split::Train,
+            at if at < train + validation => Split::Validation,
+            _ => Split::Test,
+        };
+        splits_of.insert(subjects[subject], split);
+    }
+    for sample in samples {
+        let split = splits_of[&found.samples[sample].subject];
+        splits[split as usize].push(sample);
+    }
 }

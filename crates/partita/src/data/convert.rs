@@ -35,15 +35,23 @@ pub fn convert_data(
             way_out: "possible is a folder on a file system with more room".to_owned(),
         });
     }
+    conversion
+        .notes()
+        .iter()
+        .for_each(|note| context.report(Event::Note(note)));
     context.report(Event::Writing);
     let written = conversion.write(|made| {
         context.report(Event::Samples { noun, made, total });
         !context.is_cancelled()
     })?;
-    if written.is_none() {
+    let Some((_, warnings)) = written else {
         context.report(Event::SamplesStopped);
         let path = asked.out.clone();
         return Err(DatasetError::Interrupted { path });
-    }
-    Ok(partita_data::inspect(&asked.out)?)
+    };
+    // All labels were seen while they were written.
+    Ok(DatasetSummary {
+        warnings,
+        ..partita_data::inspect(&asked.out)?
+    })
 }

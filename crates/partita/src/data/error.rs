@@ -99,6 +99,10 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::NoImages { .. }
         | DataError::MixedShapes { .. }
         | DataError::NoAnswers { .. }
+        | DataError::NoSamples { .. }
+        | DataError::BadTask { .. }
+        | DataError::SamplesAlone { .. }
+        | DataError::AllIgnored { .. }
         | DataError::BadTable { .. }
         | DataError::SampleOutOfRange { .. }
         | DataError::RegionOutOfRange { .. }

@@ -62,6 +62,9 @@ pub fn dataset(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> 
         writeln!(out)?;
         write_arrays(&split.arrays, out)?;
     }
+    for warning in &summary.warnings {
+        writeln!(out, "\nwarning: {warning}")?;
+    }
     Ok(())
 }
 
@@ -113,7 +116,11 @@ fn answers(summary: &DatasetSummary) -> (&'static str, String) {
     /// Most classes whose names are all shown.
     const NAMED_MAX: usize = 20;
     let Some(extent) = summary.labels else {
-        return ("targets", summary.targets.join(", "));
+        let names = match summary.targets.as_slice() {
+            [] => "none; samples alone, for `partita infer`".to_owned(),
+            names => names.join(", "),
+        };
+        return ("targets", names);
     };
     let of = if extent == [1; 3] {
         "one per sample"
