@@ -49,10 +49,12 @@ fn make(path: &Path, mut change: impl FnMut(usize, &mut [f32], &mut [i16])) -> D
     writer.finish().unwrap()
 }
 
+#[derive(Clone, Copy)]
 struct Look<'l> {
     scope: CheckScope,
     share: (usize, usize),
     classes: usize,
+    ignored: Option<i64>,
     steps: &'l [FittedStep],
 }
 
@@ -61,6 +63,7 @@ impl Look<'_> {
         scope: CheckScope::Quick,
         share: (0, 1),
         classes: 3,
+        ignored: None,
         steps: &[],
     };
     const ALL: Look<'static> = Look {
@@ -74,6 +77,7 @@ impl Look<'_> {
             preparation: &Preparation::new(self.steps.to_vec()),
             accepted: Accepted {
                 classes: Some(self.classes),
+                ignored: self.ignored,
                 ..Transform::Identity.into()
             },
             scope: self.scope,
@@ -172,6 +176,53 @@ fn what_steps_and_classes_do_not_allow_is_found() {
             "the classes of the model",
         ],
     );
+}
+
+#[test]
+fn labels_that_teach_nothing_are_told_or_refused_once_all_were_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = |name: &str, class: i16, other: (usize, i16)| {
+        make(&folder.path().join(name), |sample, _, labels| {
+            labels.fill(class);
+            if sample == other.0 {
+                labels[17] = other.1;
+            }
+        })
+    };
+    let ignoring = Look {
+        ignored: Some(2),
+        ..Look::QUICK
+    };
+    for look in [
+        ignoring,
+        Look {
+            share: (1, 2),
+            ..ignoring
+        },
+        Look {
+            scope: CheckScope::All,
+            ..ignoring
+        },
+    ] {
+        says(
+            look.at(&all("ignored", 2, (usize::MAX, 0))),
+            &["no label of split train counts: all are 2", "`--map 2=N`"],
+        );
+        fs::remove_dir_all(folder.path().join("ignored")).unwrap();
+        // One label of a sample between those of a quick look counts.
+        look.at(&all("ignored", 2, (5, 0))).unwrap();
+        fs::remove_dir_all(folder.path().join("ignored")).unwrap();
+    }
+    let one = Look::QUICK.at(&all("one", 1, (usize::MAX, 0))).unwrap();
+    let told =
+        ["train", "validation"].map(|split| format!("all labels of split {split} are class 1,"));
+    assert_eq!(one.warnings.len(), 2, "{:?}", one.warnings);
+    for (warning, told) in one.warnings.iter().zip(told) {
+        assert!(warning.contains(&told), "{warning}");
+    }
+    let two = Look::QUICK.at(&all("two", 1, (5, 0))).unwrap();
+    assert_eq!(two.warnings.len(), 1, "{:?}", two.warnings);
+    assert!(two.warnings[0].contains("split validation"));
 }
 
 #[test]

@@ -107,7 +107,8 @@ fn targets_fit(
     (dataset, sampling): (&Dataset, &Sampling),
 ) -> Result<(), Mismatch> {
     if let Some(extent) = sampling.labels() {
-        return labels_fit(run, graph, dataset.targets(), extent);
+        labels_fit(run, graph, dataset.targets(), extent)?;
+        return ignored_fits(run, graph, dataset.ignored_by_index());
     }
     let (answer, is_classifier) = answer(graph);
     let targets = dataset.targets().len();
@@ -241,6 +242,19 @@ fn labels_fit(
         });
     }
     Ok(())
+}
+
+/// Checks that no class of the model is one that the dataset leaves out.
+fn ignored_fits(run: &Run, graph: &Graph, left_out: Option<i64>) -> Result<(), Mismatch> {
+    let scores = 0..classes(graph).unwrap_or(0) as i64;
+    let class = left_out.filter(|class| scores.contains(class) && ignored(graph) != left_out);
+    class.map_or(Ok(()), |class| {
+        Err(Mismatch::Ignored {
+            model: graph.name.clone(),
+            data: run.data.clone(),
+            class,
+        })
+    })
 }
 
 /// Checks that there are training samples for a batch.

@@ -309,6 +309,55 @@ fn classes_that_the_loss_ignores_are_no_classes_of_the_dataset() {
     assert_eq!(shares, [1.0 / 3.0; 3]);
 }
 
+/// Labels that a network can be trained on, but is not meant to.
+#[test]
+fn labels_that_teach_nothing_are_refused_or_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = folder.path().join("set");
+    let names = ["a", "b"].map(str::to_owned).to_vec();
+    let run = "batch = 2\nepochs = 1\nranks = 2\nstrategy = \"depth=2\"\n[schedule]\n\
+               learning_rate = 0.001\n";
+    let model = LEVELS.replace("16x16x16", "8x8x8");
+    let made = |labels: &dyn Fn(u64) -> i16, left_out: Option<i64>| {
+        let _ = fs::remove_dir_all(&set);
+        write(
+            &set,
+            [1, 8, 8, 8],
+            [8; 3],
+            names.clone(),
+            [40, 2],
+            |index| (vec![index as i16; 512], vec![labels(index); 512]),
+        );
+        let index = set.join("dataset.toml");
+        if let Some(class) = left_out {
+            let text = fs::read_to_string(&index).unwrap();
+            fs::write(&index, format!("ignore = {class}\n{text}")).unwrap();
+        }
+    };
+    let at = folder.path().join("net.model");
+    // All labels are the ignored one, but for a sample between those of a quick look.
+    fs::write(&at, model.trim_end().to_owned() + " ignore=0\n").unwrap();
+    made(&|_| 0, None);
+    let error = train(&folder, run).unwrap_err();
+    for part in ["no label of split train counts: all are 0", "`--map 0=N`"] {
+        assert!(error.contains(part), "{part:?} is not in {error:?}");
+    }
+    made(&|index| i16::from(index == 4), None);
+    train(&folder, run).unwrap();
+    // A class that the index leaves out, and the loss does not.
+    made(&|index| (index % 2) as i16, Some(2));
+    fs::write(&at, &model).unwrap();
+    let error = train(&folder, run).unwrap_err();
+    for part in [
+        "positions of class 2 do not count",
+        "write `ignore=2` in the line of the loss",
+    ] {
+        assert!(error.contains(part), "{part:?} is not in {error:?}");
+    }
+    fs::write(&at, model.trim_end().to_owned() + " ignore=2\n").unwrap();
+    train(&folder, run).unwrap();
+}
+
 /// One number per sample as its class.
 #[test]
 fn numbers_that_are_no_classes_are_named_with_file_and_sample() {
