@@ -492,6 +492,110 @@ fn masks_of_0_and_255_are_told_and_renamed() {
 }
 
 #[test]
+fn class_numbers_of_a_table_are_renamed_too() {
+    let folder = Folder::new();
+    let table = folder.at("classes.csv");
+    for case in 0..9 {
+        folder.image(&format!("scans/c{case}.nii"), case, 0);
+    }
+    let write = |other: &str| {
+        let rows =
+            (0..9).map(|case| format!("c{case},{}\n", if case % 3 == 0 { other } else { "0" }));
+        fs::write(&table, format!("file,class\n{}", rows.collect::<String>())).unwrap();
+    };
+    write("255");
+    let mut asked = folder.asked("scans");
+    asked.targets = Some(table.clone());
+    let found = convert(&asked).unwrap();
+    assert_eq!(found.dataset.targets().len(), 256);
+    assert!(
+        found.warnings.contains("`--map 255=1`"),
+        "{}",
+        found.warnings
+    );
+    asked.map = vec!["255=1".parse().unwrap()];
+    asked.classes = ["ring", "spiral"].map(str::to_owned).to_vec();
+    let found = convert(&asked).unwrap();
+    assert_eq!(
+        (found.dataset.targets(), found.warnings.as_str()),
+        (&asked.classes[..], "")
+    );
+    let mut labels = Samples::new(partita_data::DType::Int16);
+    let mut reader = found.dataset.reader(Split::Train);
+    let classes = (0..9).map(|sample| {
+        reader
+            .read_labels(sample, [0..1, 0..1, 0..1, 0..1], &mut labels)
+            .unwrap();
+        labels.clone()
+    });
+    let expected = (0..9).map(|case| Samples::I16(vec![i16::from(case % 3 == 0)]));
+    assert!(classes.eq(expected));
+    asked.map.clear();
+    refused(
+        &asked,
+        &[
+            "classes.csv, line 2: 255 is no class: they are numbered from 0 to 1",
+            "`--map 255=N`",
+        ],
+    );
+    // Numbers below 0 are names where nothing else is said of them.
+    write("-1");
+    asked.classes.clear();
+    assert_eq!(convert(&asked).unwrap().dataset.targets(), ["-1", "0"]);
+    asked.ignore = Some(-1);
+    let found = convert(&asked).unwrap();
+    assert_eq!(
+        (found.dataset.targets().len(), found.dataset.ignored()),
+        (1, Some(-1))
+    );
+}
+
+#[test]
+fn labels_of_other_ends_and_without_images_are_found() {
+    let folder = Folder::new();
+    for case in 0..2 {
+        folder.image(&format!("photos/images/c{case}.nii"), case, 0);
+        nifti(
+            &folder.at(&format!("photos/masks/c{case}.nii")),
+            EXTENTS,
+            &labels(case, &[0.0, 1.0]),
+        );
+    }
+    let masks = |name: &str| folder.at("photos/masks").join(name);
+    fs::copy(masks("c1.nii"), masks("c9.nii")).unwrap();
+    let found = convert(&folder.asked("photos")).unwrap();
+    assert_eq!(found.dataset.samples(Split::Train), 2);
+    assert!(
+        found.notes.contains("1 files of labels belong to no image"),
+        "{}",
+        found.notes
+    );
+    // A photograph's mask has another end than the photograph.
+    let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/formats/pictures");
+    let picture = |end: &str| find(&pictures, end).expect("a picture");
+    let folder = Folder::new();
+    fs::create_dir_all(folder.at("photos/images")).unwrap();
+    fs::create_dir_all(folder.at("photos/masks")).unwrap();
+    fs::copy(picture(".jpg"), folder.at("photos/images/a.jpg")).unwrap();
+    fs::copy(picture(".png"), folder.at("photos/masks/a.png")).unwrap();
+    // It is paired, and refused as it has colors.
+    refused(&folder.asked("photos"), &["masks/a.png", "class indices"]);
+}
+
+/// The first file below a folder whose name has this end.
+fn find(folder: &Path, end: &str) -> Option<PathBuf> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    paths.into_iter().find_map(|path| match path.is_dir() {
+        true => find(&path, end),
+        false => path.to_string_lossy().ends_with(end).then_some(path),
+    })
+}
+
+#[test]
 fn what_is_not_read_is_named() {
     let folder = Folder::new();
     folder.json(
@@ -509,9 +613,9 @@ fn what_is_not_read_is_named() {
     let found = convert(&folder.asked("task"));
     let told = "files of formats that are not read are left out: 2 of .nrrd";
     assert!(found.unwrap().notes.contains(told));
-    // Answers of folders are renamed by their names.
+    // There are no numbers to rename.
     let mut asked = folder.asked("task");
     asked.no_targets = true;
     asked.map = vec!["1=0".parse().unwrap()];
-    refused(&asked, &["`--map` renames class numbers in files"]);
+    refused(&asked, &["`--map` renames class numbers"]);
 }

@@ -35,6 +35,7 @@ mod signals;
 mod software;
 mod stages;
 mod streams;
+mod tasks;
 #[cfg(unix)]
 mod trainee;
 #[cfg(unix)]

@@ -113,16 +113,18 @@ impl Occurrence<'_> {
             .for_each(|split| all.join(&split.classes));
         let present = self.counted(&all);
         let last = usize::try_from(*present.last()?).ok()?;
+        // A table may name classes by their numbers.
         let is_unnamed = |class: &usize| match self.names.get(*class) {
-            Some(name) => *name == made_up(*class),
+            Some(name) => [made_up(*class), class.to_string()].contains(name),
             None => self.names.is_empty(),
         };
-        if !self.is_per_position {
-            return None;
-        }
         let remedy = "`--map FROM=TO,...` of `partita data convert` joins labels, `--label-key` names another array, and \
                       `--classes` names the classes if they are meant";
-        if present.len() > CLASSES_USUAL && (0..=last).filter(is_unnamed).count() > CLASSES_USUAL {
+        let is_dense = self.is_per_position;
+        if is_dense
+            && present.len() > CLASSES_USUAL
+            && (0..=last).filter(is_unnamed).count() > CLASSES_USUAL
+        {
             return Some(format!(
                 "{} labels occur ({}), as intensities and numbers of instances do; {remedy}",
                 present.len(),
@@ -132,7 +134,13 @@ impl Occurrence<'_> {
         let is_missing = |class: &usize| !all.has(*class as i16) && is_unnamed(class);
         let missing = (0..last).filter(is_missing).count();
         let is_whole = self.splits.iter().all(|split| split.is_whole);
-        if missing == 0 || !is_whole && missing <= present.len() {
+        // A part of the samples need not have all classes, the less so where each has one.
+        let is_telling = match (is_dense, is_whole) {
+            (true, true) => missing > 0,
+            (true, false) | (false, true) => missing > present.len(),
+            (false, false) => false,
+        };
+        if !is_telling {
             return None;
         }
         let pairs = present.iter().enumerate();
@@ -193,6 +201,15 @@ mod tests {
     }
 
     fn doubts(classes: &[i16], names: &[String], ignored: Option<i64>, is_whole: bool) -> String {
+        doubts_of(classes, names, ignored, (is_whole, true))
+    }
+
+    fn doubts_of(
+        classes: &[i16],
+        names: &[String],
+        ignored: Option<i64>,
+        (is_whole, is_per_position): (bool, bool),
+    ) -> String {
         let splits = [SplitLabels {
             split: Split::Train,
             classes: set(classes),
@@ -202,7 +219,7 @@ mod tests {
         let occurrence = Occurrence {
             names,
             ignored,
-            is_per_position: true,
+            is_per_position,
             splits: &splits,
         };
         occurrence.doubts().join("\n")
@@ -218,6 +235,11 @@ mod tests {
         );
         assert_eq!(doubts(&[0, 255], &[], None, false), masks);
         assert!(doubts(&[1, 2, 5], &[], None, true).contains("`--map 1=0,2=1,5=2`"));
+        // One class for each sample, named by numbers as in a table.
+        let numbers: Vec<String> = (0..256).map(|class: usize| class.to_string()).collect();
+        assert_eq!(doubts_of(&[0, 255], &numbers, None, (true, false)), masks);
+        assert_eq!(doubts_of(&[0, 255], &numbers, None, (false, false)), "");
+        assert_eq!(doubts_of(&[0, 1, 3], &[], None, (true, false)), "");
         // A part of the samples need not have all classes, nor named ones.
         assert_eq!(doubts(&[0, 1, 3], &[], None, false), "");
         let names = ["a", "b", "c", "d"].map(str::to_owned);

@@ -27,6 +27,8 @@ pub(super) struct Answers {
     pub(super) labels: Option<[usize; 3]>,
     /// Whether they are arrays of the files.
     pub(super) are_in_files: bool,
+    /// Class numbers of a table, as they stand there.
+    pub(super) numbered: Option<ClassSet>,
     classes: Vec<i16>,
     numbers: Vec<Vec<f32>>,
     /// Least and most of each number.
@@ -39,6 +41,7 @@ impl Answers {
             names,
             labels: Some([1; 3]),
             are_in_files: false,
+            numbered: None,
             classes,
             numbers: Vec::new(),
             ranges: Vec::new(),
@@ -90,7 +93,9 @@ pub(super) fn find(
 ) -> Result<Answers, DataError> {
     let answers = match &asked.targets {
         _ if found.are_alone => Ok(Answers::none()),
-        Some(path) if path.extension().is_some_and(|end| end == "csv") => of_table(path, found),
+        Some(path) if path.extension().is_some_and(|end| end == "csv") => {
+            of_table(path, asked, found, map)
+        }
         Some(path) => {
             for sample in &mut found.samples {
                 sample.entry.targets = Some(path.clone());
@@ -102,12 +107,14 @@ pub(super) fn find(
         }
         None => of_files(asked, found, map),
     }?;
-    if !asked.map.is_empty() && !(answers.are_in_files && answers.labels.is_some()) {
+    let are_numbered =
+        answers.labels.is_some() && (answers.are_in_files || answers.numbered.is_some());
+    if !asked.map.is_empty() && !are_numbered {
         return Err(DataError::BadValue {
             what: "`--map`",
-            got: "answers that are no class numbers of files".to_owned(),
-            expected: "`--map` renames class numbers in files; leave it out where folders or a table name the classes, \
-                       or answers are numbers or none"
+            got: "answers that are no class numbers".to_owned(),
+            expected: "`--map` renames class numbers in files or in a table; leave it out where classes have names, or \
+                       answers are numbers or none"
                 .to_owned(),
         });
     }
@@ -396,6 +403,59 @@ impl Table {
         Ok(answers)
     }
 
+    /// Classes of a column of whole numbers, all up to the largest, after these have been renamed; `None` where they
+    /// are no numbers.
+    ///
+    /// Errors: numbers that are no classes.
+    fn numbered(
+        &self,
+        answers: &[(usize, Vec<String>)],
+        names: &[String],
+        map: &Relabel,
+    ) -> Option<Result<Answers, DataError>> {
+        let stored: Option<Vec<i16>> = answers
+            .iter()
+            .map(|(_, cells)| cells[0].parse().ok())
+            .collect();
+        let stored = stored?;
+        let mut numbered = ClassSet::default();
+        stored.iter().for_each(|&class| numbered.add(class));
+        let classes: Vec<i16> = stored.into_iter().map(|class| map.of(class)).collect();
+        let is_counted = |class: i16| map.ignored() != Some(class.into());
+        let most = classes
+            .iter()
+            .copied()
+            .filter(|&class| is_counted(class))
+            .max();
+        let count = match names.len() {
+            0 => usize::try_from(most.unwrap_or(0)).unwrap_or(0) + 1,
+            count => count,
+        };
+        let possible = Classes::of_dataset(count.min(CLASSES_MAX), map.ignored());
+        let no_class =
+            (classes.iter().zip(answers)).find(|&(&class, _)| !possible.has(class.into()));
+        // Without more these are names, as -1 and 1 may be.
+        if no_class.is_some() && names.is_empty() && map.is_empty() {
+            return None;
+        }
+        if let Some((class, (line, _))) = no_class {
+            let found = format!(
+                "{class} is no class: they are numbered from 0 to {}; `--ignore {class}` if such samples do not count, \
+                 `--map {class}=N` if they are class N",
+                count.min(CLASSES_MAX) - 1
+            );
+            return Some(Err(self.bad(*line, found)));
+        }
+        let names = match names {
+            [] => (0..count).map(|class| class.to_string()).collect(),
+            names => names.to_vec(),
+        };
+        Some(Ok(Answers {
+            numbered: Some(numbered),
+            ..Answers::of_classes(names, classes)
+        }))
+    }
+
     /// Finite numbers of each sample.
     fn numbers(&self, answers: Vec<(usize, Vec<String>)>) -> Result<Vec<Vec<f32>>, DataError> {
         let mut numbers = Vec::new();
@@ -411,7 +471,12 @@ impl Table {
     }
 }
 
-fn of_table(path: &Path, found: &mut Found) -> Result<Answers, DataError> {
+fn of_table(
+    path: &Path,
+    asked: &ConvertSpec,
+    found: &mut Found,
+    map: &Relabel,
+) -> Result<Answers, DataError> {
     let table = Table::read(path)?;
     let head = &table.head;
     let is_subject = |name: &String| SUBJECT_COLUMNS.contains(&name.to_lowercase().as_str());
@@ -432,11 +497,20 @@ fn of_table(path: &Path, found: &mut Found) -> Result<Answers, DataError> {
                 .iter()
                 .all(|(_, cells)| cells[0].parse::<f32>().is_err()));
     if is_class {
+        if let Some(numbered) = table.numbered(&answers, &asked.classes, map) {
+            return numbered;
+        }
         let each: Vec<String> = answers
             .into_iter()
             .map(|(_, mut cells)| cells.remove(0))
             .collect();
-        return by_name(class_names(&each), &each, |_| path.to_path_buf());
+        let mut names = asked.classes.clone();
+        if names.is_empty() {
+            names.clone_from(&each);
+            names.sort();
+            names.dedup();
+        }
+        return by_name(names, &each, |_| path.to_path_buf());
     }
     let numbers = table.numbers(answers)?;
     let ranges = (0..names.len()).map(|column| {
@@ -452,20 +526,6 @@ fn of_table(path: &Path, found: &mut Found) -> Result<Answers, DataError> {
         labels: None,
         ..Answers::of_classes(names, Vec::new())
     })
-}
-
-/// Class names of a column: numbers in their order, and all up to the largest.
-fn class_names(each: &[String]) -> Vec<String> {
-    let numbers: Option<Vec<usize>> = each.iter().map(|name| name.parse().ok()).collect();
-    if let Some(most) = numbers.and_then(|numbers| numbers.into_iter().max())
-        && most < CLASSES_MAX
-    {
-        return (0..=most).map(|class| class.to_string()).collect();
-    }
-    let mut names = each.to_vec();
-    names.sort();
-    names.dedup();
-    names
 }
 
 /// What a table may call a sample: path below the source, name, or name without its end; with its place in a

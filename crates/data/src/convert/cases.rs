@@ -3,7 +3,7 @@
 //! Folders are named as in the Medical Segmentation Decathlon and in nnU-Net (`imagesTr`, `labelsTr`, `imagesTs`,
 //! `labelsTs`), or `images` with `labels` or `masks`. In nnU-Net an image of channel 1 of a case is `CASE_0001.END`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::convert::ConvertSpec;
@@ -66,13 +66,16 @@ impl Cases {
                 .or_default()
                 .push(file);
         }
+        let all_folders: BTreeSet<PathBuf> = folders.keys().cloned().collect();
         let mut unlabeled = Vec::new();
+        let mut label_files = Vec::new();
         for (path, files) in folders {
             let name = path
                 .file_name()
                 .and_then(|name| name.to_str())
                 .unwrap_or_default();
-            if are_labels(&path, name) {
+            if are_labels(&path, name, &all_folders) {
+                label_files.extend(files.into_iter().map(|file| file.path));
                 continue;
             }
             let is_images = label_folders(name).is_some();
@@ -96,7 +99,26 @@ impl Cases {
         cases
             .all
             .sort_by_key(|case| order.get(&case.image.path).copied());
+        cases.note_unused(label_files, asked);
         Ok(cases)
+    }
+
+    /// Tells labels that no image has.
+    fn note_unused(&mut self, mut label_files: Vec<PathBuf>, asked: &ConvertSpec) {
+        let used: BTreeSet<&Path> = (self.all.iter())
+            .filter_map(|case| case.labels.as_deref())
+            .collect();
+        label_files.retain(|path| !used.contains(path.as_path()));
+        if let Some(first) = label_files
+            .first()
+            .filter(|_| asked.targets.is_none() && !self.are_alone)
+        {
+            self.notes.push(format!(
+                "{} files of labels belong to no image and are left out, first {}",
+                label_files.len(),
+                first.display()
+            ));
+        }
     }
 
     /// One task says what labels and channels mean.
@@ -304,11 +326,20 @@ impl Folder<'_> {
         })
     }
 
-    /// The file of labels of an image of this name.
+    /// The file of labels of an image of this name: with the same end, or another one, as masks of photographs have.
     fn labels(&self, name: &str) -> Option<PathBuf> {
-        let beside = label_folders(self.name)?.iter();
-        let paths = beside.map(|labels| self.path.with_file_name(labels).join(name));
-        paths.into_iter().find(|path| path.exists())
+        let folders = label_folders(self.name)?.iter();
+        let (stem, _) = split_end(name)?;
+        let names = || {
+            [name.to_owned()]
+                .into_iter()
+                .chain(ENDS.map(|end| format!("{stem}{end}")))
+        };
+        let mut paths = folders.flat_map(|labels| {
+            let labels = self.path.with_file_name(labels);
+            names().map(move |name| labels.join(name))
+        });
+        paths.find(|path| path.exists())
     }
 }
 
@@ -329,12 +360,12 @@ pub(super) fn is_for_training(image: &Path) -> bool {
         .is_some_and(|folder| folder.ends_with("imagesTr"))
 }
 
-/// Whether a folder of this name has the labels of a folder beside it.
-fn are_labels(folder: &Path, name: &str) -> bool {
+/// Whether a folder of this name has the labels of one of the folders beside it.
+fn are_labels(folder: &Path, name: &str, all: &BTreeSet<PathBuf>) -> bool {
     let images = ["imagesTr", "imagesTs", "images"].into_iter();
     let mut of_images =
         images.filter(|images| label_folders(images).is_some_and(|names| names.contains(&name)));
-    of_images.any(|images| folder.with_file_name(images).is_dir())
+    of_images.any(|images| all.contains(&folder.with_file_name(images)))
 }
 
 /// Whether labels lie beside a folder of images.
@@ -358,7 +389,8 @@ fn expected_labels(case: &Case) -> PathBuf {
     let parent = case.image.path.parent().unwrap_or(&case.image.path);
     let name = parent.file_name().and_then(|name| name.to_str());
     let beside = name.and_then(label_folders).and_then(|names| names.first());
-    let folder = parent.with_file_name(beside.copied().unwrap_or("labels"));
+    let folder = beside.map(|labels| parent.with_file_name(labels));
+    let folder = folder.unwrap_or_else(|| parent.with_file_name("labels"));
     case.image
         .below
         .file_name()
@@ -371,13 +403,17 @@ fn name_of(path: &Path) -> String {
         .unwrap_or_default()
 }
 
+/// A name without its end, and the end.
+fn split_end(name: &str) -> Option<(&str, &str)> {
+    let lower = name.to_lowercase();
+    let ends = ENDS.iter().filter(|end| lower.ends_with(**end));
+    let end = ends.map(|end| end.len()).max()?;
+    name.split_at_checked(name.len() - end)
+}
+
 /// Case, channel and end of the name of an image such as `case_0001.nii.gz`.
 fn channel_of(name: &str) -> Option<(String, usize, String)> {
-    let ends = ENDS
-        .iter()
-        .filter(|end| name.to_lowercase().ends_with(**end));
-    let end = ends.map(|end| end.len()).max()?;
-    let (stem, end) = name.split_at(name.len() - end);
+    let (stem, end) = split_end(name)?;
     let (case, channel) = stem.rsplit_once('_')?;
     let is_number = channel.len() == DIGITS && channel.bytes().all(|byte| byte.is_ascii_digit());
     let channel = channel

@@ -188,7 +188,7 @@ impl Conversion {
             .map(|inner| Reader::new(Arc::clone(inner), Split::Train))
             .collect();
         let mut volume = Samples::new(self.found.dtype);
-        let mut stored = ClassSet::default();
+        let mut stored = self.answers.numbered.clone().unwrap_or_default();
         let mut splits = Vec::new();
         let mut written = 0;
         for split in Split::ALL {

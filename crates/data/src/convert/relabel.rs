@@ -97,6 +97,11 @@ impl Relabel {
         self.ignored
     }
 
+    /// Whether labels stay as they are, and all count.
+    pub(super) fn is_empty(&self) -> bool {
+        self.map.is_empty() && self.ignored.is_none()
+    }
+
     /// What a stored number becomes.
     pub(super) fn of(&self, stored: i16) -> i16 {
         self.map.get(&stored).copied().unwrap_or(stored)
