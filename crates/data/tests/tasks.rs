@@ -75,6 +75,14 @@ impl Folder {
         }
     }
 
+    /// Two cases of a test.
+    fn unlabeled(&self) {
+        for channel in 0..2 {
+            self.image(&format!("task/imagesTs/t0_000{channel}.nii"), 7, channel);
+            self.image(&format!("task/imagesTs/t1_000{channel}.nii"), 8, channel);
+        }
+    }
+
     fn json(&self, text: &str) {
         fs::create_dir_all(self.at("task")).unwrap();
         fs::write(self.at("task/dataset.json"), text).unwrap();
@@ -187,7 +195,13 @@ fn the_files_of_a_case_are_its_channels_in_order() {
     // The folder of the images finds its labels, too.
     let found = convert(&folder.asked("task/imagesTr")).unwrap();
     assert_eq!(found.dataset.samples(Split::Train), 3);
+}
 
+#[test]
+fn a_case_without_one_of_its_channels_or_labels_is_refused() {
+    let folder = Folder::new();
+    folder.task(3, 2, &[0.0, 1.0, 2.0]);
+    let asked = folder.asked("task");
     fs::remove_file(folder.at("task/imagesTr/c1_0001.nii")).unwrap();
     refused(
         &asked,
@@ -342,16 +356,12 @@ fn regions_are_their_single_labels_and_that_is_said() {
 }
 
 #[test]
-fn images_of_a_test_are_a_test_or_left_out_or_alone() {
+fn images_of_a_test_are_a_test_or_left_out() {
     let folder = Folder::new();
     folder.task(4, 2, &[0.0, 1.0]);
-    for channel in 0..2 {
-        folder.image(&format!("task/imagesTs/t0_000{channel}.nii"), 7, channel);
-        folder.image(&format!("task/imagesTs/t1_000{channel}.nii"), 8, channel);
-    }
+    folder.unlabeled();
     let mut asked = folder.asked("task");
     asked.fractions = [0.5, 0.25, 0.25];
-    let samples = |found: &Converted| Split::ALL.map(|split| found.dataset.samples(split));
     let found = convert(&asked).unwrap();
     assert_eq!(samples(&found), [2, 1, 1]);
     let told = format!(
@@ -376,8 +386,18 @@ fn images_of_a_test_are_a_test_or_left_out_or_alone() {
         "{}",
         found.notes
     );
-    fs::remove_dir_all(folder.at("task/labelsTs")).unwrap();
-    // Alone they are samples for `infer`.
+}
+
+/// Samples of each split.
+fn samples(found: &Converted) -> [usize; 3] {
+    Split::ALL.map(|split| found.dataset.samples(split))
+}
+
+#[test]
+fn images_of_a_test_without_labels_are_samples_alone() {
+    let folder = Folder::new();
+    folder.task(4, 2, &[0.0, 1.0]);
+    folder.unlabeled();
     let alone = folder.asked("task/imagesTs");
     let found = convert(&alone).unwrap();
     assert_eq!(samples(&found), [0, 0, 2]);

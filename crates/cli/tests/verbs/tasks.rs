@@ -51,30 +51,26 @@ fn make_task(task: &Path) {
     }
 }
 
+/// Converts a source below a folder; standard output and standard error.
+fn convert(folder: &Path, source: &str, out: &str, more: &[&str]) -> (String, String) {
+    let [source, out] = [source, out].map(|name| folder.join(name).display().to_string());
+    let head = [
+        "data",
+        "convert",
+        &source,
+        "--out",
+        &out,
+        "--split",
+        "0.5,0.5,0",
+    ];
+    said(&[&head[..], more].concat())
+}
+
 #[test]
-fn a_task_is_trained_on_and_its_test_is_predicted() {
+fn masks_of_a_task_are_told_with_what_to_type() {
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name).display().to_string();
     make_task(&folder.path().join("task"));
-    let convert = |source: &str, out: &str, more: &[&str]| {
-        let (source, out) = (at(source), at(out));
-        said(
-            &[
-                &[
-                    "data",
-                    "convert",
-                    &source,
-                    "--out",
-                    &out,
-                    "--split",
-                    "0.5,0.5,0",
-                ],
-                more,
-            ]
-            .concat(),
-        )
-    };
-    let (text, errors) = convert("task", "masks", &[]);
+    let (text, errors) = convert(folder.path(), "task", "masks", &[]);
     let warning = "warning: labels are 0, 255, so a model needs 256 channels";
     assert!(
         text.contains(warning) && text.contains("`--map 255=1`"),
@@ -84,19 +80,27 @@ fn a_task_is_trained_on_and_its_test_is_predicted() {
         errors.contains("imagesTs: 2 cases without labels are left out"),
         "{errors}"
     );
-    let inspected = json(&["data", "inspect", &at("masks"), "--json"]);
+    let masks = folder.path().join("masks").display().to_string();
+    let inspected = json(&["data", "inspect", &masks, "--json"]);
     assert!(
         inspected["warnings"][0]
             .as_str()
             .unwrap()
             .starts_with("labels are 0, 255")
     );
-    let (text, _) = convert("task", "set", &["--map", "255=1"]);
+}
+
+#[test]
+fn a_task_is_trained_on_and_its_test_is_predicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    make_task(&folder.path().join("task"));
+    let (text, _) = convert(folder.path(), "task", "set", &["--map", "255=1"]);
     assert!(
         text.contains("4x8x8 with 2 channels") && !text.contains("warning"),
         "{text}"
     );
-    let (text, errors) = convert("task/imagesTs", "test", &[]);
+    let (text, errors) = convert(folder.path(), "task/imagesTs", "test", &[]);
     assert!(
         text.contains("samples alone") && errors.contains("`partita infer`"),
         "{text}{errors}"
@@ -133,7 +137,12 @@ fn a_task_is_trained_on_and_its_test_is_predicted() {
     let text = refusal(&["evaluate", &at("run.toml"), "--data", &test]);
     assert!(text.contains("has no answers"), "{text}");
     // Nothing but positions that do not count.
-    convert("task", "none", &["--map", "0=ignore,255=ignore"]);
+    convert(
+        folder.path(),
+        "task",
+        "none",
+        &["--map", "0=ignore,255=ignore"],
+    );
     fs::write(at("run.toml"), run.replace(&at("set"), &at("none"))).unwrap();
     let text = refusal(&["train", &at("run.toml"), "--no-prediction", "--overwrite"]);
     assert!(

@@ -122,11 +122,7 @@ impl Conversion {
                 .map(|&sample| found.samples[sample].subject as u64)
                 .collect()
         };
-        let mut made = made_of(asked);
-        if let Some(task) = found.task.as_ref().filter(|task| !task.channels.is_empty()) {
-            let names = task.channels.iter().map(|name| name.clone().into());
-            made.insert("channels".to_owned(), toml::Value::Array(names.collect()));
-        }
+        let mut made = made_of(asked, &found);
         if let Some(affines) = affines(asked, &found, &splits) {
             made.insert(AFFINES.to_owned(), affines.into());
         }
@@ -390,7 +386,7 @@ fn affines(asked: &ConvertSpec, found: &Found, splits: &[Vec<usize>; 3]) -> Opti
 }
 
 /// The part of the index that says what was converted.
-fn made_of(asked: &ConvertSpec) -> toml::Table {
+fn made_of(asked: &ConvertSpec, found: &Found) -> toml::Table {
     let mut made = toml::Table::new();
     let sources = asked
         .sources
@@ -399,5 +395,10 @@ fn made_of(asked: &ConvertSpec) -> toml::Table {
     made.insert("maker".to_owned(), "partita data convert".into());
     made.insert("sources".to_owned(), toml::Value::Array(sources.collect()));
     made.insert("seed".to_owned(), asked.seed.to_string().into());
+    let channels = found.task.iter().flat_map(|task| &task.channels);
+    let channels: Vec<toml::Value> = channels.map(|name| name.clone().into()).collect();
+    if !channels.is_empty() {
+        made.insert("channels".to_owned(), channels.into());
+    }
     made
 }

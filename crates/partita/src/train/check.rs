@@ -249,11 +249,12 @@ fn ignored_fits(run: &Run, graph: &Graph, left_out: Option<i64>) -> Result<(), M
     let scores = 0..classes(graph).unwrap_or(0) as i64;
     let class = left_out.filter(|class| scores.contains(class) && ignored(graph) != left_out);
     class.map_or(Ok(()), |class| {
-        Err(Mismatch::Ignored {
-            model: graph.name.clone(),
-            data: run.data.clone(),
-            class,
-        })
+        Err(Mismatch::Ignored(format!(
+            "positions of class {class} do not count in {} (`ignore` of its index), and the loss of model `{}` counts \
+             them; write `ignore={class}` in the line of the loss; a model needs no channel for that class",
+            run.data.display(),
+            graph.name
+        )))
     })
 }
 

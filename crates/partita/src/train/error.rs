@@ -355,20 +355,9 @@ pub enum Mismatch {
         /// Its classes.
         classes: usize,
     },
-    /// The dataset leaves out a class that the loss counts.
-    #[error(
-        "positions of class {class} do not count in {} (`ignore` of its index), and the loss of model `{model}` counts \
-         them; write `ignore={class}` in the line of the loss; a model needs no channel for that class",
-        data.display()
-    )]
-    Ignored {
-        /// Name of the model.
-        model: String,
-        /// The dataset.
-        data: PathBuf,
-        /// The class.
-        class: i64,
-    },
+    /// The dataset leaves out a class that the loss counts: which, and what to write.
+    #[error("{0}")]
+    Ignored(String),
     /// The dataset has no training samples.
     #[error("{} has no training samples; possible is a dataset with at least one", data.display())]
     Empty {
