@@ -10,6 +10,7 @@ use partita_space::random::absorb;
 
 use super::{FittedStep, Step};
 use crate::dataset::Dataset;
+use crate::index::INDEX_FILE;
 use crate::split::Split;
 
 /// Name of the file of statistics in a dataset folder.
@@ -28,7 +29,7 @@ struct StatisticsFile {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
-    /// Names, sizes and times of the files of the training split.
+    /// All that they depend on besides the steps, as [`identity`] has it.
     data: String,
     /// The steps before, and the one that has these statistics.
     chain: String,
@@ -97,29 +98,57 @@ fn read(path: &Path) -> StatisticsFile {
     file.filter(|file| file.format == FORMAT).unwrap_or(empty)
 }
 
-/// A word that changes when files of the training split do.
+/// A word that changes with all that statistics depend on besides the steps: the index, how the arrays are read, and
+/// files, sizes and times of the training split.
 fn identity(dataset: &Dataset) -> String {
-    let mut key = 0;
-    let mut add = |bytes: &[u8]| {
-        key = absorb(key, bytes.len() as u64);
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            key = absorb(key, u64::from_le_bytes(word));
-        }
-    };
-    add(format!("{:?} {}", dataset.shape(), dataset.dtype().name()).as_bytes());
-    add(&dataset.samples(Split::Train).to_le_bytes());
+    let mut identity = Identity(0);
+    let reader = dataset.reader(Split::Train);
+    let read = (dataset.shape(), dataset.dtype().name(), reader.keys());
+    identity.add(format!("{read:?}").as_bytes());
+    // Any of its keys may say how files are read, and which samples they hold.
+    let index = fs::read(dataset.path().join(INDEX_FILE));
+    identity.add(&index.unwrap_or_default());
     for path in dataset.files(Split::Train).paths() {
         // Relative, so that a moved folder keeps its statistics.
         let name = path.strip_prefix(dataset.path()).unwrap_or(path);
-        add(name.as_os_str().as_encoded_bytes());
-        if let Ok(found) = fs::metadata(path) {
-            add(&found.len().to_le_bytes());
-            let changed = found.modified().ok();
-            let since = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-            add(&since.map_or(0, |time| time.as_nanos()).to_le_bytes());
+        identity.add(name.as_os_str().as_encoded_bytes());
+        identity.add_file(path);
+    }
+    format!("{:016x}", identity.0)
+}
+
+struct Identity(u64);
+
+impl Identity {
+    fn add(&mut self, bytes: &[u8]) {
+        self.0 = absorb(self.0, bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = absorb(self.0, u64::from_le_bytes(word));
         }
     }
-    format!("{key:016x}")
+
+    /// Size and time of a file, or of all files of a folder, such as the chunks of a Zarr array.
+    fn add_file(&mut self, path: &Path) {
+        let Ok(found) = fs::metadata(path) else {
+            return;
+        };
+        if !found.is_dir() {
+            self.add(&found.len().to_le_bytes());
+            let changed = found.modified().ok();
+            let since = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            self.add(&since.map_or(0, |time| time.as_nanos()).to_le_bytes());
+            return;
+        }
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+        // A store of arrays that is the whole dataset holds the statistics, too.
+        names.retain(|name| !name.as_encoded_bytes().starts_with(STATISTICS_FILE.as_bytes()));
+        names.sort();
+        for name in names {
+            self.add(name.as_encoded_bytes());
+            self.add_file(&path.join(name));
+        }
+    }
 }
