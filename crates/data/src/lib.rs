@@ -12,6 +12,7 @@ pub mod checkpoint;
 mod classes;
 mod convert;
 mod data_check;
+mod data_record;
 mod dataset;
 mod element;
 mod error;
@@ -44,6 +45,7 @@ pub use augment::{Augmentation, Crops, Elastic, EvaluationCrops, Sampling, Tile,
 pub use axes::DimOrder;
 pub use convert::{Conversion, ConvertSpec, LabelPair};
 pub use data_check::{CheckScope, DataCheck, DataChecked};
+pub use data_record::{DataRecord, TargetRecord};
 pub use dataset::Dataset;
 pub use error::{DataError, NoClass};
 pub use formats::nifti::Affine;

@@ -4,6 +4,7 @@
 //! [`Preparation`], which is saved with a run, so that other verbs prepare values alike.
 
 mod apply;
+mod compare;
 mod fit;
 mod kept;
 mod percentiles;
@@ -50,6 +51,13 @@ pub enum Step {
         /// Number of classes, at least 2.
         classes: usize,
     },
+}
+
+impl Step {
+    /// Whether it needs statistics of the training split.
+    pub fn needs_statistics(&self) -> bool {
+        matches!(self, Self::Standardize | Self::Percentiles { .. })
+    }
 }
 
 impl fmt::Display for Step {

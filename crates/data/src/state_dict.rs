@@ -293,13 +293,15 @@ pub fn load(path: impl AsRef<Path>) -> Result<StateDict, DataError> {
     Ok(found)
 }
 
-/// Writes a state dict as a whole, with a zero for each of the counters. The same tensors give the same bytes.
+/// Writes a state dict as a whole, with a zero for each of the counters and these metadata besides PyTorch's. The same
+/// tensors give the same bytes.
 ///
 /// Errors: `BadValue` for a tensor whose values do not fit its shape, `Unwritable`.
 pub fn save(
     path: impl AsRef<Path>,
     tensors: &[(String, Tensor)],
     counters: &[String],
+    mut metadata: BTreeMap<String, String>,
 ) -> Result<(), DataError> {
     let mut entries = Vec::with_capacity(tensors.len() + counters.len());
     let mut values = BTreeMap::new();
@@ -316,7 +318,7 @@ pub fn save(
         element: ElementType::I64,
         shape: Vec::new(),
     }));
-    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    metadata.insert("format".to_owned(), "pt".to_owned());
     let mut writer = Writer::create(path, entries, &metadata)?;
     while let Some(entry) = writer.next() {
         match values.get(&entry.name) {

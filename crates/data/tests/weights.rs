@@ -1,6 +1,6 @@
 //! Weights survive saving and loading bit for bit.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 
@@ -192,7 +192,8 @@ fn counters_of_a_state_dict_are_integers() {
     let path = folder.path().join("w.safetensors");
     let tensor = weights().tensors["step"].clone();
     let counter = "n.num_batches_tracked".to_owned();
-    state_dict::save(&path, &[("n.weight".to_owned(), tensor)], &[counter]).unwrap();
+    let tensors = [("n.weight".to_owned(), tensor)];
+    state_dict::save(&path, &tensors, &[counter], BTreeMap::new()).unwrap();
     let bytes = fs::read(&path).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let counter = file.tensor("n.num_batches_tracked").unwrap();

@@ -24,6 +24,7 @@ mod results;
 mod run;
 mod run_file;
 mod section;
+mod statistics;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -72,8 +73,8 @@ use metrics::Metrics;
 use offload::Offload;
 use output::{Output, RunSize};
 use partita_data::{
-    Accepted, DType, Dataset, HyperslabSource, Loading, Preprocessing, Sampling, Split, Waker,
-    order::epoch_order,
+    Accepted, DType, DataRecord, Dataset, HyperslabSource, Loading, Preprocessing, Sampling, Split,
+    Waker, order::epoch_order,
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
@@ -85,6 +86,7 @@ use partita_space::{Bytes, Mesh, Rank};
 use preparation::buffer_bytes;
 use results::{Finished, pretty};
 use run::Run;
+use statistics::KeptSteps;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -181,7 +183,9 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let [training, validation] = samples;
     let order = |epoch| epoch_order(run.seed, epoch, training);
     let first = sampling.first_sample(Split::Validation);
-    let preprocessing = checked(launch, &run, (&graph, &dataset), sampling, &mut warnings)?;
+    let kept = KeptSteps::of_start(&run, resume.as_ref(), start.as_ref());
+    let samples = (&graph, &dataset, sampling);
+    let preprocessing = checked(launch, &run, samples, kept.as_ref(), &mut warnings)?;
     let session = launch.prepare(|| {
         let kinds = kinds(training, validation);
         let programs = programs::programs(&run, &*menu, &graph, &strategy, stored, &kinds)?;
@@ -273,12 +277,17 @@ fn sampling(run: &Run, dataset: &Dataset) -> Result<Sampling, TrainError> {
 fn checked(
     launch: &Launch<'_>,
     run: &Run,
-    (graph, dataset): (&Graph, &Dataset),
-    sampling: Sampling,
+    (graph, dataset, sampling): (&Graph, &Dataset, Sampling),
+    kept: Option<&KeptSteps<'_>>,
     warnings: &mut Vec<String>,
 ) -> Result<Preprocessing, TrainError> {
     let host = Host::local(launch.context().level());
-    let preprocessing = preparation::preprocessing(launch, run, dataset, sampling, &host)?;
+    let (preparation, differ) = statistics::of_training(launch, run, dataset, &host, kept)?;
+    warnings.extend(report(launch, differ.into_iter().collect()));
+    let preprocessing = Preprocessing {
+        sampling,
+        preparation,
+    };
     let found = check::data(launch, run, graph, (dataset, &preprocessing), &host)?;
     warnings.extend(report(launch, found));
     Ok(preprocessing)
@@ -476,7 +485,7 @@ fn run_session<'r>(
     begin_checkpoints(launch, checkpoints.as_ref());
     let scale = task.scale();
     let metrics = open_metrics(task, output.as_ref(), &scale)?;
-    let mut sink = WeightSink::new(context, run, session, output);
+    let mut sink = WeightSink::new(context, run, session, &task.data_record(), output);
     let listener = listener(context, run, session, (metrics.as_ref(), &curve));
     let (results, lost) = task.offload.while_reporting(context, || {
         run_ranks(task, checkpoints.as_ref(), listener, baseline, &mut sink)
@@ -664,6 +673,15 @@ impl<'r> Task<'r, '_> {
         UtilizationScale::of(self.launch, self.graph, config, machine, run.is_predicted)
     }
 
+    /// What weights and checkpoints keep of the data.
+    fn data_record(&self) -> DataRecord {
+        let preparation = &self.preprocessing.preparation;
+        DataRecord {
+            preparation: Some(self.run.samples.applied(preparation)),
+            targets: None,
+        }
+    }
+
     /// The losses of the steps before the first one, of a checkpoint if it knows them.
     fn curve(&self) -> LossCurve {
         let known = self.resume.and_then(|resume| resume.state.curve.clone());
@@ -681,6 +699,7 @@ impl<'r> Task<'r, '_> {
         }
         let mut state =
             checkpoint::identity(self.run, self.graph, self.dataset, &strategy.to_string());
+        state.data_record = self.data_record();
         let last = self.resume.map(|resume| {
             state.best = resume.state.best.clone();
             LastCheckpoint {

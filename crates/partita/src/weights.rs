@@ -12,6 +12,7 @@ pub use selection::Selection;
 use partita_data::checkpoint::{Checkpoint, CheckpointFolder, Found, MANIFEST, TensorKind};
 use partita_data::state_dict::{self, StateDictFile};
 use partita_data::weights::{Tensor, Values, Weights, save};
+use partita_data::{DataError, DataRecord};
 use partita_graph::{Graph, Parameter, ParameterRole};
 use partita_program::Dtype;
 use partita_space::nearest;
@@ -46,6 +47,8 @@ pub struct LoadedWeights {
     tensors: BTreeMap<String, (Parameter, String)>,
     /// What each thread read last.
     windows: Mutex<HashMap<ThreadId, Window>>,
+    /// What is known of the data of their training.
+    record: DataRecord,
 }
 
 /// Elements that are read at once where a rank needs few: its next ones are often close. They begin at a multiple of
@@ -61,6 +64,16 @@ struct Window {
 }
 
 impl LoadedWeights {
+    /// The file or checkpoint.
+    pub fn path(&self) -> &Path {
+        self.source.path()
+    }
+
+    /// What they keep of the data that they were trained on.
+    pub fn record(&self) -> &DataRecord {
+        &self.record
+    }
+
     /// Values of a range of elements of a parameter, in memory order; `None` for a parameter that the file lacks.
     ///
     /// Of a file in Partita's axis order a thread reads and holds the blocks of 2^18 elements that have these, of one in
@@ -182,6 +195,24 @@ impl WeightSource {
         }
     }
 
+    /// What is known of the data of the training. Errors: an entry that cannot be read.
+    fn record(&self) -> Result<DataRecord, WeightsError> {
+        Ok(match self {
+            Self::File(file) => DataRecord::of_metadata(file.path(), file.metadata())?,
+            Self::Checkpoint(checkpoint) => {
+                let training = &checkpoint.manifest().training;
+                let found = training.get(DATA_RECORD).cloned();
+                let record = found.map(serde_json::from_value).transpose();
+                record
+                    .map_err(|error| DataError::BadWeights {
+                        path: checkpoint.path().to_owned(),
+                        reason: format!("`{DATA_RECORD}` of its manifest: {error}"),
+                    })?
+                    .unwrap_or_default()
+            }
+        })
+    }
+
     /// Errors: a file that cannot be read or is damaged; `NotFinite`.
     fn read(&self, name: &str, elements: Range<usize>) -> Result<Values, WeightsError> {
         let values = self.stored(name, elements)?;
@@ -231,6 +262,9 @@ pub struct WeightFile {
     path: PathBuf,
     source: WeightSource,
 }
+
+/// Key of the [`DataRecord`] in the part of a checkpoint's manifest that is the training's.
+const DATA_RECORD: &str = "data_record";
 
 /// Name of the folder of checkpoints in an output folder.
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -342,6 +376,7 @@ impl WeightFile {
             layout,
             tensors: taken,
             windows: Mutex::default(),
+            record: self.source.record()?,
         })
     }
 
@@ -468,14 +503,15 @@ pub fn write(
         tensors.push((name, Tensor { shape, values }));
     }
     let count = tensors.len() + counters.len();
+    let mut metadata = weights.record.metadata();
     match names {
-        WeightNames::PyTorch => state_dict::save(out, &tensors, &counters)?,
+        WeightNames::PyTorch => state_dict::save(out, &tensors, &counters, metadata)?,
         WeightNames::Partita => {
-            let metadata = [("model", name), DIMS];
-            let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let own = [("model", name), DIMS];
+            metadata.extend(own.map(|(key, value)| (key.to_owned(), value.to_owned())));
             let weights = Weights {
                 tensors: tensors.into_iter().collect(),
-                metadata: metadata.into(),
+                metadata,
             };
             save(out, &weights)?;
         }

@@ -43,6 +43,7 @@ pub fn fit(
             Step::Clip { low, high } => FittedStep::Clip { low, high },
             Step::OneHot { classes } => FittedStep::OneHot { classes },
             Step::Standardize | Step::Percentiles { .. } => {
+                check_samples(dataset)?;
                 let chain = chain_text(&steps[..=index]);
                 let kept = kept.get_or_insert_with(|| Kept::open(dataset, cache));
                 match kept.find(&chain, *step) {
@@ -58,6 +59,18 @@ pub fn fit(
         fitted.steps.push(next);
     }
     Ok(fitted)
+}
+
+/// Errors: no sample to take statistics of.
+fn check_samples(dataset: &Dataset) -> Result<(), DataError> {
+    if dataset.samples(Split::Train) > 0 {
+        return Ok(());
+    }
+    Err(DataError::BadValue {
+        what: "training split for the statistics of `transform`",
+        got: format!("none in {}", dataset.path().display()),
+        expected: "a dataset with training samples, or weights that keep statistics".to_owned(),
+    })
 }
 
 fn fit_statistics(

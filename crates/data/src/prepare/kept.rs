@@ -144,7 +144,11 @@ impl Identity {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
         // A store of arrays that is the whole dataset holds the statistics, too.
-        names.retain(|name| !name.as_encoded_bytes().starts_with(STATISTICS_FILE.as_bytes()));
+        names.retain(|name| {
+            !name
+                .as_encoded_bytes()
+                .starts_with(STATISTICS_FILE.as_bytes())
+        });
         names.sort();
         for name in names {
             self.add(name.as_encoded_bytes());

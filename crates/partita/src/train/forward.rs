@@ -2,9 +2,10 @@
 
 use super::error::{Mismatch, TrainError};
 use super::memory::MemoryLimit;
-use super::preparation::{self, buffer_bytes};
+use super::preparation::buffer_bytes;
 use super::run::{Run, TrainRequest};
 use super::run_file::RunFile;
+use super::statistics::{self, KeptSteps};
 use super::{
     adapted, check, checkpoint, ending, identity, initial_values, programs, sampling, source,
     strategy,
@@ -175,13 +176,14 @@ impl Forward {
         let sampling = sampling(&run, &dataset)?;
         let asked = request.volumes;
         let (graph, sampling, volumes) = read_volumes(launch, graph, &dataset, &sampling, asked)?;
-        let preprocessing = Preprocessing {
-            sampling,
-            preparation: preparation::of_training(launch, &run, &trained_on, &dataset)?,
-        };
         let path = request.weights.clone().unwrap_or(run.output.clone());
         let file = WeightFile::read(&path)?;
         let weights = file.load(&graph, &Selection::default())?;
+        let kept = KeptSteps::of_weights(file.path(), weights.record().preparation.as_ref());
+        let preprocessing = Preprocessing {
+            sampling,
+            preparation: statistics::of_weights(launch, &run, &kept, (&trained_on, &dataset))?,
+        };
         if let (true, Some(checkpoint)) = (launch.is_first(), file.newer_checkpoint()) {
             let text = format!(
                 "{} is older than the checkpoint {}, of a training that did not come to its end; `--weights {}` takes \

@@ -1,20 +1,14 @@
 //! Preparation and augmentation of samples: `transform` and `[augmentation]` of a run file.
 
-use super::error::TrainError;
-use super::run::Run;
 use super::run_file::{is_scale, possible_scales};
 use super::section::{RunFileError, Section, float, short, suggest, whole};
-use crate::host::Host;
-use crate::launch::Launch;
-use crate::progress::Event;
 use partita_data::{
-    Augmentation, Crops, DType, DataError, Dataset, Elastic, EvaluationCrops, FittedStep,
-    Preparation, Preprocessing, Sampling, Step, TrainingCrops, fit,
+    Augmentation, Crops, DType, Elastic, EvaluationCrops, FittedStep, Preparation, Preprocessing,
+    Step, TrainingCrops,
 };
 use partita_program::{Item, Program, Transform, Work};
 use partita_space::{Bytes, Rank};
 use std::collections::BTreeMap;
-use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 const AUGMENTATION_KEYS: [&str; 10] = [
@@ -110,14 +104,19 @@ impl SampleOptions {
         }
     }
 
-    /// All of them in the words of a run file, those that are absent left out.
-    pub fn words(&self) -> BTreeMap<String, String> {
+    /// All steps of `transform`, whoever does them.
+    pub fn asked(&self) -> Vec<Step> {
         let kernel = match self.transform {
             Transform::Identity => None,
             Transform::LogOnePlus => Some(Step::LogOnePlus),
             Transform::Scale { factor } => Some(Step::Scale { factor }),
         };
-        let steps: Vec<Step> = self.steps.iter().copied().chain(kernel).collect();
+        self.steps.iter().copied().chain(kernel).collect()
+    }
+
+    /// All of them in the words of a run file, those that are absent left out.
+    pub fn words(&self) -> BTreeMap<String, String> {
+        let steps = self.asked();
         let mut words = BTreeMap::new();
         let mut add = |key: &str, text: Option<String>| {
             words.extend(text.map(|text| (key.to_owned(), text)));
@@ -181,69 +180,6 @@ impl SampleOptions {
             Transform::Scale { factor } => Preparation::new(vec![FittedStep::Scale { factor }]),
         }
     }
-}
-
-/// Computes the statistics that the steps need, on rank 0, for all ranks.
-///
-/// Errors: those of reading the training split; values that a step cannot take.
-pub fn preprocessing(
-    launch: &Launch<'_>,
-    run: &Run,
-    dataset: &Dataset,
-    sampling: Sampling,
-    host: &Host,
-) -> Result<Preprocessing, TrainError> {
-    Ok(Preprocessing {
-        sampling,
-        preparation: fitted(launch, run, host, || Ok(dataset.clone()))?,
-    })
-}
-
-/// The steps with the statistics of the dataset that a run was trained on, whatever it now reads.
-///
-/// Errors: as those of [`preprocessing`]; no dataset to compute them from.
-pub fn of_training(
-    launch: &Launch<'_>,
-    run: &Run,
-    trained_on: &Path,
-    dataset: &Dataset,
-) -> Result<Preparation, TrainError> {
-    let host = Host::local(launch.context().level());
-    fitted(launch, run, &host, || {
-        if dataset.path() == trained_on || !needs_statistics(&run.samples.steps) {
-            return Ok(dataset.clone());
-        }
-        Dataset::open(trained_on)
-    })
-}
-
-fn needs_statistics(steps: &[Step]) -> bool {
-    let needs = |step: &Step| matches!(step, Step::Standardize | Step::Percentiles { .. });
-    steps.iter().any(needs)
-}
-
-fn fitted(
-    launch: &Launch<'_>,
-    run: &Run,
-    host: &Host,
-    dataset: impl FnOnce() -> Result<Dataset, DataError> + Send,
-) -> Result<Preparation, TrainError> {
-    let context = launch.context();
-    let times = context.environment().measured_times.as_ref();
-    let cache = times.and_then(|file| file.parent());
-    let status = |text: &str| {
-        let is_last = text.is_empty();
-        context.report(Event::Status { text, is_last });
-    };
-    let steps = &run.samples.steps;
-    launch.choose(|| {
-        if needs_statistics(steps) {
-            status("statistics of the training split");
-        }
-        let fitted = dataset().and_then(|dataset| fit(steps, &dataset, cache, host.cores_usable));
-        status("");
-        Ok::<Preparation, TrainError>(fitted?)
-    })
 }
 
 /// Bytes of the buffers that preparation and augmentation need on a rank.

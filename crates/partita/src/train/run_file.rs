@@ -53,7 +53,7 @@ const KEYS: [&str; 29] = [
     "offload",
     "freeze",
 ];
-const WEIGHTS_KEYS: [&str; 4] = ["file", "skip", "rename", "new"];
+const WEIGHTS_KEYS: [&str; 5] = ["file", "skip", "rename", "new", "statistics"];
 /// What `freeze` may be.
 const FREEZE: &str = "a list of layers or parameters, like [\"enc*\", \"bn1.gamma\"]";
 const WATCHDOG: Seconds = Seconds(60.0);
@@ -134,6 +134,8 @@ pub struct StartWeights {
     pub file: PathBuf,
     /// Which of them are taken.
     pub selection: Selection,
+    /// Whether `transform` takes the statistics of the data that they were trained on (default: those of `data`).
+    pub takes_statistics: bool,
 }
 
 /// Errors: kernels that do not compute in the precision.
@@ -269,6 +271,7 @@ fn weights(top: &Section<'_>) -> Result<Option<StartWeights>, RunFileError> {
         return Ok(file.map(|file| StartWeights {
             file: file.into(),
             selection: Selection::default(),
+            takes_statistics: false,
         }));
     }
     let Some(section) = top.section("weights")? else {
@@ -293,6 +296,9 @@ fn weights(top: &Section<'_>) -> Result<Option<StartWeights>, RunFileError> {
             new: names(&section, "new", patterns)?,
             rename: rename.unwrap_or_default(),
         },
+        takes_statistics: section
+            .choice("statistics", &[("data", false), ("weights", true)])?
+            .unwrap_or(false),
     }))
 }
 

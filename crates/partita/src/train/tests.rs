@@ -8,6 +8,7 @@ mod preparation;
 mod run_file;
 mod session;
 mod slips;
+mod statistics;
 mod store;
 mod tuned;
 

@@ -5,6 +5,7 @@ use super::run::Run;
 use crate::context::Context;
 use crate::launch::{NotSaved, TensorSink};
 use crate::progress::Event;
+use partita_data::DataRecord;
 use partita_data::weights::{ElementType, Entry, Values, Writer};
 use partita_program::Dtype;
 use partita_run::PackedTensor;
@@ -50,14 +51,15 @@ impl SavedWeights {
 }
 
 impl<'c> WeightSink<'c> {
-    /// A sink without a file yet.
+    /// A sink without a file yet, of weights with this record of their data.
     pub fn new(
         context: &'c Context<'c>,
         run: &Run,
         session: &Session<'_>,
+        record: &DataRecord,
         output: Option<Output>,
     ) -> Self {
-        let metadata = [
+        let own = [
             ("model", run.model.clone()),
             ("dims", "Kd, Kh, Kw, C, F".to_owned()),
             ("seed", run.seed.to_string()),
@@ -76,7 +78,11 @@ impl<'c> WeightSink<'c> {
             output,
             folders,
             rescue: None,
-            metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
+            metadata: own
+                .map(|(key, value)| (key.to_owned(), value))
+                .into_iter()
+                .chain(record.metadata())
+                .collect(),
             tensors: session
                 .persistent_tensors()
                 .into_iter()

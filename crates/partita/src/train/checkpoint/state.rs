@@ -6,7 +6,7 @@ use super::super::run::Run;
 use super::super::run_file::words::{self, Words, inline};
 use super::error::ResumeError;
 use partita_data::checkpoint::{Checkpoint, TensorEntry, TensorKind};
-use partita_data::{Dataset, Split};
+use partita_data::{DataRecord, Dataset, Split};
 use partita_graph::{Graph, text};
 use partita_session::{LossScaling, Position};
 use serde::{Deserialize, Serialize};
@@ -70,6 +70,9 @@ pub struct TrainingState {
     pub ranks: usize,
     /// Epochs of the whole run.
     pub epochs: u64,
+    /// The data of the training: statistics and targets.
+    #[serde(default)]
+    pub data_record: DataRecord,
     /// Best value of the metric `best` so far.
     pub best: Option<Best>,
     /// Where the training stood.
@@ -120,6 +123,7 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
         strategy: strategy.to_owned(),
         ranks: run.ranks,
         epochs: run.epochs as u64,
+        data_record: DataRecord::default(),
         best: None,
         position: Position::default(),
         curve: None,

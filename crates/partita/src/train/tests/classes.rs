@@ -42,7 +42,7 @@ loss = softmax_cross_entropy fc
 ";
 
 /// A dataset of training and validation samples, values and class numbers.
-fn write(
+pub(super) fn write(
     path: &Path,
     shape: [usize; 4],
     labels: [usize; 3],

@@ -1,0 +1,89 @@
+//! What trained weights keep of the data that they were trained on.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::DataError;
+use crate::prepare::Preparation;
+
+/// Entry of the metadata of a weight file with the steps of `transform`, as JSON.
+const PREPARATION: &str = "partita.preparation";
+/// Entry of the metadata of a weight file with what the targets are, as JSON.
+const TARGETS: &str = "partita.targets";
+
+/// What weights and checkpoints keep of the data that they were trained on. Those of other programs keep nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DataRecord {
+    /// The steps of `transform` with their statistics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preparation: Option<Preparation>,
+    /// What the targets are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub targets: Option<TargetRecord>,
+}
+
+/// What the outputs of a network stand for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TargetRecord {
+    /// Whether they are scores of classes.
+    pub are_classes: bool,
+    /// Names of the classes or of the numbers; empty where they are unknown.
+    pub names: Vec<String>,
+    /// The physical values that -1 and 1 stand for, of each number; empty where they are unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<[f64; 2]>,
+    /// The unit of each number; empty where they are unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub units: Vec<String>,
+}
+
+impl DataRecord {
+    /// The entries of the metadata of a weight file.
+    pub fn metadata(&self) -> BTreeMap<String, String> {
+        let entries = [
+            (
+                PREPARATION,
+                self.preparation.as_ref().map(|it| serde_json::json!(it)),
+            ),
+            (
+                TARGETS,
+                self.targets.as_ref().map(|it| serde_json::json!(it)),
+            ),
+        ];
+        let entries = entries.into_iter();
+        entries
+            .filter_map(|(key, value)| Some((key.to_owned(), value?.to_string())))
+            .collect()
+    }
+
+    /// Reads the entries of the metadata of the weight file at `path`.
+    ///
+    /// Errors: `BadWeights` for an entry that cannot be read.
+    pub fn of_metadata(
+        path: &Path,
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Self, DataError> {
+        Ok(Self {
+            preparation: entry(path, metadata, PREPARATION)?,
+            targets: entry(path, metadata, TARGETS)?,
+        })
+    }
+}
+
+fn entry<T: DeserializeOwned>(
+    path: &Path,
+    metadata: &BTreeMap<String, String>,
+    key: &str,
+) -> Result<Option<T>, DataError> {
+    let Some(text) = metadata.get(key) else {
+        return Ok(None);
+    };
+    let found = serde_json::from_str(text);
+    found.map(Some).map_err(|error| DataError::BadWeights {
+        path: path.to_path_buf(),
+        reason: format!("the entry `{key}` of its metadata cannot be read: {error}"),
+    })
+}
