@@ -7,7 +7,7 @@ mod tune;
 pub use choices::{
     BatchNormName, CheckName, DeviceName, DigitsTaskName, IoName, KernelsName, KindName, NamesName,
     OptimizerName, OutputName, PrecisionName, SampleName, SplitName, StoreName, StoredName,
-    VolumesName,
+    UnitsName, VolumesName,
 };
 pub use input::{InputArgs, OffloadArgs};
 pub use tune::TuneArgs;
@@ -390,6 +390,9 @@ pub struct InferArgs {
     /// What to write of the outputs of the network
     #[arg(long, value_enum, default_value_t)]
     pub output: OutputName,
+    /// What to write predictions of numbers in
+    #[arg(long, value_enum, default_value_t)]
+    pub units: UnitsName,
 }
 
 /// `partita weights`.

@@ -5,16 +5,16 @@ use crate::args::{
     DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, InputArgs,
     IoName, KernelsName, KindName, LowerArgs, MakingArgs, NamesName, OffloadArgs, OptimizerName,
     OutputName, PlanArgs, PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs,
-    SplitName, StoreName, StoredName, TrainArgs, TrainingArgs, TuneArgs, VolumesName,
+    SplitName, StoreName, StoredName, TrainArgs, TrainingArgs, TuneArgs, UnitsName, VolumesName,
 };
 use crate::error::CliError;
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
     DeviceChoice, DeviceKind, DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest,
     InputRequest, IoChoice, KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest,
-    NESTEROV, OffloadRequest, PlanRequest, PredictRequest, ResumeFrom, SCALED_COUNTS, SGD,
-    SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice, TrainRequest, Training,
-    TuneRequest, VolumeMode, WeightNames,
+    NESTEROV, OffloadRequest, PlanRequest, PredictRequest, PredictionUnits, ResumeFrom,
+    SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice,
+    TrainRequest, Training, TuneRequest, VolumeMode, WeightNames,
 };
 use partita_data::{CheckScope, ConvertSpec, DType, Keys};
 use partita_data::{PredictionKind, Split};
@@ -322,6 +322,10 @@ impl InferArgs {
                 OutputName::Scores => PredictionKind::Scores,
                 OutputName::Probabilities => PredictionKind::Probabilities,
                 OutputName::Classes => PredictionKind::Classes,
+            },
+            units: match self.units {
+                UnitsName::Physical => PredictionUnits::Physical,
+                UnitsName::Network => PredictionUnits::Network,
             },
         }
     }

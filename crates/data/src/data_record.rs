@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
+use crate::meaning::is_other;
 use crate::prepare::Preparation;
 
 /// Entry of the metadata of a weight file with the steps of `transform`, as JSON.
@@ -32,12 +33,31 @@ pub struct TargetRecord {
     pub are_classes: bool,
     /// Names of the classes or of the numbers; empty where they are unknown.
     pub names: Vec<String>,
-    /// The physical values that -1 and 1 stand for, of each number; empty where they are unknown.
+    /// The physical values that -1 and 1 stand for, of each number whose are known; empty where none are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ranges: Vec<[f64; 2]>,
+    pub ranges: Vec<Option<[f64; 2]>>,
     /// The unit of each number; empty where they are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub units: Vec<String>,
+}
+
+impl TargetRecord {
+    /// What a number in [-1, 1] is multiplied by and what is added to it, which gives its physical value.
+    pub fn physical(&self, target: usize) -> Option<(f64, f64)> {
+        let [low, high] = self.ranges.get(target).copied().flatten()?;
+        Some(((high - low) / 2.0, f64::midpoint(low, high)))
+    }
+
+    /// Whether no range is known to differ from that of another record.
+    pub fn has_ranges_of(&self, other: &Self) -> bool {
+        let mut pairs = self.ranges.iter().zip(&other.ranges);
+        !pairs.any(|(a, b)| a.zip(*b).is_some_and(|(a, b)| is_other(a, b)))
+    }
+
+    /// The unit of a number.
+    pub fn unit(&self, target: usize) -> Option<&str> {
+        self.units.get(target).map(String::as_str)
+    }
 }
 
 impl DataRecord {

@@ -11,6 +11,7 @@ use crate::formats;
 use crate::formats::nifti::Affine;
 use crate::index::{INDEX_FILE, Index, Kind};
 use crate::keys::Keys;
+use crate::meaning::Meaning;
 use crate::reader::Reader;
 use crate::samples::{DType, VolumeShape};
 use crate::split::Split;
@@ -113,6 +114,18 @@ impl Dataset {
         self
     }
 
+    pub(crate) fn meaning(&self) -> &Meaning {
+        &self.inner.meaning
+    }
+
+    /// The same dataset with targets of these names, read so.
+    pub(crate) fn reading(mut self, names: Vec<String>, meaning: Meaning) -> Self {
+        let inner = Arc::make_mut(&mut self.inner);
+        inner.targets = names;
+        inner.meaning = meaning;
+        self
+    }
+
     /// Universe of each sample of a split; empty for a single HDF5 file.
     pub fn universes(&self, split: Split) -> &[u64] {
         &self.inner.universes[split as usize]
@@ -179,6 +192,7 @@ fn open_folder(path: &Path, has_targets: bool) -> Result<Inner, DataError> {
         keys: index.keys(),
         splits: Split::ALL.map(|split| index.split(split).files(path)),
         universes: Split::ALL.map(|split| index.split(split).universes.clone()),
+        meaning: Meaning::new(index.ranges, index.units),
         spec: index.spec,
     };
     for files in &inner.splits {
@@ -276,6 +290,7 @@ fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataE
         splits: [train, Files::default(), Files::default()],
         universes: [Vec::new(), Vec::new(), Vec::new()],
         spec: toml::Table::new(),
+        meaning: Meaning::default(),
     };
     if has_targets {
         inner.check_targets(&file, samples)?;

@@ -7,6 +7,7 @@ use crate::axes::{Axes, DimOrder};
 use crate::error::DataError;
 use crate::index::Kind;
 use crate::keys::Keys;
+use crate::meaning::Meaning;
 use crate::samples::{DType, VolumeShape};
 use crate::slab::Region4;
 
@@ -90,6 +91,7 @@ pub(crate) struct Inner {
     pub(crate) splits: [Files; 3],
     pub(crate) universes: [Vec<u64>; 3],
     pub(crate) spec: toml::Table,
+    pub(crate) meaning: Meaning,
 }
 
 /// An array that holds samples, or what they are answered with.
@@ -170,7 +172,7 @@ impl Inner {
     ) -> Result<SampleArray, DataError> {
         let array = file.array(key)?;
         array.check_element()?;
-        let each = [1, 1, 1, self.targets.len()];
+        let each = [1, 1, 1, self.meaning.stored(self.targets.len())];
         SampleArray::check_named(array, &DimOrder::of_rows(), samples, each, "targets")
     }
 

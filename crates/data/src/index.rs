@@ -66,6 +66,12 @@ pub(crate) struct Index {
     /// Order of the dims of volumes and class indices, where it is not N, C, D, H, W.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) layout: Option<DimOrder>,
+    /// Physical values that -1 and 1 stand for, of each number of a target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ranges: Option<Vec<[f64; 2]>>,
+    /// Unit of each number of a target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) units: Option<Vec<String>>,
     #[serde(default)]
     pub(crate) train: SplitIndex,
     #[serde(default)]
@@ -173,6 +179,9 @@ impl Index {
                 format!("labels = {:?} or [1, 1, 1]", self.extent),
             ));
         }
+        if let Some(fault) = self.meaning_fault() {
+            return Some(fault);
+        }
         let total: usize = Split::ALL
             .iter()
             .map(|&split| self.split(split).universes.len())
@@ -187,6 +196,26 @@ impl Index {
             .iter()
             .find_map(|&split| self.split(split).fault(split))
             .or_else(|| self.leak())
+    }
+
+    /// Ranges or units that are not one of each number.
+    fn meaning_fault(&self) -> Option<(String, String)> {
+        let (numbers, is_regression) = (self.targets.len(), self.labels.is_none());
+        let ranges = self.ranges.as_ref();
+        let sound = |[low, high]: &[f64; 2]| low != high && low.is_finite() && high.is_finite();
+        if ranges
+            .is_some_and(|all| !is_regression || all.len() != numbers || !all.iter().all(sound))
+        {
+            let expected =
+                "`ranges` with two different numbers, like [0, 10], for each number in `targets`";
+            return Some((format!("ranges = {ranges:?}"), expected.to_owned()));
+        }
+        let units = self.units.as_ref();
+        if units.is_some_and(|all| !is_regression || all.len() != numbers) {
+            let expected = "`units` with a text for each number in `targets`";
+            return Some((format!("units = {units:?}"), expected.to_owned()));
+        }
+        None
     }
 
     /// A universe in two splits: validation data would leak into training.

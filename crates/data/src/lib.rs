@@ -22,6 +22,7 @@ mod index;
 mod inspect;
 mod keys;
 mod layout;
+mod meaning;
 mod moments;
 pub mod order;
 mod picture;

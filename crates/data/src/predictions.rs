@@ -253,6 +253,21 @@ impl PredictionScratch {
         Ok(())
     }
 
+    /// Multiplies each channel by a factor and adds a summand, once all ranks have written.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn scale(&self, channels: &[(f64, f64)]) -> Result<(), DataError> {
+        self.each_piece(|at, mut values| {
+            let positions = values.len() / self.shape.channels;
+            for (values, (factor, summand)) in values.chunks_mut(positions).zip(channels) {
+                for value in values {
+                    *value = (f64::from(*value) * factor + summand) as f32;
+                }
+            }
+            self.write_piece(&at, &values)
+        })
+    }
+
     /// Makes the requested file, once all ranks have written.
     ///
     /// Errors: `Unwritable`.

@@ -134,7 +134,7 @@ impl Reader {
         let values = read_row(targets.expect("a dataset without labels"), place)?;
         self.tally.targets += 1;
         self.tally.target_bytes += Bytes(4 * values.len() as u64);
-        Ok(values)
+        Ok(self.dataset.meaning.numbers(values))
     }
 
     /// Reads one region of the class indices of a sample (key `labels`), as [`Self::read_volume`]
@@ -151,7 +151,7 @@ impl Reader {
     ) -> Result<(), DataError> {
         self.read_labels_as_stored(sample, region.clone(), out)?;
         // None are known of a dataset without names.
-        let classes = self.dataset.targets.len();
+        let classes = self.dataset.meaning.stored(self.dataset.targets.len());
         if classes == 0 {
             return Ok(());
         }
@@ -161,7 +161,9 @@ impl Reader {
             split: self.split,
             sample,
         };
-        Classes::of_dataset(classes, self.dataset.ignored).check(location, &region, out)
+        Classes::of_dataset(classes, self.dataset.ignored).check(location, &region, out)?;
+        self.dataset.meaning.classes(out);
+        Ok(())
     }
 
     /// The same without a look at the classes.

@@ -447,6 +447,8 @@ fn index_of(spec: &DatasetSpec) -> Index {
         target: None,
         label: None,
         layout: None,
+        ranges: None,
+        units: None,
         train: split(Split::Train, &spec.train),
         validation: split(Split::Validation, &spec.validation),
         test: split(Split::Test, &spec.test),

@@ -639,31 +639,6 @@ fn statistics_are_those_of_plain_loops_and_are_kept() {
 }
 
 #[test]
-fn statistics_of_files_that_are_read_otherwise_are_computed_anew() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("set");
-    make(&path, [4, 4, 4, 4], DType::Float32, false);
-    let index = path.join("dataset.toml");
-    let text = fs::read_to_string(&index).unwrap();
-    let fitted = |text: &str| {
-        fs::write(&index, text).unwrap();
-        let dataset = Dataset::open(&path).unwrap();
-        let found = fit(&[Step::Standardize], &dataset, None, 1).unwrap();
-        let kept = fit(&[Step::Standardize], &dataset, None, 1).unwrap();
-        assert_eq!(found, kept);
-        fs::remove_file(path.join(STATISTICS_FILE)).unwrap();
-        let anew = fit(&[Step::Standardize], &dataset, None, 1).unwrap();
-        (found, anew)
-    };
-    let (first, anew) = fitted(&text);
-    assert_eq!(first, anew);
-    // The same files, sizes and times; the last dim of the arrays holds the channels.
-    let (last, anew) = fitted(&text.replace("format = 1", "format = 1\nlayout = \"NDHWC\""));
-    assert_eq!(last, anew);
-    assert_ne!(last, first);
-}
-
-#[test]
 fn what_cannot_be_prepared_or_augmented_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = make(

@@ -121,10 +121,11 @@ pub use train::{
     AutoError, BestMetric, CheckpointConfig, ClassResult, Classification, ComputeTimes,
     ConvertRequest, ConvertResult, EpochResult, EvaluateResult, ForwardRequest, InferRequest,
     InferResult, LISTENING, LastCheckpoint, MemoryResult, MetricsFormat, Mismatch, OffloadConfig,
-    OffloadError, OutputError, Peak, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile,
-    RunFileError, RunResult, ServeRequest, StartWeights, StoreConfig, StoreError, StoreKind,
-    TargetError, TaskResult, TrainError, TrainRequest, Trained, TrainingState, Utilization,
-    ValidationResult, VolumeMode, convert_weights, evaluate, infer, parse_cores, serve, train,
+    OffloadError, OutputError, Peak, PhysicalError, PredictionUnits, Processes, ResultFiles,
+    ResumeError, ResumeFrom, RunFile, RunFileError, RunResult, ServeRequest, StartWeights,
+    StoreConfig, StoreError, StoreKind, TargetError, TaskResult, TrainError, TrainRequest, Trained,
+    TrainingState, Utilization, ValidationResult, VolumeMode, convert_weights, evaluate, infer,
+    parse_cores, serve, train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,

@@ -38,14 +38,14 @@ pub use convert::{ConvertRequest, ConvertResult, convert_weights};
 pub use error::{AutoError, Mismatch, OutputError, TrainError};
 pub use evaluate::{EvaluateResult, evaluate};
 pub use forward::{ForwardRequest, VolumeMode};
-pub use infer::{InferRequest, InferResult, infer};
+pub use infer::{InferRequest, InferResult, PredictionUnits, infer};
 pub use metrics::MetricsFormat;
 pub use offload::{
     LISTENING, OffloadConfig, OffloadError, Processes, ServeRequest, parse_cores, serve,
 };
 pub use record::{
-    ClassResult, Classification, EpochResult, MemoryResult, ResultFiles, RunResult, TargetError,
-    TaskResult, ValidationResult,
+    ClassResult, Classification, EpochResult, MemoryResult, PhysicalError, ResultFiles, RunResult,
+    TargetError, TaskResult, ValidationResult,
 };
 pub use run::TrainRequest;
 pub use run_file::{RunFile, StartWeights};
@@ -74,7 +74,7 @@ use offload::Offload;
 use output::{Output, RunSize};
 use partita_data::{
     Accepted, DType, DataRecord, Dataset, HyperslabSource, Loading, Preprocessing, Sampling, Split,
-    Waker, order::epoch_order,
+    TargetRecord, Waker, order::epoch_order,
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
@@ -183,9 +183,9 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let [training, validation] = samples;
     let order = |epoch| epoch_order(run.seed, epoch, training);
     let first = sampling.first_sample(Split::Validation);
-    let kept = KeptSteps::of_start(&run, resume.as_ref(), start.as_ref());
+    let from = (resume.as_ref(), start.as_ref());
     let samples = (&graph, &dataset, sampling);
-    let preprocessing = checked(launch, &run, samples, kept.as_ref(), &mut warnings)?;
+    let preprocessing = checked(launch, &run, samples, from, &mut warnings)?;
     let session = launch.prepare(|| {
         let kinds = kinds(training, validation);
         let programs = programs::programs(&run, &*menu, &graph, &strategy, stored, &kinds)?;
@@ -214,6 +214,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         resume: resume.as_ref(),
         start: start.as_ref(),
         offload: &offload,
+        record: &data_record(&run, samples),
     };
     let Some(mut finished) = run_session(&task, &strategy, warnings)? else {
         return Ok(None);
@@ -278,11 +279,13 @@ fn checked(
     launch: &Launch<'_>,
     run: &Run,
     (graph, dataset, sampling): (&Graph, &Dataset, Sampling),
-    kept: Option<&KeptSteps<'_>>,
+    (resume, start): (Option<&Resume>, Option<&LoadedWeights>),
     warnings: &mut Vec<String>,
 ) -> Result<Preprocessing, TrainError> {
     let host = Host::local(launch.context().level());
-    let (preparation, differ) = statistics::of_training(launch, run, dataset, &host, kept)?;
+    let kept = KeptSteps::of_start(run, resume, start);
+    let (preparation, differ) =
+        statistics::of_training(launch, run, dataset, &host, kept.as_ref())?;
     warnings.extend(report(launch, differ.into_iter().collect()));
     let preprocessing = Preprocessing {
         sampling,
@@ -329,6 +332,8 @@ struct Task<'r, 's> {
     start: Option<&'r LoadedWeights>,
     /// Its loaders and validators.
     offload: &'r Offload,
+    /// What weights and checkpoints keep of the data.
+    record: &'r DataRecord,
 }
 
 /// The programs of a training, and their samples.
@@ -359,7 +364,8 @@ fn resume(
         return Ok(None);
     };
     run.is_resumed = true;
-    let now = checkpoint::identity(run, graph, dataset, "");
+    let mut now = checkpoint::identity(run, graph, dataset, "");
+    now.data_record.targets = target_record(graph, dataset);
     let found = Resume::open(&path, graph, &now)?;
     let position = &found.state.position;
     let mut text = format!(
@@ -379,6 +385,20 @@ fn resume(
         launch.context().report(Event::Note(&text));
     }
     Ok(Some(found))
+}
+
+/// What weights and checkpoints keep of the data.
+fn data_record(run: &Run, (graph, dataset, preprocessing): offload::Samples<'_>) -> DataRecord {
+    DataRecord {
+        preparation: Some(run.samples.applied(&preprocessing.preparation)),
+        targets: target_record(graph, dataset),
+    }
+}
+
+/// What the outputs of a model stand for, if its targets are of the kind of the dataset's.
+fn target_record(graph: &Graph, dataset: &Dataset) -> Option<TargetRecord> {
+    let is_alike = check::classes(graph).is_some() == dataset.labels().is_some();
+    is_alike.then(|| dataset.target_record())
 }
 
 /// The epoch in which a run begins, from 0.
@@ -485,7 +505,7 @@ fn run_session<'r>(
     begin_checkpoints(launch, checkpoints.as_ref());
     let scale = task.scale();
     let metrics = open_metrics(task, output.as_ref(), &scale)?;
-    let mut sink = WeightSink::new(context, run, session, &task.data_record(), output);
+    let mut sink = WeightSink::new(context, run, session, task.record, output);
     let listener = listener(context, run, session, (metrics.as_ref(), &curve));
     let (results, lost) = task.offload.while_reporting(context, || {
         run_ranks(task, checkpoints.as_ref(), listener, baseline, &mut sink)
@@ -515,6 +535,7 @@ fn run_session<'r>(
         environment,
         strategy: strategy.to_string(),
         targets: task.dataset.targets(),
+        record: task.record.targets.as_ref(),
         preparation: run.samples.applied(&task.preprocessing.preparation),
         program: session.main_program(),
         footprints: footprints(task),
@@ -673,15 +694,6 @@ impl<'r> Task<'r, '_> {
         UtilizationScale::of(self.launch, self.graph, config, machine, run.is_predicted)
     }
 
-    /// What weights and checkpoints keep of the data.
-    fn data_record(&self) -> DataRecord {
-        let preparation = &self.preprocessing.preparation;
-        DataRecord {
-            preparation: Some(self.run.samples.applied(preparation)),
-            targets: None,
-        }
-    }
-
     /// The losses of the steps before the first one, of a checkpoint if it knows them.
     fn curve(&self) -> LossCurve {
         let known = self.resume.and_then(|resume| resume.state.curve.clone());
@@ -699,7 +711,7 @@ impl<'r> Task<'r, '_> {
         }
         let mut state =
             checkpoint::identity(self.run, self.graph, self.dataset, &strategy.to_string());
-        state.data_record = self.data_record();
+        state.data_record = self.record.clone();
         let last = self.resume.map(|resume| {
             state.best = resume.state.best.clone();
             LastCheckpoint {

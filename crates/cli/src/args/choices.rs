@@ -117,6 +117,16 @@ pub enum OutputName {
     Classes,
 }
 
+/// What predictions of numbers are written in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum UnitsName {
+    /// Physical values, where the weights keep the range of each target
+    #[default]
+    Physical,
+    /// As the network outputs them
+    Network,
+}
+
 /// Names and axis orders of weight files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum NamesName {

@@ -26,6 +26,7 @@ use crate::formats::{image, nifti};
 use crate::index::Kind;
 use crate::keys::Keys;
 use crate::layout::Layout;
+use crate::meaning::Meaning;
 use crate::reader::Reader;
 use crate::samples::{DType, Samples, VolumeShape};
 use crate::slab;
@@ -110,6 +111,7 @@ impl Conversion {
             ],
             universes: [Vec::new(), Vec::new(), Vec::new()],
             spec: toml::Table::new(),
+            meaning: Meaning::default(),
         };
         if inner.has_targets && inner.labels.is_some() && answers.names.is_empty() {
             answers.names = answers::count_classes(&inner, &map)?;

@@ -117,6 +117,7 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::Occupied { .. }
         | DataError::BadValue { .. }
         | DataError::DamagedTensor { .. }
+        | DataError::OtherTargets { .. }
         | DataError::BadWeights { .. } => ErrorKind::Request,
     }
 }

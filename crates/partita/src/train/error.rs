@@ -263,18 +263,6 @@ pub enum Mismatch {
         /// Valid alternatives.
         nearest: String,
     },
-    /// Weights whose statistics cannot be taken.
-    #[error(
-        "`statistics = \"weights\"` under [weights]: {} {reason}; nearest is `statistics = \"data\"`, which takes those of \
-         the training split",
-        weights.display()
-    )]
-    NoStatistics {
-        /// The weights.
-        weights: PathBuf,
-        /// Why not.
-        reason: String,
-    },
     /// A model that cannot read volumes in the way that is asked for.
     #[error(
         "model `{model}` does not allow `--volumes {asked}`: {reason}; nearest is `--volumes {nearest}`"

@@ -115,6 +115,7 @@ fn result(
     let program = prepared.session.main_program();
     let metrics = Metrics {
         targets: forward.dataset.targets(),
+        record: forward.targets(),
     };
     EvaluateResult {
         model: forward.run.model.clone(),

@@ -22,8 +22,8 @@ use crate::model;
 use crate::progress::Event;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
 use partita_data::{
-    DType, DataError, Dataset, Loading, PredictionShape, Preprocessing, Sampling, Split, Tile,
-    Waker,
+    DType, DataError, Dataset, Loading, PredictionShape, Preprocessing, Sampling, Split,
+    TargetRecord, Tile, Waker,
 };
 use partita_graph::Graph;
 use partita_lower::Strategy;
@@ -131,9 +131,23 @@ pub struct Prepared<'s> {
 }
 
 impl Forward {
-    /// Reads the run file, the model, the weights and the index of the dataset.
+    /// Reads the run file, the model, the weights and the index of the dataset, whose targets are read as those of the
+    /// weights.
     pub fn new(launch: &Launch<'_>, request: &ForwardRequest) -> Result<Self, TrainError> {
-        Self::open(launch, request, |path| Dataset::open(path))
+        let mut forward = Self::open(launch, request, |path| Dataset::open(path))?;
+        if let Some(record) = forward.targets() {
+            let (dataset, said) = forward.dataset.clone().answering(record)?;
+            if let (true, Some(text)) = (launch.is_first(), said) {
+                launch.context().report(Event::Note(&text));
+            }
+            forward.dataset = dataset;
+        }
+        Ok(forward)
+    }
+
+    /// What the outputs stand for, if the weights keep it.
+    pub fn targets(&self) -> Option<&TargetRecord> {
+        self.weights.as_ref()?.record().targets.as_ref()
     }
 
     /// As [`Self::new`], of a dataset that needs no targets.

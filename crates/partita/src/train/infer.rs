@@ -24,6 +24,18 @@ pub struct InferRequest {
     pub out: PathBuf,
     /// What is written of the outputs.
     pub kind: PredictionKind,
+    /// What numbers are written in.
+    pub units: PredictionUnits,
+}
+
+/// What predictions of numbers are written in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PredictionUnits {
+    /// Physical values where the weights keep the ranges of all targets, else as the network outputs them.
+    #[default]
+    Physical,
+    /// As the network outputs them.
+    Network,
 }
 
 /// The result of an inference.
@@ -57,6 +69,9 @@ pub struct InferResult {
     pub volumes: &'static str,
     /// What was written: `scores`, `probabilities` or `classes`.
     pub output: &'static str,
+    /// Targets with their units, where physical values were written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub physical: Vec<String>,
     /// Extents of the array that was written.
     pub shape: Vec<usize>,
     /// Its file, or the first one.
@@ -126,7 +141,7 @@ fn infer_with(
         return Ok(None);
     };
     let files = publish(&scratch, &forward, (request, format), (split, shape))?;
-    let first_file = files.first().unwrap_or(&request.out);
+    let name = |path: &PathBuf| path.display().to_string();
     let program = prepared.session.main_program();
     let ranks = 0..mesh.ranks();
     Ok(Some(InferResult {
@@ -144,12 +159,10 @@ fn infer_with(
         samples: shape.samples,
         volumes: forward.volumes.name(),
         output: request.kind.name(),
+        physical: targets_with_units(&forward, request),
         shape: shape.of_file(request.kind),
-        file: first_file.display().to_string(),
-        files: files
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect(),
+        file: name(files.first().unwrap_or(&request.out)),
+        files: files.iter().map(name).collect(),
         seconds: outcome.seconds,
         samples_per_second: shape.samples as f64 / outcome.seconds.0,
         memory_bytes_max: ranks
@@ -187,6 +200,29 @@ fn check_request(
     Ok(())
 }
 
+/// Factor and summand that give the physical value of each output; none where they stay as they are.
+fn physical(forward: &Forward, request: &InferRequest) -> Vec<(f64, f64)> {
+    let (answer, is_classifier) = check::answer(&forward.graph);
+    let targets = forward.targets().filter(|_| !is_classifier);
+    let Some(targets) = targets.filter(|_| request.units == PredictionUnits::Physical) else {
+        return Vec::new();
+    };
+    let all = (0..answer.channels).map(|target| targets.physical(target));
+    all.collect::<Option<_>>().unwrap_or_default()
+}
+
+/// The targets with their units, where physical values are written.
+fn targets_with_units(forward: &Forward, request: &InferRequest) -> Vec<String> {
+    let text = |at: usize| {
+        let targets = forward.targets();
+        let name = targets.and_then(|targets| targets.names.get(at));
+        let name = name.map_or_else(|| format!("target{at}"), Clone::clone);
+        let unit = targets.and_then(|targets| targets.unit(at));
+        name + &unit.map_or_else(String::new, |unit| format!(" ({unit})"))
+    };
+    (0..physical(forward, request).len()).map(text).collect()
+}
+
 /// Checks that the file of predictions can be replaced without loss.
 fn check_out(forward: &Forward, out: &Path) -> Result<(), Mismatch> {
     let found = if out.is_dir() {
@@ -210,6 +246,10 @@ fn publish(
     (split, shape): (Split, PredictionShape),
 ) -> Result<Vec<PathBuf>, TrainError> {
     let samples = shape.samples;
+    let scale = physical(forward, request);
+    if !scale.is_empty() {
+        scratch.scale(&scale)?;
+    }
     Ok(match format {
         PredictionFormat::Hdf5 | PredictionFormat::Npy => {
             scratch.publish(&request.out, format, request.kind)?;

@@ -121,6 +121,21 @@ pub struct TargetError {
     pub mean_absolute: f64,
     /// Root of the mean squared error.
     pub rms: f64,
+    /// Both in physical values, where the range of the target is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub physical: Option<PhysicalError>,
+}
+
+/// Errors of a target in physical values.
+#[derive(Clone, Debug, Serialize)]
+pub struct PhysicalError {
+    /// Mean absolute error.
+    pub mean_absolute: f64,
+    /// Root of the mean squared error.
+    pub rms: f64,
+    /// Their unit, if the dataset states it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
 }
 
 /// Accuracy of a classification.

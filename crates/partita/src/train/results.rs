@@ -4,8 +4,8 @@ use super::curve::LossCurve;
 use super::error::TrainError;
 use super::output::{PREDICTION, RESULT, TRACE, WEIGHTS, rescue_folders};
 use super::record::{
-    ClassResult, Classification, EpochResult, MemoryResult, ResultFiles, RunResult, TargetError,
-    TaskResult, ValidationResult,
+    ClassResult, Classification, EpochResult, MemoryResult, PhysicalError, ResultFiles, RunResult,
+    TargetError, TaskResult, ValidationResult,
 };
 use super::run::Run;
 use super::store;
@@ -15,7 +15,7 @@ use crate::environment::Environment;
 use crate::launch::{MemoryUsage, PEAK_METHOD};
 use crate::machine::is_local;
 use crate::trace;
-use partita_data::{Loading, Preparation};
+use partita_data::{Loading, Preparation, TargetRecord};
 use partita_oracle::{Comparison, Prediction, compare};
 use partita_program::Program;
 use partita_run::{Footprint, Trace};
@@ -40,6 +40,8 @@ pub struct Finished<'r> {
     pub preparation: Preparation,
     /// Names of the targets.
     pub targets: &'r [String],
+    /// What they stand for, if it is known.
+    pub record: Option<&'r TargetRecord>,
     /// The training program of full batch size.
     pub program: &'r Program,
     /// Predicted memory of each rank, without its snapshot.
@@ -303,6 +305,7 @@ impl Finished<'_> {
         let validation = epoch.validation.as_ref();
         let metrics = Metrics {
             targets: self.targets,
+            record: self.record,
         };
         EpochResult {
             epoch: epoch.epoch + 1,
@@ -357,6 +360,8 @@ impl Finished<'_> {
 pub struct Metrics<'t> {
     /// Names of the targets or of the classes.
     pub targets: &'t [String],
+    /// What they stand for, if it is known.
+    pub record: Option<&'t TargetRecord>,
 }
 
 impl Metrics<'_> {
@@ -365,10 +370,22 @@ impl Metrics<'_> {
         let count = validation.samples as f64;
         let sums = validation.absolute.iter().zip(&validation.squared);
         let targets = self.targets.iter().zip(sums);
-        let errors = targets.map(|(target, (absolute, squared))| TargetError {
-            target: target.clone(),
-            mean_absolute: absolute / count,
-            rms: (squared / count).sqrt(),
+        let errors = targets.enumerate();
+        let errors = errors.map(|(index, (target, (absolute, squared)))| {
+            let (mean_absolute, rms) = (absolute / count, (squared / count).sqrt());
+            TargetError {
+                target: target.clone(),
+                mean_absolute,
+                rms,
+                physical: self.record.and_then(|record| {
+                    let (factor, _) = record.physical(index)?;
+                    Some(PhysicalError {
+                        mean_absolute: mean_absolute * factor.abs(),
+                        rms: rms * factor.abs(),
+                        unit: record.unit(index).map(str::to_owned),
+                    })
+                }),
+            }
         });
         ValidationResult {
             loss: validation.loss,

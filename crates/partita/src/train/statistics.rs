@@ -1,13 +1,13 @@
 //! Whose statistics the steps of `transform` take: those that weights or a checkpoint keep, or those of a dataset.
 
 use super::checkpoint::Resume;
-use super::error::{Mismatch, TrainError};
+use super::error::TrainError;
 use super::run::Run;
 use crate::context::Context;
 use crate::host::Host;
 use crate::launch::Launch;
 use crate::progress::Event;
-use crate::weights::LoadedWeights;
+use crate::weights::{LoadedWeights, WeightsError};
 use partita_data::{DataError, Dataset, Preparation, Split, Step, chain_text, fit};
 use std::path::Path;
 
@@ -191,8 +191,8 @@ pub fn of_training(
             Ok((now, None))
         }
         (None, false) => Ok((of_dataset()?, None)),
-        (None, true) if kept.owner == "weights" => Err(Mismatch::NoStatistics {
-            weights: kept.path.to_owned(),
+        (None, true) if kept.owner == "weights" => Err(WeightsError::NoStatistics {
+            file: kept.path.to_owned(),
             reason: kept.reason(run),
         }
         .into()),

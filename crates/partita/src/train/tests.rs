@@ -4,6 +4,7 @@ mod classes;
 mod command;
 mod finite;
 mod half;
+mod meaning;
 mod preparation;
 mod run_file;
 mod session;

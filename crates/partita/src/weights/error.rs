@@ -70,6 +70,18 @@ pub enum WeightsError {
         /// The file.
         file: PathBuf,
     },
+    /// Weights whose statistics cannot be taken.
+    #[error(
+        "`statistics = \"weights\"` under [weights]: {} {reason}; nearest is `statistics = \"data\"`, which takes those of \
+         the training split",
+        file.display()
+    )]
+    NoStatistics {
+        /// The weights.
+        file: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// The file to write is no file of weights.
     #[error("{} exists and is not a weight file; choose another file", file.display())]
     Taken {

@@ -38,26 +38,27 @@ pub fn infer(found: &InferResult, out: &mut dyn Write) -> io::Result<()> {
         Some(last) => format!("{} to {last}", found.file),
         None => found.file.clone(),
     };
-    write_pairs(
-        out,
-        &[
-            ("program", found.program.clone()),
-            ("weights", found.weights.clone()),
-            (
-                "samples",
-                samples(found.samples, &found.data, (found.split, found.volumes)),
-            ),
-            (
-                "throughput",
-                format!("{:.1} samples/s", found.samples_per_second),
-            ),
-            (
-                "memory",
-                format!("{} in the largest rank", found.memory_bytes_max),
-            ),
-            (found.output, format!("{} ({})", files, shape.join(" x "))),
-        ],
-    )
+    let mut pairs = vec![
+        ("program", found.program.clone()),
+        ("weights", found.weights.clone()),
+        (
+            "samples",
+            samples(found.samples, &found.data, (found.split, found.volumes)),
+        ),
+        (
+            "throughput",
+            format!("{:.1} samples/s", found.samples_per_second),
+        ),
+        (
+            "memory",
+            format!("{} in the largest rank", found.memory_bytes_max),
+        ),
+        (found.output, format!("{} ({})", files, shape.join(" x "))),
+    ];
+    if !found.physical.is_empty() {
+        pairs.push(("physical", found.physical.join(", ")));
+    }
+    write_pairs(out, &pairs)
 }
 
 /// How many samples of which split, and what they are of its volumes.

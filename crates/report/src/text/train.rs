@@ -116,7 +116,16 @@ fn slowest_text(result: &RunResult) -> Option<String> {
     ))
 }
 
-/// Writes the errors of each target on a split.
+/// A number with four decimals, or with four digits where these would be none of its own or too many.
+fn four_digits(number: f64) -> String {
+    if number == 0.0 || (0.001..1000.0).contains(&number) {
+        format!("{number:.4}")
+    } else {
+        format!("{number:.3e}")
+    }
+}
+
+/// Writes the errors of each target on a split: physical ones where they are known.
 pub(super) fn write_errors(
     errors: &[TargetError],
     split: &str,
@@ -127,12 +136,21 @@ pub(super) fn write_errors(
         (&title, Side::Left),
         ("mean absolute", Side::Right),
         ("rms", Side::Right),
+        ("unit", Side::Left),
     ]);
     for error in errors {
+        let (mean_absolute, rms, unit) = match &error.physical {
+            None => (error.mean_absolute, error.rms, "of [-1, 1]"),
+            Some(physical) => {
+                let unit = physical.unit.as_deref().unwrap_or("physical");
+                (physical.mean_absolute, physical.rms, unit)
+            }
+        };
         table.row(vec![
             error.target.clone(),
-            format!("{:.4}", error.mean_absolute),
-            format!("{:.4}", error.rms),
+            four_digits(mean_absolute),
+            four_digits(rms),
+            unit.to_owned(),
         ]);
     }
     table.write(out)

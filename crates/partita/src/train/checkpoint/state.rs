@@ -6,7 +6,7 @@ use super::super::run::Run;
 use super::super::run_file::words::{self, Words, inline};
 use super::error::ResumeError;
 use partita_data::checkpoint::{Checkpoint, TensorEntry, TensorKind};
-use partita_data::{DataRecord, Dataset, Split};
+use partita_data::{DataRecord, Dataset, Split, TargetRecord};
 use partita_graph::{Graph, text};
 use partita_session::{LossScaling, Position};
 use serde::{Deserialize, Serialize};
@@ -208,7 +208,8 @@ impl TrainingState {
                 format!("the targets {:?}", now.targets),
             ),
         ];
-        match pairs.into_iter().find(|(stored, asked)| stored != asked) {
+        let differ = pairs.into_iter().find(|(stored, asked)| stored != asked);
+        match differ.or_else(|| self.other_ranges(now)) {
             Some((stored, asked)) => Err(ResumeError::OtherData {
                 checkpoint: checkpoint.to_owned(),
                 was: self.data.clone(),
@@ -218,6 +219,21 @@ impl TrainingState {
             }),
             None => Ok(()),
         }
+    }
+
+    /// The ranges of the targets here and now, if they differ.
+    fn other_ranges(&self, now: &Self) -> Option<(String, String)> {
+        let [own, other] = [self, now].map(|state| state.data_record.targets.as_ref());
+        let (own, other) = own.zip(other)?;
+        let text = |record: &TargetRecord| {
+            let ends = record.ranges.iter().map(|range| match range {
+                Some(range) => format!("{range:?}"),
+                None => "unknown".to_owned(),
+            });
+            let ends: Vec<String> = ends.collect();
+            format!("targets of the ranges {}", ends.join(", "))
+        };
+        (!own.has_ranges_of(other)).then(|| (text(own), text(other)))
     }
 
     /// What may differ, and does.

@@ -5,7 +5,8 @@ use crate::context::Context;
 use crate::environment::Environment;
 use crate::error::full_text;
 use crate::train::{
-    EvaluateResult, ForwardRequest, InferRequest, InferResult, VolumeMode, evaluate, infer,
+    EvaluateResult, ForwardRequest, InferRequest, InferResult, PredictionUnits, VolumeMode,
+    evaluate, infer,
 };
 use partita_data::PredictionKind;
 use partita_synth::{SegmentationSpec, make_segmented};
@@ -190,6 +191,7 @@ fn predict(
         forward: forward(folder, volumes, ranks),
         out: out.clone(),
         kind: PredictionKind::Scores,
+        units: PredictionUnits::default(),
     };
     let context = Context::new(Environment::default());
     let found = infer(&context, &request).map_err(|error| full_text(&error))?;

@@ -6,8 +6,8 @@ use crate::environment::Environment;
 use crate::error::full_text;
 use crate::progress::Event;
 use crate::train::{
-    ConvertRequest, ForwardRequest, InferRequest, ResumeFrom, TrainRequest, convert_weights,
-    evaluate, infer, train,
+    ConvertRequest, ForwardRequest, InferRequest, PredictionUnits, ResumeFrom, TrainRequest,
+    convert_weights, evaluate, infer, train,
 };
 use crate::weights::WeightNames;
 use partita_data::PredictionKind;
@@ -121,6 +121,7 @@ impl Case {
             forward: self.forward(weights),
             out: self.at("scores.npy"),
             kind: PredictionKind::Scores,
+            units: PredictionUnits::default(),
         };
         self.with_context(|context| infer(context, &request))
             .unwrap();

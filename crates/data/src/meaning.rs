@@ -1,0 +1,387 @@
+//! What targets stand for, and how those of one dataset are read as those of another.
+
+use crate::data_record::TargetRecord;
+use crate::dataset::Dataset;
+use crate::error::DataError;
+use crate::samples::Samples;
+use crate::split::Split;
+
+/// Prefixes of names that are made up where nothing names a class or a number.
+const PLACEHOLDERS: [&str; 3] = ["class", "target", "label"];
+/// Samples of which ranges are derived.
+const SAMPLES_MAX: usize = 64;
+/// Largest difference from a linear relation, and of two ranges that are the same, as a fraction of their span.
+const ROUNDING: f64 = 1e-4;
+
+/// What the targets of an opened dataset stand for besides their names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meaning {
+    /// Of each number, or none.
+    ranges: Vec<[f64; 2]>,
+    /// Of each number, or none.
+    units: Vec<String>,
+    /// How stored targets are read; `None` as they are.
+    map: Option<TargetMap>,
+}
+
+/// How targets that are stored become those of a network.
+#[derive(Clone, Debug, PartialEq)]
+enum TargetMap {
+    /// The class of each stored one.
+    Classes(Vec<i16>),
+    /// Column, factor and summand of each number, and the number of columns.
+    Numbers(Vec<(usize, f64, f64)>, usize),
+}
+
+impl Meaning {
+    /// Of targets that are read as they are stored.
+    pub(crate) fn new(ranges: Option<Vec<[f64; 2]>>, units: Option<Vec<String>>) -> Self {
+        Self {
+            ranges: ranges.unwrap_or_default(),
+            units: units.unwrap_or_default(),
+            map: None,
+        }
+    }
+
+    /// Classes or numbers in the files, where the dataset is read as one of `read`.
+    pub(crate) fn stored(&self, read: usize) -> usize {
+        match &self.map {
+            None => read,
+            Some(TargetMap::Classes(classes)) => classes.len(),
+            Some(TargetMap::Numbers(_, columns)) => *columns,
+        }
+    }
+
+    /// The numbers of a network, from those of a file.
+    pub(crate) fn numbers(&self, stored: Vec<f32>) -> Vec<f32> {
+        let Some(TargetMap::Numbers(numbers, _)) = &self.map else {
+            return stored;
+        };
+        let read = |&(column, factor, summand): &(usize, f64, f64)| {
+            (f64::from(stored[column]) * factor + summand) as f32
+        };
+        numbers.iter().map(read).collect()
+    }
+
+    /// Brings classes of a file to those of a network. What is no class stays.
+    pub(crate) fn classes(&self, labels: &mut Samples) {
+        let Some(TargetMap::Classes(classes)) = &self.map else {
+            return;
+        };
+        let Samples::I16(labels) = labels else {
+            panic!("class indices are read as int16");
+        };
+        for label in labels {
+            if let Some(&class) = usize::try_from(*label).ok().and_then(|at| classes.get(at)) {
+                *label = class;
+            }
+        }
+    }
+}
+
+impl Dataset {
+    /// What its targets stand for. Ranges are those of the index, else of up to 64 samples with physical values.
+    pub fn target_record(&self) -> TargetRecord {
+        let are_classes = self.labels().is_some();
+        let meaning = self.meaning();
+        let of_index = meaning.ranges.iter().copied().map(Some);
+        let ranges: Vec<Option<[f64; 2]>> = match (are_classes, meaning.ranges.is_empty()) {
+            (true, _) => Vec::new(),
+            (false, false) => of_index.collect(),
+            (false, true) => derived_ranges(self).unwrap_or_default(),
+        };
+        TargetRecord {
+            are_classes,
+            names: named(self.targets()),
+            ranges: if ranges.iter().any(Option::is_some) {
+                ranges
+            } else {
+                Vec::new()
+            },
+            units: meaning.units.clone(),
+        }
+    }
+
+    /// The dataset with its targets read as those of weights, which `record` describes, and a line that says how.
+    ///
+    /// Classes are matched by name, if they are some of those of the weights; numbers are, if they are all of these, and are
+    /// scaled to their ranges. Names that were made up match nothing.
+    /// Errors: `OtherTargets` for names or units that do not match.
+    pub fn answering(self, record: &TargetRecord) -> Result<(Self, Option<String>), DataError> {
+        let own = self.target_record();
+        if own.are_classes != record.are_classes {
+            return Ok((self, None));
+        }
+        let (map, said) = if own.are_classes {
+            match class_map(self.path(), &own, record)? {
+                Some(found) => found,
+                None => return Ok((self, None)),
+            }
+        } else {
+            match number_map(&self, &own, record)? {
+                (Some(map), said) => (map, said),
+                (None, said) => return Ok((self, (!said.is_empty()).then_some(said))),
+            }
+        };
+        let text = format!("{} of {} {said}", what(record), self.path().display());
+        let names = match &map {
+            TargetMap::Numbers(..) if record.names.is_empty() => self.targets().to_vec(),
+            TargetMap::Numbers(..) | TargetMap::Classes(_) => record.names.clone(),
+        };
+        let map = Some(map);
+        Ok((
+            self.reading(
+                names,
+                Meaning {
+                    map,
+                    ..Meaning::default()
+                },
+            ),
+            Some(text),
+        ))
+    }
+}
+
+fn what(record: &TargetRecord) -> &'static str {
+    if record.are_classes {
+        "classes"
+    } else {
+        "targets"
+    }
+}
+
+/// Names that say something; none where all were made up.
+fn named(names: &[String]) -> Vec<String> {
+    let is_made_up = |(at, name): (usize, &String)| {
+        let name = name.to_lowercase();
+        PLACEHOLDERS.iter().any(|prefix| {
+            let number = name.strip_prefix(prefix);
+            let number = number.map(|rest| rest.trim_start_matches([' ', '_', '-']));
+            number.is_some_and(|number| number == at.to_string())
+        })
+    };
+    if names.iter().enumerate().all(is_made_up) {
+        Vec::new()
+    } else {
+        names.to_vec()
+    }
+}
+
+fn key(name: &str) -> String {
+    name.trim().to_lowercase()
+}
+
+/// The place of each name in a list; `None` if one is not in it, or more than once in one of both.
+fn places(names: &[String], list: &[String]) -> Option<Vec<usize>> {
+    let list: Vec<String> = list.iter().map(|name| key(name)).collect();
+    let place = |name: &String| {
+        let name = key(name);
+        let mut all = list.iter().enumerate().filter(|(_, other)| **other == name);
+        all.next()
+            .map(|(at, _)| at)
+            .filter(|_| all.next().is_none())
+    };
+    let places: Vec<usize> = names.iter().map(place).collect::<Option<_>>()?;
+    let distinct: std::collections::BTreeSet<&usize> = places.iter().collect();
+    (distinct.len() == places.len()).then_some(places)
+}
+
+fn same_names(names: &[String], others: &[String]) -> bool {
+    let keys = |names: &[String]| -> Vec<String> { names.iter().map(|name| key(name)).collect() };
+    keys(names) == keys(others)
+}
+
+fn class_map(
+    path: &std::path::Path,
+    own: &TargetRecord,
+    record: &TargetRecord,
+) -> Result<Option<(TargetMap, String)>, DataError> {
+    let (names, others) = (&own.names, &record.names);
+    let count = names.len();
+    // The first classes in their order need no map.
+    let is_prefix = count <= others.len() && same_names(names, &others[..count]);
+    if names.is_empty() || others.is_empty() || is_prefix {
+        return Ok(None);
+    }
+    let Some(places) = places(names, others) else {
+        return Err(DataError::OtherTargets {
+            path: path.to_path_buf(),
+            what: "classes",
+            found: names.join(", "),
+            expected: others.join(", "),
+            remedy: "classes are matched by name, in any order, if they are some of those of the weights: correct the \
+                     names under `targets` of its dataset.toml, or take weights of these classes",
+        });
+    };
+    let classes = places
+        .iter()
+        .filter_map(|&at| i16::try_from(at).ok())
+        .collect();
+    let pairs: Vec<String> = places
+        .iter()
+        .enumerate()
+        .filter(|(at, place)| at != *place)
+        .map(|(at, place)| format!("{} {at} -> {place}", names[at]))
+        .collect();
+    let said = format!(
+        "are read as those of the weights by name: {}",
+        pairs.join(", ")
+    );
+    Ok(Some((TargetMap::Classes(classes), said)))
+}
+
+/// How numbers are read, if not as they are, and what is said of it.
+fn number_map(
+    dataset: &Dataset,
+    own: &TargetRecord,
+    record: &TargetRecord,
+) -> Result<(Option<TargetMap>, String), DataError> {
+    let refuse = |what, found: &[String], expected: &[String], remedy| DataError::OtherTargets {
+        path: dataset.path().to_path_buf(),
+        what,
+        found: found.join(", "),
+        expected: expected.join(", "),
+        remedy,
+    };
+    let stored = dataset.targets().len();
+    let columns = if own.names.is_empty() || record.names.is_empty() {
+        (0..stored).collect()
+    } else {
+        let columns = places(&record.names, &own.names);
+        columns.ok_or_else(|| {
+            let remedy = "numbers are matched by name, in any order: correct the names under `targets` of its dataset.toml, \
+                          or take a dataset with these";
+            refuse("targets", &own.names, &record.names, remedy)
+        })?
+    };
+    let unit = |of: &TargetRecord, at: usize| of.units.get(at).cloned();
+    let range = |of: &TargetRecord, at: usize| of.ranges.get(at).copied().flatten();
+    let (mut numbers, mut said, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, &column) in columns.iter().enumerate() {
+        let name = &dataset.targets()[column];
+        if let (Some(found), Some(expected)) = (unit(own, column), unit(record, at))
+            && found != expected
+        {
+            let remedy = "convert its targets to these units";
+            return Err(refuse("units", &own.units, &record.units, remedy));
+        }
+        let (factor, summand) = match (range(own, column), range(record, at)) {
+            (Some(from), Some(to)) if is_other(from, to) => {
+                said.push(format!("{name} {from:?} -> {to:?}"));
+                rescaled(from, to)
+            }
+            (None, Some(to)) => {
+                unknown.push(format!("{name} {to:?}"));
+                (1.0, 0.0)
+            }
+            (Some(_), Some(_)) | (_, None) => (1.0, 0.0),
+        };
+        numbers.push((column, factor, summand));
+    }
+    let is_moved = columns.iter().enumerate().any(|(at, &column)| at != column);
+    if !said.is_empty() || is_moved || columns.len() < stored {
+        let text = match said.is_empty() {
+            true => "are matched by name with those of the weights".to_owned(),
+            false => format!(
+                "are scaled to the ranges of the weights: {}",
+                said.join(", ")
+            ),
+        };
+        return Ok((Some(TargetMap::Numbers(numbers, stored)), text));
+    }
+    let text = match unknown.is_empty() {
+        true => String::new(),
+        false => format!(
+            "{} does not say which physical values -1 and 1 of its targets stand for; those of the weights are assumed: {}",
+            dataset.path().display(),
+            unknown.join(", ")
+        ),
+    };
+    Ok((None, text))
+}
+
+/// Whether two ranges differ by more than rounding.
+pub(crate) fn is_other(from: [f64; 2], to: [f64; 2]) -> bool {
+    let span = (to[1] - to[0]).abs();
+    from.iter()
+        .zip(to)
+        .any(|(a, b)| (a - b).abs() > ROUNDING * span)
+}
+
+/// Factor and summand that bring numbers in [-1, 1] of one range to those of another.
+fn rescaled(from: [f64; 2], to: [f64; 2]) -> (f64, f64) {
+    let half = |[low, high]: [f64; 2]| (high - low) / 2.0;
+    let middle = |[low, high]: [f64; 2]| f64::midpoint(low, high);
+    (
+        half(from) / half(to),
+        (middle(from) - middle(to)) / half(to),
+    )
+}
+
+/// Ranges of the numbers of a dataset that keeps them in both forms; `None` for one that does not, or cannot be read.
+fn derived_ranges(dataset: &Dataset) -> Option<Vec<Option<[f64; 2]>>> {
+    let has_samples = |split: &Split| dataset.samples(*split) > 0;
+    let mut reader = dataset.reader(Split::ALL.into_iter().find(has_samples)?);
+    let samples = reader.samples();
+    let mut pairs: Vec<Vec<(f64, f64)>> = vec![Vec::new(); dataset.targets().len()];
+    for sample in (0..samples).step_by(samples.div_ceil(SAMPLES_MAX)) {
+        let physical = reader.read_physical(sample).ok()??;
+        let network = reader.read_target(sample).ok()?;
+        for (pairs, (x, y)) in pairs.iter_mut().zip(network.into_iter().zip(physical)) {
+            pairs.push((x.into(), y.into()));
+        }
+    }
+    Some(pairs.iter().map(|pairs| derived_range(pairs)).collect())
+}
+
+/// The physical values of -1 and 1, if pairs of both forms lie on a line other than the identity.
+fn derived_range(pairs: &[(f64, f64)]) -> Option<[f64; 2]> {
+    let least = pairs.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let most = pairs.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let slope = (most.1 - least.1) / (most.0 - least.0);
+    let at = |x: f64| least.1 + slope * (x - least.0);
+    // In single precision the ends have as many digits.
+    let range = [at(-1.0), at(1.0)].map(|value| f64::from(value as f32));
+    let tolerance = ROUNDING * (range[1] - range[0]).abs();
+    let is_line = pairs.iter().all(|&(x, y)| (at(x) - y).abs() <= tolerance);
+    let is_sound = slope.is_finite() && slope != 0.0 && range.iter().all(|end| end.is_finite());
+    (is_sound && is_line && is_other(range, [-1.0, 1.0])).then_some(range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn made_up_names_are_none() {
+        for names in [
+            ["class0", "class1"],
+            ["target0", "target1"],
+            ["Class 0", "class_1"],
+        ] {
+            assert!(named(&list(&names)).is_empty(), "{names:?}");
+        }
+        for names in [["class1", "class0"], ["class0", "cat"], ["0", "1"]] {
+            assert_eq!(named(&list(&names)), names, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_derived_from_both_forms() {
+        let pairs = |low: f64, high: f64| -> Vec<(f64, f64)> {
+            let at = |x: f64| (x, low + (x + 1.0) / 2.0 * (high - low));
+            [-0.5, 0.25, 0.75].map(at).to_vec()
+        };
+        assert_eq!(derived_range(&pairs(0.0, 10.0)), Some([0.0, 10.0]));
+        assert_eq!(derived_range(&pairs(3.0, -5.0)), Some([3.0, -5.0]));
+        assert_eq!(derived_range(&pairs(-1.0, 1.0)), None);
+        assert_eq!(derived_range(&[(0.0, 1.0), (0.0, 1.0)]), None);
+        assert_eq!(derived_range(&[(0.0, 1.0), (0.5, 1.2), (1.0, 2.0)]), None);
+        let (factor, summand) = rescaled([0.0, 5.0], [0.0, 10.0]);
+        assert_eq!((-factor + summand, factor + summand), (-1.0, 0.0));
+    }
+}
