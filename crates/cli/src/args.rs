@@ -338,6 +338,10 @@ pub struct ForwardArgs {
     /// run file)
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
+    /// Weights of the best epoch in `output` of the run file, by the metric `best` of `[checkpoint]` (default: of the
+    /// last epoch)
+    #[arg(long, conflicts_with = "weights")]
+    pub best: bool,
     /// Dataset (overrides the run file)
     #[arg(long, value_name = "DATASET")]
     pub data: Option<PathBuf>,

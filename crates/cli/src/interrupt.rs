@@ -2,13 +2,17 @@
 
 use crate::error::{CliError, exit_code};
 use partita::ErrorKind;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::flag;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
+
+/// Signals that ask for an end. Batch systems and their clients send the last two before a time limit: Slurm by
+/// `--signal=USR1`, submitit by SIGUSR2.
+const SIGNALS: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
 
 /// State shared with the signal handlers.
 struct Request {
@@ -84,7 +88,7 @@ fn install() -> Result<(), CliError> {
     }
     let failed = CliError::Signals;
     let code = i32::from(exit_code(ErrorKind::Interrupted));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in SIGNALS {
         if is_ignored(signal).map_err(failed)? {
             continue;
         }

@@ -284,6 +284,7 @@ impl ForwardArgs {
         ForwardRequest {
             run_file: self.run.clone(),
             weights: self.weights.clone(),
+            best: self.best,
             data: self.data.clone(),
             ranks: self.ranks,
             threads: self.threads,

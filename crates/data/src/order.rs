@@ -29,6 +29,13 @@ pub fn epoch_order(seed: u64, epoch: u64, samples: usize) -> Vec<usize> {
     order
 }
 
+/// The first `kept` samples of [`epoch_order`]: those of an epoch that leaves the others out.
+pub fn epoch_samples(seed: u64, epoch: u64, samples: usize, kept: usize) -> Vec<usize> {
+    let mut order = epoch_order(seed, epoch, samples);
+    order.truncate(kept);
+    order
+}
+
 /// Cuts an order into batches; the last may be partial.
 pub fn batches(order: &[usize], batch: NonZeroUsize) -> impl ExactSizeIterator<Item = Batch<'_>> {
     order
@@ -76,6 +83,15 @@ mod tests {
         assert_ne!(order, epoch_order(3, 7, 100));
         // Epochs of neighboring seeds must not coincide shifted by one.
         assert_ne!(epoch_order(7, 4, 100), epoch_order(8, 3, 100));
+    }
+
+    #[test]
+    fn an_epoch_leaves_out_the_end_of_its_order() {
+        for epoch in 0..4 {
+            let all = epoch_order(7, epoch, 10);
+            assert_eq!(epoch_samples(7, epoch, 10, 8), all[..8]);
+            assert_eq!(epoch_samples(7, epoch, 10, 10), all);
+        }
     }
 
     #[test]

@@ -117,6 +117,8 @@ pub struct Writer {
     tensors: Vec<Entry>,
     /// How many of them were given.
     given: usize,
+    /// Elements of the next one that were given, and their checksums.
+    part: (usize, TensorSums),
     metadata: BTreeMap<String, String>,
     checksums: Checksums,
 }
@@ -146,6 +148,7 @@ impl Writer {
             out: BufWriter::with_capacity(1 << 20, file),
             tensors,
             given: 0,
+            part: (0, TensorSums::default()),
             metadata: metadata.clone(),
             checksums,
         };
@@ -185,7 +188,38 @@ impl Writer {
         self.push_words(ElementType::I64, values, i64::to_le_bytes)
     }
 
+    /// Gives elements of the next tensor, after those that were given of it, so that none is ever held as a whole.
+    ///
+    /// Errors: `BadValue` for values beyond its end or of another type, `Unwritable`.
+    pub fn push_part(&mut self, values: &Values) -> Result<(), DataError> {
+        let left = self.next().map_or(0, |entry| entry.elements()) - self.part.0;
+        if values.len() > left {
+            return Err(DataError::BadValue {
+                what: "values of a part of a tensor",
+                got: values.len().to_string(),
+                expected: format!("{left} at most, as many as are left"),
+            });
+        }
+        match values {
+            Values::F32(them) => self.append(values.element(), them, f32::to_le_bytes),
+            Values::F64(them) => self.append(values.element(), them, f64::to_le_bytes),
+        }
+    }
+
     fn push_words<T: Copy, const N: usize>(
+        &mut self,
+        element: ElementType,
+        values: &[T],
+        encode: fn(T) -> [u8; N],
+    ) -> Result<(), DataError> {
+        let is_whole = |entry: &Entry| self.part.0 == 0 && entry.elements() == values.len();
+        match self.next().filter(|entry| !is_whole(entry)) {
+            Some(entry) => Err(bad_values(&entry, element, values.len())),
+            None => self.append(element, values, encode),
+        }
+    }
+
+    fn append<T: Copy, const N: usize>(
         &mut self,
         element: ElementType,
         values: &[T],
@@ -196,20 +230,10 @@ impl Writer {
             got: "one more".to_string(),
             expected: "as many as the file was started with".to_string(),
         })?;
-        self.given += 1;
-        if entry.elements() != values.len() || element != entry.element {
-            return Err(DataError::BadValue {
-                what: "values of a tensor",
-                got: format!("{} {element:?} for `{}`", values.len(), entry.name),
-                expected: format!(
-                    "{} {:?}, the product of its shape {:?}",
-                    entry.elements(),
-                    entry.element,
-                    entry.shape
-                ),
-            });
+        if element != entry.element {
+            return Err(bad_values(&entry, element, values.len()));
         }
-        let mut sums = TensorSums::default();
+        let (given, mut sums) = std::mem::take(&mut self.part);
         let mut bytes = Vec::new();
         for piece in values.chunks(PIECE) {
             bytes.clear();
@@ -217,7 +241,13 @@ impl Writer {
             sums.update(&bytes);
             self.write(|out| out.write_all(&bytes))?;
         }
-        self.checksums.set(&entry.name, sums);
+        let given = given + values.len();
+        if given < entry.elements() {
+            self.part = (given, sums);
+        } else {
+            self.given += 1;
+            self.checksums.set(&entry.name, sums);
+        }
         Ok(())
     }
 
@@ -253,6 +283,19 @@ impl Writer {
         write: impl FnOnce(&mut BufWriter<NewFile>) -> io::Result<()>,
     ) -> Result<(), DataError> {
         write(&mut self.out).map_err(|error| unwritable(&self.path, &error))
+    }
+}
+
+fn bad_values(entry: &Entry, element: ElementType, got: usize) -> DataError {
+    DataError::BadValue {
+        what: "values of a tensor",
+        got: format!("{got} {element:?} for `{}`", entry.name),
+        expected: format!(
+            "{} {:?}, the product of its shape {:?}",
+            entry.elements(),
+            entry.element,
+            entry.shape
+        ),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use partita_data::DataError;
 use partita_data::state_dict::{self, StateDictFile};
-use partita_data::weights::{Tensor, Values, Weights, load, save};
+use partita_data::weights::{ElementType, Entry, Tensor, Values, Weights, Writer, load, save};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, serialize};
 
@@ -208,6 +208,40 @@ fn the_same_weights_give_the_same_bytes() {
     save(&a, &weights()).unwrap();
     save(&b, &load(&a).unwrap()).unwrap();
     assert_eq!(fs::read(a).unwrap(), fs::read(b).unwrap());
+}
+
+#[test]
+fn tensors_in_parts_give_the_same_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, parts) = (folder.path().join("a"), folder.path().join("b"));
+    let weights = weights();
+    save(&whole, &weights).unwrap();
+    let entries = weights.tensors.iter().map(|(name, tensor)| Entry {
+        name: name.clone(),
+        element: match tensor.values {
+            Values::F32(_) => ElementType::F32,
+            Values::F64(_) => ElementType::F64,
+        },
+        shape: tensor.shape.clone(),
+    });
+    let mut writer = Writer::create(&parts, entries.collect(), &weights.metadata).unwrap();
+    while let Some(entry) = writer.next() {
+        let values = &weights.tensors[&entry.name].values;
+        for start in (0..values.len().max(1)).step_by(2) {
+            let end = values.len().min(start + 2);
+            let part = match values {
+                Values::F32(values) => Values::F32(values[start..end].to_vec()),
+                Values::F64(values) => Values::F64(values[start..end].to_vec()),
+            };
+            if start > 0 {
+                let whole = writer.push(values).unwrap_err();
+                assert!(matches!(whole, DataError::BadValue { .. }), "{whole}");
+            }
+            writer.push_part(&part).unwrap();
+        }
+    }
+    writer.finish().unwrap();
+    assert_eq!(fs::read(whole).unwrap(), fs::read(parts).unwrap());
 }
 
 #[test]

@@ -118,14 +118,14 @@ pub use thread_limit::TooManyThreads;
 pub use times::NoScratch;
 pub use trace::TraceError;
 pub use train::{
-    AutoError, BestMetric, CheckpointConfig, ClassResult, Classification, ComputeTimes,
-    ConvertRequest, ConvertResult, EpochResult, EvaluateResult, ForwardRequest, InferRequest,
-    InferResult, LISTENING, LastCheckpoint, MemoryResult, MetricsFormat, Mismatch, OffloadConfig,
-    OffloadError, OutputError, Peak, PhysicalError, PredictionUnits, Processes, ResultFiles,
-    ResumeError, ResumeFrom, RunFile, RunFileError, RunResult, ServeRequest, StartWeights,
-    StoreConfig, StoreError, StoreKind, TargetError, TaskResult, TrainError, TrainRequest, Trained,
-    TrainingState, Utilization, ValidationResult, VolumeMode, convert_weights, evaluate, infer,
-    parse_cores, serve, train,
+    AutoError, BestMetric, BestResult, CheckpointConfig, ClassResult, Classification, ComputeTimes,
+    ConvertRequest, ConvertResult, EndReason, EndedEarly, EpochResult, EvaluateResult,
+    ForwardRequest, InferRequest, InferResult, LISTENING, LastCheckpoint, MemoryResult,
+    MetricsFormat, Mismatch, OffloadConfig, OffloadError, OutputError, Peak, PhysicalError,
+    PredictionUnits, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError,
+    RunResult, ServeRequest, StartWeights, StoreConfig, StoreError, StoreKind, TargetError,
+    TargetResult, TaskResult, TrainError, TrainRequest, Trained, TrainingState, Utilization,
+    ValidationResult, VolumeMode, convert_weights, evaluate, infer, parse_cores, serve, train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,

@@ -6,6 +6,7 @@ mod choose;
 mod convert;
 mod curve;
 mod divergence;
+mod early_stopping;
 mod ending;
 mod error;
 mod evaluate;
@@ -44,8 +45,8 @@ pub use offload::{
     LISTENING, OffloadConfig, OffloadError, Processes, ServeRequest, parse_cores, serve,
 };
 pub use record::{
-    ClassResult, Classification, EpochResult, MemoryResult, PhysicalError, ResultFiles, RunResult,
-    TargetError, TaskResult, ValidationResult,
+    BestResult, ClassResult, Classification, EndReason, EndedEarly, EpochResult, MemoryResult,
+    PhysicalError, ResultFiles, RunResult, TargetError, TargetResult, TaskResult, ValidationResult,
 };
 pub use run::TrainRequest;
 pub use run_file::{RunFile, StartWeights};
@@ -65,16 +66,16 @@ use crate::progress::Event;
 use crate::search;
 use crate::training::{StrategyChoice, accumulating};
 use crate::weights::{LoadedWeights, WeightFile};
-use checkpoint::{Checkpoints, Resume};
+use checkpoint::{BestFile, Checkpoints, Resume};
 use curve::LossCurve;
 use machine::machine_costs;
 use memory::MemoryLimit;
-use metrics::Metrics;
+use metrics::{ClassNames, Metrics};
 use offload::Offload;
 use output::{Output, RunSize};
 use partita_data::{
     Accepted, DType, DataRecord, Dataset, HyperslabSource, Loading, Preprocessing, Sampling, Split,
-    TargetRecord, Waker, order::epoch_order,
+    TargetRecord, Waker, order::epoch_samples,
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
@@ -179,9 +180,10 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let crowded = oversubscription(local, run.threads, cores);
     let micro = check::micro_warning(&strategy, &graph);
     let mut warnings = warnings(launch, resume.as_ref(), [crowded, micro, of_machine]);
-    let samples = [Split::Train, Split::Validation].map(|split| sampling.samples(split));
-    let [training, validation] = samples;
-    let order = |epoch| epoch_order(run.seed, epoch, training);
+    let [training, validation] = run.samples(&sampling);
+    let all = sampling.samples(Split::Train);
+    let order = |epoch| epoch_samples(run.seed, epoch, all, training);
+    let ends = |epochs: &[EpochReport]| run.ends.end(epochs).is_some();
     let first = sampling.first_sample(Split::Validation);
     let from = (resume.as_ref(), start.as_ref());
     let samples = (&graph, &dataset, sampling);
@@ -189,7 +191,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let session = launch.prepare(|| {
         let kinds = kinds(training, validation);
         let programs = programs::programs(&run, &*menu, &graph, &strategy, stored, &kinds)?;
-        let plan = plan(&run, &order, first..first + validation);
+        let plan = plan(&run, &order, &ends, first..first + validation);
         let session = Session::new(programs, plan)?;
         let program = session.main_program();
         let buffers = |rank| buffers(&run, (&dataset, &preprocessing), program, rank);
@@ -242,6 +244,7 @@ fn buffers(
 fn plan<'s>(
     run: &Run,
     order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
+    ends: &'s (dyn Fn(&[EpochReport]) -> bool + Sync),
     validation: Range<usize>,
 ) -> Plan<'s> {
     Plan {
@@ -252,6 +255,7 @@ fn plan<'s>(
         loss_scaling: run.loss_scaling,
         training_order: order,
         validation: validation.collect(),
+        ends,
         traces_kept: TRACES_KEPT,
     }
 }
@@ -380,6 +384,15 @@ fn resume(
             "{} has all {epochs} epochs, so nothing is left to train; raise `epochs` to train on",
             path.display()
         );
+    } else if let Some(end) = run
+        .ends
+        .end(&position.epochs)
+        .filter(|_| position.done == 0)
+    {
+        text = format!(
+            "{}: the training {end}, so nothing is left to train; change or omit that key to train on",
+            path.display()
+        );
     }
     if launch.is_first() {
         launch.context().report(Event::Note(&text));
@@ -410,13 +423,15 @@ fn first_epoch(resume: Option<&Resume>) -> u64 {
 fn identity(run: &Run, session: &Session<'_>, preprocessing: &Preprocessing) -> String {
     let digests: Vec<String> = session.programs().map(|program| program.digest()).collect();
     format!(
-        "programs {}, {} epochs, seed {}, {:?}, {:?}, {:?}",
+        "programs {}, {} epochs, seed {}, {:?}, {:?}, {:?}, {:?}, {:?}",
         digests.join(" "),
         run.epochs,
         run.seed,
         run.schedule,
         preprocessing,
-        run.store
+        run.store,
+        run.ends,
+        run.drop_last
     )
 }
 
@@ -502,7 +517,8 @@ fn run_session<'r>(
     store::fill(launch, run, samples, epoch)?;
     let curve = Arc::new(Mutex::new(task.curve()));
     let checkpoints = task.checkpoints(strategy, &curve);
-    begin_checkpoints(launch, checkpoints.as_ref());
+    let mut warnings = warnings;
+    warnings.extend(begin_checkpoints(launch, checkpoints.as_ref()));
     let scale = task.scale();
     let metrics = open_metrics(task, output.as_ref(), &scale)?;
     let mut sink = WeightSink::new(context, run, session, task.record, output);
@@ -549,6 +565,7 @@ fn run_session<'r>(
         warnings,
         resumed_from: task.resume.map(|resume| resume.path().to_owned()),
         checkpoint: last.map(|last| last.path),
+        best: checkpoints.as_ref().and_then(Checkpoints::best),
     }))
 }
 
@@ -561,9 +578,9 @@ fn open_metrics(
     let from = task.resume.map(|resume| told(&resume.state.position));
     let open = |output: &Output| {
         let tally = Arc::clone(&task.loading.tally);
-        let sampling = &task.preprocessing.sampling;
-        let samples = [Split::Train, Split::Validation].map(|split| sampling.samples(split));
-        let of_run = (task.run, samples);
+        let samples = task.run.samples(&task.preprocessing.sampling);
+        let classes = ClassNames::new(check::classes(task.graph), task.dataset.targets());
+        let of_run = (task.run, samples, classes);
         Metrics::open(of_run, output.path(), from.as_ref(), scale.clone(), tally)
     };
     output.map(open).transpose()
@@ -584,15 +601,13 @@ fn told(position: &Position) -> Position {
     position
 }
 
-/// Makes the folder of checkpoints, if the run writes some.
-fn begin_checkpoints(launch: &Launch<'_>, checkpoints: Option<&Checkpoints<'_>>) {
-    if let Some(checkpoints) = checkpoints {
-        let is_first = launch.is_first();
-        if is_first {
-            checkpoints.make_folder();
-        }
-        launch.context().report(Event::Checkpoints { is_first });
-    }
+/// Makes the folder of checkpoints, if the run writes some. Gives a warning about those before a resume.
+fn begin_checkpoints(launch: &Launch<'_>, checkpoints: Option<&Checkpoints<'_>>) -> Option<String> {
+    let checkpoints = checkpoints?;
+    let is_first = launch.is_first();
+    let warning = is_first.then(|| checkpoints.begin()).flatten();
+    launch.context().report(Event::Checkpoints { is_first });
+    warning
 }
 
 /// Predicted memory of each rank.
@@ -630,6 +645,10 @@ fn open_output(
     let checkpoints = task.run.checkpoint.stored_max();
     let prediction_bytes = prediction.map_or(0, str::len);
     let size = RunSize::of_session(task.session, TRACES_KEPT, prediction_bytes, checkpoints);
+    let size = match task.run.checkpoint.best {
+        Some(_) => size.with_best(),
+        None => size,
+    };
     let environment = task.launch.context().environment();
     Output::open(task.run, size, prediction, environment).map(Some)
 }
@@ -721,8 +740,12 @@ impl<'r> Task<'r, '_> {
             }
         });
         let (context, session) = (self.launch.context(), self.session);
-        let last = (last, Arc::clone(curve));
-        Some(Checkpoints::new(context, self.run, session, state, last))
+        let best = BestFile::new(
+            &self.run.output,
+            weights::metadata(self.run, session, self.record),
+        );
+        let begin = (last, Arc::clone(curve), best);
+        Some(Checkpoints::new(context, self.run, session, state, begin))
     }
 }
 

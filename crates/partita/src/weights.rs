@@ -26,6 +26,9 @@ use std::thread::{self, ThreadId};
 /// File of the weights in an output folder.
 pub const WEIGHTS_FILE: &str = "weights.safetensors";
 
+/// File of the weights of the best epoch in an output folder.
+pub const BEST_FILE: &str = "best.safetensors";
+
 /// Metadata that tells a file in Partita's names and axis order from one in PyTorch's.
 const DIMS: (&str, &str) = ("dims", "Kd, Kh, Kw, C, F");
 
@@ -302,6 +305,20 @@ impl WeightFile {
         let file = StateDictFile::open(&path)?;
         let source = WeightSource::File(Arc::new(file));
         Ok(Self { path, source })
+    }
+
+    /// Opens the weights of the best epoch in an output folder.
+    ///
+    /// Errors: there are none; an unreadable or damaged file.
+    pub fn best(output: &Path) -> Result<Self, WeightsError> {
+        let file = output.join(BEST_FILE);
+        if file.exists() {
+            return Self::read(&file);
+        }
+        Err(WeightsError::NoBest {
+            file,
+            last: output.join(WEIGHTS_FILE).exists(),
+        })
     }
 
     /// The file.

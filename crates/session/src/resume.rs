@@ -94,7 +94,7 @@ pub struct Boundary<'b, 's> {
     pub loss_scale: Option<LossScale>,
     /// Whether the step was one of training.
     pub is_update: bool,
-    /// Whether this was the last step of the plan.
+    /// Whether this was the last step of the plan, or of a training that ends early.
     pub is_last: bool,
 }
 

@@ -74,7 +74,7 @@ pub struct EpochReport {
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RunEnd {
-    /// All steps were done.
+    /// All steps were done, or all until the plan ended the training early.
     Finished,
     /// The hook ended it before its last step.
     Stopped {
@@ -110,6 +110,9 @@ pub struct Outcome {
     pub steps: u64,
     /// Time of all steps.
     pub seconds: Seconds,
+    /// The time at which [`Plan::ends`](crate::Plan::ends) ended the run after the last of `epochs`, if it did.
+    #[serde(default)]
+    pub ended: Option<Seconds>,
     /// Equal on all ranks but for times.
     pub epochs: Vec<EpochReport>,
     /// Training steps of full batch size after two warm-up steps.
@@ -153,6 +156,7 @@ pub(crate) struct SessionRun<'p, 's> {
     /// The memory of the last snapshot.
     spare: Option<Arc<Snapshot>>,
     origin: Option<NotFiniteOrigin>,
+    ended: Option<Seconds>,
 }
 
 /// A snapshot that is validated elsewhere.
@@ -231,6 +235,7 @@ impl Session<'_> {
             schedule,
             loss_scale: [loss_scale; 2],
             origin: None,
+            ended: None,
         };
         let end = run.execute(runner)?;
         let seconds = run.seconds(runner);
@@ -246,6 +251,7 @@ impl Session<'_> {
             origin: run.origin,
             steps: run.steps,
             seconds,
+            ended: run.ended,
             epochs: run.epochs,
             measured_steps: medians.steps,
             step_seconds: medians.step,
@@ -278,6 +284,9 @@ impl SessionRun<'_, '_> {
         let from = self.from;
         if let Some(end) = self.evaluate_missing(runner, from)? {
             return Ok(end);
+        }
+        if from.1 == 0 && self.ends(runner) {
+            return Ok(RunEnd::Finished);
         }
         // An epoch that begins in its evaluation is evaluated here to its end.
         let begins_later = self.validators.is_some() && from.1 < session.steps_per_epoch();
@@ -314,21 +323,38 @@ impl SessionRun<'_, '_> {
                 self.check_finite(runner, &planned)?;
             }
             done += 1;
-            let is_last = next.is_none();
+            let mut is_last = next.is_none();
             if next.is_none_or(|next| next.epoch != planned.epoch) {
                 if let Some(end) = self.end_epoch(runner, planned.epoch, is_last)? {
                     return Ok(end);
                 }
                 done = 0;
+                if self.ends(runner) && !is_last {
+                    is_last = true;
+                    if let Some(end) = self.settle(runner)? {
+                        return Ok(end);
+                    }
+                }
             }
             self.look_for_results(runner.rank);
-            if self.call_hook(runner, &planned, done, is_last)? == Next::Stop && !is_last {
+            let next = self.call_hook(runner, &planned, done, is_last)?;
+            if is_last {
+                break;
+            }
+            if next == Next::Stop {
                 let epoch = planned.epoch + u64::from(done == 0);
                 let steps = self.steps;
                 return Ok(RunEnd::Stopped { epoch, steps });
             }
         }
         Ok(RunEnd::Finished)
+    }
+
+    /// Whether the plan ends the training after the last epoch that is done.
+    fn ends(&mut self, runner: &RankRunner<'_>) -> bool {
+        let ends = !self.epochs.is_empty() && (self.session.plan.ends)(&self.epochs);
+        self.ended = ends.then(|| self.seconds(runner));
+        ends
     }
 
     fn call_hook(

@@ -5,6 +5,7 @@
 
 use crate::durations;
 use crate::loss_scale::LossScaling;
+use crate::run::EpochReport;
 use crate::schedule::LearningRateSchedule;
 use partita_program::{Body, Buffer, GRADIENT_SQUARES, Program, ProgramKind, Role, Staging};
 use partita_run::Footprint;
@@ -36,6 +37,9 @@ pub struct Plan<'s> {
     pub training_order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
     /// Samples of the evaluation after each epoch; empty for no evaluation.
     pub validation: Vec<usize>,
+    /// Whether the training ends after the last of these epochs, though there are more. Called with the reports of all
+    /// epochs that are done, which but for times are equal on all ranks, so that all ranks end after the same epoch.
+    pub ends: &'s (dyn Fn(&[EpochReport]) -> bool + Sync),
     /// Number of training steps of full batch size whose traces are kept: the last ones.
     pub traces_kept: usize,
 }

@@ -18,7 +18,13 @@ pub fn partita(arguments: &[&str]) -> Command {
 pub fn listening(command: &mut Command) {
     use std::os::unix::process::CommandExt;
     let listen = || {
-        for signal in [libc::SIGINT, libc::SIGHUP, libc::SIGTERM] {
+        for signal in [
+            libc::SIGINT,
+            libc::SIGHUP,
+            libc::SIGTERM,
+            libc::SIGUSR1,
+            libc::SIGUSR2,
+        ] {
             // SAFETY: `signal` may be called between fork and exec.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }

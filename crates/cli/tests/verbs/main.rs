@@ -13,6 +13,8 @@ mod data;
 mod devices;
 mod digits;
 mod doctor;
+#[cfg(unix)]
+mod endings;
 mod epochs;
 mod here;
 mod intervals;

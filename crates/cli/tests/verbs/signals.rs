@@ -20,8 +20,8 @@ fn code_after(signal: &str, ignored: &str, epochs: usize) -> (Option<i32>, Vec<S
 
 #[test]
 fn signals_that_are_inherited_as_ignored_stay_so() {
-    // As nohup ignores SIGHUP, and a shell SIGINT for what it starts in the background.
-    for signal in ["HUP", "INT"] {
+    // As nohup ignores SIGHUP, a shell SIGINT for what it starts in the background, and a job script what it traps.
+    for signal in ["HUP", "INT", "USR1"] {
         let (code, files) = code_after(signal, signal, 120);
         assert_eq!(code, Some(0), "{signal}");
         let expected = [
@@ -62,6 +62,8 @@ fn signals_that_are_not_ignored_end_a_run_in_order() {
         ("INT", ""),
         ("TERM", "HUP INT"),
         ("INT", "HUP"),
+        ("USR1", ""),
+        ("USR2", "USR1"),
     ] {
         let (code, files) = code_after(signal, ignored, 1_000_000);
         assert_eq!(code, Some(130), "{signal}, ignored {ignored}");

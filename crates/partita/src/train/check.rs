@@ -303,7 +303,8 @@ pub fn metric_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Tr
         let (validation, classifier) = metric.needs();
         (!validation || has_validation) && classifier.is_none_or(|it| it == is_classifier)
     };
-    let Some(metric) = run.checkpoint.best.filter(|&metric| !fits(metric)) else {
+    let needed = run.metrics_needed();
+    let Some((key, metric)) = needed.into_iter().find(|&(_, metric)| !fits(metric)) else {
         return Ok(());
     };
     let need = match metric.needs() {
@@ -315,7 +316,7 @@ pub fn metric_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Tr
     let possible = possible.filter(|&(_, metric)| fits(metric));
     let possible: Vec<String> = possible.map(|(name, _)| format!("\"{name}\"")).collect();
     Err(TrainError::NoMetric {
-        metric: metric.name(),
+        key,
         need,
         data: run.data.clone(),
         possible: possible.join(", "),

@@ -1,5 +1,6 @@
 //! Checkpoints of a training: when they are written, what they hold, and how a training resumes from one.
 
+mod best;
 mod config;
 mod error;
 mod hook;
@@ -9,6 +10,7 @@ mod state;
 mod stored;
 mod write;
 
+pub use best::BestFile;
 pub use config::{BestMetric, CheckpointConfig, section};
 pub use error::ResumeError;
 pub use hook::{Checkpoints, LastCheckpoint, start};

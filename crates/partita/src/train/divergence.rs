@@ -62,6 +62,7 @@ loss = mse l
             origin,
             steps: 0,
             seconds: Seconds(0.0),
+            ended: None,
             epochs: Vec::new(),
             loss_scale: None,
             measured_steps: 0,

@@ -208,14 +208,14 @@ pub enum TrainError {
         /// The last whole checkpoint.
         checkpoint: LastCheckpoint,
     },
-    /// The metric by which the best checkpoint is chosen is none of the run.
+    /// A metric by which the best checkpoint is chosen or a training ends is none of the run.
     #[error(
-        "[checkpoint] best = \"{metric}\" needs {need}, which {} does not give; possible is {possible}",
+        "{key} needs {need}, which {} does not give; possible is {possible}",
         data.display()
     )]
     NoMetric {
-        /// The metric.
-        metric: &'static str,
+        /// The metric with its key.
+        key: String,
         /// What it needs.
         need: &'static str,
         /// The dataset.

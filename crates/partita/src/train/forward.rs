@@ -44,6 +44,8 @@ pub struct ForwardRequest {
     pub run_file: PathBuf,
     /// File or output folder of the weights (default: `output` of the run file).
     pub weights: Option<PathBuf>,
+    /// Take the weights of the best epoch of `output` of the run file instead.
+    pub best: bool,
     /// Overrides its `data`.
     pub data: Option<PathBuf>,
     /// Overrides its `ranks`.
@@ -190,15 +192,19 @@ impl Forward {
         let sampling = sampling(&run, &dataset)?;
         let asked = request.volumes;
         let (graph, sampling, volumes) = read_volumes(launch, graph, &dataset, &sampling, asked)?;
-        let path = request.weights.clone().unwrap_or(run.output.clone());
-        let file = WeightFile::read(&path)?;
+        let file = if request.best {
+            WeightFile::best(&run.output)?
+        } else {
+            WeightFile::read(request.weights.as_ref().unwrap_or(&run.output))?
+        };
         let weights = file.load(&graph, &Selection::default())?;
         let kept = KeptSteps::of_weights(file.path(), weights.record().preparation.as_ref());
         let preprocessing = Preprocessing {
             sampling,
             preparation: statistics::of_weights(launch, &run, &kept, (&trained_on, &dataset))?,
         };
-        if let (true, Some(checkpoint)) = (launch.is_first(), file.newer_checkpoint()) {
+        let newer = file.newer_checkpoint().filter(|_| !request.best);
+        if let (true, Some(checkpoint)) = (launch.is_first(), newer) {
             let text = format!(
                 "{} is older than the checkpoint {}, of a training that did not come to its end; `--weights {}` takes \
                  that one",
@@ -338,6 +344,7 @@ impl Forward {
                 loss_scaling: None,
                 training_order: &|_| Vec::new(),
                 validation: samples.collect(),
+                ends: &|_| false,
                 traces_kept: 0,
             };
             let session = Session::new(programs, plan)?;

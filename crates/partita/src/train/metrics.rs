@@ -1,12 +1,14 @@
 //! Metrics of a run in the output folder, written while it trains: JSON lines, CSV, event files of TensorBoard and
 //! log lines of MLPerf.
 
+mod classes;
 mod events;
 mod mlperf;
 
 use super::error::OutputError;
 use super::run::Run;
 use super::utilization::{ComputeTimes, UtilizationScale};
+pub use classes::ClassNames;
 use events::{EventFile, kept_events};
 use mlperf::MlperfLog;
 use partita_data::{EpochLoads, LoadTally};
@@ -72,6 +74,7 @@ pub struct Metrics {
     fault: Mutex<Option<String>>,
     scale: UtilizationScale,
     tally: Arc<LoadTally>,
+    classes: ClassNames,
 }
 
 /// What is known of a run besides its progress.
@@ -79,6 +82,7 @@ pub struct Metrics {
 struct Known<'m> {
     scale: &'m UtilizationScale,
     tally: &'m LoadTally,
+    classes: &'m ClassNames,
 }
 
 enum Writer {
@@ -92,9 +96,9 @@ impl Metrics {
     /// Creates the files that the run asks for, and removes those of an earlier run, which it may replace. A run that
     /// resumes goes on with its files: rows of steps and epochs that it repeats are cut, logs and events stay.
     ///
-    /// `samples` are those of an epoch, to train on and to validate. Errors: a file that cannot be created.
+    /// `samples` are those of an epoch, to train on and to validate; `classes` are named in tables and events. Errors: a file that cannot be created.
     pub fn open(
-        (run, samples): (&Run, [usize; 2]),
+        (run, samples, classes): (&Run, [usize; 2], ClassNames),
         folder: &Path,
         resumed: Option<&Position>,
         scale: UtilizationScale,
@@ -119,10 +123,15 @@ impl Metrics {
             });
             let made = kept_rows(format, &path, resumed).and_then(|kept| {
                 let file = open_file(&path, format == MetricsFormat::Mlperf && resumed.is_some())?;
-                Writer::start(format, file, (run, samples), &kept)
+                Writer::start(format, file, (run, samples, &classes), &kept)
             });
             match made {
-                Ok(writer) => writers.push((path, writer)),
+                Ok(mut writer) => {
+                    if let (Writer::Mlperf(log), Some(position)) = (&mut writer, resumed) {
+                        log.resume(&position.epochs);
+                    }
+                    writers.push((path, writer));
+                }
                 Err(source) => return Err(OutputError::Metrics { file: path, source }),
             }
         }
@@ -131,13 +140,18 @@ impl Metrics {
             fault: Mutex::new(None),
             scale,
             tally,
+            classes,
         })
     }
 
     /// Writes what is new.
     pub fn add(&self, progress: &Progress) {
-        let (scale, tally) = (&self.scale, &*self.tally);
-        self.write(|writer| writer.add(progress, Known { scale, tally }));
+        let known = Known {
+            scale: &self.scale,
+            tally: &self.tally,
+            classes: &self.classes,
+        };
+        self.write(|writer| writer.add(progress, known));
     }
 
     /// Writes what is known of the whole run. Returns the first failure.
@@ -167,7 +181,7 @@ impl Writer {
     fn start(
         format: MetricsFormat,
         mut file: File,
-        (run, samples): (&Run, [usize; 2]),
+        (run, samples, classes): (&Run, [usize; 2], &ClassNames),
         kept: &str,
     ) -> io::Result<Self> {
         Ok(match format {
@@ -179,8 +193,9 @@ impl Writer {
                 writeln!(
                     file,
                     "epoch,training_loss,samples,seconds,samples_per_second,validation_loss,\
-                     validation_samples,accuracy,flops_per_second,mfu,{}",
-                    LOAD_COLUMNS.join(",")
+                     validation_samples,accuracy,flops_per_second,mfu,{}{}",
+                    LOAD_COLUMNS.join(","),
+                    classes.columns()
                 )?;
                 file.write_all(kept.as_bytes())?;
                 Self::Csv(file)
@@ -330,6 +345,9 @@ enum Line<'p> {
         validation: Option<&'p Validation>,
         accuracy: Option<f64>,
         dice: Vec<Option<f64>>,
+        /// Names of the classes of `dice`.
+        #[serde(skip_serializing_if = "<[String]>::is_empty")]
+        classes: &'p [String],
         #[serde(flatten)]
         loads: Option<EpochLoads>,
     },
@@ -370,7 +388,8 @@ fn throughput(epoch: &EpochReport) -> f64 {
     epoch.samples as f64 / epoch.training_seconds.0
 }
 
-fn line<'p>(progress: &'p Progress, Known { scale, tally }: Known<'_>) -> Option<Line<'p>> {
+fn line<'p>(progress: &'p Progress, known: Known<'p>) -> Option<Line<'p>> {
+    let Known { scale, tally, .. } = known;
     Some(match progress {
         &Progress::Step {
             epoch,
@@ -402,6 +421,7 @@ fn line<'p>(progress: &'p Progress, Known { scale, tally }: Known<'_>) -> Option
             validation: epoch.validation.as_ref(),
             accuracy: epoch.validation.as_ref().and_then(Validation::accuracy),
             dice: dice(epoch),
+            classes: known.classes.names(),
             loads: tally.epoch(epoch.epoch),
         },
         &Progress::Done { steps, seconds } => Line::Done { steps, seconds },
@@ -414,7 +434,8 @@ fn dice(epoch: &EpochReport) -> Vec<Option<f64>> {
     classes.map(|class| class.dice()).collect()
 }
 
-fn row(epoch: &EpochReport, Known { scale, tally }: Known<'_>) -> String {
+fn row(epoch: &EpochReport, known: Known<'_>) -> String {
+    let Known { scale, tally, .. } = known;
     let text = |number: Option<f64>| number.map_or_else(String::new, |number| number.to_string());
     let validation = epoch.validation.as_ref();
     let utilization = scale.at(throughput(epoch));
@@ -422,7 +443,7 @@ fn row(epoch: &EpochReport, Known { scale, tally }: Known<'_>) -> String {
     let loads = (0..LOAD_COLUMNS.len()).map(|at| text(loads.map(|numbers| numbers[at])));
     let loads: Vec<String> = loads.collect();
     format!(
-        "{},{},{},{},{},{},{},{},{},{},{}\n",
+        "{},{},{},{},{},{},{},{},{},{},{}{}\n",
         epoch.epoch + 1,
         epoch.training_loss,
         epoch.samples,
@@ -434,13 +455,18 @@ fn row(epoch: &EpochReport, Known { scale, tally }: Known<'_>) -> String {
         utilization.flops_per_second.0,
         text(utilization.mfu),
         loads.join(","),
+        known.classes.cells(epoch),
     )
 }
 
 fn add_scalars(
     file: &mut EventFile<File>,
     progress: &Progress,
-    Known { scale, tally }: Known<'_>,
+    Known {
+        scale,
+        tally,
+        classes,
+    }: Known<'_>,
 ) -> io::Result<()> {
     match progress {
         Progress::Step {
@@ -480,8 +506,8 @@ fn add_scalars(
                 let accuracy = validation.accuracy();
                 scalars.extend(accuracy.map(|share| ("epoch/accuracy".to_owned(), share)));
             }
-            for (class, dice) in dice(epoch).into_iter().enumerate() {
-                scalars.extend(dice.map(|dice| (format!("epoch/dice/{class}"), dice)));
+            for (name, figure) in classes.figures(epoch) {
+                scalars.extend(figure.map(|figure| (format!("epoch/{name}"), figure)));
             }
             let loads = tally.epoch(epoch.epoch).map(load_numbers);
             for (name, number) in LOAD_COLUMNS.into_iter().zip(loads.into_iter().flatten()) {

@@ -22,7 +22,7 @@ use crate::progress::Event;
 use children::Children;
 use partita_data::{
     Dataset, HyperslabSource, Loading, PieceMaker, PieceReader, PieceSupply, Preprocessing, Split,
-    Waker, order::epoch_order,
+    Waker, order::epoch_samples,
 };
 use partita_graph::Graph;
 use partita_offload::{Address, Hello, Loaders, Role, Stream, join, loaders_of};
@@ -124,9 +124,9 @@ impl Offload {
         if !self.has_validators {
             return None;
         }
-        let best = run.checkpoint.best.filter(|_| run.checkpoint.is_on());
+        let needed = run.metrics_needed();
         let is_awaited =
-            run.schedule.needs_validation() || best.is_some_and(|metric| metric.needs().0);
+            run.schedule.needs_validation() || needed.iter().any(|(_, metric)| metric.needs().0);
         let mut validators = self
             .validators
             .lock()
@@ -155,9 +155,10 @@ impl Offload {
         let mut joined = self.loaders.lock().unwrap_or_else(PoisonError::into_inner);
         let joined = joined.remove(&rank).filter(|joined| !joined.is_empty());
         let supply = joined.map(|joined| {
-            let training = preprocessing.sampling.samples(Split::Train);
+            let sampling = &preprocessing.sampling;
+            let (all, [training, _]) = (sampling.samples(Split::Train), run.samples(sampling));
             let seed = run.seed;
-            let order = Arc::new(move |epoch| epoch_order(seed, epoch, training));
+            let order = Arc::new(move |epoch| epoch_samples(seed, epoch, all, training));
             let loads = session.loads(rank, from, order, !self.has_validators);
             let pieces = maker.clone();
             let upcoming = loads

@@ -7,6 +7,7 @@ use super::metrics::METRICS_FILES;
 use super::run::Run;
 use crate::environment::Environment;
 use crate::free_folder;
+use crate::weights::BEST_FILE;
 use partita_files::{
     FolderLock, NewFile, file_bytes_max, free_bytes, parent, remove_temporaries, sync_folder,
 };
@@ -28,7 +29,7 @@ pub const PREDICTION: &str = "prediction.json";
 /// The lock file, locked while a run trains and writes.
 const LOCK: &str = "train.lock";
 
-const FILES: [&str; 4] = [RESULT, WEIGHTS, TRACE, PREDICTION];
+const FILES: [&str; 5] = [RESULT, WEIGHTS, TRACE, PREDICTION, BEST_FILE];
 /// Files that only a new training can replace.
 const FILES_OF_A_RUN: [&str; 3] = [RESULT, WEIGHTS, TRACE];
 /// Files that describe the weights.
@@ -49,6 +50,8 @@ pub struct RunSize {
     records: Bytes,
     /// All checkpoints that are on the disk at once.
     checkpoints: Bytes,
+    /// The weights of the best epoch, and those that replace them.
+    best: Bytes,
 }
 
 impl RunSize {
@@ -59,6 +62,7 @@ impl RunSize {
             weights: Bytes((elements * run.precision.dtype().arithmetic().size()) as u64),
             records: Bytes(REST_BYTES),
             checkpoints: Bytes(0),
+            best: Bytes(0),
         }
     }
 
@@ -92,11 +96,20 @@ impl RunSize {
                     .sum::<u64>()
                     .saturating_mul(checkpoints),
             ),
+            best: Bytes(0),
+        }
+    }
+
+    /// The same with a file of the weights of the best epoch.
+    pub fn with_best(self) -> Self {
+        Self {
+            best: Bytes(2 * self.weights.0),
+            ..self
         }
     }
 
     fn all(self) -> Bytes {
-        Bytes(self.weights.0 + self.records.0 + self.checkpoints.0)
+        Bytes(self.weights.0 + self.records.0 + self.checkpoints.0 + self.best.0)
     }
 }
 
@@ -147,7 +160,7 @@ fn check_contents(run: &Run, environment: &Environment) -> Result<(), OutputErro
     let mut found = files_of_a_run(path);
     // A run that ended before its first checkpoint leaves metrics.
     let counts = |name: &&str| !run.begins_anew && at(name).is_some();
-    found.extend(METRICS_FILES.into_iter().filter(counts));
+    found.extend(METRICS_FILES.into_iter().chain([BEST_FILE]).filter(counts));
     let checkpoints = checkpoint::folder(run);
     if checkpoints.has_any() {
         found.push(checkpoint::CHECKPOINTS);
@@ -220,6 +233,8 @@ pub struct Output {
     made: Vec<PathBuf>,
     /// Whether files of a run in the folder may be replaced.
     overwrite: bool,
+    /// Whether the weights of the best epoch are of this run.
+    has_best: bool,
     /// `None` on a file system without locks.
     lock: Option<FolderLock>,
     /// The prediction, written before the run, and moved to its path after the weights.
@@ -242,6 +257,7 @@ impl Output {
             path: path.to_owned(),
             made: Vec::new(),
             overwrite: run.overwrite || run.is_resumed,
+            has_best: run.checkpoint.best.is_some() || run.is_resumed,
             lock: None,
             prediction: None,
         };
@@ -337,7 +353,8 @@ impl Output {
                 format!("files of another run came there while this one trained: {found}"),
             ));
         }
-        for name in FILES_ABOUT_WEIGHTS {
+        let of_another_run = (!self.has_best).then_some(BEST_FILE);
+        for name in FILES_ABOUT_WEIGHTS.into_iter().chain(of_another_run) {
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Ok(()) | Err(_) => {}

@@ -79,6 +79,7 @@ fn check_last(
     let choices = [
         fewer.map(|micro| format!("micro={micro} in the strategy")),
         size.map(|batch| format!("batch = {batch}")),
+        (samples > batch).then(|| "drop_last = true".to_owned()),
     ];
     let choices: Vec<String> = choices.into_iter().flatten().collect();
     let nearest = if choices.is_empty() {
@@ -181,6 +182,11 @@ mod tests {
             // What is suggested is accepted.
             let (_, nearest) = error.split_once("nearest valid choice is ").unwrap();
             for choice in nearest.split(", or ") {
+                if choice == "drop_last = true" {
+                    let kept = samples - samples % batch;
+                    assert_eq!(check(strategy, kept, batch), None, "{error}");
+                    continue;
+                }
                 let (other, size) = match choice.strip_suffix(" in the strategy") {
                     Some(micro) => (format!("data=2,{micro}"), batch),
                     None => {

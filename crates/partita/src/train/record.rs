@@ -9,6 +9,7 @@ use partita_run::Footprint;
 use partita_session::LossScale;
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
+use std::fmt;
 
 /// The result of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -58,6 +59,15 @@ pub struct RunResult {
     pub preparation: Preparation,
     /// Results of the epochs.
     pub epochs: Vec<EpochResult>,
+    /// The best epoch by the metric `best` of `[checkpoint]`, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestResult>,
+    /// Why the training ended before its last epoch, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_early: Option<EndedEarly>,
+    /// The target of the training, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<TargetResult>,
     /// Loss and learning rate of the steps of this run, up to 512 points.
     pub curve: Vec<CurvePoint>,
     /// Predicted and used memory.
@@ -95,6 +105,82 @@ pub struct EpochResult {
     pub loads: Option<EpochLoads>,
     /// The validation after the epoch, if there are samples for it.
     pub validation: Option<ValidationResult>,
+}
+
+/// The best epoch.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BestResult {
+    /// Number, from 1.
+    pub epoch: u64,
+    /// Name of the metric.
+    pub metric: String,
+    /// Its value.
+    pub value: f64,
+    /// File of its weights; null where it could not be written.
+    pub path: Option<String>,
+}
+
+/// Why a training ended before its last epoch.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EndedEarly {
+    /// The last epoch that was run, from 1.
+    pub epoch: u64,
+    /// Why.
+    pub reason: EndReason,
+    /// Name of the metric.
+    pub metric: &'static str,
+    /// Its value in that epoch.
+    pub value: Option<f64>,
+    /// The epoch of the last improvement; null for a target.
+    pub best_epoch: Option<u64>,
+    /// The value of the last improvement; null for a target.
+    pub best_value: Option<f64>,
+}
+
+impl fmt::Display for EndedEarly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { epoch, metric, .. } = self;
+        write!(f, "ended after epoch {epoch}: ")?;
+        match (
+            self.reason,
+            self.value,
+            self.best_epoch.zip(self.best_value),
+        ) {
+            (EndReason::Target, Some(value), _) => {
+                write!(f, "{metric} is {value}, which reaches the target")
+            }
+            (EndReason::NoImprovement, Some(value), Some((best_epoch, best))) => write!(
+                f,
+                "{metric} is {value} and has not improved since epoch {best_epoch}, where it was {best}"
+            ),
+            (EndReason::Target | EndReason::NoImprovement, _, _) => {
+                write!(f, "{metric} has not improved")
+            }
+        }
+    }
+}
+
+/// Which rule ended a training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// `[early_stopping]`.
+    NoImprovement,
+    /// `target`.
+    Target,
+}
+
+/// The target of a training.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TargetResult {
+    /// Name of the metric.
+    pub metric: &'static str,
+    /// The value to reach.
+    pub value: f64,
+    /// The epoch that reached it, from 1; null if none did.
+    pub epoch: Option<u64>,
+    /// Time of all steps until then, validations included; null if it was not reached.
+    pub seconds: Option<Seconds>,
 }
 
 /// A validation.

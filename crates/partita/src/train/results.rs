@@ -4,8 +4,8 @@ use super::curve::LossCurve;
 use super::error::TrainError;
 use super::output::{PREDICTION, RESULT, TRACE, WEIGHTS, rescue_folders};
 use super::record::{
-    ClassResult, Classification, EpochResult, MemoryResult, PhysicalError, ResultFiles, RunResult,
-    TargetError, TaskResult, ValidationResult,
+    BestResult, ClassResult, Classification, EpochResult, MemoryResult, PhysicalError, ResultFiles,
+    RunResult, TargetError, TaskResult, ValidationResult,
 };
 use super::run::Run;
 use super::store;
@@ -66,6 +66,8 @@ pub struct Finished<'r> {
     pub resumed_from: Option<PathBuf>,
     /// The last checkpoint.
     pub checkpoint: Option<PathBuf>,
+    /// The best epoch, if the run looks for it.
+    pub best: Option<BestResult>,
 }
 
 /// Paths of the files of a run.
@@ -278,6 +280,14 @@ impl Finished<'_> {
             step_seconds_median: first.step_seconds,
             steps_measured: first.measured_steps,
             epochs: first.epochs.iter().map(|one| self.epoch(one)).collect(),
+            best: self.best.clone(),
+            ended_early: (first.epochs.len() < run.epochs)
+                .then(|| run.ends.end(&first.epochs))
+                .flatten(),
+            target: run
+                .ends
+                .target
+                .map(|it| it.result(&first.epochs, first.ended)),
             curve: self.curve.points().to_vec(),
             memory: self.memory(),
             predicted_input: self.prediction.as_ref().map(|_| self.run.store.input()),

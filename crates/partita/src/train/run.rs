@@ -1,6 +1,7 @@
 //! The effective settings of a run: run file, overrides and launch merged.
 
-use super::checkpoint::{CheckpointConfig, ResumeFrom};
+use super::checkpoint::{BestMetric, CheckpointConfig, ResumeFrom};
+use super::early_stopping::EndRules;
 use super::error::TrainError;
 use super::metrics::MetricsFormat;
 use super::offload::config::OffloadConfig;
@@ -11,7 +12,7 @@ use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{Launch, RankConfig};
 use crate::training::StrategyChoice;
-use partita_data::CheckScope;
+use partita_data::{CheckScope, Sampling, Split};
 use partita_graph::Loss;
 use partita_mpi::Collectives;
 use partita_program::Optimizer;
@@ -90,6 +91,10 @@ pub struct Run {
     pub accumulate: usize,
     /// Number of epochs.
     pub epochs: usize,
+    /// Whether the training samples of an epoch that do not fill an update are left out.
+    pub drop_last: bool,
+    /// When the training ends before its last epoch.
+    pub ends: EndRules,
     /// Seed of sample order, initial values and dropout.
     pub seed: u64,
     /// Preparation and augmentation of samples.
@@ -184,6 +189,8 @@ impl Run {
             batch: file.batch.saturating_mul(file.accumulate),
             accumulate: file.accumulate,
             epochs: file.epochs,
+            drop_last: file.drop_last,
+            ends: file.ends,
             seed: file.seed,
             samples: file.samples,
             check_data: request.check_data.unwrap_or(file.check_data),
@@ -196,6 +203,28 @@ impl Run {
             weights: file.weights,
             freeze: file.freeze,
         })
+    }
+
+    /// Samples of an epoch: those that its updates take, and those that are validated.
+    pub fn samples(&self, sampling: &Sampling) -> [usize; 2] {
+        let [training, validation] =
+            [Split::Train, Split::Validation].map(|split| sampling.samples(split));
+        let left_out = if self.drop_last {
+            training % self.batch
+        } else {
+            0
+        };
+        [training - left_out, validation]
+    }
+
+    /// The metrics that it needs, as they stand in a run file.
+    pub fn metrics_needed(&self) -> Vec<(String, BestMetric)> {
+        let mut all = self.ends.metrics();
+        all.extend(self.checkpoint.best.map(|metric| {
+            let key = format!("[checkpoint] best = \"{}\"", metric.name());
+            (key, metric)
+        }));
+        all
     }
 
     /// Its ranks, threads and kernels.

@@ -5,6 +5,7 @@ mod schedule;
 pub mod words;
 
 use super::checkpoint::{self, CheckpointConfig};
+use super::early_stopping::EndRules;
 use super::metrics::MetricsFormat;
 use super::offload::config::{OffloadConfig, read_offload};
 use super::preparation::SampleOptions;
@@ -22,7 +23,7 @@ use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 29] = [
+const KEYS: [&str; 32] = [
     "model",
     "loss",
     "data",
@@ -52,6 +53,9 @@ const KEYS: [&str; 29] = [
     "weights",
     "offload",
     "freeze",
+    "drop_last",
+    "early_stopping",
+    "target",
 ];
 const WEIGHTS_KEYS: [&str; 5] = ["file", "skip", "rename", "new", "statistics"];
 /// What `freeze` may be.
@@ -125,6 +129,10 @@ pub struct RunFile {
     /// Layers and parameters that are not trained, as patterns of
     /// [`Graph::with_frozen`](partita_graph::Graph::with_frozen) (default: none).
     pub freeze: Vec<String>,
+    /// Whether the training samples of an epoch that do not fill an update are left out (default: false).
+    pub drop_last: bool,
+    /// When the training ends before its last epoch (default: not).
+    pub ends: EndRules,
 }
 
 /// Weights from which a training starts.
@@ -219,6 +227,7 @@ impl RunFile {
         let epoch_count = top.need("epochs", top.count("epochs")?, epochs)?;
         let watchdog = top.time("watchdog", "60 s")?.unwrap_or(WATCHDOG);
         let (optimizer, data) = (optimizer::optimizer(&top)?, DataOptions::read(&top)?);
+        let checkpoint = checkpoint::section(&top)?;
         Ok(Self {
             model: top.need("model", top.text("model", model)?, model)?,
             loss: loss(&top)?,
@@ -253,10 +262,12 @@ impl RunFile {
             decay_norms: optimizer.decay_norms,
             clip: optimizer.clip,
             schedule: schedule::schedule(&top, epoch_count)?,
-            checkpoint: checkpoint::section(&top)?,
+            ends: EndRules::read(&top, checkpoint.best)?,
+            checkpoint,
             weights: weights(&top)?,
             offload: read_offload(&top, watchdog)?,
             freeze: names(&top, "freeze", FREEZE)?,
+            drop_last: top.flag("drop_last")?.unwrap_or(false),
         })
     }
 }

@@ -59,13 +59,6 @@ impl<'c> WeightSink<'c> {
         record: &DataRecord,
         output: Option<Output>,
     ) -> Self {
-        let own = [
-            ("model", run.model.clone()),
-            ("dims", "Kd, Kh, Kw, C, F".to_owned()),
-            ("seed", run.seed.to_string()),
-            ("epochs", run.epochs.to_string()),
-            ("digest", session.main_program().digest()),
-        ];
         let entry = |tensor: PersistentTensor| Entry {
             element: element(&tensor),
             name: tensor.name,
@@ -78,11 +71,7 @@ impl<'c> WeightSink<'c> {
             output,
             folders,
             rescue: None,
-            metadata: own
-                .map(|(key, value)| (key.to_owned(), value))
-                .into_iter()
-                .chain(record.metadata())
-                .collect(),
+            metadata: metadata(run, session, record),
             tensors: session
                 .persistent_tensors()
                 .into_iter()
@@ -176,6 +165,19 @@ impl<'c> WeightSink<'c> {
         self.writer = None;
         self.has_failed = true;
     }
+}
+
+/// What weight files say of their run.
+pub fn metadata(run: &Run, session: &Session<'_>, record: &DataRecord) -> BTreeMap<String, String> {
+    let own = [
+        ("model", run.model.clone()),
+        ("dims", "Kd, Kh, Kw, C, F".to_owned()),
+        ("seed", run.seed.to_string()),
+        ("epochs", run.epochs.to_string()),
+        ("digest", session.main_program().digest()),
+    ];
+    let own = own.map(|(key, value)| (key.to_owned(), value));
+    own.into_iter().chain(record.metadata()).collect()
 }
 
 fn element(tensor: &PersistentTensor) -> ElementType {

@@ -34,6 +34,19 @@ pub enum WeightsError {
         /// The checkpoint, which can be named in its place.
         checkpoint: PathBuf,
     },
+    /// A training has no weights of a best epoch.
+    #[error(
+        "--best: there is no {}: a training writes it with `best = \"validation_loss\"` or another metric in \
+         `[checkpoint]` of its run file{}",
+        file.display(),
+        if *last { "; without --best the weights of its last epoch are taken" } else { "" }
+    )]
+    NoBest {
+        /// The file.
+        file: PathBuf,
+        /// Whether there are weights of the last epoch.
+        last: bool,
+    },
     /// A value that is not finite.
     #[error(
         "{}: the tensor `{tensor}` holds {value}, with which nothing can be computed; take the weights of another training, \

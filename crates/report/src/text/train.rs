@@ -2,7 +2,7 @@
 
 use super::compare::accuracy;
 use crate::table::{Side, Table, write_pairs};
-use partita::{Classification, RunResult, TargetError, Trained};
+use partita::{Classification, RunResult, TargetError, TargetResult, Trained};
 use partita_oracle::Comparison;
 use partita_oracle::compare::Pair;
 use partita_session::LossScale;
@@ -27,11 +27,16 @@ pub fn train(trained: &Trained, out: &mut dyn Write) -> io::Result<()> {
     }
     writeln!(out)?;
     let files = &result.files;
-    for (name, file) in [
+    let best = result
+        .best
+        .as_ref()
+        .map(|best| ("best", best.path.as_deref()));
+    let files = [
         ("trace", files.trace.as_deref()),
         ("weights", Some(files.weights.as_str())),
         ("result", files.result.as_deref()),
-    ] {
+    ];
+    for (name, file) in files.into_iter().chain(best) {
         writeln!(out, "{name:8} {}", file.unwrap_or("not written"))?;
     }
     Ok(())
@@ -51,6 +56,23 @@ fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::
             format!("{:.1} samples/s, {rate}", result.samples_per_second),
         ),
     ];
+    pairs.extend(
+        result
+            .ended_early
+            .as_ref()
+            .map(|end| ("early end", end.to_string())),
+    );
+    pairs.extend(
+        result
+            .target
+            .as_ref()
+            .map(|target| ("target", target_text(target))),
+    );
+    let best = result.best.as_ref();
+    pairs.extend(best.map(|best| {
+        let text = format!("epoch {}, {} {}", best.epoch, best.metric, best.value);
+        ("best epoch", text)
+    }));
     let machine = result.machine.as_ref();
     pairs.extend(machine.map(|name| ("machine", format!("{name}, by its machine file"))));
     pairs.extend(utilization_text(result).map(|text| ("MFU", text)));
@@ -86,6 +108,16 @@ fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::
         ),
     ]);
     write_pairs(out, &pairs)
+}
+
+fn target_text(target: &TargetResult) -> String {
+    let TargetResult { metric, value, .. } = target;
+    match target.epoch.zip(target.seconds) {
+        Some((epoch, seconds)) => {
+            format!("{metric} {value}, reached in {seconds}, with epoch {epoch}")
+        }
+        None => format!("{metric} {value}, not reached"),
+    }
 }
 
 /// Model flops utilization, and of which peak.

@@ -99,9 +99,16 @@ impl BestMetric {
 
     /// Whether a value is better than another.
     pub fn is_better(self, value: f64, than: f64) -> bool {
+        self.is_better_by(value, than, 0.0)
+    }
+
+    /// Whether a value is better than another by more than a difference of at least 0.
+    pub fn is_better_by(self, value: f64, than: f64, by: f64) -> bool {
         match self {
-            Self::TrainingLoss | Self::ValidationLoss | Self::MeanAbsoluteError => value < than,
-            Self::Accuracy | Self::MeanDice | Self::MeanOverlap => value > than,
+            Self::TrainingLoss | Self::ValidationLoss | Self::MeanAbsoluteError => {
+                value < than - by
+            }
+            Self::Accuracy | Self::MeanDice | Self::MeanOverlap => value > than + by,
         }
     }
 
@@ -134,11 +141,18 @@ pub fn section(top: &Section<'_>) -> Result<CheckpointConfig, RunFileError> {
     };
     section.check(&KEYS)?;
     let keep = section.natural("keep")?.unwrap_or(KEEP);
+    let best = section.choice("best", &BestMetric::CHOICES)?;
+    if keep == 0 && best.is_some() {
+        return Err(section.refuse(
+            "keep",
+            "1 or more with `best`, whose weights are those of a checkpoint",
+        ));
+    }
     Ok(CheckpointConfig {
         every_epochs: section.natural("every_epochs")?,
         every_steps: section.count("every_steps")?.map(|steps| steps as u64),
         every: section.time("every", "10 min")?,
-        best: section.choice("best", &BestMetric::CHOICES)?,
+        best,
         keep: usize::try_from(keep)
             .unwrap_or(usize::MAX >> 8)
             .min(1 << 24),

@@ -1,10 +1,12 @@
 //! Decides with all ranks when a checkpoint is due, takes the snapshot, and has it written.
 
 use super::super::curve::LossCurve;
+use super::super::record::BestResult;
 use super::super::run::Run;
+use super::best::{self, Best, BestFile};
 use super::config::CheckpointConfig;
 use super::repeat::{Repetition, is_short};
-use super::state::{Best, TrainingState};
+use super::state::TrainingState;
 use super::write::{Lead, Writing, Written};
 use super::{folder, snapshot_bytes};
 use crate::context::Context;
@@ -18,7 +20,7 @@ use partita_space::{Bytes, Rank, Seconds};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// Time between two meetings of the ranks that are not due for another reason.
@@ -49,6 +51,9 @@ pub struct Checkpoints<'r> {
     first_serial: u64,
     is_resumed: bool,
     last: Mutex<Option<LastCheckpoint>>,
+    /// The best epoch so far with its file, on the rank that leads.
+    best: Mutex<Option<Best>>,
+    best_file: Arc<BestFile>,
     /// Losses of steps, on the rank that listens.
     curve: Arc<Mutex<LossCurve>>,
     /// Why the last attempt failed, if it did.
@@ -59,13 +64,13 @@ pub struct Checkpoints<'r> {
 
 impl<'r> Checkpoints<'r> {
     /// The checkpoints of a run that starts from `state`; `last` is the one from which it resumes, with the
-    /// losses of its steps.
+    /// losses of its steps, and the file of the best weights.
     pub fn new(
         context: &'r Context<'r>,
         run: &Run,
         session: &'r Session<'r>,
         state: TrainingState,
-        (last, curve): (Option<LastCheckpoint>, Arc<Mutex<LossCurve>>),
+        (last, curve, best): (Option<LastCheckpoint>, Arc<Mutex<LossCurve>>, BestFile),
     ) -> Self {
         let folder = folder(run);
         let newest = folder.readable().pop();
@@ -75,6 +80,8 @@ impl<'r> Checkpoints<'r> {
             first_serial: newest.map_or(1, |newest| newest.serial + 1),
             folder,
             session,
+            best: Mutex::new(state.best.clone()),
+            best_file: Arc::new(best),
             state,
             is_resumed: last.is_some(),
             last: Mutex::new(last),
@@ -84,9 +91,36 @@ impl<'r> Checkpoints<'r> {
         }
     }
 
-    /// Makes the folder, on the rank that has the output folder. If that fails, every checkpoint tells why.
-    pub fn make_folder(&self) {
+    /// Makes the folder, on the rank that has the output folder; if that fails, every checkpoint tells why. Puts the weights
+    /// of the best epoch before a resume in place. Gives a warning where there are none.
+    pub fn begin(&self) -> Option<String> {
         let _ = self.folder.make();
+        let from = self.last()?;
+        let (known, metric) = (self.state.best.clone(), self.config.best);
+        let best = best::resumed(&self.best_file, metric, known, &from.path);
+        *self.lock_best() = best.clone().ok().flatten();
+        let warning = best.err()?;
+        self.context.report(Event::Warning(&warning));
+        Some(warning)
+    }
+
+    fn lock_best(&self) -> MutexGuard<'_, Option<Best>> {
+        self.best.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The best epoch so far, if the run looks for it, and the file of its weights, if they are there.
+    pub fn best(&self) -> Option<BestResult> {
+        let best = self
+            .lock_best()
+            .clone()
+            .filter(|_| self.config.best.is_some())?;
+        let path = self.best_file.holds(&best).then(|| self.best_file.path());
+        Some(BestResult {
+            epoch: best.epoch,
+            metric: best.metric,
+            value: best.value,
+            path: path.map(|path| path.display().to_string()),
+        })
     }
 
     /// The last whole checkpoint.
@@ -151,7 +185,7 @@ impl MakeStepHook for Checkpoints<'_> {
                 serial: self.first_serial,
                 met: (Seconds(0.0), 0),
                 taken: None,
-                best: self.state.best.clone(),
+                best_before: None,
                 begun: None,
                 is_abandoned: Arc::default(),
             },
@@ -167,7 +201,8 @@ struct Leading {
     met: (Seconds, u64),
     /// When the last checkpoint was taken.
     taken: Option<Seconds>,
-    best: Option<Best>,
+    /// What was best before the best epoch so far.
+    best_before: Option<Best>,
     /// The checkpoint that is under way.
     begun: Option<LastCheckpoint>,
     is_abandoned: Arc<AtomicBool>,
@@ -316,13 +351,15 @@ impl Checkpointer<'_> {
         let Some(value) = metric.value(epoch).filter(|_| boundary.ends_epoch()) else {
             return false;
         };
-        let known = self.lead.best.as_ref();
-        let known = known.filter(|best| best.metric == metric.name());
-        let is_best = known.is_none_or(|best| metric.is_better(value, best.value));
+        let mut known = self.all.lock_best();
+        let is_best = known
+            .as_ref()
+            .is_none_or(|best| metric.is_better(value, best.value));
         if is_best {
-            self.lead.best = Some(Best {
+            self.lead.best_before = known.replace(Best {
                 metric: metric.name().to_owned(),
                 value,
+                epoch: epoch.epoch + 1,
                 checkpoint: name(boundary.updates),
             });
         }
@@ -357,9 +394,7 @@ impl Checkpointer<'_> {
             steps: boundary.updates,
         });
         self.lead.is_abandoned = Arc::default();
-        let best = self.lead.best.clone();
-        let path = |best: &Best| all.folder.path().join(&best.checkpoint);
-        let is_kept = all.config.best.is_some();
+        let best = all.lock_best().clone();
         let state = TrainingState {
             position: boundary.position(),
             best: best.clone(),
@@ -375,7 +410,7 @@ impl Checkpointer<'_> {
             training: json!(state),
             ranks: all.ranks_with_parts(),
             keep: all.config.keep,
-            best: best.as_ref().filter(|_| is_kept).map(path),
+            best: best.map(|best| (best, Arc::clone(&all.best_file))),
             first_serial: if all.is_resumed { 0 } else { all.first_serial },
             is_abandoned: Arc::clone(&self.lead.is_abandoned),
         }
@@ -432,10 +467,10 @@ impl Checkpointer<'_> {
             return;
         };
         self.snapshot = written.data;
-        self.finish(written.result);
+        self.finish(written.result, written.best_failure);
     }
 
-    fn finish(&mut self, result: Result<Option<PathBuf>, String>) {
+    fn finish(&mut self, result: Result<Option<PathBuf>, String>, best_failure: Option<String>) {
         if self.rank > 0 {
             let failed = |reason| format!("rank {}: {reason}", self.rank);
             self.failure = result.err().map(failed);
@@ -448,8 +483,26 @@ impl Checkpointer<'_> {
                 *last = begun.or(last.take());
                 drop(last);
                 self.all.note_failure(None);
+                if let Some(reason) = best_failure {
+                    let path = self.all.best_file.path().display();
+                    let text = format!(
+                        "the weights of the best epoch could not be written to {path}: {reason}; training goes on"
+                    );
+                    self.all.context.report(Event::Warning(&text));
+                }
             }
-            (Err(reason), begun) => self.tell_failure(&reason, begun),
+            (Err(reason), begun) => {
+                let is_begun = |best: &Best| {
+                    let begun = begun.as_ref();
+                    begun.is_some_and(|begun| name(begun.steps) == best.checkpoint)
+                };
+                let mut best = self.all.lock_best();
+                if best.as_ref().is_some_and(is_begun) {
+                    *best = self.lead.best_before.take();
+                }
+                drop(best);
+                self.tell_failure(&reason, begun);
+            }
         }
     }
 
@@ -485,7 +538,7 @@ impl Drop for Checkpointer<'_> {
             if let Ok(written) = thread.join()
                 && self.rank == 0
             {
-                self.finish(written.result);
+                self.finish(written.result, written.best_failure);
             }
         }
     }

@@ -4,11 +4,13 @@ use super::super::curve::LossCurve;
 use super::super::preparation::{default_of, same_words};
 use super::super::run::Run;
 use super::super::run_file::words::{self, Words, inline};
+use super::best::Best;
+use super::config::BestMetric;
 use super::error::ResumeError;
 use partita_data::checkpoint::{Checkpoint, TensorEntry, TensorKind};
 use partita_data::{DataRecord, Dataset, Split, TargetRecord};
 use partita_graph::{Graph, text};
-use partita_session::{LossScaling, Position};
+use partita_session::{EpochReport, LossScaling, Position};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -45,6 +47,9 @@ pub struct TrainingState {
     /// Parts of an update whose gradients are accumulated; 0 where a version did not write it.
     #[serde(default)]
     pub accumulate: usize,
+    /// Whether the samples of an epoch that do not fill an update are left out.
+    #[serde(default)]
+    pub drop_last: bool,
     /// Seed of sample order, initial values and dropout.
     pub seed: u64,
     /// Optimizer with its constants.
@@ -82,17 +87,6 @@ pub struct TrainingState {
     pub curve: Option<LossCurve>,
 }
 
-/// The best checkpoint so far.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Best {
-    /// Name of the metric.
-    pub metric: String,
-    /// Its value.
-    pub value: f64,
-    /// Name of the checkpoint's folder.
-    pub checkpoint: String,
-}
-
 /// What a run is, at its start.
 pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> TrainingState {
     TrainingState {
@@ -109,6 +103,7 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
         samples: Some(run.samples.words()),
         batch: run.batch,
         accumulate: run.accumulate,
+        drop_last: run.drop_last,
         seed: run.seed,
         optimizer: format!("{:?}", run.optimizer),
         clip: run.clip,
@@ -136,10 +131,21 @@ impl TrainingState {
     /// Errors: `NoTraining`.
     pub fn read(checkpoint: &Checkpoint) -> Result<Self, ResumeError> {
         let value = checkpoint.manifest().training.clone();
-        serde_json::from_value(value).map_err(|error| ResumeError::NoTraining {
+        let read = serde_json::from_value(value).map_err(|error| ResumeError::NoTraining {
             checkpoint: checkpoint.path().to_owned(),
             found: error.to_string(),
-        })
+        });
+        let mut state: Self = read?;
+        if let Some(best) = state.best.as_mut().filter(|best| best.epoch == 0) {
+            let mut metrics = BestMetric::CHOICES.into_iter();
+            let metric = metrics.find(|(name, _)| *name == best.metric);
+            let is_best = |epoch: &&EpochReport| {
+                metric.and_then(|(_, metric)| metric.value(epoch)) == Some(best.value)
+            };
+            let found = state.position.epochs.iter().find(is_best);
+            best.epoch = found.map_or(0, |epoch| epoch.epoch + 1);
+        }
+        Ok(state)
     }
 
     /// Checks that a run may go on from this state, and gives warnings of what differs.
@@ -170,6 +176,7 @@ impl TrainingState {
         let pairs = [
             (batch, debug(&self.batch), debug(&now.batch)),
             ("seed", debug(&self.seed), debug(&now.seed)),
+            ("drop_last", debug(&self.drop_last), debug(&now.drop_last)),
             ("freeze", debug(&self.frozen), debug(&now.frozen)),
         ];
         let pairs = pairs.map(|(key, stored, asked)| (key.to_owned(), stored, asked));

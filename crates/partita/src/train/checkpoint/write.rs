@@ -1,7 +1,9 @@
 //! Writes a snapshot while the training goes on.
 
+use super::best::{Best, BestFile};
 use partita_data::checkpoint::{CheckpointError, CheckpointFolder, PartLayout, WrittenPart};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,8 +40,8 @@ pub struct Lead {
     pub ranks: Vec<usize>,
     /// The last checkpoints that stay.
     pub keep: usize,
-    /// The best one, which stays too.
-    pub best: Option<PathBuf>,
+    /// The best one, which stays too, and the file of its weights.
+    pub best: Option<(Best, Arc<BestFile>)>,
     /// Checkpoints before this serial number are of a run that this one replaces.
     pub first_serial: u64,
     /// Set when a part will never come.
@@ -52,6 +54,8 @@ pub struct Written {
     pub data: Vec<u8>,
     /// The folder of the checkpoint, on the first rank.
     pub result: Result<Option<PathBuf>, String>,
+    /// Why the weights of the best checkpoint could not be written, on the first rank.
+    pub best_failure: Option<String>,
 }
 
 impl Writing {
@@ -62,12 +66,18 @@ impl Writing {
 
     fn run(mut self) -> Written {
         let result = self.write();
-        if result.is_err() {
-            self.give_up();
-        }
+        let best_failure = match (&result, &self.lead) {
+            (Ok(_), Some(lead)) => lead.settle(&self.folder),
+            (Ok(_), None) => None,
+            (Err(_), _) => {
+                self.give_up();
+                None
+            }
+        };
         Written {
             data: std::mem::take(&mut self.data),
             result: result.map_err(|error| error.to_string()),
+            best_failure,
         }
     }
 
@@ -86,7 +96,6 @@ impl Writing {
         let whole = self
             .folder
             .complete(&self.name, self.serial, training, &lead.ranks)?;
-        lead.prune(&self.folder, &whole);
         Ok(Some(whole))
     }
 
@@ -123,12 +132,24 @@ impl Lead {
         Ok(())
     }
 
-    /// Removes all checkpoints but the last ones and the best one.
-    fn prune(&self, folder: &CheckpointFolder, whole: &Path) {
-        let best = self.best.as_ref().and_then(|best| best.file_name());
+    /// Writes the weights of the best checkpoint, and removes all checkpoints but the last ones and the best one. Says
+    /// why it could not write.
+    fn settle(&self, folder: &CheckpointFolder) -> Option<String> {
+        let best = self.best.as_ref();
+        let written = best.map(|(best, file)| {
+            let checkpoint = folder.path().join(&best.checkpoint);
+            file.ensure(best, &checkpoint)
+        });
+        self.prune(folder);
+        written.and_then(Result::err)
+    }
+
+    fn prune(&self, folder: &CheckpointFolder) {
+        let best = self.best.as_ref();
+        let best = best.map(|(best, _)| OsStr::new(best.checkpoint.as_str()));
         let mut kept = 0;
         for found in folder.readable().into_iter().rev() {
-            let is_own = found.serial >= self.first_serial || found.path == whole;
+            let is_own = found.serial >= self.first_serial;
             let is_best = best.is_some() && found.path.file_name() == best;
             if is_own && kept < self.keep {
                 kept += 1;

@@ -3,9 +3,10 @@
 //! Source: MLCommons, `logging/mllog` and the keys of `compliance_checker`.
 
 use super::now;
+use crate::train::early_stopping::Target;
 use crate::train::run::Run;
 use crate::train::utilization::{ComputeTimes, UtilizationScale};
-use partita_session::Progress;
+use partita_session::{EpochReport, Progress};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -14,6 +15,8 @@ pub struct MlperfLog<W> {
     to: W,
     epoch: Option<u64>,
     is_evaluating: bool,
+    /// The target that is not reached yet.
+    target: Option<Target>,
 }
 
 impl<W: Write> MlperfLog<W> {
@@ -23,6 +26,7 @@ impl<W: Write> MlperfLog<W> {
             to,
             epoch: None,
             is_evaluating: false,
+            target: run.ends.target,
         };
         log.line("INTERVAL_START", "init_start", Value::Null, json!({}))?;
         for (key, value) in [
@@ -39,6 +43,12 @@ impl<W: Write> MlperfLog<W> {
         Ok(log)
     }
 
+    /// Takes the epochs before a resume into account.
+    pub fn resume(&mut self, epochs: &[EpochReport]) {
+        let is_missed = |target: &Target| !epochs.iter().any(|epoch| target.is_reached(epoch));
+        self.target = self.target.filter(is_missed);
+    }
+
     /// Writes the lines of what is done.
     pub fn add(&mut self, progress: &Progress, scale: &UtilizationScale) -> io::Result<()> {
         match progress {
@@ -52,6 +62,7 @@ impl<W: Write> MlperfLog<W> {
                 self.line("INTERVAL_START", "eval_start", Value::Null, about)
             }
             Progress::Epoch(epoch) => {
+                self.target = self.target.filter(|target| !target.is_reached(epoch));
                 let about = json!({ "epoch_num": epoch.epoch + 1 });
                 let loss = json!(epoch.training_loss);
                 self.line("POINT_IN_TIME", "train_loss", loss, about.clone())?;
@@ -83,7 +94,11 @@ impl<W: Write> MlperfLog<W> {
                 self.line("INTERVAL_END", "epoch_stop", Value::Null, about)
             }
             Progress::Done { steps, .. } => {
-                let about = json!({ "status": "success", "steps": steps });
+                let status = match self.target {
+                    None => "success",
+                    Some(_) => "aborted",
+                };
+                let about = json!({ "status": status, "steps": steps });
                 self.line("INTERVAL_END", "run_stop", Value::Null, about)
             }
         }

@@ -5,7 +5,7 @@ use partita_space::nearest;
 use toml::de::DeValue;
 
 /// Keys as other tools call them, and what they are here.
-const KEYS: [(&str, &str); 46] = [
+const KEYS: [(&str, &str); 48] = [
     ("arch", "model"),
     ("augment", "augmentation"),
     ("augmentations", "augmentation"),
@@ -14,6 +14,8 @@ const KEYS: [(&str, &str); 46] = [
     ("dataset", "data"),
     ("decay", "weight_decay"),
     ("devices", "ranks"),
+    ("early_stop", "early_stopping"),
+    ("early_stopping_patience", "patience"),
     ("end_factor", "final_factor"),
     ("eps", "epsilon"),
     ("eta_min", "final_factor"),
@@ -55,7 +57,7 @@ const KEYS: [(&str, &str); 46] = [
 ];
 
 /// Keys of tables that are often written elsewhere.
-const HOMES: [(&str, &[&str]); 6] = [
+const HOMES: [(&str, &[&str]); 7] = [
     (
         "",
         &[
@@ -83,8 +85,12 @@ const HOMES: [(&str, &[&str]); 6] = [
             "augmentation",
             "checkpoint",
             "offload",
+            "drop_last",
+            "early_stopping",
+            "target",
         ],
     ),
+    ("early_stopping.", &["min_delta", "metric"]),
     (
         "schedule.",
         &[
@@ -118,7 +124,7 @@ const HOMES: [(&str, &[&str]); 6] = [
 ];
 
 /// Words as other tools call them, and what they are here.
-const WORDS: [(&str, &str); 29] = [
+const WORDS: [(&str, &str); 31] = [
     ("cosine_annealing", "cosine"),
     ("dice", "mean_dice"),
     ("double", "f64"),
@@ -142,6 +148,8 @@ const WORDS: [(&str, &str); 29] = [
     ("poly", "polynomial"),
     ("ram", "memory"),
     ("reduce_on_plateau", "plateau"),
+    ("train_loss", "training_loss"),
+    ("val_loss", "validation_loss"),
     ("warm_restarts", "cosine_restarts"),
     ("x", "width"),
     ("y", "height"),

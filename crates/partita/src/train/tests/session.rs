@@ -135,6 +135,7 @@ fn plan(epochs: u64, rate: f64) -> Plan<'static> {
         loss_scaling: None,
         training_order: &order,
         validation: (TRAINING..TRAINING + VALIDATION).collect(),
+        ends: &|_| false,
         traces_kept: 3,
     }
 }

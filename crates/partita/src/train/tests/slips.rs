@@ -219,6 +219,44 @@ fn values_in_another_form_are_answered_with_what_was_meant() {
             &["nearest is \"validation_loss\""],
         ),
         ("precision = \"float32\"", "", &["nearest is \"f32\""]),
+        (
+            "early_stop = 3",
+            "",
+            &["no key `early_stop`", "nearest is `early_stopping`"],
+        ),
+        (
+            "min_delta = 0.1",
+            "",
+            &["nearest is `early_stopping.min_delta`"],
+        ),
+        ("drop_last = 1", "", &["nearest is true"]),
+        ("early_stopping = 3", "", &["a table, `[early_stopping]`"]),
+        (
+            "",
+            "[early_stopping]\nmetric = \"accuracy\"",
+            &["early_stopping.patience", "like 10"],
+        ),
+        ("", "[early_stopping]\npatience = 0", &["nearest is 1"]),
+        (
+            "",
+            "[early_stopping]\npatience = 1\nmin_delta = -1",
+            &["at least 0"],
+        ),
+        (
+            "",
+            "[early_stopping]\npatience = 1\nmetric = \"val_loss\"",
+            &["nearest is \"validation_loss\""],
+        ),
+        (
+            "",
+            "[target]\naccuracy = 0.9\nmean_dice = 0.9",
+            &["a table of one metric"],
+        ),
+        (
+            "",
+            "[checkpoint]\nkeep = 0\nbest = \"accuracy\"",
+            &["1 or more with `best`"],
+        ),
     ]);
 }
 

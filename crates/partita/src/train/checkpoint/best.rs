@@ -1,0 +1,166 @@
+//! The weights of the best checkpoint, as a file of their own in the output folder.
+
+use super::config::BestMetric;
+use crate::weights::BEST_FILE;
+use partita_data::checkpoint::{Checkpoint, CheckpointError, TensorEntry, TensorKind};
+use partita_data::state_dict::StateDictFile;
+use partita_data::weights::{ElementType, Entry, Values, Writer};
+use partita_program::Dtype;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Elements that are copied at a time.
+const PIECE: usize = 1 << 16;
+
+/// The best checkpoint so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// Name of the metric.
+    pub metric: String,
+    /// Its value.
+    pub value: f64,
+    /// Number of its epoch, from 1; 0 where a version did not write it.
+    #[serde(default)]
+    pub epoch: u64,
+    /// Name of the checkpoint's folder.
+    pub checkpoint: String,
+}
+
+/// The file of the best weights of a run.
+#[derive(Debug)]
+pub struct BestFile {
+    path: PathBuf,
+    /// What the file says of the run.
+    metadata: BTreeMap<String, String>,
+}
+
+impl BestFile {
+    /// The file in an output folder. `metadata` is what weight files say of the run.
+    pub fn new(output: &Path, metadata: BTreeMap<String, String>) -> Self {
+        Self {
+            path: output.join(BEST_FILE),
+            metadata,
+        }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the weights of an epoch are in it.
+    pub fn holds(&self, best: &Best) -> bool {
+        StateDictFile::open(&self.path).is_ok_and(|file| {
+            let mut pairs = words(best).into_iter();
+            pairs.all(|(key, word)| file.metadata().get(key) == Some(&word))
+        })
+    }
+
+    /// Writes the weights of the best checkpoint as a whole, unless they are there already.
+    ///
+    /// Errors: why they cannot be read or written.
+    pub fn ensure(&self, best: &Best, checkpoint: &Path) -> Result<(), String> {
+        if self.holds(best) {
+            return Ok(());
+        }
+        let checkpoint = Checkpoint::open(checkpoint).map_err(|error| error.to_string())?;
+        let tensors = checkpoint.tensors().iter().filter(|it| is_of_model(it));
+        let mut metadata = self.metadata.clone();
+        metadata.extend(words(best).map(|(key, word)| (key.to_owned(), word)));
+        let writer = Writer::create(&self.path, tensors.map(entry).collect(), &metadata);
+        let mut writer = writer.map_err(|error| error.to_string())?;
+        let mut reader = checkpoint.reader();
+        while let Some(Entry {
+            name,
+            element,
+            shape,
+        }) = writer.next()
+        {
+            let elements: usize = shape.iter().product();
+            // A tensor without elements is given once, too.
+            for piece in 0..elements.div_ceil(PIECE).max(1) {
+                let start = piece * PIECE;
+                let read = reader.read(&name, start..elements.min(start + PIECE));
+                let values = read.map_err(|error: CheckpointError| error.to_string())?;
+                let values = match element {
+                    ElementType::F64 => Values::F64(values),
+                    ElementType::F32 | ElementType::I64 => {
+                        Values::F32(values.into_iter().map(|value| value as f32).collect())
+                    }
+                };
+                let pushed = writer.push_part(&values);
+                pushed.map_err(|error| error.to_string())?;
+            }
+        }
+        writer.finish().map_err(|error| error.to_string())
+    }
+}
+
+/// What the file says of its epoch.
+fn words(best: &Best) -> [(&'static str, String); 4] {
+    [
+        ("epoch", best.epoch.to_string()),
+        ("metric", best.metric.clone()),
+        ("value", best.value.to_string()),
+        ("checkpoint", best.checkpoint.clone()),
+    ]
+}
+
+fn is_of_model(tensor: &TensorEntry) -> bool {
+    match tensor.kind {
+        TensorKind::Parameter | TensorKind::State => true,
+        TensorKind::Optimizer => false,
+    }
+}
+
+fn entry(tensor: &TensorEntry) -> Entry {
+    Entry {
+        name: tensor.name.clone(),
+        element: if tensor.dtype == Dtype::F64 {
+            ElementType::F64
+        } else {
+            ElementType::F32
+        },
+        shape: tensor.shape.to_vec(),
+    }
+}
+
+/// The best epoch with which a resumed run compares its own, its weights put in place: `None` where it has to begin anew.
+///
+/// `from` is the checkpoint from which it resumes. Errors: a warning that says why it begins anew.
+pub fn resumed(
+    file: &BestFile,
+    metric: Option<BestMetric>,
+    best: Option<Best>,
+    from: &Path,
+) -> Result<Option<Best>, String> {
+    let Some(best) = best else {
+        // That of a run that this one replaced.
+        let _ = fs::remove_file(file.path());
+        return Ok(None);
+    };
+    let at = file.path().display();
+    let Some(metric) = metric else {
+        return Err(format!(
+            "`best` was \"{}\" in the checkpoint and is not set from here on: {at} stays that of epoch {}",
+            best.metric, best.epoch
+        ));
+    };
+    if best.metric != metric.name() {
+        return Err(format!(
+            "`best` was \"{}\" in the checkpoint and is \"{}\" from here on: the best epoch is one of those to come",
+            best.metric,
+            metric.name()
+        ));
+    }
+    let folder = from.parent().unwrap_or(from);
+    match file.ensure(&best, &folder.join(&best.checkpoint)) {
+        Ok(()) => Ok(Some(best)),
+        Err(reason) => Err(format!(
+            "the weights of the best epoch so far, {}, cannot be had ({reason}): the best epoch is one of those to come",
+            best.epoch
+        )),
+    }
+}

@@ -1,0 +1,109 @@
+//! Figures of single classes, under their names.
+
+use crate::train::checkpoint::BestMetric;
+use partita_session::{ClassCount, EpochReport};
+
+/// Most classes with a column of their own.
+const COLUMNS_MAX: usize = 100;
+/// Means over the classes.
+const MEANS: [BestMetric; 2] = [BestMetric::MeanDice, BestMetric::MeanOverlap];
+
+/// The names of the classes of a run; none for a regression.
+#[derive(Clone, Debug, Default)]
+pub struct ClassNames(Vec<String>);
+
+impl ClassNames {
+    /// Of a network that tells `classes` apart: those that the dataset names, or all by number if it names none.
+    pub fn new(classes: Option<usize>, named: &[String]) -> Self {
+        Self(match (classes, named) {
+            (None, _) => Vec::new(),
+            (Some(classes), []) => (0..classes).map(|class| class.to_string()).collect(),
+            (Some(classes), named) => named.iter().take(classes).cloned().collect(),
+        })
+    }
+
+    /// The names.
+    pub fn names(&self) -> &[String] {
+        &self.0
+    }
+
+    /// Means over the classes and the Dice coefficient of each, where they have one.
+    pub fn figures(&self, epoch: &EpochReport) -> Vec<(String, Option<f64>)> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let mean = |metric: BestMetric| (metric.name().to_owned(), metric.value(epoch));
+        let counts = epoch.validation.as_ref().map(|found| &found.classes);
+        let dice = |(class, name): (usize, &String)| {
+            let count = counts.and_then(|counts| counts.get(class));
+            (format!("dice/{name}"), count.and_then(ClassCount::dice))
+        };
+        let means = MEANS.into_iter().map(mean);
+        means.chain(self.0.iter().enumerate().map(dice)).collect()
+    }
+
+    /// Names of the columns of a table, after others, each with a comma before it.
+    pub fn columns(&self) -> String {
+        let figures = self.columns_of(&EpochReport::default());
+        let names = figures.iter().map(|(name, _)| format!(",{}", cell(name)));
+        names.collect()
+    }
+
+    /// The cells of an epoch under [`Self::columns`].
+    pub fn cells(&self, epoch: &EpochReport) -> String {
+        let figures = self.columns_of(epoch).into_iter();
+        let text = |number: f64| number.to_string();
+        let cells =
+            figures.map(|(_, number)| format!(",{}", number.map_or_else(String::new, text)));
+        cells.collect()
+    }
+
+    fn columns_of(&self, epoch: &EpochReport) -> Vec<(String, Option<f64>)> {
+        let mut figures = self.figures(epoch);
+        if self.0.len() > COLUMNS_MAX {
+            figures.truncate(MEANS.len());
+        }
+        figures
+    }
+}
+
+/// A text as a cell. Source: RFC 4180, section 2.
+fn cell(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_session::Validation;
+
+    #[test]
+    fn columns_are_quoted_and_stay_in_bounds() {
+        let named = ["liver", "left, \"small\""].map(str::to_owned);
+        let two = ClassNames::new(Some(2), &named);
+        let expected = ",mean_dice,mean_overlap,dice/liver,\"dice/left, \"\"small\"\"\"";
+        assert_eq!(two.columns(), expected);
+        let count = |hits, predicted, actual| ClassCount {
+            hits,
+            predicted,
+            actual,
+        };
+        let epoch = EpochReport {
+            validation: Some(Validation {
+                classes: vec![count(3.0, 4.0, 4.0), ClassCount::default()],
+                ..Validation::default()
+            }),
+            ..EpochReport::default()
+        };
+        assert_eq!(two.cells(&epoch), ",0.75,0.6,0.75,");
+        assert_eq!(
+            ClassNames::new(Some(101), &[]).columns(),
+            ",mean_dice,mean_overlap"
+        );
+        assert_eq!(ClassNames::new(None, &named).columns(), "");
+    }
+}
