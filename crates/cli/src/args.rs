@@ -5,9 +5,9 @@ mod input;
 mod tune;
 
 pub use choices::{
-    BatchNormName, CheckName, DeviceName, DigitsTaskName, IoName, KernelsName, KindName, NamesName,
-    OptimizerName, OutputName, PrecisionName, SampleName, SplitName, StoreName, StoredName,
-    UnitsName, VolumesName,
+    BatchNormName, CheckName, DeviceName, DigitsTaskName, InterpolationName, IoName, KernelsName,
+    KindName, NamesName, OptimizerName, OrientationName, OutputName, PrecisionName, SampleName,
+    SplitName, StoreName, StoredName, UnitsName, VolumesName,
 };
 pub use input::{InputArgs, OffloadArgs};
 pub use tune::TuneArgs;
@@ -597,6 +597,15 @@ pub struct ConvertArgs {
     /// Scale images (PNG, JPEG) to cover this size, and crop them at their middle
     #[arg(long, value_name = "HxW", value_parser = number::image_size)]
     pub size: Option<ImageSize>,
+    /// Orientation in which images are stored that state positions of voxels (NIfTI); `infer` restores that of the image
+    #[arg(long, value_enum, default_value_t)]
+    pub orientation: OrientationName,
+    /// Resample NIfTI images and labels to this spacing along D, H and W, in millimeters; `infer` restores their voxels
+    #[arg(long, value_name = "DxHxW", value_parser = number::spacing)]
+    pub spacing: Option<Spacing>,
+    /// Interpolation of resampled images (labels take the nearest voxel)
+    #[arg(long, value_enum, default_value_t)]
+    pub interpolation: InterpolationName,
     /// Table (CSV) of file names with numbers or a class, or a file of arrays with a row per sample
     #[arg(long, value_name = "FILE")]
     pub targets: Option<PathBuf>,
@@ -626,6 +635,10 @@ pub struct Fractions(pub [f64; 3]);
 /// Height and width.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageSize(pub [usize; 2]);
+
+/// Distances of voxels along D, H and W, in millimeters.
+#[derive(Clone, Copy, Debug)]
+pub struct Spacing(pub [f64; 3]);
 
 /// `partita data inspect`.
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
 //! Parsers of arguments with a form: numbers, and names of images.
 
-use crate::args::{Fractions, ImageSize};
+use crate::args::{Fractions, ImageSize, Spacing};
 use partita_space::Mesh;
 use partita_space::limits::SAMPLES_MAX;
 use std::path::{Path, PathBuf};
@@ -114,6 +114,20 @@ pub fn image_size(text: &str) -> Result<ImageSize, String> {
         side.ok_or_else(|| possible.to_owned())
     };
     Ok(ImageSize([side(height)?, side(width)?]))
+}
+
+/// Distances of voxels along D, H and W.
+pub fn spacing(text: &str) -> Result<Spacing, String> {
+    let possible = "possible are three distances in millimeters along D, H and W, each above 0, such as 1x1x1 or 2.5x0.8x0.8";
+    let each: Option<Vec<f64>> = text
+        .split('x')
+        .map(|each| each.trim().parse().ok())
+        .collect();
+    let each: Option<[f64; 3]> = each.and_then(|each| each.try_into().ok());
+    let is_possible = |each: &[f64; 3]| each.iter().all(|each| each.is_finite() && *each > 0.0);
+    each.filter(is_possible)
+        .map(Spacing)
+        .ok_or_else(|| possible.to_owned())
 }
 
 /// The path of a PNG image.

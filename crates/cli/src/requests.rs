@@ -3,9 +3,10 @@
 use crate::args::{
     BatchNormName, CalibrateArgs, CheckName, ConvertArgs, CosmologyArgs, DeviceName, DigitsArgs,
     DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, InputArgs,
-    IoName, KernelsName, KindName, LowerArgs, MakingArgs, NamesName, OffloadArgs, OptimizerName,
-    OutputName, PlanArgs, PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs,
-    SplitName, StoreName, StoredName, TrainArgs, TrainingArgs, TuneArgs, UnitsName, VolumesName,
+    InterpolationName, IoName, KernelsName, KindName, LowerArgs, MakingArgs, NamesName,
+    OffloadArgs, OptimizerName, OrientationName, OutputName, PlanArgs, PrecisionName, PredictArgs,
+    SampleName, SegmentationArgs, ShapesArgs, SplitName, StoreName, StoredName, TrainArgs,
+    TrainingArgs, TuneArgs, UnitsName, VolumesName,
 };
 use crate::error::CliError;
 use partita::{
@@ -16,7 +17,9 @@ use partita::{
     SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice,
     TrainRequest, Training, TuneRequest, VolumeMode, WeightNames,
 };
-use partita_data::{CheckScope, ConvertSpec, DType, Keys};
+use partita_data::{
+    CheckScope, ConvertSpec, DType, GeometrySpec, Interpolation, Keys, VoxelOrientation,
+};
 use partita_data::{PredictionKind, Split};
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
@@ -275,6 +278,18 @@ impl ConvertArgs {
             ignore: self.ignore,
             map: self.map.clone(),
             no_targets: self.no_targets,
+            geometry: GeometrySpec {
+                orientation: match self.orientation {
+                    OrientationName::Canonical => VoxelOrientation::Canonical,
+                    OrientationName::Image => VoxelOrientation::Image,
+                },
+                spacing: self.spacing.map(|spacing| spacing.0),
+                interpolation: match self.interpolation {
+                    InterpolationName::Linear => Interpolation::Linear,
+                    InterpolationName::Cubic => Interpolation::Cubic,
+                    InterpolationName::Nearest => Interpolation::Nearest,
+                },
+            },
         }
     }
 }

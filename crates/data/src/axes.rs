@@ -213,7 +213,8 @@ impl Axes {
     }
 }
 
-fn gather<T: Copy>(values: &[T], extents: [usize; 4], strides: [usize; 4]) -> Vec<T> {
+/// Elements in (C, D, H, W) order, by the strides of these dims among the values.
+pub(crate) fn gather<T: Copy>(values: &[T], extents: [usize; 4], strides: [usize; 4]) -> Vec<T> {
     let mut out = Vec::with_capacity(values.len());
     for c in 0..extents[0] {
         for d in 0..extents[1] {

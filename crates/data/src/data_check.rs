@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::classes::{ClassSet, Classes, Occurrence, SplitLabels};
+use crate::convert::check_unconverted;
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::moments::ValueCount;
@@ -81,8 +82,8 @@ impl DataCheck<'_> {
     /// Looks at the samples.
     ///
     /// Errors: the first sample, in their order, with a value or an answer that would end the training: NaN, infinite
-    /// and extreme values, those outside the domain of a step, classes that dataset or network do not have; a file
-    /// that cannot be read.
+    /// and extreme values, those outside the domain of a step, classes that dataset or network do not have; NIfTI
+    /// labels that do not lie as their image does; a file that cannot be read.
     pub fn run(&self) -> Result<DataChecked, DataError> {
         let mut checked = DataChecked::default();
         if self.scope == CheckScope::None {
@@ -336,6 +337,14 @@ impl<'c> Worker<'c> {
 
     fn look(&mut self, sample: usize, regions: &[Region4]) -> Result<(), DataError> {
         self.seen.samples += 1;
+        let is_per_position = self
+            .check
+            .dataset
+            .labels()
+            .is_some_and(|labels| labels != [1; 3]);
+        if is_per_position {
+            check_unconverted(self.reader.file(sample), self.reader.target_file(sample))?;
+        }
         for region in regions {
             self.look_at_values(sample, region)?;
         }

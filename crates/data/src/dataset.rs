@@ -4,14 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::array::{SourceArray, SourceFile};
-use crate::convert::AFFINES;
+use crate::convert::{AFFINES, ORIGINALS};
 use crate::error::DataError;
 use crate::files::{FileEntry, Files, Inner};
 use crate::formats;
 use crate::formats::nifti::Affine;
+use crate::grid::Grid;
 use crate::index::{INDEX_FILE, Index, Kind};
 use crate::keys::Keys;
 use crate::meaning::Meaning;
+use crate::predictions::Placement;
 use crate::reader::Reader;
 use crate::samples::{DType, VolumeShape};
 use crate::split::Split;
@@ -136,10 +138,32 @@ impl Dataset {
         &self.inner.spec
     }
 
-    /// Positions of the voxels of a sample, where they are known from the NIfTI file that was converted.
-    pub fn affine(&self, split: Split, sample: usize) -> Option<Affine> {
-        let affines = self.spec().get(AFFINES)?.get(split.name())?;
-        Affine::of_toml(affines.as_array()?.get(sample)?)
+    /// Where the voxels of a sample lie, if that is known from the NIfTI file that was converted, and on which
+    /// predictions of it are written.
+    ///
+    /// Errors: `BadIndex` where the sample and its image do not have parallel axes.
+    pub fn placement(&self, split: Split, sample: usize) -> Result<Option<Placement>, DataError> {
+        let stated = |key: &str| {
+            let of_split = self.spec().get(key)?.get(split.name())?;
+            of_split.as_array()?.get(sample)
+        };
+        let Some(affine) = stated(AFFINES).and_then(Affine::of_toml) else {
+            return Ok(None);
+        };
+        let Some(original) = stated(ORIGINALS) else {
+            return Ok(Some(Placement::as_stored(affine)));
+        };
+        let [_, d, h, w] = self.shape();
+        let grids = Grid::new([w, h, d], affine).zip(Grid::of_toml(original));
+        let placement = grids.and_then(|(stored, image)| Placement::restored(stored, image));
+        match placement {
+            Some(placement) => Ok(Some(placement)),
+            None => Err(DataError::BadIndex {
+                path: self.path().join(INDEX_FILE),
+                found: format!("[spec.{ORIGINALS}] {split}, sample {sample}: {original}"),
+                expected: format!("voxels along the axes of those of [spec.{AFFINES}]"),
+            }),
+        }
     }
 
     /// A reader of one split. Every rank has its own; readers share no locks.

@@ -250,6 +250,19 @@ pub enum DataError {
         /// What can be done.
         remedy: &'static str,
     },
+    /// Labels on other voxels than their image.
+    #[error(
+        "{labels} does not lie on the voxels of its image {image}: {found}; resample the labels to the image, or, where \
+         only their header is wrong, give them that of the image (sform, qform, pixdim)"
+    )]
+    OtherGrid {
+        /// The file of the labels.
+        labels: PathBuf,
+        /// The file of the image.
+        image: PathBuf,
+        /// What differs.
+        found: String,
+    },
     /// Samples without targets or classes.
     #[error(
         "{path}: no answers were found (its keys are {}); name the key of numbers (`--target-key`) or of classes \

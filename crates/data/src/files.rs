@@ -148,6 +148,31 @@ impl SampleArray {
 }
 
 impl Inner {
+    /// A dataset of one file of this one, with the extents of its samples and labels.
+    pub(crate) fn of_one(
+        &self,
+        entry: FileEntry,
+        shape: VolumeShape,
+        labels: Option<[usize; 3]>,
+    ) -> Self {
+        Self {
+            path: self.path.clone(),
+            kind: self.kind,
+            shape,
+            dtype: self.dtype,
+            targets: self.targets.clone(),
+            labels,
+            ignored: self.ignored,
+            ignored_by_index: None,
+            has_targets: self.has_targets,
+            keys: self.keys.clone(),
+            splits: [Files::new(vec![entry]), Files::default(), Files::default()],
+            universes: [Vec::new(), Vec::new(), Vec::new()],
+            spec: toml::Table::new(),
+            meaning: Meaning::default(),
+        }
+    }
+
     /// Opens the volume array of a file and checks it against the dataset.
     pub(crate) fn volumes(
         &self,

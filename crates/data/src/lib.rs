@@ -18,6 +18,7 @@ mod element;
 mod error;
 mod files;
 mod formats;
+mod grid;
 mod index;
 mod inspect;
 mod keys;
@@ -31,6 +32,7 @@ mod predictions;
 mod prepare;
 mod preprocessing;
 mod reader;
+mod resample;
 mod samples;
 mod sieve;
 mod slab;
@@ -44,12 +46,11 @@ mod writer;
 
 pub use augment::{Augmentation, Crops, Elastic, EvaluationCrops, Sampling, Tile, TrainingCrops};
 pub use axes::DimOrder;
-pub use convert::{Conversion, ConvertSpec, LabelPair};
+pub use convert::{Conversion, ConvertSpec, GeometrySpec, LabelPair, VoxelOrientation};
 pub use data_check::{CheckScope, DataCheck, DataChecked};
 pub use data_record::{DataRecord, TargetRecord};
 pub use dataset::Dataset;
 pub use error::{DataError, NoClass};
-pub use formats::nifti::Affine;
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};
 pub use inspect::{
     ArraySummary, ClassSummary, DatasetSummary, FileArray, FileSummary, Inspected, SplitSummary,
@@ -61,12 +62,13 @@ pub use moments::ValueStatistics;
 pub use picture::picture;
 pub use prediction_sink::PredictionSink;
 pub use predictions::{
-    PREDICTIONS_KEY, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape,
-    volume_path,
+    PREDICTIONS_KEY, Placement, PredictionFormat, PredictionKind, PredictionScratch,
+    PredictionShape, volume_path,
 };
 pub use prepare::{FittedStep, Preparation, STATISTICS_FILE, Step, chain_text, fit};
 pub use preprocessing::Preprocessing;
 pub use reader::{ReadTally, Reader};
+pub use resample::Interpolation;
 pub use samples::{DType, Samples, VolumeShape};
 pub use source::{
     Accepted, HyperslabSource, Loading, PieceMaker, PieceReader, PieceRequest, PieceSupply,

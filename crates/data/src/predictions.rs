@@ -2,8 +2,10 @@
 //! requested file is made in bounded pieces.
 
 mod nifti;
+mod placement;
 
 pub use nifti::volume_path;
+pub use placement::Placement;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use made::{SHAPE, npy, target, volume, whole};
 use partita_data::{
-    Conversion, ConvertSpec, DType, DataError, Dataset, Keys, Samples, Split, inspect,
+    Conversion, ConvertSpec, DType, DataError, Dataset, GeometrySpec, Keys, Samples, Split, inspect,
 };
 
 fn file(name: &str) -> PathBuf {
@@ -30,6 +30,7 @@ fn asked(sources: &[&str], out: PathBuf) -> ConvertSpec {
         ignore: None,
         map: Vec::new(),
         no_targets: false,
+        geometry: GeometrySpec::default(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use made::Random;
-use partita_data::{Conversion, ConvertSpec, Keys};
+use partita_data::{Conversion, ConvertSpec, GeometrySpec, Keys};
 
 /// What is converted is a few kilobytes; more is what damage made of it.
 const ELEMENTS_MAX: usize = 1 << 20;
@@ -37,6 +37,7 @@ fn convert(source: &Path, targets: Option<PathBuf>, out: &Path) -> Result<(), St
         ignore: None,
         map: Vec::new(),
         no_targets: false,
+        geometry: GeometrySpec::default(),
     };
     let conversion = Conversion::find(&asked).map_err(|error| error.to_string())?;
     let elements: usize = conversion.spec().shape.iter().product();

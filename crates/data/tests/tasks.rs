@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use made::whole;
-use partita_data::{Conversion, ConvertSpec, DataError, Dataset, Keys, Samples, Split, inspect};
+use partita_data::{
+    Conversion, ConvertSpec, DataError, Dataset, GeometrySpec, Keys, Samples, Split, inspect,
+};
 
 /// Extents X, Y, Z.
 const EXTENTS: [i16; 3] = [4, 3, 2];
@@ -102,6 +104,7 @@ impl Folder {
             ignore: None,
             map: Vec::new(),
             no_targets: false,
+            geometry: GeometrySpec::default(),
         }
     }
 }

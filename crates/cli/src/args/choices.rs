@@ -13,6 +13,28 @@ pub enum DigitsTaskName {
     Add,
 }
 
+/// Orientations in which images are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OrientationName {
+    /// RAS+: x to the right, y to anterior, z to superior, or the axes nearest to these
+    #[default]
+    Canonical,
+    /// That of each image
+    Image,
+}
+
+/// Interpolations of resampled images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum InterpolationName {
+    /// Between the two nearest voxels along each dim
+    #[default]
+    Linear,
+    /// Through the four nearest voxels along each dim, without smoothing
+    Cubic,
+    /// The nearest voxel
+    Nearest,
+}
+
 /// What is taken of volumes that are larger than the crops of the training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum VolumesName {

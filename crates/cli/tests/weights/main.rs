@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod grids;
+
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;

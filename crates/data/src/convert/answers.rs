@@ -128,7 +128,11 @@ fn of_files(asked: &ConvertSpec, found: &mut Found, map: &Relabel) -> Result<Ans
     let file = SourceFile::open(path)?;
     let is_beside = sample.entry.targets.is_some();
     let stacked = sample.entry.stacked;
-    let [_, d, h, w] = found.shape;
+    let [_, extent @ ..] = found.shape;
+    let [d, h, w] = sample
+        .geometry
+        .as_ref()
+        .map_or(extent, |geometry| geometry.label_extent(extent));
     let order = found
         .keys
         .order
@@ -137,7 +141,7 @@ fn of_files(asked: &ConvertSpec, found: &mut Found, map: &Relabel) -> Result<Ans
         .stacked(stacked.is_some());
     if file.has(&found.keys.label) || (file.is_nameless() && is_beside) {
         let array = file.array(&found.keys.label)?;
-        for [d, h, w] in [[d, h, w], [1; 3]] {
+        for ([d, h, w], extent) in [([d, h, w], extent), ([1; 3], [1; 3])] {
             let fits = order
                 .fit(&array.shape, stacked.unwrap_or(1), [1, d, h, w])
                 .is_some();
@@ -147,7 +151,7 @@ fn of_files(asked: &ConvertSpec, found: &mut Found, map: &Relabel) -> Result<Ans
                     && (!file.is_nameless() || [d, h, w] != [1; 3]);
             if fits && may_be_classes {
                 let names = class_names_of(asked, found, map)?;
-                return Ok(Answers::in_files(names, Some([d, h, w])));
+                return Ok(Answers::in_files(names, Some(extent)));
             }
         }
         // Vectors of numbers have one dim beside the samples.
@@ -209,12 +213,13 @@ fn class_names_of(
 }
 
 /// Names for the classes that occur in files.
-pub(super) fn count_classes(inner: &Inner, map: &Relabel) -> Result<Vec<String>, DataError> {
+pub(super) fn count_classes(source: (&Found, &Inner, &Relabel)) -> Result<Vec<String>, DataError> {
+    let inner = source.1;
     let mut reader = Reader::new(std::sync::Arc::new(inner.clone()), Split::Train);
     let mut labels = Samples::new(DType::Int16);
     let mut most = 1;
     for sample in 0..reader.samples() {
-        read_labels(&mut reader, inner, map, sample, &mut labels)?;
+        read_labels(source, &mut reader, sample, &mut labels)?;
         if let Samples::I16(values) = &labels {
             let is_ignored = |class: i16| inner.ignored == Some(class.into());
             let classes = values.iter().copied().filter(|&class| !is_ignored(class));
@@ -224,20 +229,18 @@ pub(super) fn count_classes(inner: &Inner, map: &Relabel) -> Result<Vec<String>,
     Ok((0..=most).map(|class| made_up(class as usize)).collect())
 }
 
-/// Reads the labels of a sample, and renames them.
+/// Reads the labels of a sample on the voxels of their file, and renames them.
 ///
 /// Errors: labels that are none of the classes of the dataset, or of as many as are counted where it has no names;
 /// those of the file.
 pub(super) fn read_labels(
+    (found, inner, map): (&Found, &Inner, &Relabel),
     reader: &mut Reader,
-    inner: &Inner,
-    map: &Relabel,
     sample: usize,
     labels: &mut Samples,
 ) -> Result<ClassSet, DataError> {
-    let [d, h, w] = inner.labels.unwrap_or([1; 3]);
+    let [d, h, w] = found.read_labels(inner, reader, sample, labels)?;
     let whole = [0..1, 0..d, 0..h, 0..w];
-    reader.read_labels_as_stored(sample, whole.clone(), labels)?;
     let stored = ClassSet::of(labels);
     map.apply(labels);
     let count = match inner.targets.len() {

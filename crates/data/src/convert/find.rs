@@ -6,6 +6,7 @@ use crate::array::{SourceArray, SourceFile};
 use crate::axes::DimOrder;
 use crate::convert::ConvertSpec;
 use crate::convert::cases::{Case, Cases};
+use crate::convert::geometry::Geometry;
 use crate::convert::task::Task;
 use crate::error::DataError;
 use crate::files::FileEntry;
@@ -67,6 +68,8 @@ pub(super) struct Sample {
     pub(super) subject: usize,
     /// The path below the source.
     pub(super) below: PathBuf,
+    /// Where its voxels lie, if that is known.
+    pub(super) geometry: Option<Geometry>,
 }
 
 impl Found {
@@ -76,20 +79,26 @@ impl Found {
             .samples
             .iter()
             .filter(|sample| sample.place.is_none_or(|place| place == 0));
-        let entry = |sample: &Sample| match file.checked_sub(1).and_then(|at| sample.more.get(at)) {
-            Some(more) => FileEntry {
-                volumes: more.clone(),
-                targets: None,
-                stacked: None,
-            },
-            None => sample.entry.clone(),
-        };
-        firsts.map(entry).collect()
+        firsts.map(|sample| sample.entry(file)).collect()
     }
 
     /// Files of each sample.
     pub(super) fn files_per_sample(&self) -> usize {
         1 + self.samples[0].more.len()
+    }
+}
+
+impl Sample {
+    /// One of its files; answers are with the first.
+    pub(super) fn entry(&self, file: usize) -> FileEntry {
+        match file.checked_sub(1).and_then(|at| self.more.get(at)) {
+            Some(more) => FileEntry {
+                volumes: more.clone(),
+                targets: None,
+                stacked: None,
+            },
+            None => self.entry.clone(),
+        }
     }
 }
 
@@ -137,6 +146,7 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
                 split: case.split.or(split_of(&file.below)),
                 subject: *subjects.entry(name).or_insert(next),
                 below: file.below.clone(),
+                geometry: None,
             });
         }
     }

@@ -3,10 +3,14 @@
 mod answers;
 mod cases;
 mod find;
+mod geometry;
 mod relabel;
 mod resize;
 mod split;
 mod task;
+
+pub(crate) use geometry::{AFFINES, ORIGINALS, check_unconverted};
+pub use geometry::{GeometrySpec, VoxelOrientation};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +26,7 @@ use crate::convert::task::Task;
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::files::{Files, Inner};
-use crate::formats::{image, nifti};
+use crate::formats::image;
 use crate::index::Kind;
 use crate::keys::Keys;
 use crate::layout::Layout;
@@ -33,9 +37,6 @@ use crate::slab;
 use crate::split::Split;
 use crate::valid::Valid;
 use crate::writer::{DatasetSpec, DatasetWriter};
-
-/// Key of [`affines`] in the part of the index that says what was converted.
-pub(crate) const AFFINES: &str = "affines";
 
 /// What is to be converted, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +65,8 @@ pub struct ConvertSpec {
     pub map: Vec<LabelPair>,
     /// Convert samples without answers.
     pub no_targets: bool,
+    /// On which voxels images are stored, where their files state positions.
+    pub geometry: GeometrySpec,
 }
 
 /// Samples that were found, before anything is written.
@@ -90,6 +93,8 @@ impl Conversion {
         let mut found = find::find(asked)?;
         let of_task = found.task.as_ref().and_then(Task::ignored);
         let map = Relabel::new(&asked.map, asked.ignore, of_task)?;
+        let mut notes = geometry::find(&asked.geometry, asked.targets.as_deref(), &mut found)?;
+        notes.splice(0..0, std::mem::take(&mut found.notes));
         let mut answers = answers::find(asked, &mut found, &map)?;
         let files = found.files_per_sample();
         let [channels, d, h, w] = found.shape;
@@ -114,7 +119,7 @@ impl Conversion {
             meaning: Meaning::default(),
         };
         if inner.has_targets && inner.labels.is_some() && answers.names.is_empty() {
-            answers.names = answers::count_classes(&inner, &map)?;
+            answers.names = answers::count_classes((&found, &inner, &map))?;
             inner.targets.clone_from(&answers.names);
         }
         let splits = split::split(asked, &found)?;
@@ -125,9 +130,7 @@ impl Conversion {
                 .collect()
         };
         let mut made = made_of(asked, &found);
-        if let Some(affines) = affines(asked, &found, &splits) {
-            made.insert(AFFINES.to_owned(), affines.into());
-        }
+        found.note_geometry(&asked.geometry, &splits, &mut made);
         let spec = DatasetSpec {
             kind: Kind::Other,
             shape: found.shape,
@@ -146,7 +149,7 @@ impl Conversion {
             spec,
             splits,
             inners: inners.map(Arc::new).collect(),
-            notes: std::mem::take(&mut found.notes),
+            notes,
             found,
             answers,
             size: asked.size,
@@ -245,15 +248,18 @@ impl Conversion {
         sample: usize,
         out: &mut Samples,
     ) -> Result<(), DataError> {
-        let shape = self.inners[file].shape;
+        let inner = &self.inners[file];
         let path = reader.file(sample).to_path_buf();
-        if self.found.are_images {
-            *out = self.read_image(&path, shape)?;
+        let shape = if self.found.are_images {
+            *out = self.read_image(&path, inner.shape)?;
+            inner.shape
         } else {
-            reader.read_volume(sample, shape.map(|extent| 0..extent), out)?;
-        }
+            let (found, inner) = (&self.found, &**inner);
+            found.read_volume((inner, file), reader, sample, out)?
+        };
         let valid = Valid::under(Transform::Identity);
         let Some((at, value)) = valid.first_outside(out) else {
+            self.found.store_volume(sample, out);
             return Ok(());
         };
         let [c, d, h, w] = slab::position(&shape.map(|extent| 0..extent), at);
@@ -314,31 +320,33 @@ impl Conversion {
         if let Some(numbers) = self.answers.numbers(sample) {
             return writer.append(split, volume, &self.answers.normalized(numbers), numbers);
         }
-        if self.answers.labels.is_some() {
+        if let Some(extent) = self.answers.labels {
             let mut labels = Samples::new(DType::Int16);
-            let inner = &self.inners[0];
-            stored.join(&answers::read_labels(
-                reader,
-                inner,
-                &self.map,
-                sample,
-                &mut labels,
-            )?);
+            let source = (&self.found, &*self.inners[0], &self.map);
+            stored.join(&answers::read_labels(source, reader, sample, &mut labels)?);
             classes.join(&ClassSet::of(&labels));
+            if extent != [1; 3] {
+                self.found.store_labels(sample, &mut labels);
+            }
             return writer.append_labeled(split, volume, &labels);
         }
-        let numbers = reader.read_target(sample)?;
-        if let Some(at) = numbers.iter().position(|number| !number.is_finite()) {
+        let mut own = self.found.own_reader((&self.inners[0], 0), sample);
+        let (reader, at) = match &mut own {
+            Some((own, place)) => (own, *place),
+            None => (reader, sample),
+        };
+        let numbers = reader.read_target(at)?;
+        if let Some(target) = numbers.iter().position(|number| !number.is_finite()) {
             let place = self.found.samples[sample].place;
             let place =
                 place.map_or_else(String::new, |place| format!("sample {place} of the file, "));
             return Err(DataError::Unfit {
-                path: reader.target_file(sample).to_path_buf(),
+                path: reader.target_file(at).to_path_buf(),
                 key: self.inners[0].keys.target.clone(),
-                found: format!("{place}target {at}: {} is not finite", numbers[at]),
+                found: format!("{place}target {target}: {} is not finite", numbers[target]),
             });
         }
-        let physical = reader.read_physical(sample)?;
+        let physical = reader.read_physical(at)?;
         writer.append(
             split,
             volume,
@@ -366,25 +374,6 @@ impl Inner {
             ..self.clone()
         }
     }
-}
-
-/// Positions of the voxels of the samples of each split, where each is a whole NIfTI file that has them.
-fn affines(asked: &ConvertSpec, found: &Found, splits: &[Vec<usize>; 3]) -> Option<toml::Table> {
-    // With another order of dims they are those of other axes.
-    if asked.keys.order.is_some() || found.samples.iter().any(|sample| sample.place.is_some()) {
-        return None;
-    }
-    let of_sample = |&sample: &usize| -> Option<toml::Value> {
-        let path = &found.samples[sample].entry.volumes;
-        Some(nifti::affine(path)?.to_toml())
-    };
-    let mut table = toml::Table::new();
-    for split in [Split::Train, Split::Validation, Split::Test] {
-        let samples = splits[split as usize].iter();
-        let affines: Option<Vec<toml::Value>> = samples.map(of_sample).collect();
-        table.insert(split.name().to_owned(), affines?.into());
-    }
-    Some(table)
 }
 
 /// The part of the index that says what was converted.

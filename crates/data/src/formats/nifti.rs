@@ -269,21 +269,29 @@ impl Affine {
     }
 }
 
-/// Positions of the voxels of a file, by its sform, else its qform; `None` if it has neither, or is no NIfTI file.
-///
-/// Source: nifti1.h, methods 2 and 3.
-pub(crate) fn affine(path: &Path) -> Option<Affine> {
+/// Voxels of a file along x, y and z, and their positions if it has any.
+pub(crate) struct Voxels {
+    pub(crate) extent: [usize; 3],
+    pub(crate) affine: Option<Affine>,
+}
+
+/// Voxels of a file; `None` if it is no NIfTI file.
+pub(crate) fn voxels(path: &Path) -> Option<Voxels> {
     let file = NiftiFile::new(path, path.extension().is_some_and(|end| end == "gz"));
     let bytes = file.head().ok()?;
-    Header::parse(&bytes).ok()?;
-    let order = match u32::from_le_bytes(*bytes.first_chunk::<4>()?) {
-        348 | 540 => Order::Little,
-        _ => Order::Big,
-    };
-    let fields = Fields {
-        bytes: &bytes,
-        order,
-    };
+    let header = Header::parse(&bytes).ok()?;
+    let mut extents = header.shape.iter().rev().copied();
+    Some(Voxels {
+        extent: [0; 3].map(|_| extents.next().unwrap_or(1)),
+        affine: affine(&bytes, header.order),
+    })
+}
+
+/// Positions of the voxels of a header: by its sform, else its qform; `None` if it has neither.
+///
+/// Source: nifti1.h, methods 2 and 3.
+fn affine(bytes: &[u8], order: Order) -> Option<Affine> {
+    let fields = Fields { bytes, order };
     let is_first = bytes.get(344..347) == Some(b"n+1");
     let float = |first: usize, second: usize, number: usize| -> Option<f64> {
         Some(if is_first {
@@ -312,9 +320,10 @@ pub(crate) fn affine(path: &Path) -> Option<Affine> {
         ];
         let turned = rotation(quaternion);
         let pixdim = |dim| float(76, 104, dim);
+        let size = |dim| pixdim(dim).map(|size| if size > 0.0 { size } else { 1.0 });
         // The sign of the third axis.
         let hand = if pixdim(0)? < 0.0 { -1.0 } else { 1.0 };
-        let sizes = [pixdim(1)?, pixdim(2)?, pixdim(3)? * hand];
+        let sizes = [size(1)?, size(2)?, size(3)? * hand];
         for (row, values) in rows.iter_mut().enumerate() {
             for dim in 0..3 {
                 values[dim] = turned[row][dim] * sizes[dim];
@@ -328,9 +337,19 @@ pub(crate) fn affine(path: &Path) -> Option<Affine> {
     is_finite.then_some(Affine(rows))
 }
 
-/// The rotation of a unit quaternion, of which b, c and d are given.
-fn rotation([b, c, d]: [f64; 3]) -> [[f64; 3]; 3] {
-    let a = (1.0 - (b * b + c * c + d * d)).max(0.0).sqrt();
+/// The rotation of a unit quaternion, of which b, c and d are given in single precision.
+///
+/// Source: nifti1_io.c, `nifti_quatern_to_mat44`.
+fn rotation(vector: [f64; 3]) -> [[f64; 3]; 3] {
+    let square: f64 = vector.iter().map(|value| value * value).sum();
+    // A half turn: what is left of a is rounding.
+    let is_half = 1.0 - square < 1e-7;
+    let (a, scale) = if is_half {
+        (0.0, 1.0 / square.sqrt())
+    } else {
+        ((1.0 - square).sqrt(), 1.0)
+    };
+    let [b, c, d] = vector.map(|value| value * scale);
     [
         [
             a * a + b * b - c * c - d * d,

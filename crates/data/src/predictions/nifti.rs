@@ -10,7 +10,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use partita_files::NewFile;
 
-use super::{PIECE_BYTES, PredictionKind, PredictionScratch, classes, softmax, unwritable};
+use super::{
+    PIECE_BYTES, Placement, PredictionKind, PredictionScratch, classes, softmax, unwritable,
+};
 use crate::error::DataError;
 use crate::formats::nifti::Affine;
 
@@ -43,18 +45,24 @@ pub fn volume_path(out: &Path, sample: usize, samples: usize) -> PathBuf {
 }
 
 impl PredictionScratch {
-    /// Makes a file for each sample, once all ranks have written; `affine` gives the positions of its voxels.
+    /// Makes a file for each sample, once all ranks have written; `placement` says where its voxels lie, and on which it
+    /// is written.
     ///
     /// Errors: `BadValue` for extents beyond those of the format, `Unwritable`.
     pub fn publish_volumes(
         &self,
         out: &Path,
         kind: PredictionKind,
-        affine: &dyn Fn(usize) -> Option<Affine>,
+        placement: &dyn Fn(usize) -> Option<Placement>,
     ) -> Result<(), DataError> {
         let is_class = kind == PredictionKind::Classes;
         let channels = if is_class { 1 } else { self.shape.channels };
-        let largest = self.shape.extent.iter().copied().fold(channels, usize::max);
+        let extents = |placement: &Option<Placement>| {
+            let original = placement.as_ref().and_then(Placement::original);
+            original.map_or(self.shape.extent, |original| original.image.dims())
+        };
+        let all = (0..self.shape.samples).flat_map(|sample| extents(&placement(sample)));
+        let largest = all.fold(channels, usize::max);
         if largest > EXTENT_MAX {
             return Err(DataError::BadValue {
                 what: "extent of a NIfTI file",
@@ -72,15 +80,22 @@ impl PredictionScratch {
             let path = volume_path(out, sample, self.shape.samples);
             let failed = |error| unwritable(&path, &error);
             let mut file = NewFile::create(&path).map_err(failed)?;
-            let header = header(self.shape.extent, channels, is_class, affine(sample));
+            let placement = placement(sample);
+            let affine = placement.as_ref().map(Placement::affine);
+            let header = header(extents(&placement), channels, is_class, affine);
+            let write = |to: &mut dyn Write| match placement.as_ref().and_then(Placement::original)
+            {
+                Some(original) => self.write_restored((sample, original), kind, to, &path),
+                None => self.write_sample(sample, kind, to, &path),
+            };
             if path.extension().is_some_and(|end| end == "gz") {
                 let mut packed = GzEncoder::new(&mut file, Compression::fast());
                 packed.write_all(&header).map_err(failed)?;
-                self.write_sample(sample, kind, &mut packed, &path)?;
+                write(&mut packed)?;
                 packed.finish().map_err(failed)?;
             } else {
                 file.write_all(&header).map_err(failed)?;
-                self.write_sample(sample, kind, &mut file, &path)?;
+                write(&mut file)?;
             }
             file.place().map_err(failed)?;
         }

@@ -20,6 +20,9 @@ pub fn convert_data(
     asked: &ConvertSpec,
 ) -> Result<DatasetSummary, DatasetError> {
     let conversion = Conversion::find(asked)?;
+    for note in conversion.notes() {
+        context.report(Event::Note(note));
+    }
     let total = conversion.samples();
     let noun = "samples";
     let Bytes(each) = conversion.spec().sample_bytes();

@@ -98,6 +98,7 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::Unfit { .. }
         | DataError::NoImages { .. }
         | DataError::MixedShapes { .. }
+        | DataError::OtherGrid { .. }
         | DataError::NoAnswers { .. }
         | DataError::NoSamples { .. }
         | DataError::BadTask { .. }

@@ -5,9 +5,10 @@ use super::error::{Mismatch, TrainError};
 use super::forward::{Forward, ForwardRequest};
 use crate::context::Context;
 use crate::launch::Launch;
+use crate::progress::Event;
 use partita_data::{
-    Affine, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, PredictionSink,
-    Split, volume_path,
+    Placement, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape,
+    PredictionSink, Split, volume_path,
 };
 use partita_program::ProgramKind;
 use partita_run::{RunError, Sink};
@@ -116,6 +117,7 @@ fn infer_with(
     let prepared = forward.prepare(launch, ProgramKind::Infer, split)?;
     let shape = forward.output_shape(split);
     let tiles = forward.tiles(split);
+    let placements = placements(launch, &forward, format, (split, shape))?;
     // The other ranks open it after the check that all agree.
     let created = launch.is_first();
     let scratch = launch.prepare(|| {
@@ -140,10 +142,13 @@ fn infer_with(
     let (Some(outcome), Some(scratch)) = (outcome, scratch) else {
         return Ok(None);
     };
-    let files = publish(&scratch, &forward, (request, format), (split, shape))?;
+    let scale = physical(&forward, request);
+    if !scale.is_empty() {
+        scratch.scale(&scale)?;
+    }
+    let files = publish(&scratch, (request, format), &placements)?;
     let name = |path: &PathBuf| path.display().to_string();
     let program = prepared.session.main_program();
-    let ranks = 0..mesh.ranks();
     Ok(Some(InferResult {
         model: forward.run.model.clone(),
         data: forward.run.data.display().to_string(),
@@ -165,7 +170,7 @@ fn infer_with(
         files: files.iter().map(name).collect(),
         seconds: outcome.seconds,
         samples_per_second: shape.samples as f64 / outcome.seconds.0,
-        memory_bytes_max: ranks
+        memory_bytes_max: (0..mesh.ranks())
             .map(|rank| prepared.session.memory_bytes(rank))
             .max()
             .unwrap_or_default(),
@@ -241,37 +246,55 @@ fn check_out(forward: &Forward, out: &Path) -> Result<(), Mismatch> {
 /// Writes the file, or a file for each sample, which are then named.
 fn publish(
     scratch: &PredictionScratch,
-    forward: &Forward,
     (request, format): (&InferRequest, PredictionFormat),
-    (split, shape): (Split, PredictionShape),
+    placements: &[Option<Placement>],
 ) -> Result<Vec<PathBuf>, TrainError> {
-    let samples = shape.samples;
-    let scale = physical(forward, request);
-    if !scale.is_empty() {
-        scratch.scale(&scale)?;
-    }
+    let samples = placements.len();
     Ok(match format {
         PredictionFormat::Hdf5 | PredictionFormat::Npy => {
             scratch.publish(&request.out, format, request.kind)?;
             Vec::new()
         }
         PredictionFormat::Nifti => {
-            let affine = |sample| affine(forward, (split, shape), sample);
-            scratch.publish_volumes(&request.out, request.kind, &affine)?;
+            let placement = |sample: usize| placements[sample].clone();
+            scratch.publish_volumes(&request.out, request.kind, &placement)?;
             let path = |sample| volume_path(&request.out, sample, samples);
             (0..samples).map(path).collect()
         }
     })
 }
 
-/// Positions of the voxels of a sample, if the network's output has those of a whole stored volume.
-fn affine(
+/// Where the voxels of each prediction lie, if the network's output has those of a whole stored volume. A note says
+/// where a file of all predictions cannot have those of the images.
+fn placements(
+    launch: &Launch<'_>,
     forward: &Forward,
+    format: PredictionFormat,
     (split, shape): (Split, PredictionShape),
-    sample: usize,
-) -> Option<Affine> {
+) -> Result<Vec<Option<Placement>>, TrainError> {
     let dataset = &forward.dataset;
     let [_, volume @ ..] = dataset.shape();
     let is_whole = shape.samples == dataset.samples(split) && shape.extent == volume;
-    dataset.affine(split, sample).filter(|_| is_whole)
+    let place = |sample| {
+        if is_whole {
+            dataset.placement(split, sample)
+        } else {
+            Ok(None)
+        }
+    };
+    let placements: Result<Vec<_>, _> = (0..shape.samples).map(place).collect();
+    let placements: Vec<Option<Placement>> = placements?;
+    let others = placements
+        .iter()
+        .flatten()
+        .filter(|placement| placement.is_restored())
+        .count();
+    if others > 0 && launch.is_first() && format != PredictionFormat::Nifti {
+        launch.context().report(Event::Note(&format!(
+            "predictions have the voxels of the dataset, for which `data convert` reoriented or resampled {others} of {} \
+             images; `--out NAME.nii.gz` writes each on the voxels of its image",
+            placements.len()
+        )));
+    }
+    Ok(placements)
 }
