@@ -4,12 +4,14 @@
 //! So ranks that share a sample agree without a message, and each reads the region that its own part comes from.
 
 mod elastic;
+mod foreground;
 mod orientation;
 mod sampling;
 mod view;
 
 use serde::{Deserialize, Serialize};
 
+pub use foreground::Foreground;
 pub use sampling::{Sampling, Tile};
 pub(crate) use view::{SampleKey, View};
 

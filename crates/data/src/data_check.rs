@@ -176,7 +176,6 @@ impl DataCheck<'_> {
         let (index, count) = self.share;
         let samples = self.samples(split);
         let mine: Vec<usize> = samples.into_iter().skip(index).step_by(count).collect();
-        let regions = regions(self.dataset.shape(), self.scope);
         let threads = self.threads.clamp(1, mine.len().max(1));
         // The place among `mine` of the first error; later samples need no look.
         let failed = Mutex::new(None::<(usize, DataError)>);
@@ -191,7 +190,7 @@ impl DataCheck<'_> {
                 if is_enough || is_over {
                     break;
                 }
-                if let Err(error) = worker.look(sample, &regions) {
+                if let Err(error) = worker.look(sample) {
                     first_failed.fetch_min(at, Ordering::Relaxed);
                     let mut failed = failed.lock().unwrap_or_else(|broken| broken.into_inner());
                     if failed.as_ref().is_none_or(|&(earlier, _)| at < earlier) {
@@ -335,7 +334,7 @@ impl<'c> Worker<'c> {
         }
     }
 
-    fn look(&mut self, sample: usize, regions: &[Region4]) -> Result<(), DataError> {
+    fn look(&mut self, sample: usize) -> Result<(), DataError> {
         self.seen.samples += 1;
         let is_per_position = self
             .check
@@ -345,13 +344,16 @@ impl<'c> Worker<'c> {
         if is_per_position {
             check_unconverted(self.reader.file(sample), self.reader.target_file(sample))?;
         }
-        for region in regions {
+        let split = self.reader.split();
+        let shape = self.check.dataset.shape_of(split, sample);
+        let regions = regions(shape, self.check.scope);
+        for region in &regions {
             self.look_at_values(sample, region)?;
         }
-        let Some(labels) = self.check.dataset.labels() else {
+        let Some(labels) = self.check.dataset.labels_of(split, sample) else {
             return self.look_at_target(sample);
         };
-        let [_, volume @ ..] = self.check.dataset.shape();
+        let [_, volume @ ..] = shape;
         if labels == volume {
             let of_labels = |region: &Region4| {
                 let [_, d, h, w] = region.clone();

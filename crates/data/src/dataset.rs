@@ -75,9 +75,42 @@ impl Dataset {
         self.inner.splits[split as usize].samples()
     }
 
-    /// Shape of every sample, (C, D, H, W).
+    /// Shape of every sample, (C, D, H, W); where extents differ, the largest along each dim.
     pub fn shape(&self) -> VolumeShape {
         self.inner.shape
+    }
+
+    /// Shape of a sample of a split, (C, D, H, W).
+    pub fn shape_of(&self, split: Split, sample: usize) -> VolumeShape {
+        self.inner.shape_of(self.files(split).locate(sample).0)
+    }
+
+    /// Extents D, H, W of the class indices of a sample of a split; see [`labels`](Self::labels).
+    pub fn labels_of(&self, split: Split, sample: usize) -> Option<[usize; 3]> {
+        self.inner.labels_of(self.files(split).locate(sample).0)
+    }
+
+    /// The smallest extents along each dim, where not all samples have the same.
+    pub fn smallest_extent(&self) -> Option<[usize; 3]> {
+        let [_, largest @ ..] = self.shape();
+        let entries = Split::ALL
+            .into_iter()
+            .flat_map(|split| self.files(split).entries());
+        let smallest = entries
+            .filter_map(|entry| entry.extent)
+            .fold(largest, |least, extent| {
+                std::array::from_fn(|dim| extent[dim].min(least[dim]))
+            });
+        (smallest != largest).then_some(smallest)
+    }
+
+    /// Elements of all volumes of a split.
+    pub fn elements(&self, split: Split) -> usize {
+        let volume = |entry: &FileEntry| -> usize { self.inner.shape_of(entry).iter().product() };
+        let entries = self.files(split).entries().iter();
+        entries
+            .map(|entry| entry.stacked.unwrap_or(1) * volume(entry))
+            .sum()
     }
 
     /// Element type of every volume.
@@ -91,8 +124,8 @@ impl Dataset {
         &self.inner.targets
     }
 
-    /// Extents D, H, W of the class indices of a sample: its own, or 1, 1, 1; `None` where targets
-    /// are vectors of numbers.
+    /// Extents D, H, W of the class indices of a sample: those of [`shape`](Self::shape), or 1, 1, 1;
+    /// `None` where targets are vectors of numbers.
     pub fn labels(&self) -> Option<[usize; 3]> {
         self.inner.labels
     }
@@ -153,7 +186,7 @@ impl Dataset {
         let Some(original) = stated(ORIGINALS) else {
             return Ok(Some(Placement::as_stored(affine)));
         };
-        let [_, d, h, w] = self.shape();
+        let [_, d, h, w] = self.shape_of(split, sample);
         let grids = Grid::new([w, h, d], affine).zip(Grid::of_toml(original));
         let placement = grids.and_then(|(stored, image)| Placement::restored(stored, image));
         match placement {
@@ -260,11 +293,11 @@ fn check_files(inner: &Inner, files: &Files) -> Result<(), DataError> {
             });
         }
     }
-    inner.volumes(&file, first.stacked)?;
+    inner.volumes(&file, first)?;
     match &first.targets {
         _ if !inner.has_targets => Ok(()),
-        Some(path) => inner.check_targets(&SourceFile::open(path)?, first.stacked),
-        None => inner.check_targets(&file, first.stacked),
+        Some(path) => inner.check_targets(&SourceFile::open(path)?, first),
+        None => inner.check_targets(&file, first),
     }
 }
 
@@ -295,11 +328,13 @@ fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataE
     } else {
         (Vec::new(), None)
     };
-    let train = Files::new(vec![FileEntry {
+    let entry = FileEntry {
         volumes: path.to_path_buf(),
         targets: None,
         stacked: samples,
-    }]);
+        extent: None,
+    };
+    let train = Files::new(vec![entry.clone()]);
     let inner = Inner {
         path: path.to_path_buf(),
         kind: None,
@@ -317,7 +352,7 @@ fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataE
         meaning: Meaning::default(),
     };
     if has_targets {
-        inner.check_targets(&file, samples)?;
+        inner.check_targets(&file, &entry)?;
     }
     Ok(inner)
 }

@@ -363,6 +363,38 @@ pub enum DataError {
         /// What would be possible.
         expected: String,
     },
+    /// Volumes of different extents, and no crops.
+    #[error(
+        "volumes of {} have different extents, from {smallest:?} to {largest:?} (D, H, W), so that samples have to be \
+         crops of them; valid is `crop = {crop:?}` in `[augmentation]` of the run file",
+        path.display()
+    )]
+    NoCrop {
+        /// The dataset.
+        path: PathBuf,
+        /// The smallest extents along each dim.
+        smallest: [usize; 3],
+        /// The largest.
+        largest: [usize; 3],
+        /// Extents of a crop.
+        crop: [usize; 3],
+    },
+    /// Predictions of different extents, and a format of one array.
+    #[error(
+        "{} would hold one array, and the predictions have different extents, from {smallest:?} to {largest:?} \
+         (D, H, W); possible are files that end in .nii.gz or .nii, one for each sample, and .h5, with an array for \
+         each, nearest is `{}`",
+        path.display(),
+        path.with_extension("h5").display()
+    )]
+    OneArray {
+        /// The file of predictions.
+        path: PathBuf,
+        /// The smallest extents along each dim.
+        smallest: [usize; 3],
+        /// The largest.
+        largest: [usize; 3],
+    },
     /// A dataset folder that was not completely written, or lacks files.
     #[error("the dataset {path} is incomplete: {found}; make it again or restore what is missing")]
     Incomplete {

@@ -27,6 +27,8 @@ pub(crate) struct FileEntry {
     pub(crate) targets: Option<PathBuf>,
     /// Samples stacked along a dim N; `None` if the file is one sample.
     pub(crate) stacked: Option<usize>,
+    /// D, H, W of its samples, where not all samples of the dataset have the same.
+    pub(crate) extent: Option<[usize; 3]>,
 }
 
 impl FileEntry {
@@ -77,9 +79,11 @@ impl Files {
 pub(crate) struct Inner {
     pub(crate) path: PathBuf,
     pub(crate) kind: Option<Kind>,
+    /// Shape of a sample; where extents differ, the largest along each dim.
     pub(crate) shape: VolumeShape,
     pub(crate) dtype: DType,
     pub(crate) targets: Vec<String>,
+    /// Extents of class indices, where each position has one those of `shape`.
     pub(crate) labels: Option<[usize; 3]>,
     /// A class index of positions of no class.
     pub(crate) ignored: Option<i64>,
@@ -155,6 +159,11 @@ impl Inner {
         shape: VolumeShape,
         labels: Option<[usize; 3]>,
     ) -> Self {
+        // Its extents are those of the file.
+        let entry = FileEntry {
+            extent: None,
+            ..entry
+        };
         Self {
             path: self.path.clone(),
             kind: self.kind,
@@ -173,11 +182,29 @@ impl Inner {
         }
     }
 
-    /// Opens the volume array of a file and checks it against the dataset.
+    /// Shape of the samples of a file.
+    pub(crate) fn shape_of(&self, entry: &FileEntry) -> VolumeShape {
+        let [c, whole @ ..] = self.shape;
+        let [d, h, w] = entry.extent.unwrap_or(whole);
+        [c, d, h, w]
+    }
+
+    /// D, H, W of the class indices of the samples of a file.
+    pub(crate) fn labels_of(&self, entry: &FileEntry) -> Option<[usize; 3]> {
+        let labels = self.labels?;
+        let [_, whole @ ..] = self.shape;
+        Some(if labels == whole {
+            entry.extent.unwrap_or(whole)
+        } else {
+            labels
+        })
+    }
+
+    /// Opens the volume array of the file of an entry and checks it against the dataset.
     pub(crate) fn volumes(
         &self,
         file: &SourceFile,
-        samples: Option<usize>,
+        entry: &FileEntry,
     ) -> Result<SampleArray, DataError> {
         let array = file.array(&self.keys.volume)?;
         array.check_element()?;
@@ -185,7 +212,7 @@ impl Inner {
             return Err(array.wrong_dtype(self.dtype.name()));
         }
         let order = self.keys.order.clone().unwrap_or_default();
-        SampleArray::check(array, &order, samples, self.shape)
+        SampleArray::check(array, &order, entry.stacked, self.shape_of(entry))
     }
 
     /// Opens a parameter array of a file and checks it against the dataset.
@@ -205,26 +232,26 @@ impl Inner {
     pub(crate) fn label_array(
         &self,
         file: &SourceFile,
-        samples: Option<usize>,
+        entry: &FileEntry,
     ) -> Result<Option<SampleArray>, DataError> {
-        let Some([d, h, w]) = self.labels else {
+        let Some([d, h, w]) = self.labels_of(entry) else {
             return Ok(None);
         };
         let array = file.array(&self.keys.label)?;
         // Whether floats are whole numbers is seen when they are read.
         array.check_element()?;
         let order = self.keys.order.clone().unwrap_or_default();
-        SampleArray::check(array, &order, samples, [1, d, h, w]).map(Some)
+        SampleArray::check(array, &order, entry.stacked, [1, d, h, w]).map(Some)
     }
 
     /// Opens the targets or labels of a file and checks them.
     pub(crate) fn check_targets(
         &self,
         file: &SourceFile,
-        samples: Option<usize>,
+        entry: &FileEntry,
     ) -> Result<(), DataError> {
-        if self.label_array(file, samples)?.is_none() {
-            self.parameters(file, &self.keys.target, samples)?;
+        if self.label_array(file, entry)?.is_none() {
+            self.parameters(file, &self.keys.target, entry.stacked)?;
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ pub(crate) struct Index {
     /// Samples of all splits together.
     pub(crate) samples: usize,
     pub(crate) channels: usize,
-    /// D, H, W.
+    /// D, H, W; where the splits have `extents`, the largest along each dim.
     pub(crate) extent: [usize; 3],
     pub(crate) dtype: DType,
     /// Names of the numbers of a target, or of the classes; none where samples have no answers.
@@ -102,6 +102,9 @@ pub(crate) struct SplitIndex {
     /// Files of the targets or class indices of `files`, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) target_files: Option<Vec<String>>,
+    /// D, H, W of each sample, where not all samples of the dataset have the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) extents: Option<Vec<[usize; 3]>>,
     /// Universe of each sample, in the order of the samples.
     pub(crate) universes: Vec<u64>,
 }
@@ -195,6 +198,7 @@ impl Index {
         Split::ALL
             .iter()
             .find_map(|&split| self.split(split).fault(split))
+            .or_else(|| self.extents_fault())
             .or_else(|| self.leak())
     }
 
@@ -214,6 +218,31 @@ impl Index {
         if units.is_some_and(|all| !is_regression || all.len() != numbers) {
             let expected = "`units` with a text for each number in `targets`";
             return Some((format!("units = {units:?}"), expected.to_owned()));
+        }
+        None
+    }
+
+    /// Extents of samples that are not those of the dataset.
+    fn extents_fault(&self) -> Option<(String, String)> {
+        let mut splits = Split::ALL.iter().map(|&split| self.split(split));
+        let has_extents = |split: &SplitIndex| split.extents.is_some();
+        if !splits.clone().any(has_extents) {
+            return None;
+        }
+        let without = splits.find(|split| !has_extents(split) && !split.universes.is_empty());
+        let listed = Split::ALL
+            .iter()
+            .flat_map(|&split| &self.split(split).extents);
+        let largest = listed.flatten().fold([0; 3], |most, extent| {
+            std::array::from_fn(|dim| extent[dim].max(most[dim]))
+        });
+        if without.is_some() || largest != self.extent {
+            return Some((
+                format!("extent = {:?}, and `extents` of splits", self.extent),
+                format!(
+                    "`extents` in each split with samples, and extent = {largest:?}, the largest along each dim"
+                ),
+            ));
         }
         None
     }
@@ -241,32 +270,39 @@ impl Index {
 impl SplitIndex {
     /// The files of the split, below the folder of the index.
     pub(crate) fn files(&self, folder: &Path) -> Files {
+        let extent = |first: usize| Some(*self.extents.as_ref()?.get(first)?);
+        let mut first = 0;
         let one = self.file.iter().map(|file| FileEntry {
             volumes: folder.join(file),
             targets: self.target_file.as_ref().map(|file| folder.join(file)),
             stacked: Some(self.universes.len()),
+            extent: extent(0),
         });
-        let many = self
-            .files
-            .iter()
-            .flatten()
-            .enumerate()
-            .map(|(at, file)| FileEntry {
+        let many = self.files.iter().flatten().enumerate().map(|(at, file)| {
+            let stacked = self.samples.as_ref().map(|samples| samples[at]);
+            let before = first;
+            first += stacked.unwrap_or(1);
+            FileEntry {
                 volumes: folder.join(file),
                 targets: self
                     .target_files
                     .as_ref()
                     .map(|files| folder.join(&files[at])),
-                stacked: self.samples.as_ref().map(|samples| samples[at]),
-            });
+                stacked,
+                extent: extent(before),
+            }
+        });
         Files::new(one.chain(many).collect())
     }
 
     fn fault(&self, split: Split) -> Option<(String, String)> {
         let samples = self.universes.len();
         match (&self.file, &self.files) {
-            (Some(_), None) => self.file_fault(split),
-            (None, Some(files)) => self.files_fault(split, files.len()),
+            (Some(_), None) => self.file_fault(split).or_else(|| self.extents_fault(split)),
+            (None, Some(files)) => {
+                let fault = self.files_fault(split, files.len());
+                fault.or_else(|| self.extents_fault(split))
+            }
             (None, None) if samples == 0 => None,
             (None, None) => Some((
                 format!("[{split}] with {samples} samples and no file"),
@@ -277,6 +313,38 @@ impl SplitIndex {
                 "`file` (all samples) or `files` (one each)".to_string(),
             )),
         }
+    }
+
+    /// `extents` of a split whose files are sound.
+    fn extents_fault(&self, split: Split) -> Option<(String, String)> {
+        let extents = self.extents.as_ref()?;
+        let samples = self.universes.len();
+        if extents.len() != samples || extents.iter().any(|extent| extent.contains(&0)) {
+            return Some((
+                format!(
+                    "[{split}] with {} entries of `extents` for {samples} samples",
+                    extents.len()
+                ),
+                "[D, H, W] from 1 on for each sample".to_string(),
+            ));
+        }
+        let stacks = match (&self.file, &self.samples) {
+            (Some(_), _) => std::slice::from_ref(&samples),
+            (None, Some(counts)) => counts,
+            (None, None) => &[],
+        };
+        let mut rest = extents.as_slice();
+        for &count in stacks {
+            let (stack, after) = rest.split_at(count);
+            if stack.iter().any(|extent| *extent != stack[0]) {
+                return Some((
+                    format!("[{split}] with different `extents` in one file"),
+                    "samples of other extents in other files, one each".to_string(),
+                ));
+            }
+            rest = after;
+        }
+        None
     }
 
     fn file_fault(&self, split: Split) -> Option<(String, String)> {

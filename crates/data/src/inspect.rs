@@ -85,8 +85,11 @@ pub struct DatasetSummary {
     pub kind: Option<Kind>,
     /// Channels of every sample.
     pub channels: usize,
-    /// Extents D, H, W of every sample.
+    /// Extents D, H, W of every sample; where they differ, the largest along each dim.
     pub extent: [usize; 3],
+    /// The smallest along each dim, where they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smallest_extent: Option<[usize; 3]>,
     /// Element type of the volumes.
     pub dtype: DType,
     /// Names of the targets.
@@ -94,7 +97,7 @@ pub struct DatasetSummary {
     /// Extents D, H, W of the class indices of a sample, whose classes the targets name; absent
     /// where targets are vectors of numbers.
     pub labels: Option<[usize; 3]>,
-    /// Size of one volume, uncompressed.
+    /// Size of one volume, uncompressed; where extents differ, of the largest.
     pub sample_bytes: Bytes,
     /// The three splits, in the order train, validation, test.
     pub splits: Vec<SplitSummary>,
@@ -234,7 +237,11 @@ pub(crate) fn open(path: &Path) -> Result<Dataset, DataError> {
 
 fn summarize_dataset(dataset: &Dataset, scope: ValueScope) -> Result<DatasetSummary, DataError> {
     let [channels, depth, height, width] = dataset.shape();
-    let elements = channels * depth * height * width;
+    let shapes = Split::ALL.into_iter().flat_map(|split| {
+        (0..dataset.samples(split)).map(move |sample| dataset.shape_of(split, sample))
+    });
+    let largest = shapes.map(|shape| shape.into_iter().product()).max();
+    let elements: usize = largest.unwrap_or(channels * depth * height * width);
     let splits = Split::ALL
         .iter()
         .map(|&split| summarize(dataset, split, scope));
@@ -244,6 +251,7 @@ fn summarize_dataset(dataset: &Dataset, scope: ValueScope) -> Result<DatasetSumm
         kind: dataset.kind(),
         channels,
         extent: [depth, height, width],
+        smallest_extent: dataset.smallest_extent(),
         dtype: dataset.dtype(),
         targets: dataset.targets().to_vec(),
         labels: dataset.labels(),
@@ -354,14 +362,22 @@ fn bytes_on_disk(path: &Path) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-/// Samples of a split that are read, and the slices of each: whole samples as long as they fit; of a first one too
-/// large, its first depth slices.
-fn extent_read(dataset: &Dataset, split: Split, scope: ValueScope) -> (usize, usize) {
-    let [channels, depth, height, width] = dataset.shape();
-    let (slice, most) = (channels * height * width, scope.elements_max());
-    let taken_depth = depth.min((most / slice).max(1));
-    let samples = (most / (slice * taken_depth)).max(1);
-    (dataset.samples(split).min(samples), taken_depth)
+/// Slices along D that are read of the first samples of a split: whole samples as long as they fit; of a first one too
+/// large, its first.
+fn slices_read(dataset: &Dataset, split: Split, scope: ValueScope) -> Vec<usize> {
+    let mut rest = scope.elements_max();
+    let mut taken = Vec::new();
+    for sample in 0..dataset.samples(split) {
+        let [channels, depth, height, width] = dataset.shape_of(split, sample);
+        let slice = channels * height * width;
+        let fitting = depth.min(rest / slice);
+        if fitting < depth && sample > 0 {
+            break;
+        }
+        taken.push(fitting.max(1));
+        rest = rest.saturating_sub(slice * depth);
+    }
+    taken
 }
 
 fn values(
@@ -369,17 +385,16 @@ fn values(
     split: Split,
     scope: ValueScope,
 ) -> Result<Option<ValueSummary>, DataError> {
-    let [channels, _, height, width] = dataset.shape();
-    let (samples, depth) = extent_read(dataset, split, scope);
-    if samples == 0 {
+    let slices = slices_read(dataset, split, scope);
+    if slices.is_empty() {
         return Ok(None);
     }
-    let slice = channels * height * width;
-    let thickness = (BLOCK_ELEMENTS / slice).max(1);
     let mut reader = dataset.reader(split);
     let mut buffer = Samples::new(dataset.dtype());
-    let mut counts = vec![ValueCount::default(); channels];
-    for sample in 0..samples {
+    let mut counts = vec![ValueCount::default(); dataset.shape()[0]];
+    for (sample, &depth) in slices.iter().enumerate() {
+        let [channels, _, height, width] = dataset.shape_of(split, sample);
+        let thickness = (BLOCK_ELEMENTS / (channels * height * width)).max(1);
         for start in (0..depth).step_by(thickness) {
             let slab = start..depth.min(start + thickness);
             let each = slab.len() * height * width;
@@ -401,7 +416,7 @@ fn values(
     counts.iter().for_each(|count| all.join(count));
     let all = all.statistics();
     Ok(Some(ValueSummary {
-        samples,
+        samples: slices.len(),
         elements: all.elements,
         min: all.min,
         max: all.max,
@@ -416,25 +431,29 @@ fn classes(
     split: Split,
     scope: ValueScope,
 ) -> Result<Option<ClassSummary>, DataError> {
-    let [_, depth, ..] = dataset.shape();
-    let (samples, taken_depth) = extent_read(dataset, split, scope);
-    let Some([d, h, w]) = dataset.labels().filter(|_| samples > 0) else {
+    let slices = slices_read(dataset, split, scope);
+    if slices.is_empty() || dataset.labels().is_none() {
         return Ok(None);
-    };
-    let d = if d == depth { taken_depth } else { d };
+    }
     let known = dataset.targets().len();
+    let is_deep = |slices: &[usize]| {
+        let mut all = slices.iter().enumerate();
+        all.all(|(sample, &taken)| taken == dataset.shape_of(split, sample)[1])
+    };
     let mut summary = ClassSummary {
-        samples,
+        samples: slices.len(),
         counts: vec![0; known],
         ignored: 0,
         invalid: 0,
-        is_whole: samples == dataset.samples(split) && taken_depth == depth,
+        is_whole: slices.len() == dataset.samples(split) && is_deep(&slices),
     };
     let ignored = dataset.ignored();
     let mut reader = dataset.reader(split);
     let mut labels = Samples::new(DType::Int16);
-    let thickness = (BLOCK_ELEMENTS / (h * w)).max(1);
-    for sample in 0..samples {
+    for (sample, &taken) in slices.iter().enumerate() {
+        let [d, h, w] = dataset.labels_of(split, sample).unwrap_or([1; 3]);
+        let thickness = (BLOCK_ELEMENTS / (h * w)).max(1);
+        let d = d.min(taken);
         for start in (0..d).step_by(thickness) {
             let region = [0..1, start..d.min(start + thickness), 0..h, 0..w];
             reader.read_labels_as_stored(sample, region, &mut labels)?;

@@ -44,7 +44,9 @@ mod valid;
 pub mod weights;
 mod writer;
 
-pub use augment::{Augmentation, Crops, Elastic, EvaluationCrops, Sampling, Tile, TrainingCrops};
+pub use augment::{
+    Augmentation, Crops, Elastic, EvaluationCrops, Foreground, Sampling, Tile, TrainingCrops,
+};
 pub use axes::DimOrder;
 pub use convert::{Conversion, ConvertSpec, GeometrySpec, LabelPair, VoxelOrientation};
 pub use data_check::{CheckScope, DataCheck, DataChecked};
@@ -63,7 +65,7 @@ pub use picture::picture;
 pub use prediction_sink::PredictionSink;
 pub use predictions::{
     PREDICTIONS_KEY, Placement, PredictionFormat, PredictionKind, PredictionScratch,
-    PredictionShape, volume_path,
+    PredictionShape, predictions_key, volume_path,
 };
 pub use prepare::{FittedStep, Preparation, STATISTICS_FILE, Step, chain_text, fit};
 pub use preprocessing::Preprocessing;

@@ -66,7 +66,6 @@ fn unreadable(path: &Path, reason: String) -> DataError {
 
 /// Samples of the first split that has some.
 fn rows_of(dataset: &Dataset) -> Result<Vec<Vec<Image>>, DataError> {
-    let shape = dataset.shape();
     let mut samples = Split::ALL
         .map(|split| (split, dataset.samples(split)))
         .into_iter();
@@ -77,9 +76,10 @@ fn rows_of(dataset: &Dataset) -> Result<Vec<Vec<Image>>, DataError> {
     let (mut values, mut labels) = (Samples::new(dataset.dtype()), Samples::new(DType::Int16));
     let mut rows = Vec::new();
     for sample in evenly(count) {
+        let shape = dataset.shape_of(split, sample);
         reader.read_volume(sample, middle(shape), &mut values)?;
         let mut tiles = gray_tiles(&values, shape);
-        if let Some([d, h, w]) = dataset.labels() {
+        if let Some([d, h, w]) = dataset.labels_of(split, sample) {
             reader.read_labels_as_stored(sample, middle([1, d, h, w]), &mut labels)?;
             tiles.push(colored(&labels, [h, w], shape));
         }

@@ -98,8 +98,10 @@ impl PredictionSink {
         };
         let Tile {
             volume,
-            origin: [depth, height, width],
+            origin,
+            padding,
             part: [planes, part_rows, part_columns],
+            ..
         } = &tiles[sample];
         let kept = |range: &Range<usize>, part: &Range<usize>| {
             range.start.max(part.start)..range.end.min(part.end)
@@ -116,10 +118,11 @@ impl PredictionSink {
                 values.extend_from_slice(&self.ordered[first + kept.start..first + kept.end]);
             }
         }
-        let shifted = |range: Range<usize>, by: usize| range.start + by..range.end + by;
-        let rows = shifted(kept_rows, *height);
-        let columns = shifted(kept_columns, *width);
-        let to = [*volume, plane + depth];
+        let in_volume = |at: usize, dim: usize| at + origin[dim] - padding[dim];
+        let moved =
+            |range: Range<usize>, dim| in_volume(range.start, dim)..in_volume(range.end, dim);
+        let (rows, columns) = (moved(kept_rows, 1), moved(kept_columns, 2));
+        let to = [*volume, in_volume(plane, 0)];
         self.scratch
             .write_rows(to, [channels, rows, columns], &values)
     }

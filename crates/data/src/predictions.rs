@@ -12,17 +12,24 @@ use std::io::{self, Write as _};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use partita_files::NewFile;
 use partita_space::Bytes;
 
 use crate::error::DataError;
-use crate::formats::hdf5::TargetFile;
+use crate::formats::hdf5::{TargetArray, TargetFile};
 
 /// Bytes of a piece of several planes of all channels.
 const PIECE_BYTES: usize = 4 << 20;
 /// Key of the array in an HDF5 file.
 pub const PREDICTIONS_KEY: &str = "predictions";
+
+/// Key of the array of a sample in an HDF5 file of samples whose extents differ.
+pub fn predictions_key(sample: usize, samples: usize) -> String {
+    let digits = (samples - 1).to_string().len();
+    format!("{PREDICTIONS_KEY}-{sample:0digits$}")
+}
 
 /// What is written of the outputs of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +135,8 @@ pub struct PredictionScratch {
     file: File,
     shape: PredictionShape,
     is_owner: bool,
+    /// D, H, W of each sample, where they differ; those of the shape are the largest along each dim.
+    extents: Option<Arc<[[usize; 3]]>>,
     /// The same file, where it has a name of its own.
     _temporary: Option<NewFile>,
 }
@@ -137,8 +146,30 @@ impl PredictionScratch {
     ///
     /// Errors: `NoRoom`, `Unwritable`.
     pub fn create(out: &Path, shape: PredictionShape) -> Result<Self, DataError> {
+        Self::create_of_extents(out, shape, None)
+    }
+
+    /// The same, of samples with these D, H, W, if they differ. Each begins the place of one of the largest, which are
+    /// those of the shape; what it leaves of that takes no space on the disk.
+    ///
+    /// Errors: `NoRoom`, `Unwritable`.
+    pub fn create_of_extents(
+        out: &Path,
+        shape: PredictionShape,
+        extents: Option<Arc<[[usize; 3]]>>,
+    ) -> Result<Self, DataError> {
         let path = scratch_path(out);
-        check_room(&path, shape)?;
+        let positions = |extents: &Arc<[[usize; 3]]>| -> usize {
+            let each = extents
+                .iter()
+                .map(|extent| extent.iter().product::<usize>());
+            each.sum()
+        };
+        let stored = extents.as_ref().map(positions);
+        let bytes = stored.map_or(shape.bytes(), |positions| {
+            (shape.channels * positions * size_of::<f32>()) as u64
+        });
+        check_room(&path, bytes)?;
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(true);
         let file = options.open(&path);
@@ -148,6 +179,7 @@ impl PredictionScratch {
             path,
             shape,
             is_owner: true,
+            extents,
             _temporary: None,
         };
         let sized = scratch.file.set_len(shape.bytes());
@@ -160,7 +192,7 @@ impl PredictionScratch {
     ///
     /// Errors: `NoRoom`, `Unwritable`.
     pub fn temporary(path: &Path, shape: PredictionShape) -> Result<Self, DataError> {
-        check_room(path, shape)?;
+        check_room(path, shape.bytes())?;
         let create = || {
             let temporary = NewFile::create(path)?;
             let mut options = OpenOptions::new();
@@ -174,8 +206,14 @@ impl PredictionScratch {
             file,
             shape,
             is_owner: false,
+            extents: None,
             _temporary: Some(temporary),
         })
+    }
+
+    fn extent_of(&self, sample: usize) -> [usize; 3] {
+        let own = self.extents.as_ref().map(|extents| extents[sample]);
+        own.unwrap_or(self.shape.extent)
     }
 
     /// Its path.
@@ -201,6 +239,7 @@ impl PredictionScratch {
             path,
             shape,
             is_owner: false,
+            extents: None,
             _temporary: None,
         })
     }
@@ -270,9 +309,10 @@ impl PredictionScratch {
         })
     }
 
-    /// Makes the requested file, once all ranks have written.
+    /// Makes the requested file, once all ranks have written. Where extents differ, one of HDF5 has an array for each
+    /// sample; see [`predictions_key`].
     ///
-    /// Errors: `Unwritable`.
+    /// Errors: `Unwritable`. Panics for NPY where extents differ.
     pub fn publish(
         &self,
         out: &Path,
@@ -293,6 +333,7 @@ impl PredictionScratch {
         shape: &[usize],
         kind: PredictionKind,
     ) -> Result<(), DataError> {
+        assert!(self.extents.is_none(), "NPY has one array");
         let failed = |error: io::Error| unwritable(out, &error);
         let mut file = NewFile::create(out).map_err(failed)?;
         let is_class = kind == PredictionKind::Classes;
@@ -335,45 +376,65 @@ impl PredictionScratch {
     ) -> Result<(), DataError> {
         let partial = with_end(out, ".partial");
         let file = TargetFile::create(&partial)?;
-        let spatial = |at: &Piece| {
-            let [_, height, width] = self.shape.extent;
-            let all = [at.planes.clone(), 0..height, 0..width];
-            let dims = if self.shape.extent == [1; 3] {
-                0
-            } else {
-                self.shape.spatial_rank
-            };
-            all[3 - dims..].to_vec()
-        };
         let is_class = kind == PredictionKind::Classes;
-        let array = if is_class {
-            file.integers(PREDICTIONS_KEY, shape)?
-        } else {
-            file.floats(PREDICTIONS_KEY, shape)?
-        };
-        self.each_piece(|at, mut values| {
-            let channels = (!is_class).then_some(0..self.shape.channels);
-            let sample = std::iter::once(at.sample..at.sample + 1);
-            let mut region: Vec<Range<usize>> = sample.chain(channels).collect();
-            region.extend(spatial(&at));
-            let starts: Vec<usize> = region.iter().map(|range| range.start).collect();
-            let counts: Vec<usize> = region.iter().map(Range::len).collect();
-            match kind {
-                PredictionKind::Classes => {
-                    let classes = classes(&values, self.shape.channels);
-                    return array.write_integers(&starts, &counts, &classes);
-                }
-                PredictionKind::Probabilities => softmax(&mut values, self.shape.channels),
-                PredictionKind::Scores => {}
+        let array = |key: &str, shape: &[usize]| {
+            if is_class {
+                file.integers(key, shape)
+            } else {
+                file.floats(key, shape)
             }
-            array.write_floats(&starts, &counts, &values)
-        })?;
+        };
+        if self.extents.is_none() {
+            let array = array(PREDICTIONS_KEY, shape)?;
+            self.each_piece(|at, values| self.write_values(&array, kind, (true, &at), values))?;
+        } else {
+            for sample in 0..self.shape.samples {
+                let of_sample = PredictionShape {
+                    extent: self.extent_of(sample),
+                    ..self.shape
+                };
+                let key = predictions_key(sample, self.shape.samples);
+                let array = array(&key, &of_sample.of_file(kind)[1..])?;
+                self.each_piece_of(sample, &mut |at, values| {
+                    self.write_values(&array, kind, (false, &at), values)
+                })?;
+            }
+        }
         file.close()?;
         let placed = fs::rename(&partial, out);
         placed.map_err(|error| {
             let _ = fs::remove_file(&partial);
             unwritable(out, &error)
         })
+    }
+
+    /// Writes a piece into an array of HDF5, of all samples or of its own.
+    fn write_values(
+        &self,
+        array: &TargetArray,
+        kind: PredictionKind,
+        (is_stacked, at): (bool, &Piece),
+        mut values: Vec<f32>,
+    ) -> Result<(), DataError> {
+        let extent = self.extent_of(at.sample);
+        let channels = (kind != PredictionKind::Classes).then_some(0..self.shape.channels);
+        let sample = is_stacked.then(|| at.sample..at.sample + 1);
+        let mut region: Vec<Range<usize>> = sample.into_iter().chain(channels).collect();
+        if self.shape.extent != [1; 3] {
+            let all = [at.planes.clone(), 0..extent[1], 0..extent[2]];
+            region.extend_from_slice(&all[3 - self.shape.spatial_rank..]);
+        }
+        let starts: Vec<usize> = region.iter().map(|range| range.start).collect();
+        let counts: Vec<usize> = region.iter().map(Range::len).collect();
+        match kind {
+            PredictionKind::Classes => {
+                let classes = classes(&values, self.shape.channels);
+                return array.write_integers(&starts, &counts, &classes);
+            }
+            PredictionKind::Probabilities => softmax(&mut values, self.shape.channels),
+            PredictionKind::Scores => {}
+        }
+        array.write_floats(&starts, &counts, &values)
     }
 
     /// Calls `visit` with planes of all channels, (C, planes, H, W), in order.
@@ -393,7 +454,7 @@ impl PredictionScratch {
         sample: usize,
         mut visit: impl FnMut(Piece, Vec<f32>) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
-        let [depth, height, width] = self.shape.extent;
+        let [depth, height, width] = self.extent_of(sample);
         let plane = self.shape.channels * height * width * size_of::<f32>();
         let at_once = (PIECE_BYTES / plane.max(1)).clamp(1, depth);
         for first in (0..depth).step_by(at_once) {
@@ -406,25 +467,26 @@ impl PredictionScratch {
     }
 
     fn read_piece(&self, piece: &Piece) -> Result<Vec<f32>, DataError> {
-        let [_, height, width] = self.shape.extent;
-        let mut bytes = vec![0; piece.planes.len() * height * width * size_of::<f32>()];
-        let mut values = Vec::with_capacity(self.shape.channels * bytes.len() / size_of::<f32>());
+        let [_, height, width] = self.extent_of(piece.sample);
+        let planes = self.shape.channels * piece.planes.len();
+        let (mut rows, mut values) = (Vec::new(), Vec::with_capacity(planes * height * width));
         for channel in 0..self.shape.channels {
-            let at = [piece.sample, channel, piece.planes.start, 0, 0];
-            let read = self.file.read_exact_at(&mut bytes, self.shape.offset(at));
-            read.map_err(|error| unwritable(&self.path, &error))?;
-            let words = bytes.as_chunks::<4>().0.iter();
-            values.extend(words.map(|&word| f32::from_le_bytes(word)));
+            for plane in piece.planes.clone() {
+                let at = [piece.sample, channel, plane];
+                self.read_rows(at, [0..height, 0..width], &mut rows)?;
+                values.extend_from_slice(&rows);
+            }
         }
         Ok(values)
     }
 
     fn write_piece(&self, piece: &Piece, values: &[f32]) -> Result<(), DataError> {
-        let positions = values.len() / self.shape.channels;
-        for (channel, run) in values.chunks(positions).enumerate() {
-            let at = [piece.sample, channel, piece.planes.start, 0, 0];
-            let written = self.file.write_all_at(&encode(run), self.shape.offset(at));
-            written.map_err(|error| unwritable(&self.path, &error))?;
+        let [_, height, width] = self.extent_of(piece.sample);
+        let planes = (0..self.shape.channels)
+            .flat_map(|channel| piece.planes.clone().map(move |plane| (channel, plane)));
+        for ((channel, plane), run) in planes.zip(values.chunks_exact(height * width)) {
+            let region = [channel..channel + 1, 0..height, 0..width];
+            self.write_rows([piece.sample, plane], region, run)?;
         }
         Ok(())
     }
@@ -445,13 +507,13 @@ struct Piece {
 }
 
 /// Errors: `NoRoom`. Where the system does not tell, writing will.
-fn check_room(path: &Path, shape: PredictionShape) -> Result<(), DataError> {
+fn check_room(path: &Path, bytes: u64) -> Result<(), DataError> {
     let free = partita_files::free_bytes(partita_files::parent(path));
-    match free.ok().flatten().filter(|&free| free < shape.bytes()) {
+    match free.ok().flatten().filter(|&free| free < bytes) {
         None => Ok(()),
         Some(free) => Err(DataError::NoRoom {
             path: path.to_path_buf(),
-            outputs: Bytes(shape.bytes()),
+            outputs: Bytes(bytes),
             free: Bytes(free),
         }),
     }

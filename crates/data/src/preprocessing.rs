@@ -39,7 +39,8 @@ impl Preprocessing {
     pub fn buffer_bytes(&self, stored: DType, part: [usize; 4]) -> Bytes {
         let augmentation = self.sampling.augmentation();
         let moves = augmentation.rotate || augmentation.flip.contains(&true);
-        if !self.computes() && !moves {
+        let pads = self.sampling.pads();
+        if !self.computes() && !moves && !pads {
             return Bytes(0);
         }
         let margin = augmentation
@@ -57,7 +58,8 @@ impl Preprocessing {
             (true, Some(_)) => 2,
         };
         let prepared = copies * DType::Float32.size_bytes();
-        Bytes((elements * (stored.size_bytes() + prepared)) as u64)
+        let padded = usize::from(pads) * self.dtype(stored).size_bytes();
+        Bytes((elements * (stored.size_bytes() + prepared + padded)) as u64)
     }
 
     /// Whether values are delivered that are not stored.

@@ -109,7 +109,8 @@ impl Reader {
         region: Region4,
         out: &mut Samples,
     ) -> Result<(), DataError> {
-        self.check_region(&region, self.dataset.shape)?;
+        let shape = self.dataset.shape_of(self.entry(sample)?);
+        self.check_region(&region, shape)?;
         let mut buffer = self.buffer.take();
         let dtype = self.dataset.dtype;
         let result = self.locate(sample).and_then(|(file, place)| {
@@ -140,8 +141,8 @@ impl Reader {
     /// Reads one region of the class indices of a sample (key `labels`), as [`Self::read_volume`]
     /// does of its values.
     ///
-    /// Shapes: `region` is half-open over (1, D, H, W), the extents being the dataset's
-    /// [`labels`](crate::Dataset::labels). Errors: as there, and `NoClass` where the classes are known.
+    /// Shapes: `region` is half-open over (1, D, H, W), the extents being those of
+    /// [`labels_of`](crate::Dataset::labels_of). Errors: as there, and `NoClass` where the classes are known.
     /// Panics where the dataset has none.
     pub fn read_labels(
         &mut self,
@@ -173,7 +174,8 @@ impl Reader {
         region: Region4,
         out: &mut Samples,
     ) -> Result<(), DataError> {
-        let [d, h, w] = self.dataset.labels.expect("a dataset with labels");
+        let labels = self.dataset.labels_of(self.entry(sample)?);
+        let [d, h, w] = labels.expect("a dataset with labels");
         self.check_region(&region, [1, d, h, w])?;
         let (file, place) = self.locate(sample)?;
         let labels = file.labels.as_ref().expect("a dataset with labels");
@@ -215,8 +217,8 @@ impl Reader {
         })
     }
 
-    /// The open file of a sample and the sample's place in it.
-    fn locate(&mut self, sample: usize) -> Result<(&OpenFile, Option<usize>), DataError> {
+    /// The file of a sample that the split has.
+    fn entry(&self, sample: usize) -> Result<&FileEntry, DataError> {
         let files = &self.dataset.splits[self.split as usize];
         if sample >= files.samples() {
             return Err(DataError::SampleOutOfRange {
@@ -226,7 +228,13 @@ impl Reader {
                 samples: files.samples(),
             });
         }
-        let (entry, place) = files.locate(sample);
+        Ok(files.locate(sample).0)
+    }
+
+    /// The open file of a sample and the sample's place in it.
+    fn locate(&mut self, sample: usize) -> Result<(&OpenFile, Option<usize>), DataError> {
+        self.entry(sample)?;
+        let (entry, place) = self.dataset.splits[self.split as usize].locate(sample);
         let open = match self.open.take() {
             Some(open) if open.is_of(entry) => open,
             Some(_) | None => OpenFile::open(&self.dataset, entry)?,
@@ -245,7 +253,7 @@ impl OpenFile {
         let volumes = SourceFile::open(&entry.volumes)?;
         if !dataset.has_targets {
             return Ok(Self {
-                volumes: dataset.volumes(&volumes, samples)?,
+                volumes: dataset.volumes(&volumes, entry)?,
                 targets: None,
                 labels: None,
                 physical: None,
@@ -260,7 +268,7 @@ impl OpenFile {
         let physical = (has_answers && answers.has(PHYSICAL_KEY))
             .then(|| dataset.parameters(answers, PHYSICAL_KEY, samples))
             .transpose()?;
-        let labels = dataset.label_array(answers, samples)?;
+        let labels = dataset.label_array(answers, entry)?;
         let targets = match labels {
             None if has_answers => {
                 Some(dataset.parameters(answers, &dataset.keys.target, samples)?)
@@ -268,7 +276,7 @@ impl OpenFile {
             Some(_) | None => None,
         };
         Ok(Self {
-            volumes: dataset.volumes(&volumes, samples)?,
+            volumes: dataset.volumes(&volumes, entry)?,
             targets,
             labels,
             physical,

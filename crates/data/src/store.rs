@@ -205,7 +205,7 @@ impl SampleStore {
         part: Option<(&Region4, &mut Samples)>,
     ) -> Result<(), DataError> {
         let shard = self.shard(owner).expect("a rank of this process");
-        let region = self.owners.region(unit);
+        let region = &self.owners.region(unit);
         let mut loads = EpochLoads::default();
         match (shard.find(unit), part) {
             (Found::Missing(filling), part) => {

@@ -61,7 +61,8 @@ impl DatasetSpec {
 
 /// Writes a dataset folder: `train.h5`, `validation.h5`, `test.h5` (none for an empty split),
 /// each with `full` (N, C, D, H, W) and either `unitPar` and `physPar` (N, targets) or `labels`
-/// (N, 1, D, H, W), and `dataset.toml`.
+/// (N, 1, D, H, W), and `dataset.toml`. Where extents differ, each sample has a file, such as
+/// `train-00000.h5`, with arrays without N.
 ///
 /// Everything goes to a sibling folder `NAME.partial`, which one rename turns into `NAME` at
 /// [`finish`](Self::finish). Dropped before, the writer removes it; a maker that stops on Ctrl-C
@@ -72,15 +73,19 @@ pub struct DatasetWriter {
     partial: PathBuf,
     lock: Option<FolderLock>,
     index: Index,
-    splits: [Option<SplitWriter>; 3],
+    layout: Layout,
+    /// Files of all samples of a split; none where each sample has its own.
+    splits: [Option<SamplesFile>; 3],
+    /// Samples written of each split.
+    written: [usize; 3],
     finished: bool,
 }
 
-struct SplitWriter {
+/// A file of the samples of a split, or of one of them.
+struct SamplesFile {
     file: TargetFile,
     volumes: TargetArray,
     target_arrays: SampleTargetArrays,
-    written: usize,
 }
 
 enum SampleTargetArrays {
@@ -115,9 +120,19 @@ impl DatasetWriter {
     ///
     /// Errors: `BadValue` for a spec that contradicts itself, `Occupied`, `Unwritable`.
     pub fn create(path: impl AsRef<Path>, spec: &DatasetSpec) -> Result<Self, DataError> {
+        Self::create_of_extents(path, spec, None)
+    }
+
+    /// The same for samples whose D, H, W differ, if they are given for each sample of the splits. Those of `spec`
+    /// are the largest along each dim then.
+    pub fn create_of_extents(
+        path: impl AsRef<Path>,
+        spec: &DatasetSpec,
+        extents: Option<[Vec<[usize; 3]>; 3]>,
+    ) -> Result<Self, DataError> {
         let path = path.as_ref();
-        check_layout(spec)?;
-        let index = index_of(spec);
+        check_layout(spec, extents.as_ref())?;
+        let index = index_of(spec, extents);
         if let Some((got, expected)) = index.fault() {
             return Err(DataError::BadValue {
                 what: "dataset spec",
@@ -133,17 +148,36 @@ impl DatasetWriter {
             partial,
             lock: Some(lock),
             index,
+            layout: spec.layout.clone(),
             splits: [None, None, None],
+            written: [0; 3],
             finished: false,
         };
         for split in Split::ALL {
             if let Some(file) = &writer.index.split(split).file {
                 let path = writer.partial.join(file);
                 let samples = writer.index.split(split).universes.len();
-                writer.splits[split as usize] = Some(SplitWriter::create(&path, samples, spec)?);
+                let sizes = writer.sizes(split);
+                let file =
+                    SamplesFile::create(&path, Some(samples), sizes, &writer.index, &spec.layout)?;
+                writer.splits[split as usize] = Some(file);
             }
         }
         Ok(writer)
+    }
+
+    /// Shape of the next sample of a split, and extents of its class indices.
+    fn sizes(&self, split: Split) -> Sizes {
+        let extents = self.index.split(split).extents.as_ref();
+        let [c, largest @ ..] = self.index.shape();
+        let own = extents.and_then(|extents| extents.get(self.written[split as usize]));
+        let extent = own.copied().unwrap_or(largest);
+        let of_labels = |labels| if labels == largest { extent } else { labels };
+        let [d, h, w] = extent;
+        Sizes {
+            shape: [c, d, h, w],
+            labels: self.index.labels.map(of_labels),
+        }
     }
 
     /// Writes the next sample of a split, in the order of the spec's universes.
@@ -187,23 +221,33 @@ impl DatasetWriter {
         target: SampleTarget<'_>,
     ) -> Result<(), DataError> {
         let samples = self.index.split(split).universes.len();
-        check_volume(&self.index, volume)?;
-        check_target(&self.index, target)?;
-        match &mut self.splits[split as usize] {
-            Some(writer) if writer.written < samples => writer.append(&self.index, volume, target),
-            Some(_) | None => Err(DataError::BadValue {
+        let written = self.written[split as usize];
+        if written == samples {
+            return Err(DataError::BadValue {
                 what: "number of samples of a split",
                 got: format!("one more than {samples} for {split}"),
                 expected: format!("the {samples} of the spec"),
-            }),
+            });
         }
+        let sizes = self.sizes(split);
+        check_volume(&self.index, sizes.shape, volume)?;
+        check_target(&self.index, sizes.labels, target)?;
+        match &self.splits[split as usize] {
+            Some(file) => file.write(Some(written), sizes, volume, target)?,
+            None => {
+                let path = self.partial.join(sample_file_name(split, written));
+                let file = SamplesFile::create(&path, None, sizes, &self.index, &self.layout)?;
+                file.write(None, sizes, volume, target)?;
+                file.file.close()?;
+            }
+        }
+        self.written[split as usize] += 1;
+        Ok(())
     }
 
     /// Universe that the next sample of a split is expected from; `None` when the split is full.
     pub fn next_universe(&self, split: Split) -> Option<u64> {
-        let written = self.splits[split as usize]
-            .as_ref()
-            .map_or(0, |writer| writer.written);
+        let written = self.written[split as usize];
         self.index.split(split).universes.get(written).copied()
     }
 
@@ -237,9 +281,7 @@ impl DatasetWriter {
     fn check_complete(&self) -> Result<(), DataError> {
         for split in Split::ALL {
             let due = self.index.split(split).universes.len();
-            let written = self.splits[split as usize]
-                .as_ref()
-                .map_or(0, |writer| writer.written);
+            let written = self.written[split as usize];
             if written < due {
                 return Err(DataError::Incomplete {
                     path: self.path.clone(),
@@ -274,71 +316,86 @@ impl Drop for DatasetWriter {
     }
 }
 
-impl SplitWriter {
-    fn create(path: &Path, samples: usize, spec: &DatasetSpec) -> Result<Self, DataError> {
+/// What a sample takes.
+#[derive(Clone, Copy)]
+struct Sizes {
+    shape: VolumeShape,
+    /// D, H, W of its class indices.
+    labels: Option<[usize; 3]>,
+}
+
+/// A dim N, if there is one, before others.
+fn dims(samples: Option<usize>, others: &[usize]) -> Vec<usize> {
+    samples.into_iter().chain(others.iter().copied()).collect()
+}
+
+impl SamplesFile {
+    /// `samples` are stacked along a dim N, if there is one.
+    fn create(
+        path: &Path,
+        samples: Option<usize>,
+        sizes: Sizes,
+        index: &Index,
+        layout: &Layout,
+    ) -> Result<Self, DataError> {
         let file = TargetFile::create(path)?;
-        let [c, d, h, w] = spec.shape;
-        let parameters = [samples, spec.targets.len()];
-        let target_arrays = match spec.labels {
+        let parameters = dims(samples, &[index.targets.len()]);
+        let target_arrays = match sizes.labels {
             Some([d, h, w]) => {
-                let shape = [samples, 1, d, h, w];
-                let layout = Layout::Contiguous;
-                SampleTargetArrays::Labels(file.volumes(
-                    LABEL_KEY,
-                    &shape,
-                    DType::Int16,
-                    &layout,
-                )?)
+                let (shape, layout) = (dims(samples, &[1, d, h, w]), Layout::Contiguous);
+                let labels = file.volumes(LABEL_KEY, &shape, DType::Int16, &layout)?;
+                SampleTargetArrays::Labels(labels)
             }
-            None if spec.targets.is_empty() => SampleTargetArrays::None,
+            None if index.targets.is_empty() => SampleTargetArrays::None,
             None => SampleTargetArrays::Vectors {
                 targets: file.floats(TARGET_KEY, &parameters)?,
                 physical: file.floats(PHYSICAL_KEY, &parameters)?,
             },
         };
+        let shape = dims(samples, &sizes.shape);
         Ok(Self {
             target_arrays,
-            volumes: file.volumes(VOLUME_KEY, &[samples, c, d, h, w], spec.dtype, &spec.layout)?,
+            volumes: file.volumes(VOLUME_KEY, &shape, index.dtype, layout)?,
             file,
-            written: 0,
         })
     }
 
-    fn append(
-        &mut self,
-        index: &Index,
+    /// Writes a sample, at its place in a stack.
+    fn write(
+        &self,
+        place: Option<usize>,
+        sizes: Sizes,
         volume: &Samples,
         target: SampleTarget<'_>,
     ) -> Result<(), DataError> {
-        let (row, start) = ([self.written, 0], [self.written, 0, 0, 0, 0]);
-        let [c, d, h, w] = index.shape();
-        self.volumes.write_box(&start, &[1, c, d, h, w], volume)?;
+        let (row, start) = (dims(place, &[0]), dims(place, &[0; 4]));
+        let one = place.map(|_| 1);
+        let counts = dims(one, &sizes.shape);
+        self.volumes.write_box(&start, &counts, volume)?;
         match (&self.target_arrays, target) {
             (
                 SampleTargetArrays::Vectors { targets, physical },
                 SampleTarget::Vectors { unit, physical: p },
             ) => {
-                targets.write_floats(&row, &[1, unit.len()], unit)?;
-                physical.write_floats(&row, &[1, p.len()], p)?;
+                targets.write_floats(&row, &dims(one, &[unit.len()]), unit)?;
+                physical.write_floats(&row, &dims(one, &[p.len()]), p)
             }
             (SampleTargetArrays::Labels(array), SampleTarget::Labels(labels)) => {
-                let [d, h, w] = index.labels.unwrap_or([1; 3]);
-                array.write_box(&start, &[1, 1, d, h, w], labels)?;
+                let [d, h, w] = sizes.labels.unwrap_or([1; 3]);
+                array.write_box(&start, &dims(one, &[1, d, h, w]), labels)
             }
-            (SampleTargetArrays::None, SampleTarget::None) => {}
+            (SampleTargetArrays::None, SampleTarget::None) => Ok(()),
             (SampleTargetArrays::Vectors { .. }, SampleTarget::Labels(_) | SampleTarget::None)
             | (SampleTargetArrays::Labels(_), SampleTarget::Vectors { .. } | SampleTarget::None)
             | (SampleTargetArrays::None, SampleTarget::Vectors { .. } | SampleTarget::Labels(_)) => {
                 panic!("an answer of the other kind passed its check")
             }
         }
-        self.written += 1;
-        Ok(())
     }
 }
 
-fn check_volume(index: &Index, volume: &Samples) -> Result<(), DataError> {
-    let elements: usize = index.shape().iter().product();
+fn check_volume(index: &Index, shape: VolumeShape, volume: &Samples) -> Result<(), DataError> {
+    let elements: usize = shape.iter().product();
     if volume.dtype() != index.dtype || volume.len() != elements {
         return Err(DataError::BadValue {
             what: "volume",
@@ -349,7 +406,11 @@ fn check_volume(index: &Index, volume: &Samples) -> Result<(), DataError> {
     Ok(())
 }
 
-fn check_target(index: &Index, target: SampleTarget<'_>) -> Result<(), DataError> {
+fn check_target(
+    index: &Index,
+    extent: Option<[usize; 3]>,
+    target: SampleTarget<'_>,
+) -> Result<(), DataError> {
     let refuse = |what, got, expected| {
         Err(DataError::BadValue {
             what,
@@ -357,7 +418,7 @@ fn check_target(index: &Index, target: SampleTarget<'_>) -> Result<(), DataError
             expected,
         })
     };
-    match (target, index.labels) {
+    match (target, extent) {
         (SampleTarget::None, None) if index.targets.is_empty() => Ok(()),
         (SampleTarget::None, _) => refuse(
             "answer",
@@ -402,13 +463,22 @@ fn check_target(index: &Index, target: SampleTarget<'_>) -> Result<(), DataError
     }
 }
 
-fn check_layout(spec: &DatasetSpec) -> Result<(), DataError> {
+fn check_layout(
+    spec: &DatasetSpec,
+    extents: Option<&[Vec<[usize; 3]>; 3]>,
+) -> Result<(), DataError> {
+    let [c, d, h, w] = spec.shape;
+    let all = extents.into_iter().flatten().flatten();
+    let [d, h, w] = all.fold([d, h, w], |least, extent| {
+        std::array::from_fn(|dim| extent[dim].min(least[dim]))
+    });
+    let shape = [c, d, h, w];
     match &spec.layout {
         Layout::Contiguous => Ok(()),
         Layout::Chunked { chunk, deflate, .. } => {
             let fits = chunk
                 .iter()
-                .zip(spec.shape)
+                .zip(shape)
                 .all(|(&size, extent)| (1..=extent).contains(&size));
             let level = deflate.is_none_or(|level| level <= 9);
             if fits && level {
@@ -417,21 +487,28 @@ fn check_layout(spec: &DatasetSpec) -> Result<(), DataError> {
             Err(DataError::BadValue {
                 what: "layout of the volumes",
                 got: format!("chunk {chunk:?}, deflate {deflate:?}"),
-                expected: format!(
-                    "chunk extents from 1 to {:?}, deflate from 0 to 9",
-                    spec.shape
-                ),
+                expected: format!("chunk extents from 1 to {shape:?}, deflate from 0 to 9"),
             })
         }
     }
 }
 
-fn index_of(spec: &DatasetSpec) -> Index {
+fn index_of(spec: &DatasetSpec, extents: Option<[Vec<[usize; 3]>; 3]>) -> Index {
     let [channels, depth, height, width] = spec.shape;
-    let split = |split: Split, universes: &[u64]| SplitIndex {
-        file: (!universes.is_empty()).then(|| file_name(split)),
-        universes: universes.to_vec(),
-        ..SplitIndex::default()
+    let split = |split: Split, universes: &[u64]| {
+        let own = extents.as_ref().filter(|_| !universes.is_empty());
+        let names = |_| {
+            (0..universes.len())
+                .map(|at| sample_file_name(split, at))
+                .collect()
+        };
+        SplitIndex {
+            file: (!universes.is_empty() && own.is_none()).then(|| file_name(split)),
+            files: own.map(names),
+            extents: own.map(|all| all[split as usize].clone()),
+            universes: universes.to_vec(),
+            ..SplitIndex::default()
+        }
     };
     Index {
         format: FORMAT_VERSION,
@@ -516,11 +593,23 @@ fn claim(partial: &Path) -> Result<FolderLock, DataError> {
 
 fn made_here(name: &str) -> bool {
     let is_index = name == INDEX_FILE || is_temporary(name, INDEX_FILE);
-    is_index || Split::ALL.iter().any(|&split| name == file_name(split))
+    let of_split = |split: &Split| {
+        let number = name
+            .strip_prefix(split.name())
+            .and_then(|rest| rest.strip_suffix(".h5"));
+        let digits = number.and_then(|number| number.strip_prefix('-'));
+        number == Some("")
+            || digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    is_index || Split::ALL.iter().any(of_split)
 }
 
 fn file_name(split: Split) -> String {
     format!("{split}.h5")
+}
+
+fn sample_file_name(split: Split, sample: usize) -> String {
+    format!("{split}-{sample:05}.h5")
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> DataError {

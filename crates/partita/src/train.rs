@@ -4,6 +4,7 @@ mod check;
 mod checkpoint;
 mod choose;
 mod convert;
+mod crops;
 mod curve;
 mod divergence;
 mod early_stopping;
@@ -74,8 +75,8 @@ use metrics::{ClassNames, Metrics};
 use offload::Offload;
 use output::{Output, RunSize};
 use partita_data::{
-    Accepted, DType, DataRecord, Dataset, HyperslabSource, Loading, Preprocessing, Sampling, Split,
-    TargetRecord, Waker, order::epoch_samples,
+    Accepted, DType, DataError, DataRecord, Dataset, HyperslabSource, Loading, Preprocessing,
+    Sampling, Split, TargetRecord, Waker, order::epoch_samples,
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
@@ -162,7 +163,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let graph = adapted(&run, model::resolve(&run.model)?)?;
     let dataset = Dataset::open(&run.data)?.ignoring(check::ignored(&graph));
     let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
-    let sampling = sampling(&run, &dataset)?;
+    let sampling = sampling(&run, &graph, &dataset)?;
     check_request(launch, &run, &graph, (&dataset, &sampling))?;
     let start = start_weights(&run, &graph)?;
     let stored = run.samples.dtype(dataset.dtype());
@@ -272,9 +273,16 @@ fn adapted(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
 }
 
 /// The samples of a dataset as the run file says.
-fn sampling(run: &Run, dataset: &Dataset) -> Result<Sampling, TrainError> {
+///
+/// Errors: those of [`Sampling::new`], with the crops that the model reads where there have to be some.
+fn sampling(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<Sampling, TrainError> {
     let (crops, augmentation) = (run.samples.crops, run.samples.augmentation);
-    let sampling = Sampling::new(dataset, crops, augmentation)?;
+    let sampling = Sampling::new(dataset, crops, augmentation).map_err(|mut error| {
+        if let DataError::NoCrop { crop, .. } = &mut error {
+            *crop = graph.nodes[0].shape.extent;
+        }
+        error
+    })?;
     Ok(sampling.with_one_hot(run.samples.one_hot()))
 }
 
@@ -286,7 +294,10 @@ fn checked(
     (resume, start): (Option<&Resume>, Option<&LoadedWeights>),
     warnings: &mut Vec<String>,
 ) -> Result<Preprocessing, TrainError> {
+    let read = [Split::Train, Split::Validation];
+    crops::note_padding(launch, graph, &sampling, &read);
     let host = Host::local(launch.context().level());
+    let sampling = crops::on_foreground(launch, run, dataset, sampling, &host)?;
     let kept = KeptSteps::of_start(run, resume, start);
     let (preparation, differ) =
         statistics::of_training(launch, run, dataset, &host, kept.as_ref())?;

@@ -61,6 +61,26 @@ impl Validation {
         self.add_counts(&batch.counts());
     }
 
+    /// Adds the samples of another evaluation of the same network.
+    pub fn join(&mut self, other: &Self) {
+        let samples = self.samples + other.samples;
+        let sums = self.loss * self.samples as f64 + other.loss * other.samples as f64;
+        self.loss = sums / samples.max(1) as f64;
+        self.samples = samples;
+        self.add_errors(&[other.absolute.as_slice(), &other.squared].concat());
+        let counts = [
+            |class: &ClassCount| class.hits,
+            |class: &ClassCount| class.predicted,
+            |class: &ClassCount| class.actual,
+        ];
+        let counts: Vec<f64> = counts
+            .iter()
+            .flat_map(|count| other.classes.iter().map(count))
+            .collect();
+        self.add_counts(&counts);
+        self.seconds += other.seconds;
+    }
+
     /// Fraction of the positions predicted correctly; `None` for a regression.
     pub fn accuracy(&self) -> Option<f64> {
         let sum = |count: fn(&ClassCount) -> f64| self.classes.iter().map(count).sum::<f64>();

@@ -16,6 +16,8 @@ mod doctor;
 #[cfg(unix)]
 mod endings;
 mod epochs;
+#[cfg(unix)]
+mod extents;
 mod here;
 mod intervals;
 #[cfg(unix)]

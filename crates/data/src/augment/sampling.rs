@@ -1,10 +1,12 @@
 //! Which samples a network sees of a dataset: whole volumes, or sub-volumes of them.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use partita_program::random::Draws;
 
 use super::elastic::Field;
+use super::foreground::Foreground;
 use super::orientation::Orientation;
 use super::view::{Operation, SampleKey, View};
 use super::{Augmentation, Crops, EvaluationCrops, TrainingCrops};
@@ -18,12 +20,18 @@ use crate::split::Split;
 /// They are numbered in one sequence: training, validation, test. Crops of a volume follow one another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// Shape of a volume, (C, D, H, W).
+    /// Shape of a volume, (C, D, H, W); where extents differ, the largest along each dim.
     volume: VolumeShape,
     labels: Option<[usize; 3]>,
     /// Volumes of each split.
     volumes: [usize; 3],
+    /// D, H, W of the volumes of each split, where they differ.
+    extents: Option<[Arc<[[usize; 3]]>; 3]>,
+    /// Number in its split of the first sample of each volume, and of the sample after the last, where extents differ.
+    firsts: [Arc<[usize]>; 3],
     crops: Option<Crops>,
+    /// Share of the random crops that have a position of a class in their middle, and these positions.
+    foreground: Option<(f64, Arc<Foreground>)>,
     augmentation: Augmentation,
     rotations: Vec<Orientation>,
     /// Least voxels that neighbors on a grid of crops share along each dim.
@@ -37,26 +45,61 @@ pub struct Sampling {
 pub struct Tile {
     /// Number of the volume in its split.
     pub volume: usize,
-    /// Where the crop begins in the volume, D, H, W.
+    /// Where the crop begins in the volume, D, H, W. In one with `padding`, that is counted.
     pub origin: [usize; 3],
+    /// Positions before those of the volume, of one that is smaller than the crop: a position p of the crop is
+    /// `origin + p - padding` in the volume.
+    pub padding: [usize; 3],
+    /// The positions of the crop that are not padding.
+    pub inside: [Range<usize>; 3],
     /// The part in the crop. Those of all crops of a volume cover it, and none shares a voxel with another; they
     /// meet in the middle of what the crops share.
     pub part: [Range<usize>; 3],
 }
 
 impl Sampling {
-    /// Whole volumes as they are stored.
+    /// Whole volumes as they are stored; where extents differ, padded to the largest along each dim.
     pub fn plain(dataset: &Dataset) -> Self {
-        Self {
+        let volumes = Split::ALL.map(|split| dataset.samples(split));
+        let extents = |split: Split| {
+            let extents = (0..volumes[split as usize]).map(|volume| {
+                let [_, extent @ ..] = dataset.shape_of(split, volume);
+                extent
+            });
+            extents.collect()
+        };
+        let plain = Self {
             volume: dataset.shape(),
             labels: dataset.labels(),
-            volumes: Split::ALL.map(|split| dataset.samples(split)),
+            volumes,
+            extents: dataset.smallest_extent().map(|_| Split::ALL.map(extents)),
+            firsts: Default::default(),
             crops: None,
+            foreground: None,
             augmentation: Augmentation::default(),
             rotations: vec![Orientation::AS_STORED],
             overlap: [0; 3],
             classes: 1,
-        }
+        };
+        plain.counted()
+    }
+
+    /// The same with the numbers of the samples of each volume.
+    fn counted(self) -> Self {
+        let Some(extents) = &self.extents else {
+            return self;
+        };
+        let firsts = |split: Split| {
+            let mut next = 0;
+            let mut firsts = vec![0];
+            for &extent in extents[split as usize].iter() {
+                next += self.count(split, self.padded(extent));
+                firsts.push(next);
+            }
+            firsts.into()
+        };
+        let firsts = Split::ALL.map(firsts);
+        Self { firsts, ..self }
     }
 
     /// The same samples with a channel for each class in place of one of class indices, if there are some.
@@ -66,19 +109,47 @@ impl Sampling {
         Self { classes, ..self }
     }
 
-    /// Whole volumes without augmentation.
+    /// The same samples, of which this share of the random crops of the training split has a foreground position in its
+    /// middle, as nearly as the border of the volume allows.
+    #[must_use]
+    pub fn with_foreground(self, share: f64, foreground: Foreground) -> Self {
+        let foreground = Some((share, Arc::new(foreground)));
+        Self { foreground, ..self }
+    }
+
+    /// Whole volumes without augmentation; see [`plain`](Self::plain).
     #[must_use]
     pub fn whole(&self) -> Self {
-        Self {
+        let whole = Self {
             crops: None,
             ..self.for_evaluation()
-        }
+        };
+        whole.counted()
+    }
+
+    /// Volumes without augmentation, of which those of these extents are whole. A volume is a sample.
+    #[must_use]
+    pub fn whole_of(&self, extent: [usize; 3]) -> Self {
+        let middle = Crops {
+            extent,
+            per_volume: Some(1),
+            training: TrainingCrops::Random,
+            evaluation: EvaluationCrops::Center,
+        };
+        let whole = Self {
+            crops: Some(middle),
+            overlap: [0; 3],
+            ..self.for_evaluation()
+        };
+        whole.counted()
     }
 
     /// Crops of volumes, and augmentation of the training split.
     ///
-    /// Errors: a crop larger than a volume, rotations without a plane of equal extents, displacements larger than a
-    /// sample.
+    /// Volumes that are smaller than a crop are padded to it on both sides.
+    ///
+    /// Errors: different extents without crops, crops that are thicker than one slice where volumes are one, rotations
+    /// without a plane of equal extents, displacements larger than a sample.
     pub fn new(
         dataset: &Dataset,
         crops: Option<Crops>,
@@ -87,8 +158,17 @@ impl Sampling {
         let plain = Self::plain(dataset);
         let augmentation = augmentation.unwrap_or_default();
         let [_, volume @ ..] = plain.volume;
-        if let Some(crops) = crops {
-            check_crop(dataset, crops.extent, volume)?;
+        match (crops, dataset.smallest_extent()) {
+            (Some(crops), _) => check_crop(dataset, crops.extent, volume)?,
+            (None, Some(smallest)) => {
+                return Err(DataError::NoCrop {
+                    path: dataset.path().to_path_buf(),
+                    smallest,
+                    largest: volume,
+                    crop: smallest,
+                });
+            }
+            (None, None) => {}
         }
         let extent = crops.map_or(volume, |crops| crops.extent);
         let rotations = if augmentation.rotate {
@@ -99,12 +179,13 @@ impl Sampling {
         if let Some(elastic) = augmentation.elastic {
             check_magnitude(dataset, elastic.magnitude, extent)?;
         }
-        Ok(Self {
+        let sampling = Self {
             crops,
             augmentation,
             rotations,
             ..plain
-        })
+        };
+        Ok(sampling.counted())
     }
 
     /// The same samples without augmentation: training volumes are cropped as those for evaluation are.
@@ -115,12 +196,14 @@ impl Sampling {
             training: TrainingCrops::Grid,
             ..crops
         };
-        Self {
+        let evaluated = Self {
             crops: self.crops.map(evaluated),
+            foreground: None,
             augmentation: Augmentation::default(),
             rotations: vec![Orientation::AS_STORED],
             ..self.clone()
-        }
+        };
+        evaluated.counted()
     }
 
     /// Crops of a regular grid that covers each volume, of all splits; neighbors share a quarter of their extents or
@@ -133,32 +216,84 @@ impl Sampling {
             evaluation: EvaluationCrops::Grid,
             ..crops
         };
-        Self {
+        let tiled = Self {
             crops: self.crops.map(on_grid),
             overlap: self.extent().map(|extent| extent / 4),
             ..self.for_evaluation()
-        }
+        };
+        tiled.counted()
     }
 
     /// Which part of its volume each sample of a split stands for; samples are on a grid, as [`tiled`](Self::tiled)
     /// makes them.
     pub fn tiles(&self, split: Split) -> Vec<Tile> {
-        let grid = self.grid();
         let tile = |sample: usize| {
-            let per_volume = self.per_volume(split);
-            let index = self.on_grid(sample % per_volume);
+            let (volume, crop) = self.crop_of(split, sample);
+            let stored = self.extent_of(split, volume);
+            let padded = self.padded(stored);
+            let grid = self.grid(padded);
+            let index = on_grid(grid, crop);
+            let (padding, extent) = (padding(stored, padded), self.extent());
+            let inside: [Range<usize>; 3] = std::array::from_fn(|dim| {
+                padding[dim]..padding[dim] + stored[dim].min(extent[dim])
+            });
+            // Along a dim that is padded there is one crop.
+            let part = |dim: usize| {
+                if padded[dim] > stored[dim] {
+                    inside[dim].clone()
+                } else {
+                    self.part(dim, index[dim], (padded[dim], grid[dim]))
+                }
+            };
             Tile {
-                volume: sample / per_volume,
-                origin: std::array::from_fn(|dim| self.grid_origin(dim, index[dim])),
-                part: std::array::from_fn(|dim| self.part(dim, index[dim], grid[dim])),
+                volume,
+                origin: self.grid_origin(padded, index),
+                padding,
+                part: std::array::from_fn(part),
+                inside,
             }
         };
         (0..self.samples(split)).map(tile).collect()
     }
 
-    /// Shape of a volume, (C, D, H, W).
+    /// Shape of a volume, (C, D, H, W); where extents differ, the largest along each dim.
     pub fn volume(&self) -> VolumeShape {
         self.volume
+    }
+
+    /// D, H, W of the volumes of a split, where they differ.
+    pub fn extents(&self, split: Split) -> Option<Arc<[[usize; 3]]>> {
+        Some(Arc::clone(&self.extents.as_ref()?[split as usize]))
+    }
+
+    /// Number of volumes of a split that are smaller than a sample, and padded to it: with zeros behind the preparation,
+    /// and where each position has a class with the one that the loss ignores, or else with class 0.
+    pub fn padded_volumes(&self, split: Split) -> usize {
+        let count = self.volumes[split as usize];
+        match &self.extents {
+            None => count * usize::from(self.is_padded(split, 0)),
+            Some(_) => (0..count)
+                .filter(|&volume| self.is_padded(split, volume))
+                .count(),
+        }
+    }
+
+    /// Whether any volume is padded.
+    pub(crate) fn pads(&self) -> bool {
+        Split::ALL.into_iter().any(|split| {
+            let count = self.volumes[split as usize];
+            let looked_at = if self.extents.is_some() {
+                count
+            } else {
+                count.min(1)
+            };
+            (0..looked_at).any(|volume| self.is_padded(split, volume))
+        })
+    }
+
+    fn is_padded(&self, split: Split, volume: usize) -> bool {
+        let stored = self.extent_of(split, volume);
+        self.padded(stored) != stored
     }
 
     /// Number of volumes of a split.
@@ -197,7 +332,21 @@ impl Sampling {
     /// The split of a sample and the number of its volume there.
     pub(crate) fn volume_of(&self, sample: usize) -> (Split, usize) {
         let (split, inside) = self.locate(sample);
-        (split, inside / self.per_volume(split))
+        (split, self.crop_of(split, inside).0)
+    }
+
+    /// The volume of a sample of a split, and the number of the sample among those of the volume.
+    fn crop_of(&self, split: Split, sample: usize) -> (usize, usize) {
+        let per_volume = || self.count(split, self.padded(self.extent_of(split, 0)));
+        match self.firsts[split as usize].split_last() {
+            None | Some((_, [])) => (sample / per_volume(), sample % per_volume()),
+            // Beyond all samples each is one of a volume that is not there.
+            Some((last, volumes)) if sample >= *last => (volumes.len() + sample - last, 0),
+            Some((_, volumes)) => {
+                let volume = volumes.partition_point(|&first| first <= sample) - 1;
+                (volume, sample - volumes[volume])
+            }
+        }
     }
 
     /// Whether each voxel has a class index, which moves with it.
@@ -208,7 +357,13 @@ impl Sampling {
 
     /// Number of samples of a split.
     pub fn samples(&self, split: Split) -> usize {
-        self.volumes[split as usize] * self.per_volume(split)
+        match self.firsts[split as usize].last() {
+            Some(&last) => last,
+            None => {
+                let volume = self.padded(self.extent_of(split, 0));
+                self.volumes[split as usize] * self.count(split, volume)
+            }
+        }
     }
 
     /// Number of the first sample of a split among all samples.
@@ -230,13 +385,18 @@ impl Sampling {
     /// A sample as the network sees it. Beyond all splits it is a sample that the last split lacks.
     pub(crate) fn view(&self, key: SampleKey, sample: usize) -> View {
         let (split, inside) = self.locate(sample);
-        let per_volume = self.per_volume(split);
-        let (volume, crop) = (inside / per_volume, inside % per_volume);
-        let mut view = View::of(split, volume, self.volume, self.extent());
+        let (volume, crop) = self.crop_of(split, inside);
+        let [channels, ..] = self.volume;
+        let [d, h, w] = self.extent_of(split, volume);
+        let mut view = View::of(split, volume, [channels, d, h, w], self.extent());
         let draws =
             |operation: Operation| Draws::new(key.seed, key.epoch, sample as u64, operation as u32);
         view.classes = self.classes;
-        view.origin = self.origin(split, crop, &draws(Operation::Crop));
+        let padded = self.padded([d, h, w]);
+        view.origin = self.origin(split, (padded, crop), &draws(Operation::Crop));
+        if let Some(origin) = self.on_foreground(split, volume, &draws(Operation::Foreground)) {
+            view.origin = origin;
+        }
         if split == Split::Train {
             self.augment(&mut view, draws);
         }
@@ -273,11 +433,43 @@ impl Sampling {
         self.crops.map_or(volume, |crops| crops.extent)
     }
 
-    fn per_volume(&self, split: Split) -> usize {
+    /// Where a random crop begins that has foreground in its middle, if this is one of them.
+    fn on_foreground(&self, split: Split, volume: usize, draws: &Draws) -> Option<[usize; 3]> {
+        let (share, foreground) = self.foreground.as_ref().filter(|_| split == Split::Train)?;
+        let position = foreground
+            .draw(volume, draws)
+            .filter(|_| draws.unit(0) < *share)? as usize;
+        let stored = self.extent_of(split, volume);
+        let (padded, extent) = (self.padded(stored), self.extent());
+        let before = padding(stored, padded);
+        let [_, h, w] = stored;
+        let at = [position / w / h, position / w % h, position % w];
+        Some(std::array::from_fn(|dim| {
+            let first = (at[dim] + before[dim]).saturating_sub(extent[dim] / 2);
+            first.min(padded[dim] - extent[dim])
+        }))
+    }
+
+    /// D, H, W of a volume of a split as it is stored.
+    fn extent_of(&self, split: Split, volume: usize) -> [usize; 3] {
+        let [_, largest @ ..] = self.volume;
+        let extents = self.extents.as_ref().map(|all| &all[split as usize]);
+        let own = extents.and_then(|extents| extents.get(volume));
+        own.copied().unwrap_or(largest)
+    }
+
+    /// D, H, W of a volume of these after it is padded to those of a sample.
+    fn padded(&self, stored: [usize; 3]) -> [usize; 3] {
+        let extent = self.extent();
+        std::array::from_fn(|dim| stored[dim].max(extent[dim]))
+    }
+
+    /// Samples of a volume of these extents, padded.
+    fn count(&self, split: Split, volume: [usize; 3]) -> usize {
         let Some(crops) = self.crops else {
             return 1;
         };
-        let covering = self.grid().into_iter().product();
+        let covering = self.grid(volume).into_iter().product();
         match (split, crops.training, crops.evaluation) {
             (Split::Train, TrainingCrops::Random, _) => crops.per_volume.unwrap_or(covering),
             (Split::Train, TrainingCrops::Grid, _)
@@ -286,9 +478,8 @@ impl Sampling {
         }
     }
 
-    /// Crops along each dim that cover a volume.
-    fn grid(&self) -> [usize; 3] {
-        let [_, volume @ ..] = self.volume;
+    /// Crops along each dim that cover a volume of these extents, padded.
+    fn grid(&self, volume: [usize; 3]) -> [usize; 3] {
         let extent = self.extent();
         std::array::from_fn(|dim| {
             let shared = self.overlap[dim];
@@ -296,55 +487,53 @@ impl Sampling {
         })
     }
 
-    /// Place of a crop on the grid, D, H, W.
-    fn on_grid(&self, crop: usize) -> [usize; 3] {
-        let [_, heights, widths] = self.grid();
-        [
-            crop / widths / heights,
-            crop / widths % heights,
-            crop % widths,
-        ]
+    /// Where the crop of a place on the grid of a volume of these extents, padded, begins.
+    fn grid_origin(&self, volume: [usize; 3], index: [usize; 3]) -> [usize; 3] {
+        let grid = self.grid(volume);
+        std::array::from_fn(|dim| self.along(dim, index[dim], (volume[dim], grid[dim])))
     }
 
-    /// Where crops of a place on the grid begin along a dim.
-    fn grid_origin(&self, dim: usize, place: usize) -> usize {
-        let room = self.volume[dim + 1] - self.extent()[dim];
-        match self.grid()[dim] {
+    /// Where crops of a place on the grid begin along a dim, of which an extent and the number of crops are given.
+    fn along(&self, dim: usize, place: usize, (extent, count): (usize, usize)) -> usize {
+        let room = extent - self.extent()[dim];
+        match count {
             1 => 0,
             count => place * room / (count - 1),
         }
     }
 
-    /// What a crop of this place on the grid is the source of, along a dim.
-    fn part(&self, dim: usize, place: usize, count: usize) -> Range<usize> {
-        let extent = self.extent()[dim];
-        let origin = self.grid_origin(dim, place);
+    /// What a crop of this place on the grid is the source of, along a dim as in [`along`](Self::along).
+    fn part(&self, dim: usize, place: usize, along: (usize, usize)) -> Range<usize> {
+        let (extent, count) = along;
+        let crop = self.extent()[dim];
+        let origin = self.along(dim, place, along);
         // Between a crop and the one after it.
         let border = |place: usize| {
-            let shared = self.grid_origin(dim, place + 1)..self.grid_origin(dim, place) + extent;
+            let shared = self.along(dim, place + 1, along)..self.along(dim, place, along) + crop;
             (shared.start + shared.end).div_ceil(2)
         };
         let start = if place == 0 { 0 } else { border(place - 1) };
         let end = if place + 1 == count {
-            self.volume[dim + 1]
+            extent
         } else {
             border(place)
         };
         start - origin..end - origin
     }
 
-    /// Where a crop begins.
-    fn origin(&self, split: Split, crop: usize, draws: &Draws) -> [usize; 3] {
-        let [_, volume @ ..] = self.volume;
+    /// Where a crop of a volume of these extents, padded, begins.
+    fn origin(
+        &self,
+        split: Split,
+        (volume, crop): ([usize; 3], usize),
+        draws: &Draws,
+    ) -> [usize; 3] {
         let extent = self.extent();
         let room: [usize; 3] = std::array::from_fn(|dim| volume[dim] - extent[dim]);
         let Some(crops) = self.crops else {
             return [0; 3];
         };
-        let on_grid = || {
-            let index = self.on_grid(crop);
-            std::array::from_fn(|dim| self.grid_origin(dim, index[dim]))
-        };
+        let on_grid = || self.grid_origin(volume, on_grid(self.grid(volume), crop));
         match (split, crops.training, crops.evaluation) {
             (Split::Train, TrainingCrops::Random, _) => {
                 std::array::from_fn(|dim| below(draws.unit(dim as u64), room[dim] + 1))
@@ -370,18 +559,35 @@ impl Sampling {
     }
 }
 
-/// Crops lie within volumes.
+/// Place of a crop on a grid, D, H, W.
+fn on_grid([_, heights, widths]: [usize; 3], crop: usize) -> [usize; 3] {
+    [
+        crop / widths / heights,
+        crop / widths % heights,
+        crop % widths,
+    ]
+}
+
+/// Positions before those of a volume that is padded on both sides.
+pub(super) fn padding(stored: [usize; 3], padded: [usize; 3]) -> [usize; 3] {
+    std::array::from_fn(|dim| (padded[dim] - stored[dim]) / 2)
+}
+
+/// Crops have positions, and no more than one along dims in which no volume has more.
 fn check_crop(dataset: &Dataset, crop: [usize; 3], volume: [usize; 3]) -> Result<(), DataError> {
-    let fits = |(crop, extent): (usize, usize)| (1..=extent).contains(&crop);
+    let fits = |(crop, extent): (usize, usize)| crop == 1 || (crop > 1 && extent > 1);
     if crop.into_iter().zip(volume).all(fits) {
         return Ok(());
     }
-    let nearest: [usize; 3] = std::array::from_fn(|dim| crop[dim].clamp(1, volume[dim]));
+    let nearest: [usize; 3] = std::array::from_fn(|dim| match volume[dim] {
+        1 => 1,
+        _ => crop[dim].max(1),
+    });
     let reason = format!("volumes are D, H, W = {volume:?}");
-    let expected = format!("at most their extents, nearest is {nearest:?}");
+    let expected = format!("1 along dims in which they are 1, nearest is {nearest:?}");
     Err(refusal(
         dataset,
-        "crop",
+        "augmentation.crop",
         format!("{crop:?}"),
         reason,
         expected,
@@ -438,7 +644,7 @@ fn refusal(
 }
 
 /// A uniform whole number below a bound, of a uniform number below 1.
-fn below(unit: f64, bound: usize) -> usize {
+pub(super) fn below(unit: f64, bound: usize) -> usize {
     ((unit * bound as f64) as usize).min(bound - 1)
 }
 
@@ -458,12 +664,15 @@ mod tests {
                 volume,
                 labels: None,
                 volumes: [0, 2, 0],
+                extents: None,
+                firsts: Default::default(),
                 crops: Some(Crops {
                     extent,
                     per_volume: None,
                     training: TrainingCrops::Random,
                     evaluation: EvaluationCrops::Center,
                 }),
+                foreground: None,
                 augmentation: Augmentation::default(),
                 rotations: vec![Orientation::AS_STORED],
                 overlap: [0; 3],
@@ -479,6 +688,7 @@ mod tests {
                 volume,
                 origin,
                 part: [d, h, w],
+                ..
             } in tiles
             {
                 assert!(d.end <= extent[0] && h.end <= extent[1] && w.end <= extent[2]);

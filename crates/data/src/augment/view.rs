@@ -1,5 +1,6 @@
 //! One sample as a network sees it: where it lies in the files, and what becomes of its values.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use partita_program::random::Draws;
@@ -7,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::elastic::{Field, Stored};
 use super::orientation::{Orientation, Region3};
+use super::sampling::padding;
 use crate::samples::{Samples, VolumeShape};
 use crate::slab::Region4;
 use crate::split::Split;
@@ -28,6 +30,7 @@ pub(super) enum Operation {
     Elastic = 0xda7a_0003,
     Intensity = 0xda7a_0004,
     Noise = 0xda7a_0005,
+    Foreground = 0xda7a_0006,
 }
 
 /// A sample as a network sees it.
@@ -35,10 +38,15 @@ pub(crate) struct View {
     pub(crate) split: Split,
     /// Number of its volume in the split.
     pub(crate) volume: usize,
+    /// Shape of the volume as it is stored.
     shape: VolumeShape,
     /// Extents D, H, W of the sample.
     extent: [usize; 3],
-    /// Where it begins in the volume.
+    /// Extents D, H, W of the volume after it is padded to those of the sample, and positions before those that are
+    /// stored.
+    padded: [usize; 3],
+    padding: [usize; 3],
+    /// Where the sample begins in the padded volume.
     pub(super) origin: [usize; 3],
     pub(super) orientation: Orientation,
     elastic: Option<Field>,
@@ -54,11 +62,15 @@ pub(crate) struct View {
 impl View {
     /// A whole volume, or its first crop, as it is stored.
     pub(super) fn of(split: Split, volume: usize, shape: VolumeShape, extent: [usize; 3]) -> Self {
+        let [_, stored @ ..] = shape;
+        let padded = std::array::from_fn(|dim| stored[dim].max(extent[dim]));
         Self {
             split,
             volume,
             shape,
             extent,
+            padded,
+            padding: padding(stored, padded),
             origin: [0; 3],
             orientation: Orientation::AS_STORED,
             elastic: None,
@@ -77,32 +89,51 @@ impl View {
 
     /// Whether the values of a part are those of its source, in the same order.
     pub(crate) fn is_as_stored(&self) -> bool {
-        self.orientation == Orientation::AS_STORED && self.elastic.is_none()
+        self.orientation == Orientation::AS_STORED && self.elastic.is_none() && !self.is_padded()
     }
 
-    /// The region of the volume that a part (C, D, H, W) of the sample is made of.
+    fn is_padded(&self) -> bool {
+        let [_, stored @ ..] = self.shape;
+        self.padded != stored
+    }
+
+    /// The region of the volume, as it is stored, that a part (C, D, H, W) of the sample is made of; empty where all of
+    /// the part is padding.
     pub(crate) fn source(&self, part: &Region4) -> Region4 {
         let [channels, part @ ..] = part.clone();
         let channels = channels.start / self.classes..channels.end.div_ceil(self.classes);
-        if part.iter().any(Range::is_empty) {
+        let [_, stored @ ..] = self.shape;
+        let mut source = self.padded_source(&part);
+        for (dim, range) in source.iter_mut().enumerate() {
+            let inside = |at: usize| at.saturating_sub(self.padding[dim]).min(stored[dim]);
+            *range = inside(range.start)..inside(range.end);
+        }
+        if source.iter().any(Range::is_empty) {
             return [channels, 0..0, 0..0, 0..0];
         }
-        let source = self.orientation.source(self.extent, &part);
-        let [_, volume @ ..] = self.shape;
-        let mut dims = (0..3).map(|dim| {
-            let origin = self.origin[dim];
-            let start = (origin + source[dim].start).saturating_sub(self.margin);
-            start..(origin + source[dim].end + self.margin).min(volume[dim])
-        });
-        let mut next = || dims.next().unwrap_or_default();
-        [channels, next(), next(), next()]
+        let [d, h, w] = source;
+        [channels, d, h, w]
     }
 
-    /// Puts stored values of the source of a part where the network sees them, behind those in `out`.
+    /// The box of the padded volume that a part of the sample is made of.
+    fn padded_source(&self, part: &Region3) -> Region3 {
+        if part.iter().any(Range::is_empty) {
+            return [0..0, 0..0, 0..0];
+        }
+        let source = self.orientation.source(self.extent, part);
+        std::array::from_fn(|dim| {
+            let origin = self.origin[dim];
+            let start = (origin + source[dim].start).saturating_sub(self.margin);
+            start..(origin + source[dim].end + self.margin).min(self.padded[dim])
+        })
+    }
+
+    /// Puts stored values of the source of a part where the network sees them, and zeros where the volume is padded,
+    /// behind those in `out`.
     pub(crate) fn arrange(&self, part: &Region4, source: &Samples, out: &mut Samples) {
         match (source, out) {
             (Samples::I16(source), Samples::I16(out)) => {
-                self.rearrange(part, source, out, |stored, at| stored.nearest(at));
+                self.rearrange(part, (source, 0), out, |stored, at| stored.nearest(at));
             }
             (Samples::F32(source), Samples::F32(out)) => self.arrange_floats(part, source, out),
             (Samples::I16(_), Samples::F32(_)) | (Samples::F32(_), Samples::I16(_)) => {
@@ -113,30 +144,36 @@ impl View {
 
     /// The same for floats, prepared or not.
     pub(crate) fn arrange_floats(&self, part: &Region4, source: &[f32], out: &mut Vec<f32>) {
-        self.rearrange(part, source, out, |stored, at| stored.linear(at));
+        self.rearrange(part, (source, 0.0), out, |stored, at| stored.linear(at));
     }
 
-    /// The same for class indices, which are never mixed.
-    pub(crate) fn arrange_labels(&self, part: &Region4, source: &Samples, out: &mut Vec<f32>) {
+    /// The same for class indices, which are never mixed; a volume is padded with `fill`.
+    pub(crate) fn arrange_labels(
+        &self,
+        part: &Region4,
+        (source, fill): (&Samples, f32),
+        out: &mut Vec<f32>,
+    ) {
         let mut values = Vec::new();
         source.write_f32(&mut values);
-        self.rearrange(part, &values, out, |stored, at| stored.nearest(at));
+        self.rearrange(part, (&values, fill), out, |stored, at| stored.nearest(at));
     }
 
     fn rearrange<T: Copy>(
         &self,
         part: &Region4,
-        source: &[T],
+        (source, fill): (&[T], T),
         out: &mut Vec<T>,
         at: impl Fn(&Stored<'_, T>, [f64; 3]) -> T,
     ) {
         let channels = part[0].len();
+        let source = &*self.with_padding(part, source, fill);
         let [_, d, h, w] = part.clone();
         let Some(field) = &self.elastic else {
             let shape = [d.len(), h.len(), w.len()];
             return self.orientation.turn(channels, shape, source, out);
         };
-        let [_, region @ ..] = self.source(part);
+        let region = self.padded_source(&[d.clone(), h.clone(), w.clone()]);
         let extent: [usize; 3] = std::array::from_fn(|dim| region[dim].len());
         let count = extent.iter().product::<usize>();
         if count == 0 {
@@ -164,9 +201,30 @@ impl View {
         }
     }
 
-    /// Where in the volume the values of a part come from.
+    /// Values of the source of a part within those of the box of the padded volume.
+    fn with_padding<'v, T: Copy>(&self, part: &Region4, source: &'v [T], fill: T) -> Cow<'v, [T]> {
+        if !self.is_padded() {
+            return Cow::Borrowed(source);
+        }
+        let [channels, d, h, w] = part.clone();
+        let to = self.padded_source(&[d, h, w]);
+        let [_, from @ ..] = self.source(part);
+        let [depth, height, width] = to.clone().map(|range| range.len());
+        let mut values = vec![fill; channels.len() * depth * height * width];
+        let first: [usize; 3] = std::array::from_fn(|dim| {
+            (from[dim].start + self.padding[dim]).saturating_sub(to[dim].start)
+        });
+        let [ds, hs, ws] = from.map(|range| range.len());
+        for (row, stored) in source.chunks_exact(ws.max(1)).enumerate() {
+            let (c, z, y) = (row / hs / ds, row / hs % ds, row % hs);
+            let start = ((c * depth + first[0] + z) * height + first[1] + y) * width + first[2];
+            values[start..start + ws].copy_from_slice(stored);
+        }
+        Cow::Owned(values)
+    }
+
+    /// Where in the padded volume the values of a part come from.
     fn positions(&self, field: &Field, [ds, hs, ws]: &Region3) -> Vec<[f64; 3]> {
-        let [_, volume @ ..] = self.shape;
         let mut positions = Vec::with_capacity(ds.len() * hs.len() * ws.len());
         for d in ds.clone() {
             for h in hs.clone() {
@@ -181,7 +239,7 @@ impl View {
                         };
                         let to = self.orientation.dims[dim];
                         // Beyond the border the last value goes on.
-                        let last = (volume[to] - 1) as f64;
+                        let last = (self.padded[to] - 1) as f64;
                         position[to] = (self.origin[to] as f64 + moved).clamp(0.0, last);
                     }
                     positions.push(position);

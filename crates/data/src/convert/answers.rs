@@ -128,7 +128,8 @@ fn of_files(asked: &ConvertSpec, found: &mut Found, map: &Relabel) -> Result<Ans
     let file = SourceFile::open(path)?;
     let is_beside = sample.entry.targets.is_some();
     let stacked = sample.entry.stacked;
-    let [_, extent @ ..] = found.shape;
+    let [_, largest @ ..] = found.shape;
+    let extent = sample.entry.extent.unwrap_or(largest);
     let [d, h, w] = sample
         .geometry
         .as_ref()
@@ -141,7 +142,7 @@ fn of_files(asked: &ConvertSpec, found: &mut Found, map: &Relabel) -> Result<Ans
         .stacked(stacked.is_some());
     if file.has(&found.keys.label) || (file.is_nameless() && is_beside) {
         let array = file.array(&found.keys.label)?;
-        for ([d, h, w], extent) in [([d, h, w], extent), ([1; 3], [1; 3])] {
+        for ([d, h, w], labels) in [([d, h, w], largest), ([1; 3], [1; 3])] {
             let fits = order
                 .fit(&array.shape, stacked.unwrap_or(1), [1, d, h, w])
                 .is_some();
@@ -151,7 +152,7 @@ fn of_files(asked: &ConvertSpec, found: &mut Found, map: &Relabel) -> Result<Ans
                     && (!file.is_nameless() || [d, h, w] != [1; 3]);
             if fits && may_be_classes {
                 let names = class_names_of(asked, found, map)?;
-                return Ok(Answers::in_files(names, Some(extent)));
+                return Ok(Answers::in_files(names, Some(labels)));
             }
         }
         // Vectors of numbers have one dim beside the samples.

@@ -96,6 +96,7 @@ impl Sample {
                 volumes: more.clone(),
                 targets: None,
                 stacked: None,
+                extent: self.entry.extent,
             },
             None => self.entry.clone(),
         }
@@ -119,13 +120,10 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
     cases.notes.extend(left_out(&unread));
     let mut samples = Vec::new();
     let mut subjects = std::collections::BTreeMap::new();
+    let channels = sample.shape[0] / (1 + first.more.len());
     for case in &cases.all {
         let file = &case.image;
-        let count = if sample.is_stacked {
-            Some(sample.count(&file.path)?)
-        } else {
-            None
-        };
+        let (count, extent) = sample.measure(&file.path, channels)?;
         for place in 0..count.unwrap_or(1) {
             // What is stacked in one file is told apart by its place.
             let name = subject(&file.below);
@@ -140,6 +138,7 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
                     volumes: file.path.clone(),
                     targets: case.labels.clone(),
                     stacked: count,
+                    extent: Some(extent),
                 },
                 more: case.more.clone(),
                 place: count.map(|_| place),
@@ -150,6 +149,7 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
             });
         }
     }
+    let largest = largest_extent(&mut samples);
     let shape = match asked.size {
         Some([height, width]) if sample.are_images => [sample.shape[0], 1, height, width],
         Some([height, width]) => {
@@ -161,7 +161,7 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
                 extents: format!("{d}x{h}x{w}"),
             });
         }
-        None => sample.shape,
+        None => [sample.shape[0], largest[0], largest[1], largest[2]],
     };
     Ok(Found {
         samples,
@@ -173,6 +173,20 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
         task: cases.task,
         notes: cases.notes,
     })
+}
+
+/// The largest extents along each dim. Entries keep theirs only where they differ.
+pub(super) fn largest_extent(samples: &mut [Sample]) -> [usize; 3] {
+    let extents = samples.iter().filter_map(|sample| sample.entry.extent);
+    let largest = extents.clone().fold([1; 3], |most, extent| {
+        std::array::from_fn(|dim| extent[dim].max(most[dim]))
+    });
+    if extents.clone().all(|extent| extent == largest) {
+        samples
+            .iter_mut()
+            .for_each(|sample| sample.entry.extent = None);
+    }
+    largest
 }
 
 /// Number of files by the end of their names.
@@ -404,11 +418,28 @@ impl SampleKind {
         }
     }
 
-    /// Samples of a file.
-    fn count(&self, path: &Path) -> Result<usize, DataError> {
+    /// Samples of a file of so many channels, where it is a stack of them, and their D, H, W. Images all count as the
+    /// first.
+    fn measure(
+        &self,
+        path: &Path,
+        channels: usize,
+    ) -> Result<(Option<usize>, [usize; 3]), DataError> {
+        let [_, first @ ..] = self.shape;
+        let whole = [channels, first[0], first[1], first[2]];
+        if self.are_images {
+            return Ok((None, first));
+        }
         let array = SourceFile::open(path)?.array(&self.keys.volume)?;
         let order = self.keys.order.clone().unwrap_or_default();
-        Ok(read_shape(&array, &order)?.0.unwrap_or(1))
+        if !self.is_stacked && order.fit(&array.shape, 1, whole).is_some() {
+            return Ok((None, first));
+        }
+        let (samples, [found, extent @ ..]) = read_shape(&array, &order)?;
+        if found != channels {
+            return Err(array.wrong_shape(format!("{channels} channels, as the first file has")));
+        }
+        Ok((samples, extent))
     }
 }
 

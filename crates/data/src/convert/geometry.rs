@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::axes::DimOrder;
-use crate::convert::find::{Found, Sample};
+use crate::convert::find::{Found, largest_extent};
 use crate::convert::geometry::notes::Notes;
 use crate::error::DataError;
 use crate::files::{FileEntry, Inner};
@@ -110,7 +110,7 @@ impl Found {
         sample: usize,
         out: &mut Samples,
     ) -> Result<VolumeShape, DataError> {
-        let mut shape = inner.shape;
+        let mut shape = inner.shape_of(&self.samples[sample].entry);
         let (Some(geometry), Some((mut own, place))) = (
             &self.samples[sample].geometry,
             self.own_reader((inner, file), sample),
@@ -141,7 +141,8 @@ impl Found {
         sample: usize,
         out: &mut Samples,
     ) -> Result<[usize; 3], DataError> {
-        let extent = inner.labels.unwrap_or([1; 3]);
+        let entry = &self.samples[sample].entry;
+        let extent = inner.labels_of(entry).unwrap_or([1; 3]);
         let (Some(geometry), Some((mut own, place))) = (
             &self.samples[sample].geometry,
             self.own_reader((inner, 0), sample),
@@ -212,7 +213,7 @@ impl Found {
 
 /// Finds on which voxels images and labels lie, and on which samples are stored; gives what the user should know.
 ///
-/// Errors: labels on other voxels than their image, spacing of files that state none, extents that differ.
+/// Errors: labels on other voxels than their image, spacing of files that state none.
 pub(super) fn find(
     asked: &GeometrySpec,
     targets: Option<&Path>,
@@ -252,7 +253,7 @@ pub(super) fn find(
         }
         of_file = sample.geometry;
     }
-    check_extents(found)?;
+    set_extents(found);
     Ok(notes.lines(asked))
 }
 
@@ -406,23 +407,16 @@ fn no_spacing(path: &Path) -> DataError {
     }
 }
 
-/// Samples have the extents of the first one.
-fn check_extents(found: &mut Found) -> Result<(), DataError> {
-    let dims = |sample: &Sample| Some(sample.geometry.as_ref()?.stored.dims());
-    if let Some(first) = found.samples.first().and_then(dims) {
-        found.shape[1..].copy_from_slice(&first);
+/// Extents of samples are those in which they are stored.
+fn set_extents(found: &mut Found) {
+    let [_, of_files @ ..] = found.shape;
+    for sample in &mut found.samples {
+        let stored = sample
+            .geometry
+            .as_ref()
+            .map(|geometry| geometry.stored.dims());
+        sample.entry.extent = stored.or(sample.entry.extent).or(Some(of_files));
     }
-    let [_, expected @ ..] = found.shape;
-    let text = |extent: [usize; 3]| extent.map(|voxels| voxels.to_string()).join("x");
-    for sample in &found.samples {
-        if let Some(got) = dims(sample).filter(|&got| got != expected) {
-            return Err(DataError::MixedShapes {
-                path: sample.entry.volumes.clone(),
-                got: text(got),
-                expected: text(expected),
-                remedy: "all samples of a dataset have one shape (D, H, W), in the orientation in which they are stored",
-            });
-        }
-    }
-    Ok(())
+    let largest = largest_extent(&mut found.samples);
+    found.shape[1..].copy_from_slice(&largest);
 }

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use partita_program::Transform;
+use partita_space::Bytes;
 
 use crate::classes::{ClassSet, Occurrence, SplitLabels};
 use crate::convert::answers::Answers;
@@ -173,6 +174,33 @@ impl Conversion {
         self.splits.iter().map(Vec::len).sum()
     }
 
+    /// D, H, W of the samples of each split, where they differ.
+    fn extents(&self) -> Option<[Vec<[usize; 3]>; 3]> {
+        let of_sample = |&sample: &usize| self.found.samples[sample].entry.extent;
+        let of_split = |samples: &Vec<usize>| samples.iter().map(of_sample).collect();
+        let all: [Option<Vec<_>>; 3] = self.splits.each_ref().map(of_split);
+        let [Some(train), Some(validation), Some(test)] = all else {
+            return None;
+        };
+        let differ = [&train, &validation, &test]
+            .into_iter()
+            .any(|one| !one.is_empty());
+        differ.then_some([train, validation, test])
+    }
+
+    /// What the samples will take, compression left aside.
+    pub fn bytes(&self) -> Bytes {
+        let mut spec = self.spec.clone();
+        let each = self.splits.iter().flatten().map(|&sample| {
+            let entry = &self.found.samples[sample].entry;
+            let [_, d, h, w] = self.inners[0].shape_of(entry);
+            spec.shape = [self.found.shape[0], d, h, w];
+            spec.labels = self.inners[0].labels_of(entry);
+            spec.sample_bytes()
+        });
+        each.sum()
+    }
+
     /// Writes the dataset, one sample in memory at a time. Stops, and leaves nothing, when `go_on` answers the
     /// number of samples written with false; the answer is `None` then. Gives what is doubtful about the labels,
     /// too.
@@ -182,7 +210,7 @@ impl Conversion {
         &self,
         mut go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<(Dataset, Vec<String>)>, DataError> {
-        let writer = DatasetWriter::create(&self.path, &self.spec)?;
+        let writer = DatasetWriter::create_of_extents(&self.path, &self.spec, self.extents())?;
         let mut writer = writer.ignoring(self.inners[0].ignored);
         let readers = self.inners.iter();
         let mut readers: Vec<Reader> = readers

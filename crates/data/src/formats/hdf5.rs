@@ -139,7 +139,7 @@ impl TargetFile {
         })
     }
 
-    /// A volume array of shape (N, C, D, H, W).
+    /// A volume array of shape (N, C, D, H, W), or (C, D, H, W).
     pub(crate) fn volumes(
         &self,
         key: &str,
@@ -178,7 +178,7 @@ impl TargetFile {
                 deflate,
                 shuffle,
             } => {
-                let mut chunk_nc = vec![1];
+                let mut chunk_nc = vec![1; shape.len() - chunk.len()];
                 chunk_nc.extend_from_slice(chunk);
                 let builder = builder.chunk(&chunk_nc);
                 let builder = if *shuffle { builder.shuffle() } else { builder };

@@ -3,16 +3,13 @@
 //! Source: nifti1.h of the NIfTI Data Format Working Group.
 
 use std::io::Write;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use partita_files::NewFile;
 
-use super::{
-    PIECE_BYTES, Placement, PredictionKind, PredictionScratch, classes, softmax, unwritable,
-};
+use super::{Placement, PredictionKind, PredictionScratch, classes, encode, softmax, unwritable};
 use crate::error::DataError;
 use crate::formats::nifti::Affine;
 
@@ -57,11 +54,11 @@ impl PredictionScratch {
     ) -> Result<(), DataError> {
         let is_class = kind == PredictionKind::Classes;
         let channels = if is_class { 1 } else { self.shape.channels };
-        let extents = |placement: &Option<Placement>| {
+        let extents = |sample: usize, placement: &Option<Placement>| {
             let original = placement.as_ref().and_then(Placement::original);
-            original.map_or(self.shape.extent, |original| original.image.dims())
+            original.map_or_else(|| self.extent_of(sample), |original| original.image.dims())
         };
-        let all = (0..self.shape.samples).flat_map(|sample| extents(&placement(sample)));
+        let all = (0..self.shape.samples).flat_map(|sample| extents(sample, &placement(sample)));
         let largest = all.fold(channels, usize::max);
         if largest > EXTENT_MAX {
             return Err(DataError::BadValue {
@@ -82,7 +79,7 @@ impl PredictionScratch {
             let mut file = NewFile::create(&path).map_err(failed)?;
             let placement = placement(sample);
             let affine = placement.as_ref().map(Placement::affine);
-            let header = header(extents(&placement), channels, is_class, affine);
+            let header = header(extents(sample, &placement), channels, is_class, affine);
             let write = |to: &mut dyn Write| match placement.as_ref().and_then(Placement::original)
             {
                 Some(original) => self.write_restored((sample, original), kind, to, &path),
@@ -121,22 +118,16 @@ impl PredictionScratch {
                 write(&bytes.collect::<Vec<u8>>())
             });
         }
-        let (mut at, end) = self.bytes_of(sample);
-        let mut buffer = vec![0; PIECE_BYTES];
-        while at < end {
-            let length = PIECE_BYTES.min((end - at) as usize);
-            let read = self.file.read_exact_at(&mut buffer[..length], at);
-            read.map_err(|error| unwritable(&self.path, &error))?;
-            write(&buffer[..length])?;
-            at += length as u64;
+        let [depth, height, width] = self.extent_of(sample);
+        let mut rows = Vec::new();
+        for channel in 0..self.shape.channels {
+            for plane in 0..depth {
+                let at = [sample, channel, plane];
+                self.read_rows(at, [0..height, 0..width], &mut rows)?;
+                write(&encode(&rows))?;
+            }
         }
         Ok(())
-    }
-
-    /// First and last byte of a sample.
-    fn bytes_of(&self, sample: usize) -> (u64, u64) {
-        let at = |sample| self.shape.offset([sample, 0, 0, 0, 0]);
-        (at(sample), at(sample + 1))
     }
 }
 

@@ -75,7 +75,7 @@ impl PredictionScratch {
         };
         let channel = |channel: usize| {
             let mut values = Vec::new();
-            let [depth, height, width] = self.shape.extent;
+            let [depth, height, width] = self.extent_of(sample);
             for plane in 0..depth {
                 let mut rows = Vec::new();
                 self.read_rows([sample, channel, plane], [0..height, 0..width], &mut rows)?;

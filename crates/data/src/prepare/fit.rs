@@ -212,16 +212,14 @@ impl Walk<'_> {
 
     /// Slabs of all samples, each of all channels.
     fn blocks(&self) -> Vec<(usize, Region4)> {
-        let [c, d, h, w] = self.dataset.shape();
-        let depth = (BLOCK_ELEMENTS / (c * h * w).max(1)).clamp(1, d);
-        let slabs = (0..d)
-            .step_by(depth)
-            .map(|start| start..d.min(start + depth));
-        let slabs: Vec<Region4> = slabs.map(|slab| [0..c, slab, 0..h, 0..w]).collect();
+        let slabs = |sample: usize| {
+            let [c, d, h, w] = self.dataset.shape_of(Split::Train, sample);
+            let depth = (BLOCK_ELEMENTS / (c * h * w).max(1)).clamp(1, d);
+            let starts = (0..d).step_by(depth);
+            starts.map(move |start| (sample, [0..c, start..d.min(start + depth), 0..h, 0..w]))
+        };
         let samples = 0..self.dataset.samples(Split::Train);
-        samples
-            .flat_map(|sample| slabs.iter().map(move |slab| (sample, slab.clone())))
-            .collect()
+        samples.flat_map(slabs).collect()
     }
 
     fn read(

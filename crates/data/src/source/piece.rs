@@ -249,6 +249,8 @@ pub struct PieceReader {
     valid: Valid,
     /// Classes of the model, if targets are class indices.
     classes: Option<Classes>,
+    /// Class index of positions that pad a volume.
+    padding: f32,
 }
 
 impl PieceReader {
@@ -276,6 +278,7 @@ impl PieceReader {
                 .classes
                 .filter(|&count| count > 0)
                 .map(|count| Classes::of_model(count, accepted.ignored)),
+            padding: accepted.ignored.unwrap_or(0) as f32,
         }
     }
 
@@ -440,7 +443,7 @@ impl PieceReader {
             classes.check(location, &region, &self.labels)?;
         }
         if moves && !view.is_as_stored() {
-            view.arrange_labels(part, &self.labels, values);
+            view.arrange_labels(part, (&self.labels, self.padding), values);
         } else {
             self.labels.append_f32(values);
         }

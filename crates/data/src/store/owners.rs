@@ -41,6 +41,7 @@ pub(crate) struct Wanted {
 /// A unit belongs to one of the ranks that read its region in the first epoch: those whose part of the
 /// mini-batch has the sample, or all that read the region if the first epoch leaves the sample out.
 pub(crate) struct Owners {
+    dataset: Dataset,
     items: [ItemOwners; 2],
     /// Number of the first volume of each split.
     first: [usize; 3],
@@ -60,7 +61,7 @@ struct Place {
 
 /// The owners of one item.
 struct ItemOwners {
-    /// Regions of the units; one that is everything, if ranks read other regions in each epoch.
+    /// Regions of the units; one that stands for all of a sample, if ranks read other regions in each epoch.
     regions: Vec<Region4>,
     numbers: HashMap<Region4, usize>,
     /// Whether a unit is all of a sample.
@@ -101,6 +102,7 @@ impl Owners {
         }
         let read = used.map(|programs| [&items[0], &items[1]].map(|one| one.read_by(&programs)));
         Self {
+            dataset: dataset.clone(),
             items,
             read,
             first,
@@ -124,8 +126,20 @@ impl Owners {
     }
 
     /// The region of a unit.
-    pub(crate) fn region(&self, unit: UnitKey) -> &Region4 {
-        &self.item(unit.item).regions[unit.region]
+    pub(crate) fn region(&self, unit: UnitKey) -> Region4 {
+        let UnitKey {
+            item,
+            split,
+            volume,
+            region,
+        } = unit;
+        let owners = self.item(item);
+        let labels = || self.dataset.labels_of(split, volume);
+        match (owners.is_whole, item) {
+            (true, Item::Sample) => self.dataset.shape_of(split, volume).map(|extent| 0..extent),
+            (true, Item::Target) if let Some([d, h, w]) = labels() => [0..1, 0..d, 0..h, 0..w],
+            (_, Item::Sample | Item::Target) => owners.regions[region].clone(),
+        }
     }
 
     /// The unit that has a part. Panics on a region that no program reads.
@@ -192,7 +206,7 @@ impl Owners {
 
     /// Bytes of the elements of a unit.
     pub(crate) fn bytes(&self, unit: UnitKey) -> u64 {
-        let elements = slab::elements(self.region(unit));
+        let elements = slab::elements(&self.region(unit));
         (elements * self.dtype(unit.item).size_bytes()) as u64
     }
 }

@@ -1,5 +1,8 @@
 //! Cases shared by the tests: the formulas of `fixtures/make.py` and a seeded generator.
 #![allow(dead_code)] // Each test file uses a part of it.
+#![allow(clippy::unwrap_used, reason = "helper functions of tests")]
+
+pub mod delivery;
 
 use std::fs;
 use std::ops::Range;

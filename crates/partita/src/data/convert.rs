@@ -25,8 +25,7 @@ pub fn convert_data(
     }
     let total = conversion.samples();
     let noun = "samples";
-    let Bytes(each) = conversion.spec().sample_bytes();
-    let needed = each.saturating_mul(total as u64).saturating_add(BESIDE);
+    let needed = conversion.bytes().0.saturating_add(BESIDE);
     let free = free_bytes(free_folder::existing(&asked.out)).ok().flatten();
     if let Some(free) = free.filter(|&free| free < needed) {
         return Err(DatasetError::NoRoom {

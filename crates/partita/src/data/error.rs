@@ -111,6 +111,8 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::NoClass(_)
         | DataError::Constant { .. }
         | DataError::Augmentation { .. }
+        | DataError::NoCrop { .. }
+        | DataError::OneArray { .. }
         | DataError::Untrainable { .. }
         | DataError::Incomplete { .. }
         | DataError::BadIndex { .. }

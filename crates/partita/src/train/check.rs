@@ -40,7 +40,7 @@ pub fn samples_fit(
                 .extent
                 .into_iter()
                 .zip(volume)
-                .all(|(crop, extent)| crop <= extent);
+                .all(|(crop, extent)| crop == 1 || extent > 1);
         let nearest = match model_for(sampling, &run.model) {
             Some(_) | None if may_crop && sampling.crops().is_some() => {
                 format!("augmentation.crop = {:?}", input.extent)

@@ -7,8 +7,8 @@ use super::run::{Run, TrainRequest};
 use super::run_file::RunFile;
 use super::statistics::{self, KeptSteps};
 use super::{
-    adapted, check, checkpoint, ending, identity, initial_values, programs, sampling, source,
-    strategy,
+    adapted, check, checkpoint, crops, ending, identity, initial_values, programs, sampling,
+    source, strategy,
 };
 use crate::context::Context;
 use crate::host::Host;
@@ -189,9 +189,10 @@ impl Forward {
         launch.set_limit(run.watchdog)?;
         let graph = adapted(&run, model::resolve(&run.model)?)?;
         let dataset = dataset(&run.data)?.ignoring(check::ignored(&graph));
-        let sampling = sampling(&run, &dataset)?;
+        let sampling = sampling(&run, &graph, &dataset)?;
         let asked = request.volumes;
         let (graph, sampling, volumes) = read_volumes(launch, graph, &dataset, &sampling, asked)?;
+        crops::note_padding(launch, &graph, &sampling, &Split::ALL);
         let file = if request.best {
             WeightFile::best(&run.output)?
         } else {
@@ -250,7 +251,8 @@ impl Forward {
         self.preprocessing.sampling.samples(split)
     }
 
-    /// Shape of the outputs of a split: of volumes where tiles are joined to them.
+    /// Shape of the outputs of a split: of volumes where tiles are joined to them, and of the largest extents along each
+    /// dim where these differ.
     pub fn output_shape(&self, split: Split) -> PredictionShape {
         let (answer, _) = check::answer(&self.graph);
         let sampling = &self.preprocessing.sampling;
@@ -266,6 +268,14 @@ impl Forward {
             channels: answer.channels,
             extent,
             spatial_rank: self.graph.spatial_rank,
+        }
+    }
+
+    /// D, H, W of the outputs of each sample of a split, where volumes are joined of tiles and differ.
+    pub fn output_extents(&self, split: Split) -> Option<Arc<[[usize; 3]]>> {
+        match self.volumes {
+            VolumeMode::Tiles => self.preprocessing.sampling.extents(split),
+            VolumeMode::Whole | VolumeMode::Crops => None,
         }
     }
 
@@ -307,7 +317,8 @@ impl Forward {
     ) -> Result<Prepared<'static>, TrainError> {
         let sampling = &self.preprocessing.sampling;
         let first = sampling.first_sample(split);
-        self.prepare_samples(launch, kind, first..first + sampling.samples(split))
+        let samples = first..first + sampling.samples(split);
+        self.prepare_samples(launch, kind, samples.collect())
     }
 
     /// As [`Self::prepare`], for these samples.
@@ -315,7 +326,7 @@ impl Forward {
         &self,
         launch: &Launch<'_>,
         kind: ProgramKind,
-        samples: Range<usize>,
+        samples: Vec<usize>,
     ) -> Result<Prepared<'static>, TrainError> {
         let (run, graph, count) = (&self.run, &self.graph, samples.len());
         let stored = self.stored;
@@ -343,7 +354,7 @@ impl Forward {
                 schedule: run.schedule.clone(),
                 loss_scaling: None,
                 training_order: &|_| Vec::new(),
-                validation: samples.collect(),
+                validation: samples,
                 ends: &|_| false,
                 traces_kept: 0,
             };
@@ -511,7 +522,6 @@ fn read_volumes(
     let Some(crops) = sampling.crops() else {
         return Ok((graph, sampling.for_evaluation(), VolumeMode::Whole));
     };
-    let [_, volume @ ..] = dataset.shape();
     let (answer, _) = check::answer(&graph);
     // Tiles are joined position by position.
     let has_positions = answer.extent == crops.extent;
@@ -535,17 +545,13 @@ fn read_volumes(
             return Err(refuse(VolumeMode::Tiles, reason, VolumeMode::Crops));
         }
         Some(VolumeMode::Tiles) => VolumeMode::Tiles,
-        Some(VolumeMode::Whole) | None => match (graph.with_extent(volume), asked) {
+        Some(VolumeMode::Whole) | None => match (whole(&graph, dataset), asked) {
             (Ok(whole), _) => return Ok((whole, sampling.whole(), VolumeMode::Whole)),
-            (Err(reason), Some(asked)) => {
-                let [d, h, w] = volume;
-                let reason = format!("it cannot read {d}x{h}x{w}: {reason}");
-                return Err(refuse(asked, reason, fallback));
-            }
+            (Err(reason), Some(asked)) => return Err(refuse(asked, reason, fallback)),
             (Err(reason), None) => {
                 if launch.is_first() {
                     let text = format!(
-                        "the model cannot read whole volumes ({reason}), so samples are {}",
+                        "the model does not read whole volumes: {reason}; so samples are {}",
                         fallback.name()
                     );
                     launch.context().report(Event::Note(&text));
@@ -559,6 +565,19 @@ fn read_volumes(
         VolumeMode::Whole | VolumeMode::Crops => sampling.for_evaluation(),
     };
     Ok((graph, sampling, mode))
+}
+
+/// The model at the extents of volumes. Errors: why it cannot read these.
+fn whole(graph: &Graph, dataset: &Dataset) -> Result<Graph, String> {
+    let [_, volume @ ..] = dataset.shape();
+    if let Some(smallest) = dataset.smallest_extent() {
+        return Err(format!(
+            "volumes have different extents, from {smallest:?} to {volume:?} (D, H, W)"
+        ));
+    }
+    let [d, h, w] = volume;
+    let whole = graph.with_extent(volume);
+    whole.map_err(|reason| format!("it cannot read {d}x{h}x{w}: {reason}"))
 }
 
 /// Reports how many samples are done.

@@ -2,12 +2,12 @@
 
 use super::check;
 use super::error::{Mismatch, TrainError};
-use super::forward::{Forward, ForwardRequest};
+use super::forward::{Forward, ForwardRequest, VolumeMode};
 use crate::context::Context;
 use crate::launch::Launch;
 use crate::progress::Event;
 use partita_data::{
-    Placement, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape,
+    DataError, Placement, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape,
     PredictionSink, Split, volume_path,
 };
 use partita_program::ProgramKind;
@@ -73,8 +73,11 @@ pub struct InferResult {
     /// Targets with their units, where physical values were written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub physical: Vec<String>,
-    /// Extents of the array that was written.
+    /// Extents of the array that was written; where those of samples differ, the largest of the dataset.
     pub shape: Vec<usize>,
+    /// D, H, W of each sample, where they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extents: Option<Vec<[usize; 3]>>,
     /// Its file, or the first one.
     pub file: String,
     /// All files, where each sample has one.
@@ -112,8 +115,8 @@ fn infer_with(
     let format = PredictionFormat::of(&request.out)?;
     let forward = Forward::without_targets(launch, &request.forward)?;
     check_request(&forward, request, format)?;
-    let sampling = &forward.preprocessing.sampling;
     let split = forward.split(request.forward.split)?;
+    let extents = forward.output_extents(split);
     let prepared = forward.prepare(launch, ProgramKind::Infer, split)?;
     let shape = forward.output_shape(split);
     let tiles = forward.tiles(split);
@@ -121,14 +124,12 @@ fn infer_with(
     // The other ranks open it after the check that all agree.
     let created = launch.is_first();
     let scratch = launch.prepare(|| {
-        let create = || PredictionScratch::create(&request.out, shape);
+        let create = || PredictionScratch::create_of_extents(&request.out, shape, extents.clone());
         created.then(create).transpose().map_err(TrainError::from)
     })?;
     forward.check_agreement(launch, &prepared)?;
-    let (first, mesh) = (
-        sampling.first_sample(split),
-        prepared.session.main_program().mesh,
-    );
+    let first = forward.preprocessing.sampling.first_sample(split);
+    let mesh = prepared.session.main_program().mesh;
     let sink = |rank| {
         let opened = PredictionScratch::open(&request.out, shape);
         let opened = opened.map_err(|error| RunError::Sink {
@@ -166,6 +167,7 @@ fn infer_with(
         output: request.kind.name(),
         physical: targets_with_units(&forward, request),
         shape: shape.of_file(request.kind),
+        extents: extents.map(|extents| extents.to_vec()),
         file: name(files.first().unwrap_or(&request.out)),
         files: files.iter().map(name).collect(),
         seconds: outcome.seconds,
@@ -191,6 +193,19 @@ fn check_request(
         return Err(Mismatch::NoClasses {
             model: forward.graph.name.clone(),
             asked: request.kind.name(),
+        }
+        .into());
+    }
+    let differ = (forward.volumes == VolumeMode::Tiles)
+        .then(|| forward.dataset.smallest_extent())
+        .flatten();
+    if let (PredictionFormat::Npy, Some(smallest)) = (format, differ) {
+        let [_, largest @ ..] = forward.dataset.shape();
+        let path = request.out.clone();
+        return Err(DataError::OneArray {
+            path,
+            smallest,
+            largest,
         }
         .into());
     }
@@ -274,7 +289,9 @@ fn placements(
 ) -> Result<Vec<Option<Placement>>, TrainError> {
     let dataset = &forward.dataset;
     let [_, volume @ ..] = dataset.shape();
-    let is_whole = shape.samples == dataset.samples(split) && shape.extent == volume;
+    // Where extents differ, both are the largest, of crops too.
+    let is_joined = forward.volumes == VolumeMode::Tiles || dataset.smallest_extent().is_none();
+    let is_whole = is_joined && shape.samples == dataset.samples(split) && shape.extent == volume;
     let place = |sample| {
         if is_whole {
             dataset.placement(split, sample)

@@ -20,6 +20,7 @@ use partita_program::ProgramKind;
 use partita_run::{NoSink, RunError, Sink, Source};
 use partita_session::{Outcome, Validation};
 use partita_space::{Rank, Seconds};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Name of the scratch file, beside the weights.
@@ -37,8 +38,8 @@ pub struct Joined {
 pub struct JoinedPrograms {
     /// The outputs of tiles.
     pub outputs: Prepared<'static>,
-    loss: Forward,
-    of_loss: Prepared<'static>,
+    /// The loss of whole volumes, for those of each extents.
+    losses: Vec<(Forward, Prepared<'static>)>,
 }
 
 impl JoinedPrograms {
@@ -49,13 +50,19 @@ impl JoinedPrograms {
         split: Split,
     ) -> Result<Self, TrainError> {
         let outputs = forward.prepare(launch, ProgramKind::Infer, split)?;
-        let loss = of_loss(forward, forward.output_shape(split));
-        let of_loss = loss.prepare(launch, ProgramKind::Evaluate, split)?;
-        Ok(Self {
-            outputs,
-            loss,
-            of_loss,
-        })
+        let mut losses = Vec::new();
+        for (extent, volumes) in groups(forward, split) {
+            let shape = PredictionShape {
+                extent,
+                ..forward.output_shape(split)
+            };
+            let loss = of_loss(forward, shape);
+            let first = loss.preprocessing.sampling.first_sample(split);
+            let samples = volumes.into_iter().map(|volume| first + volume).collect();
+            let of_loss = loss.prepare_samples(launch, ProgramKind::Evaluate, samples)?;
+            losses.push((loss, of_loss));
+        }
+        Ok(Self { outputs, losses })
     }
 
     /// Runs both. The process of rank 0 gets what came of them.
@@ -86,17 +93,22 @@ impl JoinedPrograms {
             })
         };
         let outputs = self.write_outputs(launch, forward, split, &open)?;
-        // No rank reads before all have written.
-        self.loss.check_agreement(launch, &self.of_loss)?;
-        let found = self.read_outputs(launch, split, &open)?;
-        let (Some(outputs), Some(mut found)) = (outputs, found) else {
-            return Ok(None);
-        };
-        let validation = found.epochs.pop().and_then(|one| one.validation);
-        Ok(Some(Joined {
-            validation: validation.unwrap_or_default(),
-            seconds: outputs.seconds + found.seconds,
-        }))
+        let mut joined = outputs.map(|outputs| Joined {
+            validation: Validation::default(),
+            seconds: outputs.seconds,
+        });
+        for (number, (loss, of_loss)) in self.losses.iter().enumerate() {
+            // No rank reads before all have written.
+            loss.check_agreement(launch, of_loss)?;
+            let is_followed = number + 1 < self.losses.len();
+            let found = read_outputs(launch, split, (loss, of_loss), &open, is_followed)?;
+            if let (Some(joined), Some(mut found)) = (&mut joined, found) {
+                let validation = found.epochs.pop().and_then(|one| one.validation);
+                joined.validation.join(&validation.unwrap_or_default());
+                joined.seconds += found.seconds;
+            }
+        }
+        Ok(joined)
     }
 
     fn write_outputs(
@@ -121,38 +133,54 @@ impl JoinedPrograms {
         };
         forward.execute_between(launch, &self.outputs, &ends)
     }
+}
 
-    fn read_outputs(
-        &self,
-        launch: &Launch<'_>,
-        split: Split,
-        open: &(dyn Fn(Rank) -> Result<PredictionScratch, RunError> + Sync),
-    ) -> Result<Option<Outcome>, TrainError> {
-        let mesh = self.of_loss.session.main_program().mesh;
-        let Forward {
-            run,
-            graph,
-            dataset,
-            preprocessing,
-            ..
-        } = &self.loss;
-        let (accepted, first) = (
-            check::accepted(run, graph),
-            preprocessing.sampling.first_sample(split),
-        );
-        let ends = Ends {
-            source: &|rank, wake| {
-                let samples = preprocessing.clone();
-                let targets =
-                    HyperslabSource::preprocessed(dataset, samples, mesh, rank, accepted, wake)?;
-                let source = PredictionSource::new(open(rank)?, first, targets, mesh, rank);
-                Ok(Box::new(source) as Box<dyn Source>)
-            },
-            sink: &|_| Ok(Box::new(NoSink)),
-            is_followed: false,
-        };
-        self.loss.execute_between(launch, &self.of_loss, &ends)
+/// Reads whole volumes of the scratch file and computes their loss.
+fn read_outputs(
+    launch: &Launch<'_>,
+    split: Split,
+    (loss, of_loss): (&Forward, &Prepared<'_>),
+    open: &(dyn Fn(Rank) -> Result<PredictionScratch, RunError> + Sync),
+    is_followed: bool,
+) -> Result<Option<Outcome>, TrainError> {
+    let mesh = of_loss.session.main_program().mesh;
+    let Forward {
+        run,
+        graph,
+        dataset,
+        preprocessing,
+        ..
+    } = loss;
+    let (accepted, first) = (
+        check::accepted(run, graph),
+        preprocessing.sampling.first_sample(split),
+    );
+    let ends = Ends {
+        source: &|rank, wake| {
+            let samples = preprocessing.clone();
+            let targets =
+                HyperslabSource::preprocessed(dataset, samples, mesh, rank, accepted, wake)?;
+            let source = PredictionSource::new(open(rank)?, first, targets, mesh, rank);
+            Ok(Box::new(source) as Box<dyn Source>)
+        },
+        sink: &|_| Ok(Box::new(NoSink)),
+        is_followed,
+    };
+    loss.execute_between(launch, of_loss, &ends)
+}
+
+/// The volumes of a split by their extents.
+fn groups(forward: &Forward, split: Split) -> BTreeMap<[usize; 3], Vec<usize>> {
+    let shape = forward.output_shape(split);
+    let extents = forward.output_extents(split);
+    let mut groups: BTreeMap<[usize; 3], Vec<usize>> = BTreeMap::new();
+    for volume in 0..shape.samples {
+        let extent = extents
+            .as_ref()
+            .map_or(shape.extent, |extents| extents[volume]);
+        groups.entry(extent).or_default().push(volume);
     }
+    groups
 }
 
 /// The run that reads joined outputs and computes the loss.
@@ -167,7 +195,7 @@ fn of_loss(forward: &Forward, shape: PredictionShape) -> Forward {
     };
     let (dataset, whole) = (
         forward.dataset.clone(),
-        forward.preprocessing.sampling.whole(),
+        forward.preprocessing.sampling.whole_of(shape.extent),
     );
     let preprocessing = Preprocessing {
         sampling: whole,

@@ -11,13 +11,14 @@ use partita_space::{Bytes, Rank};
 use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
-const AUGMENTATION_KEYS: [&str; 10] = [
+const AUGMENTATION_KEYS: [&str; 11] = [
     "flip",
     "rotate",
     "crop",
     "crops_per_volume",
     "crop_positions",
     "validation_crops",
+    "foreground",
     "scale_intensity",
     "shift_intensity",
     "noise",
@@ -30,6 +31,7 @@ const STEPS: &str = "\"identity\", \"log1p\", \"log\", \"standardize\", {scale =
 /// Most classes of a channel.
 const CLASSES_MAX: usize = 4096;
 const INTERVAL: &str = "two numbers, the smaller first, like [0.9, 1.1]";
+const SHARE: &str = "a share of the training crops from 0 to 1, like 0.33";
 const EXTENT: &str = "extents D, H, W from 1 on, like [32, 32, 32], or H, W of images";
 
 /// How samples come from files into the network.
@@ -41,6 +43,8 @@ pub struct SampleOptions {
     pub steps: Vec<Step>,
     /// Crops of volumes.
     pub crops: Option<Crops>,
+    /// Share of the training crops that have a position of a class but 0 in their middle.
+    pub foreground: Option<f64>,
     /// Augmentation of training samples.
     pub augmentation: Option<Augmentation>,
 }
@@ -52,6 +56,7 @@ impl SampleOptions {
             transform: Transform::Identity,
             steps: Vec::new(),
             crops: None,
+            foreground: None,
             augmentation: None,
         }
     }
@@ -59,7 +64,7 @@ impl SampleOptions {
     /// Reads them. Errors: an invalid value, with its line and what is possible.
     pub fn read(top: &Section<'_>) -> Result<Self, RunFileError> {
         let mut steps = transform(top)?;
-        let (crops, augmentation) = augmentation(top)?;
+        let ((crops, foreground), augmentation) = augmentation(top)?;
         let computes = augmentation.is_some_and(|one| one.changes_values());
         let transform = match *steps.as_slice() {
             [Step::LogOnePlus] if !computes => Some(Transform::LogOnePlus),
@@ -73,6 +78,7 @@ impl SampleOptions {
             transform: transform.unwrap_or(Transform::Identity),
             steps,
             crops,
+            foreground,
             augmentation,
         })
     }
@@ -141,6 +147,8 @@ impl SampleOptions {
                 EvaluationCrops::Center => "\"center\"",
             };
             add("augmentation.validation_crops", Some(validation.to_owned()));
+            let share = self.foreground.map(|share| share.to_string());
+            add("augmentation.foreground", share);
         }
         if let Some(augmentation) = self.augmentation {
             let dims = ["depth", "height", "width"]
@@ -365,9 +373,12 @@ fn extent(value: &DeValue<'_>) -> Option<[usize; 3]> {
     }
 }
 
-fn augmentation(top: &Section<'_>) -> Result<(Option<Crops>, Option<Augmentation>), RunFileError> {
+/// Crops, and the share of them on foreground.
+type CropOptions = (Option<Crops>, Option<f64>);
+
+fn augmentation(top: &Section<'_>) -> Result<(CropOptions, Option<Augmentation>), RunFileError> {
     let Some(section) = top.section("augmentation")? else {
-        return Ok((None, None));
+        return Ok(((None, None), None));
     };
     section.check(&AUGMENTATION_KEYS)?;
     let noise = "a standard deviation from 0 on, like 0.01";
@@ -404,6 +415,7 @@ pub fn default_of(key: &str) -> Option<&'static str> {
         ("augmentation.noise", "0"),
         ("augmentation.crop_positions", "\"random\""),
         ("augmentation.validation_crops", "\"grid\""),
+        ("augmentation.foreground", "0"),
     ];
     let found = defaults.into_iter().find(|(name, _)| *name == key);
     found.map(|(_, value)| value)
@@ -478,7 +490,37 @@ fn elastic(section: &Section<'_>) -> Result<Option<Elastic>, RunFileError> {
     }))
 }
 
-fn crops(section: &Section<'_>) -> Result<Option<Crops>, RunFileError> {
+/// Extents of crops, given as a list or in a table, and the share of them on foreground, in the table or beside it.
+fn crop(section: &Section<'_>) -> Result<(Option<[usize; 3]>, Option<f64>), RunFileError> {
+    let share = |section: &Section<'_>| {
+        section.number("foreground", SHARE, |share| (0.0..=1.0).contains(&share))
+    };
+    let beside = share(section)?;
+    let is_table = section
+        .get("crop")
+        .is_some_and(|value| value.get_ref().is_table());
+    if is_table && let Some(table) = section.section("crop")? {
+        table.check(&["extent", "foreground"])?;
+        let inside = share(&table)?;
+        if inside.is_some() && beside.is_some() {
+            return Err(section.refuse("foreground", "this once: in the table `crop` or beside it"));
+        }
+        let given = table.read("extent", EXTENT, extent)?;
+        return Ok((
+            Some(table.need("extent", given, EXTENT)?),
+            inside.or(beside),
+        ));
+    }
+    let side = section.get("crop").and_then(|value| whole(value.get_ref()));
+    let cube = side.map_or_else(String::new, |side| {
+        let side = side.max(1);
+        format!("; nearest is [{side}, {side}, {side}]")
+    });
+    let expected = format!("{EXTENT}{cube}");
+    Ok((section.read("crop", &expected, extent)?, beside))
+}
+
+fn crops(section: &Section<'_>) -> Result<CropOptions, RunFileError> {
     let per_volume = section.count("crops_per_volume")?;
     let training = [
         ("random", TrainingCrops::Random),
@@ -490,33 +532,35 @@ fn crops(section: &Section<'_>) -> Result<Option<Crops>, RunFileError> {
         ("center", EvaluationCrops::Center),
     ];
     let evaluation = section.choice("validation_crops", &evaluation)?;
-    let side = section.get("crop").and_then(|value| whole(value.get_ref()));
-    let cube = side.map_or_else(String::new, |side| {
-        let side = side.max(1);
-        format!("; nearest is [{side}, {side}, {side}]")
-    });
-    let expected = format!("{EXTENT}{cube}");
-    let Some(extent) = section.read("crop", &expected, extent)? else {
+    let (extent, foreground) = crop(section)?;
+    let Some(extent) = extent else {
         let given = [
             ("crops_per_volume", per_volume.is_some()),
             ("crop_positions", training.is_some()),
             ("validation_crops", evaluation.is_some()),
+            ("foreground", foreground.is_some()),
         ];
         return match given.into_iter().find(|&(_, is_given)| is_given) {
             Some((key, _)) => Err(section.refuse(key, "this only with `crop`")),
-            None => Ok(None),
+            None => Ok((None, None)),
         };
     };
     let training = training.unwrap_or_default();
+    let foreground = foreground.filter(|&share| share > 0.0);
+    if training == TrainingCrops::Grid && foreground.is_some() {
+        let expected = "\"random\" with `foreground`, for which crops are where classes are";
+        return Err(section.refuse("crop_positions", expected));
+    }
     if training == TrainingCrops::Grid && per_volume.is_some() {
         let expected =
             "nothing with `crop_positions = \"grid\"`, which has as many as cover a volume";
         return Err(section.refuse("crops_per_volume", expected));
     }
-    Ok(Some(Crops {
+    let crops = Crops {
         extent,
         per_volume,
         training,
         evaluation: evaluation.unwrap_or_default(),
-    }))
+    };
+    Ok((Some(crops), foreground))
 }

@@ -32,10 +32,8 @@ pub fn room(run: &Run, dataset: &Dataset, limit: Bytes) -> Bytes {
     match run.store.kind {
         StoreKind::None | StoreKind::Synthetic => limit,
         StoreKind::Memory => {
-            let read = [Split::Train, Split::Validation].map(|split| dataset.samples(split));
-            let samples: usize = read.into_iter().sum();
-            let volume: usize = dataset.shape().into_iter().product();
-            let bytes = samples * volume * dataset.dtype().size_bytes();
+            let read = [Split::Train, Split::Validation].map(|split| dataset.elements(split));
+            let bytes = read.into_iter().sum::<usize>() * dataset.dtype().size_bytes();
             let of_rank = Bytes(bytes.div_ceil(run.ranks) as u64);
             let kept = run.store.memory.map_or(of_rank, |most| most.min(of_rank));
             let beside = Bytes(limit.0.saturating_sub(kept.0));

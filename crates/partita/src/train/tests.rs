@@ -2,6 +2,7 @@
 
 mod classes;
 mod command;
+mod extents;
 mod finite;
 mod half;
 mod meaning;

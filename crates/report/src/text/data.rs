@@ -69,7 +69,11 @@ pub fn dataset(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> 
 }
 
 fn write_head(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
-    let [depth, height, width] = summary.extent;
+    let text = |[depth, height, width]: [usize; 3]| format!("{depth}x{height}x{width}");
+    let largest = text(summary.extent);
+    let extents = summary.smallest_extent.map_or(largest.clone(), |smallest| {
+        format!("from {} to {largest}", text(smallest))
+    });
     let kind = match summary.kind {
         Some(Kind::Cosmology) => "cosmology",
         Some(Kind::Segmentation) => "segmentation",
@@ -86,9 +90,14 @@ fn write_head(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
             (
                 "sample",
                 format!(
-                    "{depth}x{height}x{width} with {} channels, {}, {}",
+                    "{extents} with {} channels, {}, {}{}",
                     summary.channels,
                     summary.dtype.name(),
+                    if summary.smallest_extent.is_some() {
+                        "at most "
+                    } else {
+                        ""
+                    },
                     summary.sample_bytes
                 ),
             ),

@@ -3,10 +3,11 @@
 use super::super::error::TrainError;
 use super::super::run::{Run, TrainRequest};
 use super::super::run_file::RunFile;
-use super::super::{adapted, check, sampling};
+use super::super::{adapted, check, crops, sampling};
 use super::validate::{Trainee, ValidatorWork};
 use super::{OffloadError, settings};
 use crate::context::Context;
+use crate::host::Host;
 use crate::launch::Launch;
 use crate::model;
 use crate::progress::Event;
@@ -88,8 +89,15 @@ pub fn serve(
     let run = Run::merge(RunFile::read(&request.run_file)?, &overrides, &launch)?;
     let graph = adapted(&run, model::resolve(&run.model)?)?;
     let dataset = Dataset::open(&run.data)?.ignoring(check::ignored(&graph));
-    let sampling = sampling(&run, &dataset)?;
+    let sampling = sampling(&run, &graph, &dataset)?;
     check::dataset_fits(&run, &graph, &dataset, &sampling)?;
+    let sampling = match request.role {
+        Role::Loader => {
+            let host = Host::local(context.level());
+            crops::on_foreground(&launch, &run, &dataset, sampling, &host)?
+        }
+        Role::Validator => sampling,
+    };
     let service = Service {
         context,
         request,

@@ -10,8 +10,15 @@ use sha2::{Digest, Sha256};
 /// The settings that determine the pieces of samples, in the order in which they are compared.
 pub fn of_samples(run: &Run, graph: &Graph, dataset: &Dataset) -> Vec<Setting> {
     let counts = Split::ALL.map(|split| dataset.samples(split));
+    let shapes = |split: Split| -> Vec<_> {
+        let samples = 0..dataset.samples(split);
+        samples
+            .map(|sample| dataset.shape_of(split, sample))
+            .collect()
+    };
+    let shapes = dataset.smallest_extent().map(|_| Split::ALL.map(shapes));
     let contents = format!(
-        "{:?} {}",
+        "{:?} {} {shapes:?}",
         Split::ALL.map(|split| dataset.universes(split)),
         dataset.spec()
     );

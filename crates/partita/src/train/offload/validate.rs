@@ -249,9 +249,9 @@ impl Trainee {
         let start = Instant::now();
         let prepared = self.prepared.get_or_init(|| {
             let range = self.samples.clone();
-            let prepared = self
-                .forward
-                .prepare_samples(&launch, ProgramKind::Evaluate, range);
+            let prepared =
+                self.forward
+                    .prepare_samples(&launch, ProgramKind::Evaluate, range.collect());
             prepared.map_err(|error| crate::error::full_text(&error))
         });
         let prepared = prepared.as_ref().map_err(Clone::clone)?;

@@ -106,6 +106,11 @@ pub(super) fn train(folder: &TempDir, run: &str) -> Result<Value, String> {
             "transform = { scale = 0.01 }\n"
         }
     );
+    train_text(folder, &text)
+}
+
+/// Trains as a whole run file says.
+pub(super) fn train_text(folder: &TempDir, text: &str) -> Result<Value, String> {
     let run_file = folder.path().join("run.toml");
     fs::write(&run_file, text).unwrap();
     let request = TrainRequest {
