@@ -113,12 +113,13 @@ impl Classes {
             // Negative numbers and NaN cast to 0.
             nearest: (class.round() as usize).min(last),
             owner: self.owner,
-            remedy: match class.fract() == 0.0 {
-                true => format!(
+            remedy: if class.fract() == 0.0 {
+                format!(
                     "{}, or convert the data with `--map {class}=N` or `--ignore {class}`",
                     self.remedy
-                ),
-                false => self.remedy.to_owned(),
+                )
+            } else {
+                self.remedy.to_owned()
             },
         }))
     }

@@ -320,6 +320,19 @@ pub enum DataError {
         /// The class index of positions that do not count.
         ignored: i64,
     },
+    /// A class that a dataset leaves out, and a loss counts.
+    #[error(
+        "positions of class {class} do not count in {path} (`ignore` of its index), and the loss of model `{model}` counts \
+         them; write `ignore={class}` in the line of the loss; a model needs no channel for that class"
+    )]
+    LeftOut {
+        /// The dataset.
+        path: PathBuf,
+        /// The class.
+        class: i64,
+        /// The model.
+        model: String,
+    },
     /// An invalid table of targets.
     #[error(
         "{path}, line {line}: {found}; a table has a line of column names, then a line per sample: the name of its \

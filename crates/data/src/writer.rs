@@ -28,7 +28,7 @@ pub struct DatasetSpec {
     pub shape: VolumeShape,
     /// Element type of the volumes.
     pub dtype: DType,
-    /// Names of the targets, or of the classes.
+    /// Names of the targets, or of the classes; none where samples have no answers.
     pub targets: Vec<String>,
     /// Extents of the class indices of a sample, its own or 1, 1, 1; `None` for vectors of numbers.
     pub labels: Option<[usize; 3]>,

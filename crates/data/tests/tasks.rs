@@ -1,5 +1,7 @@
 //! Task folders of nnU-Net and of the Medical Segmentation Decathlon become the datasets that they mean.
 
+#![allow(clippy::unwrap_used, reason = "helper functions of tests")]
+
 mod made;
 
 use std::fs;
@@ -368,7 +370,7 @@ fn images_of_a_test_are_a_test_or_left_out() {
     let found = convert(&asked).unwrap();
     assert_eq!(samples(&found), [2, 1, 1]);
     let told = format!(
-        "2 cases without labels are left out; `partita data convert {}`",
+        "2 cases without labels are left out; `partita data convert {} --out NEW`",
         folder.at("task/imagesTs").display()
     );
     assert!(found.notes.contains(&told), "{}", found.notes);
@@ -612,9 +614,11 @@ fn find(folder: &Path, end: &str) -> Option<PathBuf> {
         .map(|entry| entry.unwrap().path())
         .collect();
     paths.sort();
-    paths.into_iter().find_map(|path| match path.is_dir() {
-        true => find(&path, end),
-        false => path.to_string_lossy().ends_with(end).then_some(path),
+    paths.into_iter().find_map(|path| {
+        if path.is_dir() {
+            return find(&path, end);
+        }
+        path.to_string_lossy().ends_with(end).then_some(path)
     })
 }
 

@@ -161,7 +161,7 @@ impl Cases {
                 self.all.extend(bare);
             } else if is_test && has_others {
                 self.notes.push(format!(
-                    "{}: {} cases without labels are left out; `partita data convert {}` makes a dataset of them for \
+                    "{}: {} cases without labels are left out; `partita data convert {} --out NEW` makes a dataset of them for \
                      `partita infer`",
                     folder.display(),
                     bare.len(),

@@ -230,7 +230,7 @@ impl Task {
         for number in all {
             let of_number =
                 |(_, (_, numbers)): &(usize, &(&str, Vec<i16>))| numbers.contains(&number);
-            let last = regions.iter().enumerate().filter(of_number).last();
+            let last = regions.iter().enumerate().rfind(of_number);
             let Some((at, (name, numbers))) = last else {
                 continue;
             };

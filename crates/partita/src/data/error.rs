@@ -104,6 +104,7 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::BadTask { .. }
         | DataError::SamplesAlone { .. }
         | DataError::AllIgnored { .. }
+        | DataError::LeftOut { .. }
         | DataError::BadTable { .. }
         | DataError::SampleOutOfRange { .. }
         | DataError::RegionOutOfRange { .. }

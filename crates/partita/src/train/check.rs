@@ -9,7 +9,9 @@ use crate::free_folder;
 use crate::host::Host;
 use crate::launch::Launch;
 use crate::progress::Event;
-use partita_data::{Accepted, CheckScope, DataCheck, Dataset, Preprocessing, Sampling, Split};
+use partita_data::{
+    Accepted, CheckScope, DataCheck, DataError, Dataset, Preprocessing, Sampling, Split,
+};
 use partita_graph::{Graph, Loss, Shape, TargetKind, zoo};
 use partita_lower::Strategy;
 use std::fs;
@@ -20,9 +22,10 @@ pub fn dataset_fits(
     graph: &Graph,
     dataset: &Dataset,
     sampling: &Sampling,
-) -> Result<(), Mismatch> {
+) -> Result<(), TrainError> {
     samples_fit(run, graph, (dataset, sampling))?;
-    targets_fit(run, graph, (dataset, sampling))
+    targets_fit(run, graph, (dataset, sampling))?;
+    Ok(ignored_fits(graph, dataset)?)
 }
 
 /// Checks that samples of the dataset match the model.
@@ -107,8 +110,7 @@ fn targets_fit(
     (dataset, sampling): (&Dataset, &Sampling),
 ) -> Result<(), Mismatch> {
     if let Some(extent) = sampling.labels() {
-        labels_fit(run, graph, dataset.targets(), extent)?;
-        return ignored_fits(run, graph, dataset.ignored_by_index());
+        return labels_fit(run, graph, dataset.targets(), extent);
     }
     let (answer, is_classifier) = answer(graph);
     let targets = dataset.targets().len();
@@ -245,16 +247,16 @@ fn labels_fit(
 }
 
 /// Checks that no class of the model is one that the dataset leaves out.
-fn ignored_fits(run: &Run, graph: &Graph, left_out: Option<i64>) -> Result<(), Mismatch> {
+fn ignored_fits(graph: &Graph, dataset: &Dataset) -> Result<(), DataError> {
     let scores = 0..classes(graph).unwrap_or(0) as i64;
+    let left_out = dataset.ignored_by_index();
     let class = left_out.filter(|class| scores.contains(class) && ignored(graph) != left_out);
     class.map_or(Ok(()), |class| {
-        Err(Mismatch::Ignored(format!(
-            "positions of class {class} do not count in {} (`ignore` of its index), and the loss of model `{}` counts \
-             them; write `ignore={class}` in the line of the loss; a model needs no channel for that class",
-            run.data.display(),
-            graph.name
-        )))
+        Err(DataError::LeftOut {
+            path: dataset.path().to_path_buf(),
+            class,
+            model: graph.name.clone(),
+        })
     })
 }
 

@@ -355,9 +355,6 @@ pub enum Mismatch {
         /// Its classes.
         classes: usize,
     },
-    /// The dataset leaves out a class that the loss counts: which, and what to write.
-    #[error("{0}")]
-    Ignored(String),
     /// The dataset has no training samples.
     #[error("{} has no training samples; possible is a dataset with at least one", data.display())]
     Empty {
