@@ -280,22 +280,22 @@ fn number_map(
     }
     let is_moved = columns.iter().enumerate().any(|(at, &column)| at != column);
     if !said.is_empty() || is_moved || columns.len() < stored {
-        let text = match said.is_empty() {
-            true => "are matched by name with those of the weights".to_owned(),
-            false => format!(
-                "are scaled to the ranges of the weights: {}",
-                said.join(", ")
-            ),
+        let text = if said.is_empty() {
+            "are matched by name with those of the weights".to_owned()
+        } else {
+            let said = said.join(", ");
+            format!("are scaled to the ranges of the weights: {said}")
         };
         return Ok((Some(TargetMap::Numbers(numbers, stored)), text));
     }
-    let text = match unknown.is_empty() {
-        true => String::new(),
-        false => format!(
+    let text = if unknown.is_empty() {
+        String::new()
+    } else {
+        format!(
             "{} does not say which physical values -1 and 1 of its targets stand for; those of the weights are assumed: {}",
             dataset.path().display(),
             unknown.join(", ")
-        ),
+        )
     };
     Ok((None, text))
 }

@@ -185,14 +185,13 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let all = sampling.samples(Split::Train);
     let order = |epoch| epoch_samples(run.seed, epoch, all, training);
     let ends = |epochs: &[EpochReport]| run.ends.end(epochs).is_some();
-    let first = sampling.first_sample(Split::Validation);
     let from = (resume.as_ref(), start.as_ref());
     let samples = (&graph, &dataset, sampling);
     let preprocessing = checked(launch, &run, samples, from, &mut warnings)?;
     let session = launch.prepare(|| {
         let kinds = kinds(training, validation);
         let programs = programs::programs(&run, &*menu, &graph, &strategy, stored, &kinds)?;
-        let plan = plan(&run, &order, &ends, first..first + validation);
+        let plan = plan(&run, &order, &ends, &preprocessing.sampling);
         let session = Session::new(programs, plan)?;
         let program = session.main_program();
         let buffers = |rank| buffers(&run, (&dataset, &preprocessing), program, rank);
@@ -241,13 +240,15 @@ fn buffers(
     buffer_bytes(preprocessing, dataset.dtype(), program, rank) + copies
 }
 
-/// The plan of a training with these validation samples.
+/// The plan of a training with the validation samples of a sampling.
 fn plan<'s>(
     run: &Run,
     order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
     ends: &'s (dyn Fn(&[EpochReport]) -> bool + Sync),
-    validation: Range<usize>,
+    sampling: &Sampling,
 ) -> Plan<'s> {
+    let first = sampling.first_sample(Split::Validation);
+    let validation = first..first + sampling.samples(Split::Validation);
     Plan {
         epochs: run.epochs as u64,
         batch: run.batch,
