@@ -172,7 +172,7 @@ pub(super) fn write_errors(
     ]);
     for error in errors {
         let (mean_absolute, rms, unit) = match &error.physical {
-            None => (error.mean_absolute, error.rms, "of [-1, 1]"),
+            None => (error.mean_absolute, error.rms, "as stored"),
             Some(physical) => {
                 let unit = physical.unit.as_deref().unwrap_or("physical");
                 (physical.mean_absolute, physical.rms, unit)
