@@ -402,7 +402,7 @@ fn resume(
         .filter(|_| position.done == 0)
     {
         text = format!(
-            "{}: the training {end}, so nothing is left to train; change or omit that key to train on",
+            "{}: the training ended {end}, so nothing is left to train; change or omit that key to train on",
             path.display()
         );
     }

@@ -140,7 +140,7 @@ pub struct EndedEarly {
 impl fmt::Display for EndedEarly {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { epoch, metric, .. } = self;
-        write!(f, "ended after epoch {epoch}: ")?;
+        write!(f, "after epoch {epoch}: ")?;
         match (
             self.reason,
             self.value,

@@ -70,7 +70,7 @@ fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::
     );
     let best = result.best.as_ref();
     pairs.extend(best.map(|best| {
-        let text = format!("epoch {}, {} {}", best.epoch, best.metric, best.value);
+        let text = format!("{}, with {} {}", best.epoch, best.metric, best.value);
         ("best epoch", text)
     }));
     let machine = result.machine.as_ref();

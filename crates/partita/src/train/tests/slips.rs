@@ -219,6 +219,12 @@ fn values_in_another_form_are_answered_with_what_was_meant() {
             &["nearest is \"validation_loss\""],
         ),
         ("precision = \"float32\"", "", &["nearest is \"f32\""]),
+    ]);
+}
+
+#[test]
+fn what_ends_a_training_is_refused_with_what_was_meant() {
+    assert_said(&[
         (
             "early_stop = 3",
             "",
