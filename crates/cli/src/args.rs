@@ -626,6 +626,9 @@ pub struct ConvertArgs {
     /// Convert samples without targets or labels, for `partita infer`
     #[arg(long)]
     pub no_targets: bool,
+    /// Read HDF5 values that were never written as the file's fill value (default: refused)
+    #[arg(long)]
+    pub fill: bool,
 }
 
 /// Fractions of training, validation and test.

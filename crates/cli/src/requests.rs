@@ -265,6 +265,7 @@ impl ConvertArgs {
                 target: self.target_key.clone().unwrap_or(usual.target),
                 label: self.label_key.clone().unwrap_or(usual.label),
                 order: self.layout.clone(),
+                fill: self.fill,
             },
             fractions: self.split.0,
             seed: self.seed,

@@ -9,6 +9,7 @@ use partita_space::near;
 use crate::element::{Element, Elements};
 use crate::error::DataError;
 use crate::formats;
+use crate::read_error::ReadError;
 use crate::samples::{DType, Samples};
 use crate::slab;
 
@@ -34,8 +35,15 @@ pub(crate) trait ArrayFile: Send {
     fn keys(&self) -> Vec<String>;
     /// Whether the file has one array, which has no name: any key is answered with it.
     fn is_nameless(&self) -> bool;
-    /// An array by one of the [`keys`](Self::keys). Errors: why it cannot be read.
-    fn array(&self, key: &str) -> Result<Opened, String>;
+    /// Whether a key that is none of the [`keys`](Self::keys) is, or leads through, a link of the file.
+    fn is_link(&self, _key: &str) -> bool {
+        false
+    }
+    /// An array by one of the [`keys`](Self::keys). Values that were never written are read as the fill value that the
+    /// file states if `fill`, and refused else, where the format leaves open what they are.
+    ///
+    /// Errors: why it cannot be read.
+    fn array(&self, key: &str, fill: bool) -> Result<Opened, ReadError>;
 }
 
 /// An array as its format finds it.
@@ -54,13 +62,15 @@ pub(crate) trait StoredArray: Send {
     /// size.
     ///
     /// Errors: what the format finds wrong with the file.
-    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements) -> Result<(), String>;
+    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements)
+    -> Result<(), ReadError>;
 }
 
 /// A file open for reading.
 pub(crate) struct SourceFile {
     path: PathBuf,
     file: Box<dyn ArrayFile>,
+    fill: bool,
 }
 
 /// An array of a file open for reading.
@@ -79,7 +89,13 @@ impl SourceFile {
         Ok(Self {
             path: path.to_path_buf(),
             file: formats::open(path)?,
+            fill: false,
         })
+    }
+
+    /// The same, with values that were never written read as the file's fill value if `fill`.
+    pub(crate) fn filling(self, fill: bool) -> Self {
+        Self { fill, ..self }
     }
 
     /// All arrays of the file, sorted by name.
@@ -94,7 +110,8 @@ impl SourceFile {
     }
 
     pub(crate) fn has(&self, key: &str) -> bool {
-        !self.file.is_nameless() && self.keys().iter().any(|name| name == key)
+        !self.file.is_nameless()
+            && (self.keys().iter().any(|name| name == key) || self.file.is_link(key))
     }
 
     pub(crate) fn array(&self, key: &str) -> Result<SourceArray, DataError> {
@@ -104,7 +121,7 @@ impl SourceFile {
             Some(only) if nameless => only.as_str(),
             Some(_) | None => key.trim_start_matches('/'),
         };
-        if !found.iter().any(|name| name == key) {
+        if !found.iter().any(|name| name == key) && !self.file.is_link(key) {
             let nearest = near(key, found.iter().map(String::as_str)).map(str::to_owned);
             return Err(DataError::MissingKey {
                 path: self.path.clone(),
@@ -115,13 +132,8 @@ impl SourceFile {
         }
         let opened = self
             .file
-            .array(key)
-            .map_err(|reason| DataError::Unreadable {
-                path: self.path.clone(),
-                key: Some(key.to_string()),
-                sample: None,
-                reason,
-            })?;
+            .array(key, self.fill)
+            .map_err(|error| error.of(&self.path, Some(key), None))?;
         Ok(SourceArray {
             path: self.path.clone(),
             key: key.to_string(),
@@ -152,7 +164,7 @@ impl SourceArray {
         }
         self.array
             .read(&starts, &counts, out)
-            .map_err(|reason| self.unreadable(&starts, reason))
+            .map_err(|error| self.unreadable(&starts, error))
     }
 
     /// Gives `out` so many elements.
@@ -160,7 +172,7 @@ impl SourceArray {
         out.resize(elements).map_err(|error| {
             self.unreadable(
                 &[],
-                format!("{elements} values do not fit in memory: {error}"),
+                ReadError::System(format!("{elements} values do not fit in memory: {error}")),
             )
         })
     }
@@ -249,14 +261,9 @@ impl SourceArray {
     }
 
     /// The first dim of a stacked array (rank 5 or 2) numbers the samples of the file.
-    fn unreadable(&self, starts: &[usize], reason: String) -> DataError {
+    fn unreadable(&self, starts: &[usize], error: ReadError) -> DataError {
         let stacked = matches!(starts.len(), 2 | 5);
-        DataError::Unreadable {
-            path: self.path.clone(),
-            key: Some(self.key.clone()),
-            sample: stacked.then(|| starts[0]),
-            reason,
-        }
+        error.of(&self.path, Some(&self.key), stacked.then(|| starts[0]))
     }
 
     /// Pieces and elements that reading a box takes from the file.

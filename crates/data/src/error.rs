@@ -31,7 +31,7 @@ pub enum DataError {
         valid: String,
     },
     /// The operating system refused to open or list a path.
-    #[error("{path} cannot be opened: {reason}; a readable HDF5 file or dataset folder is needed")]
+    #[error("{path} cannot be opened: {reason}; a readable file or dataset folder is needed")]
     Unopenable {
         /// The path.
         path: PathBuf,
@@ -156,6 +156,18 @@ pub enum DataError {
         /// The sample within the file, where reading got that far.
         sample: Option<usize>,
         /// What the HDF5 library found.
+        reason: String,
+    },
+    /// A valid file that is not read, or values that were never written to it.
+    #[error("{path}: {}{reason}", place_of(.key, *.sample))]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// The key, where reading got that far.
+        key: Option<String>,
+        /// The sample within the file, where reading got that far.
+        sample: Option<usize>,
+        /// What it is, and what can be done.
         reason: String,
     },
     /// A class index outside the classes of the dataset or the model.
@@ -544,6 +556,14 @@ fn valid_samples(samples: usize) -> String {
     match samples {
         0 => "that split is empty".to_string(),
         samples => format!("valid samples are 0 to {}", samples - 1),
+    }
+}
+
+/// The place in front of what is found there.
+fn place_of(key: &Option<String>, sample: Option<usize>) -> String {
+    match key {
+        Some(_) => format!("{}: ", place(key, sample)),
+        None => String::new(),
     }
 }
 

@@ -131,6 +131,7 @@ impl Index {
             target: self.target.clone().unwrap_or(usual.target),
             label: self.label.clone().unwrap_or(usual.label),
             order: self.layout.clone(),
+            fill: usual.fill,
         }
     }
 

@@ -22,6 +22,8 @@ pub struct Keys {
     pub label: String,
     /// Order of the dims of the volumes (default: N, C, D, H, W, as many as there are dims).
     pub order: Option<DimOrder>,
+    /// Whether values that were never written are read as the fill value that their file states (default: refused).
+    pub fill: bool,
 }
 
 impl Default for Keys {
@@ -31,6 +33,7 @@ impl Default for Keys {
             target: TARGET_KEY.to_owned(),
             label: LABEL_KEY.to_owned(),
             order: None,
+            fill: false,
         }
     }
 }

@@ -31,6 +31,7 @@ mod prediction_sink;
 mod predictions;
 mod prepare;
 mod preprocessing;
+mod read_error;
 mod reader;
 mod resample;
 mod samples;

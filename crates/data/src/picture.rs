@@ -8,6 +8,7 @@ use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::files::SampleArray;
 use crate::formats;
+use crate::read_error::ReadError;
 use crate::reader::read_region;
 use crate::samples::{DType, Samples, VolumeShape};
 use crate::slab::Region4;
@@ -55,13 +56,9 @@ pub fn picture(path: impl AsRef<Path>) -> Result<Vec<u8>, DataError> {
         .map_err(|reason| unreadable(path, reason))
 }
 
+/// There is nothing to draw.
 fn unreadable(path: &Path, reason: String) -> DataError {
-    DataError::Unreadable {
-        path: path.to_path_buf(),
-        key: None,
-        sample: None,
-        reason,
-    }
+    ReadError::Unsupported(reason).of(path, None, None)
 }
 
 /// Samples of the first split that has some.

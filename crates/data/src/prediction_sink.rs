@@ -68,13 +68,14 @@ impl PredictionSink {
             }
             self.packed.resize(piece.volume(), 0.0);
             memory.pack_f32(&piece, &mut self.packed);
-            self.reorder(piece.extent);
             let [n, d, h, w, c] = store.owned.0.map(range);
             let from: [usize; 3] =
                 std::array::from_fn(|dim| piece.start[dim] - store.source.start[dim]);
             assert!(from[0] < n.len(), "a piece is of an owned sample");
             let rows = h.start + from[2]..h.start + from[2] + piece.extent[2];
             let at = [store.samples[from[0]], d.start + from[1]];
+            self.check(at, [rows.start, w.start, c.start], piece.extent)?;
+            self.reorder(piece.extent);
             let written = self.put(at, [c, rows, w]);
             written.map_err(|error| RunError::Sink {
                 rank: self.rank,
@@ -82,6 +83,29 @@ impl PredictionSink {
             })?;
         }
         Ok(())
+    }
+
+    /// Refuses packed values that are infinite or NaN, of a plane of a sample from a row, column and channel on.
+    fn check(
+        &self,
+        [sample, plane]: [usize; 2],
+        [row, column, channel]: [usize; 3],
+        [_, _, _, columns, channels]: [usize; 5],
+    ) -> Result<(), RunError> {
+        let Some(at) = self.packed.iter().position(|value| !value.is_finite()) else {
+            return Ok(());
+        };
+        let of_tile = self.tiles.as_ref().map(|tiles| &tiles[sample]);
+        let (sample, [depth, height, width]) =
+            of_tile.map_or((sample, [0; 3]), |tile| (tile.volume, tile.origin));
+        let (position, channel) = (at / channels, channel + at % channels);
+        let (row, column) = (row + position / columns, column + position % columns);
+        Err(RunError::OutputNotFinite {
+            rank: self.rank,
+            sample,
+            position: [channel, plane + depth, row + height, column + width],
+            value: self.packed[at],
+        })
     }
 
     /// Writes ordered values of a plane of a sample, or what of them is in its tile's part.

@@ -250,7 +250,8 @@ impl OpenFile {
 
     fn open(dataset: &Inner, entry: &FileEntry) -> Result<Self, DataError> {
         let samples = entry.stacked;
-        let volumes = SourceFile::open(&entry.volumes)?;
+        let open = |path: &Path| Ok(SourceFile::open(path)?.filling(dataset.keys.fill));
+        let volumes = open(&entry.volumes)?;
         if !dataset.has_targets {
             return Ok(Self {
                 volumes: dataset.volumes(&volumes, entry)?,
@@ -261,7 +262,7 @@ impl OpenFile {
                 target_path: entry.target_path().to_path_buf(),
             });
         }
-        let other = entry.targets.as_deref().map(SourceFile::open).transpose()?;
+        let other = entry.targets.as_deref().map(open).transpose()?;
         let answers = other.as_ref().unwrap_or(&volumes);
         // Samples alone are read from files without answers.
         let has_answers = !dataset.targets.is_empty() || dataset.labels.is_some();

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::DataError;
+use crate::formats::{LFS, LFS_REMEDY};
 use crate::weights::checksums::Checksums;
 use crate::weights::{
     ElementType, Entry, Tensor, Values, Weights, Writer, damaged, take_checksums,
@@ -240,7 +241,7 @@ fn header(file: &File, length: u64) -> Result<(serde_json::Map<String, Value>, u
     };
     let mut size = [0; 8];
     read(&mut size, 0)?;
-    let (start, size) = (size, u64::from_le_bytes(size));
+    let size = u64::from_le_bytes(size);
     let rest = length.saturating_sub(8);
     if size > rest.min(HEADER_MAX) {
         let limit = if size > rest {
@@ -248,6 +249,8 @@ fn header(file: &File, length: u64) -> Result<(serde_json::Map<String, Value>, u
         } else {
             format!("a header has at most {HEADER_MAX}")
         };
+        let mut start = vec![0; length.min(FOREIGN_BYTES) as usize];
+        read(&mut start, 0)?;
         return Err(match foreign(&start) {
             Some(kind) => format!("it is {kind}"),
             None => format!(
@@ -262,20 +265,45 @@ fn header(file: &File, length: u64) -> Result<(serde_json::Map<String, Value>, u
     Ok((header, 8 + size))
 }
 
-/// What a file of another format is, by its first bytes.
+/// Bytes by which a file of another format is known; the index of files of tensors is read whole.
+const FOREIGN_BYTES: u64 = 1 << 26;
+
+/// What a file of another format is, by its first bytes, and what to do with it.
 ///
 /// Source: PyTorch's documentation of `torch.save` (zip since 1.6, pickle before), the HDF5 file format specification,
-/// section II.A, and NumPy's `numpy.lib.format`.
-fn foreign(start: &[u8; 8]) -> Option<&'static str> {
-    match start {
-        [b'P', b'K', 3, 4, ..] | [0x80, 2..=5, ..] => Some(
+/// section II.A, NumPy's `numpy.lib.format`, and Hugging Face's `save_torch_model` (index of shards).
+pub(crate) fn foreign(start: &[u8]) -> Option<String> {
+    let known = match start {
+        _ if start.starts_with(LFS) => {
+            return Some(LFS_REMEDY.trim_start_matches("it is ").to_owned());
+        }
+        [b'{' | b' ' | b'\n', ..] => return index_of_shards(start),
+        [b'P', b'K', 3, 4, ..] | [0x80, 2..=5, ..] => {
             "a file of `torch.save` or another zip or pickle file; load it in PyTorch and write its state dict with \
-             `safetensors.torch.save_file`",
-        ),
-        [0x89, b'H', b'D', b'F', ..] => Some("an HDF5 file"),
-        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some("an NPY file"),
-        _ => None,
-    }
+             `safetensors.torch.save_file`"
+        }
+        [0x89, b'H', b'D', b'F', ..] => "an HDF5 file",
+        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => "an NPY file",
+        _ => return None,
+    };
+    Some(known.to_owned())
+}
+
+/// What JSON is that says in which files the tensors of a model are.
+fn index_of_shards(text: &[u8]) -> Option<String> {
+    let index: Value = serde_json::from_slice(text).ok()?;
+    let files: BTreeSet<&str> = index
+        .get("weight_map")?
+        .as_object()?
+        .values()
+        .filter_map(Value::as_str)
+        .collect();
+    Some(format!(
+        "an index of {} files of tensors, from {} on; load them in Python (`safetensors.torch.load_file`) and write \
+         all tensors to one file with `safetensors.torch.save_file`",
+        files.len(),
+        files.first()?
+    ))
 }
 
 /// Reads a file of tensors as a whole. Errors: as for [`StateDictFile::open`].

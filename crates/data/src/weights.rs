@@ -15,6 +15,7 @@ use partita_files::NewFile;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::error::DataError;
+use crate::state_dict::foreign;
 use crate::weights::checksums::{Checksums, KEY, TensorSums};
 
 /// A tensor with its values in row-major order.
@@ -331,7 +332,10 @@ pub fn load(path: impl AsRef<Path>) -> Result<Weights, DataError> {
         },
         _ => bad(path, error.to_string()),
     })?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| bad(path, error.to_string()))?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|error| {
+        let known = foreign(&bytes).map(|kind| format!("it is {kind}"));
+        bad(path, known.unwrap_or_else(|| error.to_string()))
+    })?;
     let (_, head) =
         SafeTensors::read_metadata(&bytes).map_err(|error| bad(path, error.to_string()))?;
     let mut weights = Weights::default();

@@ -22,6 +22,7 @@ fn keys(volume: &str, target: &str, label: &str, order: &str) -> Keys {
         target: target.to_owned(),
         label: label.to_owned(),
         order: Some(order.parse().expect("an order of dims")),
+        fill: false,
     }
 }
 

@@ -350,9 +350,13 @@ pub fn spin(ranks: usize, threads: usize, cores: usize) -> Seconds {
 pub fn oversubscription(ranks: usize, threads: usize, cores: usize) -> Option<String> {
     let all = ranks * threads;
     (all > cores).then(|| {
+        let threads_busy = threads.min(cores);
+        let ranks_busy = (cores / threads_busy).max(1);
         format!(
-            "{ranks} rank(s) of {threads} thread(s) share {cores} core(s): they take turns, so \
-             measured times do not hold for a machine with {all} cores"
+            "{ranks} rank(s) of {threads} thread(s) share {cores} core(s) and take turns: a step takes about {:.0} times \
+             as long as with {all} cores, and measured times do not hold for these; {ranks_busy} rank(s) of \
+             {threads_busy} thread(s) keep the cores busy",
+            all as f64 / cores as f64
         )
     })
 }
@@ -387,6 +391,25 @@ fn team(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_threads_than_cores_are_told_with_their_cost() {
+        assert_eq!(oversubscription(2, 1, 2), None);
+        let text = oversubscription(64, 1, 2).unwrap();
+        assert!(
+            text.contains("64 rank(s) of 1 thread(s) share 2 core(s)"),
+            "{text}"
+        );
+        assert!(
+            text.contains("about 32 times as long as with 64 cores"),
+            "{text}"
+        );
+        assert!(text.contains("; 2 rank(s) of 1 thread(s) keep"), "{text}");
+        let text = oversubscription(3, 4, 8).unwrap();
+        assert!(text.contains("; 2 rank(s) of 4 thread(s) keep"), "{text}");
+        let text = oversubscription(1, 8, 2).unwrap();
+        assert!(text.contains("; 1 rank(s) of 2 thread(s) keep"), "{text}");
+    }
     use partita_onednn::LibrarySearch;
     use std::collections::BTreeSet;
 

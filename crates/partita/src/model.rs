@@ -5,8 +5,10 @@ use crate::near_file::{files_in, near_file};
 use partita_files::read_text;
 use partita_graph::{Graph, text, zoo};
 use partita_space::near;
+use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// What the name of a model file ends in.
 const END: &str = "model";
@@ -46,6 +48,16 @@ pub enum ModelError {
         path: String,
         /// A model in it, in words.
         nearest: String,
+    },
+    /// A file of another kind.
+    #[error("{path} is {kind}; {POSSIBLE}; {more}")]
+    Foreign {
+        /// The file.
+        path: String,
+        /// What it is.
+        kind: &'static str,
+        /// What to do, and where to read on.
+        more: &'static str,
     },
     /// The file cannot be read.
     #[error("the model file {path} cannot be read: {source}; {POSSIBLE}")]
@@ -87,12 +99,59 @@ pub fn resolve(asked: &str) -> Result<Graph, ModelError> {
             Some(_) | None => error.into(),
         });
     }
-    let text = read_text(path).map_err(|error| unreadable(asked, error))?;
+    if let Some((kind, more)) = foreign(path) {
+        return Err(ModelError::Foreign {
+            path: asked.to_owned(),
+            kind,
+            more,
+        });
+    }
+    let text = read_once(path).map_err(|error| unreadable(asked, error))?;
     let not_a_model = |source| ModelError::Text {
         path: asked.to_owned(),
         source: Box::new(source),
     };
     text::parse(&text).map_err(not_a_model)
+}
+
+/// Where the page of the manual is that says how a network is written.
+const PYTORCH_PAGE: &str = "\"From PyTorch\" in the page \"Models\" of the manual (docs/src/model.md) has the text of each layer \
+                            of PyTorch";
+
+/// What a file of another kind is, by the end of its name, and where to read on.
+fn foreign(path: &Path) -> Option<(&'static str, &'static str)> {
+    let end = path.extension()?.to_str()?.to_lowercase();
+    Some(match end.as_str() {
+        "py" | "ipynb" => (
+            "Python, and a model is a text that lists its layers",
+            PYTORCH_PAGE,
+        ),
+        "onnx" | "pb" | "tflite" => (
+            "a network of another format, which is not read",
+            PYTORCH_PAGE,
+        ),
+        "pt" | "pth" | "ckpt" | "safetensors" => (
+            "a file of weights, and a model is a text that lists its layers",
+            "its weights are named in `weights` of the run file; \"PyTorch\" in the page \"Trained weights\" \
+             (docs/src/weights.md) says how they come in",
+        ),
+        _ => return None,
+    })
+}
+
+/// The text of a file. That of a pipe can be read once, so it is kept for the next time.
+fn read_once(path: &Path) -> io::Result<String> {
+    static PIPES: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+    if path.metadata().is_ok_and(|about| about.is_file()) || path.is_dir() {
+        return read_text(path);
+    }
+    let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(text) = pipes.get(path) {
+        return Ok(text.clone());
+    }
+    let text = read_text(path)?;
+    pipes.insert(path.to_owned(), text.clone());
+    Ok(text)
 }
 
 /// Names of the zoo have no dot before the `@`.

@@ -321,6 +321,22 @@ impl WeightFile {
         })
     }
 
+    /// Opens the weights in the output folder of a run file.
+    ///
+    /// Errors: `NotTrained`; as [`Self::read`].
+    pub fn of_training(output: &Path, run_file: &Path) -> Result<Self, WeightsError> {
+        let is_trained = output.join(WEIGHTS_FILE).exists()
+            || output.join(MANIFEST).exists()
+            || last_checkpoint(output).is_some();
+        if is_trained || output.is_file() {
+            return Self::read(output);
+        }
+        Err(WeightsError::NotTrained {
+            folder: output.to_owned(),
+            run_file: run_file.to_owned(),
+        })
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path

@@ -83,6 +83,22 @@ pub enum RunError {
         /// File and cause.
         reason: String,
     },
+    /// An output of the network is infinite or NaN.
+    #[error(
+        "the output for sample {sample} is {value} at (C, D, H, W) = {position:?} (rank {rank}); no predictions were \
+         written; the weights are not those of this network, or samples after `transform` are far from those of the \
+         training; in f16 values are infinite above 65,504, where `precision = \"bf16\"` has the range of f32"
+    )]
+    OutputNotFinite {
+        /// The rank that reports it.
+        rank: Rank,
+        /// Number of the sample in its split.
+        sample: usize,
+        /// Where it is.
+        position: [usize; 4],
+        /// What it is.
+        value: f32,
+    },
     /// The values with which a training starts could not be had.
     #[error("rank {rank} could not set `{tensor}` to its initial values: {reason}")]
     Initial {
@@ -202,6 +218,7 @@ impl RunError {
             RunError::Stalled { .. }
             | RunError::Source { .. }
             | RunError::Sink { .. }
+            | RunError::OutputNotFinite { .. }
             | RunError::Initial { .. }
             | RunError::Algorithm { .. }
             | RunError::Kernels { .. }

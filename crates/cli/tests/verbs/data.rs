@@ -320,3 +320,28 @@ fn volumes_and_images_come_with_their_classes() {
         assert!(text.contains(expected), "{text}");
     }
 }
+
+/// A program that died leaves a part of its array unwritten, which HDF5 would read as its fill value.
+#[test]
+fn values_that_were_never_written_are_converted_with_fill() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../data/tests/fixtures/foreign/unwritten_chunks.h5"
+    );
+    let out = folder.path().join("set");
+    let call = ["data", "convert", source, "--out", out.to_str().unwrap()];
+    let text = refusal(&call);
+    for part in [
+        "key `full`, sample 2 of the file",
+        "were ever written",
+        "`--fill`",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(!text.contains("damaged") && !out.exists(), "{text}");
+    answer(&[&call[..], &["--fill"]].concat());
+    let dataset = Dataset::open(&out).unwrap();
+    let samples: usize = Split::ALL.map(|split| dataset.samples(split)).iter().sum();
+    assert_eq!(samples, 3);
+}

@@ -3,6 +3,8 @@
 use crate::command::{answer, assert_keys, error_text, json, partita, refusal};
 use serde_json::Value;
 use std::fs;
+use std::io::Write;
+use std::process::Stdio;
 
 /// Size, forward Gflop, training Gflop, GiB per sample.
 /// Source: Oyama et al., "The Case for Strong Scaling in Deep Learning", table 1.
@@ -204,4 +206,67 @@ fn layers_have_their_shapes() {
     assert_eq!(input["extent"], Value::from(vec![512, 512, 512]));
     assert_eq!(input["channels"], 4);
     assert!(answer(&["inspect", "cosmoflow@512"]).contains("512x512x512"));
+}
+
+#[test]
+fn files_of_other_kinds_are_told_where_to_read_on() {
+    for (name, kind, page) in [
+        ("net.py", "net.py is Python", "docs/src/model.md"),
+        (
+            "nets/unet.onnx",
+            "unet.onnx is a network of another format",
+            "docs/src/model.md",
+        ),
+        (
+            "best.pth",
+            "best.pth is a file of weights",
+            "docs/src/weights.md",
+        ),
+    ] {
+        let text = refusal(&["inspect", name]);
+        assert!(text.contains(kind) && text.contains(page), "{text}");
+    }
+}
+
+/// A pipe gives its text once, and a model is needed more often.
+#[test]
+fn models_are_read_from_a_pipe() {
+    let model = "model piped\ninput x channels=1 extent=8x8x8\nc = conv x filters=4 kernel=3 pad=1 bias=true\n\
+                 a = relu c\nf = flatten a\nfc = linear f features=2 bias=true\nloss = softmax_cross_entropy fc\n";
+    let more = ["--ranks", "2", "--batch", "4", "--machine", "abci"];
+    let predict = [
+        "predict",
+        "/dev/stdin",
+        "--strategy",
+        "data=2",
+        "--seconds-per-sample",
+        "3ms",
+    ];
+    for call in [
+        &predict[..4],
+        &predict,
+        &["plan", "/dev/stdin"],
+        &["inspect", "/dev/stdin"],
+    ] {
+        let arguments = match call[0] {
+            "inspect" => call.to_vec(),
+            _ => [call, &more].concat(),
+        };
+        let mut command = partita(&arguments);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(model.as_bytes())
+            .unwrap();
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {text}");
+        assert!(!output.stdout.is_empty(), "{arguments:?}");
+    }
 }

@@ -500,6 +500,55 @@ fn weights_that_are_no_numbers_are_refused() {
     }
 }
 
+/// Finite weights may give outputs that are not: an inference stops there, as an evaluation does.
+#[test]
+fn outputs_that_are_no_numbers_are_refused() {
+    let case = case();
+    case.answer("weights export run.toml --out modest.safetensors");
+    let mut bytes = without_a_number(&fs::read(case.path("modest.safetensors")).unwrap());
+    let (length, _) = bytes.split_first_chunk::<8>().unwrap();
+    let first = 8 + u64::from_le_bytes(*length) as usize;
+    let (words, _) = bytes[first..].as_chunks_mut::<4>();
+    words.fill(3e38_f32.to_le_bytes());
+    fs::write(case.path("huge.safetensors"), bytes).unwrap();
+    for (arguments, expected) in [
+        (
+            "infer run.toml --out huge.npy",
+            "the output for sample 0 is ",
+        ),
+        (
+            "infer run.toml --out huge.npy --output classes --ranks 2 --strategy depth=2",
+            "the output for sample 0 is ",
+        ),
+        ("evaluate run.toml", "the loss is "),
+    ] {
+        let arguments = format!("{arguments} --weights huge.safetensors");
+        let output = case.output(&arguments.split(' ').collect::<Vec<_>>());
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{arguments}: {text}");
+        assert!(text.contains(expected), "{arguments}: {text}");
+        assert!(!case.path("huge.npy").exists(), "{arguments}");
+    }
+}
+
+#[test]
+fn what_was_not_trained_is_told_to_be_trained_first() {
+    let case = case();
+    case.run_file(
+        "untrained.toml",
+        "untrained",
+        "batch = 2\nepochs = 1\n[schedule]\nlearning_rate = 0.1\n",
+    );
+    for arguments in [
+        "evaluate untrained.toml",
+        "infer untrained.toml --out untrained.npy",
+    ] {
+        let text = case.refusal(arguments);
+        let expected = "untrained has no weights; train first, with `partita train untrained.toml`";
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
 /// Frozen layers end as they began, under every strategy, and after a resumption.
 #[test]
 fn frozen_layers_keep_their_weights() {

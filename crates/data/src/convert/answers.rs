@@ -125,7 +125,7 @@ pub(super) fn find(
 fn of_files(asked: &ConvertSpec, found: &mut Found, map: &Relabel) -> Result<Answers, DataError> {
     let sample = &found.samples[0];
     let path = sample.entry.target_path();
-    let file = SourceFile::open(path)?;
+    let file = SourceFile::open(path)?.filling(found.keys.fill);
     let is_beside = sample.entry.targets.is_some();
     let stacked = sample.entry.stacked;
     let [_, largest @ ..] = found.shape;

@@ -12,6 +12,7 @@ use crate::error::DataError;
 use crate::files::FileEntry;
 use crate::formats;
 use crate::keys::Keys;
+use crate::read_error::ReadError;
 use crate::samples::{DType, VolumeShape};
 use crate::split::Split;
 
@@ -339,9 +340,17 @@ impl SampleKind {
         if is_record && keys.target == usual.target {
             keys.target = "y".to_owned();
         }
-        let file = SourceFile::open(path)?;
+        let file = SourceFile::open(path)?.filling(keys.fill);
         let array = file.array(&keys.volume)?;
         let rank = array.shape.len();
+        if is_record && rank != 5 && keys.order.is_none() {
+            let reason = format!(
+                "its records hold lists of {} numbers, and do not state their shape; name their dims (`--layout NW`), \
+                 or write the samples as NPY or HDF5",
+                array.shape.last().unwrap_or(&0)
+            );
+            return Err(ReadError::Unsupported(reason).of(path, Some(&keys.volume), None));
+        }
         let usual = match rank {
             3 if are_images => "HWC",
             5 if is_record => "NDHWC",
@@ -430,7 +439,8 @@ impl SampleKind {
         if self.are_images {
             return Ok((None, first));
         }
-        let array = SourceFile::open(path)?.array(&self.keys.volume)?;
+        let file = SourceFile::open(path)?.filling(self.keys.fill);
+        let array = file.array(&self.keys.volume)?;
         let order = self.keys.order.clone().unwrap_or_default();
         if !self.is_stacked && order.fit(&array.shape, 1, whole).is_some() {
             return Ok((None, first));

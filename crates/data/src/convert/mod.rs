@@ -32,6 +32,7 @@ use crate::index::Kind;
 use crate::keys::Keys;
 use crate::layout::Layout;
 use crate::meaning::Meaning;
+use crate::read_error::ReadError;
 use crate::reader::Reader;
 use crate::samples::{DType, Samples, VolumeShape};
 use crate::slab;
@@ -310,13 +311,7 @@ impl Conversion {
         path: &std::path::Path,
         [channels, _, height, width]: VolumeShape,
     ) -> Result<Samples, DataError> {
-        let unreadable = |reason: String| DataError::Unreadable {
-            path: path.to_path_buf(),
-            key: None,
-            sample: None,
-            reason,
-        };
-        let image = image::read(path).map_err(unreadable)?;
+        let image = image::read(path).map_err(|error| error.of(path, None, None))?;
         let got = image.shape;
         if self.size.is_none() && got[..2] != [height, width] {
             return Err(DataError::MixedShapes {
@@ -326,7 +321,8 @@ impl Conversion {
                 remedy: "`--size HxW` scales and crops all images to one size",
             });
         }
-        resize::fit(&image, channels, [height, width], self.found.dtype).map_err(unreadable)
+        resize::fit(&image, channels, [height, width], self.found.dtype)
+            .map_err(|reason| ReadError::Unsupported(reason).of(path, None, None))
     }
 
     fn append(

@@ -5,6 +5,7 @@
 use std::io::Read;
 
 use crate::formats::codec::zstd;
+use crate::read_error::ReadError;
 
 /// Length of the header.
 const HEADER_BYTES: usize = 16;
@@ -12,7 +13,7 @@ const HEADER_BYTES: usize = 16;
 const CHUNK_BYTES_MAX: usize = 1 << 30;
 
 /// Decodes a chunk.
-pub(crate) fn decode(chunk: &[u8]) -> Result<Vec<u8>, String> {
+pub(crate) fn decode(chunk: &[u8]) -> Result<Vec<u8>, ReadError> {
     let header = Header::parse(chunk)?;
     if header.is_stored {
         let stored = chunk.get(HEADER_BYTES..HEADER_BYTES + header.bytes);
@@ -43,20 +44,18 @@ struct Header {
     block: usize,
 }
 
-fn word(bytes: &[u8], at: usize) -> Result<usize, String> {
+fn word(bytes: &[u8], at: usize) -> Result<usize, ReadError> {
     let word = bytes.get(at..).and_then(<[u8]>::first_chunk::<4>);
     Ok(u32::from_le_bytes(*word.ok_or("a blosc chunk is cut off")?) as usize)
 }
 
 impl Header {
-    fn parse(chunk: &[u8]) -> Result<Self, String> {
+    fn parse(chunk: &[u8]) -> Result<Self, ReadError> {
         let (bytes, block) = (word(chunk, 4)?, word(chunk, 8)?);
         word(chunk, 12)?;
         let flags = chunk[2];
         if bytes > CHUNK_BYTES_MAX || (bytes > 0 && block == 0) {
-            return Err(format!(
-                "a blosc chunk states {bytes} bytes in blocks of {block}"
-            ));
+            return Err(format!("a blosc chunk states {bytes} bytes in blocks of {block}").into());
         }
         Ok(Self {
             codec: flags >> 5,
@@ -71,7 +70,7 @@ impl Header {
     }
 
     /// Decompresses a block, which may be split in one stream per byte of an element.
-    fn block_at(&self, from: &[u8], length: usize) -> Result<Vec<u8>, String> {
+    fn block_at(&self, from: &[u8], length: usize) -> Result<Vec<u8>, ReadError> {
         let is_whole = length == self.block;
         let streams = if self.is_split
             && is_whole
@@ -101,7 +100,7 @@ impl Header {
         Ok(out)
     }
 
-    fn decompress(&self, stream: &[u8], length: usize) -> Result<Vec<u8>, String> {
+    fn decompress(&self, stream: &[u8], length: usize) -> Result<Vec<u8>, ReadError> {
         let out = match self.codec {
             0 => blosclz(stream, length)?,
             1 => lz4_flex::block::decompress(stream, length).map_err(|error| error.to_string())?,
@@ -114,18 +113,16 @@ impl Header {
             }
             4 => zstd(stream, length)?,
             codec => {
-                return Err(format!(
-                    "blosc codec {codec} is not one of blosclz, lz4, zlib and zstd"
-                ));
+                return Err(ReadError::Unsupported(format!(
+                    "blosc codec {codec} is not one of blosclz, lz4, zlib and zstd, which are read; write the \
+                     chunks with one of them"
+                )));
             }
         };
         if out.len() == length {
             return Ok(out);
         }
-        Err(format!(
-            "a blosc block holds {} bytes, not {length}",
-            out.len()
-        ))
+        Err(format!("a blosc block holds {} bytes, not {length}", out.len()).into())
     }
 
     fn unfilter(&self, block: Vec<u8>) -> Vec<u8> {
@@ -174,7 +171,7 @@ fn bit_unshuffle(bytes: &[u8], size: usize) -> Vec<u8> {
 /// Decodes BloscLZ.
 ///
 /// Source: the format of FastLZ, level 2, with distances beyond 8191 in two more bytes.
-fn blosclz(input: &[u8], length: usize) -> Result<Vec<u8>, String> {
+fn blosclz(input: &[u8], length: usize) -> Result<Vec<u8>, ReadError> {
     let mut bytes = input.iter().copied();
     let mut out: Vec<u8> = Vec::with_capacity(length.min(input.len().saturating_mul(300)));
     let short = || "a blosclz block is cut off".to_owned();
@@ -207,7 +204,7 @@ fn blosclz(input: &[u8], length: usize) -> Result<Vec<u8>, String> {
             }
         }
         if out.len() > length {
-            return Err(format!("a blosclz block holds more than {length} bytes"));
+            return Err(format!("a blosclz block holds more than {length} bytes").into());
         }
         match bytes.next() {
             Some(next) => control = next,

@@ -6,6 +6,7 @@ use flate2::read::{MultiGzDecoder, ZlibDecoder};
 
 use crate::formats::blosc;
 use crate::formats::checksum::{crc32, crc32c};
+use crate::read_error::ReadError;
 
 /// How the bytes of a chunk were encoded.
 #[derive(Clone, Debug)]
@@ -78,7 +79,7 @@ impl Codec {
     }
 
     /// Undoes the codec; at most `limit` bytes come out.
-    pub(crate) fn decode(&self, bytes: Vec<u8>, limit: usize) -> Result<Vec<u8>, String> {
+    pub(crate) fn decode(&self, bytes: Vec<u8>, limit: usize) -> Result<Vec<u8>, ReadError> {
         match self {
             Codec::Gzip => take(MultiGzDecoder::new(bytes.as_slice()), limit),
             Codec::Zlib => take(ZlibDecoder::new(bytes.as_slice()), limit),
@@ -88,7 +89,7 @@ impl Codec {
                     .split_first_chunk::<4>()
                     .ok_or("an lz4 chunk is cut off")?;
                 let length = (u32::from_le_bytes(*word) as usize).min(limit);
-                lz4_flex::block::decompress(rest, length).map_err(|error| error.to_string())
+                lz4_flex::block::decompress(rest, length).map_err(|error| error.to_string().into())
             }
             Codec::Blosc => blosc::decode(&bytes),
             Codec::Shuffle(size) => Ok(blosc::unshuffle(&bytes, (*size).max(1))),
@@ -106,7 +107,7 @@ impl Codec {
                 };
                 let (word, data) = split.ok_or("it is cut off")?;
                 if sum(data).to_le_bytes() != *word {
-                    return Err(format!("its checksum ({name}) does not match"));
+                    return Err(format!("its checksum ({name}) does not match").into());
                 }
                 Ok(data.to_vec())
             }
@@ -114,7 +115,7 @@ impl Codec {
     }
 }
 
-fn take(from: impl Read, limit: usize) -> Result<Vec<u8>, String> {
+fn take(from: impl Read, limit: usize) -> Result<Vec<u8>, ReadError> {
     let mut out = Vec::new();
     let read = from.take(limit as u64 + 1).read_to_end(&mut out);
     read.map_err(|error| error.to_string())?;
@@ -122,7 +123,7 @@ fn take(from: impl Read, limit: usize) -> Result<Vec<u8>, String> {
 }
 
 /// Decodes a frame of zstd, at most `limit` bytes of it.
-pub(crate) fn zstd(bytes: &[u8], limit: usize) -> Result<Vec<u8>, String> {
+pub(crate) fn zstd(bytes: &[u8], limit: usize) -> Result<Vec<u8>, ReadError> {
     let decoder =
         ruzstd::decoding::StreamingDecoder::new(bytes).map_err(|error| error.to_string())?;
     take(decoder, limit)

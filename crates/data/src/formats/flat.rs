@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::array::{Opened, Stored, StoredArray};
 use crate::element::{Element, Elements};
+use crate::read_error::ReadError;
 
 /// Bytes that are read at once, so that a run of any length needs little memory.
 const PIECE_BYTES: usize = 1 << 20;
@@ -46,7 +47,7 @@ pub(crate) struct Flat {
 
 impl Flat {
     /// Checks that the array fits in what holds it: `room` bytes from its beginning on.
-    pub(crate) fn opened(self, room: u64) -> Result<Opened, String> {
+    pub(crate) fn opened(self, room: u64) -> Result<Opened, ReadError> {
         let claimed = self
             .extents
             .iter()
@@ -58,9 +59,7 @@ impl Flat {
             shape.reverse();
         }
         if claimed.is_none_or(|bytes| bytes > room) {
-            return Err(format!(
-                "values of shape {shape:?} do not fit in its {room} bytes"
-            ));
+            return Err(format!("values of shape {shape:?} do not fit in its {room} bytes").into());
         }
         Ok(Opened {
             shape,
@@ -80,9 +79,9 @@ impl Flat {
         starts: &[usize],
         counts: &[usize],
         out: &mut Elements,
-    ) -> Result<(), String> {
+    ) -> Result<(), ReadError> {
         let size = self.element.size();
-        let mut cursor = Cursor::open(&self.bytes).map_err(|error| error.to_string())?;
+        let mut cursor = Cursor::open(&self.bytes)?;
         let mut buffer = Vec::new();
         let mut filled = 0;
         for_runs(&self.extents, starts, counts, |first, elements| {
@@ -95,9 +94,9 @@ impl Flat {
                     .read_at(at, &mut buffer)
                     .map_err(|error| match error.kind() {
                         io::ErrorKind::UnexpectedEof => {
-                            format!("it ends before byte {at} of the values")
+                            format!("it ends before byte {at} of the values").into()
                         }
-                        _ => error.to_string(),
+                        _ => ReadError::from(error),
                     })?;
                 decode(&buffer, self.order, out, filled);
                 filled += now;
@@ -109,7 +108,12 @@ impl Flat {
 }
 
 impl StoredArray for Flat {
-    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements) -> Result<(), String> {
+    fn read(
+        &self,
+        starts: &[usize],
+        counts: &[usize],
+        out: &mut Elements,
+    ) -> Result<(), ReadError> {
         if !self.reversed {
             return self.read_in_order(starts, counts, out);
         }
@@ -171,8 +175,8 @@ pub(crate) fn for_runs(
     extents: &[usize],
     starts: &[usize],
     counts: &[usize],
-    mut each: impl FnMut(u64, usize) -> Result<(), String>,
-) -> Result<(), String> {
+    mut each: impl FnMut(u64, usize) -> Result<(), ReadError>,
+) -> Result<(), ReadError> {
     let mut outer = extents.len().saturating_sub(1);
     while outer > 0 && counts[outer] == extents[outer] {
         outer -= 1;

@@ -3,40 +3,126 @@
 //! Files are read without advisory locks: a dataset appears by a rename when it is whole, and
 //! parallel file systems often refuse locks. No object times are written: same input, same bytes.
 
+mod links;
+mod mapping;
+mod storage;
+
+use std::cell::OnceCell;
+use std::fs::File;
 use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use partita_run::allocation::handling_failure;
-use rust_hdf5::{DatatypeMessage, H5Dataset, H5File};
+use rust_hdf5::format::FormatError;
+use rust_hdf5::{ByteOrder, DatatypeMessage, FillValue, H5Dataset, H5File, Hdf5Error};
 
 use crate::array::{ArrayFile, Opened, Stored, StoredArray};
 use crate::element::{Element, Elements, each};
 use crate::error::DataError;
+use crate::formats::flat::{Order, decode};
+use crate::formats::hdf5::links::Target;
+use crate::formats::hdf5::mapping::Mapped;
+use crate::formats::hdf5::storage::Written;
 use crate::layout::Layout;
+use crate::read_error::ReadError;
 use crate::samples::{DType, Samples};
+
+/// Files that links and virtual datasets lead through, one after the other.
+const FILES_MAX: usize = 16;
 
 /// An HDF5 file open for reading.
 pub(crate) struct Hdf5File {
+    path: PathBuf,
     length_bytes: u64,
+    /// Where its superblock lies.
+    base: u64,
     file: H5File,
+    /// Its external links, once they were asked for.
+    external: OnceCell<Vec<String>>,
 }
 
 /// An array of a file open for reading.
-struct Hdf5Array(H5Dataset);
+struct Hdf5Array {
+    array: H5Dataset,
+    shape: Vec<usize>,
+    /// Extents of a chunk; empty if there are none.
+    chunk: Vec<usize>,
+    /// `None` where what was never written is read as the fill value.
+    written: Option<Written>,
+}
 
 impl Hdf5File {
     pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
-        let length_bytes = check_signature(path)?;
-        let file = guarded(|| H5File::options().no_locking().open(path)).map_err(|reason| {
-            DataError::Unreadable {
-                path: path.to_path_buf(),
-                key: None,
-                sample: None,
-                reason,
+        let (base, length_bytes) = check_signature(path)?;
+        let file = guarded(|| H5File::options().no_locking().open(path))
+            .map_err(|error| error.of(path, None, None))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            length_bytes,
+            base,
+            file,
+            external: OnceCell::new(),
+        })
+    }
+
+    /// An array, which links may lead to; `depth` files led here.
+    fn opened(&self, key: &str, fill: bool, depth: usize) -> Result<Opened, ReadError> {
+        if depth > FILES_MAX {
+            return Err(links::cycle(key));
+        }
+        let key = match links::follow(&self.path, &self.file, key)? {
+            Target::Here(key) => key,
+            Target::Elsewhere { path, key } => {
+                let named = |reason| format!("{}, `{key}`: {reason}", path.display());
+                let file =
+                    Self::open(&path).map_err(|error| ReadError::Unsupported(error.to_string()))?;
+                return file
+                    .opened(&key, fill, depth + 1)
+                    .map_err(|error| error.map(named));
             }
-        })?;
-        Ok(Self { length_bytes, file })
+        };
+        let array = guarded(|| self.file.dataset(&key))?;
+        let element = element_of(&guarded(|| array.datatype())?);
+        let stored = guarded(|| stored_of(&array))?;
+        let shape = array.shape();
+        if stored == Stored::Virtual && element.size() > 0 {
+            let mapped = Mapped::open(&self.path, &array, &element, fill, depth)?;
+            return Ok(Opened {
+                shape,
+                stored_size: element.size(),
+                element,
+                stored,
+                array: Box::new(mapped),
+            });
+        }
+        check_external(&array)?;
+        let file = File::open(&self.path)?;
+        let written = if fill {
+            None
+        } else {
+            Some(storage::written(&file, self.base, &self.file, &key, &shape))
+        };
+        let is_short = written.as_ref().is_some_and(Written::is_short);
+        match self.check_room(&array, &stored) {
+            Err(_) if is_short => return Err(never_written("not all of its values")),
+            Err(reason) if !fill => return Err(reason.into()),
+            Err(_) | Ok(()) => {}
+        }
+        let is_grid = |chunk: &Vec<usize>| chunk.len() == shape.len() && !chunk.contains(&0);
+        let chunk = array.chunk_dims().filter(is_grid).unwrap_or_default();
+        Ok(Opened {
+            shape: shape.clone(),
+            stored_size: element.size(),
+            element,
+            stored,
+            array: Box::new(Hdf5Array {
+                array,
+                shape,
+                chunk,
+                written,
+            }),
+        })
     }
 
     /// Refuses an array larger than its file can hold: a truncated file, or damaged extents that
@@ -62,7 +148,7 @@ impl Hdf5File {
             return Ok(());
         }
         Err(format!(
-            "values of shape {:?}{} do not fit in its {} bytes (those that were never written are not read as fill values)",
+            "values of shape {:?}{} do not fit in its {} bytes",
             array.shape(),
             if chunk.is_empty() {
                 String::new()
@@ -76,32 +162,181 @@ impl Hdf5File {
 
 impl ArrayFile for Hdf5File {
     fn keys(&self) -> Vec<String> {
-        self.file.dataset_names()
+        let mut keys = self.file.dataset_names();
+        let links = self.external.get_or_init(|| {
+            let links = links::external(&self.file).into_iter();
+            links
+                .filter(|link| self.opened(link, true, 0).is_ok())
+                .collect()
+        });
+        keys.extend(links.iter().cloned());
+        keys
+    }
+
+    fn is_link(&self, key: &str) -> bool {
+        links::has_link(&self.file, key)
     }
 
     fn is_nameless(&self) -> bool {
         false
     }
 
-    fn array(&self, key: &str) -> Result<Opened, String> {
-        let array = guarded(|| self.file.dataset(key))?;
-        let element = element_of(&guarded(|| array.datatype())?);
-        let stored = guarded(|| stored_of(&array))?;
-        self.check_room(&array, &stored)?;
-        Ok(Opened {
-            shape: array.shape(),
-            stored_size: element.size(),
-            element,
-            stored,
-            array: Box::new(Hdf5Array(array)),
-        })
+    fn array(&self, key: &str, fill: bool) -> Result<Opened, ReadError> {
+        self.opened(key, fill, 0)
+    }
+}
+
+impl Written {
+    /// Whether something was not.
+    fn is_short(&self) -> bool {
+        matches!(self, Written::Nothing | Written::Chunks(_))
+    }
+}
+
+fn never_written(what: &str) -> ReadError {
+    ReadError::Unsupported(format!(
+        "{what} were ever written, and the file has only its fill value for them; write them, or take the fill value \
+         with `--fill` of `partita data convert`"
+    ))
+}
+
+impl Hdf5Array {
+    /// The chunks of a box, by their numbers.
+    fn chunks(&self, starts: &[usize], counts: &[usize]) -> Vec<Vec<usize>> {
+        let mut found = vec![Vec::new()];
+        for ((start, count), size) in starts.iter().zip(counts).zip(&self.chunk) {
+            let numbers = start / size..(start + count).div_ceil(*size);
+            let longer = |first: Vec<usize>| {
+                numbers
+                    .clone()
+                    .map(move |number| [first.as_slice(), &[number]].concat())
+            };
+            found = found.into_iter().flat_map(longer).collect();
+        }
+        found
+    }
+
+    fn first_of(&self, chunk: &[usize]) -> Vec<u64> {
+        let sizes = chunk.iter().zip(&self.chunk);
+        sizes.map(|(number, size)| (number * size) as u64).collect()
+    }
+
+    /// Refuses a box with a chunk that was never written. Where the index of the chunks is not known, the library is
+    /// asked for chunks whose values are all the same.
+    fn check(
+        &self,
+        starts: &[usize],
+        counts: &[usize],
+        values: &Elements,
+    ) -> Result<(), ReadError> {
+        let missing = match &self.written {
+            None | Some(Written::All) => None,
+            Some(Written::Nothing) => return Err(never_written("none of its values")),
+            Some(_) if self.chunk.is_empty() => None,
+            Some(Written::Chunks(written)) => self
+                .chunks(starts, counts)
+                .into_iter()
+                .find(|chunk| !written.contains(&self.first_of(chunk))),
+            Some(Written::Unknown) => self.chunks(starts, counts).into_iter().find(|chunk| {
+                self.is_uniform(chunk, (starts, counts), values)
+                    && guarded(|| self.array.read_chunk_raw_at(chunk)).is_err()
+            }),
+        };
+        let Some(chunk) = missing else {
+            return Ok(());
+        };
+        let (first, shape) = (self.first_of(&chunk), &self.shape);
+        Err(never_written(&format!(
+            "not all of its values (of shape {shape:?}; not those of the chunk at {first:?})"
+        )))
+    }
+
+    /// Whether all values that a box has of a chunk are the same.
+    fn is_uniform(
+        &self,
+        chunk: &[usize],
+        (starts, counts): (&[usize], &[usize]),
+        values: &Elements,
+    ) -> bool {
+        let dims = 0..starts.len();
+        let spans: Vec<(usize, usize)> = dims
+            .map(|dim| {
+                let first = chunk[dim] * self.chunk[dim];
+                let low = first.max(starts[dim]);
+                (
+                    low - starts[dim],
+                    (first + self.chunk[dim]).min(starts[dim] + counts[dim]) - low,
+                )
+            })
+            .collect();
+        let elements: usize = spans.iter().map(|&(_, count)| count).product();
+        let at = |mut number: usize| {
+            let (mut at, mut stride) = (0, 1);
+            for (&(low, count), extent) in spans.iter().zip(counts).rev() {
+                at += (low + number % count) * stride;
+                number /= count;
+                stride *= extent;
+            }
+            at
+        };
+        let first = values.get(at(0));
+        (1..elements)
+            .map(|number| values.get(at(number)))
+            .all(|value| value == first || (value.is_nan() && first.is_nan()))
     }
 }
 
 impl StoredArray for Hdf5Array {
-    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements) -> Result<(), String> {
-        guarded(|| each!(out, values => self.0.read_slice_into(values, starts, counts)))
+    fn read(
+        &self,
+        starts: &[usize],
+        counts: &[usize],
+        out: &mut Elements,
+    ) -> Result<(), ReadError> {
+        guarded(|| each!(out, values => self.array.read_slice_into(values, starts, counts)))?;
+        self.check(starts, counts, out)
     }
+}
+
+/// Refuses raw values in files of their own that are missing or too short, for which zeros would be read.
+fn check_external(array: &H5Dataset) -> Result<(), ReadError> {
+    let segments = guarded(|| array.external_files())?;
+    let extents = array.shape().into_iter().chain([array.element_size()]);
+    let mut left = extents.fold(1, |bytes: u64, extent| bytes.saturating_mul(extent as u64));
+    for segment in segments {
+        let needed = segment.size.min(left);
+        left -= needed;
+        let found = std::fs::metadata(&segment.name).map_or(0, |data| data.len());
+        if found.saturating_sub(segment.offset) < needed {
+            return Err(ReadError::Unsupported(format!(
+                "its values lie in the file {}, of which {needed} bytes from {} on are needed, and it has {found}; \
+                 run where it lies, or copy the array to an ordinary one with h5py",
+                segment.name, segment.offset
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The fill value of an array, alone.
+fn fill_of(array: &H5Dataset, element: &Element) -> Result<Elements, ReadError> {
+    let mut value = Elements::new(element);
+    value.resize(1)?;
+    if let FillValue::UserDefined(bytes) = guarded(|| array.fill_value())? {
+        let order = match guarded(|| array.datatype())? {
+            DatatypeMessage::FixedPoint {
+                byte_order: ByteOrder::BigEndian,
+                ..
+            }
+            | DatatypeMessage::FloatingPoint {
+                byte_order: ByteOrder::BigEndian,
+                ..
+            } => Order::Big,
+            _ => Order::Little,
+        };
+        decode(&bytes, order, &mut value, 0);
+    }
+    Ok(value)
 }
 
 /// An HDF5 file being written.
@@ -243,9 +478,9 @@ impl TargetArray {
 
 /// Looks for the signature where the format allows it: at 0, 512, 1024, 2048 and so on.
 ///
-/// Returns the length of the file in bytes.
+/// Returns where it is, and the length of the file in bytes.
 /// Source: HDF5 File Format Specification 3.0, section II.A.
-fn check_signature(path: &Path) -> Result<u64, DataError> {
+fn check_signature(path: &Path) -> Result<(u64, u64), DataError> {
     const SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
     let unopenable = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => DataError::Missing {
@@ -264,7 +499,7 @@ fn check_signature(path: &Path) -> Result<u64, DataError> {
         .take(SIGNATURE.len() as u64)
         .read_to_end(&mut head)
         .map_err(unopenable)?;
-    let mut at = 512;
+    let (mut found, mut at) = (0, 512);
     let mut word = head.clone();
     while word != SIGNATURE && at < length {
         word.clear();
@@ -273,10 +508,11 @@ fn check_signature(path: &Path) -> Result<u64, DataError> {
             .take(SIGNATURE.len() as u64)
             .read_to_end(&mut word)
             .map_err(unopenable)?;
+        found = at;
         at *= 2;
     }
     if word == SIGNATURE {
-        return Ok(length);
+        return Ok((found, length));
     }
     let found = match head.as_slice() {
         [] => "nothing, it is empty".to_string(),
@@ -298,10 +534,23 @@ fn check_signature(path: &Path) -> Result<u64, DataError> {
 /// in 32 bits in places (the width in bits of an element of 2^29 bytes), which panics where overflow is
 /// checked. What leads there is avoided as far as it is known; the rest ends here, with the file that is
 /// being read, which is then given up. Memory that it asks for and does not get, it reports.
-fn guarded<T>(call: impl FnOnce() -> rust_hdf5::Result<T>) -> Result<T, String> {
+fn guarded<T>(call: impl FnOnce() -> rust_hdf5::Result<T>) -> Result<T, ReadError> {
+    let unsupported = |reason: String| ReadError::Unsupported(reason);
     match catch_unwind(AssertUnwindSafe(|| handling_failure(call))) {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => Err("its headers are damaged: they hold sizes that cannot be".to_owned()),
+        Ok(answer) => answer.map_err(|error| match error {
+            Hdf5Error::Io(error) => error.into(),
+            Hdf5Error::Format(FormatError::UnsupportedFeature(_))
+            | Hdf5Error::NotFound(_)
+            | Hdf5Error::Unsupported(_)
+            | Hdf5Error::DanglingLink { .. }
+            | Hdf5Error::ExternalFileNotFound { .. } => unsupported(error.to_string()),
+            // The error of its layer of input, whose type is private, begins so.
+            error if error.to_string().contains("unsupported feature") => {
+                unsupported(error.to_string())
+            }
+            error => error.to_string().into(),
+        }),
+        Err(_) => Err("its headers are damaged: they hold sizes that cannot be".into()),
     }
 }
 

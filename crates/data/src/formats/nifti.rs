@@ -13,6 +13,7 @@ use crate::array::{ArrayFile, Opened, StoredArray};
 use crate::element::{Element, Elements};
 use crate::formats::flat::{Bytes, DEFLATE_FACTOR, Flat, Order};
 use crate::formats::npy::ONLY;
+use crate::read_error::ReadError;
 
 /// Size of the longer header.
 const HEADER_BYTES: usize = 540;
@@ -66,16 +67,16 @@ impl ArrayFile for NiftiFile {
         true
     }
 
-    fn array(&self, _: &str) -> Result<Opened, String> {
-        let file = File::open(&self.path).map_err(|error| error.to_string())?;
-        let length = file.metadata().map_err(|error| error.to_string())?.len();
+    fn array(&self, _: &str, _: bool) -> Result<Opened, ReadError> {
+        let file = File::open(&self.path)?;
+        let length = file.metadata()?.len();
         let path = self.path.clone();
         let open = move || -> io::Result<Box<dyn Read>> {
             Ok(Box::new(MultiGzDecoder::new(io::BufReader::new(
                 File::open(&path)?,
             ))))
         };
-        let head = self.head().map_err(|error| error.to_string())?;
+        let head = self.head()?;
         let header = Header::parse(&head)?;
         let (bytes, room) = if self.is_gzipped {
             (
@@ -126,11 +127,14 @@ struct Scaled {
 }
 
 impl StoredArray for Scaled {
-    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements) -> Result<(), String> {
+    fn read(
+        &self,
+        starts: &[usize],
+        counts: &[usize],
+        out: &mut Elements,
+    ) -> Result<(), ReadError> {
         let mut stored = Elements::new(&self.stored);
-        stored
-            .resize(out.len())
-            .map_err(|error| error.to_string())?;
+        stored.resize(out.len())?;
         self.array.read(starts, counts, &mut stored)?;
         let Elements::F64(values) = out else {
             panic!("scaled values are double");
@@ -158,7 +162,7 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn word<const N: usize>(&self, at: usize) -> Result<[u8; N], String> {
+    fn word<const N: usize>(&self, at: usize) -> Result<[u8; N], ReadError> {
         let bytes = self.bytes.get(at..).and_then(<[u8]>::first_chunk::<N>);
         let mut word = *bytes.ok_or("its header is cut off")?;
         if self.order == Order::Big {
@@ -169,12 +173,12 @@ impl Fields<'_> {
 }
 
 impl Header {
-    fn parse(bytes: &[u8]) -> Result<Self, String> {
+    fn parse(bytes: &[u8]) -> Result<Self, ReadError> {
         let word = *bytes.first_chunk::<4>().ok_or("its header is cut off")?;
         let (order, size) = match (u32::from_le_bytes(word), u32::from_be_bytes(word)) {
             (size @ (348 | 540), _) => (Order::Little, size),
             (_, size @ (348 | 540)) => (Order::Big, size),
-            (size, _) => return Err(format!("its header has {size} bytes, not 348 or 540")),
+            (size, _) => return Err(format!("its header has {size} bytes, not 348 or 540").into()),
         };
         let fields = Fields { bytes, order };
         let is_first = size == 348;
@@ -186,19 +190,19 @@ impl Header {
                 .ok_or("its header is cut off")?
         };
         if &magic != b"n+1\0" && &magic != b"n+2\0" {
-            return Err(
-                "its header is no NIfTI header with the values behind it (magic n+1 or n+2)"
-                    .to_owned(),
-            );
+            return Err(ReadError::unsupported(
+                "its header is that of a pair of files (.hdr and .img) or of Analyze 7.5, which are not read; write \
+                 it as one NIfTI file (magic n+1 or n+2)",
+            ));
         }
-        let dim = |at: usize| -> Result<i64, String> {
+        let dim = |at: usize| -> Result<i64, ReadError> {
             Ok(if is_first {
                 i16::from_le_bytes(fields.word(40 + 2 * at)?).into()
             } else {
                 i64::from_le_bytes(fields.word(16 + 8 * at)?)
             })
         };
-        let float = |first: usize, second: usize| -> Result<f64, String> {
+        let float = |first: usize, second: usize| -> Result<f64, ReadError> {
             Ok(if is_first {
                 f32::from_le_bytes(fields.word(first)?).into()
             } else {
@@ -207,9 +211,9 @@ impl Header {
         };
         let dims = dim(0)?;
         if !(1..=7).contains(&dims) {
-            return Err(format!("its header states {dims} dims"));
+            return Err(format!("its header states {dims} dims").into());
         }
-        let extents: Result<Vec<i64>, String> = (1..=dims as usize).rev().map(dim).collect();
+        let extents: Result<Vec<i64>, ReadError> = (1..=dims as usize).rev().map(dim).collect();
         let extents: Result<Vec<usize>, _> = extents?.into_iter().map(usize::try_from).collect();
         let mut shape = extents.map_err(|_| "its header states a negative extent")?;
         // Outer dims of extent 1 say nothing.
@@ -223,16 +227,37 @@ impl Header {
             i64::from_le_bytes(fields.word(168)?).max(0) as u64
         };
         let (slope, inter) = (float(112, 176)?, float(116, 184)?);
-        let is_scaled =
-            slope.is_finite() && slope != 0.0 && inter.is_finite() && (slope, inter) != (1.0, 0.0);
         Ok(Self {
             order,
             shape,
             element: element_of(code),
             offset: offset.max(if is_first { 348 } else { 540 }),
-            scale: is_scaled.then_some((slope, inter)),
+            scale: scale(slope, inter)?,
         })
     }
+}
+
+/// Slope and intercept of the values; `None` where they are as stored.
+///
+/// A slope of 0 means so, and one that is not finite too, as nibabel writes where values were not scaled. Errors: of
+/// the two, only one is a number.
+/// Source: nifti1.h, `scl_slope`; nibabel, `Nifti1Header.get_slope_inter`.
+fn scale(slope: f64, inter: f64) -> Result<Option<(f64, f64)>, ReadError> {
+    let is_unscaled = if slope.is_finite() {
+        slope == 0.0
+    } else {
+        inter == 0.0 || !inter.is_finite()
+    };
+    if is_unscaled {
+        return Ok(None);
+    }
+    if slope.is_finite() && inter.is_finite() {
+        return Ok(Some((slope, inter)).filter(|&scale| scale != (1.0, 0.0)));
+    }
+    Err(ReadError::Unsupported(format!(
+        "its header scales the values by the slope {slope} and the intercept {inter} (`scl_slope`, `scl_inter`); set \
+         both to numbers, or the slope to 0 for the values as they are stored"
+    )))
 }
 
 /// Positions of voxels: row r gives coordinate r of a voxel (x, y, z), `row[0] x + row[1] y + row[2] z + row[3]`, in

@@ -11,6 +11,7 @@ use flate2::read::DeflateDecoder;
 use crate::array::{ArrayFile, Opened, StoredArray};
 use crate::element::{Element, Elements};
 use crate::formats::flat::{Bytes, DEFLATE_FACTOR, Flat, Order, numpy_type};
+use crate::read_error::ReadError;
 
 /// The first bytes of a file.
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
@@ -38,10 +39,10 @@ impl ArrayFile for NpyFile {
         true
     }
 
-    fn array(&self, _: &str) -> Result<Opened, String> {
-        let mut file = File::open(&self.0).map_err(|error| error.to_string())?;
+    fn array(&self, _: &str, _: bool) -> Result<Opened, ReadError> {
+        let mut file = File::open(&self.0)?;
         let header = Header::read(&mut file)?;
-        let length = file.metadata().map_err(|error| error.to_string())?.len();
+        let length = file.metadata()?.len();
         let room = length.saturating_sub(header.bytes);
         let offset = header.bytes;
         header.flat(Bytes::File { file, offset }).opened(room)
@@ -68,14 +69,15 @@ struct Member {
 }
 
 impl NpzFile {
-    pub(crate) fn open(path: &Path) -> Result<Self, String> {
-        let file = File::open(path).map_err(|error| error.to_string())?;
-        let mut archive = zip::ZipArchive::new(file).map_err(|error| error.to_string())?;
+    pub(crate) fn open(path: &Path) -> Result<Self, ReadError> {
+        let file = File::open(path)?;
+        let mut archive = zip::ZipArchive::new(file).map_err(zip_error)?;
+        if archive.file_names().all(|name| !name.ends_with(".npy")) {
+            return Err(ReadError::unsupported(of_other(archive.file_names())));
+        }
         let mut members = Vec::new();
         for at in 0..archive.len() {
-            let member = archive
-                .by_index_raw(at)
-                .map_err(|error| error.to_string())?;
+            let member = archive.by_index_raw(at).map_err(zip_error)?;
             let Some(key) = member.name().strip_suffix(".npy") else {
                 continue;
             };
@@ -83,9 +85,9 @@ impl NpzFile {
                 zip::CompressionMethod::Stored => false,
                 zip::CompressionMethod::Deflated => true,
                 other => {
-                    return Err(format!(
-                        "its member {key} is compressed by {other}, not deflate"
-                    ));
+                    return Err(ReadError::Unsupported(format!(
+                        "its member {key} is compressed by {other}; stored and deflated members are read"
+                    )));
                 }
             };
             members.push(Member {
@@ -102,6 +104,30 @@ impl NpzFile {
             members,
         })
     }
+}
+
+fn zip_error(error: zip::result::ZipError) -> ReadError {
+    match error {
+        zip::result::ZipError::Io(error) => error.into(),
+        zip::result::ZipError::UnsupportedArchive(reason) => ReadError::unsupported(reason),
+        error => ReadError::Damaged(error.to_string()),
+    }
+}
+
+/// What a zip without arrays of NumPy is, by the names of its members.
+fn of_other<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
+    let known = names.find_map(|name| match name.rsplit('/').next()? {
+        "zarr.json" | ".zarray" | ".zgroup" => {
+            Some("a zipped Zarr store, which is not read; unzip it to a folder, and name that")
+        }
+        "data.pkl" => Some(
+            "a file of `torch.save`, which is not read; load it in PyTorch and write NPZ or HDF5 for samples, or \
+             safetensors for weights",
+        ),
+        _ => None,
+    });
+    let known = known.unwrap_or("a zip file without arrays of NumPy (.npy); name the files in it");
+    format!("it is {known}")
 }
 
 /// A stream whose checksum is compared where its last byte is read.
@@ -136,7 +162,12 @@ struct Summed {
 }
 
 impl StoredArray for Summed {
-    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements) -> Result<(), String> {
+    fn read(
+        &self,
+        starts: &[usize],
+        counts: &[usize],
+        out: &mut Elements,
+    ) -> Result<(), ReadError> {
         if counts == self.shape {
             let sum = || -> io::Result<u32> {
                 let mut file = File::open(&self.path)?;
@@ -145,8 +176,8 @@ impl StoredArray for Summed {
                 io::copy(&mut sum, &mut io::sink())?;
                 Ok(sum.crc().sum())
             };
-            if sum().map_err(|error| error.to_string())? != self.member.sum {
-                return Err(SUM_DIFFERS.to_owned());
+            if sum()? != self.member.sum {
+                return Err(SUM_DIFFERS.into());
             }
         }
         self.array.read(starts, counts, out)
@@ -165,13 +196,13 @@ impl ArrayFile for NpzFile {
         false
     }
 
-    fn array(&self, key: &str) -> Result<Opened, String> {
+    fn array(&self, key: &str, _: bool) -> Result<Opened, ReadError> {
         let found = self.members.iter().find(|member| member.key == key);
         let member = found.ok_or("it is gone")?.clone();
         if !member.is_deflated {
-            let mut file = File::open(&self.path).map_err(|error| error.to_string())?;
+            let mut file = File::open(&self.path)?;
             let seek = file.seek(SeekFrom::Start(member.offset));
-            seek.map_err(|error| error.to_string())?;
+            seek?;
             let header = Header::read(&mut file)?;
             let room = member.packed.saturating_sub(header.bytes);
             let offset = member.offset + header.bytes;
@@ -199,7 +230,7 @@ impl ArrayFile for NpzFile {
                 sum,
             }))
         };
-        let header = Header::read(&mut open().map_err(|error| error.to_string())?)?;
+        let header = Header::read(&mut open()?)?;
         let stream = Bytes::Stream {
             open: Box::new(open),
             offset: header.bytes,
@@ -222,12 +253,12 @@ struct Header {
 }
 
 impl Header {
-    fn read(from: &mut dyn Read) -> Result<Self, String> {
+    fn read(from: &mut dyn Read) -> Result<Self, ReadError> {
         let mut head = [0; 8];
         from.read_exact(&mut head)
             .map_err(|error| format!("it has no whole header: {error}"))?;
         if !head.starts_with(MAGIC) {
-            return Err("it does not begin as an NPY file does".to_owned());
+            return Err("it does not begin as an NPY file does".into());
         }
         let mut word = [0; 4];
         let width = if head[6] == 1 { 2 } else { 4 };
@@ -235,7 +266,7 @@ impl Header {
         from.read_exact(&mut word[..width]).map_err(short)?;
         let length = u32::from_le_bytes(word) as usize;
         if length > HEADER_BYTES_MAX {
-            return Err(format!("its header is to have {length} bytes"));
+            return Err(format!("its header is to have {length} bytes").into());
         }
         let mut text = vec![0; length];
         from.read_exact(&mut text).map_err(short)?;
@@ -244,7 +275,7 @@ impl Header {
     }
 
     /// The header is the text of a Python dict.
-    fn parse(text: &str, bytes: u64) -> Result<Self, String> {
+    fn parse(text: &str, bytes: u64) -> Result<Self, ReadError> {
         let value = |key: &str| {
             let (_, rest) = text.split_once(&format!("'{key}':"))?;
             Some(rest.trim_start())
@@ -262,7 +293,7 @@ impl Header {
         let is_fortran = match value("fortran_order") {
             Some(rest) if rest.starts_with("True") => true,
             Some(rest) if rest.starts_with("False") => false,
-            Some(_) | None => return Err(bad("fortran_order")),
+            Some(_) | None => return Err(bad("fortran_order").into()),
         };
         let shape = value("shape").and_then(|rest| rest.strip_prefix('(')?.split_once(')'));
         let (shape, _) = shape.ok_or_else(|| bad("shape"))?;

@@ -5,7 +5,7 @@
 //! `cosmoflow/data/cosmo.py`.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
@@ -14,6 +14,7 @@ use crate::array::{ArrayFile, Opened, Stored, StoredArray};
 use crate::element::{Element, Elements};
 use crate::formats::checksum::crc32c;
 use crate::formats::flat::{DEFLATE_FACTOR, Order, decode, for_runs};
+use crate::read_error::ReadError;
 
 /// Channels of a universe of CosmoFlow: the redshifts.
 const COSMOFLOW_CHANNELS: usize = 4;
@@ -38,7 +39,7 @@ enum Kind {
 }
 
 impl TfRecordFile {
-    pub(crate) fn open(path: &Path, is_gzipped: bool) -> Result<Self, String> {
+    pub(crate) fn open(path: &Path, is_gzipped: bool) -> Result<Self, ReadError> {
         let mut file = Self {
             path: path.to_path_buf(),
             is_gzipped,
@@ -64,10 +65,10 @@ impl TfRecordFile {
     /// Calls with each record, checked by its sums, until it returns false.
     fn for_records(
         &self,
-        mut each: impl FnMut(&[u8]) -> Result<bool, String>,
-    ) -> Result<(), String> {
-        let file = File::open(&self.path).map_err(|error| error.to_string())?;
-        let length = file.metadata().map_err(|error| error.to_string())?.len();
+        mut each: impl FnMut(&[u8]) -> Result<bool, ReadError>,
+    ) -> Result<(), ReadError> {
+        let file = File::open(&self.path)?;
+        let length = file.metadata()?.len();
         let most = if self.is_gzipped {
             length.saturating_mul(DEFLATE_FACTOR)
         } else {
@@ -81,7 +82,7 @@ impl TfRecordFile {
         };
         for number in 0..RECORDS_MAX {
             let Some(record) = next_record(&mut from, most)
-                .map_err(|reason| format!("record {number}: {reason}"))?
+                .map_err(|error| error.map(|reason| format!("record {number}: {reason}")))?
             else {
                 return Ok(());
             };
@@ -89,15 +90,15 @@ impl TfRecordFile {
                 return Ok(());
             }
         }
-        Err(format!("it has more than {RECORDS_MAX} records"))
+        Err(ReadError::Unsupported(format!(
+            "it has more than {RECORDS_MAX} records; spread them over several files"
+        )))
     }
 }
 
-fn next_record(from: &mut dyn Read, most: u64) -> Result<Option<Vec<u8>>, String> {
+fn next_record(from: &mut dyn Read, most: u64) -> Result<Option<Vec<u8>>, ReadError> {
     let mut head = Vec::new();
-    from.take(12)
-        .read_to_end(&mut head)
-        .map_err(|error: io::Error| error.to_string())?;
+    from.take(12).read_to_end(&mut head)?;
     if head.is_empty() {
         return Ok(None);
     }
@@ -105,32 +106,30 @@ fn next_record(from: &mut dyn Read, most: u64) -> Result<Option<Vec<u8>>, String
         .split_first_chunk::<8>()
         .filter(|(_, sum)| sum.len() == 4)
     else {
-        return Err("it is cut off".to_owned());
+        return Err("it is cut off".into());
     };
     check(word, sum)?;
     let length = u64::from_le_bytes(*word);
     if length > most {
-        return Err(format!("it is to have {length} bytes, more than the file"));
+        return Err(format!("it is to have {length} bytes, more than the file").into());
     }
     let mut record = Vec::new();
-    from.take(length + 4)
-        .read_to_end(&mut record)
-        .map_err(|error| error.to_string())?;
+    from.take(length + 4).read_to_end(&mut record)?;
     let (data, sum) = record.split_last_chunk::<4>().ok_or("it is cut off")?;
     if data.len() as u64 != length {
-        return Err("it is cut off".to_owned());
+        return Err("it is cut off".into());
     }
     check(data, sum)?;
     record.truncate(length as usize);
     Ok(Some(record))
 }
 
-fn check(data: &[u8], sum: &[u8]) -> Result<(), String> {
+fn check(data: &[u8], sum: &[u8]) -> Result<(), ReadError> {
     let found = crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8);
     if found.to_le_bytes() == sum {
         return Ok(());
     }
-    Err("its checksum does not match".to_owned())
+    Err("its checksum does not match".into())
 }
 
 /// A list of a record.
@@ -149,7 +148,7 @@ impl Value<'_> {
         }
     }
 
-    fn integers(&self) -> Result<Vec<i64>, String> {
+    fn integers(&self) -> Result<Vec<i64>, ReadError> {
         let (mut rest, mut numbers) = (self.bytes, Vec::new());
         while !rest.is_empty() {
             numbers.push(varint(&mut rest)? as i64);
@@ -158,7 +157,7 @@ impl Value<'_> {
     }
 }
 
-fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
+fn varint(bytes: &mut &[u8]) -> Result<u64, ReadError> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = bytes.split_first().ok_or("a record is cut off")?;
@@ -168,11 +167,11 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
             return Ok(value);
         }
     }
-    Err("a record has a number of more than 64 bits".to_owned())
+    Err("a record has a number of more than 64 bits".into())
 }
 
 /// The fields of a message that have a length: number and contents. Others are skipped.
-fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, &[u8])>, String> {
+fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, &[u8])>, ReadError> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
         let tag = varint(&mut bytes)?;
@@ -184,7 +183,7 @@ fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, &[u8])>, String> {
             1 => 8,
             2 => varint(&mut bytes)?,
             5 => 4,
-            kind => return Err(format!("a record has a field of wire type {kind}")),
+            kind => return Err(format!("a record has a field of wire type {kind}").into()),
         };
         let length = usize::try_from(length).map_err(|error| error.to_string())?;
         let (field, rest) = bytes
@@ -199,7 +198,7 @@ fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, &[u8])>, String> {
 }
 
 /// The features of a `tf.train.Example`.
-fn example(record: &[u8]) -> Result<Vec<(String, Value<'_>)>, String> {
+fn example(record: &[u8]) -> Result<Vec<(String, Value<'_>)>, ReadError> {
     let mut found = Vec::new();
     for (_, features) in fields(record)?
         .into_iter()
@@ -229,6 +228,36 @@ fn example(record: &[u8]) -> Result<Vec<(String, Value<'_>)>, String> {
     Ok(found)
 }
 
+impl TfRecordFile {
+    /// Extents (D, H, W, C) of the bytes of a feature. A record does not state them, nor what the bytes are.
+    ///
+    /// Errors: features that are not CosmoFlow's, cubes `x` of four channels beside numbers `y`.
+    fn cosmoflow_extents(&self, key: &str, length: usize) -> Result<[usize; 4], ReadError> {
+        let side = (1..=4096usize)
+            .find(|side| side.pow(3) * COSMOFLOW_CHANNELS >= length)
+            .unwrap_or(1);
+        let is_targets =
+            |(name, kind, _): &(String, Kind, usize)| name == "y" && *kind == Kind::Floats;
+        let is_cosmoflow =
+            key == "x" && self.features.len() == 2 && self.features.iter().any(is_targets);
+        if is_cosmoflow && side.pow(3) * COSMOFLOW_CHANNELS == length {
+            return Ok([side, side, side, COSMOFLOW_CHANNELS]);
+        }
+        let names: Vec<&str> = self
+            .features
+            .iter()
+            .map(|(name, ..)| name.as_str())
+            .collect();
+        Err(ReadError::Unsupported(format!(
+            "its records hold {} bytes, and do not state their shape or type (features {}); read are those of \
+             CosmoFlow, where `x` is an int16 cube of {COSMOFLOW_CHANNELS} channels and `y` numbers; write others as \
+             NPY or HDF5",
+            2 * length,
+            names.join(", ")
+        )))
+    }
+}
+
 impl ArrayFile for TfRecordFile {
     fn keys(&self) -> Vec<String> {
         self.features.iter().map(|(key, ..)| key.clone()).collect()
@@ -238,7 +267,7 @@ impl ArrayFile for TfRecordFile {
         false
     }
 
-    fn array(&self, key: &str) -> Result<Opened, String> {
+    fn array(&self, key: &str, _: bool) -> Result<Opened, ReadError> {
         let found = self.features.iter().find(|(name, ..)| name == key);
         let &(_, kind, length) = found.ok_or("no record has it")?;
         let element = match kind {
@@ -246,14 +275,10 @@ impl ArrayFile for TfRecordFile {
             Kind::Floats => Element::Float32,
             Kind::Integers => Element::Int64,
         };
-        let side = (1..=4096usize)
-            .find(|side| side.pow(3) * COSMOFLOW_CHANNELS >= length)
-            .unwrap_or(1);
         let mut shape = vec![self.records];
-        if kind == Kind::Bytes && side.pow(3) * COSMOFLOW_CHANNELS == length {
-            shape.extend([side, side, side, COSMOFLOW_CHANNELS]);
-        } else {
-            shape.push(length);
+        match kind {
+            Kind::Bytes => shape.extend(self.cosmoflow_extents(key, length)?),
+            Kind::Floats | Kind::Integers => shape.push(length),
         }
         Ok(Opened {
             stored: Stored::Stream {
@@ -285,7 +310,12 @@ struct Feature {
 }
 
 impl StoredArray for Feature {
-    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements) -> Result<(), String> {
+    fn read(
+        &self,
+        starts: &[usize],
+        counts: &[usize],
+        out: &mut Elements,
+    ) -> Result<(), ReadError> {
         let each = self.shape[1..].iter().product::<usize>();
         let (mut number, mut filled) = (0, 0);
         self.file.for_records(|record| {
@@ -298,16 +328,15 @@ impl StoredArray for Feature {
             let found = features.iter().find(|(key, _)| *key == self.key);
             let (_, value) = found.ok_or_else(|| format!("record {at} has no {}", self.key))?;
             if value.kind != self.kind || value.length() != each {
-                return Err(format!(
-                    "record {at} has {} values, not {each}",
-                    value.length()
-                ));
+                return Err(
+                    format!("record {at} has {} values, not {each}", value.length()).into(),
+                );
             }
             let mut whole = out.same_type();
             match &mut whole {
                 Elements::I64(numbers) => *numbers = value.integers()?,
                 other => {
-                    other.resize(each).map_err(|error| error.to_string())?;
+                    other.resize(each)?;
                     decode(value.bytes, Order::Little, other, 0);
                 }
             }
@@ -326,6 +355,6 @@ impl StoredArray for Feature {
         if filled == out.len() {
             return Ok(());
         }
-        Err("it has fewer records than when it was opened".to_owned())
+        Err("it has fewer records than when it was opened".into())
     }
 }

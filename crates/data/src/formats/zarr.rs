@@ -3,6 +3,7 @@
 //! Read here, as the crate `zarrs` needs a newer compiler than the workspace and a C library for zstd.
 //! Source: Zarr storage specification 2; Zarr core specification 3.0 (regular grids).
 
+mod metadata;
 mod shard;
 
 use std::fs;
@@ -18,6 +19,7 @@ use crate::formats::codec::Codec;
 use crate::formats::flat::{Order, decode, numpy_type};
 use crate::formats::npy::ONLY;
 use crate::formats::zarr::shard::Shards;
+use crate::read_error::ReadError;
 
 /// Groups inside of groups that are looked into.
 const DEPTH_MAX: usize = 6;
@@ -34,7 +36,7 @@ pub(crate) struct ZarrStore {
 }
 
 impl ZarrStore {
-    pub(crate) fn open(root: &Path) -> Result<Self, String> {
+    pub(crate) fn open(root: &Path) -> Result<Self, ReadError> {
         let mut arrays = Vec::new();
         list(root, "", 0, &mut arrays)?;
         Ok(Self {
@@ -45,17 +47,20 @@ impl ZarrStore {
 }
 
 /// Finds the arrays at and below a path.
-fn list(root: &Path, path: &str, depth: usize, arrays: &mut Vec<String>) -> Result<(), String> {
+fn list(root: &Path, path: &str, depth: usize, arrays: &mut Vec<String>) -> Result<(), ReadError> {
     let folder = root.join(path);
     if is_array(&folder) {
         arrays.push(path.to_owned());
         return Ok(());
     }
     if depth > DEPTH_MAX || arrays.len() > ENTRIES_MAX {
-        return Err("it has too many groups inside of groups, or arrays".to_owned());
+        return Err(ReadError::unsupported(
+            "it has too many groups inside of groups, or arrays; name a group in it",
+        ));
     }
-    for entry in fs::read_dir(&folder).map_err(|error| error.to_string())? {
-        let entry = entry.map_err(|error| error.to_string())?;
+    metadata::check_group(&folder)?;
+    for entry in fs::read_dir(&folder)? {
+        let entry = entry?;
         if entry.path().is_dir() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let below = if path.is_empty() {
@@ -91,7 +96,7 @@ impl ArrayFile for ZarrStore {
         self.arrays == [""]
     }
 
-    fn array(&self, key: &str) -> Result<Opened, String> {
+    fn array(&self, key: &str, _: bool) -> Result<Opened, ReadError> {
         let folder = if self.is_nameless() {
             self.root.clone()
         } else {
@@ -131,7 +136,8 @@ struct ZarrArray {
     order: Order,
     /// Order of the dims inside of a chunk, as dims of the array; empty if it is theirs.
     transpose: Vec<usize>,
-    fill: f64,
+    /// The value of chunks that were never written, alone; `None` where the metadata leave it open.
+    fill: Option<Elements>,
     /// What is undone first comes first.
     codecs: Vec<Codec>,
     /// Between the numbers of a chunk's name.
@@ -154,18 +160,20 @@ struct SecondHeader {
     dimension_separator: Option<String>,
 }
 
-fn header<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, String> {
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
-    serde_json::from_str(&text).map_err(|error| format!("its metadata is not valid: {error}"))
+fn header<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, ReadError> {
+    let text = fs::read_to_string(path)?;
+    let read = serde_json::from_str(&text);
+    read.map_err(|error| format!("its metadata are not valid: {error}").into())
 }
 
-fn unknown(codec: &Value) -> String {
-    format!(
-        "its codec {codec} is not read; gzip, zlib, zstd, lz4, blosc, shuffle, crc32 and crc32c are"
-    )
+fn unknown(codec: &Value) -> ReadError {
+    ReadError::Unsupported(format!(
+        "its codec {codec} is not read; gzip, zlib, zstd, lz4, blosc, shuffle, crc32 and crc32c are; write the array \
+         with one of them"
+    ))
 }
 
-fn second(folder: PathBuf) -> Result<ZarrArray, String> {
+fn second(folder: PathBuf) -> Result<ZarrArray, ReadError> {
     let header: SecondHeader = header(&folder.join(".zarray"))?;
     let (element, order) = match header.dtype.as_str() {
         Some(text) if !text.is_empty() && text.is_ascii() => numpy_type(text),
@@ -189,7 +197,7 @@ fn second(folder: PathBuf) -> Result<ZarrArray, String> {
             "F" => (0..dims).rev().collect(),
             _ => Vec::new(),
         },
-        fill: fill(&header.fill_value),
+        fill: metadata::fill(&header.fill_value, &element)?,
         shape: header.shape,
         chunk: header.chunks,
         shards: Shards::default(),
@@ -201,15 +209,6 @@ fn second(folder: PathBuf) -> Result<ZarrArray, String> {
     })
 }
 
-fn fill(value: &Value) -> f64 {
-    match value.as_str() {
-        Some("NaN") => f64::NAN,
-        Some("Infinity") => f64::INFINITY,
-        Some("-Infinity") => f64::NEG_INFINITY,
-        Some(_) | None => value.as_f64().unwrap_or(0.0),
-    }
-}
-
 fn extents(value: Option<&Value>) -> Option<Vec<usize>> {
     value?
         .as_array()?
@@ -218,8 +217,9 @@ fn extents(value: Option<&Value>) -> Option<Vec<usize>> {
         .collect()
 }
 
-fn third(folder: PathBuf) -> Result<ZarrArray, String> {
+fn third(folder: PathBuf) -> Result<ZarrArray, ReadError> {
     let header: Value = header(&folder.join("zarr.json"))?;
+    metadata::check_array(&header)?;
     let at = |path: &str| header.pointer(path);
     let text = |path: &str| at(path).and_then(Value::as_str);
     let shape = extents(at("/shape")).ok_or("its metadata has no shape")?;
@@ -239,8 +239,17 @@ fn third(folder: PathBuf) -> Result<ZarrArray, String> {
         "float64" => Element::Float64,
         other => Element::Other(other.to_owned()),
     };
-    let is_prefixed = text("/chunk_key_encoding/name") != Some("v2");
+    let is_prefixed = match text("/chunk_key_encoding/name") {
+        Some("default") | None => true,
+        Some("v2") => false,
+        Some(other) => {
+            return Err(ReadError::Unsupported(format!(
+                "its chunks are named by `{other}`, which is not read; `default` and `v2` are"
+            )));
+        }
+    };
     let usual = if is_prefixed { "/" } else { "." };
+    let fill = at("/fill_value").map_or(Ok(None), |value| metadata::fill(value, &element))?;
     let mut array = ZarrArray {
         folder,
         shape,
@@ -249,7 +258,7 @@ fn third(folder: PathBuf) -> Result<ZarrArray, String> {
         element,
         order: Order::Little,
         transpose: Vec::new(),
-        fill: at("/fill_value").map_or(0.0, fill),
+        fill,
         codecs: Vec::new(),
         separator: text("/chunk_key_encoding/configuration/separator")
             .unwrap_or(usual)
@@ -264,7 +273,7 @@ fn third(folder: PathBuf) -> Result<ZarrArray, String> {
 }
 
 /// Codecs of version 3, of chunks or of shards.
-fn read_codecs(array: &mut ZarrArray, codecs: &[Value]) -> Result<(), String> {
+fn read_codecs(array: &mut ZarrArray, codecs: &[Value]) -> Result<(), ReadError> {
     for codec in codecs {
         let setting = |path: &str| codec.pointer(&format!("/configuration/{path}"));
         match codec
@@ -282,11 +291,10 @@ fn read_codecs(array: &mut ZarrArray, codecs: &[Value]) -> Result<(), String> {
             }
             "sharding_indexed" => {
                 if codecs.len() > 1 {
-                    return Err(
+                    return Err(ReadError::unsupported(
                         "its shards are encoded once more, which is not read; shards are, with \
-                         `sharding_indexed` as the only codec of what they are chunks of"
-                            .to_owned(),
-                    );
+                         `sharding_indexed` as the only codec of what they are chunks of",
+                    ));
                 }
                 array.chunk = array.shards.add(codec, &array.chunk)?;
                 let inner = setting("codecs").and_then(Value::as_array);
@@ -304,7 +312,7 @@ fn read_codecs(array: &mut ZarrArray, codecs: &[Value]) -> Result<(), String> {
 }
 
 impl ZarrArray {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ReadError> {
         let dims = self.shape.len();
         let bytes = self
             .chunk
@@ -330,11 +338,12 @@ impl ZarrArray {
         Err(format!(
             "values of shape {:?} in chunks of {:?} are not valid",
             self.shape, self.chunk
-        ))
+        )
+        .into())
     }
 
     /// The elements of a chunk in the order of the array's dims; `None` where it was never written.
-    fn chunk_at(&self, index: &[usize]) -> Result<Option<Elements>, String> {
+    fn chunk_at(&self, index: &[usize]) -> Result<Option<Elements>, ReadError> {
         let numbers = self.shards.of(index);
         let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
         let joined = numbers.join(&self.separator);
@@ -349,7 +358,7 @@ impl ZarrArray {
             match fs::read(&path) {
                 Ok(bytes) => (name, Ok(Some(bytes))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Err(error) => (name, Err(error.to_string())),
+                Err(error) => (name, Err(error.into())),
             }
         } else {
             (
@@ -357,7 +366,8 @@ impl ZarrArray {
                 self.shards.chunk(&path, index),
             )
         };
-        let Some(mut bytes) = read.map_err(|reason| format!("chunk {name}: {reason}"))? else {
+        let in_chunk = |error: ReadError| error.map(|reason| format!("chunk {name}: {reason}"));
+        let Some(mut bytes) = read.map_err(in_chunk)? else {
             return Ok(None);
         };
         let elements: usize = self.chunk.iter().product();
@@ -365,18 +375,13 @@ impl ZarrArray {
         // Checksums and headers add to what a codec gives to the next.
         let limit = expected + 64;
         for codec in &self.codecs {
-            bytes = codec
-                .decode(bytes, limit)
-                .map_err(|reason| format!("chunk {name}: {reason}"))?;
+            bytes = codec.decode(bytes, limit).map_err(in_chunk)?;
         }
         if bytes.len() != expected {
-            return Err(format!(
-                "chunk {name} has {} bytes, not {expected}",
-                bytes.len()
-            ));
+            return Err(format!("chunk {name} has {} bytes, not {expected}", bytes.len()).into());
         }
         let mut out = Elements::new(&self.element);
-        out.resize(elements).map_err(|error| error.to_string())?;
+        out.resize(elements)?;
         decode(&bytes, self.order, &mut out, 0);
         if !self.transpose.is_empty() {
             let (chunk, transpose) = (&self.chunk, &self.transpose);
@@ -421,8 +426,20 @@ fn step(index: &mut [usize], extents: &[usize]) -> bool {
     false
 }
 
+/// Where the values of a chunk come from.
+enum Values<'a> {
+    Chunk(&'a Elements),
+    /// One value for all.
+    Fill(&'a Elements),
+}
+
 impl StoredArray for ZarrArray {
-    fn read(&self, starts: &[usize], counts: &[usize], out: &mut Elements) -> Result<(), String> {
+    fn read(
+        &self,
+        starts: &[usize],
+        counts: &[usize],
+        out: &mut Elements,
+    ) -> Result<(), ReadError> {
         let first: Vec<usize> = starts
             .iter()
             .zip(&self.chunk)
@@ -441,7 +458,17 @@ impl StoredArray for ZarrArray {
                 .map(|(first, at)| first + at)
                 .collect();
             let chunk = self.chunk_at(&index)?;
-            self.copy(&index, chunk.as_ref(), starts, counts, out);
+            let values = match (&chunk, &self.fill) {
+                (Some(chunk), _) => Values::Chunk(chunk),
+                (None, Some(fill)) => Values::Fill(fill),
+                (None, None) => {
+                    return Err(ReadError::Unsupported(format!(
+                        "chunk {index:?} was never written, and the metadata state no `fill_value` for it; write \
+                         it, or state one"
+                    )));
+                }
+            };
+            self.copy(&index, &values, starts, counts, out);
             if !step(&mut relative, &number) {
                 return Ok(());
             }
@@ -454,7 +481,7 @@ impl ZarrArray {
     fn copy(
         &self,
         index: &[usize],
-        chunk: Option<&Elements>,
+        values: &Values<'_>,
         starts: &[usize],
         counts: &[usize],
         out: &mut Elements,
@@ -481,35 +508,13 @@ impl ZarrArray {
                 from = from * self.chunk[dim] + low[dim] - begins[dim] + within[dim];
                 to = to * counts[dim] + low[dim] - starts[dim] + within[dim];
             }
-            copy_row(chunk, from, out, to, row, self.fill);
+            match values {
+                Values::Chunk(chunk) => chunk.copy_to(from, row, out, to),
+                Values::Fill(fill) => (to..to + row).for_each(|to| fill.copy_to(0, 1, out, to)),
+            }
             if !step(&mut within, &rows) {
                 return;
             }
         }
     }
-}
-
-fn copy_row(
-    from: Option<&Elements>,
-    at: usize,
-    out: &mut Elements,
-    to: usize,
-    row: usize,
-    fill: f64,
-) {
-    macro_rules! of_type {
-        ($($kind:ident: $fill:expr),*) => {
-            match (from, out) {
-                $((Some(Elements::$kind(from)), Elements::$kind(out)) => {
-                    out[to..to + row].copy_from_slice(&from[at..at + row]);
-                }
-                (None, Elements::$kind(out)) => out[to..to + row].fill($fill),)*
-                (Some(from), out) => panic!("both were made for one array: {from:?}, {out:?}"),
-            }
-        };
-    }
-    // Halves are filled with 0, or NaN where the fill is that.
-    let half = if fill.is_nan() { 0x7e00 } else { 0 };
-    of_type!(U8: fill as u8, I8: fill as i8, U16: fill as u16, I16: fill as i16, U32: fill as u32,
-        I32: fill as i32, U64: fill as u64, I64: fill as i64, F16: half, F32: fill as f32, F64: fill);
 }

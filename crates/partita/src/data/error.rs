@@ -109,6 +109,7 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::SampleOutOfRange { .. }
         | DataError::RegionOutOfRange { .. }
         | DataError::Unreadable { .. }
+        | DataError::Unsupported { .. }
         | DataError::NoClass(_)
         | DataError::Constant { .. }
         | DataError::Augmentation { .. }

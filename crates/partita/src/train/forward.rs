@@ -193,10 +193,10 @@ impl Forward {
         let asked = request.volumes;
         let (graph, sampling, volumes) = read_volumes(launch, graph, &dataset, &sampling, asked)?;
         crops::note_padding(launch, &graph, &sampling, &Split::ALL);
-        let file = if request.best {
-            WeightFile::best(&run.output)?
-        } else {
-            WeightFile::read(request.weights.as_ref().unwrap_or(&run.output))?
+        let file = match &request.weights {
+            _ if request.best => WeightFile::best(&run.output)?,
+            Some(path) => WeightFile::read(path)?,
+            None => WeightFile::of_training(&run.output, &request.run_file)?,
         };
         let weights = file.load(&graph, &Selection::default())?;
         let kept = KeptSteps::of_weights(file.path(), weights.record().preparation.as_ref());

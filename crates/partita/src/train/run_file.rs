@@ -9,7 +9,7 @@ use super::early_stopping::EndRules;
 use super::metrics::MetricsFormat;
 use super::offload::config::{OffloadConfig, read_offload};
 use super::preparation::SampleOptions;
-use super::section::{RunFileError, Section, suggest, syntax};
+use super::section::{RunFileError, Section, all_faults, suggest, syntax};
 use super::store::config::{DataOptions, StoreConfig};
 use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::{KernelSet, Precision};
@@ -193,7 +193,7 @@ fn loss_scaling(
 impl RunFile {
     /// Reads a run file.
     ///
-    /// Errors: an unreadable file; else the first error with its line, key, valid values and the nearest one.
+    /// Errors: an unreadable file; else all faults, each with its line, key, valid values and the nearest one.
     pub fn read(path: &Path) -> Result<Self, RunFileError> {
         let file = path.display().to_string();
         match partita_files::read_text(path) {
@@ -212,7 +212,12 @@ impl RunFile {
     /// Parses the text of a run file; errors name it `file`.
     pub fn parse(text: &str, file: &str) -> Result<Self, RunFileError> {
         let table = DeTable::parse(text).map_err(|error| syntax(file, text, &error))?;
-        let top = Section::top(file, text, table.get_ref(), &KEYS)?;
+        all_faults(table.get_ref(), |table| Self::of_table(table, text, file))
+    }
+
+    /// Errors: the first fault.
+    fn of_table(table: &DeTable<'_>, text: &str, file: &str) -> Result<Self, RunFileError> {
+        let top = Section::top(file, text, table, &KEYS)?;
         let (kernels, precision) = kernels_and_precision(&top)?;
         let batch = "a whole number of samples per step, like 16";
         let epochs = "a whole number, like 20";

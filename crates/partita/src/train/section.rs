@@ -1,8 +1,10 @@
 //! Tables of a run file, and their errors.
 
+mod all;
 pub mod suggest;
 mod syntax;
 
+pub use all::all_faults;
 pub use syntax::syntax;
 
 use crate::error::{ErrorKind, Fault};
@@ -76,6 +78,9 @@ pub enum RunFileError {
         /// Valid values.
         expected: String,
     },
+    /// Several faults.
+    #[error("{}", .0.iter().map(Self::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<Self>),
     /// A default that is invalid with the other values.
     #[error("{file}: key `{key}`: possible is {expected}")]
     Default {
@@ -86,6 +91,19 @@ pub enum RunFileError {
         /// Valid values.
         expected: String,
     },
+}
+
+impl RunFileError {
+    /// The line it is told of; 0 where it is of none.
+    fn line(&self) -> usize {
+        match self {
+            Self::Syntax { line, .. }
+            | Self::UnknownKey { line, .. }
+            | Self::Missing { line, .. }
+            | Self::Value { line, .. } => *line,
+            Self::Unreadable { .. } | Self::Default { .. } | Self::Several(_) => 0,
+        }
+    }
 }
 
 impl Fault for RunFileError {

@@ -47,6 +47,17 @@ pub enum WeightsError {
         /// Whether there are weights of the last epoch.
         last: bool,
     },
+    /// A run that was not trained yet.
+    #[error(
+        "{} has no weights; train first, with `partita train {}`, or name weights with `--weights FILE`",
+        folder.display(), run_file.display()
+    )]
+    NotTrained {
+        /// The output folder.
+        folder: PathBuf,
+        /// The run file.
+        run_file: PathBuf,
+    },
     /// A value that is not finite.
     #[error(
         "{}: the tensor `{tensor}` holds {value}, with which nothing can be computed; take the weights of another training, \

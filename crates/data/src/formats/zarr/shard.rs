@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::extents;
 use crate::formats::checksum::crc32c;
 use crate::formats::flat::Order;
+use crate::read_error::ReadError;
 
 /// Most shards inside of one another.
 const LEVELS_MAX: usize = 4;
@@ -67,11 +68,11 @@ impl Shards {
     /// is a chunk of the level before.
     ///
     /// Errors: what is not read.
-    pub(super) fn add(&mut self, codec: &Value, shard: &[usize]) -> Result<Vec<usize>, String> {
+    pub(super) fn add(&mut self, codec: &Value, shard: &[usize]) -> Result<Vec<usize>, ReadError> {
         if self.levels.len() == LEVELS_MAX {
-            return Err(format!(
+            return Err(ReadError::Unsupported(format!(
                 "it has shards in more than {LEVELS_MAX} sizes inside of one another"
-            ));
+            )));
         }
         let (level, chunk) = Level::read(codec, shard)?;
         self.levels.push(level);
@@ -90,7 +91,7 @@ impl Shards {
     }
 
     /// The bytes of a chunk of the shard at `path`; `None` where it was never written.
-    pub(super) fn chunk(&self, path: &Path, chunk: &[usize]) -> Result<Option<Vec<u8>>, String> {
+    pub(super) fn chunk(&self, path: &Path, chunk: &[usize]) -> Result<Option<Vec<u8>>, ReadError> {
         let mut last = self.last.borrow_mut();
         let shard = self.of(chunk);
         if last.as_ref().is_none_or(|last| last.shard != shard) {
@@ -101,7 +102,7 @@ impl Shards {
         let Some(file) = last.as_ref().and_then(|shard| shard.file.as_ref()) else {
             return Ok(None);
         };
-        let size = file.metadata().map_err(|error| error.to_string())?.len();
+        let size = file.metadata()?.len();
         let mut part = Part {
             offset: 0,
             length: size,
@@ -116,21 +117,21 @@ impl Shards {
         }
         let mut bytes = vec![0; part.length as usize];
         let read = file.read_exact_at(&mut bytes, part.offset);
-        read.map_err(|error| error.to_string())?;
+        read?;
         Ok(Some(bytes))
     }
 }
 
-fn open(path: &Path) -> Result<Option<File>, String> {
+fn open(path: &Path) -> Result<Option<File>, ReadError> {
     match File::open(path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error.into()),
     }
 }
 
 impl Level {
-    fn read(codec: &Value, shard: &[usize]) -> Result<(Self, Vec<usize>), String> {
+    fn read(codec: &Value, shard: &[usize]) -> Result<(Self, Vec<usize>), ReadError> {
         let setting = |path: &str| codec.pointer(&format!("/configuration/{path}"));
         let chunk = extents(setting("chunk_shape")).ok_or("its shards have no shape of chunks")?;
         let divides = |(shard, chunk): (&usize, &usize)| {
@@ -139,7 +140,8 @@ impl Level {
         if chunk.len() != shard.len() || !shard.iter().zip(&chunk).all(divides) {
             return Err(format!(
                 "its shards of {shard:?} are not made of whole chunks of {chunk:?}"
-            ));
+            )
+            .into());
         }
         let chunks: Vec<usize> = shard
             .iter()
@@ -150,9 +152,9 @@ impl Level {
             .iter()
             .try_fold(1usize, |product, &count| product.checked_mul(count));
         if number.is_none_or(|number| number > CHUNKS_MAX) {
-            return Err(format!(
+            return Err(ReadError::Unsupported(format!(
                 "its shards have more than {CHUNKS_MAX} chunks, {chunks:?}"
-            ));
+            )));
         }
         let mut level = Self {
             chunks,
@@ -172,9 +174,9 @@ impl Level {
                 }
                 Some("crc32c") => level.index_has_checksum = true,
                 Some(_) | None => {
-                    return Err(format!(
+                    return Err(ReadError::Unsupported(format!(
                         "the codec {codec} of its shards' index is not read; bytes and crc32c are"
-                    ));
+                    )));
                 }
             }
         }
@@ -188,7 +190,7 @@ impl Level {
     }
 
     /// Where a chunk lies whose shard is `part` of a file; `None` where it was never written.
-    fn find(&self, file: &File, part: Part, chunk: &[usize]) -> Result<Option<Part>, String> {
+    fn find(&self, file: &File, part: Part, chunk: &[usize]) -> Result<Option<Part>, ReadError> {
         let shard = self.of(chunk);
         let mut last = self.last.borrow_mut();
         if last.as_ref().is_none_or(|last| last.shard != shard) {
@@ -209,7 +211,8 @@ impl Level {
         if offset.checked_add(length).is_none_or(|end| end > size) {
             return Err(format!(
                 "its index says bytes {offset} and {length} more, but it has {size}"
-            ));
+            )
+            .into());
         }
         Ok(Some(Part {
             offset: part.offset + offset,
@@ -218,22 +221,23 @@ impl Level {
     }
 
     /// Reads the index of a shard.
-    fn entries(&self, file: &File, part: Part) -> Result<Vec<[u64; 2]>, String> {
+    fn entries(&self, file: &File, part: Part) -> Result<Vec<[u64; 2]>, ReadError> {
         let entries = self.chunks.iter().product::<usize>() * ENTRY_BYTES;
         let length = entries + if self.index_has_checksum { 4 } else { 0 };
         let Some(last) = part.length.checked_sub(length as u64) else {
             return Err(format!(
                 "its {} bytes are fewer than those of its index",
                 part.length
-            ));
+            )
+            .into());
         };
         let mut bytes = vec![0; length];
         let start = if self.index_is_first { 0 } else { last };
         let read = file.read_exact_at(&mut bytes, part.offset + start);
-        read.map_err(|error| error.to_string())?;
+        read?;
         let (entries, sum) = bytes.split_at(entries);
         if self.index_has_checksum && sum != crc32c(entries).to_le_bytes() {
-            return Err("the checksum of its index (CRC-32C) does not match".to_owned());
+            return Err("the checksum of its index (CRC-32C) does not match".into());
         }
         let word = |word: [u8; 8]| match self.index_order {
             Order::Little => u64::from_le_bytes(word),
