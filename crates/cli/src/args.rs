@@ -380,6 +380,12 @@ pub struct ForwardArgs {
 pub struct EvaluateArgs {
     #[command(flatten)]
     pub forward: ForwardArgs,
+    /// Evaluate samples one by one, and print loss and metrics of each, with its name
+    #[arg(long)]
+    pub per_sample: bool,
+    /// Write loss and metrics of each sample as a table of comma-separated values, too (implies --per-sample)
+    #[arg(long, value_name = "FILE.csv")]
+    pub csv: Option<PathBuf>,
 }
 
 /// `partita infer`.
@@ -387,9 +393,9 @@ pub struct EvaluateArgs {
 pub struct InferArgs {
     #[command(flatten)]
     pub forward: ForwardArgs,
-    /// File of the predictions; its end names the format: `.h5`, `.hdf5`, `.npy`, or
-    /// `.nii` or `.nii.gz` with a file for each sample
-    #[arg(long, value_name = "FILE")]
+    /// File of the predictions; its end names the format: `.h5`, `.hdf5`, `.npy`, or `.nii` or `.nii.gz` with a file
+    /// for each sample, `p.nii.gz` giving `p-NAME.nii.gz`. Without an end: a folder of `NAME.nii.gz`
+    #[arg(long, value_name = "FILE|FOLDER")]
     pub out: PathBuf,
     /// What to write of the outputs of the network
     #[arg(long, value_enum, default_value_t)]

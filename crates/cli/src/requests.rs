@@ -318,6 +318,7 @@ impl ForwardArgs {
                 VolumesName::Crops => VolumeMode::Crops,
             }),
             library_collectives: self.library_collectives,
+            per_sample: false,
         }
     }
 }
@@ -325,7 +326,10 @@ impl ForwardArgs {
 impl EvaluateArgs {
     /// The request to the library.
     pub fn request(&self) -> ForwardRequest {
-        self.forward.request()
+        ForwardRequest {
+            per_sample: self.per_sample || self.csv.is_some(),
+            ..self.forward.request()
+        }
     }
 }
 

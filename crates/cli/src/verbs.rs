@@ -10,10 +10,12 @@ use crate::error::CliError;
 use crate::interrupt;
 use crate::serve;
 use crate::work::{make_dataset, train, write_json, write_picture, write_result};
-use partita::Context;
+use partita::{Context, ErrorKind};
 use partita_data::ValueScope;
+use partita_files::NewFile;
 use partita_report::{page, text, tuning_page};
 use std::io::Write;
+use std::path::Path;
 
 /// Runs a verb.
 pub fn run(context: &Context<'_>, verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
@@ -125,10 +127,18 @@ fn evaluate(
     args: &EvaluateArgs,
     out: &mut dyn Write,
 ) -> Result<(), CliError> {
+    let path = args.csv.as_deref().unwrap_or(Path::new(""));
+    let unwritable = |error| CliError::unwritable(path, &error, ErrorKind::Request);
+    let csv = args.csv.as_deref().map(NewFile::create).transpose();
+    let csv = csv.map_err(unwritable)?;
     interrupt::listen()?;
     let Some(found) = partita::evaluate(context, &args.request())? else {
         return Ok(());
     };
+    if let Some(mut csv) = csv {
+        let written = csv.write_all(text::samples_csv(&found).as_bytes());
+        written.and_then(|()| csv.place()).map_err(unwritable)?;
+    }
     write_result(out, args.forward.json, &found, text::evaluate)
 }
 

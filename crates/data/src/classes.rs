@@ -33,6 +33,8 @@ pub(crate) struct SampleLocation<'a> {
     pub split: Split,
     /// Index in the split.
     pub sample: usize,
+    /// Its name, where the index gives it.
+    pub name: Option<&'a str>,
 }
 
 impl Classes {
@@ -107,6 +109,7 @@ impl Classes {
             key: location.key.to_owned(),
             split: location.split.name(),
             sample: location.sample,
+            name: location.name.map(Box::from),
             position,
             class: class.to_string(),
             last,

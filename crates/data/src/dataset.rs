@@ -13,6 +13,7 @@ use crate::grid::Grid;
 use crate::index::{INDEX_FILE, Index, Kind};
 use crate::keys::Keys;
 use crate::meaning::Meaning;
+use crate::names::SampleNames;
 use crate::predictions::Placement;
 use crate::reader::Reader;
 use crate::samples::{DType, VolumeShape};
@@ -166,6 +167,24 @@ impl Dataset {
         &self.inner.universes[split as usize]
     }
 
+    /// The name of a sample, unique in the dataset: that of the index, else the stem of its file, with its place behind
+    /// a slash where the file holds several samples.
+    pub fn name(&self, split: Split, sample: usize) -> String {
+        let place = self.files(split).position(sample);
+        self.inner.names.name((split, sample), place)
+    }
+
+    /// Names of all samples of a split that the index gives; empty where it gives none.
+    pub fn given_names(&self, split: Split) -> &[String] {
+        self.inner.names.all_given(split)
+    }
+
+    /// Names of all samples of a split.
+    pub fn names(&self, split: Split) -> Vec<String> {
+        let samples = 0..self.samples(split);
+        samples.map(|sample| self.name(split, sample)).collect()
+    }
+
     /// Options with which the dataset was made; may be empty.
     pub fn spec(&self) -> &toml::Table {
         &self.inner.spec
@@ -236,6 +255,8 @@ fn open_folder(path: &Path, has_targets: bool) -> Result<Inner, DataError> {
             path: path.to_path_buf(),
         });
     }
+    let splits = Split::ALL.map(|split| index.split(split).files(path));
+    let names = Split::ALL.map(|split| index.split(split).names.clone());
     let inner = Inner {
         path: path.to_path_buf(),
         kind: Some(index.kind),
@@ -247,7 +268,8 @@ fn open_folder(path: &Path, has_targets: bool) -> Result<Inner, DataError> {
         ignored_by_index: index.ignore,
         has_targets: !index.targets.is_empty(),
         keys: index.keys(),
-        splits: Split::ALL.map(|split| index.split(split).files(path)),
+        names: SampleNames::new(names, below(path, &splits)),
+        splits,
         universes: Split::ALL.map(|split| index.split(split).universes.clone()),
         meaning: Meaning::new(index.ranges, index.units),
         spec: index.spec,
@@ -256,6 +278,15 @@ fn open_folder(path: &Path, has_targets: bool) -> Result<Inner, DataError> {
         check_files(&inner, files)?;
     }
     Ok(inner)
+}
+
+/// The path of each file of each split below a folder, or its whole path.
+fn below<'f>(folder: &Path, splits: &'f [Files; 3]) -> [Vec<&'f Path>; 3] {
+    splits.each_ref().map(|files| {
+        let paths = files.entries().iter().map(|entry| &*entry.volumes);
+        let below = paths.map(|path| path.strip_prefix(folder).unwrap_or(path));
+        below.collect()
+    })
 }
 
 /// All files must be there; the first is opened, the others when they are read.
@@ -335,6 +366,8 @@ fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataE
         extent: None,
     };
     let train = Files::new(vec![entry.clone()]);
+    let splits = [train, Files::default(), Files::default()];
+    let folder = path.parent().unwrap_or(path);
     let inner = Inner {
         path: path.to_path_buf(),
         kind: None,
@@ -346,7 +379,8 @@ fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataE
         ignored_by_index: None,
         has_targets: true,
         keys: keys.clone(),
-        splits: [train, Files::default(), Files::default()],
+        names: SampleNames::new([None, None, None], below(folder, &splits)),
+        splits,
         universes: [Vec::new(), Vec::new(), Vec::new()],
         spec: toml::Table::new(),
         meaning: Meaning::default(),

@@ -175,8 +175,9 @@ pub enum DataError {
     NoClass(Box<NoClass>),
     /// A stored value that a network cannot be trained on.
     #[error(
-        "{path}: key `{key}`, sample {sample} of split {split}, {found}; valid is {expected}; \
-         mend the sample, leave it out, or choose another transform"
+        "{path}: key `{key}`, sample {sample} of split {split}{}, {found}; valid is {expected}; \
+         mend the sample, leave it out, or choose another transform",
+        beside(.name)
     )]
     Untrainable {
         /// The file.
@@ -187,10 +188,12 @@ pub enum DataError {
         split: &'static str,
         /// The sample within the split.
         sample: usize,
+        /// Its name, where the index gives it.
+        name: Option<Box<str>>,
         /// Where in the sample the value is, and what is wrong with it.
-        found: String,
+        found: Box<str>,
         /// What would be valid.
-        expected: String,
+        expected: Box<str>,
     },
     /// A sample that the rank that keeps it cannot give.
     #[error("rank {owner} keeps the sample in memory and cannot give it: {reason}")]
@@ -508,9 +511,10 @@ pub enum DataError {
 /// A number in the place of a class that is none of the dataset's or of the model's.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{path}: key `{key}`, sample {sample} of split {split}, {position}: {class} is not a class index; possible \
+    "{path}: key `{key}`, sample {sample} of split {split}{}, {position}: {class} is not a class index; possible \
      are the whole numbers 0 to {last}, the classes of the {owner}; nearest is {nearest}; mend or leave out \
-     the sample, or {remedy}"
+     the sample, or {remedy}",
+    beside(.name)
 )]
 pub struct NoClass {
     /// The file.
@@ -521,6 +525,8 @@ pub struct NoClass {
     pub split: &'static str,
     /// The sample within the split.
     pub sample: usize,
+    /// Its name, where the index gives it.
+    pub name: Option<Box<str>>,
     /// Where in the sample it is.
     pub position: String,
     /// What is stored.
@@ -544,6 +550,12 @@ fn list(names: &[String]) -> String {
             .collect::<Vec<_>>()
             .join(", "),
     }
+}
+
+/// How an error names a sample beside its number: nothing without a name.
+fn beside(name: &Option<Box<str>>) -> String {
+    name.as_ref()
+        .map_or_else(String::new, |name| format!(" (`{name}`)"))
 }
 
 fn near(name: &Option<String>) -> String {

@@ -8,6 +8,7 @@ use crate::error::DataError;
 use crate::index::Kind;
 use crate::keys::Keys;
 use crate::meaning::Meaning;
+use crate::names::SampleNames;
 use crate::samples::{DType, VolumeShape};
 use crate::slab::Region4;
 
@@ -66,6 +67,13 @@ impl Files {
         paths
     }
 
+    /// Number of the file of a sample, the sample's place in it, and how many samples it holds.
+    pub(crate) fn position(&self, sample: usize) -> (usize, usize, usize) {
+        let file = self.firsts.partition_point(|&first| first <= sample) - 1;
+        let count = self.firsts[file + 1] - self.firsts[file];
+        (file, sample - self.firsts[file], count)
+    }
+
     /// File of a sample, and its index in it if samples are stacked.
     pub(crate) fn locate(&self, sample: usize) -> (&FileEntry, Option<usize>) {
         // Files without samples come before the file that begins at the same sample.
@@ -94,6 +102,7 @@ pub(crate) struct Inner {
     pub(crate) keys: Keys,
     pub(crate) splits: [Files; 3],
     pub(crate) universes: [Vec<u64>; 3],
+    pub(crate) names: SampleNames,
     pub(crate) spec: toml::Table,
     pub(crate) meaning: Meaning,
 }
@@ -177,6 +186,7 @@ impl Inner {
             keys: self.keys.clone(),
             splits: [Files::new(vec![entry]), Files::default(), Files::default()],
             universes: [Vec::new(), Vec::new(), Vec::new()],
+            names: SampleNames::default(),
             spec: toml::Table::new(),
             meaning: Meaning::default(),
         }

@@ -8,6 +8,7 @@ use crate::axes::DimOrder;
 use crate::error::DataError;
 use crate::files::{FileEntry, Files};
 use crate::keys::Keys;
+use crate::names;
 use crate::samples::{DType, VolumeShape};
 use crate::split::Split;
 
@@ -107,6 +108,9 @@ pub(crate) struct SplitIndex {
     pub(crate) extents: Option<Vec<[usize; 3]>>,
     /// Universe of each sample, in the order of the samples.
     pub(crate) universes: Vec<u64>,
+    /// Name of each sample, likewise (default: made of the names of files).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) names: Option<Vec<String>>,
 }
 
 impl Index {
@@ -201,6 +205,15 @@ impl Index {
             .find_map(|&split| self.split(split).fault(split))
             .or_else(|| self.extents_fault())
             .or_else(|| self.leak())
+            .or_else(|| names::fault(self.names()))
+    }
+
+    /// The splits with names: these, and the number of samples.
+    fn names(&self) -> impl Iterator<Item = (Split, &[String], usize)> {
+        Split::ALL.into_iter().filter_map(|split| {
+            let one = self.split(split);
+            Some((split, one.names.as_deref()?, one.universes.len()))
+        })
     }
 
     /// Ranges or units that are not one of each number.

@@ -117,6 +117,9 @@ pub struct SplitSummary {
     pub samples: usize,
     /// Number of different universes; 0 if unknown.
     pub universes: usize,
+    /// Names of the samples, where the index gives them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
     /// Number of files.
     pub files: usize,
     /// Size of these files on disk.
@@ -312,6 +315,7 @@ fn summarize(
         split,
         samples: dataset.samples(split),
         universes: universes.len(),
+        names: dataset.given_names(split).to_vec(),
         files: paths.len(),
         file_bytes: Bytes(file_bytes),
         arrays: paths

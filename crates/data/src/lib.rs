@@ -11,6 +11,7 @@ mod axes;
 pub mod checkpoint;
 mod classes;
 mod convert;
+mod crop_names;
 mod data_check;
 mod data_record;
 mod dataset;
@@ -25,6 +26,7 @@ mod keys;
 mod layout;
 mod meaning;
 mod moments;
+mod names;
 pub mod order;
 mod picture;
 mod prediction_sink;
@@ -65,8 +67,8 @@ pub use moments::ValueStatistics;
 pub use picture::picture;
 pub use prediction_sink::PredictionSink;
 pub use predictions::{
-    PREDICTIONS_KEY, Placement, PredictionFormat, PredictionKind, PredictionScratch,
-    PredictionShape, predictions_key, volume_path,
+    NAMES_KEY, PREDICTIONS_KEY, Placement, PredictionFormat, PredictionKind, PredictionScratch,
+    PredictionShape, is_folder, is_prediction, predictions_key, volume_paths,
 };
 pub use prepare::{FittedStep, Preparation, STATISTICS_FILE, Step, chain_text, fit};
 pub use preprocessing::Preprocessing;

@@ -3,9 +3,9 @@
 
 mod nifti;
 mod placement;
-
-pub use nifti::volume_path;
 pub use placement::Placement;
+mod paths;
+pub use paths::{is_folder, is_prediction, volume_paths};
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -24,6 +24,8 @@ use crate::formats::hdf5::{TargetArray, TargetFile};
 const PIECE_BYTES: usize = 4 << 20;
 /// Key of the array in an HDF5 file.
 pub const PREDICTIONS_KEY: &str = "predictions";
+/// Key of the names of the samples there.
+pub const NAMES_KEY: &str = "names";
 
 /// Key of the array of a sample in an HDF5 file of samples whose extents differ.
 pub fn predictions_key(sample: usize, samples: usize) -> String {
@@ -62,29 +64,6 @@ pub enum PredictionFormat {
     Npy,
     /// NIfTI-1, a file for each sample.
     Nifti,
-}
-
-impl PredictionFormat {
-    /// The format that the end of a path names.
-    ///
-    /// Errors: `BadValue` for another end.
-    pub fn of(path: &Path) -> Result<Self, DataError> {
-        let extension = path
-            .extension()
-            .map(|end| end.to_string_lossy().to_lowercase());
-        let name = path.to_string_lossy().to_lowercase();
-        match extension.as_deref() {
-            Some("nii") => Ok(Self::Nifti),
-            Some("gz") if name.ends_with(".nii.gz") => Ok(Self::Nifti),
-            Some("h5" | "hdf5") => Ok(Self::Hdf5),
-            Some("npy") => Ok(Self::Npy),
-            Some(_) | None => Err(DataError::BadValue {
-                what: "file of predictions",
-                got: path.display().to_string(),
-                expected: "a name that ends in .h5, .hdf5, .npy, .nii or .nii.gz".to_string(),
-            }),
-        }
-    }
 }
 
 /// Shape of all predictions.
@@ -137,6 +116,8 @@ pub struct PredictionScratch {
     is_owner: bool,
     /// D, H, W of each sample, where they differ; those of the shape are the largest along each dim.
     extents: Option<Arc<[[usize; 3]]>>,
+    /// Of the samples; none where they have numbers alone.
+    names: Vec<String>,
     /// The same file, where it has a name of its own.
     _temporary: Option<NewFile>,
 }
@@ -180,6 +161,7 @@ impl PredictionScratch {
             shape,
             is_owner: true,
             extents,
+            names: Vec::new(),
             _temporary: None,
         };
         let sized = scratch.file.set_len(shape.bytes());
@@ -207,6 +189,7 @@ impl PredictionScratch {
             shape,
             is_owner: false,
             extents: None,
+            names: Vec::new(),
             _temporary: Some(temporary),
         })
     }
@@ -214,6 +197,13 @@ impl PredictionScratch {
     fn extent_of(&self, sample: usize) -> [usize; 3] {
         let own = self.extents.as_ref().map(|extents| extents[sample]);
         own.unwrap_or(self.shape.extent)
+    }
+
+    /// The same with the names of the samples, which the published files tell.
+    #[must_use]
+    pub fn named(mut self, names: Vec<String>) -> Self {
+        self.names = names;
+        self
     }
 
     /// Its path.
@@ -240,6 +230,7 @@ impl PredictionScratch {
             shape,
             is_owner: false,
             extents: None,
+            names: Vec::new(),
             _temporary: None,
         })
     }
@@ -377,6 +368,9 @@ impl PredictionScratch {
         let partial = with_end(out, ".partial");
         let file = TargetFile::create(&partial)?;
         let is_class = kind == PredictionKind::Classes;
+        if !self.names.is_empty() {
+            file.texts(NAMES_KEY, &self.names)?;
+        }
         let array = |key: &str, shape: &[usize]| {
             if is_class {
                 file.integers(key, shape)

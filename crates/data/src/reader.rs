@@ -11,6 +11,7 @@ use crate::element::Elements;
 use crate::error::DataError;
 use crate::files::{FileEntry, Inner, SampleArray};
 use crate::keys::{Keys, PHYSICAL_KEY};
+use crate::names;
 use crate::samples::{DType, Samples, VolumeShape};
 use crate::sieve::{self, Asked};
 use crate::slab::{self, Region4};
@@ -76,6 +77,16 @@ impl Reader {
         self.split
     }
 
+    /// The name of a sample of the split, where the index gives it.
+    pub(crate) fn given_name(&self, sample: usize) -> Option<&str> {
+        self.dataset.names.given(self.split, sample)
+    }
+
+    /// An error in reading a sample, with its name.
+    fn named(&self, sample: usize) -> impl Fn(DataError) -> DataError {
+        move |error| names::named(error, self.given_name(sample))
+    }
+
     /// The file of a sample of the split.
     pub fn file(&self, sample: usize) -> &Path {
         let (entry, _) = self.dataset.splits[self.split as usize].locate(sample);
@@ -118,7 +129,7 @@ impl Reader {
             Ok((asked, file.volumes.array.stored_size as u64))
         });
         self.buffer = buffer;
-        let (asked, element_bytes) = result?;
+        let (asked, element_bytes) = result.map_err(self.named(sample))?;
         self.tally.volumes += 1;
         self.tally.volume_bytes += Bytes(slab::elements(&region) as u64 * element_bytes);
         self.tally.file_pieces += asked.pieces;
@@ -132,7 +143,8 @@ impl Reader {
     pub fn read_target(&mut self, sample: usize) -> Result<Vec<f32>, DataError> {
         let (file, place) = self.locate(sample)?;
         let targets = file.targets.as_ref();
-        let values = read_row(targets.expect("a dataset without labels"), place)?;
+        let values = read_row(targets.expect("a dataset without labels"), place);
+        let values = values.map_err(self.named(sample))?;
         self.tally.targets += 1;
         self.tally.target_bytes += Bytes(4 * values.len() as u64);
         Ok(self.dataset.meaning.numbers(values))
@@ -161,6 +173,7 @@ impl Reader {
             key: &self.dataset.keys.label,
             split: self.split,
             sample,
+            name: self.given_name(sample),
         };
         Classes::of_dataset(classes, self.dataset.ignored).check(location, &region, out)?;
         self.dataset.meaning.classes(out);
@@ -180,7 +193,7 @@ impl Reader {
         let (file, place) = self.locate(sample)?;
         let labels = file.labels.as_ref().expect("a dataset with labels");
         let read = read_region(labels, place, &region, DType::Int16, &mut None, out);
-        read.map_err(no_whole_number)?;
+        read.map_err(no_whole_number).map_err(self.named(sample))?;
         self.tally.targets += 1;
         self.tally.target_bytes += Bytes(2 * slab::elements(&region) as u64);
         Ok(())

@@ -116,6 +116,24 @@ impl DatasetWriter {
         self
     }
 
+    /// Names the samples of each split in the index file, in the order in which they are appended.
+    ///
+    /// Errors: `BadValue` for another number of names than of samples, an empty name, or one that occurs twice.
+    pub fn naming(
+        mut self,
+        [train, validation, test]: [Vec<String>; 3],
+    ) -> Result<Self, DataError> {
+        for (split, names) in [
+            (&mut self.index.train, train),
+            (&mut self.index.validation, validation),
+            (&mut self.index.test, test),
+        ] {
+            split.names = (!names.is_empty() || !split.universes.is_empty()).then_some(names);
+        }
+        self.index.fault().map_or(Ok(()), refused)?;
+        Ok(self)
+    }
+
     /// Starts a dataset at `path`, which must not exist or be an empty folder.
     ///
     /// Errors: `BadValue` for a spec that contradicts itself, `Occupied`, `Unwritable`.
@@ -133,13 +151,7 @@ impl DatasetWriter {
         let path = path.as_ref();
         check_layout(spec, extents.as_ref())?;
         let index = index_of(spec, extents);
-        if let Some((got, expected)) = index.fault() {
-            return Err(DataError::BadValue {
-                what: "dataset spec",
-                got,
-                expected,
-            });
-        }
+        index.fault().map_or(Ok(()), refused)?;
         check_free(path)?;
         let partial = partial_path(path)?;
         let lock = claim(&partial)?;
@@ -491,6 +503,14 @@ fn check_layout(
             })
         }
     }
+}
+
+fn refused((got, expected): (String, String)) -> Result<(), DataError> {
+    Err(DataError::BadValue {
+        what: "dataset spec",
+        got,
+        expected,
+    })
 }
 
 fn index_of(spec: &DatasetSpec, extents: Option<[Vec<[usize; 3]>; 3]>) -> Index {

@@ -19,6 +19,7 @@ mod memory;
 mod metrics;
 mod offload;
 mod output;
+mod per_sample;
 mod preparation;
 mod programs;
 mod record;
@@ -45,6 +46,7 @@ pub use metrics::MetricsFormat;
 pub use offload::{
     LISTENING, OffloadConfig, OffloadError, Processes, ServeRequest, parse_cores, serve,
 };
+pub use per_sample::SampleResult;
 pub use record::{
     BestResult, ClassResult, Classification, EndReason, EndedEarly, EpochResult, MemoryResult,
     PhysicalError, ResultFiles, RunResult, TargetError, TargetResult, TaskResult, ValidationResult,

@@ -196,6 +196,14 @@ impl EvaluatedBatch {
         f64::from_bits(self.loss)
     }
 
+    /// The same as results of an evaluation of these samples alone, without a time.
+    pub fn validation(&self) -> Validation {
+        let mut validation = Validation::default();
+        validation.add(self);
+        validation.loss = self.loss();
+        validation
+    }
+
     pub(crate) fn errors(&self) -> Vec<f64> {
         self.errors.iter().copied().map(f64::from_bits).collect()
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod grids;
+mod names;
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -722,7 +723,8 @@ fn the_positions_of_converted_volumes_are_those_of_predictions() {
         assert_eq!(header[254], 1);
     }
     case.answer(&format!("{from} --out packed.nii.gz"));
-    let packed = fs::read(case.path("packed-0.nii.gz")).unwrap();
+    let first = index["train"]["names"][0].as_str().unwrap();
+    let packed = fs::read(case.path(&format!("packed-{first}.nii.gz"))).unwrap();
     assert!(packed.starts_with(b"\x1f\x8b"));
 }
 

@@ -4,6 +4,7 @@ mod answers;
 mod cases;
 mod find;
 mod geometry;
+mod names;
 mod relabel;
 mod resize;
 mod split;
@@ -32,6 +33,7 @@ use crate::index::Kind;
 use crate::keys::Keys;
 use crate::layout::Layout;
 use crate::meaning::Meaning;
+use crate::names::SampleNames;
 use crate::read_error::ReadError;
 use crate::reader::Reader;
 use crate::samples::{DType, Samples, VolumeShape};
@@ -77,6 +79,8 @@ pub struct Conversion {
     spec: DatasetSpec,
     /// The samples of each split, by their number among all.
     splits: [Vec<usize>; 3],
+    /// The name of each sample, by its number among all.
+    names: Vec<String>,
     found: Found,
     answers: Answers,
     size: Option<[usize; 2]>,
@@ -100,6 +104,8 @@ impl Conversion {
         let mut answers = answers::find(asked, &mut found, &map)?;
         let files = found.files_per_sample();
         let [channels, d, h, w] = found.shape;
+        let names = names::names(&found.samples);
+        let given = [Some(names.clone()), None, None];
         let mut inner = Inner {
             path: asked.sources[0].clone(),
             kind: Some(Kind::Other),
@@ -117,6 +123,7 @@ impl Conversion {
                 Files::default(),
             ],
             universes: [Vec::new(), Vec::new(), Vec::new()],
+            names: SampleNames::new(given, Default::default()),
             spec: toml::Table::new(),
             meaning: Meaning::default(),
         };
@@ -152,6 +159,7 @@ impl Conversion {
             splits,
             inners: inners.map(Arc::new).collect(),
             notes,
+            names,
             found,
             answers,
             size: asked.size,
@@ -212,7 +220,11 @@ impl Conversion {
         mut go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<(Dataset, Vec<String>)>, DataError> {
         let writer = DatasetWriter::create_of_extents(&self.path, &self.spec, self.extents())?;
-        let mut writer = writer.ignoring(self.inners[0].ignored);
+        let names = self.splits.each_ref().map(|samples| {
+            let names = samples.iter().map(|&sample| self.names[sample].clone());
+            names.collect()
+        });
+        let mut writer = writer.ignoring(self.inners[0].ignored).naming(names)?;
         let readers = self.inners.iter();
         let mut readers: Vec<Reader> = readers
             .map(|inner| Reader::new(Arc::clone(inner), Split::Train))

@@ -398,6 +398,15 @@ impl TargetFile {
         self.array::<i32>(key, shape, &Layout::Contiguous)
     }
 
+    /// An array of texts in UTF-8.
+    pub(crate) fn texts(&self, key: &str, texts: &[String]) -> Result<(), DataError> {
+        let file = self.file.as_ref().expect("only closing takes the file");
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let written = file.write_vlen_strings(key, &texts);
+        written.map_err(|error| unwritable(&self.path, &error))?;
+        Ok(())
+    }
+
     fn array<T: rust_hdf5::H5Type>(
         &self,
         key: &str,

@@ -362,6 +362,15 @@ fn affine(bytes: &[u8], order: Order) -> Option<Affine> {
     is_finite.then_some(Affine(rows))
 }
 
+/// What a NIfTI-1 file says of itself.
+///
+/// Source: nifti1.h, `descrip`.
+pub(crate) fn description(path: &Path) -> Option<Vec<u8>> {
+    let file = NiftiFile::new(path, path.extension().is_some_and(|end| end == "gz"));
+    let head = file.head().ok()?;
+    (is_header(&head) && head.get(344..347) == Some(b"n+1")).then(|| head[148..228].to_vec())
+}
+
 /// The rotation of a unit quaternion, of which b, c and d are given in single precision.
 ///
 /// Source: nifti1_io.c, `nifti_quatern_to_mat44`.

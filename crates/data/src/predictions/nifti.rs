@@ -3,12 +3,13 @@
 //! Source: nifti1.h of the NIfTI Data Format Working Group.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use partita_files::NewFile;
 
+use super::paths::{DESCRIPTION, volume_paths};
 use super::{Placement, PredictionKind, PredictionScratch, classes, encode, softmax, unwritable};
 use crate::error::DataError;
 use crate::formats::nifti::Affine;
@@ -24,22 +25,6 @@ const INT32: i16 = 8;
 const SCANNER: i16 = 1;
 /// Code of millimeters.
 const MILLIMETERS: u8 = 2;
-
-/// The file of a sample: the requested one if there is one sample, else with the number of the sample before the end.
-pub fn volume_path(out: &Path, sample: usize, samples: usize) -> PathBuf {
-    if samples == 1 {
-        return out.to_path_buf();
-    }
-    let name = out.file_name().unwrap_or_default().to_string_lossy();
-    let end = if name.ends_with(".gz") {
-        ".nii.gz"
-    } else {
-        ".nii"
-    };
-    let start = &name[..name.len() - end.len()];
-    let digits = (samples - 1).to_string().len();
-    out.with_file_name(format!("{start}-{sample:0digits$}{end}"))
-}
 
 impl PredictionScratch {
     /// Makes a file for each sample, once all ranks have written; `placement` says where its voxels lie, and on which it
@@ -73,17 +58,18 @@ impl PredictionScratch {
                 self.write_piece(&at, &values)
             })?;
         }
+        let paths = volume_paths(out, &self.names_or_numbers());
         for sample in 0..self.shape.samples {
-            let path = volume_path(out, sample, self.shape.samples);
-            let failed = |error| unwritable(&path, &error);
-            let mut file = NewFile::create(&path).map_err(failed)?;
+            let path = &paths[sample];
+            let failed = |error| unwritable(path, &error);
+            let mut file = NewFile::create(path).map_err(failed)?;
             let placement = placement(sample);
             let affine = placement.as_ref().map(Placement::affine);
             let header = header(extents(sample, &placement), channels, is_class, affine);
             let write = |to: &mut dyn Write| match placement.as_ref().and_then(Placement::original)
             {
-                Some(original) => self.write_restored((sample, original), kind, to, &path),
-                None => self.write_sample(sample, kind, to, &path),
+                Some(original) => self.write_restored((sample, original), kind, to, path),
+                None => self.write_sample(sample, kind, to, path),
             };
             if path.extension().is_some_and(|end| end == "gz") {
                 let mut packed = GzEncoder::new(&mut file, Compression::fast());
@@ -129,6 +115,15 @@ impl PredictionScratch {
         }
         Ok(())
     }
+
+    fn names_or_numbers(&self) -> Vec<String> {
+        if self.names.is_empty() {
+            return (0..self.shape.samples)
+                .map(|sample| sample.to_string())
+                .collect();
+        }
+        self.names.clone()
+    }
 }
 
 fn header(
@@ -158,6 +153,7 @@ fn header(
     for (dim, size) in pixdim.into_iter().enumerate() {
         put(76 + 4 * dim, &(size as f32).to_le_bytes());
     }
+    put(148, DESCRIPTION);
     put(108, &(HEADER_BYTES as f32).to_le_bytes());
     put(112, &1_f32.to_le_bytes());
     if let Some(Affine(rows)) = affine {

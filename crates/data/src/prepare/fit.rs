@@ -253,8 +253,9 @@ pub(crate) fn prepare(
             key: reader.keys().volume.clone(),
             split: reader.split().name(),
             sample,
-            found: format!("at (C, D, H, W) = ({c}, {d}, {h}, {w}): {}", outside.fault),
-            expected: outside.expected,
+            name: reader.given_name(sample).map(Box::from),
+            found: format!("at (C, D, H, W) = ({c}, {d}, {h}, {w}): {}", outside.fault).into(),
+            expected: outside.expected.into(),
         }
     })
 }

@@ -539,6 +539,7 @@ pub(crate) fn location<'a>(reader: &'a Reader, sample: usize, key: &'a str) -> S
         key,
         split: reader.split(),
         sample,
+        name: reader.given_name(sample),
     }
 }
 
@@ -592,7 +593,8 @@ fn untrainable(
         key: key.to_owned(),
         split: reader.split().name(),
         sample,
-        found: format!("{position}: {}", valid.fault(value)),
-        expected: valid.expected(),
+        name: reader.given_name(sample).map(Box::from),
+        found: format!("{position}: {}", valid.fault(value)).into(),
+        expected: valid.expected().into(),
     }
 }

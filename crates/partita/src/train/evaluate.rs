@@ -4,6 +4,7 @@ use super::check;
 use super::error::TrainError;
 use super::forward::{Forward, ForwardRequest, Prepared, VolumeMode};
 use super::joined::JoinedPrograms;
+use super::per_sample::SampleResult;
 use super::record::ValidationResult;
 use super::results::Metrics;
 use crate::context::Context;
@@ -44,6 +45,9 @@ pub struct EvaluateResult {
     pub volumes: &'static str,
     /// Loss and metrics, as those of a validation.
     pub metrics: ValidationResult,
+    /// Loss and metrics of each sample, where they are asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<SampleResult>,
     /// Throughput.
     pub samples_per_second: f64,
     /// Title of the program.
@@ -132,6 +136,10 @@ fn result(
         volumes: forward.volumes.name(),
         samples_per_second: found.samples as f64 / seconds.0,
         metrics: metrics.validation(&found),
+        samples: forward.per_sample.as_ref().map_or_else(Vec::new, |found| {
+            let first = forward.first_output(split);
+            found.results(first, forward.names(split), &metrics)
+        }),
         program: program.title.clone(),
     }
 }

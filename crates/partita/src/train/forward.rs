@@ -2,6 +2,7 @@
 
 use super::error::{Mismatch, TrainError};
 use super::memory::MemoryLimit;
+use super::per_sample::PerSample;
 use super::preparation::buffer_bytes;
 use super::run::{Run, TrainRequest};
 use super::run_file::RunFile;
@@ -65,6 +66,8 @@ pub struct ForwardRequest {
     pub volumes: Option<VolumeMode>,
     /// Use the collectives of the MPI library.
     pub library_collectives: bool,
+    /// Evaluate one sample a step, so that each has a loss and metrics of its own.
+    pub per_sample: bool,
 }
 
 /// Values of a range of elements of a named tensor. Errors: why they cannot be had.
@@ -86,6 +89,8 @@ pub struct Forward {
     pub volumes: VolumeMode,
     /// Element type of samples on their way into the network.
     pub stored: DType,
+    /// Takes what an evaluation finds of each sample, if that is asked for.
+    pub per_sample: Option<PerSample>,
     /// None where they come with each run.
     weights: Option<LoadedWeights>,
 }
@@ -223,6 +228,7 @@ impl Forward {
             dataset,
             preprocessing,
             volumes,
+            per_sample: request.per_sample.then(PerSample::default),
             weights: Some(weights),
         })
     }
@@ -242,6 +248,7 @@ impl Forward {
             dataset,
             preprocessing,
             volumes: VolumeMode::Crops,
+            per_sample: None,
             weights: None,
         }
     }
@@ -276,6 +283,25 @@ impl Forward {
         match self.volumes {
             VolumeMode::Tiles => self.preprocessing.sampling.extents(split),
             VolumeMode::Whole | VolumeMode::Crops => None,
+        }
+    }
+
+    /// Number of the first output of a split among those of all.
+    pub fn first_output(&self, split: Split) -> usize {
+        let sampling = &self.preprocessing.sampling;
+        match self.volumes {
+            VolumeMode::Tiles => sampling.whole().first_sample(split),
+            VolumeMode::Whole | VolumeMode::Crops => sampling.first_sample(split),
+        }
+    }
+
+    /// Names of the outputs of a split.
+    pub fn names(&self, split: Split) -> Vec<String> {
+        match self.volumes {
+            VolumeMode::Tiles => self.dataset.names(split),
+            VolumeMode::Whole | VolumeMode::Crops => {
+                self.dataset.names_of(&self.preprocessing.sampling, split)
+            }
         }
     }
 
@@ -345,11 +371,12 @@ impl Forward {
                 .for_each(|warning| context.report(Event::Warning(warning)));
         }
         let session = launch.prepare(|| {
-            let kinds = [(kind, count)];
+            let is_each = self.per_sample.is_some() && kind == ProgramKind::Evaluate;
+            let kinds = [(kind, if is_each { 1 } else { count })];
             let programs = programs::programs(run, &*menu, graph, &strategy, stored, &kinds)?;
             let plan = Plan {
                 epochs: 1,
-                batch: run.batch,
+                batch: if is_each { 1 } else { run.batch },
                 seed: run.seed,
                 schedule: run.schedule.clone(),
                 loss_scaling: None,
@@ -424,6 +451,10 @@ impl Forward {
             initial_values(graph, seed, self.weights.as_ref(), buffer, elements)
         };
         let listener = samples_listener(launch.context(), prepared.samples);
+        let listener = match &self.per_sample {
+            Some(found) => found.listen(prepared, listener),
+            None => listener,
+        };
         let outcomes = self.run(launch, prepared, ends, &initial, listener)?;
         if let Some(outcomes) = &outcomes {
             ending::refuse_not_finite(&self.run, &self.graph, outcomes)?;

@@ -8,20 +8,22 @@ use crate::launch::Launch;
 use crate::progress::Event;
 use partita_data::{
     DataError, Placement, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape,
-    PredictionSink, Split, volume_path,
+    PredictionSink, Split, is_folder, is_prediction, volume_paths,
 };
 use partita_program::ProgramKind;
 use partita_run::{RunError, Sink};
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What to predict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InferRequest {
     /// Run file, weights, data and overrides.
     pub forward: ForwardRequest,
-    /// File of the predictions: HDF5, NPY, or NIfTI with a file for each sample.
+    /// File of the predictions: HDF5, NPY, or NIfTI with a file for each sample; a folder for NIfTI files named after the
+    /// samples.
     pub out: PathBuf,
     /// What is written of the outputs.
     pub kind: PredictionKind,
@@ -78,6 +80,8 @@ pub struct InferResult {
     /// D, H, W of each sample, where they differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extents: Option<Vec<[usize; 3]>>,
+    /// Names of the samples, in order.
+    pub names: Vec<String>,
     /// Its file, or the first one.
     pub file: String,
     /// All files, where each sample has one.
@@ -120,18 +124,15 @@ fn infer_with(
     let prepared = forward.prepare(launch, ProgramKind::Infer, split)?;
     let shape = forward.output_shape(split);
     let tiles = forward.tiles(split);
+    let names = forward.names(split);
+    check_files(&forward, request, (format, &names))?;
     let placements = placements(launch, &forward, format, (split, shape))?;
-    // The other ranks open it after the check that all agree.
-    let created = launch.is_first();
-    let scratch = launch.prepare(|| {
-        let create = || PredictionScratch::create_of_extents(&request.out, shape, extents.clone());
-        created.then(create).transpose().map_err(TrainError::from)
-    })?;
+    let scratch = create_scratch(launch, &request.out, (shape, &names), extents.clone())?;
     forward.check_agreement(launch, &prepared)?;
     let first = forward.preprocessing.sampling.first_sample(split);
     let mesh = prepared.session.main_program().mesh;
     let sink = |rank| {
-        let opened = PredictionScratch::open(&request.out, shape);
+        let opened = PredictionScratch::open(&scratch_beside(&request.out), shape);
         let opened = opened.map_err(|error| RunError::Sink {
             rank,
             reason: error.to_string(),
@@ -147,7 +148,7 @@ fn infer_with(
     if !scale.is_empty() {
         scratch.scale(&scale)?;
     }
-    let files = publish(&scratch, (request, format), &placements)?;
+    let files = publish(&scratch, (request, format, &names), &placements)?;
     let name = |path: &PathBuf| path.display().to_string();
     let program = prepared.session.main_program();
     Ok(Some(InferResult {
@@ -167,6 +168,7 @@ fn infer_with(
         output: request.kind.name(),
         physical: targets_with_units(&forward, request),
         shape: shape.of_file(request.kind),
+        names,
         extents: extents.map(|extents| extents.to_vec()),
         file: name(files.first().unwrap_or(&request.out)),
         files: files.iter().map(name).collect(),
@@ -245,7 +247,12 @@ fn targets_with_units(forward: &Forward, request: &InferRequest) -> Vec<String> 
 
 /// Checks that the file of predictions can be replaced without loss.
 fn check_out(forward: &Forward, out: &Path) -> Result<(), Mismatch> {
-    let found = if out.is_dir() {
+    let found = if is_folder(out) {
+        if !out.is_file() {
+            return Ok(());
+        }
+        "is a file, and a path without an end is a folder of NIfTI files"
+    } else if out.is_dir() {
         "is a folder"
     } else if forward.dataset.has_file(out) {
         "is a file of the dataset"
@@ -258,13 +265,77 @@ fn check_out(forward: &Forward, out: &Path) -> Result<(), Mismatch> {
     })
 }
 
+/// Checks that the files of samples, whose names nobody typed, replace nothing but earlier predictions.
+fn check_files(
+    forward: &Forward,
+    request: &InferRequest,
+    (format, names): (PredictionFormat, &[String]),
+) -> Result<(), Mismatch> {
+    if format != PredictionFormat::Nifti {
+        return Ok(());
+    }
+    let taken = |file: &PathBuf| {
+        let is_typed = *file == request.out;
+        if forward.dataset.has_file(file) {
+            Some("is a file of the dataset")
+        } else if !is_typed && file.exists() && !is_prediction(file) {
+            Some("is there already, and no prediction of `partita infer`")
+        } else {
+            None
+        }
+    };
+    let files = volume_paths(&request.out, names);
+    let found = files
+        .into_iter()
+        .find_map(|file| Some((taken(&file)?, file)));
+    found.map_or(Ok(()), |(found, file)| {
+        Err(Mismatch::PredictionsTaken { file, found })
+    })
+}
+
+/// The scratch file on the first rank; the other ranks open it after the check that all agree.
+fn create_scratch(
+    launch: &Launch<'_>,
+    out: &Path,
+    (shape, names): (PredictionShape, &[String]),
+    extents: Option<Arc<[[usize; 3]]>>,
+) -> Result<Option<PredictionScratch>, TrainError> {
+    let created = launch.is_first();
+    let create = || {
+        make_folder(out)?;
+        let beside = scratch_beside(out);
+        let scratch = PredictionScratch::create_of_extents(&beside, shape, extents)?;
+        Ok::<_, DataError>(scratch.named(names.to_vec()))
+    };
+    launch.prepare(|| created.then(create).transpose().map_err(TrainError::from))
+}
+
+/// Beside which path the scratch file lies: in the folder, where each sample has a file in one.
+fn scratch_beside(out: &Path) -> PathBuf {
+    if is_folder(out) {
+        out.join("infer")
+    } else {
+        out.to_owned()
+    }
+}
+
+/// Makes the folder of the files, if they have one of their own.
+fn make_folder(out: &Path) -> Result<(), DataError> {
+    if !is_folder(out) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(out).map_err(|error| DataError::Unwritable {
+        path: out.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
 /// Writes the file, or a file for each sample, which are then named.
 fn publish(
     scratch: &PredictionScratch,
-    (request, format): (&InferRequest, PredictionFormat),
+    (request, format, names): (&InferRequest, PredictionFormat, &[String]),
     placements: &[Option<Placement>],
 ) -> Result<Vec<PathBuf>, TrainError> {
-    let samples = placements.len();
     Ok(match format {
         PredictionFormat::Hdf5 | PredictionFormat::Npy => {
             scratch.publish(&request.out, format, request.kind)?;
@@ -273,8 +344,7 @@ fn publish(
         PredictionFormat::Nifti => {
             let placement = |sample: usize| placements[sample].clone();
             scratch.publish_volumes(&request.out, request.kind, &placement)?;
-            let path = |sample| volume_path(&request.out, sample, samples);
-            (0..samples).map(path).collect()
+            volume_paths(&request.out, names)
         }
     })
 }

@@ -201,8 +201,10 @@ fn of_loss(forward: &Forward, shape: PredictionShape) -> Forward {
         sampling: whole,
         ..Preprocessing::plain(&dataset)
     };
+    let per_sample = forward.per_sample.clone();
     let mut forward = Forward::without_weights(run, graph, dataset, preprocessing);
     forward.stored = DType::Float32;
+    forward.per_sample = per_sample;
     forward
 }
 

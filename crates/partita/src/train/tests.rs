@@ -6,6 +6,7 @@ mod extents;
 mod finite;
 mod half;
 mod meaning;
+mod per_sample;
 mod preparation;
 mod run_file;
 mod session;

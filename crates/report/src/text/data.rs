@@ -9,6 +9,8 @@ use std::io::{self, Write};
 
 /// Channels and classes that are shown; JSON has all.
 const ROWS_MAX: usize = 20;
+/// Names of samples that are shown of a split.
+const NAMES_SHOWN_MAX: usize = 8;
 
 /// Writes a summary of a dataset or of a file of arrays.
 pub fn inspected(found: &Inspected, out: &mut dyn Write) -> io::Result<()> {
@@ -55,6 +57,7 @@ pub fn dataset(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> 
     write_head(summary, out)?;
     writeln!(out)?;
     write_splits(summary, out)?;
+    write_names(summary, out)?;
     write_channels(summary, out)?;
     write_classes(summary, out)?;
     let first = summary.splits.iter().find(|split| split.samples > 0);
@@ -173,6 +176,27 @@ fn write_splits(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()>
             max,
         ]);
     }
+    table.write(out)
+}
+
+/// Names of the first samples of each split, where the index gives them.
+fn write_names(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
+    let named = summary
+        .splits
+        .iter()
+        .filter(|split| !split.names.is_empty());
+    let mut table = Table::new(&[("split", Side::Left), ("names", Side::Left)]);
+    for split in named.clone() {
+        let mut names = split.names[..split.names.len().min(NAMES_SHOWN_MAX)].join(", ");
+        if split.names.len() > NAMES_SHOWN_MAX {
+            names += &format!(", ... {}", split.names[split.names.len() - 1]);
+        }
+        table.row(vec![split.split.to_string(), names]);
+    }
+    if named.count() == 0 {
+        return Ok(());
+    }
+    writeln!(out)?;
     table.write(out)
 }
 

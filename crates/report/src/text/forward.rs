@@ -1,8 +1,8 @@
 //! Text of what is done with trained weights.
 
 use super::train::{write_classes, write_errors};
-use crate::table::write_pairs;
-use partita::{ConvertResult, EvaluateResult, InferResult};
+use crate::table::{Side, Table, write_pairs};
+use partita::{ConvertResult, EvaluateResult, InferResult, SampleResult};
 use std::io::{self, Write};
 
 /// Writes loss and metrics of an evaluation.
@@ -26,9 +26,77 @@ pub fn evaluate(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> {
     )?;
     writeln!(out)?;
     match &metrics.classification {
-        Some(classification) => write_classes(classification, found.split, out),
-        None => write_errors(&metrics.errors, found.split, out),
+        Some(classification) => write_classes(classification, found.split, out)?,
+        None => write_errors(&metrics.errors, found.split, out)?,
     }
+    write_samples(found, out)
+}
+
+/// Writes a line for each sample, where samples have results of their own.
+fn write_samples(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> {
+    let Some(first) = found.samples.first() else {
+        return Ok(());
+    };
+    writeln!(out)?;
+    let (titles, _) = figures(first);
+    let mut columns = vec![("sample", Side::Left), ("loss", Side::Right)];
+    columns.extend(titles.iter().map(|title| (title.as_str(), Side::Right)));
+    let mut table = Table::new(&columns);
+    for sample in &found.samples {
+        let (_, figures) = figures(sample);
+        let figure = |value: Option<f64>| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"))
+        };
+        let mut row = vec![sample.name.clone(), format!("{:.6}", sample.loss)];
+        row.extend(figures.into_iter().map(figure));
+        table.row(row);
+    }
+    table.write(out)
+}
+
+/// What is told of a sample beside its loss, with its titles: accuracy and the Dice of each class, or the absolute error
+/// of each target.
+fn figures(sample: &SampleResult) -> (Vec<String>, Vec<Option<f64>>) {
+    let Some(found) = &sample.classification else {
+        let errors = sample.errors.iter();
+        let each =
+            errors.map(|error| (format!("error {}", error.target), Some(error.mean_absolute)));
+        return each.unzip();
+    };
+    let accuracy = ("accuracy".to_owned(), Some(found.accuracy));
+    let classes = found.classes.iter();
+    let dice = classes.map(|class| (format!("Dice {}", class.class), class.dice));
+    std::iter::once(accuracy).chain(dice).unzip()
+}
+
+/// Loss and metrics of each sample as comma-separated values; a class that a sample does not have has none.
+///
+/// Source: RFC 4180.
+pub fn samples_csv(found: &EvaluateResult) -> String {
+    let quoted = |text: &str| {
+        if text.contains(['"', ',', '\n', '\r']) {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        } else {
+            text.to_owned()
+        }
+    };
+    let titles = found.samples.first().map(|first| figures(first).0);
+    let titles = titles.unwrap_or_default();
+    let head = ["name", "sample", "loss"].into_iter();
+    let head = head.chain(titles.iter().map(String::as_str)).map(quoted);
+    let mut text = head.collect::<Vec<_>>().join(",") + "\n";
+    for sample in &found.samples {
+        let mut row = vec![
+            quoted(&sample.name),
+            sample.sample.to_string(),
+            sample.loss.to_string(),
+        ];
+        let (_, figures) = figures(sample);
+        let figure = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+        row.extend(figures.into_iter().map(figure));
+        text += &(row.join(",") + "\n");
+    }
+    text
 }
 
 /// Writes what was predicted, and where it is.

@@ -26,7 +26,7 @@ noise = 0.05
 elastic = { magnitude = 1.5, spacing = 4 }
 ";
 
-fn folder() -> TempDir {
+pub(super) fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let model = LEVELS.replace("16x16x16", "8x8x8");
     fs::write(folder.path().join("net.model"), model).unwrap();
@@ -34,7 +34,7 @@ fn folder() -> TempDir {
     folder
 }
 
-fn run(strategy: &str, ranks: usize, augmentation: &str) -> String {
+pub(super) fn run(strategy: &str, ranks: usize, augmentation: &str) -> String {
     format!(
         "batch = 4\nepochs = 3\nranks = {ranks}\nstrategy = \"{strategy}\"\n\
          transform = [{{ clip = [-100, 5000] }}, \"standardize\"]\n{augmentation}[schedule]\n\
@@ -124,16 +124,20 @@ fn a_crop_that_the_model_does_not_read_is_named() {
 }
 
 /// Its outputs look two voxels far.
-const NEAR: &str = "model near
+pub(super) const NEAR: &str = "model near
 input x channels=1 extent=8x8x8
 c1 = conv x filters=4 kernel=3 pad=1 bias=true init=he_normal
 a1 = relu c1
 c2 = conv a1 filters=3 kernel=3 pad=1 bias=true
 loss = softmax_cross_entropy c2
 ";
-const CROPS: &str = "[augmentation]\ncrop = [8, 8, 8]\n";
+pub(super) const CROPS: &str = "[augmentation]\ncrop = [8, 8, 8]\n";
 
-fn forward(folder: &TempDir, volumes: Option<VolumeMode>, ranks: usize) -> ForwardRequest {
+pub(super) fn forward(
+    folder: &TempDir,
+    volumes: Option<VolumeMode>,
+    ranks: usize,
+) -> ForwardRequest {
     ForwardRequest {
         run_file: folder.path().join("run.toml"),
         ranks: Some(ranks),
