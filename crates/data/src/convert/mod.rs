@@ -100,8 +100,8 @@ impl Conversion {
         let of_task = found.task.as_ref().and_then(Task::ignored);
         let map = Relabel::new(&asked.map, asked.ignore, of_task)?;
         let mut notes = geometry::find(&asked.geometry, asked.targets.as_deref(), &mut found)?;
-        notes.splice(0..0, std::mem::take(&mut found.notes));
         let mut answers = answers::find(asked, &mut found, &map)?;
+        notes.splice(0..0, std::mem::take(&mut found.notes));
         let files = found.files_per_sample();
         let [channels, d, h, w] = found.shape;
         let names = names::names(&found.samples);
