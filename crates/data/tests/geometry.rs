@@ -399,7 +399,12 @@ fn images_are_resampled_to_one_spacing_and_labels_take_the_nearest_voxel() {
     task.add(0, &coarse, &coarse);
     task.add(1, &fine, &fine.turned([1, 0, 2], [false, true, true]));
     let mixed = Conversion::find(&task.spec("set", GeometrySpec::default())).unwrap();
-    assert!(mixed.notes().join("\n").contains("spacing: that of images differs"));
+    assert!(
+        mixed
+            .notes()
+            .join("\n")
+            .contains("spacing: that of images differs")
+    );
     assert!(mixed.bytes().0 > 0);
     for interpolation in [Interpolation::Linear, Interpolation::Cubic] {
         let geometry = GeometrySpec {
