@@ -4,12 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::array::{SourceArray, SourceFile};
-use crate::convert::{AFFINES, ORIGINALS};
 use crate::error::DataError;
 use crate::files::{FileEntry, Files, Inner};
 use crate::formats;
 use crate::formats::nifti::Affine;
-use crate::grid::Grid;
+use crate::grid::{AFFINES, Grid, ORIGINALS};
 use crate::index::{INDEX_FILE, Index, Kind};
 use crate::keys::Keys;
 use crate::meaning::Meaning;

@@ -4,6 +4,10 @@ use crate::formats::nifti::Affine;
 
 /// Largest distance of two positions that count as one. Units: voxels.
 pub(crate) const TOLERANCE: f64 = 1e-3;
+/// Key, in the part of an index that says what was converted, of the positions of voxels as they are stored.
+pub(crate) const AFFINES: &str = "affines";
+/// Key of the grids of the images there, where these are not stored as they are.
+pub(crate) const ORIGINALS: &str = "originals";
 /// All orders of three axes, that of the stored axes first.
 const ORDERS: [[usize; 3]; 6] = [
     [0, 1, 2],

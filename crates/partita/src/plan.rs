@@ -218,10 +218,8 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
             // The recommended program is verified.
             let program = lower_verified(&training)?;
             let own = (training, &program);
-            let left = || {
-                let left = |budget: Seconds| Seconds(budget.0 - begin.elapsed().as_secs_f64());
-                request.budget.map(left)
-            };
+            let of = |budget: Seconds| Seconds(budget.0 - begin.elapsed().as_secs_f64());
+            let left = || request.budget.map(of);
             Some(explained(
                 (request, &planner),
                 &left,

@@ -11,7 +11,7 @@ use crate::convert::geometry::notes::Notes;
 use crate::error::DataError;
 use crate::files::{FileEntry, Inner};
 use crate::formats::nifti;
-use crate::grid::Grid;
+use crate::grid::{AFFINES, Grid, ORIGINALS};
 use crate::reader::Reader;
 use crate::resample::{Interpolation, resample_samples};
 use crate::samples::{Samples, VolumeShape};
@@ -23,10 +23,6 @@ const ORIENTATION: &str = "orientation";
 const SPACING: &str = "spacing";
 /// Key of the interpolation of images.
 const INTERPOLATION: &str = "interpolation";
-/// Key of the positions of voxels as they are stored.
-pub(crate) const AFFINES: &str = "affines";
-/// Key of the grids of the images, where these are not stored as they are.
-pub(crate) const ORIGINALS: &str = "originals";
 /// Largest extent of a resampled volume, that of NIfTI-1.
 const EXTENT_MAX: usize = i16::MAX as usize;
 

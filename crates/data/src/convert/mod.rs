@@ -10,7 +10,7 @@ mod resize;
 mod split;
 mod task;
 
-pub(crate) use geometry::{AFFINES, ORIGINALS, check_unconverted};
+pub(crate) use geometry::check_unconverted;
 pub use geometry::{GeometrySpec, VoxelOrientation};
 
 use std::path::PathBuf;
@@ -102,31 +102,8 @@ impl Conversion {
         let mut notes = geometry::find(&asked.geometry, asked.targets.as_deref(), &mut found)?;
         let mut answers = answers::find(asked, &mut found, &map)?;
         notes.splice(0..0, std::mem::take(&mut found.notes));
-        let files = found.files_per_sample();
-        let [channels, d, h, w] = found.shape;
         let names = names::names(&found.samples);
-        let given = [Some(names.clone()), None, None];
-        let mut inner = Inner {
-            path: asked.sources[0].clone(),
-            kind: Some(Kind::Other),
-            shape: [channels / files, d, h, w],
-            dtype: found.dtype,
-            targets: answers.names.clone(),
-            labels: answers.labels,
-            ignored: map.ignored().filter(|_| answers.labels.is_some()),
-            ignored_by_index: None,
-            has_targets: answers.are_in_files,
-            keys: found.keys.clone(),
-            splits: [
-                Files::new(found.entries(0)),
-                Files::default(),
-                Files::default(),
-            ],
-            universes: [Vec::new(), Vec::new(), Vec::new()],
-            names: SampleNames::new(given, Default::default()),
-            spec: toml::Table::new(),
-            meaning: Meaning::default(),
-        };
+        let mut inner = Inner::of_source(asked, &found, (&answers, &map), names.clone());
         if inner.has_targets && inner.labels.is_some() && answers.names.is_empty() {
             answers.names = answers::count_classes((&found, &inner, &map))?;
             inner.targets.clone_from(&answers.names);
@@ -152,7 +129,8 @@ impl Conversion {
             test: subjects(Split::Test),
             spec: made,
         };
-        let inners = (0..files).map(|file| inner.of_file(&found, file));
+        let files = 0..found.files_per_sample();
+        let inners = files.map(|file| inner.of_file(&found, file));
         Ok(Self {
             path: asked.out.clone(),
             spec,
@@ -393,6 +371,37 @@ impl Conversion {
 }
 
 impl Inner {
+    /// What the first file of each sample holds.
+    fn of_source(
+        asked: &ConvertSpec,
+        found: &Found,
+        (answers, map): (&Answers, &Relabel),
+        names: Vec<String>,
+    ) -> Self {
+        let [channels, d, h, w] = found.shape;
+        Self {
+            path: asked.sources[0].clone(),
+            kind: Some(Kind::Other),
+            shape: [channels / found.files_per_sample(), d, h, w],
+            dtype: found.dtype,
+            targets: answers.names.clone(),
+            labels: answers.labels,
+            ignored: map.ignored().filter(|_| answers.labels.is_some()),
+            ignored_by_index: None,
+            has_targets: answers.are_in_files,
+            keys: found.keys.clone(),
+            splits: [
+                Files::new(found.entries(0)),
+                Files::default(),
+                Files::default(),
+            ],
+            universes: [Vec::new(), Vec::new(), Vec::new()],
+            names: SampleNames::new([Some(names), None, None], Default::default()),
+            spec: toml::Table::new(),
+            meaning: Meaning::default(),
+        }
+    }
+
     /// What one of the files of each sample holds; answers are those of the first.
     fn of_file(&self, found: &Found, file: usize) -> Self {
         if file == 0 {
