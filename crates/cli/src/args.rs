@@ -7,7 +7,7 @@ mod tune;
 pub use choices::{
     BatchNormName, CheckName, DeviceName, DigitsTaskName, InterpolationName, IoName, KernelsName,
     KindName, NamesName, OptimizerName, OrientationName, OutputName, PrecisionName, SampleName,
-    SplitName, StoreName, StoredName, UnitsName, VolumesName,
+    SplitName, StoreName, StoredName, TileWeightsName, UnitsName, VolumesName,
 };
 pub use input::{InputArgs, OffloadArgs};
 pub use tune::TuneArgs;
@@ -363,10 +363,17 @@ pub struct ForwardArgs {
     /// Split of the dataset (default: validation; test or train where it is empty)
     #[arg(long, value_enum)]
     pub split: Option<SplitName>,
-    /// What to take of volumes that are larger than the crops of the training (default: whole volumes if the model
-    /// can read them, or else tiles, or else crops)
+    /// What to take of volumes that are larger than the crops of the training (default: tiles if a layer of the model
+    /// spans positions, such as an instance norm; or else whole volumes if the model can read them, or else tiles, or
+    /// else crops)
     #[arg(long, value_enum)]
     pub volumes: Option<VolumesName>,
+    /// Fraction of its extent that a tile shares with the next one, from 0 to below 1 (default: 0.5)
+    #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = number::overlap)]
+    pub overlap: Option<f64>,
+    /// What each tile counts where several have a voxel (default: gaussian)
+    #[arg(long, value_enum)]
+    pub tile_weights: Option<TileWeightsName>,
     /// Use collectives of the MPI library, equal up to rounding, instead of sums in rank order
     #[arg(long)]
     pub library_collectives: bool,

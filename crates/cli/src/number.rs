@@ -10,6 +10,20 @@ pub fn count(text: &str) -> Result<usize, String> {
     up_to(SAMPLES_MAX, text)
 }
 
+/// A fraction of a tile, from 0 to below 1.
+pub fn overlap(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..1.0).contains(&number) => Ok(number),
+        Ok(number) if number >= 1.0 => Err(overlaps("0.9")),
+        Ok(number) if number < 0.0 => Err(overlaps("0")),
+        Ok(_) | Err(_) => Err(overlaps("0.5")),
+    }
+}
+
+fn overlaps(nearest: &str) -> String {
+    format!("possible is a number from 0 to below 1; nearest is {nearest}")
+}
+
 /// A number of samples of a dataset, from 1 to 2^40: small parts of large volumes are many.
 pub fn dataset_samples(text: &str) -> Result<usize, String> {
     up_to(1 << 40, text)

@@ -5,8 +5,8 @@ use crate::args::{
     DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, InputArgs,
     InterpolationName, IoName, KernelsName, KindName, LowerArgs, MakingArgs, NamesName,
     OffloadArgs, OptimizerName, OrientationName, OutputName, PlanArgs, PrecisionName, PredictArgs,
-    SampleName, SegmentationArgs, ShapesArgs, SplitName, StoreName, StoredName, TrainArgs,
-    TrainingArgs, TuneArgs, UnitsName, VolumesName,
+    SampleName, SegmentationArgs, ShapesArgs, SplitName, StoreName, StoredName, TileWeightsName,
+    TrainArgs, TrainingArgs, TuneArgs, UnitsName, VolumesName,
 };
 use crate::error::CliError;
 use partita::{
@@ -15,12 +15,12 @@ use partita::{
     InputRequest, IoChoice, KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest,
     NESTEROV, OffloadRequest, PlanRequest, PredictRequest, PredictionUnits, ResumeFrom,
     SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice,
-    TrainRequest, Training, TuneRequest, VolumeMode, WeightNames,
+    TilesAsked, TrainRequest, Training, TuneRequest, VolumeMode, WeightNames,
 };
 use partita_data::{
     CheckScope, ConvertSpec, DType, GeometrySpec, Interpolation, Keys, VoxelOrientation,
 };
-use partita_data::{PredictionKind, Split};
+use partita_data::{PredictionKind, Split, TileWeights};
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
 use std::path::Path;
@@ -317,6 +317,14 @@ impl ForwardArgs {
                 VolumesName::Tiles => VolumeMode::Tiles,
                 VolumesName::Crops => VolumeMode::Crops,
             }),
+            tiles: TilesAsked {
+                overlap: self.overlap,
+                weights: self.tile_weights.map(|weights| match weights {
+                    TileWeightsName::Gaussian => TileWeights::Gaussian,
+                    TileWeightsName::Constant => TileWeights::Constant,
+                    TileWeightsName::Middle => TileWeights::Middle,
+                }),
+            },
             library_collectives: self.library_collectives,
             per_sample: false,
         }

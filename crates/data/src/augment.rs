@@ -7,12 +7,14 @@ mod elastic;
 mod foreground;
 mod orientation;
 mod sampling;
+mod tiling;
 mod view;
 
 use serde::{Deserialize, Serialize};
 
 pub use foreground::Foreground;
 pub use sampling::{Sampling, Tile};
+pub use tiling::{TileWeights, Tiling};
 pub(crate) use view::{SampleKey, View};
 
 /// Sub-volumes as samples.
@@ -43,8 +45,10 @@ pub enum TrainingCrops {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EvaluationCrops {
-    /// A regular grid that covers the volume; crops overlap where its extent is no multiple of theirs.
+    /// A regular grid that covers the volume, with the usual [`Tiling`]: outputs are joined to those of volumes.
     #[default]
+    Tiles,
+    /// A regular grid that covers the volume; crops overlap where its extent is no multiple of theirs.
     Grid,
     /// One crop, in the middle.
     Center,

@@ -48,7 +48,8 @@ pub mod weights;
 mod writer;
 
 pub use augment::{
-    Augmentation, Crops, Elastic, EvaluationCrops, Foreground, Sampling, Tile, TrainingCrops,
+    Augmentation, Crops, Elastic, EvaluationCrops, Foreground, Sampling, Tile, TileWeights, Tiling,
+    TrainingCrops,
 };
 pub use axes::DimOrder;
 pub use convert::{Conversion, ConvertSpec, GeometrySpec, LabelPair, VoxelOrientation};
@@ -68,7 +69,7 @@ pub use picture::picture;
 pub use prediction_sink::PredictionSink;
 pub use predictions::{
     NAMES_KEY, PREDICTIONS_KEY, Placement, PredictionFormat, PredictionKind, PredictionScratch,
-    PredictionShape, is_folder, is_prediction, predictions_key, volume_paths,
+    PredictionShape, TilePlan, is_folder, is_prediction, predictions_key, volume_paths,
 };
 pub use prepare::{FittedStep, Preparation, STATISTICS_FILE, Step, chain_text, fit};
 pub use preprocessing::Preprocessing;

@@ -8,9 +8,7 @@ use partita_program::{Store, TaskId, View};
 use partita_run::{Inputs, Memory, RunError, Sink};
 use partita_space::{AXES, Interval, Mesh, Rank, Region};
 
-use crate::augment::Tile;
-use crate::error::DataError;
-use crate::predictions::PredictionScratch;
+use crate::predictions::{PredictionScratch, TilePlan};
 
 /// Writes this rank's region of each prediction, in pieces. Of ranks with the same region the first writes.
 pub struct PredictionSink {
@@ -24,15 +22,15 @@ pub struct PredictionSink {
     /// A piece as it lies in the arena, and in the order of the file.
     packed: Vec<f32>,
     ordered: Vec<f32>,
-    /// Where samples are parts of predictions: which, by their numbers.
-    tiles: Option<Arc<[Tile]>>,
+    /// Where samples are tiles, whose predictions are joined group by group.
+    tiles: Option<Arc<TilePlan>>,
 }
 
 struct Pending {
     task: TaskId,
     source: View,
     owned: Region,
-    /// Numbers of the samples of the region in the file.
+    /// Numbers of the samples of the region among those of the split.
     samples: Vec<usize>,
     is_writer: bool,
 }
@@ -53,10 +51,18 @@ impl PredictionSink {
         }
     }
 
-    /// The same for samples of which each is a tile of a volume: its part is written into the volume's prediction.
+    /// The same for samples that are tiles, of which the file has those of a group.
     #[must_use]
-    pub fn joining(self, tiles: Option<Arc<[Tile]>>) -> Self {
-        Self { tiles, ..self }
+    pub fn of_tiles(self, tiles: Arc<TilePlan>) -> Self {
+        Self {
+            tiles: Some(tiles),
+            ..self
+        }
+    }
+
+    /// Number in the file of a sample of the split.
+    fn slot(&self, sample: usize) -> usize {
+        self.tiles.as_ref().map_or(sample, |plan| plan.slot(sample))
     }
 
     fn write(&mut self, memory: &Memory<'_>, store: &Pending) -> Result<(), RunError> {
@@ -73,10 +79,15 @@ impl PredictionSink {
                 std::array::from_fn(|dim| piece.start[dim] - store.source.start[dim]);
             assert!(from[0] < n.len(), "a piece is of an owned sample");
             let rows = h.start + from[2]..h.start + from[2] + piece.extent[2];
-            let at = [store.samples[from[0]], d.start + from[1]];
-            self.check(at, [rows.start, w.start, c.start], piece.extent)?;
+            let (sample, plane) = (store.samples[from[0]], d.start + from[1]);
+            self.check(
+                [sample, plane],
+                [rows.start, w.start, c.start],
+                piece.extent,
+            )?;
             self.reorder(piece.extent);
-            let written = self.put(at, [c, rows, w]);
+            let at = [self.slot(sample), plane];
+            let written = self.scratch.write_rows(at, [c, rows, w], &self.ordered);
             written.map_err(|error| RunError::Sink {
                 rank: self.rank,
                 reason: error.to_string(),
@@ -85,70 +96,34 @@ impl PredictionSink {
         Ok(())
     }
 
-    /// Refuses packed values that are infinite or NaN, of a plane of a sample from a row, column and channel on.
+    /// Refuses packed values that are infinite or NaN, of a plane of a sample from a row, column and channel on. Those of
+    /// padding are none of a volume.
     fn check(
         &self,
         [sample, plane]: [usize; 2],
         [row, column, channel]: [usize; 3],
         [_, _, _, columns, channels]: [usize; 5],
     ) -> Result<(), RunError> {
-        let Some(at) = self.packed.iter().position(|value| !value.is_finite()) else {
+        let tile = self.tiles.as_ref().map(|plan| plan.tile(sample));
+        let place = |at: usize| {
+            let (position, channel) = (at / channels, channel + at % channels);
+            let (row, column) = (row + position / columns, column + position % columns);
+            match tile {
+                Some(tile) => Some((tile.volume, channel, tile.in_volume([plane, row, column])?)),
+                None => Some((sample, channel, [plane, row, column])),
+            }
+        };
+        let mut bad = (0..self.packed.len()).filter(|&at| !self.packed[at].is_finite());
+        let found = bad.find_map(|at| Some((self.packed[at], place(at)?)));
+        let Some((value, (sample, channel, [d, h, w]))) = found else {
             return Ok(());
         };
-        let of_tile = self.tiles.as_ref().map(|tiles| &tiles[sample]);
-        let (sample, [depth, height, width]) =
-            of_tile.map_or((sample, [0; 3]), |tile| (tile.volume, tile.origin));
-        let (position, channel) = (at / channels, channel + at % channels);
-        let (row, column) = (row + position / columns, column + position % columns);
         Err(RunError::OutputNotFinite {
             rank: self.rank,
             sample,
-            position: [channel, plane + depth, row + height, column + width],
-            value: self.packed[at],
+            position: [channel, d, h, w],
+            value,
         })
-    }
-
-    /// Writes ordered values of a plane of a sample, or what of them is in its tile's part.
-    fn put(
-        &self,
-        [sample, plane]: [usize; 2],
-        [channels, rows, columns]: [Range<usize>; 3],
-    ) -> Result<(), DataError> {
-        let Some(tiles) = &self.tiles else {
-            let to = [sample, plane];
-            return self
-                .scratch
-                .write_rows(to, [channels, rows, columns], &self.ordered);
-        };
-        let Tile {
-            volume,
-            origin,
-            padding,
-            part: [planes, part_rows, part_columns],
-            ..
-        } = &tiles[sample];
-        let kept = |range: &Range<usize>, part: &Range<usize>| {
-            range.start.max(part.start)..range.end.min(part.end)
-        };
-        let (kept_rows, kept_columns) = (kept(&rows, part_rows), kept(&columns, part_columns));
-        if !planes.contains(&plane) || kept_rows.is_empty() || kept_columns.is_empty() {
-            return Ok(());
-        }
-        let mut values = Vec::with_capacity(channels.len() * kept_rows.len() * kept_columns.len());
-        for channel in 0..channels.len() {
-            for row in kept_rows.clone() {
-                let first = (channel * rows.len() + row - rows.start) * columns.len();
-                let kept = kept_columns.start - columns.start..kept_columns.end - columns.start;
-                values.extend_from_slice(&self.ordered[first + kept.start..first + kept.end]);
-            }
-        }
-        let in_volume = |at: usize, dim: usize| at + origin[dim] - padding[dim];
-        let moved =
-            |range: Range<usize>, dim| in_volume(range.start, dim)..in_volume(range.end, dim);
-        let (rows, columns) = (moved(kept_rows, 1), moved(kept_columns, 2));
-        let to = [*volume, in_volume(plane, 0)];
-        self.scratch
-            .write_rows(to, [channels, rows, columns], &values)
     }
 
     /// From (H, W, C) to (C, H, W).
@@ -181,7 +156,7 @@ impl Sink for PredictionSink {
             owned,
             samples: listed
                 .iter()
-                .map(|sample| sample - self.first_sample)
+                .map(|&sample| sample - self.first_sample)
                 .collect(),
             is_writer,
         });

@@ -1,11 +1,14 @@
 //! Predictions of a network on disk: each rank writes its region of each sample into one scratch file, from which the
 //! requested file is made in bounded pieces.
 
+mod join;
 mod nifti;
-mod placement;
-pub use placement::Placement;
 mod paths;
+mod placement;
+
+pub use join::TilePlan;
 pub use paths::{is_folder, is_prediction, volume_paths};
+pub use placement::Placement;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -228,6 +231,22 @@ impl PredictionScratch {
             file: opened.map_err(|error| unwritable(&path, &error))?,
             path,
             shape,
+            is_owner: false,
+            extents: None,
+            names: Vec::new(),
+            _temporary: None,
+        })
+    }
+
+    /// The same file once more, wherever its path leads by now.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn share(&self) -> Result<Self, DataError> {
+        let file = self.file.try_clone();
+        Ok(Self {
+            path: self.path.clone(),
+            file: file.map_err(|error| unwritable(&self.path, &error))?,
+            shape: self.shape,
             is_owner: false,
             extents: None,
             names: Vec::new(),

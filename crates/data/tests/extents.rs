@@ -13,7 +13,7 @@ use partita_data::{
     Accepted, Augmentation, Conversion, ConvertSpec, Crops, DType, Dataset, DatasetSpec,
     DatasetWriter, Elastic, EvaluationCrops, FittedStep, Foreground, GeometrySpec, Keys, Kind,
     Layout, PieceMaker, PieceReader, PieceValues, Preparation, Preprocessing, Samples, Sampling,
-    Split, Step, TrainingCrops, fit, inspect,
+    Split, Step, Tiling, TrainingCrops, fit, inspect,
 };
 use partita_program::{BufferId, Item, Load, Transform, View, When};
 use partita_space::Mesh;
@@ -383,7 +383,7 @@ fn tiles_cover_each_volume_and_nothing_of_its_padding() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = make(&folder.path().join("set"));
     let (sampling, _) = all(&dataset, crops([4, 4, 4], None), Augmentation::default());
-    let sampling = sampling.tiled();
+    let sampling = sampling.tiled(Tiling::default());
     for (split, extents) in Split::ALL.into_iter().zip([&TRAIN[..], &VALIDATION, &TEST]) {
         let mut covered: Vec<Vec<u32>> = extents
             .iter()
@@ -533,7 +533,10 @@ fn foreground_is_of_training_crops_and_of_classes_at_positions() {
     let (plain, _) = all(&dataset, crops([4, 4, 4], None), Augmentation::default());
     let sampling = plain.clone().with_foreground(0.5, found);
     assert_ne!(sampling, plain);
-    assert_eq!(sampling.tiled(), plain.tiled());
+    assert_eq!(
+        sampling.tiled(Tiling::default()),
+        plain.tiled(Tiling::default())
+    );
     assert_eq!(sampling.for_evaluation(), plain.for_evaluation());
     let spec = DatasetSpec {
         train: Vec::new(),

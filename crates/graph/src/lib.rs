@@ -32,6 +32,7 @@ mod parameter;
 mod resample;
 mod shape;
 mod sizes;
+mod span;
 pub mod text;
 mod walk;
 pub mod zoo;

@@ -12,7 +12,9 @@ pub use agreement::{Agreement, Decision, RepeatFrom, Vote};
 pub use error::{DIVERGENCE_ADVICE, LaunchError, NotSaved};
 pub use memory_baseline::{MemoryBaseline, PEAK_METHOD};
 pub(crate) use ranks::InitialValues;
-pub use ranks::{Listener, MakeSink, MakeSource, MakeStepHook, MakeValidators, RunSetup};
+pub use ranks::{
+    InnerRun, Listener, MakeJoins, MakeSink, MakeSource, MakeStepHook, MakeValidators, RunSetup,
+};
 #[cfg(test)]
 pub use ranks::{RankResults, run_ranks};
 pub use saving::{MemoryUsage, TensorSink};

@@ -124,9 +124,9 @@ pub use train::{
     MetricsFormat, Mismatch, OffloadConfig, OffloadError, OutputError, Peak, PhysicalError,
     PredictionUnits, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError,
     RunResult, SampleResult, ServeRequest, StartWeights, StoreConfig, StoreError, StoreKind,
-    TargetError, TargetResult, TaskResult, TrainError, TrainRequest, Trained, TrainingState,
-    Utilization, ValidationResult, VolumeMode, convert_weights, evaluate, infer, parse_cores,
-    serve, train,
+    TargetError, TargetResult, TaskResult, TilesAsked, TilesResult, TrainError, TrainRequest,
+    Trained, TrainingState, Utilization, ValidationResult, VolumeMode, convert_weights, evaluate,
+    infer, parse_cores, serve, train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,

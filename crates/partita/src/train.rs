@@ -22,6 +22,7 @@ mod output;
 mod per_sample;
 mod preparation;
 mod programs;
+mod ranks;
 mod record;
 mod results;
 mod run;
@@ -31,6 +32,8 @@ mod statistics;
 mod store;
 #[cfg(test)]
 mod tests;
+mod tiles;
+mod tiling;
 mod utilization;
 mod weights;
 
@@ -55,14 +58,13 @@ pub use run::TrainRequest;
 pub use run_file::{RunFile, StartWeights};
 pub use section::RunFileError;
 pub use store::{StoreConfig, StoreError, StoreKind};
+pub use tiling::{TilesAsked, TilesResult};
 pub use utilization::{ComputeTimes, Peak, Utilization};
 
 use crate::context::Context;
 use crate::host::Host;
 use crate::kernel_set::oversubscription;
-use crate::launch::{
-    Launch, LaunchError, Listener, MakeValidators, MemoryBaseline, MemoryUsage, RunSetup,
-};
+use crate::launch::{Launch, LaunchError, Listener, MemoryBaseline};
 use crate::local_machine::Ranks;
 use crate::model;
 use crate::progress::Event;
@@ -71,28 +73,28 @@ use crate::training::{StrategyChoice, accumulating};
 use crate::weights::{LoadedWeights, WeightFile};
 use checkpoint::{BestFile, Checkpoints, Resume};
 use curve::LossCurve;
+use joined::JoinedValidation;
 use machine::machine_costs;
 use memory::MemoryLimit;
 use metrics::{ClassNames, Metrics};
 use offload::Offload;
 use output::{Output, RunSize};
 use partita_data::{
-    Accepted, DType, DataError, DataRecord, Dataset, HyperslabSource, Loading, Preprocessing,
-    Sampling, Split, TargetRecord, Waker, order::epoch_samples,
+    Accepted, DType, DataRecord, Dataset, HyperslabSource, Loading, Preprocessing, Sampling, Split,
+    TargetRecord, Waker, order::epoch_samples,
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
-use partita_program::{Buffer, Program, ProgramKind};
-use partita_run::{Footprint, NoSink, RunError, Source, SystemClock};
-use partita_session::{EpochReport, Outcome, Plan, Position, Session, persistent_name};
+use partita_program::Buffer;
+use partita_run::{Footprint, RunError, Source};
+use partita_session::{EpochReport, Plan, Position, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
 use preparation::buffer_bytes;
 use results::{Finished, pretty};
 use run::Run;
 use statistics::KeptSteps;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use utilization::UtilizationScale;
 use weights::WeightSink;
@@ -165,7 +167,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let graph = adapted(&run, model::resolve(&run.model)?)?;
     let dataset = Dataset::open(&run.data)?.ignoring(check::ignored(&graph));
     let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
-    let sampling = sampling(&run, &graph, &dataset)?;
+    let sampling = crops::sampling(&run, &graph, &dataset)?;
     check_request(launch, &run, &graph, (&dataset, &sampling))?;
     let start = start_weights(&run, &graph)?;
     let stored = run.samples.dtype(dataset.dtype());
@@ -190,17 +192,19 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let from = (resume.as_ref(), start.as_ref());
     let samples = (&graph, &dataset, sampling);
     let preprocessing = checked(launch, &run, samples, from, &mut warnings)?;
+    let samples = (&graph, &dataset, &preprocessing);
+    let joined = JoinedValidation::prepare(launch, &run, samples)?;
+    let (groups, loss) = JoinedValidation::needs(joined.as_ref(), run.ranks);
+    let limit = limit.beside(loss);
     let session = launch.prepare(|| {
-        let kinds = kinds(training, validation);
+        let kinds = programs::kinds(training, validation, &groups);
         let programs = programs::programs(&run, &*menu, &graph, &strategy, stored, &kinds)?;
-        let plan = plan(&run, &order, &ends, &preprocessing.sampling);
+        let plan = plan(&run, &order, &ends, &preprocessing.sampling, groups);
         let session = Session::new(programs, plan)?;
-        let program = session.main_program();
-        let buffers = |rank| buffers(&run, (&dataset, &preprocessing), program, rank);
+        let buffers = |rank| buffers(&run, (&dataset, &preprocessing), &session, rank);
         limit.check(&run, &session, &buffers)?;
         Ok::<_, TrainError>(session)
     })?;
-    let samples = (&graph, &dataset, &preprocessing);
     let epoch = first_epoch(resume.as_ref());
     let loading = store::prepare(launch, &run, samples, &session, epoch, &limit)?;
     launch.check_agreement(|| identity(&run, &session, &preprocessing))?;
@@ -218,26 +222,33 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         resume: resume.as_ref(),
         start: start.as_ref(),
         offload: &offload,
+        joined: joined.as_ref(),
         record: &data_record(&run, samples),
     };
-    let Some(mut finished) = run_session(&task, &strategy, warnings)? else {
-        return Ok(None);
-    };
+    let finished = run_session(&task, &strategy, warnings)?;
+    finished
+        .map(|finished| trained(finished, &session))
+        .transpose()
+}
+
+/// Saves the results of a run.
+fn trained(mut finished: Finished<'_>, session: &Session<'_>) -> Result<Trained, TrainError> {
     let saved = finished.save()?;
-    Ok(Some(Trained {
+    Ok(Trained {
         program: session.main_program().title.clone(),
         result: saved.result.clone(),
         misplaced: saved.misplaced(),
-    }))
+    })
 }
 
 /// Memory of a rank beside its program: buffers of its reading thread, and copies for validators.
 fn buffers(
     run: &Run,
     (dataset, preprocessing): (&Dataset, &Preprocessing),
-    program: &Program,
+    session: &Session<'_>,
     rank: Rank,
 ) -> Bytes {
+    let program = session.main_program();
     let copies = run.offload.copies(program.body(rank));
     buffer_bytes(preprocessing, dataset.dtype(), program, rank) + copies
 }
@@ -248,6 +259,7 @@ fn plan<'s>(
     order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
     ends: &'s (dyn Fn(&[EpochReport]) -> bool + Sync),
     sampling: &Sampling,
+    groups: Vec<Range<usize>>,
 ) -> Plan<'s> {
     let first = sampling.first_sample(Split::Validation);
     let validation = first..first + sampling.samples(Split::Validation);
@@ -259,6 +271,7 @@ fn plan<'s>(
         loss_scaling: run.loss_scaling,
         training_order: order,
         validation: validation.collect(),
+        groups,
         ends,
         traces_kept: TRACES_KEPT,
     }
@@ -273,20 +286,6 @@ fn adapted(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
     };
     let refused = |error| TrainError::Freeze(Box::new(error));
     graph.with_frozen(&run.freeze).map_err(refused)
-}
-
-/// The samples of a dataset as the run file says.
-///
-/// Errors: those of [`Sampling::new`], with the crops that the model reads where there have to be some.
-fn sampling(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<Sampling, TrainError> {
-    let (crops, augmentation) = (run.samples.crops, run.samples.augmentation);
-    let sampling = Sampling::new(dataset, crops, augmentation).map_err(|mut error| {
-        if let DataError::NoCrop { crop, .. } = &mut error {
-            *crop = graph.nodes[0].shape.extent;
-        }
-        error
-    })?;
-    Ok(sampling.with_one_hot(run.samples.one_hot()))
 }
 
 /// The preparation of samples, and a look at the data with it.
@@ -352,14 +351,8 @@ struct Task<'r, 's> {
     offload: &'r Offload,
     /// What weights and checkpoints keep of the data.
     record: &'r DataRecord,
-}
-
-/// The programs of a training, and their samples.
-fn kinds(training: usize, validation: usize) -> [(ProgramKind, usize); 2] {
-    [
-        (ProgramKind::Train, training),
-        (ProgramKind::Evaluate, validation),
-    ]
+    /// What validates by tiles, if the run does.
+    joined: Option<&'r JoinedValidation>,
 }
 
 /// The weights that the run file names.
@@ -514,7 +507,7 @@ fn strategy(
 fn run_session<'r>(
     task: &Task<'r, '_>,
     strategy: &Strategy,
-    warnings: Vec<String>,
+    mut warnings: Vec<String>,
 ) -> Result<Option<Finished<'r>>, TrainError> {
     let (launch, run, session) = (task.launch, task.run, task.session);
     let context = launch.context();
@@ -531,21 +524,19 @@ fn run_session<'r>(
     store::fill(launch, run, samples, epoch)?;
     let curve = Arc::new(Mutex::new(task.curve()));
     let checkpoints = task.checkpoints(strategy, &curve);
-    let mut warnings = warnings;
     warnings.extend(begin_checkpoints(launch, checkpoints.as_ref()));
     let scale = task.scale();
     let metrics = open_metrics(task, output.as_ref(), &scale)?;
     let mut sink = WeightSink::new(context, run, session, task.record, output);
     let listener = listener(context, run, session, (metrics.as_ref(), &curve));
     let (results, lost) = task.offload.while_reporting(context, || {
-        run_ranks(task, checkpoints.as_ref(), listener, baseline, &mut sink)
+        ranks::run(task, checkpoints.as_ref(), listener, baseline, &mut sink)
     });
     if let Some(checkpoints) = checkpoints.as_ref().filter(|_| launch.is_first()) {
         checkpoints.clean();
     }
     let last = checkpoints.as_ref().and_then(Checkpoints::last);
-    let after = |error| ending::of_ranks(error, task.resume, last.as_ref());
-    let Some((outcomes, usage)) = results.map_err(after)? else {
+    let Some((outcomes, usage)) = results? else {
         return Ok(None);
     };
     ending::refuse_early(task, &outcomes, (&curve, checkpoints.as_ref()))?;
@@ -574,6 +565,7 @@ fn run_session<'r>(
         usage,
         outcomes,
         curve: taken(&curve),
+        tiles: task.joined.map(JoinedValidation::result),
         weights,
         prediction,
         warnings,
@@ -592,7 +584,11 @@ fn open_metrics(
     let from = task.resume.map(|resume| told(&resume.state.position));
     let open = |output: &Output| {
         let tally = Arc::clone(&task.loading.tally);
-        let samples = task.run.samples(&task.preprocessing.sampling);
+        let sampling = &task.preprocessing.sampling;
+        let mut samples = task.run.samples(sampling);
+        if task.joined.is_some() {
+            samples[1] = sampling.volumes(Split::Validation);
+        }
         let classes = ClassNames::new(check::classes(task.graph), task.dataset.targets());
         let of_run = (task.run, samples, classes);
         Metrics::open(of_run, output.path(), from.as_ref(), scale.clone(), tally)
@@ -630,6 +626,9 @@ fn footprints(task: &Task<'_, '_>) -> Vec<Footprint> {
     let of_rank = |rank| {
         let mut footprint = task.session.footprint(rank);
         footprint.io_buffers += buffer_bytes(task.preprocessing, stored, program, rank);
+        if let Some(joined) = task.joined {
+            footprint.workspace += joined.bytes(rank);
+        }
         footprint
     };
     (0..program.mesh.ranks()).map(of_rank).collect()
@@ -665,57 +664,6 @@ fn open_output(
     };
     let environment = task.launch.context().environment();
     Output::open(task.run, size, prediction, environment).map(Some)
-}
-
-/// Runs the ranks of this process from where the training stands.
-fn run_ranks(
-    task: &Task<'_, '_>,
-    checkpoints: Option<&Checkpoints<'_>>,
-    listener: Listener<'_>,
-    baseline: MemoryBaseline,
-    sink: &mut WeightSink<'_>,
-) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
-    let (launch, run, session) = (task.launch, task.run, task.session);
-    let context = launch.context();
-    let samples = (task.graph, task.dataset, task.preprocessing);
-    let stored = task.resume.map(Resume::values);
-    let position = checkpoint::start(task.resume.map(|resume| &resume.state));
-    // With checkpoints, a request to stop ends the run between two steps.
-    let cancel = AtomicBool::new(false);
-    let (graph, start) = (task.graph, task.start);
-    let from = (position.epoch, position.done);
-    let validators = task.offload.validators(run, session);
-    let setup = RunSetup {
-        kernels: run.kernels,
-        precision: run.precision,
-        processing: context.processing(run.threads),
-        watchdog: run.watchdog,
-        cancel: match checkpoints {
-            Some(_) => &cancel,
-            None => context.cancel(),
-        },
-        source: &|rank, wake| {
-            let loading = task.loading.clone();
-            task.offload
-                .source(run, session, samples, (rank, wake), (from, loading))
-        },
-        loading: task.loading,
-        sink: &|_| Ok(Box::new(NoSink)),
-        clock: SystemClock::start(),
-        initial: &|buffer, elements| match &stored {
-            Some(stored) => stored.read(buffer, elements).map(Some),
-            None => initial_values(graph, run.seed, start, buffer, elements),
-        },
-        position: &position,
-        hook: match checkpoints {
-            Some(checkpoints) => checkpoints,
-            None => &checkpoint::Off,
-        },
-        validators: validators.as_ref().map(|it| it as &dyn MakeValidators),
-        is_followed: false,
-        shares_loads: !run.metrics.is_empty(),
-    };
-    launch.run(session, &setup, run.collectives, listener, baseline, sink)
 }
 
 impl<'r> Task<'r, '_> {

@@ -28,5 +28,6 @@ pub use schedule::{LearningRateSchedule, Milestones, SchedulePoint, ScheduleStat
 pub use session::{Plan, Programs, Session, SessionError, batch_sizes, persists_over_programs};
 pub use shards::{persistent_name, put_shard, shard_of};
 pub use validation::{
-    ClassCount, Evaluated, EvaluatedBatch, Snapshot, Validation, Validators, snapshot_bytes,
+    ClassCount, Evaluated, EvaluatedBatch, JoinOutputs, Snapshot, Validation, Validators,
+    snapshot_bytes,
 };

@@ -35,7 +35,8 @@ type Step = (usize, u64, Arc<[usize]>);
 pub struct LoadSequence {
     programs: Vec<ProgramLoads>,
     order: SharedOrder,
-    validation: Vec<usize>,
+    /// Of each group.
+    validation: Vec<Vec<usize>>,
     forward: ProgramKind,
     batch: usize,
     epochs: u64,
@@ -66,7 +67,10 @@ impl Session<'_> {
             programs: programs.collect(),
             order,
             validation: if evaluates {
-                self.plan.validation.clone()
+                let groups = self.groups().into_iter();
+                groups
+                    .map(|group| self.plan.validation[group].to_vec())
+                    .collect()
             } else {
                 Vec::new()
             },
@@ -99,7 +103,8 @@ impl LoadSequence {
         };
         let training = order.chunks(self.batch);
         let training = training.filter_map(|samples| of(ProgramKind::Train, samples));
-        let validation = self.validation.chunks(self.batch);
+        let groups = self.validation.iter();
+        let validation = groups.flat_map(|group| group.chunks(self.batch));
         let validation = validation.filter_map(|samples| of(self.forward, samples));
         let steps: Vec<Step> = training.chain(validation).collect();
         self.steps.extend(steps);

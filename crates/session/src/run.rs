@@ -7,7 +7,7 @@ use crate::resume::{Boundary, Next, NoHook, Position, StepHook};
 use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::steps::PlannedStep;
-use crate::validation::{Evaluated, EvaluatedBatch, Snapshot, Validation, Validators};
+use crate::validation::{Evaluated, EvaluatedBatch, JoinOutputs, Snapshot, Validation, Validators};
 use partita_program::{Body, BufferId, GRADIENT_SQUARES, Kernel, ProgramKind, Task};
 use partita_run::{
     CountedBody, FiniteCheck, NotFiniteOrigin, RankRunner, RunError, StepReport, Trace,
@@ -152,6 +152,8 @@ pub(crate) struct SessionRun<'p, 's> {
     pub(crate) start: (Seconds, Seconds),
     pub(crate) hook: &'p mut dyn StepHook,
     validators: Option<&'p mut dyn Validators>,
+    /// Joins outputs, where the plan has groups of them.
+    joins: Option<&'p mut dyn JoinOutputs>,
     pending: Option<Pending>,
     /// The memory of the last snapshot.
     spare: Option<Arc<Snapshot>>,
@@ -182,12 +184,13 @@ impl Session<'_> {
         report: &mut dyn FnMut(Progress),
     ) -> Result<Outcome, RunError> {
         let start = Position::default();
-        self.run_from(runner, initial, start, &mut NoHook, None, report)
+        self.run_from(runner, initial, start, &mut NoHook, (None, None), report)
     }
 
     /// As [`run`](Self::run), from a position on. `initial` gives the values of the persistent buffers there, and `hook`
     /// is called after each step. With `validators`, epochs are evaluated elsewhere while the next one trains; the report of
-    /// an epoch then comes when its results are there. The outcome covers the steps before the position too, but for measured times.
+    /// an epoch then comes when its results are there. `joins` joins the outputs of the plan's groups. The outcome covers the
+    /// steps before the position too, but for measured times.
     ///
     /// Errors: also those of the hook. Panics on a position beyond the plan.
     pub fn run_from(
@@ -196,7 +199,7 @@ impl Session<'_> {
         initial: &InitialValues<'_>,
         position: Position,
         hook: &mut dyn StepHook,
-        validators: Option<&mut dyn Validators>,
+        (validators, joins): (Option<&mut dyn Validators>, Option<&mut dyn JoinOutputs>),
         report: &mut dyn FnMut(Progress),
     ) -> Result<Outcome, RunError> {
         assert!(
@@ -210,8 +213,7 @@ impl Session<'_> {
         });
         // The schedule learns from losses alone, so those of the epochs before tell all.
         let mut schedule = ScheduleState::default();
-        let before = position.epochs.iter();
-        for validation in before.filter_map(|it| it.validation.as_ref()) {
+        for validation in position.epochs.iter().flat_map(|it| &it.validation) {
             self.plan.schedule.observe(&mut schedule, validation.loss);
         }
         let loss_scale = self.loss_scale_at(position.loss_scale);
@@ -230,6 +232,7 @@ impl Session<'_> {
             start: (runner.clock.now(), position.seconds),
             hook,
             validators: validators.map(|all| all as &mut dyn Validators),
+            joins: joins.map(|all| all as &mut dyn JoinOutputs),
             pending: None,
             spare: None,
             schedule,
@@ -280,8 +283,7 @@ impl SessionRun<'_, '_> {
     }
 
     fn execute(&mut self, runner: &mut RankRunner<'_>) -> Result<RunEnd, RunError> {
-        let session = self.session;
-        let from = self.from;
+        let (session, from) = (self.session, self.from);
         if let Some(end) = self.evaluate_missing(runner, from)? {
             return Ok(end);
         }
@@ -289,11 +291,11 @@ impl SessionRun<'_, '_> {
             return Ok(RunEnd::Finished);
         }
         // An epoch that begins in its evaluation is evaluated here to its end.
-        let begins_later = self.validators.is_some() && from.1 < session.steps_per_epoch();
+        let begins_later = self.is_apart() && from.1 < session.steps_per_epoch();
         let is_elsewhere = |step: &PlannedStep| {
             step.kind != ProgramKind::Train && (begins_later || step.epoch > from.0)
         };
-        let offloads = self.validators.is_some() && session.trains();
+        let offloads = self.is_apart() && session.trains();
         let steps = session.steps_from(from);
         let mut steps = steps
             .filter(|step| !(offloads && is_elsewhere(step)))
@@ -303,6 +305,7 @@ impl SessionRun<'_, '_> {
             let next = steps.peek();
             let start = runner.clock.now();
             let step = self.step(runner, &planned, next, None)?;
+            self.join(&planned)?;
             let seconds = runner.clock.now() - start;
             let loss = output(session, &planned, runner.rank, &step, "loss").map_or(0.0, |v| v[0]);
             if !loss.is_finite() {
@@ -348,6 +351,11 @@ impl SessionRun<'_, '_> {
             }
         }
         Ok(RunEnd::Finished)
+    }
+
+    /// Whether epochs are evaluated elsewhere, or here by joined outputs.
+    fn is_apart(&self) -> bool {
+        self.validators.is_some() || self.joins.is_some()
     }
 
     /// Whether the plan ends the training after the last epoch that is done.
@@ -547,7 +555,7 @@ impl SessionRun<'_, '_> {
             validation.loss /= validation.samples as f64;
         }
         self.epochs.push(report);
-        if is_evaluated || self.validators.is_none() {
+        if is_evaluated || !self.is_apart() {
             self.tell(runner.rank, epoch);
             return Ok(None);
         }
@@ -656,6 +664,10 @@ impl SessionRun<'_, '_> {
         found.batches.iter().for_each(|batch| validation.add(batch));
         validation.loss /= validation.samples.max(1) as f64;
         validation.seconds = found.seconds;
+        self.put_validation(epoch, validation);
+    }
+
+    fn put_validation(&mut self, epoch: u64, validation: Validation) {
         let mut reports = self.epochs.iter_mut().rev();
         if let Some(report) = reports.find(|report| report.epoch == epoch) {
             report.validation = Some(validation);
@@ -689,6 +701,7 @@ impl SessionRun<'_, '_> {
         while let Some(planned) = steps.next() {
             let start = runner.clock.now();
             let step = self.step(runner, &planned, steps.peek(), None)?;
+            self.join(&planned)?;
             found.seconds += runner.clock.now() - start;
             let loss = output(session, &planned, runner.rank, &step, "loss").map_or(0.0, |v| v[0]);
             if !loss.is_finite() {
@@ -698,9 +711,26 @@ impl SessionRun<'_, '_> {
             let batch = self.evaluated(runner.rank, &planned, &step, loss);
             found.batches.push(batch);
         }
-        self.set_validation(epoch, &found);
+        if let Some(joins) = &mut self.joins {
+            let mut validation = joins.evaluate()?;
+            if !validation.loss.is_finite() {
+                return Ok(Some(self.not_finite(epoch, validation.loss)));
+            }
+            validation.seconds += found.seconds;
+            self.put_validation(epoch, validation);
+        } else {
+            self.set_validation(epoch, &found);
+        }
         self.tell(runner.rank, epoch);
         Ok(None)
+    }
+
+    /// Joins the outputs of a group after its last step.
+    fn join(&mut self, planned: &PlannedStep) -> Result<(), RunError> {
+        match (&mut self.joins, planned.ends_group) {
+            (Some(joins), Some(group)) => joins.join(group),
+            (None, _) | (_, None) => Ok(()),
+        }
     }
 
     /// Evaluates the last epoch before the start, where its results were still to come when the checkpoint was written.

@@ -10,6 +10,7 @@ use crate::schedule::LearningRateSchedule;
 use partita_program::{Body, Buffer, GRADIENT_SQUARES, Program, ProgramKind, Role, Staging};
 use partita_run::Footprint;
 use partita_space::{Bytes, Rank};
+use std::ops::Range;
 
 /// A program with the fetch program that reads the samples of its first step.
 #[derive(Clone, Debug)]
@@ -37,6 +38,9 @@ pub struct Plan<'s> {
     pub training_order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
     /// Samples of the evaluation after each epoch; empty for no evaluation.
     pub validation: Vec<usize>,
+    /// Parts of `validation` whose outputs are joined together, in order; empty where outputs are not joined. Steps of
+    /// two groups are not mixed.
+    pub groups: Vec<Range<usize>>,
     /// Whether the training ends after the last of these epochs, though there are more. Called with the reports of all
     /// epochs that are done, which but for times are equal on all ranks, so that all ranks end after the same epoch.
     pub ends: &'s (dyn Fn(&[EpochReport]) -> bool + Sync),
@@ -100,10 +104,13 @@ impl<'s> Session<'s> {
             return Err(SessionError::NoValidation);
         }
         let session = Self { programs, plan };
-        let needs = [
-            (ProgramKind::Train, samples),
-            (session.forward_kind(), session.plan.validation.len()),
-        ];
+        let forward = session.forward_kind();
+        let groups = session.groups();
+        let groups = groups.iter().map(|group| (forward, group.len()));
+        let needs: Vec<(ProgramKind, usize)> = [(ProgramKind::Train, samples)]
+            .into_iter()
+            .chain(groups)
+            .collect();
         for (kind, samples) in needs {
             for batch in batch_sizes(samples, session.plan.batch) {
                 if session.find(kind, batch).is_none() {
@@ -172,7 +179,9 @@ impl<'s> Session<'s> {
         let (kind, samples) = if self.trains() {
             (ProgramKind::Train, (self.plan.training_order)(0).len())
         } else {
-            (self.forward_kind(), self.plan.validation.len())
+            let groups = self.groups();
+            let largest = groups.iter().map(Range::len).max();
+            (self.forward_kind(), largest.unwrap_or(0))
         };
         let main = self.find(kind, self.plan.batch.min(samples));
         main.expect("a session has a program for its first step")
@@ -181,6 +190,14 @@ impl<'s> Session<'s> {
     /// Whether the plan has training samples.
     pub(crate) fn trains(&self) -> bool {
         !(self.plan.training_order)(0).is_empty()
+    }
+
+    /// Parts of [`Plan::validation`] whose samples no step mixes.
+    pub(crate) fn groups(&self) -> Vec<Range<usize>> {
+        if self.plan.groups.is_empty() {
+            return std::iter::once(0..self.plan.validation.len()).collect();
+        }
+        self.plan.groups.clone()
     }
 
     /// What is done with the samples of [`Plan::validation`].

@@ -19,6 +19,8 @@ pub(crate) struct PlannedStep {
     /// Updates of its epoch.
     pub steps_per_epoch: u64,
     pub samples: Vec<usize>,
+    /// The group of outputs that are joined after it.
+    pub ends_group: Option<usize>,
 }
 
 impl Session<'_> {
@@ -61,13 +63,21 @@ impl Session<'_> {
             steps_per_epoch: steps,
             epochs_done: epoch as f64 + fraction(index),
             samples: samples.to_vec(),
+            ends_group: None,
         };
         let training = order.chunks(self.plan.batch).zip(0..);
         let training = training.map(|(samples, index)| planned(ProgramKind::Train, index, samples));
-        let validation = self.plan.validation.chunks(self.plan.batch);
         let forward = self.forward_kind();
-        let validation = validation.map(|samples| planned(forward, steps, samples));
-        training.chain(validation).collect()
+        let mut all: Vec<PlannedStep> = training.collect();
+        for (group, samples) in self.groups().into_iter().enumerate() {
+            let samples = self.plan.validation[samples].chunks(self.plan.batch);
+            all.extend(samples.map(|samples| planned(forward, steps, samples)));
+            let is_joined = !self.plan.groups.is_empty();
+            if let Some(last) = all.last_mut().filter(|_| is_joined) {
+                last.ends_group = Some(group);
+            }
+        }
+        all
     }
 
     /// The learning rate of a step.

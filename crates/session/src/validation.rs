@@ -222,6 +222,20 @@ pub struct Evaluated {
     pub seconds: Seconds,
 }
 
+/// Joins outputs of samples, group by group, on each rank.
+pub trait JoinOutputs {
+    /// Called on every rank once its steps of a group are done, for the group of this number.
+    ///
+    /// Errors: files that cannot be read or written; another rank failed, or the run was cancelled.
+    fn join(&mut self, group: usize) -> Result<(), RunError>;
+
+    /// Called on every rank after the last group of an evaluation in a training: the results of what was joined, the same
+    /// on all ranks; with the loss that ended it, if one is infinite or NaN.
+    ///
+    /// Errors: as for [`join`](Self::join), and those of a step.
+    fn evaluate(&mut self) -> Result<Validation, RunError>;
+}
+
 /// Validates snapshots elsewhere, one at a time. All answers but that of [`poll`](Self::poll) are the same on all ranks.
 pub trait Validators {
     /// Whether the training needs the results of an epoch before the next one.

@@ -46,6 +46,17 @@ pub enum VolumesName {
     Crops,
 }
 
+/// What each tile counts where several have a voxel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TileWeightsName {
+    /// A Gaussian around its middle, with a standard deviation of 1/8 of its extent
+    Gaussian,
+    /// All tiles the same
+    Constant,
+    /// One tile for each voxel: neighbors meet in the middle of what they share
+    Middle,
+}
+
 /// How much of a dataset is checked before a training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CheckName {

@@ -118,24 +118,52 @@ fn evaluations_of_joined_tiles_are_those_of_one_process() {
                    strategy = \"data=1\"\nwatchdog = \"20 s\"\ntransform = { scale = 0.01 }\n\
                    [augmentation]\ncrop = [8, 8, 8]\n[schedule]\nlearning_rate = 0.01\n";
         fs::write(case.path("run.toml"), run_file).unwrap();
-        one(&case, &["train", "run.toml", "--no-prediction"]);
+        let train = ["train", "run.toml", "--no-prediction"];
+        let trained = one(&case, &train);
+        let validated = |value: &Value| {
+            let last = &value["epochs"][0]["validation"];
+            (last["loss"].as_f64().unwrap(), last["samples"].clone())
+        };
         let tiles = ["evaluate", "run.toml", "--split", "train", "--volumes"];
-        let expected = one(&case, &[&tiles[..], &["tiles"]].concat());
+        let middle = ["tiles", "--tile-weights", "middle"];
+        let expected = one(&case, &[&tiles[..], &middle].concat());
+        let gaussian = one(&case, &[&tiles[..], &["tiles"]].concat());
         let whole = one(&case, &[&tiles[..], &["whole"]].concat());
         let loss = |value: &Value| value["metrics"]["loss"].as_f64().unwrap();
         for (ranks, strategy) in [(2, "data=2"), (4, "depth=2,width=2"), (2, "filter=2")] {
-            let more = ["tiles", "--strategy", strategy];
+            let more = [&middle[..], &["--strategy", strategy]].concat();
             let found = answer(
                 &case,
                 launcher.command(ranks),
                 &[&tiles[..], &more].concat(),
             );
+            let more = ["tiles", "--strategy", strategy];
+            let weighted = answer(
+                &case,
+                launcher.command(ranks),
+                &[&tiles[..], &more].concat(),
+            );
+            assert_eq!(weighted["tiles"]["weights"], "gaussian");
+            close(loss(&gaussian), loss(&weighted), strategy);
             assert_eq!(found["volumes"], "tiles");
             let metrics = &found["metrics"];
             assert_eq!(metrics["samples"], expected["metrics"]["samples"]);
             close(loss(&expected), loss(&found), strategy);
             // The network sees no further than tiles share.
             close(loss(&whole), loss(&found), strategy);
+        }
+        // Trainings validate in the same way.
+        for (ranks, strategy) in [(2, "data=2"), (4, "depth=2,width=2")] {
+            let more = ["--overwrite", "--strategy", strategy];
+            let found = answer(
+                &case,
+                launcher.command(ranks),
+                &[&train[..], &more].concat(),
+            );
+            assert_eq!(found["validation_tiles"]["weights"], "gaussian");
+            let (expected, found) = (validated(&trained), validated(&found));
+            assert_eq!(expected.1, found.1);
+            close(expected.0, found.0, strategy);
         }
     }
 }

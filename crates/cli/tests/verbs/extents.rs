@@ -72,7 +72,9 @@ fn say(folder: &Path, arguments: &[&str]) -> (String, bool) {
 fn scans_of_different_extents_are_converted_trained_on_and_predicted() {
     let folder = folder();
     let at = |name: &str| folder.path().join(name).display().to_string();
-    answer(&["data", "convert", &at("task"), "--out", &at("set")]);
+    let convert = ["data", "convert", "task", "--out", "set"];
+    let (text, is_done) = say(folder.path(), &convert);
+    assert!(is_done, "{text}");
     let text = answer(&["data", "inspect", &at("set")]);
     assert!(
         text.contains("from 6x8x8 to 12x10x13 with 1 channels"),

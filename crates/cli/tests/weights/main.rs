@@ -4,6 +4,7 @@
 
 mod grids;
 mod names;
+mod volumes;
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -634,35 +635,6 @@ fn nifti(path: &Path) -> (Vec<u8>, Vec<u8>) {
         (&b"n+1\0"[..], &348_i32.to_le_bytes()[..])
     );
     (bytes[..352].to_vec(), bytes[352..].to_vec())
-}
-
-#[test]
-fn predictions_are_written_as_volumes() {
-    let case = case();
-    let split = "--split test";
-    case.answer(&format!("infer run.toml {split} --out volumes.npy"));
-    let answer = case.json(&format!("infer run.toml {split} --out volumes.nii --json"));
-    let files = answer["files"].as_array().unwrap();
-    let samples = answer["samples"].as_u64().unwrap() as usize;
-    assert!(samples > 1 && files.len() == samples, "{answer}");
-    let (_, expected) = npy(&case.path("volumes.npy"));
-    let mut found = Vec::new();
-    for file in files {
-        let (header, values) = nifti(&case.path(file.as_str().unwrap()));
-        let dims: Vec<i16> = header[40..56]
-            .as_chunks::<2>()
-            .0
-            .iter()
-            .map(|&w| i16::from_le_bytes(w))
-            .collect();
-        assert_eq!(dims[..5], [4, 8, 8, 8, 3]);
-        // Of no known position.
-        assert_eq!(header[252..256], [0; 4]);
-        found.extend(values);
-    }
-    assert!(found == expected, "the same values as NPY");
-    let refused = case.refusal(&format!("infer run.toml {split} --out volumes.nrrd"));
-    assert!(refused.contains(".nii.gz"), "{refused}");
 }
 
 /// A volume of 8^3 voxels of 16-bit integers, with a sform.

@@ -9,7 +9,7 @@ use super::elastic::Field;
 use super::foreground::Foreground;
 use super::orientation::Orientation;
 use super::view::{Operation, SampleKey, View};
-use super::{Augmentation, Crops, EvaluationCrops, TrainingCrops};
+use super::{Augmentation, Crops, EvaluationCrops, Tiling, TrainingCrops};
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::samples::VolumeShape;
@@ -55,6 +55,20 @@ pub struct Tile {
     /// The part in the crop. Those of all crops of a volume cover it, and none shares a voxel with another; they
     /// meet in the middle of what the crops share.
     pub part: [Range<usize>; 3],
+}
+
+impl Tile {
+    /// Where a position of the crop is in the volume; none of padding.
+    pub(crate) fn in_volume(&self, at: [usize; 3]) -> Option<[usize; 3]> {
+        let is_inside = (0..3).all(|dim| self.inside[dim].contains(&at[dim]));
+        is_inside.then(|| std::array::from_fn(|dim| self.origin[dim] + at[dim] - self.padding[dim]))
+    }
+
+    /// Where a range of positions of the crop without padding is in the volume, along a dim.
+    pub(crate) fn moved(&self, dim: usize, range: &Range<usize>) -> Range<usize> {
+        let moved = |at: usize| self.origin[dim] + at - self.padding[dim];
+        moved(range.start)..moved(range.end)
+    }
 }
 
 impl Sampling {
@@ -188,7 +202,31 @@ impl Sampling {
         Ok(sampling.counted())
     }
 
-    /// The same samples without augmentation: training volumes are cropped as those for evaluation are.
+    /// The same samples with other crops for validation and test.
+    #[must_use]
+    pub fn evaluating(&self, evaluation: EvaluationCrops) -> Self {
+        let crops = self.crops.map(|crops| Crops {
+            evaluation,
+            ..crops
+        });
+        let evaluating = Self {
+            crops,
+            ..self.clone()
+        };
+        evaluating.counted()
+    }
+
+    /// The same samples where crops for validation are not joined: those of tiles are those of a grid then.
+    #[must_use]
+    pub fn for_validators(&self) -> Self {
+        match self.crops.map(|crops| crops.evaluation) {
+            Some(EvaluationCrops::Tiles) => self.evaluating(EvaluationCrops::Grid),
+            Some(EvaluationCrops::Grid | EvaluationCrops::Center) | None => self.clone(),
+        }
+    }
+
+    /// The same samples without augmentation: training volumes are cropped as those for evaluation are, and each crop is a
+    /// sample of its own.
     #[must_use]
     pub fn for_evaluation(&self) -> Self {
         let evaluated = |crops: Crops| Crops {
@@ -196,20 +234,21 @@ impl Sampling {
             training: TrainingCrops::Grid,
             ..crops
         };
+        let of_grid = self.for_validators();
         let evaluated = Self {
-            crops: self.crops.map(evaluated),
+            crops: of_grid.crops.map(evaluated),
             foreground: None,
             augmentation: Augmentation::default(),
             rotations: vec![Orientation::AS_STORED],
-            ..self.clone()
+            ..of_grid
         };
         evaluated.counted()
     }
 
-    /// Crops of a regular grid that covers each volume, of all splits; neighbors share a quarter of their extents or
-    /// more. Without crops nothing changes.
+    /// Crops of a regular grid that covers each volume, of all splits; neighbors share what the tiling says, or more.
+    /// Without crops nothing changes.
     #[must_use]
-    pub fn tiled(&self) -> Self {
+    pub fn tiled(&self, tiling: Tiling) -> Self {
         let on_grid = |crops: Crops| Crops {
             per_volume: None,
             training: TrainingCrops::Grid,
@@ -218,7 +257,7 @@ impl Sampling {
         };
         let tiled = Self {
             crops: self.crops.map(on_grid),
-            overlap: self.extent().map(|extent| extent / 4),
+            overlap: self.extent().map(|extent| tiling.shared(extent)),
             ..self.for_evaluation()
         };
         tiled.counted()
@@ -231,7 +270,7 @@ impl Sampling {
             let (volume, crop) = self.crop_of(split, sample);
             let stored = self.extent_of(split, volume);
             let padded = self.padded(stored);
-            let grid = self.grid(padded);
+            let grid = self.grid(split, padded);
             let index = on_grid(grid, crop);
             let (padding, extent) = (padding(stored, padded), self.extent());
             let inside: [Range<usize>; 3] = std::array::from_fn(|dim| {
@@ -247,7 +286,7 @@ impl Sampling {
             };
             Tile {
                 volume,
-                origin: self.grid_origin(padded, index),
+                origin: self.grid_origin((padded, grid), index),
                 padding,
                 part: std::array::from_fn(part),
                 inside,
@@ -469,27 +508,41 @@ impl Sampling {
         let Some(crops) = self.crops else {
             return 1;
         };
-        let covering = self.grid(volume).into_iter().product();
+        let covering = self.grid(split, volume).into_iter().product();
         match (split, crops.training, crops.evaluation) {
             (Split::Train, TrainingCrops::Random, _) => crops.per_volume.unwrap_or(covering),
             (Split::Train, TrainingCrops::Grid, _)
-            | (Split::Validation | Split::Test, _, EvaluationCrops::Grid) => covering,
+            | (
+                Split::Validation | Split::Test,
+                _,
+                EvaluationCrops::Tiles | EvaluationCrops::Grid,
+            ) => covering,
             (Split::Validation | Split::Test, _, EvaluationCrops::Center) => 1,
         }
     }
 
-    /// Crops along each dim that cover a volume of these extents, padded.
-    fn grid(&self, volume: [usize; 3]) -> [usize; 3] {
+    /// Crops along each dim that cover a volume of a split of these extents, padded.
+    fn grid(&self, split: Split, volume: [usize; 3]) -> [usize; 3] {
         let extent = self.extent();
+        let evaluation = self.crops.map(|crops| crops.evaluation);
+        let overlap = match (split, evaluation) {
+            (Split::Validation | Split::Test, Some(EvaluationCrops::Tiles)) => {
+                extent.map(|extent| Tiling::default().shared(extent))
+            }
+            (Split::Train | Split::Validation | Split::Test, _) => self.overlap,
+        };
         std::array::from_fn(|dim| {
-            let shared = self.overlap[dim];
+            let shared = overlap[dim];
             (volume[dim] - shared).div_ceil(extent[dim] - shared).max(1)
         })
     }
 
-    /// Where the crop of a place on the grid of a volume of these extents, padded, begins.
-    fn grid_origin(&self, volume: [usize; 3], index: [usize; 3]) -> [usize; 3] {
-        let grid = self.grid(volume);
+    /// Where the crop of a place on such a grid of a volume of these extents, padded, begins.
+    fn grid_origin(
+        &self,
+        (volume, grid): ([usize; 3], [usize; 3]),
+        index: [usize; 3],
+    ) -> [usize; 3] {
         std::array::from_fn(|dim| self.along(dim, index[dim], (volume[dim], grid[dim])))
     }
 
@@ -533,13 +586,20 @@ impl Sampling {
         let Some(crops) = self.crops else {
             return [0; 3];
         };
-        let on_grid = || self.grid_origin(volume, on_grid(self.grid(volume), crop));
+        let of_grid = || {
+            let grid = self.grid(split, volume);
+            self.grid_origin((volume, grid), on_grid(grid, crop))
+        };
         match (split, crops.training, crops.evaluation) {
             (Split::Train, TrainingCrops::Random, _) => {
                 std::array::from_fn(|dim| below(draws.unit(dim as u64), room[dim] + 1))
             }
             (Split::Train, TrainingCrops::Grid, _)
-            | (Split::Validation | Split::Test, _, EvaluationCrops::Grid) => on_grid(),
+            | (
+                Split::Validation | Split::Test,
+                _,
+                EvaluationCrops::Tiles | EvaluationCrops::Grid,
+            ) => of_grid(),
             (Split::Validation | Split::Test, _, EvaluationCrops::Center) => {
                 room.map(|room| room / 2)
             }
@@ -559,7 +619,7 @@ impl Sampling {
     }
 }
 
-/// Place of a crop on a grid, D, H, W.
+/// Place of a crop on a grid of so many, D, H, W.
 fn on_grid([_, heights, widths]: [usize; 3], crop: usize) -> [usize; 3] {
     [
         crop / widths / heights,
@@ -679,7 +739,10 @@ mod tests {
                 classes: 1,
             };
             assert_eq!(sampling.samples(Split::Validation), 2);
-            let sampling = sampling.tiled();
+            let sampling = sampling.tiled(Tiling {
+                overlap: 0.25,
+                ..Tiling::default()
+            });
             let [_, depth, height, width] = volume;
             let mut count = vec![0; 2 * depth * height * width];
             let tiles = sampling.tiles(Split::Validation);

@@ -79,6 +79,16 @@ pub trait Agreement {
     /// Errors: another rank failed, or the run was cancelled.
     fn share_loads(&mut self, epoch: u64, tally: &LoadTally) -> Result<(), RunError>;
 
+    /// Waits until all ranks are here.
+    ///
+    /// Errors: another rank failed, or the run was cancelled.
+    fn meet(&mut self, step: u64) -> Result<(), RunError> {
+        let votes = self.vote(step, Vote::default())?;
+        let decision = votes.map(|_| Decision::default());
+        self.decide(step, decision)?;
+        Ok(())
+    }
+
     /// Does work for which the others wait.
     fn while_others_wait(&self, work: Box<dyn FnOnce() + Send + '_>);
 }
@@ -181,10 +191,7 @@ impl Agreement for ThreadAgreement<'_> {
 
     /// Threads count in one tally.
     fn share_loads(&mut self, epoch: u64, _: &LoadTally) -> Result<(), RunError> {
-        let votes = self.vote(epoch, Vote::default())?;
-        let decision = votes.map(|_| Decision::default());
-        self.decide(epoch, decision)?;
-        Ok(())
+        self.meet(epoch)
     }
 
     fn while_others_wait(&self, work: Box<dyn FnOnce() + Send + '_>) {

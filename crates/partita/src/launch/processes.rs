@@ -3,7 +3,7 @@
 use super::agreement::{Agreement, ProcessAgreement};
 use super::error::LaunchError;
 use super::memory_baseline::MemoryBaseline;
-use super::ranks::{self, Listener, RunSetup};
+use super::ranks::{self, InnerRun, Listener, RunSetup};
 use super::saving::{MemoryUsage, TensorSink};
 use crate::context::Context;
 use crate::error::{ErrorKind, Fault, full_text};
@@ -48,6 +48,29 @@ pub struct Job<'c> {
     layout: Option<HostLayout>,
     has_run: Cell<bool>,
     error: RefCell<Option<RunError>>,
+}
+
+/// Inner runs of a rank that is a process.
+struct InnerProcess<'a, 'c>(&'a Job<'c>);
+
+impl InnerRun for InnerProcess<'_, '_> {
+    fn run(&mut self, session: &Session<'_>, setup: &RunSetup<'_>) -> Result<Outcome, RunError> {
+        let Self(job) = self;
+        let transport = job.transport(session, setup, Collectives::Ordered);
+        let transport = transport.map_err(|error| RunError::Agreement {
+            rank: job.rank,
+            after: "the outputs of a validation".to_owned(),
+            reason: error.to_string(),
+        })?;
+        let waker = Box::new(transport.waker());
+        let agreements =
+            [(); 4].map(|()| Box::new(ProcessAgreement::new(job)) as Box<dyn Agreement>);
+        let transport = Box::new(transport);
+        let (outcome, _) = ranks::run_rank(
+            session, setup, job.rank, job.slot, transport, waker, None, agreements, None,
+        )?;
+        Ok(outcome)
+    }
 }
 
 /// The ranks on the host of this rank.
@@ -379,13 +402,13 @@ impl<'c> Job<'c> {
         self.has_run.set(true);
         let transport = self.transport(session, setup, collectives)?;
         self.carry_samples(setup)?;
-        let waker = Box::new(transport.waker());
-        let transport = Box::new(transport);
+        let (waker, transport) = (Box::new(transport.waker()), Box::new(transport));
         let listener = (self.rank == 0).then_some(listener);
         let agreements =
-            [(); 3].map(|()| Box::new(ProcessAgreement::new(self)) as Box<dyn Agreement>);
+            [(); 4].map(|()| Box::new(ProcessAgreement::new(self)) as Box<dyn Agreement>);
+        let inner = Some(Box::new(InnerProcess(self)) as Box<dyn InnerRun>);
         let results = ranks::run_rank(
-            session, setup, self.rank, self.slot, transport, waker, listener, agreements,
+            session, setup, self.rank, self.slot, transport, waker, listener, agreements, inner,
         );
         let peak = baseline.peak_above();
         let (outcome, mut arena) = results.map_err(|error| {

@@ -6,12 +6,15 @@ use partita_data::{LoadTally, Loading, Waker};
 use partita_program::Buffer;
 use partita_run::{Arena, RankRunner, RunError, Sink, Source, SystemClock, Transport};
 use partita_session::{
-    Boundary, Failed, Next, Outcome, Position, Progress, Repeat, Session, StepHook, Validators,
+    Boundary, Failed, JoinOutputs, Next, Outcome, Position, Progress, Repeat, Session, StepHook,
+    Validators,
 };
 use partita_space::{Rank, Seconds};
 use partita_threads::{LaunchError, ThreadTransport, connect, launch};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Receives progress, on the thread of rank 0.
 pub type Listener<'l> = Box<dyn FnMut(Progress) + Send + 'l>;
@@ -52,6 +55,27 @@ pub trait MakeValidators: Sync {
     ) -> Result<Box<dyn Validators + 'a>, RunError>;
 }
 
+/// Makes what joins the outputs of the ranks of this process.
+pub trait MakeJoins: Sync {
+    /// That of a rank of so many, which meets the others through its agreement.
+    ///
+    /// Errors: files that cannot be opened.
+    fn joins<'a>(
+        &'a self,
+        of: (Rank, usize),
+        agreement: Box<dyn Agreement + 'a>,
+        inner: Box<dyn InnerRun + 'a>,
+    ) -> Result<Box<dyn JoinOutputs + 'a>, RunError>;
+}
+
+/// Runs other sessions on the ranks of a run, between two of its steps.
+pub trait InnerRun {
+    /// Runs a session as this rank, with an arena, kernels and messages of its own; all ranks call it.
+    ///
+    /// Errors: that of the rank.
+    fn run(&mut self, session: &Session<'_>, setup: &RunSetup<'_>) -> Result<Outcome, RunError>;
+}
+
 /// Setup that all ranks of a run share.
 pub struct RunSetup<'w> {
     /// Kernel set.
@@ -80,6 +104,8 @@ pub struct RunSetup<'w> {
     pub hook: &'w dyn MakeStepHook,
     /// Validates epochs elsewhere.
     pub validators: Option<&'w dyn MakeValidators>,
+    /// Joins outputs, where the plan has groups of them.
+    pub joins: Option<&'w dyn MakeJoins>,
     /// Whether another run follows, for which ranks that are processes stay joined.
     pub is_followed: bool,
     /// Whether ranks meet at the end of each epoch, so that its report says what was loaded for it.
@@ -139,7 +165,8 @@ pub fn run_rank<'w>(
     transport: Box<dyn Transport + 'w>,
     waker: Waker,
     mut listener: Option<Listener<'_>>,
-    [agreement, of_validators, of_loads]: [Box<dyn Agreement + '_>; 3],
+    [agreement, of_validators, of_loads, of_joins]: [Box<dyn Agreement + '_>; 4],
+    inner: Option<Box<dyn InnerRun + '_>>,
 ) -> Result<(Outcome, Arena), RunError> {
     let mesh = session.main_program().mesh;
     let kernels = setup
@@ -173,15 +200,21 @@ pub fn run_rank<'w>(
         .validators
         .map(|all| all.validators(rank, of_validators, setup.cancel));
     let mut validators = validators.transpose()?;
+    let joins = setup.joins.zip(inner);
+    let joins = joins.map(|(all, inner)| all.joins((rank, mesh.ranks()), of_joins, inner));
+    let mut joins = joins.transpose()?;
     let position = setup.position.clone();
     let outcome = session.run_from(
         &mut runner,
         setup.initial,
         position,
         &mut hook,
-        validators
-            .as_mut()
-            .map(|all| &mut **all as &mut dyn Validators),
+        (
+            validators
+                .as_mut()
+                .map(|all| &mut **all as &mut dyn Validators),
+            joins.as_mut().map(|all| &mut **all as &mut dyn JoinOutputs),
+        ),
         &mut report,
     )?;
     Ok((outcome, runner.arena))
@@ -203,16 +236,26 @@ pub fn run_ranks(
         listener: listener.take(),
     });
     let was_asked = AtomicBool::new(false);
-    let ballots = [(); 3].map(|()| ThreadBallot::new(mesh.ranks()));
+    let ballots = [(); 5].map(|()| ThreadBallot::new(mesh.ranks()));
+    let exchange = Mutex::default();
     let results = launch(parts.collect(), setup.cancel, |rank, mut part: Part<'_>| {
         part.transport.reserve(session.programs())?;
         let waker = Box::new(part.transport.messages().waker());
         let (slot, slots) = (rank, mesh.ranks());
         let (slot, transport) = (CoreSlot { slot, slots }, Box::new(part.transport));
-        let agreements = ballots.each_ref().map(|ballot| {
+        let [agreements @ .., _] = &ballots;
+        let agreements = agreements.each_ref().map(|ballot| {
             let agreement = ThreadAgreement::new(ballot, rank, setup.cancel);
             Box::new(agreement) as Box<dyn Agreement>
         });
+        let inner = InnerThreads {
+            exchange: &exchange,
+            ballots: &ballots,
+            agreement: ThreadAgreement::new(&ballots[4], rank, setup.cancel),
+            cancel: setup.cancel,
+            slot,
+            spin,
+        };
         let results = run_rank(
             session,
             setup,
@@ -222,6 +265,7 @@ pub fn run_ranks(
             waker,
             part.listener,
             agreements,
+            Some(Box::new(inner)),
         );
         results.inspect_err(|error| {
             was_asked.fetch_or(matches!(error, RunError::Cancelled), Ordering::Relaxed);
@@ -240,4 +284,43 @@ pub fn run_ranks(
     })?;
     let (outcomes, arenas) = results.into_iter().unzip();
     Ok(RankResults { outcomes, arenas })
+}
+
+/// Inner runs of a rank that is a thread.
+struct InnerThreads<'a> {
+    /// Where rank 0 leaves the transports of all ranks.
+    exchange: &'a Mutex<BTreeMap<Rank, ThreadTransport>>,
+    ballots: &'a [ThreadBallot; 5],
+    agreement: ThreadAgreement<'a>,
+    cancel: &'a AtomicBool,
+    slot: CoreSlot,
+    spin: Seconds,
+}
+
+impl InnerRun for InnerThreads<'_> {
+    fn run(&mut self, session: &Session<'_>, setup: &RunSetup<'_>) -> Result<Outcome, RunError> {
+        let rank = self.slot.slot;
+        let exchange = || self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+        if rank == 0 {
+            let mesh = session.main_program().mesh;
+            *exchange() = connect(mesh, self.spin).into_iter().enumerate().collect();
+        }
+        self.agreement.meet(0)?;
+        let own = exchange().remove(&rank);
+        let Some(mut transport) = own else {
+            return Err(RunError::Cancelled);
+        };
+        transport.reserve(session.programs())?;
+        let waker = Box::new(transport.messages().waker());
+        let [agreements @ .., _] = self.ballots;
+        let agreements = agreements.each_ref().map(|ballot| {
+            let agreement = ThreadAgreement::new(ballot, rank, self.cancel);
+            Box::new(agreement) as Box<dyn Agreement>
+        });
+        let transport = Box::new(transport);
+        let (outcome, _) = run_rank(
+            session, setup, rank, self.slot, transport, waker, None, agreements, None,
+        )?;
+        Ok(outcome)
+    }
 }

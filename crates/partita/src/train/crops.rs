@@ -1,4 +1,4 @@
-//! Crops of volumes: those below their extents, and those on foreground.
+//! Crops of volumes: which there are, those below their extents, and those on foreground.
 
 use super::check;
 use super::error::TrainError;
@@ -7,8 +7,30 @@ use super::store::StoreKind;
 use crate::host::Host;
 use crate::launch::Launch;
 use crate::progress::Event;
-use partita_data::{Dataset, Foreground, Sampling, Split};
+use partita_data::{DataError, Dataset, Foreground, Sampling, Split};
 use partita_graph::Graph;
+
+/// The samples of a dataset as the run file says. Validation is by tiles only where the model has an output for each
+/// position and ranks validate themselves.
+///
+/// Errors: those of [`Sampling::new`], with the crops that the model reads where there have to be some.
+pub fn sampling(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<Sampling, TrainError> {
+    let (crops, augmentation) = (run.samples.crops, run.samples.augmentation);
+    let sampling = Sampling::new(dataset, crops, augmentation).map_err(|mut error| {
+        if let DataError::NoCrop { crop, .. } = &mut error {
+            *crop = graph.nodes[0].shape.extent;
+        }
+        error
+    })?;
+    let (answer, _) = check::answer(graph);
+    let has_positions = crops.is_some_and(|crops| crops.extent == answer.extent);
+    let sampling = if has_positions && run.offload.validators.count() == 0 {
+        sampling
+    } else {
+        sampling.for_validators()
+    };
+    Ok(sampling.with_one_hot(run.samples.one_hot()))
+}
 
 /// Says how volumes of these splits that are smaller than a crop are padded, if there are some.
 pub fn note_padding(launch: &Launch<'_>, graph: &Graph, sampling: &Sampling, splits: &[Split]) {

@@ -2,11 +2,12 @@
 
 use super::check;
 use super::error::TrainError;
-use super::forward::{Forward, ForwardRequest, Prepared, VolumeMode};
+use super::forward::{Forward, ForwardRequest, Prepared};
 use super::joined::JoinedPrograms;
 use super::per_sample::SampleResult;
 use super::record::ValidationResult;
 use super::results::Metrics;
+use super::tiling::TilesResult;
 use crate::context::Context;
 use crate::launch::Launch;
 use partita_data::Split;
@@ -43,6 +44,9 @@ pub struct EvaluateResult {
     pub digest: String,
     /// What a sample is: a `whole` volume, one joined of `tiles`, or one of its `crops`.
     pub volumes: &'static str,
+    /// How volumes were joined, if they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tiles: Option<TilesResult>,
     /// Loss and metrics, as those of a validation.
     pub metrics: ValidationResult,
     /// Loss and metrics of each sample, where they are asked for.
@@ -76,14 +80,14 @@ fn evaluate_with(
     let forward = Forward::new(launch, request)?;
     check_targets(&forward)?;
     let split = forward.split(request.split)?;
-    match forward.volumes {
-        VolumeMode::Tiles => {
-            let programs = JoinedPrograms::prepare(launch, &forward, split)?;
+    match forward.tiles(split) {
+        Some(plan) => {
+            let programs = JoinedPrograms::prepare(launch, &forward, (split, plan))?;
             let joined = programs.execute(launch, &forward, split)?;
             let found = joined.map(|joined| (joined.validation, joined.seconds));
             Ok(found.map(|found| result(&forward, split, &programs.outputs, found)))
         }
-        VolumeMode::Whole | VolumeMode::Crops => {
+        None => {
             let prepared = forward.prepare(launch, ProgramKind::Evaluate, split)?;
             forward.check_agreement(launch, &prepared)?;
             let no_sink = |_| Ok(Box::new(NoSink) as Box<dyn Sink>);
@@ -107,7 +111,7 @@ fn check_targets(forward: &Forward) -> Result<(), TrainError> {
         ..
     } = forward;
     let sampling = &forward.preprocessing.sampling;
-    Ok(check::dataset_fits(run, graph, dataset, sampling)?)
+    check::dataset_fits(run, graph, dataset, sampling)
 }
 
 fn result(
@@ -134,6 +138,7 @@ fn result(
         batch: program.batch,
         digest: program.digest(),
         volumes: forward.volumes.name(),
+        tiles: forward.tiles_result(),
         samples_per_second: found.samples as f64 / seconds.0,
         metrics: metrics.validation(&found),
         samples: forward.per_sample.as_ref().map_or_else(Vec::new, |found| {

@@ -7,24 +7,24 @@ use super::preparation::buffer_bytes;
 use super::run::{Run, TrainRequest};
 use super::run_file::RunFile;
 use super::statistics::{self, KeptSteps};
+use super::tiling::{self, TilesAsked, TilesResult};
 use super::{
-    adapted, check, checkpoint, crops, ending, identity, initial_values, programs, sampling,
-    source, strategy,
+    adapted, check, checkpoint, crops, ending, identity, initial_values, programs, source, strategy,
 };
 use crate::context::Context;
 use crate::host::Host;
 use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::oversubscription;
 use crate::launch::{
-    InitialValues, Launch, Listener, MakeSink, MakeSource, MemoryBaseline, NotSaved, RunSetup,
-    TensorSink,
+    InitialValues, Launch, Listener, MakeJoins, MakeSink, MakeSource, MemoryBaseline, NotSaved,
+    RunSetup, TensorSink,
 };
 use crate::model;
 use crate::progress::Event;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
 use partita_data::{
     DType, DataError, Dataset, Loading, PredictionShape, Preprocessing, Sampling, Split,
-    TargetRecord, Tile, Waker,
+    TargetRecord, TilePlan, Tiling, Waker,
 };
 use partita_graph::Graph;
 use partita_lower::Strategy;
@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Run file, weights and overrides of a forward run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ForwardRequest {
     /// The run file.
     pub run_file: PathBuf,
@@ -61,9 +61,11 @@ pub struct ForwardRequest {
     pub batch: Option<usize>,
     /// Split of the dataset (default: validation; test or train where it is empty).
     pub split: Option<Split>,
-    /// What is taken of volumes that are larger than the crops of the training (default: whole volumes, or else
-    /// tiles, or else crops).
+    /// What is taken of volumes that are larger than the crops of the training (default: tiles if a layer spans
+    /// positions, or else whole volumes, or else tiles, or else crops).
     pub volumes: Option<VolumeMode>,
+    /// How tiles overlap, and what each counts.
+    pub tiles: TilesAsked,
     /// Use the collectives of the MPI library.
     pub library_collectives: bool,
     /// Evaluate one sample a step, so that each has a loss and metrics of its own.
@@ -87,10 +89,16 @@ pub struct Forward {
     pub weights_file: PathBuf,
     /// What is taken of volumes.
     pub volumes: VolumeMode,
+    /// How tiles are joined, if they are.
+    pub tiling: Tiling,
+    /// Why tiles are taken by default, if they are.
+    because: Option<String>,
     /// Element type of samples on their way into the network.
     pub stored: DType,
     /// Takes what an evaluation finds of each sample, if that is asked for.
     pub per_sample: Option<PerSample>,
+    /// Whether it is a part of another run, which says what there is to say of the ranks.
+    pub is_part: bool,
     /// None where they come with each run.
     weights: Option<LoadedWeights>,
 }
@@ -123,6 +131,8 @@ pub struct Ends<'e> {
     pub source: &'e MakeSource<'e>,
     /// Makes the sink of a rank.
     pub sink: &'e MakeSink<'e>,
+    /// Joins tiles.
+    pub joins: Option<&'e dyn MakeJoins>,
     /// Whether another run follows.
     pub is_followed: bool,
 }
@@ -194,9 +204,14 @@ impl Forward {
         launch.set_limit(run.watchdog)?;
         let graph = adapted(&run, model::resolve(&run.model)?)?;
         let dataset = dataset(&run.data)?.ignoring(check::ignored(&graph));
-        let sampling = sampling(&run, &graph, &dataset)?;
-        let asked = request.volumes;
-        let (graph, sampling, volumes) = read_volumes(launch, graph, &dataset, &sampling, asked)?;
+        let sampling = crops::sampling(&run, &graph, &dataset)?;
+        let asked = (request.volumes, request.tiles);
+        let Volumes {
+            graph,
+            sampling,
+            mode: volumes,
+            because,
+        } = read_volumes(launch, graph, &dataset, &sampling, asked)?;
         crops::note_padding(launch, &graph, &sampling, &Split::ALL);
         let file = match &request.weights {
             _ if request.best => WeightFile::best(&run.output)?,
@@ -209,16 +224,8 @@ impl Forward {
             sampling,
             preparation: statistics::of_weights(launch, &run, &kept, (&trained_on, &dataset))?,
         };
-        let newer = file.newer_checkpoint().filter(|_| !request.best);
-        if let (true, Some(checkpoint)) = (launch.is_first(), newer) {
-            let text = format!(
-                "{} is older than the checkpoint {}, of a training that did not come to its end; `--weights {}` takes \
-                 that one",
-                file.path().display(),
-                checkpoint.display(),
-                checkpoint.display()
-            );
-            launch.context().report(Event::Note(&text));
+        if !request.best {
+            note_newer(launch, &file);
         }
         Ok(Self {
             weights_file: file.path().to_owned(),
@@ -229,6 +236,9 @@ impl Forward {
             preprocessing,
             volumes,
             per_sample: request.per_sample.then(PerSample::default),
+            tiling: request.tiles.tiling(),
+            because,
+            is_part: false,
             weights: Some(weights),
         })
     }
@@ -249,6 +259,9 @@ impl Forward {
             preprocessing,
             volumes: VolumeMode::Crops,
             per_sample: None,
+            tiling: Tiling::default(),
+            because: None,
+            is_part: false,
             weights: None,
         }
     }
@@ -305,12 +318,22 @@ impl Forward {
         }
     }
 
-    /// The part of its volume that each sample stands for, where volumes are joined of tiles.
-    pub fn tiles(&self, split: Split) -> Option<Arc<[Tile]>> {
+    /// The tiles of a split, where volumes are joined of tiles.
+    pub fn tiles(&self, split: Split) -> Option<Arc<TilePlan>> {
         match self.volumes {
-            VolumeMode::Tiles => Some(self.preprocessing.sampling.tiles(split).into()),
+            VolumeMode::Tiles => {
+                let (sampling, volumes) = (&self.preprocessing.sampling, self.output_shape(split));
+                Some(tiling::plan(sampling, (split, self.tiling), volumes).into())
+            }
             VolumeMode::Whole | VolumeMode::Crops => None,
         }
+    }
+
+    /// How volumes are joined of tiles, if they are.
+    pub fn tiles_result(&self) -> Option<TilesResult> {
+        let [_, extent @ ..] = self.preprocessing.sampling.shape();
+        let is_tiled = self.volumes == VolumeMode::Tiles;
+        is_tiled.then(|| TilesResult::new(extent, self.tiling, self.because.clone()))
     }
 
     /// The split that is asked for, else that of validation, else the first with samples.
@@ -343,16 +366,19 @@ impl Forward {
     ) -> Result<Prepared<'static>, TrainError> {
         let sampling = &self.preprocessing.sampling;
         let first = sampling.first_sample(split);
+        let tiles = self.tiles(split);
+        let groups = tiles.map_or_else(Vec::new, |plan| plan.groups().to_vec());
         let samples = first..first + sampling.samples(split);
-        self.prepare_samples(launch, kind, samples.collect())
+        self.prepare_samples(launch, kind, samples.collect(), groups)
     }
 
-    /// As [`Self::prepare`], for these samples.
+    /// As [`Self::prepare`], for these samples, whose outputs are joined in these groups.
     pub fn prepare_samples(
         &self,
         launch: &Launch<'_>,
         kind: ProgramKind,
         samples: Vec<usize>,
+        groups: Vec<Range<usize>>,
     ) -> Result<Prepared<'static>, TrainError> {
         let (run, graph, count) = (&self.run, &self.graph, samples.len());
         let stored = self.stored;
@@ -364,7 +390,7 @@ impl Forward {
         let strategy = launch.choose_strategy(run.rank_config(), false, |here| {
             strategy(context, run, graph, stored, limit.bytes, (here, None))
         })?;
-        if launch.is_first() {
+        if launch.is_first() && !self.is_part {
             let crowded = oversubscription(local, run.threads, cores);
             crowded
                 .iter()
@@ -372,7 +398,11 @@ impl Forward {
         }
         let session = launch.prepare(|| {
             let is_each = self.per_sample.is_some() && kind == ProgramKind::Evaluate;
-            let kinds = [(kind, if is_each { 1 } else { count })];
+            let mut counts: Vec<usize> = groups.iter().map(Range::len).collect();
+            if counts.is_empty() {
+                counts.push(if is_each { 1 } else { count });
+            }
+            let kinds: Vec<_> = counts.into_iter().map(|count| (kind, count)).collect();
             let programs = programs::programs(run, &*menu, graph, &strategy, stored, &kinds)?;
             let plan = Plan {
                 epochs: 1,
@@ -382,6 +412,7 @@ impl Forward {
                 loss_scaling: None,
                 training_order: &|_| Vec::new(),
                 validation: samples,
+                groups,
                 ends: &|_| false,
                 traces_kept: 0,
             };
@@ -434,6 +465,7 @@ impl Forward {
         let ends = Ends {
             source: &source,
             sink,
+            joins: None,
             is_followed: false,
         };
         self.execute_between(launch, prepared, &ends)
@@ -481,6 +513,7 @@ impl Forward {
         let ends = Ends {
             source: &source,
             sink: &sink,
+            joins: None,
             is_followed: false,
         };
         let outcomes = self.run(launch, prepared, &ends, &initial, listener)?;
@@ -525,6 +558,7 @@ impl Forward {
             position: &position,
             hook: &checkpoint::Off,
             validators: None,
+            joins: ends.joins,
             is_followed: ends.is_followed,
             shares_loads: false,
         };
@@ -540,7 +574,41 @@ impl Forward {
     }
 }
 
+/// Says that there is a checkpoint that is newer than the weights, if so.
+fn note_newer(launch: &Launch<'_>, file: &WeightFile) {
+    let Some(checkpoint) = file.newer_checkpoint().filter(|_| launch.is_first()) else {
+        return;
+    };
+    let text = format!(
+        "{} is older than the checkpoint {}, of a training that did not come to its end; `--weights {}` takes that one",
+        file.path().display(),
+        checkpoint.display(),
+        checkpoint.display()
+    );
+    launch.context().report(Event::Note(&text));
+}
+
 /// The model and the samples with which volumes are read, and how.
+struct Volumes {
+    graph: Graph,
+    sampling: Sampling,
+    mode: VolumeMode,
+    /// Why tiles are taken by default, if they are.
+    because: Option<String>,
+}
+
+impl Volumes {
+    fn whole(graph: Graph, sampling: Sampling) -> Self {
+        Self {
+            graph,
+            sampling,
+            mode: VolumeMode::Whole,
+            because: None,
+        }
+    }
+}
+
+/// Chooses how volumes are read.
 ///
 /// Errors: a mode that the model does not allow.
 fn read_volumes(
@@ -548,26 +616,38 @@ fn read_volumes(
     graph: Graph,
     dataset: &Dataset,
     sampling: &Sampling,
-    asked: Option<VolumeMode>,
-) -> Result<(Graph, Sampling, VolumeMode), Mismatch> {
-    let Some(crops) = sampling.crops() else {
-        return Ok((graph, sampling.for_evaluation(), VolumeMode::Whole));
-    };
-    let (answer, _) = check::answer(&graph);
-    // Tiles are joined position by position.
-    let has_positions = answer.extent == crops.extent;
+    (asked, settings): (Option<VolumeMode>, TilesAsked),
+) -> Result<Volumes, Mismatch> {
     let refuse = |asked: VolumeMode, reason: String, nearest: VolumeMode| Mismatch::Volumes {
         model: graph.name.clone(),
         asked: asked.name(),
         reason,
         nearest: nearest.name(),
     };
+    let Some(crops) = sampling.crops() else {
+        if let Some(option) = settings.option() {
+            let reason = format!("it was trained on whole samples, which `{option}` does not cut");
+            return Err(refuse(VolumeMode::Tiles, reason, VolumeMode::Whole));
+        }
+        return Ok(Volumes::whole(graph, sampling.for_evaluation()));
+    };
+    let (answer, _) = check::answer(&graph);
+    // Tiles are joined position by position.
+    let has_positions = answer.extent == crops.extent;
     let fallback = if has_positions {
         VolumeMode::Tiles
     } else {
         VolumeMode::Crops
     };
+    let asked = asked.or(settings.option().map(|_| VolumeMode::Tiles));
+    let other = asked.filter(|asked| *asked != VolumeMode::Tiles);
+    if let (Some(other), Some(option)) = (other, settings.option()) {
+        let reason = format!("`{option}` is of tiles");
+        return Err(refuse(other, reason, VolumeMode::Tiles));
+    }
+    let because = tiling::reason(&graph).filter(|_| asked.is_none() && has_positions);
     let mode = match asked {
+        None if because.is_some() => VolumeMode::Tiles,
         Some(VolumeMode::Crops) => VolumeMode::Crops,
         Some(VolumeMode::Tiles) if !has_positions => {
             let reason = format!(
@@ -577,25 +657,32 @@ fn read_volumes(
         }
         Some(VolumeMode::Tiles) => VolumeMode::Tiles,
         Some(VolumeMode::Whole) | None => match (whole(&graph, dataset), asked) {
-            (Ok(whole), _) => return Ok((whole, sampling.whole(), VolumeMode::Whole)),
+            (Ok(whole), _) => return Ok(Volumes::whole(whole, sampling.whole())),
             (Err(reason), Some(asked)) => return Err(refuse(asked, reason, fallback)),
             (Err(reason), None) => {
-                if launch.is_first() {
-                    let text = format!(
-                        "the model does not read whole volumes: {reason}; so samples are {}",
-                        fallback.name()
-                    );
-                    launch.context().report(Event::Note(&text));
-                }
+                note_fallback(launch, &reason, fallback);
                 fallback
             }
         },
     };
     let sampling = match mode {
-        VolumeMode::Tiles => sampling.tiled(),
+        VolumeMode::Tiles => sampling.tiled(settings.tiling()),
         VolumeMode::Whole | VolumeMode::Crops => sampling.for_evaluation(),
     };
-    Ok((graph, sampling, mode))
+    Ok(Volumes {
+        graph,
+        sampling,
+        mode,
+        because,
+    })
+}
+
+fn note_fallback(launch: &Launch<'_>, reason: &str, fallback: VolumeMode) {
+    let name = fallback.name();
+    let text = format!("the model does not read whole volumes: {reason}; so samples are {name}");
+    if launch.is_first() {
+        launch.context().report(Event::Note(&text));
+    }
 }
 
 /// The model at the extents of volumes. Errors: why it cannot read these.

@@ -2,23 +2,26 @@
 
 use super::check;
 use super::error::{Mismatch, TrainError};
-use super::forward::{Forward, ForwardRequest, VolumeMode};
+use super::forward::{Ends, Forward, ForwardRequest, Prepared, VolumeMode};
+use super::tiles::{self, TileFiles};
+use super::tiling::TilesResult;
 use crate::context::Context;
-use crate::launch::Launch;
+use crate::launch::{Launch, MakeJoins};
 use crate::progress::Event;
 use partita_data::{
     DataError, Placement, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape,
     PredictionSink, Split, is_folder, is_prediction, volume_paths,
 };
 use partita_program::ProgramKind;
-use partita_run::{RunError, Sink};
+use partita_run::Sink;
+use partita_session::Outcome;
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What to predict.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct InferRequest {
     /// Run file, weights, data and overrides.
     pub forward: ForwardRequest,
@@ -70,6 +73,9 @@ pub struct InferResult {
     pub samples: usize,
     /// What a sample is: a `whole` volume, one joined of `tiles`, or one of its `crops`.
     pub volumes: &'static str,
+    /// How volumes were joined, if they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tiles: Option<TilesResult>,
     /// What was written: `scores`, `probabilities` or `classes`.
     pub output: &'static str,
     /// Targets with their units, where physical values were written.
@@ -123,24 +129,12 @@ fn infer_with(
     let extents = forward.output_extents(split);
     let prepared = forward.prepare(launch, ProgramKind::Infer, split)?;
     let shape = forward.output_shape(split);
-    let tiles = forward.tiles(split);
     let names = forward.names(split);
     check_files(&forward, request, (format, &names))?;
     let placements = placements(launch, &forward, format, (split, shape))?;
     let scratch = create_scratch(launch, &request.out, (shape, &names), extents.clone())?;
-    forward.check_agreement(launch, &prepared)?;
-    let first = forward.preprocessing.sampling.first_sample(split);
-    let mesh = prepared.session.main_program().mesh;
-    let sink = |rank| {
-        let opened = PredictionScratch::open(&scratch_beside(&request.out), shape);
-        let opened = opened.map_err(|error| RunError::Sink {
-            rank,
-            reason: error.to_string(),
-        })?;
-        let sink = PredictionSink::new(opened, first, mesh, rank).joining(tiles.clone());
-        Ok(Box::new(sink) as Box<dyn Sink>)
-    };
-    let outcome = forward.execute(launch, &prepared, &sink)?;
+    let of_request = (request, split);
+    let outcome = write(launch, &forward, &prepared, of_request, scratch.as_ref())?;
     let (Some(outcome), Some(scratch)) = (outcome, scratch) else {
         return Ok(None);
     };
@@ -165,6 +159,7 @@ fn infer_with(
         digest: program.digest(),
         samples: shape.samples,
         volumes: forward.volumes.name(),
+        tiles: forward.tiles_result(),
         output: request.kind.name(),
         physical: targets_with_units(&forward, request),
         shape: shape.of_file(request.kind),
@@ -174,12 +169,47 @@ fn infer_with(
         files: files.iter().map(name).collect(),
         seconds: outcome.seconds,
         samples_per_second: shape.samples as f64 / outcome.seconds.0,
-        memory_bytes_max: (0..mesh.ranks())
+        memory_bytes_max: (0..program.mesh.ranks())
             .map(|rank| prepared.session.memory_bytes(rank))
             .max()
             .unwrap_or_default(),
         program: program.title.clone(),
     }))
+}
+
+/// Runs the programs, whose outputs come into the scratch file.
+fn write(
+    launch: &Launch<'_>,
+    forward: &Forward,
+    prepared: &Prepared<'_>,
+    (request, split): (&InferRequest, Split),
+    scratch: Option<&PredictionScratch>,
+) -> Result<Option<Outcome>, TrainError> {
+    let shape = forward.output_shape(split);
+    let plan = forward.tiles(split);
+    let beside = scratch_beside(&request.out);
+    let create = |plan| TileFiles::create(launch, plan, &beside, scratch);
+    let tiles = plan.as_ref().map(create).transpose()?;
+    forward.check_agreement(launch, prepared)?;
+    let first = forward.preprocessing.sampling.first_sample(split);
+    let mesh = prepared.session.main_program().mesh;
+    let sink = |rank| {
+        if let Some(tiles) = &tiles {
+            return tiles.sink(first, mesh, rank);
+        }
+        let opened = PredictionScratch::open(&beside, shape);
+        let opened = opened.map_err(|error| tiles::failed(rank, &error))?;
+        let sink = PredictionSink::new(opened, first, mesh, rank);
+        Ok(Box::new(sink) as Box<dyn Sink>)
+    };
+    let source = forward.source(prepared);
+    let ends = Ends {
+        source: &source,
+        sink: &sink,
+        joins: tiles.as_ref().map(|tiles| tiles as &dyn MakeJoins),
+        is_followed: false,
+    };
+    forward.execute_between(launch, prepared, &ends)
 }
 
 /// Checks that the model gives what is asked for.

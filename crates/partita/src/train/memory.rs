@@ -44,6 +44,19 @@ impl MemoryLimit {
         }
     }
 
+    /// What is left beside the programs of the loss of joined tiles.
+    #[must_use]
+    pub fn beside(self, loss: Bytes) -> Self {
+        if loss == Bytes(0) {
+            return self;
+        }
+        Self {
+            bytes: Bytes(self.bytes.0.saturating_sub(loss.0)),
+            origin: format!("{}, but for {loss} of the validation by tiles", self.origin),
+            ..self
+        }
+    }
+
     /// Checks that the memory of every rank fits; `buffers` are those of reading threads.
     pub fn check(
         &self,

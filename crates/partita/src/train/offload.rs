@@ -288,6 +288,7 @@ impl Starting<'_> {
             work: json!({
                 "credits": self.run.offload.credits,
                 "preparation": preprocessing.preparation,
+                "evaluation": preprocessing.sampling.crops().map(|crops| crops.evaluation),
             }),
         };
         let own = loaders_of(rank, self.run.ranks, all.len());

@@ -143,6 +143,7 @@ impl SampleOptions {
             };
             add("augmentation.crop_positions", Some(positions.to_owned()));
             let validation = match crops.evaluation {
+                EvaluationCrops::Tiles => "\"tiles\"",
                 EvaluationCrops::Grid => "\"grid\"",
                 EvaluationCrops::Center => "\"center\"",
             };
@@ -414,7 +415,7 @@ pub fn default_of(key: &str) -> Option<&'static str> {
         ("augmentation.rotate", "false"),
         ("augmentation.noise", "0"),
         ("augmentation.crop_positions", "\"random\""),
-        ("augmentation.validation_crops", "\"grid\""),
+        ("augmentation.validation_crops", "\"tiles\""),
         ("augmentation.foreground", "0"),
     ];
     let found = defaults.into_iter().find(|(name, _)| *name == key);
@@ -528,6 +529,7 @@ fn crops(section: &Section<'_>) -> Result<CropOptions, RunFileError> {
     ];
     let training = section.choice("crop_positions", &training)?;
     let evaluation = [
+        ("tiles", EvaluationCrops::Tiles),
         ("grid", EvaluationCrops::Grid),
         ("center", EvaluationCrops::Center),
     ];

@@ -8,6 +8,7 @@ use partita_lower::{Request, SampleFormat, Strategy, StrategyError, lower};
 use partita_program::{Dtype, Menu, Program, ProgramKind};
 use partita_session::{Programs, batch_sizes};
 use partita_verify::verify;
+use std::ops::Range;
 
 /// Lowers and verifies every program of a run: full and partial batches of each kind with so many samples, each
 /// with its fetch program.
@@ -28,6 +29,10 @@ pub fn programs(
             check_last(graph, strategy, samples, run.batch)?;
         }
         for batch in batch_sizes(samples, run.batch) {
+            let is_same = |one: &Programs| one.step.kind == kind && one.step.batch == batch;
+            if played.iter().any(is_same) {
+                continue;
+            }
             let one = |kind| {
                 verified(&Request {
                     kind,
@@ -40,6 +45,20 @@ pub fn programs(
         }
     }
     Ok(played)
+}
+
+/// The programs of a training, and their samples; of each group of tiles where the validation joins their outputs.
+pub fn kinds(
+    training: usize,
+    validation: usize,
+    groups: &[Range<usize>],
+) -> Vec<(ProgramKind, usize)> {
+    let mut kinds = vec![(ProgramKind::Train, training)];
+    if groups.is_empty() {
+        kinds.push((ProgramKind::Evaluate, validation));
+    }
+    kinds.extend(groups.iter().map(|group| (ProgramKind::Infer, group.len())));
+    kinds
 }
 
 /// Checks that a smaller last mini-batch of an epoch can be trained on.

@@ -1,5 +1,6 @@
 //! The result of a run. Keys are stable: programs read them from `result.json`.
 
+use super::tiling::TilesResult;
 use super::utilization::{ComputeTimes, Utilization};
 use crate::input::InputSource;
 use crate::losses::CurvePoint;
@@ -81,6 +82,9 @@ pub struct RunResult {
     pub tasks: Vec<TaskResult>,
     /// Files of the run.
     pub files: ResultFiles,
+    /// How volumes of the validation were joined of tiles, if they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation_tiles: Option<TilesResult>,
     /// Warnings about the numbers.
     pub warnings: Vec<String>,
     /// The checkpoint from which it resumed, if so; epochs, steps and seconds cover the whole training.

@@ -9,6 +9,7 @@ use super::record::{
 };
 use super::run::Run;
 use super::store;
+use super::tiling::TilesResult;
 use super::utilization::{ComputeTimes, UtilizationScale};
 use super::weights::SavedWeights;
 use crate::environment::Environment;
@@ -64,6 +65,8 @@ pub struct Finished<'r> {
     pub warnings: Vec<String>,
     /// The checkpoint from which it resumed.
     pub resumed_from: Option<PathBuf>,
+    /// How volumes of the validation were joined of tiles, if they were.
+    pub tiles: Option<TilesResult>,
     /// The last checkpoint.
     pub checkpoint: Option<PathBuf>,
     /// The best epoch, if the run looks for it.
@@ -304,6 +307,7 @@ impl Finished<'_> {
                     .map(|path| path.display().to_string()),
             },
             warnings: self.warnings.clone(),
+            validation_tiles: self.tiles.clone(),
             resumed_from: self
                 .resumed_from
                 .as_ref()

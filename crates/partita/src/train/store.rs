@@ -109,9 +109,8 @@ fn fits(
     session: &Session<'_>,
     limit: &MemoryLimit,
 ) -> Result<(), StoreError> {
-    let program = session.main_program();
-    let buffers = |rank| buffers(run, (dataset, preprocessing), program, rank);
-    let others: Vec<Bytes> = (0..program.mesh.ranks())
+    let buffers = |rank| buffers(run, (dataset, preprocessing), session, rank);
+    let others: Vec<Bytes> = (0..session.main_program().mesh.ranks())
         .map(|rank| rank_bytes(run, session, &buffers, rank))
         .collect();
     let most = run.store.memory.unwrap_or(Bytes(u64::MAX));

@@ -2,28 +2,27 @@
 
 use super::train::{write_classes, write_errors};
 use crate::table::{Side, Table, write_pairs};
-use partita::{ConvertResult, EvaluateResult, InferResult, SampleResult};
+use partita::{ConvertResult, EvaluateResult, InferResult, SampleResult, TilesResult};
 use std::io::{self, Write};
 
 /// Writes loss and metrics of an evaluation.
 pub fn evaluate(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> {
     let metrics = &found.metrics;
-    write_pairs(
-        out,
-        &[
-            ("program", found.program.clone()),
-            ("weights", found.weights.clone()),
-            (
-                "samples",
-                samples(metrics.samples, &found.data, (found.split, found.volumes)),
-            ),
-            (
-                "throughput",
-                format!("{:.1} samples/s", found.samples_per_second),
-            ),
-            ("loss", format!("{:.6}", metrics.loss)),
-        ],
-    )?;
+    let mut pairs = vec![
+        ("program", found.program.clone()),
+        ("weights", found.weights.clone()),
+        (
+            "samples",
+            samples(metrics.samples, &found.data, (found.split, found.volumes)),
+        ),
+        (
+            "throughput",
+            format!("{:.1} samples/s", found.samples_per_second),
+        ),
+        ("loss", format!("{:.6}", metrics.loss)),
+    ];
+    insert_tiles(&mut pairs, found.tiles.as_ref());
+    write_pairs(out, &pairs)?;
     writeln!(out)?;
     match &metrics.classification {
         Some(classification) => write_classes(classification, found.split, out)?,
@@ -126,7 +125,20 @@ pub fn infer(found: &InferResult, out: &mut dyn Write) -> io::Result<()> {
     if !found.physical.is_empty() {
         pairs.push(("physical", found.physical.join(", ")));
     }
+    insert_tiles(&mut pairs, found.tiles.as_ref());
     write_pairs(out, &pairs)
+}
+
+/// Says how volumes were joined, after the samples.
+fn insert_tiles(pairs: &mut Vec<(&str, String)>, tiles: Option<&TilesResult>) {
+    let Some(tiles) = tiles else { return };
+    let [d, h, w] = tiles.extent;
+    let because = tiles.because.as_ref().map_or_else(String::new, |because| {
+        format!("; {because}, which `--volumes whole` would change")
+    });
+    let (overlap, weights) = (tiles.overlap, tiles.weights);
+    let text = format!("{d}x{h}x{w}, overlap {overlap}, {weights} weights{because}");
+    pairs.insert(3, ("tiles", text));
 }
 
 /// How many samples of which split, and what they are of its volumes.

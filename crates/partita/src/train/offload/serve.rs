@@ -3,7 +3,7 @@
 use super::super::error::TrainError;
 use super::super::run::{Run, TrainRequest};
 use super::super::run_file::RunFile;
-use super::super::{adapted, check, crops, sampling};
+use super::super::{adapted, check, crops};
 use super::validate::{Trainee, ValidatorWork};
 use super::{OffloadError, settings};
 use crate::context::Context;
@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::launch::Launch;
 use crate::model;
 use crate::progress::Event;
-use partita_data::{Dataset, PieceReader, Preparation, Preprocessing, Sampling};
+use partita_data::{Dataset, EvaluationCrops, PieceReader, Preparation, Preprocessing, Sampling};
 use partita_graph::Graph;
 use partita_offload::{
     Address, Greeted, Listener, Role, Served, Setting, Stream, difference, greet, serve_pieces,
@@ -51,6 +51,9 @@ pub struct ServeRequest {
 #[derive(Deserialize)]
 struct LoaderWork {
     credits: usize,
+    /// The crops of the validation.
+    #[serde(default)]
+    evaluation: Option<EvaluationCrops>,
     preparation: Preparation,
 }
 
@@ -89,7 +92,7 @@ pub fn serve(
     let run = Run::merge(RunFile::read(&request.run_file)?, &overrides, &launch)?;
     let graph = adapted(&run, model::resolve(&run.model)?)?;
     let dataset = Dataset::open(&run.data)?.ignoring(check::ignored(&graph));
-    let sampling = sampling(&run, &graph, &dataset)?;
+    let sampling = crops::sampling(&run, &graph, &dataset)?;
     check::dataset_fits(&run, &graph, &dataset, &sampling)?;
     let sampling = match request.role {
         Role::Loader => {
@@ -179,7 +182,10 @@ impl Service<'_> {
 
     fn load(&self, stream: &Stream, work: LoaderWork, (trainer, peer): (&str, &str)) {
         let preprocessing = Preprocessing {
-            sampling: self.sampling.clone(),
+            sampling: match work.evaluation {
+                Some(evaluation) => self.sampling.evaluating(evaluation),
+                None => self.sampling.clone(),
+            },
             preparation: work.preparation,
         };
         let accepted = check::accepted(&self.run, &self.graph);

@@ -94,6 +94,8 @@ impl Trainee {
             weight_decay: 0.0,
         };
         run.clip = None;
+        // Each crop is a sample of its own here.
+        let sampling = sampling.for_validators();
         let [part, parts] = work.part;
         let count = sampling.samples(Split::Validation);
         let batches = count.div_ceil(run.batch.max(1));
@@ -106,7 +108,7 @@ impl Trainee {
         let first = sampling.first_sample(Split::Validation);
         let samples = first + end(part)..first + end(part + 1);
         let preprocessing = Preprocessing {
-            sampling: sampling.clone(),
+            sampling,
             preparation: work.preparation.clone(),
         };
         Ok(Self {
@@ -249,9 +251,12 @@ impl Trainee {
         let start = Instant::now();
         let prepared = self.prepared.get_or_init(|| {
             let range = self.samples.clone();
-            let prepared =
-                self.forward
-                    .prepare_samples(&launch, ProgramKind::Evaluate, range.collect());
+            let prepared = self.forward.prepare_samples(
+                &launch,
+                ProgramKind::Evaluate,
+                range.collect(),
+                Vec::new(),
+            );
             prepared.map_err(|error| crate::error::full_text(&error))
         });
         let prepared = prepared.as_ref().map_err(Clone::clone)?;

@@ -84,8 +84,8 @@ fn every_strategy_trains_on_the_same_crops_from_files_and_from_memory() {
     let weights = folder.path().join("out/weights.safetensors");
     let one = train(&folder, &run("data=1", 1, CROPS)).unwrap();
     assert_eq!(one["epochs"][0]["samples"], 10);
-    // A grid of 2, of 1 x 2 x 2 and of 2.
-    assert_eq!(one["epochs"][0]["validation"]["samples"], 8);
+    // Volumes that are joined of tiles.
+    assert_eq!(one["epochs"][0]["validation"]["samples"], 3);
     for (strategy, ranks) in [("data=2", 2), ("depth=2", 2), ("data=2,width=2", 4)] {
         let several = train(&folder, &run(strategy, ranks, CROPS)).unwrap();
         for (a, b) in losses(&one).into_iter().zip(losses(&several)) {
@@ -100,14 +100,14 @@ fn every_strategy_trains_on_the_same_crops_from_files_and_from_memory() {
         let kept = train_with_data(&folder, &text).unwrap();
         assert_eq!(losses(&kept), losses(&several), "{strategy}");
         assert!(fs::read(&weights).unwrap() == from_files, "{strategy}");
-        // Each voxel is read once: 2 bytes of its value, 2 of its class.
+        // Each voxel is read once: 2 bytes of its value, 2 of its class. The loss of joined outputs reads classes itself.
         let voxels = |extents: &[[usize; 3]]| -> usize {
             extents
                 .iter()
                 .map(|extent| extent.iter().product::<usize>())
                 .sum()
         };
-        let bytes = 4 * (voxels(&TRAIN) + voxels(&VALIDATION));
+        let bytes = 4 * voxels(&TRAIN) + 2 * voxels(&VALIDATION);
         let read = [0, 1].map(|epoch| kept["epochs"][epoch]["read_bytes"].as_u64().unwrap());
         assert_eq!(read, [bytes as u64, 0], "{strategy}");
     }
@@ -271,6 +271,33 @@ fn volumes_are_predicted_and_evaluated_with_their_own_extents() {
     }
 }
 
+/// The last validation has the numbers of an evaluation of the weights by tiles, bit by bit; without tiles, crops count.
+#[test]
+fn validation_joins_the_tiles_of_volumes_of_several_extents() {
+    let folder = folder();
+    let context = Context::new(Environment::default());
+    for (strategy, ranks) in [("data=1", 1), ("data=3", 3), ("depth=2,width=2", 4)] {
+        let result = train(&folder, &run(strategy, ranks, CROPS)).unwrap();
+        let request = ForwardRequest {
+            strategy: Some(strategy.to_owned()),
+            ..forward(&folder, None, ranks)
+        };
+        let found = evaluate(&context, &request).unwrap().unwrap();
+        let metrics = serde_json::to_value(&found.metrics).unwrap();
+        let last = &result["epochs"][1]["validation"];
+        for key in ["loss", "samples", "classification"] {
+            assert_eq!(last[key], metrics[key], "{strategy}: {key}");
+        }
+        assert_eq!(last["samples"], 3);
+        assert_eq!(result["validation_tiles"]["weights"], "gaussian");
+    }
+    let text = format!("{CROPS}validation_crops = \"grid\"\n");
+    let result = train(&folder, &run("data=1", 1, &text)).unwrap();
+    // A grid of 2, of 1 x 2 x 2 and of 2.
+    assert_eq!(result["epochs"][0]["validation"]["samples"], 8);
+    assert!(result["validation_tiles"].is_null());
+}
+
 #[test]
 fn predictions_of_several_extents_are_arrays_of_their_own() {
     let folder = folder();
@@ -283,9 +310,8 @@ fn predictions_of_several_extents_are_arrays_of_their_own() {
     };
     for (sample, extent) in VALIDATION.into_iter().enumerate() {
         let key = predictions_key(sample, 3);
-        let mut arrays = file.arrays.iter().map(|one| &one.array);
-        let array = arrays.find(|array| array.key == key).unwrap();
-        assert_eq!(array.shape, extent);
+        let found = file.arrays.iter().find(|found| found.array.key == key);
+        assert_eq!(found.unwrap().array.shape, extent);
     }
     let refused = predict(&folder, None, 1, ("classes.npy", classes)).unwrap_err();
     for part in ["classes.npy would hold one array", ".nii.gz", "classes.h5`"] {

@@ -5,10 +5,10 @@ use crate::context::Context;
 use crate::environment::Environment;
 use crate::error::full_text;
 use crate::train::{
-    EvaluateResult, ForwardRequest, InferRequest, InferResult, PredictionUnits, VolumeMode,
-    evaluate, infer,
+    EvaluateResult, ForwardRequest, InferRequest, InferResult, PredictionUnits, TilesAsked,
+    VolumeMode, evaluate, infer,
 };
-use partita_data::PredictionKind;
+use partita_data::{PredictionKind, TileWeights};
 use partita_synth::{SegmentationSpec, make_segmented};
 use serde_json::Value;
 use std::fs;
@@ -54,9 +54,9 @@ fn losses(result: &Value) -> Vec<f64> {
 fn every_strategy_trains_on_the_same_augmented_samples() {
     let folder = folder();
     let one = train(&folder, &run("data=1", 1, EVERYTHING)).unwrap();
-    // Two crops of each of 12 training volumes; 8 cover each of 5 validation volumes.
+    // Two crops of each of 12 training volumes, and 5 validation volumes of tiles.
     assert_eq!(one["epochs"][0]["samples"], 24);
-    assert_eq!(one["epochs"][0]["validation"]["samples"], 40);
+    assert_eq!(one["epochs"][0]["validation"]["samples"], 5);
     assert_eq!(one["steps"], 18);
     let steps = one["preparation"].as_array().unwrap();
     assert_eq!(steps[0]["step"], "clip");
@@ -131,6 +131,11 @@ a1 = relu c1
 c2 = conv a1 filters=3 kernel=3 pad=1 bias=true
 loss = softmax_cross_entropy c2
 ";
+/// Of each tile, its middle counts.
+const MIDDLE: TilesAsked = TilesAsked {
+    overlap: Some(0.5),
+    weights: Some(TileWeights::Middle),
+};
 pub(super) const CROPS: &str = "[augmentation]\ncrop = [8, 8, 8]\n";
 
 pub(super) fn forward(
@@ -143,6 +148,11 @@ pub(super) fn forward(
         ranks: Some(ranks),
         strategy: Some(format!("depth={ranks}")),
         volumes,
+        tiles: if volumes == Some(VolumeMode::Tiles) {
+            MIDDLE
+        } else {
+            TilesAsked::default()
+        },
         ..ForwardRequest::default()
     }
 }
@@ -193,9 +203,16 @@ fn predict(
     volumes: Option<VolumeMode>,
     ranks: usize,
 ) -> Result<(InferResult, Vec<f32>), String> {
+    predict_as(folder, forward(folder, volumes, ranks))
+}
+
+fn predict_as(
+    folder: &TempDir,
+    forward: ForwardRequest,
+) -> Result<(InferResult, Vec<f32>), String> {
     let out = folder.path().join("scores.npy");
     let request = InferRequest {
-        forward: forward(folder, volumes, ranks),
+        forward,
         out: out.clone(),
         kind: PredictionKind::Scores,
         units: PredictionUnits::default(),
@@ -300,12 +317,26 @@ fn global_poolings_span_whole_volumes_after_a_training_on_crops() {
     let folder = folder();
     fs::write(folder.path().join("net.model"), GATED).unwrap();
     train(&folder, &run("data=1", 1, CROPS)).unwrap();
-    let (found, whole) = predict(&folder, None, 1).unwrap();
-    assert_eq!(found.volumes, "whole");
-    let (_, of_two) = predict(&folder, None, 2).unwrap();
-    for (value, of_two) in whole.iter().zip(of_two) {
-        assert!((value - of_two).abs() < 1e-5, "{value} and {of_two}");
+    // Means over crops are what it was trained with, so tiles are the default.
+    let (found, tiles) = predict(&folder, None, 1).unwrap();
+    let joined = found.tiles.unwrap();
+    assert_eq!((found.volumes, joined.extent), ("tiles", [8, 8, 8]));
+    assert_eq!((joined.overlap, joined.weights), (0.5, "gaussian"));
+    let because = "`mean` pools over all positions of a sample";
+    assert_eq!(joined.because.as_deref(), Some(because));
+    let (found, whole) = predict(&folder, Some(VolumeMode::Whole), 1).unwrap();
+    assert_eq!((found.volumes, found.tiles), ("whole", None));
+    assert_ne!(tiles, whole);
+    for (mode, one) in [(None, &tiles), (Some(VolumeMode::Whole), &whole)] {
+        let (_, of_two) = predict(&folder, mode, 2).unwrap();
+        for (value, of_two) in one.iter().zip(of_two) {
+            assert!((value - of_two).abs() < 1e-5, "{value} and {of_two}");
+        }
     }
+    let (loss, _) = of_scores(&tiles);
+    let measured = measure(&folder, None, 2).unwrap();
+    assert_eq!(measured.volumes, "tiles");
+    assert!((measured.metrics.loss / loss - 1.0).abs() < 1e-5, "{loss}");
     // The same weights in a model that is written for whole volumes.
     let other = self::folder();
     let model = GATED.replace("8x8x8", "16x16x16");
@@ -316,6 +347,111 @@ fn global_poolings_span_whole_volumes_after_a_training_on_crops() {
     train(&other, &still).unwrap();
     let (found, same) = predict(&other, None, 1).unwrap();
     assert_eq!((found.volumes, same), ("whole", whole));
+}
+
+/// The last validation has the numbers that an evaluation of the weights by tiles has, bit by bit.
+#[test]
+fn validation_by_tiles_equals_an_evaluation() {
+    let folder = folder();
+    let same = |result: &Value, volumes, strategy: &str, ranks| {
+        let request = ForwardRequest {
+            strategy: Some(strategy.to_owned()),
+            tiles: TilesAsked::default(),
+            ..forward(&folder, volumes, ranks)
+        };
+        let found = evaluate(&Context::new(Environment::default()), &request).unwrap();
+        let found = found.expect("ranks are threads");
+        assert_eq!(found.volumes, "tiles");
+        let metrics = serde_json::to_value(&found.metrics).unwrap();
+        let epochs = result["epochs"].as_array().unwrap();
+        let last = &epochs[epochs.len() - 1]["validation"];
+        for key in ["loss", "samples", "classification", "errors"] {
+            assert_eq!(last[key], metrics[key], "{strategy}: {key}");
+        }
+        assert_eq!(last["samples"], 5);
+        let tiles = &result["validation_tiles"];
+        assert_eq!(
+            (&tiles["overlap"], &tiles["weights"]),
+            (&0.5.into(), &"gaussian".into())
+        );
+    };
+    // Batch norms use running statistics, so whole volumes are the default of `evaluate`.
+    for (strategy, ranks) in [("data=1", 1), ("height=2,width=2", 4)] {
+        let result = train(&folder, &run(strategy, ranks, CROPS)).unwrap();
+        same(&result, Some(VolumeMode::Tiles), strategy, ranks);
+    }
+    fs::write(folder.path().join("net.model"), GATED).unwrap();
+    for (strategy, ranks) in [
+        ("data=2", 2),
+        ("micro=2,stages=[..a1: 1|mean..: 1]", 2),
+        ("filter=3", 3),
+    ] {
+        let result = train(&folder, &run(strategy, ranks, CROPS)).unwrap();
+        same(&result, None, strategy, ranks);
+    }
+    let left = fs::read_dir(folder.path().join("out")).unwrap();
+    let mut names = left.map(|entry| entry.unwrap().file_name());
+    assert!(!names.any(|name| name.to_string_lossy().contains("validate")));
+    // The choices of before.
+    for (crops, samples) in [("grid", 40), ("center", 5)] {
+        let crops = format!("{CROPS}validation_crops = \"{crops}\"\n");
+        let result = train(&folder, &run("data=1", 1, &crops)).unwrap();
+        let last = &result["epochs"][2]["validation"];
+        assert_eq!(last["samples"], samples);
+        assert!(result["validation_tiles"].is_null());
+    }
+}
+
+/// Its outputs are those of whole volumes in every tile, so that no average changes them.
+#[test]
+fn outputs_of_tiles_are_averaged_where_they_lie() {
+    let folder = folder();
+    let model = "model points\ninput x channels=1 extent=8x8x8\n\
+                 c1 = conv x filters=3 kernel=1 bias=true\nloss = softmax_cross_entropy c1\n";
+    fs::write(folder.path().join("net.model"), model).unwrap();
+    train(&folder, &run("data=1", 1, CROPS)).unwrap();
+    let (_, whole) = predict(&folder, None, 1).unwrap();
+    for (overlap, weights, strategy) in [
+        (None, None, "data=2"),
+        (Some(0.3), Some(TileWeights::Constant), "depth=2"),
+        (Some(0.0), Some(TileWeights::Gaussian), "filter=2"),
+    ] {
+        let tiles = ForwardRequest {
+            tiles: TilesAsked { overlap, weights },
+            strategy: Some(strategy.to_owned()),
+            ..forward(&folder, Some(VolumeMode::Tiles), 2)
+        };
+        let (found, values) = predict_as(&folder, tiles).unwrap();
+        assert_eq!(found.tiles.unwrap().overlap, overlap.unwrap_or(0.5));
+        for (value, whole) in values.iter().zip(&whole) {
+            assert!(
+                (value - whole).abs() < 1e-5,
+                "{strategy}: {value} and {whole}"
+            );
+        }
+    }
+    let settings = TilesAsked {
+        overlap: Some(0.25),
+        weights: None,
+    };
+    // Settings of tiles ask for tiles, and for nothing else.
+    let tiles = ForwardRequest {
+        tiles: settings,
+        ..forward(&folder, None, 1)
+    };
+    assert_eq!(
+        predict_as(&folder, tiles.clone()).unwrap().0.volumes,
+        "tiles"
+    );
+    let other = ForwardRequest {
+        volumes: Some(VolumeMode::Whole),
+        ..tiles
+    };
+    let refused = predict_as(&folder, other).unwrap_err();
+    assert!(
+        refused.contains("`--overlap`") && refused.contains("nearest is `--volumes tiles`"),
+        "{refused}"
+    );
 }
 
 #[test]

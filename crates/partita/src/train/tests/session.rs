@@ -135,6 +135,7 @@ fn plan(epochs: u64, rate: f64) -> Plan<'static> {
         loss_scaling: None,
         training_order: &order,
         validation: (TRAINING..TRAINING + VALIDATION).collect(),
+        groups: Vec::new(),
         ends: &|_| false,
         traces_kept: 3,
     }
@@ -179,6 +180,7 @@ fn run_with(
         position: &Position::default(),
         hook: &checkpoint::Off,
         validators: None,
+        joins: None,
         is_followed: false,
         shares_loads: false,
     };

@@ -1,0 +1,74 @@
+//! The ranks of a training in this process.
+
+use super::checkpoint::{self, Checkpoints, Resume};
+use super::error::TrainError;
+use super::joined::JoinedValidation;
+use super::weights::WeightSink;
+use super::{Task, ending, initial_values};
+use crate::launch::{Listener, MakeJoins, MakeValidators, MemoryBaseline, MemoryUsage, RunSetup};
+use partita_run::{NoSink, SystemClock};
+use partita_session::Outcome;
+use std::sync::atomic::AtomicBool;
+
+/// Runs the ranks of this process from where the training stands.
+pub fn run(
+    task: &Task<'_, '_>,
+    checkpoints: Option<&Checkpoints<'_>>,
+    listener: Listener<'_>,
+    baseline: MemoryBaseline,
+    sink: &mut WeightSink<'_>,
+) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, TrainError> {
+    let (launch, run, session) = (task.launch, task.run, task.session);
+    let context = launch.context();
+    let samples = (task.graph, task.dataset, task.preprocessing);
+    let stored = task.resume.map(Resume::values);
+    let position = checkpoint::start(task.resume.map(|resume| &resume.state));
+    // With checkpoints, a request to stop ends the run between two steps.
+    let flag = AtomicBool::new(false);
+    let cancel = match checkpoints {
+        Some(_) => &flag,
+        None => context.cancel(),
+    };
+    let create = |joined: &JoinedValidation| joined.files(launch, &run.output);
+    let files = task.joined.map(create).transpose()?;
+    let files = task.joined.zip(files.as_ref());
+    let files = files.map(|(joined, (files, _))| joined.inner(files, context, cancel));
+    let (graph, start) = (task.graph, task.start);
+    let from = (position.epoch, position.done);
+    let validators = task.offload.validators(run, session);
+    let mesh = session.main_program().mesh;
+    let setup = RunSetup {
+        kernels: run.kernels,
+        precision: run.precision,
+        processing: context.processing(run.threads),
+        watchdog: run.watchdog,
+        cancel,
+        source: &|rank, wake| {
+            let loading = task.loading.clone();
+            task.offload
+                .source(run, session, samples, (rank, wake), (from, loading))
+        },
+        loading: task.loading,
+        sink: &|rank| match &files {
+            Some(files) => files.sink(mesh, rank),
+            None => Ok(Box::new(NoSink)),
+        },
+        clock: SystemClock::start(),
+        initial: &|buffer, elements| match &stored {
+            Some(stored) => stored.read(buffer, elements).map(Some),
+            None => initial_values(graph, run.seed, start, buffer, elements),
+        },
+        position: &position,
+        hook: match checkpoints {
+            Some(checkpoints) => checkpoints,
+            None => &checkpoint::Off,
+        },
+        validators: validators.as_ref().map(|it| it as &dyn MakeValidators),
+        joins: files.as_ref().map(|files| files as &dyn MakeJoins),
+        is_followed: false,
+        shares_loads: !run.metrics.is_empty(),
+    };
+    let results = launch.run(session, &setup, run.collectives, listener, baseline, sink);
+    let last = checkpoints.and_then(Checkpoints::last);
+    results.map_err(|error| ending::of_ranks(error, task.resume, last.as_ref()))
+}
