@@ -1,5 +1,7 @@
 //! Images and labels of NIfTI files lie in one orientation and at one spacing, and predictions where their images do.
 
+#![allow(clippy::unwrap_used, reason = "helper functions of tests")]
+
 mod made;
 
 use std::fs;
@@ -110,9 +112,12 @@ fn read(path: &Path) -> (Voxels, usize, Vec<f32>) {
         rows: [row(0), row(1), row(2)],
     };
     let is_class = bytes[70] == 8;
-    let values = (352..bytes.len()).step_by(4).map(|at| match is_class {
-        true => i32::from_le_bytes(word(at)) as f32,
-        false => f32::from_le_bytes(word(at)),
+    let values = (352..bytes.len()).step_by(4).map(|at| {
+        if is_class {
+            i32::from_le_bytes(word(at)) as f32
+        } else {
+            f32::from_le_bytes(word(at))
+        }
     });
     (voxels, dim(4), values.collect())
 }

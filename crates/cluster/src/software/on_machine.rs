@@ -59,7 +59,7 @@ fn in_all_passes(share: &Fact<Share>) -> ConvEfficiency {
 /// Sends all messages through the memory of the hosts: each takes two copies beside the link.
 fn stage(machine: &mut Machine, staging: &Exchange) {
     let latency = |link: &mut Fact<Seconds>| {
-        link.value = link.value + staging.latency.value;
+        link.value += staging.latency.value;
         link.basis = link.basis.max(staging.latency.basis);
     };
     let bandwidth = |link: &mut Fact<BytesPerSecond>| {

@@ -37,10 +37,6 @@ pub fn convert_data(
             way_out: "possible is a folder on a file system with more room".to_owned(),
         });
     }
-    conversion
-        .notes()
-        .iter()
-        .for_each(|note| context.report(Event::Note(note)));
     context.report(Event::Writing);
     let written = conversion.write(|made| {
         context.report(Event::Samples { noun, made, total });
