@@ -403,7 +403,7 @@ mod tests {
         };
         assert_eq!(groups(1), [0..16, 16..32, 32..48]);
         assert_eq!(groups(32), [0..32, 32..48]);
-        assert_eq!(groups(100), [0..48]);
+        assert_eq!(groups(100), [std::ops::Range { start: 0, end: 48 }]);
     }
 
     #[test]
