@@ -257,7 +257,7 @@ fn steps_follow_one_another_and_a_kind_without_time_has_no_accuracy() {
     assert!(text.contains("which is of a later step"), "{text}");
     let mut still = whole.clone();
     let predicted: Value = serde_json::from_str(&fs::read_to_string(&prediction).unwrap()).unwrap();
-    let kind = "allreduce";
+    let kind = "update";
     for event in still["traceEvents"].as_array_mut().unwrap() {
         let mut tasks = predicted["tasks"].as_array().unwrap().iter();
         // Each rank is a class of its own.

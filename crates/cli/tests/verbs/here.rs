@@ -39,12 +39,12 @@ fn ranks_that_share_cores_are_told() {
     };
     let predicted = ask("predict", &["--strategy", &format!("data={ranks}")]);
     let answer: Value = serde_json::from_slice(&predicted.stdout).unwrap();
-    let says = |text: &Value| text.as_str().unwrap().contains("they take turns");
+    let says = |text: &Value| text.as_str().unwrap().contains("and take turns");
     assert!(
         answer["limits"].as_array().unwrap().iter().any(says),
         "{answer}"
     );
-    assert!(error_text(&ask("plan", &[])).contains("they take turns"));
+    assert!(error_text(&ask("plan", &[])).contains("and take turns"));
 }
 
 /// Whatever is measured first has too little room: what it is and how much it takes are named.

@@ -103,7 +103,7 @@ fn context_and_workspace_count_in_memory() {
             "depth=4",
         ])
     };
-    let own = call("partita");
+    let own = call("partita-cudnn");
     let of = |record: &Value, name: &str| record["memory"][name].as_u64().unwrap();
     assert_eq!(of(&own, "context"), 450_000_000);
     assert_eq!(of(&own, "library_workspace"), 256 << 20);
@@ -220,7 +220,7 @@ fn unknown_software_is_refused_with_the_nearest() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bad.toml");
     let file = path.to_str().unwrap();
-    let own = include_str!("../../../../software/partita.toml");
+    let own = include_str!("../../../../software/partita-cudnn.toml");
     for (from, to, expected) in [
         ("context", "contxt", "did you mean `context`?"),
         ("\"450 MB\"", "\"450\"", "`memory.context` is \"450\""),
@@ -402,13 +402,13 @@ fn a_plan_says_how_long_an_epoch_takes() {
 fn strategies_that_are_alike_are_one_line() {
     let plan = [
         "plan",
-        "cosmoflow@128",
+        "cosmoflow@512",
         "--machine",
         "lassen",
         "--ranks",
         "16",
         "--batch",
-        "4",
+        "2",
         "--no-io",
     ];
     let text = answer(&plan);

@@ -174,7 +174,7 @@ fn memory_too_small_for_a_pipeline_is_refused_with_what_it_needs() {
         &["--machine", "lassen"],
     ]
     .concat();
-    let text = refusal(&[&lean[..], &["--memory", "686MiB"]].concat());
+    let text = refusal(&[&lean[..], &["--memory", "446MiB"]].concat());
     assert!(
         text.contains("it may fill") && text.contains("needs at least"),
         "{text}"
