@@ -14,7 +14,8 @@ use partita::{Context, ErrorKind};
 use partita_data::ValueScope;
 use partita_files::NewFile;
 use partita_report::{page, text, tuning_page};
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Read as _, Write};
 use std::path::Path;
 
 /// Runs a verb.
@@ -129,6 +130,10 @@ fn evaluate(
 ) -> Result<(), CliError> {
     let path = args.csv.as_deref().unwrap_or(Path::new(""));
     let unwritable = |error| CliError::unwritable(path, &error, ErrorKind::Request);
+    if args.csv.is_some() && !is_free_for_samples(path) {
+        let reason = "it is no table that `evaluate --csv` wrote, and other files are not replaced";
+        return Err(CliError::unwritable(path, &reason, ErrorKind::Request));
+    }
     let csv = args.csv.as_deref().map(NewFile::create).transpose();
     let csv = csv.map_err(unwritable)?;
     interrupt::listen()?;
@@ -140,6 +145,19 @@ fn evaluate(
         written.and_then(|()| csv.place()).map_err(unwritable)?;
     }
     write_result(out, args.forward.json, &found, text::evaluate)
+}
+
+/// Whether nothing is at a path, or a table of samples of an earlier evaluation.
+fn is_free_for_samples(path: &Path) -> bool {
+    let head = text::SAMPLES_CSV_HEAD.as_bytes();
+    let mut begin = Vec::with_capacity(head.len());
+    match File::open(path) {
+        Ok(file) => {
+            let read = file.take(head.len() as u64).read_to_end(&mut begin);
+            read.is_ok() && begin == head
+        }
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
 }
 
 fn infer(context: &Context<'_>, args: &InferArgs, out: &mut dyn Write) -> Result<(), CliError> {

@@ -203,7 +203,7 @@ fn fits_take_the_bandwidth_of_the_machine() {
 
 #[test]
 fn contexts_are_of_gpus() {
-    let own = load("partita");
+    let own = load("partita-cudnn");
     assert_eq!(own.memory_on(DeviceKind::Cpu), (Bytes(0), Bytes(0)));
     let (context, workspace) = own.memory_on(DeviceKind::Gpu);
     assert_eq!(context, Bytes(450_000_000));

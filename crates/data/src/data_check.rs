@@ -166,6 +166,7 @@ impl DataCheck<'_> {
             ignored: self.ignored(),
             is_per_position: self.dataset.labels().is_some_and(|extent| extent != [1; 3]),
             splits: labels,
+            stored: &|class| vec![class],
         };
         let path = self.dataset.path().display();
         let doubts = occurrence.doubts().into_iter();

@@ -290,6 +290,7 @@ fn doubts(dataset: &Dataset, splits: &[SplitSummary]) -> Vec<String> {
         ignored: dataset.ignored(),
         is_per_position: dataset.labels().is_some_and(|extent| extent != [1; 3]),
         splits: &splits,
+        stored: &|class| vec![class],
     };
     occurrence.doubts()
 }

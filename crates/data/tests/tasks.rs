@@ -455,6 +455,28 @@ fn floats_that_are_whole_numbers_are_labels_and_others_are_refused_with_their_pl
     refused(&asked, &[place, "`--label-key`"]);
 }
 
+/// The advice starts from what is stored, as a conversion does.
+#[test]
+fn advice_on_renamed_labels_repeats_what_was_renamed() {
+    let folder = Folder::new();
+    folder.task(2, 1, &[0.0, 1.0, 2.0, 9.0]);
+    let mut asked = folder.asked("task");
+    asked.map = vec!["2=1".parse().unwrap()];
+    let found = convert(&asked).unwrap();
+    assert!(
+        found.warnings.contains("`--map 2=1,9=2`"),
+        "{}",
+        found.warnings
+    );
+    asked.map = ["2=1", "9=2"].map(|pair| pair.parse().unwrap()).to_vec();
+    let found = convert(&asked).unwrap();
+    assert_eq!(found.warnings, "");
+    assert_eq!(
+        labels_of(&found.dataset, Split::Train, 0)[..4],
+        [0.0, 1.0, 1.0, 2.0]
+    );
+}
+
 #[test]
 fn masks_of_0_and_255_are_told_and_renamed() {
     let folder = Folder::new();

@@ -135,6 +135,15 @@ fn names_of_files_are_those_of_predictions_and_metrics_on_any_ranks() {
     assert!(names.iter().all(|name| text.contains(name)), "{text}");
 }
 
+/// A table of an earlier evaluation is replaced, and nothing else.
+fn tables_replace_only_tables(case: &Case, from: &str) {
+    case.answer(&format!("evaluate {from} --csv measured.csv"));
+    let run = fs::read(case.path("run.toml")).unwrap();
+    let text = case.refusal(&format!("evaluate {from} --csv run.toml"));
+    assert!(text.contains("other files are not replaced"), "{text}");
+    assert_eq!(fs::read(case.path("run.toml")).unwrap(), run);
+}
+
 #[test]
 fn each_sample_has_its_name_loss_and_dice_on_any_ranks() {
     let case = case();
@@ -184,6 +193,7 @@ fn each_sample_has_its_name_loss_and_dice_on_any_ranks() {
         text.contains("Dice class2") && text.contains("case03"),
         "{text}"
     );
+    tables_replace_only_tables(&case, &from);
     let table = fs::read_to_string(case.path("measured.csv")).unwrap();
     let lines: Vec<&str> = table.lines().collect();
     assert!(

@@ -90,6 +90,8 @@ pub(crate) struct Occurrence<'o> {
     pub(crate) is_per_position: bool,
     /// Splits without samples are left out.
     pub(crate) splits: &'o [SplitLabels],
+    /// The stored numbers that became a label; itself where nothing was renamed.
+    pub(crate) stored: &'o dyn Fn(i16) -> Vec<i16>,
 }
 
 impl Occurrence<'_> {
@@ -143,9 +145,13 @@ impl Occurrence<'_> {
         if !is_telling {
             return None;
         }
-        let pairs = present.iter().enumerate();
-        let pairs = pairs.filter(|&(at, &class)| at as i64 != i64::from(class));
-        let pairs: Vec<String> = pairs.map(|(at, class)| format!("{class}={at}")).collect();
+        // A conversion starts from what is stored, whatever was renamed before.
+        let pairs = present.iter().enumerate().flat_map(|(at, &class)| {
+            let stored = (self.stored)(class).into_iter();
+            stored.map(move |stored| (stored, at))
+        });
+        let pairs = pairs.filter(|&(stored, at)| at as i64 != i64::from(stored));
+        let pairs: Vec<String> = pairs.map(|(from, to)| format!("{from}={to}")).collect();
         let listed: Vec<String> = present.iter().take(SHOWN_MAX).map(i16::to_string).collect();
         let listed = listed.join(", ");
         let more = if present.len() > SHOWN_MAX {
@@ -221,6 +227,7 @@ mod tests {
             ignored,
             is_per_position,
             splits: &splits,
+            stored: &|class| vec![class],
         };
         occurrence.doubts().join("\n")
     }

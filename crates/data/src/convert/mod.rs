@@ -232,7 +232,13 @@ impl Conversion {
         }
         go_on(written);
         let dataset = writer.finish()?;
+        let of_label = |class: i16| {
+            let all = stored.iter().filter(|&one| self.map.of(one) == class);
+            let all: Vec<i16> = all.collect();
+            if all.is_empty() { vec![class] } else { all }
+        };
         let occurrence = Occurrence {
+            stored: &of_label,
             names: dataset.targets(),
             ignored: dataset.ignored(),
             is_per_position: self.answers.labels.is_some_and(|extent| extent != [1; 3]),

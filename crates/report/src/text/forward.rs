@@ -54,12 +54,17 @@ fn write_samples(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> 
 }
 
 /// What is told of a sample beside its loss, with its titles: accuracy and the Dice of each class, or the absolute error
-/// of each target.
+/// of each target, physical with its unit where its range is known.
 fn figures(sample: &SampleResult) -> (Vec<String>, Vec<Option<f64>>) {
     let Some(found) = &sample.classification else {
-        let errors = sample.errors.iter();
-        let each =
-            errors.map(|error| (format!("error {}", error.target), Some(error.mean_absolute)));
+        let each = sample.errors.iter().map(|error| {
+            let (value, unit) = match &error.physical {
+                Some(physical) => (physical.mean_absolute, physical.unit.as_deref()),
+                None => (error.mean_absolute, None),
+            };
+            let unit = unit.map_or_else(String::new, |unit| format!(" ({unit})"));
+            (format!("error {}{unit}", error.target), Some(value))
+        });
         return each.unzip();
     };
     let accuracy = ("accuracy".to_owned(), Some(found.accuracy));
@@ -67,6 +72,9 @@ fn figures(sample: &SampleResult) -> (Vec<String>, Vec<Option<f64>>) {
     let dice = classes.map(|class| (format!("Dice {}", class.class), class.dice));
     std::iter::once(accuracy).chain(dice).unzip()
 }
+
+/// How each table of [`samples_csv`] begins.
+pub const SAMPLES_CSV_HEAD: &str = "name,sample,loss";
 
 /// Loss and metrics of each sample as comma-separated values; a class that a sample does not have has none.
 ///
@@ -81,9 +89,8 @@ pub fn samples_csv(found: &EvaluateResult) -> String {
     };
     let titles = found.samples.first().map(|first| figures(first).0);
     let titles = titles.unwrap_or_default();
-    let head = ["name", "sample", "loss"].into_iter();
-    let head = head.chain(titles.iter().map(String::as_str)).map(quoted);
-    let mut text = head.collect::<Vec<_>>().join(",") + "\n";
+    let titles = titles.iter().map(|title| format!(",{}", quoted(title)));
+    let mut text = SAMPLES_CSV_HEAD.to_owned() + &titles.collect::<String>() + "\n";
     for sample in &found.samples {
         let mut row = vec![
             quoted(&sample.name),
@@ -162,4 +169,35 @@ pub fn weights(converted: &ConvertResult, out: &mut dyn Write) -> io::Result<()>
             ("tensors", converted.tensors.to_string()),
         ],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita::{PhysicalError, TargetError};
+
+    #[test]
+    fn errors_of_a_sample_are_physical_where_that_is_known() {
+        let error = |target: &str, physical| TargetError {
+            target: target.to_owned(),
+            mean_absolute: 0.5,
+            rms: 0.5,
+            physical,
+        };
+        let age = PhysicalError {
+            mean_absolute: 25.0,
+            rms: 25.0,
+            unit: Some("years".to_owned()),
+        };
+        let sample = SampleResult {
+            name: "case7".to_owned(),
+            sample: 0,
+            loss: 0.25,
+            errors: vec![error("age", Some(age)), error("mass", None)],
+            classification: None,
+        };
+        let (titles, values) = figures(&sample);
+        assert_eq!(titles, ["error age (years)", "error mass"]);
+        assert_eq!(values, [Some(25.0), Some(0.5)]);
+    }
 }
