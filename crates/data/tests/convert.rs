@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use made::{SHAPE, npy, target, volume, whole};
 use partita_data::{
-    Conversion, ConvertSpec, DType, DataError, Dataset, GeometrySpec, Keys, Samples, Split, inspect,
+    Conversion, ConvertSpec, DType, DataError, Dataset, Keys, Samples, Split, inspect,
 };
 
 fn file(name: &str) -> PathBuf {
@@ -18,19 +18,8 @@ fn file(name: &str) -> PathBuf {
 
 fn asked(sources: &[&str], out: PathBuf) -> ConvertSpec {
     ConvertSpec {
-        sources: sources.iter().map(|name| file(name)).collect(),
-        out,
-        keys: Keys::default(),
         fractions: [0.4, 0.3, 0.3],
-        seed: 1,
-        dtype: None,
-        size: None,
-        targets: None,
-        classes: Vec::new(),
-        ignore: None,
-        map: Vec::new(),
-        no_targets: false,
-        geometry: GeometrySpec::default(),
+        ..made::conversion(sources.iter().map(|name| file(name)).collect(), out)
     }
 }
 

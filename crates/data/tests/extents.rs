@@ -11,9 +11,9 @@ use made::delivery::{deliver, distributions, inputs};
 use made::{npy, spec, volume, whole};
 use partita_data::{
     Accepted, Augmentation, Conversion, ConvertSpec, Crops, DType, Dataset, DatasetSpec,
-    DatasetWriter, Elastic, EvaluationCrops, FittedStep, Foreground, GeometrySpec, Keys, Kind,
-    Layout, PieceMaker, PieceReader, PieceValues, Preparation, Preprocessing, Samples, Sampling,
-    Split, Step, Tiling, TrainingCrops, fit, inspect,
+    DatasetWriter, Elastic, EvaluationCrops, FittedStep, Foreground, Kind, Layout, PieceMaker,
+    PieceReader, PieceValues, Preparation, Preprocessing, Samples, Sampling, Split, Step, Tiling,
+    TrainingCrops, fit, inspect,
 };
 use partita_program::{BufferId, Item, Load, Transform, View, When};
 use partita_space::Mesh;
@@ -190,19 +190,8 @@ fn files_of_several_extents_are_converted() {
         }
     }
     let asked = ConvertSpec {
-        sources: vec![folder.path().join("task")],
-        out: folder.path().join("set"),
-        keys: Keys::default(),
         fractions: [0.5, 0.25, 0.25],
-        seed: 1,
-        dtype: None,
-        size: None,
-        targets: None,
-        classes: Vec::new(),
-        ignore: None,
-        map: Vec::new(),
-        no_targets: false,
-        geometry: GeometrySpec::default(),
+        ..made::conversion(vec![folder.path().join("task")], folder.path().join("set"))
     };
     let conversion = Conversion::find(&asked).unwrap();
     let count: usize = TRAIN

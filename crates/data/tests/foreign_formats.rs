@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helper functions of tests")]
 
+mod made;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use partita_data::{
-    Conversion, ConvertSpec, DType, GeometrySpec, Keys, Samples, Split, state_dict, weights,
-};
+use partita_data::{Conversion, ConvertSpec, DType, Keys, Samples, Split, state_dict, weights};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -27,23 +27,14 @@ fn convert(
     let name = source.file_name().unwrap().to_string_lossy();
     fs::write(&targets, format!("file,t\n{name},1\n{name}:0,1\n")).unwrap();
     let asked = ConvertSpec {
-        sources: vec![source.to_path_buf()],
-        out: folder.path().join("set"),
         keys: Keys {
             volume: key.to_owned(),
             order: layout.map(|layout| layout.parse().unwrap()),
             ..Keys::default()
         },
-        fractions: [1.0, 0.0, 0.0],
-        seed: 1,
         dtype: Some(DType::Float32),
-        size: None,
         targets: Some(targets),
-        classes: Vec::new(),
-        ignore: None,
-        map: Vec::new(),
-        no_targets: false,
-        geometry: GeometrySpec::default(),
+        ..made::conversion(vec![source.to_path_buf()], folder.path().join("set"))
     };
     let (dataset, _) = Conversion::find(&asked)
         .and_then(|conversion| conversion.write(|_| true))

@@ -9,8 +9,7 @@ use std::path::Path;
 
 use made::{SHAPE, fixture, target, volume, whole};
 use partita_data::{
-    Conversion, ConvertSpec, DType, Dataset, GeometrySpec, Keys, Reader, Samples, Split,
-    inspect_path,
+    Conversion, ConvertSpec, DType, Dataset, Keys, Reader, Samples, Split, inspect_path,
 };
 
 fn read(reader: &mut Reader, n: usize) -> Result<Samples, String> {
@@ -133,22 +132,14 @@ fn fill_takes_the_value_of_the_file() {
         ("virtual_part", 2),
     ] {
         let asked = ConvertSpec {
-            sources: vec![fixture(&format!("foreign/{name}.h5"))],
-            out: folder.path().join(name),
             keys: Keys {
                 fill: true,
                 ..Keys::default()
             },
-            fractions: [1.0, 0.0, 0.0],
-            seed: 1,
-            dtype: None,
-            size: None,
-            targets: None,
-            classes: Vec::new(),
-            ignore: None,
-            map: Vec::new(),
-            no_targets: false,
-            geometry: GeometrySpec::default(),
+            ..made::conversion(
+                vec![fixture(&format!("foreign/{name}.h5"))],
+                folder.path().join(name),
+            )
         };
         let conversion = Conversion::find(&asked).unwrap();
         let (dataset, _) = conversion.write(|_| true).unwrap().unwrap();

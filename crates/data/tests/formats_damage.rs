@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use made::Random;
-use partita_data::{Conversion, ConvertSpec, GeometrySpec, Keys};
+use partita_data::{Conversion, ConvertSpec, Keys};
 
 /// What is converted is a few kilobytes; more is what damage made of it.
 const ELEMENTS_MAX: usize = 1 << 20;
@@ -21,23 +21,14 @@ fn fixture(name: &str) -> PathBuf {
 /// Converts a source as a user would, and returns the error's text.
 fn convert(source: &Path, targets: Option<PathBuf>, out: &Path) -> Result<(), String> {
     let asked = ConvertSpec {
-        sources: vec![source.to_path_buf()],
-        out: out.to_path_buf(),
         keys: Keys {
             volume: "x".to_owned(),
             target: "y".to_owned(),
             ..Keys::default()
         },
-        fractions: [1.0, 0.0, 0.0],
-        seed: 1,
-        dtype: None,
-        size: None,
         targets,
         classes: vec!["a".to_owned(), "b".to_owned(), "c".to_owned()],
-        ignore: None,
-        map: Vec::new(),
-        no_targets: false,
-        geometry: GeometrySpec::default(),
+        ..made::conversion(vec![source.to_path_buf()], out.to_path_buf())
     };
     let conversion = Conversion::find(&asked).map_err(|error| error.to_string())?;
     let elements: usize = conversion.spec().shape.iter().product();

@@ -11,8 +11,8 @@ use std::sync::atomic::AtomicBool;
 use made::whole;
 use partita_data::{
     Accepted, CheckScope, Conversion, ConvertSpec, DType, DataCheck, DataError, Dataset,
-    GeometrySpec, Interpolation, Keys, PredictionKind, PredictionScratch, PredictionShape,
-    Preparation, Samples, Split, VoxelOrientation,
+    GeometrySpec, Interpolation, PredictionKind, PredictionScratch, PredictionShape, Preparation,
+    Samples, Split, VoxelOrientation,
 };
 use partita_program::Transform;
 
@@ -162,19 +162,8 @@ impl Task {
 
     fn spec(&self, name: &str, geometry: GeometrySpec) -> ConvertSpec {
         ConvertSpec {
-            sources: vec![self.path.join("task")],
-            out: self.path.join(name),
-            keys: Keys::default(),
-            fractions: [1.0, 0.0, 0.0],
-            seed: 1,
-            dtype: None,
-            size: None,
-            targets: None,
-            classes: Vec::new(),
-            ignore: None,
-            map: Vec::new(),
-            no_targets: false,
             geometry,
+            ..made::conversion(vec![self.path.join("task")], self.path.join(name))
         }
     }
 }

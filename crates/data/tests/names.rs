@@ -11,25 +11,15 @@ use std::sync::atomic::AtomicBool;
 use made::{npy, spec};
 use partita_data::{
     Accepted, CheckScope, Conversion, ConvertSpec, DType, DataCheck, Dataset, DatasetWriter,
-    GeometrySpec, Layout, Preparation, Samples, Split, VolumeShape, inspect,
+    Layout, Preparation, Samples, Split, VolumeShape, inspect,
 };
 use partita_program::Transform;
 
 fn convert(sources: &[PathBuf], targets: Option<PathBuf>, out: &Path) -> Dataset {
     let asked = ConvertSpec {
-        sources: sources.to_vec(),
-        out: out.to_owned(),
-        keys: Default::default(),
         fractions: [0.5, 0.5, 0.0],
-        seed: 1,
-        dtype: None,
-        size: None,
         targets,
-        classes: Vec::new(),
-        ignore: None,
-        map: Vec::new(),
-        no_targets: false,
-        geometry: GeometrySpec::default(),
+        ..made::conversion(sources.to_vec(), out.to_owned())
     };
     let conversion = Conversion::find(&asked).unwrap();
     conversion.write(|_| true).unwrap().unwrap().0

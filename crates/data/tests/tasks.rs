@@ -8,9 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use made::whole;
-use partita_data::{
-    Conversion, ConvertSpec, DataError, Dataset, GeometrySpec, Keys, Samples, Split, inspect,
-};
+use partita_data::{Conversion, ConvertSpec, DataError, Dataset, Samples, Split, inspect};
 
 /// Extents X, Y, Z.
 const EXTENTS: [i16; 3] = [4, 3, 2];
@@ -94,19 +92,7 @@ impl Folder {
 
     fn asked(&self, source: &str) -> ConvertSpec {
         ConvertSpec {
-            sources: vec![self.at(source)],
-            out: self.at("set"),
-            keys: Keys::default(),
-            fractions: [1.0, 0.0, 0.0],
-            seed: 1,
-            dtype: None,
-            size: None,
-            targets: None,
-            classes: Vec::new(),
-            ignore: None,
-            map: Vec::new(),
-            no_targets: false,
-            geometry: GeometrySpec::default(),
+            ..made::conversion(vec![self.at(source)], self.at("set"))
         }
     }
 }

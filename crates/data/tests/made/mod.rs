@@ -10,7 +10,8 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use partita_data::{
-    DType, DataError, Dataset, DatasetSpec, Kind, Layout, Samples, Split, VolumeShape,
+    ConvertSpec, DType, DataError, Dataset, DatasetSpec, GeometrySpec, Keys, Kind, Layout, Samples,
+    Split, VolumeShape,
 };
 
 pub const SHAPE: VolumeShape = [2, 6, 5, 7];
@@ -151,4 +152,23 @@ pub fn npy(shape: &[usize], descr: &str, values: &[u8]) -> Vec<u8> {
     bytes.extend(header.as_bytes());
     bytes.extend(values);
     bytes
+}
+
+/// A conversion of all samples to the training split, in which nothing else is asked for.
+pub fn conversion(sources: Vec<PathBuf>, out: PathBuf) -> ConvertSpec {
+    ConvertSpec {
+        sources,
+        out,
+        keys: Keys::default(),
+        fractions: [1.0, 0.0, 0.0],
+        seed: 1,
+        dtype: None,
+        size: None,
+        targets: None,
+        classes: Vec::new(),
+        ignore: None,
+        map: Vec::new(),
+        no_targets: false,
+        geometry: GeometrySpec::default(),
+    }
 }
