@@ -193,7 +193,7 @@ fn each_sample_has_its_name_loss_and_dice_on_any_ranks() {
         text.contains("Dice class2") && text.contains("case03"),
         "{text}"
     );
-    tables_replace_only_tables(&case, &from);
+    tables_replace_only_tables(case, &from);
     let table = fs::read_to_string(case.path("measured.csv")).unwrap();
     let lines: Vec<&str> = table.lines().collect();
     assert!(
