@@ -265,14 +265,16 @@ pub enum DataError {
         /// What can be done.
         remedy: &'static str,
     },
-    /// Labels on other voxels than their image.
+    /// Labels on other voxels than their image, or a channel on others than the first of its case.
     #[error(
-        "{labels} does not lie on the voxels of its image {image}: {found}; resample the labels to the image, or, where \
-         only their header is wrong, give them that of the image (sform, qform, pixdim)"
+        "{file} does not lie on the voxels of {of} {image}: {found}; resample it to these, or, where only its header is \
+         wrong, give it that of the other file (sform, qform, pixdim)"
     )]
     OtherGrid {
-        /// The file of the labels.
-        labels: PathBuf,
+        /// The file of the labels, or of the channel.
+        file: PathBuf,
+        /// What the other file is to it.
+        of: &'static str,
         /// The file of the image.
         image: PathBuf,
         /// What differs.

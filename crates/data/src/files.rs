@@ -219,7 +219,10 @@ impl Inner {
         let array = file.array(&self.keys.volume)?;
         array.check_element()?;
         if !array.element.can_be(self.dtype) {
-            return Err(array.wrong_dtype(self.dtype.name()));
+            return Err(array.wrong_dtype(&format!(
+                "{}; `--dtype float32` of `partita data convert`, or `dtype = \"float32\"` in the index, takes both",
+                self.dtype.name()
+            )));
         }
         let order = self.keys.order.clone().unwrap_or_default();
         SampleArray::check(array, &order, entry.stacked, self.shape_of(entry))

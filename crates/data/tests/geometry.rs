@@ -570,6 +570,26 @@ fn other_orders_of_dims_name_the_same_axes() {
     );
 }
 
+#[test]
+fn channels_lie_on_the_voxels_of_the_first_of_their_case() {
+    let task = Task::new();
+    task.add(0, &straight(), &straight());
+    let rename = |sub: &str, to: &str| {
+        fs::rename(task.file(sub, 0), task.path.join("task").join(sub).join(to)).unwrap();
+    };
+    rename("imagesTr", "a_0000.nii");
+    rename("labelsTr", "a.nii");
+    let mut moved = straight();
+    moved.rows[2][3] += 1.0;
+    let other = task.path.join("task/imagesTr/a_0001.nii");
+    write(&other, &moved, 1, &moved.values(field), false);
+    let error = convert(&task.spec("set", GeometrySpec::default()))
+        .unwrap_err()
+        .to_string();
+    let part = "a_0001.nii does not lie on the voxels of the first channel of its case";
+    assert!(error.contains(part) && !error.contains("label"), "{error}");
+}
+
 /// Linear in space, each the greatest somewhere.
 fn scores(channel: usize, at: [f64; 3]) -> f64 {
     match channel {

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use made::whole;
-use partita_data::{Conversion, ConvertSpec, DataError, Dataset, Samples, Split, inspect};
+use partita_data::{Conversion, ConvertSpec, DType, DataError, Dataset, Samples, Split, inspect};
 
 /// Extents X, Y, Z.
 const EXTENTS: [i16; 3] = [4, 3, 2];
@@ -243,6 +243,75 @@ fn a_case_without_one_of_its_channels_or_labels_is_refused() {
 }
 
 #[test]
+fn labels_that_are_named_as_a_channel_are_told() {
+    let folder = Folder::new();
+    folder.task(2, 2, &[0.0, 1.0]);
+    for case in 0..2 {
+        let labels = |name: String| folder.at("task/labelsTr").join(name);
+        fs::rename(
+            labels(format!("c{case}.nii")),
+            labels(format!("c{case}_0000.nii")),
+        )
+        .unwrap();
+    }
+    let asked = folder.asked("task");
+    refused(
+        &asked,
+        &[
+            "labelsTr/c0_0001.nii does not exist",
+            "if it is channel 1 of case `c0`, name the labels `c0.nii`",
+        ],
+    );
+    folder.json(r#"{"channel_names": {"0": "T2", "1": "ADC"}}"#);
+    refused(
+        &asked,
+        &[
+            "labelsTr/c0_0000.nii: it is named as channel 0 (`T2`) of case `c0` is",
+            "name it `c0.nii`",
+        ],
+    );
+}
+
+/// A slope makes floats of integers, in one file of several.
+#[test]
+fn the_element_type_holds_the_values_of_all_files() {
+    let folder = Folder::new();
+    folder.task(3, 2, &[0.0, 1.0]);
+    let halved = |case: usize, channel: usize| (case, channel) == (1, 1);
+    for (case, channel) in (0..6).map(|at| (at / 2, at % 2)) {
+        let path = folder.at(&format!("task/imagesTr/c{case}_000{channel}.nii"));
+        let mut bytes = fs::read(&path).unwrap();
+        bytes.truncate(352);
+        let slope = if halved(case, channel) { 0.5_f32 } else { 1.0 };
+        for (at, value) in [(70, 4_i16), (72, 16)] {
+            bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        }
+        bytes[112..116].copy_from_slice(&slope.to_le_bytes());
+        bytes.extend((0..VOXELS as i16).flat_map(i16::to_le_bytes));
+        fs::write(&path, bytes).unwrap();
+    }
+    let mut asked = folder.asked("task");
+    let dataset = convert(&asked).unwrap().dataset;
+    assert_eq!(dataset.dtype(), DType::Float32);
+    for case in 0..3 {
+        let value = |(channel, at): (usize, usize)| {
+            at as f32 * if halved(case, channel) { 0.5 } else { 1.0 }
+        };
+        let expected = (0..2 * VOXELS).map(|at| value((at / VOXELS, at % VOXELS)));
+        let expected: Vec<f32> = expected.collect();
+        assert_eq!(volume(&dataset, Split::Train, case), expected, "{case}");
+    }
+    asked.dtype = Some(DType::Int16);
+    refused(
+        &asked,
+        &[
+            "c1_0001.nii",
+            "holds float64; valid is int16; `--dtype float32`",
+        ],
+    );
+}
+
+#[test]
 fn a_number_in_the_name_of_a_case_is_no_channel() {
     let folder = Folder::new();
     for case in 0..2 {
@@ -360,6 +429,13 @@ fn images_of_a_test_are_a_test_or_left_out() {
         folder.at("task/imagesTs").display()
     );
     assert!(found.notes.contains(&told), "{}", found.notes);
+    let mut other = asked.clone();
+    other.dtype = Some(DType::Float32);
+    other.keys.order = Some("WHD".parse().unwrap());
+    other.map = vec!["1=0".parse().unwrap()];
+    let notes = convert(&other).unwrap().notes;
+    let told = "imagesTs --out NEW --layout WHD --dtype float32` makes";
+    assert!(notes.contains(told), "{notes}");
     // With labels they are the test, and others are drawn to the other splits.
     nifti(
         &folder.at("task/labelsTs/t1.nii"),

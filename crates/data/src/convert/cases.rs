@@ -95,7 +95,7 @@ impl Cases {
             cases.all.extend(labeled);
             unlabeled.push((path.clone(), name == "imagesTs", bare));
         }
-        cases.place(unlabeled, asked.targets.is_some())?;
+        cases.place(unlabeled, asked)?;
         cases
             .all
             .sort_by_key(|case| order.get(&case.image.path).copied());
@@ -143,8 +143,9 @@ impl Cases {
     fn place(
         &mut self,
         unlabeled: Vec<(PathBuf, bool, Vec<Case>)>,
-        has_targets: bool,
+        asked: &ConvertSpec,
     ) -> Result<(), DataError> {
+        let has_targets = asked.targets.is_some();
         let has_labels = !self.all.is_empty();
         if self.are_alone {
             self.all.iter_mut().for_each(|case| case.labels = None);
@@ -161,11 +162,12 @@ impl Cases {
                 self.all.extend(bare);
             } else if is_test && has_others {
                 self.notes.push(format!(
-                    "{}: {} cases without labels are left out; `partita data convert {} --out NEW` makes a dataset of them for \
-                     `partita infer`",
+                    "{}: {} cases without labels are left out; `partita data convert {} --out NEW{}` makes a dataset of them \
+                     for `partita infer`",
                     folder.display(),
                     bare.len(),
-                    folder.display()
+                    folder.display(),
+                    asked.sample_options()
                 ));
             } else if is_test {
                 self.notes.push(format!(
@@ -178,8 +180,9 @@ impl Cases {
                 return Err(DataError::Missing {
                     path: expected_labels(first),
                     valid: format!(
-                        "a file with the class indices of {} is needed there",
-                        first.image.path.display()
+                        "a file with the class indices of {} is needed there{}",
+                        first.image.path.display(),
+                        other_name(first)
                     ),
                 });
             } else {
@@ -265,8 +268,17 @@ impl Folder<'_> {
             });
         }
         if let Some(gone) = (0..count).find(|channel| !channels.contains_key(channel)) {
+            let file = format!("{case}_{gone:0DIGITS$}{end}");
+            let path = self.path.join(&file);
+            if let Some(labels) = self.labels(&file).filter(|_| path.exists()) {
+                return Err(DataError::BadTask {
+                    path: labels,
+                    found: format!("it is named as {} of case `{case}` is", name(gone)),
+                    valid: format!("labels are of all channels of a case: name it `{case}{end}`"),
+                });
+            }
             return Err(DataError::Missing {
-                path: self.path.join(format!("{case}_{gone:0DIGITS$}{end}")),
+                path,
                 valid: format!(
                     "{} of case `{case}` is needed there, as other cases or the task have {count}",
                     name(gone)
@@ -395,6 +407,22 @@ fn expected_labels(case: &Case) -> PathBuf {
         .below
         .file_name()
         .map_or(folder.clone(), |name| folder.join(name))
+}
+
+/// What is said of an image without labels that may be a further channel of a case whose labels are named as the first.
+fn other_name(case: &Case) -> String {
+    let numbered = channel_of(&name_of(&case.image.path));
+    let Some((name, channel, end)) = numbered.filter(|&(_, channel, _)| channel > 0) else {
+        return String::new();
+    };
+    let labels = expected_labels(case).with_file_name(format!("{name}_{:0DIGITS$}{end}", 0));
+    if !labels.exists() {
+        return String::new();
+    }
+    format!(
+        "; if it is channel {channel} of case `{name}`, name the labels `{name}{end}`, which are {} now",
+        labels.display()
+    )
 }
 
 fn name_of(path: &Path) -> String {

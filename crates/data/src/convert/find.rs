@@ -125,6 +125,9 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
     for case in &cases.all {
         let file = &case.image;
         let (count, extent) = sample.measure(&file.path, channels)?;
+        for more in &case.more {
+            sample.measure(more, channels)?;
+        }
         for place in 0..count.unwrap_or(1) {
             // What is stacked in one file is told apart by its place.
             let name = subject(&file.below);
@@ -404,9 +407,6 @@ impl SampleKind {
                     remedy: "all channels of a case need one shape (C, D, H, W)",
                 });
             }
-            if other.dtype == DType::Float32 {
-                self.dtype = DType::Float32;
-            }
         }
         self.shape[0] = each * (1 + first.more.len());
         let names = task.map_or(&[][..], |task| &task.channels);
@@ -427,10 +427,10 @@ impl SampleKind {
         }
     }
 
-    /// Samples of a file of so many channels, where it is a stack of them, and their D, H, W. Images all count as the
-    /// first.
+    /// Samples of a file of so many channels, where it is a stack of them, and their D, H, W; the element type becomes
+    /// one that holds its values, too. Images all count as the first.
     fn measure(
-        &self,
+        &mut self,
         path: &Path,
         channels: usize,
     ) -> Result<(Option<usize>, [usize; 3]), DataError> {
@@ -441,6 +441,9 @@ impl SampleKind {
         }
         let file = SourceFile::open(path)?.filling(self.keys.fill);
         let array = file.array(&self.keys.volume)?;
+        if array.delivered()? == DType::Float32 {
+            self.dtype = DType::Float32;
+        }
         let order = self.keys.order.clone().unwrap_or_default();
         if !self.is_stacked && order.fit(&array.shape, 1, whole).is_some() {
             return Ok((None, first));

@@ -26,6 +26,9 @@ const INTERPOLATION: &str = "interpolation";
 /// Largest extent of a resampled volume, that of NIfTI-1.
 const EXTENT_MAX: usize = i16::MAX as usize;
 
+/// What an image is to its labels.
+const ITS_IMAGE: &str = "its image";
+
 /// Orientation in which images are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VoxelOrientation {
@@ -236,7 +239,8 @@ pub(super) fn find(
                 let reason = format!(
                     "`--layout {order}`, which takes an axis of space as samples or channels, reads both as they lie"
                 );
-                check_as_it_lies([path, labels.unwrap_or(path)], grids, &reason)?;
+                let files = [path, labels.unwrap_or(path)];
+                check_as_it_lies(files, grids, (ITS_IMAGE, &reason))?;
                 notes.add_unused(&order, path);
                 None
             }
@@ -286,7 +290,8 @@ fn grids(
     };
     let Some(alignment) = grid.is_same_voxels(&own) else {
         return Err(DataError::OtherGrid {
-            labels: path.to_path_buf(),
+            file: path.to_path_buf(),
+            of: ITS_IMAGE,
             image: image.clone(),
             found: own.differences(&grid).join("; "),
         });
@@ -356,7 +361,7 @@ pub(crate) fn check_unconverted(image: &Path, labels: &Path) -> Result<(), DataE
         return Ok(());
     };
     let reason = "the index has both read as they lie; `partita data convert` reorients labels";
-    check_as_it_lies([image, labels], [file, own], reason)
+    check_as_it_lies([image, labels], [file, own], (ITS_IMAGE, reason))
 }
 
 /// Further files of a sample hold channels on the voxels of its first one.
@@ -367,17 +372,19 @@ fn check_channels(first: &Path, more: &[PathBuf], grid: Grid) -> Result<(), Data
         let own = nifti::voxels(path).and_then(|voxels| Grid::new(voxels.extent, voxels.affine?));
         if let Some(own) = own {
             let reason = "channels of a sample are stored as they lie";
-            check_as_it_lies([first, path], [grid, own], reason)?;
+            let of = "the first channel of its case,";
+            check_as_it_lies([first, path], [grid, own], (of, reason))?;
         }
     }
     Ok(())
 }
 
-/// Labels that are read as they lie must lie as their image does; `reason` says why they are.
+/// Labels that are read as they lie must lie as their image does, and channels as the first one, which `of` names;
+/// `reason` says why they are.
 fn check_as_it_lies(
     [image, labels]: [&Path; 2],
     [file, own]: [Grid; 2],
-    reason: &str,
+    (of, reason): (&'static str, &str),
 ) -> Result<(), DataError> {
     let found = match file.is_same_voxels(&own) {
         Some(alignment) if alignment.is_identity() => return Ok(()),
@@ -388,7 +395,8 @@ fn check_as_it_lies(
         None => own.differences(&file).join("; "),
     };
     Err(DataError::OtherGrid {
-        labels: labels.to_path_buf(),
+        file: labels.to_path_buf(),
+        of,
         image: image.to_path_buf(),
         found,
     })

@@ -73,6 +73,49 @@ pub struct ConvertSpec {
     pub geometry: GeometrySpec,
 }
 
+impl ConvertSpec {
+    /// The options on which samples without answers depend, as they are typed, a space before each.
+    fn sample_options(&self) -> String {
+        let (keys, usual) = (&self.keys, Keys::default());
+        let GeometrySpec {
+            orientation,
+            spacing,
+            interpolation,
+        } = self.geometry;
+        let is_usual = GeometrySpec::default();
+        let fill = if keys.fill { " --fill" } else { "" };
+        let options = [
+            (
+                "volume-key",
+                Some(keys.volume.clone()).filter(|key| *key != usual.volume),
+            ),
+            ("layout", keys.order.as_ref().map(ToString::to_string)),
+            ("dtype", self.dtype.map(|dtype| dtype.name().to_owned())),
+            (
+                "size",
+                self.size.map(|[height, width]| format!("{height}x{width}")),
+            ),
+            (
+                "orientation",
+                (orientation != is_usual.orientation).then(|| orientation.name().to_owned()),
+            ),
+            (
+                "spacing",
+                spacing.map(|spacing| spacing.map(|it| it.to_string()).join("x")),
+            ),
+            (
+                "interpolation",
+                (interpolation != is_usual.interpolation).then(|| interpolation.name().to_owned()),
+            ),
+        ];
+        let given = options
+            .into_iter()
+            .filter_map(|(option, value)| Some((option, value?)));
+        let given = given.map(|(option, value)| format!(" --{option} {value}"));
+        given.collect::<String>() + fill
+    }
+}
+
 /// Samples that were found, before anything is written.
 pub struct Conversion {
     path: PathBuf,
