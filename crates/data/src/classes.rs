@@ -21,6 +21,8 @@ pub(crate) struct Classes {
     count: usize,
     /// An index that stands for no class, and is valid.
     ignored: Option<i64>,
+    /// An index that the dataset leaves out, and the loss of the model does not.
+    left_out: Option<i64>,
     owner: &'static str,
     remedy: &'static str,
 }
@@ -43,16 +45,18 @@ impl Classes {
         Self {
             count,
             ignored,
+            left_out: None,
             owner: "dataset",
             remedy: "name the class in the index, or let the loss `ignore` it",
         }
     }
 
-    /// The classes of a model's scores.
-    pub(crate) fn of_model(count: usize, ignored: Option<i64>) -> Self {
+    /// The classes of a model's scores, with the index that its loss ignores and the one that the dataset leaves out.
+    pub(crate) fn of_model(count: usize, ignored: Option<i64>, left_out: Option<i64>) -> Self {
         Self {
             count,
             ignored,
+            left_out,
             owner: "model",
             remedy: "choose a model of more classes, or let the loss `ignore` it",
         }
@@ -116,7 +120,11 @@ impl Classes {
             // Negative numbers and NaN cast to 0.
             nearest: (class.round() as usize).min(last),
             owner: self.owner,
-            remedy: if class.fract() == 0.0 {
+            remedy: if self.left_out.is_some_and(|index| class == index as f32) {
+                format!(
+                    "write `ignore={class}` in the line of the loss, as the index of the dataset leaves this class out"
+                )
+            } else if class.fract() == 0.0 {
                 format!(
                     "{}, or convert the data with `--map {class}=N` or `--ignore {class}`",
                     self.remedy

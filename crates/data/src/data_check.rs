@@ -327,7 +327,10 @@ impl<'c> Worker<'c> {
             check,
             reader: check.dataset.reader(split),
             valid: Valid::under(accepted.transform),
-            classes: classes.map(|count| Classes::of_model(count, accepted.ignored)),
+            classes: classes.map(|count| {
+                let left_out = check.dataset.ignored_by_index();
+                Classes::of_model(count, accepted.ignored, left_out)
+            }),
             stored: Samples::new(check.dataset.dtype()),
             prepared: Vec::new(),
             labels: Samples::new(DType::Int16),

@@ -274,10 +274,9 @@ impl PieceReader {
             labels: Samples::new(DType::Int16),
             row: Samples::new(DType::Float32),
             valid: Valid::under(accepted.transform),
-            classes: accepted
-                .classes
-                .filter(|&count| count > 0)
-                .map(|count| Classes::of_model(count, accepted.ignored)),
+            classes: accepted.classes.filter(|&count| count > 0).map(|count| {
+                Classes::of_model(count, accepted.ignored, dataset.ignored_by_index())
+            }),
             padding: accepted.ignored.unwrap_or(0) as f32,
         }
     }

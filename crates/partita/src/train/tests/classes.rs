@@ -306,6 +306,15 @@ fn classes_that_the_loss_ignores_are_no_classes_of_the_dataset() {
     let error = train(&folder, run).unwrap_err();
     assert!(error.contains("3 is not a class index"), "{error}");
     assert!(error.contains("let the loss `ignore` it"), "{error}");
+    // The data are converted with `--ignore` already, so that the loss is what is left to say it.
+    let text = fs::read_to_string(&index).unwrap();
+    let ignoring = text.replace("format = 1\n", "format = 1\nignore = 3\n");
+    fs::write(&index, ignoring).unwrap();
+    let error = train(&folder, run).unwrap_err();
+    assert!(
+        error.contains("write `ignore=3` in the line of the loss") && !error.contains("--ignore"),
+        "{error}"
+    );
     fs::write(&at, model.trim_end().to_owned() + " ignore=3\n").unwrap();
     let result = train(&folder, run).unwrap();
     let found = &last_epoch(&result)["validation"]["classification"];
