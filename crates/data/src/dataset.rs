@@ -194,14 +194,10 @@ impl Dataset {
     ///
     /// Errors: `BadIndex` where the sample and its image do not have parallel axes.
     pub fn placement(&self, split: Split, sample: usize) -> Result<Option<Placement>, DataError> {
-        let stated = |key: &str| {
-            let of_split = self.spec().get(key)?.get(split.name())?;
-            of_split.as_array()?.get(sample)
-        };
-        let Some(affine) = stated(AFFINES).and_then(Affine::of_toml) else {
+        let Some(affine) = self.affine(split, sample) else {
             return Ok(None);
         };
-        let Some(original) = stated(ORIGINALS) else {
+        let Some(original) = self.stated(ORIGINALS, (split, sample)) else {
             return Ok(Some(Placement::as_stored(affine)));
         };
         let [_, d, h, w] = self.shape_of(split, sample);
@@ -215,6 +211,17 @@ impl Dataset {
                 expected: format!("voxels along the axes of those of [spec.{AFFINES}]"),
             }),
         }
+    }
+
+    /// Where the voxels of a sample lie as they are stored, if that is known.
+    pub(crate) fn affine(&self, split: Split, sample: usize) -> Option<Affine> {
+        Affine::of_toml(self.stated(AFFINES, (split, sample))?)
+    }
+
+    /// What a key of the index says of a sample in its part on what was converted.
+    fn stated(&self, key: &str, (split, sample): (Split, usize)) -> Option<&toml::Value> {
+        let of_split = self.spec().get(key)?.get(split.name())?;
+        of_split.as_array()?.get(sample)
     }
 
     /// A reader of one split. Every rank has its own; readers share no locks.

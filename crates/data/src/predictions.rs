@@ -20,6 +20,7 @@ use std::sync::Arc;
 use partita_files::NewFile;
 use partita_space::Bytes;
 
+use self::paths::{MAKER, MAKER_KEY, NPY_HEADER_BYTES};
 use crate::error::DataError;
 use crate::formats::hdf5::{TargetArray, TargetFile};
 
@@ -386,6 +387,7 @@ impl PredictionScratch {
     ) -> Result<(), DataError> {
         let partial = with_end(out, ".partial");
         let file = TargetFile::create(&partial)?;
+        file.attribute(MAKER_KEY, MAKER)?;
         let is_class = kind == PredictionKind::Classes;
         if !self.names.is_empty() {
             file.texts(NAMES_KEY, &self.names)?;
@@ -580,7 +582,7 @@ fn classes(values: &[f32], channels: usize) -> Vec<i32> {
     (0..positions).map(best).collect()
 }
 
-/// The header of an NPY file in C order.
+/// The header of an NPY file in C order, padded to [`NPY_HEADER_BYTES`].
 ///
 /// Source: NumPy Enhancement Proposal 1, "A Simple File Format for NumPy Arrays", version 1.0.
 fn npy_header(shape: &[usize], element: &str) -> Vec<u8> {
@@ -591,7 +593,7 @@ fn npy_header(shape: &[usize], element: &str) -> Vec<u8> {
     };
     let mut text =
         format!("{{'descr': '{element}', 'fortran_order': False, 'shape': ({shape}), }}");
-    let length = (10 + text.len() + 1).next_multiple_of(64) - 10;
+    let length = NPY_HEADER_BYTES - 10;
     text.extend(std::iter::repeat_n(' ', length - 1 - text.len()));
     text.push('\n');
     let mut header = b"\x93NUMPY\x01\x00".to_vec();

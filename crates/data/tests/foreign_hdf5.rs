@@ -90,6 +90,16 @@ fn a_virtual_dataset_without_its_sources_is_refused() {
         &refused(&path, "full"),
         &["virtual dataset", "../universes/u0.h5", "--fill"],
     );
+    // A source that Git LFS has not fetched.
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n";
+    let universes = folder.path().join("universes");
+    fs::create_dir(&universes).unwrap();
+    for source in fs::read_dir(fixture("universes")).unwrap() {
+        fs::write(universes.join(source.unwrap().file_name()), pointer).unwrap();
+    }
+    let mut reader = Dataset::open(&path).unwrap().reader(Split::Train);
+    let error = read(&mut reader, 0).unwrap_err();
+    is_no_damage(&error, &["universes/u0.h5", "git lfs pull"]);
     let part = fixture("foreign/virtual_part.h5");
     is_no_damage(
         &refused(part, "full"),

@@ -232,6 +232,28 @@ fn predictions_replace_nothing_but_predictions() {
         case.answer(&format!("infer {from} --out scans"));
         assert_eq!(fs::read_dir(case.path("scans")).unwrap().count(), 4);
     }
+    // Nor does a path that was typed replace another file, though of the same shape and type.
+    let infer = |file: &str| format!("infer {from} --out {file}");
+    case.answer(&infer("mine.npy"));
+    let (header, values) = super::npy(&case.path("mine.npy"));
+    let header = format!("{:<117}\n", header.trim_end());
+    let numpy = [b"\x93NUMPY\x01\0\x76\0", header.as_bytes(), &values].concat();
+    let hdf5 = fs::read(case.path("set/test.h5")).unwrap();
+    for (file, foreign) in [
+        ("mine.npy", numpy),
+        ("mine.h5", hdf5),
+        ("mine.h5", Vec::new()),
+    ] {
+        let path = case.path(file);
+        fs::write(&path, &foreign).unwrap();
+        let text = case.refusal(&infer(file));
+        let said = format!("{file} is there already, and no prediction of `partita infer`");
+        assert!(text.contains(&said), "{text}");
+        assert_eq!(fs::read(&path).unwrap(), foreign);
+        fs::remove_file(&path).unwrap();
+        case.answer(&infer(file));
+        case.answer(&infer(file));
+    }
     // Beside one another by a stem, and names that no file can have.
     let path = case.path("guarded-set/dataset.toml");
     let text = fs::read_to_string(&path).unwrap();

@@ -92,7 +92,17 @@ impl View {
         self.orientation == Orientation::AS_STORED && self.elastic.is_none() && !self.is_padded()
     }
 
-    fn is_padded(&self) -> bool {
+    /// Whether it has all voxels of its volume, and perhaps padding.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.padded == self.extent
+    }
+
+    /// Where it begins in the volume as it is stored, D, H, W; before it where that is padded.
+    pub(crate) fn offset(&self) -> [f64; 3] {
+        [0, 1, 2].map(|dim| self.origin[dim] as f64 - self.padding[dim] as f64)
+    }
+
+    pub(crate) fn is_padded(&self) -> bool {
         let [_, stored @ ..] = self.shape;
         self.padded != stored
     }

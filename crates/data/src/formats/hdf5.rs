@@ -24,6 +24,7 @@ use crate::formats::flat::{Order, decode};
 use crate::formats::hdf5::links::Target;
 use crate::formats::hdf5::mapping::Mapped;
 use crate::formats::hdf5::storage::Written;
+use crate::formats::{LFS, LFS_REMEDY};
 use crate::layout::Layout;
 use crate::read_error::ReadError;
 use crate::samples::{DType, Samples};
@@ -339,6 +340,12 @@ fn fill_of(array: &H5Dataset, element: &Element) -> Result<Elements, ReadError> 
     Ok(value)
 }
 
+/// An attribute of a file that is a text.
+pub(crate) fn attribute(path: &Path, name: &str) -> Option<String> {
+    let file = Hdf5File::open(path).ok()?.file;
+    guarded(|| file.attr_string(name)).ok()
+}
+
 /// An HDF5 file being written.
 pub(crate) struct TargetFile {
     path: PathBuf,
@@ -396,6 +403,13 @@ impl TargetFile {
     /// A contiguous `int32` array.
     pub(crate) fn integers(&self, key: &str, shape: &[usize]) -> Result<TargetArray, DataError> {
         self.array::<i32>(key, shape, &Layout::Contiguous)
+    }
+
+    /// An attribute of the file.
+    pub(crate) fn attribute(&self, name: &str, text: &str) -> Result<(), DataError> {
+        let file = self.file.as_ref().expect("only closing takes the file");
+        let written = file.set_attr_string(name, text);
+        written.map_err(|error| unwritable(&self.path, &error))
     }
 
     /// An array of texts in UTF-8.
@@ -505,9 +519,13 @@ fn check_signature(path: &Path) -> Result<(u64, u64), DataError> {
     let length = file.metadata().map_err(unopenable)?.len();
     let mut head = Vec::new();
     file.by_ref()
-        .take(SIGNATURE.len() as u64)
+        .take(LFS.len() as u64)
         .read_to_end(&mut head)
         .map_err(unopenable)?;
+    if head == LFS {
+        return Err(ReadError::unsupported(LFS_REMEDY).of(path, None, None));
+    }
+    head.truncate(SIGNATURE.len());
     let (mut found, mut at) = (0, 512);
     let mut word = head.clone();
     while word != SIGNATURE && at < length {

@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use partita_files::NewFile;
 
-use super::paths::{DESCRIPTION, volume_paths};
+use super::paths::{MAKER, volume_paths};
 use super::{Placement, PredictionKind, PredictionScratch, classes, encode, softmax, unwritable};
 use crate::error::DataError;
 use crate::formats::nifti::Affine;
@@ -153,7 +153,7 @@ fn header(
     for (dim, size) in pixdim.into_iter().enumerate() {
         put(76 + 4 * dim, &(size as f32).to_le_bytes());
     }
-    put(148, DESCRIPTION);
+    put(148, MAKER.as_bytes());
     put(108, &(HEADER_BYTES as f32).to_le_bytes());
     put(112, &1_f32.to_le_bytes());
     if let Some(Affine(rows)) = affine {

@@ -1,10 +1,12 @@
 //! Files of predictions: which format, and the name of the file of each sample.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use super::PredictionFormat;
 use crate::error::DataError;
-use crate::formats::nifti;
+use crate::formats::{hdf5, nifti};
 use crate::names::distinct;
 
 /// Bytes of the name of a sample in the name of a file, at most; file systems take 255 in all.
@@ -77,13 +79,32 @@ pub fn volume_paths(out: &Path, names: &[String]) -> Vec<PathBuf> {
     file_names(names).into_iter().map(path).collect()
 }
 
-/// Whether a file is a prediction, which another one may replace.
+/// Whether a file is a prediction of any format, which another one may replace.
 pub fn is_prediction(path: &Path) -> bool {
-    nifti::description(path).is_some_and(|text| text.starts_with(DESCRIPTION))
+    is_npy_prediction(path).unwrap_or(false)
+        || nifti::description(path).is_some_and(|text| text.starts_with(MAKER.as_bytes()))
+        || hdf5::attribute(path, MAKER_KEY).is_some_and(|maker| maker == MAKER)
 }
 
-/// What NIfTI files of predictions say of themselves.
-pub(super) const DESCRIPTION: &[u8] = b"partita infer";
+/// NPY has no room for what made a file: its header is longer than that of others for such an array.
+fn is_npy_prediction(path: &Path) -> std::io::Result<bool> {
+    let mut header = [0; NPY_HEADER_BYTES];
+    File::open(path)?.read_exact(&mut header)?;
+    let length = u16::from_le_bytes([header[8], header[9]]);
+    let starts = ["<f4", "<i4"].map(|element| format!("{{'descr': '{element}', "));
+    Ok(header.starts_with(b"\x93NUMPY\x01\x00")
+        && usize::from(length) + 10 == NPY_HEADER_BYTES
+        && starts
+            .iter()
+            .any(|start| header[10..].starts_with(start.as_bytes())))
+}
+
+/// What files of predictions say of themselves: NIfTI as `descrip`, HDF5 as an attribute.
+pub(super) const MAKER: &str = "partita infer";
+/// Name of the attribute, that of the key in an index.
+pub(super) const MAKER_KEY: &str = "maker";
+/// Bytes of the header of an NPY file of predictions; NumPy pads that of an array of up to five dims to 128.
+pub(super) const NPY_HEADER_BYTES: usize = 256;
 
 /// Names for files, all different. Names that need no change keep theirs.
 fn file_names(names: &[String]) -> Vec<String> {

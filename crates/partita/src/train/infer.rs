@@ -218,7 +218,7 @@ fn check_request(
     request: &InferRequest,
     format: PredictionFormat,
 ) -> Result<(), TrainError> {
-    check_out(forward, &request.out)?;
+    check_out(&request.out)?;
     let sampling = &forward.preprocessing.sampling;
     check::samples_fit(&forward.run, &forward.graph, (&forward.dataset, sampling))?;
     if request.kind != PredictionKind::Scores && check::classes(&forward.graph).is_none() {
@@ -275,8 +275,8 @@ fn targets_with_units(forward: &Forward, request: &InferRequest) -> Vec<String> 
     (0..physical(forward, request).len()).map(text).collect()
 }
 
-/// Checks that the file of predictions can be replaced without loss.
-fn check_out(forward: &Forward, out: &Path) -> Result<(), Mismatch> {
+/// Checks that the path is that of a file, or of a folder, as its end says.
+fn check_out(out: &Path) -> Result<(), Mismatch> {
     let found = if is_folder(out) {
         if !out.is_file() {
             return Ok(());
@@ -284,8 +284,6 @@ fn check_out(forward: &Forward, out: &Path) -> Result<(), Mismatch> {
         "is a file, and a path without an end is a folder of NIfTI files"
     } else if out.is_dir() {
         "is a folder"
-    } else if forward.dataset.has_file(out) {
-        "is a file of the dataset"
     } else {
         return Ok(());
     };
@@ -295,26 +293,25 @@ fn check_out(forward: &Forward, out: &Path) -> Result<(), Mismatch> {
     })
 }
 
-/// Checks that the files of samples, whose names nobody typed, replace nothing but earlier predictions.
+/// Checks that the files replace nothing but earlier predictions.
 fn check_files(
     forward: &Forward,
     request: &InferRequest,
     (format, names): (PredictionFormat, &[String]),
 ) -> Result<(), Mismatch> {
-    if format != PredictionFormat::Nifti {
-        return Ok(());
-    }
     let taken = |file: &PathBuf| {
-        let is_typed = *file == request.out;
         if forward.dataset.has_file(file) {
             Some("is a file of the dataset")
-        } else if !is_typed && file.exists() && !is_prediction(file) {
+        } else if file.exists() && !is_prediction(file) {
             Some("is there already, and no prediction of `partita infer`")
         } else {
             None
         }
     };
-    let files = volume_paths(&request.out, names);
+    let files = match format {
+        PredictionFormat::Nifti => volume_paths(&request.out, names),
+        PredictionFormat::Hdf5 | PredictionFormat::Npy => vec![request.out.clone()],
+    };
     let found = files
         .into_iter()
         .find_map(|file| Some((taken(&file)?, file)));
@@ -379,7 +376,7 @@ fn publish(
     })
 }
 
-/// Where the voxels of each prediction lie, if the network's output has those of a whole stored volume. A note says
+/// Where the voxels of each prediction lie, if the network's output has those of a stored volume or crop. A note says
 /// where a file of all predictions cannot have those of the images.
 fn placements(
     launch: &Launch<'_>,
@@ -388,16 +385,13 @@ fn placements(
     (split, shape): (Split, PredictionShape),
 ) -> Result<Vec<Option<Placement>>, TrainError> {
     let dataset = &forward.dataset;
-    let [_, volume @ ..] = dataset.shape();
-    // Where extents differ, both are the largest, of crops too.
-    let is_joined = forward.volumes == VolumeMode::Tiles || dataset.smallest_extent().is_none();
-    let is_whole = is_joined && shape.samples == dataset.samples(split) && shape.extent == volume;
-    let place = |sample| {
-        if is_whole {
-            dataset.placement(split, sample)
-        } else {
-            Ok(None)
-        }
+    let sampling = &forward.preprocessing.sampling;
+    let [_, seen @ ..] = sampling.shape();
+    let place = |sample| match forward.volumes {
+        VolumeMode::Tiles => dataset.placement(split, sample),
+        // Outputs of other extents than the samples are no voxels of them.
+        VolumeMode::Whole | VolumeMode::Crops if shape.extent != seen => Ok(None),
+        VolumeMode::Whole | VolumeMode::Crops => dataset.placement_of(sampling, split, sample),
     };
     let placements: Result<Vec<_>, _> = (0..shape.samples).map(place).collect();
     let placements: Vec<Option<Placement>> = placements?;
