@@ -9,11 +9,14 @@ use serde::{Deserialize, Serialize};
 use crate::error::DataError;
 use crate::meaning::is_other;
 use crate::prepare::Preparation;
+use crate::voxel_record::VoxelRecord;
 
 /// Entry of the metadata of a weight file with the steps of `transform`, as JSON.
 const PREPARATION: &str = "partita.preparation";
 /// Entry of the metadata of a weight file with what the targets are, as JSON.
 const TARGETS: &str = "partita.targets";
+/// Entry of the metadata of a weight file with spacing and orientation, as JSON.
+const VOXELS: &str = "partita.voxels";
 
 /// What weights and checkpoints keep of the data that they were trained on. Those of other programs keep nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -24,6 +27,9 @@ pub struct DataRecord {
     /// What the targets are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets: Option<TargetRecord>,
+    /// Spacing and orientation, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voxels: Option<VoxelRecord>,
 }
 
 /// What the outputs of a network stand for.
@@ -72,6 +78,7 @@ impl DataRecord {
                 TARGETS,
                 self.targets.as_ref().map(|it| serde_json::json!(it)),
             ),
+            (VOXELS, self.voxels.as_ref().map(|it| serde_json::json!(it))),
         ];
         let entries = entries.into_iter();
         entries
@@ -89,6 +96,7 @@ impl DataRecord {
         Ok(Self {
             preparation: entry(path, metadata, PREPARATION)?,
             targets: entry(path, metadata, TARGETS)?,
+            voxels: entry(path, metadata, VOXELS)?,
         })
     }
 }

@@ -44,6 +44,7 @@ mod split;
 pub mod state_dict;
 mod store;
 mod valid;
+mod voxel_record;
 pub mod weights;
 mod writer;
 
@@ -82,4 +83,5 @@ pub use source::{
 };
 pub use split::Split;
 pub use store::{EpochLoads, LoadTally, SampleStore};
+pub use voxel_record::VoxelRecord;
 pub use writer::{DatasetSpec, DatasetWriter};

@@ -412,6 +412,7 @@ fn data_record(run: &Run, (graph, dataset, preprocessing): offload::Samples<'_>)
     DataRecord {
         preparation: Some(run.samples.applied(&preprocessing.preparation)),
         targets: target_record(graph, dataset),
+        voxels: dataset.voxel_record(Split::Train),
     }
 }
 

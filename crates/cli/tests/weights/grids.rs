@@ -157,3 +157,127 @@ fn predictions_of_resampled_images_have_their_voxels() {
         assert!(refused.contains(says), "{refused}");
     }
 }
+
+/// What a command says on both streams.
+fn said(case: &Case, arguments: &str) -> String {
+    let output = case.output(&arguments.split(' ').collect::<Vec<_>>());
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8(text).unwrap();
+    assert!(output.status.success(), "{arguments}: {text}");
+    text
+}
+
+/// Trains the small model on a dataset for an epoch, by the run file `NAME.toml`.
+fn train(case: &Case, name: &str, data: &str, more: &str) {
+    let text = format!(
+        "model = \"small.model\"\ndata = \"{data}\"\noutput = \"{name}-out\"\nstrategy = \"data=1\"\nbatch = 1\n\
+         epochs = 1\n{more}\n[schedule]\nlearning_rate = 0.01\n"
+    );
+    fs::write(case.path(&format!("{name}.toml")), text).unwrap();
+    case.answer(&format!("train {name}.toml --no-prediction"));
+}
+
+#[test]
+fn data_on_other_voxels_than_those_of_the_training_are_told() {
+    let case = case();
+    task(case, "fine", [4, 16, 8], [2.0, 0.5, 1.0]);
+    let unlabeled = case.path("fine/imagesTs");
+    fs::create_dir(&unlabeled).unwrap();
+    let image = case.path("fine/imagesTr/case_0.nii");
+    fs::copy(&image, unlabeled.join("case_9.nii")).unwrap();
+    let told = said(
+        case,
+        "data convert fine --out fine-set --spacing 1x1x1 --interpolation cubic",
+    );
+    let hint = "fine/imagesTs --out NEW --spacing 1x1x1 --interpolation cubic` makes a dataset";
+    assert!(told.contains(hint), "{told}");
+    train(case, "fine", "fine-set", "");
+    let same = said(case, "evaluate fine.toml --split train");
+    assert!(!same.contains("a network sees voxels alone"), "{same}");
+    case.answer("data convert fine/imagesTs --out as-hinted --spacing 1x1x1 --interpolation cubic");
+    let same = said(case, "infer fine.toml --data as-hinted --out as-hinted.nii");
+    assert!(!same.contains("a network sees voxels alone"), "{same}");
+    // Cubes of other spacings, as they lie and in RAS.
+    task(case, "coarse", [8, 8, 8], [1.05, 1.0, 2.5]);
+    case.answer("data convert coarse --out coarse-set --orientation image");
+    let spacing = "in coarse-set spacing (D, H, W) is 2.5 x 1 x 1.05 mm, and that of the training data 1 x 1 x 1 mm; \
+                   `partita data convert --spacing 1x1x1` resamples to it";
+    let orientation = "orientation (of W, H, D) is PSR, and that of the training data RAS; `partita data convert \
+                       --orientation canonical` stores all in RAS";
+    case.answer("weights export fine.toml --out fine.safetensors");
+    for command in [
+        "evaluate fine.toml --data coarse-set",
+        "infer fine.toml --data coarse-set --out coarse.h5",
+        "infer fine.toml --weights fine.safetensors --data coarse-set --out coarse.h5",
+    ] {
+        let told = said(case, command);
+        assert!(
+            told.contains(spacing) && told.contains(orientation),
+            "{told}"
+        );
+    }
+    // Within a tenth nothing is said.
+    task(case, "near", [8, 8, 8], [1.09, 1.0, 0.92]);
+    case.answer("data convert near --out near-set");
+    let near = said(case, "evaluate fine.toml --data near-set");
+    assert!(!near.contains("a network sees voxels alone"), "{near}");
+}
+
+/// A crop in the middle is no volume, and lies where it was cut.
+#[test]
+fn crops_are_named_and_placed_as_crops() {
+    let case = case();
+    let affine = task(case, "wide", [12, 10, 13], [0.75, 1.0, 1.5]);
+    case.answer("data convert wide --out wide-set --orientation image --split 0.2,0.6,0.2");
+    train(
+        case,
+        "wide",
+        "wide-set",
+        "[augmentation]\ncrop = [8, 8, 8]\nvalidation_crops = \"center\"",
+    );
+    let from = "wide.toml --volumes crops --json";
+    let answer = case.json(&format!("infer {from} --out middle.nii --output classes"));
+    let names = answer["names"].as_array().unwrap();
+    assert_eq!(names.len(), 3);
+    let measured = case.json(&format!("evaluate {from} --per-sample"));
+    for (at, (name, file)) in (names.iter().zip(answer["files"].as_array().unwrap())).enumerate() {
+        let name = name.as_str().unwrap();
+        assert!(
+            name.starts_with("case_") && name.ends_with("-crop0"),
+            "{name}"
+        );
+        assert_eq!(measured["samples"][at]["name"], name);
+        let (extent, found, _) = classes(&case.path(file.as_str().unwrap()));
+        assert_eq!(extent, [8; 3]);
+        let mut moved = affine;
+        for row in moved.chunks_mut(4) {
+            row[3] += 2.0 * row[0] + row[1] + 2.0 * row[2];
+        }
+        assert_eq!(found, moved);
+    }
+    // Crops of the training split cover its volume.
+    let answer = case.json(&format!("infer {from} --split train --out covering.nii"));
+    let names = answer["names"].as_array().unwrap();
+    assert_eq!(names.len(), 8);
+    assert!(names[7].as_str().unwrap().ends_with("-crop7"), "{answer}");
+    let (_, found, _) = classes(&case.path(answer["files"][7].as_str().unwrap()));
+    let last = |row: &[f32]| row[3] + 4.0 * row[0] + 2.0 * row[1] + 5.0 * row[2];
+    let expected: Vec<f32> = affine.chunks(4).map(last).collect();
+    assert_eq!([found[3], found[7], found[11]], *expected);
+    // A volume that is not larger than a crop keeps its name.
+    task(case, "small", [8, 8, 8], [1.0; 3]);
+    case.answer("data convert small --out small-set");
+    let answer = case.json(&format!(
+        "infer {from} --data small-set --split validation --out one.nii.gz"
+    ));
+    assert!(
+        !answer["names"][0].as_str().unwrap().contains("crop"),
+        "{answer}"
+    );
+    // The one file that was typed replaces no other.
+    fs::write(case.path("one.nii.gz"), b"a scan").unwrap();
+    let refused = case.refusal(&format!(
+        "infer {from} --data small-set --split validation --out one.nii.gz"
+    ));
+    assert!(refused.contains("one.nii.gz is there already"), "{refused}");
+}

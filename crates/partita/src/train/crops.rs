@@ -47,10 +47,12 @@ pub fn note_padding(launch: &Launch<'_>, graph: &Graph, sampling: &Sampling, spl
         Some(class) => format!(", labels with {class}, which the loss ignores"),
         None => ", labels with class 0".to_owned(),
     };
+    let names: Vec<&str> = splits.iter().map(|split| split.name()).collect();
     let text = format!(
-        "{padded} of {} volumes are smaller than the crop {d}x{h}x{w} and padded to it on both sides: values with 0, as \
+        "{padded} of {} volumes ({}) are smaller than the crop {d}x{h}x{w} and padded to it on both sides: values with 0, as \
          they are behind `transform`{labels}",
-        count(Sampling::volumes)
+        count(Sampling::volumes),
+        names.join(", ")
     );
     launch.context().report(Event::Note(&text));
 }

@@ -212,7 +212,6 @@ impl Forward {
             mode: volumes,
             because,
         } = read_volumes(launch, graph, &dataset, &sampling, asked)?;
-        crops::note_padding(launch, &graph, &sampling, &Split::ALL);
         let file = match &request.weights {
             _ if request.best => WeightFile::best(&run.output)?,
             Some(path) => WeightFile::read(path)?,
@@ -227,7 +226,7 @@ impl Forward {
         if !request.best {
             note_newer(launch, &file);
         }
-        Ok(Self {
+        let forward = Self {
             weights_file: file.path().to_owned(),
             stored: run.samples.dtype(dataset.dtype()),
             run,
@@ -240,7 +239,27 @@ impl Forward {
             because,
             is_part: false,
             weights: Some(weights),
-        })
+        };
+        forward.note_samples(launch, forward.split(request.split)?);
+        Ok(forward)
+    }
+
+    /// Says which samples of a split are padded, and whether they are stored on other voxels than those of the training.
+    fn note_samples(&self, launch: &Launch<'_>, split: Split) {
+        crops::note_padding(launch, &self.graph, &self.preprocessing.sampling, &[split]);
+        let trained = self
+            .weights
+            .as_ref()
+            .and_then(|it| it.record().voxels.as_ref());
+        let own = self.dataset.voxel_record(split);
+        let Some((own, trained)) = own.zip(trained).filter(|_| launch.is_first()) else {
+            return;
+        };
+        let data = self.dataset.path().display();
+        for difference in own.differences(trained) {
+            let text = format!("a network sees voxels alone, and in {data} {difference}");
+            launch.context().report(Event::Warning(&text));
+        }
     }
 
     /// A forward run without weights, or of weights that come with each run.
