@@ -331,6 +331,11 @@ fn a_training_ends_with_its_target_and_tells_the_time_to_it() {
     let found = result(&case, "missed");
     assert!(found["target"]["epoch"].is_null() && found["ended_early"].is_null());
     assert_eq!(statuses("missed"), [false]);
+}
+
+#[test]
+fn targets_that_no_training_reaches_are_refused() {
+    let case = case();
     for (target, part) in [
         (
             "target = { dice = 0.9 }",
@@ -338,6 +343,11 @@ fn a_training_ends_with_its_target_and_tells_the_time_to_it() {
         ),
         ("target = 0.9", "possible is a table"),
         ("target = { dise = 0.9 }", "nearest is `target.dice`"),
+        ("target = { dice = 95 }", "at most 1; nearest is 0.95"),
+        (
+            "target = { accuracy = 0 }",
+            "a number above 0 and at most 1, like 0.95",
+        ),
         (
             "target = {}",
             "a table of one metric, like { mean_dice = 0.95 }",

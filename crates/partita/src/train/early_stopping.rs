@@ -2,10 +2,12 @@
 
 use super::checkpoint::BestMetric;
 use super::record::{EndReason, EndedEarly, TargetResult};
-use super::section::{RunFileError, Section};
+use super::section::{RunFileError, Section, float, short};
 use partita_session::EpochReport;
 use partita_space::Seconds;
 
+/// What a target of accuracy, Dice or overlap may be.
+const FRACTION: &str = "a number above 0 and at most 1";
 const KEYS: [&str; 3] = ["metric", "patience", "min_delta"];
 
 /// A training ends after so many epochs in a row without an improvement of a metric.
@@ -168,7 +170,18 @@ fn target(top: &Section<'_>) -> Result<Option<Target>, RunFileError> {
     section.check(&names)?;
     let mut found = Vec::new();
     for (name, metric) in choices {
-        let value = section.number(name, "a number, like 0.95", |_| true)?;
+        let is_fraction = metric.is_fraction();
+        let fits = |value: f64| !is_fraction || value > 0.0 && value <= 1.0;
+        let given = section.get(name).and_then(|value| float(value.get_ref()));
+        let expected = match given.filter(|_| is_fraction) {
+            // In percent.
+            Some(percent) if (1.0..=100.0).contains(&percent) => {
+                format!("{FRACTION}; nearest is {}", short(percent / 100.0))
+            }
+            Some(_) => format!("{FRACTION}, like 0.95"),
+            None => "a number, like 0.95".to_owned(),
+        };
+        let value = section.number(name, &expected, fits)?;
         found.extend(value.map(|value| Target { metric, value }));
     }
     match found.as_slice() {

@@ -2,6 +2,7 @@
 
 use super::run_file::{is_scale, possible_scales};
 use super::section::{RunFileError, Section, float, short, suggest, whole};
+use crate::model::{self, ModelError};
 use partita_data::{
     Augmentation, Crops, DType, Elastic, EvaluationCrops, FittedStep, Preparation, Preprocessing,
     Step, TrainingCrops,
@@ -32,6 +33,8 @@ const STEPS: &str = "\"identity\", \"log1p\", \"log\", \"standardize\", {scale =
 const CLASSES_MAX: usize = 4096;
 const INTERVAL: &str = "two numbers, the smaller first, like [0.9, 1.1]";
 const SHARE: &str = "a share of the training crops from 0 to 1, like 0.33";
+/// Extents of crops that are those of the model's input, until [`SampleOptions::of_model`] knows it.
+const OF_MODEL: [usize; 3] = [0; 3];
 const EXTENT: &str = "extents D, H, W from 1 on, like [32, 32, 32], or H, W of images";
 
 /// How samples come from files into the network.
@@ -81,6 +84,18 @@ impl SampleOptions {
             foreground,
             augmentation,
         })
+    }
+
+    /// The same with crops of the extents of the model's input where the run file gives none.
+    ///
+    /// Errors: a model that cannot be read.
+    pub fn of_model(mut self, model: &str) -> Result<Self, ModelError> {
+        if let Some(crops) = &mut self.crops
+            && crops.extent == OF_MODEL
+        {
+            crops.extent = model::resolve(model)?.nodes[0].shape.extent;
+        }
+        Ok(self)
     }
 
     /// Classes of each channel, where the last step makes a channel for each.
@@ -507,10 +522,7 @@ fn crop(section: &Section<'_>) -> Result<(Option<[usize; 3]>, Option<f64>), RunF
             return Err(section.refuse("foreground", "this once: in the table `crop` or beside it"));
         }
         let given = table.read("extent", EXTENT, extent)?;
-        return Ok((
-            Some(table.need("extent", given, EXTENT)?),
-            inside.or(beside),
-        ));
+        return Ok((Some(given.unwrap_or(OF_MODEL)), inside.or(beside)));
     }
     let side = section.get("crop").and_then(|value| whole(value.get_ref()));
     let cube = side.map_or_else(String::new, |side| {

@@ -84,9 +84,9 @@ impl<'k> KeptSteps<'k> {
         match self.steps {
             None => "keeps no statistics".to_owned(),
             Some(steps) => format!(
-                "was trained with `transform` = [{}], not [{}]",
-                chain_text(&steps.asked()),
-                chain_text(&run.samples.asked())
+                "was trained with `transform` = {}, not {}",
+                transform_text(&steps.asked()),
+                transform_text(&run.samples.asked())
             ),
         }
     }
@@ -102,6 +102,14 @@ impl<'k> KeptSteps<'k> {
                 now.statistics_text()
             )
         })
+    }
+}
+
+/// All steps of `transform`, as a run file has them.
+fn transform_text(steps: &[Step]) -> String {
+    match chain_text(steps) {
+        text if text.is_empty() => "\"identity\"".to_owned(),
+        text => format!("[{text}]"),
     }
 }
 

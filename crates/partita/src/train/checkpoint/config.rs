@@ -112,6 +112,11 @@ impl BestMetric {
         }
     }
 
+    /// Whether it is a fraction from 0 to 1.
+    pub fn is_fraction(self) -> bool {
+        matches!(self, Self::Accuracy | Self::MeanDice | Self::MeanOverlap)
+    }
+
     /// What a run must have for it: validation samples, and whether the model classifies.
     pub fn needs(self) -> (bool, Option<bool>) {
         match self {

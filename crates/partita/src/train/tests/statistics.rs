@@ -185,6 +185,10 @@ fn predictions_do_not_follow_the_dataset_after_the_training() {
     let said = case.said();
     let other = "was trained with `transform` = [standardize], not [scale = 0.1]";
     assert!(said.contains(other), "{said}");
+    case.run_file("out", "epochs = 1");
+    assert!(case.results(None) != before);
+    let said = case.said();
+    assert!(said.contains("[standardize], not \"identity\""), "{said}");
     // Damaged metadata.
     bare.metadata
         .insert("partita.preparation".to_owned(), "[1]".to_owned());
