@@ -120,10 +120,32 @@ fn scans_of_different_extents_are_converted_trained_on_and_predicted() {
         found["extents"].as_array().unwrap(),
     );
     assert_eq!((files.len(), extents.len()), (3, 3));
+    extents_are_told_as_ranges(folder.path(), extents);
     for (file, extent) in files.iter().zip(extents) {
         let bytes = fs::read(folder.path().join(file.as_str().unwrap())).unwrap();
         let dim =
             |at: usize| i64::from(i16::from_le_bytes([bytes[40 + 2 * at], bytes[41 + 2 * at]]));
         assert_eq!(*extent, serde_json::json!([dim(3), dim(2), dim(1)]));
     }
+}
+
+/// The text tells extents of the samples of the split, and how many of these are padded.
+fn extents_are_told_as_ranges(folder: &Path, extents: &[serde_json::Value]) {
+    let infer = ["infer", "run.toml", "--split", "train", "--out", "seen.h5"];
+    let (text, _) = say(folder, &infer);
+    let mut is_padded = false;
+    let dims = [0, 1, 2].map(|dim| {
+        let along = || extents.iter().map(|extent| extent[dim].as_u64().unwrap());
+        let (least, most) = (along().min().unwrap(), along().max().unwrap());
+        is_padded |= least < 8;
+        if least < most {
+            format!("{least} to {most}")
+        } else {
+            most.to_string()
+        }
+    });
+    let shape = format!("scores      seen.h5 (3 x 2 x {})", dims.join(" x "));
+    assert!(text.contains(&shape), "{shape} is not in: {text}");
+    let told = text.contains("1 of 3 volumes (train) are smaller");
+    assert_eq!(told, is_padded, "{text}");
 }

@@ -107,7 +107,7 @@ pub fn samples_csv(found: &EvaluateResult) -> String {
 
 /// Writes what was predicted, and where it is.
 pub fn infer(found: &InferResult, out: &mut dyn Write) -> io::Result<()> {
-    let shape: Vec<String> = found.shape.iter().map(usize::to_string).collect();
+    let shape = shape_text(found);
     let files = match found.files.last().filter(|last| **last != found.file) {
         Some(last) => format!("{} to {last}", found.file),
         None => found.file.clone(),
@@ -127,13 +127,29 @@ pub fn infer(found: &InferResult, out: &mut dyn Write) -> io::Result<()> {
             "memory",
             format!("{} in the largest rank", found.memory_bytes_max),
         ),
-        (found.output, format!("{} ({})", files, shape.join(" x "))),
+        (found.output, format!("{files} ({shape})")),
     ];
     if !found.physical.is_empty() {
         pairs.push(("physical", found.physical.join(", ")));
     }
     insert_tiles(&mut pairs, found.tiles.as_ref());
     write_pairs(out, &pairs)
+}
+
+/// Extents of what was written, as ranges where those of samples differ.
+fn shape_text(found: &InferResult) -> String {
+    let dims = found.shape.len();
+    let text = |dim: usize| {
+        let extents = found.extents.iter().flatten();
+        let along = extents.filter_map(|extent| extent.get((dim + 3).checked_sub(dims)?));
+        // A dim that the model lacks is 1 in all samples.
+        match (along.clone().min(), along.max()) {
+            (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
+            (Some(_), Some(most)) if *most > 1 => most.to_string(),
+            _ => found.shape[dim].to_string(),
+        }
+    };
+    (0..dims).map(text).collect::<Vec<_>>().join(" x ")
 }
 
 /// Says how volumes were joined, after the samples.
