@@ -9,7 +9,7 @@ pub use choices::{
     KindName, NamesName, OptimizerName, OrientationName, OutputName, PrecisionName, SampleName,
     SplitName, StoreName, StoredName, TileWeightsName, UnitsName, VolumesName,
 };
-pub use input::{InputArgs, OffloadArgs};
+pub use input::{CoresArgs, InputArgs, OffloadArgs};
 pub use tune::TuneArgs;
 
 use crate::number;
@@ -82,6 +82,8 @@ pub struct DemoArgs {
     /// Number of ranks
     #[arg(long, value_name = "P", default_value_t = 2, allow_negative_numbers = true, value_parser = number::ranks)]
     pub ranks: usize,
+    #[command(flatten)]
+    pub on: CoresArgs,
 }
 
 /// `partita models`.
@@ -174,6 +176,8 @@ pub struct PredictArgs {
     pub software: String,
     #[command(flatten)]
     pub input: InputArgs,
+    #[command(flatten)]
+    pub on: CoresArgs,
     /// Kernels to pin in the program
     #[arg(long, value_enum, default_value_t = KernelsName::Unpinned)]
     pub kernels: KernelsName,
@@ -217,6 +221,8 @@ pub struct PlanArgs {
     pub batch_norm: Option<BatchNormName>,
     #[command(flatten)]
     pub input: InputArgs,
+    #[command(flatten)]
+    pub on: CoresArgs,
     /// Samples of the dataset that are validated, not trained on, in the epoch that is printed with `--dataset-samples`
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::dataset_samples, requires = "dataset_samples")]
     pub validation_samples: Option<usize>,
@@ -258,6 +264,8 @@ pub struct CalibrateArgs {
     /// Threads per rank
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count, default_value_t = 1)]
     pub threads: usize,
+    #[command(flatten)]
+    pub on: CoresArgs,
     /// Where kernels compute
     #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
     pub device: DeviceName,
@@ -284,6 +292,8 @@ pub struct TrainArgs {
     /// Threads per rank (overrides the run file)
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count)]
     pub threads: Option<usize>,
+    #[command(flatten)]
+    pub on: CoresArgs,
     /// Strategy, such as `data=2,depth=2`, or `auto` (overrides the run file)
     #[arg(long, value_name = "S")]
     pub strategy: Option<String>,
@@ -351,6 +361,8 @@ pub struct ForwardArgs {
     /// Threads per rank (overrides the run file)
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count)]
     pub threads: Option<usize>,
+    #[command(flatten)]
+    pub on: CoresArgs,
     /// Strategy, such as `data=2,depth=2`, or `auto` (overrides the run file)
     #[arg(long, value_name = "S")]
     pub strategy: Option<String>,

@@ -120,6 +120,12 @@ impl From<partita::EnvironmentError> for CliError {
     }
 }
 
+impl From<partita::NoSuchCores> for CliError {
+    fn from(error: partita::NoSuchCores) -> Self {
+        Self::request_or_failure(&error, ErrorKind::Request)
+    }
+}
+
 /// A bare `io::Error` is always one of writing the output.
 impl From<io::Error> for CliError {
     fn from(error: io::Error) -> Self {

@@ -1,6 +1,7 @@
 //! Parsers of arguments with a form: numbers, and names of images.
 
 use crate::args::{Fractions, ImageSize, Spacing};
+use partita::parse_cores;
 use partita_space::Mesh;
 use partita_space::limits::SAMPLES_MAX;
 use std::path::{Path, PathBuf};
@@ -170,6 +171,19 @@ pub fn spread(text: &str) -> Result<f64, String> {
         )),
         Err(_) => Err("possible is a number from 0 to 0.1, like 0.05".to_owned()),
     }
+}
+
+/// Numbers of cores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cores(pub Vec<usize>);
+
+/// A list of cores.
+pub fn cores(text: &str) -> Result<Cores, String> {
+    let read = parse_cores(text).map(Cores);
+    read.ok_or_else(|| {
+        "possible is a list of numbers and ranges from 0 to 1023, like 0,4-7; nearest is 0"
+            .to_owned()
+    })
 }
 
 #[cfg(test)]

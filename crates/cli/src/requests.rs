@@ -9,6 +9,7 @@ use crate::args::{
     TrainArgs, TrainingArgs, TuneArgs, UnitsName, VolumesName,
 };
 use crate::error::CliError;
+use crate::number::Cores;
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
     DeviceChoice, DeviceKind, DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest,
@@ -224,6 +225,7 @@ impl TrainArgs {
             run_file: self.run.clone(),
             ranks: self.ranks,
             threads: self.threads,
+            cores: self.on.cores.as_ref().map(|Cores(cores)| cores.clone()),
             strategy: self.strategy.clone(),
             device: self.device.map(DeviceName::choice),
             machine: self.machine.clone(),
@@ -304,6 +306,7 @@ impl ForwardArgs {
             data: self.data.clone(),
             ranks: self.ranks,
             threads: self.threads,
+            cores: self.on.cores.as_ref().map(|Cores(cores)| cores.clone()),
             strategy: self.strategy.clone(),
             device: self.device.map(DeviceName::choice),
             batch: self.batch,

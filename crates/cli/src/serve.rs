@@ -2,11 +2,9 @@
 
 use crate::error::CliError;
 use crate::interrupt;
-use crate::number;
-#[cfg(not(target_os = "linux"))]
-use crate::screen::warn;
+use crate::number::{self, Cores};
 use clap::{Args, ValueEnum};
-use partita::{Context, ErrorKind, LISTENING, ServeRequest, parse_cores, parse_seconds};
+use partita::{Context, LISTENING, ServeRequest, occupy, parse_seconds};
 use partita_offload::{Address, AddressError, Role};
 use partita_space::Seconds;
 use std::io::{self, Read, Write};
@@ -27,7 +25,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub listen: Address,
     /// Cores that it may use, such as `0,4-7` (default: all)
-    #[arg(long, value_name = "CORES", value_parser = cores)]
+    #[arg(long, value_name = "CORES", value_parser = number::cores)]
     pub cores: Option<Cores>,
     /// Ranks of a validator (default: those of the training)
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::ranks)]
@@ -55,26 +53,14 @@ pub enum RoleName {
     Validator,
 }
 
-/// Numbers of cores.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cores(Vec<usize>);
-
 fn address(text: &str) -> Result<Address, AddressError> {
     text.parse()
-}
-
-fn cores(text: &str) -> Result<Cores, String> {
-    let read = parse_cores(text).map(Cores);
-    read.ok_or_else(|| {
-        "possible is a list of numbers and ranges from 0 to 1023, like 0,4-7; nearest is 0"
-            .to_owned()
-    })
 }
 
 /// Serves until the process is asked to end.
 pub fn run(context: &Context<'_>, args: &ServeArgs, out: &mut dyn Write) -> Result<(), CliError> {
     if let Some(Cores(cores)) = &args.cores {
-        pin(cores)?;
+        occupy(cores)?;
     }
     interrupt::listen()?;
     if args.with_parent {
@@ -109,36 +95,4 @@ fn end_with_input() {
         while matches!(input.read(&mut bytes), Ok(1..)) {}
         interrupt::flag().store(true, Ordering::Relaxed);
     });
-}
-
-/// Restricts this process to some cores.
-///
-/// Source: `sched_setaffinity(2)`: threads inherit the set of the thread that starts them.
-#[cfg(target_os = "linux")]
-fn pin(cores: &[usize]) -> Result<(), CliError> {
-    // SAFETY: all bits of the set may be 0.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &core in cores {
-        // SAFETY: cores are below 1024, the bits of the set.
-        unsafe { libc::CPU_SET(core, &mut set) };
-    }
-    let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: the set is initialized and has that size.
-    if unsafe { libc::sched_setaffinity(0, size, &raw const set) } == 0 {
-        return Ok(());
-    }
-    let reason = io::Error::last_os_error();
-    let possible = std::thread::available_parallelism().map_or(1, usize::from);
-    Err(CliError::Library {
-        text: format!(
-            "--cores: none of {cores:?} can be used: {reason}; this process may use {possible} core(s)"
-        ),
-        kind: ErrorKind::Request,
-    })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn pin(_: &[usize]) -> Result<(), CliError> {
-    warn("--cores has an effect on Linux only");
-    Ok(())
 }

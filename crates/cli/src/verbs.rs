@@ -8,9 +8,10 @@ use crate::demo;
 use crate::draft::Draft;
 use crate::error::CliError;
 use crate::interrupt;
+use crate::number::Cores;
 use crate::serve;
 use crate::work::{make_dataset, train, write_json, write_picture, write_result};
-use partita::{Context, ErrorKind};
+use partita::{Context, ErrorKind, confine};
 use partita_data::ValueScope;
 use partita_files::NewFile;
 use partita_report::{page, text, tuning_page};
@@ -20,6 +21,9 @@ use std::path::Path;
 
 /// Runs a verb.
 pub fn run(context: &Context<'_>, verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
+    if let Some(Cores(cores)) = cores(verb) {
+        confine(cores)?;
+    }
     match verb {
         Verb::Models(args) => models(args, out),
         Verb::Inspect(args) => inspect(args, out),
@@ -38,6 +42,29 @@ pub fn run(context: &Context<'_>, verb: &Verb, out: &mut dyn Write) -> Result<()
         Verb::Doctor(args) => doctor(context, args, out),
         Verb::Demo(args) => demo::run(context, args, out),
     }
+}
+
+/// The cores of a verb that measures or trains without a run file of the user; others give them to the library.
+fn cores(verb: &Verb) -> Option<&Cores> {
+    let on = match verb {
+        Verb::Predict(args) => &args.on,
+        Verb::Plan(args) => &args.on,
+        Verb::Calibrate(args) => &args.on,
+        Verb::Tune(args) => &args.on,
+        Verb::Demo(args) => &args.on,
+        Verb::Models(_)
+        | Verb::Inspect(_)
+        | Verb::Lower(_)
+        | Verb::Train(_)
+        | Verb::Serve(_)
+        | Verb::Evaluate(_)
+        | Verb::Infer(_)
+        | Verb::Weights { .. }
+        | Verb::Compare(_)
+        | Verb::Data { .. }
+        | Verb::Doctor(_) => return None,
+    };
+    on.cores.as_ref()
 }
 
 fn models(args: &ModelsArgs, out: &mut dyn Write) -> Result<(), CliError> {

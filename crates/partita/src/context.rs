@@ -1,13 +1,15 @@
 //! The context of a verb: the environment, measured times, the progress listener, and a cancellation flag.
 
+use crate::cores::CoreLocks;
 use crate::environment::Environment;
-use crate::kernel_set::{KernelSet, Processing, instructions};
+use crate::kernel_set::{KernelSet, Processing, cores, instructions, spin};
 use crate::local_machine::{Ranks, setting};
 use crate::progress::{Event, Progress, Silent};
 use crate::times::{NoScratch, Times};
 use partita_cpu::Level;
 use partita_onednn::{NAME, OneDnn};
 use partita_program::{Configuration, Menu};
+use partita_space::Seconds;
 use partita_tune::{Catalog, CatalogMenu, Measurements, Setting};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +24,7 @@ pub struct Context<'c> {
     progress: &'c dyn Progress,
     cancel: &'c AtomicBool,
     onednn: Arc<OneDnn>,
+    core_locks: CoreLocks,
     /// What rank 0 of a job has measured.
     shared: OnceLock<Catalog>,
 }
@@ -44,6 +47,7 @@ impl<'c> Context<'c> {
         let temporary = environment.temporary.clone();
         let (search, level) = (environment.onednn.clone(), environment.level);
         Self {
+            core_locks: CoreLocks::new(environment.core_locks.clone()),
             environment,
             onednn: Arc::new(OneDnn::new(search, instructions(level))),
             times: Times::new(path, temporary),
@@ -78,6 +82,34 @@ impl<'c> Context<'c> {
     /// Reports the progress of a measurement or a search.
     pub(crate) fn status(&self, text: &str, is_last: bool) {
         self.report(Event::Status { text, is_last });
+    }
+
+    /// The locks of the cores that ranks are pinned to.
+    pub(crate) fn core_locks(&self) -> &CoreLocks {
+        &self.core_locks
+    }
+
+    /// Cores for so many threads of ranks with these kernels, which no other process holds; empty if they are not
+    /// pinned.
+    pub(crate) fn hold_cores(&self, kernels: KernelSet, threads: usize) -> Vec<usize> {
+        let wanted = if kernels == KernelSet::Cpu {
+            threads
+        } else {
+            0
+        };
+        let (own, told) = self.core_locks.hold(wanted, cores());
+        if let Some(text) = told {
+            self.report(Event::Note(&text));
+        }
+        own
+    }
+
+    /// How long a thread that waits for another spins before it sleeps: not at all where others need the cores.
+    pub(crate) fn spin(&self, ranks: usize, threads: usize, cores: usize) -> Seconds {
+        match self.core_locks.is_crowded() {
+            true => Seconds(0.0),
+            false => spin(ranks, threads, cores),
+        }
     }
 
     /// What kernels of ranks with so many threads compute with.

@@ -1,6 +1,7 @@
 //! `doctor`: processor, memory, MPI and libraries of this machine, and how to install what is missing.
 
 use crate::context::Context;
+use crate::cores::{CoreHolder, holders};
 use crate::environment::Environment;
 use crate::foreign::{Found, LIBRARIES, Library, Loader, ONEDNN};
 use crate::host::Host;
@@ -21,6 +22,8 @@ pub struct Diagnosis {
     /// Processor and memory.
     #[serde(flatten)]
     pub host: Host,
+    /// Cores that processes hold, on which their ranks are pinned.
+    pub pinned: Vec<CoreHolder>,
     /// Optional libraries.
     pub libraries: Vec<LibraryFinding>,
     /// Devices of OpenCL.
@@ -99,6 +102,10 @@ pub fn doctor(context: &Context<'_>) -> Diagnosis {
     };
     Diagnosis {
         host: Host::local(environment.level),
+        pinned: environment
+            .core_locks
+            .as_deref()
+            .map_or(Vec::new(), holders),
         libraries: libraries
             .map(|library| match library.name {
                 ONEDNN => onednn_finding(library, context),

@@ -22,7 +22,9 @@ const MPI_FILE: &str = "PARTITA_MPI";
 
 /// The oneDNN library to load instead of the one that would be found, or [`OFF`].
 const ONEDNN: &str = "PARTITA_ONEDNN";
-/// Value of [`ONEDNN`] for none.
+/// Folder of the locks of cores, the same for all processes of a node, or [`OFF`].
+const CORE_LOCKS: &str = "PARTITA_CORE_LOCKS";
+/// Value of [`ONEDNN`] and [`CORE_LOCKS`] for none.
 const OFF: &str = "off";
 
 /// The environment of a process.
@@ -42,6 +44,8 @@ pub struct Environment {
     pub mpi_file: Option<PathBuf>,
     /// Where to look for oneDNN.
     pub onednn: OneDnnSearch,
+    /// Folder of the locks of cores that ranks are pinned to; `None` pins without locks.
+    pub core_locks: Option<PathBuf>,
     /// Search paths of the loader.
     pub loader: LoaderPaths,
     /// Home folder of the user.
@@ -97,6 +101,7 @@ impl Default for Environment {
             launcher: None,
             mpi_file: None,
             onednn: OneDnnSearch::Loader,
+            core_locks: Some(PathBuf::from("/tmp/partita-cores")),
             loader: LoaderPaths::default(),
             home: None,
             temporary: PathBuf::from("/tmp"),
@@ -136,6 +141,11 @@ impl Environment {
                 None => OneDnnSearch::Loader,
                 Some(word) if word == Path::new(OFF) => OneDnnSearch::Off,
                 Some(file) => OneDnnSearch::File(file),
+            },
+            core_locks: match path(CORE_LOCKS) {
+                None => Self::default().core_locks,
+                Some(word) if word == Path::new(OFF) => None,
+                folder => folder,
             },
             loader: LoaderPaths {
                 listed: paths(&variable("LD_LIBRARY_PATH").unwrap_or_default()).collect(),

@@ -3,6 +3,7 @@
 pub(crate) mod devices;
 pub(crate) mod joined;
 
+use crate::cores::allowed;
 use crate::host;
 use devices::{DeviceChoice, DeviceUseError, devices};
 use joined::{JoinedKernels, JoinedMenu};
@@ -44,12 +45,23 @@ pub enum Precision {
 
 /// A part of the cores of a host. The slot of a rank is its number among threads, and its number on the host
 /// among processes; while kernels are measured, all slots run kernels of one rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreSlot {
     /// Index, from 0.
     pub slot: usize,
     /// Number of slots.
     pub slots: usize,
+    /// The cores that its threads are pinned to, one each; empty if they are not.
+    pub cores: Vec<usize>,
+}
+
+impl CoreSlot {
+    /// Its part of the cores that all slots are pinned to, if they are.
+    pub fn among(slot: usize, slots: usize, pinned: &[usize]) -> Self {
+        let each = pinned.len() / slots;
+        let cores = pinned[slot * each..(slot + 1) * each].to_vec();
+        Self { slot, slots, cores }
+    }
 }
 
 /// What the kernels of each rank compute with.
@@ -268,8 +280,7 @@ impl KernelSet {
         partita_gpu::arena(Arc::clone(&all[slot % all.len()]), rank, bytes)
     }
 
-    /// The kernels of a rank, made on the thread that runs them. If there is a core for each thread of all slots,
-    /// the threads are pinned.
+    /// The kernels of a rank, made on the thread that runs them, which is pinned if the slot has cores.
     ///
     /// Errors: threads cannot be started.
     pub fn kernels(
@@ -277,31 +288,17 @@ impl KernelSet {
         precision: Precision,
         mesh: Mesh,
         rank: Rank,
-        slot: CoreSlot,
-        processing: &Processing,
-    ) -> Result<Box<dyn Kernels>, RunError> {
-        let who = (precision, mesh, rank);
-        self.kernels_among(cores(), who, slot, processing)
-    }
-
-    /// As [`Self::kernels`], for slots that share these cores, which may be more than those of this process.
-    pub fn kernels_among(
-        self,
-        cores: &[usize],
-        (precision, mesh, rank): (Precision, Mesh, Rank),
-        slot: CoreSlot,
+        slot: &CoreSlot,
         processing: &Processing,
     ) -> Result<Box<dyn Kernels>, RunError> {
         Ok(match (self, precision) {
             (Self::Cpu, Precision::F32 | Precision::F64 | Precision::Bf16 | Precision::F16) => {
-                let own = own_cores(cores, slot, processing.threads);
-                let team = team(own, cores.len(), slot, processing);
-                let team = team.map_err(|error| RunError::Kernels {
+                let team = team(slot, processing).map_err(|error| RunError::Kernels {
                     rank,
                     reason: error.to_string(),
                 })?;
                 let cpu = CpuKernels::new(mesh, rank, team);
-                let own = own.unwrap_or_default().to_vec();
+                let own = slot.cores.clone();
                 Box::new(JoinedKernels::new(rank, cpu, processing.clone(), own))
             }
             (Self::Reference, Precision::F32 | Precision::Bf16 | Precision::F16) => {
@@ -325,13 +322,10 @@ impl KernelSet {
     }
 }
 
-/// Cores that this process may use, as of the first call.
+/// Cores that this process may use, as of the first call, one thread of each physical core first.
 pub fn cores() -> &'static [usize] {
     static CORES: OnceLock<Vec<usize>> = OnceLock::new();
-    CORES.get_or_init(|| {
-        let ids = core_affinity::get_core_ids().unwrap_or_default();
-        ids.into_iter().map(|core| core.id).collect()
-    })
+    CORES.get_or_init(allowed)
 }
 
 /// How long a waiting thread spins before it sleeps.
@@ -339,11 +333,15 @@ pub fn cores() -> &'static [usize] {
 /// Waking a thread takes longer than most messages and many kernels. But if there are more threads than cores,
 /// or than the CPU quota of the cgroup, the thread that it waits for may need its core.
 pub fn spin(ranks: usize, threads: usize, cores: usize) -> Seconds {
+    let has_room = ranks * threads <= at_once(cores);
+    Seconds(if has_room { 1e-3 } else { 0.0 })
+}
+
+/// How many of so many cores the CPU quota of the cgroup lets this process use at once.
+pub fn at_once(cores: usize) -> usize {
     static QUOTA: OnceLock<f64> = OnceLock::new();
     let quota = *QUOTA.get_or_init(|| host::cores_quota().unwrap_or(f64::INFINITY));
-    let working = ranks * threads;
-    let has_room = working <= cores && working as f64 <= quota;
-    Seconds(if has_room { 1e-3 } else { 0.0 })
+    cores.min(quota.max(1.0) as usize)
 }
 
 /// A warning if there are more threads than cores: measured times are then unreliable.
@@ -361,29 +359,14 @@ pub fn oversubscription(ranks: usize, threads: usize, cores: usize) -> Option<St
     })
 }
 
-/// The cores of a slot; none if there are too few for all.
-fn own_cores(
-    cores: &[usize],
-    CoreSlot { slot, slots }: CoreSlot,
-    threads: usize,
-) -> Option<&[usize]> {
-    let is_pinned = slots * threads <= cores.len();
-    is_pinned.then(|| &cores[slot * threads..(slot + 1) * threads])
-}
-
-fn team(
-    own: Option<&[usize]>,
-    cores: usize,
-    CoreSlot { slots, .. }: CoreSlot,
-    processing: &Processing,
-) -> Result<Team, TeamError> {
+fn team(slot: &CoreSlot, processing: &Processing) -> Result<Team, TeamError> {
     let (threads, level) = (processing.threads, processing.level);
-    let Some(own) = own else {
+    if slot.cores.is_empty() {
         return Team::new(threads, level);
-    };
+    }
     // If the system refuses to pin, the threads run unpinned.
-    let mut team = Team::pinned(own, level).or_else(|_| Team::new(threads, level))?;
-    let limit = spin(slots, threads, cores);
+    let mut team = Team::pinned(&slot.cores, level).or_else(|_| Team::new(threads, level))?;
+    let limit = spin(slot.slots, threads, slot.slots * threads);
     team.spin_for(Duration::from_secs_f64(limit.0));
     Ok(team)
 }
@@ -417,13 +400,14 @@ mod tests {
     fn cores_of(rank: Rank, slot: usize) -> Vec<usize> {
         let mesh = Mesh::new([2, 1, 1, 1, 1, 1, 1]);
         let made = move || {
-            let own = CoreSlot { slot, slots: 2 };
+            let pinned = cores().get(..2).unwrap_or_default();
+            let own = CoreSlot::among(slot, 2, pinned);
             let processing = Processing {
                 threads: 1,
                 level: Level::detect(),
                 onednn: Arc::new(OneDnn::new(LibrarySearch::Off, Instructions::All)),
             };
-            let kernels = KernelSet::Cpu.kernels(Precision::F32, mesh, rank, own, &processing);
+            let kernels = KernelSet::Cpu.kernels(Precision::F32, mesh, rank, &own, &processing);
             let ids = core_affinity::get_core_ids().unwrap();
             drop(kernels.unwrap());
             ids.into_iter().map(|core| core.id).collect()

@@ -392,6 +392,7 @@ impl<'c> Launch<'c> {
         let ranks = Ranks {
             cores: job.cores().to_vec(),
             library: Some(job.library()?),
+            pinned: job.hold_cores(rank_config)?,
             ..Ranks::threads(layout.ranks_per_host, rank_config.threads)
         };
         Ok((ranks, layout))
@@ -416,6 +417,7 @@ impl<'c> Launch<'c> {
         let ranks = Ranks {
             cores: job.cores().to_vec(),
             library: Some(job.library()?),
+            pinned: job.hold_cores(rank_config)?,
             ..threads.clone()
         };
         let is_known = job.is_on_one_host() && ranks.count <= ranks.most();
@@ -435,8 +437,14 @@ impl<'c> Launch<'c> {
         sink: &mut dyn TensorSink,
     ) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
         let job = match self {
-            Self::Threads(_) => {
-                let results = ranks::run_ranks(session, setup, listener);
+            Self::Threads(context) => {
+                let (ranks, threads) = (
+                    session.main_program().mesh.ranks(),
+                    setup.processing.threads,
+                );
+                let pinned = context.hold_cores(setup.kernels, ranks * threads);
+                let spin = context.spin(ranks, threads, cores().len());
+                let results = ranks::run_ranks(session, setup, listener, (&pinned, spin));
                 let peak = baseline.peak_above();
                 let results = results?;
                 let (outcomes, mut arenas) = (results.outcomes, results.arenas);

@@ -23,6 +23,7 @@
 //! | [`make_cosmology`] and others | synthetic datasets |
 //! | [`doctor`] | hardware and libraries of this machine |
 
+mod cores;
 mod environment;
 mod error;
 mod losses;
@@ -75,6 +76,7 @@ pub use calibrate::{CalibrateError, CalibrateRequest, Calibrated, CalibrationSum
 pub use compare::{CompareError, compare};
 pub use compute_scale::ComputeScale;
 pub use context::Context;
+pub use cores::{CoreHolder, NoSuchCores, confine, list as list_cores, occupy, parse_cores};
 pub use data::{
     CosmologyRequest, DatasetError, DigitsRequest, MakeRequest, SegmentationRequest, ShapesRequest,
     convert_data, inspect_data, make_cosmology, make_digits, make_segmentation, make_shapes,
@@ -126,7 +128,7 @@ pub use train::{
     RunResult, SampleResult, ServeRequest, StartWeights, StoreConfig, StoreError, StoreKind,
     TargetError, TargetResult, TaskResult, TilesAsked, TilesResult, TrainError, TrainRequest,
     Trained, TrainingState, Utilization, ValidationResult, VolumeMode, convert_weights, evaluate,
-    infer, parse_cores, serve, train,
+    infer, serve, train,
 };
 pub use training::{
     ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::error::{ErrorKind, Fault};
 use crate::host::Host;
 use crate::input::InputSource;
-use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, oversubscription, spin};
+use crate::kernel_set::{CoreSlot, KernelSet, Precision, at_once, cores, oversubscription};
 use crate::times::NoScratch;
 use partita_oracle::{
     Contention, FitError, KernelSample, MeasuredCosts, Mode, Prediction, SimulateError, predict,
@@ -167,6 +167,8 @@ pub struct Ranks {
     pub cores: Vec<usize>,
     /// The MPI library; `None` if they are threads of one process.
     pub library: Option<String>,
+    /// Where they are processes: the cores that they are pinned to, in their order; empty if they are not.
+    pub pinned: Vec<usize>,
 }
 
 /// Ranks on this machine, with all measurements of them.
@@ -177,6 +179,7 @@ pub struct LocalMachine<'c> {
     threads: usize,
     cores: Vec<usize>,
     library: Option<String>,
+    pinned: Vec<usize>,
     host: Host,
     input: InputSource,
     setting: Setting,
@@ -214,6 +217,7 @@ impl<'c> LocalMachine<'c> {
             threads,
             cores,
             library,
+            pinned,
         } = ranks;
         if ranks > most {
             return Err(LocalError::TooManyRanks {
@@ -235,6 +239,7 @@ impl<'c> LocalMachine<'c> {
             threads,
             cores,
             library,
+            pinned,
             host,
             input,
             measurements,
@@ -253,7 +258,7 @@ impl<'c> LocalMachine<'c> {
         let costs = self.costs(program)?;
         let predicted = predict(program, &costs, Mode::Ranks, 1, with_tasks);
         let mut prediction = predicted.map_err(LocalError::Simulate)?;
-        let warning = oversubscription(self.ranks, self.threads, self.cores.len());
+        let warning = oversubscription(self.ranks, self.threads, at_once(self.cores.len()));
         prediction.limits.splice(0..0, warning);
         Ok(prediction)
     }
@@ -404,6 +409,16 @@ impl<'c> LocalMachine<'c> {
         Ok(all)
     }
 
+    /// The cores that all ranks are pinned to while they are measured; empty if they are not.
+    fn hold_cores(&self) -> Vec<usize> {
+        match self.library {
+            Some(_) => self.pinned.clone(),
+            None => self
+                .context
+                .hold_cores(self.kernels, self.ranks * self.threads),
+        }
+    }
+
     /// Makes the kernels of a rank on a slot of the cores; `check` has made them before.
     fn kernel_maker(
         &self,
@@ -411,11 +426,10 @@ impl<'c> LocalMachine<'c> {
     ) -> impl Fn(Mesh, Rank, usize) -> Box<dyn Kernels> + Sync {
         let (kernels, slots) = (self.kernels, self.ranks);
         let processing = self.context.processing(self.threads);
-        let cores = self.cores.as_slice();
+        let pinned = self.hold_cores();
         move |mesh, rank, slot| {
-            let own = CoreSlot { slot, slots };
-            let who = (precision, mesh, rank);
-            let made = kernels.kernels_among(cores, who, own, &processing);
+            let own = CoreSlot::among(slot, slots, &pinned);
+            let made = kernels.kernels(precision, mesh, rank, &own, &processing);
             made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
         }
     }
@@ -548,13 +562,9 @@ impl<'c> LocalMachine<'c> {
     /// On a separate thread, because the thread that makes them stays pinned.
     fn check(&self, mesh: Mesh, precision: Precision) -> Result<(), LocalError> {
         let processing = self.context.processing(self.threads);
+        let own = CoreSlot::among(0, self.ranks, &self.hold_cores());
         let make = || {
-            let (slot, slots) = (0, self.ranks);
-            let own = CoreSlot { slot, slots };
-            let who = (precision, mesh, 0);
-            let made = self
-                .kernels
-                .kernels_among(&self.cores, who, own, &processing);
+            let made = self.kernels.kernels(precision, mesh, 0, &own, &processing);
             made.map(drop).map_err(LocalError::Kernels)
         };
         std::thread::scope(|scope| {
@@ -597,7 +607,9 @@ impl<'c> LocalMachine<'c> {
         wanted: (&BTreeSet<usize>, LinkSizes),
         known: &LinkTimes,
     ) -> Result<(), LocalError> {
-        let patience = spin(self.ranks, self.threads, self.cores.len());
+        let patience = self
+            .context
+            .spin(self.ranks, self.threads, self.cores.len());
         let transports = |mesh: Mesh| -> Vec<Box<dyn Transport + Send>> {
             let one = |transport| -> Box<dyn Transport + Send> { Box::new(transport) };
             connect(mesh, patience).into_iter().map(one).collect()
@@ -707,6 +719,7 @@ impl Ranks {
             threads,
             cores: cores().to_vec(),
             library: None,
+            pinned: Vec::new(),
         }
     }
 
@@ -718,7 +731,7 @@ impl Ranks {
 
 /// A warning if there are more ranks than cores.
 pub fn sharing(ranks: usize) -> Option<String> {
-    oversubscription(ranks, THREADS, cores().len())
+    oversubscription(ranks, THREADS, at_once(cores().len()))
 }
 
 /// The requested kernels; the fast ones by default.

@@ -46,9 +46,7 @@ pub use evaluate::{EvaluateResult, evaluate};
 pub use forward::{ForwardRequest, VolumeMode};
 pub use infer::{InferRequest, InferResult, PredictionUnits, infer};
 pub use metrics::MetricsFormat;
-pub use offload::{
-    LISTENING, OffloadConfig, OffloadError, Processes, ServeRequest, parse_cores, serve,
-};
+pub use offload::{LISTENING, OffloadConfig, OffloadError, Processes, ServeRequest, serve};
 pub use per_sample::SampleResult;
 pub use record::{
     BestResult, ClassResult, Classification, EndReason, EndedEarly, EpochResult, MemoryResult,
@@ -156,7 +154,7 @@ pub struct Trained {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn train(context: &Context<'_>, request: &TrainRequest) -> Result<Option<Trained>, TrainError> {
-    let launch = Launch::join(context)?;
+    let launch = run::join(context, &request.run_file, request.cores.as_deref())?;
     train_with(&launch, request).map_err(|error| launch.shut_down(error))
 }
 

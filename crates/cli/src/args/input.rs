@@ -1,7 +1,7 @@
 //! Arguments on the input of a predicted step, and on the processes that share an epoch.
 
 use super::IoName;
-use crate::number;
+use crate::number::{self, Cores};
 use clap::Args;
 use partita::parse_seconds;
 use partita_space::Seconds;
@@ -19,6 +19,14 @@ pub struct InputArgs {
     /// Samples of the dataset (default: those of the dataset that the model was published with)
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::dataset_samples)]
     pub dataset_samples: Option<usize>,
+}
+
+/// The cores of a run or a measurement.
+#[derive(Debug, Args)]
+pub struct CoresArgs {
+    /// Cores that this process may use, such as `0,4-7` (default: those of the run file, or all that it was started on)
+    #[arg(long, value_name = "CORES", value_parser = number::cores)]
+    pub cores: Option<Cores>,
 }
 
 /// Loaders and validators of a predicted epoch.

@@ -1,6 +1,6 @@
 //! Arguments of `tune`.
 
-use super::{DeviceName, KindName, TrainingArgs};
+use super::{CoresArgs, DeviceName, KindName, TrainingArgs};
 use crate::number;
 use clap::{Args, ValueEnum};
 use partita::{DivisionPolicy, parse_bytes};
@@ -21,6 +21,8 @@ pub struct TuneArgs {
     /// Threads per rank
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = number::count)]
     pub threads: usize,
+    #[command(flatten)]
+    pub on: CoresArgs,
     /// Where kernels compute
     #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
     pub device: DeviceName,

@@ -3,11 +3,13 @@
 use serde_json::Value;
 use std::process::{Command, Output};
 
-/// `partita` with these arguments, in the folder of the tests and without machines of the user.
+/// `partita` with these arguments, in the folder of the tests and without machines of the user. Tests run side by side, so
+/// it locks no cores.
 pub fn partita(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_partita"));
     command.args(arguments).env_remove("PARTITA_MACHINES");
     command.env_remove("PARTITA_SOFTWARE");
+    command.env("PARTITA_CORE_LOCKS", "off");
     listening(&mut command);
     command
 }

@@ -9,6 +9,8 @@ mod calibrating;
 #[cfg(unix)]
 mod checkpoints;
 mod comparing;
+#[cfg(target_os = "linux")]
+mod cores;
 mod data;
 mod devices;
 mod digits;

@@ -1,5 +1,6 @@
 //! Errors of launching and running ranks.
 
+use crate::cores::NoSuchCores;
 use crate::error::{ErrorKind, Fault};
 use crate::local_machine::LocalError;
 use crate::thread_limit::TooManyThreads;
@@ -55,6 +56,9 @@ pub enum LaunchError {
         /// Advice.
         advice: &'static str,
     },
+    /// None of the requested cores can be used.
+    #[error(transparent)]
+    Cores(#[from] NoSuchCores),
     /// MPI failed.
     #[error(transparent)]
     Mpi(#[from] WorldError),
@@ -162,6 +166,7 @@ impl Fault for LaunchError {
             | Self::OtherMpi { .. }
             | Self::OtherRanks { .. }
             | Self::NoLibrary
+            | Self::Cores(_)
             | Self::TooManyThreads(_)
             | Self::Differ { .. }
             | Self::OtherOneDnn { .. }

@@ -1,5 +1,7 @@
 //! Ranks that are processes under a launcher: collective decisions, failure handling and shutdown.
 
+mod held_cores;
+
 use super::agreement::{Agreement, ProcessAgreement};
 use super::error::LaunchError;
 use super::memory_baseline::MemoryBaseline;
@@ -8,7 +10,7 @@ use super::saving::{MemoryUsage, TensorSink};
 use crate::context::Context;
 use crate::error::{ErrorKind, Fault, full_text};
 use crate::host::Host;
-use crate::kernel_set::{self, CoreSlot, KernelSet, spin};
+use crate::kernel_set::{self, CoreSlot, KernelSet, at_once};
 use crate::launcher::Launcher;
 use crate::progress::Event;
 use partita_data::EpochLoads;
@@ -23,7 +25,7 @@ use partita_tune::{
     link_times_of_ranks, measure_links_of_rank, measure_network_of_rank, network_times_of_ranks,
 };
 use serde::{Deserialize, Serialize};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::atomic::AtomicBool;
@@ -39,6 +41,9 @@ pub struct Job<'c> {
     rank: Rank,
     size: usize,
     slot: CoreSlot,
+    /// The cores of the ranks of this host, in their order, once they hold them; an empty list is of a rank that is not
+    /// pinned.
+    held: OnceCell<Vec<Vec<usize>>>,
     local: HostRanks,
     /// The ranks of this host.
     of_host: Vec<Rank>,
@@ -67,7 +72,15 @@ impl InnerRun for InnerProcess<'_, '_> {
             [(); 4].map(|()| Box::new(ProcessAgreement::new(job)) as Box<dyn Agreement>);
         let transport = Box::new(transport);
         let (outcome, _) = ranks::run_rank(
-            session, setup, job.rank, job.slot, transport, waker, None, agreements, None,
+            session,
+            setup,
+            job.rank,
+            &job.slot(),
+            transport,
+            waker,
+            None,
+            agreements,
+            None,
         )?;
         Ok(outcome)
     }
@@ -146,7 +159,8 @@ impl<'c> Job<'c> {
             world: RefCell::new(Some(world)),
             rank,
             size,
-            slot: CoreSlot { slot: 0, slots: 1 },
+            slot: CoreSlot::among(0, 1, &[]),
+            held: OnceCell::new(),
             local: HostRanks { ranks: 1, cores: 1 },
             of_host: Vec::new(),
             cores: Vec::new(),
@@ -383,7 +397,8 @@ impl<'c> Job<'c> {
 
     /// How long a rank spins before it sleeps.
     fn spin(&self, threads: usize) -> Seconds {
-        spin(self.local.ranks, threads, self.local.cores)
+        self.context
+            .spin(self.local.ranks, threads, self.local.cores)
     }
 
     /// Runs a session as this rank. Rank 0 gets the results of all ranks and the sum of their peaks, after the
@@ -408,7 +423,15 @@ impl<'c> Job<'c> {
             [(); 4].map(|()| Box::new(ProcessAgreement::new(self)) as Box<dyn Agreement>);
         let inner = Some(Box::new(InnerProcess(self)) as Box<dyn InnerRun>);
         let results = ranks::run_rank(
-            session, setup, self.rank, self.slot, transport, waker, listener, agreements, inner,
+            session,
+            setup,
+            self.rank,
+            &self.slot(),
+            transport,
+            waker,
+            listener,
+            agreements,
+            inner,
         );
         let peak = baseline.peak_above();
         let (outcome, mut arena) = results.map_err(|error| {
@@ -681,15 +704,15 @@ fn core_slot(rank_hosts: &[RankHost], rank: Rank) -> (CoreSlot, HostRanks) {
     let here = ranks_of_host(rank_hosts, rank);
     let local = HostRanks {
         ranks: here.len(),
-        cores: cores_of_host(rank_hosts, rank).len(),
+        cores: at_once(cores_of_host(rank_hosts, rank).len()),
     };
     let are_shared = here.iter().all(|&r| rank_hosts[r].cores == own.cores);
     let slot = if are_shared {
         let slot = here.iter().position(|&r| r == rank).unwrap_or_default();
         let slots = here.len();
-        CoreSlot { slot, slots }
+        CoreSlot::among(slot, slots, &[])
     } else {
-        CoreSlot { slot: 0, slots: 1 }
+        CoreSlot::among(0, 1, &[])
     };
     (slot, local)
 }

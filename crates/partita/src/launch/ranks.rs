@@ -1,7 +1,7 @@
 //! Runs a session: one rank on this thread, or all ranks as threads.
 
 use super::agreement::{Agreement, ThreadAgreement, ThreadBallot};
-use crate::kernel_set::{CoreSlot, KernelSet, Precision, Processing, cores, spin};
+use crate::kernel_set::{CoreSlot, KernelSet, Precision, Processing};
 use partita_data::{LoadTally, Loading, Waker};
 use partita_program::Buffer;
 use partita_run::{Arena, RankRunner, RunError, Sink, Source, SystemClock, Transport};
@@ -161,7 +161,7 @@ pub fn run_rank<'w>(
     session: &Session<'_>,
     setup: &RunSetup<'w>,
     rank: Rank,
-    slot: CoreSlot,
+    slot: &CoreSlot,
     transport: Box<dyn Transport + 'w>,
     waker: Waker,
     mut listener: Option<Listener<'_>>,
@@ -220,17 +220,17 @@ pub fn run_rank<'w>(
     Ok((outcome, runner.arena))
 }
 
-/// Runs a session on one thread per rank.
+/// Runs a session on one thread per rank, on these cores if they are pinned; a rank that waits spins so long.
 ///
 /// Errors: the first rank that failed.
 pub fn run_ranks(
     session: &Session<'_>,
     setup: &RunSetup<'_>,
     listener: Listener<'_>,
+    (pinned, spin): (&[usize], Seconds),
 ) -> Result<RankResults, LaunchError> {
     let mesh = session.main_program().mesh;
     let mut listener = Some(listener);
-    let spin = spin(mesh.ranks(), setup.processing.threads, cores().len());
     let parts = connect(mesh, spin).into_iter().map(|transport| Part {
         transport,
         listener: listener.take(),
@@ -241,8 +241,8 @@ pub fn run_ranks(
     let results = launch(parts.collect(), setup.cancel, |rank, mut part: Part<'_>| {
         part.transport.reserve(session.programs())?;
         let waker = Box::new(part.transport.messages().waker());
-        let (slot, slots) = (rank, mesh.ranks());
-        let (slot, transport) = (CoreSlot { slot, slots }, Box::new(part.transport));
+        let slot = &CoreSlot::among(rank, mesh.ranks(), pinned);
+        let transport = Box::new(part.transport);
         let [agreements @ .., _] = &ballots;
         let agreements = agreements.each_ref().map(|ballot| {
             let agreement = ThreadAgreement::new(ballot, rank, setup.cancel);
@@ -293,7 +293,7 @@ struct InnerThreads<'a> {
     ballots: &'a [ThreadBallot; 5],
     agreement: ThreadAgreement<'a>,
     cancel: &'a AtomicBool,
-    slot: CoreSlot,
+    slot: &'a CoreSlot,
     spin: Seconds,
 }
 

@@ -7,6 +7,7 @@ use super::joined::JoinedPrograms;
 use super::per_sample::SampleResult;
 use super::record::ValidationResult;
 use super::results::Metrics;
+use super::run;
 use super::tiling::TilesResult;
 use crate::context::Context;
 use crate::launch::Launch;
@@ -69,7 +70,7 @@ pub fn evaluate(
     context: &Context<'_>,
     request: &ForwardRequest,
 ) -> Result<Option<EvaluateResult>, TrainError> {
-    let launch = Launch::join(context)?;
+    let launch = run::join(context, &request.run_file, request.cores.as_deref())?;
     evaluate_with(&launch, request).map_err(|error| launch.shut_down(error))
 }
 

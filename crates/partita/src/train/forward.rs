@@ -53,6 +53,8 @@ pub struct ForwardRequest {
     pub ranks: Option<usize>,
     /// Overrides its `threads`.
     pub threads: Option<usize>,
+    /// Overrides its `cores`.
+    pub cores: Option<Vec<usize>>,
     /// Overrides its `strategy`.
     pub strategy: Option<String>,
     /// Overrides its `device`.

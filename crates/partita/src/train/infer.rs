@@ -3,6 +3,7 @@
 use super::check;
 use super::error::{Mismatch, TrainError};
 use super::forward::{Ends, Forward, ForwardRequest, Prepared, VolumeMode};
+use super::run;
 use super::tiles::{self, TileFiles};
 use super::tiling::TilesResult;
 use crate::context::Context;
@@ -114,7 +115,11 @@ pub fn infer(
     context: &Context<'_>,
     request: &InferRequest,
 ) -> Result<Option<InferResult>, TrainError> {
-    let launch = Launch::join(context)?;
+    let launch = run::join(
+        context,
+        &request.forward.run_file,
+        request.forward.cores.as_deref(),
+    )?;
     infer_with(&launch, request).map_err(|error| launch.shut_down(error))
 }
 

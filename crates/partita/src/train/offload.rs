@@ -9,7 +9,7 @@ mod settings;
 mod validate;
 
 pub use children::LISTENING;
-pub use config::{OffloadConfig, Processes, parse_cores};
+pub use config::{OffloadConfig, Processes};
 pub use error::OffloadError;
 pub use serve::{ServeRequest, serve};
 

@@ -8,9 +8,11 @@ use super::offload::config::OffloadConfig;
 use super::preparation::SampleOptions;
 use super::run_file::{RunFile, StartWeights};
 use super::store::config::{StoreConfig, StoreKind};
+use crate::context::Context;
+use crate::cores::confine;
 use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::{KernelSet, Precision};
-use crate::launch::{Launch, RankConfig};
+use crate::launch::{Launch, LaunchError, RankConfig};
 use crate::training::StrategyChoice;
 use partita_data::{CheckScope, Sampling, Split};
 use partita_graph::Loss;
@@ -18,7 +20,7 @@ use partita_mpi::Collectives;
 use partita_program::Optimizer;
 use partita_session::{LearningRateSchedule, LossScaling};
 use partita_space::{Bytes, Seconds};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A training run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct TrainRequest {
     pub ranks: Option<usize>,
     /// Overrides its `threads`.
     pub threads: Option<usize>,
+    /// Overrides its `cores`.
+    pub cores: Option<Vec<usize>>,
     /// Overrides its `strategy`.
     pub strategy: Option<String>,
     /// Overrides its `device`.
@@ -131,6 +135,29 @@ pub struct Run {
     pub is_resumed: bool,
     /// Whether it would have resumed, had the run before it left a checkpoint.
     pub begins_anew: bool,
+}
+
+/// Joins the job of a launcher, on the cores of a request or else of its run file, which also says whether ranks are
+/// pinned.
+///
+/// Errors: none of the cores can be used; no MPI library for the launcher. A run file that cannot be read is told when the
+/// run is merged, once for all ranks.
+pub fn join<'c>(
+    context: &'c Context<'c>,
+    run_file: &Path,
+    cores: Option<&[usize]>,
+) -> Result<Launch<'c>, TrainError> {
+    let file = RunFile::read(run_file).ok();
+    let of_file = file.as_ref().and_then(|file| file.cores.as_deref());
+    let confined = cores.or(of_file).map_or(Ok(()), confine);
+    if file.is_some_and(|file| !file.pin) {
+        context.core_locks().switch_off();
+    }
+    let launch = Launch::join(context)?;
+    match confined {
+        Ok(()) => Ok(launch),
+        Err(error) => Err(launch.shut_down(LaunchError::from(error).into())),
+    }
 }
 
 impl Run {

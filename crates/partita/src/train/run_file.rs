@@ -7,7 +7,7 @@ pub mod words;
 use super::checkpoint::{self, CheckpointConfig};
 use super::early_stopping::EndRules;
 use super::metrics::MetricsFormat;
-use super::offload::config::{OffloadConfig, read_offload};
+use super::offload::config::{OffloadConfig, cores, read_offload};
 use super::preparation::SampleOptions;
 use super::section::{RunFileError, Section, all_faults, suggest, syntax};
 use super::store::config::{DataOptions, StoreConfig};
@@ -23,7 +23,7 @@ use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 32] = [
+const KEYS: [&str; 34] = [
     "model",
     "loss",
     "data",
@@ -31,6 +31,8 @@ const KEYS: [&str; 32] = [
     "overwrite",
     "ranks",
     "threads",
+    "cores",
+    "pin",
     "strategy",
     "machine",
     "kernels",
@@ -81,6 +83,10 @@ pub struct RunFile {
     pub ranks: usize,
     /// Threads per rank (default: 1).
     pub threads: usize,
+    /// Cores that the run may use (default: all that the process may use).
+    pub cores: Option<Vec<usize>>,
+    /// Whether the threads of ranks are pinned to cores (default: true).
+    pub pin: bool,
     /// `auto` (default) or a strategy.
     pub strategy: String,
     /// Name or path of a machine file (default: this machine, measured).
@@ -243,6 +249,8 @@ impl RunFile {
             overwrite: top.flag("overwrite")?.unwrap_or(false),
             ranks: top.count("ranks")?.unwrap_or(1),
             threads: top.count("threads")?.unwrap_or(1),
+            cores: cores(&top)?,
+            pin: top.flag("pin")?.unwrap_or(true),
             strategy: top
                 .text("strategy", strategy)?
                 .unwrap_or_else(|| "auto".to_owned()),

@@ -1,13 +1,13 @@
 //! Text of a check of the machine.
 
 use crate::table::{Side, Table, write_pairs};
-use partita::{DeviceFinding, Diagnosis, Host, LibraryFinding, MpiFinding};
+use partita::{CoreHolder, DeviceFinding, Diagnosis, Host, LibraryFinding, MpiFinding};
 use partita_space::Bytes;
 use std::io::{self, Write};
 
 /// Writes processor, memory and libraries of the machine.
 pub fn doctor(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<()> {
-    write_host(&diagnosis.host, out)?;
+    write_host(&diagnosis.host, &diagnosis.pinned, out)?;
     writeln!(out)?;
     write_libraries(&diagnosis.libraries, out)?;
     write_devices(&diagnosis.devices, out)?;
@@ -64,7 +64,7 @@ fn write_devices(findings: &[DeviceFinding], out: &mut dyn Write) -> io::Result<
     table.write(out)
 }
 
-fn write_host(host: &Host, out: &mut dyn Write) -> io::Result<()> {
+fn write_host(host: &Host, pinned: &[CoreHolder], out: &mut dyn Write) -> io::Result<()> {
     let or_unknown =
         |bytes: Option<Bytes>| bytes.map_or("unknown".to_owned(), |bytes| bytes.to_string());
     let count = |cores: Option<usize>| cores.map_or("?".to_owned(), |cores| cores.to_string());
@@ -103,6 +103,9 @@ fn write_host(host: &Host, out: &mut dyn Write) -> io::Result<()> {
             cache.cores
         );
         pairs.push(("cache", text));
+    }
+    for holder in pinned {
+        pairs.push(("pinned", holder.to_string()));
     }
     pairs.push(("memory", memory));
     pairs.push(("group limits", limits.join(", ")));

@@ -1,6 +1,7 @@
 //! The table `[offload]` of a run file.
 
 use super::super::section::{RunFileError, Section, duration, suggest, whole};
+use crate::cores::{list, parse_cores};
 use partita_offload::Address;
 use partita_program::Body;
 use partita_session::snapshot_bytes;
@@ -99,21 +100,13 @@ pub fn read_offload(top: &Section<'_>, watchdog: Seconds) -> Result<OffloadConfi
         watchdog.0 / 2.0
     );
     let credits = format!("a whole number from 1 to {CREDITS_MAX}");
-    let value = section.get("cores").map(|value| value.get_ref());
-    let cores = format!(
-        "a text with a list of cores, like \"0\" or \"0,4-7\"{}",
-        value.map_or_else(String::new, suggest::cores)
-    );
     Ok(OffloadConfig {
         loaders: processes(&section, "loaders")?,
         validators: processes(&section, "validators")?,
         credits: section
             .read("credits", &credits, |value| count(value, 1..=CREDITS_MAX))?
             .unwrap_or(CREDITS),
-        cores: section.read("cores", &cores, |value| {
-            let text = value.as_str()?;
-            parse_cores(text).map(|_| text.to_owned())
-        })?,
+        cores: cores(&section)?.map(|cores| list(&cores)),
         connect_timeout: section
             .time("connect_timeout", "10 s")?
             .unwrap_or(CONNECT_TIMEOUT),
@@ -121,6 +114,16 @@ pub fn read_offload(top: &Section<'_>, watchdog: Seconds) -> Result<OffloadConfi
             duration(value.as_str()?).filter(|&time| time < watchdog)
         })?,
     })
+}
+
+/// The key `cores` of a table, a list.
+pub fn cores(section: &Section<'_>) -> Result<Option<Vec<usize>>, RunFileError> {
+    let value = section.get("cores").map(|value| value.get_ref());
+    let expected = format!(
+        "a text with a list of cores, like \"0\" or \"0,4-7\"{}",
+        value.map_or_else(String::new, suggest::cores)
+    );
+    section.read("cores", &expected, |value| parse_cores(value.as_str()?))
 }
 
 fn processes(section: &Section<'_>, key: &str) -> Result<Processes, RunFileError> {
@@ -141,33 +144,4 @@ fn processes(section: &Section<'_>, key: &str) -> Result<Processes, RunFileError
 fn count(value: &DeValue<'_>, bounds: std::ops::RangeInclusive<usize>) -> Option<usize> {
     let number = usize::try_from(whole(value)?).ok()?;
     bounds.contains(&number).then_some(number)
-}
-
-/// Reads a list of cores, like `0,4-7`. None if it is none.
-pub fn parse_cores(text: &str) -> Option<Vec<usize>> {
-    let number = |text: &str| {
-        text.trim()
-            .parse::<usize>()
-            .ok()
-            .filter(|&core| core < 1024)
-    };
-    let part = |text: &str| match text.split_once('-') {
-        None => number(text).map(|core| core..=core),
-        Some((first, last)) => Some(number(first)?..=number(last)?).filter(|part| !part.is_empty()),
-    };
-    let parts: Option<Vec<_>> = text.split(',').map(part).collect();
-    Some(parts?.into_iter().flatten().collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_cores;
-
-    #[test]
-    fn cores_are_numbers_and_ranges() {
-        assert_eq!(parse_cores("0,4-6"), Some(vec![0, 4, 5, 6]));
-        for text in ["", "x", "3-1", "1,", "-2", "4096"] {
-            assert_eq!(parse_cores(text), None, "{text}");
-        }
-    }
 }

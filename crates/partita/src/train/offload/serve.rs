@@ -89,7 +89,11 @@ pub fn serve(
         run_file: request.run_file.clone(),
         ..TrainRequest::default()
     };
-    let run = Run::merge(RunFile::read(&request.run_file)?, &overrides, &launch)?;
+    let file = RunFile::read(&request.run_file)?;
+    if !file.pin {
+        context.core_locks().switch_off();
+    }
+    let run = Run::merge(file, &overrides, &launch)?;
     let graph = adapted(&run, model::resolve(&run.model)?)?;
     let dataset = Dataset::open(&run.data)?.ignoring(check::ignored(&graph));
     let sampling = crops::sampling(&run, &graph, &dataset)?;

@@ -188,7 +188,7 @@ fn run_with(
     let launch::RankResults {
         outcomes,
         mut arenas,
-    } = run_ranks(session, &setup, listener)?;
+    } = run_ranks(session, &setup, listener, (&[], Seconds(0.0)))?;
     let whole = |tensor: PersistentTensor| {
         let holders = tensor.holders.iter();
         let shards = holders.map(|&holder| session.shard(holder, &mut arenas[holder.0]));
