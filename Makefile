@@ -9,9 +9,14 @@ XTASK = $(CARGO) run --quiet --release --locked --package xtask --
 all:
 	$(CARGO) build --release --locked --workspace
 
-# The checks from the quickest to the longest; the last line is the sum of all tests. One package alone would be
-# built with other features, and all of it again for the tests.
+# rustup installs here and asks for a new shell.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+# Installs what is missing where it can, and says what is. Then the checks from the quickest to the longest; the last
+# lines say what did not run, and the sum of all tests. One package alone would be built with other features, and all
+# of it again for the tests.
 test:
+	.ci/setup
 	$(CARGO) fmt --all --check
 	$(XTASK) tidy
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings

@@ -12,7 +12,7 @@ use partita_graph::{Graph, count, text};
 use partita_lower::{Request, Strategy, lower};
 use partita_program::{Algorithm, Choice, KernelShape, Menu, MenuError};
 use partita_space::Bytes;
-use partita_testkit::verify;
+use partita_testkit::{not_run, verify};
 use request::request;
 use std::env;
 use std::fmt::Write;
@@ -195,8 +195,10 @@ fn instructions_grow_with_the_size() {
     for case in &CASES {
         let sizes = [case.size, FACTOR * case.size];
         let [Some(small), Some(large)] = sizes.map(|size| instructions(case, size)) else {
-            eprintln!("valgrind is missing: nothing is counted (Debian: apt-get install valgrind)");
-            return;
+            return not_run(
+                "instructions_grow_with_the_size",
+                "valgrind is missing (Debian: apt-get install valgrind)",
+            );
         };
         let ratio = large as f64 / small as f64;
         let text = format!(

@@ -1,15 +1,23 @@
 //! Runs the tests and sums their results.
 
 use crate::long;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Makes the property tests run many more cases.
 pub(crate) const LONG: &str = "PARTITA_TEST_LONG";
 /// Seconds of each fuzz target.
 const FUZZ_SECONDS: &str = "PARTITA_FUZZ_SECONDS";
+/// File to which tests that lack something write that they did not run.
+const NOT_RUN: &str = "PARTITA_NOT_RUN";
+/// Exit code of `.ci/bare` where the system allows no mount namespace.
+const NO_NAMESPACE: i32 = 75;
+/// Tests of what MPI, OpenCL and oneDNN do that also hold where they are missing.
+const WITHOUT_PARTS: [&str; 4] = ["devices::", "doctor::", "tuning::", "without"];
 
 /// One command of the suite.
 pub(crate) struct Step {
@@ -21,21 +29,28 @@ pub(crate) struct Step {
 
 /// Runs all tests of the workspace and streams their output; with `long` also the steps of [`long::steps`].
 ///
-/// The closing line is `N passed, M failed`, alone. True if something passed, nothing failed and
-/// nothing was left out.
+/// The last lines say which tests did not run, and why; the closing line is `N passed, M failed`, alone. True if
+/// something passed, nothing failed and nothing was left out.
 pub(crate) fn run(root: &Path, long: bool) -> Result<bool, String> {
-    let mut steps = vec![workspace(root, long)];
+    let (told, told_bare) = (not_run_file(root, "all")?, not_run_file(root, "bare")?);
+    let mut steps = vec![workspace(root, long), bare(root)];
+    steps[0].command.env(NOT_RUN, &told);
+    steps[1].command.env(NOT_RUN, &told_bare);
     let mut left_out = Vec::new();
+    if has_no_namespace(root) {
+        steps.truncate(1);
+        left_out.push(
+            "tests without MPI, OpenCL and oneDNN; the system allows no mount namespace".to_owned(),
+        );
+    }
     if long {
         let more = long::steps(root)?;
         steps.extend(more.steps);
-        left_out = more.left_out;
+        left_out.extend(more.left_out);
     }
     let mut tally = Tally::default();
     for step in &mut steps {
-        if long {
-            println!("xtask: {}", step.name);
-        }
+        println!("xtask: {}", step.name);
         take(step, &mut tally)?;
     }
     let verdict = tally.verdict();
@@ -43,7 +58,10 @@ pub(crate) fn run(root: &Path, long: bool) -> Result<bool, String> {
         eprintln!("xtask: {remark}");
     }
     for name in left_out {
-        eprintln!("xtask: NOT RUN: {name}");
+        println!("did not run: {name}");
+    }
+    for line in not_run_lines(&fs::read_to_string(told).unwrap_or_default()) {
+        println!("did not run: {line}");
     }
     let closing = format!("{} passed, {} failed", verdict.passed, verdict.failed);
     println!("{closing}");
@@ -76,6 +94,61 @@ fn workspace(root: &Path, long: bool) -> Step {
         name: "the tests of the workspace",
         command,
     }
+}
+
+/// An empty file for what did not run.
+fn not_run_file(root: &Path, name: &str) -> Result<PathBuf, String> {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    let path = target.join(format!("not-run-{name}.txt"));
+    fs::write(&path, "").map_err(|error| format!("{}: {error}", path.display()))?;
+    path.canonicalize().map_err(|error| error.to_string())
+}
+
+/// A short second pass where no optional part is to be seen.
+fn bare(root: &Path) -> Step {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(root.join(".ci/bare"));
+    command.arg(cargo);
+    command.args([
+        "test",
+        "--release",
+        "--workspace",
+        "--locked",
+        "--no-fail-fast",
+    ]);
+    command.args(["--test", "verbs", "--test", "mpi", "--"]);
+    command.args(WITHOUT_PARTS).current_dir(root);
+    Step {
+        name: "tests without MPI, OpenCL and oneDNN",
+        command,
+    }
+}
+
+fn has_no_namespace(root: &Path) -> bool {
+    let tried = Command::new(root.join(".ci/bare")).arg("true").status();
+    tried.map_or(true, |status| status.code() == Some(NO_NAMESPACE))
+}
+
+/// What lines like `NOT RUN: test: reason` say, by reason and in all.
+fn not_run_lines(text: &str) -> Vec<String> {
+    let mut by_reason: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for line in text
+        .lines()
+        .filter_map(|line| line.strip_prefix("NOT RUN: "))
+    {
+        let (test, reason) = line.split_once(": ").unwrap_or((line, "no reason given"));
+        by_reason.entry(reason).or_default().insert(test);
+    }
+    let all: BTreeSet<&str> = by_reason.values().flatten().copied().collect();
+    let lines = by_reason.iter();
+    let mut lines: Vec<String> = lines
+        .map(|(reason, tests)| format!("{} test(s): {reason}", tests.len()))
+        .collect();
+    lines.push(format!(
+        "{} test(s) in all, in whole or in part, which count as passed",
+        all.len()
+    ));
+    lines
 }
 
 /// Runs a step, shows its output, and adds its results.
@@ -202,6 +275,18 @@ mod tests {
         assert!(!verdict(&[GOOD, IGNORED], true).good);
         let broken = verdict(&[GOOD], false);
         assert_eq!((broken.failed, broken.good), (1, false));
+    }
+
+    #[test]
+    fn what_did_not_run_is_counted_by_reason() {
+        let text = "NOT RUN: a: no mpirun\nNOT RUN: b: no mpirun\nNOT RUN: a: no Slurm: x\n";
+        let lines = not_run_lines(text);
+        assert_eq!(
+            lines[..2],
+            ["1 test(s): no Slurm: x", "2 test(s): no mpirun"]
+        );
+        assert!(lines[2].starts_with("2 test(s) in all"), "{lines:?}");
+        assert!(not_run_lines("")[0].starts_with("0 test(s) in all"));
     }
 
     #[test]

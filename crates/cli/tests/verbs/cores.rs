@@ -2,6 +2,7 @@
 
 use crate::command::{partita, refusal};
 use crate::trainee::{Case, Trainee};
+use partita_testkit::not_run;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,8 +60,7 @@ fn holders(locks: &Path) -> Vec<(u64, usize)> {
 #[test]
 fn trainings_of_one_node_take_cores_of_their_own() {
     let Some(cores) = two_cores() else {
-        eprintln!("trainings_of_one_node_take_cores_of_their_own: did not run: one core");
-        return;
+        return not_run("trainings_of_one_node_take_cores_of_their_own", "one core");
     };
     let cases = [(); 3].map(|()| Case::new());
     let locks = &cases[0].path("locks");

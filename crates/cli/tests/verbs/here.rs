@@ -47,13 +47,15 @@ fn ranks_that_share_cores_are_told() {
     assert!(error_text(&ask("plan", &[])).contains("and take turns"));
 }
 
-/// Whatever is measured first has too little room: what it is and how much it takes are named.
+/// Whatever is measured first has too little room: what it is and how much it takes are named. How much a process needs
+/// depends on the libraries that it loads, so more and more is given until it suffices.
 #[cfg(target_os = "linux")]
 #[test]
 fn measurements_without_memory_end_with_what_was_asked_for() {
     let case = Case::new();
     let text = fs::read_to_string(case.run_file("run.toml", 1, "ranks = 2")).unwrap();
     fs::write(case.path("run.toml"), text.replace("data=1", "auto")).unwrap();
+    let mut refused = 0;
     for kibibytes in [120_000, 200_000, 300_000] {
         let script = format!("ulimit -v {kibibytes}; exec \"$0\" train run.toml");
         let mut command = std::process::Command::new("sh");
@@ -64,13 +66,18 @@ fn measurements_without_memory_end_with_what_was_asked_for() {
             .env("XDG_CACHE_HOME", cache);
         let output = command.output().unwrap();
         let text = error_text(&output);
+        if output.status.success() {
+            break;
+        }
         assert_eq!(output.status.code(), Some(1), "{kibibytes}: {text}");
         assert!(!text.contains("panicked"), "{kibibytes}: {text}");
         for part in ["`ulimit -v`", "measur"] {
             assert!(text.contains(part), "{kibibytes}: {text}");
         }
         assert!(!case.path("out").exists(), "{kibibytes}");
+        refused += 1;
     }
+    assert!(refused > 0, "the least suffices");
 }
 
 /// A call whose measurements lie in the folder.

@@ -1,6 +1,7 @@
 //! Pages of `partita plan --report`.
 
 use crate::command::{error_text, json, partita, refusal};
+use partita_testkit::not_run;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -400,8 +401,7 @@ fn a_browser_reads_the_report() {
     let browsers = ["chromium", "chromium-browser", "google-chrome"];
     let has = |name: &&str| Command::new(name).arg("--version").output().is_ok();
     let Some(browser) = browsers.into_iter().find(has) else {
-        println!("skipped: no chromium");
-        return;
+        return not_run("a_browser_reads_the_report", "no chromium");
     };
     let folder = tempfile::tempdir().unwrap();
     let (_, page) = reported(&COSMOFLOW, folder.path());
