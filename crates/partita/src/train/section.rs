@@ -94,6 +94,19 @@ pub enum RunFileError {
 }
 
 impl RunFileError {
+    /// The key that is at fault, with its section; none where it is not one key, or not in the file.
+    fn key(&self) -> Option<&str> {
+        match self {
+            Self::UnknownKey { key, .. } | Self::Missing { key, .. } | Self::Value { key, .. } => {
+                Some(key)
+            }
+            Self::Unreadable { .. }
+            | Self::Syntax { .. }
+            | Self::Default { .. }
+            | Self::Several(_) => None,
+        }
+    }
+
     /// The line it is told of; 0 where it is of none.
     fn line(&self) -> usize {
         match self {

@@ -74,14 +74,14 @@ pub fn schedule(top: &Section<'_>, epochs: usize) -> Result<LearningRateSchedule
     let expected = "a table `[schedule]` with `learning_rate`";
     let section = top.need("schedule", top.section("schedule")?, expected)?;
     section.check(&ALL_KEYS)?;
+    let rate = section.single_or_zero("learning_rate", 1e-3)?;
+    let rate = section.need("learning_rate", rate, "a number of at least 0, like 0.001")?;
     let kind = section.choice("kind", &KINDS)?.unwrap_or(Kind::Constant);
     section.check_kind(&[&WARMUP[..], kind.keys()].concat(), |key| {
         let have = KINDS.iter().filter(|(_, kind)| kind.keys().contains(&key));
         let words: Vec<String> = have.map(|(word, _)| format!("\"{word}\"")).collect();
         (!words.is_empty()).then(|| format!("`{key}` is a key of kind {}", words.join(", ")))
     })?;
-    let rate = section.single_or_zero("learning_rate", 1e-3)?;
-    let rate = section.need("learning_rate", rate, "a number of at least 0, like 0.001")?;
     let then = of_kind(&section, kind, rate, epochs as f64)?;
     warmup(&section, then)
 }

@@ -1,22 +1,39 @@
-//! All faults of a run file at once: what is wrong is taken out of its table, and the rest is read again.
+//! All faults of a run file at once: what is wrong is replaced by a valid value or removed, and the rest is read again.
 
 use super::RunFileError;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Faults that are told at once.
-const FAULTS_MAX: usize = 20;
-/// Keys whose values decide about others.
-const DEPENDENT: [(&str, &[&str]); 4] = [
-    ("kernels", &["precision", "loss_scale"]),
-    ("device", &["precision", "loss_scale"]),
-    ("precision", &["loss_scale"]),
-    ("watchdog", &["offload"]),
-];
-/// Values of keys that must be there, so that what follows a missing one is read.
-const IN_PLACE: &str = "model = \"-\"\ndata = \"-\"\noutput = \"-\"\nbatch = 1048576\nepochs = 1000000\n\
-                        schedule.learning_rate = 0.1";
+const FAULTS_MAX: usize = 64;
+/// Valid values of keys that must be there or on which others depend, so that no fault of another key follows.
+const STAND_INS: &str = r#"
+model = "-"
+data = "-"
+output = "-"
+batch = 1048576
+epochs = 1000000
+kernels = "reference"
+precision = "f16"
+watchdog = "1000000 h"
+schedule = { learning_rate = 0.1 }
+"schedule.learning_rate" = 0.1
+"schedule.gamma" = 0.5
+"schedule.period" = 1
+"schedule.every" = 1
+"schedule.milestones" = [1]
+"schedule.warmup_epochs" = 1
+"optimizer.momentum" = 0.5
+"early_stopping.patience" = 1
+"weights.file" = "-"
+"data.path" = "-"
+"augmentation.crop" = [1, 1, 1]
+"augmentation.crop.extent" = [1, 1, 1]
+"augmentation.elastic.magnitude" = 1
+"augmentation.elastic.spacing" = 1
+"#;
 
 /// Reads a table; of one with faults, all that do not follow from one another, in the order of their lines.
 ///
@@ -29,34 +46,21 @@ pub fn all_faults<'t, T>(
         Ok(found) => return Ok(found),
         Err(error) => error,
     };
-    let in_place = DeTable::parse(IN_PLACE).expect("it is TOML").into_inner();
-    let mut rest = table.clone();
+    let mut rest = Rest {
+        table: table.clone(),
+        stand_ins: BTreeSet::new(),
+    };
     let mut faults: Vec<RunFileError> = Vec::new();
-    let mut missing = BTreeSet::new();
     let mut next = Some(first);
     while let Some(error) = next.take().filter(|_| faults.len() < FAULTS_MAX) {
-        let goes_on = match &error {
-            RunFileError::UnknownKey { key, .. } | RunFileError::Value { key, .. } => {
-                take_out(&mut rest, key)
-            }
-            RunFileError::Missing { key, .. } => {
-                let home = key.split('.').next().unwrap_or(key);
-                let value = in_place.get_key_value(home);
-                let value = value.filter(|_| missing.insert(key.clone()));
-                rest.remove(home);
-                rest.extend(value.map(|(key, value)| (key.clone(), value.clone())));
-                value.is_some()
-            }
-            RunFileError::Default { .. }
-            | RunFileError::Unreadable { .. }
-            | RunFileError::Syntax { .. }
-            | RunFileError::Several(_) => false,
-        };
-        if faults.is_empty() || is_own(&error, &faults) {
+        let is_own = error.key().is_some_and(|key| !rest.is_stand_in(key))
+            && !faults.iter().any(|other| explains(other, &error));
+        let goes_on = rest.mend(&error);
+        if is_own || faults.is_empty() {
             faults.push(error);
         }
         if goes_on {
-            next = read(&rest).err();
+            next = read(&rest.table).err();
         }
     }
     faults.sort_by_key(RunFileError::line);
@@ -66,50 +70,112 @@ pub fn all_faults<'t, T>(
     }
 }
 
-/// Whether a fault does not follow from others.
-fn is_own(fault: &RunFileError, others: &[RunFileError]) -> bool {
+/// Whether a fault follows from another one: of a key in the same table, of an invalid kind of the table, or the key
+/// was meant by an unknown one.
+fn explains(other: &RunFileError, fault: &RunFileError) -> bool {
+    let (Some(other_key), Some(key)) = (other.key(), fault.key()) else {
+        return false;
+    };
+    let is_of_kind = match fault {
+        RunFileError::UnknownKey { hint, .. } => hint.contains("is a key of kind"),
+        RunFileError::Missing { .. } => true,
+        _ => false,
+    };
+    let kind_of = other_key.strip_suffix("kind").unwrap_or("-");
+    other_key.starts_with(&format!("{key}."))
+        || is_of_kind && key.starts_with(kind_of)
+        || meant(other).is_some_and(|meant| meant == key || meant.starts_with(&format!("{key}.")))
+}
+
+/// The key that was probably meant by an unknown one.
+fn meant(fault: &RunFileError) -> Option<&str> {
     match fault {
-        RunFileError::UnknownKey { .. } | RunFileError::Value { .. } => true,
-        RunFileError::Missing { key, .. } => !others.iter().any(|other| explains(other, key)),
-        RunFileError::Default { .. }
-        | RunFileError::Unreadable { .. }
-        | RunFileError::Syntax { .. }
-        | RunFileError::Several(_) => false,
+        RunFileError::UnknownKey { hint, .. } => {
+            hint.strip_prefix("nearest is `")?.strip_suffix('`')
+        }
+        _ => None,
     }
 }
 
-/// Whether a key is missing because of another fault: it was written otherwise, or taken out.
-fn explains(fault: &RunFileError, missing: &str) -> bool {
-    match fault {
-        RunFileError::UnknownKey { key, hint, .. } => {
-            let meant = [format!("`{missing}`"), format!("`{missing}.")];
-            meant.iter().any(|meant| hint.contains(meant))
-                || missing.starts_with(&format!("{key}."))
+/// What is left of a table without its faults.
+struct Rest<'t> {
+    table: DeTable<'t>,
+    /// Keys whose values are not those of the file.
+    stand_ins: BTreeSet<String>,
+}
+
+impl Rest<'_> {
+    fn is_stand_in(&self, key: &str) -> bool {
+        let mut all = self.stand_ins.iter();
+        all.any(|stand_in| key == stand_in || key.starts_with(&format!("{stand_in}.")))
+    }
+
+    /// Removes a fault. Whether there may be others.
+    fn mend(&mut self, fault: &RunFileError) -> bool {
+        match fault {
+            RunFileError::UnknownKey { key, .. } => {
+                let is_removed = remove(&mut self.table, key);
+                let put = meant(fault).filter(|key| !has(&self.table, key));
+                put.is_some_and(|key| self.stand_in(key, None)) || is_removed
+            }
+            RunFileError::Value { key, expected, .. } => {
+                let nearest = expected.rsplit_once("nearest is \"");
+                let nearest = nearest.and_then(|(_, word)| word.strip_suffix('"'));
+                let kind = nearest.filter(|_| key.ends_with(".kind"));
+                let is_removed = remove(&mut self.table, key);
+                self.stand_in(key, kind) || is_removed
+            }
+            RunFileError::Missing { key, .. } => {
+                let table = key
+                    .rsplit_once('.')
+                    .map_or(key.as_str(), |(table, _)| table);
+                self.stand_in(key, None) || remove(&mut self.table, table)
+            }
+            RunFileError::Default { .. }
+            | RunFileError::Unreadable { .. }
+            | RunFileError::Syntax { .. }
+            | RunFileError::Several(_) => false,
         }
-        RunFileError::Value { key, .. } => {
-            let table = key
-                .rsplit_once('.')
-                .map_or(key.as_str(), |(table, _)| table);
-            missing == key || missing == table || missing.starts_with(&format!("{table}."))
-        }
-        RunFileError::Unreadable { .. }
-        | RunFileError::Syntax { .. }
-        | RunFileError::Missing { .. }
-        | RunFileError::Default { .. }
-        | RunFileError::Several(_) => false,
+    }
+
+    /// Gives a key a valid value, if there is one and it does not have it yet.
+    fn stand_in(&mut self, key: &str, word: Option<&str>) -> bool {
+        let known = DeTable::parse(STAND_INS).expect("it is TOML").into_inner();
+        let value = match word {
+            Some(word) => Some(DeValue::String(Cow::Owned(word.to_owned()))),
+            None => known.get(key).map(|value| value.get_ref().clone()),
+        };
+        value.is_some_and(|value| {
+            !self.stand_ins.contains(key)
+                && insert(&mut self.table, key, value)
+                && self.stand_ins.insert(key.to_owned())
+        })
     }
 }
 
-/// Takes a key out of a table, and what depends on it: with `kind`, on which the other keys depend, its whole table.
-/// Whether it was there.
-fn take_out(table: &mut DeTable<'_>, key: &str) -> bool {
-    let key = key.strip_suffix(".kind").unwrap_or(key);
-    for (_, dependent) in DEPENDENT.iter().filter(|(of, _)| *of == key) {
-        for other in *dependent {
-            remove(table, other);
-        }
+fn has(table: &DeTable<'_>, key: &str) -> bool {
+    match key.split_once('.') {
+        _ if table.contains_key(key) => true,
+        Some((first, rest)) => match table.get(first).map(Spanned::get_ref) {
+            Some(DeValue::Table(inner)) => has(inner, rest),
+            Some(_) | None => false,
+        },
+        None => false,
     }
-    remove(table, key)
+}
+
+fn insert<'t>(table: &mut DeTable<'t>, key: &str, value: DeValue<'t>) -> bool {
+    match key.split_once('.') {
+        None => {
+            let key = Spanned::new(0..0, Cow::Owned(key.to_owned()));
+            table.insert(key, Spanned::new(0..0, value));
+            true
+        }
+        Some((first, rest)) => match table.get_mut(first).map(Spanned::get_mut) {
+            Some(DeValue::Table(inner)) => insert(inner, rest, value),
+            Some(_) | None => false,
+        },
+    }
 }
 
 fn remove(table: &mut DeTable<'_>, key: &str) -> bool {
@@ -159,6 +225,54 @@ mod tests {
                 (8, "nearest is `schedule.learning_rate`"),
                 (11, "`checkpoint.every_epoch`"),
                 (13, "`optimizer.kind` is \"adm\""),
+                (14, "`optimizer.beta3`"),
+            ],
+        );
+    }
+
+    /// Keys and values of every table, one inside another too.
+    #[test]
+    fn faults_of_all_tables_are_told_together() {
+        are(
+            "model = \"m\"\ndata = { stor = \"memory\", preload = 1 }\noutput = \"o\"\nbatch = 4\nepochs = 2\n\
+             kernels = \"cpuu\"\nprecision = \"fp17\"\nloss_scale = 0\nwatchdog = 5\n\
+             weights = { fil = \"w\", statistics = \"dat\" }\ntarget = { dicee = 0.9 }\n\
+             [schedule]\nkind = \"cosinus\"\nlearning_rate = \"fast\"\nfinal_factor = 3\nwarmup = 1\nwarmup_factor = 2\n\
+             [optimizer]\nkind = \"sdg\"\nbeta3 = 1\nmomentum = 2\nnesterov = true\n\
+             [early_stopping]\nmetrik = \"accuracy\"\n\
+             [checkpoint]\nevery_epoch = 1\nkeep = -1\n\
+             [augmentation]\nflips = true\ncrop = 4\ncrop_positions = \"grids\"\nelastic = { magnitude = -1 }\n\
+             [offload]\nloader = 1\ntimeout = \"90\"\n",
+            &[
+                (2, "`data.stor`"),
+                (2, "`data.preload` is 1"),
+                (2, "`data.path` is missing"),
+                (6, "`kernels` is \"cpuu\""),
+                (7, "`precision` is \"fp17\""),
+                (8, "`loss_scale` is 0"),
+                (9, "`watchdog` is 5"),
+                (10, "`weights.fil`"),
+                (10, "`weights.statistics` is \"dat\""),
+                (11, "`target.dicee`"),
+                (13, "`schedule.kind` is \"cosinus\""),
+                (14, "`schedule.learning_rate` is \"fast\""),
+                (15, "`schedule.final_factor` is 3"),
+                (16, "nearest is `schedule.warmup_epochs`"),
+                (17, "`schedule.warmup_factor` is 2"),
+                (19, "`optimizer.kind` is \"sdg\""),
+                (20, "`optimizer.beta3`"),
+                (21, "`optimizer.momentum` is 2"),
+                (23, "`early_stopping.patience` is missing"),
+                (24, "`early_stopping.metrik`"),
+                (26, "`checkpoint.every_epoch`"),
+                (27, "`checkpoint.keep` is -1"),
+                (29, "`augmentation.flips`"),
+                (30, "`augmentation.crop` is 4"),
+                (31, "`augmentation.crop_positions`"),
+                (32, "`augmentation.elastic.magnitude` is -1"),
+                (32, "`augmentation.elastic.spacing` is missing"),
+                (34, "`offload.loader`"),
+                (35, "`offload.timeout`"),
             ],
         );
     }
@@ -193,6 +307,23 @@ mod tests {
         are(
             &format!("{rest}schedule = \"cosine\"\n"),
             &[(6, "`schedule`")],
+        );
+        are(
+            &format!(
+                "{rest}kernels = \"gpuu\"\nprecision = \"f64\"\nwatchdog = \"x\"\n[offload]\ntimeout = \"5 min\"\n\
+                 [schedule]\nkind = \"stp\"\nlearning_rate = 0.1\nevery = 0\nwarmup_epochs = 0\nwarmup_factor = 0.1\n\
+                 [optimizer]\nkind = \"sgd\"\nmomentun = 0.9\nnesterov = true\n\
+                 [augmentation]\ncrop = 4\ncrops_per_volume = 2\n"
+            ),
+            &[
+                (6, "`kernels`"),
+                (8, "`watchdog`"),
+                (12, "`schedule.kind`"),
+                (14, "`schedule.every`"),
+                (15, "`schedule.warmup_epochs`"),
+                (19, "`optimizer.momentun`"),
+                (22, "`augmentation.crop`"),
+            ],
         );
         are(
             &format!("{rest}[schedule]\nlearning_rate = \"fast\"\n"),

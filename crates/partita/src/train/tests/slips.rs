@@ -2,6 +2,7 @@
 
 use crate::train::run_file::RunFile;
 use crate::train::section::suggest::{homes, synonyms};
+use std::collections::BTreeSet;
 
 /// A run file with one more line at its top, and one more table.
 fn refused(line: &str, tables: &str) -> String {
@@ -109,6 +110,43 @@ fn every_suggested_key_is_one() {
         let is_known = !error.contains("there is no key") || error.contains("a key of kind");
         assert!(is_known, "{error}");
     }
+}
+
+/// No key hides another one.
+#[test]
+fn wrong_values_of_all_keys_are_told_at_once() {
+    let tables = homes().map(|(table, _)| table.trim_end_matches('.'));
+    let tables: BTreeSet<&str> = tables.collect();
+    let mut text = String::new();
+    let mut expected = Vec::new();
+    for table in &tables {
+        if !table.is_empty() {
+            text += &format!("[{table}]\n");
+        }
+        for (home, key) in homes() {
+            if home.trim_end_matches('.') == *table && !(home.is_empty() && tables.contains(key)) {
+                text += &format!("{key} = 2000-01-01\n");
+                expected.push(format!("`{home}{key}`"));
+            }
+        }
+    }
+    let error = RunFile::parse(&text, "r").unwrap_err().to_string();
+    for key in &expected {
+        let lines = error.lines().filter(|line| {
+            let (told, _) = line
+                .split_once(" is 2000")
+                .or(line.split_once(": possible"))
+                .unwrap_or(("", ""));
+            told.ends_with(key)
+        });
+        assert_eq!(lines.count(), 1, "{key} in: {error}");
+    }
+    let missing = error.lines().filter(|line| line.contains(" is missing"));
+    assert_eq!(
+        (missing.count(), error.lines().count()),
+        (2, expected.len() + 2),
+        "{error}"
+    );
 }
 
 #[test]
