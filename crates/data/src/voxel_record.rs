@@ -18,7 +18,7 @@ pub struct VoxelRecord {
     /// Where W, H and D run to, such as `RAS`; none where samples differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orientation: Option<String>,
-    /// The least and the largest spacing along D, H and W. Units: millimeters.
+    /// The least and the largest spacing along D, H and W; 1 along a dim of one voxel. Units: millimeters.
     pub spacing: [[f64; 2]; 3],
 }
 
@@ -29,9 +29,11 @@ impl Dataset {
         let grid = |affine| Grid::new([1; 3], Affine::of_toml(affine)?);
         let mut grids = affines.iter().filter_map(grid);
         let first = grids.next()?;
+        let [_, extent @ ..] = self.shape();
         let dims = |grid: &Grid| {
             let [w, h, d] = grid.spacing();
-            [d, h, w]
+            let spacing = [d, h, w];
+            [0, 1, 2].map(|dim| if extent[dim] > 1 { spacing[dim] } else { 1.0 })
         };
         let mut found = VoxelRecord {
             orientation: Some(first.orientation()),
@@ -91,5 +93,51 @@ impl VoxelRecord {
             }
         };
         self.spacing.map(text).join(" x ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(orientation: Option<&str>, spacing: [[f64; 2]; 3]) -> VoxelRecord {
+        VoxelRecord {
+            orientation: orientation.map(str::to_owned),
+            spacing,
+        }
+    }
+
+    #[test]
+    fn samples_outside_of_the_spacings_of_a_training_differ() {
+        let trained = record(Some("RAS"), [[2.0, 4.0], [1.0, 1.0], [0.5, 0.9]]);
+        for spacing in [
+            [[2.0, 4.0], [1.0, 1.0], [0.5, 0.9]],
+            [[1.9, 4.3], [0.92, 1.09], [0.7, 0.7]],
+        ] {
+            assert!(
+                record(Some("RAS"), spacing)
+                    .differences(&trained)
+                    .is_empty()
+            );
+        }
+        let told = record(None, [[5.0, 5.0], [1.0, 1.0], [0.6, 0.8]]).differences(&trained);
+        let [spacing, orientation] = told.as_slice() else {
+            panic!("two lines, not {told:?}");
+        };
+        assert!(spacing.contains("is 5 x 1 x 0.6 to 0.8 mm"), "{spacing}");
+        assert!(spacing.contains("2 to 4 x 1 x 0.5 to 0.9 mm"), "{spacing}");
+        assert!(
+            spacing.contains("`partita data convert --spacing 4x1x0.7`"),
+            "{spacing}"
+        );
+        assert!(
+            orientation.contains("is several orientations"),
+            "{orientation}"
+        );
+        // Where those of the training differ, none is another one.
+        let mixed = record(None, trained.spacing);
+        assert!(trained.differences(&mixed).is_empty());
+        let left = record(Some("LPS"), trained.spacing);
+        assert!(trained.differences(&left)[0].ends_with("as the training data"));
     }
 }
