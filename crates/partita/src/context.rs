@@ -106,10 +106,10 @@ impl<'c> Context<'c> {
 
     /// How long a thread that waits for another spins before it sleeps: not at all where others need the cores.
     pub(crate) fn spin(&self, ranks: usize, threads: usize, cores: usize) -> Seconds {
-        match self.core_locks.is_crowded() {
-            true => Seconds(0.0),
-            false => spin(ranks, threads, cores),
+        if self.core_locks.is_crowded() {
+            return Seconds(0.0);
         }
+        spin(ranks, threads, cores)
     }
 
     /// What kernels of ranks with so many threads compute with.

@@ -211,9 +211,10 @@ fn command(process: u32) -> Option<String> {
     let words = fs::read_to_string(format!("/proc/{process}/cmdline")).ok()?;
     let words = words.trim_end_matches('\0').replace('\0', " ");
     let short: String = words.chars().take(COMMAND_MAX).collect();
-    Some(match short.len() < words.len() {
-        true => format!("{short}..."),
-        false => short,
+    Some(if short.len() < words.len() {
+        format!("{short}...")
+    } else {
+        short
     })
 }
 
@@ -270,11 +271,10 @@ fn unlocked(folder: &Path, error: &io::Error) -> String {
 }
 
 fn crowded(folder: &Path, wanted: usize, free: usize, others: &[usize]) -> String {
-    let bound = match is_bound() {
-        true => {
-            "; this process may use a part of the machine's cores alone: bind it elsewhere, as by `mpirun --bind-to none`"
-        }
-        false => "; wait for them, or take fewer ranks or threads",
+    let bound = if is_bound() {
+        "; this process may use a part of the machine's cores alone: bind it elsewhere, as by `mpirun --bind-to none`"
+    } else {
+        "; wait for them, or take fewer ranks or threads"
     };
     format!(
         "ranks are not pinned and share cores: {wanted} are needed, {free} are free, {}{bound}",

@@ -12,6 +12,7 @@ mod launchers;
 mod predictions;
 
 mod checkpoints;
+mod cores;
 mod devices;
 mod faults;
 mod forward;

@@ -10,9 +10,10 @@ use super::saving::{MemoryUsage, TensorSink};
 use crate::context::Context;
 use crate::error::{ErrorKind, Fault, full_text};
 use crate::host::Host;
-use crate::kernel_set::{self, CoreSlot, KernelSet, at_once};
+use crate::kernel_set::{self, CoreSlot, KernelSet};
 use crate::launcher::Launcher;
 use crate::progress::Event;
+use held_cores::core_slot;
 use partita_data::EpochLoads;
 use partita_mpi::{Collectives, Library, LivenessReport, MpiTransport, WorldOptions};
 use partita_mpi::{World as MpiWorld, WorldError};
@@ -71,16 +72,9 @@ impl InnerRun for InnerProcess<'_, '_> {
         let agreements =
             [(); 4].map(|()| Box::new(ProcessAgreement::new(job)) as Box<dyn Agreement>);
         let transport = Box::new(transport);
+        let slot = &job.slot();
         let (outcome, _) = ranks::run_rank(
-            session,
-            setup,
-            job.rank,
-            &job.slot(),
-            transport,
-            waker,
-            None,
-            agreements,
-            None,
+            session, setup, job.rank, slot, transport, waker, None, agreements, None,
         )?;
         Ok(outcome)
     }
@@ -418,20 +412,12 @@ impl<'c> Job<'c> {
         let transport = self.transport(session, setup, collectives)?;
         self.carry_samples(setup)?;
         let (waker, transport) = (Box::new(transport.waker()), Box::new(transport));
-        let listener = (self.rank == 0).then_some(listener);
+        let (slot, listener) = (&self.slot(), (self.rank == 0).then_some(listener));
         let agreements =
             [(); 4].map(|()| Box::new(ProcessAgreement::new(self)) as Box<dyn Agreement>);
         let inner = Some(Box::new(InnerProcess(self)) as Box<dyn InnerRun>);
         let results = ranks::run_rank(
-            session,
-            setup,
-            self.rank,
-            &self.slot(),
-            transport,
-            waker,
-            listener,
-            agreements,
-            inner,
+            session, setup, self.rank, slot, transport, waker, listener, agreements, inner,
         );
         let peak = baseline.peak_above();
         let (outcome, mut arena) = results.map_err(|error| {
@@ -695,26 +681,6 @@ fn layout(rank_hosts: &[RankHost]) -> Option<HostLayout> {
         hosts: blocks.len(),
         ranks_per_host,
     })
-}
-
-/// The cores of a rank on its host. Ranks with the same cores divide them; if the launcher gave each its own, or
-/// they overlap otherwise, each uses all of its own.
-fn core_slot(rank_hosts: &[RankHost], rank: Rank) -> (CoreSlot, HostRanks) {
-    let own = &rank_hosts[rank];
-    let here = ranks_of_host(rank_hosts, rank);
-    let local = HostRanks {
-        ranks: here.len(),
-        cores: at_once(cores_of_host(rank_hosts, rank).len()),
-    };
-    let are_shared = here.iter().all(|&r| rank_hosts[r].cores == own.cores);
-    let slot = if are_shared {
-        let slot = here.iter().position(|&r| r == rank).unwrap_or_default();
-        let slots = here.len();
-        CoreSlot::among(slot, slots, &[])
-    } else {
-        CoreSlot::among(0, 1, &[])
-    };
-    (slot, local)
 }
 
 /// The ranks on the host of a rank.

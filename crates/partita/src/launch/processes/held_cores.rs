@@ -1,9 +1,10 @@
 //! The cores that the ranks of a job hold.
 
 use super::super::{LaunchError, RankConfig};
-use super::Job;
-use crate::kernel_set::{self, CoreSlot, KernelSet};
+use super::{HostRanks, Job, RankHost, cores_of_host, ranks_of_host};
+use crate::kernel_set::{self, CoreSlot, KernelSet, at_once};
 use crate::progress::Event;
+use partita_space::Rank;
 
 impl Job<'_> {
     /// Holds cores for the threads of this rank, once; all ranks call it. The cores of all ranks of this host, in their
@@ -14,10 +15,8 @@ impl Job<'_> {
             self.held.get_or_init(|| held);
         }
         let held = self.held.get().map_or(&[][..], Vec::as_slice);
-        match held.iter().any(Vec::is_empty) {
-            true => Ok(Vec::new()),
-            false => Ok(held.concat()),
-        }
+        let is_pinned = !held.iter().any(Vec::is_empty);
+        Ok(if is_pinned { held.concat() } else { Vec::new() })
     }
 
     fn hold_together(&self, rank_config: RankConfig) -> Result<Vec<Vec<usize>>, LaunchError> {
@@ -30,20 +29,22 @@ impl Job<'_> {
         let wanted = if is_possible { threads } else { 0 };
         // Ranks that share cores begin with their own, so that they do not wait for each other.
         among.rotate_left(slot * wanted);
-        let own = self.context.core_locks().hold(wanted, &among);
-        let all: Vec<(Vec<usize>, Option<String>)> = self.broadcast(&self.gather(&own)?)?;
+        let locks = self.context.core_locks();
+        let (own, text) = locks.hold(wanted, &among);
+        let own = (own, text, locks.is_crowded());
+        let all: Vec<(Vec<usize>, Option<String>, bool)> = self.broadcast(&self.gather(&own)?)?;
         let told = all.iter().enumerate();
-        let mut told = told.filter_map(|(rank, (_, text))| Some((rank, text.as_ref()?)));
+        let mut told = told.filter_map(|(rank, (_, text, _))| Some((rank, text.as_ref()?)));
         if let Some((rank, text)) = told.next().filter(|_| self.rank == 0) {
             self.context
                 .report(Event::Note(&format!("rank {rank}: {text}")));
         }
-        let held = self.of_host.iter().map(|&rank| all[rank].0.clone());
-        let held: Vec<Vec<usize>> = held.collect();
-        if wanted > 0 && held.iter().any(Vec::is_empty) {
-            self.context.core_locks().set_crowded();
+        // Where one rank shares its core, none of this host spins.
+        if self.of_host.iter().any(|&rank| all[rank].2) {
+            locks.set_crowded();
         }
-        Ok(held)
+        let held = self.of_host.iter().map(|&rank| all[rank].0.clone());
+        Ok(held.collect())
     }
 
     /// This rank on its host, with the cores that it holds.
@@ -55,4 +56,24 @@ impl Job<'_> {
             ..self.slot.clone()
         }
     }
+}
+
+/// The cores of a rank on its host. Ranks with the same cores divide them; if the launcher gave each its own, or
+/// they overlap otherwise, each uses all of its own.
+pub(super) fn core_slot(rank_hosts: &[RankHost], rank: Rank) -> (CoreSlot, HostRanks) {
+    let own = &rank_hosts[rank];
+    let here = ranks_of_host(rank_hosts, rank);
+    let local = HostRanks {
+        ranks: here.len(),
+        cores: at_once(cores_of_host(rank_hosts, rank).len()),
+    };
+    let are_shared = here.iter().all(|&r| rank_hosts[r].cores == own.cores);
+    let slot = if are_shared {
+        let slot = here.iter().position(|&r| r == rank).unwrap_or_default();
+        let slots = here.len();
+        CoreSlot::among(slot, slots, &[])
+    } else {
+        CoreSlot::among(0, 1, &[])
+    };
+    (slot, local)
 }
