@@ -110,7 +110,8 @@ pub struct ClassLoss {
     pub smooth: f64,
     /// Whether class 0 counts in Dice.
     pub background: bool,
-    /// Whether the sums of Dice are over all samples of a micro-batch, not over each sample.
+    /// Whether the sums of Dice are over all samples of a micro-batch, or of a split that is evaluated, not over each
+    /// sample.
     pub batch: bool,
     /// A weight per class; empty where all are 1.
     pub weights: Vec<f64>,
@@ -146,5 +147,10 @@ impl ClassLoss {
     /// Whether cross-entropy divides by a sum over positions that depends on the targets.
     pub fn counts_targets(&self) -> bool {
         self.cross_entropy != 0.0 && (self.ignore.is_some() || !self.weights.is_empty())
+    }
+
+    /// Whether Dice is a ratio of sums over several samples.
+    pub fn sums_samples(&self) -> bool {
+        self.dice != 0.0 && self.batch
     }
 }

@@ -52,6 +52,21 @@ impl Graph {
         ops.any(|op| matches!(op, Op::BatchNorm { .. }))
     }
 
+    /// Whether a loss is a Dice of sums over the samples of a micro-batch.
+    pub fn has_batch_dice(&self) -> bool {
+        let is_of_batch = |loss: &Loss| match loss {
+            Loss::Classes(loss) => loss.sums_samples(),
+            Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy { .. } | Loss::Elements(_) => false,
+        };
+        let mut losses = self.nodes.iter().filter_map(|node| node.op.loss());
+        losses.any(is_of_batch)
+    }
+
+    /// Whether micro-batches change what is computed, since something is no mean over samples.
+    pub fn sums_samples(&self) -> bool {
+        self.has_batch_norm() || self.has_batch_dice()
+    }
+
     /// The same model with another loss; auxiliary losses become of its kind, too.
     ///
     /// Errors: the loss does not fit its input.

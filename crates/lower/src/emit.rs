@@ -51,6 +51,10 @@ pub(crate) struct Emit<'a> {
     pub moments: Vec<Vec<View>>,
     /// Sample and target of each replica.
     pub staging: [[Option<View>; 2]; 2],
+    /// Targets of each micro-batch on each replica, where all are staged at once.
+    pub targets: Vec<[Option<View>; 2]>,
+    /// Counts of the targets of the mini-batch by loss and submesh, where they are taken at the start of the step.
+    pub totals: BTreeMap<(LayerId, Option<Submesh>), View>,
     pub parameter_gradients: BTreeMap<Key, ParameterGradient>,
     /// Gradients that wait to be summed over ranks together.
     pub buckets: BTreeMap<(Option<Submesh>, AxisSet), Bucket>,
@@ -92,6 +96,8 @@ impl<'a> Emit<'a> {
             gathered: BTreeMap::new(),
             moments: Vec::new(),
             staging: [[None; 2]; 2],
+            targets: Vec::new(),
+            totals: BTreeMap::new(),
             parameter_gradients: BTreeMap::new(),
             buckets: BTreeMap::new(),
             deferred: Vec::new(),
@@ -210,6 +216,7 @@ impl<'a> Emit<'a> {
             self.open_parameter_gradients();
         }
         self.turn = self.first_number();
+        self.count_targets();
         for (at, slot) in plan.slots.iter().enumerate() {
             self.slot = at;
             if slot.pass != Pass::Forward && !trains {
@@ -298,6 +305,7 @@ impl<'a> Emit<'a> {
 
     /// Staging buffers for samples and targets of each replica on the rank.
     pub fn stage_samples(&mut self) {
+        let apart = self.stages_all_targets();
         let (network, format) = (&self.plan.networks[0].0, self.request.samples);
         let last = &network.layers[network.layers.len() - 1];
         let rank_sets = [network.layer(LayerId(0)).rank_set, last.rank_set];
@@ -305,7 +313,7 @@ impl<'a> Emit<'a> {
             [Item::Sample, Item::Target].map(|item| staged_distribution(network, item));
         for replica in 0..self.request.strategy.schedule.replicas() {
             for (index, name) in ["sample", "target"].into_iter().enumerate() {
-                if index == 1 && !self.request.kind.reads_targets() {
+                if index == 1 && (apart || !self.request.kind.reads_targets()) {
                     continue;
                 }
                 let mut distribution = distributions[index];
@@ -323,6 +331,9 @@ impl<'a> Emit<'a> {
                 let id = self.builder.buffer(name, Role::Staging, dtype, dims);
                 self.staging[replica][index] = Some(self.builder.whole(id));
             }
+        }
+        if apart {
+            self.stage_all_targets();
         }
     }
 
@@ -342,10 +353,12 @@ impl<'a> Emit<'a> {
     fn first_loads(&mut self, when: When) {
         for replica in self.replicas() {
             let micro = self.first_micro(replica);
-            for item in [Item::Sample, Item::Target] {
-                self.load(micro, item, when);
+            self.load(micro, Item::Sample, when);
+            if self.targets.is_empty() {
+                self.load(micro, Item::Target, when);
             }
         }
+        self.load_all_targets(when);
     }
 
     /// Loads the samples or targets of the next micro-batch after a slot that has imported them.
@@ -360,7 +373,8 @@ impl<'a> Emit<'a> {
             (Item::Sample, self.layer(LayerId(0)).stage),
             (Item::Target, last),
         ] {
-            if stage == slot.stage {
+            let is_staged = item == Item::Target && !self.targets.is_empty();
+            if stage == slot.stage && !is_staged {
                 self.load(next.micro, item, When::Now);
             }
         }
@@ -368,8 +382,14 @@ impl<'a> Emit<'a> {
 
     /// The view of the staging buffer for a micro-batch; the buffer has the size of the first, the largest.
     pub fn staged(&self, micro: usize, item: Item) -> View {
-        let index = usize::from(item == Item::Target);
-        let memory = self.staging[self.plan.replica_of[micro]][index];
+        let (index, replica) = (
+            usize::from(item == Item::Target),
+            self.plan.replica_of[micro],
+        );
+        if let (Item::Target, Some(of_micro)) = (item, self.targets.get(micro)) {
+            return of_micro[replica].expect("staging comes first");
+        }
+        let memory = self.staging[replica][index];
         let mut view = memory.expect("staging comes first");
         let distribution = staged_distribution(&self.plan.networks[micro].0, item);
         view.extent[0] = self.builder.owned(&distribution).shape()[0];
@@ -403,14 +423,22 @@ impl<'a> Emit<'a> {
         }
         let network = &self.plan.networks[micro].0;
         let distribution = staged_distribution(network, item);
+        if self.builder.is_in(distribution.submesh) {
+            self.load_to(item, when, distribution, self.staged(micro, item));
+        }
+    }
+
+    pub(crate) fn load_to(
+        &mut self,
+        item: Item,
+        when: When,
+        distribution: Distribution,
+        target: View,
+    ) {
         let layer = match item {
             Item::Sample => "sample",
             Item::Target => "target",
         };
-        if !self.builder.is_in(distribution.submesh) {
-            return;
-        }
-        let target = self.staged(micro, item);
         if !target.is_empty() {
             let load = Load {
                 item,
@@ -424,7 +452,7 @@ impl<'a> Emit<'a> {
 }
 
 /// Distribution of the samples or targets.
-fn staged_distribution(network: &Network, item: Item) -> Distribution {
+pub(crate) fn staged_distribution(network: &Network, item: Item) -> Distribution {
     if item == Item::Sample {
         return network.layer(LayerId(0)).distribution;
     }

@@ -54,10 +54,12 @@ mod step_plan;
 mod storage;
 mod strategy;
 mod timeline;
+mod totals;
 mod transformer;
 mod trust;
 mod update;
 
+pub use loss::class_terms;
 pub use lowering::{lower, lower_after, lower_rank, lower_ranks};
 pub use passes::{LoweringPass, NoPass};
 pub use placement::balanced;

@@ -4,7 +4,8 @@ use crate::emit::Emit;
 use crate::network::{LayerId, positions};
 use partita_graph::{ClassLoss, Loss, TargetKind};
 use partita_program::{
-    ClassTerms, Dtype, ElementFunction, Item, Kernel, Phase, ProgramKind, Role, View,
+    ClassTerms, DICE_SUMS, Dtype, ENTROPY, ElementFunction, Item, Kernel, Phase, ProgramKind, Role,
+    View,
 };
 use partita_space::AxisSet;
 
@@ -21,6 +22,9 @@ impl Emit<'_> {
             }
         };
         let value = self.builder.sums(layer, 1, 1);
+        if let Loss::Classes(loss) = loss {
+            self.entropy(input, layer, loss, totals);
+        }
         if x.is_empty() {
             self.builder.fill(layer, self.pass, value, 0.0);
             return self.add_up("loss", layer, value);
@@ -80,19 +84,42 @@ impl Emit<'_> {
         let distribution = self.distribution(input);
         let shape = distribution.shape;
         let [all, of_sample] = [0, 1].map(|first| shape[first..4].iter().product::<usize>() as u64);
-        let part = Self::count(distribution);
         ClassTerms {
-            cross_entropy: loss.cross_entropy,
-            dice: loss.dice,
-            smoothing: loss.smoothing,
-            smooth: loss.smooth,
-            background: loss.background,
-            weights: loss.weights.clone(),
-            ignore: loss.ignore,
             all,
-            part,
-            summed: if loss.batch { part } else { of_sample },
+            summed: if loss.batch {
+                Self::count(distribution)
+            } else {
+                of_sample
+            },
+            ..class_terms(loss)
         }
+    }
+
+    /// In an evaluation of a loss that has Dice beside it, the cross-entropy alone.
+    fn entropy(&mut self, input: LayerId, layer: &str, loss: &ClassLoss, totals: Option<View>) {
+        if self.request.kind != ProgramKind::Evaluate || !has_entropy_apart(loss) {
+            return;
+        }
+        let (x, value) = (self.owned_value(input), self.builder.sums(ENTROPY, 1, 1));
+        if x.is_empty() {
+            self.builder.fill(layer, self.pass, value, 0.0);
+        } else {
+            let kernel = Kernel::ClassLoss {
+                x,
+                target: self.staged(self.micro, Item::Target),
+                totals,
+                sums: None,
+                dx: None,
+                loss: value,
+                weight: 1.0,
+                terms: ClassTerms {
+                    dice: 0.0,
+                    ..self.terms(input, loss)
+                },
+            };
+            self.builder.kernel(layer, self.pass, kernel);
+        }
+        self.add_up(ENTROPY, layer, value);
     }
 
     /// The sums over positions that the loss is a function of, over all ranks: of the positions of each class,
@@ -103,7 +130,11 @@ impl Emit<'_> {
         let (target, ignore) = (self.staged(self.micro, Item::Target), loss.ignore);
         let channels = distribution.shape[4];
         let all = positions(&distribution);
+        let counted = self.totals.get(&(id, self.builder.submesh)).copied();
         let totals = loss.counts_targets().then(|| {
+            if let Some(totals) = counted {
+                return totals;
+            }
             let totals = self.builder.sums(&format!("{layer}.totals"), 1, channels);
             let kernel = Kernel::ClassTotals {
                 x,
@@ -111,7 +142,8 @@ impl Emit<'_> {
                 totals,
                 ignore,
             };
-            self.sum_over(layer, (x, totals), all, kernel);
+            self.own_sum(layer, (x, totals), kernel);
+            self.sum_over(layer, all, totals);
             totals
         });
         let sums = (loss.dice != 0.0).then(|| {
@@ -137,25 +169,35 @@ impl Emit<'_> {
             } else {
                 all.minus(of_samples)
             };
-            self.sum_over(layer, (x, sums), axes, kernel);
+            self.own_sum(layer, (x, sums), kernel);
+            if loss.batch && self.request.kind == ProgramKind::Evaluate {
+                let own = self.builder.sums(DICE_SUMS, 3, channels);
+                self.copy(layer, sums, own);
+                self.add_up(DICE_SUMS, layer, own);
+            }
+            self.sum_over(layer, axes, sums);
             sums
         });
         [totals, sums]
     }
 
-    /// Sums of the owned part of `x`, by a kernel, and over the ranks along the axes.
-    fn sum_over(&mut self, layer: &str, (x, sums): (View, View), axes: AxisSet, kernel: Kernel) {
-        if sums.is_empty() {
-            // So that all ranks count alike.
-            self.builder.next_sequence();
-            return;
-        }
+    /// Sums of the owned part of `x`, by a kernel.
+    fn own_sum(&mut self, layer: &str, (x, sums): (View, View), kernel: Kernel) {
         if x.is_empty() {
             self.builder.fill(layer, self.pass, sums, 0.0);
         } else {
             self.builder.kernel(layer, self.pass, kernel);
         }
-        self.allreduce(layer, self.pass, axes, sums);
+    }
+
+    /// Sums over the ranks along the axes.
+    fn sum_over(&mut self, layer: &str, axes: AxisSet, sums: View) {
+        if sums.is_empty() {
+            // So that all ranks count alike.
+            self.builder.next_sequence();
+        } else {
+            self.allreduce(layer, self.pass, axes, sums);
+        }
     }
 
     /// Reports the loss summed over ranks, and in an evaluation the metrics.
@@ -192,7 +234,9 @@ impl Emit<'_> {
             self.builder.kernel(layer, Phase::Report, kernel);
         }
         self.add_up(name, layer, sums);
-        self.report(name, layer, axes);
+        for (name, ..) in self.outputs_of(0).split_off(1) {
+            self.report(name, layer, axes);
+        }
     }
 
     /// Outputs of a step: name, rows and columns.
@@ -200,13 +244,38 @@ impl Emit<'_> {
         let last = &self.network.layers[self.network.layers.len() - 1];
         let mut outputs = vec![("loss", 1, 1)];
         if self.request.kind == ProgramKind::Evaluate {
-            outputs.extend(last.loss().map(|loss| {
+            if let Some(loss) = last.loss() {
                 let (name, rows) = metrics(loss);
-                (name, rows, channels)
-            }));
+                outputs.push((name, rows, channels));
+                if let Loss::Classes(loss) = loss {
+                    outputs.extend(has_entropy_apart(loss).then_some((ENTROPY, 1, 1)));
+                    outputs.extend(loss.sums_samples().then_some((DICE_SUMS, 3, channels)));
+                }
+            }
         }
         outputs
     }
+}
+
+/// Constants of a loss of classes, per position and sum.
+pub fn class_terms(loss: &ClassLoss) -> ClassTerms {
+    ClassTerms {
+        cross_entropy: loss.cross_entropy,
+        dice: loss.dice,
+        smoothing: loss.smoothing,
+        smooth: loss.smooth,
+        background: loss.background,
+        weights: loss.weights.clone(),
+        ignore: loss.ignore,
+        all: 1,
+        summed: 1,
+    }
+}
+
+/// Whether an evaluation tells the cross-entropy beside the loss, as both parts are divided by sums of their own.
+fn has_entropy_apart(loss: &ClassLoss) -> bool {
+    let has_both = loss.cross_entropy != 0.0 && loss.dice != 0.0;
+    has_both && (loss.counts_targets() || loss.sums_samples())
 }
 
 /// Name and rows of the metrics beside a loss.

@@ -269,7 +269,7 @@ impl Emit<'_> {
     }
 
     /// Moves complete statistics to another submesh; returns their view there if the rank is a member.
-    fn moments_at(
+    pub(crate) fn moments_at(
         &mut self,
         layer: &str,
         own: Option<View>,

@@ -197,7 +197,8 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let session = launch.prepare(|| {
         let kinds = programs::kinds(training, validation, &groups);
         let programs = programs::programs(&run, &*menu, &graph, &strategy, stored, &kinds)?;
-        let plan = plan(&run, &order, &ends, &preprocessing.sampling, groups);
+        let (of, sampling) = ((&run, &graph), &preprocessing.sampling);
+        let plan = plan(of, &order, &ends, sampling, groups);
         let session = Session::new(programs, plan)?;
         let buffers = |rank| buffers(&run, (&dataset, &preprocessing), &session, rank);
         limit.check(&run, &session, &buffers)?;
@@ -253,7 +254,7 @@ fn buffers(
 
 /// The plan of a training with the validation samples of a sampling.
 fn plan<'s>(
-    run: &Run,
+    (run, graph): (&Run, &Graph),
     order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
     ends: &'s (dyn Fn(&[EpochReport]) -> bool + Sync),
     sampling: &Sampling,
@@ -270,6 +271,7 @@ fn plan<'s>(
         training_order: order,
         validation: validation.collect(),
         groups,
+        divided: programs::divided(graph),
         ends,
         traces_kept: TRACES_KEPT,
     }

@@ -608,7 +608,7 @@ kernels! {
             weights: Vec<f64>,
         },
         /// `totals` is (1, 1, 1, 1, C) in f64: positions of each class in `target` (N, D, H, W, 1), but for
-        /// those of the class `ignore`. The tensor `x` has these positions.
+        /// those of the class `ignore`. The tensor `x`, which may be the target itself, has these positions.
         ClassTotals {
             x: View,
             target: View,
@@ -625,8 +625,8 @@ kernels! {
             batch: bool,
             ignore: Option<i64>,
         },
-        /// Sum of cross-entropy and Dice times `weight`, from the complete totals and sums that they need; `dx`
-        /// is its gradient.
+        /// Sum of cross-entropy and Dice times `weight`, from the totals of the mini-batch and the sums that they
+        /// need; `dx` is its gradient.
         ClassLoss {
             x: View,
             target: View,

@@ -42,7 +42,7 @@ pub use memory_breakdown::{MemoryBreakdown, MemoryCategory, live_at_peak, memory
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use optimizer::Optimizer;
 pub use piece::{restricted, set_accumulate};
-pub use program::{Body, GRADIENT_SQUARES, Output, Program, ProgramKind};
+pub use program::{Body, DICE_SUMS, ENTROPY, GRADIENT_SQUARES, Output, Program, ProgramKind};
 pub use sizes::{SizeFault, SizeFaults};
 pub use staging::{BufferTransfer, PacketSize, Packets, SMALL_SUM, Staging, packet_bytes};
 pub use task::{

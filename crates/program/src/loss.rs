@@ -64,8 +64,6 @@ pub struct ClassTerms {
     pub ignore: Option<i64>,
     /// Positions of the mini-batch.
     pub all: u64,
-    /// Positions of the micro-batch.
-    pub part: u64,
     /// Positions over which a sum of Dice is taken.
     pub summed: u64,
 }
@@ -76,20 +74,24 @@ impl ClassTerms {
         self.weights.get(class).copied().unwrap_or(1.0)
     }
 
-    /// What `cross_entropy` is multiplied with at each position, from the positions of each class, if they were
-    /// counted; 0 where nothing counts.
+    /// What the cross-entropy is divided by if the positions of each class were counted: the sum of their weights.
+    pub fn entropy_divisor(&self, totals: &[f64]) -> f64 {
+        let totals = totals.iter().enumerate();
+        totals
+            .map(|(class, count)| self.weight(class) * count)
+            .sum()
+    }
+
+    /// What `cross_entropy` is multiplied with at each position, from the positions of each class in the mini-batch, if
+    /// they were counted; 0 where nothing counts.
     pub fn entropy_factor(&self, totals: Option<&[f64]>) -> f64 {
         let Some(totals) = totals else {
             return self.cross_entropy / self.all as f64;
         };
-        let totals = totals.iter().enumerate();
-        let sum: f64 = totals
-            .map(|(class, count)| self.weight(class) * count)
-            .sum();
-        if sum == 0.0 {
-            return 0.0;
+        match self.entropy_divisor(totals) {
+            0.0 => 0.0,
+            divisor => self.cross_entropy / divisor,
         }
-        self.cross_entropy * (self.part as f64 / self.all as f64) / sum
     }
 
     /// What the Dice loss adds at each position, and per class what it adds to the derivative by the softmax:

@@ -44,6 +44,11 @@ impl ProgramKind {
 
 /// Name of the sum of the squares of all gradients, which a program in f16 has among its outputs.
 pub const GRADIENT_SQUARES: &str = "gradient_squares";
+/// Name of the cross-entropy beside a Dice loss, which an evaluation has among its outputs where either divides by sums
+/// over several samples.
+pub const ENTROPY: &str = "entropy";
+/// Name of the sums of a Dice loss over several samples, which an evaluation has among its outputs.
+pub const DICE_SUMS: &str = "dice_sums";
 
 /// A result of a step, the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

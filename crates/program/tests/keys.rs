@@ -589,7 +589,6 @@ fn class_losses(weight: f64) -> Vec<Kernel> {
             weights: Vec::new(),
             ignore: None,
             all: 8,
-            part: 4,
             summed: 2,
         },
     };

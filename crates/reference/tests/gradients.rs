@@ -510,7 +510,6 @@ fn class_loss_gradients(bench: &mut Bench, [x, target, loss, dx]: [View; 4]) {
                         weights: vec![1.0, 0.5, 0.0, 3.0],
                         ignore,
                         all: 16,
-                        part: 8,
                         summed: 8 / rows as u64,
                     },
                 },

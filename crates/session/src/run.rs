@@ -8,7 +8,9 @@ use crate::schedule::ScheduleState;
 use crate::session::Session;
 use crate::steps::PlannedStep;
 use crate::validation::{Evaluated, EvaluatedBatch, JoinOutputs, Snapshot, Validation, Validators};
-use partita_program::{Body, BufferId, GRADIENT_SQUARES, Kernel, ProgramKind, Task};
+use partita_program::{
+    Body, BufferId, DICE_SUMS, ENTROPY, GRADIENT_SQUARES, Kernel, ProgramKind, Task,
+};
 use partita_run::{
     CountedBody, FiniteCheck, NotFiniteOrigin, RankRunner, RunError, StepReport, Trace,
 };
@@ -505,7 +507,7 @@ impl SessionRun<'_, '_> {
             ProgramKind::Evaluate | ProgramKind::Infer => {
                 let batch = self.evaluated(rank, planned, &step, loss);
                 let validation = self.current.validation.get_or_insert_default();
-                validation.add(&batch);
+                validation.add(&batch, self.session.plan.divided.as_ref());
                 validation.seconds += seconds;
                 Progress::Evaluated {
                     epoch,
@@ -531,8 +533,14 @@ impl SessionRun<'_, '_> {
         loss: f64,
     ) -> EvaluatedBatch {
         let named = |name| output(self.session, planned, rank, step, name).unwrap_or_default();
-        let (errors, counts) = (named("errors"), named("counts"));
-        EvaluatedBatch::new(planned.samples.len(), loss, errors, counts)
+        let (errors, counts, dice) = (named("errors"), named("counts"), named(DICE_SUMS));
+        let batch = EvaluatedBatch::new(planned.samples.len(), loss, errors, counts);
+        match (&self.session.plan.divided, named(ENTROPY)) {
+            (None, _) => batch,
+            (Some(_), &[entropy]) => batch.with_parts(entropy, dice),
+            (Some(terms), _) if terms.dice == 0.0 => batch.with_parts(loss, dice),
+            (Some(_), _) => batch.with_parts(0.0, dice),
+        }
     }
 
     /// Ends an epoch; where others validate it, its report comes later.
@@ -552,7 +560,7 @@ impl SessionRun<'_, '_> {
         report.epoch = epoch;
         report.training_loss /= report.samples.max(1) as f64;
         if let Some(validation) = &mut report.validation {
-            validation.loss /= validation.samples as f64;
+            validation.finish(self.session.plan.divided.as_ref());
         }
         self.epochs.push(report);
         if is_evaluated || !self.is_apart() {
@@ -660,9 +668,10 @@ impl SessionRun<'_, '_> {
     }
 
     fn set_validation(&mut self, epoch: u64, found: &Evaluated) {
-        let mut validation = Validation::default();
-        found.batches.iter().for_each(|batch| validation.add(batch));
-        validation.loss /= validation.samples.max(1) as f64;
+        let (mut validation, divided) = (Validation::default(), &self.session.plan.divided);
+        let batches = found.batches.iter();
+        batches.for_each(|batch| validation.add(batch, divided.as_ref()));
+        validation.finish(divided.as_ref());
         validation.seconds = found.seconds;
         self.put_validation(epoch, validation);
     }

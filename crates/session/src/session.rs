@@ -7,7 +7,9 @@ use crate::durations;
 use crate::loss_scale::LossScaling;
 use crate::run::EpochReport;
 use crate::schedule::LearningRateSchedule;
-use partita_program::{Body, Buffer, GRADIENT_SQUARES, Program, ProgramKind, Role, Staging};
+use partita_program::{
+    Body, Buffer, ClassTerms, GRADIENT_SQUARES, Program, ProgramKind, Role, Staging,
+};
 use partita_run::Footprint;
 use partita_space::{Bytes, Rank};
 use std::ops::Range;
@@ -41,6 +43,9 @@ pub struct Plan<'s> {
     /// Parts of `validation` whose outputs are joined together, in order; empty where outputs are not joined. Steps of
     /// two groups are not mixed.
     pub groups: Vec<Range<usize>>,
+    /// Constants of the loss, where what is evaluated has no mean loss over samples: weights or an ignored class divide the
+    /// sum of the cross-entropy, or Dice is of sums over samples.
+    pub divided: Option<ClassTerms>,
     /// Whether the training ends after the last of these epochs, though there are more. Called with the reports of all
     /// epochs that are done, which but for times are equal on all ranks, so that all ranks end after the same epoch.
     pub ends: &'s (dyn Fn(&[EpochReport]) -> bool + Sync),

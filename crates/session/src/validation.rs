@@ -1,7 +1,7 @@
 //! Results of evaluations, and validation of snapshots elsewhere, while the training goes on.
 
 use crate::persistent::{OwnedShard, persistent};
-use partita_program::{Body, Buffer, BufferId};
+use partita_program::{Body, Buffer, BufferId, ClassTerms};
 use partita_run::{Arena, PackedTensor, RunError};
 use partita_space::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// Results of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
-    /// Mean loss over its samples.
+    /// Loss of its samples: a mean over samples, or a sum over all of them divided by another one. Until the end of an
+    /// evaluation the sum of what is a mean over samples.
     pub loss: f64,
     /// Number of samples.
     pub samples: usize,
@@ -20,6 +21,12 @@ pub struct Validation {
     pub squared: Vec<f64>,
     /// Counts over positions of all samples, for each class of a classifier.
     pub classes: Vec<ClassCount>,
+    /// Sum of the cross-entropy over its samples and what it is divided by, for [`Plan::divided`](crate::Plan::divided).
+    #[serde(default)]
+    pub entropy: [f64; 2],
+    /// Sums of Dice over all samples, where it is not a mean over samples.
+    #[serde(default)]
+    pub dice_sums: Vec<f64>,
     /// Time, fetches included.
     pub seconds: Seconds,
 }
@@ -53,20 +60,69 @@ impl ClassCount {
 }
 
 impl Validation {
-    /// Adds a step; losses are summed until the end.
-    pub(crate) fn add(&mut self, batch: &EvaluatedBatch) {
-        self.loss += batch.loss() * batch.samples as f64;
+    /// Adds a step; losses are summed until the end. `divided` is that of the plan.
+    pub(crate) fn add(&mut self, batch: &EvaluatedBatch, divided: Option<&ClassTerms>) {
+        let (samples, counts) = (batch.samples as f64, batch.counts());
+        let mean = match divided {
+            None => batch.loss(),
+            Some(terms) => {
+                let (entropy, dice) = (batch.entropy(), batch.dice_sums());
+                let has_counts = terms.ignore.is_some() || !terms.weights.is_empty();
+                let divisor = if has_counts {
+                    terms.entropy_divisor(&counts[2 * counts.len() / 3..])
+                } else {
+                    samples
+                };
+                let entropy_sum = entropy * divisor;
+                add(&mut self.entropy, &[entropy_sum, divisor]);
+                self.dice_sums.resize(dice.len(), 0.0);
+                add(&mut self.dice_sums, &dice);
+                if dice.is_empty() {
+                    batch.loss() - entropy
+                } else {
+                    0.0
+                }
+            }
+        };
+        self.loss += mean * samples;
         self.samples += batch.samples;
         self.add_errors(&batch.errors());
-        self.add_counts(&batch.counts());
+        self.add_counts(&counts);
     }
 
-    /// Adds the samples of another evaluation of the same network.
-    pub fn join(&mut self, other: &Self) {
-        let samples = self.samples + other.samples;
-        let sums = self.loss * self.samples as f64 + other.loss * other.samples as f64;
-        self.loss = sums / samples.max(1) as f64;
-        self.samples = samples;
+    /// What is divided by sums over all samples, of the loss.
+    fn quotients(&self, divided: Option<&ClassTerms>) -> f64 {
+        let Some(terms) = divided else { return 0.0 };
+        let [sum, divisor] = self.entropy;
+        let entropy = if divisor == 0.0 { 0.0 } else { sum / divisor };
+        let classes = self.dice_sums.len() / 3;
+        if classes == 0 {
+            return entropy;
+        }
+        let row = |row: usize| &self.dice_sums[row * classes..][..classes];
+        let mut derivatives = vec![[0.0; 2]; classes];
+        entropy + terms.dice_factors([row(0), row(1), row(2)], &mut derivatives)
+    }
+
+    /// The loss of all samples, once all steps are added.
+    pub(crate) fn finish(&mut self, divided: Option<&ClassTerms>) {
+        self.loss /= self.samples.max(1) as f64;
+        self.loss += self.quotients(divided);
+    }
+
+    /// Adds the samples of another evaluation of the same network. `divided` is that of both plans.
+    pub fn join(&mut self, other: &Self, divided: Option<&ClassTerms>) {
+        let means = [&*self, other].map(|one| (one.loss - one.quotients(divided), one.samples));
+        self.loss = means
+            .map(|(mean, samples)| mean * samples as f64)
+            .iter()
+            .sum();
+        self.samples += other.samples;
+        add(&mut self.entropy, &other.entropy);
+        self.dice_sums
+            .resize(other.dice_sums.len().max(self.dice_sums.len()), 0.0);
+        add(&mut self.dice_sums, &other.dice_sums);
+        self.finish(divided);
         self.add_errors(&[other.absolute.as_slice(), &other.squared].concat());
         let counts = [
             |class: &ClassCount| class.hits,
@@ -104,11 +160,15 @@ impl Validation {
         let (absolute, squared) = errors.split_at(errors.len() / 2);
         for (sums, more) in [(&mut self.absolute, absolute), (&mut self.squared, squared)] {
             sums.resize(more.len(), 0.0);
-            sums.iter_mut()
-                .zip(more)
-                .for_each(|(sum, more)| *sum += more);
+            add(sums, more);
         }
     }
+}
+
+fn add(sums: &mut [f64], more: &[f64]) {
+    sums.iter_mut()
+        .zip(more)
+        .for_each(|(sum, more)| *sum += more);
 }
 
 /// The parameters and running statistics of a rank at one moment.
@@ -177,29 +237,47 @@ pub struct EvaluatedBatch {
     loss: u64,
     errors: Vec<u64>,
     counts: Vec<u64>,
+    #[serde(default)]
+    entropy: u64,
+    #[serde(default)]
+    dice_sums: Vec<u64>,
 }
 
 impl EvaluatedBatch {
-    /// The results of so many samples: their mean loss, sums of errors and counts.
+    /// The results of so many samples: their loss, sums of errors and counts.
     pub fn new(samples: usize, loss: f64, errors: &[f64], counts: &[f64]) -> Self {
-        let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect();
         Self {
             samples,
             loss: loss.to_bits(),
             errors: bits(errors),
             counts: bits(counts),
+            ..Self::default()
         }
     }
 
-    /// Mean loss.
+    /// With the cross-entropy of the loss, and the sums of its Dice.
+    pub(crate) fn with_parts(mut self, entropy: f64, dice_sums: &[f64]) -> Self {
+        (self.entropy, self.dice_sums) = (entropy.to_bits(), bits(dice_sums));
+        self
+    }
+
+    /// The loss of these samples alone.
     pub fn loss(&self) -> f64 {
         f64::from_bits(self.loss)
+    }
+
+    fn entropy(&self) -> f64 {
+        f64::from_bits(self.entropy)
+    }
+
+    fn dice_sums(&self) -> Vec<f64> {
+        self.dice_sums.iter().copied().map(f64::from_bits).collect()
     }
 
     /// The same as results of an evaluation of these samples alone, without a time.
     pub fn validation(&self) -> Validation {
         let mut validation = Validation::default();
-        validation.add(self);
+        validation.add(self, None);
         validation.loss = self.loss();
         validation
     }
@@ -211,6 +289,10 @@ impl EvaluatedBatch {
     pub(crate) fn counts(&self) -> Vec<f64> {
         self.counts.iter().copied().map(f64::from_bits).collect()
     }
+}
+
+fn bits(values: &[f64]) -> Vec<u64> {
+    values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// The results of all steps of an evaluation, in order.

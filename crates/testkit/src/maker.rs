@@ -530,7 +530,6 @@ impl Maker {
             weights: Vec::new(),
             ignore: None,
             all: 2 * positions,
-            part: positions,
             summed: if batch {
                 positions
             } else {

@@ -60,9 +60,11 @@ fn results_are_written_and_the_rest_is_read() {
         for operand in part.descriptor().operands {
             let agrees = match operand.sum_role {
                 SumRole::Result(_) => operand.access.writes(),
-                SumRole::Complete | SumRole::Statistics | SumRole::Linear | SumRole::Factor => {
-                    operand.access.reads()
-                }
+                SumRole::Complete
+                | SumRole::Statistics
+                | SumRole::OfStep
+                | SumRole::Linear
+                | SumRole::Factor => operand.access.reads(),
             };
             assert!(agrees, "{} of {part:?}", operand.name);
         }

@@ -22,10 +22,12 @@ fn diverges(outcome: &Outcome) -> bool {
     !is_known || !most.is_finite() || most > 1e12
 }
 
-/// One rank with the same micro-batches.
-fn alone(strategy: &Strategy) -> Strategy {
+/// One rank with whole mini-batches, or with the same micro-batches where these change what is computed.
+fn alone(case: &Case) -> Strategy {
     let mut alone = Strategy::single();
-    alone.micro = strategy.micro;
+    if case.graph.sums_samples() {
+        alone.micro = case.strategy.micro;
+    }
     alone
 }
 
@@ -103,7 +105,7 @@ fn outcomes(case: &Case) -> [Outcome; 2] {
         ..Setup::of_case(case, &kernels)
     };
     let single = Setup {
-        strategy: alone(&case.strategy),
+        strategy: alone(case),
         ..split.clone()
     };
     [&split, &single].map(|setup| {

@@ -28,9 +28,8 @@ fn trained(graph: &Graph, mut outcome: Outcome) -> Outcome {
 
 /// The case with local statistics over equal parts; none if it has no batch norm, or no such parts.
 fn local(mut case: Case) -> Option<Case> {
-    // Weighted means and Dice over a batch are those of a micro-batch, so they differ from those of the whole.
-    let last = case.graph.nodes.last()?;
-    if matches!(last.op.loss(), Some(Loss::Classes(_))) {
+    // Dice over a batch is that of a micro-batch, so it differs from that of the whole.
+    if case.graph.has_batch_dice() {
         case.graph = case.graph.with_loss(&Loss::CROSS_ENTROPY).ok()?;
     }
     let ops = case.graph.nodes.iter();

@@ -1,6 +1,6 @@
 //! Gradient flow: a parameter is updated by the gradients of all micro-batches from all submeshes that use it, and
 //! the update reaches all of its replicas, after the last read of the old value. A kernel reads tensors of one
-//! micro-batch, and outputs are of all micro-batches.
+//! micro-batch; outputs, and the counts of targets by which a loss divides, are of all micro-batches.
 //!
 //! The micro-batches of a gradient follow from the tensors that its kernels read; the required ones from the
 //! kernels that read the parameter. Reductions, messages and copies propagate them. The ranks of a reduction are
@@ -11,10 +11,10 @@ mod uses;
 use self::uses::{Numbers, Uses};
 use crate::collectives::GroupMembers;
 use crate::{Case, Fault};
-use partita_program::descriptor::Flow;
+use partita_program::descriptor::{Descriptor, Flow, SumRole};
 use partita_program::{
-    Access, Body, BufferId, Collective, Exchange, GRADIENT_SQUARES, Group, Kernel, Output, Role,
-    View, Work,
+    Access, Body, BufferId, Collective, Exchange, GRADIENT_SQUARES, Group, Kernel, Load, Output,
+    Role, View, When, Work,
 };
 use partita_space::{Rank, Region, Submesh};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -80,7 +80,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 class,
                 body,
                 numbers: &numbers,
-                contents: initial(body),
+                contents: initial(body, &numbers),
                 groups: &mut groups,
                 given: &given,
                 next: &mut next,
@@ -169,8 +169,9 @@ fn key(case: &Case<'_>, class: usize, view: &View) -> Key {
     }
 }
 
-/// Initial contents: disjoint regions of each buffer, where they are tracked.
-fn initial(body: &Body) -> Vec<Vec<(Region, Contents)>> {
+/// Initial contents: disjoint regions of each buffer, where they are tracked. What a step loads for the next one was
+/// loaded for it by the step before.
+fn initial(body: &Body, numbers: &Numbers) -> Vec<Vec<(Region, Contents)>> {
     let buffers = body.buffers.iter().enumerate();
     let of = buffers.map(|(id, buffer)| {
         let region = buffer.view(BufferId(id as u32)).region();
@@ -180,7 +181,20 @@ fn initial(body: &Body) -> Vec<Vec<(Region, Contents)>> {
             Vec::new()
         }
     });
-    of.collect()
+    let mut all: Vec<_> = of.collect();
+    for load in body.loads().filter(|load| load.when == When::Next) {
+        let region = load.target.region();
+        if !region.is_empty() {
+            let contents = Contents::of(numbers.of(first_sample(load)));
+            all[load.target.buffer.0 as usize].push((region, contents));
+        }
+    }
+    all
+}
+
+/// The first sample of the micro-batch of a load.
+fn first_sample(load: &Load) -> usize {
+    load.distribution.micro.map_or(0, |(first, _)| first)
 }
 
 /// Findings for a class.
@@ -227,8 +241,7 @@ impl<'p> Interpreter<'_, 'p> {
                 Work::Exchange(exchange) => self.exchange(exchange),
                 Work::Collective(collective) => self.collective(collective),
                 Work::Load(load) => {
-                    let first = load.distribution.micro.map_or(0, |(first, _)| first);
-                    let contents = Contents::of(self.numbers.of(first));
+                    let contents = Contents::of(self.numbers.of(first_sample(load)));
                     self.write(&load.target, Some(contents));
                 }
                 Work::Store(_) => {}
@@ -334,8 +347,24 @@ impl<'p> Interpreter<'_, 'p> {
                 self.packed.insert(packed.buffer, *w);
                 self.computes(task, descriptor.accesses());
             }
-            Flow::Computes => self.computes(task, descriptor.accesses()),
+            Flow::Computes => {
+                let accesses = self.without_counts(&descriptor);
+                self.computes(task, accesses);
+            }
         }
+    }
+
+    /// The accesses but those of counts over all micro-batches, which are listed to be checked.
+    fn without_counts(&mut self, descriptor: &Descriptor<'_>) -> Vec<(View, Access)> {
+        let mut accesses = descriptor.accesses();
+        let counts = descriptor.operands.iter().enumerate();
+        for (at, operand) in counts.filter(|(_, one)| matches!(one.sum_role, SumRole::OfStep)) {
+            let uses = self.read(operand.view).unwrap_or_default().uses;
+            let name = format!("{} of {}", operand.name, descriptor.name);
+            self.findings.outputs.push((name, uses));
+            accesses.remove(at);
+        }
+        accesses
     }
 
     fn updates(&mut self, parameter: &View) {

@@ -276,7 +276,7 @@ impl<'p> Interpreter<'_, 'p> {
         let summed = self.layout(&descriptor.layout);
         for operand in &descriptor.operands {
             match operand.sum_role {
-                SumRole::Complete => self.need(operand.view, AxisSet::NONE),
+                SumRole::Complete | SumRole::OfStep => self.need(operand.view, AxisSet::NONE),
                 SumRole::Statistics => self.need(operand.view, self.case.program.local_statistics),
                 SumRole::Linear | SumRole::Factor | SumRole::Result(_) => {}
             }
@@ -320,7 +320,9 @@ impl<'p> Interpreter<'_, 'p> {
         let mut all = None;
         for operand in operands {
             let (state, is_factor) = match operand.sum_role {
-                SumRole::Complete | SumRole::Statistics | SumRole::Result(_) => continue,
+                SumRole::Complete | SumRole::Statistics | SumRole::OfStep | SumRole::Result(_) => {
+                    continue;
+                }
                 SumRole::Linear => (self.read(operand.view), false),
                 SumRole::Factor => (self.read(operand.view), true),
             };

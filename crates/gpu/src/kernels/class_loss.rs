@@ -111,11 +111,10 @@ fn entropy(
         fill(y, terms.entropy_factor(None), run)?;
         return Ok(Arg::Ulong(at));
     };
-    let factor = terms.cross_entropy * (terms.part as f64 / terms.all as f64);
     let args = [
         Arg::from(totals),
         Arg::Uint(totals.extent[4] as u32),
-        Arg::Double(factor),
+        Arg::Double(terms.cross_entropy),
         weights,
         Arg::Ulong(at),
     ];

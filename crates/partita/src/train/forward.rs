@@ -434,6 +434,7 @@ impl Forward {
                 training_order: &|_| Vec::new(),
                 validation: samples,
                 groups,
+                divided: programs::divided(graph),
                 ends: &|_| false,
                 traces_kept: 0,
             };

@@ -9,7 +9,7 @@ use super::preparation::SampleOptions;
 use super::run::Run;
 use super::tiles::{self, TileFiles, VolumeLoss};
 use super::tiling::{self, TilesResult};
-use super::{check, checkpoint};
+use super::{check, checkpoint, programs};
 use crate::context::Context;
 use crate::launch::{Agreement, InnerRun, Launch, MakeJoins, RunSetup};
 use crate::training::StrategyChoice;
@@ -94,7 +94,10 @@ impl JoinedPrograms {
             let found = part.loss.execute_between(launch, &part.prepared, &ends)?;
             if let (Some(joined), Some(mut found)) = (&mut joined, found) {
                 let validation = found.epochs.pop().and_then(|one| one.validation);
-                joined.validation.join(&validation.unwrap_or_default());
+                let divided = programs::divided(&forward.graph);
+                joined
+                    .validation
+                    .join(&validation.unwrap_or_default(), divided.as_ref());
                 joined.seconds += found.seconds;
             }
         }
@@ -251,7 +254,7 @@ impl VolumeLoss for InnerLoss<'_> {
             if !found.loss.is_finite() {
                 return Ok(found);
             }
-            all.join(&found);
+            all.join(&found, programs::divided(&part.loss.graph).as_ref());
         }
         Ok(all)
     }

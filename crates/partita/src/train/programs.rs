@@ -3,9 +3,9 @@
 use super::error::TrainError;
 use super::run::Run;
 use partita_data::DType;
-use partita_graph::Graph;
-use partita_lower::{Request, SampleFormat, Strategy, StrategyError, lower};
-use partita_program::{Dtype, Menu, Program, ProgramKind};
+use partita_graph::{Graph, Loss};
+use partita_lower::{Request, SampleFormat, Strategy, StrategyError, class_terms, lower};
+use partita_program::{ClassTerms, Dtype, Menu, Program, ProgramKind};
 use partita_session::{Programs, batch_sizes};
 use partita_verify::verify;
 use std::ops::Range;
@@ -45,6 +45,19 @@ pub fn programs(
         }
     }
     Ok(played)
+}
+
+/// Constants of a loss that is no mean over samples.
+pub fn divided(graph: &Graph) -> Option<ClassTerms> {
+    match graph.nodes[graph.nodes.len() - 1].op.loss()? {
+        Loss::Classes(loss) if loss.counts_targets() || loss.sums_samples() => {
+            Some(class_terms(loss))
+        }
+        Loss::Classes(_)
+        | Loss::MeanSquaredError
+        | Loss::SoftmaxCrossEntropy { .. }
+        | Loss::Elements(_) => None,
+    }
 }
 
 /// The programs of a training, and their samples; of each group of tiles where the validation joins their outputs.

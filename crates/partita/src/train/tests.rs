@@ -2,6 +2,7 @@
 
 mod classes;
 mod command;
+mod divisors;
 mod extents;
 mod finite;
 mod half;

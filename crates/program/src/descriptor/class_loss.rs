@@ -14,7 +14,8 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
         Kernel::ClassTotals {
             x, target, totals, ..
         } => {
-            let totals = write("totals", totals).sums_of([1, 1, 1, 1, x.extent[4]]);
+            let [.., classes_of] = if x == target { totals } else { x }.extent;
+            let totals = write("totals", totals).sums_of([1, 1, 1, 1, classes_of]);
             let operands = [
                 read("x", x),
                 classes(target, x),
@@ -55,7 +56,8 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 let is_batch = view.extent[0] != x.extent[0];
                 read("sums", view).sums_of(dice_extents(x, is_batch))
             });
-            let totals = totals.map(|view| read("totals", view).sums_of([1, 1, 1, 1, classes_of]));
+            let totals =
+                totals.map(|view| read("totals", view).counts_of([1, 1, 1, 1, classes_of]));
             Descriptor::new(
                 "class_loss",
                 each(x, 10),
@@ -64,7 +66,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             .and(totals)
             .and(dice)
             .loss(x, dx.as_ref(), loss)
-            .weighted(terms.all.min(terms.part).min(terms.summed), *weight)
+            .weighted(terms.all.min(terms.summed), *weight)
             .weights_of(&terms.weights, classes_of)
             .require(sums.is_some() == (terms.dice != 0.0), || {
                 "needs sums for Dice alone".to_owned()

@@ -103,6 +103,8 @@ pub enum SumRole<'k> {
     Complete,
     /// Read; a sum of its own along [`crate::Program::local_statistics`], complete along all other axes.
     Statistics,
+    /// Read; a count over all micro-batches, complete over ranks.
+    OfStep,
     /// Read; may be a partial sum, as the result is linear in it.
     Linear,
     /// One of two factors, of which at most one is a partial sum.
@@ -173,6 +175,13 @@ impl<'k> Operand<'k> {
     #[inline]
     pub(super) fn sums_of(self, extents: [usize; 5]) -> Self {
         self.elements(Elements::Sums).of(extents)
+    }
+
+    /// Sums in f64 over all micro-batches.
+    #[inline]
+    pub(super) fn counts_of(self, extents: [usize; 5]) -> Self {
+        let sum_role = SumRole::OfStep;
+        Self { sum_role, ..self }.sums_of(extents)
     }
 
     /// Sums of a batch norm in f64.

@@ -136,6 +136,7 @@ fn plan(epochs: u64, rate: f64) -> Plan<'static> {
         training_order: &order,
         validation: (TRAINING..TRAINING + VALIDATION).collect(),
         groups: Vec::new(),
+        divided: None,
         ends: &|_| false,
         traces_kept: 3,
     }
