@@ -14,7 +14,7 @@ use crate::planning::PlanningError;
 use crate::predict::{EpochPrediction, OffloadRequest, PredictRequest, predict};
 use crate::progress::Event;
 use crate::software::Reserve;
-use crate::training::{StrategyChoice, Training, lower_verified, request as lowering};
+use crate::training::{StrategyChoice, Training, lower_verified, micro_note, request as lowering};
 use figures::Figures;
 use partita_cluster::Software;
 use partita_lower::{BatchNormStatistics, Request, Setting, Strategy};
@@ -207,6 +207,10 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
     }
     let found = planner.plan(lowering, ranks)?;
     let best = found.iter().find(|candidate| candidate.reason.is_none());
+    let note = best.and_then(|best| micro_note(&best.strategy, &graph));
+    if let Some(note) = &note {
+        context.report(Event::Note(note));
+    }
     let costed = best.and_then(|best| Some((&best.strategy, best.prediction.as_ref()?)));
     let explanation = match costed {
         None => None,

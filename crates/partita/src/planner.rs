@@ -224,7 +224,7 @@ impl<'c> Planner<'c> {
         let limits = Limits {
             memory: self.reserve.room(memory),
             budget,
-            micro_batch_norm: true,
+            micro_statistics: true,
         };
         let mut found = match &self.source {
             CostSource::Modeled { costs, .. } => {

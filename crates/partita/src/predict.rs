@@ -18,7 +18,8 @@ use crate::planning::PlanningError;
 use crate::search::{staged, staged_local};
 use crate::software::{self, Reserve};
 use crate::training::{
-    Lowered, StrategyChoice, Training, given, lower_verified, lowered, request as lowering,
+    Lowered, StrategyChoice, Training, given, lower_verified, lowered, micro_note,
+    request as lowering,
 };
 use partita_cluster::Software;
 use partita_lower::{Request, Setting, Strategy};
@@ -370,6 +371,10 @@ fn answer(
     if on.name == local_machine::NAME {
         let warning = local_machine::sharing(program.mesh.ranks());
         prediction.limits.splice(0..0, warning);
+    }
+    if request.kind == ProgramKind::Train {
+        let note = micro_note(&lowered.strategy, &lowered.graph);
+        prediction.limits.extend(note);
     }
     on.reserve.add_to(&mut prediction);
     if prediction.memory_bytes_max > on.memory {

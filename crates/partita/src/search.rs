@@ -32,8 +32,8 @@ pub struct Limits {
     pub memory: Bytes,
     /// Time after which what is left is refused; a first candidate is looked at in any case. None: no limit.
     pub budget: Option<Seconds>,
-    /// Whether batch norms may take their statistics over micro-batches.
-    pub micro_batch_norm: bool,
+    /// Whether batch norms and Dice over a batch may take their sums over micro-batches.
+    pub micro_statistics: bool,
 }
 
 /// All strategies for a number of ranks on a machine with known costs: those that fit the memory, fastest first,
@@ -224,7 +224,7 @@ fn ranked(
         memory: limits.memory,
         lower_bound,
         prune_factor: PRUNE_FACTOR,
-        micro_batch_norm: limits.micro_batch_norm,
+        micro_statistics: limits.micro_statistics,
         knows_costs,
         cost: &|program| {
             if failure.borrow().is_some() {

@@ -67,7 +67,7 @@ use crate::local_machine::Ranks;
 use crate::model;
 use crate::progress::Event;
 use crate::search;
-use crate::training::{StrategyChoice, accumulating};
+use crate::training::{StrategyChoice, accumulating, micro_note};
 use crate::weights::{LoadedWeights, WeightFile};
 use checkpoint::{BestFile, Checkpoints, Resume};
 use curve::LossCurve;
@@ -181,7 +181,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         strategy(context, &run, &graph, stored, room, (here, costs))
     })?;
     let crowded = oversubscription(local, run.threads, cores);
-    let micro = check::micro_warning(&strategy, &graph);
+    let micro = micro_note(&strategy, &graph);
     let mut warnings = warnings(launch, resume.as_ref(), [crowded, micro, of_machine]);
     let [training, validation] = run.samples(&sampling);
     let all = sampling.samples(Split::Train);

@@ -133,6 +133,23 @@ pub fn accumulating(mut strategy: Strategy, parts: usize) -> Strategy {
     strategy
 }
 
+/// Says that micro-batches change the training, if batch norm or Dice over a batch takes its sums over one of them.
+pub fn micro_note(strategy: &Strategy, graph: &Graph) -> Option<String> {
+    let (micro, norm) = (strategy.micro, graph.has_batch_norm());
+    if micro == 1 || !graph.sums_samples() {
+        return None;
+    }
+    let what = match (norm, graph.has_batch_dice()) {
+        (true, true) => "batch norm and the Dice loss over a batch take their sums over",
+        (true, false) => "batch norm takes the statistics of",
+        (false, _) => "the Dice loss over a batch takes its sums over",
+    };
+    Some(format!(
+        "micro={micro}: {what} one micro-batch at a time, so this trains as one rank does with the same \
+         micro-batches, not as one with whole mini-batches"
+    ))
+}
+
 impl FromStr for StrategyChoice {
     type Err = StrategyError;
 

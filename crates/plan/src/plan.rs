@@ -32,9 +32,9 @@ pub struct PlanRequest<'a> {
     /// Candidates that take more than this many times as long as the best, by closed forms, are pruned; where it is
     /// infinite, only those are pruned that cannot be the fastest by their lower bound.
     pub prune_factor: f64,
-    /// Whether pipelines may cut the mini-batch in micro-batches where the model has batch norms, whose statistics
-    /// are then those of a micro-batch: this changes the training.
-    pub micro_batch_norm: bool,
+    /// Whether pipelines may cut the mini-batch in micro-batches where the model has batch norms or Dice over a batch,
+    /// whose sums are then those of a micro-batch: this changes the training.
+    pub micro_statistics: bool,
     /// Whether lower bounds know all costs, so that those of similar candidates tell what to expect of others.
     pub knows_costs: bool,
     /// Predicts the time of a program.

@@ -455,7 +455,7 @@ impl Ranking<'_, '_> {
         let training = &self.request.training;
         let mut tables = Tables::new(self.shortened);
         let mut pending = Vec::new();
-        let keeps = self.request.micro_batch_norm || !training.graph.has_batch_norm();
+        let keeps = self.request.micro_statistics || !training.graph.sums_samples();
         // What fits the shortened model fits the whole one.
         let graph = self.shortened.map_or(training.graph, |short| &short.graph);
         let all = pipelines(graph, self.request.ranks, training.batch);

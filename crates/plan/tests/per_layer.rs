@@ -130,7 +130,7 @@ fn ranked_with(
         memory: Bytes(16_000_000_000),
         lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &costs),
         prune_factor: 3.0,
-        micro_batch_norm: true,
+        micro_statistics: true,
         knows_costs,
         cost: &|program| {
             simulated.set(simulated.get() + 1);

@@ -195,7 +195,7 @@ fn planned(
             }
         },
         prune_factor: f64::INFINITY,
-        micro_batch_norm: true,
+        micro_statistics: true,
         knows_costs: true,
         cost: &|program| oracle(costs, program),
         stages: &FixedCosts(costs),
@@ -384,7 +384,7 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         memory: PLENTY,
         lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &FAST_LINK),
         prune_factor: f64::INFINITY,
-        micro_batch_norm: true,
+        micro_statistics: true,
         knows_costs: true,
         cost: &|program| {
             *costed.borrow_mut() +=
@@ -422,7 +422,7 @@ fn a_search_that_ends_early_has_what_it_evaluated() {
             memory: PLENTY,
             lower_bound: &|_, _, _| Seconds(0.0),
             prune_factor: 3.0,
-            micro_batch_norm: true,
+            micro_statistics: true,
             knows_costs: true,
             cost: &|program| oracle(&FAST_LINK, program),
             stages: &FixedCosts(&FAST_LINK),
@@ -469,7 +469,7 @@ fn memory_is_looked_at_before_time() {
         memory: limit,
         lower_bound: &|_, _, _| Seconds(0.0),
         prune_factor: f64::INFINITY,
-        micro_batch_norm: true,
+        micro_statistics: true,
         knows_costs: true,
         cost: &|program| {
             asked.borrow_mut().push(program.memory_max());
@@ -524,7 +524,7 @@ fn unknown_costs_and_missing_kernels_are_told() {
         memory: PLENTY,
         lower_bound: &|_, _, _| Seconds(0.0),
         prune_factor: f64::INFINITY,
-        micro_batch_norm: true,
+        micro_statistics: true,
         knows_costs: true,
         cost: &|_| Err("nobody measured this".to_owned()),
         stages: &FixedCosts(&FAST_LINK),
@@ -597,7 +597,7 @@ fn micro_batches_of_batch_norms_are_tried_on_request_alone() {
             memory: PLENTY,
             lower_bound: &|_, _, _| Seconds(0.0),
             prune_factor: f64::INFINITY,
-            micro_batch_norm: allowed,
+            micro_statistics: allowed,
             knows_costs: true,
             cost: &|program| oracle(&FAST_LINK, program),
             stages: &FixedCosts(&FAST_LINK),

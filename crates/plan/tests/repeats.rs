@@ -45,7 +45,7 @@ fn planned(graph: &Graph, costs: &MachineCosts, prune_factor: f64) -> Vec<Candid
             }
         },
         prune_factor,
-        micro_batch_norm: true,
+        micro_statistics: true,
         knows_costs: true,
         cost: &|program| {
             predict(program, costs, Mode::Classes, 1, false).map_err(|error| error.to_string())

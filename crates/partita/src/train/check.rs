@@ -13,7 +13,6 @@ use partita_data::{
     Accepted, CheckScope, DataCheck, DataError, Dataset, Preprocessing, Sampling, Split,
 };
 use partita_graph::{Graph, Loss, Shape, TargetKind, zoo};
-use partita_lower::Strategy;
 use std::fs;
 
 /// Checks that samples and targets of the dataset match the model.
@@ -335,15 +334,4 @@ pub fn output_fits(run: &Run, environment: &Environment) -> Result<(), OutputErr
         });
     }
     Ok(())
-}
-
-/// A warning that batch norm takes its statistics over a micro-batch.
-pub fn micro_warning(strategy: &Strategy, graph: &Graph) -> Option<String> {
-    (strategy.micro > 1 && graph.has_batch_norm()).then(|| {
-        format!(
-            "micro={}: batch norm takes the statistics of one micro-batch at a time, so this trains as one \
-             rank does with the same micro-batches, not as one with whole mini-batches",
-            strategy.micro
-        )
-    })
 }

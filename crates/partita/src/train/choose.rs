@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::local_machine::{LocalMachine, Ranks};
 use crate::planning::PlanningError;
 use crate::search::{Limits, search, search_local};
+use crate::training::micro_note;
 use partita_data::DType;
 use partita_graph::{Graph, count};
 use partita_lower::{BatchNormStatistics, Strategy};
@@ -35,11 +36,11 @@ pub fn choose_strategy(
     let mut asked = first.clone();
     asked.batch_norm = statistics;
     let request = programs::request(run, graph, &asked, stored, &*menu);
-    let within = |memory: Bytes, micro_batch_norm| {
+    let within = |memory: Bytes, micro_statistics| {
         let limits = Limits {
             memory,
             budget: None,
-            micro_batch_norm,
+            micro_statistics,
         };
         match costs {
             Some(costs) => search(context, request, ranks, limits, costs),
@@ -57,8 +58,18 @@ pub fn choose_strategy(
         // Ranks whose parameters are split have smaller snapshots; the run checks its strategy exactly.
         found = within(memory, false)?;
     }
-    if graph.has_batch_norm() && !fits(&found) {
-        found = within(memory, true)?;
+    let mut allowing = String::new();
+    if graph.sums_samples() && !fits(&found) {
+        let more = within(memory, true)?;
+        if run.micro_statistics {
+            found = more;
+        } else if let Some(best) = more.first().filter(|best| best.reason.is_none()) {
+            allowing = format!(
+                "; `micro_statistics = true` allows `{}`, under which {}",
+                best.strategy,
+                micro_note(&best.strategy, graph).unwrap_or_default()
+            );
+        }
     }
     match found.first() {
         Some(best) if best.reason.is_none() => Ok(best.strategy.clone()),
@@ -66,7 +77,7 @@ pub fn choose_strategy(
             ranks,
             memory,
             nearest: Box::new(nearest.strategy.clone()),
-            reason: nearest.explanation().to_owned(),
+            reason: nearest.explanation().to_owned() + &allowing,
         })),
         None => Ok(first),
     }

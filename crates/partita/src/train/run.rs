@@ -80,6 +80,8 @@ pub struct Run {
     pub threads: usize,
     /// Strategy.
     pub strategy: StrategyChoice,
+    /// Whether `auto` may choose micro-batches that change the training.
+    pub micro_statistics: bool,
     /// Name or path of the machine file from which times are predicted (default: measured on this machine).
     pub machine: Option<String>,
     /// Kernel set.
@@ -192,6 +194,7 @@ impl Run {
             strategy: strategy
                 .parse::<StrategyChoice>()?
                 .accumulating(file.accumulate),
+            micro_statistics: file.micro_statistics,
             machine: request.machine.clone().or(file.machine),
             ranks,
             collectives,

@@ -23,7 +23,7 @@ use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 34] = [
+const KEYS: [&str; 35] = [
     "model",
     "loss",
     "data",
@@ -34,6 +34,7 @@ const KEYS: [&str; 34] = [
     "cores",
     "pin",
     "strategy",
+    "micro_statistics",
     "machine",
     "kernels",
     "device",
@@ -89,6 +90,9 @@ pub struct RunFile {
     pub pin: bool,
     /// `auto` (default) or a strategy.
     pub strategy: String,
+    /// Whether `auto` may choose micro-batches where batch norm, or Dice over a batch, then takes its sums over one of
+    /// them (default: false).
+    pub micro_statistics: bool,
     /// Name or path of a machine file (default: this machine, measured).
     pub machine: Option<String>,
     /// Kernel set (default: the fast one).
@@ -254,6 +258,7 @@ impl RunFile {
             strategy: top
                 .text("strategy", strategy)?
                 .unwrap_or_else(|| "auto".to_owned()),
+            micro_statistics: top.flag("micro_statistics")?.unwrap_or(false),
             machine: top.text("machine", machine)?,
             kernels,
             device: top

@@ -71,6 +71,7 @@ const HOMES: [(&str, &[&str]); 7] = [
             "ranks",
             "threads",
             "strategy",
+            "micro_statistics",
             "precision",
             "loss_scale",
             "seed",
