@@ -27,6 +27,10 @@ formula!(NormalizeAndAdd { slope }, true, |S, [x, b, _], _, k| {
     let y = S::add(normalized::<S>(x, k), b);
     leaky::<S>(y, y, slope)
 });
+formula!(Scale {}, true, |S, [dy, ..], _, k| S::mul(dy, k[0]));
+formula!(ScaleAgain {}, true, |S, [dy, ..], dx, k| S::fma(
+    dy, k[0], dx
+));
 formula!(Back {}, true, |S, [x, dy, _], _, k| input_gradient::<S>(
     x, dy, k
 ));
@@ -210,6 +214,44 @@ pub fn norm_inference(
         scale[c] = (inverse * f64::from(norm.gamma[c])) as f32;
     }
     affine(call, x, y, norm.beta, (add, negative_slope))
+}
+
+/// dx (+)= gamma / sqrt(variance + epsilon) * dy. Counts one flop an element.
+pub fn norm_inference_backward(
+    call: &mut Call,
+    dy: View,
+    dx: ViewMut,
+    (variance, gamma, epsilon): (&[f32], &[f32], f64),
+    accumulate: bool,
+) -> Result<Work, Canceled> {
+    let g = dx.grid;
+    let n = g.channels;
+    assert!(
+        variance.len() >= n && gamma.len() >= n,
+        "{n} channels: {variance:?}, {gamma:?}"
+    );
+    let [scale, ..] = columns(call.scratch, n);
+    for c in 0..n {
+        let deviation = (f64::from(variance[c]) + epsilon).sqrt();
+        scale[c] = (f64::from(gamma[c]) / deviation) as f32;
+    }
+    let work = Work {
+        flops: g.elements() as u64,
+        bytes: dy.grid.bytes() + g.bytes() * (1 + u64::from(accumulate)),
+    };
+    let scale: &[f32] = scale;
+    let columns = [scale; 4];
+    let (team, progress, dx) = (&mut *call.team, &mut *call.progress, Rows::from(dx));
+    if accumulate {
+        let apply = Apply::with_columns([dy], dx, columns, ScaleAgain {});
+        // SAFETY: the written box is borrowed alone.
+        unsafe { apply.all(team, progress) }
+    } else {
+        let apply = Apply::with_columns([dy], dx, columns, Scale {});
+        // SAFETY: the written box is borrowed alone.
+        unsafe { apply.all(team, progress) }
+    }?;
+    Ok(work)
 }
 
 /// y = (x - mean) * scale + beta, plus a box, times a slope where not positive; minus the mean and

@@ -7,6 +7,7 @@ use crate::{
     GraphError, Loss, NodeId, Op, Parameter, ParameterId, PoolKind, Shape, needed_by_last,
 };
 use partita_space::{Window, nearest};
+use std::collections::BTreeSet;
 
 /// An operation with its inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,10 +47,18 @@ impl Graph {
             .map(NodeId)
     }
 
-    /// Whether a layer normalizes with statistics of the samples of a micro-batch.
+    /// Whether a layer normalizes with statistics of the samples of a micro-batch in training.
     pub fn has_batch_norm(&self) -> bool {
-        let mut ops = self.nodes.iter().map(|node| &node.op);
-        ops.any(|op| matches!(op, Op::BatchNorm { .. }))
+        let mut nodes = self.nodes.iter();
+        nodes.any(|node| {
+            matches!(node.op, Op::BatchNorm { .. }) && !self.keeps_statistics(&node.parameters)
+        })
+    }
+
+    /// Whether training keeps the running statistics among the parameters of a batch norm, and normalizes with them.
+    pub fn keeps_statistics(&self, parameters: &[ParameterId]) -> bool {
+        let mut parameters = parameters.iter().map(|&id| self.parameter(id));
+        parameters.any(|parameter| parameter.is_frozen && !parameter.role.is_trained())
     }
 
     /// Whether a loss is a Dice of sums over the samples of a micro-batch.
@@ -83,17 +92,28 @@ impl Graph {
         Ok(graph)
     }
 
-    /// The same model with frozen parameters, which training leaves as they are. Running statistics are still updated.
+    /// The same model with frozen parameters, which training leaves as they are. With `keeps_statistics` a batch norm
+    /// without trained parameters keeps its running statistics, too, and training normalizes with them.
     ///
     /// A pattern is the name of a layer, for all of its parameters, or of a parameter, such as `bn1.gamma`; or the
     /// beginning of such names, followed by `*`. A shared parameter is frozen for all layers that use it.
     ///
     /// Errors: a pattern that fits no trained parameter; no trained parameter is left.
-    pub fn with_frozen(&self, patterns: &[String]) -> Result<Self, GraphError> {
+    pub fn with_frozen(
+        &self,
+        patterns: &[String],
+        keeps_statistics: bool,
+    ) -> Result<Self, GraphError> {
         let mut graph = self.clone();
+        let mut named = BTreeSet::new();
         for pattern in patterns {
             let mut is_used = false;
-            for node in &self.nodes {
+            for (index, node) in self.nodes.iter().enumerate() {
+                let is_norm = matches!(node.op, Op::BatchNorm { .. });
+                if is_norm && keeps_statistics && fits(pattern, &node.name) {
+                    named.insert(NodeId(index));
+                    is_used = true;
+                }
                 for &id in &node.parameters {
                     let parameter = &mut graph.parameters[id.0];
                     let is_meant = fits(pattern, &node.name) || fits(pattern, &parameter.name);
@@ -118,6 +138,9 @@ impl Graph {
                 });
             }
         }
+        if keeps_statistics {
+            graph.freeze_statistics(&named);
+        }
         if graph.parameters.iter().any(Parameter::is_trained) || patterns.is_empty() {
             return Ok(graph);
         }
@@ -125,6 +148,31 @@ impl Graph {
         Err(GraphError::AllFrozen {
             nearest: last.map_or_else(String::new, |node| node.name.clone()),
         })
+    }
+
+    /// Freezes the running statistics of batch norms whose scales and shifts are frozen, and of those that are named.
+    fn freeze_statistics(&mut self, named: &BTreeSet<NodeId>) {
+        let norms = self
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| matches!(node.op, Op::BatchNorm { .. }));
+        let is_frozen = |(index, node): &(usize, &Node)| {
+            let parameters = || node.parameters.iter().map(|&id| self.parameter(id));
+            let is_meant = named.contains(&NodeId(*index)) || parameters().any(|one| one.is_frozen);
+            is_meant && !parameters().any(Parameter::is_trained)
+        };
+        let (frozen, others): (Vec<_>, Vec<_>) = norms.partition(is_frozen);
+        let ids = |nodes: Vec<(usize, &Node)>| -> BTreeSet<ParameterId> {
+            nodes
+                .iter()
+                .flat_map(|(_, node)| node.parameters.iter().copied())
+                .collect()
+        };
+        let (frozen, others) = (ids(frozen), ids(others));
+        for id in frozen.difference(&others) {
+            self.parameters[id.0].is_frozen = true;
+        }
     }
 
     /// The same model with the same parameters on samples of other extents, D, H, W.

@@ -239,7 +239,7 @@ fn frozen_layers_cost_less() {
     let graph = text::parse(model).unwrap();
     let frozen = |patterns: &[&str]| {
         let patterns: Vec<String> = patterns.iter().map(|&one| one.to_owned()).collect();
-        graph.with_frozen(&patterns).map_err(Box::new)
+        graph.with_frozen(&patterns, false).map_err(Box::new)
     };
     let flops = |graph: &Graph| {
         let counts = count(graph);

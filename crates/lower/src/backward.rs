@@ -206,6 +206,19 @@ impl Emit<'_> {
             }
             Op::Pool(ref pool) => self.pool_backward(id, layer, pool),
             Op::Resample(ref resample) => self.resample_backward(id, layer, resample),
+            Op::BatchNorm { epsilon, .. } if self.keeps_statistics(id) => {
+                let [gamma, variance] = [0, 3].map(|at| self.parameter(id, at));
+                self.pass_back(id, 0, layer, |dy, dx, accumulate| {
+                    Kernel::BatchNormInferenceBackward {
+                        dy,
+                        variance,
+                        gamma,
+                        dx,
+                        epsilon,
+                        accumulate,
+                    }
+                });
+            }
             Op::BatchNorm { epsilon, .. } => self.batch_norm_backward(id, layer, epsilon),
             Op::LeakyRelu { negative_slope } => self.relu_backward(id, layer, negative_slope),
             Op::Prelu(slopes) => self.prelu_backward(id, layer, slopes),

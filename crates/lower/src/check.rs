@@ -18,7 +18,7 @@ impl Strategy {
         self.check_splits(graph, batch)?;
         let placement = Placement::new(graph, self)?;
         let network = lay_out(graph, self, &placement, batch)?;
-        self.check_local_statistics(&network)?;
+        self.check_local_statistics(graph, &network)?;
         self.check_norms(graph, batch)
     }
 
@@ -26,7 +26,11 @@ impl Strategy {
     /// do not depend on anything but its extent.
     ///
     /// Errors: samples that are split otherwise.
-    pub(crate) fn check_local_statistics(&self, network: &Network) -> Result<(), StrategyError> {
+    pub(crate) fn check_local_statistics(
+        &self,
+        graph: &Graph,
+        network: &Network,
+    ) -> Result<(), StrategyError> {
         let fault = |split, nearest| {
             Err(StrategyError::LocalStatistics {
                 strategy: self.to_string(),
@@ -55,7 +59,8 @@ impl Strategy {
         }
         for layer in &network.layers {
             let axes = layer.distribution.axes[0];
-            let is_norm = matches!(layer.op(), Some(Op::BatchNorm { .. }));
+            let is_norm = matches!(layer.op(), Some(Op::BatchNorm { .. }))
+                && !graph.keeps_statistics(&layer.parameters);
             if is_norm && axes.iter().next() != Some(Axis::Data) {
                 let by = if axes.is_empty() {
                     "not split".to_owned()
@@ -94,7 +99,9 @@ impl Strategy {
         let samples = (batch / micro / parts).max(1);
         let is_single = |node: &&Node| {
             let positions: usize = node.shape.extent.iter().product();
-            matches!(node.op, Op::BatchNorm { .. }) && positions * samples < 2
+            matches!(node.op, Op::BatchNorm { .. })
+                && !graph.keeps_statistics(&node.parameters)
+                && positions * samples < 2
         };
         let Some(node) = graph.nodes.iter().find(is_single) else {
             return Ok(());

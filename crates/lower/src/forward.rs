@@ -144,7 +144,7 @@ impl Emit<'_> {
             }
             Op::Pool(ref pool) => self.pool(id, layer, pool),
             Op::Resample(ref resample) => self.resample(id, layer, resample),
-            Op::BatchNorm { epsilon, momentum } if training => {
+            Op::BatchNorm { epsilon, momentum } if training && !self.keeps_statistics(id) => {
                 self.batch_norm(id, layer, epsilon, momentum);
             }
             Op::BatchNorm { epsilon, .. } => self.batch_norm_inference(id, layer, epsilon),
@@ -579,6 +579,11 @@ impl Emit<'_> {
         self.allreduce(layer, self.pass, axes, sums);
         self.sums.insert(id, sums);
         sums
+    }
+
+    /// Whether a batch norm normalizes with its running statistics in training, too.
+    pub(crate) fn keeps_statistics(&self, id: LayerId) -> bool {
+        self.graph.keeps_statistics(&self.layer(id).parameters)
     }
 
     fn batch_norm_inference(&mut self, id: LayerId, layer: &str, epsilon: f64) {

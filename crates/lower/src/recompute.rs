@@ -57,7 +57,7 @@ impl Emit<'_> {
         let mut needed = vec![false; self.storages.all.len()];
         for &id in layers.iter().rev() {
             let (layer, own) = (self.network.layer(id), self.storages.of[id.0]);
-            let reads = if self.storages.all[own].has_gradient {
+            let reads = if self.storages.all[own].has_gradient && !self.keeps_statistics(id) {
                 layer.op().map_or(Backward::Neither, read_backward)
             } else {
                 Backward::Neither

@@ -58,7 +58,9 @@ fn placement(request: &Request<'_>) -> Result<Placement, LowerError> {
 fn laid_out(request: &Request<'_>, placement: &Placement) -> Result<Network, LowerError> {
     let network = lay_out(request.graph, request.strategy, placement, request.batch)?;
     if request.kind == ProgramKind::Train {
-        request.strategy.check_local_statistics(&network)?;
+        request
+            .strategy
+            .check_local_statistics(request.graph, &network)?;
     }
     Ok(match request.kind {
         ProgramKind::Evaluate => network.without_auxiliary(),

@@ -234,7 +234,7 @@ impl Emit<'_> {
             };
             let [mean, variance] = [2, 3].map(|at| layer.parameters[at]);
             let owner = plan.holders[mean.0][0];
-            if !self.is_tracked_late(mean) {
+            if !self.is_tracked_late(mean) || self.graph.parameter(mean).is_frozen {
                 continue;
             }
             for (micro, (network, _)) in plan.networks.iter().enumerate() {

@@ -180,6 +180,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let strategy = launch.choose_strategy(run.rank_config(), measures, |here| {
         strategy(context, &run, &graph, stored, room, (here, costs))
     })?;
+    check::note_frozen_norms(launch, &run, &graph);
     let crowded = oversubscription(local, run.threads, cores);
     let micro = micro_note(&strategy, &graph);
     let mut warnings = warnings(launch, resume.as_ref(), [crowded, micro, of_machine]);
@@ -285,7 +286,9 @@ fn adapted(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
         Some(loss) => graph.with_loss(loss).map_err(refused)?,
     };
     let refused = |error| TrainError::Freeze(Box::new(error));
-    graph.with_frozen(&run.freeze).map_err(refused)
+    graph
+        .with_frozen(&run.freeze, run.freeze_statistics)
+        .map_err(refused)
 }
 
 /// The preparation of samples, and a look at the data with it.

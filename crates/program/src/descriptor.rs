@@ -424,6 +424,7 @@ impl Kernel {
             | Kernel::BatchNormForward { .. }
             | Kernel::BatchNormRunning { .. }
             | Kernel::BatchNormInference { .. }
+            | Kernel::BatchNormInferenceBackward { .. }
             | Kernel::BatchNormBackwardStatistics { .. }
             | Kernel::BatchNormBackwardData { .. }
             | Kernel::BatchNormBackwardParameters { .. } => Family::BatchNorm,

@@ -298,6 +298,15 @@ kernels! {
             y: View,
             epsilon: f64,
         },
+        /// Gradient of the input where the running statistics normalized.
+        BatchNormInferenceBackward {
+            dy: View,
+            variance: View,
+            gamma: View,
+            dx: View,
+            epsilon: f64,
+            accumulate: bool,
+        },
         /// `gradient_sums` is (1, 1, 1, 2, C) in f64: sums of dy and of dy times the normalized x.
         BatchNormBackwardStatistics {
             x: View,

@@ -214,6 +214,14 @@ fn batch_norms() -> Vec<Kernel> {
             momentum: 0.1,
         },
         inference(),
+        Kernel::BatchNormInferenceBackward {
+            dy: Y,
+            variance: VECTOR,
+            gamma: VECTOR,
+            dx: X,
+            epsilon,
+            accumulate: false,
+        },
         Kernel::BatchNormBackwardStatistics {
             x: X,
             sums: SUMS,

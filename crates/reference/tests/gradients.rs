@@ -379,6 +379,29 @@ fn batch_norm_gradients() {
     };
     check(bench, &dgamma, &of_gamma, parameters);
     check(bench, &dbeta, &of_beta, parameters);
+    // By running statistics.
+    let mean = bench.embedded(Dtype::F64, vector, &mut random);
+    let variance = bench.put(Dtype::F64, vector, &[0.5, 1.0, 3.0]);
+    let forward = [Kernel::BatchNormInference {
+        x,
+        mean,
+        variance,
+        gamma,
+        beta,
+        y,
+        epsilon,
+    }];
+    let expected = differences(bench, &x, &forward, &y, &weights);
+    check(bench, &dx, &expected, |accumulate| {
+        Kernel::BatchNormInferenceBackward {
+            dy,
+            variance,
+            gamma,
+            dx,
+            epsilon,
+            accumulate,
+        }
+    });
 }
 
 #[test]

@@ -236,6 +236,14 @@ impl Maker {
                 momentum,
             },
             self.inference(x, y),
+            Kernel::BatchNormInferenceBackward {
+                dy,
+                variance: self.variance(channels),
+                gamma,
+                dx,
+                epsilon,
+                accumulate,
+            },
             Kernel::BatchNormBackwardStatistics {
                 x,
                 sums,

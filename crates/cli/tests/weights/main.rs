@@ -551,11 +551,12 @@ fn what_was_not_trained_is_told_to_be_trained_first() {
     }
 }
 
-/// Frozen layers end as they began, under every strategy, and after a resumption.
+/// Frozen layers end as they began, under every strategy, and after a resumption; running statistics of frozen norms
+/// do so, or are updated.
 #[test]
 fn frozen_layers_keep_their_weights() {
     let case = case();
-    let more = "batch = 2\nepochs = 2\nweights = \"out\"\nfreeze = [\"c1\", \"n1.gamma\"]\n\
+    let more = "batch = 2\nepochs = 2\nweights = \"out\"\nfreeze = [\"c1\", \"n1.gamma\", \"n1.beta\"]\n\
          [schedule]\nlearning_rate = 0.01\n[optimizer]\nkind = \"adamw\"\nweight_decay = 0.1\n";
     case.run_file("frozen.toml", "frozen", more);
     case.answer("train frozen.toml --no-prediction");
@@ -580,7 +581,13 @@ fn frozen_layers_keep_their_weights() {
         .map(String::as_str)
         .filter(|&name| start[name] == end[name])
         .collect();
-    assert_eq!(kept, ["c1.weight", "n1.gamma"]);
+    let norm = [
+        "n1.beta",
+        "n1.gamma",
+        "n1.running_mean",
+        "n1.running_variance",
+    ];
+    assert_eq!(kept, [&["c1.weight"][..], &norm].concat());
     for (strategy, ranks) in STRATEGIES {
         let arguments =
             format!("train frozen.toml --no-prediction --overwrite --ranks {ranks} --strategy");
@@ -607,6 +614,21 @@ fn frozen_layers_keep_their_weights() {
         text.contains("freeze") && text.contains("c1.weight"),
         "{text}"
     );
+    let updated = more.replace("freeze =", "freeze_statistics = false\nfreeze =");
+    case.run_file(
+        "frozen.toml",
+        "frozen",
+        &updated.replace("epochs = 2", "epochs = 4"),
+    );
+    let text = case.refusal("train frozen.toml --no-prediction --resume");
+    assert!(text.contains("with freeze_statistics = true"), "{text}");
+    let output = case.output(&["train", "frozen.toml", "--no-prediction", "--overwrite"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    let says = "1 batch norms are frozen and update their running statistics";
+    assert!(output.status.success() && text.contains(says), "{text}");
+    let end = read("frozen");
+    let moved = norm.map(|name| start[name] != end[name]);
+    assert_eq!(moved, [false, false, true, true]);
 }
 
 #[test]

@@ -277,6 +277,7 @@ fn batch_norm_scratch(team: TeamKind, kernel: &Kernel) -> usize {
     if let Kernel::BatchNormStatistics { x, .. }
     | Kernel::BatchNormForward { x, .. }
     | Kernel::BatchNormInference { x, .. }
+    | Kernel::BatchNormInferenceBackward { dy: x, .. }
     | Kernel::BatchNormBackwardStatistics { x, .. }
     | Kernel::BatchNormBackwardData { x, .. } = kernel
     {

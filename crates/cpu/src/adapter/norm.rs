@@ -4,7 +4,7 @@ use super::operand::Input;
 use super::{Run, touched};
 use crate::norm::{
     Inference, Normalization, norm_backward, norm_backward_statistics, norm_forward,
-    norm_inference, norm_statistics,
+    norm_inference, norm_inference_backward, norm_statistics,
 };
 use partita_program::fused::Tail;
 use partita_program::{Kernel, View};
@@ -55,7 +55,8 @@ pub(super) fn execute(
             y,
             epsilon,
         } => inference([x, mean, variance, gamma, beta, y], *epsilon, tail, run),
-        Kernel::BatchNormBackwardStatistics { .. }
+        Kernel::BatchNormInferenceBackward { .. }
+        | Kernel::BatchNormBackwardStatistics { .. }
         | Kernel::BatchNormBackwardData { .. }
         | Kernel::BatchNormBackwardParameters { .. } => execute_backward(kernel, run),
         other => panic!("{} is no batch norm kernel", other.name()),
@@ -64,6 +65,14 @@ pub(super) fn execute(
 
 fn execute_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
+        Kernel::BatchNormInferenceBackward {
+            dy,
+            variance,
+            gamma,
+            dx,
+            epsilon,
+            accumulate,
+        } => inference_backward([dy, variance, gamma, dx], *epsilon, *accumulate, run),
         Kernel::BatchNormBackwardStatistics {
             x,
             sums,
@@ -192,6 +201,24 @@ fn inference(
     Ok(KernelTally {
         flops: work.flops,
         bytes: x.bytes() + vector_bytes + y.bytes(),
+    })
+}
+
+fn inference_backward(
+    [dy, variance, gamma, dx]: [&View; 4],
+    epsilon: f64,
+    accumulate: bool,
+    run: &mut Run<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    let (dy, mut dx) = (run.input(dy), run.output(dx));
+    let (variance, gamma) = (run.dense(variance), run.dense(gamma));
+    let scale = (variance.data(), gamma.data(), epsilon);
+    let work =
+        run.compute(|call| norm_inference_backward(call, dy.view(), dx.view(), scale, accumulate))?;
+    let vectors = variance.box_bytes() + gamma.box_bytes();
+    Ok(KernelTally {
+        flops: work.flops,
+        bytes: dy.bytes() + vectors + touched(dx.bytes(), accumulate),
     })
 }
 

@@ -74,6 +74,14 @@ pub(super) fn execute_batch(
             momentum,
         } => running([sums, mean, variance], *count, *momentum, run),
         Kernel::BatchNormInference { .. } => inference(kernel, tail, run),
+        Kernel::BatchNormInferenceBackward {
+            dy,
+            variance,
+            gamma,
+            dx,
+            epsilon,
+            accumulate,
+        } => inference_backward([dy, variance, gamma, dx], *epsilon, *accumulate, run),
         Kernel::BatchNormBackwardStatistics {
             x,
             sums,
@@ -260,6 +268,33 @@ fn inference(kernel: &Kernel, tail: &Tail<'_>, run: &mut Run<'_>) -> Result<(), 
     ];
     run.items("running_scales", &args, channels)?;
     normalize([x, gamma, beta, y], (scales, NormKind::Batch), tail, run)
+}
+
+fn inference_backward(
+    [dy, variance, gamma, dx]: [&View; 4],
+    epsilon: f64,
+    accumulate: bool,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [dy, variance, gamma, dx] = [dy, variance, gamma, dx].map(|view| run.tensor(view));
+    let channels = dy.extent[4];
+    let factors = Arg::Ulong(run.scratch(Dtype::F32, channels));
+    let args = [
+        Arg::Ulong(variance.offset),
+        Arg::Ulong(gamma.offset),
+        Arg::Uint(channels as u32),
+        Arg::Double(epsilon),
+        factors,
+    ];
+    run.items("gradient_factors", &args, channels)?;
+    let rest = [factors, Arg::Uint(channels as u32), Arg::flag(accumulate)];
+    map_from(
+        NormKind::Batch.first(),
+        "scale_channels",
+        [dy, dx],
+        &rest,
+        run,
+    )
 }
 
 fn running(

@@ -27,6 +27,13 @@ __kernel void running_factors(__global uchar *arena, ulong mean, ulong variance,
     put_f32(arena, factors + channels + c, (float)(f32(arena, beta + c) - f32(arena, mean + c) * factor), 0);
 }
 
+// Factors by channel of gradients where running statistics normalized.
+__kernel void gradient_factors(__global uchar *arena, ulong variance, ulong gamma, uint channels, double epsilon,
+                               ulong factors) {
+    EACH_ITEM(c, channels)
+    put_f32(arena, factors + c, (float)(f32(arena, gamma + c) / sqrt(f32(arena, variance + c) + epsilon)), 0);
+}
+
 // The same of groups of so many channels of each sample, from sums (N, 1, 1, 2, C).
 __kernel void group_scales(__global uchar *arena, View sums, uint samples, uint channels, uint size, double count,
                            double epsilon, ulong scales) {
@@ -94,6 +101,13 @@ __kernel void normalize_backward(__global uchar *arena, View x, View dy, View dx
     const float gradient = f32(arena, gamma + channel) * act(arena, at(dy, n, d, h, w, c));
     const float value = gradient - f32(arena, mean) - normalized * f32(arena, mean + channels);
     put_act(arena, at(dx, n, d, h, w, c), inverse * value, accumulate);
+}
+
+__kernel void scale_channels(__global uchar *arena, View x, View y, Extent e, ulong factors, uint channels,
+                             int accumulate) {
+    EACH_ELEMENT(e)
+    const float value = f32(arena, factors + c % channels) * act(arena, at(x, n, d, h, w, c));
+    put_act(arena, at(y, n, d, h, w, c), value, accumulate);
 }
 
 __kernel void running_statistics(__global uchar *arena, View sums, ulong mean, ulong variance, uint channels,

@@ -12,7 +12,7 @@ use crate::progress::Event;
 use partita_data::{
     Accepted, CheckScope, DataCheck, DataError, Dataset, Preprocessing, Sampling, Split,
 };
-use partita_graph::{Graph, Loss, Shape, TargetKind, zoo};
+use partita_graph::{Graph, Loss, Node, Op, Parameter, Shape, TargetKind, zoo};
 use std::fs;
 
 /// Checks that samples and targets of the dataset match the model.
@@ -334,4 +334,28 @@ pub fn output_fits(run: &Run, environment: &Environment) -> Result<(), OutputErr
         });
     }
     Ok(())
+}
+
+/// Says what frozen batch norms normalize with, if there are some.
+pub fn note_frozen_norms(launch: &Launch<'_>, run: &Run, graph: &Graph) {
+    let is_frozen = |node: &&Node| {
+        let parameters = || node.parameters.iter().map(|&id| graph.parameter(id));
+        matches!(node.op, Op::BatchNorm { .. })
+            && parameters().any(|one| one.is_frozen)
+            && !parameters().any(Parameter::is_trained)
+    };
+    let norms = graph.nodes.iter().filter(is_frozen).count();
+    if norms == 0 || !launch.is_first() {
+        return;
+    }
+    let what = if run.freeze_statistics {
+        "keep their running statistics and normalize with them"
+    } else {
+        "update their running statistics and normalize with those of the mini-batch"
+    };
+    let text = format!(
+        "{norms} batch norms are frozen and {what} (`freeze_statistics = {}`)",
+        run.freeze_statistics
+    );
+    launch.context().report(Event::Note(&text));
 }

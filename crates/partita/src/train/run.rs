@@ -125,6 +125,8 @@ pub struct Run {
     pub weights: Option<StartWeights>,
     /// Layers and parameters that are not trained.
     pub freeze: Vec<String>,
+    /// Whether batch norms without trained parameters keep their running statistics.
+    pub freeze_statistics: bool,
     /// Files of metrics.
     pub metrics: Vec<MetricsFormat>,
     /// Whether times are predicted before the run.
@@ -232,6 +234,7 @@ impl Run {
             schedule: file.schedule,
             weights: file.weights,
             freeze: file.freeze,
+            freeze_statistics: file.freeze_statistics,
         })
     }
 

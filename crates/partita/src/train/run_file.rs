@@ -23,7 +23,7 @@ use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 35] = [
+const KEYS: [&str; 36] = [
     "model",
     "loss",
     "data",
@@ -56,6 +56,7 @@ const KEYS: [&str; 35] = [
     "weights",
     "offload",
     "freeze",
+    "freeze_statistics",
     "drop_last",
     "early_stopping",
     "target",
@@ -139,6 +140,8 @@ pub struct RunFile {
     /// Layers and parameters that are not trained, as patterns of
     /// [`Graph::with_frozen`](partita_graph::Graph::with_frozen) (default: none).
     pub freeze: Vec<String>,
+    /// Whether batch norms without trained parameters keep their running statistics (default: true).
+    pub freeze_statistics: bool,
     /// Whether the training samples of an epoch that do not fill an update are left out (default: false).
     pub drop_last: bool,
     /// When the training ends before its last epoch (default: not).
@@ -285,6 +288,7 @@ impl RunFile {
             weights: weights(&top)?,
             offload: read_offload(&top, watchdog)?,
             freeze: names(&top, "freeze", FREEZE)?,
+            freeze_statistics: top.flag("freeze_statistics")?.unwrap_or(true),
             drop_last: top.flag("drop_last")?.unwrap_or(false),
         })
     }

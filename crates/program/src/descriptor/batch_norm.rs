@@ -59,6 +59,25 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .flow(Flow::Tracks)
         }
         Kernel::BatchNormInference { .. } => inference(kernel),
+        Kernel::BatchNormInferenceBackward {
+            dy,
+            variance,
+            gamma,
+            dx,
+            accumulate,
+            ..
+        } => {
+            let channels = dy.extent[4];
+            let operands = [
+                linear("dy", dy),
+                read("variance", variance).vector(channels),
+                read("gamma", gamma).vector(channels),
+                result("dx", dx, *accumulate).like("dy", dy),
+            ];
+            Descriptor::new("batch_norm_inference_backward", each(dy, 1), operands)
+                .elementwise()
+                .accumulates(*accumulate)
+        }
         Kernel::BatchNormBackwardStatistics { .. }
         | Kernel::BatchNormBackwardData { .. }
         | Kernel::BatchNormBackwardParameters { .. } => describe_backward(kernel),

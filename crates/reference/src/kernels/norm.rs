@@ -52,6 +52,14 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
             let bytes = mean.bytes() + variance.bytes();
             normalize([x, gamma, beta, y], &scales, bytes, call)
         }
+        Kernel::BatchNormInferenceBackward {
+            dy,
+            variance,
+            gamma,
+            dx,
+            epsilon,
+            accumulate,
+        } => inference_backward([dy, variance, gamma, dx], *epsilon, *accumulate, call),
         Kernel::BatchNormBackwardStatistics {
             x,
             sums,
@@ -196,6 +204,26 @@ fn backward_statistics(
     Ok(KernelTally {
         flops: 5 * visits,
         bytes: x.bytes() + sums.bytes() + dy.bytes() + written,
+    })
+}
+
+/// `dx = gamma / sigma * dy`.
+fn inference_backward(
+    [dy, variance, gamma, dx]: [&View; 4],
+    epsilon: f64,
+    accumulate: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    let [dy, variance, gamma, dx] = [dy, variance, gamma, dx].map(|view| call.values(view));
+    let flops = each_element(dy.extent(), call.progress, |i| {
+        let c = entry(i[4]);
+        let deviation = (variance.get(c) + epsilon).sqrt();
+        dx.put(i, gamma.get(c) / deviation * dy.get(i), accumulate);
+    })?;
+    let reads = dy.bytes() + variance.bytes() + gamma.bytes();
+    Ok(KernelTally {
+        flops,
+        bytes: reads + touched(dx.bytes(), accumulate),
     })
 }
 

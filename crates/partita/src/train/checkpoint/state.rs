@@ -27,6 +27,9 @@ pub struct TrainingState {
     /// Names of the parameters that are not trained.
     #[serde(default)]
     pub frozen: Vec<String>,
+    /// Names of the running statistics that are not updated.
+    #[serde(default)]
+    pub frozen_statistics: Vec<String>,
     /// The dataset.
     pub data: String,
     /// Channels, depth, height and width of its samples.
@@ -93,7 +96,8 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
         partita: env!("CARGO_PKG_VERSION").to_owned(),
         model: run.model.clone(),
         model_text: text::print(graph),
-        frozen: frozen(graph),
+        frozen: frozen(graph, true),
+        frozen_statistics: frozen(graph, false),
         data: run.data.display().to_string(),
         sample_shape: dataset.shape(),
         training_samples: dataset.samples(Split::Train),
@@ -178,6 +182,16 @@ impl TrainingState {
             ("seed", debug(&self.seed), debug(&now.seed)),
             ("drop_last", debug(&self.drop_last), debug(&now.drop_last)),
             ("freeze", debug(&self.frozen), debug(&now.frozen)),
+            (
+                "freeze_statistics",
+                debug(&!self.frozen_statistics.is_empty()),
+                debug(&!now.frozen_statistics.is_empty()),
+            ),
+            (
+                "freeze",
+                debug(&self.frozen_statistics),
+                debug(&now.frozen_statistics),
+            ),
         ];
         let pairs = pairs.map(|(key, stored, asked)| (key.to_owned(), stored, asked));
         let others = [self.other_optimizer(now), self.other_samples(now)];
@@ -379,12 +393,12 @@ impl TrainingState {
     }
 }
 
-/// Names of the frozen parameters, in the order of the model.
-fn frozen(graph: &Graph) -> Vec<String> {
+/// Names of the frozen parameters or running statistics, in the order of the model.
+fn frozen(graph: &Graph, of_parameters: bool) -> Vec<String> {
     let frozen = graph
         .parameters
         .iter()
-        .filter(|parameter| parameter.is_frozen);
+        .filter(|parameter| parameter.is_frozen && parameter.role.is_trained() == of_parameters);
     frozen.map(|parameter| parameter.name.clone()).collect()
 }
 

@@ -81,6 +81,7 @@ const HOMES: [(&str, &[&str]); 7] = [
             "watchdog",
             "weights",
             "freeze",
+            "freeze_statistics",
             "schedule",
             "optimizer",
             "augmentation",
