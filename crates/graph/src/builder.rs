@@ -37,6 +37,8 @@ pub enum ParameterSource {
     Own(Initialization),
     /// A parameter of an earlier node, of the same role and shape.
     Shared(ParameterId),
+    /// None: a scale of 1 or an offset of 0, which training does not change.
+    Constant,
 }
 
 impl GraphBuilder {
@@ -319,6 +321,7 @@ impl GraphBuilder {
         self.check_class_numbers(name, &op, inputs)?;
         let wanted = parameter_shapes(&op, shapes[0]);
         check_roles(name, &op, &wanted, sources)?;
+        check_constant(name, &op, sources)?;
         let mut resolved = Vec::with_capacity(wanted.len());
         for (role, shape) in wanted {
             let source = sources.iter().find(|(other, _)| *other == role);
@@ -384,8 +387,9 @@ impl GraphBuilder {
     /// The parameter of this name, `layer.role`.
     pub fn find_parameter(&self, name: &str) -> Result<ParameterId, GraphError> {
         let found = self.parameter_ids.get(name).copied();
+        let found = found.filter(|&id| !self.graph.parameter(id).is_constant);
         found.ok_or_else(|| {
-            let parameters = self.graph.parameters.iter();
+            let parameters = self.graph.stored_parameters();
             unknown_name("parameter", name, parameters.map(|p| p.name.as_str()))
         })
     }
@@ -506,7 +510,11 @@ impl GraphBuilder {
         source: ParameterSource,
     ) -> Result<Resolved, GraphError> {
         match source {
-            ParameterSource::Own(initialization) => {
+            ParameterSource::Own(_) | ParameterSource::Constant => {
+                let (initialization, is_constant) = match source {
+                    ParameterSource::Own(initialization) => (initialization, false),
+                    _ => (role.default_initialization(), true),
+                };
                 check_parameter_volume(node, shape)?;
                 check_initialization(node, role, initialization)?;
                 Ok(Resolved::New(Parameter {
@@ -514,7 +522,8 @@ impl GraphBuilder {
                     role,
                     shape,
                     initialization,
-                    is_frozen: false,
+                    is_frozen: is_constant,
+                    is_constant,
                 }))
             }
             ParameterSource::Shared(id) => {
@@ -538,7 +547,9 @@ impl GraphBuilder {
             let role = role.name();
             return Err(GraphError::SharedState { node, role });
         }
-        let fits = |parameter: &&Parameter| parameter.role == role && parameter.shape == shape;
+        let fits = |parameter: &&Parameter| {
+            (parameter.role, parameter.shape, parameter.is_constant) == (role, shape, false)
+        };
         if fits(&asked) {
             return Ok(());
         }
@@ -687,6 +698,37 @@ fn check_roles(
             list(possible)
         },
     })
+}
+
+/// A norm lacks its scale and its offset, a layer norm its offset alone, too.
+fn check_constant(
+    node: &str,
+    op: &Op,
+    sources: &[(ParameterRole, ParameterSource)],
+) -> Result<(), GraphError> {
+    use ParameterRole::{Beta, Gamma};
+    let is_constant = |role: ParameterRole| {
+        let mut of_role = sources.iter().filter(|(other, _)| *other == role);
+        of_role
+            .next()
+            .is_some_and(|(_, source)| *source == ParameterSource::Constant)
+    };
+    let mut asked = sources
+        .iter()
+        .map(|&(role, _)| role)
+        .filter(|&role| is_constant(role));
+    let ok = |role: ParameterRole| match role {
+        Gamma => is_constant(Beta),
+        Beta => is_constant(Gamma) || matches!(op, Op::LayerNorm { .. }),
+        _ => false,
+    };
+    match asked.find(|&role| !ok(role)) {
+        None => Ok(()),
+        Some(role) => Err(GraphError::NotConstant {
+            node: node.to_owned(),
+            role: role.name(),
+        }),
+    }
 }
 
 fn unknown_name<'a>(

@@ -127,7 +127,7 @@ fn own_parameters(graph: &Graph, node: &Node, is_counted: &mut [bool]) -> u64 {
     let mut count = |&id: &ParameterId| {
         let parameter = graph.parameter(id);
         let is_first = !std::mem::replace(&mut is_counted[id.0], true);
-        if is_first && parameter.role.is_trained() {
+        if is_first && parameter.role.is_trained() && !parameter.is_constant {
             parameter.volume() as u64
         } else {
             0

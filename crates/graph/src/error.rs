@@ -485,6 +485,17 @@ pub enum GraphError {
         /// What keys and values could be.
         nearest: String,
     },
+    /// A parameter that cannot be left out.
+    #[error(
+        "{node}: its {role} cannot be constant alone: possible are gamma and beta of a norm together, and beta of a \
+         layer norm; nearest is to give it a parameter of its own"
+    )]
+    NotConstant {
+        /// The node.
+        node: String,
+        /// Role of the parameter.
+        role: &'static str,
+    },
     /// A pattern of frozen parameters that fits none.
     #[error(
         "`{pattern}` fits no layer with parameters and no trained parameter: possible are names of layers, of \

@@ -83,6 +83,7 @@ mod tests {
             shape: [3, 3, 3, 32, 64],
             initialization,
             is_frozen: false,
+            is_constant: false,
         }
     }
 

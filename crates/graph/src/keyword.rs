@@ -277,6 +277,7 @@ impl Keyword {
             Self::BatchNorm => &[
                 "epsilon",
                 "momentum",
+                "affine",
                 "gamma",
                 "beta",
                 "init_gamma",
@@ -290,12 +291,27 @@ impl Keyword {
             Self::Dropout => &["rate"],
             Self::Slice => &["start", "channels"],
             Self::Embedding => &["rows", "channels", "weight", "init"],
-            Self::LayerNorm | Self::InstanceNorm => {
-                &["epsilon", "gamma", "beta", "init_gamma", "init_beta"]
-            }
+            Self::LayerNorm => &[
+                "epsilon",
+                "affine",
+                "bias",
+                "gamma",
+                "beta",
+                "init_gamma",
+                "init_beta",
+            ],
+            Self::InstanceNorm => &[
+                "epsilon",
+                "affine",
+                "gamma",
+                "beta",
+                "init_gamma",
+                "init_beta",
+            ],
             Self::GroupNorm => &[
                 "groups",
                 "epsilon",
+                "affine",
                 "gamma",
                 "beta",
                 "init_gamma",

@@ -6,7 +6,7 @@ use crate::text;
 use crate::{
     GraphError, Loss, NodeId, Op, Parameter, ParameterId, PoolKind, Shape, needed_by_last,
 };
-use partita_space::{Window, nearest};
+use partita_space::{Window, fits, nearest};
 use std::collections::BTreeSet;
 
 /// An operation with its inputs.
@@ -45,6 +45,11 @@ impl Graph {
             .iter()
             .position(|node| node.name == name)
             .map(NodeId)
+    }
+
+    /// The parameters that files of weights have: all that are not constant.
+    pub fn stored_parameters(&self) -> impl Iterator<Item = &Parameter> {
+        self.parameters.iter().filter(|one| !one.is_constant)
     }
 
     /// Whether a layer normalizes with statistics of the samples of a micro-batch in training.
@@ -95,8 +100,8 @@ impl Graph {
     /// The same model with frozen parameters, which training leaves as they are. With `keeps_statistics` a batch norm
     /// without trained parameters keeps its running statistics, too, and training normalizes with them.
     ///
-    /// A pattern is the name of a layer, for all of its parameters, or of a parameter, such as `bn1.gamma`; or the
-    /// beginning of such names, followed by `*`. A shared parameter is frozen for all layers that use it.
+    /// A pattern is the name of a layer, for all of its parameters, or of a parameter, such as `bn1.gamma`; `*` stands for
+    /// any characters. A shared parameter is frozen for all layers that use it.
     ///
     /// Errors: a pattern that fits no trained parameter; no trained parameter is left.
     pub fn with_frozen(
@@ -117,18 +122,24 @@ impl Graph {
                 for &id in &node.parameters {
                     let parameter = &mut graph.parameters[id.0];
                     let is_meant = fits(pattern, &node.name) || fits(pattern, &parameter.name);
-                    if is_meant && parameter.role.is_trained() {
+                    if is_meant && parameter.role.is_trained() && !parameter.is_constant {
                         parameter.is_frozen = true;
                         is_used = true;
                     }
                 }
             }
             if !is_used {
-                let with_parameters = self.nodes.iter().filter(|node| !node.parameters.is_empty());
-                let names = with_parameters.map(|node| node.name.as_str());
-                let all = self
-                    .parameters
+                let has_own = |node: &&Node| {
+                    let mut own = node.parameters.iter().map(|&id| self.parameter(id));
+                    own.any(|parameter| !parameter.is_constant)
+                };
+                let names = self
+                    .nodes
                     .iter()
+                    .filter(has_own)
+                    .map(|node| node.name.as_str());
+                let all = self
+                    .stored_parameters()
                     .map(|parameter| parameter.name.as_str());
                 let start = pattern.trim_end_matches('*');
                 let near = nearest(start, names.chain(all));
@@ -144,7 +155,9 @@ impl Graph {
         if graph.parameters.iter().any(Parameter::is_trained) || patterns.is_empty() {
             return Ok(graph);
         }
-        let last = self.nodes.iter().rfind(|node| !node.parameters.is_empty());
+        let is_trained = |&id: &ParameterId| self.parameter(id).is_trained();
+        let mut nodes = self.nodes.iter();
+        let last = nodes.rfind(|node| node.parameters.iter().any(is_trained));
         Err(GraphError::AllFrozen {
             nearest: last.map_or_else(String::new, |node| node.name.clone()),
         })
@@ -159,7 +172,8 @@ impl Graph {
             .filter(|(_, node)| matches!(node.op, Op::BatchNorm { .. }));
         let is_frozen = |(index, node): &(usize, &Node)| {
             let parameters = || node.parameters.iter().map(|&id| self.parameter(id));
-            let is_meant = named.contains(&NodeId(*index)) || parameters().any(|one| one.is_frozen);
+            let mut stored = parameters().filter(|one| !one.is_constant);
+            let is_meant = named.contains(&NodeId(*index)) || stored.any(|one| one.is_frozen);
             is_meant && !parameters().any(Parameter::is_trained)
         };
         let (frozen, others): (Vec<_>, Vec<_>) = norms.partition(is_frozen);
@@ -315,13 +329,5 @@ impl Graph {
             .enumerate()
             .flat_map(|(i, node)| std::iter::repeat_n(NodeId(i), reads(node)))
             .collect()
-    }
-}
-
-/// Whether a name is a pattern, or begins as a pattern that ends in `*`.
-fn fits(pattern: &str, name: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => name == pattern,
     }
 }

@@ -112,6 +112,8 @@ pub struct Parameter {
     pub initialization: Initialization,
     /// Whether training leaves it as it is; see [`Graph::with_frozen`](crate::Graph::with_frozen).
     pub is_frozen: bool,
+    /// Whether it is always as it starts, as the scale of a norm without one: it is frozen, and files do not have it.
+    pub is_constant: bool,
 }
 
 impl Parameter {

@@ -57,7 +57,8 @@
 //! value: `weight=`, `bias=`, `gamma=`, `beta=` or `slope=LAYER.ROLE`. Initializations are set by `init` for
 //! weights and `init_ROLE` for the others: `constant:NUMBER` (for vectors just `NUMBER`); for what is
 //! trained also `normal:DEVIATION` and `uniform:LIMIT`; for weights also `glorot_uniform`, `he_normal`
-//! and `he_normal_fan_out`.
+//! and `he_normal_fan_out`. A norm with `affine=false` has no gamma and beta, a `layer_norm` with `bias=false` no
+//! beta.
 
 mod loss;
 mod parse;

@@ -273,6 +273,11 @@ impl Random {
                 _ => sources.push((role, ParameterSource::Own(start))),
             }
         }
+        if self.below(3) == 0 {
+            sources.retain(|(role, _)| *role != ParameterRole::Gamma);
+            sources.push((ParameterRole::Gamma, ParameterSource::Constant));
+            sources.push((ParameterRole::Beta, ParameterSource::Constant));
+        }
         sources
     }
 }
@@ -303,7 +308,7 @@ fn random_graph(seed: u64) -> Graph {
                 }
             }
             Op::BatchNorm { .. } | Op::LayerNorm { .. } | Op::GroupNorm { .. } => {
-                &[ParameterRole::Gamma]
+                &[ParameterRole::Gamma, ParameterRole::Beta]
             }
             Op::Prelu(_) => &[ParameterRole::Slope],
             _ => &[],

@@ -267,3 +267,58 @@ fn frozen_layers_cost_less() {
     let error = frozen(&["*"]).unwrap_err().to_string();
     assert!(error.contains("nearest is to train c"), "{error}");
 }
+
+/// Norms without scale and offset have none to count, to freeze, to share or to start.
+#[test]
+fn norms_without_parameters() {
+    let model = |norm: &str| {
+        format!(
+            "model m\ninput x channels=2 extent=4x4\na = conv x filters=3 kernel=1 bias=true\nn = {norm}\n\
+             b = conv n filters=2 kernel=1 bias=false\nloss = mse b\n"
+        )
+    };
+    for (norm, stored) in [
+        ("instance_norm a epsilon=1e-5 affine=false", &[][..]),
+        ("group_norm a groups=3 epsilon=1e-5 affine=false", &[]),
+        ("layer_norm a epsilon=1e-5 affine=false", &[]),
+        ("layer_norm a epsilon=1e-5 bias=false", &["n.gamma"]),
+        (
+            "batch_norm a epsilon=1e-5 momentum=0.1 affine=false",
+            &["n.running_mean", "n.running_variance"],
+        ),
+    ] {
+        let graph = text::parse(&model(norm)).unwrap();
+        assert_eq!(text::parse(&text::print(&graph)).unwrap(), graph);
+        assert!(text::print(&graph).contains(norm), "{norm}");
+        let names = graph.stored_parameters().map(|one| one.name.as_str());
+        let expected = [&["a.weight", "a.bias"], stored, &["b.weight"]].concat();
+        assert_eq!(names.collect::<Vec<_>>(), expected);
+        let trained = stored.iter().filter(|name| name.ends_with("gamma")).count();
+        assert_eq!(count(&graph).parameters, 6 + 3 + 3 * trained as u64 + 6);
+        let frozen = graph.with_frozen(&["n".to_owned()]);
+        assert_eq!(frozen.is_ok(), trained > 0, "{norm}");
+        let frozen = graph.with_frozen(&["n.beta".to_owned()]).unwrap_err();
+        assert!(
+            !frozen.to_string().contains("nearest is n.beta"),
+            "{frozen}"
+        );
+    }
+    for (norm, expected) in [
+        (
+            "batch_norm a epsilon=1e-5 momentum=0.1 affine=false init_gamma=2",
+            "`affine=false` means that there is no gamma",
+        ),
+        (
+            "layer_norm a epsilon=1e-5 bias=false init_beta=2",
+            "`bias=false` means that there is no beta",
+        ),
+        ("instance_norm a epsilon=1e-5 affine=no", "true or false"),
+        (
+            "instance_norm a epsilon=1e-5 affine=false\no = instance_norm n epsilon=1e-5 gamma=n.gamma",
+            "`n.gamma`",
+        ),
+    ] {
+        let error = text::parse(&model(norm)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}

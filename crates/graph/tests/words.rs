@@ -50,10 +50,7 @@ fn keys_of_other_frameworks() {
             "d = conv c in_channels=6",
             "to leave it out, as it follows from the input",
         ),
-        (
-            "d = instance_norm c affine=true",
-            "to leave it out, as there are always gamma and beta",
-        ),
+        ("d = layer_norm c elementwise_affine=false", "`affine`"),
         (
             "d = relu c inplace=true",
             "to leave it out, as it does not change the result",

@@ -293,7 +293,7 @@ fn one_of_each_lane<'t>(body: &Body, tasks: impl Iterator<Item = &'t usize>) -> 
 pub(crate) fn persistent_order(role: Role) -> u8 {
     match role {
         Role::Parameter => 0,
-        Role::State => 1,
+        Role::State | Role::Constant => 1,
         Role::Optimizer => 2,
         Role::Staging => 3,
         Role::Gradient

@@ -26,8 +26,13 @@ impl Emit<'_> {
                     0 => parameter.name.clone(),
                     _ => format!("{}@{holder}", parameter.name),
                 };
-                if !parameter.role.is_trained() {
-                    list.push((Role::State, name, index, *distribution));
+                if !parameter.role.is_trained() || parameter.is_constant {
+                    let role = if parameter.is_constant {
+                        Role::Constant
+                    } else {
+                        Role::State
+                    };
+                    list.push((role, name, index, *distribution));
                     continue;
                 }
                 list.push((Role::Parameter, name, index, *distribution));

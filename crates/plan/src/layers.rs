@@ -202,6 +202,7 @@ impl Layers {
         let roles = [
             Role::Parameter,
             Role::State,
+            Role::Constant,
             Role::Optimizer,
             Role::Gradient,
         ];
@@ -340,6 +341,7 @@ fn activations(body: &Body, nodes_of_tasks: &[usize]) -> Vec<(usize, f64)> {
             Role::Staging => true,
             Role::Parameter
             | Role::State
+            | Role::Constant
             | Role::Optimizer
             | Role::Gradient
             | Role::ActivationGradient

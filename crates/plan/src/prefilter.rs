@@ -169,7 +169,12 @@ pub(crate) fn slower_than_best(
 /// Reason of a candidate that does not fit in memory, with a remedy.
 pub(crate) fn memory_reason(body: &Body, needed: Bytes, memory: Bytes) -> String {
     let of = |roles: &[Role]| -> Bytes { roles.iter().map(|&role| body.bytes_of(role)).sum() };
-    let lasting = of(&[Role::Parameter, Role::State, Role::Optimizer]);
+    let lasting = of(&[
+        Role::Parameter,
+        Role::State,
+        Role::Constant,
+        Role::Optimizer,
+    ]);
     let parameters = lasting + of(&[Role::Gradient, Role::PackedWeights, Role::Gathered]);
     let activations = of(&[
         Role::Activation,

@@ -84,6 +84,8 @@ pub enum Role {
     Parameter,
     /// Running statistics; live across steps.
     State,
+    /// What a layer reads in place of a parameter that it lacks; lives across steps, and nothing changes or saves it.
+    Constant,
     /// Momentum or second moment of a parameter; lives across steps.
     Optimizer,
     /// Gradient of a parameter.
@@ -111,6 +113,7 @@ impl Role {
             Role::Activation | Role::ActivationGradient => true,
             Role::Parameter
             | Role::State
+            | Role::Constant
             | Role::Optimizer
             | Role::Gradient
             | Role::Staging
@@ -125,7 +128,9 @@ impl Role {
     /// offsets in each of its programs.
     pub fn is_persistent(self) -> bool {
         match self {
-            Role::Parameter | Role::State | Role::Optimizer | Role::Staging => true,
+            Role::Parameter | Role::State | Role::Constant | Role::Optimizer | Role::Staging => {
+                true
+            }
             Role::Gradient
             | Role::Activation
             | Role::ActivationGradient
@@ -136,10 +141,10 @@ impl Role {
         }
     }
 
-    /// Whether it is part of the model that a training makes: parameters and running statistics.
+    /// Whether it is part of the model: parameters, running statistics and constants.
     pub fn is_of_model(self) -> bool {
         match self {
-            Role::Parameter | Role::State => true,
+            Role::Parameter | Role::State | Role::Constant => true,
             Role::Optimizer
             | Role::Gradient
             | Role::Staging
@@ -321,6 +326,7 @@ impl Buffer {
             },
             Role::Parameter
             | Role::State
+            | Role::Constant
             | Role::Optimizer
             | Role::Gradient
             | Role::PackedWeights

@@ -43,7 +43,11 @@ impl MemoryCategory {
     /// Category of a buffer, without its halo.
     pub fn of(role: Role) -> Self {
         match role {
-            Role::Parameter | Role::State | Role::PackedWeights | Role::Gathered => Self::Weights,
+            Role::Parameter
+            | Role::State
+            | Role::Constant
+            | Role::PackedWeights
+            | Role::Gathered => Self::Weights,
             Role::Optimizer => Self::Optimizer,
             Role::Gradient => Self::Gradients,
             Role::Staging => Self::Samples,

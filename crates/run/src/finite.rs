@@ -110,6 +110,7 @@ fn is_of_forward_pass(role: Role) -> bool {
     match role {
         Role::Parameter
         | Role::State
+        | Role::Constant
         | Role::Optimizer
         | Role::Activation
         | Role::PackedWeights

@@ -53,8 +53,9 @@ impl Session<'_> {
     pub fn owned_shards(&self, rank: Rank) -> Vec<OwnedShard> {
         let program = self.main_program();
         let coord = program.mesh.coord(rank);
-        let owned = persistent(program.body(rank))
-            .filter(|(_, buffer)| is_first(buffer, &program.mesh, coord));
+        let owned = persistent(program.body(rank)).filter(|(_, buffer)| {
+            buffer.role != Role::Constant && is_first(buffer, &program.mesh, coord)
+        });
         let shard = |(id, buffer): (BufferId, &Buffer)| {
             let (shape, region) = match &buffer.tensor {
                 None => (buffer.dims, Region::all(buffer.dims)),
@@ -85,7 +86,8 @@ impl Session<'_> {
         for rank in 0..program.mesh.ranks() {
             let coord = program.mesh.coord(rank);
             for (id, buffer) in persistent(program.body(rank)) {
-                if buffer.role == Role::Optimizer || !is_first(buffer, &program.mesh, coord) {
+                let is_saved = !matches!(buffer.role, Role::Optimizer | Role::Constant);
+                if !is_saved || !is_first(buffer, &program.mesh, coord) {
                     continue;
                 }
                 let one = all.entry(&buffer.name).or_insert_with(|| PersistentTensor {

@@ -34,7 +34,7 @@ pub use median::{median, upper_median};
 pub use mesh::{AXES, Axis, AxisSet, Coord, Mesh, MeshError, Offset, Rank};
 pub use region::{DIMS, Dim, Region};
 pub use resampling::{ResampleRule, Resampling};
-pub use spelling::{near, nearest};
+pub use spelling::{fits, near, nearest};
 pub use submesh::Submesh;
 pub use units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds, Unit, UnitTable};
 pub use window::Window;

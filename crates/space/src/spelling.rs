@@ -16,6 +16,25 @@ pub fn near<'a>(asked: &str, candidates: impl IntoIterator<Item = &'a str>) -> O
     nearest(asked, candidates).filter(is_near)
 }
 
+/// Whether a name fits a pattern, in which `*` stands for any characters.
+pub fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
 fn edits(a: &str, b: &str) -> usize {
     strsim::damerau_levenshtein(&a.to_lowercase(), &b.to_lowercase())
 }
@@ -32,6 +51,17 @@ mod tests {
         assert_eq!(nearest("x", []), None);
         assert_eq!(edits("KB", "kB"), 0);
         assert_eq!(edits("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn stars_stand_for_any_characters() {
+        let fit = |pattern: &str| ["a.norm1.weight", "norm", "b"].map(|name| fits(pattern, name));
+        assert_eq!(fit("*norm*"), [true, true, false]);
+        assert_eq!(fit("norm"), [false, true, false]);
+        assert_eq!(fit("a*norm*weight"), [true, false, false]);
+        assert_eq!(fit("*m"), [false, true, false]);
+        assert_eq!(fit("*"), [true; 3]);
+        assert!(!fits("ab*ba", "aba"), "the ends do not overlap");
     }
 
     #[test]

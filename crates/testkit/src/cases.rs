@@ -311,11 +311,8 @@ impl Sketch {
             4 | 5 => self.pool(draws),
             6 => {
                 let name = self.name("norm");
-                let momentum = 0.1;
-                self.head = self
-                    .builder
-                    .batch_norm(&name, self.head, 1e-3, momentum)
-                    .expect("a batch norm fits anywhere");
+                let (epsilon, momentum) = (1e-3, 0.1);
+                self.norm(&name, Op::BatchNorm { epsilon, momentum });
             }
             7 => self.activation(draws),
             8 => self.residual(draws),
@@ -353,8 +350,7 @@ impl Sketch {
             self.group_norm(draws);
         } else if which & 1 != 0 {
             let name = self.name("rows");
-            let norm = self.builder.layer_norm(&name, self.head, 0.1);
-            self.head = norm.expect("a layer norm fits anywhere");
+            self.norm(&name, Op::LayerNorm { epsilon: 0.1 });
         }
         if which & 2 != 0 {
             let name = self.name("gate");

@@ -3,7 +3,7 @@
 use crate::sequences::embedded_rows;
 use crate::watch::{Recorded, Watch, limit};
 use crate::{Case, MemorySource, Samples, Stored};
-use partita_graph::{Graph, Op, ParameterRole, TargetKind};
+use partita_graph::{Graph, Op, ParameterRole, TargetKind, initial_values};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
@@ -146,6 +146,9 @@ impl Setup<'_> {
             .parameters
             .iter()
             .map(|parameter| {
+                if parameter.is_constant {
+                    return initial_values(parameter, 0);
+                }
                 let mut value = || match parameter.role {
                     ParameterRole::Weight => {
                         let taps = parameter.volume() / parameter.shape[4];

@@ -17,9 +17,10 @@ fn frozen(mut case: Case) -> Option<Case> {
     let mut patterns = Vec::new();
     for node in &case.graph.nodes {
         let mut ids = node.parameters.iter().map(|&id| case.graph.parameter(id));
-        if !node.parameters.is_empty() && draws.one_in(2) {
+        let trained = ids.find(|parameter| parameter.is_trained());
+        if trained.is_some() && draws.one_in(2) {
             patterns.push(node.name.clone());
-        } else if let Some(parameter) = ids.find(|parameter| parameter.role.is_trained())
+        } else if let Some(parameter) = trained
             && draws.one_in(3)
         {
             patterns.push(parameter.name.clone());
@@ -98,7 +99,7 @@ fn assert_no_statistics(graph: &Graph, program: &Program, text: &str) {
 fn assert_same_step(frozen: &Setup<'_>, outcome: &Outcome, text: &str) {
     let mut free = frozen.graph.clone();
     for parameter in &mut free.parameters {
-        parameter.is_frozen = false;
+        parameter.is_frozen = parameter.is_constant;
     }
     let mut setup = Setup {
         graph: &free,

@@ -103,8 +103,8 @@ impl Fill {
             Role::Parameter | Role::Gradient | Role::PackedWeights | Role::Gathered => {
                 Fill::Signed(0.125)
             }
-            // Variances and second moments are positive.
-            Role::State | Role::Optimizer => Fill::Positive,
+            // Scales, variances and second moments are positive.
+            Role::State | Role::Constant | Role::Optimizer => Fill::Positive,
             // Stored samples are counts, of which kernels may take logarithms.
             Role::Staging => Fill::Whole(4),
             Role::Activation | Role::ActivationGradient | Role::Workspace => Fill::Signed(1.0),
@@ -158,6 +158,7 @@ mod tests {
         for role in [
             Role::Parameter,
             Role::State,
+            Role::Constant,
             Role::Optimizer,
             Role::Gradient,
             Role::Staging,

@@ -277,6 +277,7 @@ impl<'p> Interpreter<'_, 'p> {
         let is_followed = match self.role(view) {
             Role::Parameter
             | Role::State
+            | Role::Constant
             | Role::Gradient
             | Role::Gathered
             | Role::PackedWeights
@@ -435,6 +436,7 @@ impl<'p> Interpreter<'_, 'p> {
                 None => return,
             },
             Role::State
+            | Role::Constant
             | Role::Optimizer
             | Role::Gradient
             | Role::Staging
@@ -461,6 +463,7 @@ impl<'p> Interpreter<'_, 'p> {
                 Role::Statistics | Role::Staging => is_read,
                 Role::Parameter
                 | Role::State
+                | Role::Constant
                 | Role::Optimizer
                 | Role::Gradient
                 | Role::PackedWeights

@@ -38,6 +38,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 Role::Statistics => is_summed(body, task, &view),
                 Role::Parameter
                 | Role::State
+                | Role::Constant
                 | Role::Optimizer
                 | Role::Staging
                 | Role::Activation
@@ -154,6 +155,7 @@ fn is_followed(body: &Body, view: &View) -> bool {
         Role::Gradient | Role::ActivationGradient | Role::Statistics | Role::Activation => true,
         Role::Parameter
         | Role::State
+        | Role::Constant
         | Role::Optimizer
         | Role::Staging
         | Role::PackedWeights

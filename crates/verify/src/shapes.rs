@@ -136,6 +136,7 @@ impl Rules<'_> {
                 Role::Statistics => got,
                 role @ (Role::Parameter
                 | Role::State
+                | Role::Constant
                 | Role::Optimizer
                 | Role::Gradient
                 | Role::Staging

@@ -393,7 +393,9 @@ fn parse_sources(
             ParameterRole::RunningMean | ParameterRole::RunningVariance => None,
         };
         let key = initialization_key(role);
-        if let Some(name) = shared {
+        if attributes.constant(role)? {
+            sources.push((role, ParameterSource::Constant));
+        } else if let Some(name) = shared {
             attributes.refuse_with_shared(key, name)?;
             let found = builder.find_parameter(name);
             let id = found.map_err(|error| refuse(line, error))?;
@@ -451,7 +453,7 @@ fn roles(keyword: Keyword) -> &'static [ParameterRole] {
     }
 }
 
-fn initialization_key(role: ParameterRole) -> &'static str {
+pub(super) fn initialization_key(role: ParameterRole) -> &'static str {
     match role {
         ParameterRole::Weight => "init",
         ParameterRole::Bias => "init_bias",

@@ -36,8 +36,10 @@ fn line(graph: &Graph, node: &Node) -> String {
     for (key, value) in attributes(node, rank) {
         line += &format!(" {key}={value}");
     }
-    for &id in &node.parameters {
-        line += &parameter(node, graph.parameter(id));
+    let own = || node.parameters.iter().map(|&id| graph.parameter(id));
+    let has_scale = own().any(|one| one.role == ParameterRole::Gamma && !one.is_constant);
+    for one in own() {
+        line += &parameter(node, one, has_scale);
     }
     line
 }
@@ -233,11 +235,19 @@ fn resample_attributes(resample: &Resample, rank: usize) -> Vec<(&'static str, S
 }
 
 /// Says where a parameter comes from, or nothing where the default holds; begins with a blank.
-fn parameter(node: &Node, parameter: &Parameter) -> String {
+fn parameter(node: &Node, parameter: &Parameter, has_scale: bool) -> String {
     let role = parameter.role;
     let key = role.name();
     if parameter.name != format!("{}.{key}", node.name) {
         return format!(" {key}={}", parameter.name);
+    }
+    if parameter.is_constant {
+        return match role {
+            ParameterRole::Gamma => " affine=false",
+            _ if has_scale => " bias=false",
+            _ => "",
+        }
+        .to_owned();
     }
     let exists = match role {
         ParameterRole::Bias => " bias=true",

@@ -43,7 +43,7 @@ const OPERATIONS: [(&str, &str); 34] = [
 ];
 
 /// Keys, and ours, of which the first counts that an operation has.
-const KEYS: [(&str, &[&str]); 28] = [
+const KEYS: [(&str, &[&str]); 29] = [
     ("kernel_size", &["kernel"]),
     ("out_channels", &["filters", "channels"]),
     ("channels", &["filters"]),
@@ -54,6 +54,7 @@ const KEYS: [(&str, &[&str]); 28] = [
     ("mode", &["padding"]),
     ("strides", &["stride"]),
     ("eps", &["epsilon"]),
+    ("elementwise_affine", &["affine"]),
     ("weight", &["gamma"]),
     ("bias", &["beta"]),
     ("p", &["rate"]),
@@ -75,7 +76,7 @@ const KEYS: [(&str, &[&str]); 28] = [
 ];
 
 /// Keys that the text form needs not, and why.
-const LEFT_OUT: [(&str, &str); 13] = [
+const LEFT_OUT: [(&str, &str); 11] = [
     ("in_channels", "it follows from the input"),
     ("in_features", "it follows from the input"),
     ("num_features", "it follows from the input"),
@@ -83,8 +84,6 @@ const LEFT_OUT: [(&str, &str); 13] = [
     ("normalized_shape", "it follows from the input"),
     ("embed_dim", "it follows from the input"),
     ("inplace", "it does not change the result"),
-    ("affine", "there are always gamma and beta"),
-    ("elementwise_affine", "there are always gamma and beta"),
     ("track_running_stats", "running statistics are always kept"),
     ("reduction", "losses are means"),
     ("ceil_mode", "extents are always rounded down"),

@@ -1,5 +1,6 @@
 //! Keys and values of one line of a model's text.
 
+use super::parse::initialization_key;
 use super::{TextError, synonym};
 use crate::infer::MAX_NUMBER;
 use crate::keyword::Keyword;
@@ -319,6 +320,11 @@ impl<'a> Attributes<'a> {
         key: &'static str,
         shared: &str,
     ) -> Result<(), TextError> {
+        self.refuse_key(key, || format!("`{shared}` starts as its own layer says"))
+    }
+
+    /// The error that a line has a key, for this reason.
+    fn refuse_key(&self, key: &'static str, why: impl FnOnce() -> String) -> Result<(), TextError> {
         let Some(value) = self.get(key) else {
             return Ok(());
         };
@@ -326,9 +332,31 @@ impl<'a> Attributes<'a> {
             line: self.line,
             key,
             asked: value.to_owned(),
-            possible: format!("to leave it out, because `{shared}` starts as its own layer says"),
+            possible: format!("to leave it out, because {}", why()),
             nearest: "(left out)".to_owned(),
         })
+    }
+
+    /// Whether a norm has no parameter of a role, by `affine=false` or `bias=false`.
+    ///
+    /// Errors: a value that is neither `true` nor `false`; a key that says where the parameter comes from.
+    pub(super) fn constant(&self, role: ParameterRole) -> Result<bool, TextError> {
+        let keys: &[&'static str] = match (self.keyword, role) {
+            (Keyword::LayerNorm, ParameterRole::Beta) => &["affine", "bias"],
+            (_, ParameterRole::Gamma | ParameterRole::Beta) => &["affine"],
+            _ => &[],
+        };
+        for &key in keys {
+            if self.get(key).is_some() && !self.flag(key)? {
+                for other in [role.name(), initialization_key(role)] {
+                    self.refuse_key(other, || {
+                        format!("`{key}=false` means that there is no {}", role.name())
+                    })?;
+                }
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Words per dim: one for all or `rank` of them.

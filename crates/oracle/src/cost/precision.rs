@@ -65,6 +65,7 @@ fn is_half(buffer: &Buffer) -> bool {
             Role::Activation
             | Role::ActivationGradient
             | Role::State
+            | Role::Constant
             | Role::Optimizer
             | Role::Gradient
             | Role::Staging

@@ -59,7 +59,12 @@ fn redundant(program: &Program, body: &Body, coord: &Coord, live: &[BufferId]) -
         };
         let own = own as f64 * size * saved;
         match buffer.role {
-            Role::Parameter | Role::State | Role::Optimizer | Role::Gradient | Role::Gathered => {
+            Role::Parameter
+            | Role::State
+            | Role::Constant
+            | Role::Optimizer
+            | Role::Gradient
+            | Role::Gathered => {
                 state += own;
             }
             Role::Activation | Role::ActivationGradient => {

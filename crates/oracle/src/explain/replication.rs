@@ -73,7 +73,12 @@ impl<'p> Replication<'p> {
 /// Whether a buffer holds all of a tensor of the training state.
 fn is_whole(buffer: &Buffer) -> bool {
     let is_state = match buffer.role {
-        Role::Parameter | Role::State | Role::Optimizer | Role::Gradient | Role::Gathered => true,
+        Role::Parameter
+        | Role::State
+        | Role::Constant
+        | Role::Optimizer
+        | Role::Gradient
+        | Role::Gathered => true,
         Role::Staging
         | Role::Activation
         | Role::ActivationGradient

@@ -93,6 +93,7 @@ fn is_of_weights(collective: &Collective, body: &Body) -> bool {
     roles.any(|role| match role {
         Role::Parameter
         | Role::State
+        | Role::Constant
         | Role::Optimizer
         | Role::Gradient
         | Role::PackedWeights

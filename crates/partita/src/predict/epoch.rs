@@ -272,7 +272,7 @@ fn sending(
         return Ok(Seconds(0.0));
     }
     let machine = machine::resolve(&request.machine, context.environment())?;
-    let elements: usize = graph.parameters.iter().map(|one| one.volume()).sum();
+    let elements: usize = graph.stored_parameters().map(|one| one.volume()).sum();
     Ok(Bytes(4 * elements as u64) / machine.bandwidth(LinkKind::Inter))
 }
 

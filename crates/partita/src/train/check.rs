@@ -341,7 +341,7 @@ pub fn note_frozen_norms(launch: &Launch<'_>, run: &Run, graph: &Graph) {
     let is_frozen = |node: &&Node| {
         let parameters = || node.parameters.iter().map(|&id| graph.parameter(id));
         matches!(node.op, Op::BatchNorm { .. })
-            && parameters().any(|one| one.is_frozen)
+            && parameters().any(|one| one.is_frozen && !one.is_constant)
             && !parameters().any(Parameter::is_trained)
     };
     let norms = graph.nodes.iter().filter(is_frozen).count();

@@ -28,7 +28,7 @@ use partita_data::{
 };
 use partita_graph::Graph;
 use partita_lower::Strategy;
-use partita_program::{Buffer, Optimizer, ProgramKind};
+use partita_program::{Buffer, Optimizer, ProgramKind, Role};
 use partita_run::{NoSink, PackedTensor, RunError, Sink, Source, SystemClock};
 use partita_session::{
     Outcome, PersistentTensor, Plan, Progress, RunEnd, Session, persistent_name,
@@ -524,11 +524,10 @@ impl Forward {
         tensor: &TensorPart<'_>,
         listener: Listener<'_>,
     ) -> Result<RunEnd, TrainError> {
-        let initial = |buffer: &Buffer, elements: Range<usize>| {
-            if !buffer.role.is_of_model() {
-                return Ok(None);
-            }
-            tensor(persistent_name(&buffer.name), elements).map(Some)
+        let initial = |buffer: &Buffer, elements: Range<usize>| match buffer.role {
+            Role::Constant => initial_values(&self.graph, self.run.seed, None, buffer, elements),
+            role if role.is_of_model() => tensor(persistent_name(&buffer.name), elements).map(Some),
+            _ => Ok(None),
         };
         let sink = |_| Ok(Box::new(NoSink) as Box<dyn Sink>);
         let source = self.source(prepared);

@@ -57,7 +57,7 @@ pub struct RunSize {
 impl RunSize {
     /// The part that is known without a program.
     pub fn of_model(graph: &Graph, run: &Run) -> Self {
-        let elements: usize = graph.parameters.iter().map(|one| one.volume()).sum();
+        let elements: usize = graph.stored_parameters().map(|one| one.volume()).sum();
         Self {
             weights: Bytes((elements * run.precision.dtype().arithmetic().size()) as u64),
             records: Bytes(REST_BYTES),

@@ -6,6 +6,7 @@ use super::joined::JoinedValidation;
 use super::weights::WeightSink;
 use super::{Task, ending, initial_values};
 use crate::launch::{Listener, MakeJoins, MakeValidators, MemoryBaseline, MemoryUsage, RunSetup};
+use partita_program::Role;
 use partita_run::{NoSink, SystemClock};
 use partita_session::Outcome;
 use std::sync::atomic::AtomicBool;
@@ -55,8 +56,10 @@ pub fn run(
         },
         clock: SystemClock::start(),
         initial: &|buffer, elements| match &stored {
-            Some(stored) => stored.read(buffer, elements).map(Some),
-            None => initial_values(graph, run.seed, start, buffer, elements),
+            Some(stored) if buffer.role != Role::Constant => {
+                stored.read(buffer, elements).map(Some)
+            }
+            _ => initial_values(graph, run.seed, start, buffer, elements),
         },
         position: &position,
         hook: match checkpoints {

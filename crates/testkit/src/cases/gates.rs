@@ -1,8 +1,10 @@
-//! Group norms and gates in random models.
+//! Norms and gates in random models.
 
 use super::Sketch;
 use crate::Draws;
-use partita_graph::{Activation, Convolution, NodeId, Pool, PoolKind};
+use partita_graph::{
+    Activation, Convolution, NodeId, Op, ParameterRole, ParameterSource, Pool, PoolKind,
+};
 use partita_space::Window;
 
 impl Sketch {
@@ -12,8 +14,24 @@ impl Sketch {
         let channels = self.builder.shape(self.head).channels;
         let groups = draws.pick(&[None, None, Some(1), Some(2)]);
         let groups = groups.filter(|&groups| channels.is_multiple_of(groups));
-        let norm = self.builder.group_norm(&name, self.head, groups, 0.1);
-        self.head = norm.expect("a group norm fits anywhere");
+        let epsilon = 0.1;
+        self.norm(&name, Op::GroupNorm { groups, epsilon });
+    }
+
+    /// A norm; one in three has neither scale nor offset, a layer norm of two of these no offset.
+    pub(super) fn norm(&mut self, name: &str, op: Op) {
+        let constant = |role| (role, ParameterSource::Constant);
+        let (scale, offset) = (
+            constant(ParameterRole::Gamma),
+            constant(ParameterRole::Beta),
+        );
+        let sources = match (&op, self.layers % 3) {
+            (Op::LayerNorm { .. }, 1) => vec![offset],
+            (_, 0) => vec![scale, offset],
+            _ => Vec::new(),
+        };
+        let norm = self.builder.node(name, op, &[self.head], &sources);
+        self.head = norm.expect("a norm fits anywhere");
     }
 
     /// A product of a tensor with a function of it: at each position, of the mean over them as in

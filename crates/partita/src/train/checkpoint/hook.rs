@@ -553,14 +553,15 @@ fn spec(shard: &OwnedShard) -> ShardSpec {
         Role::Parameter => TensorKind::Parameter,
         Role::State => TensorKind::State,
         Role::Optimizer => TensorKind::Optimizer,
-        Role::Gradient
+        Role::Constant
+        | Role::Gradient
         | Role::Staging
         | Role::Activation
         | Role::ActivationGradient
         | Role::PackedWeights
         | Role::Gathered
         | Role::Statistics
-        | Role::Workspace => panic!("`{}` does not persist", shard.name),
+        | Role::Workspace => panic!("`{}` is not saved", shard.name),
     };
     ShardSpec {
         tensor: shard.name.clone(),

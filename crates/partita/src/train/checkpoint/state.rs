@@ -396,15 +396,14 @@ impl TrainingState {
 /// Names of the frozen parameters or running statistics, in the order of the model.
 fn frozen(graph: &Graph, of_parameters: bool) -> Vec<String> {
     let frozen = graph
-        .parameters
-        .iter()
+        .stored_parameters()
         .filter(|parameter| parameter.is_frozen && parameter.role.is_trained() == of_parameters);
     frozen.map(|parameter| parameter.name.clone()).collect()
 }
 
 /// The first tensor of the model that a checkpoint lacks or has in another shape, or the first that it has besides.
 fn other_tensor(checkpoint: &Checkpoint, graph: &Graph) -> Option<String> {
-    for parameter in &graph.parameters {
+    for parameter in graph.stored_parameters() {
         let Ok(stored) = checkpoint.tensor(&parameter.name) else {
             let name = &parameter.name;
             return Some(format!("it has no tensor `{name}`, which the model has"));
@@ -417,7 +416,7 @@ fn other_tensor(checkpoint: &Checkpoint, graph: &Graph) -> Option<String> {
         }
     }
     let is_unknown = |tensor: &&TensorEntry| {
-        let mut known = graph.parameters.iter();
+        let mut known = graph.stored_parameters();
         tensor.kind != TensorKind::Optimizer && !known.any(|it| it.name == tensor.name)
     };
     let unknown = checkpoint.tensors().iter().find(is_unknown);
