@@ -2,6 +2,7 @@
 
 mod choices;
 mod input;
+mod selection;
 mod tune;
 
 pub use choices::{
@@ -10,6 +11,7 @@ pub use choices::{
     SplitName, StoreName, StoredName, TileWeightsName, UnitsName, VolumesName,
 };
 pub use input::{CoresArgs, InputArgs, OffloadArgs};
+pub use selection::SelectionArgs;
 pub use tune::TuneArgs;
 
 use crate::number;
@@ -352,6 +354,8 @@ pub struct ForwardArgs {
     /// last epoch)
     #[arg(long, conflicts_with = "weights")]
     pub best: bool,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     /// Dataset (overrides the run file)
     #[arg(long, value_name = "DATASET")]
     pub data: Option<PathBuf>,
@@ -448,6 +452,8 @@ pub struct ExportArgs {
     /// Model of the weights (default: the one that the run file or the weight file names)
     #[arg(long)]
     pub model: Option<String>,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -462,6 +468,8 @@ pub struct ImportArgs {
     /// Model of the weights: of the zoo (see `partita models`) or path of a model file
     #[arg(long)]
     pub model: String,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     /// File to write
     #[arg(long, value_name = "FILE.safetensors")]
     pub out: PathBuf,

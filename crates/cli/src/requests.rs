@@ -303,6 +303,7 @@ impl ForwardArgs {
             run_file: self.run.clone(),
             weights: self.weights.clone(),
             best: self.best,
+            selection: self.selection.selection(),
             data: self.data.clone(),
             ranks: self.ranks,
             threads: self.threads,
@@ -374,6 +375,7 @@ impl ExportArgs {
                 NamesName::Pytorch => WeightNames::PyTorch,
                 NamesName::Partita => WeightNames::Partita,
             },
+            selection: self.selection.selection(),
         }
     }
 }
@@ -386,6 +388,7 @@ impl ImportArgs {
             model: Some(self.model.clone()),
             out: self.out.clone(),
             names: WeightNames::Partita,
+            selection: self.selection.selection(),
         }
     }
 }

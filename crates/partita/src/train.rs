@@ -28,6 +28,7 @@ mod results;
 mod run;
 mod run_file;
 mod section;
+mod start;
 mod statistics;
 mod store;
 #[cfg(test)]
@@ -167,7 +168,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
     let sampling = crops::sampling(&run, &graph, &dataset)?;
     check_request(launch, &run, &graph, (&dataset, &sampling))?;
-    let start = start_weights(&run, &graph)?;
+    let start = start::weights(launch, &run, &graph)?;
     let stored = run.samples.dtype(dataset.dtype());
     let host = Host::local(context.level());
     let (local, cores) = launch.local(run.ranks, &host);
@@ -356,13 +357,6 @@ struct Task<'r, 's> {
     record: &'r DataRecord,
     /// What validates by tiles, if the run does.
     joined: Option<&'r JoinedValidation>,
-}
-
-/// The weights that the run file names.
-fn start_weights(run: &Run, graph: &Graph) -> Result<Option<LoadedWeights>, TrainError> {
-    let load =
-        |weights: &StartWeights| WeightFile::read(&weights.file)?.load(graph, &weights.selection);
-    Ok(run.weights.as_ref().map(load).transpose()?)
 }
 
 /// Finds, opens and checks the checkpoint from which a run resumes, if it does.

@@ -1,6 +1,7 @@
 //! Trained weights of a model, from a file into the names and the axis order of the model, and back.
 
 mod error;
+mod matching;
 mod pytorch;
 mod selection;
 #[cfg(test)]
@@ -9,6 +10,7 @@ mod tests;
 pub use error::WeightsError;
 pub use selection::Selection;
 
+use matching::{Matched, Matching, Summary};
 use partita_data::checkpoint::{Checkpoint, CheckpointFolder, Found, MANIFEST, TensorKind};
 use partita_data::state_dict::{self, StateDictFile};
 use partita_data::weights::{Tensor, Values, Weights, save};
@@ -17,7 +19,7 @@ use partita_graph::{Graph, Parameter, ParameterRole};
 use partita_program::Dtype;
 use partita_space::nearest;
 use pytorch::Layout;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,6 +50,7 @@ pub struct LoadedWeights {
     layout: Layout,
     /// The parameters, and the names of their tensors in the file.
     tensors: BTreeMap<String, (Parameter, String)>,
+    summary: Summary,
     /// What each thread read last.
     windows: Mutex<HashMap<ThreadId, Window>>,
     /// What is known of the data of their training.
@@ -70,6 +73,11 @@ impl LoadedWeights {
     /// The file or checkpoint.
     pub fn path(&self) -> &Path {
         self.source.path()
+    }
+
+    /// What was taken of the file and left.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
     }
 
     /// What they keep of the data that they were trained on.
@@ -362,119 +370,24 @@ impl WeightFile {
 
     /// The weights of a model, all but those that the selection leaves out. Their values are read when they are needed.
     ///
-    /// Errors: a missing or an unexpected tensor, or one of another shape; a pattern of the selection that fits
-    /// nothing.
+    /// Errors: missing or unexpected tensors, or one of another shape; a pattern of the selection that fits nothing; a
+    /// parameter of two tensors; nothing is taken.
     pub fn load(
         &self,
         graph: &Graph,
         selection: &Selection,
     ) -> Result<LoadedWeights, WeightsError> {
         let layout = self.layout(graph);
-        let of_file = self.source.names();
-        let tensors = selection.renamed(&self.path, &of_file)?;
-        let names: Vec<String> = graph
-            .parameters
-            .iter()
-            .map(|one| layout.name(one))
-            .collect();
-        selection.check(&self.path, tensors.keys().map(String::as_str), &names)?;
-        let mut taken = BTreeMap::new();
-        let mut used = BTreeSet::new();
-        for (parameter, name) in graph.parameters.iter().zip(&names) {
-            if selection.skips(name) {
-                continue;
-            }
-            let Some(&stored) = tensors.get(name) else {
-                if selection.is_new(name) {
-                    continue;
-                }
-                let free = tensors.iter().filter(|(it, _)| !names.contains(it));
-                return Err(self.missing(name, (parameter, layout.shape(parameter)), free));
-            };
-            self.check_shape(&layout, parameter, (name, stored))?;
-            let entry = (parameter.clone(), stored.to_owned());
-            taken.insert(parameter.name.clone(), entry);
-            used.insert(name.as_str());
-        }
-        let is_used = |name: &str| used.contains(name) || selection.skips(name);
-        if let Some(name) = self.unexpected(&layout, &tensors, is_used) {
-            return Err(WeightsError::Unexpected {
-                file: self.path.clone(),
-                nearest: closest(&name, names.iter().map(String::as_str)),
-                tensor: name,
-            });
-        }
+        let names = ((&*self.path, &self.source), (graph, &layout));
+        let Matched { taken, summary } = Matching::new(names.0, names.1, selection).run()?;
         Ok(LoadedWeights {
             source: self.source.clone(),
             layout,
             tensors: taken,
+            summary,
             windows: Mutex::default(),
             record: self.source.record()?,
         })
-    }
-
-    /// A tensor that the file lacks, with those of its shape that the model does not use under their names.
-    fn missing<'t>(
-        &self,
-        name: &str,
-        (parameter, shape): (&Parameter, Vec<usize>),
-        free: impl Iterator<Item = (&'t String, &'t &'t str)>,
-    ) -> WeightsError {
-        let (alike, others): (Vec<_>, Vec<_>) =
-            free.partition(|(_, stored)| self.source.shape(stored).as_ref() == Some(&shape));
-        let mut left: Vec<&str> = alike.into_iter().map(|(name, _)| name.as_str()).collect();
-        let mut alike = Vec::new();
-        while let Some(next) = nearest(name, left.iter().copied()).filter(|_| alike.len() < 3) {
-            left.retain(|other| *other != next);
-            alike.push(next);
-        }
-        let (nearest, rename) = match alike.as_slice() {
-            [] => {
-                let others = others.iter().map(|(name, _)| name.as_str());
-                (
-                    format!(
-                        "{}, none of its shape {shape:?} is left",
-                        closest(name, others)
-                    ),
-                    String::new(),
-                )
-            }
-            [first, more @ ..] => {
-                let mut text = format!("; nearest is `{first}`, of the same shape {shape:?}");
-                let more: Vec<String> = more.iter().map(|name| format!("`{name}`")).collect();
-                if !more.is_empty() {
-                    text += &format!(", as are {}", more.join(" and "));
-                }
-                let (old, new) = renamed(first, name);
-                (
-                    text,
-                    format!("`rename = {{ \"{old}\" = \"{new}\" }}` takes it, "),
-                )
-            }
-        };
-        WeightsError::Missing {
-            file: self.path.clone(),
-            tensor: name.to_owned(),
-            parameter: parameter.name.clone(),
-            nearest,
-            rename,
-        }
-    }
-
-    /// The first tensor of the file that the model does not use.
-    fn unexpected(
-        &self,
-        layout: &Layout,
-        tensors: &BTreeMap<String, &str>,
-        is_used: impl Fn(&str) -> bool,
-    ) -> Option<String> {
-        let integers = match &self.source {
-            WeightSource::File(file) => file.integers().collect(),
-            WeightSource::Checkpoint(_) => Vec::new(),
-        };
-        let integers = integers.into_iter().filter(|name| !layout.is_counter(name));
-        let mut names = tensors.keys().map(String::as_str).chain(integers);
-        names.find(|name| !is_used(name)).map(str::to_owned)
     }
 
     fn layout(&self, graph: &Graph) -> Layout {
@@ -483,25 +396,6 @@ impl WeightFile {
         } else {
             Layout::pytorch(graph)
         }
-    }
-
-    fn check_shape(
-        &self,
-        layout: &Layout,
-        parameter: &Parameter,
-        (name, stored): (&str, &str),
-    ) -> Result<(), WeightsError> {
-        let expected = layout.shape(parameter);
-        let found = self.source.shape(stored).unwrap_or_default();
-        if found == expected {
-            return Ok(());
-        }
-        Err(WeightsError::Shape {
-            file: self.path.clone(),
-            tensor: name.to_owned(),
-            found,
-            expected,
-        })
     }
 }
 
@@ -520,7 +414,7 @@ pub fn write(
     };
     let mut tensors = Vec::new();
     let mut counters = Vec::new();
-    for parameter in &graph.parameters {
+    for parameter in graph.stored_parameters() {
         let name = layout.name(parameter);
         let Some(values) = weights.whole(&parameter.name)? else {
             continue;
@@ -533,7 +427,9 @@ pub fn write(
             counters.extend(layout.counter(&name));
         }
         let shape = layout.shape(parameter);
-        tensors.push((name, Tensor { shape, values }));
+        let tensor = Tensor { shape, values };
+        let names = layout.names(parameter).into_iter();
+        tensors.extend(names.map(|name| (name, tensor.clone())));
     }
     let count = tensors.len() + counters.len();
     let mut metadata = weights.record.metadata();
@@ -552,8 +448,13 @@ pub fn write(
     Ok(count)
 }
 
-/// The shortest entry of `rename` by which a tensor gets another name: of the layer, if the last part is the same.
+/// The shortest entry of `rename` by which a tensor gets another name: without a prefix, or of the layer, if the last
+/// part is the same.
 fn renamed<'n>(old: &'n str, new: &'n str) -> (&'n str, &'n str) {
+    let prefix = old.strip_suffix(new).and_then(|prefix| prefix.strip_suffix('.'));
+    if let Some(prefix) = prefix {
+        return (prefix, "");
+    }
     match (old.rsplit_once('.'), new.rsplit_once('.')) {
         (Some((old, role)), Some((new, other))) if role == other => (old, new),
         (_, _) => (old, new),

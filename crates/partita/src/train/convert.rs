@@ -18,6 +18,8 @@ pub struct ConvertRequest {
     pub out: PathBuf,
     /// Its names and axis order.
     pub names: WeightNames,
+    /// Names in the model of what is read, and what is left.
+    pub selection: Selection,
 }
 
 /// Converted weights.
@@ -31,6 +33,9 @@ pub struct ConvertResult {
     pub file: String,
     /// Tensors in it.
     pub tensors: usize,
+    /// What was taken of the file that was read, where that is not all of it under its names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub taken: Option<String>,
 }
 
 /// Writes the weights of a model in Partita's or in PyTorch's names and axis order; those that are read may be in either.
@@ -52,12 +57,17 @@ pub fn convert_weights(request: &ConvertRequest) -> Result<ConvertResult, Weight
     };
     let name = request.model.as_deref().or(named).ok_or_else(no_model)?;
     let graph = model::resolve(name)?;
-    let weights = file.load(&graph, &Selection::default())?;
+    let selection = Selection {
+        is_whole: true,
+        ..request.selection.clone()
+    };
+    let weights = file.load(&graph, &selection)?;
     let tensors = write(&request.out, (name, &graph), &weights, request.names)?;
     Ok(ConvertResult {
         model: name.to_owned(),
         source: file.path().display().to_string(),
         file: request.out.display().to_string(),
         tensors,
+        taken: (!weights.summary().is_whole()).then(|| weights.summary().text()),
     })
 }

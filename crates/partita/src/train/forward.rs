@@ -9,7 +9,8 @@ use super::run_file::RunFile;
 use super::statistics::{self, KeptSteps};
 use super::tiling::{self, TilesAsked, TilesResult};
 use super::{
-    adapted, check, checkpoint, crops, ending, identity, initial_values, programs, source, strategy,
+    adapted, check, checkpoint, crops, ending, identity, initial_values, programs, source, start,
+    strategy,
 };
 use crate::context::Context;
 use crate::host::Host;
@@ -47,6 +48,8 @@ pub struct ForwardRequest {
     pub weights: Option<PathBuf>,
     /// Take the weights of the best epoch of `output` of the run file instead.
     pub best: bool,
+    /// Their names in the model, and which are left (default: as in `[weights]` of the run file, for its file).
+    pub selection: Selection,
     /// Overrides its `data`.
     pub data: Option<PathBuf>,
     /// Overrides its `ranks`.
@@ -219,7 +222,11 @@ impl Forward {
             Some(path) => WeightFile::read(path)?,
             None => WeightFile::of_training(&run.output, &request.run_file)?,
         };
-        let weights = file.load(&graph, &Selection::default())?;
+        let selection = start::of_forward(request, run.weights.as_ref());
+        let weights = file.load(&graph, &selection)?;
+        if !weights.summary().is_whole() {
+            start::report(launch, &weights);
+        }
         let kept = KeptSteps::of_weights(file.path(), weights.record().preparation.as_ref());
         let preprocessing = Preprocessing {
             sampling,

@@ -61,7 +61,7 @@ const KEYS: [&str; 36] = [
     "early_stopping",
     "target",
 ];
-const WEIGHTS_KEYS: [&str; 5] = ["file", "skip", "rename", "new", "statistics"];
+const WEIGHTS_KEYS: [&str; 6] = ["file", "skip", "rename", "new", "initial", "statistics"];
 /// What `freeze` may be.
 const FREEZE: &str = "a list of layers or parameters, like [\"enc*\", \"bn1.gamma\"]";
 const WATCHDOG: Seconds = Seconds(60.0);
@@ -311,7 +311,8 @@ fn weights(top: &Section<'_>) -> Result<Option<StartWeights>, RunFileError> {
         return Ok(None);
     };
     section.check(&WEIGHTS_KEYS)?;
-    let patterns = "a list of names of tensors, or beginnings of names with `*`, like [\"fc*\"]";
+    let patterns =
+        "a list of names of tensors, in which `*` stands for any characters, like [\"fc*\"]";
     let renames = "a table of names, like {\"old.name\" = \"new.name\"}";
     let rename = section.read("rename", renames, |value| {
         let pairs = value.as_table()?.iter();
@@ -328,6 +329,8 @@ fn weights(top: &Section<'_>) -> Result<Option<StartWeights>, RunFileError> {
             skip: names(&section, "skip", patterns)?,
             new: names(&section, "new", patterns)?,
             rename: rename.unwrap_or_default(),
+            initial: section.flag("initial")?.unwrap_or(false),
+            is_whole: false,
         },
         takes_statistics: section
             .choice("statistics", &[("data", false), ("weights", true)])?

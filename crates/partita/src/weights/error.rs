@@ -115,40 +115,45 @@ pub enum WeightsError {
     /// The run file has a fault.
     #[error("{0}")]
     RunFile(String),
-    /// A parameter of the model is not in the file.
+    /// Parameters of the model are not in the file.
     #[error(
-        "{} has no tensor `{tensor}`, which the model needs for `{parameter}`{nearest}; in `[weights]` of a run file, \
-         {rename}`new = [\"{layer}*\"]` keeps initial values",
-        file.display(),
-        layer = tensor.rsplit_once('.').map_or(tensor.as_str(), |(layer, _)| layer)
+        "{} has no tensor `{tensor}`, which the model needs for `{parameter}`{nearest}{more}; {advice}",
+        file.display()
     )]
     Missing {
         /// The file.
         file: PathBuf,
-        /// Name in the file.
+        /// Name of the first in the file.
         tensor: String,
         /// Name of the parameter.
         parameter: String,
         /// The nearest tensors of the file: of its shape, if there are some.
         nearest: String,
-        /// How a key `rename` takes one of them, if one has its shape.
-        rename: String,
+        /// Names of the others.
+        more: String,
+        /// How to go on.
+        advice: String,
     },
-    /// A tensor of the file is none of the model.
-    #[error("{} has a tensor `{tensor}`, which the model does not have{nearest}; `skip = [\"{tensor}\"]` in `[weights]` of a run \
-            file leaves it out", file.display())]
+    /// Tensors of the file are none of the model.
+    #[error(
+        "{} has a tensor `{tensor}`, which the model does not have{nearest}{more}; {advice}",
+        file.display()
+    )]
     Unexpected {
         /// The file.
         file: PathBuf,
-        /// Name in the file.
+        /// Name of the first in the file.
         tensor: String,
         /// The nearest tensor of the model.
         nearest: String,
+        /// Names of the others.
+        more: String,
+        /// How to go on.
+        advice: String,
     },
     /// A tensor has another shape.
     #[error(
-        "{}: tensor `{tensor}` has the shape {found:?}, the model needs {expected:?}; `skip = \
-         [\"{tensor}\"]` in `[weights]` of a run file leaves it out",
+        "{}: tensor `{tensor}` has the shape {found:?}, the model needs {expected:?}{advice}",
         file.display()
     )]
     Shape {
@@ -160,6 +165,61 @@ pub enum WeightsError {
         found: Vec<usize>,
         /// The shape that the model needs.
         expected: Vec<usize>,
+        /// How to go on.
+        advice: String,
+    },
+    /// Two tensors are named as one.
+    #[error(
+        "{}: both `{first}` and `{second}` would be `{target}`; rename one of them to another name, which `skip` may name",
+        file.display()
+    )]
+    Twice {
+        /// The file.
+        file: PathBuf,
+        /// Their names in the file.
+        first: String,
+        /// The other.
+        second: String,
+        /// Their name after `rename`.
+        target: String,
+    },
+    /// The tensors of a shared parameter differ.
+    #[error(
+        "{}: `{}` and `{}` differ, and the model has one parameter for both, `{parameter}`; {advice}",
+        file.display(), tensors[0], tensors[1]
+    )]
+    TiedDiffer {
+        /// The file.
+        file: PathBuf,
+        /// Their names.
+        tensors: [String; 2],
+        /// Name of the parameter.
+        parameter: String,
+        /// How to go on.
+        advice: String,
+    },
+    /// A parameter is skipped where all are needed.
+    #[error(
+        "`--skip {tensor}`: the model needs it for `{parameter}`, and no parameter has an initial value here; possible are \
+         tensors that the model does not have. A training may skip it, with `skip` in `[weights]` of its run file"
+    )]
+    Needed {
+        /// Name in the file.
+        tensor: String,
+        /// Name of the parameter.
+        parameter: String,
+    },
+    /// No parameter is taken.
+    #[error(
+        "{}: no tensor is loaded, {left} are left, so all parameters would have initial values; take some out of `skip` and \
+         `new`, leave out `weights`, or set `initial = true` in `[weights]`",
+        file.display()
+    )]
+    NothingLoaded {
+        /// The file.
+        file: PathBuf,
+        /// Tensors of the file that are left.
+        left: usize,
     },
 }
 

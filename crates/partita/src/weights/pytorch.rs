@@ -30,17 +30,19 @@ pub enum Layout {
 pub struct Names {
     spatial_rank: usize,
     uses: BTreeMap<String, Use>,
+    /// Names of shared parameters in the layers after their first.
+    aliases: BTreeMap<String, Vec<String>>,
 }
 
 /// How a parameter is used.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Use {
     kind: UseKind,
     /// The flattened shape whose features the parameter is indexed by.
     flattened: Option<Shape>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum UseKind {
     Kernel,
     Matrix,
@@ -54,17 +56,29 @@ impl Layout {
     pub fn pytorch(graph: &Graph) -> Self {
         let orders = feature_orders(graph);
         let mut uses = BTreeMap::new();
+        let mut aliases: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for node in &graph.nodes {
             let order = node.inputs.first().and_then(|input| orders[input.0]);
             for &id in &node.parameters {
                 let parameter = graph.parameter(id);
-                uses.entry(parameter.name.clone())
-                    .or_insert_with(|| use_of(node, parameter, order));
+                let own = use_of(node, parameter, order);
+                let first = *uses.entry(parameter.name.clone()).or_insert(own);
+                // A layer that reads the tensor in another order has no copy of it in PyTorch.
+                if parameter.name != format!("{}.{}", node.name, parameter.role.name())
+                    && first == own
+                {
+                    let name = format!("{}.{}", node.name, torch_role(parameter.role));
+                    aliases
+                        .entry(parameter.name.clone())
+                        .or_default()
+                        .push(name);
+                }
             }
         }
         Self::PyTorch(Names {
             spatial_rank: graph.spatial_rank,
             uses,
+            aliases,
         })
     }
 
@@ -79,6 +93,16 @@ impl Layout {
                 format!("{layer}.{}", torch_role(parameter.role))
             }
         }
+    }
+
+    /// All names of a parameter in the file: its own, and those of other layers that share it.
+    pub fn names(&self, parameter: &Parameter) -> Vec<String> {
+        let others = match self {
+            Self::Partita => None,
+            Self::PyTorch(names) => names.aliases.get(&parameter.name),
+        };
+        let own = [self.name(parameter)].into_iter();
+        own.chain(others.into_iter().flatten().cloned()).collect()
     }
 
     /// Shape of a parameter in the file.

@@ -2,19 +2,26 @@
 
 use super::closest;
 use super::error::WeightsError;
-use std::collections::BTreeMap;
+use partita_space::fits;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::path::Path;
 
-/// Which weights of a file a model takes. Patterns are names of tensors as the file has them, or their beginnings
-/// followed by `*`.
+/// Which weights of a file a model takes. Patterns are names of tensors as the file has them, or as the model would; `*`
+/// stands for any characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Tensors that are not taken; those of the model keep their initial values.
     pub skip: Vec<String>,
-    /// Names, or beginnings of names up to a dot, in the file, and what they are in the model.
+    /// Names, or beginnings of names up to a dot, in the file, and what they are in the model: nothing to drop them. The
+    /// longest that fits counts.
     pub rename: Vec<(String, String)>,
     /// Tensors of the model that the file need not have; they keep their initial values.
     pub new: Vec<String>,
+    /// Whether all tensors may keep their initial values.
+    pub initial: bool,
+    /// Whether all parameters are taken, as where nothing has initial values. Errors then advise options of the command
+    /// line, not keys of a run file.
+    pub is_whole: bool,
 }
 
 impl Selection {
@@ -30,7 +37,7 @@ impl Selection {
 
     /// The names in the file of the tensors, under those of the model.
     ///
-    /// Errors: a renaming that fits nothing.
+    /// Errors: a renaming that fits nothing; two tensors of one name.
     pub fn renamed<'t>(
         &self,
         file: &Path,
@@ -39,16 +46,24 @@ impl Selection {
         let mut all = BTreeMap::new();
         let mut used = vec![false; self.rename.len()];
         for &name in tensors {
-            let mut renamed: Option<String> = None;
-            for (index, (old, new)) in self.rename.iter().enumerate() {
-                let rest = name.strip_prefix(old.as_str());
-                let rest = rest.filter(|rest| rest.is_empty() || rest.starts_with('.'));
-                if let (Some(rest), None) = (rest, &renamed) {
-                    used[index] = true;
-                    renamed = Some(format!("{new}{rest}"));
+            let rules = self.rename.iter().enumerate();
+            let fitting = rules.filter_map(|(at, (old, new))| Some((at, replaced(name, old, new)?)));
+            let mut target = name.to_owned();
+            if let Some((at, renamed)) = fitting.max_by_key(|&(at, _)| self.rename[at].0.len()) {
+                used[at] = true;
+                target = renamed;
+            }
+            match all.entry(target) {
+                Entry::Vacant(free) => drop(free.insert(name)),
+                Entry::Occupied(taken) => {
+                    return Err(WeightsError::Twice {
+                        file: file.to_owned(),
+                        first: (*taken.get()).to_owned(),
+                        second: name.to_owned(),
+                        target: taken.key().clone(),
+                    });
                 }
             }
-            all.insert(renamed.unwrap_or_else(|| name.to_owned()), name);
         }
         match used.iter().position(|used| !used) {
             None => Ok(all),
@@ -86,11 +101,46 @@ impl Selection {
         }
         Ok(())
     }
+
+    /// How to leave out a tensor of the file.
+    pub fn skip_advice(&self, name: &str) -> String {
+        if self.is_whole {
+            format!("`--skip {name}` leaves it out")
+        } else {
+            format!("`skip = [\"{name}\"]` in `[weights]` of a run file leaves it out")
+        }
+    }
+
+    /// How to take a tensor under another name; ends as a list that goes on.
+    pub fn rename_advice(&self, (old, new): (&str, &str)) -> String {
+        if self.is_whole {
+            format!("`--rename {old}={new}` takes it; ")
+        } else {
+            format!("`rename = {{ \"{old}\" = \"{new}\" }}` takes it, ")
+        }
+    }
+
+    /// How to do without tensors of these layers, after other advice.
+    pub fn new_advice<'l>(&self, rename: &str, layers: impl Iterator<Item = &'l str>) -> String {
+        let mut patterns: Vec<String> = layers.map(|layer| format!("\"{layer}*\"")).collect();
+        patterns.dedup();
+        let new = format!("`new = [{}]` keeps initial values", patterns.join(", "));
+        if self.is_whole {
+            format!("{rename}in `[weights]` of a training {new}")
+        } else {
+            format!("in `[weights]` of a run file, {rename}{new}")
+        }
+    }
 }
 
-fn fits(pattern: &str, name: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => name == pattern,
-    }
+/// A name in which a beginning up to a dot is another, or dropped; none if it does not begin so.
+fn replaced(name: &str, old: &str, new: &str) -> Option<String> {
+    let [old, new] = [old, new].map(|end| end.strip_suffix('.').unwrap_or(end));
+    let rest = match name.strip_prefix(old)? {
+        rest if old.is_empty() => rest,
+        "" => "",
+        rest => rest.strip_prefix('.')?,
+    };
+    let parts = [new, rest].into_iter().filter(|part| !part.is_empty());
+    Some(parts.collect::<Vec<_>>().join("."))
 }

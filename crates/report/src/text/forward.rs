@@ -176,15 +176,14 @@ fn samples(count: usize, data: &str, (split, volumes): (&str, &str)) -> String {
 
 /// Writes which weights were converted, and where they are.
 pub fn weights(converted: &ConvertResult, out: &mut dyn Write) -> io::Result<()> {
-    write_pairs(
-        out,
-        &[
-            ("model", converted.model.clone()),
-            ("source", converted.source.clone()),
-            ("file", converted.file.clone()),
-            ("tensors", converted.tensors.to_string()),
-        ],
-    )
+    let mut pairs = vec![
+        ("model", converted.model.clone()),
+        ("source", converted.source.clone()),
+        ("file", converted.file.clone()),
+        ("tensors", converted.tensors.to_string()),
+    ];
+    pairs.extend(converted.taken.iter().map(|taken| ("taken", taken.clone())));
+    write_pairs(out, &pairs)
 }
 
 #[cfg(test)]

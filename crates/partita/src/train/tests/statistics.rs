@@ -9,7 +9,7 @@ use crate::train::{
     ConvertRequest, ForwardRequest, InferRequest, PredictionUnits, ResumeFrom, TrainRequest,
     convert_weights, evaluate, infer, train,
 };
-use crate::weights::WeightNames;
+use crate::weights::{Selection, WeightNames};
 use partita_data::PredictionKind;
 use partita_data::weights::{load, save};
 use serde_json::Value;
@@ -147,6 +147,7 @@ fn predictions_do_not_follow_the_dataset_after_the_training() {
         model: Some(case.at("net.model").display().to_string()),
         out: exported.clone(),
         names: WeightNames::PyTorch,
+        selection: Selection::default(),
     };
     convert_weights(&request).unwrap();
     let checkpoint = case.at("out/checkpoints");

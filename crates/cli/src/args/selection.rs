@@ -1,0 +1,36 @@
+//! Arguments on the names of weights.
+
+use clap::Args;
+use partita::Selection;
+
+/// Names of weights of a file in the model, and which are left.
+#[derive(Debug, Args)]
+pub struct SelectionArgs {
+    /// Name of a tensor of the file, or its beginning up to a dot, and what it is in the model, such as
+    /// `backbone.conv1=conv1`; nothing behind `=` drops it. May be given several times
+    #[arg(long, value_name = "FROM=TO", value_parser = rename)]
+    pub rename: Vec<(String, String)>,
+    /// Tensor of the file that the model does not have; `*` stands for any characters. May be given several times
+    #[arg(long, value_name = "NAME")]
+    pub skip: Vec<String>,
+}
+
+impl SelectionArgs {
+    /// As the library has it.
+    pub fn selection(&self) -> Selection {
+        Selection {
+            skip: self.skip.clone(),
+            rename: self.rename.clone(),
+            ..Selection::default()
+        }
+    }
+}
+
+fn rename(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((old, new)) => Ok((old.to_owned(), new.to_owned())),
+        None => Err(format!(
+            "possible is the name in the file and that in the model, FROM=TO; nearest is `{text}=`, which drops it"
+        )),
+    }
+}
