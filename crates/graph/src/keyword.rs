@@ -74,6 +74,28 @@ const CONV_TRANSPOSE_KEYS: [&str; 11] = [
     "init_bias",
 ];
 
+/// The keys of `layer_norm`.
+const LAYER_NORM_KEYS: [&str; 7] = [
+    "epsilon",
+    "affine",
+    "bias",
+    "gamma",
+    "beta",
+    "init_gamma",
+    "init_beta",
+];
+
+/// The keys of `group_norm`; `instance_norm` has all but the first.
+const GROUP_NORM_KEYS: [&str; 7] = [
+    "groups",
+    "epsilon",
+    "affine",
+    "gamma",
+    "beta",
+    "init_gamma",
+    "init_beta",
+];
+
 /// The keys of `dice`.
 const DICE_KEYS: [&str; 6] = [
     "weight",
@@ -291,32 +313,9 @@ impl Keyword {
             Self::Dropout => &["rate"],
             Self::Slice => &["start", "channels"],
             Self::Embedding => &["rows", "channels", "weight", "init"],
-            Self::LayerNorm => &[
-                "epsilon",
-                "affine",
-                "bias",
-                "gamma",
-                "beta",
-                "init_gamma",
-                "init_beta",
-            ],
-            Self::InstanceNorm => &[
-                "epsilon",
-                "affine",
-                "gamma",
-                "beta",
-                "init_gamma",
-                "init_beta",
-            ],
-            Self::GroupNorm => &[
-                "groups",
-                "epsilon",
-                "affine",
-                "gamma",
-                "beta",
-                "init_gamma",
-                "init_beta",
-            ],
+            Self::LayerNorm => &LAYER_NORM_KEYS,
+            Self::InstanceNorm => &GROUP_NORM_KEYS[1..],
+            Self::GroupNorm => &GROUP_NORM_KEYS,
             Self::Attention => &["heads", "causal"],
             Self::Mse | Self::L1 | Self::BceWithLogits => &["weight", "weights"],
             Self::Huber => &["weight", "delta", "weights"],

@@ -451,7 +451,9 @@ pub fn write(
 /// The shortest entry of `rename` by which a tensor gets another name: without a prefix, or of the layer, if the last
 /// part is the same.
 fn renamed<'n>(old: &'n str, new: &'n str) -> (&'n str, &'n str) {
-    let prefix = old.strip_suffix(new).and_then(|prefix| prefix.strip_suffix('.'));
+    let prefix = old
+        .strip_suffix(new)
+        .and_then(|prefix| prefix.strip_suffix('.'));
     if let Some(prefix) = prefix {
         return (prefix, "");
     }

@@ -360,11 +360,10 @@ fn weights_of_another_model_are_refused_by_name() {
         "{text}"
     );
     // What is said works.
-    assert!(
-        text.contains("`--rename c1=k1` takes it"),
-        "{text}"
+    assert!(text.contains("`--rename c1=k1` takes it"), "{text}");
+    case.answer(
+        "weights import all.safetensors --model other.model --out x.safetensors --rename c1=k1",
     );
-    case.answer("weights import all.safetensors --model other.model --out x.safetensors --rename c1=k1");
     let still = "batch = 2\nepochs = 1\n[schedule]\nlearning_rate = 0\n[weights]\nfile = \"all.safetensors\"\n";
     let renamed = format!("{still}rename = {{ \"c1\" = \"k1\" }}\n");
     case.run_file("renamed.toml", "renamed", &renamed);

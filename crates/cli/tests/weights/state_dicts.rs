@@ -227,7 +227,7 @@ fn norms_without_parameters_are_those_of_pytorchs_affine_false() {
     let train = |model: &str, epochs: usize, more: &str, resume: &str| {
         let run = format!(
             "model = \"{model}.model\"\ndata = \"set\"\noutput = \"{model}\"\ntransform = {{ scale = 0.01 }}\nbatch = 2\n\
-             strategy = \"depth=2,shard=parameters\"\nranks = 2\nepochs = {epochs}\n{more}[schedule]\nlearning_rate = 0.01\n"
+             strategy = \"depth=2,shard=parameters\"\nranks = 2\nepochs = {epochs}\n{more}[schedule]\nlearning_rate = 0.01\n[checkpoint]\nevery_epochs = 1\n"
         );
         fs::write(case.path(&format!("{model}.toml")), run).unwrap();
         case.json(&format!(

@@ -222,11 +222,7 @@ impl Forward {
             Some(path) => WeightFile::read(path)?,
             None => WeightFile::of_training(&run.output, &request.run_file)?,
         };
-        let selection = start::of_forward(request, run.weights.as_ref());
-        let weights = file.load(&graph, &selection)?;
-        if !weights.summary().is_whole() {
-            start::report(launch, &weights);
-        }
+        let weights = start::of_forward(launch, (request, &run), (&file, &graph))?;
         let kept = KeptSteps::of_weights(file.path(), weights.record().preparation.as_ref());
         let preprocessing = Preprocessing {
             sampling,

@@ -28,27 +28,36 @@ pub fn weights(
 }
 
 /// Says on the first rank what was taken of a file, and left.
-pub fn report(launch: &Launch<'_>, weights: &LoadedWeights) {
+fn report(launch: &Launch<'_>, weights: &LoadedWeights) {
     if launch.is_first() {
         let text = format!("{}: {}", weights.path().display(), weights.summary().text());
         launch.context().report(Event::Note(&text));
     }
 }
 
-/// Names of the weights of an evaluation: as asked for, or of the run file where it starts from the same file.
-pub fn of_forward(request: &ForwardRequest, start: Option<&StartWeights>) -> Selection {
-    let asked = &request.selection;
+/// The weights of an evaluation, by names as asked for, or as those of the run file where it starts from the same file;
+/// says what is left of them, if not all is taken.
+pub fn of_forward(
+    launch: &Launch<'_>,
+    (request, run): (&ForwardRequest, &Run),
+    (file, graph): (&WeightFile, &Graph),
+) -> Result<LoadedWeights, TrainError> {
+    let mut selection = Selection {
+        is_whole: true,
+        ..request.selection.clone()
+    };
     let canonical = |path: &PathBuf| fs::canonicalize(path).ok();
     let read = request.weights.as_ref().and_then(canonical);
     let is_same = |start: &&StartWeights| read.is_some() && canonical(&start.file) == read;
-    let is_asked = !asked.rename.is_empty() || !asked.skip.is_empty();
-    let rename = match start.filter(is_same) {
-        Some(start) if !is_asked => start.selection.rename.clone(),
-        _ => asked.rename.clone(),
-    };
-    Selection {
-        rename,
-        is_whole: true,
-        ..asked.clone()
+    let is_asked = !selection.rename.is_empty() || !selection.skip.is_empty();
+    if let Some(start) = run.weights.as_ref().filter(is_same)
+        && !is_asked
+    {
+        selection.rename.clone_from(&start.selection.rename);
     }
+    let weights = file.load(graph, &selection)?;
+    if !weights.summary().is_whole() {
+        report(launch, &weights);
+    }
+    Ok(weights)
 }

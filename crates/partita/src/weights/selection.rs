@@ -47,7 +47,8 @@ impl Selection {
         let mut used = vec![false; self.rename.len()];
         for &name in tensors {
             let rules = self.rename.iter().enumerate();
-            let fitting = rules.filter_map(|(at, (old, new))| Some((at, replaced(name, old, new)?)));
+            let fitting =
+                rules.filter_map(|(at, (old, new))| Some((at, replaced(name, old, new)?)));
             let mut target = name.to_owned();
             if let Some((at, renamed)) = fitting.max_by_key(|&(at, _)| self.rename[at].0.len()) {
                 used[at] = true;
