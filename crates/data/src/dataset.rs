@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::array::{SourceArray, SourceFile};
+use crate::channels::Channels;
 use crate::error::DataError;
 use crate::files::{FileEntry, Files, Inner};
 use crate::formats;
-use crate::formats::nifti::Affine;
-use crate::grid::{AFFINES, Grid, ORIGINALS};
+use crate::formats::nifti::{self, Affine};
+use crate::grid::{AFFINES, CANONICAL, Grid, ORIENTATION, ORIGINALS};
 use crate::index::{INDEX_FILE, Index, Kind};
 use crate::keys::Keys;
 use crate::meaning::Meaning;
@@ -153,6 +154,16 @@ impl Dataset {
         &self.inner.meaning
     }
 
+    pub(crate) fn stored_channels(&self) -> &Channels {
+        &self.inner.channels
+    }
+
+    /// The same dataset with its channels read so.
+    pub(crate) fn with_channels(mut self, channels: Channels) -> Self {
+        Arc::make_mut(&mut self.inner).channels = channels;
+        self
+    }
+
     /// The same dataset with targets of these names, read so.
     pub(crate) fn reading(mut self, names: Vec<String>, meaning: Meaning) -> Self {
         let inner = Arc::make_mut(&mut self.inner);
@@ -224,6 +235,33 @@ impl Dataset {
         of_split.as_array()?.get(sample)
     }
 
+    /// The letters of the dims of samples along x, y and z of the NIfTI files that they come from, usually `WHD`; `None`
+    /// for other files, and for axes that are not those of D, H and W.
+    ///
+    /// Images that were reoriented have x, y and z of NiBabel's `as_closest_canonical`, others those of their file.
+    pub fn nifti_axes(&self) -> Option<String> {
+        let has_samples = |split: &Split| self.samples(*split) > 0;
+        let split = Split::ALL.into_iter().find(has_samples)?;
+        let Some(affine) = self.affine(split, 0) else {
+            let file = &self.files(split).locate(0).0.volumes;
+            nifti::voxels(file)?;
+            let order = self.inner.keys.order.clone().unwrap_or_default();
+            let letters = order.to_string();
+            let spatial: String = letters.chars().rev().take(3).collect();
+            let is_spatial = |letter: &char| spatial.contains(*letter);
+            return ['D', 'H', 'W'].iter().all(is_spatial).then_some(spatial);
+        };
+        let [_, d, h, w] = self.shape_of(split, 0);
+        let stored = Grid::new([w, h, d], affine)?;
+        let is_canonical = self.spec().get(ORIENTATION)?.as_str() == Some(CANONICAL);
+        let axes = match self.stated(ORIGINALS, (split, 0)).and_then(Grid::of_toml) {
+            _ if is_canonical => stored.directions().map(|(axis, _)| axis),
+            Some(image) => image.nearest_axes(&stored),
+            None => [0, 1, 2],
+        };
+        Some(axes.iter().map(|&axis| ['W', 'H', 'D'][axis]).collect())
+    }
+
     /// A reader of one split. Every rank has its own; readers share no locks.
     pub fn reader(&self, split: Split) -> Reader {
         Reader::new(Arc::clone(&self.inner), split)
@@ -278,6 +316,7 @@ fn open_folder(path: &Path, has_targets: bool) -> Result<Inner, DataError> {
         splits,
         universes: Split::ALL.map(|split| index.split(split).universes.clone()),
         meaning: Meaning::new(index.ranges, index.units),
+        channels: Channels::stored(&index.spec, index.channels),
         spec: index.spec,
     };
     for files in &inner.splits {
@@ -390,6 +429,7 @@ fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataE
         universes: [Vec::new(), Vec::new(), Vec::new()],
         spec: toml::Table::new(),
         meaning: Meaning::default(),
+        channels: Channels::default(),
     };
     if has_targets {
         inner.check_targets(&file, &entry)?;

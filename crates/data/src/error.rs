@@ -8,12 +8,12 @@ use partita_space::{Bytes, Rank};
 /// Why an operation on a dataset or a weight file failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// Targets that are not those of weights.
+    /// Channels or targets that are not those of weights.
     #[error("{path}: its {what} are {found}, and those of the weights are {expected}; {remedy}")]
     OtherTargets {
         /// The dataset.
         path: PathBuf,
-        /// Classes, targets or units.
+        /// Channels, classes, targets or units.
         what: &'static str,
         /// Those of the dataset.
         found: String,

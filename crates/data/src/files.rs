@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::array::{SourceArray, SourceFile};
 use crate::axes::{Axes, DimOrder};
+use crate::channels::Channels;
 use crate::error::DataError;
 use crate::index::Kind;
 use crate::keys::Keys;
@@ -105,6 +106,7 @@ pub(crate) struct Inner {
     pub(crate) names: SampleNames,
     pub(crate) spec: toml::Table,
     pub(crate) meaning: Meaning,
+    pub(crate) channels: Channels,
 }
 
 /// An array that holds samples, or what they are answered with.
@@ -189,6 +191,7 @@ impl Inner {
             names: SampleNames::default(),
             spec: toml::Table::new(),
             meaning: Meaning::default(),
+            channels: Channels::default(),
         }
     }
 

@@ -8,6 +8,10 @@ pub(crate) const TOLERANCE: f64 = 1e-3;
 pub(crate) const AFFINES: &str = "affines";
 /// Key of the grids of the images there, where these are not stored as they are.
 pub(crate) const ORIGINALS: &str = "originals";
+/// Key of the orientation there.
+pub(crate) const ORIENTATION: &str = "orientation";
+/// Its word for RAS+.
+pub(crate) const CANONICAL: &str = "canonical";
 /// All orders of three axes, that of the stored axes first.
 const ORDERS: [[usize; 3]; 6] = [
     [0, 1, 2],
@@ -109,7 +113,7 @@ impl Grid {
     }
 
     /// For each direction (right, anterior, superior) the axis nearest to it, and whether it runs the other way.
-    fn directions(&self) -> [(usize, bool); 3] {
+    pub(crate) fn directions(&self) -> [(usize, bool); 3] {
         let cosines = cosines(&self.affine);
         let axes = nearest_order(|direction, axis| cosines[direction][axis]);
         [0, 1, 2].map(|direction| (axes[direction], cosines[direction][axes[direction]] < 0.0))
@@ -251,7 +255,7 @@ impl Grid {
     }
 
     /// For each axis the one of the other grid that it is nearest to.
-    fn nearest_axes(&self, other: &Grid) -> [usize; 3] {
+    pub(crate) fn nearest_axes(&self, other: &Grid) -> [usize; 3] {
         let (own, others) = (cosines(&self.affine), cosines(&other.affine));
         nearest_order(|axis, of_other| {
             (0..3)

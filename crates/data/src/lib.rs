@@ -8,6 +8,7 @@
 mod array;
 mod augment;
 mod axes;
+mod channels;
 pub mod checkpoint;
 mod classes;
 mod convert;

@@ -1,4 +1,4 @@
-//! What targets stand for, and how those of one dataset are read as those of another.
+//! What channels and targets stand for, and how those of one dataset are read as those of another.
 
 use crate::data_record::TargetRecord;
 use crate::dataset::Dataset;
@@ -6,8 +6,8 @@ use crate::error::DataError;
 use crate::samples::Samples;
 use crate::split::Split;
 
-/// Prefixes of names that are made up where nothing names a class or a number.
-const PLACEHOLDERS: [&str; 3] = ["class", "target", "label"];
+/// Prefixes of names that are made up where nothing names a class, a number or a channel.
+const PLACEHOLDERS: [&str; 4] = ["class", "target", "label", "channel"];
 /// Samples of which ranges are derived.
 const SAMPLES_MAX: usize = 64;
 /// Largest difference from a linear relation, and of two ranges that are the same, as a fraction of their span.
@@ -100,6 +100,57 @@ impl Dataset {
             },
             units: meaning.units.clone(),
         }
+    }
+
+    /// Names of its channels in the order in which they are read; none where they are unknown, made up or shared by several.
+    pub fn channels(&self) -> Vec<String> {
+        let names = named(&self.stored_channels().names);
+        if places(&names, &names).is_some() {
+            names
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The dataset with its channels read in the order of those of weights, which are matched by name, and a line that says
+    /// so, or that names are missing on one side.
+    ///
+    /// Errors: `OtherTargets` for names that do not match.
+    pub fn in_channel_order(self, names: &[String]) -> Result<(Self, Option<String>), DataError> {
+        let (own, path) = (self.channels(), self.path().display());
+        let list = |names: &[String]| names.join(", ");
+        if own.is_empty() != names.is_empty() && self.shape()[0] > 1 {
+            let text = if own.is_empty() {
+                format!(
+                    "{path} has no names of channels; its channels are taken for {} of the weights",
+                    list(names)
+                )
+            } else {
+                format!(
+                    "the weights keep no names of channels; those of {path} are taken in its order: {}",
+                    list(&own)
+                )
+            };
+            return Ok((self, Some(text)));
+        }
+        if own.is_empty() || names.is_empty() || same_names(&own, names) {
+            return Ok((self, None));
+        }
+        let places = places(names, &own).filter(|places| places.len() == own.len());
+        let places = places.ok_or_else(|| DataError::OtherTargets {
+            path: self.path().to_path_buf(),
+            what: "channels",
+            found: list(&own),
+            expected: list(names),
+            remedy: "channels are matched by name, in any order: correct the names `channels` under [spec] of its \
+                     dataset.toml, or take them out to read channels in their order",
+        })?;
+        let text = format!(
+            "channels of {path} are read in the order of the weights, by name: {}",
+            list(names)
+        );
+        let channels = self.stored_channels().ordered(&places);
+        Ok((self.with_channels(channels), Some(text)))
     }
 
     /// The dataset with its targets read as those of weights, which `record` describes, and a line that says how.

@@ -123,9 +123,12 @@ impl Reader {
         let shape = self.dataset.shape_of(self.entry(sample)?);
         self.check_region(&region, shape)?;
         let mut buffer = self.buffer.take();
-        let dtype = self.dataset.dtype;
+        let dataset = Arc::clone(&self.dataset);
+        let stored = dataset.channels.stored_region(&region);
         let result = self.locate(sample).and_then(|(file, place)| {
-            let asked = read_region(&file.volumes, place, &region, dtype, &mut buffer, out)?;
+            let volumes = &file.volumes;
+            let asked = read_region(volumes, place, &stored, dataset.dtype, &mut buffer, out)?;
+            dataset.channels.arrange(&region, out);
             Ok((asked, file.volumes.array.stored_size as u64))
         });
         self.buffer = buffer;

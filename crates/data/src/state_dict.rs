@@ -193,6 +193,11 @@ impl StateDictFile {
         &self.metadata
     }
 
+    /// Whether it has checksums, as all files that Partita writes.
+    pub fn has_checksums(&self) -> bool {
+        !self.checksums.is_empty()
+    }
+
     /// Extents of a tensor of floats, if there is one of that name.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         Some(&self.tensors.get(name)?.shape)

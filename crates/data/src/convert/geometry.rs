@@ -11,15 +11,13 @@ use crate::convert::geometry::notes::Notes;
 use crate::error::DataError;
 use crate::files::{FileEntry, Inner};
 use crate::formats::nifti;
-use crate::grid::{AFFINES, Grid, ORIGINALS};
+use crate::grid::{AFFINES, CANONICAL, Grid, ORIENTATION, ORIGINALS};
 use crate::reader::Reader;
 use crate::resample::{Interpolation, resample_samples};
 use crate::samples::{Samples, VolumeShape};
 use crate::split::Split;
 
-/// Key of the orientation in the part of the index that says what was converted.
-const ORIENTATION: &str = "orientation";
-/// Key of the spacing.
+/// Key of the spacing in the part of the index that says what was converted.
 const SPACING: &str = "spacing";
 /// Key of the interpolation of images.
 const INTERPOLATION: &str = "interpolation";
@@ -43,7 +41,7 @@ impl VoxelOrientation {
     /// Its word on the command line and in the index.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Canonical => "canonical",
+            Self::Canonical => CANONICAL,
             Self::Image => "image",
         }
     }

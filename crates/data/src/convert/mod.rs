@@ -19,6 +19,7 @@ use std::sync::Arc;
 use partita_program::Transform;
 use partita_space::Bytes;
 
+use crate::channels::{CHANNELS, Channels};
 use crate::classes::{ClassSet, Occurrence, SplitLabels};
 use crate::convert::answers::Answers;
 use crate::convert::find::Found;
@@ -448,6 +449,7 @@ impl Inner {
             names: SampleNames::new([Some(names), None, None], Default::default()),
             spec: toml::Table::new(),
             meaning: Meaning::default(),
+            channels: Channels::default(),
         }
     }
 
@@ -483,7 +485,7 @@ fn made_of(asked: &ConvertSpec, found: &Found) -> toml::Table {
     let channels = found.task.iter().flat_map(|task| &task.channels);
     let channels: Vec<toml::Value> = channels.map(|name| name.clone().into()).collect();
     if !channels.is_empty() {
-        made.insert("channels".to_owned(), channels.into());
+        made.insert(CHANNELS.to_owned(), channels.into());
     }
     made
 }

@@ -105,6 +105,9 @@ fn identity(dataset: &Dataset) -> String {
     let reader = dataset.reader(Split::Train);
     let read = (dataset.shape(), dataset.dtype().name(), reader.keys());
     identity.add(format!("{read:?}").as_bytes());
+    if let Some(order) = &dataset.stored_channels().order {
+        identity.add(format!("channels {order:?}").as_bytes());
+    }
     // Any of its keys may say how files are read, and which samples they hold.
     let index = fs::read(dataset.path().join(INDEX_FILE));
     identity.add(&index.unwrap_or_default());

@@ -23,6 +23,11 @@ pub(crate) struct Checksums {
 }
 
 impl Checksums {
+    /// Whether no tensor has some.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
     /// Zeros in the place of the checksums of tensors, given with their bytes, so that a header has its final size before
     /// its tensors are known.
     pub fn blank<'n>(tensors: impl Iterator<Item = (&'n str, usize)>) -> Self {
