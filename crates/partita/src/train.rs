@@ -69,7 +69,7 @@ use crate::model;
 use crate::progress::Event;
 use crate::search;
 use crate::training::{StrategyChoice, accumulating, micro_note};
-use crate::weights::{LoadedWeights, WeightFile};
+use crate::weights::LoadedWeights;
 use checkpoint::{BestFile, Checkpoints, Resume};
 use curve::LossCurve;
 use joined::JoinedValidation;
