@@ -2,6 +2,7 @@
 
 use crate::emit::Emit;
 use crate::network::{LayerId, positions};
+use crate::totals::counts;
 use partita_graph::{ClassLoss, Loss, TargetKind};
 use partita_program::{
     ClassTerms, DICE_SUMS, Dtype, ENTROPY, ElementFunction, Item, Kernel, Phase, ProgramKind, Role,
@@ -136,13 +137,7 @@ impl Emit<'_> {
                 return totals;
             }
             let totals = self.builder.sums(&format!("{layer}.totals"), 1, channels);
-            let kernel = Kernel::ClassTotals {
-                x,
-                target,
-                totals,
-                ignore,
-            };
-            self.own_sum(layer, (x, totals), kernel);
+            self.own_sum(layer, (x, totals), counts([x, target, totals], ignore));
             self.sum_over(layer, all, totals);
             totals
         });

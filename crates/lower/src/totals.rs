@@ -147,20 +147,15 @@ impl Emit<'_> {
             if target.is_empty() {
                 continue;
             }
-            let counts = if counted {
+            let own = if counted {
                 self.builder.sums(&name, 1, channels)
             } else {
                 totals
             };
-            let kernel = Kernel::ClassTotals {
-                x: target,
-                target,
-                totals: counts,
-                ignore: loss.ignore,
-            };
+            let kernel = counts([target, target, own], loss.ignore);
             self.builder.kernel(layer, self.pass, kernel);
             if counted {
-                self.add_totals(layer, counts, totals);
+                self.add_totals(layer, own, totals);
             }
             counted = true;
         }
@@ -177,6 +172,16 @@ impl Emit<'_> {
             accumulate: true,
         };
         self.builder.kernel(layer, self.pass, copy);
+    }
+}
+
+/// Counts the positions of each class of a target; `x` has the same positions.
+pub(crate) fn counts([x, target, totals]: [View; 3], ignore: Option<i64>) -> Kernel {
+    Kernel::ClassTotals {
+        x,
+        target,
+        totals,
+        ignore,
     }
 }
 

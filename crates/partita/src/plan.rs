@@ -17,6 +17,7 @@ use crate::software::Reserve;
 use crate::training::{StrategyChoice, Training, lower_verified, micro_note, request as lowering};
 use figures::Figures;
 use partita_cluster::Software;
+use partita_graph::Graph;
 use partita_lower::{BatchNormStatistics, Request, Setting, Strategy};
 use partita_oracle::Prediction;
 use partita_plan::{Candidate as Found, Refusal};
@@ -207,10 +208,7 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
     }
     let found = planner.plan(lowering, ranks)?;
     let best = found.iter().find(|candidate| candidate.reason.is_none());
-    let note = best.and_then(|best| micro_note(&best.strategy, &graph));
-    if let Some(note) = &note {
-        context.report(Event::Note(note));
-    }
+    note_micro(context, best, &graph);
     let costed = best.and_then(|best| Some((&best.strategy, best.prediction.as_ref()?)));
     let explanation = match costed {
         None => None,
@@ -250,6 +248,13 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
             .is_none()
             .then(|| none_fits(&found, training, (memory, planner.reserve))),
     })
+}
+
+/// Says that micro-batches of the best strategy change the training, if they do.
+fn note_micro(context: &Context<'_>, best: Option<&Found>, graph: &Graph) {
+    if let Some(note) = best.and_then(|best| micro_note(&best.strategy, graph)) {
+        context.report(Event::Note(&note));
+    }
 }
 
 /// An epoch under the best strategy, if there is one; none where the samples of the dataset were not said.

@@ -199,8 +199,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let session = launch.prepare(|| {
         let kinds = programs::kinds(training, validation, &groups);
         let programs = programs::programs(&run, &*menu, &graph, &strategy, stored, &kinds)?;
-        let (of, sampling) = ((&run, &graph), &preprocessing.sampling);
-        let plan = plan(of, &order, &ends, sampling, groups);
+        let plan = plan(&run, samples, &order, &ends, groups);
         let session = Session::new(programs, plan)?;
         let buffers = |rank| buffers(&run, (&dataset, &preprocessing), &session, rank);
         limit.check(&run, &session, &buffers)?;
@@ -256,12 +255,13 @@ fn buffers(
 
 /// The plan of a training with the validation samples of a sampling.
 fn plan<'s>(
-    (run, graph): (&Run, &Graph),
+    run: &Run,
+    (graph, _, preprocessing): (&Graph, &Dataset, &Preprocessing),
     order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
     ends: &'s (dyn Fn(&[EpochReport]) -> bool + Sync),
-    sampling: &Sampling,
     groups: Vec<Range<usize>>,
 ) -> Plan<'s> {
+    let sampling = &preprocessing.sampling;
     let first = sampling.first_sample(Split::Validation);
     let validation = first..first + sampling.samples(Split::Validation);
     Plan {

@@ -2,7 +2,7 @@
 
 mod requests;
 
-use partita_graph::{Graph, zoo};
+use partita_graph::{ClassLoss, Graph, Loss, zoo};
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{
     AlltoallBlocks, CollectiveCost, Contention, CostBasis, CostError, Costs, KernelCost, LoadCost,
@@ -584,13 +584,25 @@ fn branches_and_pairs_are_tried_where_a_model_has_them() {
 }
 
 #[test]
-fn micro_batches_of_batch_norms_are_tried_on_request_alone() {
-    for (model, allowed, tries) in [
-        ("cosmoflow@32", false, true),
-        ("cosmoflow@32+bn", false, false),
-        ("cosmoflow@32+bn", true, true),
+fn micro_batches_that_change_the_training_are_tried_on_request_alone() {
+    let dice = |batch| {
+        Loss::Classes(ClassLoss {
+            batch,
+            ..ClassLoss::DICE
+        })
+    };
+    for (model, loss, allowed, tries) in [
+        ("cosmoflow@32", None, false, true),
+        ("cosmoflow@32+bn", None, false, false),
+        ("cosmoflow@32+bn", None, true, true),
+        ("cosmoflow@32", Some(dice(false)), false, true),
+        ("cosmoflow@32", Some(dice(true)), false, false),
+        ("cosmoflow@32", Some(dice(true)), true, true),
     ] {
-        let graph = zoo::build(model).unwrap();
+        let mut graph = zoo::build(model).unwrap();
+        if let Some(loss) = loss {
+            graph = graph.with_loss(&loss).unwrap();
+        }
         let all = plan(&PlanRequest {
             training: training(&graph, 4),
             ranks: 2,

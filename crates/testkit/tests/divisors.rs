@@ -3,9 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_graph::{ClassLoss, Loss};
+use partita_graph::{ClassLoss, Loss, text};
 use partita_lower::Strategy;
-use partita_program::Dtype;
+use partita_program::{Dtype, Kernel, Phase, ProgramKind, Work};
+use partita_testkit::verify::{Fault, verify};
 use partita_testkit::{
     Case, Draws, Samples, Setup, mismatch, random_case, random_grouped_case, random_layer_case,
     random_staged_case, random_tied_case, reference_kernels, run,
@@ -114,4 +115,48 @@ fn micro_batches_on_every_axis_divide_by_the_targets_of_the_mini_batch() {
 fn pipelines_divide_by_the_targets_of_the_mini_batch() {
     compare(25, 100, random_staged_case);
     compare(8, 60, random_tied_case);
+}
+
+const MODEL: &str = "model voxels
+input x channels=2 extent=4x4
+c = conv x filters=3 kernel=1 bias=true
+loss = softmax_cross_entropy c ignore=0
+";
+
+/// `verify` knows which targets a loss divides by.
+#[test]
+fn counts_that_lack_a_micro_batch_are_found() {
+    for strategy in [
+        "micro=2",
+        "data=2,micro=2",
+        "stages=2,micro=4,schedule=chimera",
+    ] {
+        let case = Case {
+            graph: text::parse(MODEL).unwrap(),
+            strategy: strategy.parse().unwrap(),
+            batch: 4,
+            seed: 0,
+        };
+        let kernels = reference_kernels(Dtype::F64);
+        let setup = Setup::of_case(&case, &kernels);
+        let mut program = setup.program(ProgramKind::Train).unwrap();
+        let mut changed = 0;
+        for task in program.bodies.iter_mut().flat_map(|body| &mut body.tasks) {
+            let is_count = task.origin.layer == "loss" && task.origin.phase == Phase::Forward;
+            if let Work::Compute { kernel, .. } = &mut task.work
+                && let Kernel::Copy { accumulate, .. } = kernel
+                && is_count
+            {
+                *accumulate = false;
+                changed += 1;
+            }
+        }
+        assert!(changed > 0, "{strategy}");
+        let faults = verify(&program).unwrap_err().0;
+        let is_expected = |fault: &Fault| match fault {
+            Fault::OutputIncomplete { name, .. } => name == "totals of class_loss",
+            _ => false,
+        };
+        assert!(faults.iter().any(is_expected), "{strategy}: {faults:#?}");
+    }
 }
