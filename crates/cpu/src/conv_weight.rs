@@ -8,7 +8,7 @@ use crate::convolution::Convolution;
 use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
 use crate::simd::{LANES_MAX, Level, Op, Simd};
 use crate::team::{ELEMENT, Poll, Team, TeamKind};
-use crate::weight_panels::{Copies, CopyTo};
+use crate::weight_panels::{Copies, CopyPanels, F_TILES_MAX};
 use crate::weight_plan::{Plan, Q_MAX, Shape, inner_dim};
 use crate::weight_walk::{Rows, WalkArgs};
 use std::ops::Range;
@@ -141,13 +141,6 @@ struct Share {
     copies: Option<Copies>,
 }
 
-/// Which copies for a tile an earlier one has made.
-#[derive(Clone, Copy)]
-struct Seen {
-    x: bool,
-    dy: bool,
-}
-
 struct Gradient<'a> {
     x: View<'a>,
     dy: View<'a>,
@@ -213,6 +206,7 @@ impl Gradient<'_> {
                     panels,
                     // SAFETY: there is room for the copies of all units, one for each thread.
                     room: unsafe { self.copies.get().add(unit * panels.elements()) },
+                    q_tile: 0,
                     f_tile: 0,
                 }),
             };
@@ -271,7 +265,7 @@ impl Gradient<'_> {
     ) -> bool {
         for tile in tiles {
             // SAFETY: guaranteed by the caller.
-            unsafe { self.tile(block.clone(), tile, to, None) };
+            unsafe { self.tile(block.clone(), tile, to) };
             if !poll.tick(self.flops_of_tile(block)) {
                 return false;
             }
@@ -291,32 +285,112 @@ impl Gradient<'_> {
         to: (*mut f32, bool),
         poll: &mut Poll,
     ) -> bool {
-        let (of_group, f_tiles) = (self.shape.tiles(), self.shape.f_tiles());
+        let s = &self.shape;
+        let (of_group, f_tiles, panels) = (s.tiles(), s.f_tiles(), copies.panels);
         for g in own.start / of_group..own.end.div_ceil(of_group) {
-            let of_group = (g * of_group).max(own.start)..((g + 1) * of_group).min(own.end);
-            for ft in (0..f_tiles).step_by(copies.panels.f_tiles) {
-                let ft_end = (ft + copies.panels.f_tiles).min(f_tiles);
+            let own = (g * of_group).max(own.start)..((g + 1) * of_group).min(own.end);
+            for ft in (0..f_tiles).step_by(panels.f_tiles) {
+                let f_range = ft..(ft + panels.f_tiles).min(f_tiles);
                 copies.f_tile = ft;
-                for first in (of_group.start / f_tiles..of_group.end.div_ceil(f_tiles))
-                    .map(|rows| rows * f_tiles)
-                {
-                    let tiles =
-                        (first + ft).max(of_group.start)..(first + ft_end).min(of_group.end);
-                    for tile in tiles.clone() {
-                        let seen = Seen {
-                            x: tile > tiles.start,
-                            dy: tile >= of_group.start + f_tiles,
-                        };
-                        // SAFETY: guaranteed by the caller; an earlier tile has copied what is seen.
-                        unsafe { self.tile(block.clone(), tile, to, Some((&copies, seen))) };
-                        if !poll.tick(self.flops_of_tile(block)) {
-                            return false;
-                        }
+                // SAFETY: guaranteed by the caller.
+                unsafe { self.copy_dy(block.clone(), g, f_range.clone(), &copies) };
+                let (mut q, q_end) = (own.start / f_tiles, own.end.div_ceil(f_tiles));
+                while q < q_end {
+                    let stretch_end = (q / s.q_tiles() + 1) * s.q_tiles();
+                    let q_range = q..q_end.min(stretch_end).min(q + panels.q_tiles);
+                    (copies.q_tile, q) = (q, q_range.end);
+                    // SAFETY: guaranteed by the caller; the panels are copied.
+                    let goes_on = unsafe {
+                        self.copy_x(block.clone(), q_range.clone(), &copies);
+                        let ranges = (q_range, f_range.clone(), own.clone());
+                        self.panel_tiles(block, ranges, &copies, to, poll)
+                    };
+                    if !goes_on {
+                        return false;
                     }
                 }
             }
         }
         true
+    }
+
+    /// Tiles that are copied: of these rows, counted over all stretches and groups, and output channels, those of
+    /// the share. Returns whether to go on.
+    ///
+    /// # Safety
+    /// As for `share`; the copies are of this block.
+    unsafe fn panel_tiles(
+        &self,
+        block: &Range<usize>,
+        (q_tiles, f_tiles, own): (Range<usize>, Range<usize>, Range<usize>),
+        copies: &Copies,
+        (dw, load): (*mut f32, bool),
+        poll: &mut Poll,
+    ) -> bool {
+        let s = &self.shape;
+        let (positions, flops) = (block.len() * self.inner_count(), self.flops_of_tile(block));
+        let (f, stretch) = (s.f * s.groups, q_tiles.start / s.q_tiles());
+        let mut f_tile = [(0, 0, 0); F_TILES_MAX];
+        for (f_tile, ft) in f_tile.iter_mut().zip(f_tiles.clone()) {
+            *f_tile = s.f_tile(ft);
+        }
+        for qt in q_tiles {
+            let q = s.q_tile(qt % s.q_tiles());
+            let row = stretch % s.stretches * s.rows + q.start;
+            let at = row * f + stretch / s.stretches * s.f;
+            let first = qt * s.f_tiles();
+            let tiles = (first + f_tiles.start).max(own.start)..(first + f_tiles.end).min(own.end);
+            for ft in tiles.map(|tile| tile - first) {
+                let (f0, v, lanes) = f_tile[ft - f_tiles.start];
+                let walk = copies.walk(qt, ft, positions);
+                // SAFETY: guaranteed by the caller; the tile lies inside the weights.
+                unsafe {
+                    run_tile(
+                        s.level,
+                        (v, q.len(), lanes),
+                        walk,
+                        (dw.add(at + f0), f, load),
+                    )
+                };
+                if !poll.tick(flops) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Copies dy of some tiles of output channels of a group.
+    ///
+    /// # Safety
+    /// As for `share`; these are the first tile of the copies and as many after it as there are panels.
+    unsafe fn copy_dy(&self, rows: Range<usize>, g: usize, tiles: Range<usize>, copies: &Copies) {
+        let s = &self.shape;
+        let walk = WalkArgs {
+            y: self.dy.data[g * s.f..].as_ptr(),
+            ..self.walk(rows)
+        };
+        let pieces = copies.of_dy(s.level.lanes(), tiles.map(|tile| s.f_tile(tile).0), s.f);
+        // SAFETY: guaranteed by the caller.
+        unsafe { s.level.run(CopyPanels::<false>(pieces, &walk)) };
+    }
+
+    /// Copies x of some tiles of rows of a stretch, counted over all groups.
+    ///
+    /// # Safety
+    /// As for `copy_dy`.
+    unsafe fn copy_x(&self, rows: Range<usize>, tiles: Range<usize>, copies: &Copies) {
+        let s = &self.shape;
+        let (stretch, q) = (tiles.start / s.q_tiles(), tiles.start % s.q_tiles());
+        let x0 = self.x_start(stretch % s.stretches, stretch / s.stretches, 0);
+        let walk = WalkArgs {
+            x: self.x.data[x0..].as_ptr(),
+            ..self.walk(rows)
+        };
+        let firsts = (q..q + tiles.len()).map(|tile| s.q_tile(tile).start);
+        let pieces = copies.of_x(s.level.lanes(), firsts, s.rows);
+        // SAFETY: guaranteed by the caller.
+        unsafe { s.level.run(CopyPanels::<true>(pieces, &walk)) };
     }
 
     fn flops_of_tile(&self, block: &Range<usize>) -> u64 {
@@ -361,17 +435,11 @@ impl Gradient<'_> {
         }
     }
 
-    /// One tile over a block of rows; where there are copies, it reads or makes them.
+    /// One tile over a block of rows.
     ///
     /// # Safety
-    /// As for `share`; what is seen of the copies holds the tile and the rows.
-    unsafe fn tile(
-        &self,
-        rows: Range<usize>,
-        tile: usize,
-        (dw, load): (*mut f32, bool),
-        copies: Option<(&Copies, Seen)>,
-    ) {
+    /// As for `share`.
+    unsafe fn tile(&self, rows: Range<usize>, tile: usize, (dw, load): (*mut f32, bool)) {
         let s = &self.shape;
         let (ft, rest) = (tile % s.f_tiles(), tile / s.f_tiles());
         let (qt, rest) = (rest % s.q_tiles(), rest / s.q_tiles());
@@ -389,23 +457,11 @@ impl Gradient<'_> {
         } else {
             self.x_start(stretch, g, q.start)
         };
-        let mut walk = WalkArgs {
+        let walk = WalkArgs {
             x: self.x.data[x0..].as_ptr(),
             y: self.dy.data[g * s.f + f0..].as_ptr(),
             ..self.walk(rows)
         };
-        let mut copy = None;
-        if let Some((copies, seen)) = copies {
-            let of_tile = copies.of_tile(ft, v * s.level.lanes());
-            if seen.dy && seen.x {
-                walk = of_tile.walk(&walk);
-            } else {
-                copy = Some(of_tile);
-                if seen.dy {
-                    walk = of_tile.walk_dy(&walk);
-                }
-            }
-        }
         let args = TileArgs {
             walk,
             // SAFETY: rows of the weights that exist, as the caller says.
@@ -414,15 +470,14 @@ impl Gradient<'_> {
             lanes,
             load,
             xo,
-            copy,
         };
         let partial = lanes < s.level.lanes();
         // SAFETY: guaranteed by the caller; the tile lies inside the weights.
         unsafe {
-            match (s.depthwise, copy.is_some()) {
-                (true, _) => dispatch::<true, false>(s.level, (v, q.len(), partial), args),
-                (false, true) => dispatch::<false, true>(s.level, (v, q.len(), partial), args),
-                (false, false) => dispatch::<false, false>(s.level, (v, q.len(), partial), args),
+            if s.depthwise {
+                dispatch::<true>(s.level, (v, q.len(), partial), &args)
+            } else {
+                dispatch::<false>(s.level, (v, q.len(), partial), &args)
             }
         }
     }
@@ -460,11 +515,10 @@ pub(crate) unsafe fn run_tile(
         lanes,
         load,
         xo: [0; Q_MAX],
-        copy: None,
     };
     let partial = lanes < level.lanes();
     // SAFETY: guaranteed by the caller.
-    unsafe { dispatch::<false, false>(level, (v, q, partial), args) };
+    unsafe { dispatch::<false>(level, (v, q, partial), &args) };
 }
 
 /// Pointers: from the x of the walk the rows of the tile, from its y the vectors (of PART `lanes`), both at
@@ -478,18 +532,14 @@ struct TileArgs {
     load: bool,
     /// Depthwise: offsets of the taps in x.
     xo: [usize; Q_MAX],
-    /// Copy what is read; there is room for it, which no other thread accesses.
-    copy: Option<CopyTo>,
 }
 
-/// `PART`: only some lanes of the one vector exist. `DEEP`: depthwise, the rows are taps. `COPY`: there is a
-/// copy to make. Pointers as those of [`TileArgs`].
-struct Tile<const V: usize, const Q: usize, const PART: bool, const DEEP: bool, const COPY: bool>(
-    TileArgs,
-);
+/// `PART`: only some lanes of the one vector exist. `DEEP`: depthwise, the rows are taps. Pointers as those of
+/// [`TileArgs`].
+struct Tile<'a, const V: usize, const Q: usize, const PART: bool, const DEEP: bool>(&'a TileArgs);
 
-impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool, const COPY: bool> Op
-    for Tile<V, Q, PART, DEEP, COPY>
+impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool> Op
+    for Tile<'_, V, Q, PART, DEEP>
 {
     type Out = ();
 
@@ -516,7 +566,11 @@ impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool, const C
                     }
                 }
             }
-            let (walk, mut to) = (&t.walk, t.copy.unwrap_or(NOWHERE));
+            let walk = &t.walk;
+            // The next tile is most often the one beside this.
+            for q in 0..Q {
+                S::prefetch(t.dw.wrapping_add(q * t.dw_pitch + V * S::LANES));
+            }
             let (count, x_step, y_step) = walk.inner;
             let mut rows = Rows::new(walk);
             for _ in walk.rows.0..walk.rows.1 {
@@ -524,9 +578,6 @@ impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool, const C
                 rows.step();
                 for _ in 0..count {
                     let g: [S::V; V] = std::array::from_fn(|v| load(y.add(v * S::LANES)));
-                    if COPY {
-                        copy_position::<S, V, Q>((x, x_step), (y, y_step), g, &mut to);
-                    }
                     for q in 0..Q {
                         if DEEP {
                             for v in 0..V {
@@ -556,44 +607,6 @@ impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool, const C
                 }
             }
         }
-    }
-}
-
-const NOWHERE: CopyTo = CopyTo {
-    x: std::ptr::null_mut(),
-    x_pitch: 0,
-    y: std::ptr::null_mut(),
-    y_pitch: 0,
-};
-
-/// Positions from a read to its prefetch.
-const AHEAD: usize = 16;
-
-/// Copies the rows and the vectors of a position, and prefetches those of a later one.
-///
-/// # Safety
-/// The processor has the features of `S`, `x` can be read for Q elements, and there is room for the copies.
-#[inline(always)]
-unsafe fn copy_position<S: Simd, const V: usize, const Q: usize>(
-    (x, x_step): (*const f32, usize),
-    (y, y_step): (*const f32, usize),
-    vectors: [S::V; V],
-    to: &mut CopyTo,
-) {
-    // SAFETY: guaranteed by the caller; a prefetch reads nothing.
-    unsafe {
-        S::prefetch(x.wrapping_add(AHEAD * x_step));
-        S::prefetch(x.wrapping_add(AHEAD * x_step + Q - 1));
-        for (v, vector) in vectors.into_iter().enumerate() {
-            S::prefetch(y.wrapping_add(AHEAD * y_step + v * S::LANES));
-            S::store(to.y.add(v * S::LANES), vector);
-        }
-        for q in (0..Q).step_by(S::LANES) {
-            let lanes = (Q - q).min(S::LANES);
-            S::store_part(to.x.add(q), lanes, S::load_part(x.add(q), lanes));
-        }
-        to.x = to.x.add(to.x_pitch);
-        to.y = to.y.add(to.y_pitch);
     }
 }
 
@@ -665,17 +678,17 @@ pub(crate) unsafe fn widen<S: Simd>(acc: &mut [S::V; 4], sums: *mut f64, lanes: 
 
 /// # Safety
 /// The processor has the level, and the pointer requirements of [`TileArgs`] hold.
-unsafe fn dispatch<const DEEP: bool, const COPY: bool>(
+unsafe fn dispatch<const DEEP: bool>(
     level: Level,
     (v, q, partial): (usize, usize, bool),
-    t: TileArgs,
+    t: &TileArgs,
 ) {
     macro_rules! pick {
         ($v:literal, $part:literal: $($q:literal)*) => {
             match q {
                 $($q => {
                     // SAFETY: guaranteed by the caller.
-                    return unsafe { level.run(Tile::<$v, $q, $part, DEEP, COPY>(t)) };
+                    return unsafe { level.run(Tile::<$v, $q, $part, DEEP>(t)) };
                 })*
                 _ => {}
             }

@@ -5,7 +5,7 @@
 use crate::convolution::Convolution;
 use crate::grid::{Grid, part};
 use crate::simd::Level;
-use crate::weight_panels::Panels;
+use crate::weight_panels::{self, Panels};
 use std::ops::Range;
 
 /// Tiles per thread from which on the threads share the tiles, not the positions.
@@ -157,17 +157,23 @@ impl Plan {
         let inner = counts[inner_dim(counts)].max(1);
         let rows = counts.iter().product::<usize>() / inner;
         let rows_of_part = rows.div_ceil(partition.position_parts);
-        let positions = (BLOCK_ELEMENTS / shape.f.max(1)).max(BLOCK_POSITIONS_MIN);
-        let blocks = rows_of_part.div_ceil(positions.div_ceil(inner)).max(1);
-        let rows = rows_of_part.div_ceil(blocks).max(1);
+        let rows_of_block = |positions: usize| {
+            let blocks = rows_of_part.div_ceil(positions.div_ceil(inner)).max(1);
+            rows_of_part.div_ceil(blocks).max(1)
+        };
+        let rows_of_panels = rows_of_block(weight_panels::POSITIONS);
         let readers = (shape.stretches * shape.q_tiles(), shape.f_tiles());
         let tile = (shape.q_max(), shape.level.lanes());
         let steps = (
             shape.c * shape.groups * stride[inner_dim(counts)],
             shape.f * shape.groups,
         );
-        let panels = Panels::new(rows * inner, tile, readers, steps);
+        let panels = Panels::new(rows_of_panels * inner, tile, readers, steps);
         let panels = panels.filter(|_| !shape.depthwise);
+        let rows = match panels {
+            Some(_) => rows_of_panels,
+            None => rows_of_block((BLOCK_ELEMENTS / shape.f.max(1)).max(BLOCK_POSITIONS_MIN)),
+        };
         Plan {
             partition,
             rows,

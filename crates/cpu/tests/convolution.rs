@@ -171,16 +171,17 @@ fn backward_weight() {
     }
 }
 
-/// Positions 4 KiB apart, of which tiles read copies, under groups, strides and partial vectors.
+/// Channels of which tiles read copies, under groups, taps, strides, partial vectors and several blocks of positions.
 #[test]
-fn backward_weight_of_positions_far_apart() {
+fn backward_weight_of_copies() {
     let cases = [
-        (1, 1, [14, 14], 1024, 264),
-        (2, 2, [12, 15], 512, 552),
-        (1, 1, [13, 10], 52, 1024),
+        (1, (1, 1), [14, 14], 1024, 264),
+        (2, (1, 2), [12, 15], 512, 552),
+        (1, (1, 1), [13, 10], 52, 1024),
+        (1, (3, 1), [11, 31], 20, 149),
     ];
-    for (seed, (groups, stride, extent, c, f)) in cases.into_iter().enumerate() {
-        let case = planar(seed, groups, (1, stride), extent, (c, f));
+    for (seed, (groups, taps, extent, c, f)) in cases.into_iter().enumerate() {
+        let case = planar(seed, groups, taps, extent, (c, f));
         let want = case.weight();
         for team in &mut teams() {
             let mut dw = vec![f32::NAN; case.w.len()];
