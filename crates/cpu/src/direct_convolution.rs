@@ -28,6 +28,10 @@ pub(crate) const UNITS_PER_THREAD: usize = 16;
 /// Positions for which packed weights are read once, so that bringing them into the caches takes a
 /// fraction of the products.
 pub(crate) const POSITIONS_PER_WEIGHTS: usize = 192;
+/// Elements of x that the tiles of a unit read one after the other: most of them stay in an L2 cache of 512 KiB.
+const X_PER_UNIT: usize = 48 * 1024;
+/// Positions of a unit, at least, however many channels there are.
+const POSITIONS_MIN: usize = 96;
 /// Positions of a unit are a multiple of this, which every P divides or nearly does.
 const POSITIONS_STEP: usize = 24;
 
@@ -131,6 +135,12 @@ pub(crate) struct Cursor {
     within: usize,
 }
 
+/// Positions of a block of the nearest number of blocks of so many.
+fn even_blocks(positions: usize, of: usize) -> usize {
+    let blocks = (positions / of.next_multiple_of(POSITIONS_STEP)).max(1);
+    positions.div_ceil(blocks).next_multiple_of(POSITIONS_STEP)
+}
+
 impl<E: Values, W> DirectConvolution<'_, E, W> {
     pub(crate) fn taps_all(&self) -> usize {
         self.taps.iter().map(|t| t.count).product()
@@ -206,9 +216,7 @@ impl<E: Values, W> DirectConvolution<'_, E, W> {
         let by_time = FLOPS_PER_UNIT / slow / flops.max(1);
         let by_share = positions / (4 * team.threads());
         let most = by_time.min(by_share).max(least);
-        // The nearest number of blocks.
-        let blocks = (positions / most.next_multiple_of(POSITIONS_STEP)).max(1);
-        positions.div_ceil(blocks).next_multiple_of(POSITIONS_STEP)
+        even_blocks(positions, most)
     }
 
     /// Zeros the sums of some tiles.
@@ -302,7 +310,13 @@ impl DirectConvolution<'_> {
             Operand::Packed(_) | Operand::Loose(_) => POSITIONS_PER_WEIGHTS.min(positions),
             Operand::Rows(..) | Operand::Transposed(..) | Operand::Depthwise(..) => 1,
         };
-        self.positions_of_unit(team, least)
+        let most = self.positions_of_unit(team, least);
+        let cached = (X_PER_UNIT / self.c.max(1)).max(POSITIONS_MIN);
+        if matches!(self.weights, Operand::Packed(_)) && cached < most {
+            even_blocks(positions, cached)
+        } else {
+            most
+        }
     }
 
     /// Some tiles of output channels for a range of positions.

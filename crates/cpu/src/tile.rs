@@ -62,13 +62,13 @@ struct Place {
 impl RunArgs<'_> {
     /// The positions of the next tile, whose outputs and boxes it asks for; the count is 0 at the end.
     #[inline(always)]
-    fn advance<S: Simd>(&mut self, place: &mut Place) {
+    fn advance<S: Simd, const P: usize>(&mut self, place: &mut Place) {
         place.count = self.p.min(self.positions);
         self.positions -= place.count;
         if place.count == 0 {
             return;
         }
-        self.walk.take(place.count, &mut place.offsets);
+        self.walk.take_tile::<P>(place.count, &mut place.offsets);
         let lines = || (0..self.tile.width).step_by(LINE);
         for offset in &place.offsets[1][..place.count] {
             for line in lines() {
@@ -78,7 +78,7 @@ impl RunArgs<'_> {
         let (Some(walk), Some(epilogue)) = (&mut self.epilogue_walk, &self.tile_epilogue) else {
             return;
         };
-        walk.take(place.count, &mut place.boxes);
+        walk.take_tile::<P>(place.count, &mut place.boxes);
         for (p, offsets) in epilogue.boxes().into_iter().zip(&place.boxes) {
             let Some(p) = p else { continue };
             for offset in &offsets[..place.count] {
@@ -103,7 +103,7 @@ impl<const V: usize, const P: usize> Op for Run<'_, V, P> {
             offsets: [[0; P_MAX]; 2],
             boxes: [[0; P_MAX]; BOXES],
         }; 2];
-        r.advance::<S>(&mut places[0]);
+        r.advance::<S, P>(&mut places[0]);
         // One tile ahead, since the columns of a tile are lines far apart.
         for turn in 0.. {
             let [even, odd] = &mut places;
@@ -115,7 +115,7 @@ impl<const V: usize, const P: usize> Op for Run<'_, V, P> {
             if place.count == 0 {
                 return;
             }
-            r.advance::<S>(next);
+            r.advance::<S, P>(next);
             // SAFETY: guaranteed by the caller; the offsets are those of the walk.
             unsafe { r.level.run(Tile::<V, P>(&r.tile, &place.offsets)) };
             if let Some(tile_epilogue) = r.tile_epilogue {

@@ -41,7 +41,15 @@ pub(crate) struct Walk<const N: usize> {
 }
 
 impl<const N: usize> Walk<N> {
-    pub(crate) fn new(count: [usize; 4], positions: [Positions; N], position: usize) -> Self {
+    pub(crate) fn new(mut count: [usize; 4], positions: [Positions; N], position: usize) -> Self {
+        // Rows that follow each other without a gap, in all boxes, are one.
+        for dim in (0..3).rev() {
+            let follows = |p: &Positions| p.step[dim] == count[3] * p.step[3];
+            if count[dim] != 1 && !positions.iter().all(follows) {
+                break;
+            }
+            (count[3], count[dim]) = (count[3] * count[dim], 1);
+        }
         let (mut index, mut rest) = ([0; 4], position);
         for dim in (0..4).rev() {
             index[dim] = rest % count[dim];
@@ -70,6 +78,22 @@ impl<const N: usize> Walk<N> {
                 *offset = *at + i.min(n - 1) * step[3];
             }
             *at += n * step[3];
+        }
+    }
+
+    /// The same for a tile of `P` positions, which reads no more offsets: only these are computed.
+    #[inline(always)]
+    pub(crate) fn take_tile<const P: usize>(&mut self, n: usize, offsets: &mut [Offsets; N]) {
+        let next = self.index[3] + n;
+        if n != P || next >= self.count[3] {
+            return self.take(n, offsets);
+        }
+        self.index[3] = next;
+        for ((offsets, at), step) in offsets.iter_mut().zip(&mut self.at).zip(&self.steps) {
+            for offset in &mut offsets[..P] {
+                *offset = *at;
+                *at += step[3];
+            }
         }
     }
 
