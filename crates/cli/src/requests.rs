@@ -364,6 +364,16 @@ impl InferArgs {
     }
 }
 
+impl NamesName {
+    /// The names and the axis order.
+    pub(crate) fn names(self) -> WeightNames {
+        match self {
+            Self::Pytorch => WeightNames::PyTorch,
+            Self::Partita => WeightNames::Partita,
+        }
+    }
+}
+
 impl ExportArgs {
     /// The request to the library.
     pub fn request(&self) -> ConvertRequest {
@@ -371,10 +381,7 @@ impl ExportArgs {
             source: self.source.clone(),
             model: self.model.clone(),
             out: self.out.clone(),
-            names: match self.names {
-                NamesName::Pytorch => WeightNames::PyTorch,
-                NamesName::Partita => WeightNames::Partita,
-            },
+            names: self.names.names(),
             selection: self.selection.selection(),
         }
     }

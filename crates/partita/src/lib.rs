@@ -135,4 +135,4 @@ pub use training::{
     Training,
 };
 pub use tune::{TuneRequest, Tuned, TunedKernel, TunedPoint, TunedStep, tune};
-pub use weights::{Selection, WeightNames, WeightsError};
+pub use weights::{KernelAxes, Selection, WeightNames, WeightsError};

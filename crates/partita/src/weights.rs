@@ -2,12 +2,14 @@
 
 mod error;
 mod matching;
+mod order;
 mod pytorch;
 mod selection;
 #[cfg(test)]
 mod tests;
 
 pub use error::WeightsError;
+pub use order::KernelAxes;
 pub use selection::Selection;
 
 use matching::{Matched, Matching, Summary};
@@ -43,6 +45,19 @@ pub enum WeightNames {
     PyTorch,
 }
 
+impl WeightNames {
+    /// All, with their words in run files and on the command line.
+    pub const CHOICES: [(&str, Self); 2] = [("pytorch", Self::PyTorch), ("partita", Self::Partita)];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Partita => "partita",
+            Self::PyTorch => "pytorch",
+        }
+    }
+}
+
 /// Parameters of a model in a weight file or a checkpoint, of which each rank reads what it needs.
 #[derive(Debug)]
 pub struct LoadedWeights {
@@ -55,6 +70,7 @@ pub struct LoadedWeights {
     windows: Mutex<HashMap<ThreadId, Window>>,
     /// What is known of the data of their training.
     record: DataRecord,
+    assumes_axes: bool,
 }
 
 /// Elements that are read at once where a rank needs few: its next ones are often close. They begin at a multiple of
@@ -83,6 +99,16 @@ impl LoadedWeights {
     /// What they keep of the data that they were trained on.
     pub fn record(&self) -> &DataRecord {
         &self.record
+    }
+
+    /// Whether they have a parameter.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// Whether another program wrote them, with kernels of three dims, and nobody said along which dims of samples these lie.
+    pub fn assumes_axes(&self) -> bool {
+        self.assumes_axes
     }
 
     /// Values of a range of elements of a parameter, in memory order; `None` for a parameter that the file lacks.
@@ -377,11 +403,13 @@ impl WeightFile {
         graph: &Graph,
         selection: &Selection,
     ) -> Result<LoadedWeights, WeightsError> {
-        let layout = self.layout(graph);
+        let layout = self.layout(graph, selection)?;
         let names = ((&*self.path, &self.source), (graph, &layout));
         let Matched { taken, summary } = Matching::new(names.0, names.1, selection).run()?;
+        let is_foreign = matches!(layout, Layout::PyTorch(_)) && !self.is_own();
         Ok(LoadedWeights {
             source: self.source.clone(),
+            assumes_axes: is_foreign && graph.spatial_rank == 3 && selection.axes.is_none(),
             layout,
             tensors: taken,
             summary,
@@ -390,11 +418,11 @@ impl WeightFile {
         })
     }
 
-    fn layout(&self, graph: &Graph) -> Layout {
-        if self.source.metadata(DIMS.0).is_some() {
-            Layout::Partita
-        } else {
-            Layout::pytorch(graph)
+    /// Whether Partita wrote it.
+    fn is_own(&self) -> bool {
+        match &self.source {
+            WeightSource::File(file) => file.has_checksums(),
+            WeightSource::Checkpoint(_) => true,
         }
     }
 }

@@ -18,7 +18,7 @@ pub struct ConvertRequest {
     pub out: PathBuf,
     /// Its names and axis order.
     pub names: WeightNames,
-    /// Names in the model of what is read, and what is left.
+    /// How the source is read: names in the model, what is left, and axis order.
     pub selection: Selection,
 }
 
@@ -36,6 +36,9 @@ pub struct ConvertResult {
     /// What was taken of the file that was read, where that is not all of it under its names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub taken: Option<String>,
+    /// Along which dims of samples kernels are taken to lie, where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub assumed_axes: Option<&'static str>,
 }
 
 /// Writes the weights of a model in Partita's or in PyTorch's names and axis order; those that are read may be in either.
@@ -69,5 +72,6 @@ pub fn convert_weights(request: &ConvertRequest) -> Result<ConvertResult, Weight
         file: request.out.display().to_string(),
         tensors,
         taken: (!weights.summary().is_whole()).then(|| weights.summary().text()),
+        assumed_axes: weights.assumes_axes().then_some("DHW"),
     })
 }

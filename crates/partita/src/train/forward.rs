@@ -48,7 +48,8 @@ pub struct ForwardRequest {
     pub weights: Option<PathBuf>,
     /// Take the weights of the best epoch of `output` of the run file instead.
     pub best: bool,
-    /// Their names in the model, and which are left (default: as in `[weights]` of the run file, for its file).
+    /// Their names in the model, which are left, and their axis order (default: as in `[weights]` of the run file, for
+    /// its file).
     pub selection: Selection,
     /// Overrides its `data`.
     pub data: Option<PathBuf>,

@@ -14,7 +14,7 @@ use super::store::config::{DataOptions, StoreConfig};
 use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::{KernelSet, Precision};
 use crate::near_file;
-use crate::weights::Selection;
+use crate::weights::{Selection, WeightNames};
 use partita_data::CheckScope;
 use partita_graph::{Loss, text};
 use partita_program::Optimizer;
@@ -61,7 +61,16 @@ const KEYS: [&str; 36] = [
     "early_stopping",
     "target",
 ];
-const WEIGHTS_KEYS: [&str; 6] = ["file", "skip", "rename", "new", "initial", "statistics"];
+const WEIGHTS_KEYS: [&str; 8] = [
+    "file",
+    "skip",
+    "rename",
+    "new",
+    "initial",
+    "order",
+    "axes",
+    "statistics",
+];
 /// What `freeze` may be.
 const FREEZE: &str = "a list of layers or parameters, like [\"enc*\", \"bn1.gamma\"]";
 const WATCHDOG: Seconds = Seconds(60.0);
@@ -313,6 +322,7 @@ fn weights(top: &Section<'_>) -> Result<Option<StartWeights>, RunFileError> {
     section.check(&WEIGHTS_KEYS)?;
     let patterns =
         "a list of names of tensors, in which `*` stands for any characters, like [\"fc*\"]";
+    let axes = "letters of the dims of samples, like \"WHD\" for arrays of NiBabel, or \"DHW\"";
     let renames = "a table of names, like {\"old.name\" = \"new.name\"}";
     let rename = section.read("rename", renames, |value| {
         let pairs = value.as_table()?.iter();
@@ -331,6 +341,8 @@ fn weights(top: &Section<'_>) -> Result<Option<StartWeights>, RunFileError> {
             rename: rename.unwrap_or_default(),
             initial: section.flag("initial")?.unwrap_or(false),
             is_whole: false,
+            order: section.choice("order", &WeightNames::CHOICES)?,
+            axes: section.read("axes", axes, |value| value.as_str()?.parse().ok())?,
         },
         takes_statistics: section
             .choice("statistics", &[("data", false), ("weights", true)])?

@@ -49,11 +49,12 @@ pub fn of_forward(
     let canonical = |path: &PathBuf| fs::canonicalize(path).ok();
     let read = request.weights.as_ref().and_then(canonical);
     let is_same = |start: &&StartWeights| read.is_some() && canonical(&start.file) == read;
-    let is_asked = !selection.rename.is_empty() || !selection.skip.is_empty();
-    if let Some(start) = run.weights.as_ref().filter(is_same)
-        && !is_asked
-    {
-        selection.rename.clone_from(&start.selection.rename);
+    if let Some(start) = run.weights.as_ref().filter(is_same) {
+        if selection.rename.is_empty() && selection.skip.is_empty() {
+            selection.rename.clone_from(&start.selection.rename);
+        }
+        selection.order = selection.order.or(start.selection.order);
+        selection.axes = selection.axes.or_else(|| start.selection.axes.clone());
     }
     let weights = file.load(graph, &selection)?;
     if !weights.summary().is_whole() {

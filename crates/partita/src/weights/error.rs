@@ -1,5 +1,6 @@
 //! Errors of loading and converting weights.
 
+use super::WeightNames;
 use crate::error::{ErrorKind, Fault};
 use crate::model::ModelError;
 use partita_data::DataError;
@@ -220,6 +221,44 @@ pub enum WeightsError {
         file: PathBuf,
         /// Tensors of the file that are left.
         left: usize,
+    },
+    /// A file in another axis order than is asked for.
+    #[error(
+        "{} is in {}'s axis order{} say: `order = \"{}\"` in `[weights]` of a run file, or `--order {}`",
+        file.display(),
+        if *order == WeightNames::Partita { "Partita" } else { "PyTorch" },
+        if *is_stated { ", as its metadata" } else { " without its metadata, as names and shapes of its tensors" },
+        order.name(),
+        order.name()
+    )]
+    OtherOrder {
+        /// The file.
+        file: PathBuf,
+        /// Its order.
+        order: WeightNames,
+        /// Whether its metadata say it.
+        is_stated: bool,
+    },
+    /// A file whose tensors fit both axis orders.
+    #[error(
+        "{}: names and shapes of its tensors fit both PyTorch's and Partita's axis order, and its metadata do not say which \
+         one it has; say it: `order = \"pytorch\"` or `order = \"partita\"` in `[weights]` of a run file, or `--order` of \
+         `evaluate`, `infer` and `weights import`",
+        file.display()
+    )]
+    EitherOrder {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Kernels that do not lie along the axes that are asked for.
+    #[error("{}: the axes {axes} are of no use, as {reason}; leave them out", file.display())]
+    NoAxes {
+        /// The file.
+        file: PathBuf,
+        /// The axes.
+        axes: String,
+        /// Why not.
+        reason: String,
     },
 }
 

@@ -75,7 +75,7 @@ impl Summary {
 }
 
 /// Tensors of the file by the names that they have for the model.
-type Tensors<'t> = BTreeMap<String, &'t str>;
+pub(super) type Tensors<'t> = BTreeMap<String, &'t str>;
 
 impl<'m> Matching<'m> {
     pub fn new(
@@ -102,12 +102,7 @@ impl<'m> Matching<'m> {
     /// parameter of two tensors; nothing is taken.
     pub fn run(&self) -> Result<Matched, WeightsError> {
         let stored = self.source.names();
-        let mut tensors = self.selection.renamed(self.file, &stored)?;
-        let prefix = self.prefix(&tensors);
-        if let Some((_, without)) = &prefix {
-            tensors.clone_from(without);
-        }
-        let prefix = prefix.map(|(prefix, _)| prefix);
+        let (tensors, prefix) = self.tensors()?;
         let of_file = tensors.keys().map(String::as_str).chain(stored);
         let of_file = of_file.chain(self.integers());
         self.selection.check(self.file, of_file, &self.names())?;
@@ -144,6 +139,17 @@ impl<'m> Matching<'m> {
             return Err(WeightsError::NothingLoaded { file, left });
         }
         Ok(Matched { taken, summary })
+    }
+
+    /// The tensors of the file by the names that they have for the model, and the prefix that was dropped.
+    ///
+    /// Errors: a renaming that fits nothing.
+    pub fn tensors(&self) -> Result<(Tensors<'m>, Option<String>), WeightsError> {
+        let tensors = self.selection.renamed(self.file, &self.source.names())?;
+        Ok(match self.prefix(&tensors) {
+            Some((prefix, without)) => (without, Some(prefix)),
+            None => (tensors, None),
+        })
     }
 
     /// All names of the parameters.
@@ -229,10 +235,16 @@ impl<'m> Matching<'m> {
         if found == expected {
             return Ok(());
         }
-        let advice = match self.selection.is_whole {
+        let mut advice = match self.selection.is_whole {
             true => "; they are weights of another model".to_owned(),
             false => format!("; {}", self.selection.skip_advice(name)),
         };
+        if let Layout::PyTorch(_) = self.layout
+            && self.layout.clone().along([2, 1, 0]).shape(parameter) == found
+        {
+            advice = "; kernels along W, H and D fit: `axes = \"WHD\"` in `[weights]` of a run file, or `--axes WHD`"
+                .to_owned();
+        }
         Err(WeightsError::Shape {
             file: self.file.to_owned(),
             tensor: name.to_owned(),

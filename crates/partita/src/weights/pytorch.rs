@@ -29,6 +29,8 @@ pub enum Layout {
 #[derive(Clone, Debug)]
 pub struct Names {
     spatial_rank: usize,
+    /// The dim (D is 0, H 1, W 2) of each spatial dim in the file; those that the model lacks come first.
+    axes: [usize; 3],
     uses: BTreeMap<String, Use>,
     /// Names of shared parameters in the layers after their first.
     aliases: BTreeMap<String, Vec<String>>,
@@ -77,9 +79,18 @@ impl Layout {
         }
         Self::PyTorch(Names {
             spatial_rank: graph.spatial_rank,
+            axes: [0, 1, 2],
             uses,
             aliases,
         })
+    }
+
+    /// The same with kernels along other dims.
+    pub fn along(mut self, axes: [usize; 3]) -> Self {
+        if let Self::PyTorch(names) = &mut self {
+            names.axes = axes;
+        }
+        self
     }
 
     /// Name of a parameter in the file.
@@ -113,8 +124,8 @@ impl Layout {
         let [_, _, _, c, f] = parameter.shape;
         match names.use_of(parameter).kind {
             UseKind::Kernel => {
-                let taps = &parameter.shape[3 - names.spatial_rank..3];
-                [&[f, c], taps].concat()
+                let taps = names.axes.map(|dim| parameter.shape[dim]);
+                [&[f, c], &taps[3 - names.spatial_rank..]].concat()
             }
             UseKind::Matrix => vec![f, c],
             UseKind::Rows => vec![c, f],
@@ -183,29 +194,39 @@ impl Names {
         let taps = kd * kh * kw;
         let mut places = Vec::with_capacity(parameter.volume());
         for tap in 0..taps {
+            let there = self.position(tap, [kd, kh, kw]);
             for c in 0..channels {
                 for f in 0..filters {
                     places.push(match found.kind {
-                        UseKind::Kernel => (f * channels + c) * taps + tap,
-                        UseKind::Matrix => f * channels + feature(found.flattened, c),
+                        UseKind::Kernel => (f * channels + c) * taps + there,
+                        UseKind::Matrix => f * channels + self.feature(found.flattened, c),
                         UseKind::Rows => c * filters + f,
-                        UseKind::Vector => feature(found.flattened, f),
+                        UseKind::Vector => self.feature(found.flattened, f),
                     });
                 }
             }
         }
         places
     }
-}
 
-/// PyTorch's number of a feature of a flatten, from Partita's.
-fn feature(flattened: Option<Shape>, at: usize) -> usize {
-    match flattened {
-        None => at,
-        Some(shape) => {
-            let positions: usize = shape.extent.iter().product();
-            (at % shape.channels) * positions + at / shape.channels
+    /// PyTorch's number of a feature of a flatten, from Partita's.
+    fn feature(&self, flattened: Option<Shape>, at: usize) -> usize {
+        match flattened {
+            None => at,
+            Some(shape) => {
+                let positions: usize = shape.extent.iter().product();
+                let position = self.position(at / shape.channels, shape.extent);
+                (at % shape.channels) * positions + position
+            }
         }
+    }
+
+    /// PyTorch's number of a position of these extents D, H, W, from Partita's.
+    fn position(&self, at: usize, extent: [usize; 3]) -> usize {
+        let [_, h, w] = extent;
+        let index = [at / (h * w), at / w % h, at % w];
+        let step = |offset, &dim: &usize| offset * extent[dim] + index[dim];
+        self.axes.iter().fold(0, step)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which weights of a file a model takes, and under which names.
 
-use super::closest;
 use super::error::WeightsError;
+use super::{KernelAxes, WeightNames, closest};
 use partita_space::fits;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::path::Path;
@@ -22,6 +22,10 @@ pub struct Selection {
     /// Whether all parameters are taken, as where nothing has initial values. Errors then advise options of the command
     /// line, not keys of a run file.
     pub is_whole: bool,
+    /// Names and axis order of a file (default: what its metadata, names and shapes say).
+    pub order: Option<WeightNames>,
+    /// Along which dims of samples the kernels of a PyTorch file lie (default: D, H, W).
+    pub axes: Option<KernelAxes>,
 }
 
 impl Selection {

@@ -107,3 +107,30 @@ fn kernels_have_filters_first() {
     );
     assert_eq!(layout.to_partita(weight, &there), here);
 }
+
+/// A network on arrays of NiBabel: dims W, H, D of the samples here.
+#[test]
+fn kernels_and_features_along_other_axes_are_brought_to_d_h_w() {
+    let model = "model turned\ninput x channels=2 extent=2x3x4\n\
+                 c = conv x filters=3 kernel=1x2x3 pad=0x0x1 bias=false\n\
+                 f = flatten c\nfc = linear f features=2 bias=true\nloss = mse fc\n";
+    let graph = text::parse(model).unwrap();
+    let layout = Layout::pytorch(&graph).along([2, 1, 0]);
+    let [kernel, matrix] = [0, 1].map(|at| &graph.parameters[at]);
+    assert_eq!(layout.shape(kernel), [3, 2, 3, 2, 1]);
+    let here: Vec<usize> = (0..kernel.volume()).collect();
+    let there = layout.to_file(kernel, &here);
+    let (f, c, kh, kw) = (2, 1, 1, 2);
+    assert_eq!(
+        there[((f * 2 + c) * 3 + kw) * 2 + kh],
+        ((kh * 3 + kw) * 2 + c) * 3 + f
+    );
+    assert_eq!(layout.to_partita(kernel, &there), here);
+    // The flatten of C, W, H, D with the extents 3, 4, 2, 2.
+    let here: Vec<usize> = (0..matrix.volume()).collect();
+    let there = layout.to_file(matrix, &here);
+    let (d, h, w) = (1, 0, 3);
+    let row = ((d * 2 + h) * 4 + w) * 3 + c;
+    assert_eq!(there[((c * 4 + w) * 2 + h) * 2 + d], 2 * row);
+    assert_eq!(layout.to_partita(matrix, &there), here);
+}

@@ -183,6 +183,10 @@ pub fn weights(converted: &ConvertResult, out: &mut dyn Write) -> io::Result<()>
         ("tensors", converted.tensors.to_string()),
     ];
     pairs.extend(converted.taken.iter().map(|taken| ("taken", taken.clone())));
+    pairs.extend(converted.assumed_axes.map(|axes| {
+        let nibabel = "for a network that was trained on arrays of NiBabel (x, y, z): `--axes WHD`";
+        ("axes", format!("{axes}; {nibabel}"))
+    }));
     write_pairs(out, &pairs)
 }
 
