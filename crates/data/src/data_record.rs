@@ -18,6 +18,9 @@ const TARGETS: &str = "partita.targets";
 /// Entry of the metadata of a weight file with spacing and orientation, as JSON.
 const VOXELS: &str = "partita.voxels";
 
+/// Entry of the metadata of a weight file with the names of the channels, as JSON.
+const CHANNELS: &str = "partita.channels";
+
 /// What weights and checkpoints keep of the data that they were trained on. Those of other programs keep nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataRecord {
@@ -30,6 +33,9 @@ pub struct DataRecord {
     /// Spacing and orientation, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub voxels: Option<VoxelRecord>,
+    /// Names of the channels, in the order in which the network reads them; empty where they are unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<String>,
 }
 
 /// What the outputs of a network stand for.
@@ -79,6 +85,10 @@ impl DataRecord {
                 self.targets.as_ref().map(|it| serde_json::json!(it)),
             ),
             (VOXELS, self.voxels.as_ref().map(|it| serde_json::json!(it))),
+            (
+                CHANNELS,
+                (!self.channels.is_empty()).then(|| serde_json::json!(self.channels)),
+            ),
         ];
         let entries = entries.into_iter();
         entries
@@ -97,6 +107,7 @@ impl DataRecord {
             preparation: entry(path, metadata, PREPARATION)?,
             targets: entry(path, metadata, TARGETS)?,
             voxels: entry(path, metadata, VOXELS)?,
+            channels: entry(path, metadata, CHANNELS)?.unwrap_or_default(),
         })
     }
 }

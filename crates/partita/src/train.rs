@@ -168,7 +168,8 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
     let sampling = crops::sampling(&run, &graph, &dataset)?;
     check_request(launch, &run, &graph, (&dataset, &sampling))?;
-    let start = start::weights(launch, &run, &graph)?;
+    let (start, dataset) = start::of_run(launch, &run, (&graph, dataset), resume.as_ref())?;
+    let from = (resume.as_ref(), start.as_ref());
     let stored = run.samples.dtype(dataset.dtype());
     let host = Host::local(context.level());
     let (local, cores) = launch.local(run.ranks, &host);
@@ -189,7 +190,6 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let all = sampling.samples(Split::Train);
     let order = |epoch| epoch_samples(run.seed, epoch, all, training);
     let ends = |epochs: &[EpochReport]| run.ends.end(epochs).is_some();
-    let from = (resume.as_ref(), start.as_ref());
     let samples = (&graph, &dataset, sampling);
     let preprocessing = checked(launch, &run, samples, from, &mut warnings)?;
     let samples = (&graph, &dataset, &preprocessing);
@@ -410,6 +410,7 @@ fn data_record(run: &Run, (graph, dataset, preprocessing): offload::Samples<'_>)
         preparation: Some(run.samples.applied(&preprocessing.preparation)),
         targets: target_record(graph, dataset),
         voxels: dataset.voxel_record(Split::Train),
+        channels: dataset.channels(),
     }
 }
 

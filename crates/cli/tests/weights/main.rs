@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod channels;
 mod grids;
 mod names;
+mod order;
 mod state_dicts;
 mod volumes;
 
@@ -464,17 +466,21 @@ fn predictions_that_cannot_be_written_leave_no_file() {
     assert!(!names.any(|name| name.to_string_lossy().starts_with("limited.npy")));
 }
 
-/// A file of another program, without checksums, whose last weight is no number.
-fn without_a_number(bytes: &[u8]) -> Vec<u8> {
+/// The same tensors as `save_file` writes them, without metadata.
+fn without_metadata(bytes: &[u8]) -> Vec<u8> {
     let (length, rest) = bytes.split_first_chunk::<8>().unwrap();
     let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
     let mut header: serde_json::Map<String, Value> = serde_json::from_slice(header).unwrap();
     header.remove("__metadata__");
     let header = serde_json::to_vec(&header).unwrap();
-    let mut file = (header.len() as u64).to_le_bytes().to_vec();
-    file.extend(header);
-    file.extend(&data[..data.len() - 4]);
-    file.extend(f32::NAN.to_le_bytes());
+    [&(header.len() as u64).to_le_bytes(), &header[..], data].concat()
+}
+
+/// A file of another program, without checksums, whose last weight is no number.
+fn without_a_number(bytes: &[u8]) -> Vec<u8> {
+    let mut file = without_metadata(bytes);
+    let last = file.len() - 4;
+    file[last..].copy_from_slice(&f32::NAN.to_le_bytes());
     file
 }
 

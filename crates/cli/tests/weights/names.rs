@@ -13,7 +13,7 @@ const VOXELS: usize = EXTENT * EXTENT * EXTENT;
 const CASES: [&str; 4] = ["case7", "case20", "b case", "case03"];
 
 /// A NIfTI-1 file of 16-bit integers, X varying fastest, with a sform.
-fn volume(path: &Path, affine: &[f32; 12], value: impl Fn(usize) -> i16) {
+pub fn volume(path: &Path, affine: &[f32; 12], value: impl Fn(usize) -> i16) {
     let mut bytes = vec![0; 352];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     put(0, &348_i32.to_le_bytes());
@@ -35,10 +35,10 @@ fn volume(path: &Path, affine: &[f32; 12], value: impl Fn(usize) -> i16) {
     fs::write(path, [bytes, voxels.collect()].concat()).unwrap();
 }
 
-const AFFINE: [f32; 12] = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0];
+pub const AFFINE: [f32; 12] = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0];
 
 /// The label of a voxel of a case.
-fn label(number: usize, at: usize) -> usize {
+pub fn label(number: usize, at: usize) -> usize {
     (at + number * at / 7) % 3
 }
 

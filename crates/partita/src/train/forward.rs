@@ -224,7 +224,8 @@ impl Forward {
             None => WeightFile::of_training(&run.output, &request.run_file)?,
         };
         let weights = start::of_forward(launch, (request, &run), (&file, &graph))?;
-        let kept = KeptSteps::of_weights(file.path(), weights.record().preparation.as_ref());
+        let dataset = start::of_weights(launch, dataset, &weights)?;
+        let kept = KeptSteps::of_weights(file.path(), weights.record());
         let preprocessing = Preprocessing {
             sampling,
             preparation: statistics::of_weights(launch, &run, &kept, (&trained_on, &dataset))?,

@@ -288,6 +288,7 @@ impl Starting<'_> {
             work: json!({
                 "credits": self.run.offload.credits,
                 "preparation": preprocessing.preparation,
+                "channels": dataset.channels(),
                 "evaluation": preprocessing.sampling.crops().map(|crops| crops.evaluation),
             }),
         };
@@ -317,6 +318,7 @@ impl Starting<'_> {
                 threads: self.run.threads,
                 part: [index, all.len()],
                 preparation: preprocessing.preparation.clone(),
+                channels: dataset.channels(),
             }),
         };
         let indexed = all.iter().enumerate();

@@ -1,5 +1,7 @@
-//! Weights that were trained before: those from which a training starts, and those of an evaluation.
+//! Weights that were trained before, those from which a training starts and those of an evaluation, and the dataset as
+//! they read it.
 
+use super::checkpoint::Resume;
 use super::error::TrainError;
 use super::forward::ForwardRequest;
 use super::run::Run;
@@ -7,12 +9,39 @@ use super::run_file::StartWeights;
 use crate::launch::Launch;
 use crate::progress::Event;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
-use partita_graph::Graph;
+use partita_data::Dataset;
+use partita_graph::{Graph, Op};
 use std::fs;
 use std::path::PathBuf;
 
+/// The weights that the run file names, and the dataset with its channels in the order of the checkpoint or of these.
+///
+/// Errors: weights that do not fit the model, names of channels that do not match.
+pub fn of_run(
+    launch: &Launch<'_>,
+    run: &Run,
+    (graph, dataset): (&Graph, Dataset),
+    resume: Option<&Resume>,
+) -> Result<(Option<LoadedWeights>, Dataset), TrainError> {
+    let start = weights(launch, run, graph)?;
+    let dataset = match (resume, &start) {
+        (Some(resume), _) => in_order(launch, dataset, &resume.state.data_record.channels)?,
+        (None, Some(start)) => {
+            note_axes(launch, &dataset, start);
+            let takes_statistics = run.weights.as_ref().is_some_and(|it| it.takes_statistics);
+            if takes_statistics || reads_channels(graph, start) {
+                in_order(launch, dataset, &start.record().channels)?
+            } else {
+                dataset
+            }
+        }
+        (None, None) => dataset,
+    };
+    Ok((start, dataset))
+}
+
 /// The weights that the run file names; says what is taken of them, unless the run resumes.
-pub fn weights(
+fn weights(
     launch: &Launch<'_>,
     run: &Run,
     graph: &Graph,
@@ -27,12 +56,10 @@ pub fn weights(
     Ok(Some(weights))
 }
 
-/// Says on the first rank what was taken of a file, and left.
+/// Says what was taken of a file, and left.
 fn report(launch: &Launch<'_>, weights: &LoadedWeights) {
-    if launch.is_first() {
-        let text = format!("{}: {}", weights.path().display(), weights.summary().text());
-        launch.context().report(Event::Note(&text));
-    }
+    let text = format!("{}: {}", weights.path().display(), weights.summary().text());
+    note(launch, &text);
 }
 
 /// The weights of an evaluation, by names as asked for, or as those of the run file where it starts from the same file;
@@ -61,4 +88,70 @@ pub fn of_forward(
         report(launch, &weights);
     }
     Ok(weights)
+}
+
+/// The dataset with its channels in the order of weights that are used. Tells of axes that may be others.
+///
+/// Errors: names of channels that do not match.
+pub fn of_weights(
+    launch: &Launch<'_>,
+    dataset: Dataset,
+    weights: &LoadedWeights,
+) -> Result<Dataset, TrainError> {
+    note_axes(launch, &dataset, weights);
+    in_order(launch, dataset, &weights.record().channels)
+}
+
+/// Tells along which axes of NIfTI files kernels of PyTorch are taken to lie, where they may lie along others.
+fn note_axes(launch: &Launch<'_>, dataset: &Dataset, weights: &LoadedWeights) {
+    let axes = dataset.nifti_axes().filter(|axes| axes != "DHW");
+    let Some(axes) = axes.filter(|_| weights.assumes_axes()) else {
+        return;
+    };
+    let along = ["D", "H", "W"].map(|dim| match axes.find(dim) {
+        Some(0) => "x",
+        Some(1) => "y",
+        _ => "z",
+    });
+    let text = format!(
+        "{} is of PyTorch, and its kernels are taken to lie along D, H and W, which are {} of the NIfTI files of {}; for a \
+         network that was trained on arrays of NiBabel, which are x, y, z, add `--axes {axes}`, or `axes = \"{axes}\"` \
+         under [weights] (DHW: as they are taken)",
+        weights.path().display(),
+        along.join(", "),
+        dataset.path().display()
+    );
+    note(launch, &text);
+}
+
+fn in_order(
+    launch: &Launch<'_>,
+    dataset: Dataset,
+    channels: &[String],
+) -> Result<Dataset, TrainError> {
+    let (dataset, said) = dataset.in_channel_order(channels)?;
+    if let Some(text) = said {
+        note(launch, &text);
+    }
+    Ok(dataset)
+}
+
+fn note(launch: &Launch<'_>, text: &str) {
+    if launch.is_first() {
+        launch.context().report(Event::Note(text));
+    }
+}
+
+/// Whether weights are those of a layer that reads the channels of samples.
+fn reads_channels(graph: &Graph, weights: &LoadedWeights) -> bool {
+    let mut has_channels = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let reads = matches!(node.op, Op::Input) || node.inputs.iter().any(|it| has_channels[it.0]);
+        let mut parameters = node.parameters.iter().map(|&id| graph.parameter(id));
+        if reads && parameters.any(|parameter| weights.has(&parameter.name)) {
+            return true;
+        }
+        has_channels.push(reads && !node.op.has_weights());
+    }
+    false
 }

@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::launch::Launch;
 use crate::progress::Event;
 use crate::weights::{LoadedWeights, WeightsError};
-use partita_data::{DataError, Dataset, Preparation, Split, Step, chain_text, fit};
+use partita_data::{DataError, DataRecord, Dataset, Preparation, Split, Step, chain_text, fit};
 use std::path::Path;
 
 /// The steps that weights or a checkpoint keep.
@@ -19,17 +19,20 @@ pub struct KeptSteps<'k> {
     path: &'k Path,
     /// None where they keep none, as those of other programs and earlier versions.
     steps: Option<&'k Preparation>,
+    /// Names of the channels, in their order; empty where they keep none.
+    channels: &'k [String],
     /// Whether a training takes their statistics, or those of its dataset.
     are_taken: bool,
 }
 
 impl<'k> KeptSteps<'k> {
     /// Those of weights, which are evaluated.
-    pub fn of_weights(path: &'k Path, steps: Option<&'k Preparation>) -> Self {
+    pub fn of_weights(path: &'k Path, record: &'k DataRecord) -> Self {
         Self {
             owner: "weights",
             path,
-            steps,
+            steps: record.preparation.as_ref(),
+            channels: &record.channels,
             are_taken: true,
         }
     }
@@ -43,15 +46,13 @@ impl<'k> KeptSteps<'k> {
         if let Some(resume) = resume {
             return Some(Self {
                 owner: "checkpoint",
-                path: resume.path(),
-                steps: resume.state.data_record.preparation.as_ref(),
-                are_taken: true,
+                ..Self::of_weights(resume.path(), &resume.state.data_record)
             });
         }
         let start = start?;
         Some(Self {
             are_taken: run.weights.as_ref().is_some_and(|it| it.takes_statistics),
-            ..Self::of_weights(start.path(), start.record().preparation.as_ref())
+            ..Self::of_weights(start.path(), start.record())
         })
     }
 
@@ -128,7 +129,11 @@ pub fn of_weights(
             launch.context().report(event);
         }
     };
-    let open = || Dataset::open_samples(trained_on);
+    let open = || {
+        Ok(Dataset::open_samples(trained_on)?
+            .in_channel_order(kept.channels)?
+            .0)
+    };
     let file = kept.path.display();
     if let Some(own) = kept.of_run(run, dataset)? {
         if needs_statistics(run)

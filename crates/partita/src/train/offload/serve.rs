@@ -55,6 +55,8 @@ struct LoaderWork {
     #[serde(default)]
     evaluation: Option<EvaluationCrops>,
     preparation: Preparation,
+    /// Names of the channels, in the order in which they are read.
+    channels: Vec<String>,
 }
 
 /// What all connections share.
@@ -72,7 +74,7 @@ struct Service<'s> {
 
 /// What a connection is for.
 enum Work {
-    Load(LoaderWork),
+    Load(LoaderWork, Dataset),
     Validate(ValidatorWork, Arc<Trainee>),
 }
 
@@ -169,7 +171,7 @@ impl Service<'_> {
             return;
         };
         match work {
-            Work::Load(work) => self.load(&stream, work, (&trainer, peer)),
+            Work::Load(work, dataset) => self.load(&stream, (work, &dataset), (&trainer, peer)),
             Work::Validate(work, trainee) => {
                 let served = trainee.serve(self.context, stream, work.rank);
                 self.trainees().remove(&work.training);
@@ -184,7 +186,12 @@ impl Service<'_> {
         }
     }
 
-    fn load(&self, stream: &Stream, work: LoaderWork, (trainer, peer): (&str, &str)) {
+    fn load(
+        &self,
+        stream: &Stream,
+        (work, dataset): (LoaderWork, &Dataset),
+        (trainer, peer): (&str, &str),
+    ) {
         let preprocessing = Preprocessing {
             sampling: match work.evaluation {
                 Some(evaluation) => self.sampling.evaluating(evaluation),
@@ -193,7 +200,7 @@ impl Service<'_> {
             preparation: work.preparation,
         };
         let accepted = check::accepted(&self.run, &self.graph);
-        let reader = PieceReader::new(&self.dataset, preprocessing, accepted);
+        let reader = PieceReader::new(dataset, preprocessing, accepted);
         let delay = Duration::from_secs_f64(self.request.delay.0.clamp(0.0, 1e6));
         let stop = self.context.cancel();
         let served = serve_pieces(stream, reader, work.credits, delay, stop);
@@ -213,7 +220,8 @@ impl Service<'_> {
         if let Some(known) = trainees.get(&work.training) {
             return Ok(Arc::clone(known));
         }
-        let samples = (&self.run, &self.graph, &self.dataset, &self.sampling);
+        let dataset = self.dataset(&work.channels)?;
+        let samples = (&self.run, &self.graph, &dataset, &self.sampling);
         let new = Arc::new(Trainee::new(samples, self.request, work)?);
         trainees.insert(work.training.clone(), Arc::clone(&new));
         Ok(new)
@@ -240,7 +248,8 @@ impl Service<'_> {
                     return Err(format!("{} credits; possible are 1 to 1024", work.credits));
                 }
                 self.check_preparation(&work.preparation)?;
-                Ok(Work::Load(work))
+                let dataset = self.dataset(&work.channels)?;
+                Ok(Work::Load(work, dataset))
             }
             Role::Validator => {
                 let work: ValidatorWork =
@@ -250,6 +259,14 @@ impl Service<'_> {
                 Ok(Work::Validate(work, trainee))
             }
         }
+    }
+
+    /// The dataset as a training reads it. Errors: names of channels that do not match.
+    fn dataset(&self, channels: &[String]) -> Result<Dataset, String> {
+        let dataset = self.dataset.clone().in_channel_order(channels);
+        dataset
+            .map(|(dataset, _)| dataset)
+            .map_err(|error| error.to_string())
     }
 
     fn check_preparation(&self, preparation: &Preparation) -> Result<(), String> {

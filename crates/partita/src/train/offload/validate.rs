@@ -42,6 +42,8 @@ pub struct ValidatorWork {
     pub part: [usize; 2],
     /// Statistics of the transform.
     pub preparation: Preparation,
+    /// Names of the channels, in the order in which they are read.
+    pub channels: Vec<String>,
 }
 
 /// One training, with all its ranks.
