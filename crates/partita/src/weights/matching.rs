@@ -235,9 +235,10 @@ impl<'m> Matching<'m> {
         if found == expected {
             return Ok(());
         }
-        let mut advice = match self.selection.is_whole {
-            true => "; they are weights of another model".to_owned(),
-            false => format!("; {}", self.selection.skip_advice(name)),
+        let mut advice = if self.selection.is_whole {
+            "; they are weights of another model".to_owned()
+        } else {
+            format!("; {}", self.selection.skip_advice(name))
         };
         if let Layout::PyTorch(_) = self.layout
             && self.layout.clone().along([2, 1, 0]).shape(parameter) == found
