@@ -4,7 +4,7 @@ use crate::infer::infer;
 use crate::sizes::{padding, product, work_per_sample};
 use crate::text;
 use crate::{
-    GraphError, Loss, NodeId, Op, Parameter, ParameterId, PoolKind, Shape, needed_by_last,
+    GraphError, Loss, NodeId, Op, Parameter, ParameterId, PoolKind, Resample, Shape, needed_by_last,
 };
 use partita_space::{Window, fits, nearest};
 use std::collections::BTreeSet;
@@ -45,6 +45,38 @@ impl Graph {
             .iter()
             .position(|node| node.name == name)
             .map(NodeId)
+    }
+
+    /// Whether a node is the padding of the convolution after it, to which the text form gives no name of its own.
+    pub fn is_padding(&self, id: usize) -> bool {
+        let Some([pad, next]) = self.nodes.get(id..id + 2) else {
+            return false;
+        };
+        let name = || pad.name.strip_prefix(next.name.as_str());
+        matches!(pad.op, Op::Resample(Resample::Pad { .. }))
+            && matches!(next.op, Op::Convolution(_))
+            && next.inputs == [NodeId(id)]
+            && name().is_some_and(|rest| rest == ".pad" || rest.starts_with(".pad_"))
+    }
+
+    /// The layer to which a node belongs, by the name that a user knows: the padding of a convolution has its name.
+    pub fn layer_name(&self, id: usize) -> &str {
+        &self.nodes[id + usize::from(self.is_padding(id))].name
+    }
+
+    /// The first node of the layer that ends with a node: the padding of a convolution, or the node itself.
+    pub fn layer_start(&self, id: usize) -> usize {
+        match id.checked_sub(1) {
+            Some(before) if self.is_padding(before) => before,
+            Some(_) | None => id,
+        }
+    }
+
+    /// The layers, by the names that a user knows.
+    pub fn layer_names(&self) -> impl Iterator<Item = &str> {
+        let ids = 0..self.nodes.len();
+        ids.filter(|&id| !self.is_padding(id))
+            .map(|id| self.nodes[id].name.as_str())
     }
 
     /// The parameters that files of weights have: all that are not constant.

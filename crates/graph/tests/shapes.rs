@@ -295,9 +295,11 @@ fn norms_without_parameters() {
         assert_eq!(names.collect::<Vec<_>>(), expected);
         let trained = stored.iter().filter(|name| name.ends_with("gamma")).count();
         assert_eq!(count(&graph).parameters, 6 + 3 + 3 * trained as u64 + 6);
-        let frozen = graph.with_frozen(&["n".to_owned()]);
+        let frozen = graph.with_frozen(&["n".to_owned()], false);
         assert_eq!(frozen.is_ok(), trained > 0, "{norm}");
-        let frozen = graph.with_frozen(&["n.beta".to_owned()]).unwrap_err();
+        let frozen = graph
+            .with_frozen(&["n.beta".to_owned()], false)
+            .unwrap_err();
         assert!(
             !frozen.to_string().contains("nearest is n.beta"),
             "{frozen}"

@@ -204,7 +204,6 @@ fn inner_first(strategy: &Strategy, choice: &LayerChoice) -> StrategyError {
         strategy: strategy.to_string(),
         layers: choice.layers(),
         reason: "contains branches that a later entry places".to_owned(),
-        nearest: "write that entry before this one, for the ranks of its branch".to_owned(),
     }
 }
 
@@ -230,29 +229,15 @@ fn specified_blocks(
     if choice.branches == Some(Branches::Off) {
         return Ok(Vec::new());
     }
-    let all = blocks(graph);
-    let name = |id: usize| graph.nodes[id].name.as_str();
-    let distance = |block: &&Block| {
-        let ids = || block.iter().flatten().copied();
-        let (first, last) = (ids().min().unwrap_or(0), ids().max().unwrap_or(0));
-        nodes[0]
-            .saturating_sub(last)
-            .max(first.saturating_sub(nodes[0]))
+    let others = if blocks(graph).is_empty() {
+        ", and no layers of the model have any"
+    } else {
+        ""
     };
-    let nearest = all.iter().min_by_key(distance).map(|block| {
-        let ids = || block.iter().flatten().copied();
-        let (first, last) = (ids().min().unwrap_or(0), ids().max().unwrap_or(0));
-        format!(
-            "the nearest with branches are `{}..{}`",
-            name(first),
-            name(last)
-        )
-    });
     Err(StrategyError::NoBranches {
         strategy: strategy.to_string(),
         layers: choice.layers(),
-        reason: "has no branches".to_owned(),
-        nearest: nearest.unwrap_or_else(|| "no layers of the model have any".to_owned()),
+        reason: format!("has no branches{others}"),
     })
 }
 
@@ -262,7 +247,7 @@ fn check(
     block: &Block,
     extent: usize,
 ) -> Result<(), StrategyError> {
-    let fail = |asked: String, nearest: String| {
+    let fail = |asked: String| {
         Err(StrategyError::NoBranches {
             strategy: strategy.to_string(),
             layers: choice.layers(),
@@ -270,7 +255,6 @@ fn check(
                 "has {} branches for branch={extent}, and {asked} are asked for",
                 block.len()
             ),
-            nearest,
         })
     };
     let most = block.len().min(extent);
@@ -285,34 +269,16 @@ fn check(
             layers: choice.layers(),
             reason: "splits branches, and there is no axis whose ranks they could share out"
                 .to_owned(),
-            nearest: format!("add `branch={needed}` to the axes"),
         });
     }
     match &choice.branches {
-        Some(Branches::Groups(groups)) if *groups > most => fail(
-            format!("{groups} groups"),
-            format!("the nearest valid choice is branches={most}"),
-        ),
+        Some(Branches::Groups(groups)) if *groups > most => fail(format!("{groups} groups")),
         Some(Branches::Sizes(sizes)) => {
             if sizes.len() <= block.len() && sizes.iter().sum::<usize>() == extent {
                 return Ok(());
             }
-            let mut nearest = vec![1; sizes.len().min(most)];
-            let rest = extent - nearest.len();
-            if let Some(first) = nearest.first_mut() {
-                *first += rest;
-            }
-            let list = |sizes: &[usize]| {
-                let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
-                format!("branches=[{}]", sizes.join("|"))
-            };
-            fail(
-                format!("groups of `{}`", list(sizes)),
-                format!(
-                    "at most {most} groups whose sizes add up to {extent} are possible, as `{}`",
-                    list(&nearest)
-                ),
-            )
+            let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
+            fail(format!("groups of `branches=[{}]`", sizes.join("|")))
         }
         Some(Branches::Groups(_) | Branches::Off) | None => Ok(()),
     }

@@ -31,11 +31,11 @@ impl Strategy {
         graph: &Graph,
         network: &Network,
     ) -> Result<(), StrategyError> {
-        let fault = |split, nearest| {
+        let fault = |split, layer| {
             Err(StrategyError::LocalStatistics {
                 strategy: self.to_string(),
                 split,
-                nearest,
+                layer,
             })
         };
         if self.batch_norm != BatchNormStatistics::Local {
@@ -44,13 +44,10 @@ impl Strategy {
         for (number, stage) in self.stages.iter().enumerate() {
             let data = stage.extents[Axis::Data.index()];
             if data > 1 {
-                let all = data * self.extent(Axis::Data);
+                let number = number + 1;
                 return fault(
-                    format!("stage {} splits them by a `data` of its own", number + 1),
-                    format!(
-                        "`data={all}` before the stages instead of one in a stage, or \
-                         batch_norm=synchronized"
-                    ),
+                    format!("stage {number} splits them by a `data` of its own"),
+                    None,
                 );
             }
         }
@@ -67,10 +64,8 @@ impl Strategy {
                 } else {
                     format!("split by `{axes}`")
                 };
-                return fault(
-                    format!("the samples of `{}` are {by}", layer.name),
-                    format!("`; {}: N=data`, or batch_norm=synchronized", layer.name),
-                );
+                let split = format!("the samples of `{}` are {by}", layer.name);
+                return fault(split, Some(layer.name.clone()));
             }
         }
         Ok(())
@@ -106,27 +101,12 @@ impl Strategy {
         let Some(node) = graph.nodes.iter().find(is_single) else {
             return Ok(());
         };
-        // A divisor of the number of micro-batches also divides mini-batches of full size.
-        let is_possible = |fewer: &usize| {
-            batch / fewer >= 2 && self.micro.is_multiple_of(*fewer) && self.can_schedule(*fewer)
-        };
-        let nearest = (1..micro).rev().find(is_possible);
-        let least = if is_local { 2 * parts } else { 2 };
-        let larger = format!(
-            "a mini-batch of {}",
-            self.micro * self.data_parts().max(least)
-        );
         Err(StrategyError::OneValue {
             strategy: self.to_string(),
             layer: node.name.clone(),
             micro,
             parts,
             batch,
-            nearest: match nearest {
-                _ if is_local => format!("batch_norm=synchronized, or {larger}"),
-                Some(fewer) => format!("micro={fewer}, or {larger}"),
-                None => larger,
-            },
         })
     }
 
@@ -136,14 +116,13 @@ impl Strategy {
     pub fn check_splits(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_axes(graph, batch)?;
         check_stage_count(graph, self)?;
-        self.check_schedule(batch)?;
+        self.check_schedule()?;
         if !self.is_micro_fitting(batch) {
             return Err(StrategyError::Micro {
                 strategy: self.to_string(),
                 micro: self.micro,
                 batch,
                 data: self.data_parts(),
-                nearest: self.fitting_micro(batch),
             });
         }
         self.check_named_axes(graph, &Placement::new(graph, self)?)
@@ -194,6 +173,7 @@ impl Strategy {
                 let possible = AXES.into_iter().filter(is_possible).map(Axis::name);
                 return Err(StrategyError::Axis {
                     strategy: self.to_string(),
+                    axis,
                     reason: match axis {
                         Axis::Branch => {
                             format!("{} has no branches between a fork and a join", graph.name)
@@ -217,7 +197,6 @@ impl Strategy {
                 return Err(StrategyError::TooFine {
                     strategy: self.to_string(),
                     what: what.to_owned(),
-                    nearest: format!("{}={extent}", axis.name()),
                     extent,
                     parts,
                     layer: None,

@@ -11,10 +11,10 @@ mod choices;
 mod flatten;
 mod shared;
 mod shares;
-mod whole;
 
 pub(crate) use self::choices::layers;
 use self::choices::{blocks, can_carry, choices, groups_of};
+pub(crate) use self::shared::Remedy;
 use self::shares::shares;
 use crate::network::{Layer, LayerId, Network, Step};
 use crate::placement::Placement;
@@ -39,22 +39,6 @@ type NodeAxes = (NodeId, Axes);
 /// Errors: layers that the model lacks, dims that a layer cannot carry, splits finer than the dim, one
 /// parameter split in two ways.
 pub(crate) fn lay_out(
-    graph: &Graph,
-    strategy: &Strategy,
-    placement: &Placement,
-    batch: usize,
-) -> Result<Network, StrategyError> {
-    lay_out_once(graph, strategy, placement, batch).map_err(|error| match error {
-        StrategyError::Shared(mut shared) => {
-            shared.nearest = shared::nearest(graph, strategy, batch, &shared);
-            StrategyError::Shared(shared)
-        }
-        other => other,
-    })
-}
-
-/// As [`lay_out`], but the error of a parameter that layers split differently has no nearest strategy.
-fn lay_out_once(
     graph: &Graph,
     strategy: &Strategy,
     placement: &Placement,

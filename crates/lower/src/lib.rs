@@ -11,7 +11,7 @@
 //! let strategy: Strategy = "data=2; stages=[depth=2|1]; micro=4".parse()?;
 //! assert_eq!(strategy.ranks(), 2 * (2 + 1));
 //!
-//! // An invalid split is an error with the layer, its limit and the nearest valid choice.
+//! // An invalid split is an error with the layer and its limit.
 //! let model = partita_graph::zoo::build("cosmoflow@32").unwrap();
 //! let refusal = "filter=8".parse::<Strategy>()?.check(&model, 8).unwrap_err();
 //! assert!(refusal.to_string().contains("filters of `fc3` of 4 into 8 parts"));
@@ -34,6 +34,7 @@ mod group_norm;
 mod lay_out;
 mod loss;
 mod lowering;
+mod nearest;
 mod network;
 mod network_text;
 mod overlap;
@@ -61,6 +62,7 @@ mod update;
 
 pub use loss::class_terms;
 pub use lowering::{lower, lower_after, lower_rank, lower_ranks};
+pub use nearest::StrategyChecks;
 pub use passes::{LoweringPass, NoPass};
 pub use placement::balanced;
 pub use request::{LowerError, Request, SampleFormat};

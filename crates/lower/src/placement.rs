@@ -82,37 +82,34 @@ fn rank_set(strategy: &Strategy, stage: usize) -> RankSet {
 
 /// Checks that the model has a layer for each stage.
 pub(crate) fn check_stage_count(graph: &Graph, strategy: &Strategy) -> Result<(), StrategyError> {
-    if strategy.stage_count() < graph.nodes.len() {
+    let most = if strategy.has_layers() {
+        graph.nodes.len() - 1
+    } else {
+        layer_count(graph)
+    };
+    if strategy.stage_count() <= most {
         Ok(())
     } else {
         Err(too_many_stages(graph, strategy))
     }
 }
 
+/// Layers besides the input that a stage can begin with.
+pub(crate) fn layer_count(graph: &Graph) -> usize {
+    graph.layer_names().count() - 1
+}
+
 fn too_many_stages(graph: &Graph, strategy: &Strategy) -> StrategyError {
-    let layers = graph.nodes.len() - 1;
     StrategyError::TooManyStages {
         strategy: strategy.to_string(),
         model: graph.name.clone(),
-        layers,
+        layers: layer_count(graph),
         stages: strategy.stage_count(),
-        nearest: fewer_stages(strategy, layers),
-    }
-}
-
-/// A valid choice of stages for a model with this number of layers.
-fn fewer_stages(strategy: &Strategy, layers: usize) -> String {
-    let (devices, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
-    match layers / devices.max(1) {
-        0 => format!("{} stages", layers / chunks.min(layers).max(1)),
-        1 if chunks > 1 => "schedule=1f1b".to_owned(),
-        most if chunks > 1 => format!("schedule=interleaved*{most}"),
-        _ => format!("{} stages", layers.min(devices)),
     }
 }
 
 /// The nodes of each stage: as specified, or balanced.
-fn ranges(
+pub(crate) fn ranges(
     graph: &Graph,
     strategy: &Strategy,
     stages: usize,
@@ -131,10 +128,15 @@ fn ranges(
         .collect();
     let of_stage = |stage: &StageChoice| Mesh::new(stage.extents).ranks() as f64;
     let ranks: Vec<f64> = strategy.stages.iter().map(of_stage).collect();
-    let cost = |stage: usize, range: Range<usize>| {
+    let least = |stage: usize, range: Range<usize>| {
         (ends[range.end] - ends[range.start]) / ranks[stage % ranks.len()]
     };
-    balanced(graph.nodes.len(), stages, &cost, &cost)
+    // A convolution stays with its padding.
+    let cost = |stage: usize, range: Range<usize>| match graph.layer_start(range.start) {
+        start if start < range.start => f64::INFINITY,
+        _ => least(stage, range),
+    };
+    balanced(graph.nodes.len(), stages, &least, &cost)
         .ok_or_else(|| too_many_stages(graph, strategy))
 }
 
@@ -267,11 +269,12 @@ impl Strategy {
             .iter_mut()
             .for_each(|stage| stage.layers.clear());
         for (stage, range) in ranges.iter().enumerate() {
-            let name = |at: usize| graph.nodes[at].name.clone();
+            let first = graph.layer_name(range.start).to_owned();
+            let last = graph.nodes[range.end - 1].name.clone();
             let layers = match (range.start, range.end) {
-                (0, end) => (String::new(), name(end - 1)),
-                (start, end) if end == all && end - start > 1 => (name(start), String::new()),
-                (start, end) => (name(start), name(end - 1)),
+                (0, _) => (String::new(), last),
+                (_, end) if end == all && first != last => (first, String::new()),
+                _ => (first, last),
             };
             strategy.stages[stage % devices].layers.push(layers);
         }
@@ -333,15 +336,17 @@ fn specified_range(
     expected: usize,
 ) -> Result<Range<usize>, StrategyError> {
     let find = |name: &str| {
-        graph.find(name).map(|id| id.0).ok_or_else(|| {
-            let names = graph.nodes.iter().map(|node| node.name.as_str());
-            StrategyError::UnknownLayer {
+        graph
+            .find(name)
+            .map(|id| id.0)
+            .ok_or_else(|| StrategyError::UnknownLayer {
                 strategy: strategy.to_string(),
                 model: graph.name.clone(),
                 asked: name.to_owned(),
-                nearest: nearest(name, names).unwrap_or_default().to_owned(),
-            }
-        })
+                nearest: nearest(name, graph.layer_names())
+                    .unwrap_or_default()
+                    .to_owned(),
+            })
     };
     let fail = |reason: String| Err(stage_layers(graph, strategy, stage, reason));
     let last = graph.nodes.len() - 1;
@@ -366,12 +371,17 @@ fn specified_range(
     } else {
         find(to)? + 1
     };
-    // The input goes with the first layer.
-    let joins = start == expected || (stage == 0 && start <= 1);
+    // The input goes with the first layer, and padding with its convolution.
+    let first = graph.layer_start(start);
+    let joins = start == expected || first == expected || (stage == 0 && first <= 1);
     if !joins || expected > last {
-        return fail(match graph.nodes.get(expected) {
-            Some(node) => format!("begins at `{}`, not at `{from}`", node.name),
-            None => "comes after the last layer".to_owned(),
+        return fail(if expected <= last {
+            format!(
+                "begins at `{}`, not at `{from}`",
+                graph.layer_name(expected)
+            )
+        } else {
+            "comes after the last layer".to_owned()
         });
     }
     if end <= start {

@@ -9,6 +9,7 @@ mod workspace;
 
 pub use error::{SharedParameter, Sharer, StrategyError};
 pub use settings::Setting;
+pub(crate) use sizes::PASSES_MAX;
 pub(crate) use text::check_split;
 pub use workspace::WorkspaceLimit;
 
@@ -315,36 +316,6 @@ impl Strategy {
         AxisSet::of(axis.filter(|&axis| self.extent(axis) > 1))
     }
 
-    /// Checks it against a number of ranks; `batch` is used for the suggestion.
-    pub fn check_ranks(&self, ranks: usize, batch: usize) -> Result<(), StrategyError> {
-        if self.ranks() == ranks {
-            return Ok(());
-        }
-        let mut fitted = self.clone();
-        let others = self.ranks() / self.extent(Axis::Data);
-        if ranks.is_multiple_of(others) {
-            fitted.extents[Axis::Data.index()] = ranks / others;
-        } else {
-            fitted = Self {
-                batch_norm: self.batch_norm,
-                bucket: self.bucket,
-                micro: self.micro,
-                ..Self::of([ranks, 1, 1, 1, 1, 1, 1])
-            };
-        }
-        let has_samples = fitted.data_parts() * fitted.micro <= batch;
-        Err(StrategyError::Ranks {
-            strategy: self.to_string(),
-            product: self.ranks(),
-            ranks,
-            nearest: if has_samples && self.stages.is_empty() == fitted.stages.is_empty() {
-                format!(", or `{fitted}` for {ranks}")
-            } else {
-                String::new()
-            },
-        })
-    }
-
     /// Number of micro-batches of a mini-batch. A smaller last mini-batch of an epoch has at least one sample in
     /// each, independent of the axes, so that results equal those of one rank; where it does not divide, the
     /// first ones have a sample more.
@@ -370,15 +341,5 @@ impl Strategy {
     /// Whether micro-batches have equal size, with a sample for each rank of the data axes.
     pub(crate) fn is_micro_fitting(&self, batch: usize) -> bool {
         batch.is_multiple_of(self.micro) && self.micro <= batch / self.data_parts()
-    }
-
-    /// The largest valid number of micro-batches below the requested one, else another valid choice.
-    pub(crate) fn fitting_micro(&self, batch: usize) -> String {
-        let most = self.micro.min(batch / self.data_parts());
-        let fits = |parts: &usize| batch.is_multiple_of(*parts) && self.can_schedule(*parts);
-        match (1..=most).rev().find(fits) {
-            Some(micro) => format!("micro={micro}"),
-            None => self.nearest_micro(batch),
-        }
     }
 }

@@ -10,6 +10,7 @@ use partita_graph::{Graph, text, zoo};
 use partita_lower::{Strategy, StrategyError, lower, lower_rank};
 use partita_program::{Body, CollectiveKind, Phase, Program, View, Work};
 use partita_space::{Axis, Rank};
+use partita_testkit::Typed;
 use request::request;
 
 const BATCH: usize = 12;
@@ -160,15 +161,28 @@ fn what_cannot_be_placed_is_refused_with_the_nearest_choice() {
         strategy.check(&graph, BATCH).unwrap_err()
     };
     for (strategy, choice) in [
-        ("branch=4; a..c: branches=4", "branches=3"),
-        ("branch=4; a..c: branches=[2|1]", "branches=[3|1]"),
-        ("branch=2; flat..end: branches=2", "`a..c`"),
+        ("branch=4; a..c: branches=4", "`branch=4; a..c: branches=3`"),
+        (
+            "branch=4; a..c: branches=[2|1]",
+            "`branch=4; a..c: branches=3`",
+        ),
+        (
+            "branch=2; flat..end: branches=2",
+            "`branch=2; a..c: branches=2`",
+        ),
+        ("data=2; a..c: branches=2", "branch=2 with ranks = 4"),
     ] {
-        let found = error(strategy);
-        let StrategyError::NoBranches { nearest, .. } = &found else {
-            panic!("{strategy}: {found}");
+        let ranks = strategy.parse::<Strategy>().unwrap().ranks();
+        let typed = Typed {
+            strategy: strategy.to_owned(),
+            ranks,
+            batch: BATCH,
         };
-        assert!(nearest.contains(choice), "{strategy}: {found}");
+        let refusal = typed.refusal(&graph).unwrap();
+        assert!(refusal.ends_with(&format!("is {choice}")), "{refusal}");
+        for next in typed.suggestions(&refusal) {
+            assert_eq!(next.refusal(&graph), None, "{refusal}");
+        }
     }
     let chain = zoo::build("vgg16@224").unwrap();
     let strategy: Strategy = "branch=2".parse().unwrap();

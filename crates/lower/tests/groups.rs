@@ -7,7 +7,7 @@ mod request;
 use partita_graph::{Graph, text};
 use partita_lower::{LowerError, Strategy, StrategyError, lower};
 use partita_program::{Body, Exchange, Kernel, Phase, Program, Work};
-use partita_testkit::verify;
+use partita_testkit::{Typed, verify};
 use request::request;
 use std::fmt::Write;
 
@@ -230,14 +230,20 @@ fn impossible_groups_are_refused_by_name() {
     };
     assert_eq!([&layer, &first, &second], ["a1", "c1..a1", "a1.."]);
     let periodic = check("width=2; c1..c3: halo=grouped").unwrap_err();
-    let StrategyError::PeriodicInGroup { nearest, .. } = &periodic else {
-        panic!("{periodic}");
+    assert!(
+        matches!(periodic, StrategyError::PeriodicInGroup { .. }),
+        "{periodic}"
+    );
+    let typed = Typed {
+        strategy: "width=2; c1..c3: halo=grouped".to_owned(),
+        ranks: 2,
+        batch: 1,
     };
-    let nearest = nearest.trim_matches('`');
-    assert_eq!(nearest, "c1..a1: halo=grouped; c2..c3: halo=grouped");
+    let refusal = typed.refusal(&graph).unwrap();
+    let nearest = "width=2; c1..a1: halo=grouped; c2..c3: halo=grouped";
+    assert!(refusal.ends_with(&format!("is `{nearest}`")), "{refusal}");
     // What is named as the nearest choice is one, also where the input of the group wraps around.
-    check(&format!("width=2; {nearest}")).unwrap();
-    program(&graph, &format!("width=2; {nearest}"), 1);
+    program(&graph, nearest, 1);
     let unknown = check("width=2; c1..c9: halo=grouped").unwrap_err();
     assert!(matches!(unknown, StrategyError::UnknownLayer { .. }));
     // A layer may be taken out again.

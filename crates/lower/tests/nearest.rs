@@ -4,6 +4,7 @@
 
 use partita_graph::{Graph, text, zoo};
 use partita_lower::{LowerError, Strategy, StrategyError};
+use partita_testkit::Typed;
 
 const MODEL: &str = "model m
 input x channels=2 extent=8
@@ -16,22 +17,6 @@ l = linear f features=4 bias=true
 loss = softmax_cross_entropy l
 ";
 
-/// What is asked for with a word of a strategy replaced, or added.
-fn with_word(strategy: &str, word: &str) -> String {
-    let (key, _) = word.split_once('=').unwrap();
-    let (mut words, mut depth) = (vec![String::new()], 0);
-    for letter in strategy.chars() {
-        depth += i32::from(letter == '[') - i32::from(letter == ']');
-        match letter {
-            ',' if depth == 0 => words.push(String::new()),
-            _ => words.last_mut().unwrap().push(letter),
-        }
-    }
-    words.retain(|one| one.split_once('=').unwrap().0 != key);
-    words.push(word.to_owned());
-    words.join(",")
-}
-
 fn check(graph: &Graph, strategy: &str, batch: usize) -> Result<(), StrategyError> {
     strategy.parse::<Strategy>()?.check(graph, batch)
 }
@@ -41,49 +26,56 @@ fn variant(error: &StrategyError) -> String {
     text.split(' ').next().unwrap().to_owned()
 }
 
-/// The strategy and the mini-batch that an error names as nearest.
-fn nearest(strategy: &str, batch: usize, error: &str) -> (String, usize) {
-    let (_, choice) = error
-        .split_once("; nearest is `")
-        .or_else(|| error.split_once("the nearest valid choice is "))
-        .unwrap_or_else(|| panic!("nothing is near: {error}"));
-    let choice = choice.trim_end_matches('`');
-    let (words, batch) = match choice.split_once(" with a mini-batch of ") {
-        Some((words, batch)) => (words, batch.parse().unwrap()),
-        None => (choice, batch),
+/// Asserts that a strategy is refused, and that each suggestion of the refusal is accepted; the refusal.
+fn assert_helped(graph: &Graph, strategy: &str, batch: usize) -> String {
+    let ranks = strategy
+        .parse::<Strategy>()
+        .map_or(2, |strategy| strategy.ranks());
+    let typed = Typed {
+        strategy: strategy.to_owned(),
+        ranks,
+        batch,
     };
-    let one_by_one = words.split(',');
-    let strategy = one_by_one.fold(strategy.to_owned(), |all, word| with_word(&all, word));
-    (strategy, batch)
-}
-
-/// The refusal of a strategy as users see it.
-fn explained(graph: &Graph, strategy: &str, batch: usize) -> String {
-    let strategy: Strategy = strategy.parse().unwrap();
-    let error = strategy.check_layout(graph, batch).unwrap_err();
-    strategy.explain(graph, batch, error).to_string()
+    let refusal = typed.refusal(graph).unwrap();
+    let suggestions = typed.suggestions(&refusal);
+    assert!(!suggestions.is_empty(), "nothing is near: {refusal}");
+    for mut next in suggestions {
+        if let (Err(_), Ok(strategy)) = (
+            strategy.parse::<Strategy>(),
+            next.strategy.parse::<Strategy>(),
+        ) {
+            next.ranks = strategy.ranks();
+        }
+        assert_eq!(next.refusal(graph), None, "{refusal}: then {next:?}");
+    }
+    refusal
 }
 
 #[test]
 fn a_split_that_several_layers_refuse_names_what_all_of_them_allow() {
     let graph = zoo::build("cosmoflow@32").unwrap();
-    for asked in ["filter=32", "filter=64", "data=2,filter=64"] {
-        let error = explained(&graph, asked, 64);
-        let (_, nearest) = error.split_once("the nearest valid choice is ").unwrap();
-        let (word, others) = nearest.split_once(" for all layers, or `").unwrap();
-        check(&graph, &with_word(asked, word), 64).unwrap();
-        let (words, end) = others.split_once('`').unwrap();
-        assert_eq!(end, " to leave these layers out", "{error}");
-        check(&graph, &format!("{asked}{words}"), 64).unwrap();
+    for (asked, batch, nearest) in [
+        ("filter=32", 8, "is data=8,filter=4, or `; conv1: F=-; "),
+        (
+            "data=2,filter=64",
+            8,
+            "is filter=4 with ranks = 8, or `; conv1: F=-; ",
+        ),
+        ("channel=64", 8, "is data=4,channel=16, or `; conv1: C=-; "),
+        (
+            "filter=8",
+            64,
+            "is data=2,filter=4, or `; fc3: F=-` to leave this layer out",
+        ),
+        (
+            "filter=8",
+            1,
+            "is filter=4 with ranks = 4, or `; fc3: F=-` to leave this layer out",
+        ),
+    ] {
+        let error = assert_helped(&graph, asked, batch);
+        assert!(error.contains(nearest), "{error}");
     }
-    let error = explained(&graph, "channel=64", 64);
-    assert!(error.ends_with("is channel=16"), "{error}");
-    check(&graph, "channel=16", 64).unwrap();
-    let error = explained(&graph, "filter=8", 64);
-    assert!(
-        error.ends_with("is filter=4, or `; fc3: F=-` to leave this layer out"),
-        "{error}"
-    );
 }
 
 #[test]
@@ -97,73 +89,189 @@ l = linear f features=12 bias=true
 loss = mse l
 ";
     let graph = text::parse(grouped).unwrap();
-    let (asked, batch) = ("filter=6", 6);
-    let alone = check(&graph, asked, batch).unwrap_err().to_string();
-    assert!(alone.contains("the nearest valid choice is 4"), "{alone}");
-    check(&graph, "filter=4", batch).unwrap_err();
-    let error = explained(&graph, asked, batch);
-    assert!(error.contains("the nearest valid choice is 2"), "{error}");
-    check(&graph, "filter=2", batch).unwrap();
+    check(&graph, "filter=4", 6).unwrap_err();
+    let error = assert_helped(&graph, "filter=6", 6);
+    assert!(
+        error.contains("the nearest valid choice is data=3,filter=2"),
+        "{error}"
+    );
+}
+
+/// The axes of channels and filters change places where the input then stays, so that `; c2: F=-` would leave the
+/// channels split.
+#[test]
+fn a_layer_is_left_out_by_the_dim_that_frees_it() {
+    let model = "model m\ninput x channels=4 extent=8\nc1 = conv x filters=4 kernel=3 pad=1 bias=true\n\
+                 c2 = conv c1 filters=2 kernel=3 pad=1 bias=true\nc3 = conv c2 filters=4 kernel=3 pad=1 bias=true\n\
+                 loss = mse c3\n";
+    let graph = text::parse(model).unwrap();
+    let mut refused = 0;
+    for filters in 1..=5 {
+        for channels in 1..=4 {
+            let strategy = format!("filter={filters},channel={channels}");
+            if check(&graph, &strategy, 8).is_err() {
+                refused += 1;
+                assert_helped(&graph, &strategy, 8);
+            }
+        }
+    }
+    assert!(refused > 5, "{refused} are refused");
 }
 
 #[test]
-fn a_suggested_word_is_accepted() {
-    let graph = text::parse(MODEL).unwrap();
-    for (strategy, batch, expected) in [
-        ("micro=2,stages=[1|1],schedule=gems*1000000", 2, "Value"),
-        ("micro=2,stages=[1|1],schedule=gems*0", 2, "Value"),
-        ("micro=2,stages=[1|1],schedule=gems*16384", 2, "Value"),
-        ("stages=[1|1],schedule=gems*0", 2, "Value"),
-        ("micro=12,stages=[1|1],schedule=gems*-5", 12, "Value"),
-        ("micro=12,stages=[1|1],schedule=gems*5", 12, "Scheduled"),
-        ("micro=2,stages=[1|1],schedule=gems*8192", 2, "Scheduled"),
-        ("micro=3,stages=[1|1],schedule=gems", 3, "Scheduled"),
-        ("micro=2,stages=[1|1],schedule=gems", 3, "Micro"),
-        (
-            "data=2048,micro=2,stages=[1|1],schedule=gems*8192",
-            4096,
-            "Scheduled",
-        ),
-        ("micro=2,stages=[1|1],schedule=interleaved*1", 2, "Value"),
-        (
-            "micro=2,stages=[1|1],schedule=interleaved*99999",
-            2,
-            "Value",
-        ),
-        (
-            "micro=2,stages=[1|1],schedule=interleaved*16384",
-            2,
-            "TooManyStages",
-        ),
-        (
-            "micro=2,stages=[1|1|1|1],schedule=interleaved*2",
-            4,
-            "TooManyStages",
-        ),
-        (
-            "micro=2,stages=[1|1|1],schedule=interleaved*2",
-            3,
-            "Scheduled",
-        ),
-        ("stages=0", 2, "Value"),
-        ("stages=-2", 2, "Value"),
-        ("width=2.5", 2, "Value"),
-        ("width=1e400", 2, "Value"),
-        ("data=2,micro=2.5", 4, "Value"),
-        ("data=2,micro=3", 4, "Micro"),
-        ("data=4,micro=16384", 16, "Micro"),
+fn layers_have_the_names_that_the_model_has() {
+    let model = "model m\ninput x channels=2 extent=8\nc1 = conv x filters=2 kernel=3 pad=1 padding=reflect bias=true\n\
+                 c2 = conv c1 filters=2 kernel=3 pad=1 padding=reflect bias=true\n\
+                 c3 = conv c2 filters=2 kernel=3 pad=1 padding=replicate bias=true\nloss = mse c3\n";
+    let graph = text::parse(model).unwrap();
+    assert!(graph.find("c2.pad").is_some());
+    // The padding goes with its convolution.
+    for stages in [
+        "stages=[..c1: 1|c2..: 1]",
+        "stages=[..c1: 1|c2: 1|c3..: 1]",
+        "stages=3",
     ] {
-        let error = check(&graph, strategy, batch).unwrap_err();
-        assert_eq!(variant(&error), expected, "{strategy}: {error}");
-        let error = error.to_string();
-        if strategy.starts_with("width=1e400") {
-            // That many ranks are too many for this model, which the strategy alone does not tell.
-            continue;
-        }
-        let (other, batch) = nearest(strategy, batch, &error);
-        if let Err(again) = check(&graph, &other, batch) {
-            panic!("{strategy}: {error}: then {other} with {batch}: {again}");
-        }
+        check(&graph, stages, 2).unwrap();
+    }
+    let chosen: Strategy = "stages=3".parse().unwrap();
+    let chosen = chosen.resolved(&graph).unwrap().to_string();
+    assert_eq!(chosen, "stages=[..c1: 1|c2: 1|c3..: 1],schedule=1f1b");
+    let error = assert_helped(&graph, "stages=5", 2);
+    assert!(
+        error.contains("has 4 layers") && error.contains("is stages=[1|1|1|1]"),
+        "{error}"
+    );
+    let error = assert_helped(&graph, "stages=[..c1: 1|c3..: 1]", 2);
+    assert!(
+        error.contains("begins at `c2`") && !error.contains(".pad"),
+        "{error}"
+    );
+    let error = check(&graph, "width=2; c2.pa: W=-", 2)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("nearest is `c2`"), "{error}");
+    check(&graph, "channel=2; c2: C=-", 2).unwrap();
+    check(&graph, "width=2; c2..: halo=grouped", 2).unwrap();
+    // A name that the model's text lacks is still that of a node.
+    check(&graph, "stages=[..c2.pad: 1|c2..: 1]", 2).unwrap();
+}
+
+/// Strategies, mini-batches, and what is wrong with them.
+const REFUSED: [(&str, usize, &str); 35] = [
+    ("micro=2,stages=[1|1],schedule=gems*1000000", 2, "Value"),
+    ("micro=2,stages=[1|1],schedule=gems*0", 2, "Value"),
+    ("micro=2,stages=[1|1],schedule=gems*16384", 2, "Value"),
+    ("stages=[1|1],schedule=gems*0", 2, "Value"),
+    ("micro=12,stages=[1|1],schedule=gems*-5", 12, "Value"),
+    ("micro=12,stages=[1|1],schedule=gems*5", 12, "Scheduled"),
+    ("micro=2,stages=[1|1],schedule=gems*8192", 2, "Scheduled"),
+    ("micro=3,stages=[1|1],schedule=gems", 3, "Scheduled"),
+    ("micro=2,stages=[1|1],schedule=gems", 3, "Micro"),
+    (
+        "data=2048,micro=2,stages=[1|1],schedule=gems*8192",
+        4096,
+        "Scheduled",
+    ),
+    ("micro=2,stages=[1|1],schedule=interleaved*1", 2, "Value"),
+    (
+        "micro=2,stages=[1|1],schedule=interleaved*99999",
+        2,
+        "Value",
+    ),
+    (
+        "micro=2,stages=[1|1],schedule=interleaved*16384",
+        2,
+        "TooManyStages",
+    ),
+    (
+        "micro=2,stages=[1|1|1|1],schedule=interleaved*2",
+        4,
+        "TooManyStages",
+    ),
+    (
+        "micro=2,stages=[1|1|1],schedule=interleaved*2",
+        3,
+        "Scheduled",
+    ),
+    ("stages=[1|1|1],schedule=chimera,micro=2", 2, "StageCount"),
+    (
+        "stages=[width=2|1],schedule=gems,micro=2",
+        2,
+        "ReplicasMeet",
+    ),
+    (
+        "stages=[1|1],schedule=gems,micro=2,shard=optimizer",
+        2,
+        "ShardedReplicas",
+    ),
+    ("data=2,stages=[data=2|1]", 3, "TooFine"),
+    ("stages=[..c1: 1|c2..: 1]", 2, "StageLayers"),
+    ("stages=0", 2, "Value"),
+    ("stages=-2", 2, "Value"),
+    ("width=2.5", 2, "Value"),
+    ("data=2,micro=2.5", 4, "Value"),
+    ("data=2,micro=3", 4, "Micro"),
+    ("data=4,micro=16384", 16, "Micro"),
+    ("width=16", 2, "TooFine"),
+    ("data=8", 3, "TooFine"),
+    ("depth=2", 2, "Axis"),
+    ("branch=2", 2, "Axis"),
+    ("width=2; c2..c1: W=-", 2, "Backwards"),
+    ("filter=2; a1: F=filter", 2, "Dim"),
+    ("filter=2; c1: F=filter,C=filter", 2, "AxisTwice"),
+    (
+        "width=2; c1..c2: recompute=on; a1..f: recompute=on",
+        2,
+        "TwoBlocks",
+    ),
+    (
+        "width=2; c1..c2: halo=grouped; a1..a2: halo=grouped",
+        2,
+        "TwoGroups",
+    ),
+];
+
+#[test]
+fn what_a_refusal_suggests_is_accepted() {
+    let graph = text::parse(MODEL).unwrap();
+    for (strategy, batch, expected) in REFUSED {
+        let asked = check(&graph, strategy, batch).unwrap_err();
+        assert_eq!(variant(&asked), expected, "{strategy}: {asked}");
+        assert_helped(&graph, strategy, batch);
+    }
+}
+
+#[test]
+fn a_batch_norm_over_one_value_names_what_leaves_it_two() {
+    let norm = "model norm\ninput x channels=2 extent=4\nc = conv x filters=4 kernel=4 bias=false\n\
+                n = batch_norm c epsilon=1e-5 momentum=0.1\nl = conv n filters=2 kernel=1 bias=true\nloss = mse l\n";
+    let graph = text::parse(norm).unwrap();
+    for (strategy, batch, nearest) in [
+        ("data=1", 1, "is a mini-batch of 2"),
+        ("data=1,micro=4", 4, "is micro=2, or a mini-batch of 8"),
+        (
+            "micro=4,stages=[1|1],schedule=gems*2",
+            4,
+            "is a mini-batch of 8",
+        ),
+        (
+            "data=2,batch_norm=local",
+            2,
+            "is batch_norm=synchronized, or a mini-batch of 4",
+        ),
+        (
+            "data=2,batch_norm=local; n: N=-",
+            4,
+            "is `; n: N=data`, or batch_norm=synchronized",
+        ),
+        (
+            "stages=[data=2|1],batch_norm=local",
+            4,
+            "batch_norm=synchronized",
+        ),
+    ] {
+        let error = assert_helped(&graph, strategy, batch);
+        assert!(error.contains(nearest), "{error}");
     }
 }
 
@@ -181,11 +289,26 @@ fn passes_beyond_what_can_be_ordered_name_fewer_micro_batches() {
         "micro=16384,stages=80,schedule=1f1b",
         "micro=16384,stages=80,schedule=gems",
     ] {
-        let error = check(&graph, strategy, 16384).unwrap_err();
-        assert_eq!(variant(&error), "Passes", "{error}");
-        let (other, batch) = nearest(strategy, 16384, &error.to_string());
-        check(&graph, &other, batch).unwrap();
+        let asked = check(&graph, strategy, 16384).unwrap_err();
+        assert_eq!(variant(&asked), "Passes", "{asked}");
+        assert_helped(&graph, strategy, 16384);
     }
+}
+
+#[test]
+fn where_nothing_near_is_valid_nothing_is_suggested() {
+    let graph = text::parse(MODEL).unwrap();
+    let typed = Typed {
+        strategy: "stages=[..c2: 1|a1..c1: depth=2]".to_owned(),
+        ranks: 3,
+        batch: 2,
+    };
+    let refusal = typed.refusal(&graph).unwrap();
+    assert!(
+        refusal.ends_with("; no similar strategy is valid"),
+        "{refusal}"
+    );
+    assert_eq!(typed.suggestions(&refusal), []);
 }
 
 /// Errors travel through many results that hold little else.

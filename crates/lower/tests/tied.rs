@@ -8,7 +8,7 @@ mod request;
 use partita_graph::{Graph, text};
 use partita_lower::{Request, Strategy, StrategyError, lower};
 use partita_program::{Program, ProgramKind, Work};
-use partita_testkit::verify;
+use partita_testkit::{Typed, verify};
 use request::request;
 
 /// An embedding at both ends, and between them convolutions of which the first and the last share weights.
@@ -194,12 +194,21 @@ fn the_strategy_that_a_refusal_of_shared_parameters_names_is_accepted() {
         (&turning, "filter=2,channel=2; a..r: F=-; m2..: C=-"),
     ] {
         let parsed: Strategy = strategy.parse().unwrap();
-        let Err(StrategyError::Shared(shared)) = parsed.check(graph, 4) else {
-            panic!("{strategy} is not refused for what layers share");
+        let refused = parsed.check(graph, 4).unwrap_err();
+        assert!(matches!(refused, StrategyError::Shared(_)), "{refused}");
+        let typed = Typed {
+            strategy: strategy.to_owned(),
+            ranks: parsed.ranks(),
+            batch: 4,
         };
-        let nearest = shared.nearest.trim_matches('`');
-        assert!(nearest.starts_with(&parsed.to_string()), "{nearest}");
-        program(graph, nearest, None);
+        let refusal = typed.refusal(graph).unwrap();
+        let suggestions = typed.suggestions(&refusal);
+        assert!(!suggestions.is_empty(), "{refusal}");
+        for next in suggestions {
+            let alike = next.strategy.parse::<Strategy>().unwrap().to_string();
+            assert!(alike.starts_with(&parsed.to_string()), "{refusal}");
+            program(graph, &next.strategy, None);
+        }
     }
 }
 

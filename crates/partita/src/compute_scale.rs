@@ -68,7 +68,8 @@ pub(crate) fn alone(
     costs: &dyn Costs,
 ) -> Result<(Graph, Prediction, usize), PlanningError> {
     let graph = model::resolve(&training.model)?;
-    let strategy = given(strategy, training)?;
+    let kind = ProgramKind::Train;
+    let strategy = given(&graph, strategy, training, kind)?;
     let parts = strategy.data_parts() * strategy.micro;
     let alone = Training {
         ranks: 1,
@@ -76,7 +77,6 @@ pub(crate) fn alone(
         ..training.clone()
     };
     let single = Strategy::single();
-    let kind = ProgramKind::Train;
     single.check_norms(&graph, alone.batch)?;
     let program = lower(&lowering(&graph, &single, &alone, kind, menu))?;
     let prediction = Prediction::of(&program, &simulated(&program, costs)?, true);

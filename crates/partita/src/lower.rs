@@ -116,9 +116,6 @@ fn stages(
     asked: &LowerRequest,
     request: &Request<'_>,
 ) -> Result<Strategy, PlanningError> {
-    let (graph, batch) = (request.graph, request.batch);
-    let checked = request.strategy.check_layout(graph, batch);
-    checked.map_err(|error| request.strategy.explain(graph, batch, error))?;
     let Some(name) = &asked.machine else {
         return Ok(request.strategy.resolved(request.graph)?);
     };

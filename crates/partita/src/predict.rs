@@ -313,7 +313,7 @@ fn predict_locally(
     kernels.check_devices()?;
     let menu = context.menu(kernels, &Ranks::threads(ranks, threads));
     let graph = model::resolve(&training.model)?;
-    let strategy = given(&request.strategy, training)?;
+    let strategy = given(&graph, &request.strategy, training, request.kind)?;
     let step = lowering(&graph, &strategy, training, request.kind, &*menu);
     let memory = request.memory;
     let memory = memory.unwrap_or_else(|| local_machine::memory_of(context, kernels, ranks));

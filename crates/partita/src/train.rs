@@ -462,12 +462,14 @@ fn check_request(
     check::schedule_fits(run, dataset)?;
     check::metric_fits(run, graph, dataset)?;
     check::output_fits(run, environment)?;
+    programs::check_given(run, graph, Some(sampling))?;
     if launch.is_first() {
         output::check(run, RunSize::of_model(graph, run), environment)?;
     }
     Ok(())
 }
 
+/// The strategy of a run: as given, which is checked before, or chosen.
 fn strategy(
     context: &Context<'_>,
     run: &Run,
@@ -491,9 +493,6 @@ fn strategy(
         }
         StrategyChoice::Given(strategy) => strategy,
     };
-    strategy.check_ranks(run.ranks, run.batch)?;
-    let checked = strategy.check(graph, run.batch);
-    checked.map_err(|error| strategy.explain(graph, run.batch, error))?;
     let menu = context.menu(run.kernels, &here);
     let request = programs::request(run, graph, strategy, stored, &*menu);
     Ok(match costs {

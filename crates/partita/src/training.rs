@@ -5,8 +5,8 @@ use crate::planning::PlanningError;
 use partita_cluster::LayerPrecision;
 use partita_graph::Graph;
 use partita_lower::{
-    BatchNormStatistics, LoweringPass, Request, SampleFormat, Strategy, StrategyError, lower,
-    lower_after,
+    BatchNormStatistics, LoweringPass, Request, SampleFormat, Strategy, StrategyChecks,
+    StrategyError, lower, lower_after,
 };
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Transform};
 use partita_space::near;
@@ -236,7 +236,7 @@ pub fn with_request<T>(
     lower: &dyn Fn(&Request<'_>) -> Result<T, PlanningError>,
 ) -> Result<(Graph, Strategy, T), PlanningError> {
     let graph = model::resolve(&training.model)?;
-    let strategy = given(strategy, training)?;
+    let strategy = given(&graph, strategy, training, kind)?;
     let request = request(&graph, &strategy, training, kind, menu);
     let strategy = stages(&request)?;
     let made = lower(&Request {
@@ -288,24 +288,39 @@ pub fn lower_until(request: &Request<'_>, pass: LoweringPass) -> Result<String, 
 
 /// Refuses ranks without a sample, which lowering allows for the last batch of an epoch.
 fn check_layout(request: &Request<'_>) -> Result<(), PlanningError> {
-    let strategy = request.strategy;
-    let (graph, batch) = (request.graph, request.batch);
-    let checked = strategy.check_layout(graph, batch);
-    Ok(checked.map_err(|error| strategy.explain(graph, batch, error))?)
+    Ok(request
+        .strategy
+        .check_layout(request.graph, request.batch)?)
 }
 
-/// The given strategy, checked for the ranks and the batch of a training.
+/// The given strategy, checked for the model, the ranks and the batch of a program.
 ///
-// Errors: an invalid strategy, or `auto`.
-pub fn given(strategy: &StrategyChoice, training: &Training) -> Result<Strategy, PlanningError> {
-    let ranks = training.ranks;
-    match strategy {
-        StrategyChoice::Auto(_) => Err(PlanningError::Auto { ranks }),
-        StrategyChoice::Given(strategy) => {
-            strategy.check_ranks(ranks, training.batch)?;
-            Ok(strategy.clone())
-        }
-    }
+/// Errors: an invalid strategy, with the nearest valid choice; `auto`.
+pub fn given(
+    graph: &Graph,
+    strategy: &StrategyChoice,
+    training: &Training,
+    kind: ProgramKind,
+) -> Result<Strategy, PlanningError> {
+    let &Training { ranks, batch, .. } = training;
+    let StrategyChoice::Given(strategy) = strategy else {
+        return Err(PlanningError::Auto { ranks });
+    };
+    let checks = StrategyChecks {
+        graph,
+        ranks,
+        batch,
+        check: &|strategy, batch| match kind {
+            ProgramKind::Train => strategy.check(graph, batch),
+            ProgramKind::Evaluate
+            | ProgramKind::Infer
+            | ProgramKind::Fetch
+            | ProgramKind::FetchSamples => strategy.check_layout(graph, batch),
+        },
+        suits: &|_, _| true,
+    };
+    checks.check(strategy)?;
+    Ok(strategy.clone())
 }
 
 /// Verifies; open kernels are allowed, since nothing is run.

@@ -121,9 +121,7 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
     let training = &request.training;
     check_measured(training.precision)?;
     let graph = model::resolve(&training.model)?;
-    let strategy = given(&request.strategy, training)?.resolved(&graph)?;
-    let checked = strategy.check_layout(&graph, training.batch);
-    checked.map_err(|error| strategy.explain(&graph, training.batch, error))?;
+    let strategy = given(&graph, &request.strategy, training, request.kind)?.resolved(&graph)?;
     let subject = Subject {
         graph: &graph,
         training,

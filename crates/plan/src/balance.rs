@@ -387,6 +387,11 @@ impl Balancer<'_> {
         layers.max().unwrap_or_default() * self.training.strategy.micro
     }
 
+    /// Whether a stage may begin there: a convolution stays with its padding.
+    fn begins_layer(&self, at: usize) -> bool {
+        self.training.graph.layer_start(at) == at
+    }
+
     /// Partitions with the first layer of this stage elsewhere, the nearest ones first.
     pub fn moves(&self, ranges: &[Range<usize>], stage: usize) -> Vec<Vec<Range<usize>>> {
         let (first, last) = (ranges[stage - 1].start.max(1) + 1, ranges[stage].end - 1);
@@ -394,7 +399,7 @@ impl Balancer<'_> {
         let here = ranges[stage].start;
         let near = here.saturating_sub(NEAR_STEPS).max(first)..=(here + NEAR_STEPS).min(last);
         let all = near.chain((first..=last).step_by(step));
-        let moved = all.map(|at| {
+        let moved = all.filter(|at| self.begins_layer(*at)).map(|at| {
             let mut moved = ranges.to_vec();
             moved[stage - 1].end = at;
             moved[stage].start = at;
@@ -414,7 +419,10 @@ impl Balancer<'_> {
             )
         });
         let later = steps.map(|by| (ranges[stage - 1].start + by, ranges[stage].start + by));
-        let valid = |(a, b): &(usize, usize)| *a > first.start.max(1) && b < &ranges[stage].end;
+        let valid = |(a, b): &(usize, usize)| {
+            let is_between = *a > first.start.max(1) && b < &ranges[stage].end;
+            is_between && self.begins_layer(*a) && self.begins_layer(*b)
+        };
         let moved = earlier.chain(later).filter(valid).map(|(a, b)| {
             let mut moved = ranges.to_vec();
             (moved[stage - 2].end, moved[stage - 1].start) = (a, a);
@@ -720,7 +728,7 @@ fn positions(graph: &Graph, stages: usize) -> Vec<usize> {
         let single = is_single
             .enumerate()
             .skip(2)
-            .filter(|(_, is_single)| *is_single);
+            .filter(|&(at, is_single)| is_single && graph.layer_start(at) == at);
         // The input belongs to the first stage.
         let all = [0, 1]
             .into_iter()
@@ -731,5 +739,8 @@ fn positions(graph: &Graph, stages: usize) -> Vec<usize> {
             return all;
         }
     }
-    (0..=layers).collect()
+    // A convolution stays with its padding.
+    (0..=layers)
+        .filter(|&at| at == layers || graph.layer_start(at) == at)
+        .collect()
 }

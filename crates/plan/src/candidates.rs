@@ -209,7 +209,7 @@ fn with_late_filters(graph: &Graph, strategy: &Strategy, transition: NodeId) -> 
     dims[LayerDim::F as usize] = Some(AxisList::of(wide));
     let mut late = strategy.clone();
     late.layers.push(LayerChoice {
-        from: graph.node(transition).name.clone(),
+        from: graph.layer_name(transition.0).to_owned(),
         to: String::new(),
         dims,
         ..LayerChoice::default()

@@ -335,7 +335,10 @@ fn is_wide_enough(
 fn segments(graph: &Graph) -> (Vec<Range<usize>>, Vec<NodeId>) {
     let (mut starts, mut crossing) = (vec![0], Vec::new());
     for (at, single) in single_crossings(graph).into_iter().enumerate().skip(2) {
-        let single = single.filter(|id| id.0 > 0 && graph.nodes[at].op.has_weights());
+        // Padding begins the segment of its convolution.
+        let weighted = &graph.nodes[at + usize::from(graph.is_padding(at))].op;
+        let is_start = weighted.has_weights() && graph.layer_start(at) == at;
+        let single = single.filter(|id| id.0 > 0 && is_start);
         if let Some(id) = single {
             starts.push(at);
             crossing.push(id);
@@ -382,7 +385,7 @@ fn with_assignments(
             }
         }
         strategy.layers.push(LayerChoice {
-            from: graph.nodes[first].name.clone(),
+            from: graph.layer_name(first).to_owned(),
             to: if end == graph.nodes.len() {
                 String::new()
             } else {

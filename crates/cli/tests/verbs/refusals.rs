@@ -81,7 +81,7 @@ fn strategies_that_do_not_fit_ranks_and_batch_are_refused_with_the_nearest() {
             "64",
             "8",
             "filter=64",
-            "is filter=4 for all layers, or `; conv1: F=-; ",
+            "is filter=4 with ranks = 4, or `; conv1: F=-; ",
         ),
         ("33", "2", "depth=33", "depth=32"),
         ("4", "2", "data=4", "data=2"),
@@ -147,6 +147,11 @@ fn what_a_refusal_suggests_is_possible() {
         let nearest = nearest.trim_end().trim_end_matches('`');
         answer(&lower("2", "2", &format!("{staged},{nearest}")));
     }
+    let text = refusal(&lower("8", "8", "filter=8"));
+    let nearest = "is data=2,filter=4, or `; fc3: F=-` to leave this layer out";
+    assert!(text.trim_end().ends_with(nearest), "{text}");
+    answer(&lower("8", "8", "data=2,filter=4"));
+    answer(&lower("8", "8", "filter=8; fc3: F=-"));
     let text = refusal(&lower("2", "2", "depth=2.5"));
     assert!(text.contains("nearest is `depth=2`"), "{text}");
     answer(&lower("2", "2", "depth=2"));
@@ -224,11 +229,12 @@ fn sizes_that_cannot_be_counted_are_refused_by_name() {
     for verb in ["lower", "predict"] {
         let batch = [verb, model, "--ranks", "1", "--batch", "65"];
         let text = refusal(&[&batch[..], &["--strategy", "data=1"]].concat());
-        assert!(text.contains("nearest is a mini-batch of 64"), "{text}");
+        let nearest = "the nearest valid choice is a mini-batch of 64";
+        assert!(text.contains(nearest), "{text}");
     }
     let plan = ["plan", model, "--ranks", "1", "--batch", "65"];
     let text = refusal(&[&plan[..], &["--machine", "lassen", "--no-io"]].concat());
-    assert!(text.contains("nearest is a mini-batch of 64"), "{text}");
+    assert!(text.contains("a mini-batch of at most 64"), "{text}");
     let large = pooled.replace("kernel=1024", "kernel=2097152 pad=1048576");
     std::fs::write(&path, [head, &large, tail].concat()).unwrap();
     let text = refusal(&["inspect", model]);

@@ -1,4 +1,4 @@
-//! Errors for splits that a layer cannot have, with the nearest valid choice.
+//! Errors for splits that a layer cannot have.
 
 use super::Layout;
 use super::choices::can_carry;
@@ -17,7 +17,7 @@ impl Layout<'_> {
                 return Err(StrategyError::Dim {
                     strategy: self.strategy.to_string(),
                     kind: kind(&node.op),
-                    layer: node.name.clone(),
+                    layer: self.name(id),
                     dim: dim.name(),
                     axes: axes.to_string(),
                     possible: possible(node),
@@ -34,7 +34,7 @@ impl Layout<'_> {
                 if let Some(axis) = list.iter().find(|&axis| other.has(axis)) {
                     return Err(StrategyError::AxisTwice {
                         strategy: self.strategy.to_string(),
-                        layer: self.graph.node(id).name.clone(),
+                        layer: self.name(id),
                         axis: axis.name(),
                         first: NAMES[before],
                         second: NAMES[at],
@@ -56,19 +56,13 @@ impl Layout<'_> {
         if parts <= extent {
             return Ok(());
         }
-        let name = &self.graph.node(id).name;
-        let dim = if what == "filters" { "F" } else { "C" };
-        let single = axes.iter().next().filter(|_| axes.len() == 1);
-        let less = single.map_or(String::new(), |axis| {
-            format!("{}={extent}, or ", axis.name())
-        });
+        let name = self.name(id);
         Err(StrategyError::TooFine {
             strategy: self.strategy.to_string(),
             what: format!("the {what} of `{name}`"),
-            nearest: format!("{less}`; {name}: {dim}=-` to leave this layer out"),
             extent,
             parts,
-            layer: Some(Box::new((name.clone(), dim))),
+            layer: Some(Box::new(name)),
         })
     }
 
@@ -82,13 +76,11 @@ impl Layout<'_> {
         if groups.is_multiple_of(parts) {
             return Ok(());
         }
-        let fits = |&parts: &usize| groups.is_multiple_of(parts);
         Err(StrategyError::Groups {
             strategy: self.strategy.to_string(),
-            layer: self.graph.node(id).name.clone(),
+            layer: self.name(id),
             groups,
             parts,
-            nearest: (1..=parts.min(groups)).rev().find(fits).unwrap_or(1),
         })
     }
 
@@ -102,13 +94,11 @@ impl Layout<'_> {
         if groups.is_multiple_of(parts) {
             return Ok(());
         }
-        let fits = |&parts: &usize| groups.is_multiple_of(parts);
         Err(StrategyError::NormGroups {
             strategy: self.strategy.to_string(),
-            layer: self.graph.node(id).name.clone(),
+            layer: self.name(id),
             groups,
             parts,
-            nearest: (1..=parts.min(groups)).rev().find(fits).unwrap_or(1),
         })
     }
 
@@ -125,11 +115,10 @@ impl Layout<'_> {
         if heads.is_multiple_of(parts) {
             return Ok(());
         }
-        let fits = |&parts: &usize| heads.is_multiple_of(parts);
         let kind = node.name.rsplit('.').next().unwrap_or(&node.name);
         Err(StrategyError::Heads {
             strategy: self.strategy.to_string(),
-            layer: node.name.clone(),
+            layer: self.name(id),
             all: if kind == node.name {
                 kind.to_owned()
             } else {
@@ -137,7 +126,6 @@ impl Layout<'_> {
             },
             heads,
             parts,
-            nearest: (1..=parts.min(heads)).rev().find(fits).unwrap_or(1),
         })
     }
 
@@ -149,22 +137,17 @@ impl Layout<'_> {
         let (true, Some(number)) = (is_periodic && input.group == group, group) else {
             return Ok(());
         };
-        let choice = &self.strategy.layers[number];
-        let before = &self.graph.nodes[id.0 - 1].name;
-        let after = if choice.to.is_empty() {
-            format!("{}..", node.name)
-        } else {
-            format!("{}..{}", node.name, choice.to)
-        };
         Err(StrategyError::PeriodicInGroup {
             strategy: self.strategy.to_string(),
-            layer: node.name.clone(),
+            layer: self.name(id),
             input: input.name.clone(),
-            nearest: format!(
-                "`{}..{before}: halo=grouped; {after}: halo=grouped`",
-                choice.from
-            ),
+            group: number,
         })
+    }
+
+    /// The name of the layer of a node.
+    fn name(&self, id: NodeId) -> String {
+        self.graph.layer_name(id.0).to_owned()
     }
 }
 

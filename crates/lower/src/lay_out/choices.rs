@@ -13,12 +13,16 @@ pub(super) fn choices(
     let mut all = vec![[None; 6]; graph.nodes.len()];
     for choice in &strategy.layers {
         let layers = layers(graph, strategy, choice)?;
-        let alone = layers.len() == 1;
+        let is_one = layers
+            .iter()
+            .all(|&id| graph.layer_start(layers[layers.len() - 1]) <= id);
+        let is_single = layers.len() == 1;
         for id in layers {
+            let is_alone = is_single || is_one && !graph.is_padding(id);
             let specified = &mut all[id];
             for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
                 // Dims that a layer of a range does not have are ignored.
-                let is_meant = alone || can_carry(&graph.nodes[id], dim);
+                let is_meant = is_alone || can_carry(&graph.nodes[id], dim);
                 specified[dim as usize] = axes.filter(|_| is_meant).or(specified[dim as usize]);
             }
         }
@@ -32,14 +36,13 @@ pub(crate) fn layers(
     strategy: &Strategy,
     choice: &LayerChoice,
 ) -> Result<Vec<usize>, StrategyError> {
-    let unknown = |name: &str| {
-        let names = graph.nodes.iter().map(|node| node.name.as_str());
-        StrategyError::UnknownLayer {
-            strategy: strategy.to_string(),
-            model: graph.name.clone(),
-            asked: name.to_owned(),
-            nearest: nearest(name, names).unwrap_or_default().to_owned(),
-        }
+    let unknown = |name: &str| StrategyError::UnknownLayer {
+        strategy: strategy.to_string(),
+        model: graph.name.clone(),
+        asked: name.to_owned(),
+        nearest: nearest(name, graph.layer_names())
+            .unwrap_or_default()
+            .to_owned(),
     };
     if choice.from.contains('*') && choice.from == choice.to {
         let is_meant = |id: &usize| matches(&choice.from, &graph.nodes[*id].name);
@@ -60,7 +63,7 @@ pub(crate) fn layers(
     let from = if choice.from.is_empty() {
         0
     } else {
-        find(&choice.from)?
+        graph.layer_start(find(&choice.from)?)
     };
     let last = if choice.to.is_empty() {
         graph.nodes.len() - 1
@@ -103,7 +106,7 @@ pub(super) fn blocks(
             if is_on && blocks[id].is_some() {
                 return Err(StrategyError::TwoBlocks {
                     strategy: strategy.to_string(),
-                    layer: graph.nodes[id].name.clone(),
+                    layer: graph.layer_name(id).to_owned(),
                 });
             }
             let op = &graph.nodes[id].op;
@@ -127,7 +130,7 @@ pub(super) fn groups_of(
                 let layers = |number: usize| strategy.layers[number].layers();
                 return Err(StrategyError::TwoGroups {
                     strategy: strategy.to_string(),
-                    layer: graph.nodes[id].name.clone(),
+                    layer: graph.layer_name(id).to_owned(),
                     first: layers(other),
                     second: layers(number),
                 });

@@ -3,13 +3,12 @@
 //! Example: under `filter=2,channel=2` the first of two convolutions splits channels by `channel` and filters by
 //! `filter`. The second one, which shares its weights, does so as well, even if swapped axes would move less.
 
-use super::{Layout, lay_out_once, rows_and_columns};
-use crate::placement::Placement;
+use super::{Layout, rows_and_columns};
 use crate::strategy::LayerDim;
-use crate::{SharedParameter, Sharer, Strategy, StrategyError};
+use crate::{SharedParameter, Sharer, StrategyError};
 use partita_graph::{Graph, NodeId, ParameterId, ParameterRole};
 use partita_program::Distribution;
-use partita_space::{Axis, AxisList};
+use partita_space::AxisList;
 
 impl Layout<'_> {
     /// Whether a layer must swap the axes of filters and channels to split its weights as another layer on the
@@ -42,7 +41,7 @@ impl Layout<'_> {
         }
     }
 
-    /// The error of two layers that split a parameter differently, without the nearest strategy.
+    /// The error of two layers that split a parameter differently.
     pub(super) fn shared(
         &self,
         parameter: ParameterId,
@@ -54,7 +53,6 @@ impl Layout<'_> {
             layers: [known, other]
                 .map(|(distribution, id)| self.sharer(parameter, &distribution, id)),
             parameter: self.graph.parameter(parameter).name.clone(),
-            nearest: String::new(),
         }))
     }
 
@@ -101,12 +99,9 @@ fn words(split: &[(LayerDim, AxisList)]) -> String {
     split.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
-/// Most parameters for which a remedy is added.
-const ROUNDS: usize = 4;
-
 /// Changes after which layers split a parameter alike, the smallest first.
 #[derive(Clone, Copy)]
-enum Remedy {
+pub(crate) enum Remedy {
     /// The second layer as the first one.
     SecondAsFirst,
     /// The first layer as the second one.
@@ -120,7 +115,7 @@ enum Remedy {
 }
 
 impl Remedy {
-    const ALL: [Self; 5] = [
+    pub const ALL: [Self; 5] = [
         Self::SecondAsFirst,
         Self::FirstAsSecond,
         Self::AllAsFirst,
@@ -128,7 +123,8 @@ impl Remedy {
         Self::Whole,
     ];
 
-    fn words(self, graph: &Graph, shared: &SharedParameter) -> String {
+    /// The entries of the strategy that change it so.
+    pub fn words(self, graph: &Graph, shared: &SharedParameter) -> String {
         let [first, second] = &shared.layers;
         let of = |layer: &str, split: &str| format!("; {layer}: {split}");
         let of_all = |split: &str| -> String {
@@ -153,49 +149,4 @@ impl Remedy {
             }
         }
     }
-
-    /// The strategy with this change for the parameter, and for others that then need it as well.
-    fn apply(self, graph: &Graph, shared: &SharedParameter, batch: usize) -> Option<String> {
-        let mut text = format!("{}{}", shared.strategy, self.words(graph, shared));
-        for _ in 0..ROUNDS {
-            match fits(graph, &text.parse().ok()?, batch) {
-                Ok(()) => return Some(text),
-                Err(StrategyError::Shared(other)) if other.parameter != shared.parameter => {
-                    text += &self.words(graph, &other);
-                }
-                Err(_) => return None,
-            }
-        }
-        None
-    }
-}
-
-/// The nearest valid strategy where layers split a shared parameter differently.
-pub(super) fn nearest(
-    graph: &Graph,
-    strategy: &Strategy,
-    batch: usize,
-    shared: &SharedParameter,
-) -> String {
-    let mut remedies = Remedy::ALL.into_iter();
-    let specified = remedies.find_map(|remedy| remedy.apply(graph, shared, batch));
-    let mut one_replica = strategy.clone();
-    one_replica.schedule = crate::Schedule::default();
-    let mut extents = [1; 7];
-    extents[Axis::Data.index()] = strategy.ranks();
-    let others = [one_replica, Strategy::of(extents)];
-    let mut others = others
-        .iter()
-        .filter(|other| fits(graph, other, batch).is_ok());
-    match specified.or_else(|| others.next().map(Strategy::to_string)) {
-        Some(nearest) => format!("`{nearest}`"),
-        None => "a model in which each of them has weights of its own".to_owned(),
-    }
-}
-
-/// Whether all layers allow a strategy.
-pub(super) fn fits(graph: &Graph, strategy: &Strategy, batch: usize) -> Result<(), StrategyError> {
-    strategy.check_splits(graph, batch)?;
-    let placement = Placement::new(graph, strategy)?;
-    lay_out_once(graph, strategy, &placement, batch).map(drop)
 }

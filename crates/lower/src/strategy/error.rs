@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "strategy `{strategy}`: `{}` and `{}` share `{parameter}` and split it differently: `{}` has {} ({}), `{}` \
-     has {} ({}); the nearest valid choice is {nearest}",
+     has {} ({})",
     layers[0].name, layers[1].name,
     layers[0].name, layers[0].split, layers[0].origin,
     layers[1].name, layers[1].split, layers[1].origin
@@ -16,8 +16,6 @@ pub struct SharedParameter {
     pub layers: [Sharer; 2],
     /// The parameter.
     pub parameter: String,
-    /// The nearest valid choice.
-    pub nearest: String,
 }
 
 /// How a layer splits a parameter.
@@ -87,8 +85,8 @@ pub enum StrategyError {
     },
     /// A layer that exceeds a limit with this mini-batch.
     #[error(
-        "layer `{layer}` has {asked} {what} with a mini-batch of {batch}; at most {limit} are possible; \
-         nearest is a mini-batch of {nearest}"
+        "layer `{layer}` has {asked} {what} with a mini-batch of {batch}; at most {limit} are possible, \
+         with a mini-batch of at most {nearest}"
     )]
     LargeLayer {
         /// The layer.
@@ -107,7 +105,7 @@ pub enum StrategyError {
     /// Too many passes of stages over micro-batches.
     #[error(
         "strategy `{strategy}`: {stages} stages with {micro} micro-batches each are more than {most} \
-         passes each way; the nearest valid choice is {nearest}"
+         passes each way"
     )]
     Passes {
         /// The strategy.
@@ -118,8 +116,6 @@ pub enum StrategyError {
         micro: usize,
         /// The limit.
         most: usize,
-        /// The nearest valid choice.
-        nearest: String,
     },
     /// A syntax error in the settings of layers.
     #[error(
@@ -134,10 +130,7 @@ pub enum StrategyError {
         word: String,
     },
     /// A layer that the model does not have.
-    #[error(
-        "strategy `{strategy}`: {model} has no layer `{asked}`; nearest is `{nearest}`, and \
-         `{nearest}..` is that layer and all after it"
-    )]
+    #[error("strategy `{strategy}`: {model} has no layer `{asked}`; nearest is `{nearest}`")]
     UnknownLayer {
         /// The strategy.
         strategy: String,
@@ -160,7 +153,7 @@ pub enum StrategyError {
         layers: String,
     },
     /// A range of layers that ends before it begins.
-    #[error("strategy `{strategy}`: `{to}` comes before `{from}`; nearest is `{to}..{from}`")]
+    #[error("strategy `{strategy}`: `{to}` comes before `{from}`")]
     Backwards {
         /// The strategy.
         strategy: String,
@@ -172,8 +165,7 @@ pub enum StrategyError {
     /// A layer in two halo groups.
     #[error(
         "strategy `{strategy}`: layer `{layer}` is in the groups `{first}` and `{second}`, but one exchange \
-         serves one group; the nearest valid choice is one `halo=grouped` for all of them, or to end the \
-         first before `{layer}`"
+         serves one group"
     )]
     TwoGroups {
         /// The strategy.
@@ -188,7 +180,7 @@ pub enum StrategyError {
     /// Periodic padding inside of a halo group.
     #[error(
         "strategy `{strategy}`: `{layer}` has periodic padding and reads `{input}` of its own group, of \
-         which no rank computes what lies across the border; the nearest valid choice is {nearest}"
+         which no rank computes what lies across the border"
     )]
     PeriodicInGroup {
         /// The strategy.
@@ -197,14 +189,11 @@ pub enum StrategyError {
         layer: String,
         /// Its input.
         input: String,
-        /// Valid groups.
-        nearest: String,
+        /// Index of the entry of the group.
+        group: usize,
     },
     /// An axis that would split two dims of one layer.
-    #[error(
-        "strategy `{strategy}`: in layer `{layer}` {axis} splits both {first} and {second}; give one of \
-         them another axis, or `-`"
-    )]
+    #[error("strategy `{strategy}`: in layer `{layer}` {axis} splits both {first} and {second}")]
     AxisTwice {
         /// The strategy.
         strategy: String,
@@ -218,9 +207,7 @@ pub enum StrategyError {
         second: &'static str,
     },
     /// A layer in two recomputation blocks.
-    #[error(
-        "strategy `{strategy}`: `{layer}` is in two blocks with recompute=on; let the second begin after it"
-    )]
+    #[error("strategy `{strategy}`: `{layer}` is in two blocks with recompute=on")]
     TwoBlocks {
         /// The strategy.
         strategy: String,
@@ -248,7 +235,7 @@ pub enum StrategyError {
     /// Groups of a convolution that do not divide evenly.
     #[error(
         "strategy `{strategy}`: `{layer}` has {groups} groups, which do not divide evenly over \
-         {parts} ranks; the nearest valid choice is {nearest} (or `; {layer}: F=-,C=-`)"
+         {parts} ranks"
     )]
     Groups {
         /// The strategy.
@@ -259,13 +246,11 @@ pub enum StrategyError {
         groups: usize,
         /// The requested value.
         parts: usize,
-        /// A valid number of parts.
-        nearest: usize,
     },
     /// Groups of a norm that do not divide evenly.
     #[error(
         "strategy `{strategy}`: `{layer}` normalizes {groups} groups of channels, which do not divide evenly over \
-         {parts} ranks; the nearest valid choice is {nearest} (or `; {layer}: C=-`)"
+         {parts} ranks"
     )]
     NormGroups {
         /// The strategy.
@@ -276,13 +261,11 @@ pub enum StrategyError {
         groups: usize,
         /// The requested value.
         parts: usize,
-        /// A valid number of parts.
-        nearest: usize,
     },
     /// Attention heads that do not divide evenly.
     #[error(
         "strategy `{strategy}`: `{layer}` has {heads} heads, which do not divide evenly over \
-         {parts} ranks; the nearest valid choice is {nearest} (or `; {all}: C=-`)"
+         {parts} ranks"
     )]
     Heads {
         /// The strategy.
@@ -295,8 +278,6 @@ pub enum StrategyError {
         heads: usize,
         /// The requested value.
         parts: usize,
-        /// A valid number of parts.
-        nearest: usize,
     },
     /// Layers that share a parameter split it in different ways.
     #[error(transparent)]
@@ -304,8 +285,7 @@ pub enum StrategyError {
     /// Micro-batches of different sizes, or of fewer samples than ranks of the data axis.
     #[error(
         "strategy `{strategy}`: a mini-batch of {batch} is not divisible into {micro} micro-batches of at \
-         least {data} sample(s), one for each rank of the data axis; the nearest valid choice is \
-         {nearest}"
+         least {data} sample(s), one for each rank of the data axis"
     )]
     Micro {
         /// The strategy.
@@ -316,15 +296,12 @@ pub enum StrategyError {
         batch: usize,
         /// Extent of the data axis.
         data: usize,
-        /// The nearest valid choice.
-        nearest: String,
     },
     /// Statistics of a batch norm over one value.
     #[error(
         "strategy `{strategy}`: in training the batch norm `{layer}` takes the mean and the variance of each \
          channel over a single value, as {micro} micro-batch(es) of a mini-batch of {batch}{} leave one \
-         sample in one of them, and the layer has one position; at least 2 values are needed, the nearest valid \
-         choice is {nearest}",
+         sample in one of them, and the layer has one position; at least 2 values are needed",
         local_text(*parts)
     )]
     OneValue {
@@ -338,21 +315,19 @@ pub enum StrategyError {
         parts: usize,
         /// Samples.
         batch: usize,
-        /// The nearest valid choice.
-        nearest: String,
     },
     /// Local statistics of batch norms whose samples are split otherwise than by the data axis of all ranks.
     #[error(
         "strategy `{strategy}`: batch_norm=local takes statistics over the samples of each coordinate of \
-         `data`, but {split}; possible is {nearest}"
+         `data`, but {split}"
     )]
     LocalStatistics {
         /// The strategy.
         strategy: String,
         /// What is split otherwise.
         split: String,
-        /// The nearest valid choice.
-        nearest: String,
+        /// The batch norm, unless it is a stage.
+        layer: Option<String>,
     },
     /// A setting of layers, given for all.
     #[error(
@@ -415,10 +390,7 @@ pub enum StrategyError {
         most: usize,
     },
     /// The number of ranks is not that of the strategy.
-    #[error(
-        "strategy `{strategy}` is for {product} rank(s), but {ranks} are asked for; choose ranks = \
-         {product}{nearest}"
-    )]
+    #[error("strategy `{strategy}` is for {product} rank(s), but {ranks} are asked for")]
     Ranks {
         /// The strategy.
         strategy: String,
@@ -426,14 +398,14 @@ pub enum StrategyError {
         product: usize,
         /// The requested value.
         ranks: usize,
-        /// A strategy for the requested ranks.
-        nearest: String,
     },
     /// An axis that no layer of the model can use.
     #[error("strategy `{strategy}`: {reason}; the axes possible here are {possible}")]
     Axis {
         /// The strategy.
         strategy: String,
+        /// The axis.
+        axis: partita_space::Axis,
         /// Which axis and why.
         reason: String,
         /// Valid axes.
@@ -442,34 +414,32 @@ pub enum StrategyError {
     /// A split finer than what it splits.
     #[error(
         "strategy `{strategy}` splits {what} of {extent} into {parts} parts; at most {extent} are \
-         possible, the nearest valid choice is {nearest}"
+         possible"
     )]
     TooFine {
         /// The strategy.
         strategy: String,
         /// `the mini-batch`, `the filters of conv1`.
         what: String,
-        /// The nearest valid choice.
-        nearest: String,
         /// The extent.
         extent: usize,
         /// The requested value.
         parts: usize,
-        /// The layer and its dim, if it is the channels or the filters of one.
-        layer: Option<Box<(String, &'static str)>>,
+        /// The layer, if it is the channels or the filters of one.
+        layer: Option<Box<String>>,
     },
     /// An axis of all ranks besides stages.
     #[error(
         "strategy `{strategy}`: with stages only `data` can be an axis of all ranks; write \
-         {axis}={extent} into the stages that it should split, as in `stages=[{axis}={extent}|1]`"
+         {axes} into the stages to split, as in `stages=[{stages}]`"
     )]
     OutsideStages {
         /// The strategy.
         strategy: String,
-        /// The axis.
-        axis: &'static str,
-        /// Its extent.
-        extent: usize,
+        /// The axes with their extents.
+        axes: String,
+        /// Stages with these.
+        stages: String,
     },
     /// A syntax error in the list of stages.
     #[error(
@@ -486,7 +456,7 @@ pub enum StrategyError {
     /// More stages than there are layers.
     #[error(
         "strategy `{strategy}`: {model} has {layers} layers, too few for {stages} stages; at most \
-         {layers} are possible; the nearest valid choice is {nearest}"
+         {layers} are possible"
     )]
     TooManyStages {
         /// The strategy.
@@ -497,13 +467,11 @@ pub enum StrategyError {
         layers: usize,
         /// Requested stages.
         stages: usize,
-        /// The nearest valid choice.
-        nearest: String,
     },
     /// Layers of stages that leave gaps or are not specified for all stages.
     #[error(
         "strategy `{strategy}`: stage {stage} {reason}; stages cover all layers of {model} from \
-         {whole}; layers may be left out for all stages, and are then chosen"
+         {whole}"
     )]
     StageLayers {
         /// The strategy.
@@ -537,7 +505,7 @@ pub enum StrategyError {
     /// Sharding with two replicas.
     #[error(
         "strategy `{strategy}`: with schedule={schedule} one of two replicas keeps the state of the \
-         optimizer, and it cannot be sharded further; choose shard=off, or schedule=1f1b"
+         optimizer, and it cannot be sharded further"
     )]
     ShardedReplicas {
         /// The strategy.
@@ -547,8 +515,7 @@ pub enum StrategyError {
     },
     /// A number of stages that the schedule does not allow.
     #[error(
-        "strategy `{strategy}`: schedule={schedule} needs {} stages, and there are {devices}; choose \
-         another number, or schedule=1f1b",
+        "strategy `{strategy}`: schedule={schedule} needs {} stages, and there are {devices}",
         if schedule == "chimera" { "an even number of" } else { "two or more" }
     )]
     StageCount {
@@ -562,7 +529,7 @@ pub enum StrategyError {
     /// A number of micro-batches that the schedule does not allow.
     #[error(
         "strategy `{strategy}`: schedule={schedule} takes micro-batches in multiples of {multiple}, and \
-         there are {micro}; the nearest valid choice is {nearest}"
+         there are {micro}"
     )]
     Scheduled {
         /// The strategy.
@@ -573,8 +540,6 @@ pub enum StrategyError {
         multiple: usize,
         /// The requested value.
         micro: usize,
-        /// The nearest valid choice.
-        nearest: String,
     },
     /// An unknown schedule.
     #[error(
@@ -602,7 +567,7 @@ pub enum StrategyError {
         schedule: String,
     },
     /// Branches requested where there are none, or too few.
-    #[error("strategy `{strategy}`: `{layers}` {reason}; {nearest}")]
+    #[error("strategy `{strategy}`: `{layers}` {reason}")]
     NoBranches {
         /// The strategy.
         strategy: String,
@@ -610,7 +575,13 @@ pub enum StrategyError {
         layers: String,
         /// The reason.
         reason: String,
-        /// The nearest valid choice.
-        nearest: String,
+    },
+    /// Any of these, with the nearest choices that a command accepts.
+    #[error("{error}; {choices}")]
+    Nearest {
+        /// What is wrong.
+        error: Box<StrategyError>,
+        /// The choices, or that there are none.
+        choices: String,
     },
 }

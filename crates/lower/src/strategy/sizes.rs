@@ -6,7 +6,7 @@ use partita_space::limits::{ELEMENTS_MAX, FLOPS_MAX, MICRO_BATCHES_MAX, SAMPLES_
 use partita_space::{AXES, Mesh, MeshError};
 
 /// Largest number of forward passes of all stages over all micro-batches of a step.
-pub(super) const PASSES_MAX: usize = 1 << 20;
+pub(crate) const PASSES_MAX: usize = 1 << 20;
 
 impl Strategy {
     /// Checks the limits, so that no product of extents, samples and ranks overflows.
@@ -27,16 +27,10 @@ impl Strategy {
                 stages,
                 micro: self.micro,
                 most: PASSES_MAX,
-                nearest: if stages > PASSES_MAX {
-                    format!("fewer than {PASSES_MAX} stages")
-                } else {
-                    self.nearest_micro(batch)
-                },
             });
         }
         let held = graph.padded_volumes().into_iter();
-        let both = graph.nodes.iter().zip(held.zip(graph.work()));
-        for (node, (elements, flops)) in both {
+        for (id, (elements, flops)) in held.zip(graph.work()).enumerate() {
             for (what, one, limit) in [
                 ("elements, padding included", elements, ELEMENTS_MAX),
                 ("flops in the forward pass", flops, FLOPS_MAX),
@@ -44,7 +38,7 @@ impl Strategy {
                 if one * batch as u128 > u128::from(limit) {
                     let most = u128::from(limit) / one.max(1);
                     return Err(StrategyError::LargeLayer {
-                        layer: node.name.clone(),
+                        layer: graph.layer_name(id).to_owned(),
                         batch,
                         asked: (one * batch as u128).to_string(),
                         what,

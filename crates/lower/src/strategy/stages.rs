@@ -1,9 +1,7 @@
 //! Stages and schedules of a strategy.
 
-use super::sizes::PASSES_MAX;
-use super::{Strategy, StrategyError};
-use partita_space::limits::{MICRO_BATCHES_MAX, SAMPLES_MAX};
-use partita_space::{Axis, AxisSet, Mesh};
+use super::{StageChoice, Strategy, StrategyError};
+use partita_space::{AXES, Axis, AxisSet, Mesh};
 
 impl Strategy {
     /// Axes of extent above 1, of the strategy or of a stage.
@@ -35,15 +33,24 @@ impl Strategy {
 
     /// Checks that besides stages only `data` is an axis of all ranks.
     pub(crate) fn check_outside_stages(&self) -> Result<(), StrategyError> {
-        let others = |axis: &Axis| *axis != Axis::Data && self.extent(*axis) > 1;
-        match partita_space::AXES.into_iter().find(others) {
-            Some(axis) => Err(StrategyError::OutsideStages {
-                strategy: self.to_string(),
-                axis: axis.name(),
-                extent: self.extent(axis),
-            }),
-            None => Ok(()),
+        let outside = |axis: &Axis| *axis != Axis::Data && self.extent(*axis) > 1;
+        let axes: Vec<Axis> = AXES.into_iter().filter(outside).collect();
+        if axes.is_empty() {
+            return Ok(());
         }
+        let mut inside = self.clone();
+        for axis in &axes {
+            inside.stages[0].extents[axis.index()] = self.extent(*axis);
+        }
+        let stages: Vec<String> = inside.stages.iter().map(StageChoice::to_string).collect();
+        let words = axes
+            .iter()
+            .map(|axis| format!("{}={}", axis.name(), self.extent(*axis)));
+        Err(StrategyError::OutsideStages {
+            strategy: self.to_string(),
+            axes: words.collect::<Vec<_>>().join(","),
+            stages: stages.join("|"),
+        })
     }
 
     /// Checks that the stages of two replicas can run on the same ranks, the second in reverse order.
@@ -80,8 +87,8 @@ impl Strategy {
         Ok(())
     }
 
-    /// Checks the schedule against the stages and the micro-batches of a mini-batch.
-    pub(crate) fn check_schedule(&self, batch: usize) -> Result<(), StrategyError> {
+    /// Checks the schedule against the stages and the micro-batches.
+    pub(crate) fn check_schedule(&self) -> Result<(), StrategyError> {
         if self.stages.is_empty() {
             return Ok(());
         }
@@ -108,32 +115,6 @@ impl Strategy {
             schedule: schedule.to_string(),
             multiple,
             micro: self.micro,
-            nearest: self.nearest_micro(batch),
         })
-    }
-
-    /// The nearest valid number of micro-batches; else with another mini-batch, or another schedule.
-    pub(super) fn nearest_micro(&self, batch: usize) -> String {
-        let data = self.data_parts();
-        let most = (PASSES_MAX / self.stage_count().max(1)).min(MICRO_BATCHES_MAX);
-        let fits = |micro: &usize| batch.is_multiple_of(*micro) && self.can_schedule(*micro);
-        let distance = |micro: &usize| micro.abs_diff(self.micro);
-        let own = (1..=most.min(batch / data))
-            .filter(fits)
-            .min_by_key(distance);
-        if let Some(micro) = own {
-            return format!("micro={micro}");
-        }
-        let larger = |micro: &usize| {
-            let least = batch.max(micro * data).next_multiple_of(*micro);
-            (self.can_schedule(*micro) && least <= SAMPLES_MAX).then_some((*micro, least))
-        };
-        let other = (1..=most).filter_map(|micro| larger(&micro));
-        if let Some((micro, batch)) = other.min_by_key(|(micro, _)| distance(micro)) {
-            return format!("micro={micro} with a mini-batch of {batch}");
-        }
-        let all = self.micro.min(batch / data);
-        let micro = (1..=all).rev().find(|&micro| batch.is_multiple_of(micro));
-        format!("schedule=1f1b,micro={}", micro.unwrap_or(1))
     }
 }

@@ -15,6 +15,16 @@ const BUCKET_MAX: Bytes = Bytes(1 << 40);
 
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words().join(","))?;
+        self.entries()
+            .iter()
+            .try_for_each(|entry| write!(f, "; {entry}"))
+    }
+}
+
+impl Strategy {
+    /// Its text before the first semicolon, word by word.
+    pub(crate) fn words(&self) -> Vec<String> {
         let mut words = extents(&self.extents);
         if words.is_empty() && self.stages.is_empty() {
             words.push("data=1".to_owned());
@@ -56,13 +66,18 @@ impl fmt::Display for Strategy {
             );
             words.push(format!("schedule={}", self.schedule));
         }
-        f.write_str(&words.join(","))?;
+        words
+    }
+
+    /// What it sets for layers, as after a semicolon.
+    pub(crate) fn entries(&self) -> Vec<String> {
         let split = self.named_axes();
-        self.layers.iter().try_for_each(|choice| {
+        let entry = |choice: &LayerChoice| {
             let mut choice = choice.clone();
             choice.dims = choice.dims.map(|axes| Some(axes?.within(split)));
-            write!(f, "; {choice}")
-        })
+            choice.to_string()
+        };
+        self.layers.iter().map(entry).collect()
     }
 }
 

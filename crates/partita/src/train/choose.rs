@@ -10,7 +10,7 @@ use crate::search::{Limits, search, search_local};
 use crate::training::micro_note;
 use partita_data::DType;
 use partita_graph::{Graph, count};
-use partita_lower::{BatchNormStatistics, Strategy};
+use partita_lower::{BatchNormStatistics, Strategy, StrategyChecks};
 use partita_oracle::Costs;
 use partita_plan::Candidate;
 use partita_space::Bytes;
@@ -104,15 +104,22 @@ fn first_fitting(
     // A batch norm over a single value is invalid on any number of ranks.
     let laid_out = first_strategy(ranks, &|one| one.check_layout(graph, batch).is_ok());
     if let Some(one) = laid_out {
-        let norms = one.check_norms(graph, batch);
-        norms.map_err(|error| TrainError::Auto(AutoError::Norm(error)))?;
+        let checks = StrategyChecks {
+            graph,
+            ranks,
+            batch,
+            check: &|strategy, batch| strategy.check(graph, batch),
+            suits: &|_, _| true,
+        };
+        let checked = checks.check(&one);
+        checked.map_err(|error| TrainError::Auto(AutoError::Norm(error)))?;
     }
     let fewer = (1..ranks).rev().find(|&fewer| fitting(fewer).is_some());
     Err(TrainError::Auto(AutoError::Ranks {
         model: graph.name.clone(),
         batch,
         ranks,
-        nearest: fewer.unwrap_or(1),
+        nearest: fewer,
     }))
 }
 

@@ -454,7 +454,8 @@ pub enum AutoError {
     Norm(StrategyError),
     /// The model cannot be split over this number of ranks.
     #[error(
-        "{model} with batch = {batch} cannot be split over {ranks} ranks; nearest possible is ranks = {nearest}"
+        "{model} with batch = {batch} cannot be split over {ranks} ranks{}",
+        nearest.map_or(String::new(), |fewer| format!("; nearest possible is ranks = {fewer}"))
     )]
     Ranks {
         /// Name of the model.
@@ -463,8 +464,8 @@ pub enum AutoError {
         batch: usize,
         /// Requested ranks.
         ranks: usize,
-        /// The next smaller valid number.
-        nearest: usize,
+        /// The next smaller valid number, if there is one.
+        nearest: Option<usize>,
     },
     /// No strategy fits in memory.
     #[error("no strategy fits {ranks} ranks with {memory} each; nearest is `{nearest}`: {reason}")]

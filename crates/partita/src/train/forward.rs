@@ -414,6 +414,7 @@ impl Forward {
         let limit = MemoryLimit::of_rank(run, &host, local);
         let menu = launch.menu(run.rank_config())?;
         let strategy = launch.choose_strategy(run.rank_config(), false, |here| {
+            programs::check_given(run, graph, None)?;
             strategy(context, run, graph, stored, limit.bytes, (here, None))
         })?;
         if launch.is_first() && !self.is_part {

@@ -2,9 +2,12 @@
 
 use super::error::TrainError;
 use super::run::Run;
-use partita_data::DType;
+use crate::training::{StrategyChoice, accumulating};
+use partita_data::{DType, Sampling, Split};
 use partita_graph::{Graph, Loss};
-use partita_lower::{Request, SampleFormat, Strategy, StrategyError, class_terms, lower};
+use partita_lower::{
+    Request, SampleFormat, Strategy, StrategyChecks, StrategyError, class_terms, lower,
+};
 use partita_program::{ClassTerms, Dtype, Menu, Program, ProgramKind};
 use partita_session::{Programs, batch_sizes};
 use partita_verify::verify;
@@ -26,7 +29,7 @@ pub fn programs(
     let mut played = Vec::new();
     for &(kind, samples) in kinds {
         if kind == ProgramKind::Train {
-            check_last(graph, strategy, samples, run.batch)?;
+            check_last(graph, strategy, samples, (run.batch, run.accumulate))?;
         }
         for batch in batch_sizes(samples, run.batch) {
             let is_same = |one: &Programs| one.step.kind == kind && one.step.batch == batch;
@@ -74,14 +77,57 @@ pub fn kinds(
     kinds
 }
 
-/// Checks that a smaller last mini-batch of an epoch can be trained on.
+/// Checks a strategy that is given for a run, which trains on a sampling, if any.
 ///
-/// Errors: a batch norm over a single value, with the nearest valid strategy and batch size.
+/// Errors: an invalid strategy, with the nearest valid choice. They are of what the user wrote: of the strategy and the
+/// mini-batch of one part where several are accumulated.
+pub fn check_given(
+    run: &Run,
+    graph: &Graph,
+    sampling: Option<&Sampling>,
+) -> Result<(), StrategyError> {
+    let StrategyChoice::Given(strategy) = &run.strategy else {
+        return Ok(());
+    };
+    let parts = run.accumulate;
+    let samples = sampling.map(|sampling| sampling.samples(Split::Train));
+    let check = |strategy: &Strategy, batch: usize| {
+        let all = accumulating(strategy.clone(), parts);
+        let checked = all.check(graph, batch.saturating_mul(parts));
+        checked.map_err(|error| strategy.check(graph, batch).err().unwrap_or(error))
+    };
+    let suits = |strategy: &Strategy, batch: usize| {
+        let strategy = accumulating(strategy.clone(), parts);
+        let batch = batch.saturating_mul(parts);
+        let is_last = |samples| check_last(graph, &strategy, samples, (batch, parts)).is_ok();
+        let fits = |samples| samples >= batch && (run.drop_last || is_last(samples));
+        samples.is_none_or(fits)
+    };
+    let checks = StrategyChecks {
+        graph,
+        ranks: run.ranks,
+        batch: run.batch / parts,
+        check: &check,
+        suits: &suits,
+    };
+    checks.check(&part_of(strategy, parts))
+}
+
+/// The strategy of one of the parts that are accumulated.
+fn part_of(strategy: &Strategy, parts: usize) -> Strategy {
+    let mut part = strategy.clone();
+    part.micro = strategy.micro / parts;
+    part
+}
+
+/// Checks that a smaller last mini-batch of an epoch can be trained on. A mini-batch accumulates so many parts.
+///
+/// Errors: a batch norm over a single value, with the nearest valid strategy and batch size, those of a part.
 fn check_last(
     graph: &Graph,
     strategy: &Strategy,
     samples: usize,
-    batch: usize,
+    (batch, parts): (usize, usize),
 ) -> Result<(), TrainError> {
     let is_trained = |batch: usize| match samples % batch {
         0 => Ok(()),
@@ -100,14 +146,15 @@ fn check_last(
             && is_trained(*other).is_ok()
             && strategy.check(graph, *other).is_ok()
     };
-    let others = (1..batch).flat_map(|by| [batch - by, batch + by]);
-    let size = others.into_iter().find(suits);
+    let part = batch / parts;
+    let others = (1..part).flat_map(|by| [part - by, part + by]);
+    let size = others.into_iter().find(|part| suits(&(part * parts)));
     let with_fewer = |&fewer: &usize| {
         let mut other = strategy.clone();
-        other.micro = fewer;
+        other.micro = fewer * parts;
         other.check(graph, batch).is_ok() && other.check_norms(graph, rest).is_ok()
     };
-    let fewer = (1..strategy.micro).rev().find(with_fewer);
+    let fewer = (1..strategy.micro / parts).rev().find(with_fewer);
     let choices = [
         fewer.map(|micro| format!("micro={micro} in the strategy")),
         size.map(|batch| format!("batch = {batch}")),
@@ -115,14 +162,14 @@ fn check_last(
     ];
     let choices: Vec<String> = choices.into_iter().flatten().collect();
     let nearest = if choices.is_empty() {
-        format!("batch = {batch} with a number of samples that it divides")
+        format!("batch = {part} with a number of samples that it divides")
     } else {
         choices.join(", or ")
     };
     Err(TrainError::LastBatch {
         rest,
         samples,
-        strategy: Box::new(strategy.clone()),
+        strategy: Box::new(part_of(strategy, parts)),
         layer: layer.clone(),
         micro: *micro,
         nearest,
@@ -187,7 +234,7 @@ mod tests {
         let check = |strategy: &str, samples: usize, batch: usize| {
             let strategy: Strategy = strategy.parse().unwrap();
             strategy.check(&graph, batch).unwrap();
-            let checked = check_last(&graph, &strategy, samples, batch);
+            let checked = check_last(&graph, &strategy, samples, (batch, 1));
             checked.err().map(|error| error.to_string())
         };
         for (strategy, samples, batch) in [("data=1", 16, 4), ("data=1", 18, 4), ("data=2", 3, 8)] {

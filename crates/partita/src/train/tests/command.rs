@@ -256,7 +256,7 @@ fn invalid_runs_are_refused_before_they_start() {
                     error,
                     TrainError::Auto(AutoError::Ranks {
                         ranks: 7,
-                        nearest: 6,
+                        nearest: Some(6),
                         ..
                     })
                 )
@@ -374,6 +374,44 @@ fn accumulated_batches_train_as_micro_batches_of_one_update() {
         both,
         losses(&[("batch = 4", "batch = 8"), ("depth=2", "depth=2,micro=4")])
     );
+}
+
+/// The strategy and the mini-batch are those of the run file, not those of an update.
+#[test]
+fn refusals_of_accumulated_batches_name_what_was_written() {
+    let told = |batch: &str, strategy: &str, ranks: &str| {
+        let error = refused(&[
+            ("batch = 4", batch),
+            ("depth=2", strategy),
+            ("ranks = 2", ranks),
+        ]);
+        assert!(matches!(error, TrainError::Strategy(_)), "{error}");
+        error.to_string()
+    };
+    let text = told("batch = 2\naccumulate = 2", "data=3", "ranks = 3");
+    assert!(
+        text.contains("strategy `data=3` splits the mini-batch of 2 into 3 parts")
+            && text.ends_with("the nearest valid choice is data=2 with ranks = 2"),
+        "{text}"
+    );
+    losses(&[
+        ("batch = 4", "batch = 2\naccumulate = 2"),
+        ("depth=2", "data=2"),
+    ]);
+    let text = told("batch = 3\naccumulate = 2", "depth=2,micro=2", "ranks = 2");
+    assert!(
+        text.ends_with("the nearest valid choice is micro=1"),
+        "{text}"
+    );
+    losses(&[
+        ("batch = 4", "batch = 3\naccumulate = 2"),
+        ("depth=2", "depth=2,micro=1"),
+    ]);
+    // Two parts of one micro-batch each are two for the schedule.
+    losses(&[
+        ("batch = 4", "batch = 2\naccumulate = 2"),
+        ("depth=2", "stages=[1|1],schedule=gems"),
+    ]);
 }
 
 #[test]
