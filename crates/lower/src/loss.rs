@@ -238,14 +238,12 @@ impl Emit<'_> {
     pub(crate) fn outputs_of(&self, channels: usize) -> Vec<(&'static str, usize, usize)> {
         let last = &self.network.layers[self.network.layers.len() - 1];
         let mut outputs = vec![("loss", 1, 1)];
-        if self.request.kind == ProgramKind::Evaluate {
-            if let Some(loss) = last.loss() {
-                let (name, rows) = metrics(loss);
-                outputs.push((name, rows, channels));
-                if let Loss::Classes(loss) = loss {
-                    outputs.extend(has_entropy_apart(loss).then_some((ENTROPY, 1, 1)));
-                    outputs.extend(loss.sums_samples().then_some((DICE_SUMS, 3, channels)));
-                }
+        if let (ProgramKind::Evaluate, Some(loss)) = (self.request.kind, last.loss()) {
+            let (name, rows) = metrics(loss);
+            outputs.push((name, rows, channels));
+            if let Loss::Classes(loss) = loss {
+                outputs.extend(has_entropy_apart(loss).then_some((ENTROPY, 1, 1)));
+                outputs.extend(loss.sums_samples().then_some((DICE_SUMS, 3, channels)));
             }
         }
         outputs
