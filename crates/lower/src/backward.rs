@@ -207,17 +207,7 @@ impl Emit<'_> {
             Op::Pool(ref pool) => self.pool_backward(id, layer, pool),
             Op::Resample(ref resample) => self.resample_backward(id, layer, resample),
             Op::BatchNorm { epsilon, .. } if self.keeps_statistics(id) => {
-                let [gamma, variance] = [0, 3].map(|at| self.parameter(id, at));
-                self.pass_back(id, 0, layer, |dy, dx, accumulate| {
-                    Kernel::BatchNormInferenceBackward {
-                        dy,
-                        variance,
-                        gamma,
-                        dx,
-                        epsilon,
-                        accumulate,
-                    }
-                });
+                self.frozen_norm_backward(id, layer, epsilon);
             }
             Op::BatchNorm { epsilon, .. } => self.batch_norm_backward(id, layer, epsilon),
             Op::LeakyRelu { negative_slope } => self.relu_backward(id, layer, negative_slope),
@@ -274,6 +264,21 @@ impl Emit<'_> {
                 }
             }
         }
+    }
+
+    /// The gradient of a batch norm that normalizes with its running statistics.
+    fn frozen_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
+        let [gamma, variance] = [0, 3].map(|at| self.parameter(id, at));
+        self.pass_back(id, 0, layer, |dy, dx, accumulate| {
+            Kernel::BatchNormInferenceBackward {
+                dy,
+                variance,
+                gamma,
+                dx,
+                epsilon,
+                accumulate,
+            }
+        });
     }
 
     /// A kernel from the gradient of the output to that of one input.

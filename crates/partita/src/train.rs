@@ -182,7 +182,6 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let strategy = launch.choose_strategy(run.rank_config(), measures, |here| {
         strategy(context, &run, &graph, stored, room, (here, costs))
     })?;
-    check::note_frozen_norms(launch, &run, &graph);
     let crowded = oversubscription(local, run.threads, cores);
     let micro = micro_note(&strategy, &graph);
     let mut warnings = warnings(launch, resume.as_ref(), [crowded, micro, of_machine]);
@@ -302,6 +301,7 @@ fn checked(
 ) -> Result<Preprocessing, TrainError> {
     let read = [Split::Train, Split::Validation];
     crops::note_padding(launch, graph, &sampling, &read);
+    check::note_frozen_norms(launch, run, graph);
     let host = Host::local(launch.context().level());
     let sampling = crops::on_foreground(launch, run, dataset, sampling, &host)?;
     let kept = KeptSteps::of_start(run, resume, start);

@@ -379,7 +379,18 @@ fn batch_norm_gradients() {
     };
     check(bench, &dgamma, &of_gamma, parameters);
     check(bench, &dbeta, &of_beta, parameters);
-    // By running statistics.
+}
+
+#[test]
+fn batch_norm_gradients_by_running_statistics() {
+    let mut random = Random::new(6);
+    let bench = &mut Bench::new();
+    let x = bench.embedded(Dtype::F64, [2, 2, 1, 3, 3], &mut random);
+    let [y, dy, dx] = [0; 3].map(|_| bench.embedded(Dtype::F64, x.extent, &mut random));
+    let vector = [1, 1, 1, 1, 3];
+    let [gamma, beta] = [0; 2].map(|_| bench.embedded(Dtype::F64, vector, &mut random));
+    let weights = bench.get(&dy);
+    let epsilon = 1e-3;
     let mean = bench.embedded(Dtype::F64, vector, &mut random);
     let variance = bench.put(Dtype::F64, vector, &[0.5, 1.0, 3.0]);
     let forward = [Kernel::BatchNormInference {

@@ -24,7 +24,12 @@ fn every_suggestion_leads_to_an_accepted_strategy() {
         };
         refused += 1;
         helped += u64::from(!typed.suggestions(&refusal).is_empty());
-        if let Err(what) = follow(&graph, &[typed.clone()], &refusal, &mut followed) {
+        if let Err(what) = follow(
+            &graph,
+            std::slice::from_ref(&typed),
+            &refusal,
+            &mut followed,
+        ) {
             let model = text::print(&graph);
             failures.push(format!("PARTITA_SEED={seed} {typed:?}:\n{what}\n{model}"));
         }

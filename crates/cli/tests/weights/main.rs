@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod channels;
+mod frozen;
 mod grids;
 mod names;
 mod order;
@@ -10,7 +11,6 @@ mod state_dicts;
 mod volumes;
 
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -555,104 +555,6 @@ fn what_was_not_trained_is_told_to_be_trained_first() {
         let text = case.refusal(arguments);
         let expected = "untrained has no weights; train first, with `partita train untrained.toml`";
         assert!(text.contains(expected), "{text}");
-    }
-}
-
-/// Frozen layers end as they began, under every strategy, and after a resumption; running statistics of frozen norms
-/// do so, or are updated.
-#[test]
-fn frozen_layers_keep_their_weights() {
-    let case = case();
-    let more = "batch = 2\nepochs = 2\nweights = \"out\"\nfreeze = [\"c1\", \"n1.gamma\", \"n1.beta\"]\n\
-         [schedule]\nlearning_rate = 0.01\n[optimizer]\nkind = \"adamw\"\nweight_decay = 0.1\n";
-    case.run_file("frozen.toml", "frozen", more);
-    case.answer("train frozen.toml --no-prediction");
-    let read = |folder: &str| {
-        let bytes = fs::read(case.path(folder).join("weights.safetensors")).unwrap();
-        let (length, rest) = bytes.split_first_chunk::<8>().unwrap();
-        let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
-        let header: serde_json::Map<String, Value> = serde_json::from_slice(header).unwrap();
-        let tensors = header
-            .into_iter()
-            .filter(|(name, _)| name != "__metadata__");
-        let values = tensors.map(|(name, about)| {
-            let [start, end] =
-                [0, 1].map(|at| about["data_offsets"][at].as_u64().unwrap() as usize);
-            (name, data[start..end].to_vec())
-        });
-        values.collect::<BTreeMap<String, Vec<u8>>>()
-    };
-    let (start, end) = (read("out"), read("frozen"));
-    let kept: Vec<&str> = start
-        .keys()
-        .map(String::as_str)
-        .filter(|&name| start[name] == end[name])
-        .collect();
-    let norm = [
-        "n1.beta",
-        "n1.gamma",
-        "n1.running_mean",
-        "n1.running_variance",
-    ];
-    assert_eq!(kept, [&["c1.weight"][..], &norm].concat());
-    for (strategy, ranks) in STRATEGIES {
-        let arguments =
-            format!("train frozen.toml --no-prediction --overwrite --ranks {ranks} --strategy");
-        let mut arguments: Vec<&str> = arguments.split(' ').collect();
-        arguments.push(strategy);
-        case.answer_of(&arguments);
-        let end = read("frozen");
-        let changed = |name: &&str| start[*name] != end[*name];
-        assert!(!kept.iter().any(changed), "{strategy}");
-    }
-    case.run_file(
-        "frozen.toml",
-        "frozen",
-        &more.replace("epochs = 2", "epochs = 3"),
-    );
-    case.answer("train frozen.toml --no-prediction --resume");
-    assert_eq!(read("frozen")["c1.weight"], start["c1.weight"]);
-    let other = more
-        .replace("epochs = 2", "epochs = 4")
-        .replace("\"c1\", ", "");
-    case.run_file("frozen.toml", "frozen", &other);
-    let text = case.refusal("train frozen.toml --no-prediction --resume");
-    assert!(
-        text.contains("freeze") && text.contains("c1.weight"),
-        "{text}"
-    );
-    let updated = more.replace("freeze =", "freeze_statistics = false\nfreeze =");
-    case.run_file(
-        "frozen.toml",
-        "frozen",
-        &updated.replace("epochs = 2", "epochs = 4"),
-    );
-    let text = case.refusal("train frozen.toml --no-prediction --resume");
-    assert!(text.contains("with freeze_statistics = true"), "{text}");
-    let output = case.output(&["train", "frozen.toml", "--no-prediction", "--overwrite"]);
-    let text = String::from_utf8(output.stderr).unwrap();
-    let says = "1 batch norms are frozen and update their running statistics";
-    assert!(output.status.success() && text.contains(says), "{text}");
-    let end = read("frozen");
-    let moved = norm.map(|name| start[name] != end[name]);
-    assert_eq!(moved, [false, false, true, true]);
-}
-
-#[test]
-fn frozen_layers_that_are_not_there_are_refused() {
-    let case = case();
-    for (freeze, says) in [
-        ("\"c3\"", "nearest is c"),
-        ("\"c*\", \"d*\"", "`d*` fits no layer"),
-        ("\"*\"", "nearest is to train c2"),
-        ("3", "a list of layers or parameters"),
-    ] {
-        let more = format!(
-            "batch = 2\nepochs = 1\nfreeze = [{freeze}]\n[schedule]\nlearning_rate = 0.01\n"
-        );
-        case.run_file("wrong.toml", "wrong", &more);
-        let text = case.refusal("train wrong.toml --no-prediction");
-        assert!(text.contains("freeze") && text.contains(says), "{text}");
     }
 }
 

@@ -74,14 +74,7 @@ pub(super) fn execute_batch(
             momentum,
         } => running([sums, mean, variance], *count, *momentum, run),
         Kernel::BatchNormInference { .. } => inference(kernel, tail, run),
-        Kernel::BatchNormInferenceBackward {
-            dy,
-            variance,
-            gamma,
-            dx,
-            epsilon,
-            accumulate,
-        } => inference_backward([dy, variance, gamma, dx], *epsilon, *accumulate, run),
+        Kernel::BatchNormInferenceBackward { .. } => inference_backward(kernel, run),
         Kernel::BatchNormBackwardStatistics {
             x,
             sums,
@@ -270,12 +263,18 @@ fn inference(kernel: &Kernel, tail: &Tail<'_>, run: &mut Run<'_>) -> Result<(), 
     normalize([x, gamma, beta, y], (scales, NormKind::Batch), tail, run)
 }
 
-fn inference_backward(
-    [dy, variance, gamma, dx]: [&View; 4],
-    epsilon: f64,
-    accumulate: bool,
-    run: &mut Run<'_>,
-) -> Result<(), KernelError> {
+fn inference_backward(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let Kernel::BatchNormInferenceBackward {
+        dy,
+        variance,
+        gamma,
+        dx,
+        epsilon,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{} is no batch norm kernel", kernel.name());
+    };
     let [dy, variance, gamma, dx] = [dy, variance, gamma, dx].map(|view| run.tensor(view));
     let channels = dy.extent[4];
     let factors = Arg::Ulong(run.scratch(Dtype::F32, channels));
@@ -283,11 +282,11 @@ fn inference_backward(
         Arg::Ulong(variance.offset),
         Arg::Ulong(gamma.offset),
         Arg::Uint(channels as u32),
-        Arg::Double(epsilon),
+        Arg::Double(*epsilon),
         factors,
     ];
     run.items("gradient_factors", &args, channels)?;
-    let rest = [factors, Arg::Uint(channels as u32), Arg::flag(accumulate)];
+    let rest = [factors, Arg::Uint(channels as u32), Arg::flag(*accumulate)];
     map_from(
         NormKind::Batch.first(),
         "scale_channels",

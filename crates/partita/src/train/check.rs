@@ -354,7 +354,7 @@ pub fn note_frozen_norms(launch: &Launch<'_>, run: &Run, graph: &Graph) {
         "update their running statistics and normalize with those of the mini-batch"
     };
     let text = format!(
-        "{norms} batch norms are frozen and {what} (`freeze_statistics = {}`)",
+        "frozen batch norms ({norms}) {what} (`freeze_statistics = {}`)",
         run.freeze_statistics
     );
     launch.context().report(Event::Note(&text));

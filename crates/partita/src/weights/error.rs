@@ -118,7 +118,7 @@ pub enum WeightsError {
     RunFile(String),
     /// Parameters of the model are not in the file.
     #[error(
-        "{} has no tensor `{tensor}`, which the model needs for `{parameter}`{nearest}{more}; {advice}",
+        "{} has no tensor `{tensor}`, which the model needs for `{parameter}`{others}; {advice}",
         file.display()
     )]
     Missing {
@@ -128,10 +128,8 @@ pub enum WeightsError {
         tensor: String,
         /// Name of the parameter.
         parameter: String,
-        /// The nearest tensors of the file: of its shape, if there are some.
-        nearest: String,
-        /// Names of the others.
-        more: String,
+        /// The nearest tensors of the file, of its shape if there are some, and the names of what else is missing.
+        others: String,
         /// How to go on.
         advice: String,
     },

@@ -314,8 +314,7 @@ impl<'m> Matching<'m> {
             file: self.file.to_owned(),
             tensor: name.clone(),
             parameter: first.parameter.name.clone(),
-            nearest,
-            more: listed("missing", others.collect()),
+            others: nearest + &listed("missing", others.collect()),
             advice: self.selection.new_advice(&rename, layers),
         }
     }

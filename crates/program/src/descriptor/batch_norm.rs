@@ -59,30 +59,36 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .flow(Flow::Tracks)
         }
         Kernel::BatchNormInference { .. } => inference(kernel),
-        Kernel::BatchNormInferenceBackward {
-            dy,
-            variance,
-            gamma,
-            dx,
-            accumulate,
-            ..
-        } => {
-            let channels = dy.extent[4];
-            let operands = [
-                linear("dy", dy),
-                read("variance", variance).vector(channels),
-                read("gamma", gamma).vector(channels),
-                result("dx", dx, *accumulate).like("dy", dy),
-            ];
-            Descriptor::new("batch_norm_inference_backward", each(dy, 1), operands)
-                .elementwise()
-                .accumulates(*accumulate)
-        }
+        Kernel::BatchNormInferenceBackward { .. } => inference_backward(kernel),
         Kernel::BatchNormBackwardStatistics { .. }
         | Kernel::BatchNormBackwardData { .. }
         | Kernel::BatchNormBackwardParameters { .. } => describe_backward(kernel),
         other => panic!("{other:?} is described elsewhere"),
     }
+}
+
+fn inference_backward(kernel: &Kernel) -> Descriptor<'_> {
+    let Kernel::BatchNormInferenceBackward {
+        dy,
+        variance,
+        gamma,
+        dx,
+        accumulate,
+        ..
+    } = kernel
+    else {
+        panic!("{kernel:?} is described elsewhere");
+    };
+    let channels = dy.extent[4];
+    let operands = [
+        linear("dy", dy),
+        read("variance", variance).vector(channels),
+        read("gamma", gamma).vector(channels),
+        result("dx", dx, *accumulate).like("dy", dy),
+    ];
+    Descriptor::new("batch_norm_inference_backward", each(dy, 1), operands)
+        .elementwise()
+        .accumulates(*accumulate)
 }
 
 fn inference(kernel: &Kernel) -> Descriptor<'_> {

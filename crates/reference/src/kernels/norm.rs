@@ -52,14 +52,7 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
             let bytes = mean.bytes() + variance.bytes();
             normalize([x, gamma, beta, y], &scales, bytes, call)
         }
-        Kernel::BatchNormInferenceBackward {
-            dy,
-            variance,
-            gamma,
-            dx,
-            epsilon,
-            accumulate,
-        } => inference_backward([dy, variance, gamma, dx], *epsilon, *accumulate, call),
+        Kernel::BatchNormInferenceBackward { .. } => inference_backward(kernel, call),
         Kernel::BatchNormBackwardStatistics {
             x,
             sums,
@@ -208,22 +201,28 @@ fn backward_statistics(
 }
 
 /// `dx = gamma / sigma * dy`.
-fn inference_backward(
-    [dy, variance, gamma, dx]: [&View; 4],
-    epsilon: f64,
-    accumulate: bool,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+fn inference_backward(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+    let Kernel::BatchNormInferenceBackward {
+        dy,
+        variance,
+        gamma,
+        dx,
+        epsilon,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{} is no batch norm kernel", kernel.name());
+    };
     let [dy, variance, gamma, dx] = [dy, variance, gamma, dx].map(|view| call.values(view));
     let flops = each_element(dy.extent(), call.progress, |i| {
         let c = entry(i[4]);
         let deviation = (variance.get(c) + epsilon).sqrt();
-        dx.put(i, gamma.get(c) / deviation * dy.get(i), accumulate);
+        dx.put(i, gamma.get(c) / deviation * dy.get(i), *accumulate);
     })?;
     let reads = dy.bytes() + variance.bytes() + gamma.bytes();
     Ok(KernelTally {
         flops,
-        bytes: reads + touched(dx.bytes(), accumulate),
+        bytes: reads + touched(dx.bytes(), *accumulate),
     })
 }
 
