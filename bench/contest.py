@@ -220,10 +220,24 @@ def output_of(*command):
     return done.stdout.strip()
 
 
+def describe_caches():
+    """The caches of the first core, such as "32 KiB L1d, 1 MiB L2, 32 MiB L3"; empty if the system does not say."""
+    texts = []
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
+        if kind == "Instruction":
+            continue
+        kib = int(size.removesuffix("K"))
+        amount = f"{kib} KiB" if kib % 1024 else f"{kib // 1024} MiB"
+        texts.append(f"{amount} L{level}{'d' if kind == 'Data' else ''}")
+    return ", ".join(texts)
+
+
 def describe_machine(options, folder):
     doctor = json.loads(run_partita(options, folder, ["doctor", "--json"]))
     kept = ("processor", "cores_usable", "cores_physical", "simd", "memory_bytes")
     return {key: doctor[key] for key in kept} | {
+        "caches": describe_caches(),
         "kernel": f"{platform.system()} {platform.release()}",
         "load_at_start": os.getloadavg()[0],
     }

@@ -18,6 +18,7 @@ def circumstances(record, peers):
     return [
         f"- Command: `{record['command']}`, {record['started']} to {record['finished']}",
         f"- Machine: {machine['processor']}, {machine['cores_usable']} cores, {machine['simd']},"
+        f" caches {machine.get('caches') or 'unknown'},"
         f" {machine['memory_bytes'] / 2**30:.1f} GiB, {machine['kernel']}",
         f"- Versions: {versions['partita']} (commit {commit}; binary sha256"
         f" {versions['partita_sha256'][:12]}, kernels {versions['kernels_sha256'][:12]}),"
