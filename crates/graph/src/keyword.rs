@@ -107,7 +107,7 @@ const DICE_KEYS: [&str; 6] = [
 ];
 
 /// The keys of `dice_cross_entropy`.
-const DICE_CROSS_ENTROPY_KEYS: [&str; 9] = [
+const DICE_CROSS_ENTROPY_KEYS: [&str; 11] = [
     "weight",
     "dice",
     "cross_entropy",
@@ -116,6 +116,8 @@ const DICE_CROSS_ENTROPY_KEYS: [&str; 9] = [
     "batch",
     "smoothing",
     "weights",
+    "cross_entropy_weights",
+    "dice_weights",
     "ignore",
 ];
 

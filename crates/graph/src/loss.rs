@@ -115,6 +115,8 @@ pub struct ClassLoss {
     pub batch: bool,
     /// A weight per class; empty where all are 1.
     pub weights: Vec<f64>,
+    /// The weights of Dice; `None` where they are `weights`, too.
+    pub dice_weights: Option<Vec<f64>>,
     /// Positions with this target do not count.
     pub ignore: Option<i64>,
 }
@@ -129,6 +131,7 @@ impl ClassLoss {
         background: true,
         batch: false,
         weights: Vec::new(),
+        dice_weights: None,
         ignore: None,
     };
 
@@ -141,6 +144,7 @@ impl ClassLoss {
         background: true,
         batch: false,
         weights: Vec::new(),
+        dice_weights: None,
         ignore: None,
     };
 

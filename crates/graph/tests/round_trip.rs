@@ -337,3 +337,35 @@ fn random_graph(seed: u64) -> Graph {
     builder.loss("loss", last, loss).unwrap();
     builder.build().unwrap()
 }
+
+#[test]
+fn weights_of_the_parts_of_a_loss_are_printed_as_they_count() {
+    for (read, printed) in [
+        ("weights=0.5,1.5", "weights=0.5,1.5"),
+        ("weights=0.5,1.5 dice_weights=0.5,1.5", "weights=0.5,1.5"),
+        (
+            "weights=0.5,1.5 dice_weights=2.5,0.25",
+            "cross_entropy_weights=0.5,1.5 dice_weights=2.5,0.25",
+        ),
+        (
+            "weights=0.5,1.5 cross_entropy_weights=2.5,0.25",
+            "cross_entropy_weights=2.5,0.25 dice_weights=0.5,1.5",
+        ),
+        (
+            "cross_entropy_weights=2.5,0.25",
+            "cross_entropy_weights=2.5,0.25",
+        ),
+        ("dice_weights=2.5,0.25", "dice_weights=2.5,0.25"),
+    ] {
+        let model = |keys: &str| {
+            format!("model m\ninput x channels=2 extent=4x4\nl = dice_cross_entropy x {keys}\n")
+        };
+        let graph = text::parse(&model(read)).unwrap();
+        let expected = text::parse(&model(printed)).unwrap();
+        let shown = text::print(&graph);
+        assert!(
+            graph == expected && shown.contains(&format!("x {printed}\n")),
+            "{shown}"
+        );
+    }
+}

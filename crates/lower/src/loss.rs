@@ -259,6 +259,7 @@ pub fn class_terms(loss: &ClassLoss) -> ClassTerms {
         smooth: loss.smooth,
         background: loss.background,
         weights: loss.weights.clone(),
+        dice_weights: loss.dice_weights.clone(),
         ignore: loss.ignore,
         all: 1,
         summed: 1,

@@ -60,6 +60,9 @@ pub struct ClassTerms {
     pub background: bool,
     /// A weight per class; empty where all are 1.
     pub weights: Vec<f64>,
+    /// The weights of Dice; `None` where they are `weights`, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dice_weights: Option<Vec<f64>>,
     /// Positions with this target do not count.
     pub ignore: Option<i64>,
     /// Positions of the mini-batch.
@@ -69,9 +72,15 @@ pub struct ClassTerms {
 }
 
 impl ClassTerms {
-    /// Weight of a class.
+    /// Weight of a class in the cross-entropy.
     pub fn weight(&self, class: usize) -> f64 {
         self.weights.get(class).copied().unwrap_or(1.0)
+    }
+
+    /// Weight of a class in Dice.
+    pub fn dice_weight(&self, class: usize) -> f64 {
+        let weights = self.dice_weights.as_ref().unwrap_or(&self.weights);
+        weights.get(class).copied().unwrap_or(1.0)
     }
 
     /// What the cross-entropy is divided by if the positions of each class were counted: the sum of their weights.
@@ -116,7 +125,7 @@ impl ClassTerms {
             }
             let above = 2.0 * hits[class] + self.smooth;
             let below = given[class] + wanted[class] + self.smooth;
-            let weight = self.weight(class);
+            let weight = self.dice_weight(class);
             loss += weight * (1.0 - above / below);
             *derivative = [
                 by_softmax * weight * above / (below * below),

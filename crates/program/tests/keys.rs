@@ -595,6 +595,7 @@ fn class_losses(weight: f64) -> Vec<Kernel> {
             smooth: 1.0,
             background: true,
             weights: Vec::new(),
+            dice_weights: None,
             ignore: None,
             all: 8,
             summed: 2,

@@ -542,6 +542,7 @@ fn class_loss_gradients(bench: &mut Bench, [x, target, loss, dx]: [View; 4]) {
                         smooth: 0.5,
                         background,
                         weights: vec![1.0, 0.5, 0.0, 3.0],
+                        dice_weights: background.then(|| vec![2.0, 0.0, 1.0, 0.5]),
                         ignore,
                         all: 16,
                         summed: 8 / rows as u64,

@@ -54,12 +54,14 @@ const ALL: [LossOf; 18] = [
         Loss::Classes(ClassLoss {
             background: channels == 1,
             cross_entropy: 0.5,
+            dice_weights: Some(weights(channels)),
             ..ClassLoss::DICE
         })
     },
     |channels| {
         Loss::Classes(ClassLoss {
             weights: weights(channels),
+            dice_weights: Some(Vec::new()),
             ignore: Some(1),
             cross_entropy: 2.0,
             ..ClassLoss::DICE

@@ -536,6 +536,7 @@ impl Maker {
             smooth: 0.5,
             background: true,
             weights: Vec::new(),
+            dice_weights: None,
             ignore: None,
             all: 2 * positions,
             summed: if batch {
@@ -552,6 +553,7 @@ impl Maker {
         };
         let dice = ClassTerms {
             dice: 1.5,
+            dice_weights: batch.then(Vec::new),
             background: c == 1,
             ..weighted.clone()
         };

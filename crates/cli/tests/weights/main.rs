@@ -231,6 +231,34 @@ fn predictions_are_equal_under_every_strategy() {
 }
 
 #[test]
+fn parts_of_a_loss_have_weights_of_their_own() {
+    let case = case();
+    let loss_of = |loss: &str| {
+        let more =
+            format!("loss = \"{loss}\"\nbatch = 2\nepochs = 1\n[schedule]\nlearning_rate = 0.01\n");
+        case.run_file("parts.toml", "out", &more);
+        case.json("evaluate parts.toml --json")["metrics"]["loss"]
+            .as_f64()
+            .unwrap()
+    };
+    let plain = ["softmax_cross_entropy", "dice"].map(loss_of);
+    let weighted =
+        ["softmax_cross_entropy", "dice"].map(|loss| loss_of(&format!("{loss} weights=1,4,9")));
+    for (key, parts) in [
+        ("weights", [weighted[0], weighted[1]]),
+        ("cross_entropy_weights", [weighted[0], plain[1]]),
+        ("dice_weights", [plain[0], weighted[1]]),
+    ] {
+        let found = loss_of(&format!("dice_cross_entropy {key}=1,4,9"));
+        let expected = parts[0] + parts[1];
+        assert!(
+            (found - expected).abs() < 1e-5 * expected,
+            "{key}: {found} and {expected}"
+        );
+    }
+}
+
+#[test]
 fn classes_and_probabilities_follow_from_scores() {
     let case = case();
     case.answer("infer run.toml --split test --out scores.npy");

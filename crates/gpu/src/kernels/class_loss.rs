@@ -164,7 +164,9 @@ fn class_loss(
     let weights: Vec<f64> = (0..classes).map(|class| terms.weight(class)).collect();
     let weights = run.table(&weights)?;
     let entropy = entropy(terms, totals.as_ref(), weights, run)?;
-    let [factors, rows] = dice(terms, sums.as_ref(), weights, run)?;
+    let of_dice: Vec<f64> = (0..classes).map(|class| terms.dice_weight(class)).collect();
+    let of_dice = run.table(&of_dice)?;
+    let [factors, rows] = dice(terms, sums.as_ref(), of_dice, run)?;
     let items = ItemSums::new(x.positions(), run);
     let [ignores, class] = ignored(terms.ignore);
     let ([dx, has_gradient], [count, partial]) = (gradient(dx, &x, run), items.args());

@@ -35,9 +35,11 @@ pub(super) fn check_loss(node: &str, loss: &Loss, input: Shape) -> Result<(), Gr
             let ok = (-32768..=32767).contains(&ignore);
             let nearest = ignore.clamp(-32768, 32767);
             in_range(node, "ignore", ok, ignore, "-32768 to 32767", nearest)?;
+            let of_dice = loss.dice_weights.as_deref().unwrap_or_default();
+            check_weights(node, "dice_weights", of_dice, input.channels)?;
         }
     }
-    check_weights(node, loss.weights(), input.channels)
+    check_weights(node, "weights", loss.weights(), input.channels)
 }
 
 fn positive(node: &str, key: &'static str, asked: f64, nearest: f64) -> Result<(), GraphError> {
@@ -53,7 +55,12 @@ fn positive(node: &str, key: &'static str, asked: f64, nearest: f64) -> Result<(
 }
 
 /// One finite weight per channel, none negative and not all 0.
-fn check_weights(node: &str, weights: &[f64], channels: usize) -> Result<(), GraphError> {
+fn check_weights(
+    node: &str,
+    key: &'static str,
+    weights: &[f64],
+    channels: usize,
+) -> Result<(), GraphError> {
     if weights.is_empty() {
         return Ok(());
     }
@@ -74,5 +81,5 @@ fn check_weights(node: &str, weights: &[f64], channels: usize) -> Result<(), Gra
         && weights.iter().all(is_sound)
         && weights.iter().any(|weight| *weight > 0.0);
     let possible = "one number per channel, separated by commas, at least 0 and not all 0";
-    in_range(node, "weights", ok, text(weights), possible, text(&nearest))
+    in_range(node, key, ok, text(weights), possible, text(&nearest))
 }

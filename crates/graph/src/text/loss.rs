@@ -75,6 +75,18 @@ pub(super) fn read(keyword: Keyword, attributes: &Attributes) -> Result<Loss, Te
         Keyword::Dice | Keyword::DiceCrossEntropy => {
             let dice = ClassLoss::DICE;
             let both = keyword == Keyword::DiceCrossEntropy;
+            let own = |key: &'static str| {
+                attributes
+                    .get(key)
+                    .map(|_| attributes.numbers(key))
+                    .transpose()
+            };
+            let (entropy, dice_weights) = (own("cross_entropy_weights")?, own("dice_weights")?);
+            let dice_weights = match (&entropy, dice_weights) {
+                (None, of_dice) => of_dice.filter(|of_dice| *of_dice != weights),
+                (Some(entropy), of_dice) => Some(of_dice.unwrap_or_else(|| weights.clone()))
+                    .filter(|of_dice| of_dice != entropy),
+            };
             return Ok(Loss::Classes(ClassLoss {
                 cross_entropy: real("cross_entropy", if both { 1.0 } else { 0.0 })?,
                 dice: real("dice", 1.0)?,
@@ -82,7 +94,8 @@ pub(super) fn read(keyword: Keyword, attributes: &Attributes) -> Result<Loss, Te
                 smooth: real("smooth", dice.smooth)?,
                 background: flag("background", dice.background)?,
                 batch: flag("batch", dice.batch)?,
-                weights,
+                weights: entropy.unwrap_or(weights),
+                dice_weights,
                 ignore,
             }));
         }
@@ -127,9 +140,23 @@ pub(super) fn attributes(loss: &Loss) -> Vec<(&'static str, String)> {
             }
         }
     }
-    if !loss.weights().is_empty() {
-        let weights: Vec<String> = loss.weights().iter().map(|weight| real(*weight)).collect();
-        attributes.push(("weights", weights.join(",")));
+    let of_dice = match loss {
+        Loss::Classes(loss) => loss.dice_weights.as_deref(),
+        Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy { .. } | Loss::Elements(_) => None,
+    };
+    let key = if of_dice.is_some() {
+        "cross_entropy_weights"
+    } else {
+        "weights"
+    };
+    for (key, weights) in [
+        (key, loss.weights()),
+        ("dice_weights", of_dice.unwrap_or_default()),
+    ] {
+        if !weights.is_empty() {
+            let weights: Vec<String> = weights.iter().map(|weight| real(*weight)).collect();
+            attributes.push((key, weights.join(",")));
+        }
     }
     let ignored = loss.ignored();
     attributes.extend(ignored.map(|index| ("ignore", index.to_string())));

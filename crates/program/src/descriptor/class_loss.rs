@@ -68,6 +68,10 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             .loss(x, dx.as_ref(), loss)
             .weighted(terms.all.min(terms.summed), *weight)
             .weights_of(&terms.weights, classes_of)
+            .weights_of(
+                terms.dice_weights.as_deref().unwrap_or_default(),
+                classes_of,
+            )
             .require(sums.is_some() == (terms.dice != 0.0), || {
                 "needs sums for Dice alone".to_owned()
             })
