@@ -10,6 +10,7 @@ mod uses;
 
 use self::uses::{Numbers, Uses};
 use crate::collectives::GroupMembers;
+use crate::memory::without;
 use crate::{Case, Fault};
 use partita_program::descriptor::{Descriptor, Flow, SumRole};
 use partita_program::{
@@ -311,6 +312,8 @@ impl<'p> Interpreter<'_, 'p> {
     fn kernel(&mut self, task: usize, kernel: &Kernel) {
         let descriptor = kernel.descriptor();
         let operands = descriptor.operands.iter();
+        let read = operands.clone().filter(|operand| operand.access.reads());
+        read.for_each(|operand| self.check_loaded(task, operand.view));
         match descriptor.flow {
             Flow::Clears { .. } => operands.for_each(|target| self.write(target.view, None)),
             Flow::Copies { source } => {
@@ -352,6 +355,21 @@ impl<'p> Interpreter<'_, 'p> {
                 let accesses = self.without_counts(&descriptor);
                 self.computes(task, accesses);
             }
+        }
+    }
+
+    /// Samples and targets are loaded before a kernel reads them, by this step or the one before.
+    fn check_loaded(&mut self, task: usize, view: &View) {
+        if self.role(view) != Role::Staging || view.is_empty() {
+            return;
+        }
+        let pieces = self.contents[view.buffer.0 as usize].iter();
+        let open = pieces.fold(vec![view.region()], |open, (piece, _)| without(open, piece));
+        if !open.is_empty() {
+            self.findings.faults.push(Fault::NotLoaded {
+                site: self.case.site(self.class, task),
+                spot: self.case.spot(self.class, view),
+            });
         }
     }
 

@@ -149,7 +149,7 @@ impl Ledger {
         let what = match finding {
             Verdict::Refused(error) => {
                 let text = error.to_string();
-                let is_reported = text.contains(&strategy.to_string()) && text.contains("nearest");
+                let is_reported = text.contains(&strategy.to_string()) && text.contains("possible");
                 match Refusal::of_lowering(&error) {
                     Some(refusal) if Some(refusal) == predicted && is_reported => {
                         *self.refused.entry(refusal).or_default() += 1;
