@@ -16,7 +16,7 @@ use partita_data::ValueScope;
 use partita_files::NewFile;
 use partita_report::{page, text, tuning_page};
 use std::fs::File;
-use std::io::{self, Read as _, Write};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::path::Path;
 
 /// Runs a verb.
@@ -174,14 +174,16 @@ fn evaluate(
     write_result(out, args.forward.json, &found, text::evaluate)
 }
 
+/// Bytes of the first line of a table that are read.
+const LINE_MAX: u64 = 1 << 20;
+
 /// Whether nothing is at a path, or a table of samples of an earlier evaluation.
 fn is_free_for_samples(path: &Path) -> bool {
-    let head = text::SAMPLES_CSV_HEAD.as_bytes();
-    let mut begin = Vec::with_capacity(head.len());
+    let mut line = String::new();
     match File::open(path) {
         Ok(file) => {
-            let read = file.take(head.len() as u64).read_to_end(&mut begin);
-            read.is_ok() && begin == head
+            let read = BufReader::new(file.take(LINE_MAX)).read_line(&mut line);
+            read.is_ok() && text::is_samples_csv(line.trim_end())
         }
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }

@@ -122,7 +122,7 @@ impl Dataset {
         if own.is_empty() != names.is_empty() && self.shape()[0] > 1 {
             let text = if own.is_empty() {
                 format!(
-                    "{path} has no names of channels; its channels are taken for {} of the weights",
+                    "{path} does not give each channel a name of its own; they are taken for {} of the weights",
                     list(names)
                 )
             } else {

@@ -35,6 +35,8 @@ pub const BEST_FILE: &str = "best.safetensors";
 
 /// Metadata that tells a file in Partita's names and axis order from one in PyTorch's.
 const DIMS: (&str, &str) = ("dims", "Kd, Kh, Kw, C, F");
+/// Entry of the metadata with the names and the axis order, `partita` or `pytorch`.
+pub const ORDER: &str = "partita.order";
 
 /// Names and axis order of a weight file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -461,6 +463,7 @@ pub fn write(
     }
     let count = tensors.len() + counters.len();
     let mut metadata = weights.record.metadata();
+    metadata.insert(ORDER.to_owned(), names.name().to_owned());
     match names {
         WeightNames::PyTorch => state_dict::save(out, &tensors, &counters, metadata)?,
         WeightNames::Partita => {

@@ -19,7 +19,7 @@ pub use compare::compare;
 pub use data::{dataset, inspected};
 pub use demo::baselines;
 pub use doctor::doctor;
-pub use forward::{SAMPLES_CSV_HEAD, evaluate, infer, samples_csv, weights};
+pub use forward::{evaluate, infer, is_samples_csv, samples_csv, weights};
 pub use inspect::inspect;
 pub use models::models;
 pub use plan::plan;

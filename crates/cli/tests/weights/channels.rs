@@ -179,7 +179,6 @@ fn others_are_refused_or_told(case: &Case) {
     let other: Value = serde_json::from_str(&answer).unwrap();
     let by_name = case.json("evaluate two.toml --data pair-set --json");
     assert_ne!(other["metrics"]["loss"], by_name["metrics"]["loss"]);
-    let told =
-        "swapped-set has no names of channels; its channels are taken for T2, adc of the weights";
+    let told = "swapped-set does not give each channel a name of its own; they are taken for T2, adc of the weights";
     assert_eq!(text.matches(told).count(), 1, "{text}");
 }

@@ -142,6 +142,13 @@ fn tables_replace_only_tables(case: &Case, from: &str) {
     let text = case.refusal(&format!("evaluate {from} --csv run.toml"));
     assert!(text.contains("other files are not replaced"), "{text}");
     assert_eq!(fs::read(case.path("run.toml")).unwrap(), run);
+    for own in [
+        "name,sample,loss of my study\n",
+        "name,sample,loss,my note\n",
+    ] {
+        fs::write(case.path("own.csv"), own).unwrap();
+        case.refusal(&format!("evaluate {from} --csv own.csv"));
+    }
 }
 
 #[test]

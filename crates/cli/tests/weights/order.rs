@@ -103,6 +103,14 @@ fn a_file_that_fits_both_orders_is_refused_unless_one_is_named() {
     };
     assert_eq!(imported("partita"), weights.tensors);
     assert_ne!(imported("pytorch"), weights.tensors);
+    // The entry of the order is enough.
+    let mut kept = load(case.path("even-own.safetensors")).unwrap();
+    kept.metadata.retain(|key, _| key == "partita.order");
+    save(case.path("kept.safetensors"), &kept).unwrap();
+    case.answer("weights export kept.safetensors --model even.model --out even-torch.safetensors");
+    case.answer("weights import even-torch.safetensors --model even.model --out back.safetensors");
+    let back = load(case.path("back.safetensors")).unwrap();
+    assert_eq!(back.tensors, kept.tensors);
     let text = case.refusal(&format!("{import} --order torch"));
     assert!(text.contains("pytorch"), "{text}");
 }

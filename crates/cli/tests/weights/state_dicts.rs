@@ -223,7 +223,8 @@ fn norms_without_parameters_are_those_of_pytorchs_affine_false() {
         .replace(" bias=false\nn5", "\nn5");
     fs::write(case.path("plain.model"), PLAIN).unwrap();
     fs::write(case.path("affine.model"), affine).unwrap();
-    let frozen = "freeze = [\"n1\", \"n2\", \"n3\", \"n4.beta\", \"n5\"]\n";
+    let frozen =
+        "freeze_statistics = false\nfreeze = [\"n1\", \"n2\", \"n3\", \"n4.beta\", \"n5\"]\n";
     let train = |model: &str, epochs: usize, more: &str, resume: &str| {
         let run = format!(
             "model = \"{model}.model\"\ndata = \"set\"\noutput = \"{model}\"\ntransform = {{ scale = 0.01 }}\nbatch = 2\n\

@@ -28,6 +28,7 @@ pub fn of_run(
         (Some(resume), _) => in_order(launch, dataset, &resume.state.data_record.channels)?,
         (None, Some(start)) => {
             note_axes(launch, &dataset, start);
+            note_classes(launch, graph, (&dataset, start));
             let takes_statistics = run.weights.as_ref().is_some_and(|it| it.takes_statistics);
             if takes_statistics || reads_channels(graph, start) {
                 in_order(launch, dataset, &start.record().channels)?
@@ -120,6 +121,40 @@ fn note_axes(launch: &Launch<'_>, dataset: &Dataset, weights: &LoadedWeights) {
         weights.path().display(),
         along.join(", "),
         dataset.path().display()
+    );
+    note(launch, &text);
+}
+
+/// Tells where outputs of weights stand for other classes than those of the dataset: a training gives them new meanings.
+fn note_classes(
+    launch: &Launch<'_>,
+    graph: &Graph,
+    (dataset, weights): (&Dataset, &LoadedWeights),
+) {
+    let Some(trained) = weights.record().targets.as_ref() else {
+        return;
+    };
+    let mut last = graph.nodes.iter().rev();
+    let last = last.find(|node| !node.parameters.is_empty());
+    let mut parameters = last.into_iter().flat_map(|node| &node.parameters);
+    let takes_last = parameters.any(|&id| weights.has(&graph.parameter(id).name));
+    if !takes_last || !trained.are_classes || dataset.labels().is_none() {
+        return;
+    }
+    let (theirs, own) = (&trained.names, dataset.target_record().names);
+    if theirs.is_empty()
+        || own.is_empty()
+        || theirs.join("\n").eq_ignore_ascii_case(&own.join("\n"))
+    {
+        return;
+    }
+    let text = format!(
+        "the outputs of {} were the classes {}, and are trained as the classes of {}, by number: {}; give its index this \
+         order to keep them, or `skip` the last layer",
+        weights.path().display(),
+        theirs.join(", "),
+        dataset.path().display(),
+        own.join(", ")
     );
     note(launch, &text);
 }

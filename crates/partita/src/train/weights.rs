@@ -5,6 +5,7 @@ use super::run::Run;
 use crate::context::Context;
 use crate::launch::{NotSaved, TensorSink};
 use crate::progress::Event;
+use crate::weights::{ORDER, WeightNames};
 use partita_data::DataRecord;
 use partita_data::weights::{ElementType, Entry, Values, Writer};
 use partita_program::Dtype;
@@ -172,6 +173,7 @@ pub fn metadata(run: &Run, session: &Session<'_>, record: &DataRecord) -> BTreeM
     let own = [
         ("model", run.model.clone()),
         ("dims", "Kd, Kh, Kw, C, F".to_owned()),
+        (ORDER, WeightNames::Partita.name().to_owned()),
         ("seed", run.seed.to_string()),
         ("epochs", run.epochs.to_string()),
         ("digest", session.main_program().digest()),

@@ -101,13 +101,13 @@ impl WeightFile {
         }
     }
 
-    /// What its metadata say. Exports have Partita's metadata, too, but for those of its axis order.
+    /// What its metadata say.
     fn stated_order(&self) -> Option<WeightNames> {
-        if self.source.metadata(super::DIMS.0).is_some() {
-            Some(WeightNames::Partita)
-        } else {
-            self.is_own().then_some(WeightNames::PyTorch)
-        }
+        let stated = self.source.metadata(super::ORDER);
+        let names = [WeightNames::Partita, WeightNames::PyTorch];
+        let named = names.into_iter().find(|one| Some(one.name()) == stated);
+        let has_dims = self.source.metadata(super::DIMS.0).is_some();
+        named.or(has_dims.then_some(WeightNames::Partita))
     }
 
     /// What names and shapes of its tensors say: the order that more of them fit, if some fit one alone.

@@ -33,16 +33,17 @@ pub fn evaluate(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> {
 
 /// Writes a line for each sample, where samples have results of their own.
 fn write_samples(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> {
-    let Some(first) = found.samples.first() else {
+    if found.samples.is_empty() {
         return Ok(());
-    };
+    }
     writeln!(out)?;
-    let (titles, _) = figures(first);
+    let titles = titles(found);
     let mut columns = vec![("sample", Side::Left), ("loss", Side::Right)];
     columns.extend(titles.iter().map(|title| (title.as_str(), Side::Right)));
     let mut table = Table::new(&columns);
     for sample in &found.samples {
-        let (_, figures) = figures(sample);
+        let (_, mut figures) = figures(sample);
+        figures.resize(titles.len(), None);
         let figure = |value: Option<f64>| {
             value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"))
         };
@@ -51,6 +52,12 @@ fn write_samples(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> 
         table.row(row);
     }
     table.write(out)
+}
+
+/// Titles of what is told of samples: a sample without a label that counts has nothing but its loss.
+fn titles(found: &EvaluateResult) -> Vec<String> {
+    let all = found.samples.iter().map(|sample| figures(sample).0);
+    all.max_by_key(Vec::len).unwrap_or_default()
 }
 
 /// What is told of a sample beside its loss, with its titles: accuracy and the Dice of each class, or the absolute error
@@ -74,7 +81,21 @@ fn figures(sample: &SampleResult) -> (Vec<String>, Vec<Option<f64>>) {
 }
 
 /// How each table of [`samples_csv`] begins.
-pub const SAMPLES_CSV_HEAD: &str = "name,sample,loss";
+const SAMPLES_CSV_HEAD: &str = "name,sample,loss";
+
+/// Whether a first line is that of a table of [`samples_csv`], of any samples.
+pub fn is_samples_csv(line: &str) -> bool {
+    let Some(titles) = line.strip_prefix(SAMPLES_CSV_HEAD) else {
+        return false;
+    };
+    // A quoted title may have commas, and begins as the others.
+    let mut titles = titles.split(',');
+    let is_known = |title: &str| {
+        let title = title.trim_start_matches('"');
+        title == "accuracy" || title.starts_with("Dice ") || title.starts_with("error ")
+    };
+    titles.next() == Some("") && (line.contains('"') || titles.all(is_known))
+}
 
 /// Loss and metrics of each sample as comma-separated values; a class that a sample does not have has none.
 ///
@@ -87,17 +108,17 @@ pub fn samples_csv(found: &EvaluateResult) -> String {
             text.to_owned()
         }
     };
-    let titles = found.samples.first().map(|first| figures(first).0);
-    let titles = titles.unwrap_or_default();
-    let titles = titles.iter().map(|title| format!(",{}", quoted(title)));
-    let mut text = SAMPLES_CSV_HEAD.to_owned() + &titles.collect::<String>() + "\n";
+    let titles = titles(found);
+    let quotes = titles.iter().map(|title| format!(",{}", quoted(title)));
+    let mut text = SAMPLES_CSV_HEAD.to_owned() + &quotes.collect::<String>() + "\n";
     for sample in &found.samples {
         let mut row = vec![
             quoted(&sample.name),
             sample.sample.to_string(),
             sample.loss.to_string(),
         ];
-        let (_, figures) = figures(sample);
+        let (_, mut figures) = figures(sample);
+        figures.resize(titles.len(), None);
         let figure = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
         row.extend(figures.into_iter().map(figure));
         text += &(row.join(",") + "\n");
