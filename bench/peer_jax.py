@@ -10,24 +10,23 @@ the statistics of the whole batch. Adam, float32; the batch is random and always
 when its loss and all updated parameters are there. Driven as peer.py says.
 """
 
-import argparse
+import math
 import os
 import sys
 import time
+from argparse import Namespace
 
-from peer import at_least, serve
+from peer import at_least_one, guarded, parser, serve, steps
 from model_text import parse
 
 LETTERS = {2: "HW", 3: "DHW"}
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model", help="a model's text")
-    parser.add_argument("--devices", type=at_least(1), default=2)
-    parser.add_argument("--batch", type=at_least(1), default=1, help="samples a step of all devices")
-    parser.add_argument("--split", choices=("space", "samples"), default="space")
-    return parser.parse_args()
+def arguments() -> Namespace:
+    options = parser(__doc__)
+    options.add_argument("--devices", type=at_least_one, default=2)
+    options.add_argument("--split", choices=("space", "samples"), default="space")
+    return options.parse_args()
 
 
 # The number of devices is fixed when JAX is loaded.
@@ -73,10 +72,7 @@ class Network:
                 return {"gamma": jnp.ones(channels), "beta": jnp.zeros(channels)}
             case _:
                 return {}
-        fan_in = 1
-        for extent in shape[:-1]:
-            fan_in *= extent
-        weight = jax.random.normal(key, shape) * (2 / fan_in) ** 0.5
+        weight = jax.random.normal(key, shape) * (2 / math.prod(shape[:-1])) ** 0.5
         bias = {"bias": jnp.zeros(shape[-1])} if node.has("bias") else {}
         return {"weight": weight} | bias
 
@@ -102,11 +98,8 @@ class Network:
             case "max_pool":
                 return self.pool(node, x, -jnp.inf, lax.max)
             case "average_pool":
-                taps = 1
-                for extent in node.numbers("kernel", self.rank):
-                    taps *= extent
                 assert node.has("count_padding"), node.name
-                return self.pool(node, x, 0.0, lax.add) / taps
+                return self.pool(node, x, 0.0, lax.add) / math.prod(node.numbers("kernel", self.rank))
             case "batch_norm":
                 dims = tuple(range(x.ndim - 1))
                 mean = jnp.mean(x, dims)
@@ -248,11 +241,8 @@ def main():
         "split": OPTIONS.split,
         "collectives": trainer.collectives(),
     }
-    serve(facts, trainer.steps)
+    serve(facts, steps(trainer.steps))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (KeyboardInterrupt, BrokenPipeError):
-        sys.exit(1)
+    guarded(main)

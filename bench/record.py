@@ -1,65 +1,47 @@
 """Records training steps of CosmoFlow, Partita and PyTorch side by side on this machine's cores.
 
-For each size the contenders take turns: all of them once is a round, and there are several rounds,
-so that what disturbs the machine disturbs all. A turn of Partita is a `partita train`, whose first
-two steps it leaves out itself; a turn of PyTorch is two steps that do not count, then `--steps`.
-The figure of a turn is the median of its steps, that of a contender the median of its turns. A step
-of Partita begins with reading the sample from its file; PyTorch's batch is in memory already.
+Partita predicts before it trains, from kernels measured here: `prediction.json` must be older than the run's first step
+and hold what the run is compared with, or there is no record. PyTorch also runs with two samples a step: its choice of
+convolution kernels depends on the batch, and with one small sample it takes slow ones.
 
-Partita predicts before it trains, from kernels measured here: `prediction.json` must be older than
-the run's first step and hold what the run is compared with, or there is no record.
-
-PyTorch also runs with two samples a step: its choice of convolution kernels depends on the batch,
-and with one small sample it takes slow ones. So no ratio needs to rest on that choice.
-
-Beside them two one-rank runs side by side, each pinned to its own core, say what two ranks would do
-if they had nothing to tell each other. And each step is compared with its roofline: the sum over the
-tasks of the program of the longer of flops / peak and bytes / triad, both rates measured here.
-
-Writes records/<date>-cosmoflow-step.md and, with all raw figures, the same name with .json.
-Without PyTorch it says so and records Partita alone.
+Beside them two one-rank runs side by side, each pinned to its own core, say what two ranks would do if they had nothing
+to tell each other. And each step is compared with its roofline. Without PyTorch the record is of Partita alone.
 """
 
-import argparse
 import contextlib
-import importlib.util
 import json
 import os
-import platform
 import shutil
 import subprocess
-import sys
-from pathlib import Path
+from statistics import median
+from typing import Iterator
 
-import contest
-import record_text
 import roofline
-from contest import ROOT, Failure, Served, counted, say
-from runs import WARMUP, Training, cosmology, figures
-
-PEER = ROOT / "bench" / "peer_cosmoflow.py"
+from page import disturbance, head, of, percent, ratio, spread, step_seconds, table, times
+from runner import Bench, Contender, Failure, Record, counted, number, numbers, on_cores, own_cores, race, started
+from trainings import (
+    LAYOUTS, WARMUP, Scene, Served, Training, cosmology, figures, gauge, has, model_text, peer, prepare, result_of,
+)
 
 
 class Partita(Training):
     """A training with its prediction and its trace."""
 
-    def turn(self):
-        result = self.train()
-        prediction = json.loads((self.output / "prediction.json").read_text())
-        ahead = modified(self.output / "result.json") - modified(self.output / "prediction.json")
-        self.check(prediction, result, ahead)
-        return figures(result) | {
+    def turn(self) -> dict:
+        result, out = self.train(), self.bench.folder / "out"
+        prediction = json.loads((out / "prediction.json").read_text())
+        times = [(out / f"{name}.json").stat().st_mtime for name in ("prediction", "result")]
+        self.check(prediction, result, times[1] - times[0])
+        return figures(result, "comparison", "memory") | {
             "predicted_seconds": prediction["iteration_seconds"],
             "prediction_basis": prediction["basis"],
             "prediction_breakdown": prediction["breakdown"],
-            "prediction_stored_before_result_seconds": ahead,
+            "prediction_stored_before_result_seconds": times[1] - times[0],
             "training_seconds": result["seconds"],
-            "comparison": result["comparison"],
-            "tasks": roofline.tasks(self.output),
-            "memory": result["memory"],
+            "tasks": roofline.tasks(out),
         }
 
-    def check(self, prediction, result, ahead):
+    def check(self, prediction: dict, result: dict, ahead: float) -> None:
         """That the prediction is of this program, was compared, and is older than any step."""
         compared = result["comparison"]["iteration"]["predicted"]
         if prediction["digest"] != result["digest"] or prediction["iteration_seconds"] != compared:
@@ -70,146 +52,188 @@ class Partita(Training):
                 f" training took {result['seconds']:.2f} s"
             )
 
+    def entry(self, turns: list[dict]) -> dict:
+        return super().entry(turns) | {"tasks": roofline.merged(turns)}
 
-class SideBySide:
+
+class SideBySide(Contender):
     """One-rank runs that know nothing of each other, on a core each, started together.
 
     Its turn is one step of all of them, at the mean of their rates.
     """
 
-    def __init__(self, options, folder, scene, count):
+    program = "Partita side by side"
+
+    def __init__(self, bench: Bench, scene: Scene, count: int) -> None:
         self.name = f"Partita, {counted(count, 'run')} of 1 rank side by side"
         self.batch = self.cores = count
         self.facts = {"runs": count}
-        self.options, self.cores_used = options, contest.own_cores()[:count]
         self.runs = []
-        for core in self.cores_used:
-            path = folder / f"side{core}"
-            path.mkdir()
-            (path / scene.data).symlink_to(folder / scene.data)
-            self.runs.append(Training(options, path, scene, "data=1", 1, options.steps))
+        for core in own_cores()[:count]:
+            own = bench.inside(f"side{core}")
+            (own.folder / scene.data).symlink_to(bench.folder / scene.data)
+            self.runs.append((core, Training(own, scene, "data=1", 1, bench.options.steps)))
         # Measures the kernels, so that afterwards both begin to train at the same time.
         self.train()
 
-    def train(self):
-        started = []
-        for core, run in zip(self.cores_used, self.runs):
-            run.prepare()
-            command = [str(self.options.partita), "train", "run.toml"]
-            environment = os.environ | {"XDG_CACHE_HOME": str(run.folder / "cache")}
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            pinned = contest.on_cores([core])
-            started.append(
-                subprocess.Popen(command, cwd=run.folder, env=environment, preexec_fn=pinned, **quiet)
-            )
-        ends = [process.wait() for process in started]
+    def train(self) -> None:
+        processes = []
+        for core, run in self.runs:
+            prepare(run.bench, run.settings())
+            how = {"cwd": run.bench.folder, "env": os.environ | {"XDG_CACHE_HOME": str(run.bench.folder / "cache")}}
+            how |= {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "preexec_fn": on_cores([core])}
+            processes.append(subprocess.Popen([str(run.bench.partita), "train", "run.toml"], **how))
+        ends = [process.wait() for process in processes]
         if any(ends):
             raise Failure(f"{self.name}: ended with {ends}")
 
-    def turn(self):
+    def turn(self) -> dict:
         self.train()
-        results = [run.result() for run in self.runs]
+        results = [result_of(run.bench) for _, run in self.runs]
         each = [result["step_seconds_median"] for result in results]
-        return {
-            "step_seconds": len(each) / sum(1 / seconds for seconds in each),
-            "steps": min(result["steps_measured"] for result in results),
-            "seconds": each,
-        }
+        mean = len(each) / sum(1 / seconds for seconds in each)
+        return {"step_seconds": mean, "steps": min(result["steps_measured"] for result in results), "seconds": each}
 
-    def processor_seconds(self):
-        return 0.0
-
-    def close(self):
-        for run in self.runs:
-            shutil.rmtree(run.folder)
+    def close(self) -> None:
+        for _, run in self.runs:
+            shutil.rmtree(run.bench.folder)
 
 
-class Torch(Served):
-    """A PyTorch process that waits between its turns."""
-
-    def __init__(self, options, size, threads, layout, batch):
-        self.options, self.batch, self.layout = options, batch, layout
-        command = [sys.executable, PEER, "--serve", "--size", size, "--batch", batch]
-        command += ["--threads", threads, "--layout", layout]
-        super().__init__(f"PyTorch, {counted(threads, 'thread')}, {layout}", command, threads)
-
-    def turn(self):
-        return self.timed(WARMUP, self.options.steps)
-
-
-PROGRAMS = {Partita: "Partita", SideBySide: "Partita side by side", Torch: "PyTorch"}
-
-
-def modified(path):
-    return path.stat().st_mtime
-
-
-def contenders(options, folder, size, with_torch):
+def contenders(bench: Bench, scene: Scene, with_torch: bool) -> Iterator[Contender]:
     """All that take turns at a size, started; neighbors in a round compete for the same figure."""
-    scene, steps = cosmology(size), options.steps
-    yield Partita(options, folder, scene, "data=1", 1, steps)
-    yield from torches(options, size, 1, 1, with_torch)
-    yield from torches(options, size, 1, 2, with_torch)
-    yield Partita(options, folder, scene, "data=1", 1, steps, threads=2)
-    yield Partita(options, folder, scene, "depth=2", 1, steps, ranks=2)
-    if len(contest.own_cores()) >= 2:
-        yield SideBySide(options, folder, scene, 2)
-    yield from torches(options, size, 2, 1, with_torch)
-    yield Partita(options, folder, scene, "data=2", 2, steps, ranks=2)
-    yield from torches(options, size, 2, 2, with_torch)
+    steps = bench.options.steps
+    text = model_text(bench, scene.model)
+
+    def torches(threads: int, batch: int) -> Iterator[Contender]:
+        for layout in LAYOUTS if with_torch else ():
+            command = peer("peer_torch.py", text, "--batch", batch, "--threads", threads, "--layout", layout)
+            name = f"PyTorch, {counted(threads, 'thread')}, {layout}"
+            yield Served(name, command, threads, batch=batch, steps=steps, warmup=WARMUP)
+
+    yield Partita(bench, scene, "data=1", 1, steps)
+    yield from torches(1, 1)
+    yield from torches(1, 2)
+    yield Partita(bench, scene, "data=1", 1, steps, threads=2)
+    yield Partita(bench, scene, "depth=2", 1, steps, ranks=2)
+    if len(own_cores()) >= 2:
+        yield SideBySide(bench, scene, 2)
+    yield from torches(2, 1)
+    yield Partita(bench, scene, "data=2", 2, steps, ranks=2)
+    yield from torches(2, 2)
 
 
-def torches(options, size, threads, batch, with_torch):
-    if with_torch:
-        for layout in ("default", "channels_last"):
-            yield Torch(options, size, threads, layout, batch)
-
-
-def measure_size(options, folder, size, with_torch):
+def measure_size(bench: Bench, size: int, with_torch: bool) -> dict:
+    scene = cosmology(size)
+    seconds, rates = scene.make(bench), {"1": [], "2": []}
     with contextlib.ExitStack() as stack:
-        racers = contest.started(stack, contenders(options, folder, size, with_torch))
-        gauges = contest.started(stack, (contest.gauge(options.kernels, cores) for cores in (1, 2)))
-        rates = {str(gauge.cores): [] for gauge in gauges}
+        gauges = started(stack, (gauge(bench, int(cores)) for cores in rates))
 
-        def before():
-            for gauge in gauges:
-                rates[str(gauge.cores)].append(gauge.demand("machine"))
+        def before() -> None:
+            for one in gauges:
+                rates[str(one.cores)].append(one.demand("machine"))
 
-        turns = contest.rounds(options.rounds, racers, f"cosmoflow@{size}", before)
-        racers = [
-            contest.entry(r, PROGRAMS[type(r)], t)
-            | {"tasks": roofline.merged(t) if isinstance(r, Partita) else []}
-            for r, t in zip(racers, turns)
-        ]
-        return {"rates": rates, "contenders": racers}
+        entries = race(bench, contenders(bench, scene, with_torch), scene.model, before=before)
+    shutil.rmtree(bench.folder / scene.data)
+    return {"size": size, "dataset_seconds": seconds, "rates": rates, "contenders": entries}
 
 
-def record(options, folder):
-    with_torch = importlib.util.find_spec("torch") is not None
-    if not with_torch:
-        say(f"This Python ({platform.python_version()}) lacks PyTorch: recording Partita alone.")
-        say("For the comparison: pip install torch, then run this again.")
-    words = ["--steps", options.steps, "--sizes", *options.sizes]
-    head = contest.head(options, folder, "record.py", words)
-    head |= {"with_torch": with_torch, "steps": options.steps}
-    sizes = []
-    for size in options.sizes:
-        scene = cosmology(size)
-        seconds = scene.make(options, folder)
-        measured = measure_size(options, folder, size, with_torch)
-        sizes.append({"size": size, "dataset_seconds": seconds} | measured)
-        shutil.rmtree(folder / scene.data)
-    return head | {"finished": contest.now(), "sizes": sizes}
+def measure(bench: Bench) -> dict:
+    with_torch = has("torch")
+    sizes = [measure_size(bench, size, with_torch) for size in bench.options.sizes]
+    return {"with_torch": with_torch, "steps": bench.options.steps, "sizes": sizes}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    contest.add_options(parser)
-    sizes = {"nargs": "+", "choices": (32, 64, 128), "default": [64, 128]}
-    parser.add_argument("--sizes", type=int, **sizes)
-    parser.add_argument("--steps", type=contest.whole, default=8, help="timed steps of a turn")
-    contest.take(parser, "cosmoflow-step", record, record_text.write)
+def page(record: dict, raw: str):
+    peers = (one["facts"]["version"] for size in record["sizes"] for one in of("PyTorch", size["contenders"]))
+    version = next((f"PyTorch {version}" for version in peers), "**without PyTorch, which this Python lacks**")
+    made = ", ".join(f"{size['size']}^3 in {size['dataset_seconds']:.1f} s" for size in record["sizes"])
+    yield head(record, "Training steps of CosmoFlow", f"""\
+Seconds of a training step (forward, backward, Adam; float32) of `cosmoflow`, Partita and
+PyTorch in turns on the same cores: {record['rounds']} round(s), at least {record['steps']} steps\
+ a turn after two that do
+not count. A turn counts with its median step; shown is the median of the turns, [least
+.. most]. A step of Partita includes reading the sample from its HDF5 file, PyTorch's
+batch is in memory. Raw data: `{raw}`.""", version, [f"Data: 6 universes, made by `partita data cosmology`: {made}"])
+    yield disturbance(record)
+    for size in record["sizes"]:
+        entries = size["contenders"]
+        yield f"## cosmoflow@{size['size']}"
+        if record["with_torch"]:
+            yield (
+                "Ratios: samples a second over those of PyTorch's better layout with as many threads,"
+                " at the same batch, and at whichever batch of 1 and 2 suits PyTorch better; above 1,"
+                " Partita is faster. In brackets round by round."
+            )
+        columns = "who | batch> | seconds a step> | seconds a sample> | samples/s> | ratio, same batch>"
+        yield table(columns + " | ratio, best batch>", (row(one, entries) for one in entries))
+        yield backends(of("PyTorch", entries))
+        yield side_by_side(entries)
+        yield f"""\
+Predicted (stored before the first step, from kernels measured for this record) and\
+ measured seconds of an iteration; accuracy is 1 - |predicted - measured| / measured:
 
+{table("who | predicted> | measured> | accuracy> | accuracy by round>", map(prediction, of("Partita", entries)))}"""
+        yield from roofline.parts(size)
+
+
+def seconds_per_sample(one: dict) -> float:
+    return step_seconds(one) / one["batch"]
+
+
+def row(one: dict, entries: list[dict]) -> list:
+    ratios, sample = ["", ""], seconds_per_sample(one)
+    if one["program"] == "Partita":
+        # PyTorch's best per sample with as many threads.
+        able = [other for other in of("PyTorch", entries) if other["cores"] == one["cores"]]
+        same = [other for other in able if other["batch"] == one["batch"]]
+        ratios = [ratio(min(some, key=seconds_per_sample, default=None), one) for some in (same, able)]
+    return [one["name"], one["batch"], spread(times(one)), f"{sample:.4f}", f"{1 / sample:.2f}", *ratios]
+
+
+def backends(peers: list[dict]) -> str | None:
+    """Which convolutions PyTorch runs by its slow kernels, where it says so."""
+    slow: dict[int, int] = {}
+    known = [(one["batch"], one["facts"].get("convolution_backends")) for one in peers]
+    known = [(batch, names) for batch, names in known if names]
+    for batch, names in known:
+        slow[batch] = max(slow.get(batch, 0), sum("slow" in name.lower() for name in names))
+    if not any(slow.values()):
+        return None
+    told = ", ".join(f"{count} of {len(known[0][1])} at batch {batch}" for batch, count in sorted(slow.items()))
+    return f"Of the convolutions PyTorch runs by its slow kernels (not oneDNN): {told}; it chooses by batch and shape."
+
+
+def side_by_side(entries: list[dict]) -> str | None:
+    """Two ranks that talk, against as many runs that do not; None without them."""
+    alone = next(iter(of("Partita side by side", entries)), None)
+    if alone is None:
+        return None
+    runs = alone["facts"]["runs"]
+    some = [one for one in of("Partita", entries) if one["facts"]["ranks"] == runs]
+    rows = ([one["name"], one["batch"], ratio(alone, one, percent)] for one in some)
+    return f"""\
+Two ranks against {runs} one-rank runs side by side, which need not talk\
+ and share only the memory's bandwidth: ratio of samples a second, in brackets round by\
+ round; the aim is 95 %.
+
+{table("who | batch> | ratio>", rows)}"""
+
+
+def prediction(one: dict) -> list:
+    iterations = [turn["comparison"]["iteration"] for turn in one["turns"]]
+    middle = [median(iteration[key] for iteration in iterations) for key in ("predicted", "measured")]
+    rounds = ", ".join(accuracy(iteration["predicted"], iteration["measured"]) for iteration in iterations)
+    return [one["name"], *(f"{seconds:.4f}" for seconds in middle), accuracy(*middle), rounds]
+
+
+def accuracy(predicted: float, measured: float) -> str:
+    return percent(1 - abs(predicted - measured) / measured)
+
+
+OPTIONS = {
+    "--steps": number(8, "timed steps of a turn"),
+    "--sizes": numbers(64, 128) | {"choices": (32, 64, 128)},
+}
 
 if __name__ == "__main__":
-    main()
+    Record("cosmoflow-step", measure, page, OPTIONS).take()

@@ -1,118 +1,124 @@
 """Records training steps on a device of OpenCL beside those on the processor.
 
-CosmoFlow 32, 3D U-Net 32 and ResNet-50 at 64 pixels, on one rank and under a split of each, whose ranks share the
-device, and on one rank in f16. A strategy and a device take turns: all of them once is a round. Beside the seconds of a step stand the losses: the
-largest distance from those of one rank on the processor, relative to these. The same samples come in the same order
-everywhere, so nothing but the order of sums may differ. Programs are compared before implementations are chosen.
-
-Writes records/<date>-gpu.md and, with all raw figures, the same name with .json.
+On one rank, under a split whose two ranks share the device, and on one rank in f16. Beside the seconds of a step stand
+the losses. The same samples come in the same order everywhere, so nothing but the order of sums may differ. Programs
+are compared before implementations are chosen.
 """
 
-import argparse
 import hashlib
-import json
 
-import contest
-import record_gpu_text
-from contest import Failure, run_partita
-from runs import Scene, Training, cosmology
+from page import head, step_seconds, table
+from runner import STEPS, Bench, Failure, Record, number, race
+from trainings import Scene, Training, cosmology, figures, segmentation, shapes
 
 # Scene, batch, a strategy of two ranks, and how many steps of a turn are timed at most.
 MATCHES = (
     (cosmology(32, 12), 4, "depth=2", 100),
-    (
-        Scene("unet3d@32", ("segmentation", "--grid", 32, "--volumes", 3, "--validation", 1 / 3), 2, "{scale = 0.01}"),
-        2,
-        "depth=2",
-        1,
-    ),
-    (
-        Scene(
-            "resnet50@64",
-            ("shapes", "--size", 64, "--images", 36, "--classes", 10, "--validation", 1 / 3),
-            24,
-            "{scale = 0.01}",
-        ),
-        8,
-        "data=2",
-        100,
-    ),
+    (segmentation(32, 2), 2, "depth=2", 1),
+    (shapes("resnet50@64", 24, 10), 8, "data=2", 100),
 )
 
 
-class OnDevice(Training):
-    """A training on a device."""
-
-    def __init__(self, options, folder, match, device, strategy, ranks, precision):
-        scene, batch, _, steps_max = match
-        steps = min(options.steps, steps_max)
-        super().__init__(options, folder, scene, strategy, batch, steps, ranks=ranks)
-        self.words += ["--no-prediction", "--device", device]
-        self.name = f"{device}, {strategy}, {precision}"
-        self.facts |= {"device": device, "precision": precision}
-
-    def run_file(self):
-        return f'precision = "{self.facts["precision"]}"\n' + super().run_file()
-
-    def turn(self):
-        result = self.train()
-        losses = [number for epoch in result["epochs"] for number in (epoch["training_loss"], epoch["validation"]["loss"])]
-        return {
-            "step_seconds": result["step_seconds_median"],
-            "steps": result["steps_measured"],
-            "digest": result["digest"],
-            "losses": losses,
-            "arena_bytes": result["memory"]["predicted_bytes"],
-            "loss_scale": result.get("loss_scale"),
-        }
+def figures_with_losses(result: dict) -> dict:
+    losses = [loss for epoch in result["epochs"] for loss in (epoch["training_loss"], epoch["validation"]["loss"])]
+    more = {"arena_bytes": result["memory"]["predicted_bytes"], "loss_scale": result.get("loss_scale")}
+    return figures(result) | {"losses": losses} | more
 
 
-def facts(options, folder):
-    """What `partita doctor` says of the device."""
-    found = json.loads(run_partita(options, folder, ["doctor", "--json"]))["devices"]
-    of_kind = [device for device in found if device["device"] == options.device]
-    if not of_kind:
-        raise Failure(f"there is no device for --device {options.device}: {found}")
-    return of_kind[0]
-
-
-def digests(options, folder, match, strategy, ranks):
-    """Of the program before implementations are chosen, for the kernels of the processor and those of the device."""
-    scene, batch, _, _ = match
-    words = ["lower", scene.model, "--ranks", str(ranks), "--batch", str(batch), "--strategy", strategy]
-    texts = [run_partita(options, folder, [*words, "--after", "fuse", "--kernels", one]) for one in ("cpu", options.device)]
+def program(bench: Bench, scene: Scene, batch: int, strategy: str, ranks: int) -> dict:
+    """Digests of the program before implementations are chosen, for the kernels of the processor and of the device."""
+    words = ["lower", scene.model, "--ranks", ranks, "--batch", batch, "--strategy", strategy, "--after", "fuse"]
+    texts = [bench.run(*words, "--kernels", kernels) for kernels in ("cpu", bench.options.device)]
     return {"strategy": strategy, "sha256": [hashlib.sha256(text.encode()).hexdigest() for text in texts]}
 
 
-def measure(options, folder, match):
-    scene, batch, split, _ = match
-    scene.make(options, folder)
-    contenders = [
-        OnDevice(options, folder, match, device, strategy, ranks, precision)
-        for device in ("cpu", options.device)
-        for strategy, ranks, precision in (("data=1", 1, "f32"), (split, 2, "f32"), ("data=1", 1, "f16"))
-    ]
-    turns = contest.rounds(options.rounds, contenders, scene.model)
-    entries = [contest.entry(racer, "Partita", turns) for racer, turns in zip(contenders, turns, strict=True)]
-    programs = [digests(options, folder, match, strategy, ranks) for strategy, ranks in (("data=1", 1), (split, 2))]
+def measure_network(bench: Bench, scene: Scene, batch: int, split: str, steps_max: int) -> dict:
+    scene.make(bench)
+    ways, steps = (("data=1", 1, "f32"), (split, 2, "f32"), ("data=1", 1, "f16")), min(bench.options.steps, steps_max)
+
+    def training(device: str, strategy: str, ranks: int, precision: str) -> Training:
+        how = {"words": ["--no-prediction", "--device", device], "settings": {"precision": precision}}
+        how |= {"name": f"{device}, {strategy}, {precision}", "figures": figures_with_losses}
+        return Training(bench, scene, strategy, batch, steps, ranks, **how, device=device, precision=precision)
+
+    racers = [training(device, *way) for device in ("cpu", bench.options.device) for way in ways]
+    entries = race(bench, racers, scene.model)
+    programs = [program(bench, scene, batch, strategy, ranks) for strategy, ranks, _ in ways[:2]]
     return {"model": scene.model, "batch": batch, "contenders": entries, "programs": programs}
 
 
-def record(options, folder):
-    words = ["--device", options.device, "--steps", options.steps]
-    head = contest.head(options, folder, "record_gpu.py", words)
-    device = facts(options, folder)
-    measured = [measure(options, folder, match) for match in MATCHES]
-    return head | {"finished": contest.now(), "device": device, "networks": measured}
+def measure(bench: Bench) -> dict:
+    found = bench.json("doctor")["devices"]
+    device = next((one for one in found if one["device"] == bench.options.device), None)
+    if device is None:
+        raise Failure(f"there is no device for --device {bench.options.device}: {found}")
+    return {"device": device, "networks": [measure_network(bench, *match) for match in MATCHES]}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    contest.add_options(parser)
-    parser.add_argument("--device", choices=("gpu", "software"), default="software")
-    parser.add_argument("--steps", type=contest.whole, default=8, help="timed steps of a turn, at least")
-    contest.take(parser, "gpu", record, record_gpu_text.write)
+def page(record: dict, raw: str):
+    device, networks = record["device"], record["networks"]
+    said = f"{device['name']}, {device['platform']}, {device['version']}, {device['units']} units."
+    yield head(record, "Steps on a device", f"""\
+`--device {device['device']}`: {said}
+Two ranks share it. The processor computes with one thread a rank. Raw data: `{raw}`.""")
+    columns = "network, batch | strategy | precision | processor> | device> | device / processor>"
+    columns += " | losses, processor> | losses, device>"
+    yield f"""\
+Milliseconds a step (median), and times that of the processor under the same strategy. Then the largest distance\
+ of a loss
+of an epoch from that of one rank on the processor in f32, for both: what rounding alone makes of a training is seen\
+ where
+the processor's own split differs. In f16 the scale of the gradients is the default, and the processor works on copies\
+ in f32.
 
+{table(columns, (row for network in networks for row in rows(network)))}"""
+    skipped = [text for network in networks if (text := lagging(network, device["device"]))]
+    if skipped:
+        yield f"Updates skipped in f16 until the loss scale fitted, by which losses lag: {', '.join(skipped)}."
+    programs = ((network, one, *one["sha256"]) for network in networks for one in network["programs"])
+    compared = (
+        [name(network), one["strategy"], a[:16], b[:16], "yes" if a == b else "**no**"]
+        for network, one, a, b in programs
+    )
+    yield f"""\
+Before implementations, their workspaces and packed weights are chosen, the program (`partita lower --after fuse`) of\
+ the device should be that of
+the processor:
+
+{table("network, batch | strategy | processor, SHA-256 | device | equal", compared)}"""
+
+
+def name(network: dict) -> str:
+    return f"{network['model']}, {network['batch']}"
+
+
+def rows(network: dict):
+    key = ("device", "strategy", "precision")
+    entries = {tuple(one["facts"][word] for word in key): one for one in network["contenders"]}
+    exact = entries["cpu", "data=1", "f32"]["turns"][0]["losses"]
+
+    def far(entry: dict) -> float:
+        pairs = zip(entry["turns"][0]["losses"], exact, strict=True)
+        return max(abs(x - y) / max(abs(y), 1e-3) for x, y in pairs)
+
+    for (device, strategy, precision), own in entries.items():
+        if device != "cpu":
+            other = entries["cpu", strategy, precision]
+            a, b = step_seconds(other), step_seconds(own)
+            figures_of = [f"{a * 1e3:.1f}", f"{b * 1e3:.1f}", f"{b / a:.1f}", f"{far(other):.1e}", f"{far(own):.1e}"]
+            yield [name(network), strategy, precision, *figures_of]
+
+
+def lagging(network: dict, device: str) -> str | None:
+    """Of a network whose first updates in f16 were skipped."""
+    scales = {one["facts"]["device"]: one["turns"][-1]["loss_scale"] for one in network["contenders"]}
+    skipped = {where: scale["skipped"] for where, scale in scales.items() if scale}
+    if not any(skipped.values()):
+        return None
+    return f"{network['model']} {skipped['cpu']} on the processor and {skipped[device]} on the device"
+
+
+OPTIONS = {"--device": {"choices": ("gpu", "software"), "default": "software"}, "--steps": number(8, STEPS)}
 
 if __name__ == "__main__":
-    main()
+    Record("gpu", measure, page, OPTIONS).take()

@@ -1,38 +1,23 @@
 """Records how large an image may be under a limit of memory for each way of splitting a training.
 
-Sizes double; the largest that fits 16, 32 and 80 GB a rank is found for data parallelism, stages one
-after the other, a pipeline, two replicas in opposite directions, a split of the image, and all of these
-together. What fits is what `partita predict` says of the program that would run: it is lowered and laid
-out in memory, not estimated. Layers of stages are those that `partita` chooses under the limit.
-
-Then the same is done for real, on a smaller scale: under limits of some MiB a rank a step of training
-is run at the largest size that fits, and the next size must be refused. Resident memory of the process
-stands beside what was predicted for its ranks.
-
-Writes records/<date>-ladder.md and, with all raw figures, the same name with .json.
+Sizes double; the largest that fits 16, 32 and 80 GB a rank is found. What fits is what `partita predict` says of the
+program that would run: it is lowered and laid out in memory, not estimated. Then the same is done for real, on a
+smaller scale: under limits of some MiB a rank a step of training is run at the largest size that fits, and the next
+size must be refused. Resident memory of the process stands beside what was predicted for its ranks.
 """
 
-import argparse
 import json
-import os
 import re
-import shutil
-import subprocess
-import time
 
-import contest
-import record_ladder_text
-from contest import Failure, say
-from runs import RUN_FILE, Scene
+from page import head, quoted, table, values_of
+from runner import Bench, Record, say
+from trainings import SCALED, prepare, result_of, settings_of
 
 BATCH = 8
 # Descending, since what fits a smaller limit, too, is the same under it.
 LIMITS = (80, 32, 16)
-MODELS = (("resnet110v2", 256), ("amoebanetd-18-214", 256))
-LARGEST = 16384
-# The exit code of a wish that cannot be.
-REFUSED = 2
-
+MODELS = ("resnet110v2", "amoebanetd-18-214")
+SMALLEST, LARGEST = 256, 16384
 # Name, ranks, strategy.
 WAYS = (
     ("data", 8, "data=8"),
@@ -43,158 +28,155 @@ WAYS = (
     ("image", 8, "height=4,width=2"),
     ("image, a sample at a time", 8, "height=4,width=2,micro=8"),
     ("layers of more ranks, a sample at a time", 24, "stages=24,micro=8,schedule=sequential"),
-    (
-        "image and pipeline",
-        8,
-        "micro=8,stages=[height=2,width=2|height=2|1|1],schedule=1f1b",
-    ),
-    (
-        "all five",
-        24,
-        "data=2,micro=4,stages=[height=2,width=2|1|1|1|1|height=2,width=2],schedule=gems*2",
-    ),
+    ("image and pipeline", 8, "micro=8,stages=[height=2,width=2|height=2|1|1],schedule=1f1b"),
+    ("all five", 24, "data=2,micro=4,stages=[height=2,width=2|1|1|1|1|height=2,width=2],schedule=gems*2"),
     ("samples, and layers", 512, "data=8,stages=64,schedule=sequential"),
     ("samples, and the image", 512, "data=8,height=8,width=8"),
 )
 
-# Model, MiB a rank, ranks, strategy.
-CONFIRMED = tuple(
-    ("resnet110v2", limit, ranks, strategy)
-    for limit in (96, 240)
-    for ranks, strategy in (
-        (4, "data=4"),
-        (4, "stages=4,micro=4,schedule=sequential"),
-        (4, "stages=4,micro=4,schedule=1f1b"),
-        (4, "stages=4,micro=4,schedule=gems*2"),
-        (4, "height=2,width=2,micro=4"),
-        (4, "micro=4,stages=[height=2|1|1],schedule=1f1b"),
-        (12, "data=2,micro=2,stages=[height=2|1|1|height=2],schedule=gems"),
-    )
+# What is trained: a model under limits in MiB a rank, and ranks with strategies.
+SMALL_MODEL, SMALL_BATCH, SMALL_SIZES, SMALL_LIMITS = "resnet110v2", 4, (32, 64, 128, 256, 512, 1024), (96, 240)
+CONFIRMED = (
+    (4, "data=4"),
+    (4, "stages=4,micro=4,schedule=sequential"),
+    (4, "stages=4,micro=4,schedule=1f1b"),
+    (4, "stages=4,micro=4,schedule=gems*2"),
+    (4, "height=2,width=2,micro=4"),
+    (4, "micro=4,stages=[height=2|1|1],schedule=1f1b"),
+    (12, "data=2,micro=2,stages=[height=2|1|1|height=2],schedule=gems"),
 )
-SMALL_BATCH = 4
-SMALLEST, SMALL_LARGEST = 32, 1024
 
 
-def asked(options, folder, words):
-    """What a verb answers in JSON, or why it refuses, and the seconds that it took."""
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
-    start = time.monotonic()
-    command = [str(options.partita), *map(str, words)]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    seconds = time.monotonic() - start
-    if done.returncode == 0:
-        return {"answer": done.stdout, "seconds": seconds}
-    if done.returncode != REFUSED:
-        raise Failure(f"{' '.join(command[1:])} ended with {done.returncode}: {done.stderr}")
-    return {"refusal": done.stderr.strip(), "seconds": seconds}
-
-
-def predicted(options, folder, model, ranks, batch, strategy, limit):
-    words = ["predict", model, "--ranks", ranks, "--batch", batch, "--strategy", strategy]
-    words += ["--machine", "lassen", "--no-io", "--memory", limit, "--samples", "float32", "--json"]
-    done = asked(options, folder, words)
+def predicted(bench: Bench, model: str, ranks: int, strategy: str, limit: int) -> dict:
+    words = ["predict", model, "--ranks", ranks, "--batch", BATCH, "--strategy", strategy, "--memory", f"{limit}GB"]
+    done = bench.asked(*words, "--machine", "lassen", "--no-io", "--samples", "float32", "--json")
     if "answer" in done:
-        record = json.loads(done.pop("answer"))
-        return done | {key: record[key] for key in ("strategy", "memory_bytes_max", "digest")}
+        answer = json.loads(done.pop("answer"))
+        return done | {key: answer[key] for key in ("strategy", "memory_bytes_max", "digest")}
     least = re.search(r"needs at least ([\d.]+ \wiB)", done["refusal"])
     return done | {"least": least and least[1]}
 
 
-def is_known(step, limit, strategy):
+def is_known(step: dict | None, limit: int, strategy: str) -> bool:
     """Whether what was said under a larger limit holds under this one."""
-    if "memory_bytes_max" not in step:
-        return True
+    if step is None or "memory_bytes_max" not in step:
+        return step is not None
     return step["memory_bytes_max"] <= limit * 10**9 or "stages" not in strategy
 
 
-def climb(options, folder, model, smallest, way, limit, known):
+def climb(bench: Bench, model: str, way: tuple, limit: int, known: dict) -> dict:
     """Every size from the smallest on until one does not fit; `known` holds steps by their size."""
     name, ranks, strategy = way
-    steps, size = [], smallest
-    while size <= LARGEST:
-        step = known.get(size)
-        if step is None or not is_known(step, limit, strategy):
-            words = (f"{model}@{size}", ranks, BATCH, strategy, f"{limit}GB")
-            step = known[size] = predicted(options, folder, *words)
-        step = step | {"size": size}
-        step["fits"] = step.get("memory_bytes_max", limit * 10**9 + 1) <= limit * 10**9
-        steps.append(step)
-        if not step["fits"]:
-            break
+    steps, size = [], SMALLEST
+    while size <= LARGEST and (not steps or steps[-1]["fits"]):
+        if not is_known(known.get(size), limit, strategy):
+            known[size] = predicted(bench, f"{model}@{size}", ranks, strategy, limit)
+        fits = known[size].get("memory_bytes_max", limit * 10**9 + 1) <= limit * 10**9
+        steps.append(known[size] | {"size": size, "fits": fits})
         size *= 2
-    fits = [step["size"] for step in steps if step["fits"]]
+    largest = max((step["size"] for step in steps if step["fits"]), default=None)
     took = max(step["seconds"] for step in steps)
-    say(f"{model}, {limit} GB, {name}: {fits[-1] if fits else 'none'} ({took:.1f} s a size at most)")
-    return {"model": model, "limit_gb": limit, "name": name, "ranks": ranks} | {
-        "strategy": strategy,
-        "largest": fits[-1] if fits else None,
-        "steps": steps,
-    }
+    say(f"{model}, {limit} GB, {name}: {largest} ({took:.1f} s a size at most)")
+    facts = {"model": model, "limit_gb": limit, "name": name, "ranks": ranks, "strategy": strategy}
+    return facts | {"largest": largest, "steps": steps}
 
 
-def train(options, folder, model, size, ranks, strategy, limit):
+def train(bench: Bench, size: int, ranks: int, strategy: str, limit: int) -> dict:
     """One step of training, or why there is none."""
     data = f"data-{size}"
-    if not (folder / data).exists():
+    if not (bench.folder / data).exists():
         maker = ("shapes", "--size", size, "--images", 2 * SMALL_BATCH, "--classes", 10)
-        Scene(data, (*maker, "--validation", 0.5), SMALL_BATCH).make(options, folder)
-        (folder / f"data-{data}").rename(folder / data)
-    text = RUN_FILE.format(
-        model=f"{model}@{size}+10" if model.startswith("amoeba") else f"{model}@{size}",
-        data=data,
-        transform="{scale = 0.01}",
-        ranks=ranks,
-        strategy=strategy,
-        threads=1,
-        batch=SMALL_BATCH,
-        epochs=2,
-    )
-    (folder / "run.toml").write_text(text.replace("threads = 1\n", f'threads = 1\nmemory = "{limit}MiB"\n'))
-    shutil.rmtree(folder / "out", ignore_errors=True)
-    done = asked(options, folder, ["train", "run.toml"])
-    if "refusal" in done:
-        return {"size": size, "refusal": done["refusal"], "seconds": done["seconds"]}
-    result = json.loads((folder / "out" / "result.json").read_text())
-    return {"size": size, "seconds": done["seconds"], "result": result}
+        bench.run("data", *maker, "--validation", 0.5, "--test", 0, "--out", data)
+    more = {"kernels": "cpu", "transform": SCALED, "threads": 1, "memory": f"{limit}MiB"}
+    run = settings_of(f"{SMALL_MODEL}@{size}", data, SMALL_BATCH, 2, ranks=ranks, strategy=strategy, **more)
+    prepare(bench, run)
+    done = bench.asked("train", "run.toml")
+    if "answer" in done:
+        done = {"seconds": done["seconds"], "result": result_of(bench)}
+    return {"size": size} | done
 
 
-def confirm(options, folder, model, limit, ranks, strategy):
+def confirm(bench: Bench, limit: int, ranks: int, strategy: str) -> dict:
     """Trains at every size until one is refused."""
-    steps, size = [], SMALLEST
-    while size <= SMALL_LARGEST:
-        steps.append(train(options, folder, model, size, ranks, strategy, limit))
+    steps: list[dict] = []
+    for size in SMALL_SIZES:
+        steps.append(train(bench, size, ranks, strategy, limit))
         if "refusal" in steps[-1]:
             break
-        size *= 2
-    ran = [step["size"] for step in steps if "result" in step]
-    say(f"{model}, {limit} MiB, {strategy}: trained up to {ran[-1] if ran else 'none'}")
-    return {"model": model, "limit_mib": limit, "ranks": ranks, "strategy": strategy} | {
-        "largest": ran[-1] if ran else None,
-        "steps": steps,
-    }
+    largest = max((step["size"] for step in steps if "result" in step), default=None)
+    say(f"{SMALL_MODEL}, {limit} MiB, {strategy}: trained up to {largest}")
+    facts = {"model": SMALL_MODEL, "limit_mib": limit, "ranks": ranks, "strategy": strategy}
+    return facts | {"largest": largest, "steps": steps}
 
 
-def record(options, folder):
-    head = contest.head(options, folder, "record_ladder.py", [])
+def measure(bench: Bench) -> dict:
     ladder = []
-    for model, smallest in MODELS:
+    for model in MODELS:
         for way in WAYS:
-            known = {}
-            ladder += [climb(options, folder, model, smallest, way, limit, known) for limit in LIMITS]
-    confirmed = [confirm(options, folder, *case) for case in CONFIRMED]
-    return head | {"finished": contest.now(), "batch": BATCH, "small_batch": SMALL_BATCH} | {
-        "ladder": ladder,
-        "confirmed": confirmed,
-    }
+            known: dict = {}
+            ladder += [climb(bench, model, way, limit, known) for limit in LIMITS]
+    confirmed = [confirm(bench, limit, *case) for limit in SMALL_LIMITS for case in CONFIRMED]
+    return {"batch": BATCH, "small_batch": SMALL_BATCH, "ladder": ladder, "confirmed": confirmed}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    contest.add_options(parser)
-    contest.take(parser, "ladder", record, record_ladder_text.write)
+def page(record: dict, raw: str):
+    yield head(record, "The largest image under a limit of memory", f"""\
+Sides of square images double until the program of a training step does not fit into the memory
+of a rank; shown is the last that does. Batch {record['batch']}, Adam, one-precision floats.
+The programs are lowered and laid out in memory, not estimated; layers of stages are chosen
+under the limit, and where none fit, the least need is told. Nothing here was run on such
+machines; what was run stands at the end. Raw data: `{raw}`.""")
+    for model in values_of(record["ladder"], "model"):
+        entries = [entry for entry in record["ladder"] if entry["model"] == model]
+        limits = sorted(values_of(entries, "limit_gb"))
+        columns = " | ".join(f"{limit} GB>" for limit in limits)
+        rows = (rung(entries, strategy, limits) for strategy in values_of(entries, "strategy"))
+        yield f"## {model}\n\n" + table(f"| ranks> | strategy | {columns} | the next needs>", rows)
+    steps = [(step["seconds"], step["size"], entry) for entry in record["ladder"] for step in entry["steps"]]
+    seconds, size, entry = max(steps, key=lambda step: step[0])
+    yield (
+        f"To choose the stages and lower a program took at most {seconds:.1f} s of one core"
+        f" ({entry['model']}@{size}, {entry['name']}, {entry['ranks']} ranks)."
+    )
+    columns = "model | ranks> | limit a rank> | strategy | largest trained> | largest arena> | all arenas> | resident>"
+    yield f"""\
+## Trained under limits of some MiB
+
+Two steps of batch {record['small_batch']} with ranks as threads, at each size until one is
+refused before any rank starts. Predicted is the sum of the arenas of all ranks, measured the
+largest resident set of the process above what it was before.
+
+{table(columns + " | of predicted> | refused", map(trained_row, record["confirmed"]))}"""
+
+
+def rung(entries: list[dict], strategy: str, limits: list[int]) -> list:
+    row = {entry["limit_gb"]: entry for entry in entries if entry["strategy"] == strategy}
+    first = row[limits[0]]
+    sizes = (row[limit]["largest"] or "none" for limit in limits)
+    return [first["name"], first["ranks"], quoted(strategy), *sizes, need(row[limits[-1]]["steps"][-1])]
+
+
+def need(last: dict) -> str:
+    """What the first size that did not fit the largest limit needs."""
+    if last["fits"] or "is not possible" in last.get("refusal", ""):
+        return "no larger size in the zoo"
+    if "memory_bytes_max" in last:
+        return f"{last['memory_bytes_max'] / 1e9:.0f} GB"
+    return last["least"] or last["refusal"].split("\n")[0]
+
+
+def trained_row(entry: dict) -> list:
+    ran = [step for step in entry["steps"] if "result" in step]
+    refusal = next((step["size"] for step in entry["steps"] if "refusal" in step), "nothing")
+    cells = [entry["model"], entry["ranks"], f"{entry['limit_mib']} MiB", quoted(entry["strategy"])]
+    if not ran:
+        return [*cells, "none", "", "", "", "", refusal]
+    memory = ran[-1]["result"]["memory"]
+    arenas, peak = memory["predicted_arena_bytes"], memory["measured_peak_bytes"]
+    cells += [ran[-1]["size"], f"{memory['predicted_arena_bytes_max'] / 2**20:.1f} MiB", f"{arenas / 2**20:.1f} MiB"]
+    cells += [f"{peak / 2**20:.1f} MiB", f"{peak / arenas:.2f}"] if peak else ["not known", ""]
+    return [*cells, refusal]
 
 
 if __name__ == "__main__":
-    main()
+    Record("ladder", measure, page, {}).take()

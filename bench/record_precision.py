@@ -1,119 +1,91 @@
 """Records trainings in bf16 beside trainings in f32: losses of every epoch, memory and seconds a step.
 
-CosmoFlow 64 on synthetic universes and ResNet-50 on synthetic images, each from several seeds in both precisions.
-How far two seeds are apart says which difference between precisions would mean anything. Seconds count only on
-a machine that does nothing else.
-
-Writes records/<date>-precision.md and, with all raw figures, the same name with .json.
+How far two seeds are apart says which difference between precisions would mean anything. Seconds count only on a
+machine that does nothing else.
 """
 
-import argparse
-import json
+from statistics import mean, median
 
-import contest
-import record_precision_text
-from contest import run_partita
+from page import head, spread, table, values_of
+from runner import Bench, Record, number, say
+from trainings import SCALED, Scene, settings_of, trained
 
-PRECISIONS = ("f32", "bf16")
-
-RUN_FILE = """model = "{model}"
-data = "{data}"
-output = "out"
-overwrite = true
-ranks = 1
-threads = 2
-strategy = "data=1"
-batch = {batch}
-epochs = {epochs}
-seed = {seed}
-precision = "{precision}"
-transform = {transform}
-
-[optimizer]
-kind = "{optimizer}"
-
-[schedule]
-kind = "cosine"
-learning_rate = {learning_rate}
-"""
+UNIVERSES = ("cosmology", "--grid", 64, "--validation", 0.2, "--seed", 2026, "--universes")
+IMAGES = ("shapes", "--size", 64, "--classes", 10, "--validation", 0.2, "--seed", 2026, "--images")
 
 
-def networks(options):
-    """Network, maker of its data, and the settings of its run file."""
-    universes = ["cosmology", "--grid", 64, "--universes", options.universes, "--validation", 0.2]
-    images = ["shapes", "--size", 64, "--images", options.images, "--classes", 10, "--validation", 0.2]
-    return [
-        {
-            "model": "cosmoflow@64",
-            "maker": universes,
-            "batch": 4,
-            "transform": '"log1p"',
-            "optimizer": "adam",
-            "learning_rate": "1e-3",
-        },
-        {
-            "model": "resnet50@64",
-            "maker": images,
-            "batch": 16,
-            "transform": "{scale = 0.01}",
-            "optimizer": "sgd",
-            "learning_rate": "5e-3",
-        },
-    ]
-
-
-def train(options, folder, network, seed, precision):
+def train(bench: Bench, scene: Scene, settings: dict, seed: int, precision: str) -> dict:
     """Losses of each epoch, memory and seconds of a step of one training."""
-    keys = ("model", "batch", "transform", "optimizer", "learning_rate")
-    settings = {key: network[key] for key in keys}
-    run = RUN_FILE.format(
-        **settings,
-        data=f"data-{network['model']}",
-        epochs=options.epochs,
-        seed=seed,
-        precision=precision,
-    )
-    (folder / "run.toml").write_text(run)
-    run_partita(options, folder, ["train", "run.toml", "--no-prediction"])
-    result = json.loads((folder / "out" / "result.json").read_text())
-    epochs = result["epochs"]
-    validation = [epoch["validation"]["loss"] for epoch in epochs]
-    contest.say(f"{network['model']} in {precision}, seed {seed}: {validation[-1]:.4f}")
+    more = {"seed": seed, "precision": precision, "transform": scene.transform, "threads": 2}
+    run = settings_of(scene.model, scene.data, epochs=bench.options.epochs, schedule="cosine", **settings, **more)
+    result = trained(bench, run, "--no-prediction")
+    validation = [epoch["validation"]["loss"] for epoch in result["epochs"]]
+    say(f"{scene.model} in {precision}, seed {seed}: {validation[-1]:.4f}")
     return {
-        "model": network["model"],
+        "model": scene.model,
         "seed": seed,
         "precision": precision,
-        "training_losses": [epoch["training_loss"] for epoch in epochs],
+        "training_losses": [epoch["training_loss"] for epoch in result["epochs"]],
         "validation_losses": validation,
         "step_seconds": result["step_seconds_median"],
         "memory_bytes": result["memory"]["predicted_bytes"],
     }
 
 
-def record(options, folder):
-    words = ["--universes", options.universes, "--images", options.images]
-    words += ["--epochs", options.epochs, "--seeds", options.seeds]
-    head = contest.head(options, folder, "record_precision.py", words)
-    trainings = []
-    for network in networks(options):
-        making = [*network["maker"], "--seed", 2026, "--test", 0, "--out", f"data-{network['model']}"]
-        run_partita(options, folder, ["data", *map(str, making)])
+def measure(bench: Bench) -> dict:
+    options, trainings = bench.options, []
+    universes = Scene("cosmoflow@64", (*UNIVERSES, options.universes), 0, "log1p")
+    images = Scene("resnet50@64", (*IMAGES, options.images), 0, SCALED)
+    for scene, settings in (
+        (universes, {"batch": 4, "optimizer": "adam", "rate": 1e-3}),
+        (images, {"batch": 16, "optimizer": "sgd", "rate": 5e-3}),
+    ):
+        scene.make(bench)
         for seed in range(1, options.seeds + 1):
-            for precision in PRECISIONS:
-                trainings.append(train(options, folder, network, seed, precision))
+            trainings += [train(bench, scene, settings, seed, precision) for precision in ("f32", "bf16")]
     kept = {key: getattr(options, key) for key in ("universes", "images", "epochs", "seeds")}
-    return head | kept | {"finished": contest.now(), "trainings": trainings}
+    return kept | {"trainings": trainings}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    contest.add_options(parser)
-    parser.add_argument("--universes", type=contest.whole, default=80)
-    parser.add_argument("--images", type=contest.whole, default=800)
-    parser.add_argument("--epochs", type=contest.whole, default=8)
-    parser.add_argument("--seeds", type=contest.whole, default=3)
-    contest.take(parser, "precision", record, record_precision_text.write)
+def page(record: dict, raw: str):
+    yield head(record, "Trainings in bf16", f"""\
+Activations, their gradients and messages in bf16, arithmetic and weights in f32, beside the same training in f32.
+{record['seeds']} seeds each, {record['epochs']} epochs, two threads. Raw data: `{raw}`.""")
+    for model in values_of(record["trainings"], "model"):
+        single, half = (
+            [one for one in record["trainings"] if (one["model"], one["precision"]) == (model, precision)]
+            for precision in ("f32", "bf16")
+        )
+        yield f"""\
+## {model}
 
+Losses of validation after each epoch: mean over seeds [least .. most], and the mean distance between precisions at
+the same seed beside that between two seeds in f32.
+
+{table("epoch> | f32> | bf16> | distance of precisions> | distance of seeds>", losses(single, half))}
+
+{table("| f32> | bf16> | bf16 / f32>", costs(single, half))}"""
+
+
+def losses(single: list[dict], half: list[dict]):
+    for epoch in range(len(single[0]["validation_losses"])):
+        own, other = ([one["validation_losses"][epoch] for one in some] for some in (single, half))
+        apart = mean(abs(a - b) for a, b in zip(own, other, strict=True))
+        pairs = [abs(a - b) for at, a in enumerate(own) for b in own[:at]]
+        spreads = (spread(values, middle=mean) for values in (own, other))
+        yield [epoch + 1, *spreads, f"{apart:.4f}", f"{mean(pairs):.4f}" if pairs else "-"]
+
+
+def costs(single: list[dict], half: list[dict]):
+    for name, key, factor, form in (
+        ("median step, ms", "step_seconds", 1e3, ".1f"),
+        ("memory of the rank, MiB", "memory_bytes", 2.0**-20, ".0f"),
+    ):
+        a, b = (median(one[key] for one in some) * factor for some in (single, half))
+        yield [name, f"{a:{form}}", f"{b:{form}}", f"{b / a:.2f}"]
+
+
+OPTIONS = {"--universes": number(80), "--images": number(800), "--epochs": number(8), "--seeds": number(3)}
 
 if __name__ == "__main__":
-    main()
+    Record("precision", measure, page, OPTIONS).take()
