@@ -179,7 +179,8 @@ def describe(options: Namespace, trainer: Trainer) -> dict:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "parameters": sum(p.numel() for p in trainer.plain.parameters()),
         "threads": torch.get_num_threads(),
-    } | {key: getattr(options, key) for key in ("batch", "ranks", "layout", "compile")}
+        "compiled": options.compile,
+    } | {key: getattr(options, key) for key in ("batch", "ranks", "layout")}
 
 
 def alone(options: Namespace) -> None:
