@@ -1,5 +1,8 @@
 //! Classes of equivalent ranks: the coarsest partition in which members have equal bodies and peers in equal
 //! classes.
+//!
+//! Where layers run on some ranks only, all ranks of one part of the mini-batch are lowered, and equal bodies are
+//! found among them; ranks of other parts are lowered only where their part has another size.
 
 use crate::geometry::Geometry;
 use crate::network::{Layer, LayerId, Network, Step};

@@ -2,6 +2,10 @@
 //!
 //! All ranks iterate over all slots and layers in one order, so that message numbers agree; a rank emits
 //! tasks only for the layers that it runs.
+//!
+//! Slots are (replica, stage, micro-batch, pass), in the global order of [`crate::schedule`]. A send is emitted at
+//! the turn of its receiver. So all lanes of all ranks follow one order, and no pipeline can deadlock, whatever
+//! stages a rank runs.
 
 use crate::body::{Builder, NUMBERS, TensorBuffer};
 use crate::network::{Layer, LayerId, Network, is_gate, reads_whole};

@@ -4,6 +4,19 @@
 //! convolution, and derivatives of activations as epilogues of gradient kernels. Copies are removed where source
 //! and target can share memory, and all parameters are updated in one task. The menu decides which kernels can
 //! be fused.
+//!
+//! A `Kernel::Fused` is defined as its parts, one after the other: the reference kernels compute it so, and its
+//! flops are those of the parts. Its bytes are what passes between the whole and memory. A run compares the flops
+//! with what its loops did, but not the bytes, since no loop sees which of them reach memory. Where a kernel was
+//! cut into interior and border, fusion goes box by box. What the menu does not offer as one kernel stays apart.
+//! Inputs of a concatenation are computed in place, as views with gaps, where no other reader can tell.
+//!
+//! In training, batch norm is applied in a pass of its own, with the activation and addition after it. Its moments
+//! are not known before the convolution in front of it ends, and the convolution behind it would have to normalize
+//! every input that it loads, once per 64 output channels and tap: more instructions than the pass costs in memory.
+//!
+//! Whatever sums elements of a replicated tensor is a kernel of its own, in the same order on all ranks
+//! (`fuse/attach`), so replicas stay equal bit by bit. `fuse=off` in a strategy turns all fusion off.
 
 mod attach;
 mod copies;

@@ -4,6 +4,39 @@
 //! Example: `filter=2` over two convolutions. The filters of the first are split, so its output is split by
 //! channels; the second reads all channels, so a redistribution comes between: an allgather forward, and a
 //! reduce-scatter of the partial sums of the gradient backward.
+//!
+//! # Layers with weights
+//!
+//! A layer with weights reads the channels that its C axes leave it, and computes the filters that its F axes leave
+//! it. Its output is then a partial sum over the C axes, and the gradient of its input one over the F axes. The
+//! redistribution after it reduces the sum. The backward pass is always the adjoint: that of an allgather is a
+//! reduce-scatter, that of a slice an allgather.
+//!
+//! Two choices avoid movement:
+//!
+//! - Equal slabs of the outermost positions are ranges of the features of a flatten. Where a linear layer reads
+//!   shares of these, they stay with the ranks of the slabs ([`flatten`]).
+//! - Where the strategy specifies nothing for a layer, its filters and channels swap their two axes if its input
+//!   then need not move ([`axis_assignment`]). They do not where the output is added to a tensor on which the axes
+//!   are nested the other way round, and moving the input costs less.
+//!
+//! # Layers with their own rules
+//!
+//! - Attention reads whole sequences: it is split by samples and heads, so its inputs are redistributed as those of
+//!   a flatten are. A layer norm stays where its input lies; where channels are split, two sums per position go
+//!   over the ranks that share them, forward and backward. An embedding is split by columns alone.
+//! - A group or instance norm has two sums per sample and channel over the positions, which the ranks that split
+//!   these share. Channels are split by whole groups.
+//! - The second factor of a product may have one position or one channel. All ranks that split the positions or
+//!   channels of the first factor hold it whole, and its gradient is a partial sum over them.
+//! - A tensor that is read with periodic and with other padding has a copy for the periodic readers, so that each
+//!   padding has a halo of its own.
+//! - All losses of a model read one target. Auxiliary losses have the distribution of the last one and come just
+//!   before it; their values are added before the sum over ranks.
+//!
+//! Parameters have distributions too. With `shard` the training state of a weight is split further than the weight
+//! ([`crate::parameters`]). A micro-batch is an interval of N in the distribution, so indices stay those of the
+//! mini-batch.
 
 mod axis_assignment;
 mod check;

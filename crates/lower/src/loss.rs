@@ -1,4 +1,8 @@
 //! Losses, their gradients, and the metrics beside them.
+//!
+//! Losses of classes that divide by a sum over targets, and Dice, are functions of sums over positions. These are
+//! summed over ranks in the forward pass, before the kernel that computes loss and gradient. Each position then
+//! adds its share of the loss.
 
 use crate::emit::Emit;
 use crate::network::{LayerId, positions};

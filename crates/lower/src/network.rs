@@ -1,5 +1,8 @@
 //! The distributed network: the layers of the model with their distributions, and redistributions between
 //! them.
+//!
+//! An evaluation is lowered from the same network without the layers that the last loss does not depend on, so its
+//! parameters have the same distributions.
 
 use crate::placement::RankSet;
 use partita_graph::{Loss, NodeId, Op, ParameterId, PreluSlopes, needed_by_last, readers};

@@ -3,6 +3,18 @@
 //!
 //! Example: two convolutions of kernel 3 in a group: for its own outputs of the second, a rank computes
 //! the first one plane further, and reads the input two planes further.
+//!
+//! Walking back from what a rank owns at the end of a group (`halo=grouped`), each layer adds what its window
+//! reads, clipped to the image. That is what the rank computes of each tensor inside the group, and how wide the
+//! halo of the entering tensors is. Beyond the image the halo of every tensor is zero, not computed; otherwise the
+//! border would differ.
+//!
+//! Backward, copies are treated as tensors of the rank's own: their gradients hold what the rank's own outputs
+//! contribute. So gradients of weights add up over ranks, nothing is exchanged inside the group, and at its start
+//! the halos are sent to their owners and added. Moments of a batch norm count owned elements only: gradients of
+//! copies enter the sums over ranks, but only the owned element passes on what came through the moments. A layer
+//! outside the group that slides over an inner tensor gets a copy of it with its own halo. Buffers with such copies
+//! are marked (`TensorRegion::redundant`), and `verify` checks that no message touches them.
 
 use crate::geometry::Parts;
 use crate::network::{LayerId, Network, is_gate, reads_whole};

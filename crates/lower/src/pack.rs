@@ -3,6 +3,10 @@
 //! A convolution kernel may need weights in another memory layout. A convolution cut into pieces would pack
 //! them once per piece; instead they are packed once before the first piece, where the menu says so:
 //!
+//! Packed weights fill a buffer of the role `packed_weights`, from the packing to the last reader. Only the
+//! implementation knows its contents. `verify` proves that it was packed for what it is used for, and that the
+//! weights have not changed since. What a single task packs stays inside that task.
+//!
 //! ```text
 //! convolution_forward x[interior] w           pack_weights        w -> p
 //! convolution_forward x[border]   w    ->     convolution_forward x[interior] p

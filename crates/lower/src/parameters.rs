@@ -1,4 +1,15 @@
 //! Parameters, and the accumulation and reduction of their gradients.
+//!
+//! With `shard`, gradients are reduce-scattered, each rank updates its shard, and shards are gathered: after the
+//! update, or for each use.
+//!
+//! Where gradients are summed in buckets, an allreduce has several views. A bucket is full on all ranks at the same
+//! time, since it is measured by the largest part of each parameter; so message numbers agree.
+//!
+//! Batch norms with local statistics read sums that are partial over the axis `data` (`Program::local_statistics`):
+//! the one place where a kernel may. Gradients of their scales and shifts are partial sums as those of weights are.
+//! Running statistics are updated at the end of the step from a copy of the sums, which is reduced behind the
+//! forward pass.
 
 use crate::arena;
 use crate::body::{NUMBERS, TensorBuffer};

@@ -5,6 +5,11 @@
 //!
 //! Example: linear interpolation to two outputs per input, depth split in two: for its last output a rank reads the
 //! first input of the other.
+//!
+//! Along each dim `space::Resampling` maps outputs to rational positions among the inputs. Counted from the starts
+//! of what a rank computes and reads it is the same map, so inner ranks have equal programs, and the border of what
+//! a rank reads acts like that of the tensor. Replicate and reflect padding of a convolution is such a layer before
+//! it.
 
 use crate::backward::BACKWARD;
 use crate::emit::Emit;

@@ -1,4 +1,11 @@
 //! The implementation and workspace of every kernel.
+//!
+//! `CatalogMenu` offers the configurations that no other beats in time and workspace (`tune/frontier`): under a
+//! limit per kernel or, by an integer program (`tune/division`), of all kernels together. Once memory is planned,
+//! kernels also get what the arena leaves free at their place in the list ([`crate::arena`]). Memory that buffers
+//! of other lanes use is free for a kernel only if dependencies order the two already, so that no kernel begins to
+//! wait for a message. Kernels whose results are replicated keep the usual implementation, since ranks may have
+//! different room (`is_unique`).
 
 use crate::body::Builder;
 use crate::strategy::WorkspaceLimit;

@@ -2,6 +2,9 @@
 //!
 //! A cross-entropy with weights or an ignored class divides by a sum over all targets of an update. So where there are
 //! several micro-batches, each has a staging buffer for its targets, and all are counted at the start of the step.
+//!
+//! A batch norm, and a Dice over the batch, cannot be divided by counts that are known ahead: `partita` says so,
+//! and the search leaves such strategies out.
 
 use crate::emit::{Emit, staged_distribution};
 use crate::network::{LayerId, positions};

@@ -2,6 +2,9 @@
 //!
 //! Each rank sums squares over its shares. Sums of parameters that are split over the same axes are rows of one buffer,
 //! which is reduced over the ranks of these axes.
+//!
+//! `UpdateNorms` sums squares for LARS, and for LAMB after it has replaced the gradient by the direction. Biases,
+//! scales and shifts that are exempt from decay have the rule without it (`Optimizer::without_decay`).
 
 use crate::body::TensorBuffer;
 use crate::emit::Emit;

@@ -3,6 +3,13 @@
 //! Does: joins such processes to ranks over TCP or Unix sockets; pieces of loads under credits, snapshots and results.
 //! Knows: addresses, framed messages, the greeting of both sides, pieces of loads.
 //! Must not know: models, programs, how ranks run or talk to each other, printing.
+//!
+//! What is read of a piece (`data::PieceRequest`) is a function of the request, the dataset, the preprocessing and
+//! the model. So a reading thread may take it from a process that has the same (`data::PieceSupply`), once both
+//! sides have compared their settings. The rank, not the loader, knows the order: `session::LoadSequence` lists the
+//! loads over the whole plan, and [`Loaders`] requests them ahead, within its credits. A request that is not the
+//! next of that list, as after a change of plan, is answered too, and the others are requested again. A rank that
+//! loses its loaders reads the next piece itself.
 
 mod address;
 mod greeting;

@@ -5,6 +5,24 @@
 //! Knows: programs, machines, published cost models.
 //! Must not know: models, strategies, how a program was made, files, or the clock of this machine.
 //!
+//! # Parts
+//!
+//! - Kernels that were never measured are estimated by `kernel_model`, fitted to those that were by features of
+//!   their shape. A calibration in a machine file holds the measurements of the fit.
+//! - Kernels on one node slow each other down: `cost::Contention` follows from their times alone and beside their
+//!   own kind; `simulate/engine` knows which run at once.
+//! - Transfers share the links of their ranks and the adapters of their nodes: all that meet at a full one are
+//!   slowed by the same factor (`simulate/network`, `simulate/usage`).
+//! - A collective costs what a measured fit, the fit of the machine file, or the algorithms of the library say
+//!   (`cost/machine/collectives`, `cost/collective`). Collectives of one group run at once with ranks as threads
+//!   and over MPI; on GPUs they run one after the other, as a communicator of NCCL runs them ([`Progress`]). What
+//!   switches add to a path is `cost/crossing`; it looks at the span of nodes alone, so that ranks stay in few
+//!   classes.
+//! - How sure a cost is: `Costs::uncertainty`, by source of time; the numbers stand in `uncertainty/table`.
+//!   Intervals follow in `uncertainty/interval`, over the paths that `simulate/composition` tells apart by source.
+//! - What bounds a program: [`explain`], from its buffers, tasks and simulation. A change of the machine is a
+//!   simulation with other costs (`cost/scaled`).
+//!
 //! ```
 //! use partita_oracle::fit_line;
 //! use partita_space::{Bytes, Seconds};

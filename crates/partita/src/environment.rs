@@ -1,6 +1,10 @@
 //! The environment of the process: variables, folders, and how it may be ended.
 //!
 //! All environment variables are interpreted here, and only here. The caller passes a function that reads them.
+//!
+//! A process that was started alone runs its ranks as threads. A process that a launcher (mpirun of Open MPI, hydra
+//! of MPICH, PRRTE, srun) started as one of several is one rank, and loads the MPI library of the launcher's
+//! environment.
 
 use crate::foreign::{HINT_VARIABLES, LoaderPaths};
 use crate::launcher::{self, Launcher};

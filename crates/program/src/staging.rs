@@ -4,6 +4,17 @@
 //! of the lane, and waits while they are not free; they return once its peers have started their tasks. So the
 //! pool bounds how far a rank can run ahead. A pool that holds any one task of its lane suffices for every
 //! step to end, as the crate `verify` proves.
+//!
+//! `Body::memory` is all memory of a rank that grows with the model: the arena, with the workspace of kernels, and
+//! three pools: packets of the exchange lane, packets of the collective lane, and pieces of samples of the io lane.
+//! A run allocates the largest of each over its programs before its first step, and nothing in proportion to the
+//! model afterwards.
+//!
+//! Threads move a packet to the receiver, which returns it. Processes copy it to a packet that the receiver holds
+//! ready. Lowering gives a pool what its largest task takes of processes, which hold packets at both ends, or what
+//! two tasks in a row take of threads, if that is more: packets of one are out while the next one is packed. The
+//! pools are equal in both worlds. The simulation leaves them out: they can only delay a message whose sender is
+//! ahead of its receiver, and the receiver has others to take first.
 
 use crate::prefetch;
 use crate::{Body, Collective, CollectiveKind, Dtype, Exchange, Lane, Task, View, Work};

@@ -1,4 +1,8 @@
 //! Kernels on floats of two bytes (bf16, f16) as kernels on f32: what they read is widened to copies, and what they write rounded from copies.
+//!
+//! Activations, their gradients and packets of these have the type of the program; `Dtype::of_role` gives the type
+//! of every other buffer. Kernels with an implementation of their own for the type are not widened. Copies lie in
+//! the workspace of the kernel, so they are counted in memory.
 
 use crate::descriptor::{Flow, Layout};
 use crate::{Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Role, View};

@@ -1,4 +1,9 @@
 //! Memory of a rank that lies on a device.
+//!
+//! [`Arena`](crate::Arena) lies in the memory of the host or is a `DeviceMemory`. On a device, views have no
+//! addresses on the host, and messages, samples and checkpoints pack and unpack boxes through it. `Kernels::arena`
+//! makes the arena where the kernels work. `Kernels::finish` waits for the device, and reports when each kernel ran
+//! and what failed.
 
 use crate::memory::Element;
 use partita_program::Dtype;

@@ -3,6 +3,9 @@
 //! Gradients are multiplied by it from the loss on, and updates divide them again. Where they are not finite, the update
 //! leaves everything as it is; a dynamic scale is halved then, and doubled after many updates in a row that happened, as
 //! `torch.amp.GradScaler` does (PyTorch 2, `torch/amp/grad_scaler.py`). Many skipped updates in a row end the run.
+//!
+//! A program in f16 has the sum of squares of all gradients on every rank, as clipping needs it, as an output of
+//! the step. The scale and the skipped updates follow from it (`Inputs::update_factor`), so all ranks decide alike.
 
 use partita_run::Inputs;
 use serde::{Deserialize, Serialize};

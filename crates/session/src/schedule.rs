@@ -2,6 +2,9 @@
 //!
 //! All change the rate from step to step, not only from epoch to epoch, but for `Step` and `Plateau`, which are constant
 //! between milestones and reductions.
+//!
+//! A rate is a function of the training steps done and of [`ScheduleState`], what a schedule has learned from
+//! validation losses. Both are equal on all ranks, so no rank asks another.
 
 use serde::{Deserialize, Serialize};
 

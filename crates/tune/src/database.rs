@@ -1,4 +1,12 @@
 //! A database of measured times: one file that processes share.
+//!
+//! Whoever writes adds rows in one transaction, under the locks of SQLite and with a rollback journal: a
+//! write-ahead log needs memory that hosts do not share. Where a file system has no locks, a new file is renamed
+//! into its place. Only rows of the requested setting are read. A process keeps what it measured in memory too, so
+//! no lost lock or unwritable folder can take away a time that it has begun to plan with.
+//!
+//! Times of kernels have keys with a grammar and a version (`program/key`). Keys of the version before are
+//! converted; keys of a later version are left as they are.
 
 use crate::store::{Failure, Store};
 use crate::tables::{self, Conflict};

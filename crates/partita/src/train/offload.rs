@@ -1,4 +1,10 @@
 //! Loading of samples and validation in processes of their own: the side of the training, and the serving side.
+//!
+//! With validators a session skips the evaluation steps of its plan. At the end of an epoch it copies parameters
+//! and statistics (`session::Snapshot`) and hands the copy to `session::Validators`; the epoch is reported when its
+//! results are there. Ranks agree twice per epoch (`launch/agreement`): rank 0 decides whether there are
+//! validators, and broadcasts their results. If none are left, each rank swaps the copy in, evaluates, and swaps it
+//! out. Results are kept per mini-batch, as bits, and folded in order.
 
 mod children;
 pub mod config;
