@@ -82,9 +82,9 @@ impl AllReduce {
         for (index, rank) in group.others() {
             let chunk = reduction.chunk(index);
             let mut partial_sum = endpoint.blank(reduction.own.dtype, chunk.len());
-            with_type!(reduction.own.dtype, T => reduction.own.with::<T>(memory, |own| {
-                partial_sum.elements_mut::<T>().copy_from_slice(&own[chunk]);
-            }));
+            with_type!(reduction.own.dtype, T => {
+                reduction.own.read::<T>(memory, chunk.start, partial_sum.elements_mut());
+            });
             endpoint.post(
                 rank,
                 key(MessageKind::PartialSum, sequence, endpoint.rank()),
@@ -126,9 +126,8 @@ impl AllReduce {
     fn add<T: Number>(&mut self, endpoint: &mut Endpoint<'_>, memory: &Memory<'_>) {
         let chunk = self.chunk(self.group.own_index);
         let answers = !self.is_small();
-        self.own.with(memory, |own| {
-            self.partial_sums
-                .add::<T>(&mut own[chunk], answers, endpoint);
+        self.own.update::<T>(memory, chunk, |own| {
+            self.partial_sums.add(own, answers, endpoint);
         });
     }
 
@@ -158,9 +157,9 @@ impl AllReduce {
                 continue;
             };
             let chunk = self.chunk(index);
-            with_type!(self.own.dtype, T => self.own.with::<T>(memory, |own| {
-                own[chunk].copy_from_slice(sum.elements::<T>());
-            }));
+            with_type!(self.own.dtype, T => {
+                self.own.write(memory, chunk.start, sum.elements::<T>());
+            });
             // The packet is the one that carried this member's partial sum.
             endpoint.give_back(endpoint.rank(), sum);
         }
@@ -214,7 +213,8 @@ impl ReduceScatter {
 
     pub(super) fn deliver(&mut self, endpoint: &mut Endpoint<'_>, memory: &Memory<'_>) -> bool {
         if self.partial_sums.are_complete(endpoint) {
-            with_type!(self.own.dtype, T => self.own.with::<T>(memory, |own| {
+            let all = 0..self.own.volume();
+            with_type!(self.own.dtype, T => self.own.update::<T>(memory, all, |own| {
                 self.partial_sums.add(own, false, endpoint);
             }));
             self.own.finish(memory, endpoint);

@@ -5,14 +5,17 @@ use super::packet::Packet;
 use super::point_to_point::{Endpoint, MessageKind, PointToPoint};
 use crate::Memory;
 use crate::packed_tensor::{Number, with_type};
-use partita_program::{Dtype, View};
+use partita_program::{BufferId, Dtype, View};
 use partita_space::Rank;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// This rank's operand and result of a reduction: in place in its view where that is contiguous and the only
 /// one, which saves a pass over memory, else packed.
 pub(super) struct Accumulator {
     views: Vec<View>,
+    /// Where the operand is, which on a device is not copied to a result in another place before it is summed.
+    source: View,
     pub(super) dtype: Dtype,
     /// The elements of several views, or of one that is not contiguous.
     packed: Option<Packet>,
@@ -27,11 +30,12 @@ impl Accumulator {
         endpoint: &mut Endpoint<'_>,
     ) -> Self {
         let is_dense = memory.is_dense(source) && memory.is_dense(&view);
-        if is_dense && *source != view {
+        if is_dense && memory.device().is_none() {
             copy(source, &view, memory, endpoint);
         }
         Self {
             views: vec![view],
+            source: *source,
             dtype: memory.body().buffer(view.buffer).dtype,
             packed: (!is_dense).then(|| endpoint.packed(memory, source)),
         }
@@ -48,6 +52,7 @@ impl Accumulator {
         }
         Self {
             views: views.to_vec(),
+            source: views[0],
             dtype: memory.body().buffer(views[0].buffer).dtype,
             packed: Some(endpoint.packed_all(memory, views)),
         }
@@ -58,17 +63,48 @@ impl Accumulator {
         self.views.iter().map(View::volume).sum()
     }
 
-    /// Runs on the elements; on a copy of those that a device has.
-    pub(super) fn with<T: Number>(&mut self, memory: &Memory<'_>, run: impl FnOnce(&mut [T])) {
-        match &mut self.packed {
-            Some(packed) => run(packed.elements_mut::<T>()),
+    /// Copies operands from the first one on.
+    pub(super) fn read<T: Number>(&self, memory: &Memory<'_>, first: usize, to: &mut [T]) {
+        let elements = first..first + to.len();
+        match &self.packed {
+            Some(packed) => to.copy_from_slice(&packed.elements::<T>()[elements]),
             None if memory.device().is_some() => {
-                let mut copy = Vec::new();
-                memory.pack::<T>(&self.views[0], &mut copy);
-                run(&mut copy);
-                memory.unpack(&self.views[0], &copy, false);
+                let (buffer, start) = start_of(&self.source, memory);
+                memory.pack_range(buffer, start + first, to);
             }
-            None => run(memory.write::<T>(&self.views[0]).data_mut()),
+            None => to.copy_from_slice(&memory.read::<T>(&self.source).data()[elements]),
+        }
+    }
+
+    /// Sets results from the first one on.
+    pub(super) fn write<T: Number>(&mut self, memory: &Memory<'_>, first: usize, from: &[T]) {
+        let elements = first..first + from.len();
+        match &mut self.packed {
+            Some(packed) => packed.elements_mut::<T>()[elements].copy_from_slice(from),
+            None if memory.device().is_some() => {
+                let (buffer, start) = start_of(&self.views[0], memory);
+                memory.unpack_range(buffer, start + first, from);
+            }
+            None => memory.write::<T>(&self.views[0]).data_mut()[elements].copy_from_slice(from),
+        }
+    }
+
+    /// Turns operands into results; copies of those that a device has.
+    pub(super) fn update<T: Number>(
+        &mut self,
+        memory: &Memory<'_>,
+        elements: Range<usize>,
+        run: impl FnOnce(&mut [T]),
+    ) {
+        match &mut self.packed {
+            Some(packed) => run(&mut packed.elements_mut::<T>()[elements]),
+            None if memory.device().is_some() => {
+                let mut copy = vec![T::default(); elements.len()];
+                self.read(memory, elements.start, &mut copy);
+                run(&mut copy);
+                self.write(memory, elements.start, &copy);
+            }
+            None => run(&mut memory.write::<T>(&self.views[0]).data_mut()[elements]),
         }
     }
 
@@ -83,6 +119,13 @@ impl Accumulator {
             endpoint.give_back(endpoint.rank(), packed);
         }
     }
+}
+
+/// The buffer of a view, and the number of the view's first element in it.
+fn start_of(view: &View, memory: &Memory<'_>) -> (BufferId, usize) {
+    let pitch = memory.body().buffer(view.buffer).pitches();
+    let first = (0..5).map(|dim| view.start[dim] * pitch[dim]).sum();
+    (view.buffer, first)
 }
 
 /// Copies between views that do not overlap, without a packet where both are dense.
