@@ -1,9 +1,10 @@
-//! Devices of OpenCL, and the kernels compiled for them.
+//! Devices, and the kernels compiled for them.
 
-use crate::api::{Api, CallError, Handle, NO_PLATFORM, ObjectKind, device};
+use crate::driver::{CallError, Driver, Found, ModuleHandle, Owned};
+use crate::opencl;
 use partita_program::Dtype;
 use partita_space::Bytes;
-use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The sources of all kernels, in an order in which each knows what it needs.
@@ -94,10 +95,12 @@ pub enum DeviceError {
         kernel: &'static str,
     },
     /// The driver refuses a call.
-    #[error("{device}: {call} fails with OpenCL error {code}{detail}")]
+    #[error("{device}: {call} fails with {library} error {code}{detail}")]
     Call {
         /// The device.
         device: String,
+        /// The driver's library.
+        library: &'static str,
         /// What was called.
         call: &'static str,
         /// Its error.
@@ -107,68 +110,72 @@ pub enum DeviceError {
     },
 }
 
-/// A device with a context, shared by all ranks of a process that compute on it.
-pub struct Device {
-    api: &'static Api,
-    facts: DeviceFacts,
-    id: Handle,
-    context: Handle,
-    /// Kernels for activations in f32, in bf16 and in f16, compiled when they are first needed.
-    programs: [OnceLock<Result<Compiled, DeviceError>>; 3],
+/// What has gone between a device and the host since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTraffic {
+    /// What the host has read.
+    pub read: Bytes,
+    /// What the host has written.
+    pub written: Bytes,
+    /// How often the host has waited for kernels.
+    pub waits: u64,
 }
 
-struct Compiled(Handle);
+#[derive(Default)]
+struct TrafficCounters {
+    read: AtomicU64,
+    written: AtomicU64,
+    waits: AtomicU64,
+}
 
-// SAFETY: OpenCL 1.1 and later may be called from any thread, but for the arguments of one kernel object, which
-// belong to a queue. Handles are reference-counted by the library.
-unsafe impl Send for Device {}
-// SAFETY: as above.
-unsafe impl Sync for Device {}
-// SAFETY: as above.
-unsafe impl Send for Compiled {}
-// SAFETY: as above.
-unsafe impl Sync for Compiled {}
+/// A device that was opened, shared by all ranks of a process that compute on it.
+pub struct Device {
+    driver: Arc<dyn Driver>,
+    facts: DeviceFacts,
+    traffic: TrafficCounters,
+    /// Kernels for activations in f32, in bf16 and in f16, compiled when they are first needed.
+    modules: [OnceLock<Result<Owned<ModuleHandle>, DeviceError>>; 3],
+}
 
 impl Device {
-    /// All devices, platform by platform, and those of a platform in its order.
+    /// All devices, those of a driver in its order.
     ///
     /// Errors: there is no OpenCL, or it has no driver.
     pub fn list() -> Result<Vec<DeviceFacts>, DeviceError> {
-        let all = handles(api()?)?.into_iter();
-        Ok(all.map(|(_, facts)| facts).collect())
+        let all = opencl::find()?.into_iter();
+        Ok(all.map(|found| found.facts).collect())
     }
 
     /// All devices of a kind.
     ///
     /// Errors: there is none, or one cannot be used.
     pub fn open_all(kind: DeviceKind) -> Result<Vec<Arc<Self>>, DeviceError> {
-        let api = api()?;
-        let all = handles(api)?;
-        let found: Vec<String> = all.iter().map(|(_, facts)| facts.to_string()).collect();
-        let of_kind = all.into_iter().filter(|(_, facts)| facts.kind == kind);
+        let all = match kind {
+            DeviceKind::Gpu | DeviceKind::Software => opencl::find()?,
+        };
+        let names: Vec<String> = all.iter().map(|found| found.facts.to_string()).collect();
+        let of_kind = all.into_iter().filter(|found| found.facts.kind == kind);
         let open: Vec<Arc<Self>> = of_kind
-            .map(|(id, facts)| Self::open(api, id, facts).map(Arc::new))
+            .map(|found| Self::open(found).map(Arc::new))
             .collect::<Result<_, _>>()?;
         if open.is_empty() {
-            let found = found.join(", ");
+            let found = names.join(", ");
             return Err(DeviceError::Missing { kind, found });
         }
         Ok(open)
     }
 
-    fn open(api: &'static Api, id: Handle, facts: DeviceFacts) -> Result<Self, DeviceError> {
+    fn open(Found { facts, open }: Found) -> Result<Self, DeviceError> {
         if !facts.has_f64 {
             let device = facts.name;
             return Err(DeviceError::NoDoubles { device });
         }
-        let context = api.create_context(id);
-        let context = context.map_err(|error| facts.refusal(error, String::new()))?;
+        let driver = open().map_err(|error| DeviceError::of_call(&facts.name, error))?;
         Ok(Self {
-            api,
+            driver,
             facts,
-            id,
-            context,
-            programs: [const { OnceLock::new() }; 3],
+            traffic: TrafficCounters::default(),
+            modules: [const { OnceLock::new() }; 3],
         })
     }
 
@@ -177,68 +184,71 @@ impl Device {
         &self.facts
     }
 
-    pub(crate) fn api(&self) -> &'static Api {
-        self.api
+    /// What has gone between it and the host.
+    pub fn traffic(&self) -> DeviceTraffic {
+        let TrafficCounters {
+            read,
+            written,
+            waits,
+        } = &self.traffic;
+        DeviceTraffic {
+            read: Bytes(read.load(Ordering::Relaxed)),
+            written: Bytes(written.load(Ordering::Relaxed)),
+            waits: waits.load(Ordering::Relaxed),
+        }
     }
 
-    pub(crate) fn id(&self) -> Handle {
-        self.id
+    pub(crate) fn count(&self, more: DeviceTraffic) {
+        let counters = &self.traffic;
+        counters.read.fetch_add(more.read.0, Ordering::Relaxed);
+        counters
+            .written
+            .fetch_add(more.written.0, Ordering::Relaxed);
+        counters.waits.fetch_add(more.waits, Ordering::Relaxed);
     }
 
-    pub(crate) fn context(&self) -> Handle {
-        self.context
+    pub(crate) fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
     }
 
     pub(crate) fn refusal(&self, error: CallError) -> DeviceError {
-        self.facts.refusal(error, String::new())
+        DeviceError::of_call(&self.facts.name, error)
     }
 
     /// As [`Self::refusal`], of a kernel.
     pub(crate) fn refusal_of(&self, error: CallError, kernel: &str) -> DeviceError {
-        self.facts
-            .refusal(error, format!(" for the kernel {kernel}"))
+        let detail = format!(" for the kernel {kernel}{}", error.detail);
+        self.refusal(CallError { detail, ..error })
     }
 
     /// The kernels for activations of a type, compiled by the first call.
     ///
     /// Errors: those of the compiler.
-    pub(crate) fn program(&self, activations: Dtype) -> Result<Handle, DeviceError> {
-        let (number, options) = match activations {
-            Dtype::F32 => (0, c"-cl-std=CL1.2"),
-            Dtype::Bf16 => (1, c"-cl-std=CL1.2 -DACTIVATIONS_IN_BF16"),
-            Dtype::F16 => (2, c"-cl-std=CL1.2 -DACTIVATIONS_IN_F16"),
+    pub(crate) fn module(&self, activations: Dtype) -> Result<ModuleHandle, DeviceError> {
+        let (number, defined) = match activations {
+            Dtype::F32 => (0, None),
+            Dtype::Bf16 => (1, Some("ACTIVATIONS_IN_BF16")),
+            Dtype::F16 => (2, Some("ACTIVATIONS_IN_F16")),
             Dtype::F64 | Dtype::I16 => panic!("no kernels on activations in {activations:?}"),
         };
-        let compiled = self.programs[number].get_or_init(|| self.compile(options).map(Compiled));
-        match compiled {
-            Ok(Compiled(program)) => Ok(*program),
-            Err(error) => Err(error.clone()),
-        }
-    }
-
-    fn compile(&self, options: &CStr) -> Result<Handle, DeviceError> {
-        let program = self.api.compile((self.context, self.id), SOURCE, options);
-        program.map_err(|(error, log)| {
-            let detail = if log.is_empty() {
-                log
-            } else {
-                format!(":\n{log}")
-            };
-            self.facts.refusal(error, detail)
-        })
+        let compiled = self.modules[number].get_or_init(|| {
+            let module = self.driver.compile(SOURCE, defined);
+            let module = module.map_err(|error| self.refusal(error))?;
+            Ok(Owned::new(&self.driver, module))
+        });
+        compiled.as_ref().map(Owned::get).map_err(Clone::clone)
     }
 }
 
-impl Drop for Device {
-    fn drop(&mut self) {
-        for program in &self.programs {
-            if let Some(Ok(Compiled(program))) = program.get() {
-                // SAFETY: made by this device, and no queue outlives it.
-                unsafe { self.api.release(ObjectKind::Program, *program) };
-            }
+impl DeviceError {
+    pub(crate) fn of_call(device: &str, error: CallError) -> Self {
+        Self::Call {
+            device: device.to_owned(),
+            library: error.library,
+            call: error.call,
+            code: error.code,
+            detail: error.detail,
         }
-        // SAFETY: as above.
-        unsafe { self.api.release(ObjectKind::Context, self.context) };
     }
 }
 
@@ -248,18 +258,6 @@ impl DeviceKind {
         match self {
             Self::Gpu => "GPU",
             Self::Software => "software device",
-        }
-    }
-}
-
-impl DeviceFacts {
-    fn refusal(&self, (call, code): CallError, detail: String) -> DeviceError {
-        let device = self.name.clone();
-        DeviceError::Call {
-            device,
-            call,
-            code,
-            detail,
         }
     }
 }
@@ -275,68 +273,4 @@ impl std::fmt::Display for DeviceFacts {
         } = self;
         write!(f, "{name} ({}, {memory}, {platform})", kind.name())
     }
-}
-
-fn api() -> Result<&'static Api, DeviceError> {
-    Api::load().map_err(|reason| DeviceError::Library {
-        reason: reason.to_owned(),
-    })
-}
-
-/// All devices with what they say of themselves.
-fn handles(api: &Api) -> Result<Vec<(Handle, DeviceFacts)>, DeviceError> {
-    let platforms = api.platforms().map_err(|(call, code)| match code {
-        NO_PLATFORM => DeviceError::Driver,
-        code => DeviceError::Call {
-            device: "OpenCL".to_owned(),
-            call,
-            code,
-            detail: String::new(),
-        },
-    })?;
-    let mut all = Vec::new();
-    for platform in platforms {
-        let name = text(api.platform_name(platform).unwrap_or_default());
-        // A platform without devices refuses.
-        let ids = api.devices(platform).unwrap_or_default();
-        all.extend(ids.into_iter().map(|id| (id, facts(api, id, name.clone()))));
-    }
-    if all.is_empty() {
-        return Err(DeviceError::Driver);
-    }
-    Ok(all)
-}
-
-fn facts(api: &Api, id: Handle, platform: String) -> DeviceFacts {
-    let data = |what| api.device_info(id, what).unwrap_or_default();
-    // Little-endian, of 4 or 8 bytes.
-    let number = |what| {
-        let mut bytes = [0; 8];
-        for (to, from) in bytes.iter_mut().zip(data(what)) {
-            *to = from;
-        }
-        u64::from_le_bytes(bytes)
-    };
-    let kind = if number(device::TYPE) & device::PROCESSOR == 0 {
-        DeviceKind::Gpu
-    } else {
-        DeviceKind::Software
-    };
-    let versions = [device::VERSION, device::DRIVER].map(|what| text(data(what)));
-    DeviceFacts {
-        name: text(data(device::NAME)),
-        platform,
-        version: versions.join(", driver "),
-        kind,
-        memory: Bytes(number(device::MEMORY)),
-        largest: Bytes(number(device::LARGEST)),
-        units: number(device::UNITS) as usize,
-        has_f64: number(device::DOUBLES) != 0,
-    }
-}
-
-/// A string of the library, which ends with a zero.
-fn text(mut bytes: Vec<u8>) -> String {
-    bytes.retain(|&byte| byte != 0);
-    String::from_utf8_lossy(&bytes).trim().to_owned()
 }

@@ -23,6 +23,7 @@ use partita_program::fused::Tail;
 use partita_program::{Algorithm, Dtype, Family, Kernel, KernelShape, View};
 use partita_run::{Arena, Inputs, KernelSpan, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Bytes, Mesh, Rank};
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 
 /// The kernels of a rank on a device: every kernel of programs in f32, bf16 or f16, by the algorithms `gpu` and, for
@@ -131,8 +132,10 @@ impl Kernels for GpuKernels {
         if !progress() {
             return Err(RunError::Cancelled);
         }
-        let arena = memory.device().map(|device| device.handle());
-        let arena = arena.expect("the arena of these kernels lies on their device") as _;
+        let device: Option<&dyn Any> = memory.device().map(|device| -> &dyn Any { device });
+        let arena = device.and_then(|device| device.downcast_ref::<GpuMemory>());
+        let arena = arena.expect("the arena of these kernels lies on their device");
+        let arena = arena.handle();
         let mut queue = lock(&self.queue);
         let fault = queue.take_fault();
         fault.map_err(|error| self.failed(error.into()))?;

@@ -1,7 +1,7 @@
 //! What a kernel of a program needs while it is given to a device, or while its workspace is measured.
 
-use crate::api::Handle;
 use crate::device::DeviceError;
+use crate::driver::BufferHandle;
 use crate::epilogue::RawEpilogue;
 use crate::method::Method;
 use crate::queue::{Message, Queue};
@@ -30,7 +30,7 @@ pub(crate) enum Arg {
     Float(f32),
     Double(f64),
     /// Memory of the device.
-    Memory(Handle),
+    Memory(BufferHandle),
     /// So many bytes that a work-group shares.
     Shared(usize),
 }
@@ -156,7 +156,7 @@ pub(crate) struct RankPosition {
 /// Where commands go.
 pub(crate) struct Target<'r> {
     pub queue: &'r mut Queue,
-    pub arena: Handle,
+    pub arena: BufferHandle,
     /// Type of activations.
     pub activations: Dtype,
 }
@@ -252,7 +252,7 @@ impl<'r> Run<'r> {
     /// Constants on the device.
     pub(crate) fn table<T: Constant>(&mut self, values: &[T]) -> Result<Arg, KernelError> {
         let Some(target) = &mut self.target else {
-            return Ok(Arg::Memory(ptr::null_mut()));
+            return Ok(Arg::Memory(BufferHandle::default()));
         };
         let bytes = values.iter().flat_map(|&value| value.to_bytes()).collect();
         Ok(Arg::Memory(target.queue.table(bytes)?))
@@ -262,7 +262,7 @@ impl<'r> Run<'r> {
     pub(crate) fn counters(&mut self, count: usize) -> Result<Arg, KernelError> {
         match &mut self.target {
             Some(target) => Ok(Arg::Memory(target.queue.counters(count)?)),
-            None => Ok(Arg::Memory(ptr::null_mut())),
+            None => Ok(Arg::Memory(BufferHandle::default())),
         }
     }
 
@@ -271,7 +271,7 @@ impl<'r> Run<'r> {
     pub(crate) fn invalid_class(&mut self, message: Message) -> [Arg; 2] {
         let (memory, check) = match &mut self.target {
             Some(target) => target.queue.check(message),
-            None => (ptr::null_mut(), 0),
+            None => (BufferHandle::default(), 0),
         };
         [Arg::Memory(memory), Arg::Uint(check as u32)]
     }

@@ -1,14 +1,20 @@
 //! The memory of a rank on a device.
 
-use crate::api::Handle;
 use crate::device::DeviceError;
+use crate::driver::BufferHandle;
 use crate::launch::Arg;
-use crate::queue::{DeviceBuffer, Queue};
+use crate::queue::{Command, DeviceBuffer, Queue};
 use crate::tensor::{GROUP, Tensor, collapse};
 use partita_program::Dtype;
-use partita_run::{DeviceMemory, DeviceView};
-use partita_space::Bytes;
+use partita_run::{DeviceMemory, DeviceView, Prefetch};
+use partita_space::{Bytes, Seconds};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Contiguous boxes are written in pieces of so many bytes, so that what they pass through stays small.
+const PIECE: usize = 16 << 20;
+
+/// Boxes that are packed one after the other begin at multiples of so many bytes, as every type of element may.
+const ALIGNMENT: usize = 8;
 
 /// The arena of a rank on a device, and the queue whose kernels work on it.
 pub(crate) struct GpuMemory {
@@ -23,7 +29,7 @@ impl GpuMemory {
             let mut queue = lock(&queue);
             let buffer = DeviceBuffer::new(queue.device(), bytes)?;
             let whole = Bytes(bytes.0.max(8).next_multiple_of(4));
-            queue.fill_zeros(buffer.raw(), whole)?;
+            queue.fill_zeros(buffer.handle(), whole)?;
             buffer
         };
         Ok(Self { queue, buffer })
@@ -44,19 +50,113 @@ fn tensor(view: &DeviceView) -> Tensor {
     }
 }
 
-/// Runs a kernel that moves a box.
+/// Runs a kernel that moves a box, whose arguments begin with it.
 fn launch(
     queue: &mut Queue,
     name: &'static str,
-    arena: Handle,
+    (arena, view): (BufferHandle, &DeviceView),
     args: &[Arg],
-    of: &Tensor,
-) -> Result<(), DeviceError> {
-    let mut all = vec![Arg::Memory(arena)];
+) -> Result<Command, DeviceError> {
+    let [of] = collapse([tensor(view)], 0);
+    let mut all = vec![
+        Arg::Memory(arena),
+        Arg::from(&of),
+        Arg::Extent(of.raw_extent()),
+        Arg::dtype(&of),
+    ];
     all.extend_from_slice(args);
     // Boxes are moved as elements of any type; either set of kernels does.
-    let command = queue.launch((name, Dtype::F32), &all, of.groups(), GROUP);
-    command.map(drop)
+    queue.launch((name, Dtype::F32), &all, of.groups(), GROUP)
+}
+
+fn bytes_of(view: &DeviceView) -> usize {
+    view.extent.iter().product::<usize>() * view.dtype.size()
+}
+
+/// A box in pieces that are written one after the other.
+fn pieces(view: &DeviceView, accumulate: bool) -> Vec<DeviceView> {
+    let (elements, each) = (
+        bytes_of(view) / view.dtype.size(),
+        PIECE / view.dtype.size(),
+    );
+    if accumulate || elements <= each || !tensor(view).is_dense_from(0) {
+        return vec![*view];
+    }
+    let piece = |start: usize| {
+        let count = each.min(elements - start);
+        DeviceView {
+            first: view.first + (start * view.dtype.size()) as u64,
+            extent: [1, 1, 1, 1, count],
+            pitch: [count, count, count, count, 1],
+            ..*view
+        }
+    };
+    (0..elements).step_by(each).map(piece).collect()
+}
+
+impl GpuMemory {
+    pub(crate) fn handle(&self) -> BufferHandle {
+        self.buffer.handle()
+    }
+
+    fn start_fetch(&self, views: &[DeviceView]) -> Result<Prefetch, DeviceError> {
+        let queue = &mut *lock(&self.queue);
+        let device = Arc::clone(queue.device());
+        let (mut boxes, mut end) = (Vec::with_capacity(views.len()), 0usize);
+        for view in views {
+            let start = end.next_multiple_of(ALIGNMENT);
+            end = start + bytes_of(view);
+            boxes.push((*view, start..end));
+        }
+        let slot = queue.transfers.slot(&device, Bytes(end as u64))?;
+        let mut commands: Option<[Command; 2]> = None;
+        for (view, place) in &boxes {
+            let first = (place.start / view.dtype.size()) as u64;
+            let args = [Arg::Memory(slot.buffer.handle()), Arg::Ulong(first)];
+            let command = launch(queue, "pack_box", (self.handle(), view), &args)?;
+            let first = commands.map_or_else(|| Arc::clone(&command), |[first, _]| first);
+            commands = Some([first, command]);
+        }
+        let Some(commands) = commands else {
+            return Ok(Prefetch(0));
+        };
+        queue.flush()?;
+        queue.transfers.fetch(&device, slot, boxes, commands)
+    }
+
+    fn read(&self, view: &DeviceView, packed: &mut [u8]) -> Result<(), DeviceError> {
+        let queue = &mut *lock(&self.queue);
+        if queue.transfers.copy_fetched(view, packed) {
+            return Ok(());
+        }
+        if tensor(view).is_dense_from(0) {
+            return queue.read(self.handle(), view.first, packed);
+        }
+        let device = Arc::clone(queue.device());
+        let slot = queue.transfers.slot(&device, Bytes(packed.len() as u64))?;
+        let staging = slot.buffer.handle();
+        let args = [Arg::Memory(staging), Arg::Ulong(0)];
+        let command = launch(queue, "pack_box", (self.handle(), view), &args)?;
+        queue.transfers.put(slot, command);
+        queue.read(staging, 0, packed)
+    }
+
+    fn write(&self, view: &DeviceView, packed: &[u8], accumulate: bool) -> Result<(), DeviceError> {
+        let queue = &mut *lock(&self.queue);
+        queue.transfers.forget(view);
+        let (device, mut rest) = (Arc::clone(queue.device()), packed);
+        for piece in pieces(view, accumulate) {
+            let (now, later) = rest.split_at(bytes_of(&piece));
+            rest = later;
+            let slot = queue.transfers.slot(&device, Bytes(now.len() as u64))?;
+            let staging = slot.buffer.handle();
+            queue.transfers.write(&device, staging, now)?;
+            let args = [Arg::Memory(staging), Arg::flag(accumulate)];
+            let command = launch(queue, "unpack_box", (self.handle(), &piece), &args)?;
+            queue.transfers.put(slot, command);
+        }
+        queue.flush()
+    }
 }
 
 impl DeviceMemory for GpuMemory {
@@ -64,67 +164,47 @@ impl DeviceMemory for GpuMemory {
         self.buffer.bytes()
     }
 
-    fn handle(&self) -> usize {
-        self.buffer.raw() as usize
-    }
-
     fn pack(&self, view: &DeviceView, packed: &mut [u8]) {
-        let whole = tensor(view);
-        let mut queue = lock(&self.queue);
-        let done = if whole.is_dense_from(0) {
-            queue.read(self.buffer.raw(), view.first, packed)
-        } else {
-            let [x] = collapse([whole], 0);
-            queue
-                .staging(Bytes(packed.len() as u64))
-                .and_then(|staging| {
-                    let args = [
-                        Arg::from(&x),
-                        Arg::Extent(x.raw_extent()),
-                        Arg::dtype(&x),
-                        Arg::Memory(staging),
-                    ];
-                    launch(&mut queue, "pack_box", self.buffer.raw(), &args, &x)?;
-                    queue.read(staging, 0, packed)
-                })
-        };
-        queue.note(done);
+        let done = self.read(view, packed);
+        lock(&self.queue).note(done);
     }
 
     fn unpack(&self, view: &DeviceView, packed: &[u8], accumulate: bool) {
-        let whole = tensor(view);
-        let mut queue = lock(&self.queue);
-        let done = if whole.is_dense_from(0) && !accumulate {
-            queue.write(self.buffer.raw(), view.first, packed)
-        } else {
-            let [y] = collapse([whole], 0);
-            queue
-                .staging(Bytes(packed.len() as u64))
-                .and_then(|staging| {
-                    queue.write(staging, 0, packed)?;
-                    let args = [
-                        Arg::from(&y),
-                        Arg::Extent(y.raw_extent()),
-                        Arg::dtype(&y),
-                        Arg::Memory(staging),
-                        Arg::flag(accumulate),
-                    ];
-                    launch(&mut queue, "unpack_box", self.buffer.raw(), &args, &y)
-                })
-        };
-        queue.note(done);
+        let done = self.write(view, packed, accumulate);
+        lock(&self.queue).note(done);
     }
 
     fn clear(&self, view: &DeviceView) {
-        let [y] = collapse([tensor(view)], 0);
-        let args = [
-            Arg::from(&y),
-            Arg::Extent(y.raw_extent()),
-            Arg::dtype(&y),
-            Arg::Double(0.0),
-        ];
         let mut queue = lock(&self.queue);
-        let done = launch(&mut queue, "fill", self.buffer.raw(), &args, &y);
-        queue.note(done);
+        queue.transfers.forget(view);
+        let filled = launch(
+            &mut queue,
+            "fill",
+            (self.handle(), view),
+            &[Arg::Double(0.0)],
+        );
+        queue.note(filled.map(drop));
+    }
+
+    fn prefetch(&self, views: &[DeviceView]) -> Prefetch {
+        let begun = self.start_fetch(views);
+        let mut queue = lock(&self.queue);
+        begun.unwrap_or_else(|error| {
+            queue.note(Err(error));
+            Prefetch(0)
+        })
+    }
+
+    fn fetched(&self, of: Prefetch, waits: bool) -> Option<Seconds> {
+        let mut queue = lock(&self.queue);
+        let fetched = queue.transfers.fetched(queue.device(), of, waits);
+        fetched.unwrap_or_else(|error| {
+            queue.note(Err(error));
+            Some(Seconds(0.0))
+        })
+    }
+
+    fn release(&self, of: Prefetch) {
+        lock(&self.queue).transfers.release(of);
     }
 }

@@ -1,48 +1,23 @@
 //! The queue of a rank on a device: commands run in the order in which they are given.
 
-use crate::api::{Api, Handle, ObjectKind};
-use crate::device::{Device, DeviceError};
+use crate::device::{Device, DeviceError, DeviceTraffic};
+use crate::driver::{BufferHandle, CallError, EventHandle, KernelHandle, Owned, QueueHandle};
 use crate::launch::{Arg, KernelError};
+use crate::transfer::Transfers;
 use partita_program::Dtype;
 use partita_run::KernelSpan;
 use partita_space::{Bytes, Seconds};
 use std::collections::HashMap;
-use std::ffi::CString;
 use std::sync::Arc;
 
 /// Memory on a device.
 pub(crate) struct DeviceBuffer {
-    api: &'static Api,
-    raw: Handle,
+    memory: Owned<BufferHandle>,
     bytes: Bytes,
 }
 
-// SAFETY: OpenCL may be called from any thread.
-unsafe impl Send for DeviceBuffer {}
-
 /// A command that was given to a device.
-pub(crate) struct Command {
-    api: &'static Api,
-    event: Handle,
-}
-
-// SAFETY: OpenCL may be called from any thread.
-unsafe impl Send for Command {}
-
-impl Command {
-    /// When it was given, began and ended, once it has, in nanoseconds of the device's clock; none where a driver does
-    /// not say.
-    fn times(&self) -> Option<[u64; 3]> {
-        self.api.times(self.event).ok()
-    }
-}
-
-impl Drop for Command {
-    fn drop(&mut self) {
-        // SAFETY: owned. The command itself goes on.
-        unsafe { self.api.release(ObjectKind::Event, self.event) };
-    }
-}
+pub(crate) type Command = Arc<Owned<EventHandle>>;
 
 /// The first and the last command of a kernel of a program.
 #[derive(Default)]
@@ -56,14 +31,13 @@ pub(crate) type Message = Box<dyn Fn(f64) -> String + Send>;
 
 /// The commands of a rank.
 pub(crate) struct Queue {
+    /// What it moves beside the kernels.
+    pub transfers: Transfers,
     device: Arc<Device>,
-    raw: Handle,
     /// By name and type of activations. Their arguments are set before each launch.
-    kernels: HashMap<(&'static str, Dtype), Handle>,
+    kernels: HashMap<(&'static str, Dtype), Owned<KernelHandle>>,
     /// Constants, by their contents.
     tables: HashMap<Vec<u8>, DeviceBuffer>,
-    /// Through which messages pass.
-    staging: Option<DeviceBuffer>,
     counters: Option<DeviceBuffer>,
     /// The number, from 1, of the check that found a number that is no class, and that number, in f64.
     invalid_class: DeviceBuffer,
@@ -73,23 +47,21 @@ pub(crate) struct Queue {
     given: Vec<Commands>,
     /// The first failure of an access to memory that was not reported yet.
     fault: Option<DeviceError>,
+    raw: Owned<QueueHandle>,
 }
-
-// SAFETY: OpenCL may be called from any thread, but for the arguments of one kernel object, which this queue owns.
-unsafe impl Send for Queue {}
 
 impl DeviceBuffer {
     pub(crate) fn new(device: &Device, bytes: Bytes) -> Result<Self, DeviceError> {
-        let api = device.api();
         // A buffer of no bytes is refused, and zeros are written by fours.
         let size = bytes.0.max(8).next_multiple_of(4) as usize;
-        let raw = api.create_buffer(device.context(), size);
-        let raw = raw.map_err(|error| device.refusal(error))?;
-        Ok(Self { api, raw, bytes })
+        let memory = device.driver().create_buffer(size);
+        let memory = memory.map_err(|error| device.refusal(error))?;
+        let memory = Owned::new(device.driver(), memory);
+        Ok(Self { memory, bytes })
     }
 
-    pub(crate) fn raw(&self) -> Handle {
-        self.raw
+    pub(crate) fn handle(&self) -> BufferHandle {
+        self.memory.get()
     }
 
     pub(crate) fn bytes(&self) -> Bytes {
@@ -97,31 +69,25 @@ impl DeviceBuffer {
     }
 }
 
-impl Drop for DeviceBuffer {
-    fn drop(&mut self) {
-        // SAFETY: owned. Commands under way keep it until they end.
-        unsafe { self.api.release(ObjectKind::Buffer, self.raw) };
-    }
-}
-
 impl Queue {
     pub(crate) fn new(device: Arc<Device>) -> Result<Self, DeviceError> {
-        let raw = device.api().create_queue(device.context(), device.id());
+        let transfers = Transfers::new(&device)?;
+        let raw = device.driver().create_queue();
         let raw = raw.map_err(|error| device.refusal(error))?;
         let invalid_class = DeviceBuffer::new(&device, Bytes(16))?;
         let mut queue = Self {
+            transfers,
+            raw: Owned::new(device.driver(), raw),
             device,
-            raw,
             kernels: HashMap::new(),
             tables: HashMap::new(),
-            staging: None,
             counters: None,
             invalid_class,
             checks: Vec::new(),
             given: Vec::new(),
             fault: None,
         };
-        let invalid_class = queue.invalid_class.raw;
+        let invalid_class = queue.invalid_class.handle();
         queue.fill_zeros(invalid_class, Bytes(16))?;
         Ok(queue)
     }
@@ -142,15 +108,19 @@ impl Queue {
         &self.device
     }
 
-    fn kernel(&mut self, name: &'static str, activations: Dtype) -> Result<Handle, DeviceError> {
+    fn kernel(
+        &mut self,
+        name: &'static str,
+        activations: Dtype,
+    ) -> Result<KernelHandle, DeviceError> {
         if let Some(kernel) = self.kernels.get(&(name, activations)) {
-            return Ok(*kernel);
+            return Ok(kernel.get());
         }
-        let program = self.device.program(activations)?;
-        let text = CString::new(name).unwrap_or_default();
-        let kernel = self.device.api().create_kernel(program, &text);
+        let module = self.device.module(activations)?;
+        let kernel = self.device.driver().create_kernel(module, name);
         let kernel = kernel.map_err(|error| self.device.refusal_of(error, name))?;
-        self.kernels.insert((name, activations), kernel);
+        let owned = Owned::new(self.device.driver(), kernel);
+        self.kernels.insert((name, activations), owned);
         Ok(kernel)
     }
 
@@ -177,62 +147,61 @@ impl Queue {
         groups: usize,
         group: usize,
     ) -> Result<Command, DeviceError> {
-        let (kernel, api) = (self.kernel(name, activations)?, self.device.api());
-        for (number, arg) in args.iter().enumerate() {
-            // SAFETY: a value is valid for its size.
-            let set = unsafe { api.set_argument(kernel, number, arg.bytes()) };
-            set.map_err(|error| {
-                let what = format!("{name}, argument {number}");
-                self.device.refusal_of(error, &what)
-            })?;
-        }
+        let (kernel, driver) = (self.kernel(name, activations)?, self.device.driver());
         // SAFETY: kernels access the ranges that the views of the program describe.
-        let given = unsafe { api.run_kernel(self.raw, kernel, (groups, group)) };
+        let given = unsafe { driver.launch(self.raw.get(), kernel, args, (groups, group)) };
         let event = given.map_err(|error| self.device.refusal_of(error, name))?;
-        Ok(Command { api, event })
+        Ok(Arc::new(Owned::new(driver, event)))
+    }
+
+    fn checked(&self, done: Result<(), CallError>) -> Result<(), DeviceError> {
+        done.map_err(|error| self.device.refusal(error))
     }
 
     /// Of a number of bytes that 4 divides.
-    pub(crate) fn fill_zeros(&mut self, buffer: Handle, bytes: Bytes) -> Result<(), DeviceError> {
-        let done = self.device.api().fill_zeros(self.raw, buffer, bytes.0);
-        done.map_err(|error| self.device.refusal(error))
+    pub(crate) fn fill_zeros(
+        &mut self,
+        buffer: BufferHandle,
+        bytes: Bytes,
+    ) -> Result<(), DeviceError> {
+        let driver = self.device.driver();
+        self.checked(driver.fill_zeros(self.raw.get(), buffer, bytes.0))
     }
 
     /// Waits for all commands before it.
     pub(crate) fn read(
         &mut self,
-        buffer: Handle,
+        buffer: BufferHandle,
         first: u64,
         to: &mut [u8],
     ) -> Result<(), DeviceError> {
         if to.is_empty() {
             return Ok(());
         }
-        let done = self.device.api().read(self.raw, (buffer, first), to);
-        done.map_err(|error| self.device.refusal(error))
+        self.device.count(DeviceTraffic {
+            read: Bytes(to.len() as u64),
+            waits: 1,
+            ..DeviceTraffic::default()
+        });
+        let driver = self.device.driver();
+        self.checked(driver.read(self.raw.get(), (buffer, first), to))
     }
 
-    /// Waits for all commands before it.
-    pub(crate) fn write(
-        &mut self,
-        buffer: Handle,
-        first: u64,
-        from: &[u8],
-    ) -> Result<(), DeviceError> {
-        if from.is_empty() {
-            return Ok(());
-        }
-        let done = self.device.api().write(self.raw, (buffer, first), from);
-        done.map_err(|error| self.device.refusal(error))
+    /// Sees to it that what was given begins though nobody waits for it.
+    pub(crate) fn flush(&self) -> Result<(), DeviceError> {
+        self.checked(self.device.driver().flush(self.raw.get()))
     }
 
     /// Waits for all commands; when the kernels of the program ran.
     ///
     /// Errors: a number that is no class, too.
     pub(crate) fn finish(&mut self) -> Result<Vec<KernelSpan>, KernelError> {
-        let done = self.device.api().finish(self.raw);
+        self.device.count(DeviceTraffic {
+            waits: 1,
+            ..DeviceTraffic::default()
+        });
         let given = std::mem::take(&mut self.given);
-        done.map_err(|error| self.device.refusal(error))?;
+        self.checked(self.device.driver().finish(self.raw.get()))?;
         let checks = std::mem::take(&mut self.checks);
         if !checks.is_empty()
             && let Some((check, number)) = self.take_invalid_class()?
@@ -244,39 +213,37 @@ impl Queue {
     }
 
     /// Constants on the device.
-    pub(crate) fn table(&mut self, contents: Vec<u8>) -> Result<Handle, DeviceError> {
+    pub(crate) fn table(&mut self, contents: Vec<u8>) -> Result<BufferHandle, DeviceError> {
         if let Some(table) = self.tables.get(&contents) {
-            return Ok(table.raw());
+            return Ok(table.handle());
         }
         let table = DeviceBuffer::new(&self.device, Bytes(contents.len() as u64))?;
-        self.write(table.raw(), 0, &contents)?;
-        let raw = table.raw();
+        let handle = table.handle();
+        self.transfers.write(&self.device, handle, &contents)?;
         self.tables.insert(contents, table);
-        Ok(raw)
-    }
-
-    /// A buffer of at least so many bytes through which messages pass.
-    pub(crate) fn staging(&mut self, bytes: Bytes) -> Result<Handle, DeviceError> {
-        grown(&mut self.staging, &self.device, bytes)
+        Ok(handle)
     }
 
     /// So many counters of 32 bits, set to zero.
-    pub(crate) fn counters(&mut self, count: usize) -> Result<Handle, DeviceError> {
+    pub(crate) fn counters(&mut self, count: usize) -> Result<BufferHandle, DeviceError> {
         let bytes = Bytes((count * size_of::<u32>()) as u64);
-        let raw = grown(&mut self.counters, &self.device, bytes)?;
-        self.fill_zeros(raw, bytes)?;
-        Ok(raw)
+        // Frees a smaller one first.
+        let held = self.counters.take().filter(|held| held.bytes() >= bytes);
+        let held = held.map_or_else(|| DeviceBuffer::new(&self.device, bytes), Ok)?;
+        let handle = self.counters.insert(held).handle();
+        self.fill_zeros(handle, bytes)?;
+        Ok(handle)
     }
 
     /// Where kernels note a number that is no class, and the number of this check, from 1.
-    pub(crate) fn check(&mut self, message: Message) -> (Handle, usize) {
+    pub(crate) fn check(&mut self, message: Message) -> (BufferHandle, usize) {
         self.checks.push(message);
-        (self.invalid_class.raw, self.checks.len())
+        (self.invalid_class.handle(), self.checks.len())
     }
 
     /// The check and the number that were noted since the last call.
     fn take_invalid_class(&mut self) -> Result<Option<(usize, f64)>, DeviceError> {
-        let (mut bytes, invalid_class) = ([0; 16], self.invalid_class.raw);
+        let (mut bytes, invalid_class) = ([0; 16], self.invalid_class.handle());
         self.read(invalid_class, 0, &mut bytes)?;
         let number = |at: usize| {
             let mut eight = [0; 8];
@@ -300,7 +267,8 @@ fn spans(given: &[Commands]) -> Vec<KernelSpan> {
             continue;
         };
         let last = commands.last.as_ref().unwrap_or(first);
-        let (Some([queued, begin, _]), Some([_, _, end])) = (first.times(), last.times()) else {
+        let times_of = |command: &Command| command.driver().times(command.get());
+        let (Ok([queued, begin, _]), Ok([_, _, end])) = (times_of(first), times_of(last)) else {
             return Vec::new();
         };
         times.push(Some([queued, begin, end]));
@@ -320,30 +288,4 @@ fn spans(given: &[Commands]) -> Vec<KernelSpan> {
         }
     };
     times.iter().map(span).collect()
-}
-
-/// The buffer that is held, or a larger one in its place where it has too few bytes.
-fn grown(
-    held: &mut Option<DeviceBuffer>,
-    device: &Device,
-    bytes: Bytes,
-) -> Result<Handle, DeviceError> {
-    // Frees the smaller one first.
-    let buffer = match held.take().filter(|held| held.bytes() >= bytes) {
-        Some(buffer) => buffer,
-        None => DeviceBuffer::new(device, bytes)?,
-    };
-    Ok(held.insert(buffer).raw())
-}
-
-impl Drop for Queue {
-    fn drop(&mut self) {
-        let api = self.device.api();
-        for kernel in self.kernels.values() {
-            // SAFETY: owned.
-            unsafe { api.release(ObjectKind::Kernel, *kernel) };
-        }
-        // SAFETY: owned.
-        unsafe { api.release(ObjectKind::Queue, self.raw) };
-    }
 }

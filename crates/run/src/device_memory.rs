@@ -7,7 +7,8 @@
 
 use crate::memory::Element;
 use partita_program::Dtype;
-use partita_space::Bytes;
+use partita_space::{Bytes, Seconds};
+use std::any::Any;
 
 /// A box of elements in the memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +27,9 @@ pub struct DeviceView {
 ///
 /// Accesses take place after all kernels that were given to the device before. What fails is reported by the kernels
 /// of the device, when they are next asked to do something.
-pub trait DeviceMemory: Send {
+pub trait DeviceMemory: Any + Send {
     /// Size.
     fn bytes(&self) -> Bytes;
-
-    /// By what the kernels of the device know it.
-    fn handle(&self) -> usize;
 
     /// Contents of a box, packed in memory order.
     fn pack(&self, view: &DeviceView, packed: &mut [u8]);
@@ -41,7 +39,21 @@ pub trait DeviceMemory: Send {
 
     /// Sets the contents of a box to zeros.
     fn clear(&self, view: &DeviceView);
+
+    /// Begins to pack boxes, behind the kernels that were given before, and to copy them to the host. Until they are released,
+    /// no kernel may change them; `pack` gives these contents.
+    fn prefetch(&self, views: &[DeviceView]) -> Prefetch;
+
+    /// How long ago the device began to pack, once all boxes are on the host; waits for them if told to.
+    fn fetched(&self, of: Prefetch, waits: bool) -> Option<Seconds>;
+
+    /// Forgets boxes.
+    fn release(&self, of: Prefetch);
 }
+
+/// Boxes that a device packs before they are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefetch(pub u64);
 
 /// Elements as bytes.
 pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {

@@ -34,7 +34,7 @@ mod watchdog;
 mod widened;
 mod world;
 
-pub use device_memory::{DeviceMemory, DeviceView};
+pub use device_memory::{DeviceMemory, DeviceView, Prefetch};
 pub use driver::Driver;
 pub use error::RunError;
 pub use finite::{FiniteCheck, NotFiniteOrigin};

@@ -2,7 +2,8 @@
 
 use crate::RunError;
 use crate::aligned_memory::AlignedMemory;
-use crate::device_memory::{DeviceMemory, DeviceView, bytes_of, bytes_of_mut};
+use crate::device_memory::{DeviceMemory, DeviceView, Prefetch, bytes_of, bytes_of_mut};
+use crate::packed_tensor::with_type;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use partita_program::{Body, Buffer, Dtype, View};
@@ -170,7 +171,7 @@ fn checked_bytes(buffer: &Buffer) -> Option<u64> {
 pub struct Memory<'a> {
     /// Null on a device.
     start: *mut u8,
-    device: Option<&'a dyn DeviceMemory>,
+    device: Option<&'a (dyn DeviceMemory + 'static)>,
     body: &'a Body,
     half: Option<Dtype>,
     claims: Rc<RefCell<Vec<Claim>>>,
@@ -313,7 +314,7 @@ impl<'a> Memory<'a> {
     }
 
     /// The device on which the memory lies, unless it is the host.
-    pub fn device(&self) -> Option<&'a dyn DeviceMemory> {
+    pub fn device(&self) -> Option<&'a (dyn DeviceMemory + 'static)> {
         self.device
     }
 
@@ -328,6 +329,17 @@ impl<'a> Memory<'a> {
             pitch,
         };
         (!view.is_empty()).then_some((device, place))
+    }
+
+    /// Begins to pack on a device what a message is about to send; none where there is nothing to wait for.
+    pub fn prefetch(&self, views: &[View]) -> Option<Prefetch> {
+        let device = self.device?;
+        let place = |view: &View| {
+            let dtype = self.body.buffer(view.buffer).dtype;
+            with_type!(dtype, T => self.on_device::<T>(view).map(|(_, place)| place))
+        };
+        let places: Vec<DeviceView> = views.iter().filter_map(place).collect();
+        (!places.is_empty()).then(|| device.prefetch(&places))
     }
 
     /// Whether the elements of a view are contiguous.

@@ -1,10 +1,10 @@
 //! One rank, and a step of it.
 
 use crate::{
-    Arena, Clock, Driver, Event, FiniteCheck, Inputs, KernelTally, Kernels, Memory, RunError, Sink,
-    Source, Trace, Transport, Watchdog,
+    Arena, Clock, Driver, Event, FiniteCheck, Inputs, KernelTally, Kernels, Memory, Prefetch,
+    RunError, Sink, Source, Trace, Transport, Watchdog,
 };
-use partita_program::{Access, Body, Count, Lane, TaskId, When, Work};
+use partita_program::{Access, Body, Count, Lane, TaskId, View, When, Work};
 use partita_space::{Rank, Seconds};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -118,6 +118,7 @@ impl RankRunner<'_> {
             compute: VecDeque::new(),
             exchanges: VecDeque::new(),
             collectives: VecDeque::new(),
+            fetches: Vec::new(),
             started: vec![Seconds(0.0); body.tasks.len()],
             in_flight: Vec::new(),
             events: Vec::with_capacity(body.tasks.len()),
@@ -127,7 +128,9 @@ impl RankRunner<'_> {
             check,
         };
         let start = step.clock.now();
-        step.run()?;
+        let ran = step.run();
+        step.release(|_| true);
+        ran?;
         step.drain()?;
         let seconds = step.clock.now() - start;
         step.correct_events();
@@ -215,6 +218,8 @@ struct Step<'s, 'w> {
     /// Exchanges and collectives that start once there are packets for them.
     exchanges: VecDeque<TaskId>,
     collectives: VecDeque<TaskId>,
+    /// What a device packs of messages that start soon, or has packed of those in flight.
+    fetches: Vec<Fetch>,
     started: Vec<Seconds>,
     in_flight: Vec<TaskId>,
     events: Vec<Event>,
@@ -224,6 +229,15 @@ struct Step<'s, 'w> {
     spans: Vec<Event>,
     worked: KernelTally,
     check: Option<&'s mut FiniteCheck>,
+}
+
+/// What a device packs of a message.
+struct Fetch {
+    task: TaskId,
+    /// None of a message that sends nothing.
+    boxes: Option<Prefetch>,
+    /// Whether all has been seen on the host.
+    is_there: bool,
 }
 
 impl Step<'_, '_> {
@@ -237,8 +251,8 @@ impl Step<'_, '_> {
             self.start_ready()?;
             if let Some(task) = self.compute.pop_front() {
                 self.execute(task)?;
-                // What is read or stored meanwhile would wait for all that a device has been given.
-                if self.in_flight.iter().any(|&task| self.is_io(task)) {
+                // What is stored meanwhile would wait for all that a device has been given.
+                if self.in_flight.iter().any(|&task| self.is_store(task)) {
                     self.drain()?;
                 }
                 done.push(task);
@@ -248,7 +262,9 @@ impl Step<'_, '_> {
             if done.is_empty() {
                 let epoch = self.awaited_epoch();
                 waits_since = epoch.map(|epoch| (epoch, self.clock.now()));
-                self.transport.wait(SLEEP_MAX);
+                if !self.wait_for_device() {
+                    self.transport.wait(SLEEP_MAX);
+                }
                 self.deliver(&mut done)?;
             }
             let now = self.clock.now();
@@ -262,6 +278,7 @@ impl Step<'_, '_> {
                 watchdog.reset(now);
                 self.driver.complete(task);
                 self.in_flight.retain(|&other| other != task);
+                self.release(|other| other == task);
                 let start = self.started[task.0 as usize];
                 self.events.push(Event {
                     task,
@@ -294,6 +311,10 @@ impl Step<'_, '_> {
         self.body.tasks[task.0 as usize].work.lane() == Lane::Io
     }
 
+    fn is_store(&self, task: TaskId) -> bool {
+        matches!(self.body.tasks[task.0 as usize].work, Work::Store(_))
+    }
+
     fn start_ready(&mut self) -> Result<(), RunError> {
         while let Some(task) = self.driver.next_ready() {
             // It begins when the kernels before it have ended, not when a device was given them.
@@ -322,9 +343,10 @@ impl Step<'_, '_> {
     fn start_messages(&mut self) -> Result<(), RunError> {
         for lane in [Lane::Exchange, Lane::Collective] {
             while let Some(&task) = self.waiting(lane).front() {
-                // Packing waits for what a device was given, which is not time of the message.
-                self.drain()?;
-                self.started[task.0 as usize] = self.clock.now();
+                let Some(ago) = self.packed(task) else {
+                    break;
+                };
+                self.started[task.0 as usize] = self.clock.now() - ago;
                 let (transport, memory) = (&mut self.transport, &self.memory);
                 let has_started = match &self.body.tasks[task.0 as usize].work {
                     Work::Exchange(exchange) => transport.start_exchange(task, exchange, memory)?,
@@ -343,6 +365,59 @@ impl Step<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// How long ago a device began to pack what a message sends, once that is on the host. The first call has it packed,
+    /// behind the kernels that the device was given; the time that it waits for these is not time of the message.
+    fn packed(&mut self, task: TaskId) -> Option<Seconds> {
+        let Some(device) = self.memory.device() else {
+            return Some(Seconds(0.0));
+        };
+        let held = self.fetches.iter().position(|fetch| fetch.task == task);
+        let number = held.unwrap_or_else(|| {
+            let boxes = match &self.body.tasks[task.0 as usize].work {
+                Work::Exchange(exchange) => {
+                    let sent: Vec<View> = exchange.sends.iter().map(|send| send.view).collect();
+                    self.memory.prefetch(&sent)
+                }
+                Work::Collective(collective) => self.memory.prefetch(collective.kind.sources()),
+                Work::Compute { .. } | Work::Load(_) | Work::Store(_) => None,
+            };
+            self.fetches.push(Fetch {
+                task,
+                boxes,
+                is_there: boxes.is_none(),
+            });
+            self.fetches.len() - 1
+        });
+        let fetch = &mut self.fetches[number];
+        let ago = fetch
+            .boxes
+            .map_or(Some(Seconds(0.0)), |boxes| device.fetched(boxes, false));
+        fetch.is_there |= ago.is_some();
+        ago
+    }
+
+    /// Waits until a device has packed a message that has not started; false if it packs none.
+    fn wait_for_device(&mut self) -> bool {
+        let Some(device) = self.memory.device() else {
+            return false;
+        };
+        let next = [self.exchanges.front(), self.collectives.front()];
+        let is_awaited = |fetch: &&Fetch| !fetch.is_there && next.contains(&Some(&fetch.task));
+        let awaited = self.fetches.iter().find(is_awaited);
+        let boxes = awaited.and_then(|fetch| fetch.boxes);
+        boxes.is_some_and(|boxes| device.fetched(boxes, true).is_some())
+    }
+
+    /// Forgets what a device has packed of messages that have ended.
+    fn release(&mut self, have_ended: impl Fn(TaskId) -> bool) {
+        let device = self.memory.device();
+        for fetch in self.fetches.extract_if(.., |fetch| have_ended(fetch.task)) {
+            if let (Some(device), Some(boxes)) = (device, fetch.boxes) {
+                device.release(boxes);
+            }
+        }
     }
 
     /// Messages of a lane that have not started.

@@ -36,16 +36,18 @@ __kernel void import(__global uchar *arena, View x, View y, Extent e, int from, 
     put_element(arena, at(y, n, d, h, w, c), value, to, 0);
 }
 
-// A box into packed elements of its own buffer, and back.
-__kernel void pack_box(__global const uchar *arena, View x, Extent e, int type, __global uchar *packed) {
+// A box into packed elements of its own buffer, from a first one on.
+__kernel void pack_box(__global const uchar *arena, View x, Extent e, int type, __global uchar *packed,
+                       ulong first) {
     EACH_ELEMENT(e)
-    const ulong to = (((ulong)n * e.n[1] + d) * e.n[2] + h) * e.n[3] + w;
-    put_element(packed, to * e.n[4] + c, element(arena, at(x, n, d, h, w, c), type), type, 0);
+    const ulong to = first + dense_number(e, n, d, h, w, c);
+    put_element(packed, to, element(arena, at(x, n, d, h, w, c), type), type, 0);
 }
 
+// And back, from the first one on.
 __kernel void unpack_box(__global uchar *arena, View y, Extent e, int type, __global const uchar *packed,
                          int accumulate) {
     EACH_ELEMENT(e)
-    const ulong from = (((ulong)n * e.n[1] + d) * e.n[2] + h) * e.n[3] + w;
-    put_element(arena, at(y, n, d, h, w, c), element(packed, from * e.n[4] + c, type), type, accumulate);
+    const double value = element(packed, dense_number(e, n, d, h, w, c), type);
+    put_element(arena, at(y, n, d, h, w, c), value, type, accumulate);
 }

@@ -1,0 +1,193 @@
+//! The driver of a device: all that launch code and memory need of OpenCL, or of another such library.
+//!
+//! Handles are typed, and nobody but a driver looks into them. Who owns one holds it as [`Owned`].
+
+use crate::device::DeviceFacts;
+use crate::launch::Arg;
+use std::sync::Arc;
+
+macro_rules! handles {
+    ($($(#[$doc:meta])* $name:ident => $release:ident;)*) => {$(
+        $(#[$doc])*
+        #[repr(transparent)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub(crate) struct $name(pub(crate) usize);
+
+        impl Resource for $name {
+            unsafe fn release(self, driver: &dyn Driver) {
+                // SAFETY: guaranteed by the caller.
+                unsafe { driver.$release(self) };
+            }
+        }
+    )*};
+}
+
+handles! {
+    /// Memory of a device, as kernels take it; the default is no memory.
+    BufferHandle => release_buffer;
+    /// Runs commands in the order in which they are given.
+    QueueHandle => release_queue;
+    /// A command that was given to a queue.
+    EventHandle => release_event;
+    /// The compiled sources.
+    ModuleHandle => release_module;
+    /// A kernel of a module.
+    KernelHandle => release_kernel;
+}
+
+/// A call that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct CallError {
+    /// The library.
+    pub library: &'static str,
+    /// What was called.
+    pub call: &'static str,
+    /// The number it gave.
+    pub code: i32,
+    /// What else is known; begins with a colon or a comma.
+    pub detail: String,
+}
+
+/// A device that a library found.
+pub(crate) struct Found {
+    pub facts: DeviceFacts,
+    pub open: Box<dyn FnOnce() -> Result<Arc<dyn Driver>, CallError>>,
+}
+
+/// A device that was opened. Any thread may call it, but the arguments of one kernel are those of one queue.
+///
+/// Errors: those of the library.
+pub(crate) trait Driver: Send + Sync {
+    /// One that keeps when commands ran.
+    fn create_queue(&self) -> Result<QueueHandle, CallError>;
+
+    fn create_buffer(&self, bytes: usize) -> Result<BufferHandle, CallError>;
+
+    /// With a word of the preprocessor that is defined. Errors: also the log of the compiler.
+    fn compile(&self, source: &str, defined: Option<&str>) -> Result<ModuleHandle, CallError>;
+
+    fn create_kernel(
+        &self,
+        module: ModuleHandle,
+        name: &'static str,
+    ) -> Result<KernelHandle, CallError>;
+
+    /// Gives a kernel to a queue, on so many work-groups of so many work-items.
+    ///
+    /// # Safety
+    /// The kernel accesses only memory that its arguments describe.
+    unsafe fn launch(
+        &self,
+        queue: QueueHandle,
+        kernel: KernelHandle,
+        args: &[Arg],
+        sizes: (usize, usize),
+    ) -> Result<EventHandle, CallError>;
+
+    /// When a command that has ended was given, began and ended, in nanoseconds of the device's clock.
+    fn times(&self, event: EventHandle) -> Result<[u64; 3], CallError>;
+
+    fn has_ended(&self, event: EventHandle) -> Result<bool, CallError>;
+
+    fn wait_for(&self, event: EventHandle) -> Result<(), CallError>;
+
+    /// Returns when the bytes have been read, after all commands of the queue.
+    fn read(
+        &self,
+        queue: QueueHandle,
+        from: (BufferHandle, u64),
+        to: &mut [u8],
+    ) -> Result<(), CallError>;
+
+    /// Begins to read the first bytes of a buffer after a command of another queue.
+    ///
+    /// # Safety
+    /// Nothing else accesses `to` before the command that is returned has ended.
+    unsafe fn start_read(
+        &self,
+        queue: QueueHandle,
+        from: BufferHandle,
+        to: &mut [u8],
+        after: EventHandle,
+    ) -> Result<EventHandle, CallError>;
+
+    /// Returns when the bytes have been copied, after all commands of the queue.
+    fn write(
+        &self,
+        queue: QueueHandle,
+        to: (BufferHandle, u64),
+        from: &[u8],
+    ) -> Result<(), CallError>;
+
+    /// Of a number of bytes that 4 divides.
+    fn fill_zeros(
+        &self,
+        queue: QueueHandle,
+        buffer: BufferHandle,
+        bytes: u64,
+    ) -> Result<(), CallError>;
+
+    /// Sees to it that the commands of a queue begin though nobody waits for them.
+    fn flush(&self, queue: QueueHandle) -> Result<(), CallError>;
+
+    /// Waits for all commands of a queue.
+    fn finish(&self, queue: QueueHandle) -> Result<(), CallError>;
+
+    /// # Safety
+    /// As for [`Resource::release`].
+    unsafe fn release_buffer(&self, buffer: BufferHandle);
+
+    /// # Safety
+    /// As for [`Resource::release`].
+    unsafe fn release_queue(&self, queue: QueueHandle);
+
+    /// # Safety
+    /// As for [`Resource::release`].
+    unsafe fn release_event(&self, event: EventHandle);
+
+    /// # Safety
+    /// As for [`Resource::release`].
+    unsafe fn release_module(&self, module: ModuleHandle);
+
+    /// # Safety
+    /// As for [`Resource::release`].
+    unsafe fn release_kernel(&self, kernel: KernelHandle);
+}
+
+/// What a driver makes and releases.
+pub(crate) trait Resource: Copy {
+    /// Releases it; an error changes nothing. Commands under way keep what they use until they end.
+    ///
+    /// # Safety
+    /// The caller owns it, and no longer uses it.
+    unsafe fn release(self, driver: &dyn Driver);
+}
+
+/// A handle that is released with its owner.
+pub(crate) struct Owned<H: Resource> {
+    driver: Arc<dyn Driver>,
+    handle: H,
+}
+
+impl<H: Resource> Owned<H> {
+    /// Takes over a handle that this driver has just made.
+    pub(crate) fn new(driver: &Arc<dyn Driver>, handle: H) -> Self {
+        let driver = Arc::clone(driver);
+        Self { driver, handle }
+    }
+
+    pub(crate) fn get(&self) -> H {
+        self.handle
+    }
+
+    pub(crate) fn driver(&self) -> &dyn Driver {
+        &*self.driver
+    }
+}
+
+impl<H: Resource> Drop for Owned<H> {
+    fn drop(&mut self) {
+        // SAFETY: owned.
+        unsafe { self.handle.release(&*self.driver) };
+    }
+}
