@@ -2,7 +2,7 @@
 
 use super::attention::ignored;
 use super::contents::fill;
-use super::loss::{ItemSums, check_targets, count, gradient};
+use super::loss::{ItemSums, check_targets, count, operands};
 use super::sums::{PartialSums, Parts};
 use crate::launch::{Arg, KernelError, Run};
 use crate::tensor::Tensor;
@@ -169,14 +169,8 @@ fn class_loss(
     let [factors, rows] = dice(terms, sums.as_ref(), of_dice, run)?;
     let items = ItemSums::new(x.positions(), run);
     let [ignores, class] = ignored(terms.ignore);
-    let ([dx, has_gradient], [count, partial]) = (gradient(dx, &x, run), items.args());
-    let args = [
-        Arg::from(&x),
-        Arg::from(&target),
-        dx,
-        Arg::Extent(x.raw_extent()),
-        Arg::dtype(&target),
-        has_gradient,
+    let (mut args, [count, partial]) = (operands([&x, &target], dx, run), items.args());
+    args.extend([
         ignores,
         class,
         Arg::Double(terms.smoothing),
@@ -187,7 +181,7 @@ fn class_loss(
         Arg::Double(run.inputs.gradient_factor() * weight),
         count,
         partial,
-    ];
+    ]);
     run.items("class_loss", &args, items.items)?;
     items.put(loss.offset, weight, run)
 }

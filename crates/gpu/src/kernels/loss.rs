@@ -121,10 +121,17 @@ impl ItemSums {
     }
 }
 
-/// The gradient of a loss, if there is one: its view, and whether there is.
-pub(super) fn gradient(dx: Option<&View>, x: &Tensor, run: &Run<'_>) -> [Arg; 2] {
-    let given = run.optional(dx);
-    [Arg::from(&given.unwrap_or(*x)), Arg::flag(given.is_some())]
+/// What all losses take first: values, targets, and the gradient, if there is one.
+pub(super) fn operands([x, target]: [&Tensor; 2], dx: Option<&View>, run: &Run<'_>) -> Vec<Arg> {
+    let dx = run.optional(dx);
+    vec![
+        Arg::from(x),
+        Arg::from(target),
+        Arg::from(&dx.unwrap_or(*x)),
+        Arg::Extent(x.raw_extent()),
+        Arg::dtype(target),
+        Arg::flag(dx.is_some()),
+    ]
 }
 
 fn element_loss(
@@ -146,15 +153,9 @@ fn element_loss(
         .map(|c| weights.get(c).copied().unwrap_or(1.0))
         .collect();
     let sums = ItemSums::new(x.volume(), run);
-    let ([dx, has_gradient], weights) = (gradient(dx, &x, run), run.table(&weights)?);
+    let (mut args, weights) = (operands([&x, &target], dx, run), run.table(&weights)?);
     let [items, partial] = sums.args();
-    let args = [
-        Arg::from(&x),
-        Arg::from(&target),
-        dx,
-        Arg::Extent(x.raw_extent()),
-        Arg::dtype(&target),
-        has_gradient,
+    args.extend([
         Arg::Int(number),
         Arg::Double(delta),
         Arg::Double(huber),
@@ -162,7 +163,7 @@ fn element_loss(
         Arg::Double(run.inputs.gradient_factor() * factor),
         items,
         partial,
-    ];
+    ]);
     run.items("element_loss", &args, sums.items)?;
     sums.put(loss.offset, factor, run)
 }
@@ -189,19 +190,13 @@ fn softmax_cross_entropy(
     let [x, target, loss] = [x, target, loss].map(|view| run.tensor(view));
     check_targets(&target, x.extent[4], None, run)?;
     let sums = ItemSums::new(x.positions(), run);
-    let ([dx, has_gradient], [items, partial]) = (gradient(dx, &x, run), sums.args());
-    let args = [
-        Arg::from(&x),
-        Arg::from(&target),
-        dx,
-        Arg::Extent(x.raw_extent()),
-        Arg::dtype(&target),
-        has_gradient,
+    let (mut args, [items, partial]) = (operands([&x, &target], dx, run), sums.args());
+    args.extend([
         Arg::Double(smoothing),
         Arg::Double(run.inputs.gradient_factor() * factor),
         items,
         partial,
-    ];
+    ]);
     run.items("softmax_cross_entropy", &args, sums.items)?;
     sums.put(loss.offset, factor, run)
 }

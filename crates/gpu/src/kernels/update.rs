@@ -82,6 +82,16 @@ impl State {
     fn moment(&self, number: usize) -> Tensor {
         self.moments.get(number).copied().unwrap_or(self.parameter)
     }
+
+    /// The parameter, its gradient, and both moments.
+    fn with_moments(&self) -> [Tensor; 4] {
+        [
+            self.parameter,
+            self.gradient,
+            self.moment(0),
+            self.moment(1),
+        ]
+    }
 }
 
 /// Constants of a rule, as the kernels name them.
@@ -224,15 +234,12 @@ fn adam(
     } else {
         constants.decay = weight_decay;
     }
-    let of = [
-        state.parameter,
-        state.gradient,
-        state.moment(0),
-        state.moment(1),
-    ];
-    let mut rest = vec![constants.arg()];
-    rest.push(state.clip);
-    map("adam", of, &rest, run)
+    map(
+        "adam",
+        state.with_moments(),
+        &[constants.arg(), state.clip],
+        run,
+    )
 }
 
 /// Adds the squares of a tensor to the sums of the work-items.
@@ -271,15 +278,8 @@ fn norms_of(
                 kept: first,
                 ..Constants::of_rate(0.0)
             };
-            let of = [
-                state.parameter,
-                state.gradient,
-                state.moment(0),
-                state.moment(1),
-            ];
-            let mut rest = vec![constants.arg()];
-            rest.push(state.clip);
-            map("lamb_direction", of, &rest, run)?;
+            let rest = [constants.arg(), state.clip];
+            map("lamb_direction", state.with_moments(), &rest, run)?;
             false
         }
         Optimizer::Sgd { .. }
