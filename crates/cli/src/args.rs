@@ -17,7 +17,7 @@ pub use tune::TuneArgs;
 use crate::number;
 use crate::serve::ServeArgs;
 use clap::{Args, Parser, Subcommand};
-use partita::{LoweringPass, parse_bytes, parse_seconds};
+use partita::{KernelSet, LoweringPass, parse_bytes, parse_seconds};
 use partita_space::{Bytes, Seconds};
 use std::path::PathBuf;
 
@@ -140,7 +140,7 @@ pub struct LowerArgs {
     #[arg(long, value_name = "S")]
     pub strategy: String,
     /// Kernels to pin in the program
-    #[arg(long, value_enum, default_value_t = KernelsName::Reference)]
+    #[arg(long, value_enum, default_value_t = KernelsName(Some(KernelSet::REFERENCE)))]
     pub kernels: KernelsName,
     /// Kind of program
     #[arg(long, value_enum, default_value_t)]
@@ -181,7 +181,7 @@ pub struct PredictArgs {
     #[command(flatten)]
     pub on: CoresArgs,
     /// Kernels to pin in the program
-    #[arg(long, value_enum, default_value_t = KernelsName::Unpinned)]
+    #[arg(long, value_enum, default_value_t = KernelsName(None))]
     pub kernels: KernelsName,
     /// Memory limit of a rank, such as `16GiB` (default: that of the machine's device)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
@@ -269,7 +269,7 @@ pub struct CalibrateArgs {
     #[command(flatten)]
     pub on: CoresArgs,
     /// Where kernels compute
-    #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
+    #[arg(long, value_enum, default_value_t = DeviceName(KernelSet::CPU))]
     pub device: DeviceName,
     /// Models whose kernels are measured, with the batch, such as `cosmoflow@64:2` (default: a set of all kinds)
     #[arg(long, value_name = "MODEL:B", value_delimiter = ',')]

@@ -1,22 +1,22 @@
 //! Requests to the library, from arguments.
 
 use crate::args::{
-    BatchNormName, CalibrateArgs, CheckName, ConvertArgs, CosmologyArgs, DeviceName, DigitsArgs,
+    BatchNormName, CalibrateArgs, CheckName, ConvertArgs, CosmologyArgs, DigitsArgs,
     DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, InputArgs,
-    InterpolationName, IoName, KernelsName, KindName, LowerArgs, MakingArgs, NamesName,
-    OffloadArgs, OptimizerName, OrientationName, OutputName, PlanArgs, PrecisionName, PredictArgs,
-    SampleName, SegmentationArgs, ShapesArgs, SplitName, StoreName, StoredName, TileWeightsName,
-    TrainArgs, TrainingArgs, TuneArgs, UnitsName, VolumesName,
+    InterpolationName, IoName, KindName, LowerArgs, MakingArgs, NamesName, OffloadArgs,
+    OptimizerName, OrientationName, OutputName, PlanArgs, PrecisionName, PredictArgs, SampleName,
+    SegmentationArgs, ShapesArgs, SplitName, StoreName, StoredName, TileWeightsName, TrainArgs,
+    TrainingArgs, TuneArgs, UnitsName, VolumesName,
 };
 use crate::error::CliError;
 use crate::number::Cores;
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
-    DeviceChoice, DeviceKind, DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest,
-    InputRequest, IoChoice, KernelSet, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest,
-    NESTEROV, OffloadRequest, PlanRequest, PredictRequest, PredictionUnits, ResumeFrom,
-    SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice,
-    TilesAsked, TrainRequest, Training, TuneRequest, VolumeMode, WeightNames,
+    DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, InputRequest, IoChoice, LAMB,
+    LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, OffloadRequest, PlanRequest,
+    PredictRequest, PredictionUnits, ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting,
+    ShapesRequest, StoreKind, StrategyChoice, TilesAsked, TrainRequest, Training, TuneRequest,
+    VolumeMode, WeightNames,
 };
 use partita_data::{
     CheckScope, ConvertSpec, DType, GeometrySpec, Interpolation, Keys, VoxelOrientation,
@@ -56,28 +56,6 @@ fn strategy(text: &str) -> Result<StrategyChoice, CliError> {
     strategy.map_err(|error| CliError::request_or_failure(&error, ErrorKind::Request))
 }
 
-impl KernelsName {
-    fn set(self) -> Option<KernelSet> {
-        match self {
-            Self::Cpu => Some(KernelSet::Cpu),
-            Self::Reference => Some(KernelSet::Reference),
-            Self::Gpu => Some(KernelSet::Device(DeviceKind::Gpu)),
-            Self::Software => Some(KernelSet::Device(DeviceKind::Software)),
-            Self::Unpinned => None,
-        }
-    }
-}
-
-impl DeviceName {
-    fn choice(self) -> DeviceChoice {
-        match self {
-            Self::Cpu => DeviceChoice::Cpu,
-            Self::Gpu => DeviceChoice::Gpu,
-            Self::Software => DeviceChoice::Software,
-        }
-    }
-}
-
 impl PrecisionName {
     fn precision(self) -> LayerPrecision {
         match self {
@@ -95,7 +73,7 @@ impl LowerArgs {
         Ok(LowerRequest {
             training: self.training.request(),
             strategy: strategy(&self.strategy)?,
-            kernels: self.kernels.set(),
+            kernels: self.kernels.0,
             kind: self.kind.kind(),
             machine: self.machine.clone(),
             memory: self.memory,
@@ -138,7 +116,7 @@ impl PredictArgs {
             machine: self.machine.clone(),
             software: self.software.clone(),
             input: self.input.request(),
-            kernels: self.kernels.set(),
+            kernels: self.kernels.0,
             memory: self.memory,
             seconds_per_sample: self.seconds_per_sample,
             layer_times: self.layer_times.clone(),
@@ -193,7 +171,7 @@ impl CalibrateArgs {
             replace: self.replace,
             ranks: self.ranks,
             threads: self.threads,
-            device: self.device.choice(),
+            device: self.device.0,
             models: self.models.clone(),
             passes: self.passes,
         }
@@ -210,7 +188,7 @@ impl TuneArgs {
             strategy: strategy(text)?,
             kind: self.kind.kind(),
             threads: self.threads,
-            device: self.device.choice(),
+            device: self.device.0,
             policy: self.policy.policy(),
             limits: self.limits.clone(),
             totals: self.totals.clone(),
@@ -227,7 +205,7 @@ impl TrainArgs {
             threads: self.threads,
             cores: self.on.cores.as_ref().map(|Cores(cores)| cores.clone()),
             strategy: self.strategy.clone(),
-            device: self.device.map(DeviceName::choice),
+            device: self.device.map(|name| name.0),
             machine: self.machine.clone(),
             store: self.store.map(|store| match store {
                 StoreName::None => StoreKind::None,
@@ -309,7 +287,7 @@ impl ForwardArgs {
             threads: self.threads,
             cores: self.on.cores.as_ref().map(|Cores(cores)| cores.clone()),
             strategy: self.strategy.clone(),
-            device: self.device.map(DeviceName::choice),
+            device: self.device.map(|name| name.0),
             batch: self.batch,
             split: self.split.map(|split| match split {
                 SplitName::Train => Split::Train,

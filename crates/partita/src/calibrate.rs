@@ -7,7 +7,6 @@ pub use error::CalibrateError;
 
 use crate::context::Context;
 use crate::host::Host;
-use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{Launch, RankConfig};
 use crate::local_machine::{PASSES, Ranks, THREADS};
@@ -65,7 +64,7 @@ pub struct CalibrateRequest {
     /// Threads of a rank.
     pub threads: usize,
     /// Where kernels compute.
-    pub device: DeviceChoice,
+    pub device: KernelSet,
     /// Models whose kernels are measured, like `cosmoflow@64:2` with the batch (default: a set of all
     /// kinds).
     pub models: Vec<String>,
@@ -81,7 +80,7 @@ impl Default for CalibrateRequest {
             replace: false,
             ranks: None,
             threads: THREADS,
-            device: DeviceChoice::Cpu,
+            device: KernelSet::CPU,
             models: Vec::new(),
             passes: PASSES,
         }
@@ -172,7 +171,7 @@ fn calibrate_with(
     let path = path.unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
     check_path(&path, request.replace)?;
     let threads = request.threads;
-    let kernels = KernelSet::Cpu.on(request.device, Precision::F32)?;
+    let kernels = KernelSet::CPU.on(request.device, Precision::F32)?;
     let usual = kernels.devices().unwrap_or(host.cores_usable / threads);
     let rank_config = RankConfig {
         ranks: launch.ranks(request.ranks, usual.max(1))?,

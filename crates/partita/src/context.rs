@@ -92,7 +92,7 @@ impl<'c> Context<'c> {
     /// Cores for so many threads of ranks with these kernels, which no other process holds; empty if they are not
     /// pinned.
     pub(crate) fn hold_cores(&self, kernels: KernelSet, threads: usize) -> Vec<usize> {
-        let wanted = if kernels == KernelSet::Cpu {
+        let wanted = if kernels == KernelSet::CPU {
             threads
         } else {
             0

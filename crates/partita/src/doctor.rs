@@ -141,7 +141,7 @@ fn device_finding(facts: DeviceFacts) -> DeviceFinding {
         name: facts.name,
         platform: facts.platform,
         version: facts.version,
-        device: KernelSet::Device(facts.kind).name(),
+        device: KernelSet::of_devices(facts.kind).map_or("", KernelSet::name),
         memory_bytes: facts.memory,
         allocation_bytes_max: facts.largest,
         units: facts.units,

@@ -1,33 +1,39 @@
 //! Kernel sets, and the cores that kernels run on.
 
+mod backends;
 pub(crate) mod devices;
 pub(crate) mod joined;
 
 use crate::cores::allowed;
 use crate::host;
-use devices::{DeviceChoice, DeviceUseError, devices};
-use joined::{JoinedKernels, JoinedMenu};
+use backends::{BACKENDS, Backend, Cpu, Reference};
+use devices::DeviceUseError;
 use partita_cluster::LayerPrecision;
-use partita_cpu::{CpuKernels, CpuMenu, Level, Team, TeamError};
-pub use partita_gpu::DeviceKind;
-use partita_gpu::{Device, DeviceFacts, GpuKernels, GpuMenu};
-use partita_onednn::{Instructions, OneDnn, OneDnnMenu};
+use partita_cpu::{Level, Team, TeamError};
+use partita_gpu::{Device, DeviceFacts, DeviceKind};
+use partita_onednn::{Instructions, OneDnn};
 use partita_program::{Dtype, Menu, UnpinnedMenu};
-use partita_reference::{ReferenceKernels, ReferenceMenu};
 use partita_run::{Arena, Kernels, RunError};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A kernel set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KernelSet {
-    /// Fast kernels.
-    Cpu,
-    /// Reference kernels: plain loops.
-    Reference,
-    /// Kernels on devices of this kind.
-    Device(DeviceKind),
+/// A kernel set: that of one of the backends. Equal by name.
+#[derive(Clone, Copy)]
+pub struct KernelSet(&'static dyn Backend);
+
+impl PartialEq for KernelSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for KernelSet {}
+
+impl std::fmt::Debug for KernelSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// Element types of a training.
@@ -132,33 +138,63 @@ impl Precision {
 }
 
 impl KernelSet {
-    /// Names in run files.
-    pub const CHOICES: [(&str, Self); 2] = [("cpu", Self::Cpu), ("reference", Self::Reference)];
+    /// Fast kernels, on the processor.
+    pub const CPU: Self = Self(&Cpu);
+    /// Reference kernels: plain loops.
+    pub const REFERENCE: Self = Self(&Reference);
 
-    /// Its name in run files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Reference => "reference",
-            Self::Device(DeviceKind::Gpu) => "gpu",
-            Self::Device(DeviceKind::Software) => "software",
-        }
+    /// All kernel sets, in the order in which they are listed as choices.
+    pub fn all() -> impl Iterator<Item = Self> {
+        BACKENDS.iter().map(|&backend| Self(backend))
     }
 
-    /// The set where kernels compute on the chosen device, which is looked for.
+    /// Those that `device` in a run file chooses among: the processor, and devices.
+    pub fn devices_to_choose() -> impl Iterator<Item = Self> {
+        Self::all().filter(|set| *set == Self::CPU || set.is_on_device())
+    }
+
+    /// Those that `kernels` in a run file chooses among.
+    pub fn kernels_to_choose() -> impl Iterator<Item = Self> {
+        Self::all().filter(|set| !set.is_on_device())
+    }
+
+    /// The set of devices of a kind; none if no backend has such.
+    pub(crate) fn of_devices(kind: DeviceKind) -> Option<Self> {
+        Self::all().find(|set| set.0.device_kind() == Some(kind))
+    }
+
+    /// Its name on the command line, in run files and in JSON.
+    pub fn name(self) -> &'static str {
+        self.0.name()
+    }
+
+    /// What its kernels are.
+    pub fn about_kernels(self) -> &'static str {
+        self.0.about_kernels()
+    }
+
+    /// What it computes on.
+    pub fn about_devices(self) -> &'static str {
+        self.0.about_devices()
+    }
+
+    fn is_on_device(self) -> bool {
+        self.0.device_kind().is_some()
+    }
+
+    /// The set where kernels compute on a chosen device, which is looked for.
     ///
     /// Errors: there is no such device, or it has no such kernels.
-    pub fn on(self, device: DeviceChoice, precision: Precision) -> Result<Self, DeviceUseError> {
-        let Some(kind) = device.kind() else {
+    pub fn on(self, device: Self, precision: Precision) -> Result<Self, DeviceUseError> {
+        if !device.is_on_device() {
             return Ok(self);
-        };
-        if self == Self::Reference {
+        }
+        if self == Self::REFERENCE {
             return Err(DeviceUseError::Reference);
         }
-        devices(kind)?;
-        let set = Self::Device(kind);
-        if set.offers(precision) {
-            Ok(set)
+        device.check_devices()?;
+        if device.offers(precision) {
+            Ok(device)
         } else {
             Err(DeviceUseError::Precision)
         }
@@ -166,37 +202,31 @@ impl KernelSet {
 
     /// Errors: it needs a device that is not there.
     pub(crate) fn check_devices(self) -> Result<(), DeviceUseError> {
-        match self {
-            Self::Cpu | Self::Reference => Ok(()),
-            Self::Device(kind) => Ok(devices(kind).map(|_| ())?),
-        }
+        self.0.devices().transpose()?;
+        Ok(())
     }
 
-    /// The set of a name of [`Self::backend`], which may be that of another machine.
+    /// The set of a name of [`Self::backend`], which may be that of another machine: the fast kernels of the processor
+    /// unless its first word is that of another backend.
     pub fn of_backend(name: &str) -> Self {
-        match name.split([' ', ',']).next() {
-            Some("reference") => Self::Reference,
-            Some("gpu") => Self::Device(DeviceKind::Gpu),
-            Some("software") => Self::Device(DeviceKind::Software),
-            Some(_) | None => Self::Cpu,
-        }
+        let word = name.split([' ', ',']).next();
+        let mut all = Self::all();
+        all.find(|set| Some(set.name()) == word)
+            .unwrap_or(Self::CPU)
+    }
+
+    fn found(self) -> Option<&'static [Arc<Device>]> {
+        self.0.devices()?.ok()
     }
 
     /// Number of devices; none for the processor.
     pub fn devices(self) -> Option<usize> {
-        let Self::Device(kind) = self else {
-            return None;
-        };
-        devices(kind).ok().map(<[_]>::len)
+        self.found().map(<[_]>::len)
     }
 
     /// What the first device says of itself; none for the processor.
     pub fn device_facts(self) -> Option<&'static DeviceFacts> {
-        let Self::Device(kind) = self else {
-            return None;
-        };
-        let first = devices(kind).ok().and_then(|all| all.first());
-        first.map(|device| device.facts())
+        self.found()?.first().map(|device| device.facts())
     }
 
     /// Under which name times of its kernels are kept: that of a device includes the device and its driver.
@@ -210,10 +240,7 @@ impl KernelSet {
 
     /// The memory of the device of each rank, for so many ranks of this process; none for the processor.
     pub fn device_memory(self, ranks: usize) -> Option<Bytes> {
-        let Self::Device(kind) = self else {
-            return None;
-        };
-        let all = devices(kind).ok()?;
+        let all = self.found()?;
         let each = ranks.div_ceil(all.len()) as u64;
         let of = |device: &Arc<Device>| {
             let facts = device.facts();
@@ -224,60 +251,27 @@ impl KernelSet {
 
     /// Whether it supports this type.
     pub fn offers(self, precision: Precision) -> bool {
-        match (self, precision) {
-            (
-                Self::Cpu | Self::Device(_) | Self::Reference,
-                Precision::F32 | Precision::Bf16 | Precision::F16,
-            )
-            | (Self::Reference, Precision::F64) => true,
-            (Self::Cpu | Self::Device(_), Precision::F64) => false,
-        }
+        self.0.offers(precision)
     }
 
     /// Its kernels for a rank with these threads, without measured configurations.
     pub fn menu(self, threads: usize, level: Level) -> Box<dyn Menu + Sync> {
         // Recorded before any thread is pinned.
         let _ = cores();
-        match self {
-            Self::Cpu => Box::new(CpuMenu { threads, level }),
-            Self::Reference => Box::new(ReferenceMenu),
-            Self::Device(_) => {
-                // Of a machine file the device may be elsewhere.
-                let units = self.device_facts().map_or(1, |facts| facts.units);
-                Box::new(GpuMenu { units })
-            }
-        }
+        self.0.menu(threads, level)
     }
 
-    /// As [`Self::menu`], with the convolutions of oneDNN where it is found.
+    /// As [`Self::menu`], with what libraries add to it, such as the convolutions of oneDNN.
     pub fn menu_with(self, processing: &Processing) -> Box<dyn Menu + Sync> {
-        let Processing {
-            threads,
-            level,
-            onednn,
-        } = processing;
-        let usual = self.menu(*threads, *level);
-        match (self, onednn.library()) {
-            (Self::Cpu, Ok(library)) => {
-                let onednn = OneDnnMenu::new(Arc::clone(library), *threads);
-                Box::new(JoinedMenu { usual, onednn })
-            }
-            (Self::Cpu, Err(_)) | (Self::Reference | Self::Device(_), _) => usual,
-        }
+        let _ = cores();
+        self.0.menu_with(processing)
     }
 
     /// Memory of the rank of a slot, as its kernels have it, for messages without kernels.
     ///
     /// Errors: there is not so much.
     pub fn arena(self, rank: Rank, slot: usize, bytes: Bytes) -> Result<Arena, RunError> {
-        let Self::Device(kind) = self else {
-            return Arena::of_rank(rank, bytes);
-        };
-        let all = devices(kind).map_err(|error| RunError::Kernels {
-            rank,
-            reason: error.to_string(),
-        })?;
-        partita_gpu::arena(Arc::clone(&all[slot % all.len()]), rank, bytes)
+        self.0.arena(rank, slot, bytes)
     }
 
     /// The kernels of a rank, made on the thread that runs them, which is pinned if the slot has cores.
@@ -291,34 +285,7 @@ impl KernelSet {
         slot: &CoreSlot,
         processing: &Processing,
     ) -> Result<Box<dyn Kernels>, RunError> {
-        Ok(match (self, precision) {
-            (Self::Cpu, Precision::F32 | Precision::F64 | Precision::Bf16 | Precision::F16) => {
-                let team = team(slot, processing).map_err(|error| RunError::Kernels {
-                    rank,
-                    reason: error.to_string(),
-                })?;
-                let cpu = CpuKernels::new(mesh, rank, team);
-                let own = slot.cores.clone();
-                Box::new(JoinedKernels::new(rank, cpu, processing.clone(), own))
-            }
-            (Self::Reference, Precision::F32 | Precision::Bf16 | Precision::F16) => {
-                Box::new(ReferenceKernels::<f32>::new(mesh, rank))
-            }
-            (Self::Reference, Precision::F64) => Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
-            (
-                Self::Device(kind),
-                Precision::F32 | Precision::F64 | Precision::Bf16 | Precision::F16,
-            ) => {
-                let made = devices(kind).and_then(|all| {
-                    let device = Arc::clone(&all[slot.slot % all.len()]);
-                    GpuKernels::new(device, mesh, rank)
-                });
-                Box::new(made.map_err(|error| RunError::Kernels {
-                    rank,
-                    reason: error.to_string(),
-                })?)
-            }
-        })
+        self.0.kernels(precision, (mesh, rank), slot, processing)
     }
 }
 
@@ -407,7 +374,7 @@ mod tests {
                 level: Level::detect(),
                 onednn: Arc::new(OneDnn::new(LibrarySearch::Off, Instructions::All)),
             };
-            let kernels = KernelSet::Cpu.kernels(Precision::F32, mesh, rank, &own, &processing);
+            let kernels = KernelSet::CPU.kernels(Precision::F32, mesh, rank, &own, &processing);
             let ids = core_affinity::get_core_ids().unwrap();
             drop(kernels.unwrap());
             ids.into_iter().map(|core| core.id).collect()

@@ -736,7 +736,7 @@ pub fn sharing(ranks: usize) -> Option<String> {
 
 /// The requested kernels; the fast ones by default.
 pub fn kernels(asked: Option<KernelSet>) -> KernelSet {
-    asked.unwrap_or(KernelSet::Cpu)
+    asked.unwrap_or(KernelSet::CPU)
 }
 
 /// Memory limit of each rank with these kernels: that of its device, or the available memory divided by the ranks.
@@ -790,7 +790,7 @@ mod tests {
     fn the_thread_that_asks_stays_on_all_cores() {
         let before = core_affinity::get_core_ids().unwrap();
         let context = Context::new(Environment::default());
-        let here = LocalMachine::new(&context, KernelSet::Cpu, 1, 1, InputSource::Ignored).unwrap();
+        let here = LocalMachine::new(&context, KernelSet::CPU, 1, 1, InputSource::Ignored).unwrap();
         here.check(Mesh::new([1; 7]), Precision::F32).unwrap();
         assert_eq!(core_affinity::get_core_ids().unwrap(), before);
     }

@@ -39,7 +39,7 @@ impl LowerRequest {
         Self {
             training,
             strategy,
-            kernels: Some(KernelSet::Reference),
+            kernels: Some(KernelSet::REFERENCE),
             kind: ProgramKind::Train,
             machine: None,
             memory: None,

@@ -20,7 +20,7 @@ use partita_plan::Candidate;
 use partita_program::{Menu, Program};
 use partita_space::{Bytes, Seconds};
 
-const KERNELS: KernelSet = KernelSet::Cpu;
+const KERNELS: KernelSet = KernelSet::CPU;
 
 /// A machine on which strategies are compared.
 pub struct Planner<'c> {

@@ -65,9 +65,10 @@ impl TooManyThreads {
 ///
 /// Errors: the most that are possible.
 pub fn check(ranks: usize, of: RankConfig, cores: usize) -> Result<(), TooManyThreads> {
-    let threads = match of.kernels {
-        KernelSet::Cpu => of.threads,
-        KernelSet::Reference | KernelSet::Device(_) => 1,
+    let threads = if of.kernels == KernelSet::CPU {
+        of.threads
+    } else {
+        1
     };
     let too_many = TooManyThreads {
         ranks: ranks.max(1),

@@ -3,7 +3,6 @@
 use crate::context::Context;
 use crate::host::Host;
 use crate::input::InputSource;
-use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::{KernelSet, Precision, Processing};
 use crate::local_machine::{LocalMachine, Ranks, setting};
 use crate::model;
@@ -33,7 +32,7 @@ pub struct TuneRequest {
     /// Threads per rank.
     pub threads: usize,
     /// Where the kernels compute.
-    pub device: DeviceChoice,
+    pub device: KernelSet,
     /// Candidates for micro-batches.
     pub policy: DivisionPolicy,
     /// Limits of each kernel for which the whole step is shown, besides `off`, `live` and that of the
@@ -128,10 +127,10 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
         kind: request.kind,
         strategy: &strategy,
     };
-    let kernels = KernelSet::Cpu.on(request.device, Precision::F32)?;
+    let kernels = KernelSet::CPU.on(request.device, Precision::F32)?;
     let ranks = Ranks::threads(training.ranks, request.threads);
     let processing = context.processing(request.threads);
-    if kernels == KernelSet::Cpu {
+    if kernels == KernelSet::CPU {
         warn_of_onednn(context, &processing);
     }
     let menu = kernels.menu_with(&processing);

@@ -1,6 +1,9 @@
 //! Words that arguments choose from.
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use partita::KernelSet;
+use std::sync::LazyLock;
 
 /// Tasks on strings of digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -79,30 +82,45 @@ pub enum StoreName {
     Synthetic,
 }
 
-/// Kernel sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KernelsName {
-    /// Fast kernels
-    Cpu,
-    /// Reference kernels: plain loops
-    Reference,
-    /// Kernels of devices, for GPUs
-    Gpu,
-    /// Kernels of devices, for the processor as a device of OpenCL
-    Software,
-    /// None: the program can be predicted but not run; on this machine predictions have the fast ones
-    Unpinned,
+/// Kernel sets; none leaves kernels open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelsName(pub Option<KernelSet>);
+
+impl ValueEnum for KernelsName {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<Vec<KernelsName>> = LazyLock::new(|| {
+            let sets = KernelSet::all().map(Some);
+            sets.chain([None]).map(KernelsName).collect()
+        });
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, about) = self.0.map_or(
+            (
+                "unpinned",
+                "None: the program can be predicted but not run; on this machine predictions have the fast ones",
+            ),
+            |set| (set.name(), set.about_kernels()),
+        );
+        Some(PossibleValue::new(name).help(about))
+    }
 }
 
 /// Where kernels compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DeviceName {
-    /// The processor
-    Cpu,
-    /// GPUs that OpenCL finds
-    Gpu,
-    /// The processor as a device of OpenCL, by the kernels of GPUs: to try them without one
-    Software,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceName(pub KernelSet);
+
+impl ValueEnum for DeviceName {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<Vec<DeviceName>> =
+            LazyLock::new(|| KernelSet::devices_to_choose().map(DeviceName).collect());
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name()).help(self.0.about_devices()))
+    }
 }
 
 /// Where samples come from.

@@ -3,7 +3,7 @@
 use super::{CoresArgs, DeviceName, KindName, TrainingArgs};
 use crate::number;
 use clap::{Args, ValueEnum};
-use partita::{DivisionPolicy, parse_bytes};
+use partita::{DivisionPolicy, KernelSet, parse_bytes};
 use partita_space::Bytes;
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub struct TuneArgs {
     #[command(flatten)]
     pub on: CoresArgs,
     /// Where kernels compute
-    #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
+    #[arg(long, value_enum, default_value_t = DeviceName(KernelSet::CPU))]
     pub device: DeviceName,
     /// Extents of micro-batches that are measured
     #[arg(long, value_enum, default_value_t)]

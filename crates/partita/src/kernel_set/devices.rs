@@ -1,18 +1,82 @@
 //! The devices of this process on which kernels compute.
 
-use partita_gpu::{Device, DeviceError, DeviceKind};
+use super::backends::Backend;
+use super::{CoreSlot, Precision, Processing};
+use partita_cpu::Level;
+use partita_gpu::{Device, DeviceError, DeviceKind, GpuKernels, GpuMenu};
+use partita_program::Menu;
+use partita_run::{Arena, Kernels, RunError};
+use partita_space::{Bytes, Mesh, Rank};
 use std::sync::{Arc, OnceLock};
 
-/// Where kernels compute.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeviceChoice {
-    /// The processor.
-    #[default]
-    Cpu,
-    /// The GPUs that OpenCL finds.
-    Gpu,
-    /// The processor as a device of OpenCL, by the kernels of GPUs.
-    Software,
+/// Kernels on devices of a kind.
+pub(super) struct OnDevices {
+    pub name: &'static str,
+    pub kind: DeviceKind,
+    pub about_kernels: &'static str,
+    pub about_devices: &'static str,
+}
+
+impl OnDevices {
+    /// The device of a slot.
+    fn device(&self, slot: usize, rank: Rank) -> Result<Arc<Device>, RunError> {
+        let all = devices(self.kind).map_err(|error| of_rank(rank, &error))?;
+        Ok(Arc::clone(&all[slot % all.len()]))
+    }
+}
+
+fn of_rank(rank: Rank, error: &DeviceError) -> RunError {
+    let reason = error.to_string();
+    RunError::Kernels { rank, reason }
+}
+
+impl Backend for OnDevices {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about_kernels(&self) -> &'static str {
+        self.about_kernels
+    }
+
+    fn about_devices(&self) -> &'static str {
+        self.about_devices
+    }
+
+    fn devices(&self) -> Option<Result<&'static [Arc<Device>], DeviceError>> {
+        Some(devices(self.kind))
+    }
+
+    fn device_kind(&self) -> Option<DeviceKind> {
+        Some(self.kind)
+    }
+
+    fn offers(&self, precision: Precision) -> bool {
+        precision != Precision::F64
+    }
+
+    fn menu(&self, _threads: usize, _level: Level) -> Box<dyn Menu + Sync> {
+        // Of a machine file the device may be elsewhere.
+        let first = devices(self.kind).ok().and_then(|all| all.first());
+        let units = first.map_or(1, |device| device.facts().units);
+        Box::new(GpuMenu { units })
+    }
+
+    fn arena(&self, rank: Rank, slot: usize, bytes: Bytes) -> Result<Arena, RunError> {
+        partita_gpu::arena(self.device(slot, rank)?, rank, bytes)
+    }
+
+    fn kernels(
+        &self,
+        _precision: Precision,
+        (mesh, rank): (Mesh, Rank),
+        slot: &CoreSlot,
+        _processing: &Processing,
+    ) -> Result<Box<dyn Kernels>, RunError> {
+        let device = self.device(slot.slot, rank)?;
+        let made = GpuKernels::new(device, mesh, rank);
+        Ok(Box::new(made.map_err(|error| of_rank(rank, &error))?))
+    }
 }
 
 /// A device that is not there, or not for this run.
@@ -49,28 +113,10 @@ fn hint(error: &DeviceError) -> &'static str {
     }
 }
 
-impl DeviceChoice {
-    /// Names in run files.
-    pub const CHOICES: [(&str, Self); 3] = [
-        ("cpu", Self::Cpu),
-        ("gpu", Self::Gpu),
-        ("software", Self::Software),
-    ];
-
-    /// The kind of OpenCL's device; none for the processor.
-    pub(crate) fn kind(self) -> Option<DeviceKind> {
-        match self {
-            Self::Cpu => None,
-            Self::Gpu => Some(DeviceKind::Gpu),
-            Self::Software => Some(DeviceKind::Software),
-        }
-    }
-}
-
 /// All devices of a kind, opened by the first call and shared by the ranks of this process.
 ///
 /// Errors: there is none, or one cannot be used.
-pub(crate) fn devices(kind: DeviceKind) -> Result<&'static [Arc<Device>], DeviceError> {
+fn devices(kind: DeviceKind) -> Result<&'static [Arc<Device>], DeviceError> {
     static OPEN: [OnceLock<Result<Vec<Arc<Device>>, DeviceError>>; 2] =
         [OnceLock::new(), OnceLock::new()];
     let open = match kind {

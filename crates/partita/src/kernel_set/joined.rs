@@ -4,29 +4,48 @@ use super::Processing;
 use partita_cpu::CpuKernels;
 use partita_onednn::{NAME, OneDnnKernels, OneDnnMenu};
 use partita_program::{
-    Access, Algorithm, BufferId, Choice, Configuration, Family, Kernel, KernelShape, Menu,
+    Access, Algorithm, Buffer, BufferId, Choice, Configuration, Family, Kernel, KernelShape, Menu,
     MenuError, View,
 };
 use partita_run::{Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Bytes, Rank};
 use std::sync::Arc;
 
-/// The implementations of the CPU kernels, and `onednn` of convolutions that the library offers.
+/// What a library adds to the kernels of a backend.
+pub(crate) trait Supplement: Sync {
+    /// The name of its implementations in algorithms.
+    fn name(&self) -> &'static str;
+
+    /// How many parts of a kernel it computes, from the first on, and in which workspace; none if it computes none.
+    fn offer(&self, parts: &[Kernel], buffers: &[Buffer]) -> Option<(usize, Bytes)>;
+}
+
+impl Supplement for OneDnnMenu {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn offer(&self, parts: &[Kernel], buffers: &[Buffer]) -> Option<(usize, Bytes)> {
+        let offer = self.offer(parts, buffers)?;
+        Some((offer.parts, offer.workspace))
+    }
+}
+
+/// The implementations of a backend, and those that libraries add to it.
 ///
-/// Parts of a fused kernel that the library does not compute follow one by one by the CPU kernels.
-pub struct JoinedMenu {
-    /// The CPU kernels.
+/// Parts of a fused kernel that a library does not compute follow one by one by the backend.
+pub(crate) struct JoinedMenu {
+    /// The backend.
     pub usual: Box<dyn Menu + Sync>,
-    /// The convolutions of the library.
-    pub onednn: OneDnnMenu,
+    /// The libraries.
+    pub supplements: Vec<Box<dyn Supplement>>,
 }
 
 impl JoinedMenu {
-    fn onednn(&self, shape: &KernelShape<'_>) -> Option<Choice> {
+    fn supplied(&self, by: &dyn Supplement, shape: &KernelShape<'_>) -> Option<Choice> {
         let parts = shape.kernel.parts();
-        let offer = self.onednn.offer(parts, shape.buffers)?;
-        let mut workspace = offer.workspace;
-        for part in &parts[offer.parts..] {
+        let (done, mut workspace) = by.offer(parts, shape.buffers)?;
+        for part in &parts[done..] {
             let shape = KernelShape {
                 kernel: &standalone(part)?,
                 buffers: shape.buffers,
@@ -35,8 +54,8 @@ impl JoinedMenu {
             workspace = workspace.max(rest.workspace);
         }
         Some(Choice {
-            algorithm: Algorithm(NAME.to_owned()),
-            workspace: Bytes(workspace.0),
+            algorithm: Algorithm(by.name().to_owned()),
+            workspace,
             packed_weights: 0,
         })
     }
@@ -70,7 +89,8 @@ impl Menu for JoinedMenu {
 
     fn implementations(&self, shape: &KernelShape<'_>) -> Result<Vec<Choice>, MenuError> {
         let mut all = self.usual.implementations(shape)?;
-        all.extend(self.onednn(shape));
+        let supplements = self.supplements.iter();
+        all.extend(supplements.filter_map(|by| self.supplied(&**by, shape)));
         Ok(all)
     }
 

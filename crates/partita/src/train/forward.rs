@@ -14,8 +14,7 @@ use super::{
 };
 use crate::context::Context;
 use crate::host::Host;
-use crate::kernel_set::devices::DeviceChoice;
-use crate::kernel_set::oversubscription;
+use crate::kernel_set::{KernelSet, oversubscription};
 use crate::launch::{
     InitialValues, Launch, Listener, MakeJoins, MakeSink, MakeSource, MemoryBaseline, NotSaved,
     RunSetup, TensorSink,
@@ -62,7 +61,7 @@ pub struct ForwardRequest {
     /// Overrides its `strategy`.
     pub strategy: Option<String>,
     /// Overrides its `device`.
-    pub device: Option<DeviceChoice>,
+    pub device: Option<KernelSet>,
     /// Overrides its `batch`.
     pub batch: Option<usize>,
     /// Split of the dataset (default: validation; test or train where it is empty).

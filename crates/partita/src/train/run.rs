@@ -10,7 +10,6 @@ use super::run_file::{RunFile, StartWeights};
 use super::store::config::{StoreConfig, StoreKind};
 use crate::context::Context;
 use crate::cores::confine;
-use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{Launch, LaunchError, RankConfig};
 use crate::training::StrategyChoice;
@@ -36,7 +35,7 @@ pub struct TrainRequest {
     /// Overrides its `strategy`.
     pub strategy: Option<String>,
     /// Overrides its `device`.
-    pub device: Option<DeviceChoice>,
+    pub device: Option<KernelSet>,
     /// Overrides its `machine`.
     pub machine: Option<String>,
     /// Overrides `store` of its `[data]`.

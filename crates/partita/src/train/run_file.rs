@@ -11,7 +11,6 @@ use super::offload::config::{OffloadConfig, cores, read_offload};
 use super::preparation::SampleOptions;
 use super::section::{RunFileError, Section, all_faults, suggest, syntax};
 use super::store::config::{DataOptions, StoreConfig};
-use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::{KernelSet, Precision};
 use crate::near_file;
 use crate::weights::{Selection, WeightNames};
@@ -108,7 +107,7 @@ pub struct RunFile {
     /// Kernel set (default: the fast one).
     pub kernels: KernelSet,
     /// Where kernels compute (default: the processor).
-    pub device: DeviceChoice,
+    pub device: KernelSet,
     /// Type of activations and parameters (default: f32).
     pub precision: Precision,
     /// How gradients in f16 are scaled (default: by a factor that follows them).
@@ -168,23 +167,25 @@ pub struct StartWeights {
     pub takes_statistics: bool,
 }
 
+/// Kernel sets with their names.
+fn named(all: impl Iterator<Item = KernelSet>) -> Vec<(&'static str, KernelSet)> {
+    all.map(|set| (set.name(), set)).collect()
+}
+
 /// Errors: kernels that do not compute in the precision.
 fn kernels_and_precision(top: &Section<'_>) -> Result<(KernelSet, Precision), RunFileError> {
     let kernels = top
-        .choice("kernels", &KernelSet::CHOICES)?
-        .unwrap_or(KernelSet::Cpu);
+        .choice("kernels", &named(KernelSet::kernels_to_choose()))?
+        .unwrap_or(KernelSet::CPU);
     let precision = top
         .choice("precision", &Precision::CHOICES)?
         .unwrap_or(Precision::F32);
     if !kernels.offers(precision) {
-        let device = top.choice("device", &DeviceChoice::CHOICES)?;
-        let expected = match device.unwrap_or_default() {
-            DeviceChoice::Cpu => {
-                "\"f32\", \"bf16\" or \"f16\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`"
-            }
-            DeviceChoice::Gpu | DeviceChoice::Software => {
-                "\"f32\", \"bf16\" or \"f16\" on a device, or this with `kernels = \"reference\"` and `device = \"cpu\"`"
-            }
+        let device = top.choice("device", &named(KernelSet::devices_to_choose()))?;
+        let expected = if device.unwrap_or(KernelSet::CPU) == KernelSet::CPU {
+            "\"f32\", \"bf16\" or \"f16\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`"
+        } else {
+            "\"f32\", \"bf16\" or \"f16\" on a device, or this with `kernels = \"reference\"` and `device = \"cpu\"`"
         };
         return Err(top.refuse("precision", expected));
     }
@@ -274,8 +275,8 @@ impl RunFile {
             machine: top.text("machine", machine)?,
             kernels,
             device: top
-                .choice("device", &DeviceChoice::CHOICES)?
-                .unwrap_or_default(),
+                .choice("device", &named(KernelSet::devices_to_choose()))?
+                .unwrap_or(KernelSet::CPU),
             precision,
             loss_scaling: loss_scaling(&top, precision)?,
             batch: top.need("batch", top.count("batch")?, batch)?,

@@ -89,7 +89,7 @@ fn peak_of(launch: &Launch<'_>, machine: &str) -> Option<Peak> {
 }
 
 fn peak_here(launch: &Launch<'_>, config: RankConfig) -> Option<Peak> {
-    if config.kernels != KernelSet::Cpu || !launch.is_first() {
+    if config.kernels != KernelSet::CPU || !launch.is_first() {
         return None;
     }
     let ranks = launch.on_this_host(config).ok()?;

@@ -90,7 +90,7 @@ fn kernels_with_parts_by_onednn_equal_their_reference() {
     for seed in 0..40 {
         println!("seed {seed}");
         let processing = processing(search.clone(), 1 + seed as usize % 2);
-        let menu = KernelSet::Cpu.menu_with(&processing);
+        let menu = KernelSet::CPU.menu_with(&processing);
         let mut maker = Maker::new(seed, Dtype::F32);
         for kernel in maker.all(&Mesh::new([1; 7]), 0) {
             let buffers = maker.bench.buffers();
@@ -156,7 +156,7 @@ fn times_of_a_library_belong_to_its_version() {
         })
     };
     let (with, without) = (context(search), context(LibrarySearch::Off));
-    let setting = setting(&with, KernelSet::Cpu, &Ranks::threads(1, 1));
+    let setting = setting(&with, KernelSet::CPU, &Ranks::threads(1, 1));
     let times: BTreeMap<String, Seconds> =
         [("cpu", 2.0), ("onednn", 1.0), ("onednn:n1,cpu:n2", 3.0)]
             .map(|(name, seconds)| (name.to_owned(), Seconds(seconds)))

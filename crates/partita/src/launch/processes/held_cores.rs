@@ -25,7 +25,7 @@ impl Job<'_> {
         } = rank_config;
         let mut among = kernel_set::cores().to_vec();
         let CoreSlot { slot, slots, .. } = self.slot;
-        let is_possible = slots * threads <= among.len() && kernels == KernelSet::Cpu;
+        let is_possible = slots * threads <= among.len() && kernels == KernelSet::CPU;
         let wanted = if is_possible { threads } else { 0 };
         // Ranks that share cores begin with their own, so that they do not wait for each other.
         among.rotate_left(slot * wanted);

@@ -51,7 +51,7 @@ fn everything_that_can_be_said_is_read() {
     );
     assert_eq!(
         (run.kernels, run.precision),
-        (KernelSet::Reference, Precision::F64)
+        (KernelSet::REFERENCE, Precision::F64)
     );
     assert_eq!(run.samples.transform, Transform::Scale { factor: 0.01 });
     assert_eq!(
@@ -77,7 +77,7 @@ fn what_is_not_said_has_the_documented_default() {
     assert_eq!((run.ranks, run.threads, run.seed), (1, 1, 1));
     assert_eq!(
         (run.kernels, run.precision),
-        (KernelSet::Cpu, Precision::F32)
+        (KernelSet::CPU, Precision::F32)
     );
     assert_eq!(
         (run.samples.transform, run.watchdog),

@@ -168,7 +168,7 @@ fn run_with(
     let events = Arc::new(Mutex::new(Vec::new()));
     let recorder = Arc::clone(&events);
     let setup = RunSetup {
-        kernels: KernelSet::Reference,
+        kernels: KernelSet::REFERENCE,
         precision: Precision::F64,
         processing: Context::new(Environment::default()).processing(1),
         watchdog: Seconds(watchdog),

@@ -3,7 +3,6 @@
 use super::command::case;
 use crate::context::Context;
 use crate::environment::Environment;
-use crate::kernel_set::devices::DeviceChoice;
 use crate::kernel_set::joined::tests::found;
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::Launch;
@@ -51,12 +50,12 @@ fn context(folder: &TempDir) -> Context<'static> {
 }
 
 /// The kernels of tuned trainings.
-fn kernels(device: DeviceChoice) -> KernelSet {
-    KernelSet::Cpu.on(device, Precision::F32).unwrap()
+fn kernels(device: KernelSet) -> KernelSet {
+    KernelSet::CPU.on(device, Precision::F32).unwrap()
 }
 
 /// Training and validation losses of the epochs.
-fn losses(folder: &TempDir, device: DeviceChoice, strategy: &str) -> Vec<f64> {
+fn losses(folder: &TempDir, device: KernelSet, strategy: &str) -> Vec<f64> {
     let context = context(folder);
     let request = TrainRequest {
         device: Some(device),
@@ -78,7 +77,7 @@ fn losses(folder: &TempDir, device: DeviceChoice, strategy: &str) -> Vec<f64> {
 }
 
 /// Algorithms of a program of this strategy.
-fn algorithms(folder: &TempDir, device: DeviceChoice, strategy: &str) -> BTreeSet<String> {
+fn algorithms(folder: &TempDir, device: KernelSet, strategy: &str) -> BTreeSet<String> {
     let request = LowerRequest {
         kernels: Some(kernels(device)),
         ..LowerRequest::new(training(folder), strategy.parse().unwrap())
@@ -101,7 +100,7 @@ fn training(folder: &TempDir) -> Training {
 }
 
 /// Measures all configurations.
-fn measure(folder: &TempDir, device: DeviceChoice) {
+fn measure(folder: &TempDir, device: KernelSet) {
     for kind in [ProgramKind::Train, ProgramKind::Evaluate] {
         let request = TuneRequest {
             training: training(folder),
@@ -118,7 +117,7 @@ fn measure(folder: &TempDir, device: DeviceChoice) {
 }
 
 /// Each configuration in turn is made the fastest by false times.
-fn all_learn_the_same(device: DeviceChoice, usual_name: &str, all: &[&str]) {
+fn all_learn_the_same(device: KernelSet, usual_name: &str, all: &[&str]) {
     let folder = case(&[
         ("kernels = \"reference\"", "kernels = \"cpu\""),
         ("learning_rate = 0.01", "learning_rate = 0.001"),
@@ -188,13 +187,13 @@ fn tuned_trainings_learn_what_others_learn() {
     if onednn().is_some() {
         all.extend(["onednn", "onednn:d2*2"]);
     }
-    all_learn_the_same(DeviceChoice::Cpu, "cpu", &all);
+    all_learn_the_same(KernelSet::CPU, "cpu", &all);
 }
 
 #[test]
 fn tuned_trainings_on_a_device_learn_what_others_learn() {
-    let device = DeviceChoice::Software;
-    if let Err(error) = KernelSet::Cpu.on(device, Precision::F32) {
+    let device = KernelSet::of_backend("software");
+    if let Err(error) = KernelSet::CPU.on(device, Precision::F32) {
         not_run("tuned_trainings_on_a_device_learn_what_others_learn", error);
         return;
     }
