@@ -211,14 +211,21 @@ impl Device {
         &self.driver
     }
 
-    pub(crate) fn refusal(&self, error: CallError) -> DeviceError {
-        DeviceError::of_call(&self.facts.name, error)
+    /// What a call gave, or an error that names the device.
+    pub(crate) fn checked<T>(&self, done: Result<T, CallError>) -> Result<T, DeviceError> {
+        done.map_err(|error| DeviceError::of_call(&self.facts.name, error))
     }
 
-    /// As [`Self::refusal`], of a kernel.
-    pub(crate) fn refusal_of(&self, error: CallError, kernel: &str) -> DeviceError {
-        let detail = format!(" for the kernel {kernel}{}", error.detail);
-        self.refusal(CallError { detail, ..error })
+    /// As [`Self::checked`], of a kernel.
+    pub(crate) fn checked_of<T>(
+        &self,
+        done: Result<T, CallError>,
+        kernel: &str,
+    ) -> Result<T, DeviceError> {
+        self.checked(done.map_err(|error| CallError {
+            detail: format!(" for the kernel {kernel}{}", error.detail),
+            ..error
+        }))
     }
 
     /// The kernels for activations of a type, compiled by the first call.
@@ -232,8 +239,7 @@ impl Device {
             Dtype::F64 | Dtype::I16 => panic!("no kernels on activations in {activations:?}"),
         };
         let compiled = self.modules[number].get_or_init(|| {
-            let module = self.driver.compile(SOURCE, defined);
-            let module = module.map_err(|error| self.refusal(error))?;
+            let module = self.checked(self.driver.compile(SOURCE, defined))?;
             Ok(Owned::new(&self.driver, module))
         });
         compiled.as_ref().map(Owned::get).map_err(Clone::clone)

@@ -7,32 +7,39 @@ use crate::launch::Arg;
 use std::sync::Arc;
 
 macro_rules! handles {
-    ($($(#[$doc:meta])* $name:ident => $release:ident;)*) => {$(
-        $(#[$doc])*
-        #[repr(transparent)]
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub(crate) struct $name(pub(crate) usize);
+    ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {
+        $(
+            $(#[$doc])*
+            #[repr(transparent)]
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            pub(crate) struct $name(pub(crate) usize);
 
-        impl Resource for $name {
-            unsafe fn release(self, driver: &dyn Driver) {
-                // SAFETY: guaranteed by the caller.
-                unsafe { driver.$release(self) };
+            impl From<$name> for Object {
+                fn from(handle: $name) -> Self {
+                    Self::$kind(handle)
+                }
             }
+        )*
+
+        /// A handle of any kind.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum Object {
+            $($kind($name),)*
         }
-    )*};
+    };
 }
 
 handles! {
     /// Memory of a device, as kernels take it; the default is no memory.
-    BufferHandle => release_buffer;
+    BufferHandle => Buffer;
     /// Runs commands in the order in which they are given.
-    QueueHandle => release_queue;
+    QueueHandle => Queue;
     /// A command that was given to a queue.
-    EventHandle => release_event;
+    EventHandle => Event;
     /// The compiled sources.
-    ModuleHandle => release_module;
+    ModuleHandle => Module;
     /// A kernel of a module.
-    KernelHandle => release_kernel;
+    KernelHandle => Kernel;
 }
 
 /// A call that failed.
@@ -133,43 +140,20 @@ pub(crate) trait Driver: Send + Sync {
     /// Waits for all commands of a queue.
     fn finish(&self, queue: QueueHandle) -> Result<(), CallError>;
 
-    /// # Safety
-    /// As for [`Resource::release`].
-    unsafe fn release_buffer(&self, buffer: BufferHandle);
-
-    /// # Safety
-    /// As for [`Resource::release`].
-    unsafe fn release_queue(&self, queue: QueueHandle);
-
-    /// # Safety
-    /// As for [`Resource::release`].
-    unsafe fn release_event(&self, event: EventHandle);
-
-    /// # Safety
-    /// As for [`Resource::release`].
-    unsafe fn release_module(&self, module: ModuleHandle);
-
-    /// # Safety
-    /// As for [`Resource::release`].
-    unsafe fn release_kernel(&self, kernel: KernelHandle);
-}
-
-/// What a driver makes and releases.
-pub(crate) trait Resource: Copy {
-    /// Releases it; an error changes nothing. Commands under way keep what they use until they end.
+    /// Releases an object; an error changes nothing. Commands under way keep what they use until they end.
     ///
     /// # Safety
     /// The caller owns it, and no longer uses it.
-    unsafe fn release(self, driver: &dyn Driver);
+    unsafe fn release(&self, object: Object);
 }
 
 /// A handle that is released with its owner.
-pub(crate) struct Owned<H: Resource> {
+pub(crate) struct Owned<H: Copy + Into<Object>> {
     driver: Arc<dyn Driver>,
     handle: H,
 }
 
-impl<H: Resource> Owned<H> {
+impl<H: Copy + Into<Object>> Owned<H> {
     /// Takes over a handle that this driver has just made.
     pub(crate) fn new(driver: &Arc<dyn Driver>, handle: H) -> Self {
         let driver = Arc::clone(driver);
@@ -185,9 +169,9 @@ impl<H: Resource> Owned<H> {
     }
 }
 
-impl<H: Resource> Drop for Owned<H> {
+impl<H: Copy + Into<Object>> Drop for Owned<H> {
     fn drop(&mut self) {
         // SAFETY: owned.
-        unsafe { self.handle.release(&*self.driver) };
+        unsafe { self.driver.release(self.handle.into()) };
     }
 }

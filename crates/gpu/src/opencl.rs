@@ -4,10 +4,11 @@
 
 use crate::device::{DeviceError, DeviceFacts, DeviceKind};
 use crate::driver::{
-    BufferHandle, CallError, Driver, EventHandle, Found, KernelHandle, ModuleHandle, QueueHandle,
+    BufferHandle, CallError, Driver, EventHandle, Found, KernelHandle, ModuleHandle, Object,
+    QueueHandle,
 };
 use crate::launch::Arg;
-use libloading::os::unix::{Library as Object, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use partita_space::Bytes;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::{null, null_mut};
@@ -74,7 +75,7 @@ macro_rules! table {
             ///
             /// # Safety
             /// The library must be an OpenCL of version 1.2 or later, and stay loaded.
-            unsafe fn of(object: &Object) -> Result<Self, &'static str> {
+            unsafe fn of(object: &Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     // SAFETY: the signatures are those of the header.
                     $($field: unsafe {
@@ -190,7 +191,7 @@ impl Api {
         static API: OnceLock<Result<Api, String>> = OnceLock::new();
         let found = API.get_or_init(|| {
             // SAFETY: the library's own initialization; it is never unloaded.
-            let object = unsafe { Object::open(Some(LIBRARY), RTLD_NOW | RTLD_LOCAL) };
+            let object = unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_LOCAL) };
             let object = object.map_err(|error| error.to_string())?;
             // SAFETY: of this name there are libraries of OpenCL alone, which keep old functions.
             let api = unsafe { Self::of(&object) };
@@ -523,28 +524,17 @@ impl Driver for OpenCl {
         checked("clFinish", unsafe { (self.api.finish)(queue) })
     }
 
-    unsafe fn release_buffer(&self, buffer: BufferHandle) {
+    unsafe fn release(&self, object: Object) {
+        let api = self.api;
         // SAFETY: guaranteed by the caller.
-        unsafe { (self.api.release_buffer)(buffer) };
-    }
-
-    unsafe fn release_queue(&self, queue: QueueHandle) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { (self.api.release_queue)(queue) };
-    }
-
-    unsafe fn release_event(&self, event: EventHandle) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { (self.api.release_event)(event) };
-    }
-
-    unsafe fn release_module(&self, module: ModuleHandle) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { (self.api.release_program)(module) };
-    }
-
-    unsafe fn release_kernel(&self, kernel: KernelHandle) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { (self.api.release_kernel)(kernel) };
+        unsafe {
+            match object {
+                Object::Buffer(buffer) => (api.release_buffer)(buffer),
+                Object::Queue(queue) => (api.release_queue)(queue),
+                Object::Event(event) => (api.release_event)(event),
+                Object::Module(module) => (api.release_program)(module),
+                Object::Kernel(kernel) => (api.release_kernel)(kernel),
+            }
+        };
     }
 }

@@ -1,7 +1,7 @@
 //! The queue of a rank on a device: commands run in the order in which they are given.
 
 use crate::device::{Device, DeviceError, DeviceTraffic};
-use crate::driver::{BufferHandle, CallError, EventHandle, KernelHandle, Owned, QueueHandle};
+use crate::driver::{BufferHandle, EventHandle, KernelHandle, Owned, QueueHandle};
 use crate::launch::{Arg, KernelError};
 use crate::transfer::Transfers;
 use partita_program::Dtype;
@@ -54,8 +54,7 @@ impl DeviceBuffer {
     pub(crate) fn new(device: &Device, bytes: Bytes) -> Result<Self, DeviceError> {
         // A buffer of no bytes is refused, and zeros are written by fours.
         let size = bytes.0.max(8).next_multiple_of(4) as usize;
-        let memory = device.driver().create_buffer(size);
-        let memory = memory.map_err(|error| device.refusal(error))?;
+        let memory = device.checked(device.driver().create_buffer(size))?;
         let memory = Owned::new(device.driver(), memory);
         Ok(Self { memory, bytes })
     }
@@ -72,8 +71,7 @@ impl DeviceBuffer {
 impl Queue {
     pub(crate) fn new(device: Arc<Device>) -> Result<Self, DeviceError> {
         let transfers = Transfers::new(&device)?;
-        let raw = device.driver().create_queue();
-        let raw = raw.map_err(|error| device.refusal(error))?;
+        let raw = device.checked(device.driver().create_queue())?;
         let invalid_class = DeviceBuffer::new(&device, Bytes(16))?;
         let mut queue = Self {
             transfers,
@@ -118,7 +116,7 @@ impl Queue {
         }
         let module = self.device.module(activations)?;
         let kernel = self.device.driver().create_kernel(module, name);
-        let kernel = kernel.map_err(|error| self.device.refusal_of(error, name))?;
+        let kernel = self.device.checked_of(kernel, name)?;
         let owned = Owned::new(self.device.driver(), kernel);
         self.kernels.insert((name, activations), owned);
         Ok(kernel)
@@ -150,12 +148,8 @@ impl Queue {
         let (kernel, driver) = (self.kernel(name, activations)?, self.device.driver());
         // SAFETY: kernels access the ranges that the views of the program describe.
         let given = unsafe { driver.launch(self.raw.get(), kernel, args, (groups, group)) };
-        let event = given.map_err(|error| self.device.refusal_of(error, name))?;
+        let event = self.device.checked_of(given, name)?;
         Ok(Arc::new(Owned::new(driver, event)))
-    }
-
-    fn checked(&self, done: Result<(), CallError>) -> Result<(), DeviceError> {
-        done.map_err(|error| self.device.refusal(error))
     }
 
     /// Of a number of bytes that 4 divides.
@@ -165,7 +159,8 @@ impl Queue {
         bytes: Bytes,
     ) -> Result<(), DeviceError> {
         let driver = self.device.driver();
-        self.checked(driver.fill_zeros(self.raw.get(), buffer, bytes.0))
+        self.device
+            .checked(driver.fill_zeros(self.raw.get(), buffer, bytes.0))
     }
 
     /// Waits for all commands before it.
@@ -184,12 +179,14 @@ impl Queue {
             ..DeviceTraffic::default()
         });
         let driver = self.device.driver();
-        self.checked(driver.read(self.raw.get(), (buffer, first), to))
+        self.device
+            .checked(driver.read(self.raw.get(), (buffer, first), to))
     }
 
     /// Sees to it that what was given begins though nobody waits for it.
     pub(crate) fn flush(&self) -> Result<(), DeviceError> {
-        self.checked(self.device.driver().flush(self.raw.get()))
+        self.device
+            .checked(self.device.driver().flush(self.raw.get()))
     }
 
     /// Waits for all commands; when the kernels of the program ran.
@@ -201,7 +198,8 @@ impl Queue {
             ..DeviceTraffic::default()
         });
         let given = std::mem::take(&mut self.given);
-        self.checked(self.device.driver().finish(self.raw.get()))?;
+        self.device
+            .checked(self.device.driver().finish(self.raw.get()))?;
         let checks = std::mem::take(&mut self.checks);
         if !checks.is_empty()
             && let Some((check, number)) = self.take_invalid_class()?

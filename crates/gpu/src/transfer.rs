@@ -41,6 +41,8 @@ struct Fetch {
     /// Where each lies among the bytes.
     boxes: Vec<(DeviceView, Range<usize>)>,
     bytes: Vec<u8>,
+    /// Where the memory of the boxes has changed since.
+    changed: Vec<Range<u64>>,
     /// The first command that packs, and the one that reads.
     commands: [Command; 2],
 }
@@ -56,9 +58,8 @@ impl Drop for Fetch {
 impl Transfers {
     pub(crate) fn new(device: &Device) -> Result<Self, DeviceError> {
         let queue = || {
-            let queue = device.driver().create_queue();
-            let queue = queue.map_err(|error| device.refusal(error))?;
-            Ok(Owned::new(device.driver(), queue))
+            let queue = device.checked(device.driver().create_queue());
+            queue.map(|queue| Owned::new(device.driver(), queue))
         };
         Ok(Self {
             fetches: Vec::new(),
@@ -75,7 +76,7 @@ impl Transfers {
         for slot in &mut self.slots {
             let last = slot.last.as_ref();
             let ended = last.map_or(Ok(true), |last| driver.has_ended(last.get()));
-            if ended.map_err(|error| device.refusal(error))? {
+            if device.checked(ended)? {
                 slot.last = None;
             }
         }
@@ -90,8 +91,7 @@ impl Transfers {
             let slot = self.slots.remove(number);
             if let Some(last) = &slot.last {
                 device.count(WAIT);
-                let waited = driver.wait_for(last.get());
-                waited.map_err(|error| device.refusal(error))?;
+                device.checked(driver.wait_for(last.get()))?;
             }
             if slot.buffer.bytes() >= bytes {
                 return Ok(slot);
@@ -126,8 +126,7 @@ impl Transfers {
             written: Bytes(from.len() as u64),
             ..DeviceTraffic::default()
         });
-        let done = device.driver().write(self.writes.get(), (to, 0), from);
-        done.map_err(|error| device.refusal(error))
+        device.checked(device.driver().write(self.writes.get(), (to, 0), from))
     }
 
     /// Begins to read boxes that commands, of which these are the first and the last, pack into a slot.
@@ -146,18 +145,17 @@ impl Transfers {
         let (driver, from, queue) = (device.driver(), slot.buffer.handle(), self.reads.get());
         // SAFETY: only after the command has ended are the bytes accessed or freed.
         let read = unsafe { driver.start_read(queue, from, &mut bytes, last.get()) };
-        let read = read.map_err(|error| device.refusal(error))?;
-        let read = Arc::new(Owned::new(driver, read));
+        let read = Arc::new(Owned::new(driver, device.checked(read)?));
         self.put(slot, Arc::clone(&read));
         self.next += 1;
         self.fetches.push(Fetch {
             number: self.next,
             boxes,
             bytes,
+            changed: Vec::new(),
             commands: [first, read],
         });
-        let flushed = driver.flush(queue);
-        flushed.map_err(|error| device.refusal(error))?;
+        device.checked(driver.flush(queue))?;
         Ok(Prefetch(self.next))
     }
 
@@ -173,14 +171,12 @@ impl Transfers {
             return Ok(Some(Seconds(0.0)));
         };
         let driver = device.driver();
-        let has_ended = driver.has_ended(read.get());
-        if !has_ended.map_err(|error| device.refusal(error))? {
+        if !device.checked(driver.has_ended(read.get()))? {
             if !waits {
                 return Ok(None);
             }
             device.count(WAIT);
-            let waited = driver.wait_for(read.get());
-            waited.map_err(|error| device.refusal(error))?;
+            device.checked(driver.wait_for(read.get()))?;
         }
         let times = [first, read].map(|command| driver.times(command.get()).ok());
         let [Some([_, begun, _]), Some([_, _, ended])] = times else {
@@ -195,7 +191,9 @@ impl Transfers {
 
     /// Copies a box that was fetched; whether one was.
     pub(crate) fn copy_fetched(&self, view: &DeviceView, packed: &mut [u8]) -> bool {
-        for fetch in &self.fetches {
+        let asked = span(view);
+        let is_current = |fetch: &&Fetch| !fetch.changed.iter().any(|range| meet(range, &asked));
+        for fetch in self.fetches.iter().filter(is_current) {
             let place = fetch.boxes.iter().find_map(|(held, place)| {
                 let skipped = start_within(view, held)?;
                 Some(place.start + skipped..place.start + skipped + packed.len())
@@ -211,14 +209,14 @@ impl Transfers {
         false
     }
 
-    /// Forgets boxes of which elements change.
+    /// Notes that elements change.
     pub(crate) fn forget(&mut self, changed: &DeviceView) {
         let changed = span(changed);
         for fetch in &mut self.fetches {
-            fetch.boxes.retain(|(held, _)| {
-                let held = span(held);
-                held.end <= changed.start || changed.end <= held.start
-            });
+            let mut held = fetch.boxes.iter().map(|(held, _)| span(held));
+            if held.any(|held| meet(&held, &changed)) {
+                fetch.changed.push(changed.clone());
+            }
         }
     }
 }
@@ -228,6 +226,10 @@ const WAIT: DeviceTraffic = DeviceTraffic {
     written: Bytes(0),
     waits: 1,
 };
+
+fn meet(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
 
 /// The bytes from the first to the last element.
 fn span(view: &DeviceView) -> Range<u64> {
