@@ -123,6 +123,9 @@ pub struct TrainingArgs {
     /// Optimizer
     #[arg(long, value_enum, default_value_t)]
     pub optimizer: OptimizerName,
+    /// Decay of averages of the weights, as `ema` of a run file (default: no averages)
+    #[arg(long, value_name = "DECAY", allow_negative_numbers = true, value_parser = number::decay)]
+    pub ema: Option<f64>,
     /// Storage type of the samples
     #[arg(long, value_enum, default_value_t)]
     pub samples: SampleName,

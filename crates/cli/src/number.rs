@@ -1,7 +1,7 @@
 //! Parsers of arguments with a form: numbers, and names of images.
 
 use crate::args::{Fractions, ImageSize, Spacing};
-use partita::parse_cores;
+use partita::{EMA_MAX, parse_cores};
 use partita_space::Mesh;
 use partita_space::limits::SAMPLES_MAX;
 use std::path::{Path, PathBuf};
@@ -104,6 +104,19 @@ pub fn fraction(text: &str) -> Result<f64, String> {
         )),
         Err(_) => Err("possible is a number from 0 to 1, like 0.1".to_owned()),
     }
+}
+
+/// A decay of averages, above 0 and below 1.
+pub fn decay(text: &str) -> Result<f64, String> {
+    let nearest = match text.parse::<f64>() {
+        Ok(decay) if (f64::MIN_POSITIVE..=EMA_MAX).contains(&decay) => return Ok(decay),
+        Ok(decay) if decay > EMA_MAX => format!("; nearest is {EMA_MAX}"),
+        Ok(_) => "; without --ema there are no averages".to_owned(),
+        Err(_) => String::new(),
+    };
+    Err(format!(
+        "possible is a number above 0 and below 1, like 0.999{nearest}"
+    ))
 }
 
 /// Three fractions that sum to 1.

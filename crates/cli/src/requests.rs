@@ -40,6 +40,7 @@ impl TrainingArgs {
                 OptimizerName::Lars => LARS,
                 OptimizerName::Lamb => LAMB,
             },
+            ema: self.ema,
             samples: match self.samples {
                 SampleName::Int16 => COUNTS,
                 SampleName::Int16Scaled => SCALED_COUNTS,

@@ -96,7 +96,9 @@ pub use norm::{
     Inference, Normalization, bias_backward, norm_backward, norm_backward_statistics, norm_forward,
     norm_inference, norm_scratch, norm_statistics,
 };
-pub use optimizer::{Adam, Parameter, Sgd, adam, along, lamb_direction, lars, sgd, sum_of_squares};
+pub use optimizer::{
+    Adam, Parameter, Sgd, adam, along, average, lamb_direction, lars, sgd, sum_of_squares,
+};
 pub use partita_program::PoolKind;
 pub use pool::Pooling;
 pub use pool_backward::{PoolMask, pool_backward};

@@ -293,6 +293,26 @@ pub fn along(call: &mut Call, rate: f64, parameters: &mut [Parameter]) -> Result
     })
 }
 
+/// m += (1 - decay) * (w - m), the average m in place of the weights of [`Parameter::new`] and w in place of the
+/// gradient. An average of what does not move stays as it is. Counts 3 flops an element.
+pub fn average(
+    call: &mut Call,
+    decay: f64,
+    parameters: &mut [Parameter],
+) -> Result<Work, Canceled> {
+    let moved = (1.0 - decay) as f32;
+    let n = update(
+        call,
+        parameters,
+        |p| [p.w],
+        move |_, w, [m]| [m + moved * (w - m)],
+    )?;
+    Ok(Work {
+        flops: 3 * n as u64,
+        bytes: 4 * 3 * n as u64,
+    })
+}
+
 /// Sum of g * g in f64 over all slices; the same bits for any number of threads. Counts 2 flops an
 /// element.
 pub fn sum_of_squares(call: &mut Call, sources: &[&[f32]]) -> Result<(f64, Work), Canceled> {

@@ -52,6 +52,7 @@ fn main() {
                 weight_decay: 0.0,
             },
             decay_norms: true,
+            ema: None,
             clip: Some(1.0),
             samples: SampleFormat {
                 dtype: Dtype::F32,

@@ -295,13 +295,14 @@ pub(crate) fn persistent_order(role: Role) -> u8 {
         Role::Parameter => 0,
         Role::State | Role::Constant => 1,
         Role::Optimizer => 2,
-        Role::Staging => 3,
+        Role::Average => 3,
+        Role::Staging => 4,
         Role::Gradient
         | Role::Activation
         | Role::ActivationGradient
         | Role::PackedWeights
         | Role::Gathered
         | Role::Statistics
-        | Role::Workspace => 4,
+        | Role::Workspace => 5,
     }
 }

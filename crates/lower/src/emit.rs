@@ -53,6 +53,8 @@ pub(crate) struct Emit<'a> {
     /// Sharded parameters gathered for the current layer.
     pub gathered: BTreeMap<ParameterId, TensorBuffer>,
     pub moments: Vec<Vec<View>>,
+    /// Averages of parameters by replica on the rank.
+    pub averages: BTreeMap<(ParameterId, Option<Submesh>), TensorBuffer>,
     /// Sample and target of each replica.
     pub staging: [[Option<View>; 2]; 2],
     /// Targets of each micro-batch on each replica, where all are staged at once.
@@ -99,6 +101,7 @@ impl<'a> Emit<'a> {
             parameters: BTreeMap::new(),
             gathered: BTreeMap::new(),
             moments: Vec::new(),
+            averages: BTreeMap::new(),
             staging: [[None; 2]; 2],
             targets: Vec::new(),
             totals: BTreeMap::new(),

@@ -184,7 +184,7 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    /// Fuses all updates by one rule into the last of them.
+    /// Fuses all updates by one rule into the last of them, and so all averages.
     fn join_updates(&mut self) {
         let mut rules: Vec<Optimizer> = Vec::new();
         for slot in 0..self.slots.len() {
@@ -197,13 +197,17 @@ impl<'a> Fusion<'a> {
         for rule in rules {
             self.join_updates_by(&rule);
         }
+        self.join_all(|kernel| matches!(kernel, Kernel::Average { .. }));
     }
 
     fn join_updates_by(&mut self, rule: &Optimizer) {
+        self.join_all(|kernel| matches!(kernel, Kernel::Update { rule: own, .. } if own == rule));
+    }
+
+    /// Fuses all kernels of a kind into the last of them.
+    fn join_all(&mut self, is_one: impl Fn(&Kernel) -> bool) {
         let updates: Vec<usize> = (0..self.slots.len())
-            .filter(|&slot| {
-                matches!(self.kernel(slot), Some(Kernel::Update { rule: own, .. }) if own == rule)
-            })
+            .filter(|&slot| self.kernel(slot).is_some_and(&is_one))
             .collect();
         let Some((&last, earlier)) = updates.split_last() else {
             return;

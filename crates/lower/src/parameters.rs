@@ -19,7 +19,7 @@ use crate::parameter_gradient::{Deferred, Key, ParameterGradient};
 use crate::redistribute::Destination;
 use crate::strategy::Shard;
 use partita_graph::{ParameterId, ParameterRole};
-use partita_program::{Distribution, Kernel, Phase, Role, View};
+use partita_program::{AVERAGE, Distribution, Kernel, Phase, ProgramKind, Role, View};
 use partita_space::{AxisSet, Submesh};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +53,13 @@ impl Emit<'_> {
                     let name = format!("{}.{moment}", parameter.name);
                     list.push((Role::Optimizer, name, index, *distribution));
                 }
+                if self.request.ema.is_some() && parameter.is_trained() {
+                    let name = match holder {
+                        0 => format!("{}{AVERAGE}", parameter.name),
+                        _ => format!("{}{AVERAGE}@{holder}", parameter.name),
+                    };
+                    list.push((Role::Average, name, index, *distribution));
+                }
             }
         }
         list.sort_by_key(|(role, ..)| arena::persistent_order(*role));
@@ -60,7 +67,7 @@ impl Emit<'_> {
         for (role, name, index, whole) in list {
             let id = ParameterId(index);
             let is_share = match role {
-                Role::Optimizer => true,
+                Role::Optimizer | Role::Average => true,
                 _ => self.request.strategy.shard == Shard::Parameters,
             };
             let distribution = if is_share {
@@ -71,6 +78,9 @@ impl Emit<'_> {
             let held = self.parameter_buffer(&name, role, id, distribution);
             match role {
                 Role::Optimizer => self.moments[index].push(held.view(&held.region)),
+                Role::Average => {
+                    self.averages.insert((id, whole.submesh), held);
+                }
                 _ => {
                     self.parameters.insert((id, whole.submesh), held);
                 }
@@ -143,9 +153,22 @@ impl Emit<'_> {
     /// The view of a parameter for the kernels of a layer.
     pub(crate) fn parameter(&self, id: LayerId, index: usize) -> View {
         let parameter = self.layer(id).parameters[index];
-        let kept = || self.parameters[&(parameter, self.builder.submesh)];
+        let kept = || self.source(parameter, self.builder.submesh).0;
         let held = self.gathered.get(&parameter).copied().unwrap_or_else(kept);
         held.view(&held.region)
+    }
+
+    /// The buffer from which layers read a parameter, and whether ranks hold shares of it: in an evaluation its average,
+    /// where it has one.
+    fn source(&self, id: ParameterId, submesh: Option<Submesh>) -> (TensorBuffer, bool) {
+        let key = (id, submesh);
+        match self.averages.get(&key) {
+            Some(&average) if self.request.kind != ProgramKind::Train => (average, true),
+            Some(_) | None => {
+                let is_shared = self.request.strategy.shard == Shard::Parameters;
+                (self.parameters[&key], is_shared)
+            }
+        }
     }
 
     /// Gathers the sharded parameters of a layer.
@@ -153,7 +176,8 @@ impl Emit<'_> {
         self.gathered.clear();
         for parameter in self.layer(id).parameters.clone() {
             let (share, whole) = self.share_and_whole(parameter);
-            if self.request.strategy.shard != Shard::Parameters || share == whole {
+            let (source, is_shared) = self.source(parameter, whole.submesh);
+            if !is_shared || share == whole {
                 continue;
             }
             let name = format!("{}.gathered", self.graph.parameter(parameter).name);
@@ -163,11 +187,7 @@ impl Emit<'_> {
                 distribution: whole,
                 accumulate: false,
             };
-            let from = (
-                self.parameters[&(parameter, whole.submesh)],
-                share,
-                AxisSet::NONE,
-            );
+            let from = (source, share, AxisSet::NONE);
             self.move_parameter((parameter, Role::Gathered), phase, from, to);
             self.gathered.insert(parameter, held);
         }

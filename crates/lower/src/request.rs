@@ -30,6 +30,8 @@ pub struct Request<'a> {
     pub optimizer: Optimizer,
     /// Whether biases, scales, shifts and slopes have the weight decay and the trust ratio of the optimizer.
     pub decay_norms: bool,
+    /// Decay of the exponential moving averages of the parameters, where they are kept: evaluations then read them.
+    pub ema: Option<f64>,
     /// Bound of the global norm of the gradients, for clipping.
     pub clip: Option<f64>,
     /// How samples are stored.

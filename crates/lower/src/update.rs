@@ -52,6 +52,8 @@ impl Emit<'_> {
             let name = self.graph.parameter(id).name.clone();
             self.builder.kernel(&name, Phase::Update, kernel);
         }
+        let total = clip.map(|(total, _)| total);
+        self.average_own(&shares, total);
         // Last layers first.
         for &id in all.iter().rev() {
             self.reserve_numbers();
@@ -64,7 +66,49 @@ impl Emit<'_> {
                 self.broadcast_parameter(id);
             }
         }
-        clip.map(|(total, _)| total)
+        self.average_received(total);
+        total
+    }
+
+    /// Moves the averages of the parameters that the rank has updated, by its shares.
+    fn average_own(&mut self, shares: &BTreeMap<ParameterId, TensorBuffer>, total: Option<View>) {
+        for (id, share) in shares {
+            let owner = self.plan.holders[id.0][0].submesh;
+            self.average((*id, owner), share.view(&share.region), total);
+        }
+    }
+
+    /// Moves the averages of parameters that other submeshes have updated and sent.
+    fn average_received(&mut self, total: Option<View>) {
+        let keys: Vec<_> = self.averages.keys().copied().collect();
+        for (id, submesh) in keys {
+            if self.plan.holders[id.0][0].submesh != submesh {
+                let held = self.parameters[&(id, submesh)];
+                self.average((id, submesh), held.view(&held.region), total);
+            }
+        }
+    }
+
+    /// Moves an average, where it is kept. Where gradients are scaled, `total` tells whether the parameter has moved.
+    fn average(
+        &mut self,
+        key: (ParameterId, Option<Submesh>),
+        parameter: View,
+        total: Option<View>,
+    ) {
+        let kept = self.averages.get(&key).copied();
+        let (Some(decay), Some(held)) = (self.request.ema, kept) else {
+            return;
+        };
+        self.builder.enter(key.1);
+        let kernel = Kernel::Average {
+            parameter,
+            average: held.view(&held.region),
+            decay,
+            total: total.filter(|_| self.request.scales_gradients()),
+        };
+        let name = self.graph.parameter(key.0).name.clone();
+        self.builder.kernel(&name, Phase::Update, kernel);
     }
 
     /// Reserves new message numbers, on all ranks alike. Not needed where all layers run on all ranks.

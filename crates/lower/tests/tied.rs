@@ -33,6 +33,7 @@ fn program(graph: &Graph, strategy: &str, clip: Option<f64>) -> Program {
     parsed.check(graph, 4).unwrap();
     let request = Request {
         decay_norms: true,
+        ema: None,
         clip,
         ..request(graph, &parsed, 4)
     };

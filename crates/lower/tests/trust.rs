@@ -40,6 +40,7 @@ fn program(optimizer: Optimizer, strategy: &str, decay_norms: bool) -> Program {
     lower(&Request {
         optimizer,
         decay_norms,
+        ema: None,
         ..request(&graph, &strategy, 8)
     })
     .unwrap()

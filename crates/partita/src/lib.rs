@@ -131,8 +131,8 @@ pub use train::{
     infer, serve, train,
 };
 pub use training::{
-    ADAM, ADAMW, COUNTS, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD, StrategyChoice,
-    Training,
+    ADAM, ADAMW, COUNTS, EMA_MAX, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD,
+    StrategyChoice, Training,
 };
 pub use tune::{TuneRequest, Tuned, TunedKernel, TunedPoint, TunedStep, tune};
 pub use weights::{KernelAxes, Selection, WeightNames, WeightsError};

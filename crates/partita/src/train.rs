@@ -87,7 +87,7 @@ use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
 use partita_program::Buffer;
 use partita_run::{Footprint, RunError, Source};
-use partita_session::{EpochReport, Plan, Position, Session, persistent_name};
+use partita_session::{EpochReport, Plan, Position, Session, model_name};
 use partita_space::{Bytes, Mesh, Rank};
 use preparation::buffer_bytes;
 use results::{Finished, pretty};
@@ -745,7 +745,8 @@ fn source(
     Ok(Box::new(source))
 }
 
-/// Initial values of a persistent buffer: of the loaded weights where these have its tensor.
+/// Initial values of a persistent buffer: of the loaded weights where these have its tensor. An average begins as its
+/// parameter.
 fn initial_values(
     graph: &Graph,
     seed: u64,
@@ -756,7 +757,7 @@ fn initial_values(
     if !buffer.role.is_of_model() {
         return Ok(None);
     }
-    let name = persistent_name(&buffer.name);
+    let name = model_name(&buffer.name, buffer.role);
     let values = loaded.map(|loaded| loaded.part(name, elements.clone()));
     let values = values.transpose().map_err(|error| error.to_string())?;
     if let Some(values) = values.flatten() {

@@ -58,6 +58,9 @@ pub const LAMB: Optimizer = Optimizer::Lamb {
     weight_decay: 1e-2,
 };
 
+/// The largest decay of averages of weights, in seven digits: it is below 1 in f32 too, in which kernels compute.
+pub const EMA_MAX: f64 = 0.999_999_9;
+
 /// 16-bit counts x, read as ln(1 + x).
 pub const COUNTS: SampleFormat = SampleFormat {
     dtype: Dtype::I16,
@@ -87,6 +90,8 @@ pub struct Training {
     pub batch: usize,
     /// Optimizer with its constants.
     pub optimizer: Optimizer,
+    /// Decay of the averages of the parameters, where they are kept.
+    pub ema: Option<f64>,
     /// Storage type and transform of the samples.
     pub samples: SampleFormat,
     /// Precision of the layers. Programs of `bf16` and `f16` have activations of two bytes.
@@ -101,6 +106,7 @@ impl Training {
             ranks,
             batch,
             optimizer: ADAM,
+            ema: None,
             samples: COUNTS,
             precision: LayerPrecision::F32,
         }
@@ -266,6 +272,7 @@ pub fn request<'r>(
         },
         optimizer: training.optimizer,
         decay_norms: !training.optimizer.has_trust_ratio(),
+        ema: training.ema,
         clip: None,
         samples: training.samples,
         menu,

@@ -13,7 +13,7 @@ pub use order::KernelAxes;
 pub use selection::Selection;
 
 use matching::{Matched, Matching, Summary};
-use partita_data::checkpoint::{Checkpoint, CheckpointFolder, Found, MANIFEST, TensorKind};
+use partita_data::checkpoint::{Checkpoint, CheckpointFolder, Found, MANIFEST};
 use partita_data::state_dict::{self, StateDictFile};
 use partita_data::weights::{Tensor, Values, Weights, save};
 use partita_data::{DataError, DataRecord};
@@ -202,18 +202,11 @@ enum WeightSource {
 }
 
 impl WeightSource {
-    /// Names of its parameters and states.
+    /// Names of its parameters and states; of a checkpoint with averages these stand for the parameters.
     fn names(&self) -> Vec<&str> {
         match self {
             Self::File(file) => file.names().collect(),
-            Self::Checkpoint(checkpoint) => {
-                let tensors = checkpoint.tensors().iter();
-                let kept = tensors.filter(|entry| match entry.kind {
-                    TensorKind::Parameter | TensorKind::State => true,
-                    TensorKind::Optimizer => false,
-                });
-                kept.map(|entry| entry.name.as_str()).collect()
-            }
+            Self::Checkpoint(checkpoint) => checkpoint.evaluated().map(|(name, _)| name).collect(),
         }
     }
 
@@ -284,8 +277,9 @@ impl WeightSource {
         match self {
             Self::File(file) => Ok(file.read(name, elements)?),
             Self::Checkpoint(checkpoint) => {
-                let is_wide = checkpoint.tensor(name)?.dtype == Dtype::F64;
-                let values = checkpoint.reader().read(name, elements)?;
+                let entry = checkpoint.evaluated_tensor(name)?;
+                let is_wide = entry.dtype == Dtype::F64;
+                let values = checkpoint.reader().read(&entry.name, elements)?;
                 Ok(if is_wide {
                     Values::F64(values)
                 } else {

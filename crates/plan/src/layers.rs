@@ -204,10 +204,11 @@ impl Layers {
             Role::State,
             Role::Constant,
             Role::Optimizer,
+            Role::Average,
             Role::Gradient,
         ];
         let persistent: Bytes = roles.iter().map(|&role| body.bytes_of(role)).sum();
-        let state = body.bytes_of(Role::Optimizer);
+        let state = body.bytes_of(Role::Optimizer) + body.bytes_of(Role::Average);
         for (node, fraction) in parameter_fractions(graph) {
             each[node].persistent += fraction * persistent.0 as f64;
             each[node].state += fraction * state.0 as f64;
@@ -343,6 +344,7 @@ fn activations(body: &Body, nodes_of_tasks: &[usize]) -> Vec<(usize, f64)> {
             | Role::State
             | Role::Constant
             | Role::Optimizer
+            | Role::Average
             | Role::Gradient
             | Role::ActivationGradient
             | Role::PackedWeights

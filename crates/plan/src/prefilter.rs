@@ -174,6 +174,7 @@ pub(crate) fn memory_reason(body: &Body, needed: Bytes, memory: Bytes) -> String
         Role::State,
         Role::Constant,
         Role::Optimizer,
+        Role::Average,
     ]);
     let parameters = lasting + of(&[Role::Gradient, Role::PackedWeights, Role::Gathered]);
     let activations = of(&[

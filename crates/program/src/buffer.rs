@@ -76,6 +76,9 @@ impl Dtype {
 #[serde(transparent)]
 pub struct BufferId(pub u32);
 
+/// What is appended to the name of a parameter for that of its average.
+pub const AVERAGE: &str = ".average";
+
 /// What a buffer is for; decides its lifetime and the category of its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -88,6 +91,8 @@ pub enum Role {
     Constant,
     /// Momentum or second moment of a parameter; lives across steps.
     Optimizer,
+    /// Exponential moving average of a parameter over the steps, which evaluations read in its place; lives across steps.
+    Average,
     /// Gradient of a parameter.
     Gradient,
     /// Samples and targets as they were read; live across steps.
@@ -115,6 +120,7 @@ impl Role {
             | Role::State
             | Role::Constant
             | Role::Optimizer
+            | Role::Average
             | Role::Gradient
             | Role::Staging
             | Role::PackedWeights
@@ -128,9 +134,12 @@ impl Role {
     /// offsets in each of its programs.
     pub fn is_persistent(self) -> bool {
         match self {
-            Role::Parameter | Role::State | Role::Constant | Role::Optimizer | Role::Staging => {
-                true
-            }
+            Role::Parameter
+            | Role::State
+            | Role::Constant
+            | Role::Optimizer
+            | Role::Average
+            | Role::Staging => true,
             Role::Gradient
             | Role::Activation
             | Role::ActivationGradient
@@ -141,10 +150,10 @@ impl Role {
         }
     }
 
-    /// Whether it is part of the model: parameters, running statistics and constants.
+    /// Whether it is part of the model: parameters, averages of them, running statistics and constants.
     pub fn is_of_model(self) -> bool {
         match self {
-            Role::Parameter | Role::State | Role::Constant => true,
+            Role::Parameter | Role::State | Role::Constant | Role::Average => true,
             Role::Optimizer
             | Role::Gradient
             | Role::Staging
@@ -328,6 +337,7 @@ impl Buffer {
             | Role::State
             | Role::Constant
             | Role::Optimizer
+            | Role::Average
             | Role::Gradient
             | Role::PackedWeights
             | Role::Gathered

@@ -191,6 +191,13 @@ pub enum Flow<'k> {
         /// Its gradient.
         gradient: &'k View,
     },
+    /// Moves the average of a parameter, after its update.
+    Averages {
+        /// The parameter.
+        parameter: &'k View,
+        /// Its average.
+        average: &'k View,
+    },
     /// Sums squares over a parameter and its gradient, which it may replace by what the update subtracts.
     Measures {
         /// The gradient.
@@ -453,9 +460,10 @@ impl Kernel {
             | Kernel::ClassLoss { .. }
             | Kernel::OutputErrors { .. }
             | Kernel::ClassCounts { .. } => Family::Loss,
-            Kernel::SumOfSquares { .. } | Kernel::UpdateNorms { .. } | Kernel::Update { .. } => {
-                Family::Update
-            }
+            Kernel::SumOfSquares { .. }
+            | Kernel::UpdateNorms { .. }
+            | Kernel::Update { .. }
+            | Kernel::Average { .. } => Family::Update,
         }
     }
 

@@ -292,7 +292,21 @@ pub fn is_usual(parts: &[Kernel], buffers: &[Buffer]) -> bool {
         let (out, suits) = output(first)?;
         Some(suits(&Tail::of(rest, out)?, out, buffers))
     });
-    ends.unwrap_or(false) || bias_gradient(parts).is_some() || is_one_rule(parts)
+    ends.unwrap_or(false)
+        || bias_gradient(parts).is_some()
+        || is_one_rule(parts)
+        || is_one_average(parts)
+}
+
+/// Whether all are averages of one decay, kept or moved together.
+pub fn is_one_average(parts: &[Kernel]) -> bool {
+    let Some(Kernel::Average { decay, total, .. }) = parts.first() else {
+        return false;
+    };
+    parts.iter().all(|part| {
+        matches!(part, Kernel::Average { decay: own, total: own_total, .. }
+            if own == decay && own_total == total)
+    })
 }
 
 /// Whether all are updates by one rule.

@@ -692,6 +692,15 @@ kernels! {
             norms: Option<View>,
             clip: Option<(View, f64)>,
         },
+        /// `average += (1 - decay) * (parameter - average)`, with the updated parameter. With `total`, the sum of squares of
+        /// all gradients, it leaves the average as it is where the update leaves the parameter as it is.
+        Average {
+            parameter: View,
+            average: View,
+            decay: f64,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            total: Option<View>,
+        },
     }
 }
 

@@ -32,7 +32,9 @@ mod text;
 mod widened;
 
 pub use access::Access;
-pub use buffer::{Buffer, BufferId, Distribution, Dtype, Role, TensorRegion, View, ViewError};
+pub use buffer::{
+    AVERAGE, Buffer, BufferId, Distribution, Dtype, Role, TensorRegion, View, ViewError,
+};
 pub use configuration::{Configuration, ConfigurationError, MicroBatches};
 pub use count::Count;
 pub use descriptor::Family;

@@ -8,7 +8,7 @@ use partita_space::{Bytes, Coord, Mesh};
 pub enum MemoryCategory {
     /// Parameters and running statistics, also gathered and packed ones.
     Weights,
-    /// Optimizer state.
+    /// Optimizer state, and averages of parameters.
     Optimizer,
     /// Gradients of parameters.
     Gradients,
@@ -48,7 +48,7 @@ impl MemoryCategory {
             | Role::Constant
             | Role::PackedWeights
             | Role::Gathered => Self::Weights,
-            Role::Optimizer => Self::Optimizer,
+            Role::Optimizer | Role::Average => Self::Optimizer,
             Role::Gradient => Self::Gradients,
             Role::Staging => Self::Samples,
             Role::Activation => Self::Activations,

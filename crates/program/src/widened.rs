@@ -73,6 +73,7 @@ impl KernelShape<'_> {
             Flow::Computes
             | Flow::Packs { .. }
             | Flow::Updates { .. }
+            | Flow::Averages { .. }
             | Flow::Measures { .. }
             | Flow::Tracks => true,
         };

@@ -695,7 +695,18 @@ fn other_updates() -> Vec<Kernel> {
         update(lars, vec![W], Some(norms)),
         measure(lamb, vec![W, W]),
         update(lamb, vec![], Some(norms)),
+        average(None),
+        average(Some(SCALAR)),
     ]
+}
+
+fn average(total: Option<View>) -> Kernel {
+    Kernel::Average {
+        parameter: W,
+        average: W,
+        decay: 0.999,
+        total,
+    }
 }
 
 fn update(momentum: f64, clip: Option<(View, f64)>) -> Kernel {
@@ -722,6 +733,7 @@ fn fused() -> Vec<Kernel> {
     vec![
         of(vec![convolutions()[3].clone(), inference(), relu]),
         of(vec![update(0.9, None), update(0.9, None)]),
+        of(vec![average(None), average(None)]),
     ]
 }
 

@@ -101,6 +101,12 @@ fn kernels() -> Vec<Kernel> {
             norms: None,
             clip: Some((view, 1e300)),
         },
+        Kernel::Average {
+            parameter: view,
+            average: view,
+            decay: 1.0 / 3.0,
+            total: Some(view),
+        },
     ]
 }
 

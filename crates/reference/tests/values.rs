@@ -319,6 +319,39 @@ fn adam_by_hand() {
     close(&bench.get(&parameter), &[0.9 - 0.1 * m / v.sqrt()], 1e-7);
 }
 
+/// Three steps of one weight, with a decay of 3/4, and of one that does not move.
+#[test]
+fn averages_by_hand() {
+    let bench = &mut Bench::new();
+    let parameter = bench.put(Dtype::F64, [1, 1, 1, 1, 2], &[2.0, 0.1]);
+    let average = bench.put(Dtype::F64, [1, 1, 1, 1, 2], &[2.0, 0.1]);
+    let total = bench.put(Dtype::F64, [1; 5], &[1.0]);
+    let step = |total| Kernel::Average {
+        parameter,
+        average,
+        decay: 0.75,
+        total,
+    };
+    // 2 + (6 - 2) / 4, 3 + (-1 - 3) / 4, 2 + (4 - 2) / 4.
+    for (weight, expected) in [(6.0, 3.0), (-1.0, 2.0), (4.0, 2.5)] {
+        bench.set(&parameter, &[weight, 0.1]);
+        bench.run(&step(None));
+        assert_eq!(bench.get(&average), [expected, 0.1]);
+    }
+    // Updates are skipped where scaled gradients are not finite.
+    bench.inputs.loss_scale = Some(1024.0);
+    bench.set(&total, &[f64::INFINITY]);
+    bench.run(&step(Some(total)));
+    assert_eq!(bench.get(&average), [2.5, 0.1]);
+    bench.set(&total, &[9.0]);
+    bench.run(&step(Some(total)));
+    assert_eq!(bench.get(&average), [2.875, 0.1]);
+    bench.inputs.loss_scale = None;
+    bench.set(&total, &[f64::INFINITY]);
+    bench.run(&step(Some(total)));
+    assert_eq!(bench.get(&average), [3.15625, 0.1]);
+}
+
 #[test]
 fn import_transposes_and_transforms() {
     let bench = &mut Bench::new();

@@ -112,6 +112,7 @@ fn is_of_forward_pass(role: Role) -> bool {
         | Role::State
         | Role::Constant
         | Role::Optimizer
+        | Role::Average
         | Role::Activation
         | Role::PackedWeights
         | Role::Gathered

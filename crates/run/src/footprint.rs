@@ -12,7 +12,7 @@ use std::iter::Sum;
 pub struct Footprint {
     /// Parameters and running statistics, packed forms included.
     pub weights: Bytes,
-    /// Moments of the optimizer.
+    /// Moments of the optimizer, and averages of the weights.
     pub optimizer: Bytes,
     /// Gradients of the weights.
     pub gradients: Bytes,

@@ -48,10 +48,16 @@ impl Inputs {
         self.step - self.skipped
     }
 
+    /// Whether the update of a step happens, if the sum of the squares of all gradients is `total`: not where they are scaled
+    /// and not finite.
+    pub fn updates(&self, total: f64) -> bool {
+        self.loss_scale.is_none() || total.is_finite()
+    }
+
     /// Factor of the gradients in an update that bounds their norm by `maximum`, if the sum of their squares is `total`;
     /// none if the update leaves everything as it is.
     pub fn update_factor(&self, total: f64, maximum: f64) -> Option<f64> {
-        if self.loss_scale.is_some() && !total.is_finite() {
+        if !self.updates(total) {
             return None;
         }
         let scale = self.gradient_factor();

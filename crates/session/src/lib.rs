@@ -26,7 +26,7 @@ pub use resume::{Boundary, Failed, Next, Position, StepHook};
 pub use run::{EpochReport, Outcome, Progress, RunEnd};
 pub use schedule::{LearningRateSchedule, Milestones, SchedulePoint, ScheduleState, WarmupLength};
 pub use session::{Plan, Programs, Session, SessionError, batch_sizes, persists_over_programs};
-pub use shards::{persistent_name, put_shard, shard_of};
+pub use shards::{model_name, persistent_name, put_shard, shard_of};
 pub use validation::{
     ClassCount, Evaluated, EvaluatedBatch, JoinOutputs, Snapshot, Validation, Validators,
     snapshot_bytes,

@@ -1,12 +1,12 @@
-//! Buffers that persist over the programs of a training: parameters, running statistics and moments.
+//! Buffers that persist over the programs of a training: parameters, running statistics, moments and averages.
 
 use crate::session::{Session, persists_over_programs};
-use crate::shards::{for_shard_rows, persistent_name, put_shard};
+use crate::shards::{for_shard_rows, model_name, persistent_name, put_shard};
 use half::{bf16, f16};
 use partita_program::{Body, Buffer, BufferId, Dtype, Program, Role, TensorRegion};
 use partita_run::{Arena, Element, Memory, PackedTensor, RunError};
 use partita_space::{AXES, AxisSet, Coord, Mesh, Rank, Region};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{AddAssign, Range};
 
 /// Initial values of a range of elements of the tensor that a persistent buffer holds a shard of, in memory
@@ -16,12 +16,12 @@ pub type InitialValues<'i> = dyn Fn(&Buffer, Range<usize>) -> Result<Option<Vec<
 /// Initial values generated at a time, in elements: few, because they take memory in addition to the arena.
 const CHUNK: usize = 1 << 13;
 
-/// A trained parameter or running statistic, and the ranks that hold it.
+/// A trained parameter, its average where there is one, or a running statistic, and the ranks that hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PersistentTensor {
-    /// Name of the tensor.
+    /// Name of the tensor in the model.
     pub name: String,
-    /// Parameter or state.
+    /// Parameter, average or state.
     pub role: Role,
     /// Element type in the run.
     pub dtype: Dtype,
@@ -36,7 +36,7 @@ pub struct PersistentTensor {
 pub struct OwnedShard {
     /// Name of the tensor.
     pub name: String,
-    /// Parameter, state or optimizer.
+    /// Parameter, state, optimizer or average.
     pub role: Role,
     /// Element type in the run.
     pub dtype: Dtype,
@@ -47,8 +47,15 @@ pub struct OwnedShard {
     pub(crate) id: BufferId,
 }
 
+impl OwnedShard {
+    /// Name of its tensor in the model: of the average of a parameter that of the parameter.
+    pub fn name_in_model(&self) -> &str {
+        model_name(&self.name, self.role)
+    }
+}
+
 impl Session<'_> {
-    /// The shards of parameters, states and optimizer buffers of which a rank is the first holder: over all ranks, each
+    /// The shards of parameters, states, optimizer buffers and averages of which a rank is the first holder: over all ranks, each
     /// element once.
     pub fn owned_shards(&self, rank: Rank) -> Vec<OwnedShard> {
         let program = self.main_program();
@@ -76,7 +83,17 @@ impl Session<'_> {
         owned.map(shard).collect()
     }
 
-    /// The tensors that are saved after the run: widest dtype first, then by name; none where nothing is trained.
+    /// Those of [`owned_shards`](Self::owned_shards) that evaluations read: of a parameter with an average that average.
+    pub fn evaluated_shards(&self, rank: Rank) -> Vec<OwnedShard> {
+        let body = self.main_program().body(rank);
+        let read: BTreeSet<BufferId> = evaluated(body).map(|(id, _)| id).collect();
+        let mut shards = self.owned_shards(rank);
+        shards.retain(|shard| read.contains(&shard.id));
+        shards
+    }
+
+    /// The tensors that are saved after the run, as evaluations read them: widest dtype first, then by name; none where
+    /// nothing is trained.
     pub fn persistent_tensors(&self) -> Vec<PersistentTensor> {
         if !self.trains() {
             return Vec::new();
@@ -85,13 +102,13 @@ impl Session<'_> {
         let mut all: BTreeMap<&str, PersistentTensor> = BTreeMap::new();
         for rank in 0..program.mesh.ranks() {
             let coord = program.mesh.coord(rank);
-            for (id, buffer) in persistent(program.body(rank)) {
-                let is_saved = !matches!(buffer.role, Role::Optimizer | Role::Constant);
-                if !is_saved || !is_first(buffer, &program.mesh, coord) {
+            for (id, buffer) in evaluated(program.body(rank)) {
+                if buffer.role == Role::Constant || !is_first(buffer, &program.mesh, coord) {
                     continue;
                 }
-                let one = all.entry(&buffer.name).or_insert_with(|| PersistentTensor {
-                    name: buffer.name.clone(),
+                let name = model_name(&buffer.name, buffer.role);
+                let one = all.entry(name).or_insert_with(|| PersistentTensor {
+                    name: name.to_owned(),
                     role: buffer.role,
                     dtype: buffer.dtype,
                     dims: buffer
@@ -160,6 +177,19 @@ pub(crate) fn persistent(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer
         .filter(|(_, buffer)| persists_over_programs(buffer.role))
 }
 
+/// The buffers of the model that an evaluation reads: of a parameter with an average that average.
+pub(crate) fn evaluated(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
+    let averages = persistent(body).filter(|(_, buffer)| buffer.role == Role::Average);
+    let averaged: BTreeSet<&str> = averages
+        .map(|(_, buffer)| model_name(&buffer.name, buffer.role))
+        .collect();
+    persistent(body).filter(move |(_, buffer)| {
+        let is_replaced =
+            buffer.role == Role::Parameter && averaged.contains(persistent_name(&buffer.name));
+        buffer.role.is_of_model() && !is_replaced
+    })
+}
+
 /// A persistent buffer with values that are infinite or NaN.
 pub(crate) struct NotFinite<'b> {
     pub id: BufferId,
@@ -170,7 +200,7 @@ pub(crate) struct NotFinite<'b> {
 }
 
 /// The first persistent buffer of a rank that is not finite: running statistics, then parameters, then
-/// optimizer states, because infinities spread in that order.
+/// optimizer states, then averages, because infinities spread in that order.
 pub(crate) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Option<NotFinite<'b>> {
     let found = |role: Role| {
         let buffers = persistent(body).filter(move |(_, buffer)| buffer.role == role);
@@ -191,7 +221,7 @@ pub(crate) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Optio
             })
         })
     };
-    let roles = [Role::State, Role::Parameter, Role::Optimizer];
+    let roles = [Role::State, Role::Parameter, Role::Optimizer, Role::Average];
     roles.into_iter().find_map(|role| found(role).next())
 }
 

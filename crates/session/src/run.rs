@@ -69,7 +69,7 @@ pub struct EpochReport {
     pub samples: usize,
     /// Time of its training steps, fetches included.
     pub training_seconds: Seconds,
-    /// Evaluation with the parameters at its end.
+    /// Evaluation with the parameters at its end, or with the averages of them that are kept.
     pub validation: Option<Validation>,
 }
 

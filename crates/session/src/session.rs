@@ -264,7 +264,7 @@ impl<'s> Session<'s> {
 /// one program.
 pub fn persists_over_programs(role: Role) -> bool {
     match role {
-        Role::Parameter | Role::State | Role::Constant | Role::Optimizer => true,
+        Role::Parameter | Role::State | Role::Constant | Role::Optimizer | Role::Average => true,
         Role::Staging
         | Role::Gradient
         | Role::Activation

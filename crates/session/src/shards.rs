@@ -1,6 +1,6 @@
 //! Shards of tensors, cut out of the whole and put together again.
 
-use partita_program::{Buffer, TensorRegion};
+use partita_program::{AVERAGE, Buffer, Role, TensorRegion};
 use partita_space::{Coord, Mesh, Region};
 
 /// The shard of a tensor that the rank at `coord` holds in a buffer.
@@ -69,10 +69,17 @@ pub fn persistent_name(buffer: &str) -> &str {
     buffer.split_once('@').map_or(buffer, |(name, _)| name)
 }
 
+/// The name in the model of the tensor of a persistent buffer: of the average of a parameter that of the parameter.
+pub fn model_name(buffer: &str, role: Role) -> &str {
+    let name = persistent_name(buffer);
+    let averaged = (role == Role::Average).then(|| name.strip_suffix(AVERAGE));
+    averaged.flatten().unwrap_or(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_program::{Distribution, Dtype, Role};
+    use partita_program::{Distribution, Dtype};
     use partita_space::{Axis, AxisList, Bytes};
 
     #[test]

@@ -1,6 +1,6 @@
 //! Results of evaluations, and validation of snapshots elsewhere, while the training goes on.
 
-use crate::persistent::{OwnedShard, persistent};
+use crate::persistent::{OwnedShard, evaluated};
 use partita_program::{Body, Buffer, BufferId, ClassTerms};
 use partita_run::{Arena, PackedTensor, RunError};
 use partita_space::{Bytes, Seconds};
@@ -171,20 +171,15 @@ fn add(sums: &mut [f64], more: &[f64]) {
         .for_each(|(sum, more)| *sum += more);
 }
 
-/// The parameters and running statistics of a rank at one moment.
+/// The parameters, or the averages of them, and running statistics of a rank at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     tensors: Vec<(BufferId, PackedTensor)>,
 }
 
-/// Buffers that an evaluation reads and no program of it changes.
-fn validated(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
-    persistent(body).filter(|(_, buffer)| buffer.role.is_of_model())
-}
-
 /// Bytes of the snapshot of a rank.
 pub fn snapshot_bytes(body: &Body) -> Bytes {
-    validated(body).fold(Bytes(0), |sum, (_, buffer)| sum + buffer.bytes())
+    evaluated(body).fold(Bytes(0), |sum, (_, buffer)| sum + buffer.bytes())
 }
 
 impl Snapshot {
@@ -196,7 +191,7 @@ impl Snapshot {
                 let elements = buffer.dims.iter().product();
                 (id, PackedTensor::with_capacity(buffer.dtype, elements))
             };
-            self.tensors.extend(validated(body).map(empty));
+            self.tensors.extend(evaluated(body).map(empty));
         }
         for (id, values) in &mut self.tensors {
             values.resize(0);
@@ -222,7 +217,8 @@ impl Snapshot {
         *self = before;
     }
 
-    /// The values of a shard of the rank, in memory order; `None` for one that a snapshot does not hold.
+    /// The values of a shard of the rank, in memory order; `None` for one that a snapshot does not hold, as evaluations do
+    /// not read it.
     pub fn shard(&self, shard: &OwnedShard) -> Option<&PackedTensor> {
         let found = self.tensors.iter().find(|(id, _)| *id == shard.id);
         found.map(|(_, values)| values)

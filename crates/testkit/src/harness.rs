@@ -5,10 +5,10 @@ use crate::watch::{Recorded, Watch, limit};
 use crate::{Case, MemorySource, Samples, Stored};
 use partita_graph::{Graph, Op, ParameterRole, TargetKind, initial_values};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
-use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform};
+use partita_program::{AVERAGE, Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
 use partita_run::{Inputs, Kernels, Memory, NoSink, RankRunner, RunError, SystemClock};
-use partita_session::{persistent_name, put_shard, shard_of};
+use partita_session::{model_name, persistent_name, put_shard, shard_of};
 use partita_space::{Mesh, Rank, Seconds};
 use partita_threads::{LaunchError, connect, launch};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub struct Setup<'a> {
     pub optimizer: Optimizer,
     /// Whether biases, scales and shifts have the weight decay and the trust ratio of the optimizer.
     pub decay_norms: bool,
+    /// Decay of the averages of the parameters, where they are kept.
+    pub ema: Option<f64>,
     /// Largest norm of the gradients.
     pub clip: Option<f64>,
     /// Learning rate.
@@ -55,7 +57,7 @@ pub struct Setup<'a> {
 pub struct Outcome {
     /// Loss of each step.
     pub losses: Vec<f64>,
-    /// Parameters and state by name, before the first and after each step.
+    /// Parameters and state by name, before the first and after each step; averages behind them, as `name.average`.
     pub parameters: Vec<Vec<(String, Vec<f64>)>>,
     /// Loss and errors of an evaluation after the last step.
     pub evaluation: Vec<f64>,
@@ -99,6 +101,7 @@ impl<'a> Setup<'a> {
                 weight_decay: 0.0,
             },
             decay_norms: true,
+            ema: None,
             clip: None,
             learning_rate: 0.1,
             loss_scale: None,
@@ -183,6 +186,7 @@ impl Setup<'_> {
             dtype: self.dtype,
             optimizer: self.optimizer,
             decay_norms: self.decay_norms,
+            ema: self.ema,
             clip: self.clip,
             samples: SampleFormat {
                 dtype,
@@ -316,20 +320,25 @@ type Named = Vec<(String, Vec<f64>)>;
 
 /// The parameters after each step, from the shards of all ranks. Replicas must be bitwise equal.
 fn assemble(setup: &Setup<'_>, program: &Program, ranks: &[&[Named]]) -> Vec<Named> {
+    let parameters = setup.graph.parameters.iter();
+    let averaged = parameters.clone().filter(|one| one.is_trained());
+    let averaged = averaged.filter(|_| setup.ema.is_some());
+    let averages = averaged.map(|one| (format!("{}{AVERAGE}", one.name), one.volume()));
+    let all = parameters.map(|one| (one.name.clone(), one.volume()));
+    let all: Vec<(String, usize)> = all.chain(averages).collect();
     let at = |step: usize| {
-        let parameters = setup.graph.parameters.iter();
-        let whole = parameters.map(|parameter| {
-            let mut whole = vec![f64::NAN; parameter.volume()];
+        let whole = all.iter().map(|(tensor, volume)| {
+            let mut whole = vec![f64::NAN; *volume];
             for (rank, held) in ranks.iter().enumerate() {
                 for (name, values) in &held[step] {
-                    if persistent_name(name) == parameter.name {
+                    if persistent_name(name) == tensor {
                         put(&mut whole, values, program, rank, name);
                     }
                 }
             }
             let is_known = whole.iter().all(|value| !value.is_nan());
-            assert!(is_known || step > 0, "somebody holds {}", parameter.name);
-            (parameter.name.clone(), whole)
+            assert!(is_known || step > 0, "somebody holds {tensor}");
+            (tensor.clone(), whole)
         });
         whole.collect()
     };
@@ -429,11 +438,8 @@ fn persistent<'m>(
         .filter(|&id| body.buffers[id].role != Role::Staging)
         .map(|id| {
             let buffer = &body.buffers[id];
-            let named = setup
-                .graph
-                .parameters
-                .iter()
-                .position(|p| p.name == persistent_name(&buffer.name));
+            let name = model_name(&buffer.name, buffer.role);
+            let named = setup.graph.parameters.iter().position(|p| p.name == name);
             let view = buffer.view(partita_program::BufferId(id as u32));
             (view, named)
         })

@@ -639,6 +639,12 @@ impl Maker {
                 norms: Some(norms),
                 clip: None,
             },
+            Kernel::Average {
+                parameter,
+                average: first,
+                decay: 0.9,
+                total: clipped.then_some(total),
+            },
         ]
     }
 

@@ -49,6 +49,7 @@ impl Typed {
                 weight_decay: 0.0,
             },
             decay_norms: true,
+            ema: None,
             clip: None,
             samples: SampleFormat {
                 dtype: Dtype::F32,

@@ -286,6 +286,7 @@ fn setup<'a>(
             weight_decay: 0.01,
         },
         decay_norms: true,
+        ema: None,
         clip: case.seed.is_multiple_of(3).then_some(0.5),
         learning_rate: 0.1,
         loss_scale: None,

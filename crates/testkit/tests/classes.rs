@@ -131,6 +131,7 @@ fn a_text_reads_as_it_prints_and_keeps_the_digest() {
                 weight_decay: 0.0,
             },
             decay_norms: true,
+            ema: None,
             clip: Some(1.0),
             ..Setup::of_case(&case, &kernels)
         };

@@ -69,6 +69,7 @@ fn setup<'a>(
             weight_decay: 0.01,
         },
         decay_norms: true,
+        ema: None,
         clip: None,
         learning_rate: 0.01,
         loss_scale: None,

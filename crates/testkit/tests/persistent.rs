@@ -23,6 +23,7 @@ fn program(case: &Case, kind: ProgramKind, batch: usize) -> Program {
             weight_decay: 0.0,
         },
         decay_norms: true,
+        ema: None,
         clip: None,
         samples: SampleFormat {
             dtype: Dtype::F64,

@@ -31,6 +31,7 @@ fn train(graph: &Graph, strategy: &str, batch: usize) -> Program {
             weight_decay: 0.0,
         },
         decay_norms: true,
+        ema: None,
         clip: None,
         samples: SampleFormat {
             dtype: Dtype::F32,
@@ -365,6 +366,7 @@ fn five_dimensions_on_24_ranks_equal_one_rank() {
                 weight_decay: 0.01,
             },
             decay_norms: true,
+            ema: None,
             clip: Some(0.5),
             ..Setup::of_case(&case, &kernels)
         };

@@ -29,6 +29,7 @@ fn program(graph: &partita_graph::Graph, strategy: Strategy, batch: usize) -> Pr
         dtype: Dtype::F32,
         optimizer: ADAM,
         decay_norms: true,
+        ema: None,
         clip: None,
         samples,
         menu: &UnpinnedMenu,

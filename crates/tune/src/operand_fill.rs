@@ -99,10 +99,12 @@ impl Fill {
             return Fill::Whole(classes);
         }
         match buffer.role {
-            // Trained weights are small; so are gradients.
-            Role::Parameter | Role::Gradient | Role::PackedWeights | Role::Gathered => {
-                Fill::Signed(0.125)
-            }
+            // Trained weights are small; so are their averages and gradients.
+            Role::Parameter
+            | Role::Average
+            | Role::Gradient
+            | Role::PackedWeights
+            | Role::Gathered => Fill::Signed(0.125),
             // Scales, variances and second moments are positive.
             Role::State | Role::Constant | Role::Optimizer => Fill::Positive,
             // Stored samples are counts, of which kernels may take logarithms.
@@ -160,6 +162,7 @@ mod tests {
             Role::State,
             Role::Constant,
             Role::Optimizer,
+            Role::Average,
             Role::Gradient,
             Role::Staging,
             Role::Activation,

@@ -359,6 +359,7 @@ fn kernels_of_random_programs_can_be_measured() {
             kernels: &kernels,
             optimizer: if seed % 2 == 0 { ADAM } else { SGD },
             decay_norms: true,
+            ema: None,
             clip: Some(1.0),
             learning_rate: 0.01,
             loss_scale: None,

@@ -424,6 +424,8 @@ pub enum Fault {
     },
     #[error("{site} reads {spot} after its update in this step")]
     UpdatedEarly { site: TaskSite, spot: BufferRegion },
+    #[error("{site} averages {spot} before its update in this step")]
+    AveragedEarly { site: TaskSite, spot: BufferRegion },
     #[error("{site} reads {spot}, which no load fills")]
     NotLoaded { site: TaskSite, spot: BufferRegion },
     #[error("{site} reads {spot}, a halo that was filled with a constant")]

@@ -279,6 +279,7 @@ impl<'p> Interpreter<'_, 'p> {
             Role::Parameter
             | Role::State
             | Role::Constant
+            | Role::Average
             | Role::Gradient
             | Role::Gathered
             | Role::PackedWeights
@@ -336,6 +337,15 @@ impl<'p> Interpreter<'_, 'p> {
                     self.findings.updates.push((task, both, uses));
                 }
                 self.updates(parameter);
+            }
+            Flow::Averages { parameter, average } => {
+                if self.read(parameter).is_some_and(|read| !read.is_updated) {
+                    self.findings.faults.push(Fault::AveragedEarly {
+                        site: self.case.site(self.class, task),
+                        spot: self.case.spot(self.class, parameter),
+                    });
+                }
+                self.updates(average);
             }
             Flow::Measures { gradient } => {
                 let contents = self.read(gradient);
@@ -406,7 +416,7 @@ impl<'p> Interpreter<'_, 'p> {
             };
             let is_parameter = matches!(
                 self.role(view),
-                Role::Parameter | Role::Gathered | Role::PackedWeights
+                Role::Parameter | Role::Average | Role::Gathered | Role::PackedWeights
             );
             if is_parameter && contents.is_updated {
                 self.findings.faults.push(Fault::UpdatedEarly {
@@ -456,6 +466,7 @@ impl<'p> Interpreter<'_, 'p> {
             Role::State
             | Role::Constant
             | Role::Optimizer
+            | Role::Average
             | Role::Gradient
             | Role::Staging
             | Role::Activation
@@ -483,6 +494,7 @@ impl<'p> Interpreter<'_, 'p> {
                 | Role::State
                 | Role::Constant
                 | Role::Optimizer
+                | Role::Average
                 | Role::Gradient
                 | Role::PackedWeights
                 | Role::Gathered

@@ -40,6 +40,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 | Role::State
                 | Role::Constant
                 | Role::Optimizer
+                | Role::Average
                 | Role::Staging
                 | Role::Activation
                 | Role::ActivationGradient
@@ -157,6 +158,7 @@ fn is_followed(body: &Body, view: &View) -> bool {
         | Role::State
         | Role::Constant
         | Role::Optimizer
+        | Role::Average
         | Role::Staging
         | Role::PackedWeights
         | Role::Gathered

@@ -188,6 +188,7 @@ impl Packing<'_, '_> {
             | Flow::Clears { .. }
             | Flow::Copies { .. }
             | Flow::Updates { .. }
+            | Flow::Averages { .. }
             | Flow::Measures { .. }
             | Flow::Tracks => wanted(kernel).is_some_and(|(w, _)| self.is_packed(w.buffer)),
         };

@@ -138,6 +138,7 @@ impl Rules<'_> {
                 | Role::State
                 | Role::Constant
                 | Role::Optimizer
+                | Role::Average
                 | Role::Gradient
                 | Role::Staging
                 | Role::Activation

@@ -2,13 +2,16 @@
 
 use super::native::Native;
 use super::{Run, convolution, linear, norm, pointwise, pool, update};
-use partita_program::fused::{Tail, bias_gradient, is_one_rule, tail};
+use partita_program::fused::{Tail, bias_gradient, is_one_average, is_one_rule, tail};
 use partita_program::{Family, Kernel};
 use partita_run::{KernelTally, RunError};
 
 pub(super) fn execute(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     if is_one_rule(parts) {
         return update::all(parts, run);
+    }
+    if is_one_average(parts) {
+        return update::averages(parts, run);
     }
     let first = &parts[0];
     match first.family() {

@@ -1,10 +1,10 @@
-//! Optimizer kernels: many parameters in one call.
+//! Optimizer kernels and averages: many parameters in one call.
 
 use super::{Output, Run};
 use crate::elementwise::fill;
 use crate::grid::Work;
 use crate::optimizer::{
-    Adam, Parameter, Sgd, adam, along, lamb_direction, lars, sgd, sum_of_squares,
+    Adam, Parameter, Sgd, adam, along, average, lamb_direction, lars, sgd, sum_of_squares,
 };
 use partita_program::{Kernel, Optimizer, View};
 use partita_run::{Block, KernelTally, RunError};
@@ -29,6 +29,7 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTa
             update_norms(rule, (parameter, gradient, moments), scale, norms, run)
         }
         Kernel::Update { .. } => all(std::slice::from_ref(kernel), run),
+        Kernel::Average { .. } => averages(std::slice::from_ref(kernel), run),
         other => panic!("{} does not update parameters", other.name()),
     }
 }
@@ -39,12 +40,7 @@ pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally
         panic!("updates by one rule");
     };
     let Some((scale, bytes)) = scale(clip, run) else {
-        let buffers = &run.memory.body().buffers;
-        let mut all = KernelTally::default();
-        for part in parts {
-            all += KernelTally::expected(part, buffers);
-        }
-        return Ok(all);
+        return Ok(expected(parts, run));
     };
     let views = parts.iter().filter_map(|part| {
         let Kernel::Update {
@@ -62,6 +58,43 @@ pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally
     let mut tally = update(rule, views, scale, run)?;
     tally.bytes += bytes;
     Ok(tally)
+}
+
+/// Averages of one decay.
+pub(super) fn averages(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+    let Some(Kernel::Average { decay, total, .. }) = parts.first() else {
+        panic!("averages of one decay");
+    };
+    let mut tally = KernelTally::default();
+    if let Some(total) = total {
+        let total = run.sums(total);
+        if !run.inputs.updates(total.data()[0]) {
+            return Ok(expected(parts, run));
+        }
+        tally.bytes += total.box_bytes();
+    }
+    for batch in parts.chunks(BATCH) {
+        let mut blocks: [_; BATCH] = std::array::from_fn(|i| match batch.get(i)? {
+            Kernel::Average {
+                parameter, average, ..
+            } => Some(Operands::new((average, parameter, &[]), run)),
+            other => panic!("{} is no average", other.name()),
+        });
+        let mut list = blocks.each_mut().map(of_operands);
+        tally.flops += run.compute(|call| average(call, *decay, &mut list))?.flops;
+        tally.bytes += blocks.iter().flatten().map(Operands::bytes).sum::<u64>();
+    }
+    Ok(tally)
+}
+
+/// Of kernels that leave everything as it is.
+fn expected(parts: &[Kernel], run: &Run<'_, '_>) -> KernelTally {
+    let buffers = &run.memory.body().buffers;
+    let mut all = KernelTally::default();
+    for part in parts {
+        all += KernelTally::expected(part, buffers);
+    }
+    all
 }
 
 /// Factor on gradients that are clipped, and the bytes of the norm; none if the update leaves everything as it is.
@@ -229,6 +262,14 @@ impl<'m> Operands<'m> {
     }
 }
 
+/// A parameter; one without elements where there is none.
+fn of_operands<'b>(operands: &'b mut Option<Operands<'_>>) -> Parameter<'b> {
+    match operands {
+        Some(operands) => operands.parameter(),
+        None => Parameter::new(&mut [], &[], [&mut [], &mut []]),
+    }
+}
+
 /// A parameter with its gradient and moments, and its norms.
 type Updated<'v> = ((&'v View, &'v View, &'v [View]), Option<&'v View>);
 
@@ -260,10 +301,7 @@ fn update<'v>(
         if blocks[0].is_none() {
             return Ok(tally);
         }
-        let mut list = blocks.each_mut().map(|blocks| match blocks {
-            Some(blocks) => blocks.parameter(),
-            None => Parameter::new(&mut [], &[], [&mut [], &mut []]),
-        });
+        let mut list = blocks.each_mut().map(of_operands);
         tally.flops += step(rule, &mut list, scale, run)?.flops;
         tally.bytes += blocks.iter().flatten().map(Operands::bytes).sum::<u64>();
     }

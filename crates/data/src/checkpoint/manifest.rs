@@ -43,6 +43,8 @@ pub enum TensorKind {
     State,
     /// Momentum or a moment of the optimizer.
     Optimizer,
+    /// Exponential moving average of a parameter.
+    Average,
 }
 
 /// A tensor of a checkpoint.

@@ -2,8 +2,8 @@
 
 use super::digest::{BLOCK, sha256};
 use super::error::CheckpointError;
-use super::manifest::{FileEntry, MANIFEST, Manifest, Shard, TensorEntry};
-use partita_program::Dtype;
+use super::manifest::{FileEntry, MANIFEST, Manifest, Shard, TensorEntry, TensorKind};
+use partita_program::{AVERAGE, Dtype};
 use partita_space::nearest;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -55,6 +55,31 @@ impl Checkpoint {
     /// All tensors.
     pub fn tensors(&self) -> &[TensorEntry] {
         &self.manifest.tensors
+    }
+
+    /// The tensors of the model as evaluations read them: the names of parameters and running statistics, each with its
+    /// entry, and of a parameter with an average that of the average.
+    pub fn evaluated(&self) -> impl Iterator<Item = (&str, &TensorEntry)> {
+        let of_model = self.tensors().iter().filter(|tensor| match tensor.kind {
+            TensorKind::Parameter | TensorKind::State => true,
+            TensorKind::Optimizer | TensorKind::Average => false,
+        });
+        of_model.map(|tensor| (tensor.name.as_str(), self.average_of(tensor)))
+    }
+
+    /// The entry of a name among [`evaluated`](Self::evaluated).
+    ///
+    /// Errors: `NoTensor`.
+    pub fn evaluated_tensor(&self, name: &str) -> Result<&TensorEntry, CheckpointError> {
+        Ok(self.average_of(self.tensor(name)?))
+    }
+
+    /// The average of a tensor; itself where it has none.
+    fn average_of<'t>(&'t self, tensor: &'t TensorEntry) -> &'t TensorEntry {
+        let average = self.tensors.get(&format!("{}{AVERAGE}", tensor.name));
+        let average = average.map(|&index| &self.manifest.tensors[index]);
+        let average = average.filter(|average| average.kind == TensorKind::Average);
+        average.unwrap_or(tensor)
     }
 
     /// The tensor of a name.

@@ -1,4 +1,4 @@
-//! Optimizers.
+//! Optimizers, and averages of parameters.
 
 use super::contents::fill;
 use super::loss::ItemSums;
@@ -42,8 +42,36 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
             let state = State::new([parameter, gradient], moments, clip.as_ref(), run);
             update(rule, &state, run.optional(norms.as_ref()), run)
         }
+        Kernel::Average {
+            parameter,
+            average,
+            decay,
+            total,
+        } => {
+            let of = [parameter, average].map(|view| run.tensor(view));
+            let rest = [Arg::Double(1.0 - decay), skips(total.as_ref(), run)];
+            map("average", of, &rest, run)
+        }
         other => panic!("{} does not update parameters", other.name()),
     }
+}
+
+/// Whether an update is skipped, by the sum of squares of the gradients.
+fn skips(total: Option<&View>, run: &Run<'_>) -> Arg {
+    clip_of(total.map(|total| (*total, f64::MAX)).as_ref(), run)
+}
+
+fn clip_of(clip: Option<&(View, f64)>, run: &Run<'_>) -> Arg {
+    let (total, maximum) = match clip {
+        Some((total, maximum)) => (run.tensor(total).offset, *maximum),
+        None => (0, 0.0),
+    };
+    Arg::Clip(RawClip {
+        total,
+        maximum,
+        scale: run.inputs.loss_scale.unwrap_or_default(),
+        clips: i32::from(clip.is_some()),
+    })
 }
 
 /// A parameter with gradient and moments.
@@ -61,20 +89,11 @@ impl State {
         clip: Option<&(View, f64)>,
         run: &Run<'_>,
     ) -> Self {
-        let (total, maximum) = match clip {
-            Some((total, maximum)) => (run.tensor(total).offset, *maximum),
-            None => (0, 0.0),
-        };
         Self {
             parameter: run.tensor(parameter),
             gradient: run.tensor(gradient),
             moments: moments.iter().map(|view| run.tensor(view)).collect(),
-            clip: Arg::Clip(RawClip {
-                total,
-                maximum,
-                scale: run.inputs.loss_scale.unwrap_or_default(),
-                clips: i32::from(clip.is_some()),
-            }),
+            clip: clip_of(clip, run),
         }
     }
 

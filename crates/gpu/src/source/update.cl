@@ -1,4 +1,4 @@
-// Optimizers. All tensors of a parameter are in f32 and have one shape.
+// Optimizers and averages. All tensors of a parameter are in f32 and have one shape.
 
 // What an update needs, in f64: see the host.
 typedef struct {
@@ -103,6 +103,15 @@ __kernel void lamb(__global uchar *arena, View parameter, View direction, Extent
     const double ratio = has_norms ? trust_ratio(arena, 1, norms, 0, 0, 0) : 1;
     const double moved = ratio * rate * f32(arena, at(direction, n, d, h, w, c));
     put_f32(arena, at_p, (float)(f32(arena, at_p) - moved), 0);
+}
+
+// The average of a parameter, kept where the update is skipped.
+__kernel void average(__global uchar *arena, View parameter, View average, Extent e, double moved, Clip k) {
+    EACH_ELEMENT(e)
+    if (is_skipped(arena, k)) return;
+    const ulong at_a = at(average, n, d, h, w, c);
+    const double before = f32(arena, at_a);
+    put_f32(arena, at_a, (float)(before + moved * (f32(arena, at(parameter, n, d, h, w, c)) - before)), 0);
 }
 
 // The sum of squares of gradients that are to be clipped.

@@ -19,6 +19,7 @@ pub fn request<'a>(graph: &'a Graph, strategy: &'a Strategy, batch: usize) -> Re
             weight_decay: 0.0,
         },
         decay_norms: true,
+        ema: None,
         clip: None,
         samples: SampleFormat {
             dtype: Dtype::F32,

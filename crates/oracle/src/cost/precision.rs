@@ -67,6 +67,7 @@ fn is_half(buffer: &Buffer) -> bool {
             | Role::State
             | Role::Constant
             | Role::Optimizer
+            | Role::Average
             | Role::Gradient
             | Role::Staging
             | Role::Statistics

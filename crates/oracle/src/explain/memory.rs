@@ -63,6 +63,7 @@ fn redundant(program: &Program, body: &Body, coord: &Coord, live: &[BufferId]) -
             | Role::State
             | Role::Constant
             | Role::Optimizer
+            | Role::Average
             | Role::Gradient
             | Role::Gathered => {
                 state += own;

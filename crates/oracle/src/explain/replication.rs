@@ -77,6 +77,7 @@ fn is_whole(buffer: &Buffer) -> bool {
         | Role::State
         | Role::Constant
         | Role::Optimizer
+        | Role::Average
         | Role::Gradient
         | Role::Gathered => true,
         Role::Staging

@@ -95,6 +95,7 @@ fn is_of_weights(collective: &Collective, body: &Body) -> bool {
         | Role::State
         | Role::Constant
         | Role::Optimizer
+        | Role::Average
         | Role::Gradient
         | Role::PackedWeights
         | Role::Gathered => true,

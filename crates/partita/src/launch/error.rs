@@ -231,6 +231,7 @@ fn origin(role: Role) -> &'static str {
         Role::State => "activations in front of that layer are too large for its statistics",
         Role::Optimizer => "a gradient is too large for what the optimizer keeps of it",
         Role::Parameter
+        | Role::Average
         | Role::Constant
         | Role::Gradient
         | Role::Staging

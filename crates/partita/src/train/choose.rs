@@ -123,13 +123,13 @@ fn first_fitting(
     }))
 }
 
-/// The largest snapshot for a checkpoint that a rank can have: all parameters with the moments of the optimizer.
+/// The largest snapshot for a checkpoint that a rank can have: all parameters with the moments of the optimizer and averages.
 fn snapshot_max(run: &Run, graph: &Graph) -> Bytes {
     if !run.checkpoint.is_on() {
         return Bytes(0);
     }
     let parameters = count(graph).parameters;
-    let copies = 1 + run.optimizer.moments().len() as u64;
+    let copies = 1 + run.optimizer.moments().len() as u64 + u64::from(run.ema.is_some());
     Bytes(4 * parameters * copies)
 }
 

@@ -206,6 +206,7 @@ impl Forward {
             weight_decay: 0.0,
         };
         run.clip = None;
+        run.ema = None;
         launch.set_limit(run.watchdog)?;
         let graph = adapted(&run, model::resolve(&run.model)?)?;
         let dataset = dataset(&run.data)?.ignoring(check::ignored(&graph));

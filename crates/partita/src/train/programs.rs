@@ -192,6 +192,7 @@ pub fn request<'r>(
         dtype: run.precision.dtype(),
         optimizer: run.optimizer,
         decay_norms: run.decay_norms,
+        ema: run.ema,
         clip: run.clip,
         samples: SampleFormat {
             dtype: staging_dtype(stored),

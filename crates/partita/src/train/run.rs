@@ -118,6 +118,8 @@ pub struct Run {
     pub decay_norms: bool,
     /// Gradient clipping: largest global norm.
     pub clip: Option<f64>,
+    /// Decay of the averages of the parameters that are saved, where they are kept.
+    pub ema: Option<f64>,
     /// Learning-rate schedule.
     pub schedule: LearningRateSchedule,
     /// Weights to start from.
@@ -230,6 +232,7 @@ impl Run {
             optimizer: file.optimizer,
             decay_norms: file.decay_norms,
             clip: file.clip,
+            ema: file.ema,
             schedule: file.schedule,
             weights: file.weights,
             freeze: file.freeze,

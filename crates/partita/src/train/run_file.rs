@@ -13,6 +13,7 @@ use super::section::{RunFileError, Section, all_faults, suggest, syntax};
 use super::store::config::{DataOptions, StoreConfig};
 use crate::kernel_set::{KernelSet, Precision};
 use crate::near_file;
+use crate::training::EMA_MAX;
 use crate::weights::{Selection, WeightNames};
 use partita_data::CheckScope;
 use partita_graph::{Loss, text};
@@ -22,7 +23,7 @@ use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 37] = [
     "model",
     "loss",
     "data",
@@ -59,6 +60,7 @@ const KEYS: [&str; 36] = [
     "drop_last",
     "early_stopping",
     "target",
+    "ema",
 ];
 const WEIGHTS_KEYS: [&str; 8] = [
     "file",
@@ -137,6 +139,8 @@ pub struct RunFile {
     pub decay_norms: bool,
     /// Gradient clipping: largest global norm.
     pub clip: Option<f64>,
+    /// Decay of the exponential moving averages of the weights, which then are evaluated and saved (default: no averages).
+    pub ema: Option<f64>,
     /// Learning-rate schedule.
     pub schedule: LearningRateSchedule,
     /// When checkpoints are written, and which are kept.
@@ -211,6 +215,20 @@ fn loss_scaling(
             "`precision = \"f16\"`, as gradients of no other type need it",
         )),
     }
+}
+
+/// Errors: a decay that is not above 0 and below 1.
+fn ema(top: &Section<'_>) -> Result<Option<f64>, RunFileError> {
+    let nearest = match top.get("ema").and_then(|it| suggest::number(it.get_ref())) {
+        Some(asked) if asked > EMA_MAX => format!("; nearest is {EMA_MAX}"),
+        Some(asked) if asked > 0.0 => format!("; nearest is {asked}"),
+        Some(_) => "; without `ema` the weights themselves are saved".to_owned(),
+        None => String::new(),
+    };
+    let expected = format!("a number above 0 and below 1, like 0.999{nearest}");
+    top.number("ema", &expected, |decay| {
+        (f64::MIN_POSITIVE..=EMA_MAX).contains(&decay)
+    })
 }
 
 impl RunFile {
@@ -292,6 +310,7 @@ impl RunFile {
             optimizer: optimizer.rule,
             decay_norms: optimizer.decay_norms,
             clip: optimizer.clip,
+            ema: ema(&top)?,
             schedule: schedule::schedule(&top, epoch_count)?,
             ends: EndRules::read(&top, checkpoint.best)?,
             checkpoint,

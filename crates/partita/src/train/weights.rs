@@ -178,8 +178,10 @@ pub fn metadata(run: &Run, session: &Session<'_>, record: &DataRecord) -> BTreeM
         ("epochs", run.epochs.to_string()),
         ("digest", session.main_program().digest()),
     ];
+    let ema = run.ema.map(|decay| ("ema", decay.to_string()));
+    let own = own.into_iter().chain(ema);
     let own = own.map(|(key, value)| (key.to_owned(), value));
-    own.into_iter().chain(record.metadata()).collect()
+    own.chain(record.metadata()).collect()
 }
 
 fn element(tensor: &PersistentTensor) -> ElementType {

@@ -33,6 +33,7 @@ pub fn training<'a>(graph: &'a Graph, strategy: &'a Strategy, batch: usize) -> R
             weight_decay: 0.0,
         },
         decay_norms: true,
+        ema: None,
         clip: None,
         samples: SampleFormat {
             dtype: Dtype::F32,

@@ -1,4 +1,4 @@
-//! The optimizer, and the norm of all gradients.
+//! The optimizer, averages of parameters, and the norm of all gradients.
 
 use super::*;
 
@@ -18,6 +18,7 @@ pub(super) fn describe<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
         }
         Kernel::UpdateNorms { .. } => norms_of(kernel),
         Kernel::Update { .. } => update(kernel),
+        Kernel::Average { .. } => average(kernel),
         other => panic!("{other:?} is described elsewhere"),
     }
 }
@@ -114,6 +115,31 @@ fn update<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
                     gradient,
                 })
                 .constant(Constant::Rule(rule))
+        }
+        other => panic!("{other:?} is described elsewhere"),
+    }
+}
+
+/// Of a step of an average.
+fn average<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
+    match kernel {
+        Kernel::Average {
+            parameter,
+            average,
+            decay,
+            total,
+        } => {
+            let operands = [
+                read("parameter", parameter),
+                state("average", average).like("parameter", parameter),
+            ];
+            let total = total.as_ref();
+            Descriptor::new("average", each(parameter, 3), operands)
+                .and(total.map(|total| read("total", total).sums_of(SCALAR)))
+                .require(*decay > 0.0 && *decay < 1.0, || {
+                    format!("the decay of an average is {decay}")
+                })
+                .flow(Flow::Averages { parameter, average })
         }
         other => panic!("{other:?} is described elsewhere"),
     }

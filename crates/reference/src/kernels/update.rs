@@ -1,4 +1,4 @@
-//! Optimizers.
+//! Optimizers, and averages of parameters.
 
 use super::Call;
 use crate::values::{Values, each_element, entry};
@@ -45,6 +45,30 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
             let mut worked = update(rule, &state, ratio, call)?;
             worked.bytes += state.total + norms.map_or(0, |norms| norms.bytes());
             Ok(worked)
+        }
+        Kernel::Average {
+            parameter,
+            average,
+            decay,
+            total,
+        } => {
+            let total = total.map(|total| call.values(&total));
+            if let Some(total) = &total
+                && !call.inputs.updates(total.get(entry(0)))
+            {
+                return Ok(call.expected(kernel));
+            }
+            let [parameter, average] = [parameter, average].map(|view| call.values(view));
+            let visits = each_element(average.extent(), call.progress, |i| {
+                let before = average.get(i);
+                let moved = (1.0 - decay) * (parameter.get(i) - before);
+                average.set(i, before + moved);
+            })?;
+            let total = total.map_or(0, |total| total.bytes());
+            Ok(KernelTally {
+                flops: 3 * visits,
+                bytes: parameter.bytes() + 2 * average.bytes() + total,
+            })
         }
         other => panic!("{} does not update parameters", other.name()),
     }

@@ -101,7 +101,7 @@ impl Maker {
             self.pick(1, if cfg!(miri) { 3 } else { 40 }),
         );
         let mut kernels = self.updates([1, 1, 1, rows, channels], clipped);
-        kernels.retain(|kernel| matches!(kernel, Kernel::Update { .. }));
+        kernels.retain(|kernel| matches!(kernel, Kernel::Update { .. } | Kernel::Average { .. }));
         let fused = kernels.iter().map(|kernel| {
             let mut next = 0;
             let parts = sizes.iter().map(|&size| {

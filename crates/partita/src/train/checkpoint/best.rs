@@ -2,7 +2,7 @@
 
 use super::config::BestMetric;
 use crate::weights::BEST_FILE;
-use partita_data::checkpoint::{Checkpoint, CheckpointError, TensorEntry, TensorKind};
+use partita_data::checkpoint::{Checkpoint, CheckpointError, TensorEntry};
 use partita_data::state_dict::StateDictFile;
 use partita_data::weights::{ElementType, Entry, Values, Writer};
 use partita_program::Dtype;
@@ -66,10 +66,11 @@ impl BestFile {
             return Ok(());
         }
         let checkpoint = Checkpoint::open(checkpoint).map_err(|error| error.to_string())?;
-        let tensors = checkpoint.tensors().iter().filter(|it| is_of_model(it));
+        let tensors: BTreeMap<&str, &TensorEntry> = checkpoint.evaluated().collect();
+        let entries = checkpoint.evaluated().map(entry);
         let mut metadata = self.metadata.clone();
         metadata.extend(words(best).map(|(key, word)| (key.to_owned(), word)));
-        let writer = Writer::create(&self.path, tensors.map(entry).collect(), &metadata);
+        let writer = Writer::create(&self.path, entries.collect(), &metadata);
         let mut writer = writer.map_err(|error| error.to_string())?;
         let mut reader = checkpoint.reader();
         while let Some(Entry {
@@ -79,10 +80,11 @@ impl BestFile {
         }) = writer.next()
         {
             let elements: usize = shape.iter().product();
+            let stored = &tensors[name.as_str()].name;
             // A tensor without elements is given once, too.
             for piece in 0..elements.div_ceil(PIECE).max(1) {
                 let start = piece * PIECE;
-                let read = reader.read(&name, start..elements.min(start + PIECE));
+                let read = reader.read(stored, start..elements.min(start + PIECE));
                 let values = read.map_err(|error: CheckpointError| error.to_string())?;
                 let values = match element {
                     ElementType::F64 => Values::F64(values),
@@ -108,16 +110,9 @@ fn words(best: &Best) -> [(&'static str, String); 4] {
     ]
 }
 
-fn is_of_model(tensor: &TensorEntry) -> bool {
-    match tensor.kind {
-        TensorKind::Parameter | TensorKind::State => true,
-        TensorKind::Optimizer => false,
-    }
-}
-
-fn entry(tensor: &TensorEntry) -> Entry {
+fn entry((name, tensor): (&str, &TensorEntry)) -> Entry {
     Entry {
-        name: tensor.name.clone(),
+        name: name.to_owned(),
         element: if tensor.dtype == Dtype::F64 {
             ElementType::F64
         } else {

@@ -553,6 +553,7 @@ fn spec(shard: &OwnedShard) -> ShardSpec {
         Role::Parameter => TensorKind::Parameter,
         Role::State => TensorKind::State,
         Role::Optimizer => TensorKind::Optimizer,
+        Role::Average => TensorKind::Average,
         Role::Constant
         | Role::Gradient
         | Role::Staging

@@ -4,6 +4,7 @@ use super::super::curve::LossCurve;
 use super::super::preparation::{default_of, same_words};
 use super::super::run::Run;
 use super::super::run_file::words::{self, Words, inline};
+use super::super::section::short;
 use super::best::Best;
 use super::config::BestMetric;
 use super::error::ResumeError;
@@ -59,6 +60,9 @@ pub struct TrainingState {
     pub optimizer: String,
     /// Gradient clipping.
     pub clip: Option<f64>,
+    /// Decay of the averages of the parameters, where they are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema: Option<f64>,
     /// Learning-rate schedule.
     pub schedule: String,
     /// `[optimizer]` in the words of a run file.
@@ -111,6 +115,7 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
         seed: run.seed,
         optimizer: format!("{:?}", run.optimizer),
         clip: run.clip,
+        ema: run.ema,
         schedule: format!("{:?}", run.schedule),
         optimizer_words: Some(words::optimizer(&run.optimizer, run.decay_norms, run.clip)),
         schedule_words: Some(words::schedule(&run.schedule)),
@@ -194,7 +199,11 @@ impl TrainingState {
             ),
         ];
         let pairs = pairs.map(|(key, stored, asked)| (key.to_owned(), stored, asked));
-        let others = [self.other_optimizer(now), self.other_samples(now)];
+        let others = [
+            self.other_optimizer(now),
+            self.other_averages(now),
+            self.other_samples(now),
+        ];
         for (key, stored, asked) in pairs.into_iter().chain(others.into_iter().flatten()) {
             if stored != asked {
                 return Err(ResumeError::OtherValue {
@@ -263,9 +272,11 @@ impl TrainingState {
             Some(scale) => scale.to_string(),
             None => "not set".to_owned(),
         };
+        let ema = |state: &Self| state.ema.map_or_else(|| "not set".to_owned(), short);
         let of_types = [
             ("precision", [self, now].map(|it| it.precision.clone())),
             ("loss_scale", [self, now].map(scale)),
+            ("ema", [self, now].map(ema)),
         ];
         let of_types = of_types
             .into_iter()
@@ -374,6 +385,13 @@ impl TrainingState {
         ))
     }
 
+    /// Averages that are kept here or now alone: they cannot begin or end on the way.
+    fn other_averages(&self, now: &Self) -> Option<Pair> {
+        let differ = self.ema.is_some() != now.ema.is_some();
+        let [stored, asked] = [self.ema, now.ema].map(|decay| decay.map(short));
+        differ.then(|| ("ema".to_owned(), stored, asked))
+    }
+
     /// The first key of preparation and augmentation that differs, with its value here and now.
     fn other_samples(&self, now: &Self) -> Option<Pair> {
         let (Some(stored), Some(asked)) = (&self.samples, &now.samples) else {
@@ -417,7 +435,11 @@ fn other_tensor(checkpoint: &Checkpoint, graph: &Graph) -> Option<String> {
     }
     let is_unknown = |tensor: &&TensorEntry| {
         let mut known = graph.stored_parameters();
-        tensor.kind != TensorKind::Optimizer && !known.any(|it| it.name == tensor.name)
+        let is_of_model = match tensor.kind {
+            TensorKind::Parameter | TensorKind::State => true,
+            TensorKind::Optimizer | TensorKind::Average => false,
+        };
+        is_of_model && !known.any(|it| it.name == tensor.name)
     };
     let unknown = checkpoint.tensors().iter().find(is_unknown);
     unknown.map(|tensor| format!("it has a tensor `{}`, which the model has not", tensor.name))

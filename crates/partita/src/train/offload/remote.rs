@@ -68,12 +68,10 @@ impl MakeValidators for RemoteValidation<'_> {
             addresses,
             lost: None,
         });
-        let mut shards = self.session.owned_shards(rank);
-        shards.retain(|shard| shard.role.is_of_model());
         let failure = Arc::new(Mutex::new(None));
         let (snapshots, taken) = sync_channel(1);
         let sending = Sending {
-            shards,
+            shards: self.session.evaluated_shards(rank),
             joined,
             failure: Arc::clone(&failure),
         };
@@ -130,7 +128,7 @@ impl Sending {
 
 fn head(shard: &OwnedShard) -> ShardHead {
     ShardHead {
-        name: shard.name.clone(),
+        name: shard.name_in_model().to_owned(),
         shape: shard.shape,
         region: shard
             .region

@@ -96,6 +96,7 @@ impl Trainee {
             weight_decay: 0.0,
         };
         run.clip = None;
+        run.ema = None;
         // Each crop is a sample of its own here.
         let sampling = sampling.for_validators();
         let [part, parts] = work.part;

@@ -5,7 +5,7 @@ use partita_space::nearest;
 use toml::de::DeValue;
 
 /// Keys as other tools call them, and what they are here.
-const KEYS: [(&str, &str); 48] = [
+const KEYS: [(&str, &str); 52] = [
     ("arch", "model"),
     ("augment", "augmentation"),
     ("augmentations", "augmentation"),
@@ -16,6 +16,7 @@ const KEYS: [(&str, &str); 48] = [
     ("devices", "ranks"),
     ("early_stop", "early_stopping"),
     ("early_stopping_patience", "patience"),
+    ("ema_decay", "ema"),
     ("end_factor", "final_factor"),
     ("eps", "epsilon"),
     ("eta_min", "final_factor"),
@@ -35,6 +36,9 @@ const KEYS: [(&str, &str); 48] = [
     ("max_grad_norm", "clip"),
     ("max_norm", "clip"),
     ("min_lr", "final_factor"),
+    ("model_ema", "ema"),
+    ("model_ema_decay", "ema"),
+    ("moving_average", "ema"),
     ("n_epochs", "epochs"),
     ("name", "kind"),
     ("nproc", "ranks"),
@@ -90,6 +94,7 @@ const HOMES: [(&str, &[&str]); 7] = [
             "drop_last",
             "early_stopping",
             "target",
+            "ema",
         ],
     ),
     ("early_stopping.", &["min_delta", "metric"]),

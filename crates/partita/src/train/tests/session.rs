@@ -87,6 +87,7 @@ fn program(strategy: &str, kind: ProgramKind, batch: usize, epsilon: Option<f64>
         dtype: Dtype::F64,
         optimizer,
         decay_norms: true,
+        ema: None,
         clip: Some(1.0),
         samples: SampleFormat {
             dtype: Dtype::F64,
