@@ -2,7 +2,7 @@
 
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_program::{Access, Dtype, Kernel, KernelShape, Menu, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::{Inputs, KernelTally, RunError};
 use partita_space::{Mesh, Rank};
 use partita_testkit::{Bench, Configured, DrawnMenu, Maker, ReferenceMenu, reference_kernels};
 
@@ -235,6 +235,43 @@ fn an_embedding_index_out_of_range_is_refused() {
                 let is_refused = matches!(answer, Some(RunError::Source { .. }));
                 assert!(is_refused, "index {index} of 3 rows: {answer:?}");
             }
+        }
+    }
+}
+
+/// Of one weight, and of two in one kernel.
+#[test]
+fn averages_are_kept_where_the_update_is_skipped() {
+    let menu = *menus().last().expect("a level is available");
+    let mut kernels = kernel_set(Mesh::new([1; 7]), 0, menu);
+    let inputs = Inputs {
+        loss_scale: Some(1024.0),
+        ..Maker::inputs()
+    };
+    for (squares, moved) in [(f64::INFINITY, [1.0, -2.0]), (4.0, [2.0, -1.0])] {
+        let mut bench = Bench::default();
+        let mut put = |value: f64| bench.put(Dtype::F32, [1, 1, 1, 1, 7], vec![value; 7]);
+        let [parameters, averages] = [[5.0, 2.0], [1.0, -2.0]].map(|pair| pair.map(&mut put));
+        let total = bench.put(Dtype::F64, [1; 5], vec![squares]);
+        let average = |at: usize| Kernel::Average {
+            parameter: parameters[at],
+            average: averages[at],
+            decay: 0.75,
+            total: Some(total),
+        };
+        let both = Kernel::Fused {
+            parts: vec![average(0), average(1)],
+        };
+        for (kernel, count) in [(average(0), 1), (both, 2)] {
+            let got = bench
+                .run(&kernel, &menu, &mut kernels, &inputs, &mut || true)
+                .unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
+            for at in 0..count {
+                let found = &got.contents[averages[at].buffer.0 as usize];
+                assert_eq!(*found, [moved[at]; 7], "{squares}");
+            }
+            let due = KernelTally::expected(&kernel, bench.buffers());
+            assert_eq!(got.worked, due, "{squares}");
         }
     }
 }

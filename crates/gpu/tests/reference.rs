@@ -8,7 +8,7 @@ use device::device;
 use partita_gpu::{Device, GpuKernels, GpuMenu};
 use partita_program::fused::is_usual;
 use partita_program::{Dtype, Kernel, KernelShape, Menu};
-use partita_run::{KernelTally, Kernels, RunError};
+use partita_run::{Inputs, KernelTally, Kernels, RunError};
 use partita_space::{Bytes, Mesh, Rank};
 use partita_testkit::{Bench, Configured, DrawnMenu, Maker, ReferenceMenu, reference_kernels};
 use std::sync::Arc;
@@ -174,4 +174,45 @@ fn an_impossible_allocation_is_an_error_of_the_rank() {
         panic!("an arena of 64 times {most}");
     };
     assert!(error.to_string().contains("lower the batch"), "{error}");
+}
+
+/// Of one weight, and of two in one kernel.
+#[test]
+fn averages_are_kept_where_the_update_is_skipped() {
+    let Some(device) = device("averages_are_kept_where_the_update_is_skipped") else {
+        return;
+    };
+    let menu = GpuMenu { units: 4 };
+    let mesh = Mesh::new([1; 7]);
+    let mut kernels = GpuKernels::with_units(device, mesh, 0, menu.units).unwrap();
+    let inputs = Inputs {
+        loss_scale: Some(1024.0),
+        ..Maker::inputs()
+    };
+    for (squares, moved) in [(f64::INFINITY, [1.0, -2.0]), (4.0, [2.0, -1.0])] {
+        let mut bench = Bench::default();
+        let mut put = |value: f64| bench.put(Dtype::F32, [1, 1, 1, 1, 7], vec![value; 7]);
+        let [parameters, averages] = [[5.0, 2.0], [1.0, -2.0]].map(|pair| pair.map(&mut put));
+        let total = bench.put(Dtype::F64, [1; 5], vec![squares]);
+        let average = |at: usize| Kernel::Average {
+            parameter: parameters[at],
+            average: averages[at],
+            decay: 0.75,
+            total: Some(total),
+        };
+        let both = Kernel::Fused {
+            parts: vec![average(0), average(1)],
+        };
+        for (kernel, count) in [(average(0), 1), (both, 2)] {
+            let got = bench
+                .run(&kernel, &menu, &mut kernels, &inputs, &mut || true)
+                .unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
+            for at in 0..count {
+                let found = &got.contents[averages[at].buffer.0 as usize];
+                assert_eq!(*found, [moved[at]; 7], "{squares}");
+            }
+            let due = KernelTally::expected(&kernel, bench.buffers());
+            assert_eq!(got.worked, due, "{squares}");
+        }
+    }
 }

@@ -101,13 +101,17 @@ fn kernels() -> Vec<Kernel> {
             norms: None,
             clip: Some((view, 1e300)),
         },
-        Kernel::Average {
-            parameter: view,
-            average: view,
-            decay: 1.0 / 3.0,
-            total: Some(view),
-        },
+        average(view),
     ]
+}
+
+fn average(view: View) -> Kernel {
+    Kernel::Average {
+        parameter: view,
+        average: view,
+        decay: 1.0 / 3.0,
+        total: Some(view),
+    }
 }
 
 #[test]

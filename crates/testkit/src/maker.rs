@@ -639,12 +639,7 @@ impl Maker {
                 norms: Some(norms),
                 clip: None,
             },
-            Kernel::Average {
-                parameter,
-                average: first,
-                decay: 0.9,
-                total: clipped.then_some(total),
-            },
+            average([parameter, first], clipped.then_some(total)),
         ]
     }
 
@@ -741,6 +736,15 @@ impl Maker {
             next_samples: Vec::new(),
             next_epoch: 0,
         }
+    }
+}
+
+fn average([parameter, average]: [View; 2], total: Option<View>) -> Kernel {
+    Kernel::Average {
+        parameter,
+        average,
+        decay: 0.9,
+        total,
     }
 }
 

@@ -359,7 +359,7 @@ fn kernels_of_random_programs_can_be_measured() {
             kernels: &kernels,
             optimizer: if seed % 2 == 0 { ADAM } else { SGD },
             decay_norms: true,
-            ema: None,
+            ema: (seed % 3 == 0).then_some(0.9),
             clip: Some(1.0),
             learning_rate: 0.01,
             loss_scale: None,
@@ -398,17 +398,10 @@ fn kernels_of_random_programs_can_be_measured() {
         for one in few.unwrap() {
             *families.entry(one.features.family).or_insert(0) += 1;
         }
-        assert!(
-            families.values().all(|&kernels| kernels <= 2),
-            "{families:?}"
-        );
-        assert!(
-            families.values().any(|&kernels| kernels == 2),
-            "{families:?}"
-        );
+        assert_eq!(families.values().max(), Some(&2), "{families:?}");
         for one in new.unwrap() {
-            let seconds = one.seconds.0;
-            assert!(seconds > 0.0 && seconds < 10.0, "seed {seed}: {one:?}");
+            let is_time = (f64::MIN_POSITIVE..10.0).contains(&one.seconds.0);
+            assert!(is_time, "seed {seed}: {one:?}");
             kinds.insert(one.key.signature.split(' ').nth(1).unwrap().to_owned());
             assert!(known.insert(one.key), "seed {seed}");
         }
