@@ -30,9 +30,9 @@ pub use calibration::{
 };
 pub use error::{MachineError, SoftwareError};
 pub use machine::{
-    Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, ConvSaturation, Device, DeviceKind,
-    Efficiency, Exchange, Fact, HalfSaturation, InterLink, IntraLink, Io, LayerPrecision, LinkKind,
-    Links, Machine, PrecisionEfficiency, Rates, Share, Tiles,
+    Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, ConvSaturation, Device, Efficiency,
+    Exchange, Fact, HalfSaturation, InterLink, IntraLink, Io, LayerPrecision, LinkKind, Links,
+    Machine, PrecisionEfficiency, ProcessorKind, Rates, Share, Tiles,
 };
 pub use network::{
     CollectiveLibrary, Dragonfly, IntraKind, Network, NetworkLevel, Ratio, Reduction, SwitchLevel,

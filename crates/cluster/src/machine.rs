@@ -63,7 +63,7 @@ pub struct Device {
     /// Product name.
     pub name: String,
     /// GPU or CPU.
-    pub kind: DeviceKind,
+    pub kind: ProcessorKind,
     /// Memory available to a rank.
     pub memory: Fact<Bytes>,
     /// Peak f32 throughput; a fused multiply-add counts as two flops.
@@ -141,7 +141,7 @@ pub struct Tiles {
 
 /// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DeviceKind {
+pub enum ProcessorKind {
     /// Graphics processor.
     Gpu,
     /// Host processor.
@@ -522,15 +522,15 @@ impl Basis {
     }
 }
 
-impl DeviceKind {
+impl ProcessorKind {
     /// All kinds.
-    pub const ALL: [DeviceKind; 2] = [DeviceKind::Gpu, DeviceKind::Cpu];
+    pub const ALL: [ProcessorKind; 2] = [ProcessorKind::Gpu, ProcessorKind::Cpu];
 
     /// The word used in machine files.
     pub fn name(self) -> &'static str {
         match self {
-            DeviceKind::Gpu => "gpu",
-            DeviceKind::Cpu => "cpu",
+            ProcessorKind::Gpu => "gpu",
+            ProcessorKind::Cpu => "cpu",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The network between nodes beyond their adapters, and the library that runs collectives over it.
 
-use crate::machine::{DeviceKind, Fact};
+use crate::machine::{Fact, ProcessorKind};
 use partita_space::{BytesPerSecond, Seconds};
 
 /// How switches join the nodes. Nodes are numbered so that neighbors share a switch.
@@ -104,10 +104,10 @@ impl CollectiveLibrary {
     }
 
     /// What is used where nothing is said: NCCL between GPUs, MPI between processors.
-    pub fn usual(kind: DeviceKind) -> Self {
+    pub fn usual(kind: ProcessorKind) -> Self {
         match kind {
-            DeviceKind::Gpu => CollectiveLibrary::Nccl,
-            DeviceKind::Cpu => CollectiveLibrary::Mpi,
+            ProcessorKind::Gpu => CollectiveLibrary::Nccl,
+            ProcessorKind::Cpu => CollectiveLibrary::Mpi,
         }
     }
 }

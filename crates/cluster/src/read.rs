@@ -2,8 +2,8 @@
 
 use crate::error::MachineError;
 use crate::machine::{
-    Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvSaturation, Device, DeviceKind,
-    Efficiency, Exchange, Fact, Io, Machine, PrecisionEfficiency, Rates, Share, Tiles,
+    Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvSaturation, Device, Efficiency, Exchange,
+    Fact, Io, Machine, PrecisionEfficiency, ProcessorKind, Rates, Share, Tiles,
 };
 use crate::quantity::{Quantity, bare};
 use partita_files::line_at;
@@ -215,7 +215,7 @@ impl Reader<'_> {
     }
 
     fn device(&self, raw: RawDevice) -> Result<Device, MachineError> {
-        let kinds = DeviceKind::ALL.map(|kind| (kind.name(), kind));
+        let kinds = ProcessorKind::ALL.map(|kind| (kind.name(), kind));
         Ok(Device {
             name: self.word("device.name", raw.name)?,
             kind: self.plain_choice("device.kind", &raw.kind, &kinds)?,

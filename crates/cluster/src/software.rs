@@ -3,7 +3,9 @@
 
 use crate::error::SoftwareError;
 use crate::files::{self, FileSource};
-use crate::machine::{Allreduce, AllreduceLink, Basis, DeviceKind, Exchange, Fact, Machine, Share};
+use crate::machine::{
+    Allreduce, AllreduceLink, Basis, Exchange, Fact, Machine, ProcessorKind, Share,
+};
 use crate::network::CollectiveLibrary;
 use partita_files::read_text;
 use partita_space::{Bytes, BytesPerSecond, Seconds};
@@ -215,10 +217,10 @@ impl Software {
     }
 
     /// Memory of a rank beside the program: context and workspace.
-    pub fn memory_on(&self, kind: DeviceKind) -> (Bytes, Bytes) {
+    pub fn memory_on(&self, kind: ProcessorKind) -> (Bytes, Bytes) {
         match (kind, &self.memory) {
-            (DeviceKind::Gpu, Some(memory)) => (memory.context.value, memory.workspace.value),
-            (DeviceKind::Gpu, None) | (DeviceKind::Cpu, _) => (Bytes(0), Bytes(0)),
+            (ProcessorKind::Gpu, Some(memory)) => (memory.context.value, memory.workspace.value),
+            (ProcessorKind::Gpu, None) | (ProcessorKind::Cpu, _) => (Bytes(0), Bytes(0)),
         }
     }
 

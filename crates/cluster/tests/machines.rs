@@ -1,9 +1,9 @@
 //! The machine files of the repository: they load, they survive writing, their arithmetic holds.
 
 use partita_cluster::{
-    Basis, Calibration, CalibrationError, ConvPass, DeviceKind, Dragonfly, Fact, HostGroup,
-    IntraKind, LinkFit, LinkKind, Machine, MachineError, MeasuredKernel, Network,
-    NetworkCalibration, Reduction, Torus, TransferTime,
+    Basis, Calibration, CalibrationError, ConvPass, Dragonfly, Fact, HostGroup, IntraKind, LinkFit,
+    LinkKind, Machine, MachineError, MeasuredKernel, Network, NetworkCalibration, ProcessorKind,
+    Reduction, Torus, TransferTime,
 };
 use partita_space::{Bytes, BytesPerSecond, Seconds};
 use std::path::PathBuf;
@@ -38,8 +38,8 @@ fn every_machine_says_its_host_memory() {
         let host = machine.host_memory.unwrap().value;
         let devices = machine.device.memory.value * machine.devices_per_node.value as u64;
         match machine.device.kind {
-            DeviceKind::Cpu => assert_eq!(host, devices, "{name}"),
-            DeviceKind::Gpu => assert!(2 * host.0 > devices.0, "{name}: {host}"),
+            ProcessorKind::Cpu => assert_eq!(host, devices, "{name}"),
+            ProcessorKind::Gpu => assert!(2 * host.0 > devices.0, "{name}: {host}"),
         }
     }
     let without = include_str!("../../../machines/lassen.toml").lines();

@@ -1,7 +1,7 @@
 //! Software profiles: they load, they survive writing, faults are refused with line, key and nearest choice.
 
 use partita_cluster::{
-    CollectiveLibrary, DeviceKind, Machine, MachineError, Software, SoftwareError,
+    CollectiveLibrary, Machine, MachineError, ProcessorKind, Software, SoftwareError,
 };
 use partita_space::{Bytes, BytesPerSecond};
 use std::fs;
@@ -204,8 +204,8 @@ fn fits_take_the_bandwidth_of_the_machine() {
 #[test]
 fn contexts_are_of_gpus() {
     let own = load("partita-cudnn");
-    assert_eq!(own.memory_on(DeviceKind::Cpu), (Bytes(0), Bytes(0)));
-    let (context, workspace) = own.memory_on(DeviceKind::Gpu);
+    assert_eq!(own.memory_on(ProcessorKind::Cpu), (Bytes(0), Bytes(0)));
+    let (context, workspace) = own.memory_on(ProcessorKind::Gpu);
     assert_eq!(context, Bytes(450_000_000));
     assert_eq!(workspace, Bytes(256 << 20));
     assert!(own.data_store.value && !load("horovod").data_store.value);

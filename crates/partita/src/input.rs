@@ -2,7 +2,7 @@
 
 use crate::planning::{EpochError, PlanningError};
 use crate::training::Training;
-use partita_cluster::{DeviceKind, Machine, Software};
+use partita_cluster::{Machine, ProcessorKind, Software};
 use partita_graph::{Graph, TargetKind};
 use partita_space::Bytes;
 use serde::Serialize;
@@ -255,11 +255,11 @@ impl Input {
             return Err(InputError::new(training, machine, dataset).into());
         }
         let kept = match (source, machine.device.kind) {
-            (InputSource::DataStore, DeviceKind::Cpu) => {
+            (InputSource::DataStore, ProcessorKind::Cpu) => {
                 let bytes = dataset.bytes.unwrap_or(Bytes(0));
                 Bytes(bytes.0.div_ceil(training.ranks as u64))
             }
-            (InputSource::DataStore, DeviceKind::Gpu)
+            (InputSource::DataStore, ProcessorKind::Gpu)
             | (InputSource::FileSystem | InputSource::Loaders | InputSource::Ignored, _) => {
                 Bytes(0)
             }
@@ -363,8 +363,8 @@ impl fmt::Display for InputError {
 /// What the host memory of a node holds of samples.
 fn held_by_node(machine: &Machine) -> Option<Bytes> {
     let share = match machine.device.kind {
-        DeviceKind::Gpu => SHARE_BESIDE_DEVICES,
-        DeviceKind::Cpu => SHARE_BESIDE_RANKS,
+        ProcessorKind::Gpu => SHARE_BESIDE_DEVICES,
+        ProcessorKind::Cpu => SHARE_BESIDE_RANKS,
     };
     let memory = machine.host_memory.as_ref()?.value;
     Some(Bytes((memory.0 as f64 * share) as u64))

@@ -2,7 +2,7 @@
 
 use crate::environment::Environment;
 use crate::error::{ErrorKind, Fault};
-use partita_cluster::{DeviceKind, Machine, Software};
+use partita_cluster::{Machine, ProcessorKind, Software};
 use partita_graph::Graph;
 use partita_lower::{Setting, Strategy};
 use partita_oracle::Prediction;
@@ -52,8 +52,9 @@ pub fn resolve(
     machine: Option<&Machine>,
     environment: &Environment,
 ) -> Result<(Software, Strategy), SoftwareError> {
-    let of_file =
-        |machine: &Machine| machine.device.kind == DeviceKind::Gpu && machine.calibration.is_none();
+    let of_file = |machine: &Machine| {
+        machine.device.kind == ProcessorKind::Gpu && machine.calibration.is_none()
+    };
     let asked = match asked {
         Software::OWN if machine.is_some_and(of_file) => Software::OWN_ON_GPUS,
         other => other,

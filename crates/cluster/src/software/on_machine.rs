@@ -2,7 +2,7 @@
 
 use super::{GpuKernels, Software};
 use crate::machine::{
-    Basis, ConvEfficiency, Device, DeviceKind, Efficiency, Exchange, Fact, Machine, Rates, Share,
+    Basis, ConvEfficiency, Device, Efficiency, Exchange, Fact, Machine, ProcessorKind, Rates, Share,
 };
 use partita_space::{BytesPerSecond, Seconds};
 
@@ -11,7 +11,7 @@ impl Software {
     ///
     /// Machines of processors, and those whose kernels and links were measured, stay as they are.
     pub fn on(&self, mut machine: Machine) -> Machine {
-        if machine.device.kind != DeviceKind::Gpu || machine.calibration.is_some() {
+        if machine.device.kind != ProcessorKind::Gpu || machine.calibration.is_some() {
             return machine;
         }
         if let Some(kernels) = &self.gpu_kernels {

@@ -12,8 +12,8 @@ use super::{
 use crate::kernel_model::{Features, KernelModel, KernelSample};
 use crate::uncertainty::{self, Facts, Uncertainty};
 use partita_cluster::{
-    Calibration, CollectiveLibrary, ConvEfficiency, ConvPass, DeviceKind, LayerPrecision, LinkKind,
-    Machine, MeasuredKernel, Software,
+    Calibration, CollectiveLibrary, ConvEfficiency, ConvPass, LayerPrecision, LinkKind, Machine,
+    MeasuredKernel, ProcessorKind, Software,
 };
 use partita_program::{Algorithm, Count, Dtype, KernelShape, Origin};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Rank, Seconds};
@@ -40,8 +40,8 @@ impl MachineCosts {
         Self {
             kernels: calibration.and_then(|one| KernelModel::fit(&samples(&one.measured))),
             library: match machine.device.kind {
-                DeviceKind::Cpu => CollectiveLibrary::usual(DeviceKind::Cpu),
-                DeviceKind::Gpu => software.collectives.value,
+                ProcessorKind::Cpu => CollectiveLibrary::usual(ProcessorKind::Cpu),
+                ProcessorKind::Gpu => software.collectives.value,
             },
             crossings: Crossings::new(&machine),
             software: SoftwareCosts::new(&machine, software),
@@ -169,10 +169,10 @@ impl MachineCosts {
     fn launch(&self) -> Result<Seconds, CostError> {
         let device = &self.machine.device;
         match (&device.kernel_start, device.kind) {
-            (Some(start), DeviceKind::Gpu | DeviceKind::Cpu) => Ok(start.value),
+            (Some(start), ProcessorKind::Gpu | ProcessorKind::Cpu) => Ok(start.value),
             // On a host processor a kernel is a function call.
-            (None, DeviceKind::Cpu) => Ok(Seconds(0.0)),
-            (None, DeviceKind::Gpu) => Err(CostError::Missing {
+            (None, ProcessorKind::Cpu) => Ok(Seconds(0.0)),
+            (None, ProcessorKind::Gpu) => Err(CostError::Missing {
                 machine: self.machine.name.clone(),
                 key: "device.kernel_start",
                 purpose: "the launch of a kernel".to_owned(),
@@ -183,8 +183,8 @@ impl MachineCosts {
     /// Host overhead of so many bytes of memory traffic: none on a GPU, which does not copy itself.
     fn host(&self, traffic: f64) -> Seconds {
         match self.machine.device.kind {
-            DeviceKind::Gpu => Seconds(0.0),
-            DeviceKind::Cpu => Seconds(traffic / self.machine.device.memory_rate().0),
+            ProcessorKind::Gpu => Seconds(0.0),
+            ProcessorKind::Cpu => Seconds(traffic / self.machine.device.memory_rate().0),
         }
     }
 }
@@ -247,9 +247,9 @@ impl Costs for MachineCosts {
         let crowded = |one: &Calibration| one.ranks * one.threads > one.cores;
         match (self.machine.device.kind, &self.machine.calibration) {
             // Ranks may have shared a device when it was measured.
-            (DeviceKind::Gpu, _) => Contention::Units,
-            (DeviceKind::Cpu, Some(one)) if crowded(one) => Contention::Units,
-            (DeviceKind::Cpu, Some(_) | None) => Contention::Memory,
+            (ProcessorKind::Gpu, _) => Contention::Units,
+            (ProcessorKind::Cpu, Some(one)) if crowded(one) => Contention::Units,
+            (ProcessorKind::Cpu, Some(_) | None) => Contention::Memory,
         }
     }
 

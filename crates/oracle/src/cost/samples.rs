@@ -1,6 +1,6 @@
 //! Loads of samples: from a shared file system, or from the host memory of the ranks that keep them.
 
-use partita_cluster::{DeviceKind, LinkKind, Machine};
+use partita_cluster::{LinkKind, Machine, ProcessorKind};
 use partita_program::{self as program, Body};
 use partita_space::{Bytes, BytesPerSecond, Seconds};
 
@@ -165,8 +165,8 @@ impl Load<'_> {
         let device = &self.machine.device;
         match (&device.host_bandwidth, device.kind) {
             (Some(bandwidth), _) => bytes / bandwidth.value,
-            (None, DeviceKind::Cpu) => (bytes * 2) / device.memory_rate(),
-            (None, DeviceKind::Gpu) => bytes / self.machine.bandwidth(LinkKind::Intra),
+            (None, ProcessorKind::Cpu) => (bytes * 2) / device.memory_rate(),
+            (None, ProcessorKind::Gpu) => bytes / self.machine.bandwidth(LinkKind::Intra),
         }
     }
 

@@ -4,9 +4,9 @@ use crate::host::Host;
 use crate::kernel_set::KernelSet;
 use crate::local_machine::{CalibrationRun, Ranks};
 use partita_cluster::{
-    Basis, Calibration, CalibrationError, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
-    HostGroup, InterLink, IntraLink, Io, LinkFit, Links, Machine, MeasuredKernel,
-    NetworkCalibration, Rates, Share, TransferTime,
+    Basis, Calibration, CalibrationError, ConvEfficiency, Device, Efficiency, Fact, HostGroup,
+    InterLink, IntraLink, Io, LinkFit, Links, Machine, MeasuredKernel, NetworkCalibration,
+    ProcessorKind, Rates, Share, TransferTime,
 };
 use partita_oracle::Features;
 use partita_oracle::{CrossValidation, ErrorStatistics, KernelSample, MeasuredCosts};
@@ -202,7 +202,7 @@ fn rates_of(found: &CalibrationRun, family: &str) -> Vec<f64> {
 /// What a rank computes on: a share of the processor, or a device.
 struct Unit {
     name: String,
-    kind: DeviceKind,
+    kind: ProcessorKind,
     memory: Fact<Bytes>,
     bandwidth: Fact<BytesPerSecond>,
 }
@@ -216,7 +216,7 @@ fn unit((host, kernels): (&Host, KernelSet), ranks: &Ranks, found: &CalibrationR
         let fastest = "the kernel that moves the most bytes in a second, with all ranks at work";
         return Unit {
             name: facts.name.clone(),
-            kind: DeviceKind::Gpu,
+            kind: ProcessorKind::Gpu,
             memory: fact(memory, Basis::Measured, own),
             bandwidth: fact(
                 BytesPerSecond(rates.into_iter().fold(1.0, f64::max)),
@@ -229,7 +229,7 @@ fn unit((host, kernels): (&Host, KernelSet), ranks: &Ranks, found: &CalibrationR
     let processor = host.processor.clone().unwrap_or_default();
     Unit {
         name: format!("{} thread(s) of {processor}", ranks.threads),
-        kind: DeviceKind::Cpu,
+        kind: ProcessorKind::Cpu,
         memory: fact(
             Bytes(memory.0 / ranks.count as u64),
             Basis::Measured,
