@@ -6,7 +6,7 @@ use partita_oracle::compare::Pair;
 use std::io::{self, Write};
 
 /// An accuracy as tables show it; none of what was predicted but took no time.
-pub fn accuracy(pair: &Pair) -> String {
+fn accuracy(pair: &Pair) -> String {
     if pair.accuracy.is_finite() {
         format!("{:.1} %", 100.0 * pair.accuracy)
     } else {
@@ -24,6 +24,15 @@ pub fn compare(comparison: &Comparison, out: &mut dyn Write) -> io::Result<()> {
         ],
     )?;
     writeln!(out)?;
+    write_seconds(comparison, true, out)
+}
+
+/// Writes the table of seconds, with a row for each phase where these are wanted.
+pub(super) fn write_seconds(
+    comparison: &Comparison,
+    with_phases: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut table = Table::new(&[
         ("seconds of a step", Side::Left),
         ("predicted", Side::Right),
@@ -41,7 +50,7 @@ pub fn compare(comparison: &Comparison, out: &mut dyn Write) -> io::Result<()> {
     row("iteration", &comparison.iteration);
     row("all kernels", &comparison.compute);
     row("waiting", &comparison.waiting);
-    for (phase, pair) in &comparison.by_phase {
+    for (phase, pair) in comparison.by_phase.iter().filter(|_| with_phases) {
         row(&format!("phase {phase}"), pair);
     }
     let of_kernels = |(kind, _): &(&String, &Pair)| comparison.kernel_kinds.contains(*kind);

@@ -1,10 +1,8 @@
 //! Text of a training.
 
-use super::compare::accuracy;
+use super::compare::write_seconds;
 use crate::table::{Side, Table, write_pairs};
 use partita::{Classification, RunResult, TargetError, TargetResult, Trained};
-use partita_oracle::Comparison;
-use partita_oracle::compare::Pair;
 use partita_session::LossScale;
 use std::io::{self, Write};
 
@@ -16,7 +14,13 @@ pub fn train(trained: &Trained, out: &mut dyn Write) -> io::Result<()> {
     let result = &trained.result;
     write_summary(&trained.program, result, out)?;
     writeln!(out)?;
-    write_seconds(result.comparison.as_ref(), out)?;
+    match &result.comparison {
+        Some(comparison) => write_seconds(comparison, false, out)?,
+        None => writeln!(
+            out,
+            "Times were not predicted for this run, so there is nothing to compare."
+        )?,
+    }
     let validation = result.epochs.last();
     if let Some(validation) = validation.and_then(|epoch| epoch.validation.as_ref()) {
         writeln!(out)?;
@@ -223,34 +227,6 @@ pub(super) fn write_classes(
     for one in &found.classes {
         let (dice, overlap) = (or_none(one.dice), or_none(one.overlap));
         table.row(vec![one.class.clone(), percent(one.share), dice, overlap]);
-    }
-    table.write(out)
-}
-
-fn write_seconds(comparison: Option<&Comparison>, out: &mut dyn Write) -> io::Result<()> {
-    let Some(comparison) = comparison else {
-        return writeln!(
-            out,
-            "Times were not predicted for this run, so there is nothing to compare."
-        );
-    };
-    let mut table = Table::new(&[
-        ("seconds of a step", Side::Left),
-        ("predicted", Side::Right),
-        ("measured", Side::Right),
-        ("accuracy", Side::Right),
-    ]);
-    let mut row = |name: &str, pair: &Pair| {
-        let accuracy = accuracy(pair);
-        let (predicted, measured) = (pair.predicted.to_string(), pair.measured.to_string());
-        table.row(vec![name.to_owned(), predicted, measured, accuracy]);
-    };
-    row("iteration", &comparison.iteration);
-    row("all kernels", &comparison.compute);
-    row("waiting", &comparison.waiting);
-    let of_kernels = |(kind, _): &(&String, &Pair)| comparison.kernel_kinds.contains(*kind);
-    for (kind, pair) in comparison.by_kind.iter().filter(of_kernels) {
-        row(kind, pair);
     }
     table.write(out)
 }
