@@ -3,7 +3,6 @@
 //! Source: technical report of October 2020 on the ParaDL oracle, its use of one measured time of forward and
 //! backward computation per sample.
 
-use crate::model;
 use crate::planning::PlanningError;
 use crate::training::{Training, given, request as lowering};
 use crate::{StrategyChoice, explain::simulated};
@@ -13,6 +12,7 @@ use partita_oracle::{Costs, Prediction, ScaledCosts, SpeedFactors};
 use partita_program::{Menu, ProgramKind};
 use partita_space::Seconds;
 use serde::Serialize;
+use std::sync::Arc;
 
 /// How modeled computation is scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -30,14 +30,14 @@ pub struct ComputeScale {
 impl ComputeScale {
     /// Compares a given time with that of a device alone, for as many samples as the strategy gives a kernel.
     ///
-    /// Errors: no such model, an invalid strategy, a missing cost.
+    /// Errors: an invalid strategy, a missing cost.
     pub(crate) fn of(
         seconds_per_sample: Seconds,
-        (training, strategy): (&Training, &StrategyChoice),
+        subject: (&Graph, &Training, &StrategyChoice),
         menu: &dyn Menu,
         costs: &dyn Costs,
     ) -> Result<Self, PlanningError> {
-        let (_, prediction, samples) = alone((training, strategy), menu, costs)?;
+        let (prediction, samples) = alone(subject, menu, costs)?;
         let breakdown = prediction.breakdown;
         let modeled = breakdown.forward_compute + breakdown.backward_compute;
         let modeled = modeled * (1.0 / samples as f64);
@@ -50,26 +50,25 @@ impl ComputeScale {
     }
 
     /// The costs with scaled kernels.
-    pub(crate) fn scaled(&self, costs: Box<dyn Costs>) -> Box<dyn Costs> {
+    pub(crate) fn scaled(&self, costs: Arc<dyn Costs>) -> Arc<dyn Costs> {
         let speeds = SpeedFactors {
             layers: 1.0 / self.factor,
             ..SpeedFactors::default()
         };
-        Box::new(ScaledCosts::new(costs, speeds))
+        Arc::new(ScaledCosts::new(costs, speeds))
     }
 }
 
-/// The model, and a step of a device alone with as many samples as the strategy gives a kernel, with its tasks.
+/// A step of a device alone with as many samples as the strategy gives a kernel, with its tasks.
 ///
-/// Errors: no such model, an invalid strategy, a missing cost.
+/// Errors: an invalid strategy, a missing cost.
 pub(crate) fn alone(
-    (training, strategy): (&Training, &StrategyChoice),
+    (graph, training, strategy): (&Graph, &Training, &StrategyChoice),
     menu: &dyn Menu,
     costs: &dyn Costs,
-) -> Result<(Graph, Prediction, usize), PlanningError> {
-    let graph = model::resolve(&training.model)?;
+) -> Result<(Prediction, usize), PlanningError> {
     let kind = ProgramKind::Train;
-    let strategy = given(&graph, strategy, training, kind)?;
+    let strategy = given(graph, strategy, training, kind)?;
     let parts = strategy.data_parts() * strategy.micro;
     let alone = Training {
         ranks: 1,
@@ -77,8 +76,8 @@ pub(crate) fn alone(
         ..training.clone()
     };
     let single = Strategy::single();
-    single.check_norms(&graph, alone.batch)?;
-    let program = lower(&lowering(&graph, &single, &alone, kind, menu))?;
+    single.check_norms(graph, alone.batch)?;
+    let program = lower(&lowering(graph, &single, &alone, kind, menu))?;
     let prediction = Prediction::of(&program, &simulated(&program, costs)?, true);
-    Ok((graph, prediction, alone.batch))
+    Ok((prediction, alone.batch))
 }

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use toml::{Spanned, Value};
 
 /// Most samples of a measurement.
@@ -161,9 +162,9 @@ const PASSES: [(&str, Phase); 2] = [("forward", Phase::Forward), ("backward", Ph
 
 impl LayerScale {
     /// The costs with scaled layers.
-    pub(crate) fn scaled(&self, costs: Box<dyn Costs>) -> Box<dyn Costs> {
+    pub(crate) fn scaled(&self, costs: Arc<dyn Costs>) -> Arc<dyn Costs> {
         let scaled = ScaledCosts::new(costs, SpeedFactors::default());
-        Box::new(scaled.with_layers(self.factors.clone()))
+        Arc::new(scaled.with_layers(self.factors.clone()))
     }
 }
 
@@ -209,14 +210,15 @@ impl LayerTimes {
     /// Errors: a layer that the model does not have, an invalid strategy, a missing cost.
     pub(crate) fn scale(
         &self,
-        subject: (&Training, &StrategyChoice),
+        subject: (&Graph, &Training, &StrategyChoice),
         menu: &dyn Menu,
         costs: &dyn Costs,
     ) -> Result<LayerScale, PlanningError> {
-        let (graph, prediction, batch) = alone(subject, menu, costs)?;
+        let (graph, _, _) = subject;
+        let (prediction, batch) = alone(subject, menu, costs)?;
         let tasks = prediction.tasks.unwrap_or_default();
         let names: Vec<&str> = graph.nodes.iter().map(|node| node.name.as_str()).collect();
-        self.check_names(&graph, &names)?;
+        self.check_names(graph, &names)?;
         let mut factors: BTreeMap<String, [f64; 2]> = BTreeMap::new();
         let (mut measured, mut replaced, mut modeled) = (0.0, 0.0, 0.0);
         for (at, (pass, phase)) in PASSES.into_iter().enumerate() {

@@ -55,8 +55,8 @@ mod compute_scale;
 mod explain;
 mod launch;
 mod layer_times;
-mod planner;
 mod search;
+mod target;
 mod thread_limit;
 
 mod calibrate;

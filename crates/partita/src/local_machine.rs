@@ -190,20 +190,9 @@ pub struct LocalMachine<'c> {
 }
 
 impl<'c> LocalMachine<'c> {
-    /// Loads cached measurements.
+    /// Loads cached measurements of these ranks.
     ///
     /// Errors: too many ranks to measure on this machine.
-    pub fn new(
-        context: &'c Context<'c>,
-        kernels: KernelSet,
-        ranks: usize,
-        threads: usize,
-        input: InputSource,
-    ) -> Result<Self, LocalError> {
-        Self::of(context, kernels, Ranks::threads(ranks, threads), input)
-    }
-
-    /// As [`Self::new`], for ranks that may be processes.
     pub fn of(
         context: &'c Context<'c>,
         kernels: KernelSet,
@@ -231,7 +220,7 @@ impl<'c> LocalMachine<'c> {
             backend: links_backend(kernels, library.as_deref()),
             ..setting.clone()
         };
-        let (measurements, alone) = known(context, &setting, &links);
+        let (measurements, alone) = cached(context, &setting, &links);
         Ok(Self {
             context,
             kernels,
@@ -317,7 +306,7 @@ impl<'c> LocalMachine<'c> {
 
     fn keep(&mut self, setting: &Setting, new: &Measurements) {
         self.context.keep_measurements(setting, new);
-        (self.measurements, self.alone) = known(self.context, &self.setting, &self.links);
+        (self.measurements, self.alone) = cached(self.context, &self.setting, &self.links);
     }
 
     /// Measures kernels of these programs, messages, collectives and memory anew, and reads if they are not
@@ -685,7 +674,7 @@ fn links_backend(kernels: KernelSet, library: Option<&str>) -> String {
 }
 
 /// Measurements of all ranks at work, and of one with the others idle.
-fn known(
+fn cached(
     context: &Context<'_>,
     setting: &Setting,
     links: &Setting,
@@ -734,17 +723,6 @@ pub fn sharing(ranks: usize) -> Option<String> {
     oversubscription(ranks, THREADS, at_once(cores().len()))
 }
 
-/// The requested kernels; the fast ones by default.
-pub fn kernels(asked: Option<KernelSet>) -> KernelSet {
-    asked.unwrap_or(KernelSet::CPU)
-}
-
-/// Memory limit of each rank with these kernels: that of its device, or the available memory divided by the ranks.
-pub fn memory_of(context: &Context<'_>, kernels: KernelSet, ranks: usize) -> Bytes {
-    let of_device = kernels.device_memory(ranks);
-    of_device.unwrap_or_else(|| memory(context, ranks))
-}
-
 /// Memory limit of each rank on the processor: the available memory divided by the ranks.
 pub fn memory(context: &Context<'_>, ranks: usize) -> Bytes {
     match Host::local(context.level()).memory_free() {
@@ -790,7 +768,13 @@ mod tests {
     fn the_thread_that_asks_stays_on_all_cores() {
         let before = core_affinity::get_core_ids().unwrap();
         let context = Context::new(Environment::default());
-        let here = LocalMachine::new(&context, KernelSet::CPU, 1, 1, InputSource::Ignored).unwrap();
+        let here = LocalMachine::of(
+            &context,
+            KernelSet::Cpu,
+            Ranks::threads(1, 1),
+            InputSource::Ignored,
+        )
+        .unwrap();
         here.check(Mesh::new([1; 7]), Precision::F32).unwrap();
         assert_eq!(core_affinity::get_core_ids().unwrap(), before);
     }

@@ -1,14 +1,14 @@
 //! `lower`: the program of a training under a strategy.
 
 use crate::context::Context;
-use crate::input::InputSource;
+use crate::input::InputRequest;
 use crate::kernel_set::KernelSet;
 use crate::local_machine::{self, Ranks};
 use crate::machine;
-use crate::planner::{check_measured, costs};
+use crate::model;
 use crate::planning::PlanningError;
-use crate::search::{staged, staged_local};
-use crate::software::{self, Reserve};
+use crate::search::staged;
+use crate::target::{Target, check_measured};
 use crate::training::{Lowered, StrategyChoice, Training, lower_until, lowered, with_request};
 use partita_cluster::Software;
 use partita_lower::{LoweringPass, Request, Strategy};
@@ -63,9 +63,9 @@ impl LowerRequest {
 /// ```
 pub fn lower(context: &Context<'_>, request: &LowerRequest) -> Result<Lowered, PlanningError> {
     check_precision(request)?;
+    let graph = model::resolve(&request.training.model)?;
     lowered(
-        &request.training,
-        &request.strategy,
+        (&graph, &request.training, &request.strategy),
         &*menu(context, request),
         request.kind,
         &|lowering| stages(context, request, lowering),
@@ -82,9 +82,9 @@ pub fn lower_after(
     pass: LoweringPass,
 ) -> Result<String, PlanningError> {
     check_precision(request)?;
-    let (_, _, text) = with_request(
-        &request.training,
-        &request.strategy,
+    let graph = model::resolve(&request.training.model)?;
+    let (_, text) = with_request(
+        (&graph, &request.training, &request.strategy),
         &*menu(context, request),
         request.kind,
         &|lowering| stages(context, request, lowering),
@@ -119,31 +119,25 @@ fn stages(
     let Some(name) = &asked.machine else {
         return Ok(request.strategy.resolved(request.graph)?);
     };
-    let ranks = asked.training.ranks;
-    if machine::is_local(name) {
-        let kernels = local_machine::kernels(asked.kernels);
-        kernels.check_devices()?;
-        let menu = context.menu(kernels, &Ranks::threads(ranks, local_machine::THREADS));
-        let request = Request {
-            menu: &*menu,
-            ..*request
-        };
-        let memory = asked.memory;
-        let memory = memory.unwrap_or_else(|| local_machine::memory_of(context, kernels, ranks));
-        let ranks = Ranks::threads(ranks, local_machine::THREADS);
-        return staged_local(context, &request, memory, kernels, ranks);
-    }
-    let machine = machine::resolve(name, context.environment())?;
-    machine::check_capacity(&machine, ranks)?;
-    let (software, _) = software::resolve(Software::OWN, Some(&machine), context.environment())?;
-    let memory = asked.memory.unwrap_or(machine.device.memory.value);
-    let memory = Reserve::new(&software, &machine).room(memory);
-    let costs = costs(
-        (&machine, &software),
-        InputSource::Ignored,
-        asked.training.precision,
+    let target = Target::new(
+        context,
+        (name, Software::OWN),
+        (request.graph, &asked.training),
+        InputRequest::IGNORED,
+        (asked.memory, asked.kernels),
     )?;
-    staged(context, request, memory, costs.as_ref())
+    let (machine, ranks) = (&*target.machine, asked.training.ranks);
+    let room = target.reserve.room(machine.memory(ranks));
+    if machine.described().is_some() {
+        return staged(context, request, room, machine);
+    }
+    // Only kernels that are pinned can be measured.
+    let menu = machine.menu(ranks);
+    let request = Request {
+        menu: &*menu,
+        ..*request
+    };
+    staged(context, &request, room, machine)
 }
 
 /// Digest, work and memory of a program.
@@ -228,7 +222,7 @@ impl Lowered {
             .zip(program.representatives());
         LowerSummary {
             digest: program.digest(),
-            model: self.graph.name.clone(),
+            model: self.model.clone(),
             strategy: self.strategy.to_string(),
             kind: program.kind,
             dtype: program.dtype,

@@ -9,19 +9,19 @@ use crate::input::{Dataset, InputRequest, InputSource};
 use crate::local_machine;
 use crate::model;
 use crate::pareto::pareto;
-use crate::planner::{CostSource, Planner, Target};
 use crate::planning::PlanningError;
-use crate::predict::{EpochPrediction, OffloadRequest, PredictRequest, predict};
+use crate::predict::{Epoch, EpochPrediction, OffloadRequest, PredictRequest};
 use crate::progress::Event;
-use crate::software::Reserve;
+use crate::software::{self, Reserve};
+use crate::target::Target;
 use crate::training::{StrategyChoice, Training, lower_verified, micro_note, request as lowering};
 use figures::Figures;
 use partita_cluster::Software;
 use partita_graph::Graph;
 use partita_lower::{BatchNormStatistics, Request, Setting, Strategy};
-use partita_oracle::Prediction;
-use partita_plan::{Candidate as Found, Refusal};
-use partita_program::{Program, ProgramKind};
+use partita_oracle::{Prediction, Simulation, add_paths};
+use partita_plan::{RankedStrategy, Refusal};
+use partita_program::ProgramKind;
 use partita_space::{Axis, Bytes, Seconds};
 use serde::{Serialize, Serializer};
 use std::time::Instant;
@@ -184,124 +184,129 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
     let training = &request.training;
     let ranks = training.ranks;
     let graph = model::resolve(&training.model)?;
-    let planner = Planner::new(
+    let target = Target::new(
         context,
-        &Target {
-            machine: &request.machine,
-            software: &request.software,
-            graph: &graph,
-            training,
-            memory: request.memory,
-            input: request.input,
-            budget: request.budget,
-        },
+        (&request.machine, &request.software),
+        (&graph, training),
+        request.input,
+        (request.memory, None),
     )?;
-    let menu = planner.menu(training.ranks);
+    let menu = target.machine.menu(ranks);
     // Settings of all candidates.
-    let mut single = planner.settings.clone();
+    let mut single = target.settings.clone();
     single.batch_norm = request.batch_norm.unwrap_or(single.batch_norm);
     let lowering = lowering(&graph, &single, training, ProgramKind::Train, &*menu);
-    let memory = planner.memory(ranks);
+    let memory = target.machine.memory(ranks);
     let warning = local_machine::sharing(ranks);
-    if let Some(warning) = warning.filter(|_| planner.name() == local_machine::NAME) {
+    if let Some(warning) = warning.filter(|_| target.machine.described().is_none()) {
         context.report(Event::Warning(&warning));
     }
-    let found = planner.plan(lowering, ranks)?;
+    let found = target.search(context, lowering, ranks, (memory, request.budget))?;
     let best = found.iter().find(|candidate| candidate.reason.is_none());
     note_micro(context, best, &graph);
     let costed = best.and_then(|best| Some((&best.strategy, best.prediction.as_ref()?)));
-    let explanation = match costed {
-        None => None,
-        Some((strategy, prediction)) => {
-            let training = Request {
-                strategy,
-                ..lowering
-            };
-            // The recommended program is verified.
-            let program = lower_verified(&training)?;
-            let own = (training, &program);
-            let of = |budget: Seconds| Seconds(budget.0 - begin.elapsed().as_secs_f64());
-            let left = || request.budget.map(of);
-            Some(explained(
-                (request, &planner),
-                &left,
-                own,
-                prediction,
-                &found,
-            )?)
-        }
+    let left = || {
+        let of = |budget: Seconds| Seconds(budget.0 - begin.elapsed().as_secs_f64());
+        request.budget.map(of)
     };
-    let epoch = epoch(context, request, costed.map(|(strategy, _)| strategy))?;
-    let no_io = planner.input.source == InputSource::Ignored;
-    let of = request.figures.then_some((ranks, no_io));
-    let figures = of.map(|of| figures::gather(context, &planner, lowering, of, &found));
+    let explained = costed.map(|(strategy, prediction)| {
+        let training = Request {
+            strategy,
+            ..lowering
+        };
+        explain_best(
+            context,
+            (request, &target),
+            &left,
+            training,
+            prediction,
+            &found,
+        )
+    });
+    let (explanation, epoch) = explained.transpose()?.unzip();
+    let of = request.figures.then_some((ranks, request.budget));
+    let figures = of.map(|of| figures::gather(context, &target, lowering, of, &found));
     Ok(Planned {
-        candidates: candidates(&found, &planner, (explanation, epoch)),
-        software: planner.software.clone(),
-        not_built: planner.not_built.clone(),
-        input: planner.input.source,
-        dataset: planner.input.dataset.clone(),
+        candidates: candidates(&found, &target, (explanation, epoch.flatten())),
+        software: target.software.name.clone(),
+        not_built: software::not_built(&target.software),
+        input: target.input.source,
+        dataset: target.input.dataset.clone(),
         memory,
         figures: figures.transpose()?,
-        kernels_pinned: planner.pins_kernels(),
+        kernels_pinned: target.machine.pins_kernels(),
         none_fits: best
             .is_none()
-            .then(|| none_fits(&found, training, (memory, planner.reserve))),
+            .then(|| none_fits(&found, training, (memory, target.reserve))),
     })
 }
 
 /// Says that micro-batches of the best strategy change the training, if they do.
-fn note_micro(context: &Context<'_>, best: Option<&Found>, graph: &Graph) {
+fn note_micro(context: &Context<'_>, best: Option<&RankedStrategy>, graph: &Graph) {
     if let Some(note) = best.and_then(|best| micro_note(&best.strategy, graph)) {
         context.report(Event::Note(&note));
     }
 }
 
-/// An epoch under the best strategy, if there is one; none where the samples of the dataset were not said.
-fn epoch(
+/// What bounds the best strategy, and an epoch under it; none where the samples of the dataset were not said.
+fn explain_best(
     context: &Context<'_>,
-    asked: &PlanRequest,
-    best: Option<&Strategy>,
-) -> Result<Option<EpochPrediction>, PlanningError> {
-    let (Some(strategy), Some(_)) = (best, asked.input.dataset_samples) else {
-        return Ok(None);
+    (request, target): (&PlanRequest, &Target<'_>),
+    left: &dyn Fn() -> Option<Seconds>,
+    training: Request<'_>,
+    prediction: &Prediction,
+    found: &[RankedStrategy],
+) -> Result<(Explanation, Option<EpochPrediction>), PlanningError> {
+    // The recommended program is verified.
+    let program = lower_verified(&training)?;
+    let own = target.machine.costs(&program)?;
+    let own = own.as_ref();
+    let mut simulation = simulated(&program, own)?;
+    let subject = Subject {
+        training,
+        program: &program,
+        prediction,
+        memory: target.reserve.room(target.machine.memory(prediction.ranks)),
+        own,
+        costs: &|program| target.machine.costs(program),
+        is_late: &|| context.is_cancelled() || left().is_some_and(|left| left <= Seconds(0.0)),
     };
+    let asked = (request, target);
+    let explanation = explained(context, asked, left, (&subject, &simulation), found)?;
+    if request.input.dataset_samples.is_none() {
+        return Ok((explanation, None));
+    }
+    add_paths(&program, own, &mut simulation)?;
+    let step = Prediction::of(&program, &simulation, false);
+    let strategy = StrategyChoice::Given(training.strategy.clone());
     let request = PredictRequest {
         settings: Setting::ALL.to_vec(),
-        software: asked.software.clone(),
-        input: asked.input,
-        memory: asked.memory,
-        offload: Some(OffloadRequest {
-            loaders: 0,
-            seconds_per_load: None,
-            validators: 0,
-            seconds_per_validation: None,
-            validation_samples: asked.validation_samples,
-        }),
-        ..PredictRequest::new(
-            asked.training.clone(),
-            StrategyChoice::Given(strategy.clone()),
-            &asked.machine,
-        )
+        software: request.software.clone(),
+        input: request.input,
+        memory: request.memory,
+        offload: Some(OffloadRequest::none(request.validation_samples)),
+        ..PredictRequest::new(request.training.clone(), strategy, &request.machine)
     };
-    Ok(predict(context, &request)?.epoch)
+    let epoch = Epoch::new(&request, training.graph)?;
+    let epoch = epoch.map(|epoch| epoch.predict(context, training.graph, &request, &step));
+    Ok((explanation, epoch.transpose()?))
 }
 
 /// The error if no strategy fits, with advice.
 fn none_fits(
-    found: &[Found],
+    found: &[RankedStrategy],
     asked: &Training,
     (memory, reserve): (Bytes, Reserve),
 ) -> PlanningError {
     let (ranks, batch) = (asked.ranks, asked.batch);
-    let needed = |one: &Found| match one.refusal {
+    let needed = |one: &RankedStrategy| match one.refusal {
         Some(Refusal::Memory(needed)) => Some(needed + reserve.total()),
         Some(Refusal::Slower | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) | None => {
             None
         }
     };
     let least = found.iter().filter_map(needed).min();
-    let is_untried = |one: &&Found| one.refusal == Some(Refusal::Untried);
+    let is_untried = |one: &&RankedStrategy| one.refusal == Some(Refusal::Untried);
     let untried = found.iter().filter(is_untried).count();
     let remedy = if reserve.room(memory) == Bytes(0) {
         let more = least.map_or("more".to_owned(), |least| format!("at least {least} of"));
@@ -339,8 +344,8 @@ fn none_fits(
 
 /// Candidates in the same order; the first one gets the explanation.
 fn candidates(
-    found: &[Found],
-    planner: &Planner<'_>,
+    found: &[RankedStrategy],
+    target: &Target<'_>,
     (mut explanation, mut epoch): (Option<Explanation>, Option<EpochPrediction>),
 ) -> Vec<Candidate> {
     let fitting = found.iter().filter(|one| one.reason.is_none());
@@ -350,16 +355,16 @@ fn candidates(
         (prediction.memory_bytes_max, prediction.iteration_seconds)
     });
     let mut sureness = ties::sureness(costed.iter().map(|(_, prediction)| *prediction)).into_iter();
-    let candidate = |one: &Found| {
+    let candidate = |one: &RankedStrategy| {
         let sure = match one.reason {
             None => sureness.next(),
             Some(_) => None,
         };
         Candidate {
             strategy: one.strategy.to_string(),
-            software: planner.software.clone(),
-            input: planner.input.source,
-            dataset: planner.input.dataset.clone(),
+            software: target.software.name.clone(),
+            input: target.input.source,
+            dataset: target.input.dataset.clone(),
             front: front.iter().any(|(strategy, _)| **strategy == one.strategy),
             prediction: one.prediction.clone(),
             probability_fastest: sure.map(|sure| sure.probability_fastest),
@@ -375,55 +380,44 @@ fn candidates(
 
 /// What bounds the best strategy, and its rival; of what changes would bring, what begins before a budget is used up.
 fn explained(
-    (request, planner): (&PlanRequest, &Planner<'_>),
+    context: &Context<'_>,
+    (request, target): (&PlanRequest, &Target<'_>),
     left: &dyn Fn() -> Option<Seconds>,
-    (training, program): (Request<'_>, &Program),
-    prediction: &Prediction,
-    found: &[Found],
+    (subject, simulation): (&Subject<'_, '_>, &Simulation),
+    found: &[RankedStrategy],
 ) -> Result<Explanation, PlanningError> {
-    let is_late =
-        || planner.context.is_cancelled() || left().is_some_and(|left| left <= Seconds(0.0));
-    let costs = |program: &Program| planner.costs(program);
-    let own = planner.costs(program)?;
-    let ranks = request.training.ranks;
-    let subject = Subject {
+    let Subject {
         training,
         program,
-        prediction,
-        memory: planner.room(ranks),
-        own: own.as_ref(),
-        costs: &costs,
-        is_late: &is_late,
-    };
-    let simulation = simulated(program, own.as_ref())?;
-    let mut explanation = Explanation::new(explain::findings(&subject, &simulation)?);
+        is_late,
+        ..
+    } = subject;
+    let ranks = request.training.ranks;
+    let mut explanation = Explanation::new(explain::findings(subject, simulation)?);
     let tasks = program.tasks();
     let is_small = ranks <= RANKS_EXPLAINED && tasks <= TASKS_EXPLAINED;
-    let is_cheap = match planner.source {
-        CostSource::Modeled { .. } => is_small,
-        CostSource::Measured { .. } => false,
-    };
+    let is_cheap = is_small && target.machine.described().is_some();
     if !is_cheap && !request.explain || is_late() {
         return Ok(explanation);
     }
-    explanation.what_ifs = explain::changes(&subject)?;
+    explanation.what_ifs = explain::changes(subject)?;
     // How large its program is, is known of a strategy that was simulated.
     let tasks_of_class = tasks / program.bodies.len().max(1);
-    let is_cheap = |one: &Found| {
+    let is_cheap = |one: &RankedStrategy| {
         let prediction = one.prediction.as_ref();
         let tasks = prediction.map(|prediction| prediction.classes * tasks_of_class);
         request.explain || tasks.is_some_and(|tasks| tasks <= TASKS_EXPLAINED)
     };
     let rival = rival_of(training.strategy, found, &is_cheap);
     if let Some(rival) = rival.filter(|_| !is_late()) {
-        explanation.rival = explain::rival(&subject, &rival)?;
+        explanation.rival = explain::rival(subject, &rival)?;
     }
     if request.explain && !is_late() {
-        let more_memory = with_memory(planner, &subject, found, left())?;
+        let more_memory = with_memory(context, target, subject, found, left())?;
         explanation.what_ifs.extend(more_memory);
     }
     if request.explain && !is_late() {
-        explanation.scaling = Some(explain::scaling(&subject)?);
+        explanation.scaling = Some(explain::scaling(subject)?);
     }
     Ok(explanation)
 }
@@ -432,10 +426,10 @@ fn explained(
 /// which no bucket was looked for has that of the best.
 fn rival_of(
     best: &Strategy,
-    found: &[Found],
-    is_cheap: &dyn Fn(&Found) -> bool,
+    found: &[RankedStrategy],
+    is_cheap: &dyn Fn(&RankedStrategy) -> bool,
 ) -> Option<Strategy> {
-    let is_possible = |one: &Found| match one.refusal {
+    let is_possible = |one: &RankedStrategy| match one.refusal {
         None => true,
         Some(Refusal::Slower) => one.strategy.stages.is_empty() || one.strategy.has_layers(),
         Some(Refusal::Memory(_) | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) => false,
@@ -466,14 +460,15 @@ fn kind(strategy: &Strategy) -> [bool; 6] {
 
 /// The best strategy with twice the memory, if a refused one would then fit.
 fn with_memory(
-    planner: &Planner<'_>,
+    context: &Context<'_>,
+    target: &Target<'_>,
     subject: &Subject<'_, '_>,
-    found: &[Found],
+    found: &[RankedStrategy],
     budget: Option<Seconds>,
 ) -> Result<Option<Change>, PlanningError> {
-    let memory = planner.memory(subject.prediction.ranks) * 2;
-    let room = planner.reserve.room(memory);
-    let would_fit = |one: &Found| match one.refusal {
+    let memory = target.machine.memory(subject.prediction.ranks) * 2;
+    let room = target.reserve.room(memory);
+    let would_fit = |one: &RankedStrategy| match one.refusal {
         Some(Refusal::Memory(needed)) => needed <= room,
         Some(Refusal::Slower | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) | None => {
             false
@@ -482,7 +477,7 @@ fn with_memory(
     let strategy = subject.training.strategy;
     let now = subject.prediction;
     let then = if found.iter().any(would_fit) {
-        planner.plan_with(subject.training, now.ranks, (memory, budget))?
+        target.search(context, subject.training, now.ranks, (memory, budget))?
     } else {
         Vec::new()
     };

@@ -2,33 +2,33 @@
 
 mod epoch;
 
-pub use epoch::{EpochPrediction, OffloadRequest};
+pub use epoch::{Epoch, EpochPrediction, OffloadRequest};
 
 use crate::compute_scale::ComputeScale;
 use crate::context::Context;
-use crate::explain::{self, CostsOf, Explanation, Subject, simulated};
-use crate::input::{Dataset, Input, InputRequest, InputSource};
-use crate::kernel_set::{KernelSet, menu_of};
+use crate::explain::{self, Explanation, Subject, simulated};
+use crate::input::{Dataset, InputRequest, InputSource, IoChoice};
+use crate::kernel_set::KernelSet;
 use crate::layer_times::{LayerScale, LayerTimes};
-use crate::local_machine::{self, LocalMachine, Ranks};
-use crate::machine;
+use crate::local_machine;
 use crate::model;
-use crate::planner::{check_measured, costs};
 use crate::planning::PlanningError;
-use crate::search::{staged, staged_local};
-use crate::software::{self, Reserve};
+use crate::search::staged;
+use crate::software;
+use crate::target::{DescribedMachine, Target};
 use crate::training::{
-    Lowered, StrategyChoice, Training, given, lower_verified, lowered, micro_note,
-    request as lowering,
+    Lowered, StrategyChoice, Training, lowered, micro_note, request as lowering,
 };
 use partita_cluster::Software;
-use partita_lower::{Request, Setting, Strategy};
-use partita_oracle::{Costs, Prediction, ScaledCosts, Simulation, SpeedFactors, add_paths};
+use partita_graph::Graph;
+use partita_lower::{Request, Setting};
+use partita_oracle::{Prediction, add_paths};
 use partita_plan::{ClosedForm as Form, FixedCosts, closed_form};
-use partita_program::{Menu, Program, ProgramKind};
+use partita_program::{Menu, ProgramKind};
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A training to predict on a machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -147,19 +147,6 @@ pub struct ClosedForm {
     pub memory_bytes: Bytes,
 }
 
-/// The machine of a prediction.
-struct OnMachine<'a> {
-    name: &'a str,
-    /// Memory limit of a rank.
-    memory: Bytes,
-    software: &'a str,
-    input: Input,
-    /// Memory of a rank beside the program.
-    reserve: Reserve,
-    costs: &'a CostsOf<'a>,
-    kernels: &'a dyn Menu,
-}
-
 /// Predicts time and memory of a step.
 ///
 /// Errors: no such model or machine; an invalid strategy; a missing cost.
@@ -179,111 +166,106 @@ pub fn predict(
     context: &Context<'_>,
     request: &PredictRequest,
 ) -> Result<Predicted, PlanningError> {
-    match request.offload {
-        None => step(context, request),
-        Some(offload) => epoch::predict_epoch(context, request, offload),
+    let graph = model::resolve(&request.training.model)?;
+    let epoch = Epoch::new(request, &graph)?;
+    let mut request = request.clone();
+    if request.offload.is_some_and(|it| it.loaders > 0) {
+        request.input.choice = Some(IoChoice::Loaders);
     }
+    let mut predicted = step(context, &request, &graph)?;
+    if let Some(epoch) = epoch {
+        predicted.epoch = Some(epoch.predict(context, &graph, &request, &predicted.prediction)?);
+    }
+    Ok(predicted)
 }
 
 /// Predicts a step alone.
-fn step(context: &Context<'_>, request: &PredictRequest) -> Result<Predicted, PlanningError> {
-    if machine::is_local(&request.machine) {
-        check_measured(request.training.precision)?;
-        software::check_local(&request.software)?;
-        return match (request.seconds_per_sample, &request.layer_times) {
-            (Some(seconds), _) => Err(PlanningError::MeasuredHere(seconds)),
-            (None, Some(_)) => Err(PlanningError::LayersMeasuredHere),
-            (None, None) => predict_locally(context, request),
-        };
-    }
-    let machine = machine::resolve(&request.machine, context.environment())?;
-    machine::check_capacity(&machine, request.training.ranks)?;
-    let graph = model::resolve(&request.training.model)?;
-    let (software, settings) =
-        software::resolve(&request.software, Some(&machine), context.environment())?;
-    let settings = software::settings_for(settings, &graph);
-    let request = &with_settings(request, &settings);
-    let on = (&machine, &software);
-    let input = Input::new(&graph, &request.training, on, request.input)?;
-    let costs = costs(on, input.source, request.training.precision)?;
-    let memory = request.memory.unwrap_or(machine.device.memory.value);
-    let reserve = Reserve::new(&software, &machine).keeping(input.kept);
-    let kernels = machine::kernels(&machine, request.kernels);
-    let menu = menu_of(kernels, local_machine::THREADS, context.level());
-    let subject = (&request.training, &request.strategy);
-    let scale = |seconds| ComputeScale::of(seconds, subject, &*menu, costs.as_ref());
-    let compute_scale = request.seconds_per_sample.map(scale).transpose()?;
-    let costs = match &compute_scale {
-        Some(scale) => scale.scaled(costs),
-        None => costs,
-    };
-    let table = request.layer_times.as_deref().map(LayerTimes::read);
-    let scale = |table: LayerTimes| table.scale(subject, &*menu, costs.as_ref());
-    let layer_scale = table.transpose()?.map(scale).transpose()?;
-    let costs = match &layer_scale {
-        Some(scale) => scale.scaled(costs),
-        None => costs,
-    };
-    let lowered = lowered(
-        &request.training,
-        &request.strategy,
-        &*menu,
-        request.kind,
-        &|lowering| staged(context, lowering, reserve.room(memory), costs.as_ref()),
+fn step(
+    context: &Context<'_>,
+    request: &PredictRequest,
+    graph: &Graph,
+) -> Result<Predicted, PlanningError> {
+    let training = &request.training;
+    let target = Target::new(
+        context,
+        (&request.machine, &request.software),
+        (graph, training),
+        request.input,
+        (request.memory, request.kernels),
     )?;
-    let on = OnMachine {
-        name: &machine.name,
-        memory,
-        software: &software.name,
-        input,
-        reserve,
-        costs: &|_| {
-            Ok(Box::new(ScaledCosts::new(
-                costs.as_ref(),
-                SpeedFactors::default(),
-            )))
-        },
-        kernels: &*menu,
-    };
-    let closed = closed(&on, request, &lowered, costs.as_ref())?;
-    let mut predicted = answer(request, &lowered, &on, closed)?;
-    let idle = software::idle_adapters(&software, &machine, request.training.ranks);
-    predicted.prediction.limits.extend(idle);
-    Ok(Predicted {
-        not_built: software::not_built(&software),
-        compute_scale,
-        layer_scale,
-        ..predicted
-    })
-}
-
-/// A request whose strategy has the settings of the software.
-fn with_settings(request: &PredictRequest, settings: &Strategy) -> PredictRequest {
     let strategy = match &request.strategy {
         StrategyChoice::Auto(statistics) => StrategyChoice::Auto(*statistics),
         StrategyChoice::Given(strategy) => {
             let strategy = strategy.clone();
-            StrategyChoice::Given(strategy.with_settings_of(settings, &request.settings))
+            StrategyChoice::Given(strategy.with_settings_of(&target.settings, &request.settings))
         }
     };
-    PredictRequest {
-        strategy,
-        ..request.clone()
+    let menu = target.machine.menu(training.ranks);
+    let subject = (graph, training, &strategy);
+    let (target, scales) = scaled(target, request, subject, &*menu)?;
+    let memory = target.machine.memory(training.ranks);
+    let room = target.reserve.room(memory);
+    let lowered = lowered(subject, &*menu, request.kind, &|lowering| {
+        staged(context, lowering, room, &*target.machine)
+    })?;
+    let (program, ranks) = (&lowered.program, training.ranks);
+    if target.machine.described().is_none() && program.memory_max() > memory {
+        return Err(PlanningError::TooLarge {
+            strategy: Box::new(lowered.strategy),
+            needed: program.memory_max(),
+            memory,
+            ranks,
+        });
     }
+    answer(request, graph, &lowered, (&target, &*menu), scales)
 }
 
-fn closed(
-    on: &OnMachine<'_>,
+/// Factors of modeled computation and of modeled layers.
+type Scales = (Option<ComputeScale>, Option<LayerScale>);
+
+/// The target with modeled times scaled by measured ones, where they are given.
+///
+/// Errors: a machine that is measured; a table that does not suit the model.
+fn scaled<'c>(
+    mut target: Target<'c>,
     request: &PredictRequest,
-    lowered: &Lowered,
-    costs: &dyn Costs,
-) -> Result<Option<ClosedForm>, PlanningError> {
-    if request.kind != ProgramKind::Train {
-        // The forms are those of training steps.
-        return Ok(None);
+    subject: (&Graph, &Training, &StrategyChoice),
+    menu: &dyn Menu,
+) -> Result<(Target<'c>, Scales), PlanningError> {
+    let (seconds, table) = (request.seconds_per_sample, &request.layer_times);
+    let Some(described) = target.machine.described_mut() else {
+        return match (seconds, table) {
+            (Some(seconds), _) => Err(PlanningError::MeasuredHere(seconds)),
+            (None, Some(_)) => Err(PlanningError::LayersMeasuredHere),
+            (None, None) => Ok((target, (None, None))),
+        };
+    };
+    let scale = |seconds| ComputeScale::of(seconds, subject, menu, &*described.costs);
+    let compute = seconds.map(scale).transpose()?;
+    if let Some(scale) = &compute {
+        described.costs = scale.scaled(Arc::clone(&described.costs));
     }
-    let training = training(on.kernels, request, lowered);
-    let form = closed_form(&training, &FixedCosts(costs)).map_err(PlanningError::ClosedForm)?;
+    let table = table.as_deref().map(LayerTimes::read).transpose()?;
+    let scale = |table: LayerTimes| table.scale(subject, menu, &*described.costs);
+    let layers = table.map(scale).transpose()?;
+    if let Some(scale) = &layers {
+        described.costs = scale.scaled(Arc::clone(&described.costs));
+    }
+    Ok((target, (compute, layers)))
+}
+
+/// The estimate of the closed form of a training step on a described machine. On a measured one the kernels of a single
+/// rank would have to be measured too.
+fn closed(
+    target: &Target<'_>,
+    training: &Request<'_>,
+) -> Result<Option<ClosedForm>, PlanningError> {
+    let described = target.machine.described();
+    let Some(described) = described.filter(|_| training.kind == ProgramKind::Train) else {
+        return Ok(None);
+    };
+    let form = closed_form(training, &FixedCosts(&*described.costs));
+    let form = form.map_err(PlanningError::ClosedForm)?;
     Ok(form.map(|Form { split, estimate }| ClosedForm {
         strategy: split.name(),
         seconds: estimate.seconds(),
@@ -293,137 +275,71 @@ fn closed(
     }))
 }
 
-fn training<'r>(
-    kernels: &'r dyn Menu,
-    request: &PredictRequest,
-    lowered: &'r Lowered,
-) -> Request<'r> {
-    let (graph, strategy) = (&lowered.graph, &lowered.strategy);
-    lowering(graph, strategy, &request.training, request.kind, kernels)
-}
-
-/// As [`predict`], from measurements of this machine, with pinned kernels.
-fn predict_locally(
-    context: &Context<'_>,
-    request: &PredictRequest,
-) -> Result<Predicted, PlanningError> {
-    let training = &request.training;
-    let (ranks, threads) = (training.ranks, local_machine::THREADS);
-    let kernels = local_machine::kernels(request.kernels);
-    kernels.check_devices()?;
-    let menu = context.menu(kernels, &Ranks::threads(ranks, threads));
-    let graph = model::resolve(&training.model)?;
-    let strategy = given(&graph, &request.strategy, training, request.kind)?;
-    let step = lowering(&graph, &strategy, training, request.kind, &*menu);
-    let memory = request.memory;
-    let memory = memory.unwrap_or_else(|| local_machine::memory_of(context, kernels, ranks));
-    let threaded = Ranks::threads(ranks, threads);
-    let strategy = staged_local(context, &step, memory, kernels, threaded)?;
-    let program = lower_verified(&Request {
-        strategy: &strategy,
-        ..step
-    })?;
-    if program.memory_max() > memory {
-        return Err(PlanningError::TooLarge {
-            strategy: Box::new(strategy),
-            needed: program.memory_max(),
-            memory,
-            ranks,
-        });
-    }
-    let input = Input::local(request.input);
-    let costs = |program: &Program| -> Result<Box<dyn Costs>, PlanningError> {
-        let ranks = program.mesh.ranks();
-        let mut here = LocalMachine::new(context, kernels, ranks, threads, input.source)?;
-        Ok(Box::new(here.costs(program)?))
-    };
-    let lowered = Lowered {
-        strategy,
-        program,
-        graph: graph.clone(),
-    };
-    let on = OnMachine {
-        name: local_machine::NAME,
-        memory,
-        software: Software::OWN,
-        input: input.clone(),
-        reserve: Reserve::default(),
-        costs: &costs,
-        kernels: &*menu,
-    };
-    // The kernels of a single rank would have to be measured too.
-    answer(request, &lowered, &on, None)
-}
-
 fn answer(
     request: &PredictRequest,
+    graph: &Graph,
     lowered: &Lowered,
-    on: &OnMachine<'_>,
-    closed_form: Option<ClosedForm>,
+    (target, menu): (&Target<'_>, &dyn Menu),
+    (compute_scale, layer_scale): Scales,
 ) -> Result<Predicted, PlanningError> {
-    let program = &lowered.program;
-    let costs = (on.costs)(program)?;
+    let (program, strategy) = (&lowered.program, &lowered.strategy);
+    let (ranks, kind) = (program.mesh.ranks(), request.kind);
+    let training = lowering(graph, strategy, &request.training, kind, menu);
+    let closed_form = closed(target, &training)?;
+    let memory = target.machine.memory(ranks);
+    let costs = target.machine.costs(program)?;
     let mut simulation = simulated(program, costs.as_ref())?;
     add_paths(program, costs.as_ref(), &mut simulation)?;
     let mut prediction = Prediction::of(program, &simulation, request.tasks);
-    let own = (costs.as_ref(), &simulation);
-    let explanation = explained(request, lowered, on, &prediction, own)?;
-    if on.name == local_machine::NAME {
-        let warning = local_machine::sharing(program.mesh.ranks());
-        prediction.limits.splice(0..0, warning);
+    let subject = Subject {
+        training,
+        program,
+        prediction: &prediction,
+        memory: target.reserve.room(memory),
+        own: costs.as_ref(),
+        costs: &|program| target.machine.costs(program),
+        is_late: &|| false,
+    };
+    let mut explanation = Explanation::new(explain::findings(&subject, &simulation)?);
+    if request.explain {
+        explanation.what_ifs = explain::changes(&subject)?;
+        explanation.scaling = Some(explain::scaling(&subject)?);
     }
-    if request.kind == ProgramKind::Train {
-        let note = micro_note(&lowered.strategy, &lowered.graph);
-        prediction.limits.extend(note);
+    let sharing = match target.machine.described() {
+        Some(_) => None,
+        None => local_machine::sharing(ranks),
+    };
+    prediction.limits.splice(0..0, sharing);
+    if kind == ProgramKind::Train {
+        prediction.limits.extend(micro_note(strategy, graph));
     }
-    on.reserve.add_to(&mut prediction);
-    if prediction.memory_bytes_max > on.memory {
-        let misfit = misfit(&prediction, on.memory);
-        prediction.limits.insert(0, misfit);
+    target.reserve.add_to(&mut prediction);
+    if prediction.memory_bytes_max > memory {
+        prediction.limits.insert(0, misfit(&prediction, memory));
     }
+    let described = target.machine.described();
+    let idle =
+        |it: &DescribedMachine| software::idle_adapters(&target.software, &it.machine, ranks);
+    prediction.limits.extend(described.and_then(idle));
     Ok(Predicted {
-        model: lowered.graph.name.clone(),
-        kind: request.kind,
-        strategy: lowered.strategy.to_string(),
-        machine: on.name.to_owned(),
-        software: on.software.to_owned(),
-        not_built: None,
-        input: on.input.source,
-        dataset: on.input.dataset.clone(),
+        model: graph.name.clone(),
+        kind,
+        strategy: strategy.to_string(),
+        machine: target.machine.name().to_owned(),
+        software: target.software.name.clone(),
+        not_built: software::not_built(&target.software),
+        input: target.input.source,
+        dataset: target.input.dataset.clone(),
         batch: program.batch,
-        memory_bytes_device: on.memory,
-        no_io: on.input.source == InputSource::Ignored,
-        compute_scale: None,
-        layer_scale: None,
+        memory_bytes_device: memory,
+        no_io: target.input.source == InputSource::Ignored,
+        compute_scale,
+        layer_scale,
         closed_form,
         prediction,
         explanation,
         epoch: None,
     })
-}
-
-fn explained(
-    request: &PredictRequest,
-    lowered: &Lowered,
-    on: &OnMachine<'_>,
-    prediction: &Prediction,
-    (own, simulation): (&dyn Costs, &Simulation),
-) -> Result<Explanation, PlanningError> {
-    let subject = Subject {
-        training: training(on.kernels, request, lowered),
-        program: &lowered.program,
-        prediction,
-        memory: on.reserve.room(on.memory),
-        own,
-        costs: on.costs,
-        is_late: &|| false,
-    };
-    let mut explanation = Explanation::new(explain::findings(&subject, simulation)?);
-    if request.explain {
-        explanation.what_ifs = explain::changes(&subject)?;
-        explanation.scaling = Some(explain::scaling(&subject)?);
-    }
-    Ok(explanation)
 }
 
 fn misfit(prediction: &Prediction, device_memory: Bytes) -> String {

@@ -62,18 +62,20 @@ pub use utilization::{ComputeTimes, Peak, Utilization};
 
 use crate::context::Context;
 use crate::host::Host;
+use crate::input::InputSource;
 use crate::kernel_set::oversubscription;
 use crate::launch::{Launch, LaunchError, Listener, MemoryBaseline};
 use crate::local_machine::Ranks;
 use crate::model;
 use crate::progress::Event;
 use crate::search;
+use crate::target::{DescribedMachine, MeasuredMachine, TargetMachine};
 use crate::training::{StrategyChoice, accumulating, micro_note};
 use crate::weights::LoadedWeights;
 use checkpoint::{BestFile, Checkpoints, Resume};
 use curve::LossCurve;
 use joined::JoinedValidation;
-use machine::machine_costs;
+use machine::named_machine;
 use memory::MemoryLimit;
 use metrics::{ClassNames, Metrics};
 use offload::Offload;
@@ -174,13 +176,13 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let host = Host::local(context.level());
     let (local, cores) = launch.local(run.ranks, &host);
     let limit = MemoryLimit::of_rank(&run, &host, local);
-    let (costs, of_machine) = machine_costs(context, &run)?;
-    let costs = costs.as_deref();
-    let measures = costs.is_none() && is_open(&run.strategy);
+    let (machine, of_machine) = named_machine(context, &run)?;
+    let machine = machine.as_ref();
+    let measures = machine.is_none() && is_open(&run.strategy);
     let room = store::room(&run, &dataset, limit.bytes);
     let menu = launch.menu(run.rank_config())?;
     let strategy = launch.choose_strategy(run.rank_config(), measures, |here| {
-        strategy(context, &run, &graph, stored, room, (here, costs))
+        strategy(context, &run, &graph, stored, room, (here, machine))
     })?;
     let crowded = oversubscription(local, run.threads, cores);
     let micro = micro_note(&strategy, &graph);
@@ -217,7 +219,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         preprocessing: &preprocessing,
         session: &session,
         loading: &loading,
-        costs,
+        costs: machine.map(|machine| &*machine.costs),
         resume: resume.as_ref(),
         start: start.as_ref(),
         offload: &offload,
@@ -476,7 +478,7 @@ fn strategy(
     graph: &Graph,
     stored: DType,
     memory: Bytes,
-    (here, costs): (Ranks, Option<&dyn Costs>),
+    (here, described): (Ranks, Option<&DescribedMachine>),
 ) -> Result<Strategy, TrainError> {
     let strategy = match &run.strategy {
         StrategyChoice::Auto(statistics) => {
@@ -485,7 +487,7 @@ fn strategy(
                 batch: run.batch / run.accumulate,
                 ..run.clone()
             };
-            let (part, by) = ((&part, *statistics), (here, costs));
+            let (part, by) = ((&part, *statistics), (here, described));
             let one = choose::choose_strategy(context, part, graph, stored, memory, by)?;
             let all = accumulating(one, run.accumulate);
             all.check(graph, run.batch)?;
@@ -495,10 +497,10 @@ fn strategy(
     };
     let menu = context.menu(run.kernels, &here);
     let request = programs::request(run, graph, strategy, stored, &*menu);
-    Ok(match costs {
-        Some(costs) => search::staged(context, &request, memory, costs)?,
-        None => search::staged_local(context, &request, memory, run.kernels, here)?,
-    })
+    let input = InputSource::Ignored;
+    let measured = MeasuredMachine::new(context, run.kernels, here, input, None);
+    let machine = described.map_or(&measured as &dyn TargetMachine, |machine| machine);
+    Ok(search::staged(context, &request, memory, machine)?)
 }
 
 /// Runs the session. The process of rank 0 gets what came of it.

@@ -1,6 +1,5 @@
 //! A training request, and its verified program.
 
-use crate::model;
 use crate::planning::PlanningError;
 use partita_cluster::LayerPrecision;
 use partita_graph::Graph;
@@ -201,10 +200,10 @@ impl fmt::Display for StrategyChoice {
     }
 }
 
-/// A verified program, with its model and strategy.
+/// A verified program with its strategy.
 pub struct Lowered {
-    /// The model.
-    pub graph: Graph,
+    /// Name of the model.
+    pub model: String,
     /// The strategy, with the layers of all stages.
     pub strategy: Strategy,
     /// The program of all ranks.
@@ -213,43 +212,39 @@ pub struct Lowered {
 
 /// Lowers a training and verifies the program. `stages` chooses the layers of open stages.
 ///
-/// Errors: an unknown model; an invalid strategy, number of ranks or batch; a faulty program, which is a bug.
+/// Errors: an invalid strategy, number of ranks or batch; a faulty program, which is a bug.
 pub fn lowered(
-    training: &Training,
-    strategy: &StrategyChoice,
+    subject: (&Graph, &Training, &StrategyChoice),
     menu: &dyn Menu,
     kind: ProgramKind,
     stages: &dyn Fn(&Request<'_>) -> Result<Strategy, PlanningError>,
 ) -> Result<Lowered, PlanningError> {
-    let (graph, strategy, program) =
-        with_request(training, strategy, menu, kind, stages, &lower_verified)?;
+    let (strategy, program) = with_request(subject, menu, kind, stages, &lower_verified)?;
     Ok(Lowered {
-        graph,
+        model: subject.0.name.clone(),
         strategy,
         program,
     })
 }
 
-/// The model, the strategy with the layers of all stages, and the result of `lower`.
+/// The strategy with the layers of all stages, and the result of `lower`.
 ///
 /// Errors: as [`lowered`], and those of `lower`.
 pub fn with_request<T>(
-    training: &Training,
-    strategy: &StrategyChoice,
+    (graph, training, strategy): (&Graph, &Training, &StrategyChoice),
     menu: &dyn Menu,
     kind: ProgramKind,
     stages: &dyn Fn(&Request<'_>) -> Result<Strategy, PlanningError>,
     lower: &dyn Fn(&Request<'_>) -> Result<T, PlanningError>,
-) -> Result<(Graph, Strategy, T), PlanningError> {
-    let graph = model::resolve(&training.model)?;
-    let strategy = given(&graph, strategy, training, kind)?;
-    let request = request(&graph, &strategy, training, kind, menu);
+) -> Result<(Strategy, T), PlanningError> {
+    let strategy = given(graph, strategy, training, kind)?;
+    let request = request(graph, &strategy, training, kind, menu);
     let strategy = stages(&request)?;
     let made = lower(&Request {
         strategy: &strategy,
         ..request
     })?;
-    Ok((graph, strategy, made))
+    Ok((strategy, made))
 }
 
 /// The request to lower a training with a strategy and kernels.

@@ -65,5 +65,5 @@ pub use growth::{doubled, ranks_max};
 pub use layers::{FixedCosts, StageCosts};
 pub use per_layer::PerLayer;
 pub use pipelines::pipelines;
-pub use plan::{Candidate, Cost, LowerBound, PlanError, PlanRequest, Refusal, plan};
+pub use plan::{Cost, LowerBound, PlanError, RankedStrategy, Refusal, SearchRequest, plan};
 pub use simulated_cuts::Steps;

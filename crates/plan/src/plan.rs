@@ -19,7 +19,7 @@ pub type Cost<'a> = dyn Fn(&Program) -> Result<Prediction, Unknown> + 'a;
 pub type LowerBound<'a> = dyn Fn(&Body, Rank, &Mesh) -> Seconds + 'a;
 
 /// What to plan.
-pub struct PlanRequest<'a> {
+pub struct SearchRequest<'a> {
     /// The training; its strategy is replaced by each candidate in turn, which takes the statistics of batch norms
     /// as it does.
     pub training: Request<'a>,
@@ -51,7 +51,7 @@ pub struct PlanRequest<'a> {
 
 /// A strategy with its prediction, or the reason of its rejection.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
+pub struct RankedStrategy {
     /// The strategy.
     pub strategy: Strategy,
     /// The prediction; none where it was rejected.
@@ -97,7 +97,7 @@ pub enum PlanError {
         /// Why it was rejected.
         reason: String,
         /// All rejected candidates.
-        refused: Vec<Candidate>,
+        refused: Vec<RankedStrategy>,
     },
     /// The search was ended before it looked at a candidate.
     #[error("the search was ended before a strategy was looked at")]
@@ -107,7 +107,7 @@ pub enum PlanError {
     Lower(#[from] LowerError),
 }
 
-impl Candidate {
+impl RankedStrategy {
     pub(crate) fn refused(strategy: Strategy, (refusal, reason): Rejection) -> Self {
         Self {
             strategy,
@@ -136,12 +136,12 @@ impl Candidate {
 /// Ranks all candidate strategies: those that fit, fastest first, then those rejected.
 ///
 /// A candidate is rejected if it does not fit the model, the mini-batch or the memory, if a cost is unknown, or if it
-/// cannot be the fastest: one rank alone, with peers that are always ready ([`PlanRequest::lower_bound`]), takes
+/// cannot be the fastest: one rank alone, with peers that are always ready ([`SearchRequest::lower_bound`]), takes
 /// longer than a whole step of the best candidate so far.
 ///
 /// The search has five steps:
 /// 1. Prune. Candidates are sorted by closed forms. The first valid one with data and spatial parallelism alone is
-///    evaluated at once, and those that take [`PlanRequest::prune_factor`] times as long are not lowered. Of the
+///    evaluated at once, and those that take [`SearchRequest::prune_factor`] times as long are not lowered. Of the
 ///    others the last rank is lowered, which has the largest part of a balanced split.
 /// 2. Evaluate, in the order of lower bounds: first the middle rank, which has most neighbors, and one rank of each
 ///    group of branches, then the whole program. Candidates whose expected time is longer than the best step are
@@ -157,7 +157,7 @@ impl Candidate {
 /// of 4 follow from theirs; those candidates that are then the fastest by this are evaluated before 5 (`repeats`).
 ///
 /// Errors: no candidate fits, or the menu lacks a kernel.
-pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
+pub fn plan(request: &SearchRequest<'_>) -> Result<Vec<RankedStrategy>, PlanError> {
     // Where costs are not known, steps must not be compared with those of other models.
     let is_pruned = request.prune_factor.is_finite() && request.knows_costs;
     let shortened = is_pruned.then(|| Shortened::of(request.training.graph));
@@ -174,7 +174,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     let (mut evaluated, mut refused) = (ranking.evaluated, ranking.refused);
     refused.sort_by_key(|candidate| candidate.refusal);
     if evaluated.is_empty() {
-        let is_untried = |one: &Candidate| one.refusal == Some(Refusal::Untried);
+        let is_untried = |one: &RankedStrategy| one.refusal == Some(Refusal::Untried);
         return Err(if refused.iter().all(is_untried) {
             PlanError::Ended
         } else {
@@ -182,7 +182,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
         });
     }
     // Ties are broken by memory.
-    let key = |candidate: &Candidate| {
+    let key = |candidate: &RankedStrategy| {
         let of = |one: &Prediction| (one.iteration_seconds.0, one.memory_bytes_max);
         let prediction = candidate.prediction.as_ref();
         prediction.map_or((f64::INFINITY, Bytes(u64::MAX)), of)
@@ -195,7 +195,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     Ok(evaluated)
 }
 
-fn none_fits(request: &PlanRequest<'_>, refused: Vec<Candidate>) -> PlanError {
+fn none_fits(request: &SearchRequest<'_>, refused: Vec<RankedStrategy>) -> PlanError {
     let nearest = refused.first();
     PlanError::NoneFits {
         ranks: request.ranks,

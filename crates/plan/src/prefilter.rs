@@ -1,6 +1,6 @@
 //! Prefilter: rejects candidates by lowering a few ranks, before all are lowered.
 
-use crate::plan::{PlanError, PlanRequest, Refusal};
+use crate::plan::{PlanError, Refusal, SearchRequest};
 use crate::repeats::Shortened;
 use partita_lower::{LowerError, Request, Strategy, lower_rank, lower_ranks};
 use partita_oracle::precision;
@@ -15,7 +15,7 @@ const PLENTY: f64 = 0.8;
 
 /// Lowers a few ranks of a candidate.
 pub(crate) struct Prefilter<'r, 'a> {
-    pub request: &'r PlanRequest<'a>,
+    pub request: &'r SearchRequest<'a>,
     /// The model with fewer layers, if it has many that are alike.
     pub shortened: Option<&'r Shortened>,
     /// The best candidate so far, and its step.

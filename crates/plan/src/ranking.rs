@@ -7,7 +7,7 @@ use crate::expectation::{Expectations, first_of_each_kind};
 use crate::layers::LayersError;
 use crate::per_layer::DistributionCosts;
 use crate::pipelines::pipelines;
-use crate::plan::{Candidate, PlanError, PlanRequest, Refusal};
+use crate::plan::{PlanError, RankedStrategy, Refusal, SearchRequest};
 use crate::prefilter::{Prefilter, Rejection, memory_reason, slower_than_best};
 use crate::repeats::Shortened;
 use crate::simulated_cuts::Steps;
@@ -50,13 +50,13 @@ struct InVain {
 
 /// State of the search.
 pub(crate) struct Ranking<'r, 'a> {
-    request: &'r PlanRequest<'a>,
+    request: &'r SearchRequest<'a>,
     /// The model with fewer layers, if it has many that are alike.
     shortened: Option<&'r Shortened>,
-    pub evaluated: Vec<Candidate>,
+    pub evaluated: Vec<RankedStrategy>,
     /// The least time, and its candidate; while candidates are estimated, the least estimate.
     best: Option<(Seconds, Strategy)>,
-    pub refused: Vec<Candidate>,
+    pub refused: Vec<RankedStrategy>,
     /// Candidates with their steps by shortened models.
     estimated: Vec<(Seconds, Strategy)>,
     /// What was evaluated since a candidate was the fastest.
@@ -73,7 +73,7 @@ pub(crate) struct Ranking<'r, 'a> {
 
 impl<'r, 'a> Ranking<'r, 'a> {
     /// Before the first step.
-    pub fn new(request: &'r PlanRequest<'a>, shortened: Option<&'r Shortened>) -> Self {
+    pub fn new(request: &'r SearchRequest<'a>, shortened: Option<&'r Shortened>) -> Self {
         Self {
             request,
             shortened,
@@ -92,7 +92,7 @@ impl<'r, 'a> Ranking<'r, 'a> {
 
 impl Ranking<'_, '_> {
     fn refuse(&mut self, strategy: Strategy, no: Rejection) {
-        self.refused.push(Candidate::refused(strategy, no));
+        self.refused.push(RankedStrategy::refused(strategy, no));
     }
 
     /// A candidate with the settings that are asked for.
@@ -101,7 +101,7 @@ impl Ranking<'_, '_> {
     }
 
     fn is_over(&self) -> bool {
-        let is_memory = |one: &Candidate| matches!(one.refusal, Some(Refusal::Memory(_)));
+        let is_memory = |one: &RankedStrategy| matches!(one.refusal, Some(Refusal::Memory(_)));
         let has_looked = !self.evaluated.is_empty() || self.refused.iter().any(is_memory);
         (self.request.is_over)(has_looked, self.share)
     }
@@ -367,7 +367,7 @@ impl Ranking<'_, '_> {
                 self.in_vain.programs += 1;
                 self.in_vain.tasks += tasks;
                 self.note_best(seconds, &strategy);
-                self.evaluated.push(Candidate {
+                self.evaluated.push(RankedStrategy {
                     strategy,
                     prediction: Some(prediction),
                     reason: None,
@@ -400,7 +400,7 @@ impl Ranking<'_, '_> {
             };
             let best = found_costs.iter().flat_map(DistributionCosts::best);
             for strategy in best.map(|one| self.asked(one)) {
-                let is_known = |one: &Candidate| one.strategy == strategy;
+                let is_known = |one: &RankedStrategy| one.strategy == strategy;
                 let is_costed = self.evaluated.iter().any(is_known);
                 let is_refused = self.refused.iter().any(is_known);
                 let is_costed = is_costed || self.estimated.iter().any(|one| one.1 == strategy);
@@ -565,8 +565,8 @@ impl Ranking<'_, '_> {
 
     /// Evaluates the best pipeline, if it is nearly the best candidate, with the layers of its stages by simulated steps.
     pub fn evaluate_simulated_cuts(&mut self) -> Result<(), PlanError> {
-        let is_pipeline = |one: &&Candidate| !one.strategy.stages.is_empty();
-        let key = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
+        let is_pipeline = |one: &&RankedStrategy| !one.strategy.stages.is_empty();
+        let key = |one: &RankedStrategy| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
         let pipelines = self.evaluated.iter().filter(is_pipeline);
         let best = pipelines.min_by(|a, b| key(a).total_cmp(&key(b)));
         let least = self.best.as_ref().map_or(f64::INFINITY, |best| best.0.0);
@@ -607,18 +607,20 @@ impl Ranking<'_, '_> {
             // All candidates have the buckets that are asked for.
             return Ok(());
         }
-        let mut best: Vec<&Candidate> = self.evaluated.iter().collect();
-        let seconds = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
-        let hidden = |one: &Candidate| {
+        let mut best: Vec<&RankedStrategy> = self.evaluated.iter().collect();
+        let seconds =
+            |one: &RankedStrategy| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
+        let hidden = |one: &RankedStrategy| {
             let exposed = |one: &Prediction| one.breakdown.gradient_allreduce_exposed.0;
             seconds(one) - one.prediction.as_ref().map_or(0.0, exposed)
         };
         best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
         let data = self.asked(Strategy::hybrid(self.request.ranks, [1; 3]));
-        let is_tried = |(at, one): &(usize, &Candidate)| *at < BUCKETED || one.strategy == data;
+        let is_tried =
+            |(at, one): &(usize, &RankedStrategy)| *at < BUCKETED || one.strategy == data;
         // Buckets shorten sums of gradients. Those of data parallelism alone are told in any case.
         let least = best.first().map_or(f64::INFINITY, |one| seconds(one));
-        let may_gain = |one: &Candidate| {
+        let may_gain = |one: &RankedStrategy| {
             (hidden(one) < least || one.strategy == data)
                 && one.strategy.ranks() > 1
                 && sums_gradients(&one.strategy)
@@ -642,7 +644,7 @@ impl Ranking<'_, '_> {
             (self.request.progress)(&strategy, total - at);
             self.evaluate(strategy.clone(), None)?;
             let is_slower =
-                |one: &mut Candidate| one.strategy == strategy && seconds(one) >= *least;
+                |one: &mut RankedStrategy| one.strategy == strategy && seconds(one) >= *least;
             if let Some(slower) = self.evaluated.pop_if(is_slower) {
                 let reason = format!(
                     "not faster: a step takes {}, of `{apart}` {}",
@@ -706,7 +708,7 @@ fn sums_gradients(strategy: &Strategy) -> bool {
 
 /// The prediction of a strategy and the number of tasks of its program, or why it is rejected.
 fn evaluate(
-    request: &PlanRequest<'_>,
+    request: &SearchRequest<'_>,
     strategy: &Strategy,
 ) -> Result<Result<(Prediction, usize), Rejection>, PlanError> {
     let program = match lower(&Request {

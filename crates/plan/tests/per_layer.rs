@@ -7,7 +7,7 @@ mod requests;
 use partita_graph::{Graph, text, zoo};
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{Costs, MachineCosts, Mode, predict, rank_seconds};
-use partita_plan::{Candidate, FixedCosts, PerLayer, PlanRequest, plan};
+use partita_plan::{FixedCosts, PerLayer, RankedStrategy, SearchRequest, plan};
 use partita_program::Program;
 use partita_space::{Bytes, Seconds};
 use partita_testkit::Machine;
@@ -110,7 +110,7 @@ fn the_path_is_the_cheapest_of_all_and_its_program_near_the_fastest() {
     }
 }
 
-fn ranked(graph: &Graph, ranks: usize, batch: usize) -> Vec<Candidate> {
+fn ranked(graph: &Graph, ranks: usize, batch: usize) -> Vec<RankedStrategy> {
     ranked_with(graph, ranks, batch, true).0
 }
 
@@ -120,11 +120,11 @@ fn ranked_with(
     ranks: usize,
     batch: usize,
     knows_costs: bool,
-) -> (Vec<Candidate>, usize) {
+) -> (Vec<RankedStrategy>, usize) {
     let simulated = Cell::new(0);
     let single = Strategy::single();
     let costs = lassen();
-    let request = PlanRequest {
+    let request = SearchRequest {
         training: training(graph, &single, batch),
         ranks,
         memory: Bytes(16_000_000_000),
@@ -153,7 +153,7 @@ fn candidates_like_slower_ones_are_not_simulated() {
     let (expected, fewer) = ranked_with(&graph, 64, 64, true);
     assert_eq!(all[0].strategy, expected[0].strategy, "{name}");
     assert!(fewer < every, "{name}: {fewer} of {every} simulated");
-    let like = |one: &&Candidate| one.explanation().starts_with("by candidates like it");
+    let like = |one: &&RankedStrategy| one.explanation().starts_with("by candidates like it");
     assert!(expected.iter().filter(like).count() > 0, "{name}");
     assert_eq!(all.iter().filter(like).count(), 0, "{name}");
 }
@@ -183,8 +183,8 @@ fn linear_layers_go_by_weights_where_there_are_many() {
 fn what_closed_forms_refuse_is_not_the_best() {
     let graph = zoo::build("vgg16@224").unwrap();
     let all = ranked(&graph, 64, 1024);
-    let is_far = |one: &&Candidate| one.explanation().starts_with("by the closed forms");
-    let far: Vec<&Candidate> = all.iter().filter(is_far).collect();
+    let is_far = |one: &&RankedStrategy| one.explanation().starts_with("by the closed forms");
+    let far: Vec<&RankedStrategy> = all.iter().filter(is_far).collect();
     assert!(!far.is_empty());
     let costs = lassen();
     for one in far.into_iter().step_by(6) {

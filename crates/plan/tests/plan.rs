@@ -10,7 +10,7 @@ use partita_oracle::{
     simulate,
 };
 use partita_plan::{
-    Candidate, FixedCosts, PlanError, PlanRequest, Refusal, candidates, pipelines, plan,
+    FixedCosts, PlanError, RankedStrategy, Refusal, SearchRequest, candidates, pipelines, plan,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Choice, Collective, CollectiveKind, Count, Dtype,
@@ -182,8 +182,8 @@ fn planned(
     costs: &Flat,
     memory: Bytes,
     prunes: bool,
-) -> Result<Vec<Candidate>, PlanError> {
-    plan(&PlanRequest {
+) -> Result<Vec<RankedStrategy>, PlanError> {
+    plan(&SearchRequest {
         training: training(graph, batch),
         ranks,
         memory,
@@ -213,13 +213,13 @@ fn tried(graph: &Graph, ranks: usize, batch: usize) -> usize {
 const PER_LAYER: usize = 24;
 
 #[track_caller]
-fn assert_tried(all: &[Candidate], graph: &Graph, ranks: usize, batch: usize) {
+fn assert_tried(all: &[RankedStrategy], graph: &Graph, ranks: usize, batch: usize) {
     let least = tried(graph, ranks, batch);
     assert!((least..=least + PER_LAYER).contains(&all.len()));
 }
 
 /// Neither a pipeline nor chosen layer by layer.
-fn is_whole(graph: &Graph, ranks: usize, batch: usize) -> impl Fn(&&Candidate) -> bool {
+fn is_whole(graph: &Graph, ranks: usize, batch: usize) -> impl Fn(&&RankedStrategy) -> bool {
     let all = candidates(graph, ranks, batch);
     move |one| all.contains(&one.strategy)
 }
@@ -378,7 +378,7 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         .iter()
         .map(|one| format!(" {one}"))
         .collect();
-    let pruned = plan(&PlanRequest {
+    let pruned = plan(&SearchRequest {
         training: training(&graph, 6),
         ranks: 12,
         memory: PLENTY,
@@ -416,7 +416,7 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
 fn a_search_that_ends_early_has_what_it_evaluated() {
     let graph = zoo::build("cosmoflow@32").unwrap();
     let ended = |is_over: &dyn Fn(bool, f64) -> bool| {
-        plan(&PlanRequest {
+        plan(&SearchRequest {
             training: training(&graph, 4),
             ranks: 4,
             memory: PLENTY,
@@ -463,7 +463,7 @@ fn memory_is_looked_at_before_time() {
     needs.sort_unstable();
     let limit = needs[needs.len() / 2];
     let asked = RefCell::new(Vec::new());
-    let some = plan(&PlanRequest {
+    let some = plan(&SearchRequest {
         training: training(&graph, 4),
         ranks: 4,
         memory: limit,
@@ -481,7 +481,7 @@ fn memory_is_looked_at_before_time() {
     })
     .unwrap();
     assert!(asked.borrow().iter().all(|&needed| needed <= limit));
-    let refused: Vec<&Candidate> = some
+    let refused: Vec<&RankedStrategy> = some
         .iter()
         .filter(is_whole(&graph, 4, 4))
         .filter(|one| one.reason.is_some())
@@ -515,7 +515,7 @@ fn memory_is_looked_at_before_time() {
 #[test]
 fn unknown_costs_and_missing_kernels_are_told() {
     let graph = zoo::build("cosmoflow@32").unwrap();
-    let request = |menu| PlanRequest {
+    let request = |menu| SearchRequest {
         training: Request {
             menu,
             ..training(&graph, 2)
@@ -603,7 +603,7 @@ fn micro_batches_that_change_the_training_are_tried_on_request_alone() {
         if let Some(loss) = loss {
             graph = graph.with_loss(&loss).unwrap();
         }
-        let all = plan(&PlanRequest {
+        let all = plan(&SearchRequest {
             training: training(&graph, 4),
             ranks: 2,
             memory: PLENTY,

@@ -7,7 +7,7 @@ mod requests;
 use partita_graph::{Graph, text};
 use partita_lower::Strategy;
 use partita_oracle::{MachineCosts, Mode, predict, rank_seconds};
-use partita_plan::{Candidate, FixedCosts, PlanRequest, plan};
+use partita_plan::{FixedCosts, RankedStrategy, SearchRequest, plan};
 use partita_space::{Bytes, Seconds};
 use partita_testkit::{Machine, Software};
 use requests::training;
@@ -30,10 +30,10 @@ fn blocks(count: usize) -> Graph {
     text::parse(&lines).unwrap()
 }
 
-fn planned(graph: &Graph, costs: &MachineCosts, prune_factor: f64) -> Vec<Candidate> {
+fn planned(graph: &Graph, costs: &MachineCosts, prune_factor: f64) -> Vec<RankedStrategy> {
     let single = Strategy::single();
     let is_exhaustive = prune_factor.is_infinite();
-    plan(&PlanRequest {
+    plan(&SearchRequest {
         training: training(graph, &single, 8),
         ranks: 4,
         memory: Bytes(1 << 40),
@@ -74,7 +74,7 @@ fn the_best_strategy_of_equal_blocks_is_that_of_a_whole_search() {
             pruned[0].strategy,
             all[0].strategy
         );
-        let fit = |all: &[Candidate]| all.iter().filter(|one| one.reason.is_none()).count();
+        let fit = |all: &[RankedStrategy]| all.iter().filter(|one| one.reason.is_none()).count();
         assert!(
             fit(&pruned) < fit(&all) / 2,
             "{} {}",

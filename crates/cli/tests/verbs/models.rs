@@ -246,6 +246,8 @@ fn models_are_read_from_a_pipe() {
         &predict[..4],
         &predict,
         &["plan", "/dev/stdin"],
+        &["plan", "/dev/stdin", "--dataset-samples", "64"],
+        &["lower", "/dev/stdin", "--strategy", "data=2"],
         &["inspect", "/dev/stdin"],
     ] {
         let arguments = match call[0] {

@@ -1,11 +1,13 @@
 //! Figures of a plan's report: scaling with ranks, memory of strategies by item, and a step of the best one.
 
 use crate::context::Context;
-use crate::planner::{CostSource, Planner};
+use crate::explain::simulated;
+use crate::input::InputSource;
 use crate::planning::PlanningError;
+use crate::target::Target;
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{Prediction, Simulation, precision};
-use partita_plan::{Candidate, PlanError};
+use partita_plan::{PlanError, RankedStrategy};
 use partita_program::Program;
 use partita_run::Footprint;
 use partita_space::{Bytes, Seconds};
@@ -34,7 +36,7 @@ pub struct Figures {
     /// Memory limit of a rank.
     pub memory: Bytes,
     /// All strategies, best first, then those refused.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<RankedStrategy>,
     /// Results by number of ranks.
     pub scaling: Vec<Count>,
     /// Memory of the largest rank by item, of some strategies.
@@ -94,32 +96,34 @@ pub struct Best {
 /// Errors: a missing cost.
 pub fn gather(
     context: &Context<'_>,
-    planner: &Planner<'_>,
+    target: &Target<'_>,
     training: Request<'_>,
-    (ranks, no_io): (usize, bool),
-    candidates: &[Candidate],
+    (ranks, budget): (usize, Option<Seconds>),
+    candidates: &[RankedStrategy],
 ) -> Result<Figures, PlanningError> {
     let mut facts = Figures {
         model: training.graph.name.clone(),
         batch: training.batch,
         ranks,
-        machine: planner.name().to_owned(),
-        no_io,
-        memory: planner.memory(ranks),
+        machine: target.machine.name().to_owned(),
+        no_io: target.input.source == InputSource::Ignored,
+        memory: target.machine.memory(ranks),
         candidates: candidates.to_vec(),
-        scaling: scaling(context, planner, training, ranks, candidates)?,
+        scaling: scaling(context, target, training, (ranks, budget), candidates)?,
         itemized: Vec::new(),
         points: Vec::new(),
-        best: best(planner, training, candidates)?,
+        best: best(target, training, candidates)?,
     };
-    add_ranked((context, planner), &mut facts, training, candidates)?;
-    add_refused(context, &mut facts, planner, training, candidates)?;
+    add_ranked((context, target), &mut facts, training, candidates)?;
+    add_refused(context, &mut facts, target, training, candidates)?;
     context.status("", false);
     Ok(facts)
 }
 
 /// The candidates that fit, with their predictions.
-pub fn ranked(candidates: &[Candidate]) -> impl Iterator<Item = (&Candidate, &Prediction)> {
+pub fn ranked(
+    candidates: &[RankedStrategy],
+) -> impl Iterator<Item = (&RankedStrategy, &Prediction)> {
     let fitting = candidates.iter().filter(|one| one.reason.is_none());
     fitting.filter_map(|one| Some((one, one.prediction.as_ref()?)))
 }
@@ -132,16 +136,16 @@ fn program(training: Request<'_>, strategy: &Strategy) -> Result<Program, LowerE
 }
 
 fn best(
-    planner: &Planner<'_>,
+    target: &Target<'_>,
     training: Request<'_>,
-    candidates: &[Candidate],
+    candidates: &[RankedStrategy],
 ) -> Result<Option<Best>, PlanningError> {
     let Some((candidate, prediction)) = ranked(candidates).next() else {
         return Ok(None);
     };
     let strategy = candidate.strategy.clone();
     let program = program(training, &strategy)?;
-    let simulation = planner.simulate(&program)?;
+    let simulation = simulated(&program, target.machine.costs(&program)?.as_ref())?;
     Ok(Some(Best {
         strategy,
         prediction: prediction.clone(),
@@ -159,10 +163,10 @@ fn counts(ranks: usize) -> Vec<usize> {
 
 fn scaling(
     context: &Context<'_>,
-    planner: &Planner<'_>,
+    target: &Target<'_>,
     training: Request<'_>,
-    ranks: usize,
-    candidates: &[Candidate],
+    (ranks, budget): (usize, Option<Seconds>),
+    candidates: &[RankedStrategy],
 ) -> Result<Vec<Count>, PlanningError> {
     let mut scaling = Vec::new();
     for count in counts(ranks) {
@@ -174,7 +178,8 @@ fn scaling(
         let candidates = if count == ranks {
             candidates
         } else {
-            found = match planner.plan(training, count) {
+            let limits = (target.machine.memory(count), budget);
+            found = match target.search(context, training, count, limits) {
                 Err(PlanningError::Plan(PlanError::Ended)) => break,
                 found => found?,
             };
@@ -184,7 +189,7 @@ fn scaling(
         scaling.push(Count {
             ranks: count,
             best: best.map(|(one, prediction)| (one.strategy.to_string(), prediction.clone())),
-            data: data(planner, training, count, candidates)?,
+            data: data(target, training, count, candidates)?,
         });
     }
     Ok(scaling)
@@ -192,10 +197,10 @@ fn scaling(
 
 /// Data parallelism alone; `None` if a rank would have no sample.
 fn data(
-    planner: &Planner<'_>,
+    target: &Target<'_>,
     training: Request<'_>,
     ranks: usize,
-    candidates: &[Candidate],
+    candidates: &[RankedStrategy],
 ) -> Result<Option<Data>, PlanningError> {
     let strategy = Strategy::hybrid(ranks, [1; 3]).with_settings_of(training.strategy, &[]);
     if strategy.check(training.graph, training.batch).is_err() {
@@ -210,11 +215,11 @@ fn data(
         }));
     }
     let program = program(training, &strategy)?;
-    let largest = precision::largest(&program, planner.precision());
-    let memory = largest.map_or(Bytes(0), |(bytes, _)| bytes) + planner.reserve.total();
-    let fits = memory <= planner.memory(ranks);
-    let samples_per_second = if can_be_simulated(planner, fits) {
-        let simulation = planner.simulate(&program)?;
+    let largest = precision::largest(&program, target.machine.precision());
+    let memory = largest.map_or(Bytes(0), |(bytes, _)| bytes) + target.reserve.total();
+    let fits = memory <= target.machine.memory(ranks);
+    let samples_per_second = if can_be_simulated(target, fits) {
+        let simulation = simulated(&program, target.machine.costs(&program)?.as_ref())?;
         Some(Prediction::of(&program, &simulation, false).samples_per_second)
     } else {
         None
@@ -227,18 +232,15 @@ fn data(
 }
 
 /// Kernels that do not fit in memory cannot be measured.
-fn can_be_simulated(planner: &Planner<'_>, fits: bool) -> bool {
-    match planner.source {
-        CostSource::Modeled { .. } => true,
-        CostSource::Measured { .. } => fits,
-    }
+fn can_be_simulated(target: &Target<'_>, fits: bool) -> bool {
+    fits || target.machine.described().is_some()
 }
 
 fn add_ranked(
-    (context, planner): (&Context<'_>, &Planner<'_>),
+    (context, target): (&Context<'_>, &Target<'_>),
     facts: &mut Figures,
     training: Request<'_>,
-    candidates: &[Candidate],
+    candidates: &[RankedStrategy],
 ) -> Result<(), PlanningError> {
     for (candidate, prediction) in ranked(candidates) {
         let strategy = candidate.strategy.to_string();
@@ -249,8 +251,8 @@ fn add_ranked(
         };
         if facts.itemized.len() < most {
             let program = program(training, &candidate.strategy)?;
-            let items = precision::footprint(&program, planner.precision());
-            let items = planner.reserve.added(items);
+            let items = precision::footprint(&program, target.machine.precision());
+            let items = target.reserve.added(items);
             // Candidates that differ only in the order of work are shown once.
             if facts.itemized.last().is_none_or(|(_, last)| *last != items) {
                 facts.itemized.push((strategy.clone(), items));
@@ -271,13 +273,13 @@ fn add_ranked(
 fn add_refused(
     context: &Context<'_>,
     facts: &mut Figures,
-    planner: &Planner<'_>,
+    target: &Target<'_>,
     training: Request<'_>,
-    candidates: &[Candidate],
+    candidates: &[RankedStrategy],
 ) -> Result<(), PlanningError> {
-    let most = match planner.source {
-        CostSource::Modeled { .. } => PRUNED_MAX,
-        CostSource::Measured { .. } => PRUNED_LOCAL_MAX,
+    let most = match target.machine.described() {
+        Some(_) => PRUNED_MAX,
+        None => PRUNED_LOCAL_MAX,
     };
     let data = Strategy::hybrid(facts.ranks, [1; 3]);
     let data = data.with_settings_of(training.strategy, &[]);
@@ -298,8 +300,8 @@ fn add_refused(
             continue;
         };
         context.status(&format!("costing {strategy} for the report"), false);
-        let reserved = planner.reserve.total();
-        let largest = precision::largest(&program, planner.precision());
+        let reserved = target.reserve.total();
+        let largest = precision::largest(&program, target.machine.precision());
         let fits = largest.is_none_or(|(bytes, _)| bytes + reserved <= facts.memory);
         if fits {
             others += 1
@@ -307,14 +309,14 @@ fn add_refused(
             too_large += 1
         }
         if *strategy == data || !fits && too_large <= TOO_LARGE_MAX {
-            let items = precision::footprint(&program, planner.precision());
-            let items = planner.reserve.added(items);
+            let items = precision::footprint(&program, target.machine.precision());
+            let items = target.reserve.added(items);
             facts.itemized.push((strategy.to_string(), items));
         }
-        if can_be_simulated(planner, fits) {
-            let simulation = planner.simulate(&program)?;
+        if can_be_simulated(target, fits) {
+            let simulation = simulated(&program, target.machine.costs(&program)?.as_ref())?;
             let mut prediction = Prediction::of(&program, &simulation, false);
-            planner.reserve.add_to(&mut prediction);
+            target.reserve.add_to(&mut prediction);
             facts.points.push(Point {
                 strategy: strategy.to_string(),
                 seconds: prediction.iteration_seconds,

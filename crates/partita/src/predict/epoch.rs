@@ -1,10 +1,9 @@
 //! `predict` of a training with loaders and validators: the time of an epoch, by what bounds it.
 
-use super::{PredictRequest, Predicted, step};
+use super::{PredictRequest, step};
 use crate::context::Context;
-use crate::input::{InputRequest, IoChoice, PublishedSamples, published_samples};
+use crate::input::{InputRequest, PublishedSamples, published_samples};
 use crate::machine;
-use crate::model;
 use crate::planning::{EpochError, PlanningError};
 use partita_cluster::LinkKind;
 use partita_graph::Graph;
@@ -27,6 +26,63 @@ pub struct OffloadRequest {
     pub seconds_per_validation: Option<Seconds>,
     /// Samples of the dataset that are validated, not trained on.
     pub validation_samples: usize,
+}
+
+impl OffloadRequest {
+    /// No loaders, and the ranks validate.
+    pub fn none(validation_samples: usize) -> Self {
+        Self {
+            loaders: 0,
+            seconds_per_load: None,
+            validators: 0,
+            seconds_per_validation: None,
+            validation_samples,
+        }
+    }
+
+    /// Samples to train on.
+    ///
+    /// Errors: what is missing for an epoch, with the nearest valid choice.
+    fn samples(self, request: &PredictRequest, graph: &Graph) -> Result<usize, EpochError> {
+        let (batch, validation) = (request.training.batch, self.validation_samples);
+        if request.kind != ProgramKind::Train {
+            return Err(EpochError::NotTraining);
+        }
+        if self.loaders > 0 && self.seconds_per_load.is_none() {
+            return Err(EpochError::NoLoadTime(self.loaders));
+        }
+        if self.validators > 0 && validation == 0 {
+            return Err(EpochError::NoValidation(self.validators));
+        }
+        let batches = validation.div_ceil(batch);
+        if self.validators > batches.max(1) {
+            let validators = self.validators;
+            return Err(EpochError::ManyValidators {
+                validators,
+                batches,
+            });
+        }
+        let samples = request.input.dataset_samples;
+        let samples =
+            samples.or_else(|| published_samples(&graph.name).map(PublishedSamples::count));
+        let samples = samples.ok_or(EpochError::NoDataset)?;
+        match samples.checked_sub(validation) {
+            Some(training) if training >= batch => Ok(training),
+            Some(_) | None if samples <= batch || validation == 0 => {
+                Err(EpochError::ShortDataset {
+                    samples,
+                    validation,
+                    batch,
+                })
+            }
+            Some(_) | None => Err(EpochError::NoTraining {
+                validation,
+                samples,
+                batch,
+                nearest: samples - batch,
+            }),
+        }
+    }
 }
 
 /// The prediction of an epoch.
@@ -59,46 +115,6 @@ pub struct EpochInterval {
     pub confidence: f64,
 }
 
-/// Predicts a training with loaders and validators.
-///
-/// Errors: as [`predict`](super::predict()), and what is missing for an epoch.
-pub fn predict_epoch(
-    context: &Context<'_>,
-    request: &PredictRequest,
-    offload: OffloadRequest,
-) -> Result<Predicted, PlanningError> {
-    let graph = model::resolve(&request.training.model)?;
-    let batch = request.training.batch;
-    let samples = checked(request, &graph, offload)?;
-    let mut training = request.clone();
-    if offload.loaders > 0 {
-        training.input.choice = Some(IoChoice::Loaders);
-    }
-    let mut predicted = step(context, &training)?;
-    let batches = offload.validation_samples.div_ceil(batch);
-    let is_evaluated =
-        batches > 0 && (offload.validators == 0 || offload.seconds_per_validation.is_none());
-    let evaluation = if is_evaluated {
-        Times::of(&evaluation(context, request)?)
-    } else {
-        Times::default()
-    };
-    let before = if offload.validators == 0 {
-        Seconds(0.0)
-    } else {
-        sending(context, request, &graph)?
-    };
-    let epoch = Epoch {
-        batch,
-        ranks: request.training.ranks,
-        samples,
-        before,
-        offload,
-    };
-    predicted.epoch = Some(epoch.predicted(&Times::of(&predicted.prediction), &evaluation));
-    Ok(predicted)
-}
-
 /// The time of a step, and the ends of its interval, if it has one.
 #[derive(Default)]
 struct Times {
@@ -126,23 +142,63 @@ impl Times {
 }
 
 /// An epoch whose steps are predicted.
-struct Epoch {
+pub struct Epoch {
     batch: usize,
     ranks: usize,
     /// Samples to train on.
     samples: usize,
-    /// Time until a validator has the parameters.
-    before: Seconds,
     offload: OffloadRequest,
 }
 
 impl Epoch {
-    fn predicted(&self, step: &Times, evaluation: &Times) -> EpochPrediction {
-        let times = self.times(step.seconds, evaluation.seconds);
+    /// The epoch of a request, if it asks for one.
+    ///
+    /// Errors: what is missing for an epoch.
+    pub fn new(request: &PredictRequest, graph: &Graph) -> Result<Option<Self>, EpochError> {
+        let Some(offload) = request.offload else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            batch: request.training.batch,
+            ranks: request.training.ranks,
+            samples: offload.samples(request, graph)?,
+            offload,
+        }))
+    }
+
+    /// Predicts the epoch from the prediction of a step. An evaluation is predicted too, where the ranks do it, or
+    /// validators that are as fast as they are.
+    ///
+    /// Errors: as [`predict`](super::predict()) of an evaluation.
+    pub fn predict(
+        &self,
+        context: &Context<'_>,
+        graph: &Graph,
+        request: &PredictRequest,
+        step: &Prediction,
+    ) -> Result<EpochPrediction, PlanningError> {
+        let offload = self.offload;
+        let is_evaluated = offload.validation_samples > 0
+            && (offload.validators == 0 || offload.seconds_per_validation.is_none());
+        let evaluation = if is_evaluated {
+            Times::of(&evaluation(context, request, graph)?)
+        } else {
+            Times::default()
+        };
+        let before = if offload.validators == 0 {
+            Seconds(0.0)
+        } else {
+            sending(context, request, graph)?
+        };
+        Ok(self.predicted(&Times::of(step), &evaluation, before))
+    }
+
+    fn predicted(&self, step: &Times, evaluation: &Times, before: Seconds) -> EpochPrediction {
+        let times = self.times(step.seconds, evaluation.seconds, before);
         // Steps and evaluations are slow for the same reasons, so both are at the same end.
         let interval = step.interval.as_ref().map(|interval| EpochInterval {
-            low_seconds: self.times(step.low(), evaluation.low()).seconds,
-            high_seconds: self.times(step.high(), evaluation.high()).seconds,
+            low_seconds: self.times(step.low(), evaluation.low(), before).seconds,
+            high_seconds: self.times(step.high(), evaluation.high(), before).seconds,
             confidence: interval.confidence,
         });
         let training = times.training_or_loading();
@@ -165,7 +221,7 @@ impl Epoch {
     }
 
     /// With steps of the training and of the evaluation that take so long.
-    fn times(&self, step: Seconds, evaluation: Seconds) -> OffloadedEpoch {
+    fn times(&self, step: Seconds, evaluation: Seconds, before: Seconds) -> OffloadedEpoch {
         let (offload, batch) = (self.offload, self.batch);
         let loading = offload.seconds_per_load.filter(|_| offload.loaders > 0);
         let loading = loading.map(|seconds_per_sample| ProcessWork {
@@ -183,55 +239,12 @@ impl Epoch {
                 processes: offload.validators,
                 seconds_per_sample: offload.seconds_per_validation.unwrap_or(as_ranks),
                 samples: (batches.div_ceil(offload.validators) * batch) as f64,
-                before: self.before,
+                before,
             };
             (Some(work), Seconds(0.0))
         };
         let training = step * self.steps() as f64;
         OffloadedEpoch::new(training, own_validation, loading, validation)
-    }
-}
-
-/// Samples to train on.
-fn checked(
-    request: &PredictRequest,
-    graph: &Graph,
-    offload: OffloadRequest,
-) -> Result<usize, EpochError> {
-    let (batch, validation) = (request.training.batch, offload.validation_samples);
-    if request.kind != ProgramKind::Train {
-        return Err(EpochError::NotTraining);
-    }
-    if offload.loaders > 0 && offload.seconds_per_load.is_none() {
-        return Err(EpochError::NoLoadTime(offload.loaders));
-    }
-    if offload.validators > 0 && validation == 0 {
-        return Err(EpochError::NoValidation(offload.validators));
-    }
-    let batches = validation.div_ceil(batch);
-    if offload.validators > batches.max(1) {
-        let validators = offload.validators;
-        return Err(EpochError::ManyValidators {
-            validators,
-            batches,
-        });
-    }
-    let samples = request.input.dataset_samples;
-    let samples = samples.or_else(|| published_samples(&graph.name).map(PublishedSamples::count));
-    let samples = samples.ok_or(EpochError::NoDataset)?;
-    match samples.checked_sub(validation) {
-        Some(training) if training >= batch => Ok(training),
-        Some(_) | None if samples <= batch || validation == 0 => Err(EpochError::ShortDataset {
-            samples,
-            validation,
-            batch,
-        }),
-        Some(_) | None => Err(EpochError::NoTraining {
-            validation,
-            samples,
-            batch,
-            nearest: samples - batch,
-        }),
     }
 }
 
@@ -251,6 +264,7 @@ fn busiest(ranks: usize, loaders: usize) -> f64 {
 fn evaluation(
     context: &Context<'_>,
     request: &PredictRequest,
+    graph: &Graph,
 ) -> Result<Prediction, PlanningError> {
     let evaluated = PredictRequest {
         kind: ProgramKind::Evaluate,
@@ -259,7 +273,7 @@ fn evaluation(
         explain: false,
         ..request.clone()
     };
-    Ok(step(context, &evaluated)?.prediction)
+    Ok(step(context, &evaluated, graph)?.prediction)
 }
 
 /// Time that a snapshot of the parameters travels to a validator, on a machine whose links are known.

@@ -4,15 +4,14 @@ use super::error::{AutoError, TrainError};
 use super::programs;
 use super::run::Run;
 use crate::context::Context;
-use crate::local_machine::{LocalMachine, Ranks};
-use crate::planning::PlanningError;
-use crate::search::{Limits, search, search_local};
+use crate::local_machine::Ranks;
+use crate::search::{Limits, search};
+use crate::target::{DescribedMachine, MeasuredMachine, TargetMachine};
 use crate::training::micro_note;
 use partita_data::DType;
 use partita_graph::{Graph, count};
 use partita_lower::{BatchNormStatistics, Strategy, StrategyChecks};
-use partita_oracle::Costs;
-use partita_plan::Candidate;
+use partita_plan::RankedStrategy;
 use partita_space::Bytes;
 
 /// The strategy for `auto`: the one with the shortest predicted step that fits in `memory`, by the costs of a machine
@@ -25,7 +24,7 @@ pub fn choose_strategy(
     graph: &Graph,
     stored: DType,
     memory: Bytes,
-    (here, costs): (Ranks, Option<&dyn Costs>),
+    (here, described): (Ranks, Option<&DescribedMachine>),
 ) -> Result<Strategy, TrainError> {
     let ranks = run.ranks;
     let first = first_fitting(run, statistics, graph)?;
@@ -36,23 +35,19 @@ pub fn choose_strategy(
     let mut asked = first.clone();
     asked.batch_norm = statistics;
     let request = programs::request(run, graph, &asked, stored, &*menu);
+    let input = run.store.input();
+    let measured = MeasuredMachine::new(context, run.kernels, here, input, None);
+    let machine = described.map_or(&measured as &dyn TargetMachine, |machine| machine);
     let within = |memory: Bytes, micro_statistics| {
         let limits = Limits {
             memory,
             budget: None,
             micro_statistics,
         };
-        match costs {
-            Some(costs) => search(context, request, ranks, limits, costs),
-            None => {
-                let here = LocalMachine::of(context, run.kernels, here.clone(), run.store.input());
-                let here = here.map_err(PlanningError::Local)?;
-                search_local(context, request, ranks, limits, here)
-            }
-        }
+        search(context, request, ranks, limits, machine)
     };
     let snapshot = snapshot_max(run, graph);
-    let fits = |found: &[Candidate]| found.first().is_some_and(|best| best.reason.is_none());
+    let fits = |found: &[RankedStrategy]| found.first().is_some_and(|best| best.reason.is_none());
     let mut found = within(Bytes(memory.0.saturating_sub(snapshot.0)), false)?;
     if snapshot > Bytes(0) && !fits(&found) {
         // Ranks whose parameters are split have smaller snapshots; the run checks its strategy exactly.

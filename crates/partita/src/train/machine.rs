@@ -6,22 +6,21 @@ use crate::context::Context;
 use crate::input::InputSource;
 use crate::kernel_set::KernelSet;
 use crate::machine;
-use crate::planner::costs;
 use crate::planning::PlanningError;
 use crate::software;
+use crate::target::DescribedMachine;
 use partita_cluster::Software;
-use partita_oracle::Costs;
 
-/// Costs of a machine file, and a warning.
-type MachineCosts = (Option<Box<dyn Costs>>, Option<String>);
+/// A machine of a file, and a warning.
+type NamedMachine = (Option<DescribedMachine>, Option<String>);
 
-/// Costs of the machine that the run names, with a warning if its kernels are others than those of the run; none where
+/// The machine that the run names, with a warning if its kernels are others than those of the run; none where
 /// this machine is measured.
 ///
 /// Reading takes no time on a machine whose file system is not described, unless samples stay in memory.
 ///
 /// Errors: no such machine, too few devices.
-pub fn machine_costs(context: &Context<'_>, run: &Run) -> Result<MachineCosts, TrainError> {
+pub fn named_machine(context: &Context<'_>, run: &Run) -> Result<NamedMachine, TrainError> {
     let named = run.machine.as_deref();
     let Some(name) = named.filter(|name| !machine::is_local(name)) else {
         return Ok((None, None));
@@ -34,8 +33,9 @@ pub fn machine_costs(context: &Context<'_>, run: &Run) -> Result<MachineCosts, T
         InputSource::FileSystem if found.io.is_none() => InputSource::Ignored,
         input => input,
     };
-    let costs = costs((&found, &software), input, run.precision.of_layers())?;
-    let calibration = found.calibration.as_ref();
+    let asked = (input, run.precision.of_layers());
+    let machine = DescribedMachine::new(context, (found, &software), asked, (None, None))?;
+    let calibration = machine.machine.calibration.as_ref();
     let other = calibration.filter(|it| KernelSet::of_backend(&it.kernels) != run.kernels);
     let warning = other.map(|calibration| {
         format!(
@@ -45,5 +45,5 @@ pub fn machine_costs(context: &Context<'_>, run: &Run) -> Result<MachineCosts, T
             run.kernels.name()
         )
     });
-    Ok((Some(costs), warning))
+    Ok((Some(machine), warning))
 }
