@@ -2,7 +2,7 @@
 //!
 //! Most values are small integers, so that every sum is exact and outputs are the exact ones, rounded.
 
-mod naive;
+use crate::naive;
 
 use half::bf16;
 use naive::random_epilogue::RandomEpilogue;

@@ -2,7 +2,7 @@
 //!
 //! Values are small integers, so that every sum is exact and comparison needs no tolerance.
 
-mod naive;
+use crate::naive;
 
 use naive::random_epilogue::RandomEpilogue;
 use naive::{Case, Random, assert_box, buffer, call, on, teams, to};

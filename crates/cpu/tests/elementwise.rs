@@ -1,6 +1,6 @@
 //! Elementwise kernels, batch normalization, linear layers and optimizers against plain loops.
 
-mod naive;
+use crate::naive;
 
 use naive::{
     Random, assert_box, assert_untouched_outside, buffer, call, inside, offset, on, positions,

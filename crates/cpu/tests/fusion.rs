@@ -1,6 +1,6 @@
 //! Kernels with what is done to their operands and results on the way, against plain f64 loops.
 
-mod naive;
+use crate::naive;
 
 use naive::{
     Random, assert_box, assert_untouched_outside, buffer, call, inside, offset, on, positions,

@@ -1,6 +1,6 @@
 //! Pooling against plain loops: all levels, thread counts, random geometries.
 
-mod naive;
+use crate::naive;
 
 use naive::{Random, assert_box, buffer, call, offset, on, positions, teams, to};
 use partita_cpu::{Grid, Level, PoolKind, PoolMask, Pooling, Team, pool_backward, pool_forward};

@@ -4,7 +4,7 @@
 //! Values are random and have a mean of zero; errors are taken over a whole box, see
 //! `winograd_error_bound`.
 
-mod naive;
+use crate::naive;
 
 use naive::random_epilogue::RandomEpilogue;
 use naive::transformed::{box_error, call, convolution, error, filled, wide};

@@ -1,6 +1,6 @@
 //! Users' files become datasets: samples, answers and splits are found, and nothing leaks.
 
-mod made;
+use crate::made;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Damaged, truncated and incomplete datasets are answered with errors, never with a panic.
 
-mod made;
+use crate::made;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Files written by h5py are read exactly.
 
-mod made;
+use crate::made;
 
 use made::{Random, SHAPE, fixture, physical, target, volume, whole};
 use partita_data::{DType, DataError, Dataset, Samples, Split, StorageSummary, inspect};

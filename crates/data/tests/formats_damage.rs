@@ -1,6 +1,6 @@
 //! Damaged files of every format are refused with their name, or read; they never panic.
 
-mod made;
+use crate::made;
 
 use std::fs;
 use std::panic::catch_unwind;

@@ -2,7 +2,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helper functions of tests")]
 
-mod made;
+use crate::made;
 
 use std::fs;
 use std::io::Write;

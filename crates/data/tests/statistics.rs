@@ -1,6 +1,6 @@
 //! Statistics that are kept beside the data.
 
-mod made;
+use crate::made;
 
 use std::fs;
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helper functions of tests")]
 
-mod made;
+use crate::made;
 
 use std::fs;
 use std::path::{Path, PathBuf};

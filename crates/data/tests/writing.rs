@@ -1,6 +1,6 @@
 //! What the writer writes is read back, and nothing half-written stays behind.
 
-mod made;
+use crate::made;
 
 use std::fs;
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod device;
+use crate::device;
 
 use device::device;
 use partita_gpu::{GpuKernels, GpuMenu};

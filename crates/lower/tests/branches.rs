@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod request;
+use crate::request;
 
 use partita_graph::{Graph, text, zoo};
 use partita_lower::{Strategy, StrategyError, lower, lower_rank};

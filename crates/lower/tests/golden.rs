@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod menus;
-mod request;
+use crate::menus;
+use crate::request;
 
 use menus::{Everything, Packer};
 use partita_graph::text;

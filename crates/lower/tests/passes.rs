@@ -1,7 +1,7 @@
 //! Small texts, one behavior each: what stands after a pass of lowering.
 //!
 //! A file of `tests/passes` says what it shows, the request, what of it to print, and the model; what
-//! stands under `---` is compared. `UPDATE=1 cargo test -p partita-lower --test passes` rewrites it.
+//! stands under `---` is compared. `UPDATE=1 cargo test -p partita-lower --test it passes` rewrites it.
 //!
 //! ```text
 //! # The sentence that the text proves.
@@ -22,8 +22,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod menus;
-mod request;
+use crate::menus;
+use crate::request;
 
 use menus::{Everything, Packer, Workspaces};
 use partita_graph::text;

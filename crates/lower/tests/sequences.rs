@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod request;
+use crate::request;
 
 use partita_graph::{Graph, text};
 use partita_lower::{Strategy, lower};

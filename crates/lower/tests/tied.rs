@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod menus;
-mod request;
+use crate::menus;
+use crate::request;
 
 use partita_graph::{Graph, text};
 use partita_lower::{Request, Strategy, StrategyError, lower};

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod request;
+use crate::request;
 
 use partita_graph::text;
 use partita_lower::{Request, Strategy, lower};

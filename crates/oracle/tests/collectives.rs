@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod fixed_costs;
+use crate::fixed_costs;
 
 use fixed_costs::spatial;
 use partita_cluster::{

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod fixed_costs;
+use crate::fixed_costs;
 
 use fixed_costs::{BodyBuilder, FixedCosts, program, spatial, step};
 use partita_oracle::{Contention, Mode, Progress, Simulation, rank_seconds, simulate};

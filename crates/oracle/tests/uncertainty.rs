@@ -4,7 +4,7 @@
     reason = "helpers of tests lie outside test functions"
 )]
 
-mod fixed_costs;
+use crate::fixed_costs;
 
 use fixed_costs::{FixedCosts, spatial};
 use partita_oracle::{

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod requests;
+use crate::requests;
 
 use partita_graph::{Graph, count, zoo};
 use partita_lower::{Strategy, lower};

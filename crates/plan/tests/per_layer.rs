@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod requests;
+use crate::requests;
 
 use partita_graph::{Graph, text, zoo};
 use partita_lower::{Request, Strategy, lower};

@@ -1,6 +1,6 @@
 //! Plans over small models with costs that can be reasoned about.
 
-mod requests;
+use crate::requests;
 
 use partita_graph::{ClassLoss, Graph, Loss, zoo};
 use partita_lower::{LowerError, Request, Strategy, lower};

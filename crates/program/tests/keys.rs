@@ -1,7 +1,7 @@
 //! Kernel keys stand in users' files: the key of each kind of kernel, and every word of it, is compared
 //! with a list.
 //!
-//! `UPDATE=1 cargo test -p partita-program --test keys` adds keys of new kernels to the list. It changes none
+//! `UPDATE=1 cargo test -p partita-program --test it keys` adds keys of new kernels to the list. It changes none
 //! that is listed: where the key of a kernel has to change, raise `KernelShape::KEY_VERSION`, which starts
 //! a list of its own. Kernels with other keys are measured again.
 

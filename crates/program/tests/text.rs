@@ -1,6 +1,6 @@
 //! The text of a program says all of it, and its digest changes with all but the title.
 
-mod hand;
+use crate::hand;
 
 use hand::*;
 use partita_program::*;

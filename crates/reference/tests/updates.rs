@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod hand;
+use crate::hand;
 
 use hand::{Bench, close};
 use partita_program::{Dtype, Kernel, Optimizer, View};

@@ -1,6 +1,6 @@
 //! Kernels against values worked out by hand.
 
-mod hand;
+use crate::hand;
 
 use hand::{Bench, Random, close};
 use partita_program::random::unit_draw;

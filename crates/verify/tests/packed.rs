@@ -1,7 +1,6 @@
 //! Packed weights in a program made by hand: counted, printed, and every misuse refused.
 
-#[path = "../../program/tests/hand/mod.rs"]
-mod hand;
+use crate::hand;
 
 use hand::*;
 use partita_program::*;

@@ -1,7 +1,6 @@
 //! Partial sums that are not reduced, reduced over other ranks, or not partial at all.
 
-#[path = "../../program/tests/hand/mod.rs"]
-mod hand;
+use crate::hand;
 
 use hand::*;
 use partita_program::{BufferId, CollectiveKind, Kernel, Program};

@@ -1,8 +1,7 @@
 //! Numbers of any size in a program that is read are answered with an error, never with a panic, a wrapped
 //! size or an allocation of what they name.
 
-#[path = "../../program/tests/hand/mod.rs"]
-mod hand;
+use crate::hand;
 
 use hand::*;
 use partita_program::*;

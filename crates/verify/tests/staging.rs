@@ -1,7 +1,6 @@
 //! Pools of packets: what tasks take of them, what a program must give, how it is written.
 
-#[path = "../../program/tests/hand/mod.rs"]
-mod hand;
+use crate::hand;
 
 use hand::*;
 use partita_program::*;

@@ -1,7 +1,6 @@
 //! Every way in which a program made by hand is broken is refused for the right reason.
 
-#[path = "../../program/tests/hand/mod.rs"]
-mod hand;
+use crate::hand;
 
 use hand::*;
 use partita_program::*;

@@ -1,0 +1,15 @@
+//! The tests of this crate, one binary: linking each file takes longer than most of them run.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod naive;
+
+mod adapter;
+mod bf16;
+mod convolution;
+mod elementwise;
+mod equality;
+mod fourier;
+mod fusion;
+mod pool;
+mod winograd;

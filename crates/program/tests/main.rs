@@ -1,0 +1,8 @@
+//! The tests of this crate, one binary: linking each file takes longer than most of them run.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod hand;
+
+mod keys;
+mod text;

@@ -1,0 +1,9 @@
+//! The tests of this crate, one binary: linking each file takes longer than most of them run.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod hand;
+
+mod tally;
+mod updates;
+mod values;

@@ -1,0 +1,22 @@
+//! The tests of this crate, one binary: linking each file takes longer than most of them run.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod buckets;
+mod classes;
+mod descriptors;
+mod divisors;
+mod equality;
+mod frozen;
+mod groups;
+mod half;
+mod local_statistics;
+mod memory;
+mod mutation;
+mod packing;
+mod persistent;
+mod pipelines;
+mod pytorch;
+mod simulation;
+mod suggestions;
+mod tally;
