@@ -1,4 +1,4 @@
-//! Every target, for 10 seconds or as long as `PARTITA_FUZZ_SECONDS` says, ten minutes in the long suite.
+//! Every target, for 4 seconds or as long as `PARTITA_FUZZ_SECONDS` says, ten minutes in the long suite.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,7 +7,7 @@ use std::env;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const SECONDS: f64 = 10.0;
+const SECONDS: f64 = 4.0;
 const SECONDS_LONG: f64 = 600.0;
 
 fn seconds() -> f64 {

@@ -8,7 +8,7 @@ use partita_program::{Dtype, Optimizer};
 use partita_testkit::{
     Case, Outcome, Setup, mismatch, random_branched_case, random_case, random_encoder_decoder,
     random_grouped_case, random_layer_case, random_sequence_case, random_staged_case,
-    random_tied_case, random_two_stage_case, reference_kernels, run,
+    random_tied_case, random_two_stage_case, reference_kernels, run, seeds,
 };
 
 /// Whether training has gone astray.
@@ -159,14 +159,10 @@ fn sequences_equal_one_rank_in_f64() {
 }
 
 fn compare(cases: u64, draw: fn(u64) -> Case) {
-    let long = std::env::var("PARTITA_TEST_LONG").is_ok();
-    let cases = if long { 20 * cases } else { cases };
-    let start: u64 = std::env::var("PARTITA_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(0);
+    let range = seeds(cases, 3, 20 * cases);
+    let cases = range.end - range.start;
     let (mut failures, mut diverged) = (Vec::new(), 0);
-    for seed in start..start + cases {
+    for seed in range {
         let case = draw(seed);
         let [split, single] = outcomes(&case);
         if diverges(&single) {

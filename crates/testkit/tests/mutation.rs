@@ -9,7 +9,7 @@ use partita_program::{
 use partita_space::{AXES, AxisSet, Offset};
 use partita_testkit::{
     Case, Draws, Outcome, Setup, jittery_kernels, mismatch, random_case, random_grouped_case,
-    random_layer_case, random_sequence_case, random_staged_case, run_programs,
+    random_layer_case, random_sequence_case, random_staged_case, run_programs, seeds,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -519,10 +519,10 @@ fn survey(case: &Case, mutate: Mutate, mutants: usize) -> [usize; 2] {
 }
 
 fn survey_all(of: fn(u64) -> Case, mutate: Mutate) {
-    let long = std::env::var("PARTITA_TEST_LONG").is_ok();
-    let cases = if long { 3000 } else { 300 };
+    let range = seeds(300, 3, 3000);
+    let cases = range.end - range.start;
     let (mut refused, mut equivalent) = (0, 0);
-    for seed in 0..cases {
+    for seed in range {
         let [no, yes] = survey(&of(seed), mutate, 8);
         refused += no;
         equivalent += yes;

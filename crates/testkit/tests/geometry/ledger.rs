@@ -1,10 +1,10 @@
 //! What was compared, what was refused, and what differs.
 
-use crate::naive;
+use crate::{PARTS, naive};
 use partita_graph::GraphError;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_space::{AXES, Axis};
-use partita_testkit::{Case, Level, Trial, Verdict, print, test_levels};
+use partita_testkit::{Case, Level, Share, Trial, Verdict, print, test_levels};
 use std::collections::BTreeMap;
 
 /// The refusals that may be met; each must be predicted.
@@ -176,6 +176,14 @@ impl Ledger {
             case.batch,
             print(&case.graph)
         ));
+    }
+
+    /// As [`Ledger::close`], where `least` and `expected` are of all shares; one alone may lack a reason.
+    pub fn close_share(self, title: &str, least: usize, expected: &[Refusal]) {
+        let share = Share::of(PARTS);
+        let met = |reason: &&Refusal| share.is_all() || self.refused.contains_key(*reason);
+        let expected: Vec<Refusal> = expected.iter().filter(met).copied().collect();
+        self.close(title, share.least(least), &expected);
     }
 
     /// Prints the counts; fails if anything differs, if fewer than `least` comparisons of any kernels agree, if

@@ -17,7 +17,7 @@ use ledger::{Ledger, Refusal, meshes, too_fine};
 use partita_graph::{Graph, GraphError, Loss};
 use partita_lower::Strategy;
 use partita_space::Window;
-use partita_testkit::{Case, Draws};
+use partita_testkit::{Case, Draws, Share};
 
 /// Narrower than many a halo once they are split, and wide enough for an interior; even and odd.
 const NARROW: [usize; 5] = [4, 5, 7, 8, 11];
@@ -32,6 +32,9 @@ fn seeds() -> (u64, u64) {
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
     (start, if long { 10 } else { 1 })
 }
+
+/// In so many runs of different days all cases run.
+const PARTS: u64 = 4;
 
 /// The windows of an operation in 1D: every kernel, stride, dilation and padding.
 fn windows(operation: Operation) -> Vec<(Window, bool)> {
@@ -68,8 +71,11 @@ fn sandwich(
     Ok(tower.pointwise(2, true).finish(Loss::MeanSquaredError))
 }
 
+/// A round takes its share of the windows, so that each window meets its seed in some run.
 fn sweep(operation: Operation, ledger: &mut Ledger, seed: u64) {
-    for (number, (window, periodic)) in windows(operation).into_iter().enumerate() {
+    let share = Share::of(PARTS);
+    let windows = windows(operation).into_iter().enumerate();
+    for (number, (window, periodic)) in windows.filter(|&(number, _)| share.has(number as u64)) {
         for extents in [NARROW, BROAD] {
             let mut draws = Draws::new(seed * 100_003 + number as u64);
             let (channels, filters, groups) = draws.pick(&GROUPINGS);
@@ -122,7 +128,7 @@ fn every_convolution_in_one_dim() {
         Refusal::PeriodicPadding,
         Refusal::TooFine,
     ];
-    ledger.close("convolutions in 1D", 2500 * rounds as usize, &expected);
+    ledger.close_share("convolutions in 1D", 2500 * rounds as usize, &expected);
 }
 
 #[test]
@@ -134,7 +140,7 @@ fn every_transposed_convolution_in_one_dim() {
     }
     let expected = [Refusal::NothingLeft, Refusal::TooFine];
     let least = 1500 * rounds as usize;
-    ledger.close("transposed convolutions in 1D", least, &expected);
+    ledger.close_share("transposed convolutions in 1D", least, &expected);
 }
 
 #[test]
@@ -147,7 +153,7 @@ fn every_pooling_in_one_dim() {
         }
     }
     let expected = [Refusal::WindowTooLarge, Refusal::TooFine];
-    ledger.close("poolings in 1D", 1200 * rounds as usize, &expected);
+    ledger.close_share("poolings in 1D", 1200 * rounds as usize, &expected);
 }
 
 /// As many samples, or one more where a batch norm would be over a single value.
@@ -202,10 +208,11 @@ fn pick(draws: &mut Draws, all: &[Strategy], case: &Case) -> Strategy {
 }
 
 fn sample(rank: usize, cases: u64) {
-    let (start, rounds) = seeds();
+    let range = partita_testkit::seeds(cases, PARTS, 10 * cases);
+    let count = (range.end - range.start) as usize;
     let all: Vec<Strategy> = (2..=8).flat_map(|ranks| meshes(rank, ranks)).collect();
     let mut ledger = Ledger::default();
-    for seed in start..start + cases * rounds {
+    for seed in range {
         let mut draws = Draws::new(seed + 1_000_000 * rank as u64);
         let graph = random_tower(&mut draws, rank);
         let case = Case {
@@ -219,10 +226,9 @@ fn sample(rank: usize, cases: u64) {
         let name = format!("PARTITA_SEED={seed}");
         ledger.compare(&name, &case, &strategies);
     }
-    let least = (cases * rounds * 5 / 2) as usize;
     ledger.close(
         &format!("random models in {rank}D"),
-        least,
+        count * 5 / 2,
         &[Refusal::TooFine],
     );
 }

@@ -4,13 +4,13 @@ use crate::layers::{
     DILATIONS, KERNELS, Layer, OPERATIONS, Operation, POOLINGS, Padding, STRIDES, Tower,
 };
 use crate::ledger::{Ledger, Refusal, meshes};
-use crate::seeds;
+use crate::{PARTS, seeds};
 use partita_graph::text::parse;
 use partita_graph::{Graph, Loss};
 use partita_lower::{LowerError, Strategy};
 use partita_program::{Dtype, ProgramKind};
 use partita_space::Window;
-use partita_testkit::{Case, Data, Draws, Samples, Setup, Stored, Trial, reference_kernels};
+use partita_testkit::{Case, Data, Draws, Samples, Setup, Share, Stored, Trial, reference_kernels};
 use std::sync::Arc;
 
 const CONVOLUTION: Operation = Operation::Convolution;
@@ -32,6 +32,26 @@ pub fn all_meshes(spatial_rank: usize, ranks: &[usize]) -> Vec<Strategy> {
         .iter()
         .flat_map(|&ranks| meshes(spatial_rank, ranks))
         .collect()
+}
+
+/// Compares a graph under the strategies that the run's share has.
+pub fn check_share(
+    ledger: &mut Ledger,
+    title: &str,
+    graph: &Graph,
+    batch: usize,
+    strategies: &[Strategy],
+) {
+    let taken = taken(strategies, ledger.cases() / seeds().1);
+    check_all(ledger, title, graph, batch, &taken);
+}
+
+/// The share of the strategies of a case with this number.
+fn taken(strategies: &[Strategy], number: u64) -> Vec<Strategy> {
+    let share = Share::of(PARTS);
+    let strategies = strategies.iter().enumerate();
+    let taken = strategies.filter(|&(at, _)| share.has(1000 * number + at as u64));
+    taken.map(|(_, strategy)| strategy.clone()).collect()
 }
 
 /// Compares a graph under strategies, for as many seeds as asked. Each case has a seed of its own, by
@@ -89,10 +109,10 @@ fn a_residual_networks_stem_on_odd_extents_under_all_meshes() {
         let strategies = all_meshes(extent.len(), &[2, 4, 6, 8]);
         for linear in [false, true] {
             let graph = stem(extent, linear);
-            check_all(&mut ledger, "stem", &graph, batch, &strategies);
+            check_share(&mut ledger, "stem", &graph, batch, &strategies);
         }
     }
-    ledger.close("stem", 250, &[Refusal::TooFine]);
+    ledger.close_share("stem", 250, &[Refusal::TooFine]);
 }
 
 #[test]
@@ -167,14 +187,14 @@ fn shards_narrower_than_a_halo_of_nine() {
             for extent in [9, 11, 13, 20] {
                 let strategies = all_meshes(1, &[2, 3, 4, 5, 7, 8]);
                 let graph = between(&[extent], 3, layer(1));
-                check_all(&mut ledger, "halo of nine", &graph, 2, &strategies);
+                check_share(&mut ledger, "halo of nine", &graph, 2, &strategies);
             }
             let graph = between(&[9, 11], 2, layer(2));
             let strategies = all_meshes(2, &[3, 4, 6, 8]);
-            check_all(&mut ledger, "halo of nine", &graph, 2, &strategies);
+            check_share(&mut ledger, "halo of nine", &graph, 2, &strategies);
         }
     }
-    ledger.close("halo of nine", 500, &[]);
+    ledger.close_share("halo of nine", 500, &[]);
 }
 
 #[test]
@@ -189,14 +209,14 @@ fn strides_beyond_the_kernel() {
                 };
                 let graph = between(&[extent], 2, one(1));
                 let strategies = all_meshes(1, &[2, 3, 5, 7]);
-                check_all(&mut ledger, "gaps", &graph, 2, &strategies);
+                check_share(&mut ledger, "gaps", &graph, 2, &strategies);
             }
             let layer = Layer::convolution(2, window(kernel, stride, 0), 3);
             let graph = between(&[5, 7], 2, Layer { operation, ..layer });
-            check_all(&mut ledger, "gaps", &graph, 2, &all_meshes(2, &[4, 6]));
+            check_share(&mut ledger, "gaps", &graph, 2, &all_meshes(2, &[4, 6]));
         }
     }
-    ledger.close("strides beyond the kernel", 1000, &[Refusal::TooFine]);
+    ledger.close_share("strides beyond the kernel", 1000, &[Refusal::TooFine]);
 }
 
 #[test]
@@ -214,17 +234,17 @@ fn extents_smaller_than_the_kernel() {
                         };
                         let graph = between(&[extent], 2, layer(1));
                         let strategies = all_meshes(1, &[2, 3]);
-                        check_all(&mut ledger, "small", &graph, 2, &strategies);
+                        check_share(&mut ledger, "small", &graph, 2, &strategies);
                         if extent == 3 && kernel < 7 {
                             let graph = between(&[2, 3], 2, layer(2));
-                            check_all(&mut ledger, "small", &graph, 1, &all_meshes(2, &[2, 6]));
+                            check_share(&mut ledger, "small", &graph, 1, &all_meshes(2, &[2, 6]));
                         }
                     }
                 }
             }
         }
     }
-    ledger.close("extents below the kernel", 500, &[Refusal::TooFine]);
+    ledger.close_share("extents below the kernel", 500, &[Refusal::TooFine]);
 }
 
 #[test]
@@ -250,11 +270,11 @@ fn periodic_borders_wider_than_a_shard() {
                 let extent = layer.fit(extent.to_vec());
                 let graph = between(&extent, 2, layer);
                 let strategies = all_meshes(extent.len(), ranks);
-                check_all(&mut ledger, "periodic", &graph, 2, &strategies);
+                check_share(&mut ledger, "periodic", &graph, 2, &strategies);
             }
         }
     }
-    ledger.close("periodic borders", 200, &[Refusal::TooFine]);
+    ledger.close_share("periodic borders", 200, &[Refusal::TooFine]);
 }
 
 #[test]
@@ -281,13 +301,13 @@ fn groups_up_to_depthwise() {
                     };
                     if layer.refusal(extent).is_none() {
                         let graph = between(extent, channels, layer);
-                        check_all(&mut ledger, "groups", &graph, 2, &all_meshes(rank, &[3, 4]));
+                        check_share(&mut ledger, "groups", &graph, 2, &all_meshes(rank, &[3, 4]));
                     }
                 }
             }
         }
     }
-    ledger.close("groups", 300, &[Refusal::TooFine]);
+    ledger.close_share("groups", 300, &[Refusal::TooFine]);
 }
 
 /// Large enough for fast kernels to work in blocks, and on threads of their own.
@@ -352,15 +372,15 @@ fn parts_that_run_empty() {
             let wide = Layer::convolution(rank, window(5, 1, 2), 2);
             let graph = reduced().then(wide).norm().finish(Loss::MeanSquaredError);
             let strategies = all_meshes(rank, ranks);
-            check_all(&mut ledger, "empty", &graph, 2, &strategies);
+            check_share(&mut ledger, "empty", &graph, 2, &strategies);
             // Padding lets the extents grow again.
             let grown = Layer::convolution(rank, window(2, 1, 3), 2);
             let graph = reduced().then(grown).linear(2);
             let graph = graph.finish(Loss::CROSS_ENTROPY);
-            check_all(&mut ledger, "empty", &graph, 1, &strategies);
+            check_share(&mut ledger, "empty", &graph, 1, &strategies);
         }
     }
-    ledger.close("empty parts", 150, &[Refusal::TooFine]);
+    ledger.close_share("empty parts", 150, &[Refusal::TooFine]);
 }
 
 /// Equal maxima at positions that differ in the second channel, whose weight is zero at first: its
@@ -433,7 +453,7 @@ fn equal_maxima_on_both_sides_of_a_border() {
                 } else {
                     &[2, 3, 4]
                 };
-                let strategies = all_meshes(rank, ranks);
+                let strategies = taken(&all_meshes(rank, ranks), number);
                 let name = format!("PARTITA_SEED={seed} ties");
                 match trial {
                     Some(trial) => ledger.judge(&name, &case, &trial, &strategies),
@@ -442,7 +462,7 @@ fn equal_maxima_on_both_sides_of_a_border() {
             }
         }
     }
-    ledger.close("ties", 250, &[Refusal::TooFine]);
+    ledger.close_share("ties", 250, &[Refusal::TooFine]);
 }
 
 /// A tensor read by two layers whose outputs are added, in the text form.
@@ -547,11 +567,11 @@ fn encoders_and_decoders() {
                 );
                 let graph = parse(&text).unwrap();
                 let strategies = all_meshes(rank, ranks);
-                check_all(&mut ledger, "levels", &graph, 2, &strategies);
+                check_share(&mut ledger, "levels", &graph, 2, &strategies);
             }
         }
     }
-    ledger.close("encoders and decoders", 150, &[Refusal::TooFine]);
+    ledger.close_share("encoders and decoders", 150, &[Refusal::TooFine]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Upsampling, padding and adaptive means under all meshes.
 
 use crate::ledger::{Ledger, Refusal};
-use crate::named::{all_meshes, check_all};
+use crate::named::{all_meshes, check_all, check_share};
 use partita_graph::text::parse;
 
 /// A resampling between two convolutions.
@@ -14,7 +14,7 @@ fn check(ledger: &mut Ledger, extent: &str, line: &str, ranks: &[usize]) {
     );
     let graph = parse(&text).unwrap_or_else(|error| panic!("{error}"));
     let strategies = all_meshes(extent.split('x').count(), ranks);
-    check_all(ledger, line, &graph, 2, &strategies);
+    check_share(ledger, line, &graph, 2, &strategies);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn resamplings_of_shards_of_any_extent() {
     ] {
         check(&mut ledger, "7x5", line, &[2, 3, 4, 6]);
     }
-    ledger.close("resamplings", 300, &[Refusal::TooFine]);
+    ledger.close_share("resamplings", 300, &[Refusal::TooFine]);
 }
 
 /// Other readers of the same tensor have other halos, some of them periodic.
