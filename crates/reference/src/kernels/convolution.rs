@@ -196,12 +196,14 @@ fn backward_data<T: Real>(
                 continue;
             };
             let base = dense(extent, [n, i[0], i[1], i[2], 0]);
-            for (c, sum) in sums[base..base + extent[4]].iter_mut().enumerate() {
-                let first = c / channels * filters;
-                let at = w.at([k[0], k[1], k[2], c % channels, first]);
-                let weights = &w.data()[at..at + filters];
-                let pairs = dy_row[first..first + filters].iter().zip(weights);
-                *sum += pairs.map(|(dy, w)| dy.wide() * w.wide()).sum::<f64>();
+            let dx_row = &mut sums[base..base + extent[4]];
+            for (group, sums) in dx_row.chunks_mut(channels).enumerate() {
+                let first = group * filters;
+                let weights = |c: usize| {
+                    let at = w.at([k[0], k[1], k[2], c, first]);
+                    &w.data()[at..at + filters]
+                };
+                add_products(&dy_row[first..first + filters], weights, sums);
             }
         }
     })?;
@@ -212,6 +214,32 @@ fn backward_data<T: Real>(
         flops,
         bytes: dy.box_bytes() + w.box_bytes() + bias_bytes + dx_bytes,
     })
+}
+
+/// Adds to the sum of each channel the product of a row of dy and the channel's weights.
+fn add_products<'w, T: Real>(dy_row: &[T], weights: impl Fn(usize) -> &'w [T], sums: &mut [f64]) {
+    // A sum waits for each addition before the next, so channels are summed side by side, each in order.
+    const CHANNELS: usize = 8;
+    let mut blocks = sums.chunks_exact_mut(CHANNELS);
+    let mut first = 0;
+    for block in &mut blocks {
+        let rows: [&[T]; CHANNELS] = std::array::from_fn(|c| &weights(first + c)[..dy_row.len()]);
+        let mut products = [0.0; CHANNELS];
+        for (f, dy) in dy_row.iter().enumerate() {
+            let dy = dy.wide();
+            for (product, row) in products.iter_mut().zip(&rows) {
+                *product += dy * row[f].wide();
+            }
+        }
+        for (sum, product) in block.iter_mut().zip(products) {
+            *sum += product;
+        }
+        first += CHANNELS;
+    }
+    for (c, sum) in blocks.into_remainder().iter_mut().enumerate() {
+        let pairs = dy_row.iter().zip(weights(first + c));
+        *sum += pairs.map(|(dy, w)| dy.wide() * w.wide()).sum::<f64>();
+    }
 }
 
 fn backward_weight<T: Real>(
