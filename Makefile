@@ -2,7 +2,8 @@
 
 CARGO ?= cargo
 PARTITA = target/release/partita
-XTASK = $(CARGO) run --quiet --release --locked --package xtask --
+# In the profile of the tests, so that they share what is built.
+XTASK = $(CARGO) run --quiet --profile suite --locked --package xtask --
 
 .PHONY: all test test-long fuzz test-neon demo bench book
 
@@ -13,17 +14,10 @@ all:
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Installs what is missing where it can, and says what is. Then the checks from the quickest to the longest; the last
-# lines say what did not run, and the sum of all tests. One package alone would be built with other features, and all
-# of it again for the tests.
+# lines say what did not run, what each step took, and the sum of all tests. More than an hour of processor time fails.
 test:
 	.ci/setup
-	$(CARGO) fmt --all --check
-	$(XTASK) tidy
-	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
-	$(CARGO) test --no-run --release --locked --workspace
-	$(XTASK) walls
-	$(XTASK) test
+	$(XTASK) check
 
 # The same tests with more cases, ten minutes of each fuzz target with overflow checks, and Miri, the
 # thread sanitizer and cargo-deny where they are installed; what is not says so.

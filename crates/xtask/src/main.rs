@@ -1,10 +1,11 @@
 //! Checks of this repository beyond those of the compiler.
 //!
 //! Does: `tidy` (rules on the text), `walls` (which crate may depend on which), `test` (the whole
-//! suite with a summary), `fuzz` (every reader of users' files, and the table of a record).
+//! suite with a summary), `check` (these three, lints and documentation, with what each took), `fuzz` (every reader of users' files, and the table of a record).
 //! Knows: the layout of the repository, `cargo metadata`, the table of rooms in ARCHITECTURE.md.
 //! Must not know: any crate of the workspace. No file is exempted by its name from any rule.
 
+mod check;
 mod cycles;
 mod dependencies;
 mod functions;
@@ -13,15 +14,18 @@ mod long;
 mod matches;
 mod source;
 mod suite;
+mod test_files;
 mod tidy;
+mod times;
 mod walls;
 
 use std::env;
 use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use times::Times;
 
-const USAGE: &str = "usage: cargo run --release -p xtask -- tidy | walls | test [--long] | \
+const USAGE: &str = "usage: cargo run --release -p xtask -- tidy | walls | check | test [--long] | \
                      fuzz [TARGET...] [--seconds N] [--seed N] [--jobs N] [--keep FOLDER]";
 
 /// One broken rule.
@@ -51,8 +55,9 @@ fn main() -> ExitCode {
     let outcome = match words[..] {
         ["tidy"] => report("tidy", tidy::check(&root)),
         ["walls"] => report("walls", walls::check(&root)),
-        ["test"] => suite::run(&root, false),
-        ["test", "--long"] => suite::run(&root, true),
+        ["check"] => check::run(&root),
+        ["test"] => suite::run(&root, false, &mut Times::default()),
+        ["test", "--long"] => suite::run(&root, true, &mut Times::default()),
         ["fuzz", ref arguments @ ..] => long::fuzz(&root, arguments),
         _ => Err(USAGE.to_owned()),
     };

@@ -1,6 +1,10 @@
 //! Runs the tests and sums their results.
 
+mod jobs;
+
 use crate::long;
+use crate::times::{Times, today};
+use jobs::Job;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
@@ -10,6 +14,10 @@ use std::process::{Command, Stdio};
 
 /// Makes the property tests run many more cases.
 pub(crate) const LONG: &str = "PARTITA_TEST_LONG";
+/// The profile in which all of `make test` is built.
+pub(crate) const PROFILE: [&str; 2] = ["--profile", "suite"];
+/// The day, from 1970, that decides which share of the random cases runs.
+const DAY: &str = "PARTITA_DAY";
 /// Seconds of each fuzz target.
 const FUZZ_SECONDS: &str = "PARTITA_FUZZ_SECONDS";
 /// File to which tests that lack something write that they did not run.
@@ -27,18 +35,18 @@ pub(crate) struct Step {
     pub(crate) command: Command,
 }
 
-/// Runs all tests of the workspace and streams their output; with `long` also the steps of [`long::steps`].
+/// Runs all tests of the workspace and shows their output; with `long` also the steps of [`long::steps`].
 ///
-/// The last lines say which tests did not run, and why; the closing line is `N passed, M failed`, alone. True if
-/// something passed, nothing failed and nothing was left out.
-pub(crate) fn run(root: &Path, long: bool) -> Result<bool, String> {
+/// The last lines say which tests did not run and why, what was spent by each step, among them those of `times`, and
+/// whether that is within the budget; the closing line is `N passed, M failed`, alone. True if something passed,
+/// nothing failed, nothing was left out, and the budget was kept.
+pub(crate) fn run(root: &Path, long: bool, times: &mut Times) -> Result<bool, String> {
     let (told, told_bare) = (not_run_file(root, "all")?, not_run_file(root, "bare")?);
-    let mut steps = vec![workspace(root, long), bare(root)];
-    steps[0].command.env(NOT_RUN, &told);
-    steps[1].command.env(NOT_RUN, &told_bare);
+    let mut steps = vec![bare(root)];
+    steps[0].command.env(NOT_RUN, &told_bare);
     let mut left_out = Vec::new();
     if has_no_namespace(root) {
-        steps.truncate(1);
+        steps.clear();
         left_out.push(
             "tests without MPI, OpenCL and oneDNN; the system allows no mount namespace".to_owned(),
         );
@@ -48,12 +56,26 @@ pub(crate) fn run(root: &Path, long: bool) -> Result<bool, String> {
         steps.extend(more.steps);
         left_out.extend(more.left_out);
     }
+    let day = env::var(DAY).unwrap_or_else(|_| today().to_string());
     let mut tally = Tally::default();
+    println!("xtask: the tests of the workspace");
+    let jobs = times.measure("build of the tests", || jobs::all(root))?;
+    let each = |job: &mut Job| {
+        job.command.env(NOT_RUN, &told).env(DAY, &day);
+        set_length(&mut job.command, long);
+    };
+    times.measure("tests of the workspace", || {
+        workspace(jobs, each, &mut tally)
+    });
     for step in &mut steps {
         println!("xtask: {}", step.name);
-        take(step, &mut tally)?;
+        step.command.env(DAY, &day);
+        times.measure(step.name, || take(step, &mut tally))?;
     }
-    let verdict = tally.verdict();
+    let mut verdict = tally.verdict();
+    if !long {
+        verdict.good &= times.keeps_budget();
+    }
     for remark in &verdict.remarks {
         eprintln!("xtask: {remark}");
     }
@@ -63,6 +85,14 @@ pub(crate) fn run(root: &Path, long: bool) -> Result<bool, String> {
     for line in not_run_lines(&fs::read_to_string(told).unwrap_or_default()) {
         println!("did not run: {line}");
     }
+    if !long {
+        println!(
+            "random cases: the share of day {day}; {DAY}={day} repeats it, `make test-long` runs all"
+        );
+    }
+    for line in times.lines(long) {
+        println!("{line}");
+    }
     let closing = format!("{} passed, {} failed", verdict.passed, verdict.failed);
     println!("{closing}");
     std::io::stdout()
@@ -71,28 +101,25 @@ pub(crate) fn run(root: &Path, long: bool) -> Result<bool, String> {
     Ok(verdict.good)
 }
 
-fn workspace(root: &Path, long: bool) -> Step {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command
-        .args([
-            "test",
-            "--release",
-            "--workspace",
-            "--locked",
-            "--no-fail-fast",
-        ])
-        .current_dir(root);
+/// Runs the jobs and adds their results, each with its output in one piece.
+fn workspace(mut jobs: Vec<Job>, each: impl Fn(&mut Job), tally: &mut Tally) {
+    jobs.iter_mut().for_each(each);
+    jobs::run(jobs, |done| {
+        let mut own = Tally::default();
+        let (text, seconds) = (&done.output, done.seconds);
+        println!("xtask: {} ({seconds:.1} s)\n{text}", done.name);
+        text.lines().for_each(|line| own.add(line));
+        tally.take(own, &done.name, done.succeeded);
+    });
+}
+
+fn set_length(command: &mut Command, long: bool) {
     if long {
         command.env(LONG, "1");
         // A separate step runs ten minutes of each target, with all checks.
         if env::var_os(FUZZ_SECONDS).is_none() {
             command.env(FUZZ_SECONDS, "20");
         }
-    }
-    Step {
-        name: "the tests of the workspace",
-        command,
     }
 }
 
@@ -108,14 +135,8 @@ fn not_run_file(root: &Path, name: &str) -> Result<PathBuf, String> {
 fn bare(root: &Path) -> Step {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(root.join(".ci/bare"));
-    command.arg(cargo);
-    command.args([
-        "test",
-        "--release",
-        "--workspace",
-        "--locked",
-        "--no-fail-fast",
-    ]);
+    command.arg(cargo).arg("test").args(PROFILE);
+    command.args(["--workspace", "--locked", "--no-fail-fast"]);
     command.args(["--test", "verbs", "--test", "mpi", "--"]);
     command.args(WITHOUT_PARTS).current_dir(root);
     Step {
@@ -177,6 +198,8 @@ fn take(step: &mut Step, tally: &mut Tally) -> Result<(), String> {
 /// The sums of all `test result:` lines.
 #[derive(Default)]
 struct Tally {
+    /// Whether there is any line of results.
+    has_results: bool,
     passed: u64,
     failed: u64,
     ignored: u64,
@@ -196,6 +219,7 @@ impl Tally {
         let Some(counts) = line.strip_prefix("test result: ") else {
             return;
         };
+        self.has_results = true;
         // "ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s"
         let counts = counts.split_once(". ").map_or(counts, |(_, counts)| counts);
         for part in counts.split(';') {
@@ -210,8 +234,7 @@ impl Tally {
 
     /// Adds the results of a step. A step without results, like a check of licenses, counts as one test.
     fn take(&mut self, mut step: Tally, name: &str, succeeded: bool) {
-        let is_silent = step.passed + step.failed + step.ignored == 0;
-        if is_silent && succeeded {
+        if !step.has_results && succeeded {
             step.passed = 1;
         }
         if !succeeded && step.failed == 0 {
@@ -287,6 +310,14 @@ mod tests {
         );
         assert!(lines[2].starts_with("2 test(s) in all"), "{lines:?}");
         assert!(not_run_lines("")[0].starts_with("0 test(s) in all"));
+    }
+
+    #[test]
+    fn a_binary_without_tests_adds_none() {
+        let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; \
+                    finished in 0.00s";
+        assert_eq!(verdict(&[none, GOOD], true).passed, 12);
+        assert!(!verdict(&[none], true).good);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::functions::{Function, functions};
 use crate::kinds::{KERNELS, Kinds};
 use crate::matches;
 use crate::source::{Source, line_of, words};
+use crate::test_files::{self, Codes};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -41,6 +42,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
     let mut faults = Vec::new();
     let mut manifests = Vec::new();
     let mut crates: BTreeMap<String, Crate> = BTreeMap::new();
+    let mut tests: BTreeMap<String, Codes> = BTreeMap::new();
     let mut kinds = Kinds::of(&Source::new(&read(root, KERNELS)?).code);
     for path in &paths {
         if path.ends_with(".rs") {
@@ -48,6 +50,11 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
             faults.extend(check_file(&file));
             if !TESTING_ROOMS.contains(&file.room.as_str()) {
                 kinds.note(path, &file.product_code);
+            }
+            let below_tests = format!("crates/{}/tests/", file.room);
+            if let Some(below_tests) = path.strip_prefix(&below_tests) {
+                let codes = tests.entry(file.room.clone()).or_default();
+                codes.insert(below_tests.to_owned(), file.source.code.clone());
             }
             let src = format!("crates/{}/src/", file.room);
             if let Some(below_src) = path.strip_prefix(&src).filter(|_| !file.is_test) {
@@ -57,9 +64,22 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
         } else if path.ends_with("/Cargo.toml") {
             let manifest = manifest(root, path)?;
             faults.extend(dependencies::inherited(&manifest, path));
-            manifests.push(manifest);
+            manifests.push((path, manifest));
         }
     }
+    for (path, manifest) in &manifests {
+        let room = path.split('/').nth(1).unwrap_or_default();
+        let codes = tests.get(room);
+        faults.extend(
+            codes
+                .map(|codes| test_files::listed(manifest, path, codes))
+                .unwrap_or_default(),
+        );
+    }
+    let manifests: Vec<Table> = manifests
+        .into_iter()
+        .map(|(_, manifest)| manifest)
+        .collect();
     let document = read(root, "DEPENDENCIES.md")?;
     let root_manifest = manifest(root, "Cargo.toml")?;
     faults.extend(dependencies::documented(&root_manifest, &document));

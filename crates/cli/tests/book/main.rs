@@ -10,7 +10,7 @@
 //! - ` ```console norun `: not run, as it needs Slurm, MPI or hours.
 //! - ` ```toml file=run.toml `, with any language: a file of this content, for the commands after it.
 //!
-//! `UPDATE=1 cargo test --release --test book` rewrites outputs that differ.
+//! `UPDATE=1 cargo test --profile suite --test book` rewrites outputs that differ.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
