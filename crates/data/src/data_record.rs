@@ -21,6 +21,9 @@ const VOXELS: &str = "partita.voxels";
 /// Entry of the metadata of a weight file with the names of the channels, as JSON.
 const CHANNELS: &str = "partita.channels";
 
+/// Entry of the metadata of a weight file with the weights of the classes in its loss, as JSON.
+const CLASS_WEIGHTS: &str = "partita.class_weights";
+
 /// What weights and checkpoints keep of the data that they were trained on. Those of other programs keep nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataRecord {
@@ -36,6 +39,9 @@ pub struct DataRecord {
     /// Names of the channels, in the order in which the network reads them; empty where they are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<String>,
+    /// The weights of classes that followed from the labels, one per class; empty where none did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub class_weights: Vec<f64>,
 }
 
 /// What the outputs of a network stand for.
@@ -89,6 +95,10 @@ impl DataRecord {
                 CHANNELS,
                 (!self.channels.is_empty()).then(|| serde_json::json!(self.channels)),
             ),
+            (
+                CLASS_WEIGHTS,
+                (!self.class_weights.is_empty()).then(|| serde_json::json!(self.class_weights)),
+            ),
         ];
         let entries = entries.into_iter();
         entries
@@ -108,6 +118,7 @@ impl DataRecord {
             targets: entry(path, metadata, TARGETS)?,
             voxels: entry(path, metadata, VOXELS)?,
             channels: entry(path, metadata, CHANNELS)?.unwrap_or_default(),
+            class_weights: entry(path, metadata, CLASS_WEIGHTS)?.unwrap_or_default(),
         })
     }
 }

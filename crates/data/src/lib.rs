@@ -10,6 +10,7 @@ mod augment;
 mod axes;
 mod channels;
 pub mod checkpoint;
+mod class_counts;
 mod classes;
 mod convert;
 mod crop_names;
@@ -54,6 +55,7 @@ pub use augment::{
     TrainingCrops,
 };
 pub use axes::DimOrder;
+pub use class_counts::class_counts;
 pub use convert::{Conversion, ConvertSpec, GeometrySpec, LabelPair, VoxelOrientation};
 pub use data_check::{CheckScope, DataCheck, DataChecked};
 pub use data_record::{DataRecord, TargetRecord};

@@ -41,7 +41,9 @@ pub use builder::{GraphBuilder, ParameterSource};
 pub use count::{Counts, LayerCount, count};
 pub use error::GraphError;
 pub use initialize::{initial_part, initial_values};
-pub use loss::{ClassLoss, ElementFunction, ElementLoss, Loss, TargetKind};
+pub use loss::{
+    ClassLoss, ClassWeights, ElementFunction, ElementLoss, Loss, TargetKind, inverse_frequency,
+};
 pub use model::{Graph, Node};
 pub use op::{Activation, Convolution, Op, Pool, PoolKind, PreluSlopes, TransposedConvolution};
 pub use parameter::{Initialization, Parameter, ParameterRole, fans};

@@ -46,10 +46,10 @@ impl Loss {
         }
     }
 
-    /// Weights of channels; empty where all are 1.
+    /// Weights of channels; empty where all are 1, or not known yet.
     pub fn weights(&self) -> &[f64] {
         match self {
-            Self::Classes(loss) => &loss.weights,
+            Self::Classes(loss) => loss.weights.values(),
             Self::Elements(loss) => &loss.weights,
             Self::MeanSquaredError | Self::SoftmaxCrossEntropy { .. } => &[],
         }
@@ -113,15 +113,83 @@ pub struct ClassLoss {
     /// Whether the sums of Dice are over all samples of a micro-batch, or of a split that is evaluated, not over each
     /// sample.
     pub batch: bool,
-    /// A weight per class; empty where all are 1.
-    pub weights: Vec<f64>,
+    /// A weight per class.
+    pub weights: ClassWeights,
     /// The weights of Dice; `None` where they are `weights`, too.
-    pub dice_weights: Option<Vec<f64>>,
+    pub dice_weights: Option<ClassWeights>,
     /// Positions with this target do not count.
     pub ignore: Option<i64>,
 }
 
+/// Weights of the classes of a loss.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClassWeights {
+    /// One per class; empty where all are 1.
+    Listed(Vec<f64>),
+    /// The inverse frequency of each class in the labels of a training, as [`inverse_frequency`] computes it; empty until
+    /// these are counted, when all count as 1.
+    InverseFrequency(Vec<f64>),
+}
+
+impl ClassWeights {
+    /// The word of a model file for weights that follow from the labels.
+    pub const INVERSE_FREQUENCY: &'static str = "inverse_frequency";
+    /// Weight 1 for all classes.
+    pub const ONES: Self = Self::Listed(Vec::new());
+
+    /// One per class; empty where all are 1, or not known yet.
+    pub fn values(&self) -> &[f64] {
+        match self {
+            Self::Listed(weights) | Self::InverseFrequency(weights) => weights,
+        }
+    }
+
+    /// Those that follow from the labels of a training, which are empty until they are counted.
+    fn inverse_frequency(&self) -> Option<&[f64]> {
+        match self {
+            Self::Listed(_) => None,
+            Self::InverseFrequency(weights) => Some(weights),
+        }
+    }
+}
+
+/// Weights of classes from the number of labels of each: `labels / (present * count)`, rounded to six significant digits,
+/// where `present` is the number of classes that occur; 0 for a class that does not.
+///
+/// Source: scikit-learn, `compute_class_weight("balanced")`, over the classes that occur.
+pub fn inverse_frequency(counts: &[u64]) -> Vec<f64> {
+    let labels = counts.iter().sum::<u64>() as f64;
+    let present = counts.iter().filter(|&&count| count > 0).count() as f64;
+    let weight = |&count: &u64| match count {
+        0 => 0.0,
+        count => six_digits(labels / (present * count as f64)),
+    };
+    counts.iter().map(weight).collect()
+}
+
+/// The nearest number that has six significant digits, so that what is printed is what is used.
+fn six_digits(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
 impl ClassLoss {
+    /// The weights that follow from the labels of a training, which are empty until they are counted.
+    pub fn inverse_frequency(&self) -> Option<&[f64]> {
+        let of_dice = self.dice_weights.as_ref();
+        let own = self.weights.inverse_frequency();
+        own.or_else(|| of_dice.and_then(ClassWeights::inverse_frequency))
+    }
+
+    /// Gives weights that follow from the labels these values.
+    pub(crate) fn set_inverse_frequency(&mut self, values: &[f64]) {
+        let of_dice = self.dice_weights.iter_mut();
+        for weights in of_dice.chain([&mut self.weights]) {
+            if weights.inverse_frequency().is_some() {
+                *weights = ClassWeights::InverseFrequency(values.to_vec());
+            }
+        }
+    }
+
     /// Cross-entropy alone, without options.
     pub const CROSS_ENTROPY: Self = Self {
         cross_entropy: 1.0,
@@ -130,7 +198,7 @@ impl ClassLoss {
         smooth: 1e-5,
         background: true,
         batch: false,
-        weights: Vec::new(),
+        weights: ClassWeights::ONES,
         dice_weights: None,
         ignore: None,
     };
@@ -143,14 +211,14 @@ impl ClassLoss {
         smooth: 1e-5,
         background: true,
         batch: false,
-        weights: Vec::new(),
+        weights: ClassWeights::ONES,
         dice_weights: None,
         ignore: None,
     };
 
     /// Whether cross-entropy divides by a sum over positions that depends on the targets.
     pub fn counts_targets(&self) -> bool {
-        self.cross_entropy != 0.0 && (self.ignore.is_some() || !self.weights.is_empty())
+        self.cross_entropy != 0.0 && (self.ignore.is_some() || self.weights != ClassWeights::ONES)
     }
 
     /// Whether Dice is a ratio of sums over several samples.

@@ -129,6 +129,46 @@ impl Graph {
         Ok(graph)
     }
 
+    /// Whether a loss has weights that follow from the labels of a training.
+    pub fn follows_labels(&self) -> bool {
+        let follows = |loss: &Loss| match loss {
+            Loss::Classes(loss) => loss.inverse_frequency().is_some(),
+            Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy { .. } | Loss::Elements(_) => false,
+        };
+        let mut losses = self.nodes.iter().filter_map(|node| node.op.loss());
+        losses.any(follows)
+    }
+
+    /// The weights of classes that follow from the labels of a training; `None` where none do, or they are not counted yet.
+    pub fn inverse_frequency(&self) -> Option<&[f64]> {
+        let losses = self.nodes.iter().filter_map(|node| node.op.loss());
+        let mut of_classes = losses.filter_map(|loss| match loss {
+            Loss::Classes(loss) => loss.inverse_frequency(),
+            Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy { .. } | Loss::Elements(_) => None,
+        });
+        of_classes.find(|weights| !weights.is_empty())
+    }
+
+    /// The same model with these weights of classes, one each, wherever they follow from the labels.
+    ///
+    /// Errors: not one finite weight per class, none negative and not all 0.
+    pub fn with_inverse_frequency(&self, weights: &[f64]) -> Result<Self, GraphError> {
+        let mut graph = self.clone();
+        for node in &mut graph.nodes {
+            if let Op::Loss(Loss::Classes(loss))
+            | Op::AuxiliaryLoss {
+                loss: Loss::Classes(loss),
+                ..
+            } = &mut node.op
+            {
+                loss.set_inverse_frequency(weights);
+                let input = self.node(node.inputs[0]).shape;
+                infer(&node.name, &node.op, &[input], self.spatial_rank)?;
+            }
+        }
+        Ok(graph)
+    }
+
     /// The same model with frozen parameters, which training leaves as they are. With `keeps_statistics` a batch norm
     /// without trained parameters keeps its running statistics, too, and training normalizes with them.
     ///

@@ -5,7 +5,7 @@
 use partita_graph::{
     Activation, Convolution, Graph, GraphBuilder, GraphError, Initialization, Interpolation, Loss,
     NodeId, Op, PadMode, ParameterRole, ParameterSource, Pool, PoolKind, PreluSlopes, Resample,
-    TransposedConvolution, text,
+    TransposedConvolution, inverse_frequency, text,
 };
 use partita_space::Window;
 use partita_space::random::SplitMix;
@@ -368,4 +368,56 @@ fn weights_of_the_parts_of_a_loss_are_printed_as_they_count() {
             "{shown}"
         );
     }
+}
+
+#[test]
+fn weights_that_follow_the_labels_stay_a_word() {
+    let model = |keys: &str| {
+        format!("model m\ninput x channels=3 extent=4x4\nl = dice_cross_entropy x {keys}\n")
+    };
+    for keys in [
+        "weights=inverse_frequency",
+        "cross_entropy_weights=inverse_frequency dice_weights=1.5,2.5,3.5",
+        "cross_entropy_weights=1.5,2.5,3.5 dice_weights=inverse_frequency",
+        "dice_weights=inverse_frequency",
+    ] {
+        let graph = text::parse(&model(keys)).unwrap();
+        assert!(graph.follows_labels(), "{keys}");
+        let counted = graph.with_inverse_frequency(&[0.5, 0.0, 2.5]).unwrap();
+        assert!(counted != graph && counted.follows_labels(), "{keys}");
+        for graph in [&graph, &counted] {
+            let shown = text::print(graph);
+            assert!(shown.contains(&format!("x {keys}\n")), "{shown}");
+        }
+        assert!(graph.with_inverse_frequency(&[1.0]).is_err());
+    }
+    let listed = text::parse(&model("weights=1,2,3")).unwrap();
+    assert!(!listed.follows_labels());
+    let same = listed.with_inverse_frequency(&[0.5, 0.0, 2.5]).unwrap();
+    assert_eq!(same, listed);
+    for (line, said) in [
+        ("mse x weights=inverse_frequency", "of losses of classes"),
+        (
+            "dice x weights=inverse_freq",
+            "nearest is `weights=inverse_frequency`",
+        ),
+        (
+            "softmax_cross_entropy x weights=balanced",
+            "or inverse_frequency",
+        ),
+    ] {
+        let text = format!("model m\ninput x channels=3 extent=4x4\nl = {line}\n");
+        let error = text::parse(&text).unwrap_err().to_string();
+        assert!(error.contains(said), "{line}: {error}");
+    }
+}
+
+#[test]
+fn weights_of_classes_are_balanced_over_those_that_occur() {
+    // 12 labels of 3 classes: 12 / (3 * count).
+    assert_eq!(inverse_frequency(&[8, 0, 2, 2]), [0.5, 0.0, 2.0, 2.0]);
+    assert_eq!(inverse_frequency(&[1, 2]), [1.5, 0.75]);
+    // Six significant digits of 22 / 42.
+    assert_eq!(inverse_frequency(&[21, 1]), [0.52381, 11.0]);
+    assert_eq!(inverse_frequency(&[0, 0]), [0.0, 0.0]);
 }

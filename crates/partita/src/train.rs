@@ -3,6 +3,7 @@
 mod check;
 mod checkpoint;
 mod choose;
+mod class_weights;
 mod convert;
 mod crops;
 mod curve;
@@ -193,6 +194,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let ends = |epochs: &[EpochReport]| run.ends.end(epochs).is_some();
     let samples = (&graph, &dataset, sampling);
     let preprocessing = checked(launch, &run, samples, from, &mut warnings)?;
+    let graph = class_weights::of_training(launch, &run, (graph, &dataset), resume.as_ref())?;
     let samples = (&graph, &dataset, &preprocessing);
     let joined = JoinedValidation::prepare(launch, &run, samples)?;
     let (groups, loss) = JoinedValidation::needs(joined.as_ref(), run.ranks);
@@ -413,6 +415,7 @@ fn data_record(run: &Run, (graph, dataset, preprocessing): offload::Samples<'_>)
         targets: target_record(graph, dataset),
         voxels: dataset.voxel_record(Split::Train),
         channels: dataset.channels(),
+        class_weights: graph.inverse_frequency().unwrap_or_default().to_vec(),
     }
 }
 

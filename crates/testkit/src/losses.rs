@@ -1,7 +1,7 @@
 //! Random losses.
 
 use crate::Draws;
-use partita_graph::{ClassLoss, ElementFunction, ElementLoss, Loss};
+use partita_graph::{ClassLoss, ClassWeights, ElementFunction, ElementLoss, Loss};
 
 /// Makes a loss for outputs of so many channels.
 pub(crate) type LossOf = fn(usize) -> Loss;
@@ -25,7 +25,7 @@ const ALL: [LossOf; 18] = [
     |channels| elements(ElementFunction::LogisticEntropy, weights(channels)),
     |channels| {
         Loss::Classes(ClassLoss {
-            weights: weights(channels),
+            weights: ClassWeights::Listed(weights(channels)),
             smoothing: 0.1,
             ..ClassLoss::CROSS_ENTROPY
         })
@@ -39,7 +39,7 @@ const ALL: [LossOf; 18] = [
     |_| Loss::Classes(ClassLoss::DICE),
     |channels| {
         Loss::Classes(ClassLoss {
-            weights: weights(channels),
+            weights: ClassWeights::Listed(weights(channels)),
             ..ClassLoss::DICE
         })
     },
@@ -54,14 +54,14 @@ const ALL: [LossOf; 18] = [
         Loss::Classes(ClassLoss {
             background: channels == 1,
             cross_entropy: 0.5,
-            dice_weights: Some(weights(channels)),
+            dice_weights: Some(ClassWeights::Listed(weights(channels))),
             ..ClassLoss::DICE
         })
     },
     |channels| {
         Loss::Classes(ClassLoss {
-            weights: weights(channels),
-            dice_weights: Some(Vec::new()),
+            weights: ClassWeights::Listed(weights(channels)),
+            dice_weights: Some(ClassWeights::ONES),
             ignore: Some(1),
             cross_entropy: 2.0,
             ..ClassLoss::DICE

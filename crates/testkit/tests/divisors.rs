@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_graph::{ClassLoss, Loss, text};
+use partita_graph::{ClassLoss, ClassWeights, Loss, text};
 use partita_lower::Strategy;
 use partita_program::{Dtype, Kernel, Phase, ProgramKind, Work};
 use partita_testkit::verify::{Fault, verify};
@@ -28,7 +28,7 @@ fn counting(mut case: Case, draws: &mut Draws) -> Option<Case> {
         dice,
         smoothing: draws.pick(&[0.0, 0.1]),
         ignore,
-        weights,
+        weights: ClassWeights::Listed(weights),
         ..ClassLoss::CROSS_ENTROPY
     });
     case.graph = case.graph.with_loss(&loss).ok()?;

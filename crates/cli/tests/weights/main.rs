@@ -4,6 +4,7 @@
 
 mod averages;
 mod channels;
+mod class_weights;
 mod frozen;
 mod grids;
 mod names;

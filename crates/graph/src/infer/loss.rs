@@ -1,7 +1,7 @@
 //! Checks of the options of losses.
 
 use super::{check_share, in_f32, in_range};
-use crate::{ElementFunction, GraphError, Loss, Shape};
+use crate::{ClassWeights, ElementFunction, GraphError, Loss, Shape};
 
 /// Errors: an option is out of range, or there is not one weight per channel.
 pub(super) fn check_loss(node: &str, loss: &Loss, input: Shape) -> Result<(), GraphError> {
@@ -35,7 +35,8 @@ pub(super) fn check_loss(node: &str, loss: &Loss, input: Shape) -> Result<(), Gr
             let ok = (-32768..=32767).contains(&ignore);
             let nearest = ignore.clamp(-32768, 32767);
             in_range(node, "ignore", ok, ignore, "-32768 to 32767", nearest)?;
-            let of_dice = loss.dice_weights.as_deref().unwrap_or_default();
+            let of_dice = loss.dice_weights.as_ref();
+            let of_dice = of_dice.map_or(&[][..], ClassWeights::values);
             check_weights(node, "dice_weights", of_dice, input.channels)?;
         }
     }

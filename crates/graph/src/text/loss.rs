@@ -5,7 +5,7 @@ use super::values::Attributes;
 use super::{TextError, synonym};
 use crate::infer::list;
 use crate::keyword::Keyword;
-use crate::{ClassLoss, ElementFunction, ElementLoss, Loss};
+use crate::{ClassLoss, ClassWeights, ElementFunction, ElementLoss, Loss};
 
 /// Reads a loss as on the line of a model, without name and input: `dice_cross_entropy smooth=1`.
 ///
@@ -49,7 +49,6 @@ pub(super) fn read(keyword: Keyword, attributes: &Attributes) -> Result<Loss, Te
         None => Ok(default),
         Some(_) => attributes.flag(key),
     };
-    let weights = attributes.numbers("weights")?;
     let ignore = attributes.integer("ignore")?;
     let function = match keyword {
         Keyword::L1 => ElementFunction::Absolute,
@@ -62,7 +61,8 @@ pub(super) fn read(keyword: Keyword, attributes: &Attributes) -> Result<Loss, Te
         Keyword::BceWithLogits => ElementFunction::LogisticEntropy,
         Keyword::SoftmaxCrossEntropy => {
             let smoothing = real("smoothing", 0.0)?;
-            if weights.is_empty() && ignore.is_none() {
+            let weights = attributes.class_weights("weights")?;
+            if weights == ClassWeights::ONES && ignore.is_none() {
                 return Ok(Loss::SoftmaxCrossEntropy { smoothing });
             }
             return Ok(Loss::Classes(ClassLoss {
@@ -76,11 +76,10 @@ pub(super) fn read(keyword: Keyword, attributes: &Attributes) -> Result<Loss, Te
             let dice = ClassLoss::DICE;
             let both = keyword == Keyword::DiceCrossEntropy;
             let own = |key: &'static str| {
-                attributes
-                    .get(key)
-                    .map(|_| attributes.numbers(key))
-                    .transpose()
+                let given = attributes.get(key).map(|_| attributes.class_weights(key));
+                given.transpose()
             };
+            let weights = attributes.class_weights("weights")?;
             let (entropy, dice_weights) = (own("cross_entropy_weights")?, own("dice_weights")?);
             let dice_weights = match (&entropy, dice_weights) {
                 (None, of_dice) => of_dice.filter(|of_dice| *of_dice != weights),
@@ -99,9 +98,10 @@ pub(super) fn read(keyword: Keyword, attributes: &Attributes) -> Result<Loss, Te
                 ignore,
             }));
         }
-        Keyword::Mse if weights.is_empty() => return Ok(Loss::MeanSquaredError),
+        Keyword::Mse if attributes.get("weights").is_none() => return Ok(Loss::MeanSquaredError),
         _ => ElementFunction::Squared,
     };
+    let weights = attributes.numbers("weights")?;
     Ok(Loss::Elements(ElementLoss { function, weights }))
 }
 
@@ -140,25 +140,34 @@ pub(super) fn attributes(loss: &Loss) -> Vec<(&'static str, String)> {
             }
         }
     }
-    let of_dice = match loss {
-        Loss::Classes(loss) => loss.dice_weights.as_deref(),
-        Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy { .. } | Loss::Elements(_) => None,
-    };
-    let key = if of_dice.is_some() {
-        "cross_entropy_weights"
-    } else {
-        "weights"
-    };
-    for (key, weights) in [
-        (key, loss.weights()),
-        ("dice_weights", of_dice.unwrap_or_default()),
-    ] {
-        if !weights.is_empty() {
-            let weights: Vec<String> = weights.iter().map(|weight| real(*weight)).collect();
-            attributes.push((key, weights.join(",")));
-        }
-    }
+    attributes.extend(weights(loss));
     let ignored = loss.ignored();
     attributes.extend(ignored.map(|index| ("ignore", index.to_string())));
     attributes
+}
+
+/// The keys of weights of a loss that are not all 1.
+fn weights(loss: &Loss) -> Vec<(&'static str, String)> {
+    let list = |weights: &[f64]| {
+        let weights: Vec<String> = weights.iter().map(|weight| real(*weight)).collect();
+        weights.join(",")
+    };
+    let of_classes = |weights: &ClassWeights| match weights {
+        ClassWeights::Listed(weights) => list(weights),
+        ClassWeights::InverseFrequency(_) => ClassWeights::INVERSE_FREQUENCY.to_owned(),
+    };
+    let keys = match loss {
+        Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy { .. } => Vec::new(),
+        Loss::Elements(loss) => vec![("weights", list(&loss.weights))],
+        Loss::Classes(loss) => match &loss.dice_weights {
+            None => vec![("weights", of_classes(&loss.weights))],
+            Some(of_dice) => vec![
+                ("cross_entropy_weights", of_classes(&loss.weights)),
+                ("dice_weights", of_classes(of_dice)),
+            ],
+        },
+    };
+    keys.into_iter()
+        .filter(|(_, text)| !text.is_empty())
+        .collect()
 }

@@ -4,7 +4,7 @@ use super::parse::initialization_key;
 use super::{TextError, synonym};
 use crate::infer::MAX_NUMBER;
 use crate::keyword::Keyword;
-use crate::{Initialization, Interpolation, PadMode, ParameterRole, PreluSlopes};
+use crate::{ClassWeights, Initialization, Interpolation, PadMode, ParameterRole, PreluSlopes};
 use partita_space::nearest;
 
 /// Key, value pairs of one line, checked against the keys of its operation.
@@ -97,6 +97,19 @@ impl<'a> Attributes<'a> {
             let numbers: Result<Vec<f64>, _> = value.split(',').map(str::parse).collect();
             numbers.ok()
         })
+    }
+
+    /// Weights of classes: numbers separated by commas, or the word for those that follow from the labels; all 1 where the
+    /// key is missing.
+    pub(super) fn class_weights(&self, key: &'static str) -> Result<ClassWeights, TextError> {
+        match self.get(key) {
+            None => Ok(ClassWeights::ONES),
+            Some(ClassWeights::INVERSE_FREQUENCY) => Ok(ClassWeights::InverseFrequency(Vec::new())),
+            Some(value) => self.read(key, Kind::ClassWeights, value, |value| {
+                let numbers: Result<Vec<f64>, _> = value.split(',').map(str::parse).collect();
+                numbers.ok().map(ClassWeights::Listed)
+            }),
+        }
     }
 
     /// A whole number, perhaps negative, if the key is there.
@@ -417,6 +430,7 @@ enum Kind {
     Integer,
     Real,
     Numbers,
+    ClassWeights,
     Flag,
     FlagOrName,
     Padding,
@@ -437,7 +451,12 @@ impl Kind {
             Self::Whole => "a whole number",
             Self::Integer => "a whole number, perhaps negative",
             Self::Real => "a number",
-            Self::Numbers => "numbers separated by commas, as in 0.2,1,3",
+            Self::Numbers => {
+                "numbers separated by commas, as in 0.2,1,3; `inverse_frequency` is of losses of classes"
+            }
+            Self::ClassWeights => {
+                "numbers separated by commas, as in 0.2,1,3, or inverse_frequency"
+            }
             Self::Flag => "true or false",
             Self::FlagOrName => "true, false or the name of a bias to share, LAYER.bias",
             Self::Padding => "zero, periodic, replicate or reflect",
@@ -460,7 +479,7 @@ impl Kind {
         match self {
             Self::Whole | Self::Dims => "1",
             Self::Integer => "255",
-            Self::Numbers => "1,1",
+            Self::Numbers | Self::ClassWeights => "1,1",
             Self::Real | Self::Pads | Self::Extras | Self::Constant => "0",
             Self::Flag | Self::FlagOrName => "false",
             Self::Padding | Self::PadMode => "zero",
@@ -489,6 +508,7 @@ impl Kind {
             | Self::Integer
             | Self::Real
             | Self::Numbers
+            | Self::ClassWeights
             | Self::Flag
             | Self::FlagOrName
             | Self::Interpolation
@@ -503,6 +523,9 @@ impl Kind {
             return meant;
         }
         let words: &[&str] = match self {
+            Self::ClassWeights if value.starts_with(|first: char| first.is_ascii_alphabetic()) => {
+                &[ClassWeights::INVERSE_FREQUENCY]
+            }
             Self::Flag | Self::FlagOrName => &["false", "true"],
             Self::Padding => &["zero", "periodic", "replicate", "reflect"],
             Self::PadMode => &["zero", "replicate", "reflect"],
@@ -525,7 +548,12 @@ impl Kind {
                 }
                 Err(_) => &[],
             },
-            Self::Real | Self::Extent | Self::Constant | Self::Integer | Self::Numbers => &[],
+            Self::Real
+            | Self::Extent
+            | Self::Constant
+            | Self::Integer
+            | Self::Numbers
+            | Self::ClassWeights => &[],
         };
         nearest(value, words.iter().copied())
             .unwrap_or(self.example())

@@ -9,8 +9,8 @@ use super::run_file::RunFile;
 use super::statistics::{self, KeptSteps};
 use super::tiling::{self, TilesAsked, TilesResult};
 use super::{
-    adapted, check, checkpoint, crops, ending, identity, initial_values, programs, source, start,
-    strategy,
+    adapted, check, checkpoint, class_weights, crops, ending, identity, initial_values, programs,
+    source, start, strategy,
 };
 use crate::context::Context;
 use crate::host::Host;
@@ -156,13 +156,17 @@ impl Forward {
     /// Reads the run file, the model, the weights and the index of the dataset, whose targets are read as those of the
     /// weights.
     pub fn new(launch: &Launch<'_>, request: &ForwardRequest) -> Result<Self, TrainError> {
-        let mut forward = Self::open(launch, request, |path| Dataset::open(path))?;
+        let (mut forward, trained_on) = Self::open(launch, request, |path| Dataset::open(path))?;
         if let Some(record) = forward.targets() {
             let (dataset, said) = forward.dataset.clone().answering(record)?;
             if let (true, Some(text)) = (launch.is_first(), said) {
                 launch.context().report(Event::Note(&text));
             }
             forward.dataset = dataset;
+        }
+        if let Some(weights) = &forward.weights {
+            let (run, from) = (&forward.run, (weights, &*trained_on));
+            forward.graph = class_weights::of_weights(launch, run, forward.graph, from)?;
         }
         Ok(forward)
     }
@@ -177,14 +181,16 @@ impl Forward {
         launch: &Launch<'_>,
         request: &ForwardRequest,
     ) -> Result<Self, TrainError> {
-        Self::open(launch, request, |path| Dataset::open_samples(path))
+        let opened = Self::open(launch, request, |path| Dataset::open_samples(path));
+        opened.map(|(forward, _)| forward)
     }
 
+    /// The run, and the dataset of its training.
     fn open(
         launch: &Launch<'_>,
         request: &ForwardRequest,
         dataset: impl FnOnce(&Path) -> Result<Dataset, DataError>,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<(Self, PathBuf), TrainError> {
         let file = RunFile::read(&request.run_file)?;
         let overrides = TrainRequest {
             run_file: request.run_file.clone(),
@@ -248,7 +254,7 @@ impl Forward {
             weights: Some(weights),
         };
         forward.note_samples(launch, forward.split(request.split)?);
-        Ok(forward)
+        Ok((forward, trained_on))
     }
 
     /// Says which samples of a split are padded, and whether they are stored on other voxels than those of the training.

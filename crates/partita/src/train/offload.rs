@@ -325,6 +325,7 @@ impl Starting<'_> {
                 part: [index, all.len()],
                 preparation: preprocessing.preparation.clone(),
                 channels: dataset.channels(),
+                class_weights: graph.inverse_frequency().unwrap_or_default().to_vec(),
             }),
         };
         let indexed = all.iter().enumerate();

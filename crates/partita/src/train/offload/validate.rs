@@ -44,6 +44,9 @@ pub struct ValidatorWork {
     pub preparation: Preparation,
     /// Names of the channels, in the order in which they are read.
     pub channels: Vec<String>,
+    /// The weights of classes that follow from the labels of the training; empty where none do.
+    #[serde(default)]
+    pub class_weights: Vec<f64>,
 }
 
 /// One training, with all its ranks.
@@ -114,8 +117,14 @@ impl Trainee {
             sampling,
             preparation: work.preparation.clone(),
         };
+        let graph = match &*work.class_weights {
+            [] => graph.clone(),
+            weights => graph
+                .with_inverse_frequency(weights)
+                .map_err(|error| error.to_string())?,
+        };
         Ok(Self {
-            forward: Forward::without_weights(run, graph.clone(), dataset.clone(), preprocessing),
+            forward: Forward::without_weights(run, graph, dataset.clone(), preprocessing),
             prepared: OnceLock::new(),
             samples,
             ranks: work.ranks,
