@@ -34,7 +34,7 @@ pub const WEIGHTS_FILE: &str = "weights.safetensors";
 pub const BEST_FILE: &str = "best.safetensors";
 
 /// Metadata that tells a file in Partita's names and axis order from one in PyTorch's.
-const DIMS: (&str, &str) = ("dims", "Kd, Kh, Kw, C, F");
+pub const DIMS: (&str, &str) = ("dims", "Kd, Kh, Kw, C, F");
 /// Entry of the metadata with the names and the axis order, `partita` or `pytorch`.
 pub const ORDER: &str = "partita.order";
 

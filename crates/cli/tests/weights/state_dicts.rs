@@ -55,11 +55,11 @@ fn one(name: &str) -> (String, Tensor) {
 #[test]
 fn prefixes_of_wrappers_are_dropped_where_all_names_then_fit() {
     let case = case();
-    case.answer("weights export run.toml --out bare.safetensors");
+    case.answer("weights export run.toml --out unwrapped.safetensors");
     let (said, loss) = case.evaluated("run.toml");
     assert!(!said.contains("tensors of the model"), "{said}");
     for prefix in ["module.", "_orig_mod.module.", "model."] {
-        case.derive("bare.safetensors", "wrapped.safetensors", prefixed(prefix));
+        case.derive("unwrapped.safetensors", "wrapped.safetensors", prefixed(prefix));
         let (said, same) = case.evaluated("run.toml --weights wrapped.safetensors");
         assert_eq!(same, loss);
         assert!(
@@ -76,7 +76,7 @@ fn prefixes_of_wrappers_are_dropped_where_all_names_then_fit() {
         assert_eq!(own.floats.tensors, out.floats.tensors);
     }
     // What Lightning keeps besides is told, and skipped.
-    case.derive("bare.safetensors", "more.safetensors", |tensors| {
+    case.derive("unwrapped.safetensors", "more.safetensors", |tensors| {
         prefixed("model.")(tensors);
         tensors.extend([one("criterion.weight"), one("metric.total")]);
     });
@@ -112,6 +112,11 @@ fn a_training_says_what_it_takes_and_refuses_to_take_nothing() {
         "parallel.safetensors: 7 of the 7 tensors of the model are loaded; 0 of the file are left";
     let said = start("rename = { \"module\" = \"\" }");
     assert!(said.contains(all) && !said.contains("prefix"), "{said}");
+    let said = start("new = [\"*\"]");
+    assert!(
+        said.contains(all) && said.contains("the prefix `module.`"),
+        "{said}"
+    );
     let said = start("skip = [\"*2*\"]");
     assert!(said.contains("5 of the 7 tensors of the model are loaded, 2 keep initial values; 2 of the file are left"), "{said}");
     let said = start("skip = [\"*\"]");
@@ -197,6 +202,14 @@ fn tied_weights_have_the_names_of_all_their_layers() {
             .1,
         loss
     );
+    let text = case.refusal("evaluate start-tied.toml --weights tied.safetensors --skip t1.weight");
+    for part in [
+        "shares this tensor under the names t1.weight, t2.weight",
+        "the file has it as `t2.weight`",
+        "`--skip t2.weight` leaves it out",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }
 
 const PLAIN: &str = "model plain

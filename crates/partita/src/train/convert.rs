@@ -5,7 +5,8 @@ use crate::model;
 use crate::weights::{Selection, WeightFile, WeightNames, WeightsError, write};
 use partita_data::state_dict::StateDictFile;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Weights to convert.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +47,8 @@ pub struct ConvertResult {
 /// Errors: weights that do not fit the model; files that cannot be read or written.
 pub fn convert_weights(request: &ConvertRequest) -> Result<ConvertResult, WeightsError> {
     let out = &request.out;
-    if out.exists() && StateDictFile::open(out).is_err() {
+    let is_own = |path| StateDictFile::open(path).is_ok_and(|file| file.has_checksums());
+    if out.exists() && !is_own(out) {
         return Err(WeightsError::Taken { file: out.clone() });
     }
     let is_run = request.source.extension().is_some_and(|end| end == "toml");
@@ -54,6 +56,10 @@ pub fn convert_weights(request: &ConvertRequest) -> Result<ConvertResult, Weight
     let run = run.map_err(|error| WeightsError::RunFile(error.to_string()))?;
     let source = run.as_ref().map_or(&request.source, |run| &run.output);
     let file = WeightFile::read(source)?;
+    let canonical = |path: &Path| fs::canonicalize(path).ok();
+    if out.exists() && canonical(out) == canonical(file.path()) {
+        return Err(WeightsError::Source { file: out.clone() });
+    }
     let named = run.as_ref().map(|run| run.model.as_str()).or(file.model());
     let no_model = || WeightsError::NoModel {
         file: file.path().to_owned(),

@@ -5,7 +5,7 @@ use super::run::Run;
 use crate::context::Context;
 use crate::launch::{NotSaved, TensorSink};
 use crate::progress::Event;
-use crate::weights::{ORDER, WeightNames};
+use crate::weights::{DIMS, ORDER, WeightNames};
 use partita_data::DataRecord;
 use partita_data::weights::{ElementType, Entry, Values, Writer};
 use partita_program::Dtype;
@@ -172,7 +172,7 @@ impl<'c> WeightSink<'c> {
 pub fn metadata(run: &Run, session: &Session<'_>, record: &DataRecord) -> BTreeMap<String, String> {
     let own = [
         ("model", run.model.clone()),
-        ("dims", "Kd, Kh, Kw, C, F".to_owned()),
+        (DIMS.0, DIMS.1.to_owned()),
         (ORDER, WeightNames::Partita.name().to_owned()),
         ("seed", run.seed.to_string()),
         ("epochs", run.epochs.to_string()),

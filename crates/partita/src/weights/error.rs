@@ -107,8 +107,17 @@ pub enum WeightsError {
         /// Why not.
         reason: String,
     },
-    /// The file to write is no file of weights.
-    #[error("{} exists and is not a weight file; choose another file", file.display())]
+    /// The file to write is that which is read.
+    #[error("{} is the file that is read, which is not replaced; choose another file", file.display())]
+    Source {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The file to write is no file of weights, or one of another program.
+    #[error(
+        "{} exists and is not a weight file that Partita wrote; choose another file, or remove this one",
+        file.display()
+    )]
     Taken {
         /// The file.
         file: PathBuf,
@@ -195,6 +204,24 @@ pub enum WeightsError {
         /// Name of the parameter.
         parameter: String,
         /// How to go on.
+        advice: String,
+    },
+    /// A shared parameter is skipped under one of its names, and the file has it under another.
+    #[error(
+        "{}: `{skipped}` is skipped, but the model shares this tensor under the names {}, and the file has it as `{left}`; \
+         take `skip` of `{skipped}` back to use it, or skip all of its names: {advice}",
+        file.display(), names.join(", ")
+    )]
+    TiedSkipped {
+        /// The file.
+        file: PathBuf,
+        /// The skipped name.
+        skipped: String,
+        /// A name that is not skipped.
+        left: String,
+        /// All names of the parameter.
+        names: Vec<String>,
+        /// How the other name is left out, too.
         advice: String,
     },
     /// A parameter is skipped where all are needed.

@@ -111,6 +111,7 @@ impl<'m> Matching<'m> {
         let mut missing = Vec::new();
         for wanted in &self.wanted {
             if self.skips(&wanted.names[0], &tensors) {
+                self.refuse_tied(wanted, &tensors)?;
                 self.refuse_skipped(wanted)?;
             } else if self.is_missing(wanted, &tensors) {
                 missing.push(wanted);
@@ -185,11 +186,20 @@ impl<'m> Matching<'m> {
     /// The shortest beginning of names, up to a dot, without which all names fit, where they do not fit with it; and the
     /// tensors without it.
     fn prefix<'t>(&self, tensors: &Tensors<'t>) -> Option<(String, Tensors<'t>)> {
-        let mut wanted = self.wanted.iter();
-        let first = wanted.find(|wanted| self.is_missing(wanted, tensors))?;
-        let names = first
-            .names
-            .iter()
+        let known: BTreeSet<String> = self.names().into_iter().collect();
+        let fit = |tensors: &Tensors<'_>| {
+            let fits = |name: &String| known.contains(name) || self.skips(name, tensors);
+            let is_missing = |wanted: &Wanted<'_>| self.is_missing(wanted, tensors);
+            tensors.keys().all(fits) && !self.wanted.iter().any(is_missing)
+        };
+        if fit(tensors) {
+            return None;
+        }
+        // Also of parameters that may keep initial values.
+        let absent = |wanted: &&Wanted<'_>| self.found(wanted, tensors).next().is_none();
+        let absent = self.wanted.iter().filter(absent);
+        let names = absent
+            .flat_map(|wanted| &wanted.names)
             .flat_map(|name| tensors.keys().map(move |key| (name, key)));
         let prefix = |(name, key): (&String, &'_ String)| {
             let prefix = key.strip_suffix(name.as_str())?;
@@ -198,7 +208,6 @@ impl<'m> Matching<'m> {
                 .then(|| (prefix.len(), prefix.to_owned()))
         };
         let prefixes: BTreeSet<(usize, String)> = names.filter_map(prefix).collect();
-        let known: BTreeSet<String> = self.names().into_iter().collect();
         prefixes.into_iter().find_map(|(_, prefix)| {
             let mut without = Tensors::new();
             for (name, stored) in tensors {
@@ -207,10 +216,21 @@ impl<'m> Matching<'m> {
                     return None;
                 }
             }
-            let fits = |name: &String| known.contains(name) || self.skips(name, &without);
-            let is_missing = |wanted: &Wanted<'_>| self.is_missing(wanted, &without);
-            let fit = without.keys().all(fits) && !self.wanted.iter().any(is_missing);
-            fit.then_some((prefix, without))
+            fit(&without).then_some((prefix, without))
+        })
+    }
+
+    /// Errors: a shared parameter is skipped under some of the names that the file has.
+    fn refuse_tied(&self, wanted: &Wanted<'_>, tensors: &Tensors<'_>) -> Result<(), WeightsError> {
+        let Some((left, _)) = self.found(wanted, tensors).next() else {
+            return Ok(());
+        };
+        Err(WeightsError::TiedSkipped {
+            file: self.file.to_owned(),
+            skipped: wanted.names[0].clone(),
+            left: left.to_owned(),
+            names: wanted.names.clone(),
+            advice: self.selection.skip_advice(left),
         })
     }
 
