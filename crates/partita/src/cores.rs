@@ -27,14 +27,29 @@ const COMMAND_MAX: usize = 60;
 /// None of the requested cores can be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cores {} are requested, but this process may use {}; nearest is {}",
-    list(wanted), list(possible), list(&possible[..wanted.len().min(possible.len())])
+    "core(s) {} are requested by number, from 0, but this process may use {}; nearest is {}",
+    list(wanted), list(possible), list(&nearest(wanted, possible))
 )]
 pub struct NoSuchCores {
     /// The requested ones.
     pub wanted: Vec<usize>,
     /// Those that the process may use.
     pub possible: Vec<usize>,
+}
+
+/// As many of the possible cores, those nearest to the highest wanted one. All of them for a single one that is no less than
+/// their number, as it may be meant as a number of cores.
+fn nearest(wanted: &[usize], possible: &[usize]) -> Vec<usize> {
+    if let [one] = wanted
+        && *one >= possible.len()
+    {
+        return possible.to_vec();
+    }
+    let highest = wanted.iter().copied().max().unwrap_or(0);
+    let mut found = possible.to_vec();
+    found.sort_by_key(|core| core.abs_diff(highest));
+    found.truncate(wanted.len());
+    found
 }
 
 /// Cores that a process holds.
@@ -271,13 +286,17 @@ fn unlocked(folder: &Path, error: &io::Error) -> String {
 }
 
 fn crowded(folder: &Path, wanted: usize, free: usize, others: &[usize]) -> String {
+    let fewer = match free {
+        0 => String::new(),
+        free => format!(", or take ranks and threads for {free} core(s)"),
+    };
     let bound = if is_bound() {
-        "; this process may use a part of the machine's cores alone: bind it elsewhere, as by `mpirun --bind-to none`"
+        "; this process may use a part of the machine's cores alone, and others may be free"
     } else {
-        "; wait for them, or take fewer ranks or threads"
+        ""
     };
     format!(
-        "ranks are not pinned and share cores: {wanted} are needed, {free} are free, {}{bound}",
+        "ranks are not pinned and share cores: {wanted} are needed, {free} are free, {}; wait for them{fewer}{bound}",
         told(folder, others)
     )
 }
@@ -431,7 +450,22 @@ mod tests {
         );
         let (own, text) = third.hold(2, &all);
         assert_eq!((own, third.is_crowded()), (vec![], true));
-        assert!(text.unwrap().contains("2 are needed, 1 are free"));
+        let text = text.unwrap();
+        for part in [
+            "2 are needed, 1 are free",
+            "wait for them, or take ranks and threads for 1 core(s)",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let (_, text) = locks().hold(3, &[3, 5]);
+        assert_eq!(text, None, "more than there are");
+        let (_, text) = locks().hold(1, &[3]);
+        let text = text.unwrap();
+        assert!(
+            text.contains("wait for them") && !text.contains("or take"),
+            "{text}"
+        );
+        assert!(!text.contains("--bind-to"), "{text}");
         assert_eq!(third.hold(2, &all).1, None, "told once");
         // What was not enough is free again; what is held grows; a process that ends frees all.
         assert_eq!(first.hold(2, &all).0, [3, 4]);
@@ -440,6 +474,23 @@ mod tests {
         drop((first, second));
         assert_eq!(third.hold(2, &all).0, [3, 5]);
         assert!(!third.is_crowded());
+    }
+
+    #[test]
+    fn cores_that_are_not_there_have_a_nearest_choice() {
+        for (wanted, possible, expected) in [
+            (&[5][..], &[0, 1][..], "0-1"),
+            (&[2], &[0, 1], "0-1"),
+            (&[0], &[1, 2, 3], "1"),
+            (&[6, 7], &[0, 1, 2, 3], "2-3"),
+        ] {
+            let error = NoSuchCores {
+                wanted: wanted.to_vec(),
+                possible: possible.to_vec(),
+            };
+            let text = error.to_string();
+            assert!(text.ends_with(&format!("nearest is {expected}")), "{text}");
+        }
     }
 
     #[test]
