@@ -243,7 +243,7 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
 
 /// Says that micro-batches of the best strategy change the training, if they do.
 fn note_micro(context: &Context<'_>, best: Option<&RankedStrategy>, graph: &Graph) {
-    if let Some(note) = best.and_then(|best| micro_note(&best.strategy, graph)) {
+    if let Some(note) = best.and_then(|best| micro_note(&best.strategy, graph, 1)) {
         context.report(Event::Note(&note));
     }
 }

@@ -311,7 +311,7 @@ fn answer(
     };
     prediction.limits.splice(0..0, sharing);
     if kind == ProgramKind::Train {
-        prediction.limits.extend(micro_note(strategy, graph));
+        prediction.limits.extend(micro_note(strategy, graph, 1));
     }
     target.reserve.add_to(&mut prediction);
     if prediction.memory_bytes_max > memory {

@@ -186,7 +186,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         strategy(context, &run, &graph, stored, room, (here, machine))
     })?;
     let crowded = oversubscription(local, run.threads, cores);
-    let micro = micro_note(&strategy, &graph);
+    let micro = micro_note(&strategy, &graph, run.accumulate);
     let mut warnings = warnings(launch, resume.as_ref(), [crowded, micro, of_machine]);
     let [training, validation] = run.samples(&sampling);
     let all = sampling.samples(Split::Train);
@@ -205,7 +205,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         let plan = plan(&run, samples, &order, &ends, groups);
         let session = Session::new(programs, plan)?;
         let buffers = |rank| buffers(&run, (&dataset, &preprocessing), &session, rank);
-        limit.check(&run, &session, &buffers)?;
+        limit.check((&run, &graph, &strategy), &session, &buffers)?;
         Ok::<_, TrainError>(session)
     })?;
     let epoch = first_epoch(resume.as_ref());

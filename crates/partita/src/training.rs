@@ -138,8 +138,9 @@ pub fn accumulating(mut strategy: Strategy, parts: usize) -> Strategy {
     strategy
 }
 
-/// Says that micro-batches change the training, if batch norm or Dice over a batch takes its sums over one of them.
-pub fn micro_note(strategy: &Strategy, graph: &Graph) -> Option<String> {
+/// Says that micro-batches change the training, if batch norm or Dice over a batch takes its sums over one of them. The
+/// strategy has `parts` times the micro-batches that are asked for, as so many parts are accumulated.
+pub fn micro_note(strategy: &Strategy, graph: &Graph, parts: usize) -> Option<String> {
     let (micro, norm) = (strategy.micro, graph.has_batch_norm());
     if micro == 1 || !graph.sums_samples() {
         return None;
@@ -149,8 +150,13 @@ pub fn micro_note(strategy: &Strategy, graph: &Graph) -> Option<String> {
         (true, false) => "batch norm takes the statistics of",
         (false, _) => "the Dice loss over a batch takes its sums over",
     };
+    let asked = match (micro / parts, parts) {
+        (micro, 1) => format!("micro={micro}"),
+        (1, parts) => format!("accumulate = {parts}"),
+        (micro, parts) => format!("micro={micro} and accumulate = {parts}"),
+    };
     Some(format!(
-        "micro={micro}: {what} one micro-batch at a time, so this trains as one rank does with the same \
+        "{asked}: {what} one micro-batch at a time, so this trains as one rank does with the same \
          micro-batches, not as one with whole mini-batches"
     ))
 }
@@ -162,7 +168,18 @@ impl FromStr for StrategyChoice {
     fn from_str(text: &str) -> Result<Self, StrategyError> {
         let mut words = text.split(',').map(str::trim);
         if words.next() != Some("auto") {
-            return Ok(Self::Given(text.parse()?));
+            return text.parse().map(Self::Given).map_err(|error| {
+                let word = text.split(',').next().unwrap_or_default().trim();
+                match near(word, ["auto"].into_iter()).filter(|_| !word.contains('=')) {
+                    Some(_) => StrategyError::Value {
+                        text: text.to_owned(),
+                        word: word.to_owned(),
+                        possible: "`auto`, or words like `data=4`".to_owned(),
+                        nearest: "auto".to_owned(),
+                    },
+                    None => error,
+                }
+            });
         }
         let all = BatchNormStatistics::ALL.into_iter();
         let settings = all.map(|one| (format!("batch_norm={}", one.name()), one));

@@ -41,12 +41,15 @@ pub enum BalanceError {
     #[error(
         "strategy `{strategy}`: no partition of the layers of {model} into these stages fits: the largest rank \
          needs at least {needed}, and it may fill {memory}; the nearest choices are more \
-         stages, more ranks for the first of them, as in `stages=[height=2|1]`, a larger `micro`, or \
-         {needed} of memory for the program alone, without what the software takes"
+         stages, more ranks for the first of them, as in `stages=[height=2|1]`, {}or \
+         {needed} of memory for the program alone, without what the software takes",
+        if strategy.micro < *batch { "a larger `micro`, " } else { "" }
     )]
     Memory {
         /// The strategy.
         strategy: Box<Strategy>,
+        /// Samples of the mini-batch.
+        batch: usize,
         /// The model.
         model: String,
         /// Memory of the best partition found.
@@ -293,6 +296,7 @@ impl Balancer<'_> {
         }
         Err(BalanceError::Memory {
             strategy: Box::new(self.training.strategy.clone()),
+            batch: self.training.batch,
             model: self.training.graph.name.clone(),
             needed: tried.needed.unwrap_or_default(),
             memory,

@@ -154,7 +154,10 @@ fn the_limit_of_memory_holds_and_the_least_need_is_told() {
             *needed >= least && needed.0 as f64 <= 1.1 * least.0 as f64,
             "{error} {least}"
         );
-        assert!(error.to_string().contains(&limit.to_string()), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&limit.to_string()), "{text}");
+        let may_grow = request.strategy.micro < request.batch;
+        assert_eq!(text.contains("a larger `micro`"), may_grow, "{text}");
     }
 }
 

@@ -100,7 +100,7 @@ fn weights_by_frequency_are_those_of_the_list() {
             }
         }
     }
-    let plain = run_file(case, "plain", "softmax_cross_entropy", "epochs = 2");
+    let plain = run_file(case, "unweighted", "softmax_cross_entropy", "epochs = 2");
     let counted = "softmax_cross_entropy weights=inverse_frequency";
     let counted = run_file(case, "counted", counted, "epochs = 2");
     assert_ne!(train(case, &plain).0, train(case, &counted).0);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod advice;
 mod averages;
 mod channels;
 mod class_weights;
@@ -716,12 +717,23 @@ fn what_is_no_file_of_weights_or_predictions_is_not_replaced() {
     let model = fs::read(case.path("small.model")).unwrap();
     let text = case.refusal("weights export run.toml --out small.model");
     assert!(
-        text.contains("small.model exists and is not a weight file"),
+        text.contains("small.model exists and is not a weight file that Partita wrote"),
         "{text}"
     );
     assert_eq!(fs::read(case.path("small.model")).unwrap(), model);
     for _ in 0..2 {
         case.answer("weights export run.toml --out twice.safetensors");
+    }
+    let trained = fs::read(case.path("out/weights.safetensors")).unwrap();
+    fs::write(case.path("theirs.safetensors"), without_metadata(&trained)).unwrap();
+    for (out, said) in [
+        ("theirs.safetensors", "not a weight file that Partita wrote"),
+        ("out/../out/weights.safetensors", "is the file that is read"),
+    ] {
+        let before = fs::read(case.path(out)).unwrap();
+        let text = case.refusal(&format!("weights export run.toml --out {out}"));
+        assert!(text.contains(said), "{text}");
+        assert_eq!(fs::read(case.path(out)).unwrap(), before, "{out}");
     }
     let samples = fs::read(case.path("set/validation.h5")).unwrap();
     let text = case.refusal("infer run.toml --out set/../set/validation.h5");

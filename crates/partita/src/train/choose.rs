@@ -62,7 +62,7 @@ pub fn choose_strategy(
             allowing = format!(
                 "; `micro_statistics = true` allows `{}`, under which {}",
                 best.strategy,
-                micro_note(&best.strategy, graph).unwrap_or_default()
+                micro_note(&best.strategy, graph, 1).unwrap_or_default()
             );
         }
     }

@@ -454,7 +454,7 @@ impl Forward {
             let program = session.main_program();
             let (preprocessing, stored) = (&self.preprocessing, self.dataset.dtype());
             let buffers = |rank| buffer_bytes(preprocessing, stored, program, rank);
-            let fits = limit.check(run, &session, &buffers);
+            let fits = limit.check((run, graph, &strategy), &session, &buffers);
             fits.map_err(|error| self.with_tiles(error))?;
             Ok::<_, TrainError>(session)
         })?;

@@ -4,6 +4,9 @@ use super::checkpoint::snapshot_bytes;
 use super::error::TrainError;
 use super::run::Run;
 use crate::host::Host;
+use partita_graph::Graph;
+use partita_lower::Strategy;
+use partita_program::ProgramKind;
 use partita_session::Session;
 use partita_space::{Axis, Bytes, Rank};
 
@@ -57,10 +60,11 @@ impl MemoryLimit {
         }
     }
 
-    /// Checks that the memory of every rank fits; `buffers` are those of reading threads.
+    /// Checks that the memory of every rank fits; `buffers` are those of reading threads. What is advised is what the same
+    /// command accepts for this model and strategy.
     pub fn check(
         &self,
-        run: &Run,
+        (run, graph, strategy): (&Run, &Graph, &Strategy),
         session: &Session<'_>,
         buffers: &dyn Fn(Rank) -> Bytes,
     ) -> Result<(), TrainError> {
@@ -74,12 +78,7 @@ impl MemoryLimit {
             return Ok(());
         }
         let share = self.bytes.0 as f64 / bytes.0 as f64;
-        let batch = (run.batch as f64 * share) as usize;
-        let smaller = if batch >= 1 && batch < run.batch {
-            format!("lower the batch, nearest by proportion is batch = {batch}, or ")
-        } else {
-            String::new()
-        };
+        let smaller = smaller(run, (graph, strategy), share, program.kind);
         Err(TrainError::Memory {
             rank,
             needed: bytes,
@@ -91,6 +90,45 @@ impl MemoryLimit {
             larger: self.larger,
         })
     }
+}
+
+/// Advice on a smaller batch, and in a training on more micro-batches, for a share of the memory; empty where neither helps.
+fn smaller(
+    run: &Run,
+    (graph, strategy): (&Graph, &Strategy),
+    share: f64,
+    kind: ProgramKind,
+) -> String {
+    let parts = match kind {
+        ProgramKind::Train => run.accumulate,
+        ProgramKind::Evaluate
+        | ProgramKind::Infer
+        | ProgramKind::Fetch
+        | ProgramKind::FetchSamples => 1,
+    };
+    let (batch, micro) = (run.batch / parts, strategy.micro / parts);
+    let by_proportion = (batch as f64 * share) as usize;
+    let is_valid = |size: &usize| strategy.check(graph, size * parts).is_ok();
+    let mut sizes = (1..=by_proportion.min(batch.saturating_sub(1))).rev();
+    let size = sizes.find(is_valid);
+    let mut text = size.map_or_else(String::new, |size| {
+        format!("lower the batch, nearest by proportion is batch = {size}, or ")
+    });
+    // Where something is summed over a micro-batch, more of them are another training.
+    if kind == ProgramKind::Train && !graph.sums_samples() {
+        let is_valid = |more: &usize| {
+            let mut other = strategy.clone();
+            other.micro = more * parts;
+            other.check(graph, run.batch).is_ok()
+        };
+        let wanted = (micro as f64 / share).ceil() as usize;
+        let mut enough = (wanted.max(micro + 1)..=batch).filter(is_valid);
+        let most = || (micro + 1..=batch).rev().find(is_valid);
+        if let Some(more) = enough.next().or_else(most) {
+            text += &format!("take `micro={more}` in the strategy, or ");
+        }
+    }
+    text
 }
 
 /// Memory of a rank: arena, staging, `buffers` of its reading thread, and the snapshot for checkpoints.

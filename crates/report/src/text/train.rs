@@ -91,10 +91,10 @@ fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::
     pairs.extend([
         (
             "step",
-            format!(
-                "{} (median of {})",
-                result.step_seconds_median, result.steps_measured
-            ),
+            match result.steps_measured {
+                0 => "not measured: too few steps".to_owned(),
+                steps => format!("{} (median of {steps})", result.step_seconds_median),
+            },
         ),
         (
             "memory predicted",
