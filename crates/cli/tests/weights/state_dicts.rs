@@ -59,7 +59,11 @@ fn prefixes_of_wrappers_are_dropped_where_all_names_then_fit() {
     let (said, loss) = case.evaluated("run.toml");
     assert!(!said.contains("tensors of the model"), "{said}");
     for prefix in ["module.", "_orig_mod.module.", "model."] {
-        case.derive("unwrapped.safetensors", "wrapped.safetensors", prefixed(prefix));
+        case.derive(
+            "unwrapped.safetensors",
+            "wrapped.safetensors",
+            prefixed(prefix),
+        );
         let (said, same) = case.evaluated("run.toml --weights wrapped.safetensors");
         assert_eq!(same, loss);
         assert!(
