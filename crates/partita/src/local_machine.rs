@@ -770,7 +770,7 @@ mod tests {
         let context = Context::new(Environment::default());
         let here = LocalMachine::of(
             &context,
-            KernelSet::Cpu,
+            KernelSet::CPU,
             Ranks::threads(1, 1),
             InputSource::Ignored,
         )

@@ -353,7 +353,7 @@ impl<'c> Target<'c> {
         if machine::is_local(machine) {
             check_measured(training.precision)?;
             software::check_local(software)?;
-            let kernels = kernels.unwrap_or(KernelSet::Cpu);
+            let kernels = kernels.unwrap_or(KernelSet::CPU);
             kernels.check_devices()?;
             let (software, settings) = software::resolve(software, None, environment)?;
             let ranks = Ranks::threads(training.ranks, local_machine::THREADS);
