@@ -193,8 +193,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let order = |epoch| epoch_samples(run.seed, epoch, all, training);
     let ends = |epochs: &[EpochReport]| run.ends.end(epochs).is_some();
     let samples = (&graph, &dataset, sampling);
-    let preprocessing = checked(launch, &run, samples, from, &mut warnings)?;
-    let graph = class_weights::of_training(launch, &run, (graph, &dataset), resume.as_ref())?;
+    let (graph, preprocessing) = checked(launch, &run, samples, from, &mut warnings)?;
     let samples = (&graph, &dataset, &preprocessing);
     let joined = JoinedValidation::prepare(launch, &run, samples)?;
     let (groups, loss) = JoinedValidation::needs(joined.as_ref(), run.ranks);
@@ -295,14 +294,14 @@ fn adapted(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
         .map_err(refused)
 }
 
-/// The preparation of samples, and a look at the data with it.
+/// The model with its weights of classes, the preparation of samples, and a look at the data with it.
 fn checked(
     launch: &Launch<'_>,
     run: &Run,
     (graph, dataset, sampling): (&Graph, &Dataset, Sampling),
     (resume, start): (Option<&Resume>, Option<&LoadedWeights>),
     warnings: &mut Vec<String>,
-) -> Result<Preprocessing, TrainError> {
+) -> Result<(Graph, Preprocessing), TrainError> {
     let read = [Split::Train, Split::Validation];
     crops::note_padding(launch, graph, &sampling, &read);
     check::note_frozen_norms(launch, run, graph);
@@ -318,7 +317,8 @@ fn checked(
     };
     let found = check::data(launch, run, graph, (dataset, &preprocessing), &host)?;
     warnings.extend(report(launch, found));
-    Ok(preprocessing)
+    let graph = class_weights::of_training(launch, run, (graph.clone(), dataset), resume)?;
+    Ok((graph, preprocessing))
 }
 
 /// Warnings of the checkpoint and new ones, which the first rank reports.
