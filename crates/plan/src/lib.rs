@@ -25,6 +25,9 @@
 //! nearly the best of all, its stages are chosen again by simulating many cuts (`simulated_cuts`). The best two,
 //! and data parallelism alone, are simulated again with gradients in buckets.
 //!
+//! Candidates that need more memory than there is are tried again with sharded training state, micro-batches and
+//! recomputed blocks (`savings`, `recompute`), while they may beat the best.
+//!
 //! A model with long runs of equal blocks is shortened (`repeats`): a step of ResNet-1001 is extrapolated from
 //! those with two and three blocks per run, since each further block adds as much; in trials this was exact to
 //! rounding. Candidates are pruned by these, and the fastest are lowered whole.
@@ -52,10 +55,12 @@ mod pipelines;
 mod plan;
 mod prefilter;
 mod ranking;
+mod recompute;
 mod repeats;
 #[cfg(test)]
 #[path = "../tests/requests/mod.rs"]
 mod requests;
+mod savings;
 mod simulated_cuts;
 
 pub use balance::{BalanceError, Balanced, balance};

@@ -139,7 +139,7 @@ impl RankedStrategy {
 /// cannot be the fastest: one rank alone, with peers that are always ready ([`SearchRequest::lower_bound`]), takes
 /// longer than a whole step of the best candidate so far.
 ///
-/// The search has five steps:
+/// The search has six steps:
 /// 1. Prune. Candidates are sorted by closed forms. The first valid one with data and spatial parallelism alone is
 ///    evaluated at once, and those that take [`SearchRequest::prune_factor`] times as long are not lowered. Of the
 ///    others the last rank is lowered, which has the largest part of a balanced split.
@@ -150,11 +150,13 @@ impl RankedStrategy {
 /// 4. Pipelines, in the order of their estimated time with balanced stages ([`crate::balance`]), pruned as in 2, until
 ///    many programs of them are evaluated without one being the fastest. The layers of the best one's stages are
 ///    chosen again by simulated steps, if it is nearly the best candidate.
-/// 5. Sum gradients in buckets in the best candidates and under data parallelism alone; what is no faster is rejected.
+/// 5. Save memory: candidates that did not fit, with sharded training state, micro-batches and recomputed blocks
+///    (`savings`).
+/// 6. Sum gradients in buckets in the best candidates and under data parallelism alone; what is no faster is rejected.
 ///    Where the time is limited, a part of it is left for this.
 ///
 /// Of a model with many equal blocks, two shortened models with fewer of them are lowered in 1, 2 and 3, and the tables
-/// of 4 follow from theirs; those candidates that are then the fastest by this are evaluated before 5 (`repeats`).
+/// of 4 follow from theirs; those candidates that are then the fastest by this are evaluated before 5 and 6 (`repeats`).
 ///
 /// Errors: no candidate fits, or the menu lacks a kernel.
 pub fn plan(request: &SearchRequest<'_>) -> Result<Vec<RankedStrategy>, PlanError> {
@@ -168,6 +170,7 @@ pub fn plan(request: &SearchRequest<'_>) -> Result<Vec<RankedStrategy>, PlanErro
     ranking.evaluate_per_layer()?;
     ranking.evaluate_pipelines()?;
     ranking.evaluate_estimated()?;
+    ranking.evaluate_savings()?;
     ranking.evaluate_simulated_cuts()?;
     ranking.share = 1.0;
     ranking.evaluate_buckets()?;

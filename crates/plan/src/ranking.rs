@@ -37,8 +37,8 @@ const ESTIMATE_FACTOR: f64 = 1.02;
 
 /// A candidate that passed the prefilter, with the lower bound of its step.
 pub(crate) struct Pending {
-    lower_bound: Seconds,
-    strategy: Strategy,
+    pub lower_bound: Seconds,
+    pub strategy: Strategy,
 }
 
 /// Programs that were evaluated, and their tasks.
@@ -50,12 +50,12 @@ struct InVain {
 
 /// State of the search.
 pub(crate) struct Ranking<'r, 'a> {
-    request: &'r SearchRequest<'a>,
+    pub request: &'r SearchRequest<'a>,
     /// The model with fewer layers, if it has many that are alike.
     shortened: Option<&'r Shortened>,
     pub evaluated: Vec<RankedStrategy>,
     /// The least time, and its candidate; while candidates are estimated, the least estimate.
-    best: Option<(Seconds, Strategy)>,
+    pub best: Option<(Seconds, Strategy)>,
     pub refused: Vec<RankedStrategy>,
     /// Candidates with their steps by shortened models.
     estimated: Vec<(Seconds, Strategy)>,
@@ -91,7 +91,7 @@ impl<'r, 'a> Ranking<'r, 'a> {
 }
 
 impl Ranking<'_, '_> {
-    fn refuse(&mut self, strategy: Strategy, no: Rejection) {
+    pub fn refuse(&mut self, strategy: Strategy, no: Rejection) {
         self.refused.push(RankedStrategy::refused(strategy, no));
     }
 
@@ -100,14 +100,14 @@ impl Ranking<'_, '_> {
         strategy.with_settings_of(self.request.training.strategy, &[])
     }
 
-    fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         let is_memory = |one: &RankedStrategy| matches!(one.refusal, Some(Refusal::Memory(_)));
         let has_looked = !self.evaluated.is_empty() || self.refused.iter().any(is_memory);
         (self.request.is_over)(has_looked, self.share)
     }
 
     /// Refuses a candidate for which there is no time.
-    fn leave(&mut self, strategy: Strategy) {
+    pub fn leave(&mut self, strategy: Strategy) {
         let reason = "the search ended before".to_owned();
         self.refuse(strategy, (Refusal::Untried, reason));
     }
@@ -176,7 +176,7 @@ impl Ranking<'_, '_> {
     }
 
     /// The closed forms, unless pruning is off.
-    fn closed_forms(&self) -> Result<Option<ClosedForms<'_>>, PlanError> {
+    pub fn closed_forms(&self) -> Result<Option<ClosedForms<'_>>, PlanError> {
         if self.request.prune_factor.is_infinite() {
             return Ok(None);
         }
@@ -325,7 +325,7 @@ impl Ranking<'_, '_> {
     }
 
     /// Why a candidate cannot be the fastest, or is not expected to be.
-    fn cannot_be_best(&mut self, strategy: &Strategy, lower_bound: Seconds) -> Option<String> {
+    pub fn cannot_be_best(&mut self, strategy: &Strategy, lower_bound: Seconds) -> Option<String> {
         let best = self.best.as_ref()?;
         slower_than_best(lower_bound, best)
             .or_else(|| self.not_expected_to_be_best(strategy, lower_bound))
@@ -353,7 +353,7 @@ impl Ranking<'_, '_> {
     }
 
     /// Evaluates a candidate, with its lower bound if others are like it.
-    fn evaluate(
+    pub fn evaluate(
         &mut self,
         strategy: Strategy,
         lower_bound: Option<Seconds>,

@@ -211,11 +211,13 @@ fn tried(graph: &Graph, ranks: usize, batch: usize) -> usize {
 
 /// Strategies with a choice for each layer that a plan adds at most.
 const PER_LAYER: usize = 24;
+/// Strategies with savings that are added at most.
+const SAVINGS: usize = 30;
 
 #[track_caller]
 fn assert_tried(all: &[RankedStrategy], graph: &Graph, ranks: usize, batch: usize) {
     let least = tried(graph, ranks, batch);
-    assert!((least..=least + PER_LAYER).contains(&all.len()));
+    assert!((least..=least + PER_LAYER + SAVINGS).contains(&all.len()));
 }
 
 /// Neither a pipeline nor chosen layer by layer.
@@ -619,4 +621,63 @@ fn micro_batches_that_change_the_training_are_tried_on_request_alone() {
         let has_micro = all.unwrap().iter().any(|one| one.strategy.micro > 1);
         assert_eq!(has_micro, tries, "{model}, {allowed}");
     }
+}
+
+/// The memory of the best strategy where there is plenty.
+fn memory_of_best(graph: &Graph, size: (usize, usize)) -> Bytes {
+    let all = planned(graph, size, &FAST_LINK, PLENTY, true).unwrap();
+    let best = all[0].prediction.as_ref().unwrap();
+    best.memory_bytes_max
+}
+
+#[test]
+fn what_does_not_fit_is_tried_with_savings() {
+    for (model, size, part, saves) in [
+        ("unet3d@64", (1, 1), 0.8, "recompute=on"),
+        ("resnet50@64", (1, 8), 0.95, "recompute=on"),
+        ("cosmoflow@64", (1, 8), 0.7, "micro="),
+        ("unet3d@64", (2, 2), 0.6, "recompute=on"),
+    ] {
+        let graph = zoo::build(model).unwrap();
+        let most = memory_of_best(&graph, size);
+        let limit = Bytes((part * most.0 as f64) as u64);
+        let all = planned(&graph, size, &FAST_LINK, limit, true).unwrap();
+        let fit: Vec<&RankedStrategy> = all.iter().filter(|one| one.reason.is_none()).collect();
+        let saving = fit
+            .iter()
+            .find(|one| one.strategy.to_string().contains(saves));
+        assert!(saving.is_some(), "{model} {size:?}: {fit:#?}");
+        for one in &fit {
+            let request = Request {
+                strategy: &one.strategy,
+                ..training(&graph, size.1)
+            };
+            let needed = lower(&request).unwrap().memory_max();
+            assert!(needed <= limit, "{}", one.strategy);
+        }
+        let different: HashSet<String> = all.iter().map(|one| one.strategy.to_string()).collect();
+        assert!(different.len() > all.len() / 2);
+    }
+}
+
+#[test]
+fn where_nothing_fits_the_least_is_told() {
+    let graph = zoo::build("unet3d@64").unwrap();
+    let error = planned(&graph, (1, 1), &FAST_LINK, Bytes(1 << 20), true).unwrap_err();
+    let text = error.to_string();
+    let PlanError::NoneFits {
+        refused, nearest, ..
+    } = error
+    else {
+        panic!("{text}");
+    };
+    assert!(nearest.to_string().contains("recompute=on"), "{text}");
+    let request = Request {
+        strategy: &nearest,
+        ..training(&graph, 1)
+    };
+    let least = lower(&request).unwrap().memory_max();
+    assert_eq!(refused[0].refusal, Some(Refusal::Memory(least)));
+    let single = lower(&training(&graph, 1)).unwrap().memory_max();
+    assert!(least.0 * 10 < single.0 * 9, "{least} of {single}");
 }
