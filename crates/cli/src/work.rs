@@ -84,7 +84,7 @@ pub fn write_curves(history: &LossHistory) -> Option<String> {
     let folder = &history.folder;
     let Some(figure) = curves(history) else {
         for name in ["loss.svg", "loss.png"] {
-            // One that cannot be removed is of an earlier run that can be told by its time.
+            // One that cannot be removed is of an earlier run, recognized by its time.
             let _ = fs::remove_file(folder.join(name));
         }
         return None;

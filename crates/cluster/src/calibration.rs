@@ -142,7 +142,7 @@ impl LinkFit {
         }
     }
 
-    /// The time of so many bytes.
+    /// The time of this many bytes.
     pub fn seconds(&self, bytes: Bytes) -> Seconds {
         let line = || self.latency.0 + self.seconds_per_byte * bytes.0 as f64;
         Seconds(

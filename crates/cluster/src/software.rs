@@ -62,7 +62,7 @@ pub struct Software {
     /// absent if it is that.
     pub batch_norm: Option<Fact<Factor>>,
     /// Time of activations, sums and other operations on single elements, in times of what their memory traffic takes.
-    /// Below 1 where the library computes them inside of other kernels, in training too.
+    /// Below 1 where the library computes them inside other kernels, in training too.
     pub pointwise: Option<Fact<Factor>>,
     /// How kernels speed up when a layer is split.
     pub split: KernelSplit,
@@ -114,12 +114,12 @@ pub struct SumFit {
 pub enum AdaptersUsed {
     /// All that a node has.
     All,
-    /// So many, or all of a node that has fewer.
+    /// This many, or all of a node that has fewer.
     AtMost(usize),
 }
 
 impl AdaptersUsed {
-    /// Adapters in use on a node that has so many.
+    /// Adapters in use on a node that has this many.
     pub fn of(self, in_node: usize) -> usize {
         match self {
             Self::All => in_node,

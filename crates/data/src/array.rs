@@ -167,7 +167,7 @@ impl SourceArray {
             .map_err(|error| self.unreadable(&starts, error))
     }
 
-    /// Gives `out` so many elements.
+    /// Gives `out` this many elements.
     pub(crate) fn make_room(&self, elements: usize, out: &mut Elements) -> Result<(), DataError> {
         out.resize(elements).map_err(|error| {
             self.unreadable(

@@ -317,7 +317,7 @@ fn exact(start: f64, step: f64, last: f64) -> (f64, f64) {
     (start, step)
 }
 
-/// The numbers of a text, as short as they can be told apart.
+/// The numbers of a text, in the fewest digits that distinguish them.
 fn numbers(values: [f64; 3], between: &str) -> String {
     values.map(short).join(between)
 }

@@ -141,7 +141,7 @@ impl FittedStep {
         }
     }
 
-    /// Whether its statistics are of so many channels, and can be divided by.
+    /// Whether its statistics are of this many channels, and can be divided by.
     fn is_sound(&self, channels: usize) -> bool {
         let all = |values: &[f64]| {
             values.len() == channels && values.iter().all(|value| value.is_finite())
@@ -201,7 +201,7 @@ impl Preparation {
         }
     }
 
-    /// Whether it can prepare volumes of so many channels.
+    /// Whether it can prepare volumes of this many channels.
     pub fn suits(&self, channels: usize) -> bool {
         self.steps.iter().all(|step| step.is_sound(channels))
     }

@@ -101,7 +101,7 @@ struct Taps {
 }
 
 impl Taps {
-    /// The taps of a position among so many voxels.
+    /// The taps of a position among this many voxels.
     fn at(position: f64, voxels: usize, interpolation: Interpolation) -> Self {
         /// Rounding of a position that is a voxel's or lies in the middle of two.
         const ROUNDING: f64 = 1e-6;
@@ -149,7 +149,7 @@ fn keys(distance: f64) -> f64 {
     }
 }
 
-/// Sums along one dim of an array of so many elements, with `inner` elements for each of it.
+/// Sums along one dim of an array of this many elements, with `inner` elements for each of it.
 fn sum_along(values: &[f32], (voxels, inner): (usize, usize), taps: &[Taps]) -> Vec<f32> {
     let outer = values.len() / (voxels * inner);
     let mut out = Vec::with_capacity(outer * taps.len() * inner);

@@ -138,7 +138,7 @@ impl Samples {
         }
     }
 
-    /// Replaces the elements by so many that are read in little-endian order.
+    /// Replaces the elements by this many that are read in little-endian order.
     pub(crate) fn read_from(
         &mut self,
         elements: usize,
@@ -158,7 +158,7 @@ impl Samples {
         }
     }
 
-    /// Room for so many elements, and no more.
+    /// Room for this many elements, and no more.
     pub(crate) fn reserve_exact(&mut self, elements: usize) {
         match self {
             Samples::I16(values) => values.reserve_exact(elements.saturating_sub(values.len())),
@@ -184,7 +184,7 @@ pub(crate) fn write_all<T: Copy, const N: usize>(
     Ok(())
 }
 
-/// Replaces values by so many that are read in chunks.
+/// Replaces values by this many that are read in chunks.
 pub(crate) fn read_all<T, const N: usize>(
     values: &mut Vec<T>,
     elements: usize,

@@ -69,7 +69,7 @@ fn read_rows(
     array.make_room(ranges.iter().map(|&(_, count)| count).product(), out)?;
     let mut rows = ranges.to_vec();
     rows[dim] = (0, array.shape[dim]);
-    // Dims inside of `blocked` are read whole at once, those outside one by one.
+    // Dims inside `blocked` are read whole at once, those outside one by one.
     let blocked = dim.saturating_sub(2);
     let within: usize = rows[blocked + 1..dim]
         .iter()

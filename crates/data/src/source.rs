@@ -355,7 +355,7 @@ impl<T> Default for Buffers<T> {
 }
 
 impl<T> Buffers<T> {
-    /// A buffer for a piece of a load of so many. As many are allocated as can be in use, so that the memory does
+    /// A buffer for a piece of a load of this many. As many are allocated as can be in use, so that the memory does
     /// not depend on timing.
     fn take(&mut self, pieces: usize, make: impl FnOnce() -> T) -> Option<T> {
         if self.made < pieces.min(PIECE_BUFFERS_MAX) {
@@ -429,7 +429,7 @@ impl Worker {
         self.reader.read(piece, buffer)
     }
 
-    /// An empty buffer for a piece of a load of so many. None where the source was dropped.
+    /// An empty buffer for a piece of a load of this many. None where the source was dropped.
     fn buffer(&mut self, part: &Part, pieces: usize) -> Option<PieceValues> {
         loop {
             let free = match part {

@@ -277,7 +277,7 @@ impl SampleStore {
     }
 }
 
-/// Replaces `out` by a part of a unit. Panics if the part is not inside of it.
+/// Replaces `out` by a part of a unit. Panics if the part is not inside it.
 fn copy_part(unit: &Region4, samples: &Samples, part: &Region4, out: &mut Samples) {
     if out.dtype() != samples.dtype() {
         *out = Samples::new(samples.dtype());
@@ -287,7 +287,7 @@ fn copy_part(unit: &Region4, samples: &Samples, part: &Region4, out: &mut Sample
     append_part(unit, samples, part, out);
 }
 
-/// Appends a part of a unit to elements of its type. Panics if the part is not inside of it.
+/// Appends a part of a unit to elements of its type. Panics if the part is not inside it.
 fn append_part(unit: &Region4, samples: &Samples, part: &Region4, out: &mut Samples) {
     fn rows<T: Copy>(unit: &Region4, values: &[T], part: &Region4, out: &mut Vec<T>) {
         if unit == part {

@@ -9,7 +9,7 @@ use crate::split::Split;
 
 /// Spacings whose ratio is larger differ.
 const SPACING_RATIO: f64 = 1.1;
-/// Spacings whose ratio is smaller are told as one.
+/// Spacings whose ratio is smaller are reported as one.
 const SAME_RATIO: f64 = 1.01;
 
 /// On which voxels samples are stored.

@@ -58,7 +58,7 @@ impl Folder {
         nifti(&self.at(name), EXTENTS, &values(case, channel));
     }
 
-    /// So many cases of so many channels, their labels going round.
+    /// Cases with this many channels, with labels in turn.
     fn task(&self, cases: usize, channels: usize, of: &[f32]) {
         for case in 0..cases {
             for channel in 0..channels {

@@ -316,7 +316,7 @@ impl FolderLock {
         Ok(None)
     }
 
-    /// Number of the process that has the lock of a folder; `None` where none has, or it is not told.
+    /// Number of the process that has the lock of a folder; `None` where none has, or it is unknown.
     pub fn holder(folder: &Path, name: &str) -> Option<String> {
         let mut file = File::open(folder.join(name)).ok()?;
         match file.try_lock_shared() {

@@ -79,7 +79,7 @@ pub(crate) trait Driver: Send + Sync {
         name: &'static str,
     ) -> Result<KernelHandle, CallError>;
 
-    /// Gives a kernel to a queue, on so many work-groups of so many work-items.
+    /// Gives a kernel to a queue, on this many work-groups of this many work-items.
     ///
     /// # Safety
     /// The kernel accesses only memory that its arguments describe.

@@ -48,7 +48,7 @@ impl GpuKernels {
         Self::with_units(device, mesh, rank, units)
     }
 
-    /// The kernels of this rank of a mesh, for as many multiprocessors as the catalog was told of.
+    /// The kernels of this rank of a mesh, for as many multiprocessors as the catalog was given.
     ///
     /// Errors: the device refuses a queue.
     pub fn with_units(

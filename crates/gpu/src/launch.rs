@@ -31,7 +31,7 @@ pub(crate) enum Arg {
     Double(f64),
     /// Memory of the device.
     Memory(BufferHandle),
-    /// So many bytes that a work-group shares.
+    /// This many bytes that a work-group shares.
     Shared(usize),
 }
 
@@ -215,7 +215,7 @@ impl<'r> Run<'r> {
         view.map(|view| self.tensor(view))
     }
 
-    /// Workspace for so many elements; where it begins, in elements.
+    /// Workspace for this many elements; where it begins, in elements.
     pub(crate) fn scratch(&mut self, dtype: Dtype, count: usize) -> u64 {
         let first = self.start + self.taken;
         let bytes = count as u64 * dtype.size() as u64;
@@ -258,7 +258,7 @@ impl<'r> Run<'r> {
         Ok(Arg::Memory(target.queue.table(bytes)?))
     }
 
-    /// So many counters, set to zero.
+    /// This many counters, set to zero.
     pub(crate) fn counters(&mut self, count: usize) -> Result<Arg, KernelError> {
         match &mut self.target {
             Some(target) => Ok(Arg::Memory(target.queue.counters(count)?)),
@@ -276,7 +276,7 @@ impl<'r> Run<'r> {
         [Arg::Memory(memory), Arg::Uint(check as u32)]
     }
 
-    /// Runs a kernel on so many work-groups. The arena is its first argument.
+    /// Runs a kernel on this many work-groups. The arena is its first argument.
     pub(crate) fn groups(
         &mut self,
         name: &'static str,
@@ -316,7 +316,7 @@ impl<'r> Run<'r> {
         self.groups(name, args, of.groups(), GROUP)
     }
 
-    /// Runs a kernel on so many work-items.
+    /// Runs a kernel on this many work-items.
     pub(crate) fn items(
         &mut self,
         name: &'static str,

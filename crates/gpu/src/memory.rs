@@ -10,10 +10,10 @@ use partita_run::{DeviceMemory, DeviceView, Prefetch};
 use partita_space::{Bytes, Seconds};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Contiguous boxes are written in pieces of so many bytes, so that what they pass through stays small.
+/// Contiguous boxes are written in pieces of this many bytes, so that what they pass through stays small.
 const PIECE: usize = 16 << 20;
 
-/// Boxes that are packed one after the other begin at multiples of so many bytes, as every type of element may.
+/// Boxes that are packed one after the other begin at multiples of this many bytes, as every type of element may.
 const ALIGNMENT: usize = 8;
 
 /// The arena of a rank on a device, and the queue whose kernels work on it.
@@ -23,7 +23,7 @@ pub(crate) struct GpuMemory {
 }
 
 impl GpuMemory {
-    /// So many bytes, set to zero.
+    /// This many bytes, set to zero.
     pub(crate) fn new(queue: Arc<Mutex<Queue>>, bytes: Bytes) -> Result<Self, DeviceError> {
         let buffer = {
             let mut queue = lock(&queue);

@@ -8,7 +8,7 @@ use partita_program::{Algorithm, Buffer, Choice, Family, KernelShape, Menu, Menu
 use partita_run::Inputs;
 use partita_space::{Bytes, Mesh};
 
-/// The catalog of [`crate::GpuKernels`] on a device with so many units: every kernel of a program in f32, bf16 or f16, and the
+/// The catalog of [`crate::GpuKernels`] on a device with this many units: every kernel of a program in f32, bf16 or f16, and the
 /// usual fused ones. Convolutions have a second implementation where they can do with less workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuMenu {

@@ -137,7 +137,7 @@ impl Queue {
         }
     }
 
-    /// Gives the device a kernel on so many work-groups of `group` work-items.
+    /// Gives the device a kernel on this many work-groups of `group` work-items.
     pub(crate) fn launch(
         &mut self,
         (name, activations): (&'static str, Dtype),
@@ -222,7 +222,7 @@ impl Queue {
         Ok(handle)
     }
 
-    /// So many counters of 32 bits, set to zero.
+    /// This many counters of 32 bits, set to zero.
     pub(crate) fn counters(&mut self, count: usize) -> Result<BufferHandle, DeviceError> {
         let bytes = Bytes((count * size_of::<u32>()) as u64);
         // Frees a smaller one first.

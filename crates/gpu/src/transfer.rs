@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// What slots take together, if no single one is larger; whoever needs more waits for the oldest.
 const ROOM: Bytes = Bytes(64 << 20);
 
-/// Sizes of large slots are multiples of so many bytes, those of small ones powers of two.
+/// Sizes of large slots are multiples of this many bytes, those of small ones powers of two.
 const GRAIN: u64 = 1 << 20;
 
 /// Copies between a device and the host.
@@ -70,7 +70,7 @@ impl Transfers {
         })
     }
 
-    /// A slot of at least so many bytes that no command uses.
+    /// A slot of at least this many bytes that no command uses.
     pub(crate) fn slot(&mut self, device: &Device, bytes: Bytes) -> Result<Slot, DeviceError> {
         let driver = device.driver();
         for slot in &mut self.slots {

@@ -67,7 +67,7 @@ fn add_body(expected: &mut Expected, body: &Body, names: &[&str]) {
     expected.slack += 16 * expected.waits;
 }
 
-/// Traffic of a training of so many steps, on a device that nobody else uses.
+/// Traffic of a training of this many steps, on a device that nobody else uses.
 fn traffic(case: &Case, steps: usize) -> Option<(DeviceTraffic, Expected)> {
     let kind = device::device("only_boxes_of_messages_leave_a_device")?
         .facts()

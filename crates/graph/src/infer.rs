@@ -167,7 +167,7 @@ fn per_channel(roles: &[ParameterRole], input: Shape) -> Vec<(ParameterRole, [us
     roles.iter().map(|&role| (role, shape)).collect()
 }
 
-/// A weight, and if there is one the bias of so many output channels.
+/// A weight, and if there is one the bias of this many output channels.
 fn weight_and_bias(
     weight: [usize; 5],
     channels: usize,

@@ -344,7 +344,7 @@ impl Pool {
         }
     }
 
-    /// Means over so many equal tiles of an input of these extents; none where they do not divide it.
+    /// Means over this many equal tiles of an input of these extents; none where they do not divide it.
     pub fn adaptive_average(extent: [usize; 3], outputs: [usize; 3]) -> Option<Self> {
         let mut dims = extent.into_iter().zip(outputs);
         if dims.any(|(extent, outputs)| outputs == 0 || !extent.is_multiple_of(outputs)) {

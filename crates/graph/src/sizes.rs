@@ -33,7 +33,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Adds a node with so many elements of its own parameters. Errors: too many in all.
+    /// Adds a node with this many elements of its own parameters. Errors: too many in all.
     pub(crate) fn with(
         mut self,
         node: &str,

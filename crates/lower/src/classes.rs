@@ -363,7 +363,7 @@ impl Bundle<'_> {
                 signature.numbers.push(whole.len() as i64);
                 signature.numbers.push(share.len() as i64);
                 if self.shard < Shard::Parameters {
-                    // The share moves inside of the whole.
+                    // The share moves inside the whole.
                     signature.numbers.push(share.start - whole.start);
                 }
             }

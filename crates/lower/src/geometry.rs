@@ -24,7 +24,7 @@ pub(crate) struct Line {
     pub owned: Interval,
     /// The held interval, with halo and padding; contains `owned.start` even where nothing is owned.
     pub held: Interval,
-    /// All held elements inside of the tensor, ascending, the owned interval included.
+    /// All held elements inside the tensor, ascending, the owned interval included.
     pub pieces: Vec<Piece>,
 }
 

@@ -22,11 +22,11 @@ use crate::storage::{contributors, is_periodic, resampling, transposed_window, w
 use partita_space::Interval;
 use std::sync::Arc;
 
-/// The part of each tensor that each coordinate computes: the owned part, and for a tensor inside of a halo
+/// The part of each tensor that each coordinate computes: the owned part, and for a tensor inside a halo
 /// group also all that the coordinate reads.
 pub(crate) struct Overlap<'n> {
     network: &'n Network,
-    /// Whether a tensor is inside of a halo group: made and read there.
+    /// Whether a tensor is inside a halo group: made and read there.
     inner: Vec<bool>,
     /// By tensor, dim and coordinate.
     parts: Vec<[Parts; 5]>,
@@ -75,7 +75,7 @@ impl<'n> Overlap<'n> {
         }
     }
 
-    /// Whether a tensor is inside of a halo group.
+    /// Whether a tensor is inside a halo group.
     pub fn is_inner(&self, id: LayerId) -> bool {
         self.inner[id.0]
     }

@@ -442,7 +442,7 @@ mod tests {
             movements(&split, none, &other),
             [Movement::Messages(filter)]
         );
-        // A reduce-scatter inside of the present split, and then the target's order.
+        // A reduce-scatter inside the present split, and then the target's order.
         let turned = distribution([&[Data], &[], &[], &[], &[Channel, Filter]]);
         let in_order = [
             Movement::ReduceScatter(of(&[Channel])),

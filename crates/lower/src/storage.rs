@@ -21,9 +21,9 @@ pub(crate) enum DataGradient {
 pub(crate) struct Storage {
     /// The producer, then the layers in place.
     pub members: Vec<LayerId>,
-    /// What each rank computes: the owned part, and for a tensor inside of a halo group all that it reads.
+    /// What each rank computes: the owned part, and for a tensor inside a halo group all that it reads.
     pub computed: Geometry,
-    /// Whether it is inside of a halo group: then each rank computes its halo redundantly, and the gradient of
+    /// Whether it is inside a halo group: then each rank computes its halo redundantly, and the gradient of
     /// the halo is that of this copy.
     pub inner: bool,
     /// What each rank holds of the value: all that its consumers read.

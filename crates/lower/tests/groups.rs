@@ -49,7 +49,7 @@ fn residual(extent: &str, blocks: usize, halving: Option<usize>) -> Graph {
     text::parse(&model).unwrap()
 }
 
-/// So many blocks per group.
+/// This many blocks per group.
 fn grouped(axes: &str, blocks: usize, fused: usize) -> String {
     let firsts = (1..=blocks).step_by(fused);
     let ranges = firsts.map(|first| {
@@ -130,7 +130,7 @@ fn a_group_of_blocks_has_one_exchange_forward_and_one_back() {
 #[test]
 fn a_stride_inside_of_a_group_widens_what_comes_before() {
     for fused in 2..5 {
-        // So many blocks from the one with the stride to the end.
+        // This many blocks from the one with the stride to the end.
         for strided in 1..fused {
             let halving = fused - strided + 1;
             let graph = residual("144", fused, Some(halving));

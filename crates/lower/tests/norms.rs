@@ -9,7 +9,7 @@ use partita_lower::{LowerError, Request, Strategy, StrategyError, lower};
 use partita_program::ProgramKind;
 use request::request;
 
-/// A batch norm over so many positions of each sample.
+/// A batch norm over this many positions of each sample.
 fn norm(positions: usize) -> Graph {
     let model = format!(
         "model norm\ninput x channels=2 extent=4\nc = conv x filters=4 kernel={} bias=false\n\

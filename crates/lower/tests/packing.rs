@@ -15,7 +15,7 @@ use partita_testkit::verify;
 use request::request;
 use std::collections::BTreeMap;
 
-/// Fuses everything, and packs the weights of convolutions with so many outputs per sample.
+/// Fuses everything, and packs the weights of convolutions with this many outputs per sample.
 struct Packer {
     outputs: usize,
 }

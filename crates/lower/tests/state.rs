@@ -249,7 +249,7 @@ fn blocks_of_a_chain_need_less_memory() {
     chain += &format!("h = conv {last} filters=2 kernel=1 bias=false\nloss = mse h\n");
     let plain = program(&chain, "height=2");
     let again = program(&chain, &format!("height=2{blocks}"));
-    // Twelve values before; then three between blocks, and three inside of the one at hand.
+    // Twelve values before; then three between blocks, and three inside the one at hand.
     let arena = |program: &Program| program.bodies.iter().map(|body| body.arena.0).max();
     let [before, after] = [&plain, &again].map(|program| arena(program).unwrap() as f64);
     assert!(after < 0.65 * before, "{after} of {before}");

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// What precedes the values of a piece.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum PieceHead {
-    /// So many elements of so many bytes follow.
+    /// An array follows: its elements, and bytes per element.
     Values {
         elements: usize,
         element_bytes: usize,

@@ -27,7 +27,7 @@ pub type Warn = Box<dyn Fn(String) + Send>;
 /// order. At most `credits` pieces are requested of a loader and not yet taken.
 ///
 /// A rank may ask for a piece other than the next one of that order: it then gets that one, and the others are requested
-/// anew. A loader that is lost is told once; the others go on in its place.
+/// anew. A lost loader is reported once; the others go on in its place.
 pub struct Loaders {
     rank: usize,
     connections: Vec<Connection>,

@@ -6,7 +6,7 @@ use crate::problem::{Problem, Tensor};
 /// Extents of a convolution as the library counts them.
 pub(crate) struct Shape<'p> {
     problem: &'p Problem,
-    /// The first spatial dim that the library is told of: 0 to 2 for D, H, W. Two always remain, for which it has the
+    /// The first spatial dim that is passed to the library: 0 to 2 for D, H, W. Two always remain, for which it has the
     /// fastest code.
     first: usize,
 }

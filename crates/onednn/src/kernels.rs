@@ -25,7 +25,7 @@ pub struct Offer {
     pub workspace: Bytes,
 }
 
-/// The convolutions that a library offers to ranks with so many threads.
+/// The convolutions that a library offers to ranks with this many threads.
 #[derive(Clone, Debug)]
 pub struct OneDnnMenu {
     library: Arc<Library>,
@@ -39,7 +39,7 @@ impl OneDnnMenu {
     }
 
     /// What the library computes of the parts of a kernel: a convolution in f32 with plain weights, and a leaky ReLU
-    /// or the gradient of its bias that follows. None where it has no fast code, or does not run on so many threads.
+    /// or the gradient of its bias that follows. None where it has no fast code, or does not run on this many threads.
     pub fn offer(&self, parts: &[Kernel], buffers: &[Buffer]) -> Option<Offer> {
         let (problem, _, count) = Problem::of(parts, buffers)?;
         let library = &self.library;
@@ -89,7 +89,7 @@ pub struct OneDnnKernels {
 }
 
 impl OneDnnKernels {
-    /// For a rank with so many threads, on the thread that will call it. While it computes with several threads, the
+    /// For a rank with this many threads, on the thread that will call it. While it computes with several threads, the
     /// calling thread may use all of the rank's `cores`, of which it has one otherwise; the list is empty if it is not
     /// pinned.
     ///

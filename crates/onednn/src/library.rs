@@ -87,7 +87,7 @@ impl fmt::Display for Version {
 enum Threads {
     /// The calling one.
     One,
-    /// As many as OpenMP is told.
+    /// As many as OpenMP uses.
     OpenMp(OpenMp),
 }
 
@@ -162,7 +162,7 @@ impl Library {
         })
     }
 
-    /// Whether its primitives can run on so many threads.
+    /// Whether its primitives can run on this many threads.
     pub fn runs_on(&self, threads: usize) -> bool {
         match self.threads {
             Threads::One => threads == 1,
@@ -170,7 +170,7 @@ impl Library {
         }
     }
 
-    /// Runs work in which primitives are made for, and run on, so many threads.
+    /// Runs work whose primitives are made for, and run on, `threads` threads.
     pub(crate) fn with_threads<R>(&self, threads: usize, work: impl FnOnce() -> R) -> R {
         match &self.threads {
             Threads::One => work(),
@@ -178,7 +178,7 @@ impl Library {
         }
     }
 
-    /// Lets threads of the library sleep between primitives of the calling thread, where it can be told.
+    /// Lets threads of the library sleep between primitives of the calling thread, where OpenMP has the call.
     pub(crate) fn sleep_at_once(&self) {
         match &self.threads {
             Threads::One => {}

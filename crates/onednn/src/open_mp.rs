@@ -31,7 +31,7 @@ impl OpenMp {
         }
     }
 
-    /// Runs work whose parallel regions have so many threads.
+    /// Runs work whose parallel regions have this many threads.
     pub(crate) fn with_threads<R>(&self, threads: usize, work: impl FnOnce() -> R) -> R {
         /// Sets the earlier number again, after a panic too.
         struct Restore<'o>(&'o OpenMp, c_int);

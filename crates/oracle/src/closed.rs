@@ -69,15 +69,15 @@ pub struct Links {
 pub enum Parallelism {
     /// One rank.
     Serial,
-    /// Samples over so many ranks.
+    /// Samples over this many ranks.
     Data(usize),
-    /// The positions of every sample over so many ranks.
+    /// The positions of every sample over this many ranks.
     Spatial(usize),
     /// Stages as ranges of layers, and the number of micro-batches.
     Pipeline(Vec<Range<usize>>, usize),
-    /// The filters of each layer over so many ranks.
+    /// The filters of each layer over this many ranks.
     Filter(usize),
-    /// The input channels of each layer over so many ranks.
+    /// The input channels of each layer over this many ranks.
     Channel(usize),
     /// Samples over `[p1, _]` groups, filters over the `[_, p2]` ranks of a group.
     DataFilter([usize; 2]),
@@ -308,7 +308,7 @@ impl LayerTable<'_> {
         ]
     }
 
-    /// Ring allreduce: `2 (p-1) (a + m/p b)`, with `m` the bytes of so many elements.
+    /// Ring allreduce: `2 (p-1) (a + m/p b)`, with `m` the bytes of this many elements.
     fn allreduce(&self, ranks: f64, elements: f64, link: Link) -> f64 {
         let part = elements * self.weight_item as f64 / ranks;
         2.0 * (ranks - 1.0) * (link.latency.0 + part * link.byte.0)

@@ -262,7 +262,7 @@ pub trait Costs: Send + Sync {
     /// What the costs are based on.
     fn basis(&self) -> CostBasis;
 
-    /// How sure they are, for a program of so many ranks.
+    /// How sure they are, for a program of this many ranks.
     fn uncertainty(&self, ranks: usize) -> Uncertainty;
 
     /// How communication makes progress.

@@ -89,7 +89,7 @@ impl<'c> Context<'c> {
         &self.core_locks
     }
 
-    /// Cores for so many threads of ranks with these kernels, which no other process holds; empty if they are not
+    /// Cores for this many threads of ranks with these kernels, which no other process holds; empty if they are not
     /// pinned.
     pub(crate) fn hold_cores(&self, kernels: KernelSet, threads: usize) -> Vec<usize> {
         let wanted = if kernels == KernelSet::CPU {
@@ -112,7 +112,7 @@ impl<'c> Context<'c> {
         spin(ranks, threads, cores)
     }
 
-    /// What kernels of ranks with so many threads compute with.
+    /// What kernels of ranks with this many threads compute with.
     pub(crate) fn processing(&self, threads: usize) -> Processing {
         Processing {
             threads,

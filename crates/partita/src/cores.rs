@@ -102,7 +102,7 @@ impl CoreLocks {
         self.is_crowded.store(true, Ordering::Relaxed);
     }
 
-    /// Holds so many of these cores, the first that are free; empty if there are too few. The text, if any, tells once
+    /// Holds this many of these cores, the first that are free; empty if there are too few. The text, if any, tells once
     /// what other processes hold.
     pub fn hold(&self, wanted: usize, among: &[usize]) -> (Vec<usize>, Option<String>) {
         if wanted == 0 || wanted > among.len() || self.is_off.load(Ordering::Relaxed) {
@@ -151,7 +151,7 @@ impl CoreLocks {
     }
 }
 
-/// Locks so many of these cores but those that are held already, as far as there are as many. Also those of other
+/// Locks this many of these cores but those that are held already, as far as there are as many. Also those of other
 /// processes that it met.
 fn take(
     folder: &Path,

@@ -75,7 +75,7 @@ impl Host {
         known.into_iter().flatten().min()
     }
 
-    /// Its part of the largest caches that a rank has, where this many ranks with so many threads each are at work on
+    /// Its part of the largest caches that a rank has, where this many ranks with this many threads each are at work on
     /// neighboring cores; at most 32 MiB for each of the cores that share a cache.
     pub fn cache_of_rank(&self, ranks: usize, threads: usize) -> Bytes {
         /// Virtual machines of few cores show all of a cache of hundreds of MiB, which they share with others. What was read

@@ -238,7 +238,7 @@ impl KernelSet {
         }
     }
 
-    /// The memory of the device of each rank, for so many ranks of this process; none for the processor.
+    /// The memory of the device of each rank, for `ranks` ranks of this process; none for the processor.
     pub fn device_memory(self, ranks: usize) -> Option<Bytes> {
         let all = self.found()?;
         let each = ranks.div_ceil(all.len()) as u64;
@@ -304,7 +304,7 @@ pub fn spin(ranks: usize, threads: usize, cores: usize) -> Seconds {
     Seconds(if has_room { 1e-3 } else { 0.0 })
 }
 
-/// How many of so many cores the CPU quota of the cgroup lets this process use at once.
+/// How many of these cores the CPU quota of the cgroup lets this process use at once.
 pub fn at_once(cores: usize) -> usize {
     static QUOTA: OnceLock<f64> = OnceLock::new();
     let quota = *QUOTA.get_or_init(|| host::cores_quota().unwrap_or(f64::INFINITY));

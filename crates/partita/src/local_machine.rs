@@ -345,8 +345,8 @@ impl<'c> LocalMachine<'c> {
         self.known().samples(&self.measurements.shapes, measured)
     }
 
-    /// Those that are not known; with a number of passes all anew, but no more of a family than a
-    /// calibration measures. The signatures of what was measured.
+    /// Measures kernels that are not cached; with `passes`, measures all again, but no more of a family than a
+    /// calibration does. Returns the signatures of what was measured.
     fn measure_kernels(
         &mut self,
         programs: &[&Program],
@@ -476,12 +476,12 @@ impl<'c> LocalMachine<'c> {
         Ok(())
     }
 
-    /// Its part of the caches that each of so many ranks at work has.
+    /// Its part of the caches that each of this many ranks at work has.
     fn cache(&self, at_work: usize) -> Bytes {
         self.host.cache_of_rank(at_work, self.threads)
     }
 
-    /// Options of measurements with so many ranks at work.
+    /// Options of measurements with this many ranks at work.
     fn options(&self, at_work: usize) -> Options {
         Options {
             concurrency: at_work,

@@ -45,7 +45,7 @@ pub trait TargetMachine {
     /// Memory limit of each of these ranks.
     fn memory(&self, ranks: usize) -> Bytes;
 
-    /// The kernels of programs of so many ranks.
+    /// The kernels of programs of this many ranks.
     fn menu(&self, ranks: usize) -> Box<dyn Menu>;
 
     /// Whether [`Self::menu`] pins kernels.
@@ -64,7 +64,7 @@ pub trait TargetMachine {
     /// Lower bound of the time of a step from the body of one rank; 0 where nothing is known.
     fn lower_bound(&self, body: &Body, rank: Rank, mesh: &Mesh) -> Seconds;
 
-    /// Costs of the stages of programs of so many ranks.
+    /// Costs of the stages of programs of this many ranks.
     ///
     /// Errors: too many ranks to measure.
     fn stages(&self, ranks: usize) -> Result<Box<dyn StageCosts + '_>, PlanningError>;
@@ -198,7 +198,7 @@ impl<'c> MeasuredMachine<'c> {
         }
     }
 
-    /// What the measurements of so many ranks give.
+    /// What the measurements of this many ranks give.
     ///
     /// Errors: too many ranks to measure.
     fn with<T>(

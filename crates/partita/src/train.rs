@@ -604,7 +604,7 @@ fn taken(curve: &Mutex<LossCurve>) -> LossCurve {
     curve.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// A position without an epoch whose validation is still to come, as it is told again.
+/// A position without an epoch whose validation is still to come, as it is reported again.
 fn told(position: &Position) -> Position {
     let mut position = position.clone();
     let is_due = |last: &EpochReport| last.validation.is_none();

@@ -122,7 +122,7 @@ pub enum StrategyChoice {
 }
 
 impl StrategyChoice {
-    /// A strategy that is given with so many times its micro-batches. `auto` stays as it is.
+    /// A given strategy with its micro-batches multiplied. `auto` stays as it is.
     #[must_use]
     pub fn accumulating(self, parts: usize) -> Self {
         match self {
@@ -132,14 +132,14 @@ impl StrategyChoice {
     }
 }
 
-/// The strategy with so many times its micro-batches.
+/// The strategy with its micro-batches multiplied.
 pub fn accumulating(mut strategy: Strategy, parts: usize) -> Strategy {
     strategy.micro = strategy.micro.saturating_mul(parts);
     strategy
 }
 
 /// Says that micro-batches change the training, if batch norm or Dice over a batch takes its sums over one of them. The
-/// strategy has `parts` times the micro-batches that are asked for, as so many parts are accumulated.
+/// strategy has `parts` times the micro-batches that are asked for, as this many parts are accumulated.
 pub fn micro_note(strategy: &Strategy, graph: &Graph, parts: usize) -> Option<String> {
     let (micro, norm) = (strategy.micro, graph.has_batch_norm());
     if micro == 1 || !graph.sums_samples() {

@@ -28,7 +28,7 @@ const CUT_TASKS: usize = 150_000;
 /// Part of a limited time that is left for buckets.
 pub(crate) const BUCKETS_SHARE: f64 = 0.2;
 
-/// No more pipelines, or candidates that were estimated, are evaluated after at least so many programs with more than so
+/// No more pipelines, or candidates that were estimated, are evaluated after at least this many programs with more than this
 /// many tasks together, of which none was the fastest. A few seconds of a core.
 const PROGRAMS_IN_VAIN: usize = 2;
 const TASKS_IN_VAIN: usize = 250_000;
@@ -618,7 +618,7 @@ impl Ranking<'_, '_> {
         let data = self.asked(Strategy::hybrid(self.request.ranks, [1; 3]));
         let is_tried =
             |(at, one): &(usize, &RankedStrategy)| *at < BUCKETED || one.strategy == data;
-        // Buckets shorten sums of gradients. Those of data parallelism alone are told in any case.
+        // Buckets shorten sums of gradients. Those of data parallelism alone are reported in any case.
         let least = best.first().map_or(f64::INFINITY, |one| seconds(one));
         let may_gain = |one: &RankedStrategy| {
             (hidden(one) < least || one.strategy == data)

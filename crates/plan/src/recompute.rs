@@ -117,7 +117,7 @@ impl Activations {
         self.written.iter().sum()
     }
 
-    /// The blocks of least seconds with which activations take at most so many bytes; none if there are no such blocks.
+    /// The blocks of least seconds with which activations take at most this many bytes; none if there are no such blocks.
     pub fn cheapest(&self, bytes_max: f64) -> Option<Blocks> {
         let layers = self.written.len();
         // A little for each block, so that of equals the fewest are taken.

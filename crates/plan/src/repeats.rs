@@ -30,7 +30,7 @@ struct Run {
 }
 
 impl Run {
-    /// The layers after so many blocks.
+    /// The layers after this many blocks.
     fn after(&self, blocks: usize) -> Range<usize> {
         self.start + blocks * self.block..self.start + self.count * self.block
     }
@@ -150,7 +150,7 @@ fn runs(graph: &Graph) -> Vec<Run> {
     }
 }
 
-/// The longest run of blocks of so many layers, of layers that no other run has.
+/// The longest run of blocks of this many layers, of layers that no other run has.
 fn longest(kinds: &[usize], is_taken: &[bool], block: usize) -> Option<Run> {
     let last = kinds.len().checked_sub(block)?;
     let repeats = |at: usize| kinds[at] == kinds[at + block] && !is_taken[at + block];

@@ -29,7 +29,7 @@ fn step(costs: &dyn Costs, program: &Program) -> f64 {
     prediction.iteration_seconds.0
 }
 
-/// The paths over so many units.
+/// The paths over this many units.
 fn paths([states, units]: [usize; 2]) -> impl Iterator<Item = Vec<usize>> {
     let digit = move |number: usize, unit: u32| number / states.pow(unit) % states;
     (0..states.pow(units as u32))
@@ -52,7 +52,7 @@ fc2 = linear act3 features=16 bias=true
 loss = softmax_cross_entropy fc2
 ";
 
-/// So many paths are simulated at most, evenly among all.
+/// This many paths are simulated at most, evenly among all.
 const SIMULATED: usize = 700;
 
 #[test]

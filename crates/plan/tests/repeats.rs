@@ -12,7 +12,7 @@ use partita_space::{Bytes, Seconds};
 use partita_testkit::{Machine, Software};
 use requests::training;
 
-/// So many residual blocks on 16 x 16 positions.
+/// This many residual blocks on 16 x 16 positions.
 fn blocks(count: usize) -> Graph {
     let mut lines = "model blocks\ninput x channels=3 extent=16x16\n".to_owned();
     lines += "a0 = conv x filters=16 kernel=3 pad=1 bias=false\n";

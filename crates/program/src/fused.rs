@@ -51,7 +51,7 @@ pub struct Against<'k> {
     pub x: &'k View,
     /// Sums of it and its squares.
     pub sums: &'k View,
-    /// Over so many elements.
+    /// Over this many elements.
     pub count: u64,
     /// Added to variances.
     pub epsilon: f64,

@@ -8,7 +8,7 @@ use crate::descriptor::{Flow, Layout};
 use crate::{Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Role, View};
 use partita_space::Bytes;
 
-/// Copies begin at multiples of so many bytes.
+/// Alignment of copies in bytes.
 const ALIGNMENT: u64 = 64;
 
 /// A view and its copy.

@@ -52,7 +52,7 @@ const fn view(buffer: u32, start: [usize; 5], extent: [usize; 5]) -> View {
     }
 }
 
-/// A box inside of a tensor.
+/// A box inside a tensor.
 const X: View = view(0, [0, 1, 1, 1, 0], [2, 4, 8, 8, 16]);
 /// A whole tensor.
 const Y: View = view(1, [0; 5], [2, 4, 8, 8, 16]);

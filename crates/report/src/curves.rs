@@ -13,7 +13,7 @@ const HEIGHT: f64 = 480.0;
 /// Left, right, top and bottom of the losses, and of the learning rate.
 const LOSSES: [f64; 4] = [70.0, 840.0, 40.0, 300.0];
 const RATES: [f64; 4] = [70.0, 840.0, 335.0, 430.0];
-/// Losses that differ more than so many times have a logarithmic axis.
+/// Losses whose ratio is larger have a logarithmic axis.
 const RATIO_MAX: f64 = 20.0;
 
 /// A figure in both forms.

@@ -39,7 +39,7 @@ pub fn with_named_work(report: impl FnOnce(&str)) {
     }
 }
 
-/// Whether the current allocation of this thread is inside of [`handling_failure`].
+/// Whether the current allocation of this thread is inside [`handling_failure`].
 pub fn is_failure_handled() -> bool {
     // The thread-local is gone while a thread ends.
     IS_HANDLED.try_with(Cell::get).unwrap_or(false)

@@ -50,7 +50,7 @@ pub struct LossScale {
 }
 
 impl LossScale {
-    /// Whether so many updates in a row were skipped that the run must end.
+    /// True if the run must end, because too many updates in a row were skipped.
     pub(crate) fn is_hopeless(&self) -> bool {
         self.skipped_in_row >= SKIPPED_MAX
     }

@@ -206,7 +206,7 @@ impl LearningRateSchedule {
         }
     }
 
-    /// The rate of a schedule that starts after a warm-up of so many epochs.
+    /// The rate of a schedule that starts after a warm-up of this many epochs.
     fn rate_after(&self, at: &SchedulePoint, warmup: f64) -> f64 {
         let own = (at.epochs_done - warmup).max(0.0);
         // Of the epochs after the warm-up.

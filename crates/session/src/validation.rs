@@ -240,7 +240,7 @@ pub struct EvaluatedBatch {
 }
 
 impl EvaluatedBatch {
-    /// The results of so many samples: their loss, sums of errors and counts.
+    /// The results of this many samples: their loss, sums of errors and counts.
     pub fn new(samples: usize, loss: f64, errors: &[f64], counts: &[f64]) -> Self {
         Self {
             samples,

@@ -269,7 +269,7 @@ impl Resampling {
         (before(outputs as i128 + 1) - before(1)) as u128
     }
 
-    /// Whether outputs are defined and arithmetic on positions does not wrap, for blocks of so many inputs and
+    /// Whether outputs are defined and arithmetic on positions does not wrap, for blocks of this many inputs and
     /// outputs.
     pub fn fits(&self, inputs: usize, outputs: usize) -> bool {
         if self.denominator == 0 || inputs == 0 {

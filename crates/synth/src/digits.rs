@@ -237,7 +237,7 @@ fn size(digits: &[usize]) -> u64 {
     digits.iter().map(heads).product()
 }
 
-/// As even shares of `total` as groups of these sizes allow, given that they hold so many.
+/// Shares of `total` as even as groups of these sizes allow.
 fn shares(sizes: &[u64], total: u64) -> Vec<u64> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_by_key(|&group| sizes[group]);

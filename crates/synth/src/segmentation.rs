@@ -1,4 +1,4 @@
-//! Volumes that look a little like CT: an organ with lesions, to be told apart voxel by voxel.
+//! Volumes that look a little like CT: an organ with lesions, to be segmented voxel by voxel.
 
 use crate::error::SynthError;
 use crate::random::{CounterRng, SceneDraws, Stream};
@@ -7,7 +7,7 @@ use std::f64::consts::TAU;
 /// Names of the classes, by number.
 pub const CLASSES: [&str; 3] = ["background", "organ", "lesion"];
 
-/// Values inside of each class, in hundredths.
+/// Values inside each class, in hundredths.
 const LEVELS: [f64; 3] = [0.0, 60.0, 120.0];
 /// Deviation of the noise, in hundredths.
 const NOISE: f64 = 50.0;
@@ -102,7 +102,7 @@ impl Scene {
     fn new(draws: &mut SceneDraws) -> Self {
         let organ = Blob::new(draws, [0.5; 3], 0.08, 0.24, 0.34);
         let count = if draws.between(0.0, 1.0) < 0.5 { 1 } else { 2 };
-        // At three tenths of the radii a lesion's center is well inside of the organ.
+        // At three tenths of the radii a lesion's center is well inside the organ.
         let lesions = (0..count)
             .map(|_| {
                 let offset = organ.radii.map(|radius| radius * draws.between(-0.3, 0.3));

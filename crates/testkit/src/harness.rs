@@ -64,7 +64,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Parameters of the graph that are trained, after so many steps.
+    /// Parameters of the graph that are trained, after this many steps.
     pub fn trained(&self, graph: &Graph, steps: usize) -> Vec<&[f64]> {
         let is_trained = |name: &str| {
             let mut all = graph.parameters.iter();

@@ -3,7 +3,7 @@
 use crate::Draws;
 use partita_graph::{ClassLoss, ClassWeights, ElementFunction, ElementLoss, Loss};
 
-/// Makes a loss for outputs of so many channels.
+/// Makes a loss for outputs of this many channels.
 pub(crate) type LossOf = fn(usize) -> Loss;
 
 /// Draws a loss of any kind.

@@ -27,7 +27,7 @@ const OPTIMIZERS: [Optimizer; 3] = [
 ];
 const DECAYS: [f64; 3] = [0.9, 0.5, 0.125];
 
-/// The values of a tensor after so many steps.
+/// The values of a tensor after this many steps.
 fn values<'o>(outcome: &'o Outcome, step: usize, name: &str) -> Option<&'o [f64]> {
     let mut all = outcome.parameters[step].iter();
     let found = all.find(|(known, _)| known == name);

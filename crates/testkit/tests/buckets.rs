@@ -25,7 +25,7 @@ fn sums(program: &Program) -> Vec<Vec<View>> {
     sums.collect()
 }
 
-/// At least so many cases must have a bucket.
+/// At least this many cases must have a bucket.
 fn compare(least: usize, seeds: u64, draw: fn(u64) -> Case) {
     let (mut joined, mut fewer) = (0, 0);
     for seed in 0..seeds {

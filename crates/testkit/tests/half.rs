@@ -115,7 +115,7 @@ fn strategies_in_f16_are_as_exact_as_one_rank() {
     strategies_are_as_exact_as_one_rank(Dtype::F16, [160, 2000]);
 }
 
-/// On so many cases, and so many of a long test.
+/// On this many cases; the second number is for the long test.
 fn strategies_are_as_exact_as_one_rank(half: Dtype, [cases, many]: [u64; 2]) {
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
     let cases = if long { many } else { cases };

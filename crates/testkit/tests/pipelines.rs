@@ -140,7 +140,7 @@ impl Costs for OneTap {
     }
 }
 
-/// So many equal stages of layers of one tap. The first layer is of three taps and asks that gradients
+/// This many equal stages of layers of one tap. The first layer is of three taps and asks that gradients
 /// come back to it.
 fn chain(stages: usize, layers: usize) -> (Graph, String) {
     let mut model = "model chain\ninput x channels=2 extent=4x4\n\
@@ -253,7 +253,7 @@ fn peaks(body: &Body) -> [u64; 3] {
     ]
 }
 
-/// Those of each of four ranks, with so many micro-batches of one sample.
+/// Those of each of four ranks, with this many micro-batches of one sample.
 fn peaks_of(schedule: &str, micro: usize) -> Vec<[u64; 3]> {
     let strategy = format!(
         "micro={micro},stages=[x..a1: 1|c2..a3: 1|c4..a5: 1|c6..loss: 1],schedule={schedule}"

@@ -405,7 +405,7 @@ fn a_rank_that_ends_early_is_named_at_once() {
 
 const MESSAGES: u32 = 50;
 
-/// Rank 0 sends rank 1 so many messages and waits for nothing.
+/// Rank 0 sends rank 1 this many messages and waits for nothing.
 fn one_way(rank: usize) -> Body {
     let mut body = Body::default();
     let id = add_buffer(&mut body, Dtype::F32, [1, 1, 1, 1, 16]);

@@ -39,7 +39,7 @@ fn collective(sequence: u32, kind: CollectiveKind) -> Work {
     })
 }
 
-/// A view of so many elements along dim 3, in a buffer of its own.
+/// A view of this many elements along dim 3, in a buffer of its own.
 fn row(body: &mut Body, dtype: Dtype, length: usize, has_gaps: bool) -> View {
     let (rows, columns) = if has_gaps { (2, 3) } else { (1, 1) };
     let id = add_buffer(body, dtype, [1, 1, rows, length, columns]);

@@ -17,7 +17,7 @@ pub(crate) struct Resident {
     pub age: Seconds,
 }
 
-/// For each task, the buffers that it accesses and that are in a cache of so many bytes, in a step after the
+/// For each task, the buffers that it accesses and that are in a cache of this many bytes, in a step after the
 /// first; least recently used first.
 ///
 /// The cache replaces the least recently used (LRU): a block is resident if no more than `cache` bytes of other

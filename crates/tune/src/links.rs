@@ -672,12 +672,12 @@ fn alltoall(ranks: usize, members: usize, bytes: Bytes) -> Trial {
     shared(ranks, members, length, [members, members], kind)
 }
 
-/// Elements of one member if all have so many bytes.
+/// Elements of one member if all have this many bytes.
 fn share(members: usize, bytes: Bytes) -> usize {
     (bytes.0 as usize / 4 / members).max(1)
 }
 
-/// A collective of shares of this length, with so many shares in each of its two buffers.
+/// A collective of shares of this length, with this many shares in each of its two buffers.
 fn shared(
     ranks: usize,
     members: usize,

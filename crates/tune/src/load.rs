@@ -11,7 +11,7 @@ const REPEATS: usize = 3;
 
 /// Times reads of each size by all ranks at the same time. A read has no host overhead.
 ///
-/// `read(rank, repeat, bytes)` reads so many bytes. Repeats and ranks should read different parts of a file,
+/// `read(rank, repeat, bytes)` reads this many bytes. Repeats and ranks should read different parts of a file,
 /// since the page cache keeps what was read.
 /// Errors: a read that fails.
 pub fn measure_load(

@@ -145,7 +145,7 @@ pub fn median_of_passes(passes: &[Vec<KernelTime>]) -> Vec<KernelTime> {
     first.iter().enumerate().map(one).collect()
 }
 
-/// At most so many of each family, in their order, chosen farthest first.
+/// At most this many of each family, in their order, chosen farthest first.
 fn subsampled(benchmarks: Vec<KernelBenchmark>, most: usize) -> Vec<KernelBenchmark> {
     let mut families: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, benchmark) in benchmarks.iter().enumerate() {

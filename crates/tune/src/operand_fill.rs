@@ -114,7 +114,7 @@ impl Fill {
         }
     }
 
-    /// The value of element `i` of a buffer with so many channels.
+    /// The value of element `i` of a buffer with this many channels.
     fn value(&self, i: usize, channels: usize) -> f64 {
         let bits = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
         let share = 0.0625 + 0.9375 * (bits >> 1) as f64 / f64::from(1 << 23);

@@ -31,7 +31,7 @@ impl OtherMemory {
         Ok(Self(zeros(what, rank, (bytes / 8) as usize)?))
     }
 
-    /// Passes so many bytes of it through the caches, or all.
+    /// Passes this many bytes of it through the caches, or all.
     pub fn pass(&mut self, bytes: Bytes) {
         let words = self.0.len().min((bytes.0 / 8) as usize);
         // One word of each cache line of 64 bytes loads the line. Kernels write about one byte for two that

@@ -169,7 +169,7 @@ impl Store {
             .map(|file| file.is_readonly(MAIN_DB));
         match is_readonly {
             Ok(Ok(true)) => Err(self.not_kept(&"it is read-only")),
-            // Other errors are found, and told, by the operations.
+            // Other errors are found and reported by the operations.
             Ok(Ok(false) | Err(_)) | Err(_) => Ok(()),
         }
     }

@@ -405,7 +405,7 @@ impl Memory<'_, '_> {
         open
     }
 
-    /// The part of a region inside of the tensor that other ranks own: the halo.
+    /// The part of a region inside the tensor that other ranks own: the halo.
     fn foreign(&self, buffer: &Buffer, region: &Region) -> Vec<Region> {
         let Some((tensor, owned, by)) = self.own(buffer) else {
             return Vec::new();

@@ -137,7 +137,7 @@ impl Order {
     }
 }
 
-/// Of the tasks that touch a buffer those that tell when it is in use.
+/// Of the tasks that touch a buffer those that bound its use.
 #[derive(Default)]
 pub(crate) struct Ends {
     first: Vec<usize>,

@@ -5,7 +5,7 @@ use partita_program::{Body, Buffer, Dtype, Program, Role, Staging, TaskSite, Vie
 use partita_space::Bytes;
 use std::collections::HashSet;
 
-/// Whether all indices of classes, buffers and tasks are valid, and views are inside of their buffers.
+/// Whether all indices of classes, buffers and tasks are valid, and views are inside their buffers.
 pub(crate) fn is_indexable(program: &Program, faults: &mut Vec<Fault>) -> bool {
     let before = faults.len();
     classes(program, faults);

@@ -240,7 +240,7 @@ mod tests {
     };
     use partita_space::{Axis, AxisSet, Mesh};
 
-    /// So many ranks, each a class of its own, which take part in two sums over all of them.
+    /// This many ranks, each a class of its own, which take part in two sums over all of them.
     fn sums(ranks: usize) -> Program {
         let sum = |sequence: u32| Task {
             origin: Origin {

@@ -14,7 +14,7 @@ const COLUMNS: u32 = 3;
 const SUM: usize = 2;
 const TURN: usize = 3;
 
-/// A gradient of so many elements of which every rank keeps a share, and a table whose split moves
+/// A gradient of this many elements of which every rank keeps a share, and a table whose split moves
 /// from its rows to its columns.
 #[derive(Clone, Copy)]
 struct Form {

@@ -17,7 +17,7 @@ const PARTITA: &str = env!("CARGO_BIN_EXE_partita");
 
 /// What is predicted may be off by so much of what is measured,
 const SHARE: f64 = 0.02;
-/// or by so many bytes, where that is more: stacks, allocators and code that is first used.
+/// or by a fixed number of bytes, where that is more: stacks, allocators and code that is first used.
 const FLOOR: f64 = (4 << 20) as f64;
 
 /// Models that take some gigabytes together, and cores for all of them, are there once.

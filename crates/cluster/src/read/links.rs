@@ -96,7 +96,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The network between so many nodes.
+    /// The network between this many nodes.
     pub(super) fn network(
         &self,
         mut raw: RawNetwork,

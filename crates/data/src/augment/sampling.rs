@@ -619,7 +619,7 @@ impl Sampling {
     }
 }
 
-/// Place of a crop on a grid of so many, D, H, W.
+/// Position of a crop on a grid of this size, D, H, W.
 fn on_grid([_, heights, widths]: [usize; 3], crop: usize) -> [usize; 3] {
     [
         crop / widths / heights,

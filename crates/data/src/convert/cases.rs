@@ -239,7 +239,7 @@ impl Folder<'_> {
         Ok(all.into_iter().partition(|case| case.labels.is_some()))
     }
 
-    /// The case of images of so many channels.
+    /// The case of images of this many channels.
     fn joined(
         &self,
         case: &str,

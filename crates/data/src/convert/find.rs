@@ -38,7 +38,7 @@ const ENDS_UNREAD: [&str; 18] = [
     ".nrrd", ".nhdr", ".mha", ".mhd", ".mgz", ".mgh", ".img", ".img.gz", ".dcm", ".tif", ".tiff",
     ".bmp", ".gif", ".webp", ".jp2", ".pt", ".mat", ".npy.gz",
 ];
-/// Folders inside of folders that are looked into.
+/// Folders inside folders that are looked into.
 const DEPTH_MAX: usize = 16;
 
 /// All samples, and what they have in common.
@@ -129,7 +129,7 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
             sample.measure(more, channels)?;
         }
         for place in 0..count.unwrap_or(1) {
-            // What is stacked in one file is told apart by its place.
+            // What is stacked in one file is distinguished by its position.
             let name = subject(&file.below);
             let name = if count.unwrap_or(1) > 1 {
                 format!("{name}/{place}")
@@ -427,7 +427,7 @@ impl SampleKind {
         }
     }
 
-    /// Samples of a file of so many channels, where it is a stack of them, and their D, H, W; the element type becomes
+    /// Samples of a file of this many channels, where it is a stack of them, and their D, H, W; the element type becomes
     /// one that holds its values, too. Images all count as the first.
     fn measure(
         &mut self,

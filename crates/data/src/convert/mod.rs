@@ -190,7 +190,7 @@ impl Conversion {
         })
     }
 
-    /// What the user is told before anything is written: what is left out, and how regions are understood.
+    /// What is reported before anything is written: what is left out, and how regions are understood.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }

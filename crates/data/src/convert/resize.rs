@@ -3,7 +3,7 @@
 use crate::formats::image::Image;
 use crate::samples::{DType, Samples};
 
-/// The image as (C, 1, H, W) of so many channels: gray is repeated, transparency left out.
+/// The image as (C, 1, H, W) of this many channels: gray is repeated, transparency left out.
 ///
 /// Errors: values that the type of the samples does not have.
 pub(super) fn fit(

@@ -16,7 +16,7 @@ pub(crate) enum Codec {
     Zstd,
     Lz4,
     Blosc,
-    /// Bytes of equal significance together, elements of so many bytes.
+    /// Bytes of equal significance together, elements of this many bytes.
     Shuffle(usize),
     /// A checksum of four bytes beside the others.
     Checksum {
@@ -44,7 +44,7 @@ impl Codec {
                 sum: crc32c,
                 is_first: false,
             },
-            // Numcodecs puts it first, unless it is told otherwise.
+            // Numcodecs puts it first by default.
             "crc32" | "numcodecs.crc32" => Codec::Checksum {
                 name: "crc32",
                 sum: crc32,

@@ -23,7 +23,7 @@ use crate::read_error::ReadError;
 /// Opens a file, or a folder that is one array store, by its contents.
 pub(crate) fn open(path: &Path) -> Result<Box<dyn ArrayFile>, DataError> {
     let mut head = Vec::new();
-    // What cannot be opened is told by the HDF5 reader.
+    // The HDF5 reader reports what cannot be opened.
     if let Ok(file) = File::open(path) {
         let _ = file.take(HEAD_BYTES).read_to_end(&mut head);
     }
@@ -68,7 +68,7 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn ArrayFile>, DataError> {
 
 const GZIP: &[u8] = b"\x1f\x8b";
 const ZIP: &[u8] = b"PK\x03\x04";
-/// Bytes by which formats are told apart.
+/// Bytes by which formats are recognized.
 const HEAD_BYTES: u64 = 132;
 /// How a pointer of Git LFS begins.
 ///

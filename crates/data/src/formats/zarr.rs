@@ -21,7 +21,7 @@ use crate::formats::npy::ONLY;
 use crate::formats::zarr::shard::Shards;
 use crate::read_error::ReadError;
 
-/// Groups inside of groups that are looked into.
+/// Groups inside groups that are looked into.
 const DEPTH_MAX: usize = 6;
 /// Arrays and groups of a store that are listed.
 const ENTRIES_MAX: usize = 10_000;
@@ -134,7 +134,7 @@ struct ZarrArray {
     shards: Shards,
     element: Element,
     order: Order,
-    /// Order of the dims inside of a chunk, as dims of the array; empty if it is theirs.
+    /// Order of the dims inside a chunk, as dims of the array; empty if it is theirs.
     transpose: Vec<usize>,
     /// The value of chunks that were never written, alone; `None` where the metadata leave it open.
     fill: Option<Elements>,

@@ -62,7 +62,7 @@ fn statistics(array: &SourceArray, scope: ValueScope) -> Result<Found, DataError
         }
         left -= read;
         array.read_box(&ranges, &mut buffer)?;
-        // Runs of one channel: what lies inside of its dim.
+        // Runs of one channel: what lies inside its dim.
         let run: usize = dim.map_or(read, |dim| extents[dim + 1..].iter().product());
         for (index, start) in (0..read).step_by(run).enumerate() {
             let channel = dim.map_or(0, |dim| ranges[dim].0 + index % extents[dim]);
@@ -98,7 +98,7 @@ fn boxes(array: &SourceArray, scope: ValueScope) -> impl Iterator<Item = Vec<(us
         }
     };
     let shape = array.shape.clone();
-    // Dims inside of `cut` are read whole, those outside one by one.
+    // Dims inside `cut` are read whole, those outside one by one.
     let (mut cut, mut inside) = (shape.len(), 1);
     while cut > 0 && inside * shape[cut - 1] <= most {
         cut -= 1;

@@ -115,7 +115,7 @@ impl TilePlan {
         Ok(())
     }
 
-    /// Joined rows of so many columns of a plane, (C, H, W), of the tiles of a volume, the first of which is in this slot.
+    /// Joined rows of this many columns of a plane, (C, H, W), of the tiles of a volume, the first of which is in this slot.
     fn rows(
         &self,
         (of_volume, first): (&[Tile], usize),
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// The outputs of 3 volumes, joined in groups of so many bytes by so many ranks.
+    /// The outputs of 3 volumes, joined in groups of `bytes` by `ranks` ranks.
     fn joined(weights: TileWeights, group: u64, ranks: usize) -> Vec<f32> {
         let folder = tempfile::tempdir().unwrap();
         let plan = TilePlan::new(tiles(3), TILE, weights, shape(3), Bytes(group));

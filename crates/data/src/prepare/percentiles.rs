@@ -124,7 +124,7 @@ impl Refined {
         })
     }
 
-    /// The value with so many below it.
+    /// The value with this many below it.
     fn at(&self, rank: u64) -> f64 {
         let holds = |&&(_, before, _): &&(u32, u64, Vec<u64>)| before <= rank;
         let Some((upper, before, counts)) = self.buckets.iter().rev().find(holds) else {

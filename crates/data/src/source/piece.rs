@@ -116,7 +116,7 @@ impl PieceValues {
         }
     }
 
-    /// Replaces its elements by so many that are read in little-endian order.
+    /// Replaces its elements by this many that are read in little-endian order.
     pub fn read_from(&mut self, elements: usize, input: &mut dyn io::Read) -> io::Result<()> {
         match self {
             Self::Volume(samples) => samples.read_from(elements, input),

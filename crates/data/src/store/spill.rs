@@ -24,7 +24,7 @@ pub(crate) struct SpillFile {
 }
 
 impl SpillFile {
-    /// Takes room for so many bytes of a rank in a folder.
+    /// Takes room for this many bytes of a rank in a folder.
     ///
     /// Errors: the folder cannot be written to, or has no room.
     pub(crate) fn create(folder: &Path, rank: Rank, bytes: Bytes) -> Result<Self, DataError> {
@@ -51,7 +51,7 @@ impl SpillFile {
     /// Replaces `out` by a part of the unit at an offset. `rows` is a buffer. Returns the bytes that were read.
     ///
     /// A part that is cut along the innermost dim is read with whole rows.
-    /// Errors: those of the device. Panics if the part is not inside of the unit.
+    /// Errors: those of the device. Panics if the part is not inside the unit.
     pub(crate) fn read(
         &self,
         at: u64,

@@ -20,7 +20,7 @@ pub enum Form {
     Text,
     /// A binary format.
     Binary,
-    /// A text inside of a binary format.
+    /// A text inside a binary format.
     Mixed,
 }
 

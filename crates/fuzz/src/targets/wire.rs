@@ -174,7 +174,7 @@ fn check_same<T: Serialize + DeserializeOwned + Debug>(message: &T) {
     assert_eq!(format!("{again:?}"), format!("{message:?}"));
 }
 
-/// A shard inside of its tensor has so many bytes, another one none.
+/// A shard inside its tensor has this many bytes, another one none.
 fn check_shards(head: &SnapshotHead) {
     for shard in &head.shards {
         let mut dims = shard.region.into_iter().zip(shard.shape);

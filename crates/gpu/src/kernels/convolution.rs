@@ -107,7 +107,7 @@ pub(super) fn execute(
     }
 }
 
-/// Parts of sums of so many terms, and the terms of a part, where so many work-items take one result each.
+/// Parts of sums with this many terms, and the terms of a part, where this many work-items take one result each.
 fn parts_of(terms: usize, items: usize, run: &Run<'_>) -> (usize, usize) {
     let wanted = match run.method {
         Method::Parts => (run.units * ITEMS_PER_UNIT).div_ceil(items.max(1)),
@@ -118,7 +118,7 @@ fn parts_of(terms: usize, items: usize, run: &Run<'_>) -> (usize, usize) {
     (terms.div_ceil(stretch).max(1), stretch)
 }
 
-/// Tiles of a tensor with so many channels in a group.
+/// Tiles of a tensor with this many channels in a group.
 fn tiles(of: &Tensor, channels: usize, groups: usize) -> usize {
     let [n, d, h, w, _] = of.extent;
     n * d * h * w.div_ceil(TILE) * channels.div_ceil(TILE) * groups

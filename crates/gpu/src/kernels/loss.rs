@@ -80,14 +80,14 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
     }
 }
 
-/// One sum of each of so many work-items, in the workspace.
+/// One sum per work-item, in the workspace.
 pub(super) struct ItemSums {
     pub items: usize,
     first: u64,
 }
 
 impl ItemSums {
-    /// For so many elements or positions.
+    /// For this many elements or positions.
     pub(super) fn new(of: usize, run: &mut Run<'_>) -> Self {
         let items = of.clamp(1, run.units * ITEMS_PER_UNIT);
         let first = run.scratch(Dtype::F64, items);
@@ -201,7 +201,7 @@ fn softmax_cross_entropy(
     sums.put(loss.offset, factor, run)
 }
 
-/// A kernel that counts positions in so many counters, which then become `y`.
+/// A kernel that counts positions in counters, which then become `y`.
 pub(super) fn count(
     name: &'static str,
     mut args: Vec<Arg>,

@@ -39,7 +39,7 @@ impl NormKind {
     }
 }
 
-/// NormKind what moments are taken, of so many elements, and epsilon.
+/// NormKind what moments are taken, over how many elements, and epsilon.
 type Constants = (NormKind, u64, f64);
 
 /// Kernels of batch norms; an epilogue follows what normalizes.

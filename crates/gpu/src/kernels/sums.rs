@@ -20,7 +20,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// For one sum a channel, or one of each sample, where so many work-items take a part each.
+    /// For one sum per channel, or per sample, where this many work-items take a part each.
     pub(super) fn new(of: &Tensor, of_samples: bool, width: usize, units: usize) -> Self {
         let apart = if of_samples { of.extent[0].max(1) } else { 1 };
         let all = of.positions() / apart;

@@ -66,12 +66,12 @@ fn square(kernel: usize, stride: usize, pad: usize) -> Shape {
 
 const POINT: Shape = [Window::ONE; 2];
 
-/// One row of so many taps.
+/// One row of this many taps.
 fn row(kernel: usize) -> Shape {
     [Window::ONE, window(kernel, 1, kernel / 2)]
 }
 
-/// One column of so many taps.
+/// One column of this many taps.
 fn column(kernel: usize) -> Shape {
     [window(kernel, 1, kernel / 2), Window::ONE]
 }

@@ -24,7 +24,7 @@ pub(super) enum Block {
     Bottleneck,
 }
 
-/// A ResNet for 1000 classes of RGB images with so many blocks per stage, as torchvision has it: a
+/// A ResNet for 1000 classes of RGB images with this many blocks per stage, as torchvision has it: a
 /// bottleneck has its stride at the 3x3 convolution. Layers have its names.
 ///
 /// Source: He et al., "Deep residual learning for image recognition", CVPR 2016, table 1; torchvision

@@ -22,7 +22,7 @@ impl Search<'_> {
             .find_map(|axis| self.fewer_parts_of(axis, most.min(extent(axis))))
     }
 
-    /// At most so many parts of an axis.
+    /// At most this many parts of an axis.
     pub fn fewer_parts_of(&self, axis: Axis, most: usize) -> Option<Choice> {
         let mut parts = most;
         for _ in 0..TRIES {
@@ -42,7 +42,7 @@ impl Search<'_> {
         None
     }
 
-    /// With at most so many parts along an axis, in stages too.
+    /// With at most this many parts along an axis, in stages too.
     fn with_parts(&self, axis: Axis, parts: usize) -> Strategy {
         let mut strategy = self.strategy.clone();
         let outer = &mut strategy.extents[axis.index()];

@@ -14,7 +14,7 @@ impl Search<'_> {
         self.first_of([plain.clone(), chosen(&plain)])
     }
 
-    /// Fewer stages, at most so many: on the same ranks first, by a schedule with fewer on each.
+    /// Fewer stages, at most this many: on the same ranks first, by a schedule with fewer on each.
     pub fn fewer_stages(&self, most: usize) -> Vec<Strategy> {
         let own = self.strategy;
         let mut all = Vec::new();

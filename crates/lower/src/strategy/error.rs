@@ -177,7 +177,7 @@ pub enum StrategyError {
         /// Layers of the other group.
         second: String,
     },
-    /// Periodic padding inside of a halo group.
+    /// Periodic padding inside a halo group.
     #[error(
         "strategy `{strategy}`: `{layer}` has periodic padding and reads `{input}` of its own group, of \
          which no rank computes what lies across the border"

@@ -68,7 +68,7 @@ pub struct AlphaBeta {
     pub gamma: f64,
 }
 
-/// Steps of a tree over so many members.
+/// Steps of a tree over this many members.
 pub(crate) fn log2_ceil(p: usize) -> f64 {
     f64::from(p.max(1).next_power_of_two().ilog2())
 }

@@ -64,7 +64,7 @@ impl MachineCosts {
         Self { library, ..self }
     }
 
-    /// Of so many ranks, those on the node of one.
+    /// Of all ranks, those on the node of one.
     fn on_node(&self, rank: Rank, ranks: usize) -> usize {
         let per_node = self.machine.devices_per_node.value;
         let first = self.machine.node(rank) * per_node;
@@ -180,7 +180,7 @@ impl MachineCosts {
         }
     }
 
-    /// Host overhead of so many bytes of memory traffic: none on a GPU, which does not copy itself.
+    /// Host overhead of this many bytes of memory traffic: none on a GPU, which does not copy itself.
     fn host(&self, traffic: f64) -> Seconds {
         match self.machine.device.kind {
             ProcessorKind::Gpu => Seconds(0.0),

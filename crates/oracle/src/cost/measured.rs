@@ -42,12 +42,12 @@ pub struct StoreFit {
     pub has_messages: bool,
 }
 
-/// Seconds of so many bytes beyond those of the least size.
+/// Seconds of a message of this size beyond that of the least.
 fn transfer(fit: &LinkFit, bytes: Bytes) -> Seconds {
     Seconds((fit.seconds(bytes) - fit.start()).0.max(0.0))
 }
 
-/// A collective of so many bytes by a fit.
+/// A collective of this many bytes by a fit.
 pub(super) fn collective_by(fit: &LinkFit, bytes: Bytes) -> CollectiveCost {
     let transfer = transfer(fit, bytes);
     CollectiveCost {
@@ -58,7 +58,7 @@ pub(super) fn collective_by(fit: &LinkFit, bytes: Bytes) -> CollectiveCost {
     }
 }
 
-/// A message of so many bytes by a fit.
+/// A message of this many bytes by a fit.
 pub(super) fn message_by(fit: &LinkFit, bytes: Bytes) -> MessageCost {
     MessageCost {
         latency: fit.start(),

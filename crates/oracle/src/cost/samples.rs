@@ -18,7 +18,7 @@ pub struct SampleRead {
 }
 
 impl SampleRead {
-    /// A load of a program in which so many ranks load.
+    /// A load of a program in which this many ranks load.
     pub fn of(load: &program::Load, body: &Body, readers: usize) -> Self {
         let extent = load.target.extent;
         let own: usize = extent[1..].iter().product();
@@ -55,7 +55,7 @@ impl LoadCost {
         }
     }
 
-    /// With all parts so many times as fast.
+    /// With all parts this many times as fast.
     pub fn faster(self, times: f64) -> Self {
         let by = 1.0 / times;
         Self {

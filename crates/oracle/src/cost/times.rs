@@ -102,7 +102,7 @@ impl LinkTimes {
         all.into_iter().all(has)
     }
 
-    /// Whether messages between so many ranks and collectives in groups of these sizes were all measured up to these
+    /// Whether messages between this many ranks and collectives in groups of these sizes were all measured up to these
     /// sizes.
     pub fn has_all(&self, ranks: usize, groups: &BTreeSet<usize>, sizes: LinkSizes) -> bool {
         let mut groups = groups.iter().filter(|&&members| members > 1);

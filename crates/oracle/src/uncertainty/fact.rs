@@ -29,7 +29,7 @@ pub struct Facts<'a> {
     pub precision: LayerPrecision,
 }
 
-/// Of software on the machine of a file, for a program on so many nodes.
+/// Of software on the machine of a file, for a program on this many nodes.
 pub fn of_machine(facts: Facts<'_>, nodes: usize) -> Uncertainty {
     let Facts {
         machine, software, ..

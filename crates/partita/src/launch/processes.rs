@@ -300,7 +300,7 @@ impl<'c> Job<'c> {
         self.with(|world| Ok(world.library().version.clone()))
     }
 
-    /// Measures messages and collectives of groups of these sizes, up to so many bytes, except `known` of rank 0; all ranks call it.
+    /// Measures messages and collectives of groups of these sizes, up to this many bytes, except `known` of rank 0; all ranks call it.
     /// Returns the new times.
     ///
     /// Errors: a transport that fails.

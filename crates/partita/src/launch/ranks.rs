@@ -57,7 +57,7 @@ pub trait MakeValidators: Sync {
 
 /// Makes what joins the outputs of the ranks of this process.
 pub trait MakeJoins: Sync {
-    /// That of a rank of so many, which meets the others through its agreement.
+    /// That of one of several ranks, which meets the others through its agreement.
     ///
     /// Errors: files that cannot be opened.
     fn joins<'a>(

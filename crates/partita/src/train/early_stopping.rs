@@ -10,7 +10,7 @@ use partita_space::Seconds;
 const FRACTION: &str = "a number above 0 and at most 1";
 const KEYS: [&str; 3] = ["metric", "patience", "min_delta"];
 
-/// A training ends after so many epochs in a row without an improvement of a metric.
+/// A training ends after a number of epochs in a row without an improvement of a metric.
 ///
 /// Source: `EarlyStopping` of PyTorch Lightning and of Keras, which count alike.
 #[derive(Clone, Copy, Debug, PartialEq)]

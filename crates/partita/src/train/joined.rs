@@ -449,7 +449,7 @@ fn loss_alone(graph: &Graph, shape: PredictionShape) -> Graph {
     }
 }
 
-/// A strategy that splits volumes among so many ranks along their longest dims.
+/// A strategy that splits volumes among `ranks` ranks along their longest dims.
 fn spread(graph: &Graph, ranks: usize, batch: usize) -> Strategy {
     let (extent, mut parts) = (graph.nodes[0].shape.extent, [1; 3]);
     let mut rest = ranks;

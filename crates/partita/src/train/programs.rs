@@ -13,7 +13,7 @@ use partita_session::{Programs, batch_sizes};
 use partita_verify::verify;
 use std::ops::Range;
 
-/// Lowers and verifies every program of a run: full and partial batches of each kind with so many samples, each
+/// Lowers and verifies every program of a run: full and partial batches of each kind with this many samples, each
 /// with its fetch program.
 ///
 /// Errors: an invalid strategy, a missing kernel, a faulty program.
@@ -120,7 +120,7 @@ fn part_of(strategy: &Strategy, parts: usize) -> Strategy {
     part
 }
 
-/// Checks that a smaller last mini-batch of an epoch can be trained on. A mini-batch accumulates so many parts.
+/// Checks that a smaller last mini-batch of an epoch can be trained on. A mini-batch accumulates `parts` parts.
 ///
 /// Errors: a batch norm over a single value, with the nearest valid strategy and batch size, those of a part.
 fn check_last(

@@ -145,7 +145,7 @@ pub struct Run {
 /// Joins the job of a launcher, on the cores of a request or else of its run file, which also says whether ranks are
 /// pinned.
 ///
-/// Errors: none of the cores can be used; no MPI library for the launcher. A run file that cannot be read is told when the
+/// Errors: none of the cores can be used; no MPI library for the launcher. A run file that cannot be read is reported when the
 /// run is merged, once for all ranks.
 pub fn join<'c>(
     context: &'c Context<'c>,

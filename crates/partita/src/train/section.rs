@@ -107,7 +107,7 @@ impl RunFileError {
         }
     }
 
-    /// The line it is told of; 0 where it is of none.
+    /// Its line in the run file; 0 for none.
     fn line(&self) -> usize {
         match self {
             Self::Syntax { line, .. }

@@ -104,7 +104,7 @@ impl TileFiles {
         Ok(Box::new(sink.of_tiles(Arc::clone(&self.plan))))
     }
 
-    /// What joins the outputs on a rank of so many.
+    /// What joins the outputs on one of several ranks.
     ///
     /// Errors: a file cannot be opened.
     pub fn join<'a>(

@@ -47,7 +47,7 @@ pub const NORM: usize = 14;
 pub const SUM_TOTAL: usize = 15;
 pub const UPDATE: usize = 16;
 
-/// The offset of so many ranks along the line.
+/// The offset of this many ranks along the line.
 pub fn along(step: i32) -> Offset {
     Offset([0, 0, 0, step, 0, 0, 0])
 }

@@ -170,7 +170,7 @@ impl Partition {
     }
 }
 
-/// Drawn depth of a slab of so many planes; 0 for images.
+/// Drawn depth of a slab of this many planes; 0 for images.
 fn back(depth: usize, scale: f64, planes: usize) -> f64 {
     if depth > 1 {
         (0.5 * scale * planes as f64).clamp(BACK[0], BACK[1])

@@ -279,7 +279,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// At most so many letters of a text; a longer one loses its middle.
+/// At most this many letters of a text; a longer one loses its middle.
 pub fn shortened(text: &str, letters: usize) -> String {
     let all: Vec<char> = text.chars().collect();
     if all.len() <= letters {

@@ -54,13 +54,13 @@ fn write_samples(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> 
     table.write(out)
 }
 
-/// Titles of what is told of samples: a sample without a label that counts has nothing but its loss.
+/// Titles of the columns for samples: a sample without a label that counts has nothing but its loss.
 fn titles(found: &EvaluateResult) -> Vec<String> {
     let all = found.samples.iter().map(|sample| figures(sample).0);
     all.max_by_key(Vec::len).unwrap_or_default()
 }
 
-/// What is told of a sample beside its loss, with its titles: accuracy and the Dice of each class, or the absolute error
+/// The columns for a sample beside its loss, with their titles: accuracy and the Dice of each class, or the absolute error
 /// of each target, physical with its unit where its range is known.
 fn figures(sample: &SampleResult) -> (Vec<String>, Vec<Option<f64>>) {
     let Some(found) = &sample.classification else {

@@ -99,7 +99,7 @@ impl Packet {
 
     fn first(&self) -> *mut u8 {
         match &self.memory {
-            // SAFETY: `new` has checked that the range lies inside of the allocation.
+            // SAFETY: `new` has checked that the range lies inside the allocation.
             Some(memory) => unsafe { memory.start().add(self.range.start) },
             None => std::ptr::without_provenance_mut(64),
         }

@@ -169,7 +169,7 @@ impl PartialSums {
         }
     }
 
-    /// Announces receives of so many elements.
+    /// Announces receives of this many elements.
     pub(super) fn expect(&self, dtype: Dtype, elements: usize, endpoint: &mut Endpoint<'_>) {
         for (_, rank) in self.group.others() {
             endpoint.expect(

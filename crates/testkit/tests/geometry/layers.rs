@@ -357,7 +357,7 @@ impl Tower {
         self
     }
 
-    /// Flattens, and so many features.
+    /// Flattens, and this many features.
     pub fn linear(mut self, features: usize) -> Self {
         let name = self.name("flat");
         self.head = self.builder.flatten(&name, self.head).unwrap();

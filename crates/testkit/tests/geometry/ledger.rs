@@ -233,7 +233,7 @@ pub fn too_fine(case: &Case, strategy: &Strategy) -> bool {
     (axes.into_iter().zip(extent)).any(|(axis, extent)| strategy.extent(axis) > extent)
 }
 
-/// All strategies of so many ranks over the samples and the spatial dims of a model.
+/// All strategies of this many ranks over the samples and the spatial dims of a model.
 pub fn meshes(spatial_rank: usize, ranks: usize) -> Vec<Strategy> {
     let axes = &AXES[..4];
     let mut found = Vec::new();

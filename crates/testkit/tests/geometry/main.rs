@@ -33,7 +33,7 @@ fn seeds() -> (u64, u64) {
     (start, if long { 10 } else { 1 })
 }
 
-/// In so many runs of different days all cases run.
+/// In this many runs of different days all cases run.
 const PARTS: u64 = 4;
 
 /// The windows of an operation in 1D: every kernel, stride, dilation and padding.

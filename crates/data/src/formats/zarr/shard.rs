@@ -15,7 +15,7 @@ use crate::formats::checksum::crc32c;
 use crate::formats::flat::Order;
 use crate::read_error::ReadError;
 
-/// Most shards inside of one another.
+/// Most shards inside one another.
 const LEVELS_MAX: usize = 4;
 /// Most chunks of a shard.
 const CHUNKS_MAX: usize = 1 << 22;

@@ -274,7 +274,7 @@ impl Fabric {
     }
 
     /// Bytes per second of a tree: within a node every member sends all bytes up and down; between more than two
-    /// nodes most send them twice, as a node is inside of one of two trees.
+    /// nodes most send them twice, as a node is inside one of two trees.
     fn tree_rate(&self) -> f64 {
         let within = if self.per_node() < 2.0 {
             f64::INFINITY

@@ -190,7 +190,7 @@ impl MachineCosts {
         Some(collective_by(fit, bytes))
     }
 
-    /// Host overhead of a reduction of so many bytes: each byte is added once (two reads, a write) and
+    /// Host overhead of a reduction of this many bytes: each byte is added once (two reads, a write) and
     /// copied once (a read, a write).
     fn host_of_sum(&self, layout: &GroupLayout, bytes: f64) -> Seconds {
         let share = (layout.members - 1) as f64 / layout.members as f64;

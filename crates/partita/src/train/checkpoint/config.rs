@@ -11,9 +11,9 @@ const KEEP: u64 = 2;
 /// When checkpoints are written, and which are kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CheckpointConfig {
-    /// At the end of every so many epochs; 0 for none. Not given: at the end of an epoch, at most every ten seconds.
+    /// At the end of every n-th epoch; 0 for none. Not given: at the end of an epoch, at most every ten seconds.
     pub every_epochs: Option<u64>,
-    /// After every so many training steps.
+    /// After every n-th training step.
     pub every_steps: Option<u64>,
     /// After so much time.
     pub every: Option<Seconds>,

@@ -13,7 +13,7 @@ const MEANS: [BestMetric; 2] = [BestMetric::MeanDice, BestMetric::MeanOverlap];
 pub struct ClassNames(Vec<String>);
 
 impl ClassNames {
-    /// Of a network that tells `classes` apart: those that the dataset names, or all by number if it names none.
+    /// Of a network with `classes`: those that the dataset names, or all by number if it names none.
     pub fn new(classes: Option<usize>, named: &[String]) -> Self {
         Self(match (classes, named) {
             (None, _) => Vec::new(),

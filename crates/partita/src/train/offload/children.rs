@@ -19,7 +19,7 @@ pub struct Children {
 }
 
 impl Children {
-    /// Starts so many processes of a role, with the run file of the training.
+    /// Starts this many processes of a role, with the run file of the training.
     ///
     /// Errors: `Start`.
     pub fn start(

@@ -26,7 +26,7 @@ const CONNECT_TIMEOUT: Seconds = Seconds(10.0);
 /// Processes of a role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Processes {
-    /// So many, started by the training on its host. None for 0.
+    /// This many, started by the training on its host. None for 0.
     Started(usize),
     /// At these addresses, started by the user.
     At(Vec<Address>),

@@ -26,7 +26,7 @@ pub struct RemoteValidation<'r> {
     warnings: Sender<String>,
 }
 
-/// What a validator told rank 0, or why it is lost.
+/// What a validator answered rank 0, or why it is lost.
 type Told = (usize, Result<Report, String>);
 
 impl<'r> RemoteValidation<'r> {
@@ -184,7 +184,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Takes what was told: with `waits` until all results are there, one is lost, or the run is cancelled.
+    /// Takes the answers: with `waits` until all results are there, one is lost, or the run is cancelled.
     fn hear(&mut self, waits: bool, cancel: &AtomicBool) {
         let pause = Duration::from_millis(if waits { 20 } else { 0 });
         while self.lost.is_none()

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Faults that are told at once.
+/// Faults that are reported together.
 const FAULTS_MAX: usize = 64;
 /// Valid values of keys that must be there or on which others depend, so that no fault of another key follows.
 const STAND_INS: &str = r#"

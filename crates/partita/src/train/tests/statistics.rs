@@ -179,7 +179,7 @@ fn predictions_do_not_follow_the_dataset_after_the_training() {
     fs::remove_dir_all(case.at("set")).unwrap();
     assert!(case.results(None) == before);
     assert!(!case.said().contains("statistics"), "{}", case.said());
-    // Another transform than that of the training is told.
+    // Another transform than that of the training is reported.
     dataset(&case.at("set"), &[4, 8, 12, 16]);
     case.run_file("out", "transform = { scale = 0.1 }\nepochs = 1");
     assert!(case.results(None) != before);
