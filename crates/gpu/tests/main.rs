@@ -6,3 +6,4 @@ mod device;
 
 mod reference;
 mod strategies;
+mod traffic;

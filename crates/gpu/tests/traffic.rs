@@ -1,9 +1,6 @@
 //! What passes between a device and the host in a step: the boxes of messages, and no whole tensors.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod device;
-
+use crate::device;
 use partita_gpu::{Device, DeviceTraffic, GpuKernels, GpuMenu};
 use partita_program::{Body, Dtype, ProgramKind, Role, Work};
 use partita_run::Kernels;

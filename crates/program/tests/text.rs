@@ -88,21 +88,25 @@ fn kernels() -> Vec<Kernel> {
             halo_low: [0; 5],
             accumulate: false,
         },
-        Kernel::Update {
-            rule: Optimizer::Adam {
-                beta1: 0.9,
-                beta2: 0.999,
-                epsilon: 1e-8,
-                weight_decay: 0.0,
-            },
-            parameter: view,
-            gradient: view,
-            moments: vec![view, view],
-            norms: None,
-            clip: Some((view, 1e300)),
-        },
+        update(view),
         average(view),
     ]
+}
+
+fn update(view: View) -> Kernel {
+    Kernel::Update {
+        rule: Optimizer::Adam {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+        },
+        parameter: view,
+        gradient: view,
+        moments: vec![view, view],
+        norms: None,
+        clip: Some((view, 1e300)),
+    }
 }
 
 fn average(view: View) -> Kernel {

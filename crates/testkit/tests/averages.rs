@@ -1,7 +1,5 @@
 //! Exponential moving averages of parameters: of every strategy they are those of one rank, and evaluations read them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use partita_lower::Strategy;
 use partita_program::{AVERAGE, Dtype, Kernel, Optimizer, ProgramKind, Role, Work};
 use partita_testkit::verify::{Fault, verify};

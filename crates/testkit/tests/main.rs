@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod averages;
 mod buckets;
 mod classes;
 mod descriptors;
