@@ -35,7 +35,7 @@ pub fn class_counts(
         let mut counts = vec![0; count.classes];
         for sample in (thread..samples).step_by(threads) {
             if let Err(error) = count.add(&mut reader, sample, &mut counts) {
-                return Err((sample, error));
+                return Err(Box::new((sample, error)));
             }
         }
         Ok(counts)
@@ -51,7 +51,7 @@ pub fn class_counts(
             .collect()
     });
     let mut counts = vec![0; count.classes];
-    let mut failed = None::<(usize, DataError)>;
+    let mut failed = None::<Box<(usize, DataError)>>;
     for found in found {
         match found {
             Ok(more) => counts
@@ -66,7 +66,7 @@ pub fn class_counts(
         }
     }
     match (failed, count.ignored) {
-        (Some((_, error)), _) => Err(error),
+        (Some(failed), _) => Err(failed.1),
         (None, Some(ignored)) if counts.iter().all(|&count| count == 0) => {
             Err(DataError::AllIgnored {
                 path: dataset.path().to_path_buf(),

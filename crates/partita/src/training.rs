@@ -170,7 +170,7 @@ impl FromStr for StrategyChoice {
         if words.next() != Some("auto") {
             return text.parse().map(Self::Given).map_err(|error| {
                 let word = text.split(',').next().unwrap_or_default().trim();
-                match near(word, ["auto"].into_iter()).filter(|_| !word.contains('=')) {
+                match near(word, ["auto"]).filter(|_| !word.contains('=')) {
                     Some(_) => StrategyError::Value {
                         text: text.to_owned(),
                         word: word.to_owned(),

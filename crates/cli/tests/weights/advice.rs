@@ -36,7 +36,7 @@ fn refusals_for_memory_suggest_batches_and_micro_batches_that_fit() {
         let needed = number(&write("8 KiB", sizes), " (");
         let text = write(&format!("{} KiB", needed * 3 / 4096), sizes);
         let size = number(&text, "nearest by proportion is batch = ");
-        assert!(size < batch && size % micro == 0, "{text}");
+        assert!(size < batch && size.is_multiple_of(micro), "{text}");
         let more = number(&text, "take `micro=");
         assert!(more > micro && batch % more == 0, "{text}");
         // Neither is refused as a strategy.
