@@ -20,7 +20,7 @@
 //!   classes.
 //! - How sure a cost is: `Costs::uncertainty`, by source of time; the numbers stand in `uncertainty/table`.
 //!   Intervals follow in `uncertainty/interval`, over the paths that `simulate/composition` tells apart by source.
-//! - What bounds a program: [`explain`], from its buffers, tasks and simulation. A change of the machine is a
+//! - What bounds a program: [`explain()`], from its buffers, tasks and simulation. A change of the machine is a
 //!   simulation with other costs (`cost/scaled`).
 //!
 //! ```
