@@ -14,12 +14,12 @@ mod stage;
 mod tile;
 mod weights;
 
-use crate::conv_data::{Gradient, positions_of_tap};
-use crate::conv_forward::Forward;
-use crate::convolution::{Convolution, Weights};
-use crate::epilogue::Epilogue;
+use crate::conv::convolution::{Convolution, Weights};
+use crate::conv::data::{Gradient, positions_of_tap};
+use crate::conv::epilogue::Epilogue;
+use crate::conv::forward::Forward;
+use crate::conv::loose_weights::is_loose;
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
-use crate::loose_weights::is_loose;
 use crate::simd::Level;
 use crate::team::{Team, TeamKind};
 pub use gradient::{

@@ -1,4 +1,11 @@
 //! Kernels that treat every element alike: activations, sums, copies.
+//!
+//! Below: smooth activations, PReLU and its trained slopes, and products of two boxes. Loops over boxes are those
+//! of [`crate::rows`].
+
+pub(crate) mod activation;
+pub(crate) mod prelu;
+pub(crate) mod product;
 
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::norm::{put, reduce_rows};

@@ -9,26 +9,7 @@ mod rows;
 mod simd;
 mod team;
 
-mod conv_data;
-mod conv_forward;
-mod conv_weight;
-mod convolution;
-mod depthwise;
-mod direct_convolution;
-mod dot;
-mod epilogue;
-mod fourier;
-mod loose_weights;
-mod tile;
-mod tiles;
-mod transformed;
-mod transpose;
-mod values;
-mod walk;
-mod weight_panels;
-mod weight_plan;
-mod weight_walk;
-mod winograd;
+mod conv;
 
 #[cfg_attr(
     not(target_arch = "x86_64"),
@@ -36,62 +17,55 @@ mod winograd;
 )]
 mod bf16;
 
-mod activation;
-mod attention;
 mod elementwise;
-mod group_norm;
-mod import;
-mod linear;
+mod image;
 mod math;
-mod matrix;
 mod norm;
 mod optimizer;
 mod pool;
-mod pool_backward;
-mod pool_forward;
-mod pool_rows;
-mod pool_slabs;
-mod prelu;
 mod probe;
-mod product;
-mod resample;
-mod row_kernels;
-mod softmax;
+mod sequence;
 
 mod adapter;
 
 pub use adapter::{CpuKernels, CpuMenu};
-pub use attention::{Heads, attention_backward, attention_forward, attention_scratch};
 pub use bf16::{
     accumulate_bf16, bias_backward_bf16, conv_backward_data_bf16, conv_backward_data_scratch_bf16,
     conv_backward_weight_bf16, conv_backward_weight_scratch_bf16, conv_forward_bf16,
     conv_forward_scratch_bf16, copy_bf16, fill_bf16, pack_backward_data_bf16, pack_forward_bf16,
     packed_backward_data_elements_bf16, packed_forward_elements_bf16,
 };
-pub use conv_data::{
+pub use conv::convolution::{Convolution, Weights};
+pub use conv::data::{
     conv_backward_data, conv_backward_data_scratch, pack_backward_data,
     packed_backward_data_elements, packs_backward_data,
 };
-pub use conv_forward::{
+pub use conv::epilogue::{Epilogue, Summed, Sums, sums_scratch};
+pub use conv::forward::{
     conv_forward, conv_forward_scratch, pack_forward, packed_forward_elements, packs_forward,
 };
-pub use conv_weight::{conv_backward_weight, conv_backward_weight_scratch};
-pub use convolution::{Convolution, Weights};
-pub use elementwise::{
-    Activation, Gradient, Mask, accumulate, accumulate_masked, activate, activate_backward,
-    activate_backward_in_place, activate_in_place, add, copy, fill, scale,
-};
-pub use epilogue::{Epilogue, Summed, Sums, sums_scratch};
-pub use fourier::{
+pub use conv::fourier::{
     fourier_backward_data, fourier_backward_data_scratch, fourier_backward_weight,
     fourier_backward_weight_scratch, fourier_error_bound, fourier_forward, fourier_forward_scratch,
     fourier_offers,
 };
-pub use grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
-pub use import::{Planes, Transform, import};
-pub use linear::{
+pub use conv::linear::{
     LINEAR, linear_backward_data, linear_backward_weight, linear_forward, linear_scratch,
 };
+pub use conv::weight::{conv_backward_weight, conv_backward_weight_scratch};
+pub use conv::winograd::{
+    WinogradTile, winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
+    winograd_backward_weight_scratch, winograd_error_bound, winograd_forward,
+    winograd_forward_scratch, winograd_offers, winograd_pack_backward_data, winograd_pack_forward,
+    winograd_packed_backward_data_elements, winograd_packed_forward_elements,
+};
+pub use elementwise::{
+    Activation, Gradient, Mask, accumulate, accumulate_masked, activate, activate_backward,
+    activate_backward_in_place, activate_in_place, add, copy, fill, scale,
+};
+pub use grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
+pub use image::import::{Planes, Transform, import};
+pub use image::resample::{resample, resample_backward};
 pub use norm::{
     Inference, Normalization, bias_backward, norm_backward, norm_backward_statistics, norm_forward,
     norm_inference, norm_scratch, norm_statistics,
@@ -101,19 +75,13 @@ pub use optimizer::{
 };
 pub use partita_program::PoolKind;
 pub use pool::Pooling;
-pub use pool_backward::{PoolMask, pool_backward};
-pub use pool_forward::pool_forward;
+pub use pool::backward::{PoolMask, pool_backward};
+pub use pool::forward::pool_forward;
 pub use probe::multiply_adds;
-pub use resample::{resample, resample_backward};
-pub use row_kernels::{
+pub use sequence::attention::{Heads, attention_backward, attention_forward, attention_scratch};
+pub use sequence::row_kernels::{
     PositionOffset, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,
     row_backward_parameters, row_backward_statistics, row_norm, row_statistics,
 };
 pub use simd::Level;
 pub use team::{Team, TeamError, TeamKind};
-pub use winograd::{
-    WinogradTile, winograd_backward_data, winograd_backward_data_scratch, winograd_backward_weight,
-    winograd_backward_weight_scratch, winograd_error_bound, winograd_forward,
-    winograd_forward_scratch, winograd_offers, winograd_pack_backward_data, winograd_pack_forward,
-    winograd_packed_backward_data_elements, winograd_packed_forward_elements,
-};

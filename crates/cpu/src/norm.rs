@@ -1,7 +1,9 @@
 //! Batch normalization, and the sums over positions that it and biases need.
 //!
 //! Sums are in f64; the caller combines them over ranks. Each thread sums a fixed part of the rows, and the
-//! parts are added in order.
+//! parts are added in order. Group normalization of one sample is in [`group`].
+
+pub(crate) mod group;
 
 use crate::elementwise::{Gradient, Mask};
 use crate::grid::{Call, Canceled, View, ViewMut, Work, part};

@@ -1,6 +1,12 @@
 //! Maximum, average and norm pooling; taps outside the box of the input are clipped.
 //!
+//! Here the window and the reductions that both directions share.
 //! Legend: o output, i input position, k tap; i = o * stride + k * dilation + shift.
+
+pub(crate) mod backward;
+pub(crate) mod forward;
+pub(crate) mod rows;
+pub(crate) mod slabs;
 
 use crate::grid::{Grid, Window};
 use crate::simd::{LANES_MAX, Simd};

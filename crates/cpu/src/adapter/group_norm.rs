@@ -2,7 +2,7 @@
 
 use super::operand::sample;
 use super::{Run, touched};
-use crate::group_norm::{
+use crate::norm::group::{
     GroupNormalization, group_norm_backward, group_norm_backward_statistics, group_norm_forward,
 };
 use crate::norm::norm_statistics;

@@ -3,11 +3,11 @@
 use super::operand::{Input, Output, dense, rows};
 use super::tail::TailOperands;
 use super::{Run, touched};
-use crate::convolution::Weights;
+use crate::conv::convolution::Weights;
+use crate::conv::epilogue::Epilogue;
+use crate::conv::linear::{linear_backward_data, linear_backward_weight, linear_forward};
 use crate::elementwise::{accumulate as add_to, copy};
-use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Work};
-use crate::linear::{linear_backward_data, linear_backward_weight, linear_forward};
 use partita_program::fused::Tail;
 use partita_program::{Kernel, View as ProgramView};
 use partita_run::{Block, KernelTally, RunError};

@@ -10,22 +10,22 @@ use super::tail::scale_elements;
 use crate::bf16::{
     conv_backward_data_scratch_bf16, conv_backward_weight_scratch_bf16, conv_forward_scratch_bf16,
 };
-use crate::conv_data::{conv_backward_data_scratch, packs_backward_data};
-use crate::conv_forward::{conv_forward_scratch, packs_forward};
-use crate::conv_weight::conv_backward_weight_scratch;
-use crate::epilogue::sums_scratch;
-use crate::fourier::{
+use crate::conv::data::{conv_backward_data_scratch, packs_backward_data};
+use crate::conv::epilogue::sums_scratch;
+use crate::conv::forward::{conv_forward_scratch, packs_forward};
+use crate::conv::fourier::{
     fourier_backward_data_scratch, fourier_backward_weight_scratch, fourier_forward_scratch,
 };
-use crate::grid::Grid;
-use crate::linear::LINEAR;
-use crate::norm::norm_scratch;
-use crate::simd::Level;
-use crate::team::TeamKind;
-use crate::winograd::{
+use crate::conv::linear::LINEAR;
+use crate::conv::weight::conv_backward_weight_scratch;
+use crate::conv::winograd::{
     WinogradTile, winograd_backward_data_scratch, winograd_backward_weight_scratch,
     winograd_forward_scratch,
 };
+use crate::grid::Grid;
+use crate::norm::norm_scratch;
+use crate::simd::Level;
+use crate::team::TeamKind;
 use partita_program::descriptor::{Cost, Layout};
 use partita_program::fused::{is_usual, tail};
 use partita_program::{

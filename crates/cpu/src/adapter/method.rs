@@ -2,9 +2,9 @@
 
 use super::{Run, fused, widened};
 use crate::adapter::convolution;
-use crate::convolution::Convolution;
-use crate::fourier::{fourier_error_bound, fourier_offers};
-use crate::winograd::{WinogradTile, winograd_error_bound, winograd_offers};
+use crate::conv::convolution::Convolution;
+use crate::conv::fourier::{fourier_error_bound, fourier_offers};
+use crate::conv::winograd::{WinogradTile, winograd_error_bound, winograd_offers};
 use partita_program::descriptor::{Cost, Pass};
 use partita_program::fused::Tail;
 use partita_program::{Algorithm, Configuration, Kernel, KernelShape};

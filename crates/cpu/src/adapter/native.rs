@@ -7,17 +7,17 @@ use crate::bf16::{
     accumulate_bf16, bias_backward_bf16, conv_backward_data_bf16, conv_backward_weight_bf16,
     conv_forward_bf16, copy_bf16, fill_bf16,
 };
-use crate::conv_data::conv_backward_data;
-use crate::conv_forward::conv_forward;
-use crate::conv_weight::conv_backward_weight;
-use crate::convolution::{Convolution, Weights};
+use crate::conv::convolution::{Convolution, Weights};
+use crate::conv::data::conv_backward_data;
+use crate::conv::epilogue::Epilogue;
+use crate::conv::forward::conv_forward;
+use crate::conv::fourier::{fourier_backward_data, fourier_backward_weight, fourier_forward};
+use crate::conv::values::Values;
+use crate::conv::weight::conv_backward_weight;
+use crate::conv::winograd::{winograd_backward_data, winograd_backward_weight, winograd_forward};
 use crate::elementwise::{accumulate, copy, fill};
-use crate::epilogue::Epilogue;
-use crate::fourier::{fourier_backward_data, fourier_backward_weight, fourier_forward};
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::norm::bias_backward;
-use crate::values::Values;
-use crate::winograd::{winograd_backward_data, winograd_backward_weight, winograd_forward};
 use half::bf16;
 use partita_program::fused::is_usual;
 use partita_program::{Buffer, Dtype, Family, Kernel, KernelShape, View as ProgramView};

@@ -4,14 +4,14 @@ use super::native::Native;
 use super::operand::{AnyBlock, dense};
 use super::sequence::tally;
 use super::{Run, dropout, prelu, product, touched};
-use crate::activation::{
+use crate::elementwise::activation::{
     Elu, Function, Gelu, Sigmoid, Silu, Tanh, activation_backward, activation_forward,
 };
 use crate::elementwise::{
     Activation, activate, activate_backward, activate_backward_in_place, activate_in_place, add,
 };
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
-use crate::import::{Planes, Transform, import};
+use crate::image::import::{Planes, Transform, import};
 use half::{bf16, f16};
 use partita_program::fused::Tail;
 use partita_program::{Activation as Smooth, Buffer, Dtype, Kernel, View as ProgramView};

@@ -2,8 +2,8 @@
 
 use super::sequence::tally;
 use super::{Run, touched};
-use crate::prelu::{prelu_backward, prelu_backward_slopes, prelu_forward};
-use crate::softmax::{softmax, softmax_backward};
+use crate::elementwise::prelu::{prelu_backward, prelu_backward_slopes, prelu_forward};
+use crate::sequence::softmax::{softmax, softmax_backward};
 use partita_program::Kernel;
 use partita_run::{KernelTally, RunError};
 

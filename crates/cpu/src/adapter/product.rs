@@ -3,7 +3,7 @@
 use super::operand::sample;
 use super::sequence::tally;
 use super::{Run, touched};
-use crate::product::{
+use crate::elementwise::product::{
     multiply, multiply_channel_sum, multiply_channels, multiply_positions, multiply_sum,
 };
 use partita_program::{Kernel, View};

@@ -1,7 +1,7 @@
 //! Resampling of programs on the kernels of this crate.
 
 use super::{Run, touched};
-use crate::resample::{resample, resample_backward};
+use crate::image::resample::{resample, resample_backward};
 use partita_program::Kernel;
 use partita_run::{KernelTally, RunError};
 

@@ -2,8 +2,8 @@
 
 use super::operand::Output;
 use super::{Run, touched};
-use crate::attention::{Heads, attention_backward, attention_forward, attention_scratch};
-use crate::row_kernels::{
+use crate::sequence::attention::{Heads, attention_backward, attention_forward, attention_scratch};
+use crate::sequence::row_kernels::{
     PositionOffset, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,
     row_backward_parameters, row_backward_statistics, row_norm, row_statistics,
 };

@@ -3,7 +3,7 @@
 use super::Run;
 use super::norm::by;
 use super::operand::Input;
-use crate::epilogue::{Epilogue, Summed, Sums};
+use crate::conv::epilogue::{Epilogue, Summed, Sums};
 use partita_program::fused::{self, Tail};
 use partita_run::{Block, BlockMut, Element};
 

@@ -1,14 +1,14 @@
 //! Depthwise convolutions on bf16.
 
 use super::job::{HalfWeights, TileAt};
-use crate::depthwise::{Weights, whole};
-use crate::direct_convolution::{DirectConvolution, POSITIONS_PER_WEIGHTS};
-use crate::epilogue::BOXES;
+use crate::conv::depthwise::{Weights, whole};
+use crate::conv::direct::{DirectConvolution, POSITIONS_PER_WEIGHTS};
+use crate::conv::epilogue::BOXES;
+use crate::conv::tiles::Tiles;
+use crate::conv::walk::{P_MAX, Positions, Walk};
 use crate::grid::{Canceled, part};
 use crate::simd::Level;
 use crate::team::{Poll, Team};
-use crate::tiles::Tiles;
-use crate::walk::{P_MAX, Positions, Walk};
 use half::bf16;
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ impl DirectConvolution<'_, bf16, HalfWeights<'_>> {
     /// The job on the weights of a depthwise convolution.
     ///
     /// # Safety
-    /// As for [`crate::direct_convolution::JobWeights::run`]; x has the channels of y.
+    /// As for [`crate::conv::direct::JobWeights::run`]; x has the channels of y.
     pub(super) unsafe fn run_depthwise_half(
         &self,
         weights: Weights,

@@ -5,15 +5,15 @@
 //! streams over both. With pairs of bf16, a word has a channel at two neighboring positions.
 
 use super::products::{PairTile, PairTileArgs};
-use crate::conv_weight::{self, add_parts, widen};
-use crate::convolution::Convolution;
+use crate::conv::convolution::Convolution;
+use crate::conv::values::Values;
+use crate::conv::walk::{P_MAX, Positions, Walk};
+use crate::conv::weight::{self, add_parts, widen};
+use crate::conv::weight_plan::{Partition, Q_MAX, Shape};
+use crate::conv::weight_walk::WalkArgs;
 use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
 use crate::simd::{LANES_MAX, Level, Op, PairOp, Pairs, Simd};
 use crate::team::{ELEMENT, Poll, Team, TeamKind};
-use crate::values::Values;
-use crate::walk::{P_MAX, Positions, Walk};
-use crate::weight_plan::{Partition, Q_MAX, Shape};
-use crate::weight_walk::WalkArgs;
 use half::bf16;
 use std::ops::Range;
 
@@ -409,7 +409,7 @@ impl Gradient<'_> {
                 y_step: [0; 4],
                 inner: (block.y.len(), X_PITCH, v * s.level.lanes()),
             };
-            conv_weight::run_tile(s.level, (v, q.len(), lanes), walk, (dw, f, load));
+            weight::run_tile(s.level, (v, q.len(), lanes), walk, (dw, f, load));
         }
     }
 

@@ -1,23 +1,23 @@
 //! The direct convolution on bf16: its blocking.
 //!
-//! As in [`crate::direct_convolution`], but sums stay in f32 until all stretches are added: where one
+//! As in [`crate::conv::direct`], but sums stay in f32 until all stretches are added: where one
 //! sweep does not cover them, the sums of some positions wait in the scratch of the thread.
 
 use super::stage::{Widen, complete};
 use super::tile::{Outputs, TileArgs, dispatch};
 use super::weights::{Plain, row_channels};
-use crate::direct_convolution::{
+use crate::conv::direct::{
     Cursor, DirectConvolution, JobWeights, POSITIONS_PER_WEIGHTS, RUNS_MAX, UNITS_PER_THREAD,
     WEIGHTS_PER_SWEEP,
 };
-use crate::epilogue::{BOXES, Moments, TileOutputs};
+use crate::conv::epilogue::{BOXES, Moments, TileOutputs};
+use crate::conv::tile::{self, RunArgs, Stretch};
+use crate::conv::tiles::Tiles;
+use crate::conv::values::UnroundedRows;
+use crate::conv::walk::{Offsets, P_MAX, Positions, Walk};
 use crate::grid::{Canceled, Shared, part};
 use crate::simd::{LANES_MAX, Level};
 use crate::team::{Poll, Team};
-use crate::tile::{self, RunArgs, Stretch};
-use crate::tiles::Tiles;
-use crate::values::UnroundedRows;
-use crate::walk::{Offsets, P_MAX, Positions, Walk};
 use half::bf16;
 use std::ops::Range;
 

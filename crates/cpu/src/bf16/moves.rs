@@ -1,9 +1,9 @@
 //! Copies, sums and constants in bf16.
 
+use crate::conv::values::Values;
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
 use crate::simd::{Op, Simd};
 use crate::team::ELEMENT;
-use crate::values::Values;
 use half::bf16;
 
 /// As [`crate::copy`] in bf16.

@@ -1,7 +1,7 @@
 //! Copies of what a tile reads: widened, or with a zero after the last of an odd number of channels.
 
+use crate::conv::tile::Stretch;
 use crate::simd::{LANES_MAX, Op, Simd};
-use crate::tile::Stretch;
 use half::bf16;
 
 /// Stretches of x at some offsets to rows of f32, one after another, whose last vector may be written whole.

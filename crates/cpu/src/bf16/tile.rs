@@ -1,11 +1,11 @@
 //! Tiles of the direct convolution on pairs of bf16.
 //!
-//! As in [`crate::tile`], with words of two input channels in place of elements of one.
+//! As in [`crate::conv::tile`], with words of two input channels in place of elements of one.
 
+use crate::conv::tile::Stretch;
+use crate::conv::values::Values;
+use crate::conv::walk::Offsets;
 use crate::simd::{Level, PairOp, Pairs};
-use crate::tile::Stretch;
-use crate::values::Values;
-use crate::walk::Offsets;
 use half::bf16;
 
 /// Pointers: the stretches of x at each position, in words; as many rows of w of whole vectors; whole

@@ -3,12 +3,12 @@
 //! With pairs of bf16, a row has a word for each output channel: the weights of two neighboring input
 //! channels, of which the second is zero beyond the last one. Otherwise rows are f32, rounded to bf16.
 
-use crate::convolution::{Convolution, Weights};
+use crate::conv::convolution::{Convolution, Weights};
+use crate::conv::tiles::Tiles;
+use crate::conv::transpose::Transpose;
 use crate::grid::{Canceled, Shared, product};
 use crate::simd::{LANES_MAX, Level, Op, PairOp, Pairs, Simd};
 use crate::team::{ELEMENT, Team};
-use crate::tiles::Tiles;
-use crate::transpose::Transpose;
 use half::bf16;
 
 /// Channels of a row of packed weights.

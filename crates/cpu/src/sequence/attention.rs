@@ -1,0 +1,603 @@
+//! Attention: each head of each sample is computed by one thread, in blocks of positions.
+
+use crate::grid::{Call, Canceled, Shared, View, ViewMut, Work};
+use crate::math::exp;
+use crate::rows::Rows;
+use crate::sequence::matrix::{Factor, Product, Transpose};
+use crate::simd::{Level, Op, Simd};
+use crate::team::TeamKind;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Positions of q whose scores are stored at a time.
+const BLOCK: usize = 48;
+/// Elements of a row per block.
+const TOGETHER: usize = 16;
+
+/// The number of heads and the mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Number of heads; each has the same number of channels.
+    pub heads: usize,
+    /// Causal mask: position `i` of q attends to positions 0 to `i`.
+    pub causal: bool,
+}
+
+/// Elements of scratch for q and k of these positions and channels; see [`Call`].
+pub fn attention_scratch(
+    team: TeamKind,
+    heads: &Heads,
+    [outer, inner]: [usize; 2],
+    channels: usize,
+    backward: bool,
+) -> usize {
+    team.threads * Scratch::new(heads, [outer, inner], channels, backward).elements()
+}
+
+/// Scratch of one thread: transposed keys and values, scores, and gradients of scores.
+#[derive(Clone, Copy)]
+struct Scratch {
+    turned: usize,
+    scores: usize,
+    backward: bool,
+}
+
+impl Scratch {
+    fn new(heads: &Heads, [outer, inner]: [usize; 2], channels: usize, backward: bool) -> Self {
+        Self {
+            turned: channels / heads.heads * inner,
+            scores: outer.min(BLOCK) * inner,
+            backward,
+        }
+    }
+
+    fn elements(&self) -> usize {
+        (self.turned + self.scores) * (1 + usize::from(self.backward))
+    }
+}
+
+/// y = softmax(q k' / sqrt(K)) v of each head of K channels.
+///
+/// Shapes: q and y are (N, 1, 1, W, C), k and v of another W. Counts two products of matrices, masked
+/// pairs included. Errors of both kernels of this module: [`Canceled`]. They panic if boxes do not fit.
+pub fn attention_forward(
+    call: &mut Call,
+    heads: Heads,
+    [q, k, v]: [View; 3],
+    y: ViewMut,
+) -> Result<Work, Canceled> {
+    let bytes = [q, k, v].map(|x| x.grid.bytes()).iter().sum::<u64>() + y.grid.bytes();
+    let pass = Pass::new(heads, [q, k, v], Rows::from(y), [None; 3], [false; 3]);
+    let flops = pass.all(call, 2, Head::forward)?;
+    Ok(Work { flops, bytes })
+}
+
+/// The requested gradients of q, k and v; each accumulates if its flag is set.
+///
+/// Counts two products of matrices, and one for each gradient.
+pub fn attention_backward(
+    call: &mut Call,
+    heads: Heads,
+    [q, k, v]: [View; 3],
+    dy: View,
+    wanted: [Option<ViewMut>; 3],
+    accumulate: [bool; 3],
+) -> Result<Work, Canceled> {
+    let mut bytes: u64 = [q, k, v, dy].map(|x| x.grid.bytes()).iter().sum();
+    let wanted = wanted.map(|gradient| gradient.map(Rows::from));
+    for (gradient, adds) in wanted.iter().zip(accumulate) {
+        bytes += gradient.map_or(0, |dx| dx.grid.bytes()) * (1 + u64::from(adds));
+    }
+    for (gradient, of) in wanted.iter().zip([q, k, v]) {
+        gradient.iter().for_each(|dx| dx.grid.assert_like(of.grid));
+    }
+    let products = 2 + wanted.iter().flatten().count();
+    let pass = Pass::new(heads, [q, k, v], Rows::from(dy), wanted, accumulate);
+    let flops = pass.all(call, products, Head::backward)?;
+    Ok(Work { flops, bytes })
+}
+
+/// All heads.
+struct Pass<'a> {
+    heads: Heads,
+    inputs: [Rows<'a>; 3],
+    /// y, or its gradient.
+    y: Rows<'a>,
+    wanted: [Option<Rows<'a>>; 3],
+    accumulate: [bool; 3],
+}
+
+/// A row-major matrix of one head; null if it is not requested. Pointers: all rows.
+#[derive(Clone, Copy)]
+struct Matrix {
+    data: *mut f32,
+    row: usize,
+}
+
+impl Matrix {
+    const NONE: Matrix = Matrix {
+        data: std::ptr::null_mut(),
+        row: 0,
+    };
+
+    /// # Safety
+    /// There is the row.
+    unsafe fn from(self, row: usize) -> *mut f32 {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.data.add(row * self.row) }
+    }
+}
+
+/// One head of one sample.
+///
+/// Pointers: the matrices, and scratch as `layout` says; no other thread accesses y or the gradients, whichever
+/// are written, or the scratch.
+struct Head {
+    level: Level,
+    causal: bool,
+    q: Matrix,
+    k: Matrix,
+    v: Matrix,
+    y: Matrix,
+    gradients: [Matrix; 3],
+    accumulate: [bool; 3],
+    outer: usize,
+    inner: usize,
+    channels: usize,
+    layout: Scratch,
+    scratch: *mut f32,
+}
+
+impl<'a> Pass<'a> {
+    fn new(
+        heads: Heads,
+        inputs: [View<'a>; 3],
+        y: Rows<'a>,
+        wanted: [Option<Rows<'a>>; 3],
+        accumulate: [bool; 3],
+    ) -> Self {
+        let [q, k, v] = inputs;
+        q.grid.assert_like(y.grid);
+        k.grid.assert_like(v.grid);
+        let is_sequence = |view: &View| view.grid.extent[..2] == [1, 1];
+        assert!(
+            inputs.iter().all(is_sequence)
+                && q.grid.samples == k.grid.samples
+                && q.grid.channels == k.grid.channels
+                && q.grid.channels.is_multiple_of(heads.heads)
+                && k.grid.extent[2] > 0,
+            "no attention of {:?} to {:?}",
+            q.grid,
+            k.grid
+        );
+        Self {
+            heads,
+            inputs: inputs.map(Rows::from),
+            y,
+            wanted,
+            accumulate,
+        }
+    }
+
+    /// Every head, of so many products, on the threads of the team; each takes one after the other.
+    fn all(
+        &self,
+        call: &mut Call,
+        products: usize,
+        of_head: unsafe fn(&Head),
+    ) -> Result<u64, Canceled> {
+        let [q, k, _] = self.inputs.map(|x| x.grid);
+        let (outer, inner) = (q.extent[2], k.extent[2]);
+        let is_backward = products > 2;
+        let layout = Scratch::new(&self.heads, [outer, inner], q.channels, is_backward);
+        let kind = call.team.kind();
+        let needed = kind.threads * layout.elements();
+        assert!(call.scratch.len() >= needed, "scratch of {needed} elements");
+        let scratch = Shared(call.scratch.as_mut_ptr());
+        let count = q.samples * self.heads.heads;
+        let flops = (2 * products * outer * inner * (q.channels / self.heads.heads)) as u64;
+        let next = AtomicUsize::new(0);
+        let each = flops * count.div_ceil(kind.threads) as u64;
+        call.team
+            .units(call.progress, kind.threads, each, &|thread, poll| {
+                loop {
+                    let head = next.fetch_add(1, Ordering::Relaxed);
+                    if head >= count || poll.canceled() {
+                        break;
+                    }
+                    // SAFETY: each thread has its part of the scratch, each head its own channels of
+                    // boxes that fit each other; what is written is borrowed alone.
+                    unsafe {
+                        let scratch = scratch.get().add(thread * layout.elements());
+                        of_head(&self.head(kind.level, head, layout, scratch));
+                    }
+                    poll.tick(flops);
+                }
+            })?;
+        Ok(flops * count as u64)
+    }
+
+    /// # Safety
+    /// There is the head, and the scratch is nobody else's.
+    unsafe fn head(&self, level: Level, number: usize, layout: Scratch, scratch: *mut f32) -> Head {
+        let (n, head) = (number / self.heads.heads, number % self.heads.heads);
+        let channels = self.inputs[0].grid.channels / self.heads.heads;
+        let of = |rows: &Rows| Matrix {
+            // SAFETY: the first element of the head.
+            data: unsafe { rows.start(n).add(head * channels) },
+            row: rows.grid.pitch[3],
+        };
+        let [q, k, v] = self.inputs;
+        Head {
+            level,
+            causal: self.heads.causal,
+            q: of(&q),
+            k: of(&k),
+            v: of(&v),
+            y: of(&self.y),
+            gradients: [0, 1, 2].map(|i: usize| self.wanted[i].as_ref().map_or(Matrix::NONE, of)),
+            accumulate: self.accumulate,
+            outer: q.grid.extent[2],
+            inner: k.grid.extent[2],
+            channels,
+            layout,
+            scratch,
+        }
+    }
+}
+
+impl Head {
+    /// Blocks of positions of q, each with the number of positions that it sees at most.
+    fn blocks(&self) -> impl Iterator<Item = (Range<usize>, usize)> {
+        (0..self.outer).step_by(BLOCK).map(|first| {
+            let last = (first + BLOCK).min(self.outer);
+            let seen = if self.causal {
+                last.min(self.inner)
+            } else {
+                self.inner
+            };
+            (first..last, seen)
+        })
+    }
+
+    fn scale(&self) -> f32 {
+        (1.0 / (self.channels as f64).sqrt()) as f32
+    }
+
+    /// Keys or values with positions one after the other.
+    ///
+    /// # Safety
+    /// The pointer requirements of [`Head`] hold, and so it does of `to`, a part of the scratch.
+    unsafe fn turn(&self, from: Matrix, to: *mut f32) {
+        let transpose = Transpose {
+            from: from.data,
+            from_row: from.row,
+            rows: self.inner,
+            columns: self.channels,
+            to,
+            to_row: self.inner,
+        };
+        // SAFETY: guaranteed by the caller; the level is the team's.
+        unsafe { self.level.run(transpose) };
+    }
+
+    /// c = scale * rows b', with b turned.
+    ///
+    /// # Safety
+    /// As for `turn`; c has room for the scores of the rows.
+    unsafe fn scores(
+        &self,
+        rows: (Matrix, &Range<usize>),
+        turned: *const f32,
+        seen: usize,
+        scale: f32,
+        c: *mut f32,
+    ) {
+        let (matrix, range) = rows;
+        let product = Product {
+            a: Factor {
+                // SAFETY: guaranteed by the caller.
+                data: unsafe { matrix.from(range.start) },
+                row: matrix.row,
+                column: 1,
+            },
+            b: turned,
+            b_row: self.inner,
+            c,
+            c_row: seen,
+            rows: range.len(),
+            inner: self.channels,
+            columns: seen,
+            scale,
+            add: false,
+        };
+        // SAFETY: guaranteed by the caller; the level is the team's.
+        unsafe { self.level.run(product) };
+    }
+
+    /// What each position of a block takes of those that it sees.
+    ///
+    /// # Safety
+    /// As for `scores`.
+    unsafe fn shares(&self, block: &Range<usize>, seen: usize, turned: *mut f32, to: *mut f32) {
+        let softmax = Softmax {
+            scores: to,
+            first: block.start,
+            rows: block.len(),
+            columns: seen,
+            causal: self.causal,
+        };
+        // SAFETY: guaranteed by the caller; the level is the team's.
+        unsafe {
+            self.scores((self.q, block), turned, seen, self.scale(), to);
+            self.level.run(softmax);
+        }
+    }
+
+    /// # Safety
+    /// The pointer requirements of [`Head`] hold.
+    unsafe fn forward(&self) {
+        // SAFETY: the scratch has layout for both.
+        let (turned, scores) = (self.scratch, unsafe {
+            self.scratch.add(self.layout.turned)
+        });
+        // SAFETY: the keys have their layout.
+        unsafe { self.turn(self.k, turned) };
+        for (block, seen) in self.blocks() {
+            // SAFETY: blocks of the own matrices.
+            unsafe {
+                self.shares(&block, seen, turned, scores);
+                self.times(
+                    (scores, seen, 1),
+                    (self.v, seen),
+                    block.len(),
+                    Target {
+                        data: self.y.from(block.start),
+                        row: self.y.row,
+                        add: false,
+                    },
+                );
+            }
+        }
+    }
+
+    /// target (+)= a b, with a of the scratch and as many rows of b as a has columns.
+    ///
+    /// # Safety
+    /// As for `turn`; the matrices have these rows and columns.
+    unsafe fn times(
+        &self,
+        (a, row, column): (*const f32, usize, usize),
+        (b, inner): (Matrix, usize),
+        rows: usize,
+        target: Target,
+    ) {
+        let product = Product {
+            a: Factor {
+                data: a,
+                row,
+                column,
+            },
+            b: b.data,
+            b_row: b.row,
+            c: target.data,
+            c_row: target.row,
+            rows,
+            inner,
+            columns: self.channels,
+            scale: 1.0,
+            add: target.add,
+        };
+        // SAFETY: guaranteed by the caller; the level is the team's.
+        unsafe { self.level.run(product) };
+    }
+
+    /// # Safety
+    /// The pointer requirements of [`Head`] hold.
+    unsafe fn backward(&self) {
+        let Scratch { turned, scores, .. } = self.layout;
+        // SAFETY: the scratch has layout for all four.
+        let [keys, values, shares, slopes] =
+            unsafe { [0, turned, 2 * turned, 2 * turned + scores].map(|at| self.scratch.add(at)) };
+        let [dq, dk, dv] = self.gradients;
+        // SAFETY: keys and values have their layout.
+        unsafe {
+            self.turn(self.k, keys);
+            self.turn(self.v, values);
+        }
+        for (gradient, adds) in [(dk, self.accumulate[1]), (dv, self.accumulate[2])] {
+            if !adds && !gradient.data.is_null() {
+                // SAFETY: guaranteed by the caller.
+                unsafe { self.clear(gradient) };
+            }
+        }
+        for (block, seen) in self.blocks() {
+            let rows = block.len();
+            // SAFETY: blocks of the own matrices.
+            unsafe {
+                self.shares(&block, seen, keys, shares);
+                self.scores((self.y, &block), values, seen, 1.0, slopes);
+                if !dv.data.is_null() {
+                    let dy = (
+                        Matrix {
+                            data: self.y.from(block.start),
+                            ..self.y
+                        },
+                        rows,
+                    );
+                    self.times((shares, 1, seen), dy, seen, Target::added(dv));
+                }
+                if dq.data.is_null() && dk.data.is_null() {
+                    continue;
+                }
+                self.level.run(Slopes {
+                    shares,
+                    slopes,
+                    rows,
+                    columns: seen,
+                    scale: self.scale(),
+                });
+                if !dq.data.is_null() {
+                    self.times(
+                        (slopes, seen, 1),
+                        (self.k, seen),
+                        rows,
+                        Target {
+                            data: dq.from(block.start),
+                            row: dq.row,
+                            add: self.accumulate[0],
+                        },
+                    );
+                }
+                if !dk.data.is_null() {
+                    let q = (
+                        Matrix {
+                            data: self.q.from(block.start),
+                            ..self.q
+                        },
+                        rows,
+                    );
+                    self.times((slopes, 1, seen), q, seen, Target::added(dk));
+                }
+            }
+        }
+    }
+
+    /// Sets all positions of a gradient of keys or values to zero.
+    ///
+    /// # Safety
+    /// As for `turn`.
+    unsafe fn clear(&self, gradient: Matrix) {
+        for row in 0..self.inner {
+            // SAFETY: the channels of the head at each position.
+            unsafe { gradient.from(row).write_bytes(0, self.channels) };
+        }
+    }
+}
+
+/// Where a product goes.
+struct Target {
+    data: *mut f32,
+    row: usize,
+    add: bool,
+}
+
+impl Target {
+    fn added(to: Matrix) -> Self {
+        Self {
+            data: to.data,
+            row: to.row,
+            add: true,
+        }
+    }
+}
+
+/// Rows of scores become what adds up to 1; 0 where a position is not seen.
+///
+/// Pointers: all rows, which no other thread accesses.
+struct Softmax {
+    scores: *mut f32,
+    /// Position of the first row.
+    first: usize,
+    rows: usize,
+    columns: usize,
+    causal: bool,
+}
+
+impl Op for Softmax {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for row in 0..self.rows {
+            // SAFETY: rows of the scratch.
+            let scores = unsafe {
+                std::slice::from_raw_parts_mut(self.scores.add(row * self.columns), self.columns)
+            };
+            let seen = if self.causal {
+                (self.first + row + 1).min(self.columns)
+            } else {
+                self.columns
+            };
+            let (scores, hidden) = scores.split_at_mut(seen);
+            hidden.fill(0.0);
+            let most = maximum(scores);
+            scores.iter_mut().for_each(|x| *x = exp::<S>(*x - most));
+            let factor = 1.0 / sum(scores);
+            scores.iter_mut().for_each(|x| *x *= factor);
+        }
+    }
+}
+
+/// Gradients of shares become those of scores: `share * (slope - sum of share * slope) * scale`.
+///
+/// Pointers: all rows of both; no other thread accesses the slopes.
+struct Slopes {
+    shares: *const f32,
+    slopes: *mut f32,
+    rows: usize,
+    columns: usize,
+    scale: f32,
+}
+
+impl Op for Slopes {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for row in 0..self.rows {
+            let at = row * self.columns;
+            // SAFETY: rows of the scratch.
+            let (shares, slopes) = unsafe {
+                (
+                    std::slice::from_raw_parts(self.shares.add(at), self.columns),
+                    std::slice::from_raw_parts_mut(self.slopes.add(at), self.columns),
+                )
+            };
+            let mean = product(shares, slopes);
+            for (slope, share) in slopes.iter_mut().zip(shares) {
+                *slope = self.scale * *share * (*slope - mean);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn maximum(values: &[f32]) -> f32 {
+    let larger = |most: f32, x: f32| if x > most { x } else { most };
+    let (blocks, rest) = values.as_chunks::<TOGETHER>();
+    let mut most = [f32::NEG_INFINITY; TOGETHER];
+    for block in blocks {
+        for i in 0..TOGETHER {
+            most[i] = larger(most[i], block[i]);
+        }
+    }
+    most.iter()
+        .chain(rest)
+        .fold(f32::NEG_INFINITY, |most, x| larger(most, *x))
+}
+
+#[inline(always)]
+fn sum(values: &[f32]) -> f32 {
+    let (blocks, rest) = values.as_chunks::<TOGETHER>();
+    let mut sums = [0.0; TOGETHER];
+    for block in blocks {
+        for i in 0..TOGETHER {
+            sums[i] += block[i];
+        }
+    }
+    sums.iter().sum::<f32>() + rest.iter().sum::<f32>()
+}
+
+#[inline(always)]
+fn product(a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<TOGETHER>(), b.as_chunks::<TOGETHER>());
+    let mut sums = [0.0; TOGETHER];
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..TOGETHER {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| a * b);
+    sums.iter().sum::<f32>() + rest.sum::<f32>()
+}
