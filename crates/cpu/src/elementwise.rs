@@ -208,7 +208,7 @@ pub fn fill(call: &mut Call, value: f32, y: ViewMut) -> Result<Work, Canceled> {
     map(call, [], y, Fill { value }, (0, bytes))
 }
 
-/// y = f(inputs, y); counts so many flops an element, and so many bytes in all.
+/// y = f(inputs, y); counts `flops` an element, and `bytes` in all.
 fn map<const N: usize, F: Formula>(
     call: &mut Call,
     inputs: [View; N],

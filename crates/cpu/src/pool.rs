@@ -253,7 +253,7 @@ pub(crate) unsafe fn store<S: Simd>(p: *mut f32, lanes: usize, a: S::V) {
 /// Sum of squares over the taps; zero without taps.
 ///
 /// # Safety
-/// The processor has the features of `S`; so many lanes can be read from `x` on at each tap.
+/// The processor has the features of `S`; `lanes` lanes can be read from `x` on at each tap.
 #[inline(always)]
 pub(crate) unsafe fn squares<S: Simd>(window: &WindowTaps<1>, x: *const f32, lanes: usize) -> S::V {
     // SAFETY: guaranteed by the caller.
@@ -288,7 +288,7 @@ pub(crate) unsafe fn lanes<S: Simd>(a: S::V, b: S::V, of: impl Fn(f32, f32) -> f
 /// Maximum over the taps and the number of the first tap that has it; (0, -1) without taps.
 ///
 /// # Safety
-/// The processor has the features of `S`; so many lanes can be read from `x` on at each tap.
+/// The processor has the features of `S`; `lanes` lanes can be read from `x` on at each tap.
 #[inline(always)]
 pub(crate) unsafe fn maximum<S: Simd>(
     window: &WindowTaps<1>,

@@ -237,7 +237,7 @@ unsafe fn moved(p: [*mut f32; 4], pitch: [usize; 4], w: usize) -> [*mut f32; 4] 
 /// `len` contiguous elements, without columns.
 ///
 /// # Safety
-/// The processor has the features of `S`. So many elements of the inputs can be read and of y, the last
+/// The processor has the features of `S`. `len` elements of the inputs can be read and of y, the last
 /// of them, be read and written; no other thread accesses these.
 #[inline(always)]
 unsafe fn stretch<S: Simd, F: Formula>(f: F, p: [*mut f32; 4], len: usize) {
@@ -296,7 +296,7 @@ unsafe fn row<S: Simd, F: Formula>(
 /// A vector of elements; all lanes if `WHOLE`.
 ///
 /// # Safety
-/// As for `stretch`, of so many lanes from `at` on.
+/// As for `stretch`, of `lanes` lanes from `at` on.
 #[inline(always)]
 unsafe fn element<S: Simd, F: Formula, const WHOLE: bool>(
     f: F,

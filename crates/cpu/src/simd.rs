@@ -499,7 +499,7 @@ mod tests {
                 // Of exactly n elements, so that a lane too far is a lane outside.
                 let part = all[..n].to_vec();
                 let want = lanes::<S>(|i| if i < n { shifted(all[i]) } else { 0.0 });
-                // SAFETY: the level is available, and so many elements are there.
+                // SAFETY: the level is available, and the elements are there.
                 unsafe {
                     let loaded = S::load_bf16_part(part.as_ptr(), n);
                     same::<S>(loaded, want);

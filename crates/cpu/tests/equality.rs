@@ -24,7 +24,7 @@ fn sequences_equal_one_exact_rank() {
     compare(random_sequence_case, 20);
 }
 
-/// Of so many cases one may be near a kink, and one ill-conditioned.
+/// Of this many cases one may be near a kink, and one ill-conditioned.
 fn compare(draw: fn(u64) -> Case, one_in: usize) {
     let range = seeds(CASES, 4, CASES_LONG);
     let cases = range.end - range.start;

@@ -66,7 +66,7 @@ struct Options {
     networks: Option<String>,
     layers: Option<String>,
     directions: Option<String>,
-    /// At least so long for each layer and direction, and at least so many repeats.
+    /// Least time in seconds, and least number of repeats, for each layer and direction.
     seconds: f64,
     repeats: usize,
     /// Time of the calling thread on a core, instead of wall time; for one thread only.
@@ -476,7 +476,7 @@ fn ramp(n: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Best and median seconds of so many algorithms, in turns.
+/// Best and median seconds of this many algorithms, in turns.
 fn time(options: &Options, algorithms: usize, mut run: impl FnMut(usize)) -> Vec<(f64, f64)> {
     (0..algorithms).for_each(&mut run);
     let (mut seconds, begin) = (vec![Vec::new(); algorithms], Instant::now());

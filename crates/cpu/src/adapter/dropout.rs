@@ -148,7 +148,7 @@ impl DropoutRows<'_> {
 
 /// Elements that lie, and are numbered, one after the other.
 ///
-/// Pointers: so many elements each; no other thread accesses those of `to`.
+/// Pointers: `length` elements each; no other thread accesses those of `to`.
 struct Stretch {
     draws: Draws,
     rate: f64,

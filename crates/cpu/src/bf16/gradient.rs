@@ -490,7 +490,7 @@ impl Gradient<'_> {
 
 /// Vectors at some offsets to rows, one for each offset in f32, or for two of them in pairs.
 ///
-/// Pointers: the vectors at each offset, of the last one only so many lanes; room for the rows.
+/// Pointers: the vectors at each offset, of the last one only `lanes` lanes; room for the rows.
 struct Columns<'a> {
     from: *const bf16,
     offsets: &'a [usize],
@@ -577,7 +577,7 @@ const TAPS: usize = 4;
 
 /// Taps x one vector of dw of a depthwise convolution; taps beyond `count` are not stored.
 ///
-/// Pointers: so many lanes of x at each offset and tap, of dy at each offset, and of dw.
+/// Pointers: `lanes` lanes of x at each offset and tap, of dy at each offset, and of dw.
 struct DeepTile<'a> {
     x: *const bf16,
     y: *const bf16,
@@ -626,7 +626,7 @@ const NARROW: usize = 16;
 
 /// Sums of one vector over some offsets.
 ///
-/// Pointers: so many lanes at each offset, and as many sums, which nobody else touches.
+/// Pointers: `lanes` lanes at each offset, and as many sums, which nobody else touches.
 struct ColumnSums<'a> {
     from: *const bf16,
     offsets: &'a [usize],

@@ -373,7 +373,7 @@ impl DirectConvolution<'_, bf16, HalfWeights<'_>> {
         }
     }
 
-    /// The epilogue of some positions, whose sums are rows of so many elements.
+    /// The epilogue of some positions, whose sums are rows of this many elements.
     ///
     /// # Safety
     /// As for [`JobWeights::run`], of these positions and the slot.

@@ -122,7 +122,7 @@ fn stretches<E: Copy>(
     })
 }
 
-/// Adds so many elements. Pointers: to these elements; no other thread accesses those that are written.
+/// Adds `len` elements. Pointers: to these elements; no other thread accesses those that are written.
 struct Add {
     from: *const bf16,
     to: *mut bf16,
@@ -146,7 +146,7 @@ impl Op for Add {
     }
 }
 
-/// Converts so many elements. Pointers: to these elements; no other thread accesses those that are written.
+/// Converts `len` elements. Pointers: to these elements; no other thread accesses those that are written.
 struct Convert<A, B> {
     from: *const A,
     to: *mut B,

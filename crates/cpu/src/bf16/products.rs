@@ -3,7 +3,7 @@
 use crate::simd::{Level, PairOp, Pairs};
 
 /// Pointers: for each pair of positions a row of words of x, zero beyond `rows` up to the next tile, and V vectors
-/// of words of dy; so many rows of dw, of the last vector so many lanes, which no other thread accesses.
+/// of words of dy; `rows` rows of dw, of the last vector `lanes` lanes, which no other thread accesses.
 #[derive(Clone, Copy)]
 pub(super) struct PairTileArgs {
     pub x: *const f32,
@@ -22,7 +22,7 @@ pub(super) struct PairTileArgs {
 pub(super) struct PairTile<const V: usize, const Q: usize>(PairTileArgs);
 
 impl PairTile<1, 1> {
-    /// Runs the smallest tile of at least so many rows.
+    /// Runs the smallest tile of at least `t.rows` rows.
     ///
     /// # Safety
     /// The processor has the level, which has pairs, and the pointer requirements of [`PairTileArgs`] hold.

@@ -181,7 +181,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Panics unless so many rows of so many elements are there.
+    /// Panics unless there are `rows` rows of `elements`.
     fn assert_rows(&self, rows: usize, elements: usize) {
         let is_there = rows == 0 || self.from.len() >= (rows - 1) * self.pitch + elements;
         assert!(is_there, "{rows} rows of {elements} weights");

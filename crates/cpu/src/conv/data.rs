@@ -36,7 +36,7 @@ pub fn conv_backward_data_scratch(
     }
 }
 
-/// Elements of the weights that [`conv_backward_data`] takes best packed, at so many positions of dx (of all
+/// Elements of the weights that [`conv_backward_data`] takes best packed, at `positions` positions of dx (of all
 /// samples); zero where it reads them as they are.
 pub fn packs_backward_data(
     level: Level,
@@ -51,7 +51,7 @@ pub fn packs_backward_data(
     packed_backward_data_elements(level, conv, c, f)
 }
 
-/// Positions of dx to which a tap contributes, of so many.
+/// Positions of dx to which a tap contributes, of `positions`.
 pub(crate) fn positions_of_tap(conv: &Convolution, positions: usize) -> usize {
     positions / product(conv.window.stride).max(1)
 }

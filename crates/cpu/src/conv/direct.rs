@@ -63,7 +63,7 @@ pub(crate) enum Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// Of one of so many groups; `width` channels of a group are contiguous in a row.
+    /// Of group `g` of `groups`; `width` channels of a group are contiguous in a row.
     pub(crate) fn group(self, g: usize, groups: usize, width: usize) -> Operand<'a> {
         match self {
             Operand::Packed(w) => {
@@ -98,7 +98,7 @@ pub(crate) struct DirectConvolution<'a, E = f32, W = Operand<'a>> {
 
 /// Weights of jobs on elements E, which decide how a job is computed.
 pub(crate) trait JobWeights<E>: Copy {
-    /// Of one of so many groups; `width` channels of a group are contiguous in a row.
+    /// Of group `g` of `groups`; `width` channels of a group are contiguous in a row.
     fn of_group(self, g: usize, groups: usize, width: usize) -> Self;
     /// Runs the job on the team; returns how many slots of sums it used.
     ///
@@ -135,7 +135,7 @@ pub(crate) struct Cursor {
     within: usize,
 }
 
-/// Positions of a block of the nearest number of blocks of so many.
+/// Positions of a block, if blocks are about equal and of at least about `of` positions.
 fn even_blocks(positions: usize, of: usize) -> usize {
     let blocks = (positions / of.next_multiple_of(POSITIONS_STEP)).max(1);
     positions.div_ceil(blocks).next_multiple_of(POSITIONS_STEP)
@@ -204,7 +204,7 @@ impl<E: Values, W> DirectConvolution<'_, E, W> {
         n
     }
 
-    /// Positions that one unit computes, at least so many.
+    /// Positions that one unit computes, at least `least`.
     pub(crate) fn positions_of_unit(&self, team: &Team, least: usize) -> usize {
         let positions: usize = self.count.iter().product();
         let flops = 2 * self.taps_all() * self.c * self.f;

@@ -23,7 +23,7 @@ const WEIGHTS_PER_SWEEP: usize = 6 * 1024;
 /// Sums of a tile, at most.
 const SUMS_MAX: usize = 24;
 
-/// Whether so few input channels, of so many output channels each, come this way in any case.
+/// True if a group of `inputs` input and `outputs` output channels reads unpacked weights at any number of positions.
 pub(crate) fn is_narrow(level: Level, inputs: usize, outputs: usize) -> bool {
     2 * inputs <= level.lanes() && outputs >= level.lanes()
 }

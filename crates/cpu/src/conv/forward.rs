@@ -32,7 +32,7 @@ pub fn conv_forward_scratch(
     }
 }
 
-/// Elements of the weights that [`conv_forward`] takes best packed, at so many outputs (of all samples);
+/// Elements of the weights that [`conv_forward`] takes best packed, at `positions` outputs (of all samples);
 /// zero where it reads them as they are.
 pub fn packs_forward(
     level: Level,

@@ -28,7 +28,7 @@ const PACKED_IN_ADVANCE: usize = 128 * 1024;
 /// Positions from which on weights are packed in advance, as each block of positions packs loose ones.
 const POSITIONS_MAX: usize = 480;
 
-/// Whether threads pack weights of so many packed elements as they need them, at so many positions.
+/// True if weights are packed per tile, not up front.
 pub(crate) fn is_loose(packed: usize, positions: usize) -> bool {
     packed > PACKED_IN_ADVANCE && positions < POSITIONS_MAX
 }

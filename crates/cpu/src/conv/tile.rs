@@ -82,7 +82,7 @@ impl RunArgs<'_> {
         for (p, offsets) in epilogue.boxes().into_iter().zip(&place.boxes) {
             let Some(p) = p else { continue };
             for offset in &offsets[..place.count] {
-                // Lines of all boxes may be of one set of the L1 cache, which does not hold so many.
+                // Lines of all boxes may be of one set of the L1 cache, which does not hold this many.
                 for line in lines() {
                     S::expect(p.wrapping_add(offset + line));
                 }

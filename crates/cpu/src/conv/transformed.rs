@@ -72,8 +72,8 @@ pub(crate) trait Tile: Copy {
     /// Taps along the dims.
     fn taps(self) -> [usize; 3];
 
-    /// Points of a window; of complex ones the rows (re, im) and (im, -re), the second half a row
-    /// behind the first. Of the vector `lanes` are channels.
+    /// Transforms a window to its points. A complex point takes two rows, (re, im) and (im, -re); the second
+    /// starts half a row after the first. The first `lanes` elements of a vector are channels.
     ///
     /// # Safety
     /// The processor has the features of `S`; the window can be read and the points written, which

@@ -11,17 +11,17 @@ pub(crate) trait Values: Copy + Send + Sync + 'static {
     const IS_ROUNDED: bool;
 
     /// # Safety
-    /// The processor has the features of `S`, `lanes <= LANES`, and so many elements can be read.
+    /// The processor has the features of `S`, `lanes <= LANES`, and `lanes` elements can be read.
     unsafe fn load<S: Simd>(from: *const Self, lanes: usize) -> S::V;
     /// # Safety
-    /// `lanes <= LANES`, and so many elements can be written.
+    /// `lanes <= LANES`, and `lanes` elements can be written.
     unsafe fn store<S: Simd>(to: *mut Self, lanes: usize, a: S::V);
     /// What loading gives back of what is stored.
     fn round<S: Simd>(a: S::V) -> S::V;
     /// Values before the epilogue, of the position and from the channel `at` of a tile on, which belong to `y`.
     ///
     /// # Safety
-    /// The processor has the features of `S`, `lanes <= LANES`, and so many values can be read.
+    /// The processor has the features of `S`, `lanes <= LANES`, and `lanes` values can be read.
     unsafe fn value<S: Simd>(
         y: *const Self,
         unrounded: Self::Unrounded,

@@ -176,7 +176,7 @@ impl Gradient<'_> {
     }
 
     /// The first part of the positions into `dw`, to which it adds if it accumulates, and each other
-    /// one into elements of its own of `parts`; of so many flops.
+    /// one into elements of its own of `parts`; of this many flops.
     fn compute(
         &self,
         team: &mut Team,
@@ -497,7 +497,7 @@ impl Gradient<'_> {
     }
 }
 
-/// A tile of V vectors, of the last so many lanes, and Q rows over a walk, into rows of dw or added to them.
+/// A tile of V vectors, of the last `lanes` lanes, and Q rows over a walk, into rows of dw or added to them.
 ///
 /// # Safety
 /// The processor has the level. From the x of the walk on Q elements and from its y on the vectors can be read at each
@@ -615,7 +615,7 @@ const NARROW: usize = 16;
 
 /// Sums of one vector of dy over rows of positions.
 ///
-/// Pointers: from the y of the walk so many lanes at each position, and as many sums, which nobody else
+/// Pointers: from the y of the walk `lanes` lanes at each position, and as many sums, which nobody else
 /// touches.
 struct BiasSums {
     walk: WalkArgs,

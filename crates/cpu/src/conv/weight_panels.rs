@@ -51,9 +51,9 @@ pub(crate) struct Panels {
 }
 
 impl Panels {
-    /// For tiles of `q_max` rows and two vectors of `lanes`, and blocks of so many positions, which are so many
-    /// elements apart in x and dy. There are so many tiles of rows and of output channels. None where copies do
-    /// not pay.
+    /// For tiles of `q_max` rows and two vectors of `lanes`, and blocks of `positions` positions, which are
+    /// `x_step` and `y_step` elements apart in x and dy. There are `q_tiles` tiles of rows and `f_tiles` of output
+    /// channels. None where copies do not pay.
     pub(crate) fn new(
         positions: usize,
         (q_max, lanes): (usize, usize),
@@ -92,8 +92,8 @@ impl Panels {
     }
 }
 
-/// Whether a few channels at so many positions, so many elements apart, fall into one set of the L1 cache
-/// and fill half of their sets of the L2 cache.
+/// True if this stride thrashes L1 and L2: a few channels at these positions, `step` elements apart, fall into
+/// one set of the L1 cache and fill half of their sets of the L2 cache.
 fn evicts(positions: usize, step: usize) -> bool {
     let step_bytes = (4 * step).max(1);
     let apart = 1
@@ -138,7 +138,7 @@ impl Copies {
         }
     }
 
-    /// The copy into the panels of x, of tiles that begin at these channels of a stretch of so many.
+    /// The copy into the panels of x, of tiles that begin at these channels of a stretch of this many.
     pub(crate) fn of_x(
         &self,
         lanes: usize,

@@ -337,7 +337,7 @@ impl Gather<'_, '_> {
     /// Gives each element of a row of dx the sums of the outputs in the chunk that hold it.
     ///
     /// # Safety
-    /// The processor has the features of `S`; `to` is valid for so many lanes at each position of the
+    /// The processor has the features of `S`; `to` is valid for `lanes` lanes at each position of the
     /// row, which no other thread accesses.
     #[inline(always)]
     unsafe fn spread<S: Simd>(

@@ -87,7 +87,7 @@ trait Fold: Copy {
         x
     }
     fn fold<S: Simd>(all: S::V, x: S::V) -> S::V;
-    /// What a window of so many taps inside the input becomes is multiplied by.
+    /// What a window of this many taps inside the input becomes is multiplied by.
     #[inline(always)]
     fn weight(self, _: &Pooling, _: usize) -> f32 {
         1.0
@@ -226,7 +226,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Outputs of a block, of columns that begin at one and have so many taps.
+    /// Outputs of a block, of columns that begin at one and have this many taps.
     ///
     /// # Safety
     /// As for `all`; the columns of these outputs have been joined where they have taps.
@@ -342,7 +342,7 @@ impl Op for Outputs<'_> {
 }
 
 /// # Safety
-/// The processor has the features of `S`; so many lanes can be read from `x` on at each tap.
+/// The processor has the features of `S`; `lanes` lanes can be read from `x` on at each tap.
 #[inline(always)]
 unsafe fn total<S: Simd>(window: &WindowTaps<1>, x: *const f32, lanes: usize) -> S::V {
     // SAFETY: guaranteed by the caller.

@@ -432,7 +432,7 @@ impl Block<'_> {
     ///
     /// # Safety
     /// The processor has the features of `S`, the pointer requirements of [`Block`] and [`Row`] hold, and
-    /// both have so many columns.
+    /// both have `columns` columns.
     #[inline(always)]
     unsafe fn spread<S: Simd>(&self, rows: &[Row], start: usize, columns: usize, pitch: usize) {
         let len = self.c.len();
@@ -462,7 +462,7 @@ impl Block<'_> {
     /// Gives N vectors to rows.
     ///
     /// # Safety
-    /// As for `spread`; the block has whole vectors, and the rows so many lanes of each.
+    /// As for `spread`; the block has whole vectors, and the rows `lanes` lanes of each.
     #[inline(always)]
     unsafe fn give<S: Simd, const N: usize>(
         &self,

@@ -179,7 +179,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Every head, of so many products, on the threads of the team; each takes one after the other.
+    /// Every head, of `products` products, on the threads of the team; each takes one after the other.
     fn all(
         &self,
         call: &mut Call,

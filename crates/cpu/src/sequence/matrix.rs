@@ -56,7 +56,7 @@ impl Op for Product {
 }
 
 impl Product {
-    /// Picks the tile of so many rows and vectors.
+    /// Picks the tile of this many rows and vectors.
     ///
     /// # Safety
     /// The processor has the features of `S`, what is said of the pointers holds, and the tile lies
@@ -134,7 +134,7 @@ impl Product {
     }
 }
 
-/// Vector `at` of a row of so many, the last of which has so many lanes.
+/// Vector `at` of a row of `of` vectors, the last of which has `lanes` lanes.
 ///
 /// # Safety
 /// The processor has the features of `S`, and the vector can be read.

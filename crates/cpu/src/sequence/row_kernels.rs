@@ -724,7 +724,7 @@ pub(crate) fn sum_vectors<S: Simd>(
     sums
 }
 
-/// So many lanes from an element on, the rest zero.
+/// `lanes` lanes from an element on, the rest zero.
 ///
 /// # Safety
 /// The processor has the features of `S`, and the elements can be read.

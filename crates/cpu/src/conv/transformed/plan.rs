@@ -47,7 +47,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// For so many tiles of outputs.
+    /// For `tiles` tiles of outputs.
     pub(crate) fn new(team: TeamKind, tiles: usize, source: &Source, is_packed: bool) -> Plan {
         let (c, out) = (source.rows, source.tiles);
         let z = source.transform.parts();
@@ -66,7 +66,7 @@ impl Plan {
         let shared = evenly(tiles, shared_max(points * row));
         let block = evenly(if is_sliced { shared } else { tiles }, block);
         let blocks = tiles.div_ceil(block);
-        // So many units that all threads have work.
+        // Enough units that all threads have work.
         let parts = (2 * team.threads).div_ceil(blocks.max(1)).min(out.count());
         let beyond = ROWS_BEYOND.div_ceil(z);
         let rows = if is_sliced { shared } else { block } + beyond;
@@ -142,7 +142,7 @@ fn step(tiles: Tiles) -> usize {
     (SLICE_CHANNELS / (tiles.vectors_max() * tiles.level.lanes())).max(1)
 }
 
-/// Most tiles that share the points of a slice, of so many elements each: beyond them, each slice
+/// Most tiles that share the points of a slice, of `elements` each: beyond them, each slice
 /// transforms its weights again.
 pub(crate) fn shared_max(elements: usize) -> usize {
     (SHARED_ELEMENTS / elements.max(1)).max(SHARED_TILES_MIN)

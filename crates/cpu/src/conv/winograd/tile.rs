@@ -7,7 +7,7 @@ use crate::conv::transformed::{Room, Tile};
 use crate::simd::{LANES_MAX, Simd};
 use std::marker::PhantomData;
 
-/// Points of a tile of so many outputs along the dims.
+/// Points of a tile of this many outputs along the dims.
 pub(crate) fn points(m: [usize; 3]) -> usize {
     let along = |m: usize| if m == 1 { 1 } else { m + 2 };
     m.map(along).iter().product()
