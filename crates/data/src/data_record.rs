@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
-use crate::meaning::is_other;
+use crate::meaning::{is_other, same_names};
 use crate::prepare::Preparation;
 use crate::voxel_record::VoxelRecord;
 
@@ -64,6 +64,11 @@ impl TargetRecord {
     pub fn physical(&self, target: usize) -> Option<(f64, f64)> {
         let [low, high] = self.ranges.get(target).copied().flatten()?;
         Some(((high - low) / 2.0, f64::midpoint(low, high)))
+    }
+
+    /// Whether names of targets are those of another record, but for case and space around them.
+    pub fn has_names_of(&self, other: &Self) -> bool {
+        same_names(&self.names, &other.names)
     }
 
     /// Whether no range is known to differ from that of another record.

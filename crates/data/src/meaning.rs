@@ -237,7 +237,7 @@ fn places(names: &[String], list: &[String]) -> Option<Vec<usize>> {
     (distinct.len() == places.len()).then_some(places)
 }
 
-fn same_names(names: &[String], others: &[String]) -> bool {
+pub(crate) fn same_names(names: &[String], others: &[String]) -> bool {
     let keys = |names: &[String]| -> Vec<String> { names.iter().map(|name| key(name)).collect() };
     keys(names) == keys(others)
 }

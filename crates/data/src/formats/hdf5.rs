@@ -346,6 +346,11 @@ pub(crate) fn attribute(path: &Path, name: &str) -> Option<String> {
     guarded(|| file.attr_string(name)).ok()
 }
 
+/// The arrays of a file; none of one that cannot be read.
+pub(crate) fn keys(path: &Path) -> Vec<String> {
+    Hdf5File::open(path).map_or_else(|_| Vec::new(), |file| file.keys())
+}
+
 /// An HDF5 file being written.
 pub(crate) struct TargetFile {
     path: PathBuf,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::PredictionFormat;
+use super::{NAMES_KEY, PREDICTIONS_KEY, PredictionFormat};
 use crate::error::DataError;
 use crate::formats::{hdf5, nifti};
 use crate::names::distinct;
@@ -83,7 +83,14 @@ pub fn volume_paths(out: &Path, names: &[String]) -> Vec<PathBuf> {
 pub fn is_prediction(path: &Path) -> bool {
     is_npy_prediction(path).unwrap_or(false)
         || nifti::description(path).is_some_and(|text| text.starts_with(MAKER.as_bytes()))
-        || hdf5::attribute(path, MAKER_KEY).is_some_and(|maker| maker == MAKER)
+        || is_hdf5_prediction(path)
+}
+
+/// Whether an HDF5 file says so, and holds nothing else: what somebody added to it stays.
+fn is_hdf5_prediction(path: &Path) -> bool {
+    let is_own = |key: &String| key == NAMES_KEY || key.starts_with(PREDICTIONS_KEY);
+    hdf5::attribute(path, MAKER_KEY).is_some_and(|maker| maker == MAKER)
+        && hdf5::keys(path).iter().all(is_own)
 }
 
 /// NPY has no room for what made a file: its header is longer than that of others for such an array.
@@ -158,6 +165,26 @@ mod tests {
         assert_eq!(paths("a/p.nii", &two), ["a/p-case20.nii", "a/p-case7.nii"]);
         assert_eq!(paths("P.NII.GZ", &two)[1], "P-case7.NII.GZ");
         assert_eq!(paths("p.nii.gz", &two[..1]), ["p.nii.gz"]);
+    }
+
+    #[test]
+    fn a_file_to_which_something_was_added_is_no_prediction() {
+        let folder = tempfile::tempdir().unwrap();
+        for (key, more, expected) in [
+            (PREDICTIONS_KEY, None, true),
+            ("predictions-07", None, true),
+            (PREDICTIONS_KEY, Some("notes"), false),
+        ] {
+            let path = folder.path().join("p.h5");
+            let file = hdf5::TargetFile::create(&path).unwrap();
+            file.attribute(MAKER_KEY, MAKER).unwrap();
+            for key in [key].into_iter().chain(more) {
+                file.floats(key, &[2]).unwrap();
+            }
+            file.close().unwrap();
+            assert_eq!(is_prediction(&path), expected, "{key} {more:?}");
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 
     #[test]

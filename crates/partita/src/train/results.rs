@@ -116,7 +116,8 @@ impl Saved {
 /// Fraction of the positions with each label.
 fn fractions(validation: &Validation) -> Vec<f64> {
     let all: f64 = validation.classes.iter().map(|class| class.actual).sum();
-    let fraction = |class: &ClassCount| class.actual / all;
+    // Where no label counts, each is a fraction of nothing.
+    let fraction = |class: &ClassCount| class.actual / all.max(1.0);
     validation.classes.iter().map(fraction).collect()
 }
 

@@ -141,20 +141,17 @@ fn note_classes(
     if !takes_last || !trained.are_classes || dataset.labels().is_none() {
         return;
     }
-    let (theirs, own) = (&trained.names, dataset.target_record().names);
-    if theirs.is_empty()
-        || own.is_empty()
-        || theirs.join("\n").eq_ignore_ascii_case(&own.join("\n"))
-    {
+    let own = dataset.target_record();
+    if trained.names.is_empty() || own.names.is_empty() || trained.has_names_of(&own) {
         return;
     }
     let text = format!(
         "the outputs of {} were the classes {}, and are trained as the classes of {}, by number: {}; give its index this \
          order to keep them, or `skip` the last layer",
         weights.path().display(),
-        theirs.join(", "),
+        trained.names.join(", "),
         dataset.path().display(),
-        own.join(", ")
+        own.names.join(", ")
     );
     note(launch, &text);
 }

@@ -2,7 +2,10 @@
 
 use super::train::{write_classes, write_errors};
 use crate::table::{Side, Table, write_pairs};
-use partita::{ConvertResult, EvaluateResult, InferResult, SampleResult, TilesResult};
+use partita::{
+    Classification, ConvertResult, EvaluateResult, InferResult, SampleResult, TilesResult,
+    ValidationResult,
+};
 use std::io::{self, Write};
 
 /// Writes loss and metrics of an evaluation.
@@ -19,7 +22,7 @@ pub fn evaluate(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> {
             "throughput",
             format!("{:.1} samples/s", found.samples_per_second),
         ),
-        ("loss", format!("{:.6}", metrics.loss)),
+        ("loss", loss(metrics)),
     ];
     insert_tiles(&mut pairs, found.tiles.as_ref());
     write_pairs(out, &pairs)?;
@@ -29,6 +32,16 @@ pub fn evaluate(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> {
         None => write_errors(&metrics.errors, found.split, out)?,
     }
     write_samples(found, out)
+}
+
+/// The loss; without a label that counts it is a sum over nothing.
+fn loss(metrics: &ValidationResult) -> String {
+    let is_empty = |found: &Classification| found.classes.iter().all(|one| one.share == 0.0);
+    let note = match &metrics.classification {
+        Some(found) if is_empty(found) => " (no label of the split counts: all are ignored)",
+        Some(_) | None => "",
+    };
+    format!("{:.6}{note}", metrics.loss)
 }
 
 /// Writes a line for each sample, where samples have results of their own.
@@ -214,7 +227,32 @@ pub fn weights(converted: &ConvertResult, out: &mut dyn Write) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita::{PhysicalError, TargetError};
+    use partita::{ClassResult, PhysicalError, TargetError};
+    use partita_space::Seconds;
+
+    #[test]
+    fn a_loss_over_nothing_says_so() {
+        let of = |share: f64| ValidationResult {
+            loss: 0.0,
+            samples: 2,
+            seconds: Seconds(1.0),
+            errors: Vec::new(),
+            classification: Some(Classification {
+                accuracy: 0.0,
+                largest_share: share,
+                mean_dice: None,
+                mean_overlap: None,
+                classes: vec![ClassResult {
+                    class: "lesion".to_owned(),
+                    share,
+                    dice: None,
+                    overlap: None,
+                }],
+            }),
+        };
+        assert_eq!(loss(&of(1.0)), "0.000000");
+        assert!(loss(&of(0.0)).contains("no label of the split counts"));
+    }
 
     #[test]
     fn errors_of_a_sample_are_physical_where_that_is_known() {
