@@ -634,7 +634,7 @@ fn memory_of_best(graph: &Graph, size: (usize, usize)) -> Bytes {
 fn what_does_not_fit_is_tried_with_savings() {
     for (model, size, part, saves) in [
         ("unet3d@64", (1, 1), 0.8, "recompute=on"),
-        ("resnet50@64", (1, 8), 0.95, "recompute=on"),
+        ("resnet50@64", (1, 8), 0.95, "micro="),
         ("cosmoflow@64", (1, 8), 0.7, "micro="),
         ("unet3d@64", (2, 2), 0.6, "recompute=on"),
     ] {

@@ -101,7 +101,7 @@ fn cores_that_are_not_there_are_refused() {
     let more = ["--strategy", "data=1", "--cores", "1023"];
     let text = refusal(&[&step[..], &more].concat());
     assert!(
-        text.contains("cores 1023 are requested, but this process may use"),
+        text.contains("core(s) 1023 are requested by number, from 0, but this process may use"),
         "{text}"
     );
     let case = Case::new();
@@ -109,5 +109,5 @@ fn cores_that_are_not_there_are_refused() {
     let output = case.command("run.toml").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("cores 1022-1023 are requested"), "{text}");
+    assert!(text.contains("core(s) 1022-1023 are requested"), "{text}");
 }

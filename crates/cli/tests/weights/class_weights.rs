@@ -111,9 +111,9 @@ fn weights_by_frequency_are_those_of_the_list() {
 fn weights_by_frequency_are_kept() {
     let case = case();
     case.answer(
-        "data segmentation --out other --volumes 14 --grid 8 --validation 0.36 --test 0.22 --seed 9",
+        "data segmentation --out others --volumes 14 --grid 8 --validation 0.36 --test 0.22 --seed 9",
     );
-    assert_ne!(counts(case, "set"), counts(case, "other"));
+    assert_ne!(counts(case, "set"), counts(case, "others"));
     let list = balanced(&counts(case, "set"));
     let losses = |name: &str, weights: &str| {
         let loss = format!("dice_cross_entropy weights={weights}");
@@ -123,10 +123,10 @@ fn weights_by_frequency_are_kept() {
             let found = case.json(&format!("evaluate {file} --json{more}"));
             found["metrics"]["loss"].clone()
         };
-        let evaluated = [of(""), of(" --data other"), of(" --split train")];
+        let evaluated = [of(""), of(" --data others"), of(" --split train")];
         let file = run_file(case, name, &loss, "epochs = 2");
         let text = fs::read_to_string(case.path(&file)).unwrap();
-        let text = text.replace("data = \"set\"", "data = \"other\"");
+        let text = text.replace("data = \"set\"", "data = \"others\"");
         fs::write(case.path(&file), text).unwrap();
         let (resumed, said) = train(case, &format!("{file} --resume"));
         (evaluated, resumed, said)
