@@ -305,13 +305,18 @@ fn none_fits(
             None
         }
     };
-    let least = found.iter().filter_map(needed).min();
+    let needs = found.iter().filter_map(|one| Some((needed(one)?, one)));
+    let least = needs.min_by_key(|&(needed, _)| needed);
+    let least =
+        least.map(|(needed, one)| format!("{} of memory, with `{}`", shown(needed), one.strategy));
     let is_untried = |one: &&RankedStrategy| one.refusal == Some(Refusal::Untried);
     let untried = found.iter().filter(is_untried).count();
     let remedy = if reserve.room(memory) == Bytes(0) {
-        let more = least.map_or("more".to_owned(), |least| format!("at least {least} of"));
+        let more = least.map_or("more memory".to_owned(), |least| {
+            format!("at least {least}")
+        });
         format!(
-            "context and workspace of the software alone take {}; possible is {more} memory",
+            "context and workspace of the software alone take {}; possible is {more}",
             reserve.total()
         )
     } else if untried > 0 {
@@ -324,7 +329,7 @@ fn none_fits(
         };
     } else if let Some(least) = least {
         let smaller = if batch > 1 { ", a smaller batch" } else { "" };
-        format!("possible are more ranks{smaller} or at least {least} of memory")
+        format!("possible are more ranks{smaller} or at least {least}")
     } else {
         // Samples can always be split if there are enough.
         format!(
@@ -340,6 +345,15 @@ fn none_fits(
         batch,
         remedy,
     }
+}
+
+/// A size as it is shown, but never rounded to less.
+fn shown(bytes: Bytes) -> Bytes {
+    let mut unit = 1;
+    while bytes.0 / unit >= 1024 {
+        unit *= 1024;
+    }
+    Bytes(bytes.0 + unit / 100)
 }
 
 /// Candidates in the same order; the first one gets the explanation.

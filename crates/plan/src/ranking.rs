@@ -14,6 +14,7 @@ use crate::simulated_cuts::Steps;
 use partita_lower::{Request, StageChoice, Strategy, lower};
 use partita_oracle::{Prediction, precision};
 use partita_space::{AXES, Axis, Bytes, Seconds};
+use std::cell::Cell;
 
 /// Meshes, besides that of data parallelism alone, on which a distribution is chosen for each layer.
 const MESHES: usize = 3;
@@ -69,6 +70,8 @@ pub(crate) struct Ranking<'r, 'a> {
     passed_over: Vec<(Seconds, Strategy)>,
     /// Share of a limited time after which the current step of the search ends.
     pub share: f64,
+    /// Tasks that were lowered for savings.
+    pub lowered: Cell<usize>,
 }
 
 impl<'r, 'a> Ranking<'r, 'a> {
@@ -86,6 +89,7 @@ impl<'r, 'a> Ranking<'r, 'a> {
             expectations: Expectations::default(),
             passed_over: Vec::new(),
             share: 1.0 - BUCKETS_SHARE,
+            lowered: Cell::new(0),
         }
     }
 }

@@ -18,13 +18,18 @@ use partita_space::{AXES, Axis, Bytes, Seconds};
 /// Candidates with savings that are simulated, of those that fit with them.
 const BASES: usize = 4;
 /// Candidates that are looked at for it: in the order of time, and of those that are left the ones of least memory.
-const LOOKED_AT: [usize; 2] = [24, 4];
+const LOOKED_AT: [usize; 2] = [16, 3];
+/// Most micro-batches, if any candidate fits: programs of many take long to lower, and rarely are the fastest.
+const MICRO_MAX: usize = 16;
 /// Combinations of savings that are simulated for a candidate.
 const VARIANTS: usize = 3;
 /// Sets of blocks that are lowered until one fits.
 const TRIES: usize = 7;
 /// Of them, those that follow from how much too large the one before was; then comes the smallest.
 const TRIES_BY_EXCESS: usize = 2;
+/// No more candidates are looked at once this many tasks were lowered for it, if any candidate fits, and four times as many
+/// else. Some ten seconds of a core.
+const TASKS: usize = 700_000;
 /// The search for blocks ends within this part of all activations.
 const NEAR: f64 = 0.02;
 
@@ -46,7 +51,13 @@ impl Ranking<'_, '_> {
         let mut fitting = 0;
         for (at, base) in by_time.into_iter().chain(by_memory).enumerate() {
             let is_late = at >= first && self.best.is_some();
-            if fitting == BASES || is_late || self.is_over() {
+            let tasks_max = if self.best.is_some() {
+                TASKS
+            } else {
+                4 * TASKS
+            };
+            let is_enough = self.lowered.get() > tasks_max;
+            if fitting == BASES || is_late || is_enough || self.is_over() {
                 break;
             }
             (self.request.progress)(&base, total - at);
@@ -229,7 +240,14 @@ impl Ranking<'_, '_> {
         let keeps = self.request.micro_statistics || !training.graph.sums_samples();
         let samples = training.batch / base.extent(Axis::Data);
         let doubled = std::iter::successors(Some(base.micro), |micro| Some(2 * micro));
-        let fits = |micro: &usize| *micro == base.micro || keeps && samples.is_multiple_of(*micro);
+        let micro_max = if self.best.is_some() {
+            MICRO_MAX
+        } else {
+            samples
+        };
+        let fits = |micro: &usize| {
+            *micro == base.micro || keeps && *micro <= micro_max && samples.is_multiple_of(*micro)
+        };
         doubled.take_while(fits).collect()
     }
 
@@ -349,6 +367,7 @@ impl Ranking<'_, '_> {
                 Ok(body) => body,
                 Err(error) => return refused(error),
             };
+            self.lowered.set(self.lowered.get() + body.tasks.len());
             let memory = precision::memory(&body, request.stages.precision());
             if memory > need.memory.max(request.memory) {
                 need.reason = Some(memory_reason(&body, memory, request.memory));

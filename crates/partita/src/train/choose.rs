@@ -10,7 +10,7 @@ use crate::target::{DescribedMachine, MeasuredMachine, TargetMachine};
 use crate::training::micro_note;
 use partita_data::DType;
 use partita_graph::{Graph, count};
-use partita_lower::{BatchNormStatistics, Strategy, StrategyChecks};
+use partita_lower::{BatchNormStatistics, Strategy, StrategyChecks, lower_rank};
 use partita_plan::RankedStrategy;
 use partita_space::Bytes;
 
@@ -28,10 +28,15 @@ pub fn choose_strategy(
 ) -> Result<Strategy, TrainError> {
     let ranks = run.ranks;
     let first = first_fitting(run, statistics, graph)?;
-    if ranks == 1 {
-        return Ok(first);
-    }
     let menu = context.menu(run.kernels, &here);
+    let snapshot = snapshot_max(run, graph);
+    if ranks == 1 {
+        // The only candidate, unless memory has to be saved.
+        let body = lower_rank(&programs::request(run, graph, &first, stored, &*menu), 0);
+        if body.is_ok_and(|body| body.memory() + snapshot <= memory) {
+            return Ok(first);
+        }
+    }
     let mut asked = first.clone();
     asked.batch_norm = statistics;
     let request = programs::request(run, graph, &asked, stored, &*menu);
@@ -46,7 +51,6 @@ pub fn choose_strategy(
         };
         search(context, request, ranks, limits, machine)
     };
-    let snapshot = snapshot_max(run, graph);
     let fits = |found: &[RankedStrategy]| found.first().is_some_and(|best| best.reason.is_none());
     let mut found = within(Bytes(memory.0.saturating_sub(snapshot.0)), false)?;
     if snapshot > Bytes(0) && !fits(&found) {
