@@ -197,6 +197,15 @@ fn classes_that_do_not_occur_have_weight_0() {
     for part in [&*list, "without a label that counts have weight 0: 0, 3, 4"] {
         assert!(said.contains(part), "{part}: {said}");
     }
+    // Labels are counted once, so all losses ignore the same ones.
+    let loss = "softmax_cross_entropy c weights=inverse_frequency ignore=0";
+    let aux = "aux = softmax_cross_entropy c weight=0.4 weights=inverse_frequency\nloss =";
+    fs::write(case.path("more.model"), model(loss).replace("loss =", aux)).unwrap();
+    let text = case.refusal("train more.toml --no-prediction");
+    assert!(
+        text.contains("`ignore` of losses with `inverse_frequency`") && text.contains("none and 0"),
+        "{text}"
+    );
     let regression = "mse c weights=inverse_frequency";
     fs::write(case.path("wrong.model"), model(regression)).unwrap();
     let text =

@@ -10,7 +10,7 @@ use crate::launch::Launch;
 use crate::progress::Event;
 use crate::weights::LoadedWeights;
 use partita_data::{DataError, Dataset, Split, class_counts};
-use partita_graph::{ClassWeights, Graph, inverse_frequency};
+use partita_graph::{ClassWeights, Graph, Loss, inverse_frequency};
 use std::path::Path;
 
 /// Most classes whose weights a line lists.
@@ -72,6 +72,7 @@ fn counted(
     graph: Graph,
     dataset: impl FnOnce() -> Result<Dataset, DataError> + Send,
 ) -> Result<Graph, TrainError> {
+    check_ignored(&graph)?;
     let (context, accepted) = (launch.context(), check::accepted(run, &graph));
     let threads = Host::local(context.level()).cores_usable;
     let status = |text: &str| {
@@ -115,6 +116,32 @@ fn counted(
     }
     note(launch, &said);
     with(graph, &weights)
+}
+
+/// Refuses losses that follow the labels and ignore different classes: labels are counted once for all of them.
+fn check_ignored(graph: &Graph) -> Result<(), TrainError> {
+    let losses = graph.nodes.iter().filter_map(|node| node.op.loss());
+    let mut ignored: Vec<Option<i64>> = losses
+        .filter_map(|loss| match loss {
+            Loss::Classes(one) if one.inverse_frequency().is_some() => Some(one.ignore),
+            Loss::Classes(_)
+            | Loss::Elements(_)
+            | Loss::MeanSquaredError
+            | Loss::SoftmaxCrossEntropy { .. } => None,
+        })
+        .collect();
+    ignored.dedup();
+    if ignored.len() < 2 {
+        return Ok(());
+    }
+    let shown = |one: &Option<i64>| one.map_or("none".to_owned(), |class| class.to_string());
+    let all: Vec<String> = ignored.iter().map(shown).collect();
+    Err(TrainError::from(DataError::BadValue {
+        what: "`ignore` of losses with `inverse_frequency`",
+        got: all.join(" and "),
+        expected: "one `ignore` for all of these losses, or a list of numbers in place of the word"
+            .to_owned(),
+    }))
 }
 
 fn with(graph: Graph, weights: &[f64]) -> Result<Graph, TrainError> {
