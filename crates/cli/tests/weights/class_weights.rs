@@ -199,7 +199,7 @@ fn classes_that_do_not_occur_have_weight_0() {
     }
     // Labels are counted once, so all losses ignore the same ones.
     let loss = "softmax_cross_entropy c weights=inverse_frequency ignore=0";
-    let aux = "aux = softmax_cross_entropy c weight=0.4 weights=inverse_frequency\nloss =";
+    let aux = "c2 = conv x filters=5 kernel=1 bias=true\naux = softmax_cross_entropy c2 weight=0.4 weights=inverse_frequency\nloss =";
     fs::write(case.path("more.model"), model(loss).replace("loss =", aux)).unwrap();
     let text = case.refusal("train more.toml --no-prediction");
     assert!(
