@@ -1,11 +1,12 @@
 //! Prefilter: rejects candidates by lowering a few ranks, before all are lowered.
 
+use crate::layers::middle_rank;
 use crate::plan::{PlanError, Refusal, SearchRequest};
 use crate::repeats::Shortened;
 use partita_lower::{LowerError, Request, Strategy, lower_rank, lower_ranks};
 use partita_oracle::precision;
 use partita_program::{Body, Role};
-use partita_space::{AXES, Axis, Bytes, Rank, Seconds};
+use partita_space::{Axis, Bytes, Rank, Seconds};
 
 /// Kind and reason of a rejection.
 pub(crate) type Rejection = (Refusal, String);
@@ -71,7 +72,7 @@ impl Prefilter<'_, '_> {
         strategy: &Strategy,
     ) -> Result<Result<Seconds, Rejection>, PlanError> {
         let mesh = strategy.mesh();
-        let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
+        let middle = middle_rank(&mesh);
         if middle == mesh.ranks() - 1 {
             return Ok(Ok(Seconds(0.0)));
         }
@@ -117,21 +118,14 @@ impl Prefilter<'_, '_> {
         };
         let mesh = strategy.mesh();
         let mut lower_bound = Seconds(0.0);
-        let refused = |error: LowerError| {
-            if error.is_of_strategy() {
-                Ok(Err((Refusal::Unsuited, error.to_string())))
-            } else {
-                Err(error.into())
-            }
-        };
         let bodies = match lower_ranks(&training, ranks) {
             Ok(bodies) => bodies,
-            Err(error) => return refused(error),
+            Err(error) => return unsuited(error),
         };
         for (&rank, body) in ranks.iter().zip(bodies) {
             let body = match body {
                 Ok(body) => body,
-                Err(error) => return refused(error),
+                Err(error) => return unsuited(error),
             };
             let needed = precision::memory(&body, request.stages.precision());
             if needed > request.memory {
@@ -148,6 +142,15 @@ impl Prefilter<'_, '_> {
             }
         }
         Ok(Ok(lower_bound))
+    }
+}
+
+/// The rejection of a candidate that cannot be lowered. Errors: those that are not of its strategy.
+pub(crate) fn unsuited<T>(error: LowerError) -> Result<Result<T, Rejection>, PlanError> {
+    if error.is_of_strategy() {
+        Ok(Err((Refusal::Unsuited, error.to_string())))
+    } else {
+        Err(error.into())
     }
 }
 

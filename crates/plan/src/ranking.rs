@@ -8,7 +8,7 @@ use crate::layers::LayersError;
 use crate::per_layer::DistributionCosts;
 use crate::pipelines::pipelines;
 use crate::plan::{PlanError, RankedStrategy, Refusal, SearchRequest};
-use crate::prefilter::{Prefilter, Rejection, memory_reason, slower_than_best};
+use crate::prefilter::{Prefilter, Rejection, memory_reason, slower_than_best, unsuited};
 use crate::repeats::Shortened;
 use crate::simulated_cuts::Steps;
 use partita_lower::{Request, StageChoice, Strategy, lower};
@@ -720,10 +720,7 @@ fn evaluate(
         ..request.training
     }) {
         Ok(program) => program,
-        Err(error) if error.is_of_strategy() => {
-            return Ok(Err((Refusal::Unsuited, error.to_string())));
-        }
-        Err(error) => return Err(error.into()),
+        Err(error) => return unsuited(error),
     };
     let precision = request.stages.precision();
     if let Some((needed, rank)) = precision::largest(&program, precision)

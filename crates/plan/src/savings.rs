@@ -5,15 +5,15 @@
 //! training (micro-batches where something sums over samples) are tried only on request.
 
 use crate::closed::of_one_rank;
-use crate::layers::LayersError;
+use crate::layers::{LayersError, middle_rank};
 use crate::plan::{PlanError, Refusal};
-use crate::prefilter::{Rejection, memory_reason, slower_than_best};
+use crate::prefilter::{Rejection, memory_reason, slower_than_best, unsuited};
 use crate::ranking::{Pending, Ranking};
 use crate::recompute::Activations;
-use partita_lower::{LowerError, Request, Shard, Strategy, lower_ranks};
+use partita_lower::{Request, Shard, Strategy, lower_ranks};
 use partita_oracle::precision;
 use partita_program::{ProgramKind, Role};
-use partita_space::{AXES, Axis, Bytes, Seconds};
+use partita_space::{Axis, Bytes, Seconds};
 
 /// Candidates with savings that are simulated, of those that fit with them.
 const BASES: usize = 4;
@@ -106,26 +106,29 @@ impl Ranking<'_, '_> {
     /// candidate with all savings is refused, with the memory that it needs.
     fn variants(&mut self, base: &Strategy) -> Result<Vec<Pending>, PlanError> {
         let (micros, shards) = (self.micros(base), self.shards(base));
+        let Ok(of_base) = self.need(base)? else {
+            return Ok(Vec::new());
+        };
         // Savings cost time.
-        match self.need(base)? {
-            Ok(need) => {
-                if let Some(reason) = self.cannot_be_best(base, need.lower_bound) {
-                    self.refuse(base.clone(), (Refusal::Slower, reason));
-                    return Ok(Vec::new());
-                }
-            }
-            Err(_) => return Ok(Vec::new()),
+        if let Some(reason) = self.cannot_be_best(base, of_base.lower_bound) {
+            self.refuse(base.clone(), (Refusal::Slower, reason));
+            return Ok(Vec::new());
         }
         if !self.fits_with_all(base, &micros, &shards)? {
             return Ok(Vec::new());
         }
         let mut found = Vec::new();
+        let mut of_base = Some(of_base);
         for &micro in &micros {
             if self.is_over() {
                 break;
             }
             let plain = with(base, micro, base.shard);
-            let Ok(whole) = self.need(&plain)? else {
+            // The first number of micro-batches is that of the base.
+            let need = of_base
+                .take()
+                .map_or_else(|| self.need(&plain), |need| Ok(Ok(need)));
+            let Ok(whole) = need? else {
                 continue;
             };
             if whole.reason.is_none() {
@@ -192,7 +195,7 @@ impl Ranking<'_, '_> {
                 }
             };
             if memory.0.saturating_sub(saved) <= self.request.memory.0
-                && let Some(found) = self.recomputed(&strategy, memory, &activations)?
+                && let Some(found) = self.recomputed(&strategy, memory, (&activations, least))?
             {
                 return Ok(Some(found));
             }
@@ -281,15 +284,15 @@ impl Ranking<'_, '_> {
         Ok(Some(Activations::new(graph, body, &seconds)))
     }
 
-    /// The candidate with the cheapest blocks with which it fits; without them it needs `whole`.
+    /// The candidate with the cheapest blocks with which it fits; without them it needs `whole`. `least` is of the
+    /// activations, see [`Activations::least`].
     fn recomputed(
         &self,
         plain: &Strategy,
         whole: Bytes,
-        activations: &Activations,
+        (activations, least): (&Activations, f64),
     ) -> Result<Option<Pending>, PlanError> {
         let memory = self.request.memory.0 as f64;
-        let least = activations.least().0;
         let mut bytes_max = activations.bytes() - (whole.0 as f64 - memory);
         // The most bytes of activations that fit, and the fewest that do not.
         let mut fitting: Option<(f64, Pending)> = None;
@@ -336,21 +339,11 @@ impl Ranking<'_, '_> {
             strategy,
             ..request.training
         };
-        let refused = |error: LowerError| {
-            if error.is_of_strategy() {
-                Ok(Err((Refusal::Unsuited, error.to_string())))
-            } else {
-                Err(error.into())
-            }
-        };
         if let Err(error) = strategy.check_splits(training.graph, training.batch) {
             return Ok(Err((Refusal::Unsuited, error.to_string())));
         }
         let mesh = strategy.mesh();
-        let mut ranks = vec![
-            mesh.ranks() - 1,
-            mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2)),
-        ];
+        let mut ranks = vec![mesh.ranks() - 1, middle_rank(&mesh)];
         ranks.dedup();
         let mut need = Need {
             memory: Bytes(0),
@@ -360,12 +353,12 @@ impl Ranking<'_, '_> {
         };
         let bodies = match lower_ranks(&training, &ranks) {
             Ok(bodies) => bodies,
-            Err(error) => return refused(error),
+            Err(error) => return unsuited(error),
         };
         for (&rank, body) in ranks.iter().zip(bodies) {
             let body = match body {
                 Ok(body) => body,
-                Err(error) => return refused(error),
+                Err(error) => return unsuited(error),
             };
             self.lowered.set(self.lowered.get() + body.tasks.len());
             let memory = precision::memory(&body, request.stages.precision());
