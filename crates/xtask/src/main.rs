@@ -8,7 +8,6 @@
 mod check;
 mod cycles;
 mod dependencies;
-mod functions;
 mod kinds;
 mod long;
 mod matches;
