@@ -626,7 +626,7 @@ pub struct ConvertArgs {
     pub label_key: Option<String>,
     /// Order of the dims of volumes and classes, such as NDHWC (default: by the number of dims)
     #[arg(long, value_name = "DIMS")]
-    pub layout: Option<partita_data::DimOrder>,
+    pub layout: Option<partita_formats::DimOrder>,
     /// Element type (default: int16 where it holds every stored value, otherwise float32)
     #[arg(long, value_enum)]
     pub dtype: Option<StoredName>,

@@ -18,10 +18,11 @@ use partita::{
     ShapesRequest, StoreKind, StrategyChoice, TilesAsked, TrainRequest, Training, TuneRequest,
     VolumeMode, WeightNames,
 };
-use partita_data::{
-    CheckScope, ConvertSpec, DType, GeometrySpec, Interpolation, Keys, VoxelOrientation,
-};
-use partita_data::{PredictionKind, Split, TileWeights};
+use partita_data::Split;
+use partita_data::{ConvertSpec, GeometrySpec, Interpolation, Keys, VoxelOrientation};
+use partita_formats::DType;
+use partita_input::CheckScope;
+use partita_input::{PredictionKind, TileWeights};
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Names of the channels of a dataset, and the order in which they are read.
 
-use crate::samples::Samples;
-use crate::slab::Region4;
+use partita_formats::Samples;
+use partita_formats::slab::Region4;
 
 /// Key of the names in the part of an index that says what was converted.
 pub(crate) const CHANNELS: &str = "channels";

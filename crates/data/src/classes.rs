@@ -4,11 +4,12 @@ mod plausible;
 
 use std::path::Path;
 
-pub(crate) use plausible::{ClassSet, Occurrence, SplitLabels, made_up};
+pub(crate) use plausible::made_up;
+pub use plausible::{ClassSet, Occurrence, SplitLabels};
 
-use crate::error::{DataError, NoClass};
-use crate::samples::Samples;
-use crate::slab::{self, Region4};
+use partita_formats::slab::{self, Region4};
+use partita_formats::{DataError, NoClass, Samples};
+
 use crate::split::Split;
 
 /// Classes that names are made up for, or that are counted one by one without names, at most.
@@ -16,7 +17,7 @@ pub(crate) const CLASSES_MAX: usize = 4096;
 
 /// The classes, from 0 on, of a dataset or of a model.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Classes {
+pub struct Classes {
     /// At least 1.
     count: usize,
     /// An index that stands for no class, and is valid.
@@ -29,9 +30,12 @@ pub(crate) struct Classes {
 
 /// A sample in a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SampleLocation<'a> {
+pub struct SampleLocation<'a> {
+    /// The file.
     pub path: &'a Path,
+    /// The array.
     pub key: &'a str,
+    /// The split.
     pub split: Split,
     /// Index in the split.
     pub sample: usize,
@@ -52,7 +56,7 @@ impl Classes {
     }
 
     /// The classes of a model's scores, with the index that its loss ignores and the one that the dataset leaves out.
-    pub(crate) fn of_model(count: usize, ignored: Option<i64>, left_out: Option<i64>) -> Self {
+    pub fn of_model(count: usize, ignored: Option<i64>, left_out: Option<i64>) -> Self {
         Self {
             count,
             ignored,
@@ -63,7 +67,7 @@ impl Classes {
     }
 
     /// Errors: a class index of a region is invalid.
-    pub(crate) fn check(
+    pub fn check(
         self,
         location: SampleLocation<'_>,
         region: &Region4,
@@ -89,11 +93,7 @@ impl Classes {
     }
 
     /// Errors: an element of a target vector is not a class index.
-    pub(crate) fn check_row(
-        self,
-        location: SampleLocation<'_>,
-        row: &[f32],
-    ) -> Result<(), DataError> {
+    pub fn check_row(self, location: SampleLocation<'_>, row: &[f32]) -> Result<(), DataError> {
         match row.iter().position(|&value| !self.has(value)) {
             Some(at) => Err(self.refuse(location, format!("target {at}"), row[at])),
             None => Ok(()),
@@ -101,7 +101,7 @@ impl Classes {
     }
 
     /// False for NaN.
-    pub(crate) fn has(self, class: f32) -> bool {
+    pub fn has(self, class: f32) -> bool {
         let is_ignored = self.ignored.is_some_and(|index| class == index as f32);
         is_ignored || class >= 0.0 && class < self.count as f32 && class.fract() == 0.0
     }

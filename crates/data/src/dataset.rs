@@ -3,20 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::array::{SourceArray, SourceFile};
+use partita_formats::nifti::{self, Affine};
+use partita_formats::{DType, DataError, SourceArray, SourceFile, VolumeShape};
+
 use crate::channels::Channels;
-use crate::error::DataError;
 use crate::files::{FileEntry, Files, Inner};
-use crate::formats;
-use crate::formats::nifti::{self, Affine};
 use crate::grid::{AFFINES, CANONICAL, Grid, ORIENTATION, ORIGINALS};
 use crate::index::{INDEX_FILE, Index, Kind};
 use crate::keys::Keys;
 use crate::meaning::Meaning;
 use crate::names::SampleNames;
-use crate::predictions::Placement;
+use crate::placement::Placement;
 use crate::reader::Reader;
-use crate::samples::{DType, VolumeShape};
 use crate::split::Split;
 
 /// Longest target vector accepted where no index says its length.
@@ -51,7 +49,7 @@ impl Dataset {
     }
 
     fn open_as(path: &Path, keys: &Keys, has_targets: bool) -> Result<Self, DataError> {
-        let inner = if path.is_dir() && !formats::is_store(path) {
+        let inner = if path.is_dir() && !partita_formats::is_store(path) {
             open_folder(path, has_targets)?
         } else {
             open_file(path, keys, has_targets)?
@@ -154,6 +152,11 @@ impl Dataset {
         &self.inner.meaning
     }
 
+    /// The order in which stored channels are read, where it is not their own.
+    pub fn channel_order(&self) -> Option<&[usize]> {
+        self.inner.channels.order.as_deref()
+    }
+
     pub(crate) fn stored_channels(&self) -> &Channels {
         &self.inner.channels
     }
@@ -224,6 +227,24 @@ impl Dataset {
         }
     }
 
+    /// Of a crop of a sample as it is stored, whose first voxel is at these D, H, W; `None` where positions are unknown.
+    pub fn placement_at(
+        &self,
+        split: Split,
+        sample: usize,
+        [d, h, w]: [f64; 3],
+    ) -> Option<Placement> {
+        let Affine(mut rows) = self.affine(split, sample)?;
+        let stored = Grid {
+            extent: [1; 3],
+            affine: Affine(rows),
+        };
+        for (row, origin) in rows.iter_mut().zip(stored.position([w, h, d])) {
+            row[3] = origin;
+        }
+        Some(Placement::as_stored(Affine(rows)))
+    }
+
     /// Where the voxels of a sample lie as they are stored, if that is known.
     pub(crate) fn affine(&self, split: Split, sample: usize) -> Option<Affine> {
         Affine::of_toml(self.stated(AFFINES, (split, sample))?)
@@ -278,6 +299,11 @@ impl Dataset {
         let index = self.path().join(INDEX_FILE);
         let mut all = files.chain([&*index]);
         all.any(|file| file.canonicalize().is_ok_and(|file| file == path))
+    }
+
+    /// Every file of a split once, without the index.
+    pub fn paths(&self, split: Split) -> Vec<&Path> {
+        self.files(split).paths()
     }
 
     pub(crate) fn files(&self, split: Split) -> &Files {
@@ -339,7 +365,7 @@ fn check_files(inner: &Inner, files: &Files) -> Result<(), DataError> {
     let paths = files.paths();
     let gone: Vec<&&Path> = paths
         .iter()
-        .filter(|path| !path.is_file() && !formats::is_store(path))
+        .filter(|path| !path.is_file() && !partita_formats::is_store(path))
         .collect();
     if let Some(first) = gone.first() {
         return Err(DataError::Incomplete {

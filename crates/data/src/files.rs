@@ -2,16 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::array::{SourceArray, SourceFile};
-use crate::axes::{Axes, DimOrder};
+use partita_formats::slab::Region4;
+use partita_formats::{Axes, DType, DataError, DimOrder, SourceArray, SourceFile, VolumeShape};
+
 use crate::channels::Channels;
-use crate::error::DataError;
 use crate::index::Kind;
 use crate::keys::Keys;
 use crate::meaning::Meaning;
 use crate::names::SampleNames;
-use crate::samples::{DType, VolumeShape};
-use crate::slab::Region4;
 
 /// Files of the samples of a split.
 #[derive(Clone, Debug, Default)]

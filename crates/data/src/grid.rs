@@ -1,6 +1,6 @@
 //! Grids of voxels in space: extents and positions, and where the voxels of one grid lie on another.
 
-use crate::formats::nifti::Affine;
+use partita_formats::nifti::Affine;
 
 /// Largest distance of two positions that count as one. Units: voxels.
 pub(crate) const TOLERANCE: f64 = 1e-3;

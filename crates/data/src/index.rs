@@ -2,14 +2,12 @@
 
 use std::path::Path;
 
+use partita_formats::{DType, DataError, DimOrder, VolumeShape};
 use serde::{Deserialize, Serialize};
 
-use crate::axes::DimOrder;
-use crate::error::DataError;
 use crate::files::{FileEntry, Files};
 use crate::keys::Keys;
 use crate::names;
-use crate::samples::{DType, VolumeShape};
 use crate::split::Split;
 
 /// Name of the index file in a dataset folder.

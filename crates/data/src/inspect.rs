@@ -4,17 +4,14 @@ mod bare;
 
 use std::path::{Path, PathBuf};
 
+use partita_formats::{DType, DataError, Samples, SourceArray, SourceFile, Stored};
 use partita_space::Bytes;
 use serde::Serialize;
 
-use crate::array::{SourceArray, SourceFile, Stored};
 use crate::classes::{CLASSES_MAX, ClassSet, Occurrence, SplitLabels};
 use crate::dataset::Dataset;
-use crate::error::DataError;
-use crate::formats;
 use crate::index::Kind;
 use crate::moments::{ValueCount, ValueStatistics};
-use crate::samples::{DType, Samples};
 use crate::split::Split;
 
 /// Most elements that the value summary of a split reads.
@@ -221,7 +218,7 @@ pub fn inspect_path(path: impl AsRef<Path>, scope: ValueScope) -> Result<Inspect
         }
         Err(refused) => refused,
     };
-    if !path.is_file() && !formats::is_store(path) {
+    if !path.is_file() && !partita_formats::is_store(path) {
         return Err(refused);
     }
     match SourceFile::open(path) {

@@ -1,6 +1,6 @@
 //! Names of the arrays in the files of a dataset, and the order of their dims.
 
-use crate::axes::DimOrder;
+use partita_formats::DimOrder;
 
 /// Key of the volumes.
 pub(crate) const VOLUME_KEY: &str = "full";

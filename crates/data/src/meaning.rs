@@ -1,10 +1,10 @@
 //! What channels and targets stand for, and how those of one dataset are read as those of another.
 
-use crate::data_record::TargetRecord;
+use partita_formats::{DataError, Samples};
+
 use crate::dataset::Dataset;
-use crate::error::DataError;
-use crate::samples::Samples;
 use crate::split::Split;
+use crate::target_record::TargetRecord;
 
 /// Prefixes of names that are made up where nothing names a class, a number or a channel.
 const PLACEHOLDERS: [&str; 4] = ["class", "target", "label", "channel"];

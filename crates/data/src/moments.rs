@@ -7,14 +7,18 @@ const BLOCK: usize = 4096;
 
 /// Number of values, their mean, and the sum of squared differences from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Moments {
-    pub(crate) count: f64,
-    pub(crate) mean: f64,
-    pub(crate) squares: f64,
+pub struct Moments {
+    /// Number of values.
+    pub count: f64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Sum of squared differences from the mean.
+    pub squares: f64,
 }
 
 impl Moments {
-    pub(crate) fn of(values: impl ExactSizeIterator<Item = f64> + Clone) -> Self {
+    /// Of values, of which there is at least one.
+    pub fn of(values: impl ExactSizeIterator<Item = f64> + Clone) -> Self {
         let count = values.len() as f64;
         let mean = values.clone().sum::<f64>() / count;
         let squares = values.map(|value| (value - mean).powi(2));
@@ -25,9 +29,11 @@ impl Moments {
         }
     }
 
+    /// Adds other values to these.
+    ///
     /// Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
     /// (1979), equations 2.1.
-    pub(crate) fn join(&mut self, other: Self) {
+    pub fn join(&mut self, other: Self) {
         let count = self.count + other.count;
         let distance = other.mean - self.mean;
         self.squares += other.squares + distance.powi(2) * self.count * other.count / count;
@@ -57,7 +63,7 @@ pub struct ValueStatistics {
 
 /// Values that are counted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ValueCount {
+pub struct ValueCount {
     elements: usize,
     nan: usize,
     infinite: usize,
@@ -81,7 +87,7 @@ impl Default for ValueCount {
 
 impl ValueCount {
     /// Counts `length` values that `value` gives by their position.
-    pub(crate) fn add(&mut self, length: usize, value: impl Fn(usize) -> f64) {
+    pub fn add(&mut self, length: usize, value: impl Fn(usize) -> f64) {
         let mut finite = Vec::with_capacity(length.min(BLOCK));
         for start in (0..length).step_by(BLOCK) {
             finite.clear();
@@ -104,7 +110,8 @@ impl ValueCount {
         self.elements += length;
     }
 
-    pub(crate) fn join(&mut self, other: &Self) {
+    /// Adds other counted values to these.
+    pub fn join(&mut self, other: &Self) {
         self.elements += other.elements;
         self.nan += other.nan;
         self.infinite += other.infinite;
@@ -116,11 +123,12 @@ impl ValueCount {
     }
 
     /// The one value that all have, of which there is at least one.
-    pub(crate) fn constant(&self) -> Option<f64> {
+    pub fn constant(&self) -> Option<f64> {
         (self.min >= self.max && self.moments.count > 0.0).then_some(self.min)
     }
 
-    pub(crate) fn statistics(&self) -> ValueStatistics {
+    /// Statistics of all that was counted.
+    pub fn statistics(&self) -> ValueStatistics {
         let moments = self.moments;
         let variance = moments.squares / moments.count.max(1.0);
         ValueStatistics {

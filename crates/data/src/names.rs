@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::error::DataError;
+use partita_formats::DataError;
+
 use crate::split::Split;
 
 /// Names of the samples of a dataset.
@@ -83,7 +84,7 @@ pub(crate) fn choose(pairs: Vec<[String; 2]>) -> Vec<String> {
 }
 
 /// Names that all differ: those that occur once stay, and of equal ones the first; the others get a number behind.
-pub(crate) fn distinct(names: Vec<String>) -> Vec<String> {
+pub fn distinct(names: Vec<String>) -> Vec<String> {
     let mut taken: BTreeSet<String> = names.iter().cloned().collect();
     let mut seen = BTreeSet::new();
     let mut next: BTreeMap<String, usize> = BTreeMap::new();

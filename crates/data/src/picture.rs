@@ -2,16 +2,14 @@
 
 use std::path::Path;
 
-use crate::array::{SourceArray, SourceFile};
-use crate::axes::DimOrder;
+use partita_formats::slab::Region4;
+use partita_formats::{
+    DType, DataError, DimOrder, ReadError, Samples, SourceArray, SourceFile, VolumeShape,
+};
+
 use crate::dataset::Dataset;
-use crate::error::DataError;
 use crate::files::SampleArray;
-use crate::formats;
-use crate::read_error::ReadError;
 use crate::reader::read_region;
-use crate::samples::{DType, Samples, VolumeShape};
-use crate::slab::Region4;
 use crate::split::Split;
 
 /// Samples that are shown.
@@ -42,7 +40,7 @@ pub fn picture(path: impl AsRef<Path>) -> Result<Vec<u8>, DataError> {
     let rows = match crate::inspect::open(path) {
         Ok(dataset) => rows_of(&dataset)?,
         Err(refused) => {
-            if !path.is_file() && !formats::is_store(path) {
+            if !path.is_file() && !partita_formats::is_store(path) {
                 return Err(refused);
             }
             match SourceFile::open(path) {
@@ -88,7 +86,7 @@ fn rows_of(dataset: &Dataset) -> Result<Vec<Vec<Image>>, DataError> {
 /// Samples of the first array that can be drawn: of 5 dims (N, C, D, H, W), of fewer without the first of these, of
 /// an image (H, W, C).
 fn rows_of_file(path: &Path, file: &SourceFile) -> Result<Vec<Vec<Image>>, DataError> {
-    let is_image = formats::is_image(path);
+    let is_image = partita_formats::is_image(path);
     for key in file.keys() {
         let array = file.array(&key)?;
         if let Some((order, samples, shape)) = layout(&array, is_image) {

@@ -3,18 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use partita_formats::sieve::{self, Asked};
+use partita_formats::slab::{self, Region4};
+use partita_formats::{DType, DataError, Elements, Samples, SourceFile, VolumeShape};
 use partita_space::Bytes;
 
-use crate::array::SourceFile;
 use crate::classes::{Classes, SampleLocation};
-use crate::element::Elements;
-use crate::error::DataError;
 use crate::files::{FileEntry, Inner, SampleArray};
 use crate::keys::{Keys, PHYSICAL_KEY};
 use crate::names;
-use crate::samples::{DType, Samples, VolumeShape};
-use crate::sieve::{self, Asked};
-use crate::slab::{self, Region4};
 use crate::split::Split;
 
 /// What a reader has asked of its files so far.
@@ -78,7 +75,7 @@ impl Reader {
     }
 
     /// The name of a sample of the split, where the index gives it.
-    pub(crate) fn given_name(&self, sample: usize) -> Option<&str> {
+    pub fn given_name(&self, sample: usize) -> Option<&str> {
         self.dataset.names.given(self.split, sample)
     }
 
@@ -184,7 +181,9 @@ impl Reader {
     }
 
     /// The same without a look at the classes.
-    pub(crate) fn read_labels_as_stored(
+    ///
+    /// Errors: those of the files.
+    pub fn read_labels_as_stored(
         &mut self,
         sample: usize,
         region: Region4,

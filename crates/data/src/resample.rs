@@ -1,8 +1,8 @@
 //! Resampling of volumes: values on the voxels of one grid from those on another, axis by axis.
 
-use crate::axes::gather;
+use partita_formats::{Samples, gather};
+
 use crate::grid::{Alignment, Grid};
-use crate::samples::Samples;
 
 /// How a value between voxels is computed. Beyond the outermost voxels it is that of the outermost ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -176,7 +176,7 @@ fn sum_along(values: &[f32], (voxels, inner): (usize, usize), taps: &[Taps]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::nifti::Affine;
+    use partita_formats::nifti::Affine;
 
     /// 7x6x5 voxels of 1x2x3 mm, the first at the origin; x runs to the left.
     fn grid() -> Grid {

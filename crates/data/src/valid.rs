@@ -5,21 +5,20 @@
 //! what they get. Files also mark missing values by huge numbers (9.97e36 in NetCDF), which a logarithm
 //! would make look like data.
 
+use partita_formats::Samples;
 use partita_program::Transform;
 
-use crate::samples::Samples;
-
 /// What the network sees lies below this magnitude, 2^64: the largest whose square is a finite `f32`.
-pub(crate) const SEEN_MAX: f32 = 18_446_744_073_709_551_616.0;
+pub const SEEN_MAX: f32 = 18_446_744_073_709_551_616.0;
 /// What is stored lies below this magnitude; fill values lie above.
-pub(crate) const STORED_MAX: f32 = 1e36;
+pub const STORED_MAX: f32 = 1e36;
 /// Values looked at before anything is decided: enough for vector instructions, few enough to stay in
 /// the nearest cache.
 const BLOCK: usize = 1024;
 
 /// The open interval of stored values that can be trained on under a transform.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Valid {
+pub struct Valid {
     transform: Transform,
     low: f32,
     high: f32,
@@ -28,7 +27,8 @@ pub(crate) struct Valid {
 }
 
 impl Valid {
-    pub(crate) fn under(transform: Transform) -> Self {
+    /// The interval under a transform.
+    pub fn under(transform: Transform) -> Self {
         let exact = match transform {
             Transform::Identity => [-f64::from(SEEN_MAX), f64::from(SEEN_MAX)],
             Transform::Scale { factor } => {
@@ -49,7 +49,7 @@ impl Valid {
     }
 
     /// Position of the first value outside, and that value.
-    pub(crate) fn first_outside(&self, samples: &Samples) -> Option<(usize, f32)> {
+    pub fn first_outside(&self, samples: &Samples) -> Option<(usize, f32)> {
         match samples {
             Samples::I16(values) => {
                 // The whole numbers inside; the casts end at those of the type.
@@ -75,7 +75,7 @@ impl Valid {
     }
 
     /// As [`Self::first_outside`].
-    pub(crate) fn first_outside_floats(&self, values: &[f32]) -> Option<(usize, f32)> {
+    pub fn first_outside_floats(&self, values: &[f32]) -> Option<(usize, f32)> {
         let (low, high) = (self.low, self.high);
         // Not a number is neither above nor below.
         let at = first(values, |value| (low < value) & (value < high))?;
@@ -83,7 +83,7 @@ impl Valid {
     }
 
     /// What is wrong with a value outside.
-    pub(crate) fn fault(&self, value: f32) -> String {
+    pub fn fault(&self, value: f32) -> String {
         if !value.is_finite() {
             return format!("{value} is not finite");
         }
@@ -110,7 +110,7 @@ impl Valid {
     }
 
     /// What would be valid.
-    pub(crate) fn expected(&self) -> String {
+    pub fn expected(&self) -> String {
         match self.transform {
             Transform::LogOnePlus => {
                 format!("a number above -1 and below {STORED_MAX:e}, for log1p takes ln(1 + x)")
@@ -130,7 +130,7 @@ impl Valid {
 }
 
 /// Position of the first value that is not valid.
-pub(crate) fn first<T: Copy>(values: &[T], is_valid: impl Fn(T) -> bool) -> Option<usize> {
+pub fn first<T: Copy>(values: &[T], is_valid: impl Fn(T) -> bool) -> Option<usize> {
     let blocks = values.chunks(BLOCK);
     let bad = |block: &[T]| !block.iter().fold(true, |all, &v| all & is_valid(v));
     let (block, values) = blocks.enumerate().find(|(_, block)| bad(block))?;

@@ -1,9 +1,9 @@
 //! Spacing and orientation of the samples of a dataset, which a network does not see.
 
+use partita_formats::nifti::Affine;
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::Dataset;
-use crate::formats::nifti::Affine;
 use crate::grid::{AFFINES, Grid, short};
 use crate::split::Split;
 

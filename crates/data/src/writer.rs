@@ -4,16 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use partita_files::{FolderLock, is_temporary, parent, sync_folder, write_whole};
+use partita_formats::hdf5::{TargetArray, TargetFile};
+use partita_formats::{DType, DataError, Layout, Samples, VolumeShape};
 use partita_space::Bytes;
 
 use crate::classes::Classes;
 use crate::dataset::Dataset;
-use crate::error::DataError;
-use crate::formats::hdf5::{TargetArray, TargetFile};
 use crate::index::{FORMAT_VERSION, INDEX_FILE, Index, Kind, SplitIndex};
 use crate::keys::{LABEL_KEY, PHYSICAL_KEY, TARGET_KEY, VOLUME_KEY};
-use crate::layout::Layout;
-use crate::samples::{DType, Samples, VolumeShape};
 use crate::split::Split;
 
 /// Held (by an advisory lock) while a maker works in a `.partial` folder.

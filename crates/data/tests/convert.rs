@@ -6,9 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use made::{SHAPE, npy, target, volume, whole};
-use partita_data::{
-    Conversion, ConvertSpec, DType, DataError, Dataset, Keys, Samples, Split, inspect,
-};
+use partita_data::{Conversion, ConvertSpec, Dataset, Keys, Split, inspect};
+use partita_formats::{DType, DataError, Samples};
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use made::{Random, SHAPE, physical, read_damaged, spec, target, volume, whole};
-use partita_data::{DType, DataError, Dataset, DatasetWriter, INDEX_FILE, Layout, Samples, Split};
+use partita_data::{Dataset, DatasetWriter, INDEX_FILE, Split};
+use partita_formats::{DType, DataError, Layout, Samples};
 
 fn made(folder: &Path, layout: Layout) -> PathBuf {
     let path = folder.join("set");

@@ -3,7 +3,8 @@
 use crate::made;
 
 use made::{Random, SHAPE, fixture, physical, target, volume, whole};
-use partita_data::{DType, DataError, Dataset, Samples, Split, StorageSummary, inspect};
+use partita_data::{Dataset, Split, StorageSummary, inspect};
+use partita_formats::{DType, DataError, Samples};
 
 const FILES: [(&str, DType); 8] = [
     ("contiguous_int16.h5", DType::Int16),

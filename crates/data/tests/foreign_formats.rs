@@ -7,7 +7,8 @@ use crate::made;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use partita_data::{Conversion, ConvertSpec, DType, Keys, Samples, Split, state_dict, weights};
+use partita_data::{Conversion, ConvertSpec, Keys, Split};
+use partita_formats::{DType, Samples};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -22,7 +23,7 @@ fn convert(
     layout: Option<&str>,
 ) -> Result<(Vec<usize>, Vec<f32>), String> {
     let folder = tempfile::tempdir().unwrap();
-    let text = |error: partita_data::DataError| error.to_string();
+    let text = |error: partita_formats::DataError| error.to_string();
     let targets = folder.path().join("targets.csv");
     let name = source.file_name().unwrap().to_string_lossy();
     fs::write(&targets, format!("file,t\n{name},1\n{name}:0,1\n")).unwrap();
@@ -371,37 +372,5 @@ fn files_of_other_kinds_are_named() {
             &convert(&write(name, &zip(member)), "full", None).unwrap_err(),
             &[part],
         );
-    }
-}
-
-#[test]
-fn weights_of_other_kinds_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let index = r#"{"metadata": {}, "weight_map": {"a": "model-00001-of-00002.safetensors", "b":
-        "model-00002-of-00002.safetensors"}}"#;
-    for (name, bytes, parts) in [
-        ("w.safetensors", LFS.as_bytes(), &["git lfs pull"][..]),
-        (
-            "model.safetensors.index.json",
-            index.as_bytes(),
-            &["2 files", "model-00001-of-00002.safetensors", "save_file"],
-        ),
-        (
-            "p.safetensors",
-            b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j",
-            &["torch.save", "save_file"],
-        ),
-        (
-            "z.safetensors",
-            b"PK\x03\x04\0\0\0\0\0\0",
-            &["torch.save", "save_file"],
-        ),
-        ("h.safetensors", b"\x89HDF\r\n\x1a\n", &["HDF5"]),
-    ] {
-        let path = folder.path().join(name);
-        fs::write(&path, bytes).unwrap();
-        let opened = state_dict::StateDictFile::open(&path).unwrap_err();
-        is_no_damage(&opened.to_string(), parts);
-        is_no_damage(&weights::load(&path).unwrap_err().to_string(), parts);
     }
 }

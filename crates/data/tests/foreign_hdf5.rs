@@ -8,9 +8,8 @@ use std::fs;
 use std::path::Path;
 
 use made::{SHAPE, fixture, target, volume, whole};
-use partita_data::{
-    Conversion, ConvertSpec, DType, Dataset, Keys, Reader, Samples, Split, inspect_path,
-};
+use partita_data::{Conversion, ConvertSpec, Dataset, Keys, Reader, Split, inspect_path};
+use partita_formats::{DType, Samples};
 
 fn read(reader: &mut Reader, n: usize) -> Result<Samples, String> {
     let mut out = Samples::new(DType::Int16);

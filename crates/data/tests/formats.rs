@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use made::{Random, SHAPE, target, volume, whole};
-use partita_data::{DType, DataError, Dataset, Keys, Reader, Samples, Split};
+use partita_data::{Dataset, Keys, Reader, Split};
+use partita_formats::{DType, DataError, Samples};
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

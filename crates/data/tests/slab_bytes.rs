@@ -9,7 +9,8 @@ use std::io::Write;
 use std::path::Path;
 
 use made::{npy, physical, spec, target, volume};
-use partita_data::{DType, Dataset, DatasetWriter, Layout, Samples, Split, VolumeShape};
+use partita_data::{Dataset, DatasetWriter, Split};
+use partita_formats::{DType, Layout, Samples, VolumeShape};
 
 /// Bytes this thread has read by system calls so far.
 fn read_so_far() -> u64 {

@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use made::whole;
-use partita_data::{Conversion, ConvertSpec, DType, DataError, Dataset, Samples, Split, inspect};
+use partita_data::{Conversion, ConvertSpec, Dataset, Split, inspect};
+use partita_formats::{DType, DataError, Samples};
 
 /// Extents X, Y, Z.
 const EXTENTS: [i16; 3] = [4, 3, 2];
@@ -138,7 +139,7 @@ fn volume(dataset: &Dataset, split: Split, sample: usize) -> Vec<f32> {
 }
 
 fn labels_of(dataset: &Dataset, split: Split, sample: usize) -> Vec<f32> {
-    let mut out = Samples::new(partita_data::DType::Int16);
+    let mut out = Samples::new(partita_formats::DType::Int16);
     let [_, d, h, w] = dataset.shape();
     let mut reader = dataset.reader(split);
     reader
@@ -629,7 +630,7 @@ fn class_numbers_of_a_table_are_renamed_too() {
         (found.dataset.targets(), found.warnings.as_str()),
         (&asked.classes[..], "")
     );
-    let mut labels = Samples::new(partita_data::DType::Int16);
+    let mut labels = Samples::new(partita_formats::DType::Int16);
     let mut reader = found.dataset.reader(Split::Train);
     let classes = (0..9).map(|sample| {
         reader

@@ -8,9 +8,9 @@ use std::thread;
 
 use made::{Random, physical, spec, target, volume, whole};
 use partita_data::{
-    DType, DataError, Dataset, DatasetSpec, DatasetWriter, INDEX_FILE, Layout, Samples, Split,
-    StorageSummary, VolumeShape, inspect,
+    Dataset, DatasetSpec, DatasetWriter, INDEX_FILE, Split, StorageSummary, inspect,
 };
+use partita_formats::{DType, DataError, Layout, Samples, VolumeShape};
 
 const SHAPE: VolumeShape = [3, 9, 6, 10];
 

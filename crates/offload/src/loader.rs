@@ -2,7 +2,7 @@
 
 use crate::address::Stream;
 use crate::message::{invalid, receive, send};
-use partita_data::{PieceReader, PieceRequest, PieceValues};
+use partita_input::{PieceReader, PieceRequest, PieceValues};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufReader, BufWriter, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

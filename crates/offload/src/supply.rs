@@ -3,7 +3,7 @@
 use crate::address::{Address, Stream};
 use crate::loader::PieceHead;
 use crate::message::{invalid, receive, send};
-use partita_data::{PieceRequest, PieceSupply, PieceValues};
+use partita_input::{PieceRequest, PieceSupply, PieceValues};
 use std::collections::VecDeque;
 use std::io::{self, BufReader};
 

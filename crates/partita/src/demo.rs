@@ -3,7 +3,8 @@
 use crate::data::{CosmologyRequest, DatasetError, MakeRequest};
 use crate::error::{ErrorKind, Fault};
 use crate::train::RunResult;
-use partita_data::{DataError, Dataset, Samples, Split};
+use partita_data::{Dataset, Split};
+use partita_formats::{DataError, Samples};
 use partita_synth::SynthError;
 use partita_synth::ridge::fit;
 use partita_synth::spectrum::SpectrumSpec;

@@ -27,7 +27,7 @@ use crate::kernel_set::{KernelSet, cores};
 use crate::local_machine::{CalibrationRun, LocalError, LocalMachine, Ranks};
 use crate::machine;
 use crate::thread_limit;
-use partita_data::SampleStore;
+use partita_input::SampleStore;
 use partita_lower::Strategy;
 use partita_mpi::Collectives;
 use partita_oracle::{Costs, Prediction, predict};

@@ -81,11 +81,13 @@ use memory::MemoryLimit;
 use metrics::{ClassNames, Metrics};
 use offload::Offload;
 use output::{Output, RunSize};
-use partita_data::{
-    Accepted, DType, DataRecord, Dataset, HyperslabSource, Loading, Preprocessing, Sampling, Split,
-    TargetRecord, Waker, order::epoch_samples,
-};
+use partita_data::order::epoch_samples;
+use partita_data::{Dataset, Split, TargetRecord};
+use partita_formats::DType;
 use partita_graph::{Graph, initial_part};
+use partita_input::{
+    Accepted, DataRecord, HyperslabSource, Loading, Preprocessing, Sampling, Waker,
+};
 use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
 use partita_program::Buffer;

@@ -13,13 +13,14 @@ pub use order::KernelAxes;
 pub use selection::Selection;
 
 use matching::{Matched, Matching, Summary};
-use partita_data::checkpoint::{Checkpoint, CheckpointFolder, Found, MANIFEST};
-use partita_data::state_dict::{self, StateDictFile};
-use partita_data::weights::{Tensor, Values, Weights, save};
-use partita_data::{DataError, DataRecord};
+use partita_formats::DataError;
 use partita_graph::{Graph, Parameter, ParameterRole};
+use partita_input::DataRecord;
 use partita_program::Dtype;
 use partita_space::nearest;
+use partita_weights::checkpoint::{Checkpoint, CheckpointFolder, Found, MANIFEST};
+use partita_weights::state_dict::{self, StateDictFile};
+use partita_weights::{Tensor, Values, Weights, save};
 use pytorch::Layout;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

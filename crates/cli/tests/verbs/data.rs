@@ -1,7 +1,8 @@
 //! `partita data`.
 
 use crate::command::{answer, error_text, json, partita, refusal};
-use partita_data::{DType, Dataset, Samples, Split};
+use partita_data::{Dataset, Split};
+use partita_formats::{DType, Samples};
 use partita_synth::{CosmologySpec, SegmentationSpec, make_segmented, make_universe};
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! Strings of digits, from the making of the dataset to a network trained on parts of them.
 
 use crate::command::{answer, error_text, json, partita, refusal};
-use partita_data::{DType, Dataset, Samples, Split};
+use partita_data::{Dataset, Split};
+use partita_formats::{DType, Samples};
 use partita_synth::{DigitString, DigitStrings, DigitsSpec, DigitsTask};
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -2,7 +2,7 @@
 
 use crate::command::partita;
 use crate::trainee::{Case, names};
-use partita_data::weights::{Tensor, load};
+use partita_weights::{Tensor, load};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;

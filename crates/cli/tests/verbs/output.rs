@@ -2,7 +2,6 @@
 
 use crate::command::error_text;
 use crate::trainee::{Case, Trainee, names};
-use partita_data::weights;
 use partita_testkit::not_run;
 use serde_json::Value;
 use std::fs;
@@ -47,7 +46,7 @@ fn seed_of_result(folder: &Path) -> u64 {
 }
 
 fn seed_of_weights(folder: &Path) -> u64 {
-    let weights = weights::load(folder.join("weights.safetensors")).unwrap();
+    let weights = partita_weights::load(folder.join("weights.safetensors")).unwrap();
     weights.metadata["seed"].parse().unwrap()
 }
 

@@ -1,7 +1,8 @@
 //! A small training in a process of its own, to which things happen.
 
 use crate::command::{listening, partita};
-use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split};
+use partita_data::{DatasetSpec, DatasetWriter, Kind, Split};
+use partita_formats::{DType, Layout, Samples};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! Exponential moving averages of weights, which are evaluated, saved and exported in place of the weights.
 
 use super::{Case, STRATEGIES, case};
-use partita_data::checkpoint::Checkpoint;
-use partita_data::state_dict::{self, StateDictFile};
-use partita_data::weights::{Values, load};
+use partita_weights::checkpoint::Checkpoint;
+use partita_weights::state_dict::{self, StateDictFile};
+use partita_weights::{Values, load};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;

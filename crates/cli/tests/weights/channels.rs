@@ -2,7 +2,7 @@
 
 use super::names::{AFFINE, label, volume};
 use super::{Case, case};
-use partita_data::weights::{Weights, load};
+use partita_weights::{Weights, load};
 use serde_json::Value;
 use std::fs;
 

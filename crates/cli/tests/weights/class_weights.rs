@@ -1,7 +1,8 @@
 //! Weights of classes that follow from the labels of the training split.
 
 use super::{Case, STRATEGIES, case, without_metadata};
-use partita_data::{DType, Dataset, Samples, Split};
+use partita_data::{Dataset, Split};
+use partita_formats::{DType, Samples};
 use serde_json::Value;
 use std::fs;
 

@@ -348,7 +348,7 @@ fn training_starts_from_weights() {
         case.answer(&format!(
             "weights export {output} --model small.model --out {out}"
         ));
-        partita_data::state_dict::load(case.path(&out))
+        partita_weights::state_dict::load(case.path(&out))
             .unwrap()
             .floats
             .tensors
@@ -435,13 +435,10 @@ fn weights_survive_pytorchs_names_and_order() {
     let case = case();
     case.answer("weights export run.toml --out there.safetensors");
     case.answer("weights import there.safetensors --model small.model --out back.safetensors");
-    let [before, after] = ["out/weights.safetensors", "back.safetensors"].map(|name| {
-        partita_data::weights::load(case.path(name))
-            .unwrap()
-            .tensors
-    });
+    let [before, after] = ["out/weights.safetensors", "back.safetensors"]
+        .map(|name| partita_weights::load(case.path(name)).unwrap().tensors);
     assert_eq!(before, after);
-    let there = partita_data::state_dict::load(case.path("there.safetensors")).unwrap();
+    let there = partita_weights::state_dict::load(case.path("there.safetensors")).unwrap();
     assert!(there.integers.contains("n1.num_batches_tracked"));
     let one = case.json("evaluate run.toml --json");
     let two = case.json("evaluate run.toml --weights there.safetensors --json");

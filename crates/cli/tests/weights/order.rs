@@ -2,8 +2,8 @@
 
 use super::names::volume;
 use super::{Case, MODEL, case, without_metadata};
-use partita_data::state_dict;
-use partita_data::weights::{Tensor, Values, Weights, load, save};
+use partita_weights::state_dict;
+use partita_weights::{Tensor, Values, Weights, load, save};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;

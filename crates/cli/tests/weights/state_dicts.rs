@@ -1,8 +1,8 @@
 //! Weights by name: what PyTorch's wrappers, tied layers and norms without parameters make of the names in a file.
 
 use super::{Case, MODEL, case};
-use partita_data::state_dict::{load, save};
-use partita_data::weights::{Tensor, Values};
+use partita_weights::state_dict::{load, save};
+use partita_weights::{Tensor, Values};
 use std::fs;
 
 impl Case {

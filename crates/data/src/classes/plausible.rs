@@ -1,7 +1,8 @@
 //! Labels that a network can be trained on, but hardly is meant to: masks of 0 and 255, numbers of instances,
 //! intensities, splits of one class or of none.
 
-use crate::samples::Samples;
+use partita_formats::Samples;
+
 use crate::split::Split;
 
 /// More classes per position than these are rarely classes.
@@ -18,7 +19,7 @@ pub(crate) fn made_up(class: usize) -> String {
 
 /// Class numbers that occur.
 #[derive(Clone)]
-pub(crate) struct ClassSet(Box<[u64; 1024]>);
+pub struct ClassSet(Box<[u64; 1024]>);
 
 impl Default for ClassSet {
     fn default() -> Self {
@@ -28,7 +29,7 @@ impl Default for ClassSet {
 
 impl ClassSet {
     /// The numbers of class indices.
-    pub(crate) fn of(labels: &Samples) -> Self {
+    pub fn of(labels: &Samples) -> Self {
         let mut set = Self::default();
         if let Samples::I16(values) = labels {
             values.iter().for_each(|&class| set.add(class));
@@ -36,23 +37,26 @@ impl ClassSet {
         set
     }
 
-    pub(crate) fn add(&mut self, class: i16) {
+    /// Adds a class index.
+    pub fn add(&mut self, class: i16) {
         let at = class as u16 as usize;
         self.0[at / 64] |= 1 << (at % 64);
     }
 
-    pub(crate) fn join(&mut self, other: &Self) {
+    /// Adds all of another set.
+    pub fn join(&mut self, other: &Self) {
         let words = self.0.iter_mut().zip(other.0.iter());
         words.for_each(|(word, more)| *word |= more);
     }
 
-    pub(crate) fn has(&self, class: i16) -> bool {
+    /// Whether a class index occurs.
+    pub fn has(&self, class: i16) -> bool {
         let at = class as u16 as usize;
         self.0[at / 64] >> (at % 64) & 1 == 1
     }
 
     /// In ascending order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = i16> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = i16> + '_ {
         (i16::MIN..=i16::MAX).filter(|&class| self.has(class))
     }
 
@@ -72,31 +76,34 @@ impl ClassSet {
 
 /// Labels of a split.
 #[derive(Clone)]
-pub(crate) struct SplitLabels {
-    pub(crate) split: Split,
-    pub(crate) classes: ClassSet,
+pub struct SplitLabels {
+    /// The split.
+    pub split: Split,
+    /// Which occur.
+    pub classes: ClassSet,
     /// Samples with these labels.
-    pub(crate) samples: usize,
+    pub samples: usize,
     /// Whether these are all labels of the split.
-    pub(crate) is_whole: bool,
+    pub is_whole: bool,
 }
 
 /// Labels of a dataset.
-pub(crate) struct Occurrence<'o> {
+pub struct Occurrence<'o> {
     /// Names of its classes; none if unknown.
-    pub(crate) names: &'o [String],
-    pub(crate) ignored: Option<i64>,
+    pub names: &'o [String],
+    /// The index of positions that do not count.
+    pub ignored: Option<i64>,
     /// Whether each position has a label, and not each sample.
-    pub(crate) is_per_position: bool,
+    pub is_per_position: bool,
     /// Splits without samples are left out.
-    pub(crate) splits: &'o [SplitLabels],
+    pub splits: &'o [SplitLabels],
     /// The stored numbers that became a label; itself where nothing was renamed.
-    pub(crate) stored: &'o dyn Fn(i16) -> Vec<i16>,
+    pub stored: &'o dyn Fn(i16) -> Vec<i16>,
 }
 
 impl Occurrence<'_> {
     /// What is doubtful about the labels, each with the remedy to type.
-    pub(crate) fn doubts(&self) -> Vec<String> {
+    pub fn doubts(&self) -> Vec<String> {
         let each = self.splits.iter().filter_map(|split| self.of_split(split));
         self.of_numbers().into_iter().chain(each).collect()
     }

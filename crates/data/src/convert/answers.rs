@@ -2,16 +2,14 @@
 
 use std::path::Path;
 
-use crate::array::{SourceArray, SourceFile};
+use partita_formats::{DType, DataError, Samples, SourceArray, SourceFile, slab};
+
 use crate::classes::{CLASSES_MAX, ClassSet, Classes, made_up};
 use crate::convert::ConvertSpec;
 use crate::convert::find::{Found, Sample};
 use crate::convert::relabel::Relabel;
-use crate::error::DataError;
 use crate::files::Inner;
 use crate::reader::Reader;
-use crate::samples::{DType, Samples};
-use crate::slab;
 use crate::split::Split;
 
 /// Columns of a table that name the subject of a sample.

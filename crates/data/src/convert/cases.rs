@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use partita_formats::DataError;
+
 use crate::convert::ConvertSpec;
 use crate::convert::find::{Candidate, ENDS};
 use crate::convert::task::Task;
-use crate::error::DataError;
 use crate::split::Split;
 
 /// Digits of the number of a channel.

@@ -2,18 +2,16 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::array::{SourceArray, SourceFile};
-use crate::axes::DimOrder;
+use partita_formats::{
+    DType, DataError, DimOrder, ReadError, SourceArray, SourceFile, VolumeShape,
+};
+
 use crate::convert::ConvertSpec;
 use crate::convert::cases::{Case, Cases};
 use crate::convert::geometry::Geometry;
 use crate::convert::task::Task;
-use crate::error::DataError;
 use crate::files::FileEntry;
-use crate::formats;
 use crate::keys::Keys;
-use crate::read_error::ReadError;
-use crate::samples::{DType, VolumeShape};
 use crate::split::Split;
 
 /// Ends of file names that are looked at in folders.
@@ -235,7 +233,7 @@ fn files_of(asked: &ConvertSpec) -> Result<(Vec<Candidate>, Unread), DataError> 
                 valid: "a file or folder with samples is needed".to_owned(),
             });
         }
-        if source.is_dir() && !formats::is_store(source) {
+        if source.is_dir() && !partita_formats::is_store(source) {
             walk(source, Path::new(""), 0, (&mut files, &mut unread))?;
         } else {
             let below = source.file_name().map(PathBuf::from).unwrap_or_default();
@@ -275,7 +273,7 @@ fn walk(
             continue;
         }
         let under = below.join(&name);
-        if path.is_dir() && !formats::is_store(&path) {
+        if path.is_dir() && !partita_formats::is_store(&path) {
             if depth < DEPTH_MAX {
                 walk(&path, &under, depth + 1, (files, unread))?;
             }

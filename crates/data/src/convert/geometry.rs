@@ -5,16 +5,14 @@ mod notes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::axes::DimOrder;
+use partita_formats::{DataError, DimOrder, Samples, VolumeShape, nifti};
+
 use crate::convert::find::{Found, largest_extent};
 use crate::convert::geometry::notes::Notes;
-use crate::error::DataError;
 use crate::files::{FileEntry, Inner};
-use crate::formats::nifti;
 use crate::grid::{AFFINES, CANONICAL, Grid, ORIENTATION, ORIGINALS};
 use crate::reader::Reader;
 use crate::resample::{Interpolation, resample_samples};
-use crate::samples::{Samples, VolumeShape};
 use crate::split::Split;
 
 /// Key of the spacing in the part of the index that says what was converted.
@@ -350,7 +348,7 @@ fn geometry(
 /// Checks labels and image that are read without a conversion, as far as their files state positions.
 ///
 /// Errors: `OtherGrid`.
-pub(crate) fn check_unconverted(image: &Path, labels: &Path) -> Result<(), DataError> {
+pub fn check_unconverted(image: &Path, labels: &Path) -> Result<(), DataError> {
     let grid = |path: &Path| {
         let voxels = nifti::voxels(path)?;
         Grid::new(voxels.extent, voxels.affine?)

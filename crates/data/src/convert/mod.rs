@@ -10,12 +10,13 @@ mod resize;
 mod split;
 mod task;
 
-pub(crate) use geometry::check_unconverted;
+pub use geometry::check_unconverted;
 pub use geometry::{GeometrySpec, VoxelOrientation};
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use partita_formats::{DType, DataError, Layout, ReadError, Samples, VolumeShape, image, slab};
 use partita_program::Transform;
 use partita_space::Bytes;
 
@@ -27,18 +28,12 @@ pub use crate::convert::relabel::LabelPair;
 use crate::convert::relabel::Relabel;
 use crate::convert::task::Task;
 use crate::dataset::Dataset;
-use crate::error::DataError;
 use crate::files::{Files, Inner};
-use crate::formats::image;
 use crate::index::Kind;
 use crate::keys::Keys;
-use crate::layout::Layout;
 use crate::meaning::Meaning;
 use crate::names::SampleNames;
-use crate::read_error::ReadError;
 use crate::reader::Reader;
-use crate::samples::{DType, Samples, VolumeShape};
-use crate::slab;
 use crate::split::Split;
 use crate::valid::Valid;
 use crate::writer::{DatasetSpec, DatasetWriter};

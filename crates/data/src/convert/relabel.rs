@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use partita_formats::{DataError, Samples};
+
 use crate::classes::ClassSet;
-use crate::error::DataError;
-use crate::samples::Samples;
 
 /// The class index of positions that do not count where nothing says another one.
 const IGNORED: i16 = -1;

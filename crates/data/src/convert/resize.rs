@@ -1,7 +1,7 @@
 //! Scaling of images to one size: the shorter side is scaled to it, the longer one cropped at its middle.
 
-use crate::formats::image::Image;
-use crate::samples::{DType, Samples};
+use partita_formats::image::Image;
+use partita_formats::{DType, Samples};
 
 /// The image as (C, 1, H, W) of this many channels: gray is repeated, transparency left out.
 ///
@@ -92,7 +92,7 @@ impl Taps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::element::Elements;
+    use partita_formats::Elements;
 
     #[test]
     fn images_are_scaled_and_cropped_at_the_middle() {

@@ -1,9 +1,10 @@
 //! Splits of subjects, so that no subject is in two of them.
 
+use partita_formats::DataError;
+
 use crate::convert::ConvertSpec;
 use crate::convert::cases;
 use crate::convert::find::Found;
-use crate::error::DataError;
 use crate::order::epoch_order;
 use crate::split::Split;
 

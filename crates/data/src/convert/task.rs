@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use partita_formats::DataError;
 use serde_json::Value;
 
 use crate::classes::CLASSES_MAX;
 use crate::convert::relabel::Relabel;
-use crate::error::DataError;
 
 /// Name of the file.
 const FILE: &str = "dataset.json";

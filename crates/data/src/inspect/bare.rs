@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
+use partita_formats::{DataError, Elements, SourceArray, SourceFile, Stored};
 use partita_space::Bytes;
 
 use super::{BLOCK_ELEMENTS, FileArray, FileSummary, ValueScope, array_summary, bytes_on_disk};
-use crate::array::{SourceArray, SourceFile, Stored};
-use crate::element::Elements;
-use crate::error::DataError;
 use crate::moments::ValueCount;
 
 /// Most channels with statistics of their own.

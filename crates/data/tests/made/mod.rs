@@ -2,17 +2,13 @@
 #![allow(dead_code)] // Each test file uses a part of it.
 #![allow(clippy::unwrap_used, reason = "helper functions of tests")]
 
-pub mod delivery;
-
 use std::fs;
 use std::ops::Range;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-use partita_data::{
-    ConvertSpec, DType, DataError, Dataset, DatasetSpec, GeometrySpec, Keys, Kind, Layout, Samples,
-    Split, VolumeShape,
-};
+use partita_data::{ConvertSpec, Dataset, DatasetSpec, GeometrySpec, Keys, Kind, Split};
+use partita_formats::{DType, DataError, Layout, Samples, VolumeShape};
 
 pub const SHAPE: VolumeShape = [2, 6, 5, 7];
 pub const TARGETS: usize = 4;

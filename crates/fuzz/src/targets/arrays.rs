@@ -2,11 +2,12 @@
 
 use super::files::read_split;
 use super::{put, text, verb};
-use partita_data::checkpoint::{
+use partita_data::{Dataset, Split};
+use partita_input::{STATISTICS_FILE, Step, fit};
+use partita_program::Dtype;
+use partita_weights::checkpoint::{
     Checkpoint, CheckpointFolder, MANIFEST, Manifest, PartLayout, ShardSpec, TensorKind,
 };
-use partita_data::{Dataset, STATISTICS_FILE, Split, Step, fit};
-use partita_program::Dtype;
 use serde_json::{Value, json};
 use std::fs;
 use std::io;

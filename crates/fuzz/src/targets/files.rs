@@ -1,7 +1,8 @@
 //! Targets that read files: runs, machines, caches of times, datasets, weights.
 
 use super::{put, text, verb};
-use partita_data::{Dataset, INDEX_FILE, Samples, Split, VolumeShape, weights};
+use partita_data::{Dataset, INDEX_FILE, Split};
+use partita_formats::{Samples, VolumeShape};
 use partita_oracle::fit_line;
 use partita_tune::{Database, LinkTimes, Measurements, TransferTime};
 use std::fs;
@@ -124,12 +125,12 @@ pub(super) fn read_split(
 pub(super) fn safetensors(bytes: &[u8], folder: &Path) -> Result<(), String> {
     let path = folder.join("input.safetensors");
     put(&path, bytes);
-    let read = weights::load(&path).map_err(|error| error.to_string())?;
+    let read = partita_weights::load(&path).map_err(|error| error.to_string())?;
     let copy = folder.join("copy.safetensors");
-    if let Err(error) = weights::save(&copy, &read) {
+    if let Err(error) = partita_weights::save(&copy, &read) {
         panic!("what was read cannot be written: {error}");
     }
-    let again = weights::load(&copy);
+    let again = partita_weights::load(&copy);
     let is_same = again.as_ref().is_ok_and(|again| {
         again.metadata == read.metadata
             && again.tensors.keys().eq(read.tensors.keys())

@@ -2,10 +2,9 @@
 //! rest: `g` a process that is greeted, `r` a loader, `p` a rank that waits for pieces, `s` a validator, `t` a rank that waits
 //! for a validator.
 
-use partita_data::{
-    DType, Dataset, PieceReader, PieceRequest, PieceSupply as _, PieceValues, Preprocessing,
-    Samples,
-};
+use partita_data::Dataset;
+use partita_formats::{DType, Samples};
+use partita_input::{PieceReader, PieceRequest, PieceSupply as _, PieceValues, Preprocessing};
 use partita_offload::{
     Address, Loaders, Report, Role, SnapshotHead, Stream, difference, greet, receive,
     receive_report, send, serve_pieces,

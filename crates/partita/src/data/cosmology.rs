@@ -3,7 +3,8 @@
 use super::error::DatasetError;
 use super::maker::{DatasetMaker, MakeRequest, integer};
 use crate::context::Context;
-use partita_data::{DType, DatasetSpec, DatasetSummary, Kind, Layout, Samples};
+use partita_data::{DatasetSpec, DatasetSummary, Kind};
+use partita_formats::{DType, Layout, Samples};
 use partita_synth::{CHANNELS, CosmologySpec, ParameterRange, Universe, make_universe};
 
 /// Names of the parameters of a universe, in the order of the published targets.

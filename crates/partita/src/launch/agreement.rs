@@ -4,7 +4,7 @@
 
 use super::error::LaunchError;
 use super::processes::Job;
-use partita_data::LoadTally;
+use partita_input::LoadTally;
 use partita_run::RunError;
 use partita_session::EvaluatedBatch;
 use partita_space::Rank;

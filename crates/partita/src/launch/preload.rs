@@ -2,7 +2,8 @@
 
 use super::error::LaunchError;
 use crate::context::Context;
-use partita_data::{DataError, SampleStore};
+use partita_formats::DataError;
+use partita_input::SampleStore;
 use partita_run::RunError;
 use partita_space::Rank;
 use std::path::Path;

@@ -14,7 +14,7 @@ use crate::kernel_set::{self, CoreSlot, KernelSet};
 use crate::launcher::Launcher;
 use crate::progress::Event;
 use held_cores::core_slot;
-use partita_data::EpochLoads;
+use partita_input::EpochLoads;
 use partita_mpi::{Collectives, Library, LivenessReport, MpiTransport, WorldOptions};
 use partita_mpi::{World as MpiWorld, WorldError};
 use partita_program::Program;

@@ -2,7 +2,7 @@
 
 use super::agreement::{Agreement, ThreadAgreement, ThreadBallot};
 use crate::kernel_set::{CoreSlot, KernelSet, Precision, Processing};
-use partita_data::{LoadTally, Loading, Waker};
+use partita_input::{LoadTally, Loading, Waker};
 use partita_program::Buffer;
 use partita_run::{Arena, RankRunner, RunError, Sink, Source, SystemClock, Transport};
 use partita_session::{

@@ -9,10 +9,10 @@ use crate::free_folder;
 use crate::host::Host;
 use crate::launch::Launch;
 use crate::progress::Event;
-use partita_data::{
-    Accepted, CheckScope, DataCheck, DataError, Dataset, Preprocessing, Sampling, Split,
-};
+use partita_data::{Dataset, Split};
+use partita_formats::DataError;
 use partita_graph::{Graph, Loss, Node, Op, Parameter, Shape, TargetKind, zoo};
+use partita_input::{Accepted, CheckScope, DataCheck, Preprocessing, Sampling};
 use std::fs;
 
 /// Checks that samples and targets of the dataset match the model.

@@ -33,9 +33,9 @@ pub use state::{TrainingState, identity};
 pub use crate::weights::CHECKPOINTS;
 
 use super::run::Run;
-use partita_data::checkpoint::CheckpointFolder;
 use partita_session::Session;
 use partita_space::{Bytes, Rank};
+use partita_weights::checkpoint::CheckpointFolder;
 
 /// The folder of the checkpoints of a run.
 pub fn folder(run: &Run) -> CheckpointFolder {

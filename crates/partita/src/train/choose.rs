@@ -8,7 +8,7 @@ use crate::local_machine::Ranks;
 use crate::search::{Limits, search};
 use crate::target::{DescribedMachine, MeasuredMachine, TargetMachine};
 use crate::training::micro_note;
-use partita_data::DType;
+use partita_formats::DType;
 use partita_graph::{Graph, count};
 use partita_lower::{BatchNormStatistics, Strategy, StrategyChecks, lower_rank};
 use partita_plan::RankedStrategy;

@@ -9,8 +9,10 @@ use crate::host::Host;
 use crate::launch::Launch;
 use crate::progress::Event;
 use crate::weights::LoadedWeights;
-use partita_data::{DataError, Dataset, Split, class_counts};
+use partita_data::{Dataset, Split};
+use partita_formats::DataError;
 use partita_graph::{ClassWeights, Graph, Loss, inverse_frequency};
+use partita_input::class_counts;
 use std::path::Path;
 
 /// Most classes whose weights a line lists.

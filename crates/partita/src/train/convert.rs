@@ -3,7 +3,7 @@
 use super::run_file::RunFile;
 use crate::model;
 use crate::weights::{Selection, WeightFile, WeightNames, WeightsError, write};
-use partita_data::state_dict::StateDictFile;
+use partita_weights::state_dict::StateDictFile;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};

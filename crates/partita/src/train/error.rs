@@ -11,7 +11,7 @@ use crate::launch::{DIVERGENCE_ADVICE, LaunchError};
 use crate::model::ModelError;
 use crate::planning::PlanningError;
 use crate::weights::WeightsError;
-use partita_data::DataError;
+use partita_formats::DataError;
 use partita_graph::GraphError;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_program::{Phase, ProgramKind};

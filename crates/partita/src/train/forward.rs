@@ -22,11 +22,10 @@ use crate::launch::{
 use crate::model;
 use crate::progress::Event;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
-use partita_data::{
-    DType, DataError, Dataset, Loading, PredictionShape, Preprocessing, Sampling, Split,
-    TargetRecord, TilePlan, Tiling, Waker,
-};
+use partita_data::{Dataset, Split, TargetRecord};
+use partita_formats::{DType, DataError};
 use partita_graph::Graph;
+use partita_input::{Loading, PredictionShape, Preprocessing, Sampling, TilePlan, Tiling, Waker};
 use partita_lower::Strategy;
 use partita_program::{Buffer, Optimizer, ProgramKind, Role};
 use partita_run::{NoSink, PackedTensor, RunError, Sink, Source, SystemClock};
@@ -345,7 +344,7 @@ impl Forward {
         match self.volumes {
             VolumeMode::Tiles => self.dataset.names(split),
             VolumeMode::Whole | VolumeMode::Crops => {
-                self.dataset.names_of(&self.preprocessing.sampling, split)
+                self.preprocessing.sampling.names_of(&self.dataset, split)
             }
         }
     }

@@ -9,9 +9,11 @@ use super::tiling::TilesResult;
 use crate::context::Context;
 use crate::launch::{Launch, MakeJoins};
 use crate::progress::Event;
-use partita_data::{
-    DataError, Placement, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape,
-    PredictionSink, Split, is_folder, is_prediction, volume_paths,
+use partita_data::{Placement, Split};
+use partita_formats::DataError;
+use partita_input::{
+    PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, PredictionSink,
+    is_folder, is_prediction, volume_paths,
 };
 use partita_program::ProgramKind;
 use partita_run::Sink;
@@ -396,7 +398,7 @@ fn placements(
         VolumeMode::Tiles => dataset.placement(split, sample),
         // Outputs of other extents than the samples are no voxels of them.
         VolumeMode::Whole | VolumeMode::Crops if shape.extent != seen => Ok(None),
-        VolumeMode::Whole | VolumeMode::Crops => dataset.placement_of(sampling, split, sample),
+        VolumeMode::Whole | VolumeMode::Crops => sampling.placement_of(dataset, split, sample),
     };
     let placements: Result<Vec<_>, _> = (0..shape.samples).map(place).collect();
     let placements: Vec<Option<Placement>> = placements?;

@@ -13,11 +13,13 @@ use super::{check, checkpoint, programs};
 use crate::context::Context;
 use crate::launch::{Agreement, InnerRun, Launch, MakeJoins, RunSetup};
 use crate::training::StrategyChoice;
-use partita_data::{
-    DType, Dataset, EvaluationCrops, HyperslabSource, Loading, PredictionScratch, PredictionShape,
-    PredictionSource, Preprocessing, Sampling, Split, TilePlan, Tiling, Waker,
-};
+use partita_data::{Dataset, Split};
+use partita_formats::DType;
 use partita_graph::{Graph, Node, NodeId, Op, Shape};
+use partita_input::{
+    EvaluationCrops, HyperslabSource, Loading, PredictionScratch, PredictionShape,
+    PredictionSource, Preprocessing, Sampling, TilePlan, Tiling, Waker,
+};
 use partita_lower::Strategy;
 use partita_program::ProgramKind;
 use partita_run::{NoSink, RunError, Sink, Source, SystemClock};

@@ -11,7 +11,7 @@ use super::utilization::{ComputeTimes, UtilizationScale};
 pub use classes::ClassNames;
 use events::{EventFile, kept_events};
 use mlperf::MlperfLog;
-use partita_data::{EpochLoads, LoadTally};
+use partita_input::{EpochLoads, LoadTally};
 use partita_session::{EpochReport, LossScale, Position, Progress, Validation};
 use partita_space::Seconds;
 use serde::Serialize;

@@ -26,11 +26,12 @@ use crate::context::Context;
 use crate::launch::Launch;
 use crate::progress::Event;
 use children::Children;
-use partita_data::{
-    Dataset, HyperslabSource, Loading, PieceMaker, PieceReader, PieceSupply, Preprocessing, Split,
-    Waker, order::epoch_samples,
-};
+use partita_data::order::epoch_samples;
+use partita_data::{Dataset, Split};
 use partita_graph::Graph;
+use partita_input::{
+    HyperslabSource, Loading, PieceMaker, PieceReader, PieceSupply, Preprocessing, Waker,
+};
 use partita_offload::{Address, Hello, Loaders, Role, Stream, join, loaders_of};
 use partita_run::{RunError, Source};
 use partita_session::Session;

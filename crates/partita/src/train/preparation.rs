@@ -3,9 +3,10 @@
 use super::run_file::{is_scale, possible_scales};
 use super::section::{RunFileError, Section, float, short, suggest, whole};
 use crate::model::{self, ModelError};
-use partita_data::{
-    Augmentation, Crops, DType, Elastic, EvaluationCrops, FittedStep, Preparation, Preprocessing,
-    Step, TrainingCrops,
+use partita_formats::DType;
+use partita_input::{
+    Augmentation, Crops, Elastic, EvaluationCrops, FittedStep, Preparation, Preprocessing, Step,
+    TrainingCrops,
 };
 use partita_program::{Item, Program, Transform, Work};
 use partita_space::{Bytes, Rank};

@@ -3,8 +3,10 @@
 use super::error::TrainError;
 use super::run::Run;
 use crate::training::{StrategyChoice, accumulating};
-use partita_data::{DType, Sampling, Split};
+use partita_data::Split;
+use partita_formats::DType;
 use partita_graph::{Graph, Loss};
+use partita_input::Sampling;
 use partita_lower::{
     Request, SampleFormat, Strategy, StrategyChecks, StrategyError, class_terms, lower,
 };

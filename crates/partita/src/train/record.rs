@@ -4,7 +4,7 @@ use super::tiling::TilesResult;
 use super::utilization::{ComputeTimes, Utilization};
 use crate::input::InputSource;
 use crate::losses::CurvePoint;
-use partita_data::{EpochLoads, Preparation};
+use partita_input::{EpochLoads, Preparation};
 use partita_oracle::Comparison;
 use partita_run::Footprint;
 use partita_session::LossScale;

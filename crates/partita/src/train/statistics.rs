@@ -8,7 +8,9 @@ use crate::host::Host;
 use crate::launch::Launch;
 use crate::progress::Event;
 use crate::weights::{LoadedWeights, WeightsError};
-use partita_data::{DataError, DataRecord, Dataset, Preparation, Split, Step, chain_text, fit};
+use partita_data::{Dataset, Split};
+use partita_formats::DataError;
+use partita_input::{DataRecord, Preparation, Step, chain_text, fit};
 use std::path::Path;
 
 /// The steps that weights or a checkpoint keep.

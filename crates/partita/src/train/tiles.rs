@@ -2,7 +2,8 @@
 
 use super::error::TrainError;
 use crate::launch::{Agreement, InnerRun, Launch, MakeJoins};
-use partita_data::{DataError, PredictionScratch, PredictionSink, TilePlan};
+use partita_formats::DataError;
+use partita_input::{PredictionScratch, PredictionSink, TilePlan};
 use partita_run::{RunError, Sink};
 use partita_session::{JoinOutputs, Validation};
 use partita_space::{Mesh, Rank};

@@ -1,7 +1,8 @@
 //! Volumes that are joined of tiles: which, and how.
 
-use partita_data::{PredictionShape, Sampling, Split, TilePlan, TileWeights, Tiling};
+use partita_data::Split;
 use partita_graph::Graph;
+use partita_input::{PredictionShape, Sampling, TilePlan, TileWeights, Tiling};
 use partita_space::Bytes;
 use serde::Serialize;
 

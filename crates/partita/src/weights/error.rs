@@ -3,8 +3,8 @@
 use super::WeightNames;
 use crate::error::{ErrorKind, Fault};
 use crate::model::ModelError;
-use partita_data::DataError;
-use partita_data::checkpoint::{CheckpointError, CheckpointFolder};
+use partita_formats::DataError;
+use partita_weights::checkpoint::{CheckpointError, CheckpointFolder};
 use std::path::{Path, PathBuf};
 
 /// Weights that cannot be loaded or converted.

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use partita_formats::DimOrder;
+
 use super::{GeometrySpec, VoxelOrientation};
-use crate::axes::DimOrder;
 use crate::grid::{Grid, short};
 
 /// Spacings whose ratio is larger differ.

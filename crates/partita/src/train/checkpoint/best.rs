@@ -2,10 +2,10 @@
 
 use super::config::BestMetric;
 use crate::weights::BEST_FILE;
-use partita_data::checkpoint::{Checkpoint, CheckpointError, TensorEntry};
-use partita_data::state_dict::StateDictFile;
-use partita_data::weights::{ElementType, Entry, Values, Writer};
 use partita_program::Dtype;
+use partita_weights::checkpoint::{Checkpoint, CheckpointError, TensorEntry};
+use partita_weights::state_dict::StateDictFile;
+use partita_weights::{ElementType, Entry, Values, Writer};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;

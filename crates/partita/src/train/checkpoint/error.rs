@@ -1,7 +1,7 @@
 //! Why a training cannot resume.
 
 use crate::error::{ErrorKind, Fault};
-use partita_data::checkpoint::{CheckpointError, CheckpointFolder};
+use partita_weights::checkpoint::{CheckpointError, CheckpointFolder};
 use std::path::{Path, PathBuf};
 
 /// Why a training cannot resume from a checkpoint.

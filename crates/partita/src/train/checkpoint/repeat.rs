@@ -2,10 +2,10 @@
 
 use super::stored::StoredValues;
 use crate::launch::{Agreement, Decision, MakeStepHook, RepeatFrom, Vote};
-use partita_data::checkpoint::Checkpoint;
 use partita_run::RunError;
 use partita_session::{Boundary, Failed, Next, Position, Repeat, StepHook};
 use partita_space::{Rank, Seconds};
+use partita_weights::checkpoint::Checkpoint;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 

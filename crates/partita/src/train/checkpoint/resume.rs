@@ -5,8 +5,8 @@ use super::error::ResumeError;
 use super::state::TrainingState;
 use super::stored::StoredValues;
 use super::{CHECKPOINTS, folder};
-use partita_data::checkpoint::{Checkpoint, CheckpointFolder, MANIFEST};
 use partita_graph::Graph;
+use partita_weights::checkpoint::{Checkpoint, CheckpointFolder, MANIFEST};
 use std::path::{Path, PathBuf};
 
 /// Which checkpoint a training resumes from.

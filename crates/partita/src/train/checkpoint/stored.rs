@@ -1,8 +1,8 @@
 //! Reads the persistent buffers of ranks from a checkpoint.
 
-use partita_data::checkpoint::{Checkpoint, TensorReader};
 use partita_program::Buffer;
 use partita_session::persistent_name;
+use partita_weights::checkpoint::{Checkpoint, TensorReader};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! Writes a snapshot while the training goes on.
 
 use super::best::{Best, BestFile};
-use partita_data::checkpoint::{CheckpointError, CheckpointFolder, PartLayout, WrittenPart};
+use partita_weights::checkpoint::{CheckpointError, CheckpointFolder, PartLayout, WrittenPart};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;

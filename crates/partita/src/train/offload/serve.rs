@@ -11,8 +11,9 @@ use crate::host::Host;
 use crate::launch::Launch;
 use crate::model;
 use crate::progress::Event;
-use partita_data::{Dataset, EvaluationCrops, PieceReader, Preparation, Preprocessing, Sampling};
+use partita_data::Dataset;
 use partita_graph::Graph;
+use partita_input::{EvaluationCrops, PieceReader, Preparation, Preprocessing, Sampling};
 use partita_offload::{
     Address, Greeted, Listener, Role, Served, Setting, Stream, difference, greet, serve_pieces,
     turn_away, welcome,

@@ -3,7 +3,8 @@
 use crate::error::full_text;
 use crate::progress::Silent;
 use crate::train::TrainRequest;
-use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split};
+use partita_data::{DatasetSpec, DatasetWriter, Kind, Split};
+use partita_formats::{DType, Layout, Samples};
 use partita_synth::{
     CLASSES, SegmentationSpec, ShapesSpec, class_names, make_picture, make_segmented,
 };

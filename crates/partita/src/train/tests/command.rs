@@ -4,7 +4,8 @@ use crate::error::{ErrorKind, Fault};
 use crate::progress::{Event, Silent};
 use crate::train::{AutoError, Mismatch, OutputError, TrainError, TrainRequest};
 use crate::training::StrategyChoice;
-use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split, weights};
+use partita_data::{DatasetSpec, DatasetWriter, Kind, Split};
+use partita_formats::{DType, Layout, Samples};
 use partita_lower::{BatchNormStatistics, StrategyError};
 use partita_session::Progress;
 use partita_space::Bytes;
@@ -147,7 +148,7 @@ fn a_run_writes_result_weights_and_trace_whole() {
     let rms = |i: usize| validation["errors"][i]["rms"].as_f64().unwrap();
     let mean_square = (rms(0).powi(2) + rms(1).powi(2)) / 2.0;
     assert!((mean_square / validation["loss"].as_f64().unwrap() - 1.0).abs() < 1e-5);
-    let weights = weights::load(out.join("weights.safetensors")).unwrap();
+    let weights = partita_weights::load(out.join("weights.safetensors")).unwrap();
     assert_eq!(weights.tensors["c1.weight"].shape, [3, 3, 3, 2, 3]);
     assert!(weights.tensors.contains_key("b1.running_mean"));
     let recorded = crate::trace::read(&out.join("trace.json")).unwrap();

@@ -5,10 +5,9 @@ use crate::context::Context;
 use crate::environment::Environment;
 use crate::error::full_text;
 use crate::train::{ForwardRequest, InferRequest, InferResult, VolumeMode, evaluate, infer};
-use partita_data::{
-    DType, DatasetSpec, DatasetWriter, Inspected, Kind, Layout, PredictionKind, Samples, Split,
-    ValueScope, inspect_path, predictions_key,
-};
+use partita_data::{DatasetSpec, DatasetWriter, Inspected, Kind, Split, ValueScope, inspect_path};
+use partita_formats::{DType, Layout, Samples};
+use partita_input::{PredictionKind, predictions_key};
 use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;

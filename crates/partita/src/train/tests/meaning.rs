@@ -9,9 +9,9 @@ use crate::train::{
     EvaluateResult, ForwardRequest, InferRequest, PredictionUnits, ResumeFrom, TrainRequest,
     evaluate, infer, train,
 };
-use partita_data::{
-    DType, DatasetSpec, DatasetWriter, Kind, Layout, PredictionKind, Samples, Split,
-};
+use partita_data::{DatasetSpec, DatasetWriter, Kind, Split};
+use partita_formats::{DType, Layout, Samples};
+use partita_input::PredictionKind;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

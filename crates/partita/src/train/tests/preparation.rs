@@ -8,7 +8,7 @@ use crate::train::{
     EvaluateResult, ForwardRequest, InferRequest, InferResult, PredictionUnits, TilesAsked,
     VolumeMode, evaluate, infer,
 };
-use partita_data::{PredictionKind, TileWeights};
+use partita_input::{PredictionKind, TileWeights};
 use partita_synth::{SegmentationSpec, make_segmented};
 use serde_json::Value;
 use std::fs;

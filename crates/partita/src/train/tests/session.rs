@@ -5,8 +5,8 @@ use crate::environment::Environment;
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{self, RunSetup, run_ranks};
 use crate::train::checkpoint;
-use partita_data::Loading;
 use partita_graph::{Graph, initial_part, text};
+use partita_input::Loading;
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_program::{
     Buffer, Dtype, Load, Optimizer, Program, ProgramKind, Role, TaskId, Transform,

@@ -10,8 +10,8 @@ use crate::train::{
     convert_weights, evaluate, infer, train,
 };
 use crate::weights::{Selection, WeightNames};
-use partita_data::PredictionKind;
-use partita_data::weights::{load, save};
+use partita_input::PredictionKind;
+use partita_weights::{load, save};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,39 @@
+//! File formats of arrays: HDF5, NIfTI, NPY and NPZ, TFRecord, Zarr, PNG and JPEG.
+//!
+//! Does: recognizes formats by contents, lists and reads arrays by hyperslab, decodes, writes HDF5; checks what files say.
+//! Knows: each format, element types, orders of dims; memory is bounded by what a file holds, not by what it says.
+//! Must not know: datasets, splits, targets, models, how ranks run or talk, printing.
+//! The HDF5 library is named in one module, `hdf5`, and in no public type.
+
+mod array;
+mod axes;
+mod blosc;
+pub mod checksum;
+mod codec;
+mod detect;
+mod element;
+mod error;
+mod flat;
+pub mod hdf5;
+pub mod image;
+mod layout;
+pub mod nifti;
+mod npy;
+mod orientation;
+mod read_error;
+mod samples;
+pub mod sieve;
+pub mod slab;
+mod source_file;
+mod tfrecord;
+mod zarr;
+
+pub use array::Stored;
+pub use axes::{Axes, DimOrder, gather};
+pub use detect::{LFS, LFS_REMEDY, is_image, is_store};
+pub use element::{Element, Elements, Misfit};
+pub use error::{DataError, NoClass};
+pub use layout::Layout;
+pub use read_error::ReadError;
+pub use samples::{DType, Samples, VolumeShape, read_values, write_values};
+pub use source_file::{SourceArray, SourceFile};

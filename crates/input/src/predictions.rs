@@ -1,0 +1,609 @@
+//! Predictions of a network on disk: each rank writes its region of each sample into one scratch file, from which the
+//! requested file is made in bounded pieces.
+
+mod join;
+mod nifti;
+mod paths;
+mod restored;
+
+pub use join::TilePlan;
+pub use paths::{is_folder, is_prediction, volume_paths};
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use partita_files::NewFile;
+use partita_formats::DataError;
+use partita_formats::hdf5::{TargetArray, TargetFile};
+use partita_space::Bytes;
+
+use self::paths::{MAKER, MAKER_KEY, NPY_HEADER_BYTES};
+
+/// Bytes of a piece of several planes of all channels.
+const PIECE_BYTES: usize = 4 << 20;
+/// Key of the array in an HDF5 file.
+pub const PREDICTIONS_KEY: &str = "predictions";
+/// Key of the names of the samples there.
+pub const NAMES_KEY: &str = "names";
+
+/// Key of the array of a sample in an HDF5 file of samples whose extents differ.
+pub fn predictions_key(sample: usize, samples: usize) -> String {
+    let digits = (samples - 1).to_string().len();
+    format!("{PREDICTIONS_KEY}-{sample:0digits$}")
+}
+
+/// What is written of the outputs of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PredictionKind {
+    /// The outputs as they are.
+    Scores,
+    /// The softmax over channels.
+    Probabilities,
+    /// The index of the greatest output, the first of equals.
+    Classes,
+}
+
+impl PredictionKind {
+    /// The word used in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scores => "scores",
+            Self::Probabilities => "probabilities",
+            Self::Classes => "classes",
+        }
+    }
+}
+
+/// Format of a file of predictions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PredictionFormat {
+    /// HDF5, with the key [`PREDICTIONS_KEY`].
+    Hdf5,
+    /// NumPy's format.
+    Npy,
+    /// NIfTI-1, a file for each sample.
+    Nifti,
+}
+
+/// Shape of all predictions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PredictionShape {
+    /// Samples.
+    pub samples: usize,
+    /// Channels of a sample.
+    pub channels: usize,
+    /// D, H, W of a sample.
+    pub extent: [usize; 3],
+    /// Spatial dims of the model; others have extent 1 and are left out of the file.
+    pub spatial_rank: usize,
+}
+
+impl PredictionShape {
+    fn positions(&self) -> usize {
+        self.extent.iter().product()
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.samples * self.channels * self.positions() * size_of::<f32>()) as u64
+    }
+
+    /// Extents of the array in the file: (N, C) for one position, else (N, C, D, H, W) without missing dims; without
+    /// C for classes.
+    pub fn of_file(&self, kind: PredictionKind) -> Vec<usize> {
+        let mut shape = vec![self.samples];
+        if kind != PredictionKind::Classes {
+            shape.push(self.channels);
+        }
+        if self.extent != [1; 3] {
+            shape.extend_from_slice(&self.extent[3 - self.spatial_rank..]);
+        }
+        shape
+    }
+
+    fn offset(&self, [n, c, d, h, w]: [usize; 5]) -> u64 {
+        let [depth, height, width] = self.extent;
+        let element = (((n * self.channels + c) * depth + d) * height + h) * width + w;
+        (element * size_of::<f32>()) as u64
+    }
+}
+
+/// The scratch file of predictions, (N, C, D, H, W) in `f32`. It is removed when the rank that created it drops it.
+pub struct PredictionScratch {
+    path: PathBuf,
+    file: File,
+    shape: PredictionShape,
+    is_owner: bool,
+    /// D, H, W of each sample, where they differ; those of the shape are the largest along each dim.
+    extents: Option<Arc<[[usize; 3]]>>,
+    /// Of the samples; none where they have numbers alone.
+    names: Vec<String>,
+    /// The same file, where it has a name of its own.
+    _temporary: Option<NewFile>,
+}
+
+impl PredictionScratch {
+    /// Creates the scratch file beside the requested file.
+    ///
+    /// Errors: `NoRoom`, `Unwritable`.
+    pub fn create(out: &Path, shape: PredictionShape) -> Result<Self, DataError> {
+        Self::create_of_extents(out, shape, None)
+    }
+
+    /// The same, of samples with these D, H, W, if they differ. Each begins the place of one of the largest, which are
+    /// those of the shape; what it leaves of that takes no space on the disk.
+    ///
+    /// Errors: `NoRoom`, `Unwritable`.
+    pub fn create_of_extents(
+        out: &Path,
+        shape: PredictionShape,
+        extents: Option<Arc<[[usize; 3]]>>,
+    ) -> Result<Self, DataError> {
+        let path = scratch_path(out);
+        let positions = |extents: &Arc<[[usize; 3]]>| -> usize {
+            let each = extents
+                .iter()
+                .map(|extent| extent.iter().product::<usize>());
+            each.sum()
+        };
+        let stored = extents.as_ref().map(positions);
+        let bytes = stored.map_or(shape.bytes(), |positions| {
+            (shape.channels * positions * size_of::<f32>()) as u64
+        });
+        check_room(&path, bytes)?;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(&path);
+        // Dropped, and so removed, where it cannot have its size.
+        let scratch = Self {
+            file: file.map_err(|error| unwritable(&path, &error))?,
+            path,
+            shape,
+            is_owner: true,
+            extents,
+            names: Vec::new(),
+            _temporary: None,
+        };
+        let sized = scratch.file.set_len(shape.bytes());
+        sized.map_err(|error| unwritable(&scratch.path, &error))?;
+        Ok(scratch)
+    }
+
+    /// Creates a scratch file for no file of predictions, with a name that begins as `path` and no other process
+    /// takes; one that a killed process left is removed.
+    ///
+    /// Errors: `NoRoom`, `Unwritable`.
+    pub fn temporary(path: &Path, shape: PredictionShape) -> Result<Self, DataError> {
+        check_room(path, shape.bytes())?;
+        let create = || {
+            let temporary = NewFile::create(path)?;
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).open(temporary.partial())?;
+            file.set_len(shape.bytes())?;
+            Ok((temporary, file))
+        };
+        let (temporary, file) = create().map_err(|error| unwritable(path, &error))?;
+        Ok(Self {
+            path: temporary.partial().to_path_buf(),
+            file,
+            shape,
+            is_owner: false,
+            extents: None,
+            names: Vec::new(),
+            _temporary: Some(temporary),
+        })
+    }
+
+    fn extent_of(&self, sample: usize) -> [usize; 3] {
+        let own = self.extents.as_ref().map(|extents| extents[sample]);
+        own.unwrap_or(self.shape.extent)
+    }
+
+    /// The same with the names of the samples, which the published files tell.
+    #[must_use]
+    pub fn named(mut self, names: Vec<String>) -> Self {
+        self.names = names;
+        self
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the scratch file that another rank has created.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn open(out: &Path, shape: PredictionShape) -> Result<Self, DataError> {
+        Self::open_at(&scratch_path(out), shape)
+    }
+
+    /// As [`Self::open`], by the path of the scratch file itself.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn open_at(path: &Path, shape: PredictionShape) -> Result<Self, DataError> {
+        let path = path.to_path_buf();
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        Ok(Self {
+            file: opened.map_err(|error| unwritable(&path, &error))?,
+            path,
+            shape,
+            is_owner: false,
+            extents: None,
+            names: Vec::new(),
+            _temporary: None,
+        })
+    }
+
+    /// The same file once more, wherever its path leads by now.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn share(&self) -> Result<Self, DataError> {
+        let file = self.file.try_clone();
+        Ok(Self {
+            path: self.path.clone(),
+            file: file.map_err(|error| unwritable(&self.path, &error))?,
+            shape: self.shape,
+            is_owner: false,
+            extents: None,
+            names: Vec::new(),
+            _temporary: None,
+        })
+    }
+
+    /// Reads rows of a plane of a channel of a sample.
+    ///
+    /// Shapes: `values` become (H, W) of these rows and columns.
+    /// Errors: `Unwritable`, as of a file that was cut.
+    pub fn read_rows(
+        &self,
+        [sample, channel, plane]: [usize; 3],
+        [rows, columns]: [Range<usize>; 2],
+        values: &mut Vec<f32>,
+    ) -> Result<(), DataError> {
+        let is_whole = columns.len() == self.shape.extent[2];
+        let at_once = if is_whole { rows.len() } else { 1 };
+        values.clear();
+        let mut bytes = vec![0; at_once * columns.len() * size_of::<f32>()];
+        for row in rows.step_by(at_once.max(1)) {
+            let at = [sample, channel, plane, row, columns.start];
+            let read = self.file.read_exact_at(&mut bytes, self.shape.offset(at));
+            read.map_err(|error| unwritable(&self.path, &error))?;
+            let words = bytes.as_chunks::<4>().0.iter();
+            values.extend(words.map(|&word| f32::from_le_bytes(word)));
+        }
+        Ok(())
+    }
+
+    /// Writes rows of a plane of a sample.
+    ///
+    /// Shapes: `values` are (C, H, W) of these channels, rows and columns.
+    /// Errors: `Unwritable`.
+    pub fn write_rows(
+        &self,
+        [sample, plane]: [usize; 2],
+        [channels, rows, columns]: [Range<usize>; 3],
+        values: &[f32],
+    ) -> Result<(), DataError> {
+        let is_whole = columns.len() == self.shape.extent[2];
+        let at_once = if is_whole { rows.len() } else { 1 };
+        let mut rest = values;
+        for channel in channels {
+            for row in rows.clone().step_by(at_once.max(1)) {
+                let (run, after) = rest.split_at(at_once * columns.len());
+                rest = after;
+                let at = [sample, channel, plane, row, columns.start];
+                let written = self.file.write_all_at(&encode(run), self.shape.offset(at));
+                written.map_err(|error| unwritable(&self.path, &error))?;
+            }
+        }
+        assert!(rest.is_empty(), "values of all rows");
+        Ok(())
+    }
+
+    /// Multiplies each channel by a factor and adds a summand, once all ranks have written.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn scale(&self, channels: &[(f64, f64)]) -> Result<(), DataError> {
+        self.each_piece(|at, mut values| {
+            let positions = values.len() / self.shape.channels;
+            for (values, (factor, summand)) in values.chunks_mut(positions).zip(channels) {
+                for value in values {
+                    *value = (f64::from(*value) * factor + summand) as f32;
+                }
+            }
+            self.write_piece(&at, &values)
+        })
+    }
+
+    /// Makes the requested file, once all ranks have written. Where extents differ, one of HDF5 has an array for each
+    /// sample; see [`predictions_key`].
+    ///
+    /// Errors: `Unwritable`. Panics for NPY where extents differ.
+    pub fn publish(
+        &self,
+        out: &Path,
+        format: PredictionFormat,
+        kind: PredictionKind,
+    ) -> Result<(), DataError> {
+        let shape = self.shape.of_file(kind);
+        match format {
+            PredictionFormat::Npy => self.write_npy(out, &shape, kind),
+            PredictionFormat::Hdf5 => self.write_hdf5(out, &shape, kind),
+            PredictionFormat::Nifti => self.publish_volumes(out, kind, &|_| None),
+        }
+    }
+
+    fn write_npy(
+        &self,
+        out: &Path,
+        shape: &[usize],
+        kind: PredictionKind,
+    ) -> Result<(), DataError> {
+        assert!(self.extents.is_none(), "NPY has one array");
+        let failed = |error: io::Error| unwritable(out, &error);
+        let mut file = NewFile::create(out).map_err(failed)?;
+        let is_class = kind == PredictionKind::Classes;
+        let header = npy_header(shape, if is_class { "<i4" } else { "<f4" });
+        file.write_all(&header).map_err(failed)?;
+        if kind == PredictionKind::Probabilities {
+            self.each_piece(|at, mut values| {
+                softmax(&mut values, self.shape.channels);
+                self.write_piece(&at, &values)
+            })?;
+        }
+        if is_class {
+            self.each_piece(|_, values| {
+                let classes = classes(&values, self.shape.channels);
+                let bytes: Vec<u8> = classes
+                    .iter()
+                    .flat_map(|class| class.to_le_bytes())
+                    .collect();
+                file.write_all(&bytes).map_err(failed)
+            })?;
+        } else {
+            let mut buffer = vec![0; PIECE_BYTES];
+            let (mut at, end) = (0, self.shape.bytes());
+            while at < end {
+                let length = PIECE_BYTES.min((end - at) as usize);
+                let read = self.file.read_exact_at(&mut buffer[..length], at);
+                read.map_err(|error| unwritable(&self.path, &error))?;
+                file.write_all(&buffer[..length]).map_err(failed)?;
+                at += length as u64;
+            }
+        }
+        file.place().map_err(failed)
+    }
+
+    fn write_hdf5(
+        &self,
+        out: &Path,
+        shape: &[usize],
+        kind: PredictionKind,
+    ) -> Result<(), DataError> {
+        let partial = with_end(out, ".partial");
+        let file = TargetFile::create(&partial)?;
+        file.attribute(MAKER_KEY, MAKER)?;
+        let is_class = kind == PredictionKind::Classes;
+        if !self.names.is_empty() {
+            file.texts(NAMES_KEY, &self.names)?;
+        }
+        let array = |key: &str, shape: &[usize]| {
+            if is_class {
+                file.integers(key, shape)
+            } else {
+                file.floats(key, shape)
+            }
+        };
+        if self.extents.is_none() {
+            let array = array(PREDICTIONS_KEY, shape)?;
+            self.each_piece(|at, values| self.write_values(&array, kind, (true, &at), values))?;
+        } else {
+            for sample in 0..self.shape.samples {
+                let of_sample = PredictionShape {
+                    extent: self.extent_of(sample),
+                    ..self.shape
+                };
+                let key = predictions_key(sample, self.shape.samples);
+                let array = array(&key, &of_sample.of_file(kind)[1..])?;
+                self.each_piece_of(sample, &mut |at, values| {
+                    self.write_values(&array, kind, (false, &at), values)
+                })?;
+            }
+        }
+        file.close()?;
+        let placed = fs::rename(&partial, out);
+        placed.map_err(|error| {
+            let _ = fs::remove_file(&partial);
+            unwritable(out, &error)
+        })
+    }
+
+    /// Writes a piece into an array of HDF5, of all samples or of its own.
+    fn write_values(
+        &self,
+        array: &TargetArray,
+        kind: PredictionKind,
+        (is_stacked, at): (bool, &Piece),
+        mut values: Vec<f32>,
+    ) -> Result<(), DataError> {
+        let extent = self.extent_of(at.sample);
+        let channels = (kind != PredictionKind::Classes).then_some(0..self.shape.channels);
+        let sample = is_stacked.then(|| at.sample..at.sample + 1);
+        let mut region: Vec<Range<usize>> = sample.into_iter().chain(channels).collect();
+        if self.shape.extent != [1; 3] {
+            let all = [at.planes.clone(), 0..extent[1], 0..extent[2]];
+            region.extend_from_slice(&all[3 - self.shape.spatial_rank..]);
+        }
+        let starts: Vec<usize> = region.iter().map(|range| range.start).collect();
+        let counts: Vec<usize> = region.iter().map(Range::len).collect();
+        match kind {
+            PredictionKind::Classes => {
+                let classes = classes(&values, self.shape.channels);
+                return array.write_integers(&starts, &counts, &classes);
+            }
+            PredictionKind::Probabilities => softmax(&mut values, self.shape.channels),
+            PredictionKind::Scores => {}
+        }
+        array.write_floats(&starts, &counts, &values)
+    }
+
+    /// Calls `visit` with planes of all channels, (C, planes, H, W), in order.
+    fn each_piece(
+        &self,
+        mut visit: impl FnMut(Piece, Vec<f32>) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        for sample in 0..self.shape.samples {
+            self.each_piece_of(sample, &mut visit)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::each_piece`], of one sample.
+    fn each_piece_of(
+        &self,
+        sample: usize,
+        mut visit: impl FnMut(Piece, Vec<f32>) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let [depth, height, width] = self.extent_of(sample);
+        let plane = self.shape.channels * height * width * size_of::<f32>();
+        let at_once = (PIECE_BYTES / plane.max(1)).clamp(1, depth);
+        for first in (0..depth).step_by(at_once) {
+            let planes = first..depth.min(first + at_once);
+            let piece = Piece { sample, planes };
+            let values = self.read_piece(&piece)?;
+            visit(piece, values)?;
+        }
+        Ok(())
+    }
+
+    fn read_piece(&self, piece: &Piece) -> Result<Vec<f32>, DataError> {
+        let [_, height, width] = self.extent_of(piece.sample);
+        let planes = self.shape.channels * piece.planes.len();
+        let (mut rows, mut values) = (Vec::new(), Vec::with_capacity(planes * height * width));
+        for channel in 0..self.shape.channels {
+            for plane in piece.planes.clone() {
+                let at = [piece.sample, channel, plane];
+                self.read_rows(at, [0..height, 0..width], &mut rows)?;
+                values.extend_from_slice(&rows);
+            }
+        }
+        Ok(values)
+    }
+
+    fn write_piece(&self, piece: &Piece, values: &[f32]) -> Result<(), DataError> {
+        let [_, height, width] = self.extent_of(piece.sample);
+        let planes = (0..self.shape.channels)
+            .flat_map(|channel| piece.planes.clone().map(move |plane| (channel, plane)));
+        for ((channel, plane), run) in planes.zip(values.chunks_exact(height * width)) {
+            let region = [channel..channel + 1, 0..height, 0..width];
+            self.write_rows([piece.sample, plane], region, run)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for PredictionScratch {
+    fn drop(&mut self) {
+        if self.is_owner {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Planes of a sample.
+struct Piece {
+    sample: usize,
+    planes: Range<usize>,
+}
+
+/// Errors: `NoRoom`. Where the system does not tell, writing will.
+fn check_room(path: &Path, bytes: u64) -> Result<(), DataError> {
+    let free = partita_files::free_bytes(partita_files::parent(path));
+    match free.ok().flatten().filter(|&free| free < bytes) {
+        None => Ok(()),
+        Some(free) => Err(DataError::NoRoom {
+            path: path.to_path_buf(),
+            outputs: Bytes(bytes),
+            free: Bytes(free),
+        }),
+    }
+}
+
+fn scratch_path(out: &Path) -> PathBuf {
+    with_end(out, ".scores.partial")
+}
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+fn encode(values: &[f32]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+/// Softmax over channels, in place; `values` are (C, positions).
+fn softmax(values: &mut [f32], channels: usize) {
+    let positions = values.len() / channels;
+    for at in 0..positions {
+        let of = |channel: usize| channel * positions + at;
+        let largest = (0..channels)
+            .map(|c| values[of(c)])
+            .fold(f32::MIN, f32::max);
+        let power = |value: f32| f64::from(value - largest).exp();
+        let sum: f64 = (0..channels).map(|c| power(values[of(c)])).sum();
+        for channel in 0..channels {
+            values[of(channel)] = (power(values[of(channel)]) / sum) as f32;
+        }
+    }
+}
+
+/// The channel of the greatest value at each position, the first of equals; `values` are (C, positions).
+fn classes(values: &[f32], channels: usize) -> Vec<i32> {
+    let positions = values.len() / channels;
+    let best = |at: usize| {
+        let mut best = 0;
+        for channel in 1..channels {
+            if values[channel * positions + at] > values[best * positions + at] {
+                best = channel;
+            }
+        }
+        best as i32
+    };
+    (0..positions).map(best).collect()
+}
+
+/// The header of an NPY file in C order, padded to [`NPY_HEADER_BYTES`].
+///
+/// Source: NumPy Enhancement Proposal 1, "A Simple File Format for NumPy Arrays", version 1.0.
+fn npy_header(shape: &[usize], element: &str) -> Vec<u8> {
+    let extents: String = shape.iter().map(|extent| format!("{extent}, ")).collect();
+    let shape = match shape.len() {
+        1 => extents.trim_end().to_string(),
+        _ => extents.trim_end_matches(", ").to_string(),
+    };
+    let mut text =
+        format!("{{'descr': '{element}', 'fortran_order': False, 'shape': ({shape}), }}");
+    let length = NPY_HEADER_BYTES - 10;
+    text.extend(std::iter::repeat_n(' ', length - 1 - text.len()));
+    text.push('\n');
+    let mut header = b"\x93NUMPY\x01\x00".to_vec();
+    header.extend_from_slice(&(length as u16).to_le_bytes());
+    header.extend_from_slice(text.as_bytes());
+    header
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> DataError {
+    DataError::Unwritable {
+        path: path.to_path_buf(),
+        reason: error.to_string(),
+    }
+}
