@@ -101,7 +101,7 @@ impl Classes {
     }
 
     /// False for NaN.
-    pub fn has(self, class: f32) -> bool {
+    pub(crate) fn has(self, class: f32) -> bool {
         let is_ignored = self.ignored.is_some_and(|index| class == index as f32);
         is_ignored || class >= 0.0 && class < self.count as f32 && class.fract() == 0.0
     }

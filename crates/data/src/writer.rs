@@ -220,7 +220,7 @@ impl DatasetWriter {
     /// Writes the next sample of a split of a dataset without answers: one without names of targets.
     ///
     /// Errors: as [`append`](Self::append).
-    pub fn append_alone(&mut self, split: Split, volume: &Samples) -> Result<(), DataError> {
+    pub(crate) fn append_alone(&mut self, split: Split, volume: &Samples) -> Result<(), DataError> {
         self.append_sample(split, volume, SampleTarget::None)
     }
 

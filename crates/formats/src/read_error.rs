@@ -22,7 +22,7 @@ impl ReadError {
     }
 
     /// The same with its reason changed.
-    pub fn map(self, change: impl FnOnce(String) -> String) -> Self {
+    pub(crate) fn map(self, change: impl FnOnce(String) -> String) -> Self {
         match self {
             Self::Damaged(reason) => Self::Damaged(change(reason)),
             Self::Unsupported(reason) => Self::Unsupported(change(reason)),

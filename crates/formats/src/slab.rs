@@ -24,7 +24,7 @@ pub fn position(region: &Region4, element: usize) -> [usize; 4] {
 /// Number of maximal contiguous runs of a row-major array that the box covers.
 ///
 /// Dims that are taken whole fold into the run of the dim outside them.
-pub fn runs(shape: &[usize], starts_counts: &[(usize, usize)]) -> u64 {
+pub(crate) fn runs(shape: &[usize], starts_counts: &[(usize, usize)]) -> u64 {
     if starts_counts.iter().any(|&(_, count)| count == 0) {
         return 0;
     }
@@ -39,7 +39,7 @@ pub fn runs(shape: &[usize], starts_counts: &[(usize, usize)]) -> u64 {
 }
 
 /// Number of chunks of a chunked array that the box touches.
-pub fn chunks(chunk: &[usize], starts_counts: &[(usize, usize)]) -> u64 {
+pub(crate) fn chunks(chunk: &[usize], starts_counts: &[(usize, usize)]) -> u64 {
     starts_counts
         .iter()
         .zip(chunk)

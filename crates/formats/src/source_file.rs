@@ -181,7 +181,7 @@ impl SourceArray {
     }
 
     /// A stored value that cannot be converted.
-    pub fn misfit(&self, at: usize, value: &str, dtype: DType) -> DataError {
+    pub(crate) fn misfit(&self, at: usize, value: &str, dtype: DType) -> DataError {
         DataError::OutOfRange {
             path: self.path.clone(),
             key: self.key.clone(),
@@ -227,7 +227,7 @@ impl SourceArray {
     }
 
     /// Pieces and elements that reading a box takes from the file.
-    pub fn asked(&self, starts_counts: &[(usize, usize)]) -> (u64, u64) {
+    pub(crate) fn asked(&self, starts_counts: &[(usize, usize)]) -> (u64, u64) {
         let elements: u64 = starts_counts
             .iter()
             .map(|&(_, count)| count as u64)

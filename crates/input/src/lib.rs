@@ -10,6 +10,8 @@ mod class_counts;
 mod crop_names;
 mod data_check;
 mod data_record;
+mod loader;
+mod plain_files;
 mod prediction_sink;
 mod predictions;
 mod prepare;
@@ -24,15 +26,16 @@ pub use augment::{
 pub use class_counts::class_counts;
 pub use data_check::{CheckScope, DataCheck, DataChecked};
 pub use data_record::DataRecord;
+pub use loader::Loading;
 pub use prediction_sink::PredictionSink;
 pub use predictions::{
-    NAMES_KEY, PREDICTIONS_KEY, PredictionFormat, PredictionKind, PredictionScratch,
-    PredictionShape, TilePlan, is_folder, is_prediction, predictions_key, volume_paths,
+    PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, TilePlan, is_folder,
+    is_prediction, predictions_key, volume_paths,
 };
 pub use prepare::{FittedStep, Preparation, STATISTICS_FILE, Step, chain_text, fit};
 pub use preprocessing::Preprocessing;
 pub use source::{
-    Accepted, HyperslabSource, Loading, PieceMaker, PieceReader, PieceRequest, PieceSupply,
-    PieceValues, PredictionSource, Waker, first_sample,
+    Accepted, HyperslabSource, PieceMaker, PieceReader, PieceRequest, PieceSupply, PieceValues,
+    PredictionSource, Waker, first_sample,
 };
 pub use store::{EpochLoads, LoadTally, SampleStore};

@@ -26,9 +26,9 @@ use self::paths::{MAKER, MAKER_KEY, NPY_HEADER_BYTES};
 /// Bytes of a piece of several planes of all channels.
 const PIECE_BYTES: usize = 4 << 20;
 /// Key of the array in an HDF5 file.
-pub const PREDICTIONS_KEY: &str = "predictions";
+pub(crate) const PREDICTIONS_KEY: &str = "predictions";
 /// Key of the names of the samples there.
-pub const NAMES_KEY: &str = "names";
+pub(crate) const NAMES_KEY: &str = "names";
 
 /// Key of the array of a sample in an HDF5 file of samples whose extents differ.
 pub fn predictions_key(sample: usize, samples: usize) -> String {
@@ -61,7 +61,7 @@ impl PredictionKind {
 /// Format of a file of predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PredictionFormat {
-    /// HDF5, with the key [`PREDICTIONS_KEY`].
+    /// HDF5, with the key `predictions`.
     Hdf5,
     /// NumPy's format.
     Npy,
@@ -258,7 +258,7 @@ impl PredictionScratch {
     ///
     /// Shapes: `values` become (H, W) of these rows and columns.
     /// Errors: `Unwritable`, as of a file that was cut.
-    pub fn read_rows(
+    pub(crate) fn read_rows(
         &self,
         [sample, channel, plane]: [usize; 3],
         [rows, columns]: [Range<usize>; 2],

@@ -18,7 +18,7 @@ use partita_space::{Bytes, Mesh, Rank, Seconds};
 
 use crate::augment::SampleKey;
 use crate::preprocessing::Preprocessing;
-use crate::store::{EpochLoads, LoadTally, SampleStore};
+use crate::store::{EpochLoads, LoadTally};
 pub use joined::PredictionSource;
 use piece::Part;
 pub use piece::{PieceMaker, PieceReader, PieceRequest, PieceValues};
@@ -95,17 +95,6 @@ impl From<Transform> for Accepted {
             ignored: None,
         }
     }
-}
-
-/// Where samples come from besides the files, and who counts them.
-#[derive(Clone, Default)]
-pub struct Loading {
-    /// Samples in memory, if they are kept. Without it every epoch reads the files.
-    pub store: Option<Arc<SampleStore>>,
-    /// Counts what is read and received.
-    pub tally: Arc<LoadTally>,
-    /// No file is read: samples are made up, and all alike.
-    pub is_synthetic: bool,
 }
 
 /// Number of the first sample of a split among all samples of the dataset.

@@ -19,15 +19,13 @@
 //! ones follows from the limit alone, not from timing.
 
 mod link;
-mod loader;
 mod message;
 mod owners;
 mod shard;
 mod spill;
 mod tally;
 
-pub(crate) use loader::Loader;
-pub(crate) use owners::{Wanted, range};
+pub(crate) use owners::range;
 pub use tally::{EpochLoads, LoadTally};
 
 use std::collections::HashMap;
@@ -38,14 +36,14 @@ use std::thread;
 
 use partita_data::Dataset;
 use partita_formats::slab::{self, Region4};
-use partita_formats::{DataError, Samples};
-use partita_program::Program;
+use partita_formats::{DType, DataError, Samples};
+use partita_program::{Item, Program};
 use partita_run::{RunError, SampleMessages};
 use partita_space::{Bytes, Rank};
 
 use crate::augment::Sampling;
+use crate::plain_files::{Readers, Wanted};
 use link::{Incoming, Link, LinkMessages};
-use loader::Readers;
 use owners::{OVERHEAD, Owners, UnitKey};
 use shard::{Found, Kept, Shard};
 
@@ -160,7 +158,7 @@ impl SampleStore {
     }
 
     /// Whether all ranks are of this process.
-    fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.shards.iter().all(Option::is_some)
     }
 
@@ -168,7 +166,13 @@ impl SampleStore {
         self.shards[rank].as_ref()
     }
 
-    fn owner(&self, wanted: &Wanted) -> Rank {
+    /// Whether a rank is of this process.
+    pub(crate) fn is_here(&self, rank: Rank) -> bool {
+        self.shards[rank].is_some()
+    }
+
+    /// The rank that keeps the unit of a part.
+    pub(crate) fn owner(&self, wanted: &Wanted) -> Rank {
         self.owners.owner(self.owners.unit(wanted))
     }
 
@@ -192,6 +196,37 @@ impl SampleStore {
             }
         }
         Ok(())
+    }
+
+    /// Element type of the units of an item.
+    pub(crate) fn dtype(&self, item: Item) -> DType {
+        self.owners.dtype(item)
+    }
+
+    /// Asks a rank of another process for a part. Returns the number of the request.
+    pub(crate) fn request(&self, owner: Rank, epoch: u64, wanted: Wanted) -> u64 {
+        self.link.request(owner, epoch, wanted)
+    }
+
+    /// Waits for the part that was requested.
+    ///
+    /// Errors: that of the owner; the run has ended.
+    pub(crate) fn wait(&self, owner: Rank, request: u64) -> Result<Samples, DataError> {
+        self.link.wait(owner, request)
+    }
+
+    /// Replaces `out` by a part of what a rank of this process keeps, or will keep from now on.
+    ///
+    /// Errors: those of the files, no memory.
+    pub(crate) fn copy(
+        &self,
+        owner: Rank,
+        epoch: u64,
+        buffers: (&mut Readers, &mut Samples),
+        (wanted, out): (&Wanted, &mut Samples),
+    ) -> Result<(), DataError> {
+        let unit = (owner, self.owners.unit(wanted));
+        self.take(unit, epoch, buffers, Some((&wanted.region, out)))
     }
 
     /// Replaces `out` by a part of a unit of a rank of this process, which is read from its file if it is not there
@@ -277,7 +312,7 @@ impl SampleStore {
 }
 
 /// Replaces `out` by a part of a unit. Panics if the part is not inside it.
-fn copy_part(unit: &Region4, samples: &Samples, part: &Region4, out: &mut Samples) {
+pub(crate) fn copy_part(unit: &Region4, samples: &Samples, part: &Region4, out: &mut Samples) {
     if out.dtype() != samples.dtype() {
         *out = Samples::new(samples.dtype());
     }

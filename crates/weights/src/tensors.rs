@@ -185,7 +185,7 @@ impl Writer {
     }
 
     /// Gives the next tensor, which is one of integers. Errors: as for [`Self::push`].
-    pub fn push_integers(&mut self, values: &[i64]) -> Result<(), DataError> {
+    pub(crate) fn push_integers(&mut self, values: &[i64]) -> Result<(), DataError> {
         self.push_words(ElementType::I64, values, i64::to_le_bytes)
     }
 

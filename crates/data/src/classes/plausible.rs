@@ -38,7 +38,7 @@ impl ClassSet {
     }
 
     /// Adds a class index.
-    pub fn add(&mut self, class: i16) {
+    pub(crate) fn add(&mut self, class: i16) {
         let at = class as u16 as usize;
         self.0[at / 64] |= 1 << (at % 64);
     }
@@ -50,7 +50,7 @@ impl ClassSet {
     }
 
     /// Whether a class index occurs.
-    pub fn has(&self, class: i16) -> bool {
+    pub(crate) fn has(&self, class: i16) -> bool {
         let at = class as u16 as usize;
         self.0[at / 64] >> (at % 64) & 1 == 1
     }

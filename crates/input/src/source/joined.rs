@@ -5,10 +5,11 @@ use std::ops::Range;
 use partita_formats::DataError;
 use partita_program::{Dtype, Item, Load, TaskId, View, When};
 use partita_run::{Inputs, Memory, RunError, Source};
-use partita_space::{Interval, Mesh, Rank};
+use partita_space::{Mesh, Rank};
 
 use super::{HyperslabSource, unpack_zeros};
 use crate::predictions::PredictionScratch;
+use crate::store::range;
 
 /// Reads this rank's part of predictions that are whole, as the samples of a network.
 ///
@@ -84,11 +85,6 @@ impl PredictionSource {
         }
         Ok(())
     }
-}
-
-fn range(interval: Interval) -> Range<usize> {
-    let start = usize::try_from(interval.start).expect("an owned region starts inside its tensor");
-    start..start + interval.len()
 }
 
 impl Source for PredictionSource {

@@ -14,11 +14,13 @@ use partita_program::{Item, Load, Transform};
 use partita_space::{Bytes, Mesh, Rank, Region};
 use serde::{Deserialize, Serialize};
 
-use super::{Accepted, Loading};
+use super::Accepted;
 use crate::augment::{SampleKey, View as SampleView};
+use crate::loader::{Loader, Loading};
+use crate::plain_files::Wanted;
 use crate::prepare::{Preparation, prepare};
 use crate::preprocessing::Preprocessing;
-use crate::store::{LoadTally, Loader, Wanted, range};
+use crate::store::{LoadTally, range};
 
 /// What a rank needs of a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use partita_run::SampleMessages;
 use partita_space::Rank;
 
 use super::message::Message;
-use super::owners::Wanted;
+use crate::plain_files::Wanted;
 
 /// What threads of this process send to other processes, and what has come for them.
 #[derive(Default)]

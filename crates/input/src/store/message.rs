@@ -4,7 +4,7 @@ use partita_data::Split;
 use partita_formats::Samples;
 use partita_program::Item;
 
-use super::owners::Wanted;
+use crate::plain_files::Wanted;
 
 const REQUEST_BYTES: usize = 8 * 13;
 const REPLY_BYTES: usize = 16;

@@ -10,6 +10,7 @@ use partita_program::{Item, Load, Program};
 use partita_space::{Bytes, Interval, Rank};
 
 use crate::augment::Sampling;
+use crate::plain_files::Wanted;
 
 /// What a stored unit takes besides its elements: its entry in a hash table, counters and allocations.
 pub(crate) const OVERHEAD: u64 = 160;
@@ -23,16 +24,6 @@ pub(crate) struct UnitKey {
     pub(crate) volume: usize,
     /// Index of the region among those in which volumes are stored.
     pub(crate) region: usize,
-}
-
-/// A part of a unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    pub(crate) item: Item,
-    pub(crate) split: Split,
-    pub(crate) volume: usize,
-    /// Region (C, D, H, W) of the volume; of a target vector the last dim has its elements.
-    pub(crate) region: Region4,
 }
 
 /// The owner of each unit, computed alike by every rank from programs and sample order.

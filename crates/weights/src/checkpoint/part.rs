@@ -92,11 +92,6 @@ impl PartLayout {
         self.bytes
     }
 
-    /// Bytes of the file.
-    pub fn file_bytes(&self) -> usize {
-        self.head.len() + self.bytes
-    }
-
     /// Writes the file of the rank to a folder, waits until the device has it, and describes it in a file beside it,
     /// by which [`WrittenPart::read`] finds it.
     ///

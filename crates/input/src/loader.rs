@@ -9,47 +9,21 @@ use partita_formats::{DType, DataError, Samples};
 use partita_program::Item;
 use partita_space::{Bytes, Rank};
 
-use super::owners::Wanted;
-use super::tally::{EpochLoads, LoadTally};
-use super::{SampleStore, copy_part};
-use crate::source::Loading;
+use crate::plain_files::{Readers, Wanted};
+use crate::store::{EpochLoads, LoadTally, SampleStore, copy_part};
 
 /// Bytes that a thread has asked other processes for and not used yet, unless a single part has more.
 const CREDIT_BYTES: usize = 32 << 20;
 
-/// File handles of one thread.
-pub(crate) struct Readers {
-    splits: [Reader; 3],
-    has_labels: bool,
-}
-
-impl Readers {
-    pub(crate) fn new(dataset: &Dataset) -> Self {
-        Self {
-            splits: Split::ALL.map(|split| dataset.reader(split)),
-            has_labels: dataset.labels().is_some(),
-        }
-    }
-
-    /// Replaces `out` by the elements of a part. Returns the bytes read.
-    pub(crate) fn read(&mut self, wanted: &Wanted, out: &mut Samples) -> Result<Bytes, DataError> {
-        let before = self.file_bytes();
-        let reader = &mut self.splits[wanted.split as usize];
-        let (volume, region) = (wanted.volume, wanted.region.clone());
-        match wanted.item {
-            Item::Sample => reader.read_volume(volume, region, out)?,
-            Item::Target if self.has_labels => reader.read_labels(volume, region, out)?,
-            Item::Target => *out = Samples::F32(reader.read_target(volume)?),
-        }
-        Ok(Bytes(self.file_bytes() - before))
-    }
-
-    fn file_bytes(&self) -> u64 {
-        let tallies = self.splits.iter().map(Reader::tally);
-        tallies
-            .map(|tally| tally.file_bytes.0 + tally.target_bytes.0)
-            .sum()
-    }
+/// Where samples come from besides the files, and who counts them.
+#[derive(Clone, Default)]
+pub struct Loading {
+    /// Samples in memory, if they are kept. Without it every epoch reads the files.
+    pub store: Option<Arc<SampleStore>>,
+    /// Counts what is read and received.
+    pub tally: Arc<LoadTally>,
+    /// No file is read: samples are made up, and all alike.
+    pub is_synthetic: bool,
 }
 
 /// A part that will be loaded from another process.
@@ -95,7 +69,7 @@ impl Loader {
 
     /// The reader of a split, for names of files and keys.
     pub(crate) fn reader(&self, split: Split) -> &Reader {
-        &self.readers.splits[split as usize]
+        self.readers.split(split)
     }
 
     /// Counts what it loads.
@@ -105,8 +79,7 @@ impl Loader {
 
     /// Bytes of volumes read from files by this thread.
     pub(crate) fn volume_bytes(&self) -> Bytes {
-        let splits = self.readers.splits.iter();
-        splits.fold(Bytes(0), |sum, reader| sum + reader.tally().volume_bytes)
+        self.readers.volume_bytes()
     }
 
     /// Whether parts come from other processes, so that it pays to announce them.
@@ -122,8 +95,8 @@ impl Loader {
         };
         for wanted in parts.into_iter().filter(has_elements) {
             let owner = store.owner(&wanted);
-            if store.shard(owner).is_none() {
-                let dtype = store.owners.dtype(wanted.item);
+            if !store.is_here(owner) {
+                let dtype = store.dtype(wanted.item);
                 self.ahead.push_back(Ahead {
                     owner,
                     bytes: slab::elements(&wanted.region) * dtype.size_bytes(),
@@ -147,7 +120,7 @@ impl Loader {
             }
             in_flight += part.bytes;
             let wanted = part.wanted.clone();
-            part.request = Some(store.link.request(part.owner, epoch, wanted));
+            part.request = Some(store.request(part.owner, epoch, wanted));
         }
     }
 
@@ -173,11 +146,10 @@ impl Loader {
             return Ok(());
         };
         let owner = store.owner(wanted);
-        let is_here = store.shard(owner).is_some();
+        let is_here = store.is_here(owner);
         if is_here {
-            let unit = (owner, store.owners.unit(wanted));
             let buffers = (&mut self.readers, &mut self.unit);
-            store.take(unit, epoch, buffers, Some((&wanted.region, &mut *out)))?;
+            store.copy(owner, epoch, buffers, (wanted, &mut *out))?;
         } else {
             *out = self.receive(&store, epoch, owner, wanted)?;
         }
@@ -199,7 +171,7 @@ impl Loader {
     /// ranks with other parts have the same sample, and the first class or target 0.
     fn make(&mut self, wanted: &Wanted, out: &mut Samples) {
         let Wanted { item, region, .. } = wanted;
-        let dtype = match (item, self.readers.has_labels) {
+        let dtype = match (item, self.readers.has_labels()) {
             (Item::Sample, _) => self.unit.dtype(),
             (Item::Target, true) => DType::Int16,
             (Item::Target, false) => DType::Float32,
@@ -243,7 +215,7 @@ impl Loader {
         }
         let part = self.ahead.front().and_then(|part| part.request);
         let request = part.expect("the first part is always requested");
-        let samples = store.link.wait(owner, request)?;
+        let samples = store.wait(owner, request)?;
         self.ahead.pop_front();
         self.request(store, epoch);
         Ok(samples)
