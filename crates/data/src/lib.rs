@@ -29,7 +29,8 @@ mod writer;
 
 pub use classes::{ClassSet, Classes, Occurrence, SampleLocation, SplitLabels};
 pub use convert::{
-    Conversion, ConvertSpec, GeometrySpec, LabelPair, VoxelOrientation, check_unconverted,
+    Conversion, ConvertSpec, GeometrySpec, LabelPair, NoLabelPair, VoxelOrientation,
+    check_unconverted,
 };
 pub use dataset::Dataset;
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};

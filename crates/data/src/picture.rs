@@ -51,7 +51,7 @@ pub fn picture(path: impl AsRef<Path>) -> Result<Vec<u8>, DataError> {
     };
     compose(&rows)
         .encoded()
-        .map_err(|reason| unreadable(path, reason))
+        .map_err(|error| unreadable(path, error.to_string()))
 }
 
 /// There is nothing to draw.
@@ -162,18 +162,16 @@ impl Image {
         }
     }
 
-    fn encoded(&self) -> Result<Vec<u8>, String> {
+    fn encoded(&self) -> Result<Vec<u8>, png::EncodingError> {
         let mut out = Vec::new();
-        let side = |extent: usize| u32::try_from(extent).map_err(|error| error.to_string());
-        let mut encoder = png::Encoder::new(&mut out, side(self.width)?, side(self.height)?);
+        // Both are bounded by the size of a tile and their number.
+        let side = |extent: usize| u32::try_from(extent).expect("a picture of few tiles");
+        let mut encoder = png::Encoder::new(&mut out, side(self.width), side(self.height));
         encoder.set_color(png::ColorType::Rgb);
         encoder.set_depth(png::BitDepth::Eight);
-        let failed = |error: png::EncodingError| error.to_string();
-        let mut writer = encoder.write_header().map_err(failed)?;
-        writer
-            .write_image_data(self.pixels.as_flattened())
-            .map_err(failed)?;
-        writer.finish().map_err(failed)?;
+        let mut writer = encoder.write_header()?;
+        writer.write_image_data(self.pixels.as_flattened())?;
+        writer.finish()?;
         Ok(out)
     }
 }

@@ -25,10 +25,18 @@ impl Default for DimOrder {
     }
 }
 
-impl FromStr for DimOrder {
-    type Err = String;
+/// A text that is no order of dims.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no order of dims; possible are the letters N (samples), C (channels), D, H and W, each at most once and W \
+     always, such as NCDHW, NDHWC or DHW"
+)]
+pub struct NoDimOrder(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for DimOrder {
+    type Err = NoDimOrder;
+
+    fn from_str(text: &str) -> Result<Self, NoDimOrder> {
         let letters: Vec<char> = text.chars().collect();
         let is_valid = letters.iter().enumerate().all(|(at, letter)| {
             CHANNELS_FIRST.contains(*letter) && !letters[..at].contains(letter)
@@ -36,17 +44,14 @@ impl FromStr for DimOrder {
         if is_valid && letters.contains(&'W') {
             return Ok(Self(letters));
         }
-        Err(format!(
-            "`{text}` is no order of dims; possible are the letters N (samples), C (channels), D, H and W, each at \
-             most once and W always, such as NCDHW, NDHWC or DHW"
-        ))
+        Err(NoDimOrder(text.to_owned()))
     }
 }
 
 impl TryFrom<String> for DimOrder {
-    type Error = String;
+    type Error = NoDimOrder;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, NoDimOrder> {
         text.parse()
     }
 }

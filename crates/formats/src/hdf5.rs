@@ -107,7 +107,7 @@ impl Hdf5File {
         let is_short = written.as_ref().is_some_and(Written::is_short);
         match self.check_room(&array, &stored) {
             Err(_) if is_short => return Err(never_written("not all of its values")),
-            Err(reason) if !fill => return Err(reason.into()),
+            Err(error) if !fill => return Err(error),
             Err(_) | Ok(()) => {}
         }
         let is_grid = |chunk: &Vec<usize>| chunk.len() == shape.len() && !chunk.contains(&0);
@@ -128,7 +128,7 @@ impl Hdf5File {
 
     /// Refuses an array larger than its file can hold: a truncated file, or damaged extents that
     /// would make readers allocate without bounds.
-    fn check_room(&self, array: &H5Dataset, stored: &Stored) -> Result<(), String> {
+    fn check_room(&self, array: &H5Dataset, stored: &Stored) -> Result<(), ReadError> {
         let size = |extents: &[usize]| {
             extents
                 .iter()
@@ -148,7 +148,7 @@ impl Hdf5File {
         if claimed.is_some_and(|bytes| bytes as u64 <= room) {
             return Ok(());
         }
-        Err(format!(
+        Err(ReadError::Damaged(format!(
             "values of shape {:?}{} do not fit in its {} bytes",
             array.shape(),
             if chunk.is_empty() {
@@ -157,7 +157,7 @@ impl Hdf5File {
                 format!(" in chunks of {chunk:?}")
             },
             self.length_bytes
-        ))
+        )))
     }
 }
 

@@ -29,7 +29,7 @@ mod tfrecord;
 mod zarr;
 
 pub use array::Stored;
-pub use axes::{Axes, DimOrder, gather};
+pub use axes::{Axes, DimOrder, NoDimOrder, gather};
 pub use detect::{LFS, LFS_REMEDY, is_image, is_store};
 pub use element::{Element, Elements, Misfit};
 pub use error::{DataError, NoClass};

@@ -89,7 +89,7 @@ impl StateDictFile {
             _ => bad(error.to_string()),
         })?;
         let length = file.metadata().map_err(|error| bad(error.to_string()))?;
-        let (header, first) = header(&file, length.len()).map_err(bad)?;
+        let (header, first) = header(path, &file, length.len())?;
         let mut found = Self {
             path: path.to_path_buf(),
             file,
@@ -108,7 +108,7 @@ impl StateDictFile {
             }
             let entry: HeaderEntry = serde_json::from_value(value)
                 .map_err(|error| bad(format!("tensor `{name}`: {error}")))?;
-            ranges.push(found.add(name, entry, first).map_err(bad)?);
+            ranges.push(found.add(name, entry, first)?);
         }
         ranges.sort_unstable();
         let mut end = 0;
@@ -129,7 +129,14 @@ impl StateDictFile {
         Ok(found)
     }
 
-    fn add(&mut self, name: String, entry: HeaderEntry, first: u64) -> Result<(u64, u64), String> {
+    /// Errors: `BadWeights`.
+    fn add(
+        &mut self,
+        name: String,
+        entry: HeaderEntry,
+        first: u64,
+    ) -> Result<(u64, u64), DataError> {
+        let bad = |reason: String| bad(&self.path, reason);
         let (from, to) = entry.data_offsets;
         let dtype = match entry.dtype {
             Dtype::F32 => Some(FloatType::F32),
@@ -138,9 +145,9 @@ impl StateDictFile {
             Dtype::F16 => Some(FloatType::F16),
             Dtype::I64 | Dtype::I32 | Dtype::U8 | Dtype::I8 | Dtype::I16 => None,
             other => {
-                return Err(format!(
+                return Err(bad(format!(
                     "tensor `{name}` holds {other:?}; possible are F32, F64, F16 and BF16"
-                ));
+                )));
             }
         };
         let size = entry.dtype.bitsize() as u64 / 8;
@@ -148,11 +155,12 @@ impl StateDictFile {
         let bytes = extents.try_fold(size, |bytes, &extent| bytes.checked_mul(extent as u64));
         if bytes.is_none() || bytes != to.checked_sub(from) {
             let shape = &entry.shape;
-            return Err(format!(
+            return Err(bad(format!(
                 "tensor `{name}` of shape {shape:?} has the bytes {from} to {to}"
-            ));
+            )));
         }
-        let start = first.checked_add(from).ok_or("an offset beyond 64 bits")?;
+        let start = first.checked_add(from);
+        let start = start.ok_or_else(|| bad("an offset beyond 64 bits".to_owned()))?;
         match dtype {
             Some(dtype) => {
                 let shape = entry.shape;
@@ -238,10 +246,18 @@ fn bad(path: &Path, reason: String) -> DataError {
 }
 
 /// The header of a file of `length` bytes, and where its tensors begin.
-fn header(file: &File, length: u64) -> Result<(serde_json::Map<String, Value>, u64), String> {
+///
+/// Errors: `BadWeights`.
+fn header(
+    path: &Path,
+    file: &File,
+    length: u64,
+) -> Result<(serde_json::Map<String, Value>, u64), DataError> {
+    let other =
+        |error: &dyn std::fmt::Display| bad(path, format!("it is no safetensors file: {error}"));
     let read = |bytes: &mut [u8], at| {
         let read = file.read_exact_at(bytes, at);
-        read.map_err(|error| format!("it is no safetensors file: {error}"))
+        read.map_err(|error| other(&error))
     };
     let mut size = [0; 8];
     read(&mut size, 0)?;
@@ -255,17 +271,18 @@ fn header(file: &File, length: u64) -> Result<(serde_json::Map<String, Value>, u
         };
         let mut start = vec![0; length.min(FOREIGN_BYTES) as usize];
         read(&mut start, 0)?;
-        return Err(match foreign(&start) {
+        let reason = match foreign(&start) {
             Some(kind) => format!("it is {kind}"),
             None => format!(
                 "it is damaged or no safetensors file: its first 8 bytes announce a header of {size} bytes, and {limit}"
             ),
-        });
+        };
+        return Err(bad(path, reason));
     }
     let mut text = vec![0; size as usize];
     read(&mut text, 8)?;
     let header = serde_json::from_slice(&text);
-    let header = header.map_err(|error| format!("it is no safetensors file: {error}"))?;
+    let header = header.map_err(|error: serde_json::Error| other(&error))?;
     Ok((header, 8 + size))
 }
 

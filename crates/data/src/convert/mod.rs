@@ -24,8 +24,8 @@ use crate::channels::{CHANNELS, Channels};
 use crate::classes::{ClassSet, Occurrence, SplitLabels};
 use crate::convert::answers::Answers;
 use crate::convert::find::Found;
-pub use crate::convert::relabel::LabelPair;
 use crate::convert::relabel::Relabel;
+pub use crate::convert::relabel::{LabelPair, NoLabelPair};
 use crate::convert::task::Task;
 use crate::dataset::Dataset;
 use crate::files::{Files, Inner};
@@ -357,7 +357,7 @@ impl Conversion {
             });
         }
         resize::fit(&image, channels, [height, width], self.found.dtype)
-            .map_err(|reason| ReadError::Unsupported(reason).of(path, None, None))
+            .map_err(|error| ReadError::Unsupported(error.to_string()).of(path, None, None))
     }
 
     fn append(

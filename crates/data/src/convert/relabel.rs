@@ -19,10 +19,19 @@ pub struct LabelPair {
     pub to: Option<i16>,
 }
 
-impl FromStr for LabelPair {
-    type Err = String;
+/// A text that renames no label.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` renames no label; possible is FROM=TO with whole numbers from {min} to {max}, such as 255=1, or FROM=ignore",
+    min = i16::MIN,
+    max = i16::MAX
+)]
+pub struct NoLabelPair(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for LabelPair {
+    type Err = NoLabelPair;
+
+    fn from_str(text: &str) -> Result<Self, NoLabelPair> {
         let parse = || {
             let (from, to) = text.split_once('=')?;
             let to = match to.trim() {
@@ -32,14 +41,7 @@ impl FromStr for LabelPair {
             let from = from.trim().parse().ok()?;
             Some(Self { from, to })
         };
-        parse().ok_or_else(|| {
-            format!(
-                "`{text}` renames no label; possible is FROM=TO with whole numbers from {} to {}, such as 255=1, or \
-                 FROM=ignore",
-                i16::MIN,
-                i16::MAX
-            )
-        })
+        parse().ok_or_else(|| NoLabelPair(text.to_owned()))
     }
 }
 
@@ -158,7 +160,7 @@ mod tests {
         let error = Relabel::new(&twice, None, None).unwrap_err().to_string();
         assert!(error.contains("two numbers for label 3"), "{error}");
         for text in ["3", "=1", "3=", "3=x", "1.5=1", "40000=1"] {
-            let error = text.parse::<LabelPair>().unwrap_err();
+            let error = text.parse::<LabelPair>().unwrap_err().to_string();
             assert!(error.contains("FROM=TO"), "{error}");
         }
     }

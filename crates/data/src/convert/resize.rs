@@ -3,6 +3,11 @@
 use partita_formats::image::Image;
 use partita_formats::{DType, Samples};
 
+/// A pixel that `int16` does not have.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("its value {0} is too large for int16; `--dtype float32` holds it")]
+pub(super) struct TooLarge(f64);
+
 /// The image as (C, 1, H, W) of this many channels: gray is repeated, transparency left out.
 ///
 /// Errors: values that the type of the samples does not have.
@@ -11,7 +16,7 @@ pub(super) fn fit(
     channels: usize,
     [height, width]: [usize; 2],
     dtype: DType,
-) -> Result<Samples, String> {
+) -> Result<Samples, TooLarge> {
     let [from_height, from_width, stored] = image.shape;
     let is_gray = stored < 3;
     let mut out = Vec::with_capacity(channels * height * width);
@@ -47,9 +52,7 @@ pub(super) fn fit(
                 .find(|&(&value, &short)| f64::from(short) != value);
             match misfit {
                 None => Ok(Samples::I16(shorts)),
-                Some((value, _)) => Err(format!(
-                    "its value {value} is too large for int16; `--dtype float32` holds it"
-                )),
+                Some((&value, _)) => Err(TooLarge(value)),
             }
         }
     }

@@ -162,50 +162,60 @@ impl Manifest {
             ));
         }
         let manifest: Self = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
-        manifest.check().map_err(bad)?;
+        manifest.check(&bad)?;
         Ok(manifest)
     }
 
     /// Checks that shards lie within their tensors and files, and files have all their checksums.
-    fn check(&self) -> Result<(), String> {
+    fn check(&self, bad: &dyn Fn(String) -> CheckpointError) -> Result<(), CheckpointError> {
         for file in &self.files {
             let blocks = file.bytes.div_ceil(BLOCK as u64);
             if blocks != file.blocks.len() as u64 {
                 let found = file.blocks.len();
-                return Err(format!(
+                return Err(bad(format!(
                     "{} has {found} checksums, expected {blocks}",
                     file.name
-                ));
+                )));
             }
             if file.name.contains(['/', '\\']) || file.name.starts_with('.') {
-                return Err(format!("`{}` is not the name of a file in it", file.name));
+                return Err(bad(format!(
+                    "`{}` is not the name of a file in it",
+                    file.name
+                )));
             }
         }
         self.tensors.iter().try_for_each(|tensor| {
-            self.check_tensor(tensor)
-                .map_err(|found| format!("tensor `{}`: {found}", tensor.name))
+            self.check_tensor(tensor, &|found| {
+                bad(format!("tensor `{}`: {found}", tensor.name))
+            })
         })
     }
 
-    fn check_tensor(&self, tensor: &TensorEntry) -> Result<(), String> {
+    fn check_tensor(
+        &self,
+        tensor: &TensorEntry,
+        bad: &dyn Fn(String) -> CheckpointError,
+    ) -> Result<(), CheckpointError> {
         let size = match tensor.dtype {
             Dtype::F32 | Dtype::F64 => tensor.dtype.size() as u64,
             Dtype::Bf16 | Dtype::F16 => {
-                return Err(format!("it holds parameters in {}", tensor.dtype.name()));
+                let name = tensor.dtype.name();
+                return Err(bad(format!("it holds parameters in {name}")));
             }
-            Dtype::I16 => return Err("it holds integers".to_owned()),
+            Dtype::I16 => return Err(bad("it holds integers".to_owned())),
         };
         let product = |extents: [usize; 5]| {
             let mut extents = extents.iter();
             extents.try_fold(1u64, |all, &extent| all.checked_mul(extent as u64))
         };
-        let elements = product(tensor.shape).ok_or("its shape is too large")?;
+        let elements = product(tensor.shape);
+        let elements = elements.ok_or_else(|| bad("its shape is too large".to_owned()))?;
         let mut held = 0u64;
         for shard in &tensor.shards {
             let fits =
                 |([start, end], &extent): (&[usize; 2], &usize)| start <= end && *end <= extent;
             if !shard.region.iter().zip(&tensor.shape).all(fits) {
-                return Err(format!("a shard {:?} lies outside", shard.region));
+                return Err(bad(format!("a shard {:?} lies outside", shard.region)));
             }
             let count = product(shard.region.map(|[start, end]| end - start)).unwrap_or(u64::MAX);
             let end = count
@@ -213,15 +223,17 @@ impl Manifest {
                 .and_then(|it| it.checked_add(shard.offset));
             let file = self.files.get(shard.file).map(|file| file.bytes);
             if end.is_none_or(|end| file.is_none_or(|bytes| end > bytes)) {
-                return Err(format!(
+                return Err(bad(format!(
                     "a shard lies beyond the end of file {}",
                     shard.file
-                ));
+                )));
             }
             held = held.saturating_add(count);
         }
         if held != elements {
-            return Err(format!("its shards hold {held} of {elements} elements"));
+            return Err(bad(format!(
+                "its shards hold {held} of {elements} elements"
+            )));
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! part of a tensor verifies what it reads and no more.
 
 use partita_formats::checksum::crc32c;
+use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,10 +52,11 @@ impl Checksums {
     }
 
     /// Reads the entry of the metadata. Errors: what is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let found: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        let found: Self = serde_json::from_str(text)?;
         if found.block_bytes == 0 || !found.block_bytes.is_multiple_of(8) {
-            return Err(format!("blocks of {} bytes", found.block_bytes));
+            let reason = format!("blocks of {} bytes", found.block_bytes);
+            return Err(serde_json::Error::custom(reason));
         }
         Ok(found)
     }
