@@ -3,6 +3,7 @@
 //! What happens to a sample is a function of (seed, epoch, sample), and to an element of its global index besides.
 //! So ranks that share a sample agree without a message, and each reads the region that its own part comes from.
 
+mod checks;
 mod elastic;
 mod foreground;
 mod orientation;
@@ -13,8 +14,8 @@ mod view;
 use serde::{Deserialize, Serialize};
 
 pub use foreground::Foreground;
-pub use sampling::{Sampling, Tile};
-pub use tiling::{TileWeights, Tiling};
+pub use sampling::Sampling;
+pub use tiling::{Tile, TileWeights, Tiling};
 pub(crate) use view::{SampleKey, View};
 
 /// Sub-volumes as samples.

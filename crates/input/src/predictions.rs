@@ -1,8 +1,10 @@
 //! Predictions of a network on disk: each rank writes its region of each sample into one scratch file, from which the
 //! requested file is made in bounded pieces.
 
+mod hdf5;
 mod join;
 mod nifti;
+mod npy;
 mod paths;
 mod restored;
 
@@ -10,7 +12,7 @@ pub use join::TilePlan;
 pub use paths::{is_folder, is_prediction, volume_paths};
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -18,10 +20,7 @@ use std::sync::Arc;
 
 use partita_files::NewFile;
 use partita_formats::DataError;
-use partita_formats::hdf5::{TargetArray, TargetFile};
 use partita_space::Bytes;
-
-use self::paths::{MAKER, MAKER_KEY, NPY_HEADER_BYTES};
 
 /// Bytes of a piece of several planes of all channels.
 const PIECE_BYTES: usize = 4 << 20;
@@ -337,120 +336,6 @@ impl PredictionScratch {
         }
     }
 
-    fn write_npy(
-        &self,
-        out: &Path,
-        shape: &[usize],
-        kind: PredictionKind,
-    ) -> Result<(), DataError> {
-        assert!(self.extents.is_none(), "NPY has one array");
-        let failed = |error: io::Error| unwritable(out, &error);
-        let mut file = NewFile::create(out).map_err(failed)?;
-        let is_class = kind == PredictionKind::Classes;
-        let header = npy_header(shape, if is_class { "<i4" } else { "<f4" });
-        file.write_all(&header).map_err(failed)?;
-        if kind == PredictionKind::Probabilities {
-            self.each_piece(|at, mut values| {
-                softmax(&mut values, self.shape.channels);
-                self.write_piece(&at, &values)
-            })?;
-        }
-        if is_class {
-            self.each_piece(|_, values| {
-                let classes = classes(&values, self.shape.channels);
-                let bytes: Vec<u8> = classes
-                    .iter()
-                    .flat_map(|class| class.to_le_bytes())
-                    .collect();
-                file.write_all(&bytes).map_err(failed)
-            })?;
-        } else {
-            let mut buffer = vec![0; PIECE_BYTES];
-            let (mut at, end) = (0, self.shape.bytes());
-            while at < end {
-                let length = PIECE_BYTES.min((end - at) as usize);
-                let read = self.file.read_exact_at(&mut buffer[..length], at);
-                read.map_err(|error| unwritable(&self.path, &error))?;
-                file.write_all(&buffer[..length]).map_err(failed)?;
-                at += length as u64;
-            }
-        }
-        file.place().map_err(failed)
-    }
-
-    fn write_hdf5(
-        &self,
-        out: &Path,
-        shape: &[usize],
-        kind: PredictionKind,
-    ) -> Result<(), DataError> {
-        let partial = with_end(out, ".partial");
-        let file = TargetFile::create(&partial)?;
-        file.attribute(MAKER_KEY, MAKER)?;
-        let is_class = kind == PredictionKind::Classes;
-        if !self.names.is_empty() {
-            file.texts(NAMES_KEY, &self.names)?;
-        }
-        let array = |key: &str, shape: &[usize]| {
-            if is_class {
-                file.integers(key, shape)
-            } else {
-                file.floats(key, shape)
-            }
-        };
-        if self.extents.is_none() {
-            let array = array(PREDICTIONS_KEY, shape)?;
-            self.each_piece(|at, values| self.write_values(&array, kind, (true, &at), values))?;
-        } else {
-            for sample in 0..self.shape.samples {
-                let of_sample = PredictionShape {
-                    extent: self.extent_of(sample),
-                    ..self.shape
-                };
-                let key = predictions_key(sample, self.shape.samples);
-                let array = array(&key, &of_sample.of_file(kind)[1..])?;
-                self.each_piece_of(sample, &mut |at, values| {
-                    self.write_values(&array, kind, (false, &at), values)
-                })?;
-            }
-        }
-        file.close()?;
-        let placed = fs::rename(&partial, out);
-        placed.map_err(|error| {
-            let _ = fs::remove_file(&partial);
-            unwritable(out, &error)
-        })
-    }
-
-    /// Writes a piece into an array of HDF5, of all samples or of its own.
-    fn write_values(
-        &self,
-        array: &TargetArray,
-        kind: PredictionKind,
-        (is_stacked, at): (bool, &Piece),
-        mut values: Vec<f32>,
-    ) -> Result<(), DataError> {
-        let extent = self.extent_of(at.sample);
-        let channels = (kind != PredictionKind::Classes).then_some(0..self.shape.channels);
-        let sample = is_stacked.then(|| at.sample..at.sample + 1);
-        let mut region: Vec<Range<usize>> = sample.into_iter().chain(channels).collect();
-        if self.shape.extent != [1; 3] {
-            let all = [at.planes.clone(), 0..extent[1], 0..extent[2]];
-            region.extend_from_slice(&all[3 - self.shape.spatial_rank..]);
-        }
-        let starts: Vec<usize> = region.iter().map(|range| range.start).collect();
-        let counts: Vec<usize> = region.iter().map(Range::len).collect();
-        match kind {
-            PredictionKind::Classes => {
-                let classes = classes(&values, self.shape.channels);
-                return array.write_integers(&starts, &counts, &classes);
-            }
-            PredictionKind::Probabilities => softmax(&mut values, self.shape.channels),
-            PredictionKind::Scores => {}
-        }
-        array.write_floats(&starts, &counts, &values)
-    }
-
     /// Calls `visit` with planes of all channels, (C, planes, H, W), in order.
     fn each_piece(
         &self,
@@ -579,26 +464,6 @@ fn classes(values: &[f32], channels: usize) -> Vec<i32> {
         best as i32
     };
     (0..positions).map(best).collect()
-}
-
-/// The header of an NPY file in C order, padded to [`NPY_HEADER_BYTES`].
-///
-/// Source: NumPy Enhancement Proposal 1, "A Simple File Format for NumPy Arrays", version 1.0.
-fn npy_header(shape: &[usize], element: &str) -> Vec<u8> {
-    let extents: String = shape.iter().map(|extent| format!("{extent}, ")).collect();
-    let shape = match shape.len() {
-        1 => extents.trim_end().to_string(),
-        _ => extents.trim_end_matches(", ").to_string(),
-    };
-    let mut text =
-        format!("{{'descr': '{element}', 'fortran_order': False, 'shape': ({shape}), }}");
-    let length = NPY_HEADER_BYTES - 10;
-    text.extend(std::iter::repeat_n(' ', length - 1 - text.len()));
-    text.push('\n');
-    let mut header = b"\x93NUMPY\x01\x00".to_vec();
-    header.extend_from_slice(&(length as u16).to_le_bytes());
-    header.extend_from_slice(text.as_bytes());
-    header
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> DataError {

@@ -7,11 +7,12 @@ use partita_data::{Dataset, Split};
 use partita_formats::{DataError, VolumeShape};
 use partita_program::random::Draws;
 
+use super::checks::{check_crop, check_magnitude, rotations_of};
 use super::elastic::Field;
 use super::foreground::Foreground;
 use super::orientation::Orientation;
 use super::view::{Operation, SampleKey, View};
-use super::{Augmentation, Crops, EvaluationCrops, Tiling, TrainingCrops};
+use super::{Augmentation, Crops, EvaluationCrops, Tile, Tiling, TrainingCrops};
 
 /// The samples of a dataset as a network sees them.
 ///
@@ -36,37 +37,6 @@ pub struct Sampling {
     overlap: [usize; 3],
     /// Channels that the network sees of each stored one.
     classes: usize,
-}
-
-/// The part of a volume that one of its crops, of several that cover it, is the source of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tile {
-    /// Number of the volume in its split.
-    pub volume: usize,
-    /// Where the crop begins in the volume, D, H, W. In one with `padding`, that is counted.
-    pub origin: [usize; 3],
-    /// Positions before those of the volume, of one that is smaller than the crop: a position p of the crop is
-    /// `origin + p - padding` in the volume.
-    pub padding: [usize; 3],
-    /// The positions of the crop that are not padding.
-    pub inside: [Range<usize>; 3],
-    /// The part in the crop. Those of all crops of a volume cover it, and none shares a voxel with another; they
-    /// meet in the middle of what the crops share.
-    pub part: [Range<usize>; 3],
-}
-
-impl Tile {
-    /// Where a position of the crop is in the volume; none of padding.
-    pub(crate) fn in_volume(&self, at: [usize; 3]) -> Option<[usize; 3]> {
-        let is_inside = (0..3).all(|dim| self.inside[dim].contains(&at[dim]));
-        is_inside.then(|| std::array::from_fn(|dim| self.origin[dim] + at[dim] - self.padding[dim]))
-    }
-
-    /// Where a range of positions of the crop without padding is in the volume, along a dim.
-    pub(crate) fn moved(&self, dim: usize, range: &Range<usize>) -> Range<usize> {
-        let moved = |at: usize| self.origin[dim] + at - self.padding[dim];
-        moved(range.start)..moved(range.end)
-    }
 }
 
 impl Sampling {
@@ -629,76 +599,6 @@ fn on_grid([_, heights, widths]: [usize; 3], crop: usize) -> [usize; 3] {
 /// Positions before those of a volume that is padded on both sides.
 pub(super) fn padding(stored: [usize; 3], padded: [usize; 3]) -> [usize; 3] {
     std::array::from_fn(|dim| (padded[dim] - stored[dim]) / 2)
-}
-
-/// Crops have positions, and no more than one along dims in which no volume has more.
-fn check_crop(dataset: &Dataset, crop: [usize; 3], volume: [usize; 3]) -> Result<(), DataError> {
-    let fits = |(crop, extent): (usize, usize)| crop == 1 || (crop > 1 && extent > 1);
-    if crop.into_iter().zip(volume).all(fits) {
-        return Ok(());
-    }
-    let nearest: [usize; 3] = std::array::from_fn(|dim| match volume[dim] {
-        1 => 1,
-        _ => crop[dim].max(1),
-    });
-    let reason = format!("volumes are D, H, W = {volume:?}");
-    let expected = format!("1 along dims in which they are 1, nearest is {nearest:?}");
-    Err(refusal(
-        dataset,
-        "augmentation.crop",
-        format!("{crop:?}"),
-        reason,
-        expected,
-    ))
-}
-
-/// The rotations of samples that keep their shape, of which there are several.
-fn rotations_of(dataset: &Dataset, extent: [usize; 3]) -> Result<Vec<Orientation>, DataError> {
-    let rotations = Orientation::rotations(extent);
-    if rotations.len() > 1 {
-        return Ok(rotations);
-    }
-    let reason = format!(
-        "samples are D, H, W = {extent:?}, and no plane has equal extents above 1, so a quarter turn changes their \
-         shape"
-    );
-    let expected = "false, or `crop` with equal extents in a plane".to_owned();
-    let got = "true".to_owned();
-    Err(refusal(
-        dataset,
-        "augmentation.rotate",
-        got,
-        reason,
-        expected,
-    ))
-}
-
-/// Displacements are smaller than samples.
-fn check_magnitude(dataset: &Dataset, magnitude: f64, extent: [usize; 3]) -> Result<(), DataError> {
-    let largest = extent.into_iter().max().unwrap_or(1) as f64;
-    if magnitude >= largest {
-        let reason = format!("samples are D, H, W = {extent:?}");
-        let (got, expected) = (magnitude.to_string(), format!("below {largest}"));
-        let key = "augmentation.elastic.magnitude";
-        return Err(refusal(dataset, key, got, reason, expected));
-    }
-    Ok(())
-}
-
-fn refusal(
-    dataset: &Dataset,
-    key: &'static str,
-    got: String,
-    reason: String,
-    expected: String,
-) -> DataError {
-    DataError::Augmentation {
-        path: dataset.path().to_path_buf(),
-        key,
-        got,
-        reason,
-        expected,
-    }
 }
 
 /// A uniform whole number below a bound, of a uniform number below 1.

@@ -1,6 +1,5 @@
 //! How tiles of a volume overlap, and what each of them counts where several have a voxel.
 
-use super::Tile;
 use std::ops::Range;
 
 /// Least weight of a voxel of a tile, as that of MONAI.
@@ -84,5 +83,36 @@ impl TileWeights {
     pub(crate) fn weight(factors: [f64; 3]) -> f64 {
         let [d, h, w] = factors;
         (d * h * w).max(WEIGHT_MIN)
+    }
+}
+
+/// The part of a volume that one of its crops, of several that cover it, is the source of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Number of the volume in its split.
+    pub volume: usize,
+    /// Where the crop begins in the volume, D, H, W. In one with `padding`, that is counted.
+    pub origin: [usize; 3],
+    /// Positions before those of the volume, of one that is smaller than the crop: a position p of the crop is
+    /// `origin + p - padding` in the volume.
+    pub padding: [usize; 3],
+    /// The positions of the crop that are not padding.
+    pub inside: [Range<usize>; 3],
+    /// The part in the crop. Those of all crops of a volume cover it, and none shares a voxel with another; they
+    /// meet in the middle of what the crops share.
+    pub part: [Range<usize>; 3],
+}
+
+impl Tile {
+    /// Where a position of the crop is in the volume; none of padding.
+    pub(crate) fn in_volume(&self, at: [usize; 3]) -> Option<[usize; 3]> {
+        let is_inside = (0..3).all(|dim| self.inside[dim].contains(&at[dim]));
+        is_inside.then(|| std::array::from_fn(|dim| self.origin[dim] + at[dim] - self.padding[dim]))
+    }
+
+    /// Where a range of positions of the crop without padding is in the volume, along a dim.
+    pub(crate) fn moved(&self, dim: usize, range: &Range<usize>) -> Range<usize> {
+        let moved = |at: usize| self.origin[dim] + at - self.padding[dim];
+        moved(range.start)..moved(range.end)
     }
 }
