@@ -8,7 +8,7 @@ use partita_program::{
 };
 use partita_run::{Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::Mesh;
-use partita_testkit::{Bench, Draws, Maker, ReferenceMenu, not_run, reference_kernels};
+use partita_testkit::{Bench, Draws, Maker, ReferenceMenu, onednn_search, reference_kernels};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,19 +21,8 @@ const SEEDS_LONG: u64 = 1000;
 
 /// The library of the environment or of the loader; what is missing is written past the capture of outputs.
 fn library(test: &str) -> Option<Arc<Library>> {
-    let file = std::env::var_os("PARTITA_ONEDNN");
-    let search = match file {
-        Some(off) if off == "off" => LibrarySearch::Off,
-        Some(file) => LibrarySearch::File(file.into()),
-        None => LibrarySearch::Loader,
-    };
-    match Library::load(&search, Instructions::All) {
-        Ok(library) => Some(Arc::new(library)),
-        Err(error) => {
-            not_run(test, format!("{error}; PARTITA_ONEDNN names the library"));
-            None
-        }
-    }
+    let search = onednn_search(test)?;
+    Some(Arc::new(Library::load(&search, Instructions::All).unwrap()))
 }
 
 /// Offers what the library does; panics where it offers nothing.

@@ -46,6 +46,7 @@ const WALLS: [Wall; 3] = [
             "mpi",
             "cuda",
             "onednn",
+            "site",
         ],
         to: &["graph", "lower"],
     },

@@ -1,0 +1,214 @@
+//! The context of a verb: the environment, measured times, the progress listener, and a cancellation flag.
+
+use crate::cores::CoreLocks;
+use crate::environment::Environment;
+use crate::kernel_set::{KernelSet, Processing, cores, instructions, spin};
+use crate::local_ranks::{Ranks, setting};
+use crate::progress::{Event, Progress, Silent};
+use crate::times::{NoScratch, Times};
+use partita_cpu::Level;
+use partita_onednn::{NAME, OneDnn};
+use partita_program::{Configuration, Menu};
+use partita_space::Seconds;
+use partita_tune::{Catalog, CatalogMenu, Measurements, Setting};
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// The context of a verb. A process needs only one, as it holds measured times.
+pub struct Context<'c> {
+    environment: Environment,
+    times: Times,
+    progress: &'c dyn Progress,
+    cancel: &'c AtomicBool,
+    onednn: Arc<OneDnn>,
+    core_locks: CoreLocks,
+    /// What rank 0 of a job has measured.
+    shared: OnceLock<Catalog>,
+}
+
+impl Context<'static> {
+    /// A context without progress listener and cancellation.
+    pub fn new(environment: Environment) -> Self {
+        Self::watched(environment, &Silent, &NEVER)
+    }
+}
+
+impl<'c> Context<'c> {
+    /// A context that reports to `progress`, and whose work ends early once `cancel` is set.
+    pub fn watched(
+        environment: Environment,
+        progress: &'c dyn Progress,
+        cancel: &'c AtomicBool,
+    ) -> Self {
+        let path = environment.measured_times.clone();
+        let temporary = environment.temporary.clone();
+        let (search, level) = (environment.onednn.clone(), environment.level);
+        Self {
+            core_locks: CoreLocks::new(environment.core_locks.clone()),
+            environment,
+            onednn: Arc::new(OneDnn::new(search, instructions(level))),
+            times: Times::new(path, temporary),
+            progress,
+            cancel,
+            shared: OnceLock::new(),
+        }
+    }
+
+    /// The environment of the process.
+    pub fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    /// The cancellation flag: ranks end within a second, and partial files are removed.
+    pub fn cancel(&self) -> &'c AtomicBool {
+        self.cancel
+    }
+
+    /// Whether the work is to end early.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// The instruction level of the CPU kernels.
+    pub fn level(&self) -> Level {
+        self.environment.level
+    }
+
+    /// Reports an event to the caller.
+    pub fn report(&self, event: Event<'_>) {
+        self.progress.report(event);
+    }
+
+    /// Reports the progress of a measurement or a search.
+    pub fn status(&self, text: &str, is_last: bool) {
+        self.report(Event::Status { text, is_last });
+    }
+
+    /// The locks of the cores that ranks are pinned to.
+    pub fn core_locks(&self) -> &CoreLocks {
+        &self.core_locks
+    }
+
+    /// Cores for this many threads of ranks with these kernels, which no other process holds; empty if they are not
+    /// pinned.
+    pub fn hold_cores(&self, kernels: KernelSet, threads: usize) -> Vec<usize> {
+        let wanted = if kernels == KernelSet::CPU {
+            threads
+        } else {
+            0
+        };
+        let (own, told) = self.core_locks.hold(wanted, cores());
+        if let Some(text) = told {
+            self.report(Event::Note(&text));
+        }
+        own
+    }
+
+    /// How long a thread that waits for another spins before it sleeps: not at all where others need the cores.
+    pub fn spin(&self, ranks: usize, threads: usize, cores: usize) -> Seconds {
+        if self.core_locks.is_crowded() {
+            return Seconds(0.0);
+        }
+        spin(ranks, threads, cores)
+    }
+
+    /// What kernels of ranks with this many threads compute with.
+    pub fn processing(&self, threads: usize) -> Processing {
+        Processing {
+            threads,
+            level: self.level(),
+            onednn: Arc::clone(&self.onednn),
+        }
+    }
+
+    /// The measurements under a setting, those of oneDNN in its present version included.
+    pub fn measurements(&self, setting: &Setting) -> Measurements {
+        let mut all = self.times.measurements(setting, self.progress);
+        // Where nothing of it was measured, it is not loaded.
+        let is_onednn = |other: &Setting| other.backend.starts_with(&onednn_backend(setting, ""));
+        let may_have = self.onednn.is_loaded() || self.times.has_setting(is_onednn, self.progress);
+        if may_have && let Some(own) = self.onednn_setting(setting) {
+            all.merge(&self.times.measurements(&own, self.progress));
+        }
+        all
+    }
+
+    /// The version of oneDNN, if the catalog has kernels of it and it is found.
+    pub fn version_for(&self, catalog: &Catalog) -> Option<String> {
+        let library = catalog.uses(NAME).then(|| self.onednn.library().ok())??;
+        Some(library.version.to_string())
+    }
+
+    /// Under which the times of kernels are kept that the library computes; none if there is no library.
+    fn onednn_setting(&self, setting: &Setting) -> Option<Setting> {
+        let version = self.onednn.library().ok()?.version.to_string();
+        Some(Setting {
+            backend: onednn_backend(setting, &version),
+            ..setting.clone()
+        })
+    }
+
+    /// The kernels of ranks on this machine, with all measured configurations.
+    pub fn menu(&self, kernels: KernelSet, ranks: &Ranks) -> Box<dyn Menu + Sync> {
+        let catalog = match self.shared.get() {
+            Some(catalog) => catalog.clone(),
+            None => self.catalog(kernels, ranks),
+        };
+        if catalog.is_empty() {
+            return kernels.menu(ranks.threads, self.level());
+        }
+        let menu = if catalog.uses(NAME) {
+            kernels.menu_with(&self.processing(ranks.threads))
+        } else {
+            kernels.menu(ranks.threads, self.level())
+        };
+        Box::new(CatalogMenu::new(menu, catalog))
+    }
+
+    /// The measured configurations of kernels of these ranks.
+    pub fn catalog(&self, kernels: KernelSet, ranks: &Ranks) -> Catalog {
+        Catalog::of(&self.measurements(&setting(self, kernels, ranks)))
+    }
+
+    /// Makes [`Self::menu`] use this catalog from now on.
+    pub fn share(&self, catalog: Catalog) {
+        // A context serves one job, whose ranks all use the first.
+        let _ = self.shared.set(catalog);
+    }
+
+    /// Keeps measurements under a setting, and those of oneDNN under one that has its version.
+    pub fn keep_measurements(&self, setting: &Setting, new: &Measurements) {
+        let is_onednn = |algorithm: &str| {
+            let configuration = algorithm.parse::<Configuration>();
+            configuration.is_ok_and(|it| it.uses(NAME))
+        };
+        let (of_onednn, rest) = new.clone().partition(&is_onednn);
+        self.times.keep(setting, &rest, self.progress);
+        if of_onednn.kernels.is_empty() {
+            return;
+        }
+        if let Some(own) = self.onednn_setting(setting) {
+            self.times.keep(&own, &of_onednn, self.progress);
+        }
+    }
+
+    /// Warns if measured times cannot be kept.
+    pub fn before_measuring(&self) {
+        self.times.before_measuring(self.progress);
+    }
+
+    /// An anonymous temporary file with these contents.
+    ///
+    /// Errors: no folder can be written.
+    pub fn scratch_file(&self, contents: &[u8]) -> Result<File, NoScratch> {
+        self.times.scratch_file(contents, self.progress)
+    }
+}
+
+/// The backend of times of the library beside those of other kernels.
+fn onednn_backend(setting: &Setting, version: &str) -> String {
+    format!("{}, oneDNN {version}", setting.backend)
+}

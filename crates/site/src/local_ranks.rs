@@ -1,0 +1,56 @@
+//! Ranks on this machine, and the conditions under which their kernels are measured.
+
+use crate::context::Context;
+use crate::host::Host;
+use crate::kernel_set::{KernelSet, cores};
+use partita_tune::Setting;
+
+/// Most ranks of one thread that share a core while they are measured.
+const RANKS_PER_CORE: usize = 4;
+
+/// Ranks on this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranks {
+    /// Number of ranks.
+    pub count: usize,
+    /// Threads per rank.
+    pub threads: usize,
+    /// The cores that they share.
+    pub cores: Vec<usize>,
+    /// The MPI library; `None` if they are threads of one process.
+    pub library: Option<String>,
+    /// Where they are processes: the cores that they are pinned to, in their order; empty if they are not.
+    pub pinned: Vec<usize>,
+}
+
+impl Ranks {
+    /// Threads of this process.
+    pub fn threads(count: usize, threads: usize) -> Self {
+        Self {
+            count,
+            threads,
+            cores: cores().to_vec(),
+            library: None,
+            pinned: Vec::new(),
+        }
+    }
+
+    /// Most ranks whose kernels are measured: with more than a few per core, times are useless.
+    pub fn most(&self) -> usize {
+        (RANKS_PER_CORE * self.cores.len() / self.threads).max(1)
+    }
+}
+
+/// The conditions under which kernels of ranks on this machine are measured, with all of them at work.
+pub fn setting(context: &Context<'_>, kernels: KernelSet, ranks: &Ranks) -> Setting {
+    let host = Host::local(context.level());
+    Setting {
+        processor: host.processor.clone().unwrap_or_default(),
+        cores: ranks.cores.len(),
+        simd: host.simd.to_owned(),
+        backend: kernels.backend(),
+        ranks: ranks.count,
+        at_work: ranks.count,
+        threads: ranks.threads,
+    }
+}
