@@ -1,9 +1,9 @@
 //! The ranks of a launch, measured and predicted together.
 
 use crate::input::InputSource;
-use crate::launch::{Launch, LaunchError, RankConfig};
+use crate::launch::{Launch, LaunchError};
 use crate::local_machine::{CalibrationRun, LocalError, LocalMachine};
-use crate::local_ranks::Ranks;
+use crate::local_ranks::{RankConfig, Ranks};
 use crate::machine;
 use partita_lower::{Strategy, StrategyError};
 use partita_oracle::{Costs, Prediction, predict};

@@ -183,7 +183,7 @@ impl<'c> LocalMachine<'c> {
         input: InputSource,
     ) -> Result<Self, LocalError> {
         let most = ranks.most();
-        let setting = setting(context, kernels, &ranks);
+        let setting = setting(context.level(), kernels, &ranks);
         let Ranks {
             count: ranks,
             threads,

@@ -136,7 +136,7 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
     }
     let menu = kernels.menu_with(&processing);
     measure(context, request, &subject, (kernels, &*menu))?;
-    let measured = context.measurements(&setting(context, kernels, &ranks));
+    let measured = context.measurements(&setting(context.level(), kernels, &ranks));
     let times = Times {
         catalog: Catalog::of(&measured),
         measured,

@@ -170,7 +170,7 @@ impl<'c> Context<'c> {
 
     /// The measured configurations of kernels of these ranks.
     pub fn catalog(&self, kernels: KernelSet, ranks: &Ranks) -> Catalog {
-        Catalog::of(&self.measurements(&setting(self, kernels, ranks)))
+        Catalog::of(&self.measurements(&setting(self.level(), kernels, ranks)))
     }
 
     /// Makes [`Self::menu`] use this catalog from now on.

@@ -7,6 +7,8 @@ mod preload;
 mod processes;
 mod ranks;
 mod saving;
+mod threads;
+mod world;
 
 pub use agreement::{Agreement, Decision, RepeatFrom, Vote};
 pub use error::{DIVERGENCE_ADVICE, LaunchError, NotSaved};
@@ -21,38 +23,26 @@ pub use saving::{MemoryUsage, TensorSink};
 use crate::context::Context;
 use crate::error::Fault;
 use crate::host::Host;
-use crate::kernel_set::{KernelSet, cores};
-use crate::local_ranks::Ranks;
+use crate::kernel_set::KernelSet;
+use crate::local_ranks::{RankConfig, Ranks};
 use crate::thread_limit;
 use partita_input::SampleStore;
 use partita_mpi::Collectives;
 use partita_program::Menu;
-use partita_run::Arena;
-use partita_session::{Outcome, RunEnd, Session};
+use partita_session::{Outcome, Session};
 use partita_space::{Rank, Seconds};
 use partita_tune::{HostLayout, LinkSizes, LinkTimes, NetworkTimes};
 use processes::Job;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
+use threads::Threads;
+use world::World;
 
-/// The ranks of a run.
-pub enum Launch<'c> {
-    /// Threads of this process.
-    Threads(&'c Context<'c>),
-    /// Processes under a launcher, of which this is one.
-    Processes(Job<'c>),
-}
-
-/// Number of ranks, their threads and kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RankConfig {
-    /// Number of ranks.
-    pub ranks: usize,
-    /// Threads per rank.
-    pub threads: usize,
-    /// Kernel set.
-    pub kernels: KernelSet,
+/// The ranks of a run: threads of this process, or processes under a launcher, of which this is one.
+pub struct Launch<'c> {
+    context: &'c Context<'c>,
+    world: Box<dyn World + 'c>,
 }
 
 impl<'c> Launch<'c> {
@@ -62,70 +52,62 @@ impl<'c> Launch<'c> {
     pub fn join(context: &'c Context<'c>) -> Result<Self, LaunchError> {
         let launcher = context.environment().launcher.as_ref();
         let Some(launcher) = launcher.filter(|launcher| launcher.has_several()) else {
-            return Ok(Self::Threads(context));
+            return Ok(Self::threads(context));
+        };
+        let of_job = |job: Job<'c>| Self {
+            context,
+            world: Box::new(job),
         };
         let job = Job::join(context, launcher)?;
-        Ok(job.map_or(Self::Threads(context), Self::Processes))
+        Ok(job.map_or_else(|| Self::threads(context), of_job))
+    }
+
+    /// Threads of this process.
+    pub fn threads(context: &'c Context<'c>) -> Self {
+        Self {
+            context,
+            world: Box::new(Threads { context }),
+        }
     }
 
     /// The context of the verb.
     pub fn context(&self) -> &'c Context<'c> {
-        match self {
-            Self::Threads(context) => context,
-            Self::Processes(job) => job.context(),
-        }
+        self.context
+    }
+
+    /// Whether ranks are processes.
+    pub fn has_processes(&self) -> bool {
+        self.world.has_processes()
     }
 
     /// Whether this process has rank 0, which reports and writes.
     pub fn is_first(&self) -> bool {
-        match self {
-            Self::Threads(_) => true,
-            Self::Processes(job) => job.rank() == 0,
-        }
+        self.share().0 == 0
     }
 
     /// Index of this process among those of the job, and their number.
     pub fn share(&self) -> (usize, usize) {
-        match self {
-            Self::Threads(_) => (0, 1),
-            Self::Processes(job) => (job.rank(), job.size()),
-        }
+        self.world.share()
     }
 
     /// The number of ranks: of the launcher, the request or the run file. A request must agree with the launcher.
     pub fn ranks(&self, asked: Option<usize>, of_file: usize) -> Result<usize, LaunchError> {
-        let size = match self {
-            Self::Threads(_) => return Ok(asked.unwrap_or(of_file)),
-            Self::Processes(job) => job.size(),
-        };
-        match asked.filter(|&ranks| ranks != size) {
-            None => Ok(size),
-            Some(asked) => Err(LaunchError::OtherRanks { asked, size }),
-        }
+        self.world.ranks(asked, of_file)
     }
 
     /// The collectives of the MPI library, if there is one.
     pub fn library_collectives(&self) -> Result<Collectives, LaunchError> {
-        match self {
-            Self::Processes(_) => Ok(Collectives::Library),
-            Self::Threads(_) => Err(LaunchError::NoLibrary),
-        }
+        self.world.library_collectives()
     }
 
     /// Sets how long other ranks may be silent.
     pub fn set_limit(&self, limit: Seconds) -> Result<(), LaunchError> {
-        match self {
-            Self::Threads(_) => Ok(()),
-            Self::Processes(job) => job.set_limit(limit),
-        }
+        self.world.set_limit(limit)
     }
 
     /// Number of ranks on this host, and of the cores that they share.
     pub fn local(&self, ranks: usize, host: &Host) -> (usize, usize) {
-        match self {
-            Self::Threads(_) => (ranks, host.cores_usable),
-            Self::Processes(job) => (job.local().ranks, job.local().cores),
-        }
+        self.world.local(ranks, host)
     }
 
     /// The kernels of a run, by what rank 0 has measured; choices of strategies use it, too.
@@ -151,26 +133,17 @@ impl<'c> Launch<'c> {
 
     /// The ranks of this process.
     pub fn local_ranks(&self, ranks: usize) -> Range<Rank> {
-        match self {
-            Self::Threads(_) => 0..ranks,
-            Self::Processes(job) => job.rank()..job.rank() + 1,
-        }
+        self.world.local_ranks(ranks)
     }
 
     /// The ranks of this host.
     pub fn ranks_of_host(&self, ranks: usize) -> Vec<Rank> {
-        match self {
-            Self::Threads(_) => (0..ranks).collect(),
-            Self::Processes(job) => job.ranks_of_host().to_vec(),
-        }
+        self.world.ranks_of_host(ranks)
     }
 
     /// Whether all ranks are on one host.
     pub fn is_on_one_host(&self) -> bool {
-        match self {
-            Self::Threads(_) => true,
-            Self::Processes(job) => job.is_on_one_host(),
-        }
+        self.world.is_on_one_host()
     }
 
     /// Runs long work on every rank.
@@ -178,10 +151,10 @@ impl<'c> Launch<'c> {
         &self,
         work: impl FnOnce() -> Result<R, E> + Send,
     ) -> Result<R, E> {
-        match self {
-            Self::Threads(_) => work(),
-            Self::Processes(job) => job.with_heartbeats(work),
-        }
+        let mut done = None;
+        self.world
+            .with_heartbeats(Box::new(|| done = Some(work())))?;
+        done.unwrap_or_else(|| panic!("work was not done"))
     }
 
     /// Makes the files of what ranks keep of a dataset beside their memory, on all ranks before any of them goes on.
@@ -194,13 +167,8 @@ impl<'c> Launch<'c> {
         ranks: usize,
     ) -> Result<(), LaunchError> {
         let local = self.local_ranks(ranks);
-        match self {
-            Self::Threads(_) => preload::open_spill(store, folder, local),
-            Self::Processes(job) => {
-                job.with_heartbeats(|| preload::open_spill(store, folder, local))?;
-                job.meet()
-            }
-        }
+        self.prepare(|| preload::open_spill(store, folder, local))?;
+        self.world.meet()
     }
 
     /// Reads what ranks keep of a dataset into memory, on all ranks before any of them goes on; counted for an epoch.
@@ -212,15 +180,9 @@ impl<'c> Launch<'c> {
         ranks: usize,
         epoch: u64,
     ) -> Result<(), LaunchError> {
-        let local = self.local_ranks(ranks);
-        match self {
-            Self::Threads(context) => preload::preload(context, store, local, epoch),
-            Self::Processes(job) => {
-                let context = job.context();
-                job.with_heartbeats(|| preload::preload(context, store, local, epoch))?;
-                job.meet()
-            }
-        }
+        let (context, local) = (self.context(), self.local_ranks(ranks));
+        self.prepare(|| preload::preload(context, store, local, epoch))?;
+        self.world.meet()
     }
 
     /// Makes a choice on rank 0 and broadcasts it.
@@ -231,31 +193,17 @@ impl<'c> Launch<'c> {
         T: Default + Send + serde::Serialize + for<'t> serde::Deserialize<'t>,
         E: Send + From<LaunchError>,
     {
-        let job = match self {
-            Self::Threads(_) => return choose(),
-            Self::Processes(job) => job,
-        };
-        let own = match job.rank() {
-            0 => job.with_heartbeats(choose)?,
-            _ => T::default(),
-        };
-        Ok(job.broadcast(&own)?)
-    }
-
-    /// Checks that all ranks have the same programs and plan, which `identity` describes.
-    pub fn check_agreement(&self, identity: impl FnOnce() -> String) -> Result<(), LaunchError> {
-        match self {
-            Self::Threads(_) => Ok(()),
-            Self::Processes(job) => job.check_agreement(&identity()),
+        if !self.has_processes() {
+            return choose();
         }
-    }
-
-    /// Whether ranks are processes.
-    pub fn has_processes(&self) -> bool {
-        match self {
-            Self::Threads(_) => false,
-            Self::Processes(_) => true,
-        }
+        let own = if self.is_first() {
+            self.prepare(choose)?
+        } else {
+            T::default()
+        };
+        let own = serde_json::to_vec(&own).map_err(LaunchError::from)?;
+        let chosen = self.world.broadcast(own)?;
+        Ok(serde_json::from_slice(&chosen).map_err(LaunchError::from)?)
     }
 
     /// Does work on rank 0, while the others wait and receive its heartbeats.
@@ -265,16 +213,18 @@ impl<'c> Launch<'c> {
         &self,
         work: impl FnOnce() -> Result<Option<T>, E> + Send,
     ) -> Result<Option<T>, E> {
-        let job = match self {
-            Self::Threads(_) => return work(),
-            Self::Processes(job) => job,
+        let done = if self.is_first() {
+            self.prepare(work)?
+        } else {
+            None
         };
-        let done = match job.rank() {
-            0 => job.with_heartbeats(work)?,
-            _ => None,
-        };
-        job.broadcast(&())?;
+        self.world.broadcast(Vec::new())?;
         Ok(done)
+    }
+
+    /// Checks that all ranks have the same programs and plan, which `identity` describes.
+    pub fn check_agreement(&self, identity: impl Fn() -> String) -> Result<(), LaunchError> {
+        self.world.check_agreement(&identity)
     }
 
     /// Measures messages and collectives of processes, of groups of these sizes up to so many bytes, except `known` of
@@ -287,10 +237,7 @@ impl<'c> Launch<'c> {
         known: &LinkTimes,
         by: (KernelSet, usize),
     ) -> Result<LinkTimes, LaunchError> {
-        match self {
-            Self::Threads(_) => Ok(LinkTimes::default()),
-            Self::Processes(job) => job.measure_links(wanted, known, by),
-        }
+        self.world.measure_links(wanted, known, by)
     }
 
     /// Measures messages and collectives between hosts; rank 0 gets the times. Empty on one host.
@@ -301,22 +248,12 @@ impl<'c> Launch<'c> {
         layout: HostLayout,
         by: (KernelSet, usize),
     ) -> Result<NetworkTimes, LaunchError> {
-        match self {
-            Self::Threads(_) => Ok(NetworkTimes::new()),
-            Self::Processes(job) => job.measure_network(layout, by),
-        }
+        self.world.measure_network(layout, by)
     }
 
     /// Finalizes MPI when all ranks are done.
     pub fn close(&self) -> Result<(), LaunchError> {
-        match self {
-            Self::Threads(_) => Ok(()),
-            Self::Processes(job) => {
-                // No rank leaves before rank 0 is done.
-                job.broadcast(&())?;
-                job.close()
-            }
-        }
+        self.world.close()
     }
 
     /// The ranks of a host that a calibration measures, and how all ranks lie on hosts.
@@ -327,45 +264,20 @@ impl<'c> Launch<'c> {
         rank_config: RankConfig,
     ) -> Result<(Ranks, HostLayout), LaunchError> {
         self.check_threads(rank_config)?;
-        let Self::Processes(job) = self else {
-            let ranks = Ranks::threads(rank_config.ranks, rank_config.threads);
-            return Ok((ranks, HostLayout::single(rank_config.ranks)));
-        };
-        let uneven = LaunchError::UnevenHosts { ranks: job.size() };
-        let layout = job.layout().ok_or(uneven)?;
-        let ranks = Ranks {
-            cores: job.cores().to_vec(),
-            library: Some(job.library()?),
-            pinned: job.hold_cores(rank_config)?,
-            ..Ranks::threads(layout.ranks_per_host, rank_config.threads)
-        };
-        Ok((ranks, layout))
+        self.world.calibrated_ranks(rank_config)
     }
 
     /// Whether the ranks of this process can start their threads.
     fn check_threads(&self, rank_config: RankConfig) -> Result<(), LaunchError> {
-        let (ranks, cores) = match self {
-            Self::Threads(_) => (rank_config.ranks, cores().len()),
-            Self::Processes(job) => (1, job.local().cores),
-        };
+        let ranks = self.local_ranks(rank_config.ranks).len();
+        let cores = self.world.local_cores();
         Ok(thread_limit::check(ranks, rank_config, cores)?)
     }
 
     /// The ranks of a run on this machine; ranks on several hosts are treated as threads of this process.
     pub fn on_this_host(&self, rank_config: RankConfig) -> Result<Ranks, LaunchError> {
         self.check_threads(rank_config)?;
-        let threads = Ranks::threads(rank_config.ranks, rank_config.threads);
-        let Self::Processes(job) = self else {
-            return Ok(threads);
-        };
-        let ranks = Ranks {
-            cores: job.cores().to_vec(),
-            library: Some(job.library()?),
-            pinned: job.hold_cores(rank_config)?,
-            ..threads.clone()
-        };
-        let is_known = job.is_on_one_host() && ranks.count <= ranks.most();
-        Ok(if is_known { ranks } else { threads })
+        self.world.on_this_host(rank_config)
     }
 
     /// Runs a session. Rank 0 gets the outcomes and the memory usage of all ranks, and its sink the trained tensors.
@@ -380,56 +292,13 @@ impl<'c> Launch<'c> {
         baseline: MemoryBaseline,
         sink: &mut dyn TensorSink,
     ) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
-        let job = match self {
-            Self::Threads(context) => {
-                let (ranks, threads) = (
-                    session.main_program().mesh.ranks(),
-                    setup.processing.threads,
-                );
-                let pinned = context.hold_cores(setup.kernels, ranks * threads);
-                let spin = context.spin(ranks, threads, cores().len());
-                let results = ranks::run_ranks(session, setup, listener, (&pinned, spin));
-                let peak = baseline.peak_above();
-                let results = results?;
-                let (outcomes, mut arenas) = (results.outcomes, results.arenas);
-                if outcomes[0].end == RunEnd::Finished {
-                    save(session, &mut arenas, sink)?;
-                }
-                let usage = MemoryUsage {
-                    arenas: arenas.iter().map(Arena::bytes).collect(),
-                    peak,
-                    peak_saving: baseline.peak_above(),
-                };
-                return Ok(Some((outcomes, usage)));
-            }
-            Self::Processes(job) => job,
-        };
-        job.run(session, setup, collectives, listener, baseline, sink)
+        let world = &self.world;
+        world.run(session, setup, collectives, listener, baseline, sink)
     }
 
     /// Ends a failed run on all ranks. The error knows whether it was reported already.
     pub fn shut_down<E: Fault + From<LaunchError>>(&self, error: E) -> E {
-        match self {
-            Self::Threads(_) => error,
-            Self::Processes(job) => job.shut_down(error),
-        }
-    }
-}
-
-/// Passes all tensors to the sink until they are saved.
-fn save(
-    session: &Session<'_>,
-    arenas: &mut [Arena],
-    sink: &mut dyn TensorSink,
-) -> Result<(), LaunchError> {
-    loop {
-        for tensor in session.persistent_tensors() {
-            let holders = tensor.holders.iter();
-            let shares = holders.map(|&it| session.shard(it, &mut arenas[it.0]));
-            sink.keep(&tensor, session.assemble(&tensor, shares));
-        }
-        if sink.finish()? {
-            return Ok(());
-        }
+        let told = self.world.shut_down(&error);
+        told.map_or(error, E::from)
     }
 }

@@ -1,12 +1,23 @@
 //! Ranks on this machine, and the conditions under which their kernels are measured.
 
-use crate::context::Context;
 use crate::host::Host;
 use crate::kernel_set::{KernelSet, cores};
+use partita_cpu::Level;
 use partita_tune::Setting;
 
 /// Most ranks of one thread that share a core while they are measured.
 const RANKS_PER_CORE: usize = 4;
+
+/// Number of ranks, their threads and kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankConfig {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Threads per rank.
+    pub threads: usize,
+    /// Kernel set.
+    pub kernels: KernelSet,
+}
 
 /// Ranks on this machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,8 +53,8 @@ impl Ranks {
 }
 
 /// The conditions under which kernels of ranks on this machine are measured, with all of them at work.
-pub fn setting(context: &Context<'_>, kernels: KernelSet, ranks: &Ranks) -> Setting {
-    let host = Host::local(context.level());
+pub fn setting(level: Level, kernels: KernelSet, ranks: &Ranks) -> Setting {
+    let host = Host::local(level);
     Setting {
         processor: host.processor.clone().unwrap_or_default(),
         cores: ranks.cores.len(),

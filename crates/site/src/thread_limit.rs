@@ -2,7 +2,7 @@
 
 use crate::host::{group_files, text};
 use crate::kernel_set::KernelSet;
-use crate::launch::RankConfig;
+use crate::local_ranks::RankConfig;
 use std::path::Path;
 
 /// Memory mappings of a thread: its stack and the stack of its signal handlers, each with a guard page.

@@ -1,35 +1,34 @@
 //! Ranks that are processes under a launcher: collective decisions, failure handling and shutdown.
 
+mod agreement;
 mod held_cores;
+mod links;
+mod world;
 
-use super::agreement::{Agreement, ProcessAgreement};
+use super::agreement::Agreement;
 use super::error::LaunchError;
 use super::memory_baseline::MemoryBaseline;
 use super::ranks::{self, InnerRun, Listener, RunSetup};
 use super::saving::{MemoryUsage, TensorSink};
 use crate::context::Context;
 use crate::error::{ErrorKind, Fault, full_text};
-use crate::host::Host;
-use crate::kernel_set::{self, CoreSlot, KernelSet};
+use crate::kernel_set::{self, CoreSlot};
 use crate::launcher::Launcher;
 use crate::progress::Event;
+use agreement::ProcessAgreement;
 use held_cores::core_slot;
 use partita_input::EpochLoads;
 use partita_mpi::{Collectives, Library, LivenessReport, MpiTransport, WorldOptions};
 use partita_mpi::{World as MpiWorld, WorldError};
 use partita_program::Program;
-use partita_run::{Arena, PackedTensor, RunError, Transport};
+use partita_run::{Arena, PackedTensor, RunError};
 use partita_session::{Outcome, PersistentTensor, RunEnd, Session};
 use partita_space::{Bytes, Rank, Seconds};
-use partita_tune::{
-    HostLayout, LinkSizes, LinkTimes, NetworkTimes, RankTimes, RankTransportMaker, TuneError,
-    link_times_of_ranks, measure_links_of_rank, measure_network_of_rank, network_times_of_ranks,
-};
+use partita_tune::HostLayout;
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::sync::atomic::AtomicBool;
 
 /// Limit until that of the run file is known.
 const LIMIT: Seconds = Seconds(60.0);
@@ -163,7 +162,7 @@ impl<'c> Job<'c> {
             error: RefCell::new(None),
         };
         let rank_hosts = job.rank_hosts();
-        let rank_hosts = rank_hosts.map_err(|error| job.shut_down(error))?;
+        let rank_hosts = rank_hosts.map_err(|error| job.end_with(&error).unwrap_or(error))?;
         (job.slot, job.local) = core_slot(&rank_hosts, rank);
         job.of_host = ranks_of_host(&rank_hosts, rank);
         job.cores = cores_of_host(&rank_hosts, rank);
@@ -178,32 +177,7 @@ impl<'c> Job<'c> {
             cores: kernel_set::cores().to_vec(),
         };
         let all = self.gather(&own)?;
-        self.broadcast(&all)
-    }
-
-    /// The context of the verb.
-    pub fn context(&self) -> &'c Context<'c> {
-        self.context
-    }
-
-    /// This rank.
-    pub fn rank(&self) -> Rank {
-        self.rank
-    }
-
-    /// All ranks.
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
-    /// The ranks of this host.
-    pub fn local(&self) -> HostRanks {
-        self.local
-    }
-
-    /// Their numbers.
-    pub fn ranks_of_host(&self) -> &[Rank] {
-        &self.of_host
+        self.broadcast_value(&all)
     }
 
     fn with<R>(
@@ -217,16 +191,8 @@ impl<'c> Job<'c> {
         Ok(work(world)?)
     }
 
-    /// Sets how long other ranks may be silent.
-    pub fn set_limit(&self, limit: Seconds) -> Result<(), LaunchError> {
-        self.with(|world| {
-            world.set_limit(limit);
-            Ok(())
-        })
-    }
-
     /// Runs long work, while heartbeats are sent to the others.
-    pub fn with_heartbeats<R: Send, E: Send + From<LaunchError>>(
+    fn while_working<R: Send, E: Send + From<LaunchError>>(
         &self,
         work: impl FnOnce() -> Result<R, E> + Send,
     ) -> Result<R, E> {
@@ -243,13 +209,13 @@ impl<'c> Job<'c> {
     }
 
     /// Waits until all ranks are here.
-    pub fn meet(&self) -> Result<(), LaunchError> {
+    fn wait_for_all(&self) -> Result<(), LaunchError> {
         self.gather(&())?;
-        self.broadcast(&())
+        self.broadcast_value(&())
     }
 
     /// Broadcasts a value of rank 0.
-    pub fn broadcast<T: Serialize + for<'t> Deserialize<'t>>(
+    fn broadcast_value<T: Serialize + for<'t> Deserialize<'t>>(
         &self,
         own: &T,
     ) -> Result<T, LaunchError> {
@@ -259,7 +225,7 @@ impl<'c> Job<'c> {
     }
 
     /// Gathers the values of all ranks on rank 0; empty on the others.
-    pub(super) fn gather<T: Serialize + for<'t> Deserialize<'t>>(
+    fn gather<T: Serialize + for<'t> Deserialize<'t>>(
         &self,
         own: &T,
     ) -> Result<Vec<T>, LaunchError> {
@@ -267,126 +233,6 @@ impl<'c> Job<'c> {
         let all = self.with(|world| world.gather(&bytes))?;
         let all = all.iter().map(|bytes| serde_json::from_slice(bytes));
         Ok(all.collect::<Result<Vec<T>, _>>()?)
-    }
-
-    /// Checks that all ranks have the same programs and plan, which `identity` describes.
-    pub fn check_agreement(&self, identity: &str) -> Result<(), LaunchError> {
-        let all = self.gather(&identity.to_owned())?;
-        let other = all.iter().position(|one| one != identity);
-        let verdict = other.map(|rank| (rank, all[rank].clone(), identity.to_owned()));
-        match self.broadcast(&verdict)? {
-            None => Ok(()),
-            Some((rank, other, own)) => Err(LaunchError::Differ { rank, other, own }),
-        }
-    }
-
-    /// Cores that the ranks of this host share.
-    pub fn cores(&self) -> &[usize] {
-        &self.cores
-    }
-
-    /// The hosts, if they have equally many ranks each and ranks fill one after the other.
-    pub fn layout(&self) -> Option<HostLayout> {
-        self.layout
-    }
-
-    /// Whether all ranks are on one host.
-    pub fn is_on_one_host(&self) -> bool {
-        self.local.ranks == self.size
-    }
-
-    /// The version text of the MPI library; part of the key of measurements.
-    pub fn library(&self) -> Result<String, LaunchError> {
-        self.with(|world| Ok(world.library().version.clone()))
-    }
-
-    /// Measures messages and collectives of groups of these sizes, up to this many bytes, except `known` of rank 0; all ranks call it.
-    /// Returns the new times.
-    ///
-    /// Errors: a transport that fails.
-    pub fn measure_links(
-        &self,
-        (groups, sizes): (&BTreeSet<usize>, LinkSizes),
-        known: &LinkTimes,
-        (kernels, threads): (KernelSet, usize),
-    ) -> Result<LinkTimes, LaunchError> {
-        let asked = (groups.clone(), sizes, known.clone());
-        let (groups, sizes, known) = self.broadcast(&asked)?;
-        let layout = self.layout.unwrap_or(HostLayout::single(self.size));
-        let arenas = self.arenas(kernels);
-        let own = self.measured(threads, &mut |transports| {
-            let made = (transports, &arenas as _, self.cache(threads));
-            measure_links_of_rank((self.rank, layout), (&groups, sizes), &known, made)
-        })?;
-        let all: Vec<RankTimes> = self.gather(&own)?;
-        let found = match self.rank {
-            0 => link_times_of_ranks(layout, (&groups, sizes), &known, &all),
-            _ => LinkTimes::default(),
-        };
-        self.broadcast(&found)
-    }
-
-    /// Measures messages and collectives between hosts; all ranks call it, and rank 0 gets the times. Empty on one
-    /// host.
-    ///
-    /// Errors: a transport that fails.
-    pub fn measure_network(
-        &self,
-        layout: HostLayout,
-        (kernels, threads): (KernelSet, usize),
-    ) -> Result<NetworkTimes, LaunchError> {
-        let arenas = self.arenas(kernels);
-        let own = self.measured(threads, &mut |transports| {
-            let made = (transports, &arenas as _, self.cache(threads));
-            measure_network_of_rank((self.rank, layout), made)
-        })?;
-        let all: Vec<RankTimes> = self.gather(&own)?;
-        Ok(match self.rank {
-            0 => network_times_of_ranks(layout, &all),
-            _ => NetworkTimes::new(),
-        })
-    }
-
-    /// Where messages of this rank are sent from.
-    fn arenas(
-        &self,
-        kernels: KernelSet,
-    ) -> impl Fn(Rank, Bytes) -> Result<Arena, RunError> + use<> {
-        let slot = self.slot.slot;
-        move |rank, bytes| kernels.arena(rank, slot, bytes)
-    }
-
-    /// Its part of the caches that a rank has.
-    fn cache(&self, threads: usize) -> Bytes {
-        let host = Host::local(self.context.level());
-        host.cache_of_rank(self.local.ranks, threads)
-    }
-
-    /// Measures with transports of this world.
-    fn measured(
-        &self,
-        threads: usize,
-        measure: &mut dyn FnMut(&mut RankTransportMaker<'_>) -> Result<RankTimes, TuneError>,
-    ) -> Result<RankTimes, LaunchError> {
-        let cancel = AtomicBool::new(false);
-        let mut transports = |program: &Program| -> Result<Box<dyn Transport + '_>, TuneError> {
-            let made = self.with(|world| {
-                let spin = self.spin(threads);
-                world.transport(
-                    program.mesh,
-                    &[program],
-                    Collectives::Ordered,
-                    spin,
-                    &cancel,
-                )
-            });
-            let failed = |error: LaunchError| TuneError::Stopped {
-                what: "links",
-                reason: error.to_string(),
-            };
-            Ok(Box::new(made.map_err(failed)?))
-        };
-        measure(&mut transports).map_err(LaunchError::Links)
     }
 
     /// How long a rank spins before it sleeps.
@@ -399,7 +245,7 @@ impl<'c> Job<'c> {
     /// sink has received the trained tensors.
     ///
     /// Errors: that of this rank.
-    pub fn run(
+    fn run_session(
         &self,
         session: &Session<'_>,
         setup: &RunSetup<'_>,
@@ -433,7 +279,7 @@ impl<'c> Job<'c> {
             // All ranks saw the same loss, or agreed to stop. Rank 0 reports it; a launcher may take the exit code
             // of any rank.
             let origins = self.gather(&outcome.origin)?;
-            self.close()?;
+            self.finalize()?;
             let of_rank = |(rank, origin)| Outcome {
                 rank,
                 origin,
@@ -475,7 +321,7 @@ impl<'c> Job<'c> {
         if setup.is_followed {
             return Ok(());
         }
-        self.close()
+        self.finalize()
     }
 
     /// Gathers all tensors on rank 0 until they are saved. No rank leaves before.
@@ -491,10 +337,10 @@ impl<'c> Job<'c> {
             }
             let are_safe = match self.rank {
                 // A slow device keeps the others waiting.
-                0 => self.with_heartbeats(|| Ok::<_, LaunchError>(sink.finish()?))?,
+                0 => self.while_working(|| Ok::<_, LaunchError>(sink.finish()?))?,
                 _ => true,
             };
-            if self.broadcast(&are_safe)? {
+            if self.broadcast_value(&are_safe)? {
                 return Ok(());
             }
         }
@@ -522,7 +368,7 @@ impl<'c> Job<'c> {
         let all = self.with(|world| world.gather(&bytes))?;
         drop(bytes);
         // A rank that is ahead waits, so that its messages do not pile up.
-        self.broadcast(&())?;
+        self.broadcast_value(&())?;
         if self.rank > 0 {
             return Ok(());
         }
@@ -551,7 +397,7 @@ impl<'c> Job<'c> {
     }
 
     /// Finalizes MPI.
-    pub fn close(&self) -> Result<(), LaunchError> {
+    fn finalize(&self) -> Result<(), LaunchError> {
         match self.world.take() {
             Some(world) => Ok(world.close()?),
             None => Ok(()),
@@ -560,11 +406,10 @@ impl<'c> Job<'c> {
 
     /// Ends the job after an error of this rank. All ranks exchange their reasons, and rank 0 reports the cause.
     /// If ranks no longer answer, all others report them and abort the job.
-    pub fn shut_down<E: Fault + From<LaunchError>>(&self, error: E) -> E {
-        let Some(world) = self.world.take() else {
-            return error;
-        };
-        let own = self.reason(&error);
+    /// Returns what stands for the error, as it was reported.
+    fn end_with(&self, error: &dyn Fault) -> Option<LaunchError> {
+        let world = self.world.take()?;
+        let own = self.reason(error);
         let liveness = world.report_failure(&serde_json::to_vec(&own).unwrap_or_default());
         let reasons = failure_reasons(&liveness);
         let report = |text: &str| self.context.report(Event::Failure(text));
@@ -572,7 +417,7 @@ impl<'c> Job<'c> {
             report(&silence_report(self.rank, &own, &reasons, &liveness.silent));
             world.shut_down(&liveness.silent);
             world.abort(1);
-            return LaunchError::AlreadyReported(ErrorKind::Failure).into();
+            return Some(LaunchError::AlreadyReported(ErrorKind::Failure));
         }
         let cause = reasons
             .iter()
@@ -586,7 +431,7 @@ impl<'c> Job<'c> {
             // Nothing is pending, so MPI can be finalized; the cause is reported already.
             let _ = world.close();
         }
-        LaunchError::AlreadyReported(cause.kind).into()
+        Some(LaunchError::AlreadyReported(cause.kind))
     }
 
     fn reason(&self, error: &dyn Fault) -> Reason {

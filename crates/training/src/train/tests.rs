@@ -33,6 +33,6 @@ fn train(
     let times = environment.temporary.join("partita-tests/measured.sqlite");
     environment.measured_times = Some(times);
     let context = Context::watched(environment, progress, cancel);
-    let trained = train_with(&Launch::Threads(&context), request)?;
+    let trained = train_with(&Launch::threads(&context), request)?;
     Ok(trained.expect("ranks are threads"))
 }

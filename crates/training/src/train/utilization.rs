@@ -2,8 +2,9 @@
 
 use crate::input::InputSource;
 use crate::kernel_set::KernelSet;
-use crate::launch::{Launch, RankConfig};
+use crate::launch::Launch;
 use crate::local_machine::LocalMachine;
+use crate::local_ranks::RankConfig;
 use crate::machine;
 use partita_graph::{Graph, count};
 use partita_program::{Lane, Program};

@@ -139,7 +139,7 @@ fn times_of_a_library_belong_to_its_version() {
         })
     };
     let (with, without) = (context(search), context(LibrarySearch::Off));
-    let setting = setting(&with, KernelSet::CPU, &Ranks::threads(1, 1));
+    let setting = setting(with.level(), KernelSet::CPU, &Ranks::threads(1, 1));
     let times: BTreeMap<String, Seconds> =
         [("cpu", 2.0), ("onednn", 1.0), ("onednn:n1,cpu:n2", 3.0)]
             .map(|(name, seconds)| (name.to_owned(), Seconds(seconds)))

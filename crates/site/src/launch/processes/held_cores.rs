@@ -1,8 +1,9 @@
 //! The cores that the ranks of a job hold.
 
-use super::super::{LaunchError, RankConfig};
+use super::super::LaunchError;
 use super::{HostRanks, Job, RankHost, cores_of_host, ranks_of_host};
 use crate::kernel_set::{self, CoreSlot, KernelSet, at_once};
+use crate::local_ranks::RankConfig;
 use crate::progress::Event;
 use partita_space::Rank;
 
@@ -32,7 +33,8 @@ impl Job<'_> {
         let locks = self.context.core_locks();
         let (own, text) = locks.hold(wanted, &among);
         let own = (own, text, locks.is_crowded());
-        let all: Vec<(Vec<usize>, Option<String>, bool)> = self.broadcast(&self.gather(&own)?)?;
+        let all: Vec<(Vec<usize>, Option<String>, bool)> =
+            self.broadcast_value(&self.gather(&own)?)?;
         let told = all.iter().enumerate();
         let mut told = told.filter_map(|(rank, (_, text, _))| Some((rank, text.as_ref()?)));
         if let Some((rank, text)) = told.next().filter(|_| self.rank == 0) {

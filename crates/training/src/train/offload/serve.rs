@@ -87,7 +87,7 @@ pub fn serve(
     request: &ServeRequest,
     listening: &mut dyn FnMut(&Address),
 ) -> Result<(), TrainError> {
-    let launch = Launch::Threads(context);
+    let launch = Launch::threads(context);
     let overrides = TrainRequest {
         run_file: request.run_file.clone(),
         ..TrainRequest::default()

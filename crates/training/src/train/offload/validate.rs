@@ -260,7 +260,7 @@ impl Trainee {
         tensors: &BTreeMap<String, Tensor>,
     ) -> Result<Evaluated, String> {
         thread::sleep(self.delay);
-        let launch = Launch::Threads(context);
+        let launch = Launch::threads(context);
         let start = Instant::now();
         let prepared = self.prepared.get_or_init(|| {
             let range = self.samples.clone();

@@ -30,7 +30,7 @@ fn trained(kernels: &str, precision: &str, strategy: &str) -> (TempDir, Value) {
         no_prediction: true,
         ..TrainRequest::default()
     };
-    let trained = train_with(&Launch::Threads(&context), &request).unwrap();
+    let trained = train_with(&Launch::threads(&context), &request).unwrap();
     let result = serde_json::to_value(&trained.unwrap().result).unwrap();
     (folder, result)
 }
@@ -104,7 +104,7 @@ fn a_resumed_training_goes_on_with_its_loss_scale() {
         ..Environment::default()
     });
     let run = |request: &TrainRequest| {
-        let trained = train_with(&Launch::Threads(&context), request).unwrap();
+        let trained = train_with(&Launch::threads(&context), request).unwrap();
         let result = serde_json::to_value(&trained.unwrap().result).unwrap();
         let weights = fs::read(folder.path().join("out/weights.safetensors")).unwrap();
         (losses(&result), result["loss_scale"].clone(), weights)

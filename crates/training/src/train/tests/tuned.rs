@@ -63,7 +63,7 @@ fn losses(folder: &TempDir, device: KernelSet, strategy: &str) -> Vec<f64> {
         no_prediction: true,
         ..TrainRequest::default()
     };
-    let trained = train_with(&Launch::Threads(&context), &request).unwrap();
+    let trained = train_with(&Launch::threads(&context), &request).unwrap();
     let result = serde_json::to_value(&trained.unwrap().result).unwrap();
     let epochs = result["epochs"].as_array().unwrap();
     let loss = |epoch: &serde_json::Value| {
@@ -123,7 +123,7 @@ fn all_learn_the_same(device: KernelSet, usual_name: &str, all: &[&str]) {
     let usual = losses(&folder, device, "data=2");
     measure(&folder, device);
     let ranks = Ranks::threads(2, 1);
-    let setting = setting(&context(&folder), kernels(device), &ranks);
+    let setting = setting(context(&folder).level(), kernels(device), &ranks);
     let measured = context(&folder).measurements(&setting);
     let mut seen = BTreeSet::new();
     for favored in all.iter().copied() {
