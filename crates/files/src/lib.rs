@@ -247,10 +247,15 @@ fn has_ended(on: Option<&str>, process: u32) -> bool {
     is_here && is_known && !processes.join(process.to_string()).exists()
 }
 
-/// The name of this host, which hosts with a common folder do not share.
-fn host() -> String {
+/// The name of this host; empty if the system does not say.
+pub fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim().replace('/', "-");
+    name.trim().to_owned()
+}
+
+/// The name of this host in names of files, which hosts with a common folder do not share.
+fn host() -> String {
+    let name = host_name().replace('/', "-");
     if name.is_empty() {
         "host".to_owned()
     } else {

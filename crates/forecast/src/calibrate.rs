@@ -165,7 +165,7 @@ fn calibrate_with(
 ) -> Result<Option<Calibrated>, CalibrateError> {
     let context = launch.context();
     let host = Host::local(context.level());
-    let name = request.name.clone().unwrap_or_else(host_name);
+    let name = request.name.clone().unwrap_or_else(usual_name);
     if name.trim().is_empty() {
         return Err(CalibrateError::NoName);
     }
@@ -307,9 +307,9 @@ fn programs(
     Ok(programs)
 }
 
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    match name.trim() {
+/// The name of a machine that is given none.
+fn usual_name() -> String {
+    match &*partita_files::host_name() {
         "" => "this-machine".to_owned(),
         name => name.to_owned(),
     }

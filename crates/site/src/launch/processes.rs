@@ -17,6 +17,7 @@ use crate::launcher::Launcher;
 use crate::progress::Event;
 use agreement::ProcessAgreement;
 use held_cores::core_slot;
+use partita_files::host_name;
 use partita_input::EpochLoads;
 use partita_mpi::{Collectives, Library, LivenessReport, MpiTransport, WorldOptions};
 use partita_mpi::{World as MpiWorld, WorldError};
@@ -28,7 +29,6 @@ use partita_tune::HostLayout;
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 
 /// Limit until that of the run file is known.
 const LIMIT: Seconds = Seconds(60.0);
@@ -173,7 +173,7 @@ impl<'c> Job<'c> {
     /// Host and cores of all ranks, in rank order.
     fn rank_hosts(&self) -> Result<Vec<RankHost>, LaunchError> {
         let own = RankHost {
-            host: host(),
+            host: host_name(),
             cores: kernel_set::cores().to_vec(),
         };
         let all = self.gather(&own)?;
@@ -501,11 +501,6 @@ fn silence_report(rank: Rank, own: &Reason, all: &[(Rank, Reason)], silent: &[Ra
     } else {
         text
     }
-}
-
-fn host() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_owned()
 }
 
 fn cores_of_host(rank_hosts: &[RankHost], rank: Rank) -> Vec<usize> {
