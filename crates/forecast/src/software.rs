@@ -79,7 +79,7 @@ pub fn resolve(
 }
 
 /// Those settings that concern a model.
-pub fn settings_for(mut settings: Strategy, graph: &Graph) -> Strategy {
+pub(crate) fn settings_for(mut settings: Strategy, graph: &Graph) -> Strategy {
     if !graph.has_batch_norm() {
         settings.batch_norm = Strategy::single().batch_norm;
     }
@@ -96,7 +96,11 @@ pub fn not_built(software: &Software) -> Option<String> {
 }
 
 /// Says so if ranks are on several nodes, and the sums of a software leave network adapters of these idle.
-pub fn idle_adapters(software: &Software, machine: &Machine, ranks: usize) -> Option<String> {
+pub(crate) fn idle_adapters(
+    software: &Software,
+    machine: &Machine,
+    ranks: usize,
+) -> Option<String> {
     if ranks <= machine.devices_per_node.value {
         return None;
     }
@@ -112,7 +116,7 @@ pub fn idle_adapters(software: &Software, machine: &Machine, ranks: usize) -> Op
 }
 
 /// Refuses other software than this runtime on the local machine.
-pub fn check_local(asked: &str) -> Result<(), SoftwareError> {
+pub(crate) fn check_local(asked: &str) -> Result<(), SoftwareError> {
     if asked == Software::OWN {
         return Ok(());
     }

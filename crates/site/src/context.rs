@@ -137,7 +137,7 @@ impl<'c> Context<'c> {
     }
 
     /// The version of oneDNN, if the catalog has kernels of it and it is found.
-    pub fn version_for(&self, catalog: &Catalog) -> Option<String> {
+    pub(crate) fn version_for(&self, catalog: &Catalog) -> Option<String> {
         let library = catalog.uses(NAME).then(|| self.onednn.library().ok())??;
         Some(library.version.to_string())
     }
@@ -169,12 +169,12 @@ impl<'c> Context<'c> {
     }
 
     /// The measured configurations of kernels of these ranks.
-    pub fn catalog(&self, kernels: KernelSet, ranks: &Ranks) -> Catalog {
+    pub(crate) fn catalog(&self, kernels: KernelSet, ranks: &Ranks) -> Catalog {
         Catalog::of(&self.measurements(&setting(self.level(), kernels, ranks)))
     }
 
     /// Makes [`Self::menu`] use this catalog from now on.
-    pub fn share(&self, catalog: Catalog) {
+    pub(crate) fn share(&self, catalog: Catalog) {
         // A context serves one job, whose ranks all use the first.
         let _ = self.shared.set(catalog);
     }

@@ -93,12 +93,12 @@ impl CoreLocks {
     }
 
     /// Whether ranks share their cores with other processes.
-    pub fn is_crowded(&self) -> bool {
+    pub(crate) fn is_crowded(&self) -> bool {
         self.is_crowded.load(Ordering::Relaxed)
     }
 
     /// Counts this process among those that share cores.
-    pub fn set_crowded(&self) {
+    pub(crate) fn set_crowded(&self) {
         self.is_crowded.store(true, Ordering::Relaxed);
     }
 

@@ -48,7 +48,7 @@ pub struct Library {
 /// Name of the library that is loaded to see whether it is supported.
 pub const ONEDNN: &str = "oneDNN";
 /// Name of OpenCL among them.
-pub const OPENCL: &str = "OpenCL";
+pub(crate) const OPENCL: &str = "OpenCL";
 
 /// The known optional libraries.
 pub const LIBRARIES: [Library; 6] = [

@@ -82,7 +82,7 @@ pub struct Processing {
 }
 
 /// The instructions that oneDNN may use where kernels have this level.
-pub fn instructions(level: Level) -> Instructions {
+pub(crate) fn instructions(level: Level) -> Instructions {
     match level {
         Level::Portable => Instructions::Least,
         Level::Avx2 => Instructions::Avx2,
