@@ -5,13 +5,8 @@ mod machine;
 
 pub use error::CalibrateError;
 
-use crate::context::Context;
-use crate::host::Host;
-use crate::kernel_set::{KernelSet, Precision};
-use crate::launch::Launch;
 use crate::launched;
 use crate::local_machine::{PASSES, THREADS};
-use crate::local_ranks::{RankConfig, Ranks};
 use crate::model;
 use crate::training::{COUNTS, FLOATS, SCALED_COUNTS, Training, request};
 use machine::{error_of, machine, text};
@@ -19,6 +14,9 @@ use partita_cluster::{Calibration, CalibrationError, Machine};
 use partita_lower::{SampleFormat, Strategy, lower};
 use partita_oracle::{CrossValidation, ErrorStatistics, KernelModel};
 use partita_program::{Program, ProgramKind};
+use partita_site::kernel_set::{KernelSet, Precision};
+use partita_site::launch::Launch;
+use partita_site::{Context, Host, RankConfig, Ranks};
 use partita_space::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,13 +1,13 @@
 //! The ranks of a launch, measured and predicted together.
 
 use crate::input::InputSource;
-use crate::launch::{Launch, LaunchError};
 use crate::local_machine::{CalibrationRun, LocalError, LocalMachine};
-use crate::local_ranks::{RankConfig, Ranks};
 use crate::machine;
 use partita_lower::{Strategy, StrategyError};
 use partita_oracle::{Costs, Prediction, predict};
 use partita_program::Program;
+use partita_site::launch::{Launch, LaunchError};
+use partita_site::{RankConfig, Ranks};
 use partita_tune::{HostLayout, LinkSizes, LinkTimes};
 use std::collections::BTreeSet;
 

@@ -4,14 +4,14 @@
 
 use crate::StrategyChoice;
 use crate::compute_scale::alone;
-use crate::error::{ErrorKind, Fault};
 use crate::planning::PlanningError;
-use crate::size::parse_seconds;
 use crate::training::Training;
 use partita_files::{line_at, read_text};
 use partita_graph::Graph;
 use partita_oracle::{Costs, LayerFactors, PassFactors, ScaledCosts, SpeedFactors, TaskPrediction};
 use partita_program::{Menu, Phase};
+use partita_site::size::parse_seconds;
+use partita_site::{ErrorKind, Fault};
 use partita_space::{Seconds, near};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

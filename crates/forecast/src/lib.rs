@@ -6,31 +6,45 @@
 //! Must not know: run files, samples and weights; arguments, the terminal, the environment. It never prints.
 
 pub mod model;
-pub mod pareto;
+mod pareto;
 pub mod trace;
 
-pub mod input;
-pub mod layer_times;
+mod input;
+mod layer_times;
 pub mod machine;
-pub mod planning;
+mod planning;
 pub mod software;
-pub mod training;
+mod training;
 
-pub mod compute_scale;
-pub mod explain;
+mod compute_scale;
+mod explain;
 pub mod launched;
-pub mod local_machine;
+mod local_machine;
 pub mod search;
-pub mod target;
+mod target;
 
-pub mod calibrate;
-pub mod lower;
-pub mod plan;
-pub mod predict;
-pub mod tune;
+mod calibrate;
+mod lower;
+mod plan;
+mod predict;
+mod tune;
 
-use partita_site::{
-    context, environment, error, host, kernel_set, launch, local_ranks, near_file, progress, size,
-    times,
+pub use calibrate::{CalibrateError, CalibrateRequest, Calibrated, CalibrationSummary, calibrate};
+pub use compute_scale::ComputeScale;
+pub use explain::{BandwidthCrossover, Change, Explanation, Point as ScalingPoint, Rival, Scaling};
+pub use input::{Dataset, DatasetBasis, InputRequest, InputSource, IoChoice};
+pub use layer_times::{LayerScale, LayerTimesError};
+pub use local_machine::{LocalError, LocalMachine, PASSES};
+pub use lower::{ClassSummary, LowerRequest, LowerSummary, WorkCount, lower, lower_after};
+pub use pareto::pareto;
+pub use plan::{Candidate, PlanRequest, Planned, figures, plan, ties};
+pub use planning::{EpochError, PlanningError};
+pub use predict::{
+    ClosedForm, EpochPrediction, OffloadRequest, PredictRequest, Predicted, predict,
 };
-use training::StrategyChoice;
+pub use target::{DescribedMachine, MeasuredMachine, TargetMachine};
+pub use training::{
+    ADAM, ADAMW, COUNTS, EMA_MAX, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD,
+    StrategyChoice, Training, accumulating, micro_note,
+};
+pub use tune::{TuneRequest, Tuned, TunedKernel, TunedPoint, TunedStep, tune};

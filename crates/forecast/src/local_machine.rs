@@ -1,18 +1,14 @@
 //! This machine: kernels and links are measured when a program needs them, and cached in a file.
 
-use crate::context::Context;
-use crate::error::{ErrorKind, Fault};
-use crate::host::Host;
 use crate::input::InputSource;
-use crate::kernel_set::{CoreSlot, KernelSet, Precision, at_once, cores, oversubscription};
-use crate::local_ranks::{Ranks, setting};
-use crate::times::NoScratch;
 use partita_oracle::{
     Contention, FitError, KernelSample, MeasuredCosts, Mode, Prediction, SimulateError, predict,
 };
 use partita_program::{Dtype, Menu, Program};
 use partita_run::allocation::name_work;
 use partita_run::{Kernels, RunError, Transport};
+use partita_site::kernel_set::{CoreSlot, KernelSet, Precision, at_once, cores, oversubscription};
+use partita_site::{Context, ErrorKind, Fault, Host, NoScratch, Ranks, setting};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Mesh, Rank};
 use partita_threads::connect;
 use partita_tune::{
@@ -713,7 +709,7 @@ fn copies(context: &Context<'_>, ranks: usize) -> Result<Vec<TransferTime>, Loca
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Environment;
+    use partita_site::Environment;
 
     #[test]
     fn the_thread_that_asks_stays_on_all_cores() {

@@ -1,10 +1,7 @@
 //! `lower`: the program of a training under a strategy.
 
-use crate::context::Context;
 use crate::input::InputRequest;
-use crate::kernel_set::KernelSet;
 use crate::local_machine;
-use crate::local_ranks::Ranks;
 use crate::machine;
 use crate::model;
 use crate::planning::PlanningError;
@@ -14,6 +11,8 @@ use crate::training::{Lowered, StrategyChoice, Training, lower_until, lowered, w
 use partita_cluster::Software;
 use partita_lower::{LoweringPass, Request, Strategy};
 use partita_program::{Body, Count, Dtype, Menu, ProgramKind, Role, Staging, UnpinnedMenu};
+use partita_site::kernel_set::KernelSet;
+use partita_site::{Context, Ranks};
 use partita_space::{Bytes, Flops, Rank};
 use serde::Serialize;
 

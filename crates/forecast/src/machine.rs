@@ -1,11 +1,10 @@
 //! Machines by name or file.
 
-use crate::environment::Environment;
-use crate::error::{ErrorKind, Fault};
-use crate::kernel_set::KernelSet;
 use partita_cluster::{Calibration, Machine, MeasuredKernel};
 use partita_oracle::Features;
 use partita_oracle::{CostBasis, Costs, Mode};
+use partita_site::kernel_set::KernelSet;
+use partita_site::{Environment, ErrorKind, Fault};
 
 /// Most ranks that are simulated individually.
 const RANKS_EACH: usize = 64;

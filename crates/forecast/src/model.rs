@@ -1,9 +1,9 @@
 //! Models by name or file.
 
-use crate::error::{ErrorKind, Fault};
-use crate::near_file::{files_in, near_file};
 use partita_files::read_text;
 use partita_graph::{Graph, text, zoo};
+use partita_site::near_file::{files_in, near_file};
+use partita_site::{ErrorKind, Fault};
 use partita_space::near;
 use std::collections::BTreeMap;
 use std::io;

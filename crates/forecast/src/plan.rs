@@ -3,7 +3,6 @@
 pub mod figures;
 pub mod ties;
 
-use crate::context::Context;
 use crate::explain::{self, Change, Explanation, Subject, simulated};
 use crate::input::{Dataset, InputRequest, InputSource};
 use crate::local_machine;
@@ -11,7 +10,6 @@ use crate::model;
 use crate::pareto::pareto;
 use crate::planning::PlanningError;
 use crate::predict::{Epoch, EpochPrediction, OffloadRequest, PredictRequest};
-use crate::progress::Event;
 use crate::software::{self, Reserve};
 use crate::target::Target;
 use crate::training::{StrategyChoice, Training, lower_verified, micro_note, request as lowering};
@@ -22,6 +20,7 @@ use partita_lower::{BatchNormStatistics, Request, Setting, Strategy};
 use partita_oracle::{Prediction, Simulation, add_paths};
 use partita_plan::{RankedStrategy, Refusal};
 use partita_program::ProgramKind;
+use partita_site::{Context, Event};
 use partita_space::{Axis, Bytes, Seconds};
 use serde::{Serialize, Serializer};
 use std::time::Instant;
@@ -515,9 +514,9 @@ fn with_memory(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Environment;
-    use crate::error::{ErrorKind, Fault};
-    use crate::progress::Progress;
+    use partita_site::Environment;
+    use partita_site::Progress;
+    use partita_site::{ErrorKind, Fault};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Cancels at the first candidate that is announced.

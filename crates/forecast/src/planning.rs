@@ -4,9 +4,7 @@ mod epoch;
 
 pub use epoch::EpochError;
 
-use crate::error::{ErrorKind, Fault};
 use crate::input::InputError;
-use crate::kernel_set::devices::DeviceUseError;
 use crate::layer_times::LayerTimesError;
 use crate::local_machine::LocalError;
 use crate::machine::MachineError;
@@ -16,6 +14,8 @@ use partita_cluster::LayerPrecision;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_oracle::SimulateError;
 use partita_plan::{BalanceError, PlanError};
+use partita_site::kernel_set::devices::DeviceUseError;
+use partita_site::{ErrorKind, Fault};
 use partita_space::{Bytes, Seconds};
 use partita_verify::Faults;
 

@@ -1,11 +1,11 @@
 //! Search over strategies and stages.
 
-use crate::context::Context;
 use crate::planning::PlanningError;
 use crate::target::TargetMachine;
 use partita_lower::{Request, Strategy};
 use partita_plan::{PlanError, RankedStrategy, SearchRequest, Steps, balance, plan};
 use partita_program::Program;
+use partita_site::Context;
 use partita_space::{Bytes, Seconds};
 use std::cell::RefCell;
 use std::time::Instant;

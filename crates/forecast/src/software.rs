@@ -1,12 +1,11 @@
 //! Software profiles by name or file, and what a request takes from them.
 
-use crate::environment::Environment;
-use crate::error::{ErrorKind, Fault};
 use partita_cluster::{Machine, ProcessorKind, Software};
 use partita_graph::Graph;
 use partita_lower::{Setting, Strategy};
 use partita_oracle::Prediction;
 use partita_run::Footprint;
+use partita_site::{Environment, ErrorKind, Fault};
 use partita_space::Bytes;
 
 /// A software profile cannot be used.

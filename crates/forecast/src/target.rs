@@ -1,11 +1,8 @@
 //! The machine of a request: described by a file, or this one, which is measured.
 
-use crate::context::Context;
 use crate::explain::simulated;
 use crate::input::{Input, InputRequest, InputSource};
-use crate::kernel_set::{KernelSet, menu_of};
 use crate::local_machine::{self, LocalError, LocalMachine};
-use crate::local_ranks::Ranks;
 use crate::machine;
 use crate::planning::PlanningError;
 use crate::search::{Limits, search};
@@ -22,6 +19,8 @@ use partita_oracle::{
 };
 use partita_plan::{FixedCosts, RankedStrategy, StageCosts};
 use partita_program::{Body, Menu, Program};
+use partita_site::kernel_set::{KernelSet, menu_of};
+use partita_site::{Context, Ranks};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;
 use std::sync::Arc;

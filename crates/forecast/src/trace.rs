@@ -6,10 +6,10 @@
 //! `span_us`, the steps that are held and the microseconds from the first start to the last end, so that
 //! a part of a trace is not taken for the whole.
 
-use crate::error::{ErrorKind, Fault};
 use partita_oracle::compare::SECONDS_MAX;
 use partita_program::{Program, TaskId};
 use partita_run::{Event, Trace};
+use partita_site::{ErrorKind, Fault};
 use partita_space::Seconds;
 use partita_verify::verify;
 use serde::Deserialize;

@@ -1,14 +1,9 @@
 //! `tune`: implementations and micro-batches of the kernels of a training on this machine.
 
-use crate::context::Context;
-use crate::host::Host;
 use crate::input::InputSource;
-use crate::kernel_set::{KernelSet, Precision, Processing};
 use crate::local_machine::LocalMachine;
-use crate::local_ranks::{Ranks, setting};
 use crate::model;
 use crate::planning::PlanningError;
-use crate::progress::Event;
 use crate::target::check_measured;
 use crate::training::{StrategyChoice, Training, given, lower_verified, request as lowering};
 use partita_graph::Graph;
@@ -17,6 +12,8 @@ use partita_onednn::LibrarySearch;
 use partita_program::{
     Body, Choice, Configuration, KernelShape, Menu, MenuError, Program, ProgramKind, Task, Work,
 };
+use partita_site::kernel_set::{KernelSet, Precision, Processing};
+use partita_site::{Context, Event, Host, Ranks, setting};
 use partita_space::{Bytes, Seconds};
 use partita_tune::{Catalog, DivisionPolicy, KernelKey, Measurements};
 use serde::Serialize;

@@ -1,9 +1,10 @@
 //! `compare`: compares a prediction with the trace of a run, task by task.
 
-use crate::error::{ErrorKind, Fault};
-use crate::trace::{self, TraceError};
+use partita_forecast::trace;
+use partita_forecast::trace::TraceError;
 use partita_oracle::compare::CompareError as Unequal;
 use partita_oracle::{Comparison, Prediction, compare as compare_times};
+use partita_site::{ErrorKind, Fault};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,13 +1,13 @@
 //! `demo`: a small training on a new dataset, and baselines to compare it with.
 
 use crate::data::{CosmologyRequest, DatasetError, MakeRequest};
-use crate::error::{ErrorKind, Fault};
-use crate::train::RunResult;
 use partita_data::{Dataset, Split};
 use partita_formats::{DataError, Samples};
+use partita_site::{ErrorKind, Fault};
 use partita_synth::SynthError;
 use partita_synth::ridge::fit;
 use partita_synth::spectrum::SpectrumSpec;
+use partita_training::RunResult;
 use std::path::Path;
 
 /// Universes of the demo; one in sixteen is for validation.

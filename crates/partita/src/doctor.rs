@@ -1,14 +1,12 @@
 //! `doctor`: processor, memory, MPI and libraries of this machine, and how to install what is missing.
 
-use crate::context::Context;
-use crate::cores::{CoreHolder, holders};
-use crate::environment::Environment;
-use crate::foreign::{Found, LIBRARIES, Library, Loader, ONEDNN};
-use crate::host::Host;
-use crate::kernel_set::KernelSet;
 use partita_gpu::{Device, DeviceError, DeviceFacts};
 use partita_mpi::{Library as Mpi, LoadError, World, WorldOptions};
 use partita_onednn::LoadError as OneDnnError;
+use partita_site::cores::{CoreHolder, holders};
+use partita_site::foreign::{Found, LIBRARIES, Library, Loader, ONEDNN};
+use partita_site::kernel_set::KernelSet;
+use partita_site::{Context, Environment, Host};
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::path::{Path, PathBuf};

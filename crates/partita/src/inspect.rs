@@ -1,6 +1,7 @@
 //! `inspect`: layers, shapes and counts of a model.
 
-use crate::model::{self, ModelError};
+use partita_forecast::model;
+use partita_forecast::model::ModelError;
 use partita_graph::{Graph, count, text};
 use partita_space::{Bytes, Flops};
 use serde::Serialize;

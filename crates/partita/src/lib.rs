@@ -31,12 +31,6 @@ mod doctor;
 mod inspect;
 mod models;
 
-use partita_forecast::{model, trace};
-use partita_site::{
-    context, cores, environment, error, foreign, free_folder, host, kernel_set, progress,
-};
-use partita_training::train;
-
 pub use compare::{CompareError, compare};
 pub use data::{
     CosmologyRequest, DatasetError, DigitsRequest, MakeRequest, SegmentationRequest, ShapesRequest,
@@ -46,66 +40,44 @@ pub use data::{
 pub use doctor::{DeviceFinding, Diagnosis, LibraryFinding, MpiFinding, doctor};
 pub use inspect::{Inspection, LayerSummary, inspect};
 pub use models::{FamilySummary, ModelSummary, families, models};
+
 pub use partita_cluster::LayerPrecision;
-pub use partita_forecast::calibrate::{
-    CalibrateError, CalibrateRequest, Calibrated, CalibrationSummary, calibrate,
-};
-pub use partita_forecast::compute_scale::ComputeScale;
-pub use partita_forecast::explain::{
-    BandwidthCrossover, Change, Explanation, Point as ScalingPoint, Rival, Scaling,
-};
-pub use partita_forecast::input::{Dataset, DatasetBasis, InputRequest, InputSource, IoChoice};
-pub use partita_forecast::layer_times::{LayerScale, LayerTimesError};
-pub use partita_forecast::local_machine::{LocalError, PASSES};
-pub use partita_forecast::lower::{
-    ClassSummary, LowerRequest, LowerSummary, WorkCount, lower, lower_after,
-};
 pub use partita_forecast::machine::MachineError;
 pub use partita_forecast::model::ModelError;
-pub use partita_forecast::pareto::pareto;
-pub use partita_forecast::plan::figures;
-pub use partita_forecast::plan::ties;
-pub use partita_forecast::plan::{Candidate, PlanRequest, Planned, plan};
-pub use partita_forecast::planning::{EpochError, PlanningError};
-pub use partita_forecast::predict::{
-    ClosedForm, EpochPrediction, OffloadRequest, PredictRequest, Predicted, predict,
-};
 pub use partita_forecast::software::SoftwareError;
 pub use partita_forecast::trace::TraceError;
-pub use partita_forecast::training::{
-    ADAM, ADAMW, COUNTS, EMA_MAX, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD,
-    StrategyChoice, Training,
+pub use partita_forecast::{
+    ADAM, ADAMW, BandwidthCrossover, COUNTS, CalibrateError, CalibrateRequest, Calibrated,
+    CalibrationSummary, Candidate, Change, ClassSummary, ClosedForm, ComputeScale, Dataset,
+    DatasetBasis, EMA_MAX, EpochError, EpochPrediction, Explanation, FLOATS, InputRequest,
+    InputSource, IoChoice, LAMB, LARS, LayerScale, LayerTimesError, LocalError, LowerRequest,
+    LowerSummary, Lowered, NESTEROV, OffloadRequest, PASSES, PlanRequest, Planned, PlanningError,
+    PredictRequest, Predicted, Rival, SCALED_COUNTS, SGD, Scaling, ScalingPoint, StrategyChoice,
+    Training, TuneRequest, Tuned, TunedKernel, TunedPoint, TunedStep, WorkCount, calibrate,
+    figures, lower, lower_after, pareto, plan, predict, ties, tune,
 };
-pub use partita_forecast::tune::{TuneRequest, Tuned, TunedKernel, TunedPoint, TunedStep, tune};
-pub use partita_lower::WorkspaceLimit;
-pub use partita_lower::{BatchNormStatistics, LoweringPass, NoPass, Setting};
-pub use partita_site::context::Context;
+pub use partita_lower::{BatchNormStatistics, LoweringPass, NoPass, Setting, WorkspaceLimit};
 pub use partita_site::cores::{
     CoreHolder, NoSuchCores, confine, list as list_cores, occupy, parse_cores,
 };
-pub use partita_site::environment::{Environment, EnvironmentError};
-pub use partita_site::error::{ErrorKind, Fault, full_text};
 pub use partita_site::foreign::{HINT_VARIABLES, LoaderPaths};
-pub use partita_site::host::{Cache, Host};
 pub use partita_site::kernel_set::devices::DeviceUseError;
 pub use partita_site::kernel_set::{KernelSet, Precision};
 pub use partita_site::launch::{LaunchError, NotSaved};
-pub use partita_site::launcher::Launcher;
-pub use partita_site::losses::{CurvePoint, LossHistory};
-pub use partita_site::progress::{Event, Progress, Silent};
 pub use partita_site::size::{parse_bytes, parse_seconds};
-pub use partita_site::thread_limit::TooManyThreads;
-pub use partita_site::times::NoScratch;
-pub use partita_training::train::{
+pub use partita_site::{
+    Cache, Context, CurvePoint, Environment, EnvironmentError, ErrorKind, Event, Fault, Host,
+    Launcher, LossHistory, NoScratch, Progress, Silent, TooManyThreads, full_text,
+};
+pub use partita_training::{
     AutoError, BestMetric, BestResult, CheckpointConfig, ClassResult, Classification, ComputeTimes,
     ConvertRequest, ConvertResult, EndReason, EndedEarly, EpochResult, EvaluateResult,
-    ForwardRequest, InferRequest, InferResult, LISTENING, LastCheckpoint, MemoryResult,
+    ForwardRequest, InferRequest, InferResult, KernelAxes, LISTENING, LastCheckpoint, MemoryResult,
     MetricsFormat, Mismatch, OffloadConfig, OffloadError, OutputError, Peak, PhysicalError,
     PredictionUnits, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError,
-    RunResult, SampleResult, ServeRequest, StartWeights, StoreConfig, StoreError, StoreKind,
-    TargetError, TargetResult, TaskResult, TilesAsked, TilesResult, TrainError, TrainRequest,
-    Trained, TrainingState, Utilization, ValidationResult, VolumeMode, convert_weights, evaluate,
-    infer, serve, train,
+    RunResult, SampleResult, Selection, ServeRequest, StartWeights, StoreConfig, StoreError,
+    StoreKind, TargetError, TargetResult, TaskResult, TilesAsked, TilesResult, TrainError,
+    TrainRequest, Trained, TrainingState, Utilization, ValidationResult, VolumeMode, WeightNames,
+    WeightsError, convert_weights, evaluate, infer, serve, train,
 };
-pub use partita_training::weights::{KernelAxes, Selection, WeightNames, WeightsError};
 pub use partita_tune::DivisionPolicy;

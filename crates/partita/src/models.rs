@@ -1,6 +1,6 @@
 //! `models`: the zoo.
 
-use crate::model::ModelError;
+use partita_forecast::model::ModelError;
 use partita_graph::zoo::{self, Family};
 use partita_graph::{Counts, count};
 use partita_space::{Bytes, Flops};

@@ -5,23 +5,34 @@
 //! Knows: processors, devices, MPI and its launchers, and other libraries that are loaded at run time.
 //! Must not know: the model, strategies, predictions, run files; arguments, the terminal. It never prints.
 
-pub mod error;
-pub mod losses;
-pub mod progress;
+mod error;
+mod losses;
+mod progress;
 
-pub mod environment;
+mod environment;
 pub mod foreign;
 pub mod free_folder;
-pub mod host;
-pub mod launcher;
+mod host;
+mod launcher;
 pub mod near_file;
 pub mod size;
 
 pub mod cores;
 pub mod kernel_set;
-pub mod thread_limit;
-pub mod times;
+mod thread_limit;
+mod times;
 
-pub mod context;
+mod context;
 pub mod launch;
-pub mod local_ranks;
+mod local_ranks;
+
+pub use context::Context;
+pub use environment::{Environment, EnvironmentError};
+pub use error::{ErrorKind, Fault, full_text};
+pub use host::{Cache, Host};
+pub use launcher::Launcher;
+pub use local_ranks::{RankConfig, Ranks, setting};
+pub use losses::{CurvePoint, LossHistory};
+pub use progress::{Event, Progress, Silent};
+pub use thread_limit::TooManyThreads;
+pub use times::NoScratch;

@@ -6,14 +6,18 @@
 //! machine predicts.
 //! Must not know: arguments, the terminal, the environment. It never prints.
 
-pub mod train;
-pub mod weights;
+mod train;
+mod weights;
 
-use partita_forecast::{
-    input, launched, local_machine, machine, model, planning, search, software, target, trace,
-    training,
+pub use train::{
+    AutoError, BestMetric, BestResult, CheckpointConfig, ClassResult, Classification, ComputeTimes,
+    ConvertRequest, ConvertResult, EndReason, EndedEarly, EpochResult, EvaluateResult,
+    ForwardRequest, InferRequest, InferResult, LISTENING, LastCheckpoint, MemoryResult,
+    MetricsFormat, Mismatch, OffloadConfig, OffloadError, OutputError, Peak, PhysicalError,
+    PredictionUnits, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError,
+    RunResult, SampleResult, ServeRequest, StartWeights, StoreConfig, StoreError, StoreKind,
+    TargetError, TargetResult, TaskResult, TilesAsked, TilesResult, TrainError, TrainRequest,
+    Trained, TrainingState, Utilization, ValidationResult, VolumeMode, convert_weights, evaluate,
+    infer, serve, train,
 };
-use partita_site::{
-    context, cores, environment, error, free_folder, host, kernel_set, launch, local_ranks, losses,
-    near_file, progress, size,
-};
+pub use weights::{KernelAxes, Selection, WeightNames, WeightsError};

@@ -61,18 +61,6 @@ pub use store::{StoreConfig, StoreError, StoreKind};
 pub use tiling::{TilesAsked, TilesResult};
 pub use utilization::{ComputeTimes, Peak, Utilization};
 
-use crate::context::Context;
-use crate::host::Host;
-use crate::input::InputSource;
-use crate::kernel_set::oversubscription;
-use crate::launch::{Launch, LaunchError, Listener, MemoryBaseline};
-use crate::launched;
-use crate::local_ranks::Ranks;
-use crate::model;
-use crate::progress::Event;
-use crate::search;
-use crate::target::{DescribedMachine, MeasuredMachine, TargetMachine};
-use crate::training::{StrategyChoice, accumulating, micro_note};
 use crate::weights::LoadedWeights;
 use checkpoint::{BestFile, Checkpoints, Resume};
 use curve::LossCurve;
@@ -84,6 +72,10 @@ use offload::Offload;
 use output::{Output, RunSize};
 use partita_data::order::epoch_samples;
 use partita_data::{Dataset, Split, TargetRecord};
+use partita_forecast::{
+    DescribedMachine, InputSource, MeasuredMachine, StrategyChoice, TargetMachine, accumulating,
+    launched, micro_note, model, search,
+};
 use partita_formats::DType;
 use partita_graph::{Graph, initial_part};
 use partita_input::{
@@ -94,6 +86,9 @@ use partita_oracle::{Costs, Prediction};
 use partita_program::Buffer;
 use partita_run::{Footprint, RunError, Source};
 use partita_session::{EpochReport, Plan, Position, Session, model_name};
+use partita_site::kernel_set::oversubscription;
+use partita_site::launch::{Launch, LaunchError, Listener, MemoryBaseline};
+use partita_site::{Context, Event, Host, Ranks};
 use partita_space::{Bytes, Mesh, Rank};
 use preparation::buffer_bytes;
 use results::{Finished, pretty};

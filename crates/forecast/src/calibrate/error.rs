@@ -1,11 +1,11 @@
 //! Errors of a calibration.
 
-use crate::error::{ErrorKind, Fault};
-use crate::kernel_set::devices::DeviceUseError;
-use crate::launch::LaunchError;
 use crate::local_machine::LocalError;
 use crate::model::ModelError;
 use partita_lower::{LowerError, StrategyError};
+use partita_site::kernel_set::devices::DeviceUseError;
+use partita_site::launch::LaunchError;
+use partita_site::{ErrorKind, Fault};
 use partita_space::Bytes;
 use std::io;
 use std::path::PathBuf;

@@ -1,9 +1,6 @@
 //! The machine file of a calibration.
 
-use crate::host::Host;
-use crate::kernel_set::KernelSet;
 use crate::local_machine::CalibrationRun;
-use crate::local_ranks::Ranks;
 use partita_cluster::{
     Basis, Calibration, CalibrationError, ConvEfficiency, Device, Efficiency, Fact, HostGroup,
     InterLink, IntraLink, Io, LinkFit, Links, Machine, MeasuredKernel, NetworkCalibration,
@@ -11,6 +8,8 @@ use partita_cluster::{
 };
 use partita_oracle::Features;
 use partita_oracle::{CrossValidation, ErrorStatistics, KernelSample, MeasuredCosts};
+use partita_site::kernel_set::KernelSet;
+use partita_site::{Host, Ranks};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, upper_median};
 use partita_tune::HostLayout;
 use std::collections::BTreeMap;

@@ -1,6 +1,5 @@
 //! Figures of a plan's report: scaling with ranks, memory of strategies by item, and a step of the best one.
 
-use crate::context::Context;
 use crate::explain::simulated;
 use crate::input::InputSource;
 use crate::planning::PlanningError;
@@ -10,6 +9,7 @@ use partita_oracle::{Prediction, Simulation, precision};
 use partita_plan::{PlanError, RankedStrategy};
 use partita_program::Program;
 use partita_run::Footprint;
+use partita_site::Context;
 use partita_space::{Bytes, Seconds};
 
 /// Candidates of the ranking whose memory is itemized.

@@ -1,7 +1,6 @@
 //! `predict` of a training with loaders and validators: the time of an epoch, by what bounds it.
 
 use super::{PredictRequest, step};
-use crate::context::Context;
 use crate::input::{InputRequest, PublishedSamples, published_samples};
 use crate::machine;
 use crate::planning::{EpochError, PlanningError};
@@ -10,6 +9,7 @@ use partita_graph::Graph;
 use partita_offload::loaders_of;
 use partita_oracle::{Interval, OffloadedEpoch, Prediction, ProcessWork};
 use partita_program::ProgramKind;
+use partita_site::Context;
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 

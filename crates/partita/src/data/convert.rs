@@ -1,11 +1,9 @@
 //! `data convert`: a dataset from users' files.
 
 use super::error::DatasetError;
-use crate::context::Context;
-use crate::free_folder;
-use crate::progress::Event;
 use partita_data::{Conversion, ConvertSpec, DatasetSummary};
 use partita_files::free_bytes;
+use partita_site::{Context, Event, free_folder};
 use partita_space::Bytes;
 
 /// Headers of the files, and the index without the numbers of the samples.

@@ -2,9 +2,9 @@
 
 use super::error::DatasetError;
 use super::maker::{DatasetMaker, MakeRequest, integer};
-use crate::context::Context;
 use partita_data::{DatasetSpec, DatasetSummary, Kind};
 use partita_formats::{DType, Layout, Samples};
+use partita_site::Context;
 use partita_synth::{CHANNELS, CosmologySpec, ParameterRange, Universe, make_universe};
 
 /// Names of the parameters of a universe, in the order of the published targets.

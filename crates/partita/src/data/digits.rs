@@ -2,9 +2,9 @@
 
 use super::error::DatasetError;
 use super::maker::{DatasetMaker, MakeRequest, integer};
-use crate::context::Context;
 use partita_data::{DatasetSpec, DatasetSummary, Kind};
 use partita_formats::{DType, Layout, Samples};
+use partita_site::Context;
 use partita_synth::{DigitString, DigitStrings, DigitsSpec, DigitsTask, TOKENS};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Errors of making and reading datasets.
 
-use crate::error::{ErrorKind, Fault};
 use partita_formats::DataError;
+use partita_site::{ErrorKind, Fault};
 use partita_space::Bytes;
 use partita_synth::SynthError;
 use std::io;

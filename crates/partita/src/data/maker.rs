@@ -1,12 +1,10 @@
 //! Common to all dataset makers: the output folder, the disk space, the splits.
 
 use super::error::DatasetError;
-use crate::context::Context;
-use crate::free_folder;
-use crate::progress::Event;
 use partita_data::{DatasetSpec, DatasetSummary, DatasetWriter, Split};
 use partita_files::free_bytes;
 use partita_formats::DataError;
+use partita_site::{Context, Event, free_folder};
 use partita_space::Bytes;
 use partita_synth::SynthError;
 use std::collections::BTreeMap;

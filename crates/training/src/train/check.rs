@@ -4,15 +4,12 @@
 use super::checkpoint::BestMetric;
 use super::error::{Mismatch, OutputError, TrainError};
 use super::run::Run;
-use crate::environment::Environment;
-use crate::free_folder;
-use crate::host::Host;
-use crate::launch::Launch;
-use crate::progress::Event;
 use partita_data::{Dataset, Split};
 use partita_formats::DataError;
 use partita_graph::{Graph, Loss, Node, Op, Parameter, Shape, TargetKind, zoo};
 use partita_input::{Accepted, CheckScope, DataCheck, Preprocessing, Sampling};
+use partita_site::launch::Launch;
+use partita_site::{Environment, Event, Host, free_folder};
 use std::fs;
 
 /// Checks that samples and targets of the dataset match the model.

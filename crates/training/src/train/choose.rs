@@ -3,15 +3,13 @@
 use super::error::{AutoError, TrainError};
 use super::programs;
 use super::run::Run;
-use crate::context::Context;
-use crate::local_ranks::Ranks;
-use crate::search::{Limits, search};
-use crate::target::{DescribedMachine, MeasuredMachine, TargetMachine};
-use crate::training::micro_note;
+use partita_forecast::search::{Limits, search};
+use partita_forecast::{DescribedMachine, MeasuredMachine, TargetMachine, micro_note};
 use partita_formats::DType;
 use partita_graph::{Graph, count};
 use partita_lower::{BatchNormStatistics, Strategy, StrategyChecks, lower_rank};
 use partita_plan::RankedStrategy;
+use partita_site::{Context, Ranks};
 use partita_space::Bytes;
 
 /// The strategy for `auto`: the one with the shortest predicted step that fits in `memory`, by the costs of a machine

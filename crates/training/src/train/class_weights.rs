@@ -5,14 +5,13 @@ use super::checkpoint::Resume;
 use super::error::TrainError;
 use super::run::Run;
 use super::store::StoreKind;
-use crate::host::Host;
-use crate::launch::Launch;
-use crate::progress::Event;
 use crate::weights::LoadedWeights;
 use partita_data::{Dataset, Split};
 use partita_formats::DataError;
 use partita_graph::{ClassWeights, Graph, Loss, inverse_frequency};
 use partita_input::class_counts;
+use partita_site::launch::Launch;
+use partita_site::{Event, Host};
 use std::path::Path;
 
 /// Most classes whose weights a line lists.

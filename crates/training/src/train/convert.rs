@@ -1,8 +1,8 @@
 //! `weights`: weights in other names and another axis order.
 
 use super::run_file::RunFile;
-use crate::model;
 use crate::weights::{Selection, WeightFile, WeightNames, WeightsError, write};
+use partita_forecast::model;
 use partita_weights::state_dict::StateDictFile;
 use serde::Serialize;
 use std::fs;

@@ -4,13 +4,12 @@ use super::check;
 use super::error::TrainError;
 use super::run::Run;
 use super::store::StoreKind;
-use crate::host::Host;
-use crate::launch::Launch;
-use crate::progress::Event;
 use partita_data::{Dataset, Split};
 use partita_formats::DataError;
 use partita_graph::Graph;
 use partita_input::{Foreground, Sampling};
+use partita_site::launch::Launch;
+use partita_site::{Event, Host};
 
 /// The samples of a dataset as the run file says. Validation is by tiles only where the model has an output for each
 /// position and ranks validate themselves.

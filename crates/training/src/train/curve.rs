@@ -1,8 +1,8 @@
 //! The losses of the steps of a run, in bounded memory.
 
 use super::record::RunResult;
-use crate::losses::{CurvePoint, LossHistory};
 use partita_session::{EpochReport, Progress};
+use partita_site::{CurvePoint, LossHistory};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

@@ -5,12 +5,11 @@ use super::curve::LossCurve;
 use super::error::TrainError;
 use super::run::Run;
 use super::{Task, divergence};
-use crate::error::Fault as _;
-use crate::launch::LaunchError;
-use crate::progress::Event;
 use partita_graph::Graph;
 use partita_run::RunError;
 use partita_session::{LossScale, LossScaling, Outcome, RunEnd};
+use partita_site::launch::LaunchError;
+use partita_site::{Event, Fault as _};
 use std::sync::{Mutex, PoisonError};
 
 /// Tells the losses of a run that ended early.

@@ -9,12 +9,12 @@ use super::record::ValidationResult;
 use super::results::Metrics;
 use super::run;
 use super::tiling::TilesResult;
-use crate::context::Context;
-use crate::launch::Launch;
 use partita_data::Split;
 use partita_program::ProgramKind;
 use partita_run::{NoSink, Sink};
 use partita_session::Validation;
+use partita_site::Context;
+use partita_site::launch::Launch;
 use partita_space::Seconds;
 use serde::Serialize;
 

@@ -12,18 +12,9 @@ use super::{
     adapted, check, checkpoint, class_weights, crops, ending, identity, initial_values, programs,
     source, start, strategy,
 };
-use crate::context::Context;
-use crate::host::Host;
-use crate::kernel_set::{KernelSet, oversubscription};
-use crate::launch::{
-    InitialValues, Launch, Listener, MakeJoins, MakeSink, MakeSource, MemoryBaseline, NotSaved,
-    RunSetup, TensorSink,
-};
-use crate::launched;
-use crate::model;
-use crate::progress::Event;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
 use partita_data::{Dataset, Split, TargetRecord};
+use partita_forecast::{launched, model};
 use partita_formats::{DType, DataError};
 use partita_graph::Graph;
 use partita_input::{Loading, PredictionShape, Preprocessing, Sampling, TilePlan, Tiling, Waker};
@@ -33,6 +24,12 @@ use partita_run::{NoSink, PackedTensor, RunError, Sink, Source, SystemClock};
 use partita_session::{
     Outcome, PersistentTensor, Plan, Progress, RunEnd, Session, persistent_name,
 };
+use partita_site::kernel_set::{KernelSet, oversubscription};
+use partita_site::launch::{
+    InitialValues, Launch, Listener, MakeJoins, MakeSink, MakeSource, MemoryBaseline, NotSaved,
+    RunSetup, TensorSink,
+};
+use partita_site::{Context, Event, Host};
 use partita_space::Rank;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

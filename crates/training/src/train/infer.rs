@@ -6,9 +6,6 @@ use super::forward::{Ends, Forward, ForwardRequest, Prepared, VolumeMode};
 use super::run;
 use super::tiles::{self, TileFiles};
 use super::tiling::TilesResult;
-use crate::context::Context;
-use crate::launch::{Launch, MakeJoins};
-use crate::progress::Event;
 use partita_data::{Placement, Split};
 use partita_formats::DataError;
 use partita_input::{
@@ -18,6 +15,8 @@ use partita_input::{
 use partita_program::ProgramKind;
 use partita_run::Sink;
 use partita_session::Outcome;
+use partita_site::launch::{Launch, MakeJoins};
+use partita_site::{Context, Event};
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::path::{Path, PathBuf};

@@ -2,14 +2,10 @@
 
 use super::error::TrainError;
 use super::run::Run;
-use crate::context::Context;
-use crate::input::InputSource;
-use crate::kernel_set::KernelSet;
-use crate::machine;
-use crate::planning::PlanningError;
-use crate::software;
-use crate::target::DescribedMachine;
 use partita_cluster::Software;
+use partita_forecast::{DescribedMachine, InputSource, PlanningError, machine, software};
+use partita_site::Context;
+use partita_site::kernel_set::KernelSet;
 
 /// A machine of a file, and a warning.
 type NamedMachine = (Option<DescribedMachine>, Option<String>);

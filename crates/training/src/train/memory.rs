@@ -3,11 +3,11 @@
 use super::checkpoint::snapshot_bytes;
 use super::error::TrainError;
 use super::run::Run;
-use crate::host::Host;
 use partita_graph::Graph;
 use partita_lower::Strategy;
 use partita_program::ProgramKind;
 use partita_session::Session;
+use partita_site::Host;
 use partita_space::{Axis, Bytes, Rank};
 
 /// Memory that a rank may have.

@@ -22,9 +22,6 @@ pub use serve::{ServeRequest, serve};
 use super::check;
 use super::error::TrainError;
 use super::run::Run;
-use crate::context::Context;
-use crate::launch::Launch;
-use crate::progress::Event;
 use children::Children;
 use partita_data::order::epoch_samples;
 use partita_data::{Dataset, Split};
@@ -35,6 +32,8 @@ use partita_input::{
 use partita_offload::{Address, Hello, Loaders, Role, Stream, join, loaders_of};
 use partita_run::{RunError, Source};
 use partita_session::Session;
+use partita_site::launch::Launch;
+use partita_site::{Context, Event};
 use partita_space::{Rank, Seconds};
 use remote::{Joined, RemoteValidation};
 use serde_json::json;

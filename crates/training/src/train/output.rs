@@ -5,14 +5,13 @@ use super::checkpoint;
 use super::error::OutputError;
 use super::metrics::METRICS_FILES;
 use super::run::Run;
-use crate::environment::Environment;
-use crate::free_folder;
 use crate::weights::BEST_FILE;
 use partita_files::{
     FolderLock, NewFile, file_bytes_max, free_bytes, parent, remove_temporaries, sync_folder,
 };
 use partita_graph::Graph;
 use partita_session::{PersistentTensor, Session};
+use partita_site::{Environment, free_folder};
 use partita_space::Bytes;
 use std::fs;
 use std::io::{self, Write};

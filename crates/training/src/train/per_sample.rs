@@ -3,9 +3,9 @@
 use super::forward::Prepared;
 use super::record::{Classification, TargetError};
 use super::results::Metrics;
-use crate::launch::Listener;
 use partita_program::ProgramKind;
 use partita_session::{EvaluatedBatch, Progress};
+use partita_site::launch::Listener;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -2,7 +2,8 @@
 
 use super::run_file::{is_scale, possible_scales};
 use super::section::{RunFileError, Section, float, short, suggest, whole};
-use crate::model::{self, ModelError};
+use partita_forecast::model;
+use partita_forecast::model::ModelError;
 use partita_formats::DType;
 use partita_input::{
     Augmentation, Crops, Elastic, EvaluationCrops, FittedStep, Preparation, Preprocessing, Step,

@@ -2,8 +2,8 @@
 
 use super::error::TrainError;
 use super::run::Run;
-use crate::training::{StrategyChoice, accumulating};
 use partita_data::Split;
+use partita_forecast::{StrategyChoice, accumulating};
 use partita_formats::DType;
 use partita_graph::{Graph, Loss};
 use partita_input::Sampling;

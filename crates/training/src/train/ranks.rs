@@ -5,10 +5,12 @@ use super::error::TrainError;
 use super::joined::JoinedValidation;
 use super::weights::WeightSink;
 use super::{Task, ending, initial_values};
-use crate::launch::{Listener, MakeJoins, MakeValidators, MemoryBaseline, MemoryUsage, RunSetup};
 use partita_program::Role;
 use partita_run::{NoSink, SystemClock};
 use partita_session::Outcome;
+use partita_site::launch::{
+    Listener, MakeJoins, MakeValidators, MemoryBaseline, MemoryUsage, RunSetup,
+};
 use std::sync::atomic::AtomicBool;
 
 /// Runs the ranks of this process from where the training stands.

@@ -2,12 +2,12 @@
 
 use super::tiling::TilesResult;
 use super::utilization::{ComputeTimes, Utilization};
-use crate::input::InputSource;
-use crate::losses::CurvePoint;
+use partita_forecast::InputSource;
 use partita_input::{EpochLoads, Preparation};
 use partita_oracle::Comparison;
 use partita_run::Footprint;
 use partita_session::LossScale;
+use partita_site::CurvePoint;
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::fmt;

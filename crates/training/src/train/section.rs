@@ -7,9 +7,9 @@ mod syntax;
 pub use all::all_faults;
 pub use syntax::syntax;
 
-use crate::error::{ErrorKind, Fault};
-use crate::size::parse_bytes;
 use partita_files::line_at;
+use partita_site::size::parse_bytes;
+use partita_site::{ErrorKind, Fault};
 use partita_space::{Bytes, Seconds};
 use std::io;
 use toml::Spanned;

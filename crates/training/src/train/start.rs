@@ -6,11 +6,11 @@ use super::error::TrainError;
 use super::forward::ForwardRequest;
 use super::run::Run;
 use super::run_file::StartWeights;
-use crate::launch::Launch;
-use crate::progress::Event;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
 use partita_data::Dataset;
 use partita_graph::{Graph, Op};
+use partita_site::Event;
+use partita_site::launch::Launch;
 use std::fs;
 use std::path::PathBuf;
 

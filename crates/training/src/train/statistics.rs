@@ -3,14 +3,12 @@
 use super::checkpoint::Resume;
 use super::error::TrainError;
 use super::run::Run;
-use crate::context::Context;
-use crate::host::Host;
-use crate::launch::Launch;
-use crate::progress::Event;
 use crate::weights::{LoadedWeights, WeightsError};
 use partita_data::{Dataset, Split};
 use partita_formats::DataError;
 use partita_input::{DataRecord, Preparation, Step, chain_text, fit};
+use partita_site::launch::Launch;
+use partita_site::{Context, Event, Host};
 use std::path::Path;
 
 /// The steps that weights or a checkpoint keep.

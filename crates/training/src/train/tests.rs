@@ -16,11 +16,9 @@ mod statistics;
 mod store;
 mod tuned;
 
-use crate::context::Context;
-use crate::environment::Environment;
-use crate::launch::Launch;
-use crate::progress::Progress;
 use crate::train::{TrainError, TrainRequest, Trained, train_with};
+use partita_site::launch::Launch;
+use partita_site::{Context, Environment, Progress};
 use std::sync::atomic::AtomicBool;
 
 /// Trains on threads; times that are measured are kept for the next test.

@@ -1,11 +1,11 @@
 //! The scratch files of a run over tiles, and what joins them.
 
 use super::error::TrainError;
-use crate::launch::{Agreement, InnerRun, Launch, MakeJoins};
 use partita_formats::DataError;
 use partita_input::{PredictionScratch, PredictionSink, TilePlan};
 use partita_run::{RunError, Sink};
 use partita_session::{JoinOutputs, Validation};
+use partita_site::launch::{Agreement, InnerRun, Launch, MakeJoins};
 use partita_space::{Mesh, Rank};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

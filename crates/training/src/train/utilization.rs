@@ -1,14 +1,12 @@
 //! How much of the arithmetic of the devices a training uses, and which rank computes longest.
 
-use crate::input::InputSource;
-use crate::kernel_set::KernelSet;
-use crate::launch::Launch;
-use crate::local_machine::LocalMachine;
-use crate::local_ranks::RankConfig;
-use crate::machine;
+use partita_forecast::{InputSource, LocalMachine, machine};
 use partita_graph::{Graph, count};
 use partita_program::{Lane, Program};
 use partita_session::Outcome;
+use partita_site::RankConfig;
+use partita_site::kernel_set::KernelSet;
+use partita_site::launch::Launch;
 use partita_space::{Flops, FlopsPerSecond, Rank, Seconds};
 use serde::Serialize;
 

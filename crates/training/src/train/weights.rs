@@ -2,14 +2,13 @@
 
 use super::output::{Output, WEIGHTS, rescue_folders};
 use super::run::Run;
-use crate::context::Context;
-use crate::launch::{NotSaved, TensorSink};
-use crate::progress::Event;
 use crate::weights::{DIMS, ORDER, WeightNames};
 use partita_input::DataRecord;
 use partita_program::Dtype;
 use partita_run::PackedTensor;
 use partita_session::{PersistentTensor, Session};
+use partita_site::launch::{NotSaved, TensorSink};
+use partita_site::{Context, Event};
 use partita_weights::{ElementType, Entry, Values, Writer};
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,9 +1,9 @@
 //! Errors of loading and converting weights.
 
 use super::WeightNames;
-use crate::error::{ErrorKind, Fault};
-use crate::model::ModelError;
+use partita_forecast::model::ModelError;
 use partita_formats::DataError;
+use partita_site::{ErrorKind, Fault};
 use partita_weights::checkpoint::{CheckpointError, CheckpointFolder};
 use std::path::{Path, PathBuf};
 

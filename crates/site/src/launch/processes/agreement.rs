@@ -3,7 +3,7 @@
 use super::Job;
 use crate::launch::LaunchError;
 use crate::launch::agreement::{Agreement, Decision, Vote};
-use partita_data::LoadTally;
+use partita_input::LoadTally;
 use partita_run::RunError;
 
 /// A rank that is a process.

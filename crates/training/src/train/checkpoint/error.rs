@@ -1,6 +1,6 @@
 //! Why a training cannot resume.
 
-use crate::error::{ErrorKind, Fault};
+use partita_site::{ErrorKind, Fault};
 use partita_weights::checkpoint::{CheckpointError, CheckpointFolder};
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,9 @@
 //! Where steps are repeated from to find the layer in which values began that are not finite.
 
 use super::stored::StoredValues;
-use crate::launch::{Agreement, Decision, MakeStepHook, RepeatFrom, Vote};
 use partita_run::RunError;
 use partita_session::{Boundary, Failed, Next, Position, Repeat, StepHook};
+use partita_site::launch::{Agreement, Decision, MakeStepHook, RepeatFrom, Vote};
 use partita_space::{Rank, Seconds};
 use partita_weights::checkpoint::Checkpoint;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,9 @@
 //! Errors of other modules as errors of a training.
 
 use super::{Mismatch, TrainError};
-use crate::local_machine::LocalError;
-use crate::planning::PlanningError;
 use crate::train::offload::error::OffloadError;
 use crate::weights::WeightsError;
+use partita_forecast::{LocalError, PlanningError};
 
 impl From<LocalError> for TrainError {
     fn from(error: LocalError) -> Self {

@@ -2,8 +2,8 @@
 
 use super::config::OffloadConfig;
 use super::error::OffloadError;
-use crate::environment::Environment;
 use partita_offload::{Address, Role};
+use partita_site::Environment;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

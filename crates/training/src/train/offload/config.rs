@@ -1,10 +1,10 @@
 //! The table `[offload]` of a run file.
 
 use super::super::section::{RunFileError, Section, duration, suggest, whole};
-use crate::cores::{list, parse_cores};
 use partita_offload::Address;
 use partita_program::Body;
 use partita_session::snapshot_bytes;
+use partita_site::cores::{list, parse_cores};
 use partita_space::{Bytes, Seconds};
 use toml::de::DeValue;
 

@@ -1,7 +1,7 @@
 //! Errors of processes that load samples or validate.
 
-use crate::error::{ErrorKind, Fault};
 use partita_offload::{Address, JoinError, Role};
+use partita_site::{ErrorKind, Fault};
 use std::io;
 
 /// A training cannot use its loaders or validators, or such a process cannot serve.

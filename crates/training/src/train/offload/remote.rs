@@ -1,11 +1,11 @@
 //! The side of the training: snapshots to validators, results from them.
 
-use crate::launch::{Agreement, Decision, MakeValidators, Vote};
 use partita_offload::{
     Address, Report, ShardHead, SnapshotHead, Stream, lost_reason, receive_report, send_snapshot,
 };
 use partita_run::{PackedTensor, RunError};
 use partita_session::{Evaluated, OwnedShard, Session, Snapshot, Validators};
+use partita_site::launch::{Agreement, Decision, MakeValidators, Vote};
 use partita_space::{Rank, Seconds};
 use std::collections::BTreeMap;
 use std::io;

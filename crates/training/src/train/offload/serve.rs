@@ -6,18 +6,16 @@ use super::super::run_file::RunFile;
 use super::super::{adapted, check, crops};
 use super::validate::{Trainee, ValidatorWork};
 use super::{OffloadError, settings};
-use crate::context::Context;
-use crate::host::Host;
-use crate::launch::Launch;
-use crate::model;
-use crate::progress::Event;
 use partita_data::Dataset;
+use partita_forecast::model;
 use partita_graph::Graph;
 use partita_input::{EvaluationCrops, PieceReader, Preparation, Preprocessing, Sampling};
 use partita_offload::{
     Address, Greeted, Listener, Role, Served, Setting, Stream, difference, greet, serve_pieces,
     turn_away, welcome,
 };
+use partita_site::launch::Launch;
+use partita_site::{Context, Event, Host};
 use partita_space::Seconds;
 use serde::Deserialize;
 use serde_json::Value;

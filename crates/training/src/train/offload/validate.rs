@@ -4,15 +4,15 @@ use super::super::error::TrainError;
 use super::super::forward::{Forward, Prepared};
 use super::super::run::Run;
 use super::serve::ServeRequest;
-use crate::context::Context;
-use crate::launch::Launch;
-use crate::training::StrategyChoice;
 use partita_data::{Dataset, Split};
+use partita_forecast::StrategyChoice;
 use partita_graph::Graph;
 use partita_input::{Preparation, Preprocessing, Sampling};
 use partita_offload::{Report, ShardHead, SnapshotHead, Stream, receive, send};
 use partita_program::{Optimizer, ProgramKind};
 use partita_session::{Evaluated, EvaluatedBatch, Progress, RunEnd};
+use partita_site::Context;
+use partita_site::launch::Launch;
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -270,7 +270,7 @@ impl Trainee {
                 range.collect(),
                 Vec::new(),
             );
-            prepared.map_err(|error| crate::error::full_text(&error))
+            prepared.map_err(|error| partita_site::full_text(&error))
         });
         let prepared = prepared.as_ref().map_err(Clone::clone)?;
         let batches: Mutex<Vec<EvaluatedBatch>> = Mutex::default();
@@ -291,7 +291,7 @@ impl Trainee {
             },
             listener,
         );
-        let end = ended.map_err(|error: TrainError| crate::error::full_text(&error))?;
+        let end = ended.map_err(|error: TrainError| partita_site::full_text(&error))?;
         let mut batches = batches.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let RunEnd::NotFinite { loss, .. } = end {
             batches.push(EvaluatedBatch::new(0, loss, &[], &[]));

@@ -72,7 +72,7 @@ const KINDS: [(&str, Kind); 5] = [
 pub fn optimizer(top: &Section<'_>) -> Result<OptimizerSettings, RunFileError> {
     let Some(section) = top.section("optimizer")? else {
         return Ok(OptimizerSettings {
-            rule: crate::training::ADAM,
+            rule: partita_forecast::ADAM,
             decay_norms: true,
             clip: None,
         });

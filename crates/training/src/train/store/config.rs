@@ -1,9 +1,9 @@
 //! What a run file says of samples in memory: `[data]`.
 
 use super::error::StoreError;
-use crate::input::InputSource;
 use crate::train::offload::config::{OffloadConfig, Processes};
 use crate::train::section::{RunFileError, Section};
+use partita_forecast::InputSource;
 use partita_space::Bytes;
 use std::path::PathBuf;
 use toml::de::DeValue;

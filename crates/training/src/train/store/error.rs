@@ -1,6 +1,6 @@
 //! Why samples cannot stay in memory.
 
-use crate::error::{ErrorKind, Fault};
+use partita_site::{ErrorKind, Fault};
 use partita_space::{Bytes, Rank};
 use std::path::PathBuf;
 

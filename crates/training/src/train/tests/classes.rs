@@ -1,10 +1,9 @@
 //! Targets that are class numbers.
 
-use crate::error::full_text;
-use crate::progress::Silent;
 use crate::train::TrainRequest;
 use partita_data::{DatasetSpec, DatasetWriter, Kind, Split};
 use partita_formats::{DType, Layout, Samples};
+use partita_site::{Silent, full_text};
 use partita_testkit::synth::{
     CLASSES, SegmentationSpec, ShapesSpec, class_names, make_picture, make_segmented,
 };

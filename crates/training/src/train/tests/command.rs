@@ -1,13 +1,12 @@
 //! Trainings by their command line.
 
-use crate::error::{ErrorKind, Fault};
-use crate::progress::{Event, Silent};
 use crate::train::{AutoError, Mismatch, OutputError, TrainError, TrainRequest};
-use crate::training::StrategyChoice;
 use partita_data::{DatasetSpec, DatasetWriter, Kind, Split};
+use partita_forecast::StrategyChoice;
 use partita_formats::{DType, Layout, Samples};
 use partita_lower::{BatchNormStatistics, StrategyError};
 use partita_session::Progress;
+use partita_site::{ErrorKind, Event, Fault, Silent};
 use partita_space::Bytes;
 use serde_json::Value;
 use std::fs;
@@ -151,7 +150,7 @@ fn a_run_writes_result_weights_and_trace_whole() {
     let weights = partita_weights::load(out.join("weights.safetensors")).unwrap();
     assert_eq!(weights.tensors["c1.weight"].shape, [3, 3, 3, 2, 3]);
     assert!(weights.tensors.contains_key("b1.running_mean"));
-    let recorded = crate::trace::read(&out.join("trace.json")).unwrap();
+    let recorded = partita_forecast::trace::read(&out.join("trace.json")).unwrap();
     assert_eq!(result["digest"], recorded.digest.as_str());
     let comparison = &result["comparison"];
     assert_eq!(comparison["digest"], recorded.digest.as_str());

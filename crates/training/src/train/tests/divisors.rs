@@ -1,9 +1,8 @@
 //! Losses that are no mean over samples.
 
 use super::classes::{train, write};
-use crate::context::Context;
-use crate::environment::Environment;
 use crate::train::{ForwardRequest, evaluate};
+use partita_site::{Context, Environment};
 use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;

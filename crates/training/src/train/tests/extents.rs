@@ -1,13 +1,11 @@
 //! Trainings, evaluations and predictions of volumes of different extents.
 
 use super::classes::train;
-use crate::context::Context;
-use crate::environment::Environment;
-use crate::error::full_text;
 use crate::train::{ForwardRequest, InferRequest, InferResult, VolumeMode, evaluate, infer};
 use partita_data::{DatasetSpec, DatasetWriter, Inspected, Kind, Split, ValueScope, inspect_path};
 use partita_formats::{DType, Layout, Samples};
 use partita_input::{PredictionKind, predictions_key};
+use partita_site::{Context, Environment, full_text};
 use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;

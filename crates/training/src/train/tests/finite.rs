@@ -1,12 +1,11 @@
 //! What is saved is finite, and what makes it otherwise is named.
 
 use super::command::case;
-use crate::error::{ErrorKind, Fault, full_text};
-use crate::progress::Silent;
 use crate::train::TrainRequest;
 use partita_data::{DatasetSpec, DatasetWriter, Kind, Split};
 use partita_formats::{DType, Layout, Samples};
 use partita_input::CheckScope;
+use partita_site::{ErrorKind, Fault, Silent, full_text};
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

@@ -1,11 +1,9 @@
 //! Trainings with activations in bf16 and f16.
 
 use super::command::case;
-use crate::context::Context;
-use crate::environment::Environment;
-use crate::launch::Launch;
-use crate::progress::Silent;
 use crate::train::{ResumeFrom, TrainRequest, train_with};
+use partita_site::launch::Launch;
+use partita_site::{Context, Environment, Silent};
 use serde_json::Value;
 use std::fs;
 use std::sync::atomic::AtomicBool;

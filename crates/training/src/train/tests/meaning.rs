@@ -1,10 +1,6 @@
 //! Evaluations and predictions on datasets with other classes, targets and ranges than those of the training.
 
 use super::classes::write;
-use crate::context::Context;
-use crate::environment::Environment;
-use crate::error::full_text;
-use crate::progress::Event;
 use crate::train::{
     EvaluateResult, ForwardRequest, InferRequest, PredictionUnits, ResumeFrom, TrainRequest,
     evaluate, infer, train,
@@ -12,6 +8,7 @@ use crate::train::{
 use partita_data::{DatasetSpec, DatasetWriter, Kind, Split};
 use partita_formats::{DType, Layout, Samples};
 use partita_input::PredictionKind;
+use partita_site::{Context, Environment, Event, full_text};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

@@ -1,9 +1,8 @@
 //! Loss and metrics of each sample, however volumes are read.
 
 use super::preparation::{CROPS, NEAR, folder, forward, run};
-use crate::context::Context;
-use crate::environment::Environment;
 use crate::train::{EvaluateResult, ForwardRequest, VolumeMode, evaluate};
+use partita_site::{Context, Environment};
 use std::fs;
 
 fn measure(request: ForwardRequest) -> EvaluateResult {

@@ -1,14 +1,12 @@
 //! Trainings on prepared and augmented samples.
 
 use super::classes::{LEVELS, train, volumes};
-use crate::context::Context;
-use crate::environment::Environment;
-use crate::error::full_text;
 use crate::train::{
     EvaluateResult, ForwardRequest, InferRequest, InferResult, PredictionUnits, TilesAsked,
     VolumeMode, evaluate, infer,
 };
 use partita_input::{PredictionKind, TileWeights};
+use partita_site::{Context, Environment, full_text};
 use partita_testkit::synth::{SegmentationSpec, make_segmented};
 use serde_json::Value;
 use std::fs;

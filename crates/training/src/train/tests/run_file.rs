@@ -1,9 +1,9 @@
 //! Run files: keys, values, and what is refused.
 
-use crate::kernel_set::{KernelSet, Precision};
 use crate::train::run_file::RunFile;
 use partita_program::{Optimizer, Transform};
 use partita_session::{LearningRateSchedule, Milestones, WarmupLength};
+use partita_site::kernel_set::{KernelSet, Precision};
 use partita_space::{Bytes, Seconds};
 
 const FULL: &str = r#"
@@ -271,11 +271,11 @@ fn optimizers_have_the_constants_of_their_papers() {
         let run = with(text, "").unwrap();
         (run.optimizer, run.decay_norms)
     };
-    assert_eq!(rule("kind = \"adamw\""), (crate::training::ADAMW, true));
-    assert_eq!(rule("kind = \"lars\""), (crate::training::LARS, false));
-    assert_eq!(rule("kind = \"lamb\""), (crate::training::LAMB, false));
+    assert_eq!(rule("kind = \"adamw\""), (partita_forecast::ADAMW, true));
+    assert_eq!(rule("kind = \"lars\""), (partita_forecast::LARS, false));
+    assert_eq!(rule("kind = \"lamb\""), (partita_forecast::LAMB, false));
     let nesterov = "kind = \"sgd\"\nmomentum = 0.9\nnesterov = true\ndecay_norms = false";
-    assert_eq!(rule(nesterov), (crate::training::NESTEROV, false));
+    assert_eq!(rule(nesterov), (partita_forecast::NESTEROV, false));
     let error = with("kind = \"sgd\"\nnesterov = true", "").unwrap_err();
     assert!(error.contains("`momentum = 0.9`"), "{error}");
     let error = with("kind = \"lars\"\nbeta1 = 0.5", "").unwrap_err();

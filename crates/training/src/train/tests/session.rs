@@ -1,9 +1,5 @@
 //! Sessions on ranks that are threads.
 
-use crate::context::Context;
-use crate::environment::Environment;
-use crate::kernel_set::{KernelSet, Precision};
-use crate::launch::{self, RunSetup, run_ranks};
 use crate::train::checkpoint;
 use partita_graph::{Graph, initial_part, text};
 use partita_input::Loading;
@@ -16,6 +12,9 @@ use partita_session::{
     LearningRateSchedule, Outcome, PersistentTensor, Plan, Position, Programs, Progress, RunEnd,
     Session, SessionError, batch_sizes,
 };
+use partita_site::kernel_set::{KernelSet, Precision};
+use partita_site::launch::{RunSetup, run_ranks};
+use partita_site::{Context, Environment, launch};
 use partita_space::random::{SplitMix, unit};
 use partita_space::{Mesh, Rank, Seconds};
 use partita_testkit::threads::LaunchError;

@@ -1,16 +1,13 @@
 //! Trainings, evaluations and predictions after the dataset of the training has changed.
 
 use super::classes::write;
-use crate::context::Context;
-use crate::environment::Environment;
-use crate::error::full_text;
-use crate::progress::Event;
 use crate::train::{
     ConvertRequest, ForwardRequest, InferRequest, PredictionUnits, ResumeFrom, TrainRequest,
     convert_weights, evaluate, infer, train,
 };
 use crate::weights::{Selection, WeightNames};
 use partita_input::PredictionKind;
+use partita_site::{Context, Environment, Event, full_text};
 use partita_weights::{load, save};
 use serde_json::Value;
 use std::fs;

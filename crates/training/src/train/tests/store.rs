@@ -1,9 +1,9 @@
 //! Trainings with samples in memory give the bits of trainings that read files in every epoch.
 
 use super::command::case;
-use crate::progress::Silent;
 use crate::train::store::has_space;
 use crate::train::{ResumeFrom, StoreConfig, StoreError, StoreKind, TrainError, TrainRequest};
+use partita_site::Silent;
 use partita_space::Bytes;
 use serde_json::Value;
 use std::fs;

@@ -1,16 +1,12 @@
 //! Trainings pin what was measured to be the fastest, and still learn the same.
 
 use super::command::case;
-use crate::context::Context;
-use crate::environment::Environment;
-use crate::kernel_set::{KernelSet, Precision};
-use crate::launch::Launch;
-use crate::local_ranks::{Ranks, setting};
 use crate::train::{TrainRequest, train_with};
-use crate::training::{FLOATS, StrategyChoice, Training};
-use partita_forecast::lower::{LowerRequest, lower};
-use partita_forecast::tune::{TuneRequest, tune};
+use partita_forecast::{FLOATS, LowerRequest, StrategyChoice, Training, TuneRequest, lower, tune};
 use partita_program::{ProgramKind, Work};
+use partita_site::kernel_set::{KernelSet, Precision};
+use partita_site::launch::Launch;
+use partita_site::{Context, Environment, Ranks, setting};
 use partita_space::Seconds;
 use partita_testkit::{DivisionPolicy, LibrarySearch, Measurements, not_run, onednn_search};
 use std::collections::BTreeSet;
