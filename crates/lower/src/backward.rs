@@ -1,17 +1,18 @@
 //! The backward pass.
 
 use crate::body::TensorBuffer;
-use crate::emit::{Emit, GradientBuffer};
-use crate::exchange::{gather_halo, scatter_halo, zero_outside};
+use crate::emit::Emit;
+use crate::exchange::{gather_halo, zero_outside};
 use crate::forward::{inputs_of, pool_kind, shift, taps};
 use crate::network::{LayerId, Step, positions};
 use crate::redistribute::Destination;
 use crate::resharding::Resharding;
 use crate::schedule::Pass;
-use crate::storage::{DataGradient, window};
+use crate::storage::DataGradient;
+use crate::windows::window;
 use partita_graph::{Convolution, Op, ParameterId, Pool, TransposedConvolution};
 use partita_program::{Kernel, Phase, Role, View};
-use partita_space::Region;
+use partita_space::{AxisSet, Region};
 
 pub(crate) const BACKWARD: Phase = Phase::Backward;
 
@@ -49,12 +50,12 @@ impl Emit<'_> {
             }
             let layer = self.layer(reader).name.clone();
             let (view, accumulate) = self.contribute(id, &self.owned(id));
-            let held = self.gradient(id).held;
+            let held = self.gradient(id);
             assert_eq!(view.buffer, held.id, "a gradient has one buffer");
             let (from, to) = (*self.distribution(reader), *self.distribution(id));
             let resharding = Resharding::new(&self.builder.world, &from, &to);
             let number = self.resharding_number(reader, true);
-            let own = self.gradients[self.storages.of[reader.0]].map(|state| state.held);
+            let own = self.state().gradients.held(reader);
             let moved = self.moved_tensor(reader, &layer, BACKWARD, Role::ActivationGradient);
             let builder = &mut self.builder;
             let target = if accumulate {
@@ -75,108 +76,38 @@ impl Emit<'_> {
         }
     }
 
-    /// The view of a region of a gradient, and whether to accumulate. The first contribution overwrites; where
-    /// it does not cover all that later ones or other ranks add to, the gradient is set to zero before.
     pub(crate) fn contribute(&mut self, id: LayerId, region: &Region) -> (View, bool) {
-        let state = self.gradient(id);
-        let held = state.held;
-        let mut accumulate = true;
-        if !state.written {
-            let storage = self.storages.of(id);
-            let all = storage.partial.held(&self.builder.coord);
-            let inside = all.intersect(&self.partial_reach(id, &all));
-            if region.holds(&inside) {
-                accumulate = false;
-            } else {
-                let layer = self.layer(id).name.clone();
-                self.builder.fill(&layer, BACKWARD, held.view(&inside), 0.0);
-            }
-            self.mark_written(id);
-        }
-        (held.view(region), accumulate)
+        let gradients = &mut self.states[self.micro].gradients;
+        gradients.contribute(&mut self.builder, id, region)
     }
 
-    /// The part of `all` that can receive contributions: all but zero padding.
-    fn partial_reach(&self, id: LayerId, all: &Region) -> Region {
-        let geometry = &self.storages.of(id).partial;
-        let mut reach = *all;
-        for dim in 0..5 {
-            let line = geometry.lines_at(&self.builder.coord)[dim];
-            let pieces = line.pieces.iter();
-            reach.0[dim] = pieces.fold(line.owned, |hull, piece| hull.hull(&piece.at));
-        }
-        reach
+    /// The buffer of the gradient of a value.
+    pub(crate) fn gradient(&mut self, id: LayerId) -> TensorBuffer {
+        let gradients = &mut self.states[self.micro].gradients;
+        gradients.of_layer(&mut self.builder, id).held
     }
 
-    fn mark_written(&mut self, id: LayerId) {
-        let index = self.storages.of[id.0];
-        if let Some(state) = &mut self.gradients[index] {
-            state.written = true;
-        }
+    /// Adds a contribution to the gradient of a parameter.
+    pub(crate) fn parameter_gradient(
+        &mut self,
+        parameter: ParameterId,
+        axes: AxisSet,
+        layer: &str,
+        kernel: impl FnOnce(View, bool) -> Option<Kernel>,
+    ) {
+        let builder = &mut self.builder;
+        self.gradients
+            .contribute(builder, parameter, axes, layer, kernel);
     }
 
-    /// Allocates the gradient of a storage.
-    pub(crate) fn gradient(&mut self, id: LayerId) -> GradientBuffer {
-        let index = self.storages.of[id.0];
-        if let Some(state) = self.gradients[index] {
-            return state;
-        }
-        let storage = &self.storages.all[index];
-        let coord = self.builder.coord;
-        // The hull by dims, since an empty owned part still has a position.
-        let (partial, around) = (storage.partial.held(&coord), storage.around.held(&coord));
-        let mut region = partial;
-        for dim in 0..5 {
-            region.0[dim].start = partial.0[dim].start.min(around.0[dim].start);
-            region.0[dim].end = partial.0[dim].end.max(around.0[dim].end);
-        }
-        let name = format!("d.{}", self.layer(storage.members[0]).name);
-        let tensor = self.tensor(id, true);
-        let distribution = storage.value.distribution;
-        let held = self.builder.tensor_buffer(
-            &name,
-            Role::ActivationGradient,
-            tensor,
-            distribution,
-            region,
-        );
-        self.builder.set_redundant(held, storage.inner);
-        let state = GradientBuffer {
-            held,
-            written: false,
-        };
-        self.gradients[index] = Some(state);
-        state
-    }
-
-    /// Completes a gradient after all contributions of this rank: the reverse halo exchange. Redundant copies
-    /// need none.
     fn complete_gradient(&mut self, id: LayerId) {
-        let state = self.gradient(id);
-        let storage = self.storages.of(id);
-        let layer = self.layer(id).name.clone();
-        let owned = self.owned(id);
-        if !state.written {
-            let all = storage.partial.held(&self.builder.coord);
-            let inside = all.intersect(&self.partial_reach(id, &all));
-            self.builder
-                .fill(&layer, BACKWARD, state.held.view(&inside.hull(&owned)), 0.0);
-            self.mark_written(id);
-        }
-        if !storage.inner {
-            scatter_halo(
-                &mut self.builder,
-                &layer,
-                BACKWARD,
-                &state.held,
-                &storage.partial,
-            );
-        }
+        let gradients = &mut self.states[self.micro].gradients;
+        gradients.complete(&mut self.builder, id);
     }
 
     /// The view of the gradient of the computed region.
     pub(crate) fn computed_gradient(&mut self, id: LayerId) -> View {
-        let held = self.gradient(id).held;
+        let held = self.gradient(id);
         held.view(&self.computed(id))
     }
 
@@ -302,7 +233,7 @@ impl Emit<'_> {
 
     /// Copies a part of the output's gradient to that of one input.
     fn copy_back(&mut self, id: LayerId, input: usize, layer: &str, part: Region) {
-        let source = self.gradient(id).held.view(&part);
+        let source = self.gradient(id).view(&part);
         self.pass_back(id, input, layer, |_, target, accumulate| Kernel::Copy {
             source,
             target,
@@ -340,7 +271,7 @@ impl Emit<'_> {
 
     fn convolution_backward(&mut self, id: LayerId, layer: &str, convolution: &Convolution) {
         let storage = self.storages.of(id);
-        let held = self.gradient(id).held;
+        let held = self.gradient(id);
         let computed = self.computed(id);
         match storage.rule {
             Some(DataGradient::Halo) => {
@@ -445,7 +376,7 @@ impl Emit<'_> {
     ) {
         let storage = self.storages.of(id);
         let around = &storage.around;
-        let held = self.gradient(id).held;
+        let held = self.gradient(id);
         let halo = around.held(&self.builder.coord);
         let input = self.layer(id).inputs[0];
         let mut inputs = self.owned(input);
@@ -525,7 +456,7 @@ impl Emit<'_> {
 
     fn batch_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let count = self.count_of_statistics(id);
-        let sums = self.sums[&id];
+        let sums = self.state().sums[&id];
         let gradient_sums = self.builder.sums(
             &format!("{layer}.gradient_sums"),
             2,
@@ -561,9 +492,9 @@ impl Emit<'_> {
             return;
         }
         let (_, accumulate) = self.contribute(input, &reach);
-        let (value, dx) = (self.value(input), self.gradient(input).held);
-        let (dy, owned) = (self.gradient(id).held, self.owned(id));
-        let (sums, gamma) = (self.sums[&id], self.parameter(id, 0));
+        let (value, dx) = (self.value(input), self.gradient(input));
+        let (dy, owned) = (self.gradient(id), self.owned(id));
+        let (sums, gamma) = (self.state().sums[&id], self.parameter(id, 0));
         let count = self.count_of_statistics(id);
         let data = |part: &Region, gradient_sums| Kernel::BatchNormBackwardData {
             x: value.view(part),
@@ -600,18 +531,26 @@ impl Emit<'_> {
         layer: &str,
         sums: View,
     ) {
-        if !self.trains_any(&[gamma, beta]) {
+        if !self.gradients.trains_any(&[gamma, beta]) {
             return;
         }
         let axes = self.plan.local_statistics;
-        let ([dgamma, dbeta], accumulate) = self.scale_and_shift([gamma, beta], axes, layer);
+        let ([dgamma, dbeta], accumulate) =
+            self.gradients
+                .scale_and_shift(&mut self.builder, [gamma, beta], axes, layer);
         let kernel = Kernel::BatchNormBackwardParameters {
             gradient_sums: sums,
             dgamma,
             dbeta,
             accumulate,
         };
-        self.add_scale_and_shift([gamma, beta], axes, layer, Some(kernel));
+        self.gradients.add_scale_and_shift(
+            &mut self.builder,
+            [gamma, beta],
+            axes,
+            layer,
+            Some(kernel),
+        );
     }
 
     fn linear_backward(&mut self, id: LayerId, layer: &str, bias: bool) {
@@ -649,12 +588,12 @@ impl Emit<'_> {
         if !self.storages.of(input).has_gradient {
             return;
         }
-        let source = self.gradient(id).held;
+        let source = self.gradient(id);
         if self.network.reshards(id) {
             return self.send_gradient(id, layer, &source);
         }
         let (view, accumulate) = self.contribute(input, &self.owned(input));
-        let held = self.gradient(input).held;
+        let held = self.gradient(input);
         assert_eq!(view.buffer, held.id, "a gradient has one buffer");
         let moved = self.moved_tensor(id, layer, BACKWARD, Role::ActivationGradient);
         let from = (*self.distribution(id), self.layer(id).partial_gradient);
@@ -679,7 +618,7 @@ impl Emit<'_> {
             if self.storages.of(id).members.last() == Some(&id) {
                 self.complete_gradient(id);
             }
-            let held = self.gradient(id).held;
+            let held = self.gradient(id);
             let partial = self.layer(id).partial_gradient;
             if !partial.is_empty() {
                 let view = held.view(&self.owned(id));
@@ -693,7 +632,7 @@ impl Emit<'_> {
         }
         let own = self.owned(input);
         let (view, accumulate) = self.contribute(input, &own);
-        let held = self.gradient(input).held;
+        let held = self.gradient(input);
         assert_eq!(view.buffer, held.id, "a gradient has one buffer");
         let target = if accumulate {
             self.builder.between(moved, to)

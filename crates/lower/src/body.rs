@@ -53,8 +53,12 @@ pub(crate) struct Builder<'a> {
     pub body: Body,
     names: HashMap<String, u32>,
     sequence: u32,
-    /// The last reserved number.
+    /// The last number of the current layer.
     last: u32,
+    /// The last message number reserved so far, the same on all ranks.
+    pub reserved: u32,
+    /// Whether all layers run on all ranks.
+    pub is_whole: bool,
 }
 
 impl<'a> Builder<'a> {
@@ -72,6 +76,8 @@ impl<'a> Builder<'a> {
             names: HashMap::new(),
             sequence: 0,
             last: u32::MAX,
+            reserved: 0,
+            is_whole: true,
         }
     }
 
@@ -118,6 +124,31 @@ impl<'a> Builder<'a> {
     /// Reserves the [`NUMBERS`] message numbers after `sequence`.
     pub fn number_from(&mut self, sequence: u32) {
         (self.sequence, self.last) = (sequence, sequence + NUMBERS);
+    }
+
+    /// Reserves message numbers for `count` layers or parameters; returns the one before the first.
+    pub fn take_numbers(&mut self, count: usize) -> u32 {
+        let first = self.reserved;
+        let next = u32::try_from(count)
+            .ok()
+            .and_then(|count| count.checked_mul(NUMBERS))
+            .and_then(|all| first.checked_add(all));
+        self.reserved = next.expect("a program has fewer exchanges than numbers");
+        first
+    }
+
+    /// Reserves new message numbers, on all ranks alike. Not needed where all layers run on all ranks.
+    pub fn reserve_numbers(&mut self) {
+        let number = self.take_numbers(1);
+        if !self.is_whole {
+            self.number_from(number);
+        }
+    }
+
+    /// The message number of an exchange between submeshes; taken on all ranks alike.
+    pub fn number_of_movement(&mut self) -> u32 {
+        self.reserve_numbers();
+        self.next_sequence()
     }
 
     /// Allreduce of a view over the axes of a group; nothing for a group of one.

@@ -7,9 +7,9 @@
 //! the turn of its receiver. So all lanes of all ranks follow one order, and no pipeline can deadlock, whatever
 //! stages a rank runs.
 
-use crate::body::{Builder, NUMBERS, TensorBuffer};
+use crate::body::{Builder, TensorBuffer};
+use crate::gradients::{ActivationGradients, ParameterGradients};
 use crate::network::{Layer, LayerId, Network, is_gate, reads_whole};
-use crate::parameter_gradient::{Bucket, Deferred, Key, ParameterGradient};
 use crate::request::Request;
 use crate::schedule::{Pass, Slot};
 use crate::step_plan::StepPlan;
@@ -21,33 +21,24 @@ use partita_program::{
 use partita_space::{AxisSet, Rank, Region, Submesh};
 use std::collections::BTreeMap;
 
-/// Buffer of a gradient while contributions are added.
-#[derive(Clone, Copy)]
-pub(crate) struct GradientBuffer {
-    pub held: TensorBuffer,
-    pub written: bool,
-}
-
 /// State of a micro-batch between its slots.
-#[derive(Default)]
-struct MicroBatchState {
-    values: Vec<Option<TensorBuffer>>,
-    gradients: Vec<Option<GradientBuffer>>,
-    sums: BTreeMap<LayerId, View>,
-    deferred: Vec<Deferred>,
+pub(crate) struct MicroBatchState<'a> {
+    pub values: Vec<Option<TensorBuffer>>,
+    pub gradients: ActivationGradients<'a>,
+    /// Statistics of each normalization, kept for the backward pass.
+    pub sums: BTreeMap<LayerId, View>,
 }
 
 pub(crate) struct Emit<'a> {
     pub request: &'a Request<'a>,
     pub graph: &'a Graph,
-    pub plan: &'a StepPlan,
+    pub plan: &'a StepPlan<'a>,
     pub network: &'a Network,
     pub storages: &'a Storages,
     pub builder: Builder<'a>,
-    pub values: Vec<Option<TensorBuffer>>,
-    pub gradients: Vec<Option<GradientBuffer>>,
-    /// Statistics of each normalization, kept for the backward pass.
-    pub sums: BTreeMap<LayerId, View>,
+    /// By micro-batch.
+    pub states: Vec<MicroBatchState<'a>>,
+    pub gradients: ParameterGradients<'a>,
     /// Parameters by replica on the rank.
     pub parameters: BTreeMap<(ParameterId, Option<Submesh>), TensorBuffer>,
     /// Sharded parameters gathered for the current layer.
@@ -61,14 +52,7 @@ pub(crate) struct Emit<'a> {
     pub targets: Vec<[Option<View>; 2]>,
     /// Counts of the targets of the mini-batch by loss and submesh, where they are taken at the start of the step.
     pub totals: BTreeMap<(LayerId, Option<Submesh>), View>,
-    pub parameter_gradients: BTreeMap<Key, ParameterGradient>,
-    /// Gradients that wait to be summed over ranks together.
-    pub buckets: BTreeMap<(Option<Submesh>, AxisSet), Bucket>,
-    /// Gradients of weights deferred to a slot of their own, and whether they are.
-    pub deferred: Vec<Deferred>,
-    pub defers: bool,
-    /// Number of micro-batches, and the current one.
-    pub micro_batches: usize,
+    /// The current micro-batch.
     pub micro: usize,
     /// Forward, or backward where activations are recomputed.
     pub pass: Phase,
@@ -76,28 +60,29 @@ pub(crate) struct Emit<'a> {
     pub report: BTreeMap<&'static str, View>,
     /// Statistics of micro-batches that update the running statistics at the end of the step.
     pub late_moments: BTreeMap<(LayerId, usize), View>,
-    /// Of each micro-batch but the current one, whose state is in the fields above.
-    states: Vec<MicroBatchState>,
-    /// The current slot and layer.
-    pub slot: usize,
-    pub layer_id: LayerId,
-    /// The last message number reserved so far, the same on all ranks.
-    turn: u32,
+    /// The current slot.
+    slot: usize,
 }
 
 impl<'a> Emit<'a> {
-    pub fn new(request: &'a Request<'a>, plan: &'a StepPlan, rank: Rank) -> Self {
+    pub fn new(request: &'a Request<'a>, plan: &'a StepPlan<'a>, rank: Rank) -> Self {
         let (network, storages) = &plan.networks[0];
-        let mut emit = Self {
+        let mut builder = Builder::new(&plan.world, rank, request.dtype, request.menu);
+        builder.is_whole = plan.placement.is_whole();
+        let states = (0..plan.networks.len()).map(|micro| MicroBatchState {
+            values: vec![None; storages.all.len()],
+            gradients: ActivationGradients::new(plan, micro),
+            sums: BTreeMap::new(),
+        });
+        Self {
             request,
             graph: request.graph,
             plan,
             network,
             storages,
-            builder: Builder::new(&plan.world, rank, request.dtype, request.menu),
-            values: Vec::new(),
-            gradients: Vec::new(),
-            sums: BTreeMap::new(),
+            builder,
+            states: states.collect(),
+            gradients: ParameterGradients::new(plan),
             parameters: BTreeMap::new(),
             gathered: BTreeMap::new(),
             moments: Vec::new(),
@@ -105,44 +90,26 @@ impl<'a> Emit<'a> {
             staging: [[None; 2]; 2],
             targets: Vec::new(),
             totals: BTreeMap::new(),
-            parameter_gradients: BTreeMap::new(),
-            buckets: BTreeMap::new(),
-            deferred: Vec::new(),
-            defers: false,
-            micro_batches: plan.networks.len(),
             micro: 0,
             pass: Phase::Forward,
             report: BTreeMap::new(),
             late_moments: BTreeMap::new(),
-            states: Vec::new(),
             slot: 0,
-            layer_id: LayerId(0),
-            turn: 0,
-        };
-        emit.states
-            .resize_with(plan.networks.len(), MicroBatchState::default);
-        for state in &mut emit.states {
-            state.values = vec![None; storages.all.len()];
-            state.gradients = vec![None; storages.all.len()];
         }
-        emit.swap_state();
-        emit
     }
 
-    /// Moves the state of the current micro-batch between the list and the fields.
-    fn swap_state(&mut self) {
-        let state = &mut self.states[self.micro];
-        std::mem::swap(&mut self.values, &mut state.values);
-        std::mem::swap(&mut self.gradients, &mut state.gradients);
-        std::mem::swap(&mut self.sums, &mut state.sums);
-        std::mem::swap(&mut self.deferred, &mut state.deferred);
+    /// The state of the current micro-batch.
+    pub fn state(&self) -> &MicroBatchState<'a> {
+        &self.states[self.micro]
+    }
+
+    pub fn state_mut(&mut self) -> &mut MicroBatchState<'a> {
+        &mut self.states[self.micro]
     }
 
     /// Makes another micro-batch the current one.
     fn switch_to(&mut self, micro: usize) {
-        self.swap_state();
         self.micro = micro;
-        self.swap_state();
         let (network, storages) = &self.plan.networks[micro];
         (self.network, self.storages) = (network, storages);
     }
@@ -191,7 +158,8 @@ impl<'a> Emit<'a> {
 
     /// The buffer of the value of a layer, which was computed before.
     pub fn value(&self, id: LayerId) -> TensorBuffer {
-        self.values[self.storages.of[id.0]].expect("inputs are computed before their readers")
+        self.state().values[self.storages.of[id.0]]
+            .expect("inputs are computed before their readers")
     }
 
     /// The view of an input that an elementwise layer reads.
@@ -220,9 +188,9 @@ impl<'a> Emit<'a> {
         let plan = self.plan;
         let trains = self.request.kind == ProgramKind::Train;
         if trains {
-            self.open_parameter_gradients();
+            self.gradients.open(&mut self.builder);
         }
-        self.turn = self.first_number();
+        self.builder.reserved = self.first_number();
         self.count_targets();
         for (at, slot) in plan.slots.iter().enumerate() {
             self.slot = at;
@@ -241,11 +209,11 @@ impl<'a> Emit<'a> {
                     }
                 }
                 Pass::Backward => {
-                    self.defers = self.request.strategy.schedule.splits_weights();
+                    let splits_weights = self.request.strategy.schedule.splits_weights();
+                    self.gradients.deferring = splits_weights.then_some(slot.micro);
                     self.backward(layers);
-                    self.defers = false;
                 }
-                Pass::Weights => self.deferred_gradients(),
+                Pass::Weights => self.gradients.add_deferred(&mut self.builder, at),
             }
         }
         if !self.is_whole() {
@@ -261,7 +229,7 @@ impl<'a> Emit<'a> {
 
     /// The last message number of reshardings between stages, which come first.
     fn first_number(&self) -> u32 {
-        2 * (self.network.layers.len() * self.micro_batches) as u32
+        2 * (self.network.layers.len() * self.plan.networks.len()) as u32
     }
 
     /// Switches to the mesh of a layer and reserves its message numbers; false if the rank does not run it.
@@ -269,39 +237,19 @@ impl<'a> Emit<'a> {
         if self.is_whole() {
             return true;
         }
-        let number = self.take_numbers(1);
-        self.layer_id = id;
+        let number = self.builder.take_numbers(1);
+        self.gradients.layer = id;
         self.builder.number_from(number);
-        self.builder.turn = self.turn_of(self.slot, id);
+        self.builder.turn = self.plan.turn_of(self.slot, id);
         let submesh = self.distribution(id).submesh;
         self.builder.enter(submesh)
-    }
-
-    /// Position of a layer in the global order of slots and layers.
-    pub fn turn_of(&self, slot: usize, id: LayerId) -> u32 {
-        let layers = self.network.layers.len();
-        let within = match self.plan.slots[slot].pass {
-            Pass::Forward => id.0,
-            Pass::Backward | Pass::Weights => layers - id.0,
-        };
-        (slot * (layers + 1) + within + 1) as u32
     }
 
     /// The turn in which the ranks of a stage receive a resharding, forward or backward.
     pub fn turn_of_receiver(&self, stage: usize, layer: LayerId, pass: Pass) -> u32 {
         let slot = self.plan.slot_of.get(&(self.micro, stage, pass));
-        self.turn_of(*slot.expect("every stage takes every micro-batch"), layer)
-    }
-
-    /// Reserves message numbers for `count` layers or parameters; returns the one before the first.
-    pub fn take_numbers(&mut self, count: usize) -> u32 {
-        let first = self.turn;
-        let next = u32::try_from(count)
-            .ok()
-            .and_then(|count| count.checked_mul(NUMBERS))
-            .and_then(|all| first.checked_add(all));
-        self.turn = next.expect("a program has fewer exchanges than numbers");
-        first
+        self.plan
+            .turn_of(*slot.expect("every stage takes every micro-batch"), layer)
     }
 
     /// The message number of a resharding, forward or backward.

@@ -6,7 +6,7 @@ use crate::network::{LayerId, Step, positions};
 use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::schedule::Pass;
-use crate::storage::{contributors, transposed_window, window};
+use crate::windows::{contributors, transposed_window, window};
 use partita_graph::{Convolution, Op, ParameterId, Pool, PoolKind, TransposedConvolution};
 use partita_program::{Distribution, Item, Kernel, Phase, ProgramKind, Role, Taps, View};
 use partita_space::{AxisList, AxisSet, Interval, Region, Window};
@@ -96,8 +96,8 @@ impl Emit<'_> {
         let moved = self.moved_tensor(id, &layer, self.pass, Role::Activation);
         let resharding = Resharding::new(&self.builder.world, &from, &to);
         let number = self.resharding_number(id, self.pass == Phase::Backward);
-        let source = self.values[self.storages.of[input.0]];
-        let target = self.values[self.storages.of[id.0]].filter(|_| is_here);
+        let source = self.state().values[self.storages.of[input.0]];
+        let target = self.state().values[self.storages.of[id.0]].filter(|_| is_here);
         let ends = (source.as_ref(), target.as_ref());
         self.builder.move_across(moved, number, &resharding, ends);
     }
@@ -115,7 +115,7 @@ impl Emit<'_> {
             layer,
             phase,
             role,
-            tensor: self.tensor(id, is_gradient),
+            tensor: self.plan.tensor(self.storages.of(id), is_gradient),
         }
     }
 
@@ -210,18 +210,18 @@ impl Emit<'_> {
         let storage = &self.storages.all[index];
         let region = storage.value.held(&self.builder.coord);
         let name = self.layer(id).name.clone();
-        let (tensor, distribution) = (self.tensor(id, false), storage.value.distribution);
+        let (tensor, distribution) = (self.plan.tensor(storage, false), storage.value.distribution);
         let held =
             self.builder
                 .tensor_buffer(&name, Role::Activation, tensor, distribution, region);
         self.builder.set_redundant(held, storage.inner);
-        self.values[index] = Some(held);
+        self.state_mut().values[index] = Some(held);
     }
 
     /// Fills the halo and padding of a value.
     pub(crate) fn complete_value(&mut self, id: LayerId) {
         let storage = self.storages.of(id);
-        let Some(held) = self.values[self.storages.of[id.0]] else {
+        let Some(held) = self.state().values[self.storages.of[id.0]] else {
             return;
         };
         let layer = self.layer(id).name.clone();
@@ -326,7 +326,10 @@ impl Emit<'_> {
             let (from, to) = (*self.distribution(input), *self.distribution(id));
             let resharding = Resharding::new(&self.builder.world, &from, &to);
             let number = self.resharding_number(id, false);
-            let (own, target) = (self.values[self.storages.of[input.0]], self.value(id));
+            let (own, target) = (
+                self.state().values[self.storages.of[input.0]],
+                self.value(id),
+            );
             let builder = &mut self.builder;
             return builder.receive_across(moved, number, &resharding, own.as_ref(), &target);
         }
@@ -507,7 +510,7 @@ impl Emit<'_> {
 
     fn batch_norm(&mut self, id: LayerId, layer: &str, epsilon: f64, momentum: f64) {
         let count = self.count_of_statistics(id);
-        let known = self.sums.get(&id).copied();
+        let known = self.state().sums.get(&id).copied();
         let sums = known.unwrap_or_else(|| self.moments(id, layer));
         let [gamma, beta, mean, variance] = std::array::from_fn(|i| self.parameter(id, i));
         self.elementwise(id, layer, |x, y| Kernel::BatchNormForward {
@@ -540,7 +543,7 @@ impl Emit<'_> {
     /// Whether running statistics are updated at the end of the step: they are those of several replicas, or
     /// sums that the forward pass does not wait for.
     pub(crate) fn is_tracked_late(&self, mean: ParameterId) -> bool {
-        self.is_on_several_submeshes(mean) || !self.plan.local_statistics.is_empty()
+        self.plan.is_on_several_submeshes(mean) || !self.plan.local_statistics.is_empty()
     }
 
     /// Sums over all ranks with the micro-batch, from those of local statistics.
@@ -577,7 +580,7 @@ impl Emit<'_> {
         }
         let axes = positions(self.distribution(id)).minus(self.plan.local_statistics);
         self.allreduce(layer, self.pass, axes, sums);
-        self.sums.insert(id, sums);
+        self.state_mut().sums.insert(id, sums);
         sums
     }
 
@@ -620,7 +623,7 @@ impl Emit<'_> {
 
     /// Reduces an output over ranks after the last micro-batch.
     pub(crate) fn report(&mut self, name: &'static str, layer: &str, axes: AxisSet) {
-        if self.is_whole() && self.micro + 1 == self.micro_batches {
+        if self.is_whole() && self.micro + 1 == self.plan.networks.len() {
             let sum = self.report[name];
             self.allreduce(layer, Phase::Report, axes, sum);
             self.builder.output(name, sum);

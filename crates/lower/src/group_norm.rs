@@ -15,7 +15,7 @@ impl Emit<'_> {
         groups: Option<usize>,
         epsilon: f64,
     ) {
-        let known = self.sums.get(&id).copied();
+        let known = self.state().sums.get(&id).copied();
         let sums = known.unwrap_or_else(|| self.group_moments(id, layer));
         let (gamma, beta) = (self.parameter(id, 0), self.parameter(id, 1));
         let (groups, count) = self.groups_and_count(id, groups);
@@ -56,7 +56,7 @@ impl Emit<'_> {
             self.builder.kernel(layer, self.pass, kernel);
         }
         self.add_samples(id, layer, self.pass, sums);
-        self.sums.insert(id, sums);
+        self.state_mut().sums.insert(id, sums);
         sums
     }
 
@@ -94,7 +94,7 @@ impl Emit<'_> {
         groups: Option<usize>,
         epsilon: f64,
     ) {
-        let sums = self.sums[&id];
+        let sums = self.state().sums[&id];
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
         let axes = positions(self.distribution(id));
         let [of_gamma, of_beta] = [0, 1].map(|index| self.layer(id).parameters[index]);
@@ -102,8 +102,10 @@ impl Emit<'_> {
         let has_gradient = self.storages.of(self.layer(id).inputs[0]).has_gradient;
         let gradient_sums =
             has_gradient.then(|| self.sample_sums(id, &format!("{layer}.gradient_sums")));
-        let ([dgamma, dbeta], accumulate) = self.scale_and_shift([of_gamma, of_beta], axes, layer);
-        if !is_here && !accumulate && self.trains_any(&[of_beta]) {
+        let ([dgamma, dbeta], accumulate) =
+            self.gradients
+                .scale_and_shift(&mut self.builder, [of_gamma, of_beta], axes, layer);
+        if !is_here && !accumulate && self.gradients.trains_any(&[of_beta]) {
             self.builder.fill(layer, BACKWARD, dbeta, 0.0);
         }
         let (own_groups, count) = self.groups_and_count(id, groups);
@@ -119,7 +121,13 @@ impl Emit<'_> {
             epsilon,
             accumulate,
         });
-        self.add_scale_and_shift([of_gamma, of_beta], axes, layer, kernel);
+        self.gradients.add_scale_and_shift(
+            &mut self.builder,
+            [of_gamma, of_beta],
+            axes,
+            layer,
+            kernel,
+        );
         let Some(gradient_sums) = gradient_sums else {
             return;
         };
@@ -145,9 +153,9 @@ impl Emit<'_> {
             return;
         }
         let (_, accumulate) = self.contribute(input, &reach);
-        let (value, dx) = (self.value(input), self.gradient(input).held);
-        let (dy, owned) = (self.gradient(id).held, self.owned(id));
-        let (sums, gamma) = (self.sums[&id], self.parameter(id, 0));
+        let (value, dx) = (self.value(input), self.gradient(input));
+        let (dy, owned) = (self.gradient(id), self.owned(id));
+        let (sums, gamma) = (self.state().sums[&id], self.parameter(id, 0));
         let (groups, count) = self.groups_and_count(id, groups);
         let data = |part: &Region, gradient_sums| Kernel::GroupNormBackwardData {
             x: value.view(part),

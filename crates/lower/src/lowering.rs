@@ -93,7 +93,7 @@ pub fn lower_ranks<'a>(
 
 fn lower_planned(
     request: &Request<'_>,
-    plan: &StepPlan,
+    plan: &StepPlan<'_>,
     rank: Rank,
     last: LoweringPass,
 ) -> Result<Body, LowerError> {

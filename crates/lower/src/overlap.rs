@@ -18,7 +18,7 @@
 
 use crate::geometry::Parts;
 use crate::network::{LayerId, Network, is_gate, reads_whole};
-use crate::storage::{contributors, is_periodic, resampling, transposed_window, window};
+use crate::windows::{contributors, is_periodic, resampling, transposed_window, window};
 use partita_space::Interval;
 use std::sync::Arc;
 

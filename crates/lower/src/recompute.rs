@@ -21,7 +21,8 @@ impl Emit<'_> {
             let last = storage.members[storage.members.len() - 1];
             let mut all = storage.members.iter().chain(self.network.readers(last));
             if first.is_some() && all.all(|id| block(id) == first) {
-                self.values[self.storages.of[id.0]] = None;
+                let index = self.storages.of[id.0];
+                self.state_mut().values[index] = None;
             }
         }
     }
@@ -52,7 +53,7 @@ impl Emit<'_> {
         let is_missing = |index: usize| {
             let first = self.layer(self.storages.all[index].members[0]);
             let is_here = self.builder.is_in(first.distribution.submesh);
-            first.block == Some(block) && is_here && self.values[index].is_none()
+            first.block == Some(block) && is_here && self.state().values[index].is_none()
         };
         let mut needed = vec![false; self.storages.all.len()];
         for &id in layers.iter().rev() {

@@ -13,7 +13,8 @@ use partita_space::{Axis, AxisList, AxisSet, Mesh, Submesh};
 use std::collections::HashMap;
 
 /// The distributed network of each micro-batch, and the global order of slots.
-pub(crate) struct StepPlan {
+pub(crate) struct StepPlan<'a> {
+    pub request: &'a Request<'a>,
     pub world: Mesh,
     /// Axes along which batch norms have statistics of their own.
     pub local_statistics: AxisSet,
@@ -69,8 +70,8 @@ fn laid_out(request: &Request<'_>, placement: &Placement) -> Result<Network, Low
     })
 }
 
-impl StepPlan {
-    pub fn new(request: &Request<'_>) -> Result<Self, LowerError> {
+impl<'a> StepPlan<'a> {
+    pub fn new(request: &'a Request<'a>) -> Result<Self, LowerError> {
         let strategy = request.strategy;
         let placement = placement(request)?;
         let parts = strategy.micro_batches(request.batch);
@@ -118,6 +119,7 @@ impl StepPlan {
             | ProgramKind::FetchSamples => AxisSet::NONE,
         };
         let mut plan = Self {
+            request,
             world,
             local_statistics,
             placement,
@@ -147,6 +149,16 @@ impl StepPlan {
             }
         }
         keys
+    }
+
+    /// Position of a layer in the global order of slots and layers.
+    pub fn turn_of(&self, slot: usize, id: LayerId) -> u32 {
+        let layers = self.networks[0].0.layers.len();
+        let within = match self.slots[slot].pass {
+            Pass::Forward => id.0,
+            Pass::Backward | Pass::Weights => layers - id.0,
+        };
+        (slot * (layers + 1) + within + 1) as u32
     }
 
     /// The submesh of the first replica that corresponds to a submesh of any replica.

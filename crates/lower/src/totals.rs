@@ -20,14 +20,14 @@ impl Emit<'_> {
     pub(crate) fn stages_all_targets(&self) -> bool {
         let mut losses = self.graph.nodes.iter().filter_map(|node| node.op.loss());
         self.request.kind.reads_targets()
-            && self.micro_batches > 1
+            && self.plan.networks.len() > 1
             && losses.any(|loss| counted(loss).is_some())
     }
 
     /// Staging buffers for the targets of each micro-batch, on each replica: an evaluation takes all micro-batches on the
     /// first, whichever replica trains on them, and has the same buffers.
     pub(crate) fn stage_all_targets(&mut self) {
-        for micro in 0..self.micro_batches {
+        for micro in 0..self.plan.networks.len() {
             let mut of_micro = [None; 2];
             for (replica, staged) in of_micro.iter_mut().enumerate() {
                 if replica >= self.request.strategy.schedule.replicas() {
@@ -99,7 +99,7 @@ impl Emit<'_> {
         }
         let mut totals = Vec::new();
         for &submesh in &submeshes {
-            self.reserve_numbers();
+            self.builder.reserve_numbers();
             let is_here = self.builder.enter(submesh);
             totals.push(is_here.then(|| {
                 let totals = self.own_totals((id, &layer.name), submesh, loss, channels);

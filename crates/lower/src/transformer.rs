@@ -152,7 +152,7 @@ impl Emit<'_> {
     }
 
     pub(crate) fn layer_norm(&mut self, id: LayerId, layer: &str, epsilon: f64) {
-        let known = self.sums.get(&id).copied();
+        let known = self.state().sums.get(&id).copied();
         let sums = known.unwrap_or_else(|| self.row_moments(id, layer));
         let (gamma, beta) = (self.parameter(id, 0), self.parameter(id, 1));
         let count = self.distribution(id).shape[4] as u64;
@@ -172,7 +172,7 @@ impl Emit<'_> {
         let sums = self.row_sums(id, &format!("{layer}.sums"));
         self.elementwise(id, layer, |x, _| Kernel::LayerNormStatistics { x, sums });
         self.add_rows(id, layer, self.pass, sums);
-        self.sums.insert(id, sums);
+        self.state_mut().sums.insert(id, sums);
         sums
     }
 
@@ -198,15 +198,17 @@ impl Emit<'_> {
 
     pub(crate) fn layer_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let count = self.distribution(id).shape[4] as u64;
-        let (sums, gamma) = (self.sums[&id], self.parameter(id, 0));
+        let (sums, gamma) = (self.state().sums[&id], self.parameter(id, 0));
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
         let axes = positions(self.distribution(id));
         let [of_gamma, of_beta] = [0, 1].map(|index| self.layer(id).parameters[index]);
         let is_here = !x.is_empty();
-        if self.trains_any(&[of_gamma, of_beta]) {
-            let (views, accumulate) = self.scale_and_shift([of_gamma, of_beta], axes, layer);
+        if self.gradients.trains_any(&[of_gamma, of_beta]) {
+            let (views, accumulate) =
+                self.gradients
+                    .scale_and_shift(&mut self.builder, [of_gamma, of_beta], axes, layer);
             let [dgamma, dbeta] = views;
-            if !is_here && !accumulate && self.trains_any(&[of_beta]) {
+            if !is_here && !accumulate && self.gradients.trains_any(&[of_beta]) {
                 self.builder.fill(layer, BACKWARD, dbeta, 0.0);
             }
             let kernel = is_here.then_some(Kernel::LayerNormBackwardParameters {
@@ -219,7 +221,13 @@ impl Emit<'_> {
                 epsilon,
                 accumulate,
             });
-            self.add_scale_and_shift([of_gamma, of_beta], axes, layer, kernel);
+            self.gradients.add_scale_and_shift(
+                &mut self.builder,
+                [of_gamma, of_beta],
+                axes,
+                layer,
+                kernel,
+            );
         }
         let input = self.layer(id).inputs[0];
         if !self.storages.of(input).has_gradient {

@@ -31,7 +31,7 @@ impl Emit<'_> {
         let under = ids.filter(|&id| self.has_trust_ratio(id));
         let key = |id: ParameterId| {
             let whole = self.plan.holders[id.0][0];
-            (whole.submesh, self.share_of(id, whole).split_axes())
+            (whole.submesh, self.plan.share_of(id, whole).split_axes())
         };
         // The same on all ranks.
         let sets: BTreeSet<(Option<Submesh>, AxisSet)> = under.map(key).collect();
@@ -43,7 +43,7 @@ impl Emit<'_> {
         let sets: Vec<_> = sets.into_iter().map(|set| (set, own(set))).collect();
         let mut norms = BTreeMap::new();
         for (at, ((submesh, axes), own)) in sets.into_iter().enumerate() {
-            self.reserve_numbers();
+            self.builder.reserve_numbers();
             if !self.builder.enter(submesh) {
                 continue;
             }

@@ -11,7 +11,7 @@
 use crate::body::TensorBuffer;
 use crate::emit::Emit;
 use crate::network::LayerId;
-use crate::parameter_gradient::Key;
+use crate::parameters::parameter_tensor;
 use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::strategy::Shard;
@@ -23,21 +23,21 @@ use std::collections::{BTreeMap, BTreeSet};
 impl Emit<'_> {
     /// The sum of the squares of all gradients, if updates need it.
     pub(crate) fn update(&mut self) -> Option<View> {
-        self.sum_buckets();
+        self.gradients.sum_buckets(&mut self.builder);
         self.update_running_statistics();
         let ids = || (0..self.graph.parameters.len()).map(ParameterId);
         let all: Vec<ParameterId> = ids().collect();
         let apart: Vec<ParameterId> = ids()
-            .filter(|&id| self.is_on_several_submeshes(id))
+            .filter(|&id| self.plan.is_on_several_submeshes(id))
             .collect();
         let mut sums: BTreeMap<ParameterId, Option<View>> = BTreeMap::new();
         for &id in &apart {
             if self.graph.parameter(id).is_trained() {
-                let sum = self.sum_over_submeshes(id);
+                let sum = self.gradients.sum_over_submeshes(&mut self.builder, id);
                 sums.insert(id, sum);
             }
         }
-        let gradients = self.own_gradients(&sums);
+        let gradients = self.gradients.complete(&mut self.builder, &sums);
         let maximum = self.request.norm_bound();
         let clip = maximum.and_then(|maximum| Some((self.norm(&gradients)?, maximum)));
         let mut shares: BTreeMap<ParameterId, TensorBuffer> = BTreeMap::new();
@@ -56,7 +56,7 @@ impl Emit<'_> {
         self.average_own(&shares, total);
         // Last layers first.
         for &id in all.iter().rev() {
-            self.reserve_numbers();
+            self.builder.reserve_numbers();
             if let Some(&share) = shares.get(&id) {
                 self.complete_parameter(id, share);
             }
@@ -111,133 +111,6 @@ impl Emit<'_> {
         self.builder.kernel(&name, Phase::Update, kernel);
     }
 
-    /// Reserves new message numbers, on all ranks alike. Not needed where all layers run on all ranks.
-    pub(crate) fn reserve_numbers(&mut self) {
-        let number = self.take_numbers(1);
-        if !self.is_whole() {
-            self.builder.number_from(number);
-        }
-    }
-
-    /// The message number of an exchange between submeshes; taken on all ranks alike.
-    fn number_of_movement(&mut self) -> u32 {
-        self.reserve_numbers();
-        self.builder.next_sequence()
-    }
-
-    /// The complete gradients of the parameters that the rank updates.
-    fn own_gradients(
-        &mut self,
-        apart: &BTreeMap<ParameterId, Option<View>>,
-    ) -> Vec<(ParameterId, View)> {
-        let mut gradients: Vec<(ParameterId, View)> = Vec::new();
-        // Gradients of the last layers are complete first.
-        let all: Vec<(Key, View)> = self
-            .parameter_gradients
-            .iter()
-            .rev()
-            .map(|(&key, state)| (key, state.sum()))
-            .collect();
-        for ((parameter, _, _), source) in all {
-            let known = gradients.iter().find(|(known, _)| *known == parameter);
-            match (known, apart.get(&parameter)) {
-                (Some(_), Some(_)) => {}
-                (None, Some(sum)) => gradients.extend(sum.map(|sum| (parameter, sum))),
-                (None, None) => gradients.push((parameter, source)),
-                (Some(&(_, target)), None) => self.add(parameter, source, target),
-            }
-        }
-        gradients
-    }
-
-    fn add(&mut self, parameter: ParameterId, source: View, target: View) {
-        let name = self.graph.parameter(parameter).name.clone();
-        let copy = Kernel::Copy {
-            source,
-            target,
-            accumulate: true,
-        };
-        if !target.is_empty() {
-            self.builder.kernel(&name, Phase::Update, copy);
-        }
-    }
-
-    /// Sums the gradient of a parameter over its submeshes; returns the sum where the rank updates it.
-    fn sum_over_submeshes(&mut self, id: ParameterId) -> Option<View> {
-        let plan = self.plan;
-        let (holders, keys) = (&plan.holders[id.0], &plan.keys[id.0]);
-        let distribution = |submesh: Option<Submesh>| {
-            let distribution = holders
-                .iter()
-                .find(|distribution| distribution.submesh == submesh);
-            *distribution.expect("who uses a parameter holds it")
-        };
-        let owner = holders[0];
-        for &(submesh, axes) in keys {
-            let first_replica = plan.first_replica_of(submesh);
-            if first_replica != submesh {
-                let resharding = Resharding::of_partial_sums(
-                    &plan.world,
-                    &distribution(submesh),
-                    &distribution(first_replica),
-                );
-                let ends = ((id, submesh, axes), (id, first_replica, axes));
-                self.add_from_submesh(ends, &resharding);
-            }
-        }
-        let is_own = |submesh: &Option<Submesh>| plan.first_replica_of(*submesh) == *submesh;
-        let mut sums: BTreeMap<Option<Submesh>, Key> = BTreeMap::new();
-        for &(submesh, axes) in keys {
-            self.reserve_numbers();
-            if !is_own(&submesh) || !self.builder.enter(submesh) {
-                continue;
-            }
-            let key = (id, submesh, axes);
-            let mut state = self.parameter_gradients[&key];
-            self.sum_gradient(id, axes, &mut state);
-            self.parameter_gradients.insert(key, state);
-            match sums.get(&submesh) {
-                None => drop(sums.insert(submesh, key)),
-                Some(first) => {
-                    let target = self.parameter_gradients[first].view();
-                    self.add(id, state.view(), target);
-                }
-            }
-        }
-        let first = |submesh: Option<Submesh>| keys.iter().find(|key| key.0 == submesh);
-        for other in &holders[1..] {
-            let ends = (first(other.submesh), first(owner.submesh));
-            if let (true, (Some(from), Some(to))) = (is_own(&other.submesh), ends) {
-                let resharding = Resharding::new(&plan.world, other, &owner);
-                let ends = ((id, from.0, from.1), (id, to.0, to.1));
-                self.add_from_submesh(ends, &resharding);
-            }
-        }
-        let key = sums.get(&owner.submesh)?;
-        Some(self.parameter_gradients[key].view())
-    }
-
-    /// Adds the gradient of one submesh to that of another.
-    fn add_from_submesh(&mut self, (from, to): (Key, Key), resharding: &Resharding) {
-        let layer = self.graph.parameter(from.0).name.clone();
-        let moved = MovedTensor {
-            layer: &layer,
-            phase: Phase::Reduce,
-            role: Role::Gradient,
-            tensor: self.parameter_tensor(from.0, Role::Gradient),
-        };
-        let number = self.number_of_movement();
-        let [own, sum] = [from, to].map(|key| self.parameter_gradients.get(&key));
-        let [own, sum] = [own, sum].map(|state| state.map(|state| state.held));
-        let between = sum.map(|_| self.builder.between(moved, *resharding.target()));
-        let ends = (own.as_ref(), between.as_ref());
-        self.builder.move_across(moved, number, resharding, ends);
-        if let (Some(between), Some(sum)) = (between, sum) {
-            let whole = sum.view(&sum.region);
-            self.add(from.0, between.view(&sum.region), whole);
-        }
-    }
-
     /// Sends an updated parameter from its owner to all other submeshes.
     fn broadcast_parameter(&mut self, id: ParameterId) {
         let plan = self.plan;
@@ -255,12 +128,12 @@ impl Emit<'_> {
             layer: &layer,
             phase: Phase::Update,
             role,
-            tensor: self.parameter_tensor(id, role),
+            tensor: parameter_tensor(id, role),
         };
         let own = self.parameters.get(&(id, holders[0].submesh)).copied();
         for other in &holders[1..] {
             let resharding = Resharding::new(&plan.world, &holders[0], other);
-            let number = self.number_of_movement();
+            let number = self.builder.number_of_movement();
             let held = self.parameters.get(&(id, other.submesh)).copied();
             let ends = (own.as_ref(), held.as_ref());
             self.builder.move_across(moved, number, &resharding, ends);
@@ -322,7 +195,7 @@ impl Emit<'_> {
         if from.submesh == to.submesh {
             return own;
         }
-        let number = self.number_of_movement();
+        let number = self.builder.number_of_movement();
         let resharding = Resharding::new(&self.builder.world, from, to);
         let moved = MovedTensor {
             layer,
@@ -349,14 +222,20 @@ impl Emit<'_> {
     /// The buffer of a parameter that the rank updates: the parameter, or a copy of its shard.
     fn own_share(&mut self, id: ParameterId) -> TensorBuffer {
         let whole = self.plan.holders[id.0][0];
-        let share = self.share_of(id, whole);
+        let share = self.plan.share_of(id, whole);
         self.builder.enter(whole.submesh);
         let kept = self.parameters[&(id, whole.submesh)];
         if share == whole || self.request.strategy.shard == Shard::Parameters {
             return kept;
         }
         let name = self.graph.parameter(id).name.clone();
-        let held = self.parameter_buffer(&format!("{name}.share"), Role::Gathered, id, share);
+        let held = self.plan.parameter_buffer(
+            &mut self.builder,
+            &format!("{name}.share"),
+            Role::Gathered,
+            id,
+            share,
+        );
         let copy = Kernel::Copy {
             source: kept.view(&held.region),
             target: held.view(&held.region),
@@ -381,27 +260,14 @@ impl Emit<'_> {
             distribution: whole,
             accumulate: false,
         };
-        let from = (own, self.share_of(id, whole), AxisSet::NONE);
-        self.move_parameter((id, Role::Parameter), Phase::Update, from, to);
-    }
-
-    /// Redistributes a parameter or its gradient.
-    pub(crate) fn move_parameter(
-        &mut self,
-        (id, role): (ParameterId, Role),
-        phase: Phase,
-        (source, distribution, partial): (TensorBuffer, Distribution, AxisSet),
-        to: Destination,
-    ) {
-        let layer = self.graph.parameter(id).name.clone();
-        let moved = MovedTensor {
-            layer: &layer,
-            phase,
-            role,
-            tensor: self.parameter_tensor(id, role),
-        };
-        self.builder
-            .redistribute(moved, source, (distribution, partial), to);
+        let from = (own, self.plan.share_of(id, whole), AxisSet::NONE);
+        self.plan.move_parameter(
+            &mut self.builder,
+            (id, Role::Parameter),
+            Phase::Update,
+            from,
+            to,
+        );
     }
 
     /// The submeshes that update parameters.
@@ -448,7 +314,7 @@ impl Emit<'_> {
     ) -> Option<View> {
         let axes_of = |id: ParameterId| {
             let whole = self.plan.holders[id.0][0];
-            let axes = || self.share_of(id, whole).split_axes();
+            let axes = || self.plan.share_of(id, whole).split_axes();
             (whole.submesh == submesh).then(axes)
         };
         let trained = |id: &ParameterId| self.graph.parameter(*id).is_trained();
@@ -466,7 +332,7 @@ impl Emit<'_> {
         let name = GRADIENT_SQUARES;
         let mut totals = Vec::new();
         for (axes, sources) in sets {
-            self.reserve_numbers();
+            self.builder.reserve_numbers();
             if !self.builder.enter(submesh) {
                 continue;
             }
@@ -504,7 +370,7 @@ impl Emit<'_> {
                 ..Distribution::replicated([1, 1, 1, rows, columns])
             };
             let own = self.report.get(name).copied();
-            self.reserve_numbers();
+            self.builder.reserve_numbers();
             if let Some(view) = own {
                 let of = submeshes[..replicas]
                     .iter()
